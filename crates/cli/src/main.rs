@@ -1,0 +1,2 @@
+//! The roadweave binary.
+fn main() {}

@@ -1,0 +1,106 @@
+//! Why a packet was discarded: nothing is lost silently.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! drop_reasons {
+    ($($(#[doc = $doc:literal])+ $variant:ident = $name:literal,)+) => {
+        /// Why a packet was discarded.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[non_exhaustive]
+        pub enum DropReason {
+            $($(#[doc = $doc])+ #[serde(rename = $name)] $variant,)+
+        }
+
+        impl DropReason {
+            /// All reasons, in the order of their counters.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)+];
+
+            /// The name that statistics use.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)+ }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    /// The sending queue of a lane was full, in bytes.
+    QueueFull = "queue-full",
+    /// It waited longer than the lane lets a packet wait.
+    QueueExpired = "queue-expired",
+    /// It was lost, and the time for a repair was over.
+    RepairExpired = "repair-expired",
+    /// There is no session that it could go to.
+    NoSession = "no-session",
+    /// Its source address is not one of the sender's.
+    SpoofedSource = "spoofed-source",
+    /// Its destination belongs to no session, or to a client that may not be reached from here.
+    NoRoute = "no-route",
+    /// An inner packet that is neither IPv4 nor IPv6, or shorter than its header says.
+    MalformedInner = "malformed-inner",
+    /// An inner packet larger than the tunnel carries.
+    OversizedInner = "oversized-inner",
+    /// A message from the peer that breaks the format of docs/wire.md.
+    MalformedMessage = "malformed-message",
+    /// A message of a kind or for a lane that this side does not know.
+    UnknownMessage = "unknown-message",
+    /// A copy of a packet that was delivered before.
+    Duplicate = "duplicate",
+    /// A packet or equation too old to be of use.
+    Late = "late",
+    /// The receiving side's memory for equations or fragments was full.
+    ReceiveMemory = "receive-memory",
+    /// An equation that contradicts what is known.
+    Inconsistent = "inconsistent",
+    /// A fragment whose siblings never came.
+    IncompleteFragments = "incomplete-fragments",
+    /// The device's queue would not take it.
+    DeviceFull = "device-full",
+    /// The system call that should have sent it failed.
+    SendFailed = "send-failed",
+    /// A link's queue was full.
+    LinkQueueFull = "link-queue-full",
+    /// A link lost it.
+    LinkLoss = "link-loss",
+}
+
+/// How often each [`DropReason`] struck, in packets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct DropCounters(BTreeMap<DropReason, u64>);
+
+impl DropCounters {
+    /// Counts `packets` packets.
+    pub fn add(&mut self, reason: DropReason, packets: u64) {
+        *self.0.entry(reason).or_default() += packets;
+    }
+
+    /// Counts one packet.
+    pub fn count(&mut self, reason: DropReason) {
+        self.add(reason, 1);
+    }
+
+    /// Packets discarded for `reason`.
+    pub fn get(&self, reason: DropReason) -> u64 {
+        self.0.get(&reason).copied().unwrap_or(0)
+    }
+
+    /// Packets discarded for any reason.
+    pub fn total(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// Adds the counters of `other`.
+    pub fn merge(&mut self, other: &Self) {
+        for (reason, packets) in &other.0 {
+            self.add(*reason, *packets);
+        }
+    }
+
+    /// The reasons that struck at least once, in the order of [`DropReason::ALL`].
+    pub fn iter(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
+        self.0.iter().map(|(reason, packets)| (*reason, *packets))
+    }
+}

@@ -1,0 +1,14 @@
+//! The words that every crate shares: ids, units, and the plain values that pass between layers.
+//!
+//! Nothing here does I/O or reads a clock. An [`Instant`] counts nanoseconds from the start of a
+//! run, so that the logs of two equal runs are equal bytes.
+
+mod drop_reason;
+mod ids;
+mod path;
+mod time;
+
+pub use drop_reason::{DropCounters, DropReason};
+pub use ids::{LaneId, PacketId, PathId, UplinkId};
+pub use path::{PathSnapshot, PathStatus};
+pub use time::{Instant, Rate};

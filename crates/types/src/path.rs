@@ -1,0 +1,74 @@
+//! What a scheduler may know of a path.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Instant, PathId, Rate, UplinkId};
+
+/// Whether a path may carry packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PathStatus {
+    /// The peer has not yet answered on it (RFC 9000 section 8.2).
+    Validating,
+    /// It answers.
+    Usable,
+    /// A packet went unanswered for longer than the probe timeout, and nothing was heard since.
+    /// It gets probes, and data only where there is no other path.
+    Suspect,
+    /// Kept alive, but not for data: the user or the peer wants it so.
+    Standby,
+}
+
+/// One path at one moment; the terms are those of RFC 9002.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PathSnapshot {
+    /// The path.
+    pub id: PathId,
+    /// The vehicle's interface it runs over; the server does not know it.
+    pub uplink: Option<UplinkId>,
+    /// Whether it may carry packets.
+    pub status: PathStatus,
+    /// The congestion window, bytes.
+    pub congestion_window: u64,
+    /// Bytes sent and neither acknowledged nor declared lost.
+    pub bytes_in_flight: u64,
+    /// Bytes that the pacer lets through at this moment.
+    pub pacing_budget: u64,
+    /// The rate of the pacer, once the congestion control has one.
+    pub pacing_rate: Option<Rate>,
+    /// The smoothed round-trip time; the initial estimate before the first sample.
+    pub smoothed_rtt: Duration,
+    /// The smallest round-trip time seen.
+    pub min_rtt: Duration,
+    /// The newest sample.
+    pub latest_rtt: Duration,
+    /// The mean deviation of the samples.
+    pub rtt_deviation: Duration,
+    /// The probe timeout (RFC 9002 section 6.2.1) without its backoff.
+    pub pto: Duration,
+    /// The share of packets lost of late, 0..1.
+    pub loss: f32,
+    /// The largest UDP payload that fits the path, bytes.
+    pub mtu: u16,
+    /// When the last acknowledgement for a packet of this path came.
+    pub last_acknowledged: Option<Instant>,
+}
+
+impl PathSnapshot {
+    /// Bytes that the congestion window and the pacer let through now.
+    pub fn room(&self) -> u64 {
+        self.window_room().min(self.pacing_budget)
+    }
+
+    /// Bytes that the congestion window lets through, whatever the pacer says.
+    pub fn window_room(&self) -> u64 {
+        self.congestion_window.saturating_sub(self.bytes_in_flight)
+    }
+
+    /// Whether it may carry data.
+    pub fn is_usable(&self) -> bool {
+        self.status == PathStatus::Usable
+    }
+}
