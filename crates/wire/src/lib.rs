@@ -1,1 +1,26 @@
-//! wire
+//! What crosses the network, byte for byte as docs/wire.md says, and views of inner packets.
+//!
+//! ```text
+//! inner packet ─► symbol ─► source datagram ─┐
+//!                   └─────► coded datagram ──┴─► QUIC DATAGRAM frame
+//! hello, welcome, path name ─────────────────► QUIC control stream
+//! ```
+//!
+//! Everything here parses foreign bytes: nothing panics, nothing allocates more than it was given.
+//! The version of the format is the ALPN of the connection, [`ALPN`].
+
+mod control;
+mod datagram;
+mod inner;
+mod symbol;
+
+pub use control::{Control, ControlError, Hello, MAX_CONTROL_MESSAGE, Welcome};
+pub use datagram::{
+    CODED_HEADER, Coded, Datagram, DatagramError, Feedback, LaneReport, MAX_FEEDBACK_LANES,
+    SOURCE_HEADER, SourceDatagram,
+};
+pub use inner::{InnerError, InnerPacket, protocol};
+pub use symbol::{MAX_SYMBOL_BODY, Position, SYMBOL_HEADER, Symbol, SymbolError};
+
+/// The application protocol of the connection (RFC 7301): it names the version of this format.
+pub const ALPN: &[u8] = b"roadweave/1";

@@ -1,0 +1,314 @@
+//! Messages on the reliable control stream, one after the other as the session begins.
+//!
+//! ```text
+//! client ── hello ──────────► server
+//! client ◄────────── welcome ── server      (or refuse, and the connection closes)
+//! client ── path name ──────► server        (for each path, again when one opens)
+//!
+//! message   kind:1 | fields
+//! field     type:2 | length:2 | value       (types in ascending order; unknown ones are skipped)
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use ipnet::IpNet;
+use roadweave_types::PathId;
+
+/// The longest control message, bytes.
+pub const MAX_CONTROL_MESSAGE: usize = 4096;
+const MAX_NETWORKS: usize = 64;
+const MAX_TEXT: usize = 256;
+
+const KIND_HELLO: u8 = 1;
+const KIND_WELCOME: u8 = 2;
+const KIND_REFUSE: u8 = 3;
+const KIND_PATH_NAME: u8 = 4;
+
+const FIELD_NAME: u16 = 1;
+const FIELD_ADDRESS: u16 = 2;
+const FIELD_MTU: u16 = 3;
+const FIELD_GATEWAY: u16 = 4;
+const FIELD_PATH: u16 = 5;
+const FIELD_INSTANCE: u16 = 6;
+
+/// A message on the control stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// The client asks for a session.
+    Hello(Hello),
+    /// The server grants it.
+    Welcome(Welcome),
+    /// The server does not, and says why.
+    Refuse {
+        /// For a person to read, at most 256 bytes.
+        reason: String,
+    },
+    /// The client names the uplink of a path.
+    PathName {
+        /// The path.
+        path: PathId,
+        /// The interface it runs over.
+        uplink: String,
+    },
+}
+
+/// What the client says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hello {
+    /// Its name for logs and statistics, at most 256 bytes.
+    pub name: String,
+    /// A number drawn when the client's process began: a new one ends the sessions of the old.
+    pub instance: u64,
+}
+
+/// What the server grants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Welcome {
+    /// The client's inner addresses and the prefixes behind it that the server routes to it.
+    pub addresses: Vec<IpNet>,
+    /// The server's own inner addresses.
+    pub gateways: Vec<IpAddr>,
+    /// The MTU that both TUN devices use, bytes.
+    pub mtu: u16,
+}
+
+/// Why bytes are no control message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ControlError {
+    /// Empty, or it ends within a field.
+    #[error("control message ends within a field")]
+    Truncated,
+    /// Longer than [`MAX_CONTROL_MESSAGE`].
+    #[error("control message of {0} bytes, at most 4,096 are allowed")]
+    TooLong(usize),
+    /// No message of this kind is known.
+    #[error("control message of unknown kind {0}")]
+    UnknownKind(u8),
+    /// A field whose value cannot be.
+    #[error("control message with a bad field of type {0}")]
+    BadField(u16),
+    /// A field that must be there is not.
+    #[error("control message without its field of type {0}")]
+    MissingField(u16),
+}
+
+impl Control {
+    /// Parses one whole message.
+    ///
+    /// # Errors
+    /// Says what is wrong with it.
+    pub fn parse(mut bytes: Bytes) -> Result<Self, ControlError> {
+        if bytes.len() > MAX_CONTROL_MESSAGE {
+            return Err(ControlError::TooLong(bytes.len()));
+        }
+        if bytes.is_empty() {
+            return Err(ControlError::Truncated);
+        }
+        let kind = bytes.get_u8();
+        let fields = Fields::parse(bytes)?;
+        match kind {
+            KIND_HELLO => Ok(Self::Hello(Hello {
+                name: fields.text(FIELD_NAME)?,
+                instance: u64::from_be_bytes(fields.array(FIELD_INSTANCE)?),
+            })),
+            KIND_WELCOME => Ok(Self::Welcome(Welcome {
+                addresses: fields.networks(FIELD_ADDRESS)?,
+                gateways: fields.networks(FIELD_GATEWAY)?.iter().map(IpNet::addr).collect(),
+                mtu: u16::from_be_bytes(fields.array(FIELD_MTU)?),
+            })),
+            KIND_REFUSE => Ok(Self::Refuse { reason: fields.text(FIELD_NAME)? }),
+            KIND_PATH_NAME => Ok(Self::PathName {
+                path: PathId(u32::from_be_bytes(fields.array(FIELD_PATH)?)),
+                uplink: fields.text(FIELD_NAME)?,
+            }),
+            other => Err(ControlError::UnknownKind(other)),
+        }
+    }
+
+    /// The message as bytes. Texts are cut at 256 bytes, lists at 64 networks.
+    pub fn to_bytes(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        match self {
+            Self::Hello(hello) => {
+                out.put_u8(KIND_HELLO);
+                put_text(&mut out, FIELD_NAME, &hello.name);
+                put_field(&mut out, FIELD_INSTANCE, &hello.instance.to_be_bytes());
+            }
+            Self::Welcome(welcome) => {
+                out.put_u8(KIND_WELCOME);
+                for network in welcome.addresses.iter().take(MAX_NETWORKS) {
+                    put_network(&mut out, FIELD_ADDRESS, *network);
+                }
+                put_field(&mut out, FIELD_MTU, &welcome.mtu.to_be_bytes());
+                for gateway in welcome.gateways.iter().take(MAX_NETWORKS) {
+                    put_network(&mut out, FIELD_GATEWAY, IpNet::from(*gateway));
+                }
+            }
+            Self::Refuse { reason } => {
+                out.put_u8(KIND_REFUSE);
+                put_text(&mut out, FIELD_NAME, reason);
+            }
+            Self::PathName { path, uplink } => {
+                out.put_u8(KIND_PATH_NAME);
+                put_text(&mut out, FIELD_NAME, uplink);
+                put_field(&mut out, FIELD_PATH, &path.0.to_be_bytes());
+            }
+        }
+        out.freeze()
+    }
+}
+
+fn put_field(out: &mut BytesMut, kind: u16, value: &[u8]) {
+    out.put_u16(kind);
+    out.put_u16(value.len() as u16);
+    out.put_slice(value);
+}
+
+fn put_text(out: &mut BytesMut, kind: u16, text: &str) {
+    put_field(out, kind, text[..text.floor_char_boundary(MAX_TEXT)].as_bytes());
+}
+
+fn put_network(out: &mut BytesMut, kind: u16, network: IpNet) {
+    let mut value = match network.addr() {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    value.push(network.prefix_len());
+    put_field(out, kind, &value);
+}
+
+/// The fields of one message, in the order in which they came.
+struct Fields(Vec<(u16, Bytes)>);
+
+impl Fields {
+    fn parse(mut bytes: Bytes) -> Result<Self, ControlError> {
+        let mut fields = Vec::new();
+        while !bytes.is_empty() {
+            if bytes.len() < 4 {
+                return Err(ControlError::Truncated);
+            }
+            let kind = bytes.get_u16();
+            let length = usize::from(bytes.get_u16());
+            if bytes.len() < length {
+                return Err(ControlError::Truncated);
+            }
+            fields.push((kind, bytes.split_to(length)));
+        }
+        Ok(Self(fields))
+    }
+
+    fn all(&self, kind: u16) -> impl Iterator<Item = &Bytes> {
+        self.0.iter().filter(move |(found, _)| *found == kind).map(|(_, value)| value)
+    }
+
+    fn one(&self, kind: u16) -> Result<&Bytes, ControlError> {
+        self.all(kind).next().ok_or(ControlError::MissingField(kind))
+    }
+
+    fn array<const N: usize>(&self, kind: u16) -> Result<[u8; N], ControlError> {
+        self.one(kind)?.as_ref().try_into().map_err(|_| ControlError::BadField(kind))
+    }
+
+    fn text(&self, kind: u16) -> Result<String, ControlError> {
+        let value = self.one(kind)?;
+        let text = std::str::from_utf8(value).map_err(|_| ControlError::BadField(kind))?;
+        // Texts reach logs and terminals: nothing in them may steer those.
+        if text.len() > MAX_TEXT || text.chars().any(char::is_control) {
+            return Err(ControlError::BadField(kind));
+        }
+        Ok(text.to_owned())
+    }
+
+    fn networks(&self, kind: u16) -> Result<Vec<IpNet>, ControlError> {
+        if self.all(kind).count() > MAX_NETWORKS {
+            return Err(ControlError::BadField(kind));
+        }
+        self.all(kind).map(|value| network(value).ok_or(ControlError::BadField(kind))).collect()
+    }
+}
+
+fn network(value: &[u8]) -> Option<IpNet> {
+    let (prefix_len, address) = value.split_last()?;
+    let address = match address.len() {
+        4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(address).ok()?)),
+        16 => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(address).ok()?)),
+        _ => return None,
+    };
+    IpNet::new(address, *prefix_len).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn samples() -> Vec<Control> {
+        vec![
+            Control::Hello(Hello { name: "bus 12 ü".into(), instance: 0x0102_0304_0506_0708 }),
+            Control::Welcome(Welcome {
+                addresses: vec![
+                    "10.77.0.2/32".parse().expect("a network"),
+                    "fd77::2/128".parse().expect("a network"),
+                    "192.168.50.0/24".parse().expect("a network"),
+                ],
+                gateways: vec!["10.77.0.1".parse().expect("an address")],
+                mtu: 1360,
+            }),
+            Control::Refuse { reason: "unknown peer".into() },
+            Control::PathName { path: PathId(3), uplink: "wwan0".into() },
+        ]
+    }
+
+    #[test]
+    fn messages_read_back_as_written() {
+        for message in samples() {
+            assert_eq!(Control::parse(message.to_bytes()), Ok(message));
+        }
+    }
+
+    #[test]
+    fn every_truncation_is_refused_or_lacks_a_field() {
+        for message in samples() {
+            let bytes = message.to_bytes();
+            for length in 0..bytes.len() {
+                let parsed = Control::parse(bytes.slice(..length));
+                assert_ne!(parsed.as_ref(), Ok(&message), "cut to {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_skipped() {
+        let mut bytes = BytesMut::from(&samples()[0].to_bytes()[..]);
+        put_field(&mut bytes, 999, b"from a later version");
+        assert_eq!(Control::parse(bytes.freeze()).as_ref(), Ok(&samples()[0]));
+    }
+
+    #[test]
+    fn hostile_values_are_refused() {
+        let check = |kind, field, value: &[u8], expected| {
+            let mut bytes = BytesMut::from(&[kind][..]);
+            put_field(&mut bytes, field, value);
+            assert_eq!(Control::parse(bytes.freeze()), Err(expected));
+        };
+        check(KIND_REFUSE, FIELD_NAME, b"\x1b[2J", ControlError::BadField(FIELD_NAME));
+        check(KIND_REFUSE, FIELD_NAME, b"\xff\xfe", ControlError::BadField(FIELD_NAME));
+        check(KIND_REFUSE, FIELD_NAME, &[b'a'; 257], ControlError::BadField(FIELD_NAME));
+        check(KIND_WELCOME, FIELD_ADDRESS, &[10, 0, 0, 1, 33], ControlError::BadField(2));
+        check(KIND_HELLO, FIELD_INSTANCE, &[0; 8], ControlError::MissingField(FIELD_NAME));
+        check(77, FIELD_NAME, b"", ControlError::UnknownKind(77));
+        assert_eq!(
+            Control::parse(Bytes::from(vec![1; MAX_CONTROL_MESSAGE + 1])),
+            Err(ControlError::TooLong(MAX_CONTROL_MESSAGE + 1))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_parse_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let _ = Control::parse(Bytes::from(bytes));
+        }
+    }
+}

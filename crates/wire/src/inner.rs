@@ -1,0 +1,216 @@
+//! A view of an inner packet: what the tunnel must know of it, and no more.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Protocol numbers (IANA) that the tunnel knows.
+pub mod protocol {
+    /// ICMP.
+    pub const ICMP: u8 = 1;
+    /// TCP.
+    pub const TCP: u8 = 6;
+    /// UDP.
+    pub const UDP: u8 = 17;
+    /// ICMP for IPv6.
+    pub const ICMPV6: u8 = 58;
+}
+
+const IPV4_HEADER: usize = 20;
+const IPV6_HEADER: usize = 40;
+const UDP_HEADER: usize = 8;
+const RTP_HEADER: usize = 12;
+
+/// The header fields of one inner packet, checked against its length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InnerPacket<'a> {
+    /// Where it comes from.
+    pub source: IpAddr,
+    /// Where it goes.
+    pub destination: IpAddr,
+    /// The differentiated services code point (RFC 2474), 0..64.
+    pub dscp: u8,
+    /// The protocol of the payload; for IPv6 the next header, extension headers are not followed.
+    pub protocol: u8,
+    /// What follows the IP header.
+    pub payload: &'a [u8],
+    /// Whether it is a fragment other than the first, so that `payload` starts with no header.
+    pub later_fragment: bool,
+}
+
+/// Why bytes are no IP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InnerError {
+    /// Neither IPv4 nor IPv6.
+    #[error("inner packet of IP version {0}")]
+    Version(u8),
+    /// Shorter than its header says, or its header is impossible.
+    #[error("inner packet of {0} bytes is shorter than its header says")]
+    Truncated(usize),
+    /// Longer than its header says.
+    #[error("inner packet of {held} bytes says that it has {claimed}")]
+    Trailing {
+        /// The length in the header.
+        claimed: usize,
+        /// The length that came.
+        held: usize,
+    },
+}
+
+impl<'a> InnerPacket<'a> {
+    /// Reads the headers.
+    ///
+    /// # Errors
+    /// When it is no IP packet of exactly this length.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, InnerError> {
+        match bytes.first().map(|byte| byte >> 4) {
+            Some(4) => Self::parse_v4(bytes),
+            Some(6) => Self::parse_v6(bytes),
+            Some(other) => Err(InnerError::Version(other)),
+            None => Err(InnerError::Truncated(0)),
+        }
+    }
+
+    fn parse_v4(bytes: &'a [u8]) -> Result<Self, InnerError> {
+        let truncated = InnerError::Truncated(bytes.len());
+        let header: &[u8; IPV4_HEADER] = bytes.first_chunk().ok_or(truncated)?;
+        let header_length = usize::from(header[0] & 0x0f) * 4;
+        let claimed = usize::from(u16::from_be_bytes([header[2], header[3]]));
+        if header_length < IPV4_HEADER || claimed < header_length || bytes.len() < claimed {
+            return Err(truncated);
+        }
+        if bytes.len() > claimed {
+            return Err(InnerError::Trailing { claimed, held: bytes.len() });
+        }
+        Ok(Self {
+            source: IpAddr::V4(Ipv4Addr::new(header[12], header[13], header[14], header[15])),
+            destination: IpAddr::V4(Ipv4Addr::new(header[16], header[17], header[18], header[19])),
+            dscp: header[1] >> 2,
+            protocol: header[9],
+            payload: &bytes[header_length..],
+            later_fragment: u16::from_be_bytes([header[6], header[7]]) & 0x1fff != 0,
+        })
+    }
+
+    fn parse_v6(bytes: &'a [u8]) -> Result<Self, InnerError> {
+        let truncated = InnerError::Truncated(bytes.len());
+        let header: &[u8; IPV6_HEADER] = bytes.first_chunk().ok_or(truncated)?;
+        let claimed = IPV6_HEADER + usize::from(u16::from_be_bytes([header[4], header[5]]));
+        if bytes.len() < claimed {
+            return Err(truncated);
+        }
+        if bytes.len() > claimed {
+            return Err(InnerError::Trailing { claimed, held: bytes.len() });
+        }
+        let address = |at: usize| {
+            let octets: [u8; 16] = header[at..at + 16].try_into().expect("16 bytes were sliced");
+            IpAddr::V6(Ipv6Addr::from(octets))
+        };
+        Ok(Self {
+            source: address(8),
+            destination: address(24),
+            dscp: (u16::from_be_bytes([header[0], header[1]]) >> 6 & 0x3f) as u8,
+            protocol: header[6],
+            payload: &bytes[IPV6_HEADER..],
+            later_fragment: false,
+        })
+    }
+
+    /// Source and destination port of TCP and UDP.
+    pub fn ports(&self) -> Option<(u16, u16)> {
+        if self.later_fragment || !matches!(self.protocol, protocol::TCP | protocol::UDP) {
+            return None;
+        }
+        let ports: &[u8; 4] = self.payload.first_chunk()?;
+        Some((u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]])))
+    }
+
+    /// Whether it looks like the last RTP packet of a video frame (RFC 3550 section 5.1: version 2
+    /// and the marker bit; RTCP's packet types are told apart as RFC 5761 section 4 says).
+    ///
+    /// A wrong guess costs little: it only ends an encode range early.
+    pub fn ends_rtp_frame(&self) -> bool {
+        if self.protocol != protocol::UDP || self.later_fragment {
+            return false;
+        }
+        let Some(rtp) = self.payload.get(UDP_HEADER..) else { return false };
+        let Some(header) = rtp.first_chunk::<RTP_HEADER>() else { return false };
+        let marker = header[1] & 0x80 != 0;
+        let rtcp = (192..=223).contains(&header[1]);
+        header[0] >> 6 == 2 && marker && !rtcp
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn udp_v4(payload: &[u8]) -> Vec<u8> {
+        let length = (IPV4_HEADER + UDP_HEADER + payload.len()) as u16;
+        let mut packet = vec![0x45, 0xb8];
+        packet.extend(length.to_be_bytes());
+        packet.extend([0, 0, 0, 0, 64, protocol::UDP, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        packet.extend([0x13, 0x88, 0x13, 0x89, 0, 0, 0, 0]);
+        packet.extend(payload);
+        packet
+    }
+
+    #[test]
+    fn an_ipv4_packet_is_read() {
+        let bytes = udp_v4(b"x");
+        let packet = InnerPacket::parse(&bytes).expect("well-formed");
+        assert_eq!(packet.source, IpAddr::from([10, 0, 0, 1]));
+        assert_eq!(packet.destination, IpAddr::from([10, 0, 0, 2]));
+        assert_eq!((packet.dscp, packet.protocol), (46, protocol::UDP));
+        assert_eq!(packet.ports(), Some((5000, 5001)));
+    }
+
+    #[test]
+    fn an_ipv6_packet_is_read() {
+        let mut bytes = vec![0x6b, 0x80, 0, 0, 0, 4, protocol::TCP, 64];
+        bytes.extend(Ipv6Addr::LOCALHOST.octets());
+        bytes.extend(Ipv6Addr::UNSPECIFIED.octets());
+        bytes.extend([0, 80, 0, 81]);
+        let packet = InnerPacket::parse(&bytes).expect("well-formed");
+        assert_eq!(packet.source, IpAddr::V6(Ipv6Addr::LOCALHOST));
+        assert_eq!((packet.dscp, packet.ports()), (46, Some((80, 81))));
+    }
+
+    #[test]
+    fn the_marker_ends_a_frame_and_rtcp_does_not() {
+        let rtp = |second: u8| {
+            let mut payload = [0_u8; RTP_HEADER];
+            (payload[0], payload[1]) = (0x80, second);
+            InnerPacket::parse(&udp_v4(&payload)).expect("well-formed").ends_rtp_frame()
+        };
+        assert!(rtp(0x80 | 96));
+        assert!(!rtp(96));
+        assert!(!rtp(200), "an RTCP sender report has its top bit set as well");
+        assert!(!InnerPacket::parse(&udp_v4(b"short")).expect("well-formed").ends_rtp_frame());
+    }
+
+    #[test]
+    fn lengths_that_disagree_are_refused() {
+        let bytes = udp_v4(b"hello");
+        for length in 0..bytes.len() {
+            let refused = InnerPacket::parse(&bytes[..length]);
+            assert_eq!(refused, Err(InnerError::Truncated(length)));
+        }
+        let mut longer = bytes.clone();
+        longer.push(0);
+        assert!(matches!(InnerPacket::parse(&longer), Err(InnerError::Trailing { .. })));
+        assert_eq!(InnerPacket::parse(&[0x50; 40]), Err(InnerError::Version(5)));
+        let mut short_header = bytes;
+        short_header[0] = 0x41;
+        assert!(InnerPacket::parse(&short_header).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_parse_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
+            if let Ok(packet) = InnerPacket::parse(&bytes) {
+                let _ = (packet.ports(), packet.ends_rtp_frame());
+            }
+        }
+    }
+}
