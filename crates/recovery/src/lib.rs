@@ -1,1 +1,174 @@
-//! recovery
+//! Decides which packets are lost, and how they are repaired.
+//!
+//! ```text
+//! sent, acknowledged, lost ─► Recovery ─► poll_repair ─► again | copies | coded | abandon
+//! ```
+//!
+//! A recovery tracks packets by their ID and never sees their bytes; it says what should be sent,
+//! and the tunnel encodes and sends it. It knows neither QUIC nor the code.
+
+mod flight;
+mod none;
+mod reliable;
+mod threshold;
+mod xnc;
+
+use std::time::Duration;
+
+use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
+use serde::{Deserialize, Serialize};
+
+pub use none::NoRecovery;
+pub use reliable::Reliable;
+pub use threshold::loss_threshold;
+pub use xnc::{Xnc, XncConfig};
+
+/// A source packet that has just left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SentPacket {
+    /// Its ID; first transmissions come in ascending order without gaps.
+    pub id: PacketId,
+    /// The path it went out on.
+    pub path: PathId,
+    /// The length of its datagram, bytes.
+    pub bytes: u32,
+    /// Whether a video frame ends with it.
+    pub ends_frame: bool,
+}
+
+/// What should be done about a loss.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Repair {
+    /// Send this packet again, before new ones, where the scheduler says.
+    Again {
+        /// The packet.
+        id: PacketId,
+    },
+    /// Send the packet itself once on each of these paths, now.
+    Copies {
+        /// The packet.
+        id: PacketId,
+        /// The paths, ascending.
+        paths: Vec<PathId>,
+    },
+    /// Send coded packets over an encode range, now.
+    Coded {
+        /// The first packet of the encode range.
+        start: PacketId,
+        /// The packets in it.
+        count: u16,
+        /// How many coded packets to send on each path, ascending.
+        shares: Vec<(PathId, u16)>,
+    },
+    /// Nothing more will be tried for these packets: their time is over.
+    Abandon {
+        /// The first packet.
+        start: PacketId,
+        /// How many.
+        count: u32,
+    },
+}
+
+/// What a recovery has done so far, in packets unless it says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecoveryStats {
+    /// Packets taken for lost, by either detection.
+    pub lost: u64,
+    /// Of these, found by the recovery's own timer.
+    pub lost_by_timer: u64,
+    /// Packets taken for lost whose acknowledgement came after all.
+    pub spurious: u64,
+    /// Repairs asked for.
+    pub repairs: u64,
+    /// Packets that these repairs were to bring back.
+    pub repaired: u64,
+    /// Packets given up because their time was over.
+    pub abandoned: u64,
+}
+
+/// Watches the source packets of one lane and asks for repairs.
+pub trait Recovery: Send + std::fmt::Debug {
+    /// A source packet left, for the first time or after [`Repair::Again`].
+    fn on_sent(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]);
+
+    /// The peer has it. Returns whether nothing more can be needed of it.
+    fn on_acknowledged(&mut self, now: Instant, id: PacketId);
+
+    /// QUIC declared the transmission on `path` lost, or the path was closed.
+    fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId);
+
+    /// What to do next, one repair at a time: call until `None`, after every event and timeout.
+    ///
+    /// `paths`: all paths of the session, ascending `PathId`, as they are after the last repair.
+    fn poll_repair(&mut self, now: Instant, paths: &[PathSnapshot]) -> Option<Repair>;
+
+    /// When [`Recovery::poll_repair`] must be asked again at the latest.
+    fn poll_timeout(&self) -> Option<Instant>;
+
+    /// What it has done so far.
+    fn stats(&self) -> RecoveryStats;
+}
+
+/// What every recovery may need to know of its lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoveryConfig {
+    /// The packet delay that the lane's application wants.
+    pub deadline: Duration,
+    /// The age after which a packet is worth no repair (t_expire, CellFusion section 4.4.3).
+    pub expire_after: Duration,
+}
+
+impl Default for RecoveryConfig {
+    fn default() -> Self {
+        Self { deadline: Duration::from_millis(100), expire_after: Duration::from_millis(700) }
+    }
+}
+
+/// A recovery's name that is not known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown recovery \"{0}\"; known are: xnc, reliable, none")]
+pub struct UnknownRecovery(String);
+
+/// The recovery called `name`: `xnc`, `reliable` or `none`.
+///
+/// # Errors
+/// When there is none of this name; the message lists what there is.
+pub fn by_name(name: &str, config: RecoveryConfig) -> Result<Box<dyn Recovery>, UnknownRecovery> {
+    match name {
+        "xnc" => Ok(Box::new(Xnc::new(XncConfig { lane: config, ..XncConfig::default() }))),
+        "reliable" => Ok(Box::new(Reliable::new(config))),
+        "none" => Ok(Box::new(NoRecovery)),
+        _ => Err(UnknownRecovery(name.to_owned())),
+    }
+}
+
+/// Snapshots for tests.
+#[cfg(test)]
+mod testing {
+    use roadweave_types::PathStatus;
+
+    use super::*;
+
+    /// A usable path with a round-trip time of `rtt_ms` and a free window of `packets` packets of
+    /// 1,200 bytes.
+    pub(crate) fn path(id: u32, rtt_ms: u64, packets: u64) -> PathSnapshot {
+        let rtt = Duration::from_millis(rtt_ms);
+        PathSnapshot {
+            id: PathId(id),
+            uplink: None,
+            status: PathStatus::Usable,
+            congestion_window: packets * 1200,
+            bytes_in_flight: 0,
+            pacing_budget: u64::MAX,
+            pacing_rate: None,
+            smoothed_rtt: rtt,
+            min_rtt: rtt,
+            latest_rtt: rtt,
+            rtt_deviation: Duration::ZERO,
+            pto: rtt + Duration::from_millis(10),
+            loss: 0.0,
+            mtu: 1452,
+            last_acknowledged: None,
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The packets of a lane that are not settled, and the timer that finds the lost ones.
+//!
+//! ```text
+//!              ┌── acknowledged ──────────────► settled
+//! sent ─► in flight ── threshold or QUIC ─► lost ─► settled
+//!              ▲                              │
+//!              └────────── sent again ────────┘
+//! ```
+//!
+//! IDs come in ascending order, so the packets are a queue without gaps, and each event finds its
+//! packet in constant time. The timer is a heap whose entries are checked when they come up: an
+//! acknowledged packet leaves its entry behind, and it is dropped then.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
+
+use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
+
+/// More packets than this are never watched: at 1 Gbit/s it is more than a second's worth.
+const CAPACITY: usize = 1 << 17;
+
+/// Where a packet stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// On its way on a path.
+    InFlight { path: PathId, sent: Instant },
+    /// Taken for lost, and not repaired.
+    Lost,
+    /// Acknowledged, repaired or given up.
+    Settled,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot<T> {
+    state: State,
+    transmissions: u32,
+    tag: T,
+}
+
+/// The unsettled packets of one lane, each with a tag of the caller's.
+#[derive(Debug)]
+pub(crate) struct Flight<T> {
+    first: PacketId,
+    /// The ID that the next new packet has; `None` before the first.
+    next: Option<PacketId>,
+    slots: VecDeque<Slot<T>>,
+    timer: BinaryHeap<Reverse<(Instant, u64, u32)>>,
+    /// Packets that left the front so far: orders IDs across their wrap.
+    gone: u64,
+}
+
+/// A packet whose time was over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Overdue<T> {
+    pub(crate) id: PacketId,
+    pub(crate) tag: T,
+    /// How often it was sent so far.
+    pub(crate) transmissions: u32,
+}
+
+impl<T: Copy> Flight<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            first: PacketId(0),
+            next: None,
+            slots: VecDeque::new(),
+            timer: BinaryHeap::new(),
+            gone: 0,
+        }
+    }
+
+    /// Notes a transmission that counts as lost after `patience`.
+    ///
+    /// Returns the tag of a packet that had to leave unsettled, because too many are watched.
+    pub(crate) fn on_sent(
+        &mut self,
+        now: Instant,
+        id: PacketId,
+        path: PathId,
+        patience: Duration,
+        tag: T,
+    ) -> Option<T> {
+        let state = State::InFlight { path, sent: now };
+        let mut evicted = None;
+        if self.next.is_none_or(|next| next == id) {
+            if self.slots.is_empty() {
+                self.first = id;
+            }
+            self.next = Some(id.next());
+            self.slots.push_back(Slot { state, transmissions: 1, tag });
+            evicted = self.evict();
+        } else {
+            // A transmission of a packet that was settled in the meantime needs no watching.
+            let index = self.index(id)?;
+            let slot = &mut self.slots[index];
+            if slot.state == State::Settled {
+                return None;
+            }
+            slot.state = state;
+            slot.transmissions += 1;
+        }
+        if let Some(index) = self.index(id) {
+            let entry = (now + patience, self.gone + index as u64, self.slots[index].transmissions);
+            self.timer.push(Reverse(entry));
+        }
+        evicted
+    }
+
+    fn evict(&mut self) -> Option<T> {
+        if self.slots.len() <= CAPACITY {
+            return None;
+        }
+        let slot = self.slots.pop_front()?;
+        self.first = self.first.next();
+        self.gone += 1;
+        (slot.state != State::Settled).then_some(slot.tag)
+    }
+
+    /// The state of a packet; `None` when it is not watched any more.
+    pub(crate) fn state(&self, id: PacketId) -> Option<State> {
+        self.index(id).map(|index| self.slots[index].state)
+    }
+
+    /// Sets the state and returns the state before with the packet's tag.
+    pub(crate) fn set(&mut self, id: PacketId, state: State) -> Option<(State, T)> {
+        let index = self.index(id)?;
+        let slot = &mut self.slots[index];
+        let before = std::mem::replace(&mut slot.state, state);
+        let tag = slot.tag;
+        while self.slots.front().is_some_and(|slot| slot.state == State::Settled) {
+            self.slots.pop_front();
+            self.first = self.first.next();
+            self.gone += 1;
+        }
+        Some((before, tag))
+    }
+
+    /// Takes the next packet whose time is over for lost.
+    ///
+    /// `patience` is asked again when the time comes, with the path as it is then and the number of
+    /// transmissions: round-trip times that have grown in between grant more of it.
+    pub(crate) fn poll_overdue(
+        &mut self,
+        now: Instant,
+        paths: &[PathSnapshot],
+        patience: impl Fn(&PathSnapshot, u32) -> Duration,
+    ) -> Option<Overdue<T>> {
+        while let Some(&Reverse((due, sequence, transmission))) = self.timer.peek() {
+            if due > now {
+                return None;
+            }
+            self.timer.pop();
+            let Some(index) = sequence.checked_sub(self.gone).map(|index| index as usize) else {
+                continue;
+            };
+            let Some(slot) = self.slots.get_mut(index) else { continue };
+            let State::InFlight { path, sent } = slot.state else { continue };
+            if slot.transmissions != transmission {
+                continue;
+            }
+            if let Some(path) = paths.iter().find(|known| known.id == path) {
+                let due = sent + patience(path, transmission);
+                if due > now {
+                    self.timer.push(Reverse((due, sequence, transmission)));
+                    continue;
+                }
+            }
+            slot.state = State::Lost;
+            let id = self.first.plus(index as u32);
+            return Some(Overdue { id, tag: slot.tag, transmissions: transmission });
+        }
+        None
+    }
+
+    /// When the next packet may be overdue.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.timer.peek().map(|Reverse((due, _, _))| *due)
+    }
+
+    fn index(&self, id: PacketId) -> Option<usize> {
+        let index = usize::try_from(id.distance(self.first)).ok()?;
+        (index < self.slots.len()).then_some(index)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::path;
+
+    const PATIENCE: Duration = Duration::from_millis(50);
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    fn overdue(flight: &mut Flight<()>, now: Instant) -> Vec<PacketId> {
+        let paths = [path(0, 40, 10)];
+        std::iter::from_fn(|| flight.poll_overdue(now, &paths, |_, _| PATIENCE))
+            .map(|overdue| overdue.id)
+            .collect()
+    }
+
+    #[test]
+    fn only_what_is_not_acknowledged_becomes_overdue_also_across_the_wrap() {
+        let mut flight = Flight::new();
+        let ids: Vec<_> = (0..4).map(|offset| PacketId(u32::MAX - 1).plus(offset)).collect();
+        for (position, id) in ids.iter().enumerate() {
+            flight.on_sent(at(position as u64), *id, PathId(0), PATIENCE, ());
+        }
+        flight.set(ids[0], State::Settled);
+        flight.set(ids[2], State::Settled);
+        assert_eq!(overdue(&mut flight, at(50)), []);
+        assert_eq!(overdue(&mut flight, at(53)), [ids[1], ids[3]]);
+        assert_eq!(flight.state(ids[3]), Some(State::Lost));
+        assert_eq!(flight.state(ids[0]), None, "settled packets at the front are gone");
+    }
+
+    #[test]
+    fn a_second_transmission_has_a_time_of_its_own() {
+        let mut flight = Flight::new();
+        flight.on_sent(at(0), PacketId(0), PathId(0), PATIENCE, ());
+        assert_eq!(overdue(&mut flight, at(50)), [PacketId(0)]);
+        flight.on_sent(at(60), PacketId(0), PathId(0), PATIENCE, ());
+        assert_eq!(overdue(&mut flight, at(109)), []);
+        assert_eq!(overdue(&mut flight, at(110)), [PacketId(0)]);
+    }
+
+    #[test]
+    fn a_second_transmission_after_the_acknowledgement_is_not_watched() {
+        let mut flight = Flight::new();
+        flight.on_sent(at(0), PacketId(0), PathId(0), PATIENCE, ());
+        flight.set(PacketId(0), State::Settled);
+        flight.on_sent(at(1), PacketId(0), PathId(0), PATIENCE, ());
+        flight.on_sent(at(2), PacketId(1), PathId(0), PATIENCE, ());
+        assert_eq!(overdue(&mut flight, at(60)), [PacketId(1)]);
+    }
+
+    #[test]
+    fn a_path_that_has_become_slower_grants_more_time() {
+        let mut flight = Flight::new();
+        flight.on_sent(at(0), PacketId(0), PathId(0), PATIENCE, ());
+        let paths = [path(0, 40, 10)];
+        assert_eq!(flight.poll_overdue(at(60), &paths, |_, _| PATIENCE * 2), None);
+        assert_eq!(flight.poll_timeout(), Some(at(100)));
+    }
+
+    #[test]
+    fn what_was_sent_on_a_path_that_is_gone_is_overdue_at_its_time() {
+        let mut flight = Flight::new();
+        flight.on_sent(at(0), PacketId(0), PathId(7), PATIENCE, ());
+        assert_eq!(overdue(&mut flight, at(50)), [PacketId(0)]);
+    }
+
+    #[test]
+    fn memory_is_bounded() {
+        let mut flight = Flight::new();
+        let mut evicted = 0;
+        for id in 0..CAPACITY as u32 + 10 {
+            evicted +=
+                usize::from(flight.on_sent(at(0), PacketId(id), PathId(0), PATIENCE, ()).is_some());
+        }
+        assert_eq!((flight.slots.len(), evicted), (CAPACITY, 10));
+    }
+}

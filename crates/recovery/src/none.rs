@@ -1,0 +1,24 @@
+//! `none`: what is lost stays lost. For yardsticks, and for traffic that repairs itself.
+
+use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
+
+use crate::{Recovery, RecoveryStats, Repair, SentPacket};
+
+/// The recovery that repairs nothing.
+#[derive(Debug, Default)]
+pub struct NoRecovery;
+
+impl Recovery for NoRecovery {
+    fn on_sent(&mut self, _now: Instant, _packet: SentPacket, _paths: &[PathSnapshot]) {}
+    fn on_acknowledged(&mut self, _now: Instant, _id: PacketId) {}
+    fn on_lost(&mut self, _now: Instant, _id: PacketId, _path: PathId) {}
+    fn poll_repair(&mut self, _now: Instant, _paths: &[PathSnapshot]) -> Option<Repair> {
+        None
+    }
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+    fn stats(&self) -> RecoveryStats {
+        RecoveryStats::default()
+    }
+}

@@ -1,0 +1,150 @@
+//! `reliable`: a lost packet is sent again until it is acknowledged, as QUIC does with stream data.
+//!
+//! With the min-RTT scheduler this is vanilla multipath QUIC as a tunnel, the yardstick of
+//! CellFusion section 8. Loss is declared by QUIC, or after a probe timeout that doubles with each
+//! transmission (RFC 9002 section 6.2). A packet is given up only when it is so old that no
+//! application waits for it.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
+
+use crate::flight::{Flight, State};
+use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket};
+
+/// The age at which even this recovery gives up: nothing may be kept for ever.
+const GIVE_UP: Duration = Duration::from_secs(10);
+const BACKOFF_MAX: u32 = 6;
+
+/// Sends again until acknowledged.
+#[derive(Debug)]
+pub struct Reliable {
+    /// Tagged with the moment of the first transmission.
+    flight: Flight<Instant>,
+    lost: VecDeque<PacketId>,
+    stats: RecoveryStats,
+}
+
+impl Reliable {
+    /// A recovery for one lane. Its deadline plays no part: everything is repaired.
+    pub fn new(_config: RecoveryConfig) -> Self {
+        Self { flight: Flight::new(), lost: VecDeque::new(), stats: RecoveryStats::default() }
+    }
+}
+
+impl Recovery for Reliable {
+    fn on_sent(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]) {
+        let pto = paths
+            .iter()
+            .find(|path| path.id == packet.path)
+            .map_or(Duration::from_secs(1), |path| path.pto);
+        if self.flight.on_sent(now, packet.id, packet.path, pto, now).is_some() {
+            self.stats.abandoned += 1;
+        }
+    }
+
+    fn on_acknowledged(&mut self, _now: Instant, id: PacketId) {
+        if let Some((State::Lost, _)) = self.flight.set(id, State::Settled) {
+            self.stats.spurious += 1;
+        }
+    }
+
+    fn on_lost(&mut self, _now: Instant, id: PacketId, path: PathId) {
+        if matches!(self.flight.state(id), Some(State::InFlight { path: on, .. }) if on == path) {
+            self.flight.set(id, State::Lost);
+            self.stats.lost += 1;
+            self.lost.push_back(id);
+        }
+    }
+
+    fn poll_repair(&mut self, now: Instant, paths: &[PathSnapshot]) -> Option<Repair> {
+        let patience = |path: &PathSnapshot, transmissions: u32| {
+            path.pto * (1 << (transmissions - 1).min(BACKOFF_MAX))
+        };
+        while let Some(overdue) = self.flight.poll_overdue(now, paths, patience) {
+            self.stats.lost += 1;
+            self.stats.lost_by_timer += 1;
+            if now.since(overdue.tag) >= GIVE_UP {
+                self.flight.set(overdue.id, State::Settled);
+                self.stats.abandoned += 1;
+                return Some(Repair::Abandon { start: overdue.id, count: 1 });
+            }
+            self.lost.push_back(overdue.id);
+        }
+        while let Some(id) = self.lost.pop_front() {
+            if self.flight.state(id) == Some(State::Lost) {
+                self.stats.repairs += 1;
+                self.stats.repaired += 1;
+                return Some(Repair::Again { id });
+            }
+        }
+        None
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.flight.poll_timeout()
+    }
+
+    fn stats(&self) -> RecoveryStats {
+        self.stats
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::path;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    fn sent(id: u32) -> SentPacket {
+        SentPacket { id: PacketId(id), path: PathId(0), bytes: 1200, ends_frame: false }
+    }
+
+    #[test]
+    fn a_packet_is_sent_again_until_it_is_acknowledged() {
+        let paths = [path(0, 40, 100)]; // PTO 50 ms
+        let mut recovery = Reliable::new(RecoveryConfig::default());
+        let again = Some(Repair::Again { id: PacketId(0) });
+        recovery.on_sent(at(0), sent(0), &paths);
+        assert_eq!(recovery.poll_repair(at(49), &paths), None);
+        assert_eq!(recovery.poll_repair(at(50), &paths), again);
+        recovery.on_sent(at(50), sent(0), &paths);
+        assert_eq!(recovery.poll_repair(at(149), &paths), None, "the timeout has doubled");
+        assert_eq!(recovery.poll_repair(at(150), &paths), again);
+        recovery.on_sent(at(150), sent(0), &paths);
+        recovery.on_acknowledged(at(160), PacketId(0));
+        assert_eq!(recovery.poll_repair(at(9000), &paths), None);
+    }
+
+    #[test]
+    fn a_loss_declared_by_quic_is_repaired_at_once_and_only_once() {
+        let paths = [path(0, 40, 100)];
+        let mut recovery = Reliable::new(RecoveryConfig::default());
+        recovery.on_sent(at(0), sent(0), &paths);
+        recovery.on_lost(at(10), PacketId(0), PathId(0));
+        recovery.on_lost(at(10), PacketId(0), PathId(0));
+        assert_eq!(recovery.poll_repair(at(10), &paths), Some(Repair::Again { id: PacketId(0) }));
+        assert_eq!(recovery.poll_repair(at(10), &paths), None);
+    }
+
+    #[test]
+    fn even_this_recovery_gives_up_in_the_end() {
+        let paths = [path(0, 40, 100)];
+        let mut recovery = Reliable::new(RecoveryConfig::default());
+        recovery.on_sent(at(0), sent(0), &paths);
+        let mut now = at(0);
+        let abandoned = loop {
+            now = recovery.poll_timeout().expect("it is watched").max(now);
+            match recovery.poll_repair(now, &paths) {
+                Some(Repair::Again { .. }) => recovery.on_sent(now, sent(0), &paths),
+                Some(Repair::Abandon { .. }) => break now,
+                _ => {}
+            }
+        };
+        assert!(abandoned >= at(10_000) && abandoned < at(16_000), "{abandoned}");
+    }
+}

@@ -1,0 +1,68 @@
+//! How long an acknowledgement may take before its packet counts as lost.
+//!
+//! CellFusion section 4.4.1 takes the smaller of an application's threshold and the path's probe
+//! timeout, and leaves the application's threshold open. Ours follows from the lane's deadline:
+//!
+//! ```text
+//! sent ──────────── threshold ─────────┬── one way ──► deadline
+//!                                      └ the repair leaves, on the fastest path
+//! ```
+//!
+//! An acknowledgement cannot be expected before a round trip and its usual deviation are over, so
+//! the threshold never falls below that: where a deadline is tighter than the network allows, every
+//! packet would count as lost and be sent twice.
+
+use std::time::Duration;
+
+use roadweave_types::PathSnapshot;
+
+/// The least that is granted on top of the round-trip time: the peer gathers acknowledgements for
+/// up to 2 ms, and a busy machine wakes late.
+const SLACK_MIN: Duration = Duration::from_millis(5);
+
+/// The time after which a packet sent on `path` counts as lost: `min(threshold, PTO)`.
+///
+/// `paths`: all paths of the session, from which the repair's path will be taken.
+/// Source: CellFusion section 4.4.1; RFC 9002 section 6.2.1 for the PTO.
+pub fn loss_threshold(path: &PathSnapshot, paths: &[PathSnapshot], deadline: Duration) -> Duration {
+    let repair_flight = paths
+        .iter()
+        .filter(|path| path.is_usable())
+        .map(|path| path.smoothed_rtt / 2)
+        .min()
+        .unwrap_or(path.smoothed_rtt / 2);
+    let answer_time = path.smoothed_rtt + (path.rtt_deviation * 2).max(SLACK_MIN);
+    let threshold = deadline.saturating_sub(repair_flight).max(answer_time);
+    threshold.min(path.pto.max(answer_time))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::path;
+
+    fn check(rtt_ms: u64, pto_ms: u64, deadline_ms: u64, expected_ms: u64) {
+        let mut slow = path(0, rtt_ms, 10);
+        slow.pto = Duration::from_millis(pto_ms);
+        let fast = path(1, 40, 10);
+        let threshold =
+            loss_threshold(&slow, &[slow.clone(), fast], Duration::from_millis(deadline_ms));
+        assert_eq!(threshold, Duration::from_millis(expected_ms));
+    }
+
+    #[test]
+    fn the_deadline_leaves_time_for_the_repair() {
+        check(60, 120, 100, 80);
+    }
+
+    #[test]
+    fn the_probe_timeout_counts_when_it_is_shorter() {
+        check(60, 72, 100, 72);
+    }
+
+    #[test]
+    fn no_packet_counts_as_lost_before_its_answer_can_be_there() {
+        check(60, 120, 50, 65);
+        check(60, 10, 100, 65);
+    }
+}

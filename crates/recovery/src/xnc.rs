@@ -1,0 +1,336 @@
+//! `xnc`: opportunistic one-shot recovery with random linear combinations (CellFusion section 4).
+//!
+//! ```text
+//! sent ─► encode ranges, borders after r packets, t seconds or a frame      (section 4.4.2)
+//!             │ loss: min(threshold, PTO), or QUIC's own                    (section 4.4.1)
+//!             ▼
+//!         lost packets, gathered for a moment ─► runs of consecutive IDs
+//!             │ n lost ─► n' = n + 3 coded packets, b = free windows        (section 4.5.1)
+//!             ▼
+//!         b < n': wait, until the range expires                            (section 4.4.3)
+//!         b ≥ n': up to b coded packets over all paths, at most ρ·n' each   (section 4.5.2)
+//!         n = 1: the packet itself on every usable path
+//! ```
+//!
+//! Then the packets are forgotten: there is one shot. The losses of a burst are detected one after
+//! the other within a few milliseconds; they are gathered for [`XncConfig::gather`] or until the
+//! whole range is accounted for, so that a burst becomes one combination and not many single copies.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
+
+use crate::flight::{Flight, State};
+use crate::threshold::loss_threshold;
+use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket};
+
+/// Ranges that are watched at once; the oldest is given up beyond it.
+const RANGES_MAX: usize = 1 << 14;
+
+/// The parameters of the algorithm; the defaults are the paper's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct XncConfig {
+    /// The lane's deadline and t_expire.
+    pub lane: RecoveryConfig,
+    /// r: a range ends when it holds this many packets (section 4.4.2).
+    pub range_packets: u32,
+    /// t: a range ends when it spans this much time (section 4.4.2).
+    pub range_span: Duration,
+    /// k: coded packets beyond the number of lost ones (section 4.5.1).
+    pub extra: u16,
+    /// ρ, between 1 and 1.2: the share of n' that one path may carry (section 4.5.2).
+    pub path_share: f64,
+    /// How long the losses of a range are gathered before they are repaired together.
+    pub gather: Duration,
+}
+
+impl Default for XncConfig {
+    fn default() -> Self {
+        Self {
+            lane: RecoveryConfig::default(),
+            range_packets: 10,
+            range_span: Duration::from_millis(60),
+            extra: 3,
+            path_share: 1.1,
+            gather: Duration::from_millis(5),
+        }
+    }
+}
+
+/// An encode range: consecutive packets between two borders.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    start: PacketId,
+    count: u32,
+    first_sent: Instant,
+    last_sent: Instant,
+    in_flight: u32,
+    lost: u32,
+    /// The longest datagram in it, bytes: what a coded packet will need.
+    bytes_max: u32,
+    open: bool,
+}
+
+/// Why the losses of a range are not repaired yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pending {
+    /// More of them may be found until then.
+    Gathering(Instant),
+    /// The free windows are too small; an acknowledgement will change that, not the time.
+    NoWindow,
+}
+
+/// The recovery of CellFusion.
+#[derive(Debug)]
+pub struct Xnc {
+    config: XncConfig,
+    /// Tagged with the sequence number of the packet's range.
+    flight: Flight<u64>,
+    ranges: VecDeque<Range>,
+    /// The sequence number of the first of `ranges`.
+    first_range: u64,
+    /// The ranges with losses, by sequence number.
+    pending: BTreeMap<u64, Pending>,
+    stats: RecoveryStats,
+}
+
+impl Xnc {
+    /// A recovery for one lane.
+    pub fn new(config: XncConfig) -> Self {
+        Self {
+            config,
+            flight: Flight::new(),
+            ranges: VecDeque::new(),
+            first_range: 0,
+            pending: BTreeMap::new(),
+            stats: RecoveryStats::default(),
+        }
+    }
+
+    fn range_mut(&mut self, sequence: u64) -> Option<&mut Range> {
+        let index = usize::try_from(sequence.checked_sub(self.first_range)?).ok()?;
+        self.ranges.get_mut(index)
+    }
+
+    /// Takes `lost` packets off the losses of a range.
+    fn on_range_repaired(&mut self, sequence: u64, lost: u32) {
+        let Some(range) = self.range_mut(sequence) else { return };
+        range.lost = range.lost.saturating_sub(lost);
+        if range.lost == 0 {
+            self.pending.remove(&sequence);
+        }
+    }
+
+    /// The range that the next packet belongs to, and its sequence number.
+    fn current_range(&mut self, now: Instant, id: PacketId) -> (u64, &mut Range) {
+        let span = self.config.range_span;
+        if let Some(last) = self.ranges.back_mut()
+            && now.since(last.first_sent) >= span
+        {
+            last.open = false;
+        }
+        if self.ranges.back().is_none_or(|last| !last.open) {
+            self.ranges.push_back(Range {
+                start: id,
+                count: 0,
+                first_sent: now,
+                last_sent: now,
+                in_flight: 0,
+                lost: 0,
+                bytes_max: 0,
+                open: true,
+            });
+        }
+        let sequence = self.first_range + self.ranges.len() as u64 - 1;
+        (sequence, self.ranges.back_mut().expect("one was pushed if there was none"))
+    }
+
+    fn on_range_loss(&mut self, now: Instant, sequence: u64) {
+        self.stats.lost += 1;
+        let gather = self.config.gather;
+        if let Some(range) = self.range_mut(sequence) {
+            range.in_flight = range.in_flight.saturating_sub(1);
+            range.lost += 1;
+            self.pending.entry(sequence).or_insert(Pending::Gathering(now + gather));
+        }
+    }
+
+    fn detect(&mut self, now: Instant, paths: &[PathSnapshot]) {
+        let deadline = self.config.lane.deadline;
+        let patience = |path: &PathSnapshot, _| loss_threshold(path, paths, deadline);
+        while let Some(overdue) = self.flight.poll_overdue(now, paths, patience) {
+            self.stats.lost_by_timer += 1;
+            self.on_range_loss(now, overdue.tag);
+        }
+    }
+
+    /// Drops the ranges at the front that need no more attention, and expired ones.
+    fn retire(&mut self, now: Instant) -> Option<Repair> {
+        while let Some(range) = self.ranges.front().copied() {
+            let settled = range.in_flight == 0 && range.lost == 0;
+            let expired = now.since(range.last_sent) > self.config.lane.expire_after;
+            let done = settled && !range.open;
+            if !done && !expired && self.ranges.len() <= RANGES_MAX {
+                return None;
+            }
+            self.ranges.pop_front();
+            self.pending.remove(&self.first_range);
+            self.first_range += 1;
+            if settled {
+                continue;
+            }
+            let lost = self.settle(range.start, range.count);
+            self.stats.abandoned += u64::from(lost);
+            return Some(Repair::Abandon { start: range.start, count: range.count });
+        }
+        None
+    }
+
+    /// Forgets `count` packets from `start`; returns how many of them were lost.
+    fn settle(&mut self, start: PacketId, count: u32) -> u32 {
+        let before = |flight: &mut Flight<u64>, id| flight.set(id, State::Settled);
+        let lost = |(state, _)| state == State::Lost;
+        (0..count)
+            .filter(|offset| before(&mut self.flight, start.plus(*offset)).is_some_and(lost))
+            .count() as u32
+    }
+
+    /// The next run of consecutive lost packets in `range`.
+    fn first_run(&self, range: &Range) -> Option<(PacketId, u32)> {
+        let lost = |offset: u32| self.flight.state(range.start.plus(offset)) == Some(State::Lost);
+        let begin = (0..range.count).find(|offset| lost(*offset))?;
+        let length = (begin..range.count).take_while(|offset| lost(*offset)).count();
+        Some((range.start.plus(begin), length as u32))
+    }
+
+    /// The repair of one run, if the windows allow it now.
+    fn one_shot(
+        &self,
+        start: PacketId,
+        lost: u32,
+        bytes: u64,
+        paths: &[PathSnapshot],
+    ) -> Option<Repair> {
+        let room = |path: &PathSnapshot| path.window_room() / bytes.max(1);
+        let usable: Vec<(PathId, u64)> = paths
+            .iter()
+            .filter(|path| path.is_usable())
+            .map(|path| (path.id, room(path)))
+            .filter(|(_, room)| *room > 0)
+            .collect();
+        if lost == 1 {
+            let paths: Vec<PathId> = usable.into_iter().map(|(id, _)| id).collect();
+            return (!paths.is_empty()).then_some(Repair::Copies { id: start, paths });
+        }
+        let needed = lost + u32::from(self.config.extra);
+        let shares = shares(&usable, needed, self.config.path_share)?;
+        Some(Repair::Coded { start, count: lost as u16, shares })
+    }
+}
+
+/// Spreads up to `b` coded packets over paths in proportion to their free windows, at most
+/// `path_share * needed` each; `None` when the windows hold fewer than `needed`.
+///
+/// `rooms`: path and free window in packets. Source: CellFusion section 4.5.2.
+fn shares(rooms: &[(PathId, u64)], needed: u32, path_share: f64) -> Option<Vec<(PathId, u16)>> {
+    let free: u64 = rooms.iter().map(|(_, room)| room).sum();
+    if free < u64::from(needed) {
+        return None;
+    }
+    let cap = (f64::from(needed) * path_share).floor() as u64;
+    Some(
+        rooms
+            .iter()
+            .map(|(id, room)| (*id, u16::try_from(*room.min(&cap)).unwrap_or(u16::MAX)))
+            .collect(),
+    )
+}
+
+impl Recovery for Xnc {
+    fn on_sent(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]) {
+        let deadline = self.config.lane.deadline;
+        let patience = paths
+            .iter()
+            .find(|path| path.id == packet.path)
+            .map_or(deadline, |path| loss_threshold(path, paths, deadline));
+        let range_packets = self.config.range_packets;
+        let (sequence, range) = self.current_range(now, packet.id);
+        range.count += 1;
+        range.in_flight += 1;
+        range.last_sent = now;
+        range.bytes_max = range.bytes_max.max(packet.bytes);
+        range.open = range.count < range_packets && !packet.ends_frame;
+        if self.flight.on_sent(now, packet.id, packet.path, patience, sequence).is_some() {
+            self.stats.abandoned += 1;
+        }
+    }
+
+    fn on_acknowledged(&mut self, _now: Instant, id: PacketId) {
+        let Some((before, sequence)) = self.flight.set(id, State::Settled) else { return };
+        if before == State::Lost {
+            self.stats.spurious += 1;
+        }
+        match before {
+            State::InFlight { .. } => {
+                if let Some(range) = self.range_mut(sequence) {
+                    range.in_flight = range.in_flight.saturating_sub(1);
+                }
+            }
+            State::Lost => self.on_range_repaired(sequence, 1),
+            State::Settled => {}
+        }
+    }
+
+    fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) {
+        if matches!(self.flight.state(id), Some(State::InFlight { path: on, .. }) if on == path)
+            && let Some((_, sequence)) = self.flight.set(id, State::Lost)
+        {
+            self.on_range_loss(now, sequence);
+        }
+    }
+
+    fn poll_repair(&mut self, now: Instant, paths: &[PathSnapshot]) -> Option<Repair> {
+        self.detect(now, paths);
+        if let Some(abandon) = self.retire(now) {
+            return Some(abandon);
+        }
+        let pending: Vec<(u64, Pending)> = self.pending.iter().map(|(s, p)| (*s, *p)).collect();
+        for (sequence, state) in pending {
+            let Some(range) = self.range_mut(sequence).map(|range| *range) else { continue };
+            let accounted_for = !range.open && range.in_flight == 0;
+            if !accounted_for && matches!(state, Pending::Gathering(until) if until > now) {
+                continue;
+            }
+            let Some((start, lost)) = self.first_run(&range) else { continue };
+            let Some(repair) = self.one_shot(start, lost, u64::from(range.bytes_max), paths) else {
+                // Too large for the windows; a later range may be smaller.
+                self.pending.insert(sequence, Pending::NoWindow);
+                continue;
+            };
+            self.settle(start, lost);
+            self.on_range_repaired(sequence, lost);
+            self.stats.repairs += 1;
+            self.stats.repaired += u64::from(lost);
+            return Some(repair);
+        }
+        None
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let expire_after = self.config.lane.expire_after + Duration::from_nanos(1);
+        let expiry = self.ranges.front().map(|range| range.last_sent + expire_after);
+        let gathered = self.pending.values().filter_map(|pending| match pending {
+            Pending::Gathering(until) => Some(*until),
+            Pending::NoWindow => None,
+        });
+        [self.flight.poll_timeout(), expiry, gathered.min()].into_iter().flatten().min()
+    }
+
+    fn stats(&self) -> RecoveryStats {
+        self.stats
+    }
+}
+
+#[cfg(test)]
+mod tests;

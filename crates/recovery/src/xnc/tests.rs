@@ -1,0 +1,173 @@
+use proptest::prelude::*;
+use roadweave_types::PathStatus;
+
+use super::*;
+use crate::testing::path;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+fn sent(id: u32, path: u32) -> SentPacket {
+    SentPacket { id: PacketId(id), path: PathId(path), bytes: 1200, ends_frame: false }
+}
+
+/// Sends `count` packets at time zero on path 0 and acknowledges all but `lost`.
+fn burst(xnc: &mut Xnc, count: u32, lost: &[u32], paths: &[PathSnapshot]) {
+    for id in 0..count {
+        xnc.on_sent(at(0), sent(id, 0), paths);
+    }
+    for id in (0..count).filter(|id| !lost.contains(id)) {
+        xnc.on_acknowledged(at(40), PacketId(id));
+    }
+}
+
+fn all_repairs(xnc: &mut Xnc, now: Instant, paths: &[PathSnapshot]) -> Vec<Repair> {
+    std::iter::from_fn(|| xnc.poll_repair(now, paths)).collect()
+}
+
+#[test]
+fn a_burst_becomes_one_combination_over_all_paths() {
+    let paths = [path(0, 40, 100), path(1, 60, 100)]; // PTO of path 0: 50 ms
+    let mut xnc = Xnc::new(XncConfig::default());
+    burst(&mut xnc, 10, &[2, 3, 4, 5], &paths);
+    assert_eq!(all_repairs(&mut xnc, at(49), &paths), []);
+    // n = 4, n' = 7, at most floor(1.1 * 7) = 7 on each path.
+    let coded = Repair::Coded {
+        start: PacketId(2),
+        count: 4,
+        shares: vec![(PathId(0), 7), (PathId(1), 7)],
+    };
+    assert_eq!(all_repairs(&mut xnc, at(50), &paths), [coded]);
+    assert_eq!(all_repairs(&mut xnc, at(5000), &paths), [], "one shot");
+    assert_eq!((xnc.stats().repaired, xnc.stats().abandoned), (4, 0));
+}
+
+#[test]
+fn scattered_losses_are_runs_of_their_own_and_a_single_packet_goes_on_every_usable_path() {
+    let mut paths = vec![path(0, 40, 100), path(1, 60, 100), path(2, 20, 100), path(3, 20, 0)];
+    paths[2].status = PathStatus::Suspect;
+    let mut xnc = Xnc::new(XncConfig::default());
+    burst(&mut xnc, 10, &[1, 7], &paths);
+    let copies = |id| Repair::Copies { id: PacketId(id), paths: vec![PathId(0), PathId(1)] };
+    assert_eq!(all_repairs(&mut xnc, at(50), &paths), [copies(1), copies(7)]);
+}
+
+#[test]
+fn ranges_end_after_r_packets_after_t_and_with_a_frame() {
+    let paths = [path(0, 400, 100)];
+    let mut xnc = Xnc::new(XncConfig::default());
+    let starts = |xnc: &Xnc| xnc.ranges.iter().map(|range| range.start.0).collect::<Vec<_>>();
+    for id in 0..11 {
+        xnc.on_sent(at(0), sent(id, 0), &paths);
+    }
+    assert_eq!(starts(&xnc), [0, 10]);
+    xnc.on_sent(at(59), sent(11, 0), &paths);
+    assert_eq!(starts(&xnc), [0, 10]);
+    xnc.on_sent(at(60), SentPacket { ends_frame: true, ..sent(12, 0) }, &paths);
+    assert_eq!(starts(&xnc), [0, 10, 12]);
+    xnc.on_sent(at(60), sent(13, 0), &paths);
+    assert_eq!(starts(&xnc), [0, 10, 12, 13]);
+}
+
+#[test]
+fn losses_are_gathered_while_packets_of_the_range_are_in_flight() {
+    let paths = [path(0, 40, 100)];
+    let mut xnc = Xnc::new(XncConfig::default());
+    for id in 0..10 {
+        xnc.on_sent(at(u64::from(id)), sent(id, 0), &paths);
+    }
+    xnc.on_lost(at(50), PacketId(0), PathId(0));
+    assert_eq!(all_repairs(&mut xnc, at(50), &paths), [], "nine others may be lost as well");
+    assert_eq!(xnc.poll_timeout(), Some(at(51)), "the next packet may be lost then");
+    let repairs = all_repairs(&mut xnc, at(55), &paths);
+    assert!(
+        matches!(repairs[..], [Repair::Coded { start: PacketId(0), count: 6, .. }]),
+        "{repairs:?}"
+    );
+}
+
+#[test]
+fn without_window_the_repair_waits_and_then_expires() {
+    let room = [path(0, 40, 100)];
+    let full = [path(0, 40, 6)];
+    let mut xnc = Xnc::new(XncConfig::default());
+    burst(&mut xnc, 10, &[2, 3, 4, 5], &room);
+    assert_eq!(all_repairs(&mut xnc, at(60), &full), [], "n' = 7 and b = 6");
+    assert!(xnc.poll_timeout() > Some(at(60)), "time does not help, so there is no busy waiting");
+    let mut later = Xnc::new(XncConfig::default());
+    burst(&mut later, 10, &[2, 3, 4, 5], &room);
+    assert_eq!(all_repairs(&mut later, at(699), &room).len(), 1);
+    assert_eq!(
+        all_repairs(&mut xnc, at(701), &full),
+        [Repair::Abandon { start: PacketId(0), count: 10 }]
+    );
+    assert_eq!(xnc.stats().abandoned, 4);
+}
+
+#[test]
+fn a_late_acknowledgement_saves_the_repair() {
+    let paths = [path(0, 40, 100)];
+    let mut xnc = Xnc::new(XncConfig::default());
+    xnc.on_sent(at(0), sent(0, 0), &paths);
+    assert_eq!(all_repairs(&mut xnc, at(50), &paths), []);
+    xnc.on_acknowledged(at(51), PacketId(0));
+    assert_eq!(all_repairs(&mut xnc, at(60), &paths), []);
+    assert_eq!((xnc.stats().lost, xnc.stats().spurious), (1, 1));
+}
+
+#[test]
+fn shares_follow_the_free_windows_up_to_the_cap() {
+    let rooms = [(PathId(0), 3), (PathId(1), 50)];
+    assert_eq!(shares(&rooms, 10, 1.1), Some(vec![(PathId(0), 3), (PathId(1), 11)]));
+    assert_eq!(shares(&rooms, 54, 1.1), None);
+}
+
+proptest! {
+    /// Whatever is lost, each packet is repaired or given up exactly once, and the recovery falls
+    /// silent when nothing is in flight any more.
+    #[test]
+    fn every_loss_is_settled_once(
+        fates in proptest::collection::vec(0..4_u8, 1..120),
+        room in 0..40_u64,
+    ) {
+        let paths = [path(0, 40, room), path(1, 70, room / 2)];
+        let mut xnc = Xnc::new(XncConfig::default());
+        let mut settled = vec![0_u32; fates.len()];
+        let mut repairs = Vec::new();
+        for (id, fate) in fates.iter().enumerate() {
+            let now = at(id as u64);
+            xnc.on_sent(now, sent(id as u32, u32::from(*fate % 2)), &paths);
+            if *fate == 3 {
+                xnc.on_lost(now, PacketId(id as u32), PathId(1));
+            }
+            repairs.extend(all_repairs(&mut xnc, now, &paths));
+        }
+        for (id, fate) in fates.iter().enumerate() {
+            if *fate == 0 {
+                xnc.on_acknowledged(at(130), PacketId(id as u32));
+            }
+        }
+        let mut now = at(130);
+        for _ in 0..10_000 {
+            repairs.extend(all_repairs(&mut xnc, now, &paths));
+            let Some(next) = xnc.poll_timeout() else { break };
+            now = next.max(now);
+        }
+        prop_assert_eq!(xnc.poll_timeout(), None);
+        for repair in &repairs {
+            match repair {
+                Repair::Copies { id, .. } | Repair::Again { id } => settled[id.0 as usize] += 1,
+                Repair::Coded { start, count, .. } => {
+                    (0..u32::from(*count)).for_each(|at| settled[start.plus(at).0 as usize] += 1);
+                }
+                Repair::Abandon { .. } => {}
+            }
+        }
+        prop_assert!(settled.iter().all(|times| *times <= 1), "{settled:?}");
+        let repaired = settled.iter().sum::<u32>();
+        let stats = xnc.stats();
+        prop_assert_eq!(stats.repaired, u64::from(repaired));
+        prop_assert_eq!(stats.lost, stats.repaired + stats.abandoned + stats.spurious);
+    }
+}
