@@ -1,1 +1,25 @@
-//! emulate
+//! Links driven by traces: the ground on which everything else is tried.
+//!
+//! ```text
+//! Mahimahi file ─┐
+//! CSV ───────────┼─> Trace ─> Link ─┐
+//! synthetic ─────┤                  ├─> Bridge (links x 2 directions) ─> TUN devices
+//! constant ──────┘                  └─> simulations in virtual time
+//! ```
+//!
+//! A [`Trace`] says what a link can do at any time: its capacity, delay and loss. A [`Link`] carries
+//! packets as a trace says. Neither reads a clock nor the system's entropy, so equal seeds give
+//! equal runs.
+
+mod capacity;
+mod link;
+mod loss;
+mod random;
+mod timeline;
+mod trace;
+
+pub use capacity::{Capacity, Opportunities, Transmitter};
+pub use link::{Jitter, Link, LinkSettings, LinkStats};
+pub use loss::GilbertElliott;
+pub use timeline::{AtEnd, Timeline, TimelineError};
+pub use trace::Trace;

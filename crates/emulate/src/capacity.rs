@@ -1,0 +1,234 @@
+//! When bytes leave a link's queue.
+//!
+//! Capacity is a budget of bytes that grows with time, either continuously at a [`Rate`] or in
+//! lumps, the delivery opportunities of a Mahimahi trace. A packet has left when the budget has
+//! covered its last byte. Budget that finds no packet waiting is gone, as on a real medium.
+//!
+//! ```text
+//! ready ──> [ waits for the packets before it ][ its bytes use the budget ]──> departs
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use roadweave_types::{Instant, Rate};
+
+use crate::timeline::{Timeline, nanos};
+
+/// How many bytes a link can carry, over time.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Capacity {
+    /// A rate that changes at known times.
+    Rates(Timeline<Rate>),
+    /// Moments at which a whole packet may leave.
+    Opportunities(Opportunities),
+}
+
+/// Moments at which up to [`Opportunities::BYTES`] bytes may leave, repeated without end.
+///
+/// The period is the time of the last opportunity, so that an opportunity at zero falls together
+/// with the last one of the pass before.
+///
+/// Source: mahimahi, src/frontend/link_queue.cc.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Opportunities {
+    /// ns since the start, ascending, the last one above 0.
+    at: Vec<u64>,
+}
+
+/// Sends packets one after another, as fast as a [`Capacity`] allows.
+#[derive(Clone, Debug)]
+pub struct Transmitter {
+    capacity: Arc<Capacity>,
+    origin: Instant,
+    /// When the last packet departed; later packets wait for it.
+    busy_until: Instant,
+    /// The next opportunity that nobody has used, counted over all passes.
+    opportunity: u64,
+    /// Bytes left of the opportunity before that.
+    opportunity_left: u64,
+    /// Budget left of the nanosecond in which the last packet departed, in units of [`BIT`].
+    nanosecond_left: u128,
+}
+
+/// One bit, in bit/s x ns: in this unit a budget has no fractions.
+const BIT: u128 = 1_000_000_000;
+
+impl Capacity {
+    /// A rate that never changes.
+    pub fn constant(rate: Rate) -> Self {
+        Self::Rates(Timeline::constant(rate))
+    }
+
+    /// The mean rate of one pass.
+    pub fn mean_rate(&self) -> Rate {
+        let (bytes, length) = match self {
+            Self::Opportunities(opportunities) => (
+                opportunities.at.len() as f64 * Opportunities::BYTES as f64,
+                opportunities.period(),
+            ),
+            Self::Rates(rates) => {
+                let Some(length) = rates.length() else {
+                    return rates.at(Duration::ZERO);
+                };
+                let bytes = rates
+                    .iter()
+                    .map(|(lasting, rate)| lasting.as_secs_f64() * rate.as_bps() as f64 / 8.0)
+                    .sum();
+                (bytes, length)
+            }
+        };
+        Rate::from_bps((bytes * 8.0 / length.as_secs_f64()).round() as u64)
+    }
+
+    /// How long one pass takes; `None` for a rate that never changes.
+    pub fn length(&self) -> Option<Duration> {
+        match self {
+            Self::Rates(rates) => rates.length(),
+            Self::Opportunities(opportunities) => Some(opportunities.period()),
+        }
+    }
+}
+
+impl Opportunities {
+    /// What one opportunity carries, in bytes of IP packets.
+    pub const BYTES: u64 = 1_500;
+
+    /// Opportunities at the times `at` after the start, in any order; `None` unless one is later
+    /// than zero.
+    pub fn new(at: impl IntoIterator<Item = Duration>) -> Option<Self> {
+        let mut at: Vec<u64> = at.into_iter().map(nanos).collect();
+        at.sort_unstable();
+        (at.last().is_some_and(|&last| last > 0)).then_some(Self { at })
+    }
+
+    /// After what time they repeat.
+    pub fn period(&self) -> Duration {
+        Duration::from_nanos(self.period_nanos())
+    }
+
+    fn period_nanos(&self) -> u64 {
+        *self.at.last().expect("new refuses an empty list")
+    }
+
+    /// The number of the first opportunity later than `time` ns after the start.
+    fn first_after(&self, time: u64) -> u64 {
+        let period = self.period_nanos();
+        let within = self.at.partition_point(|&at| at <= time % period);
+        (time / period).saturating_mul(self.at.len() as u64).saturating_add(within as u64)
+    }
+
+    /// When opportunity `number` comes, ns after the start.
+    fn time_of(&self, number: u64) -> u64 {
+        let count = self.at.len() as u64;
+        let within = usize::try_from(number % count).expect("less than the list's length");
+        (number / count).saturating_mul(self.period_nanos()).saturating_add(self.at[within])
+    }
+}
+
+impl Transmitter {
+    /// A transmitter whose capacity starts at `origin`; before that, nothing departs.
+    pub fn new(capacity: Arc<Capacity>, origin: Instant) -> Self {
+        Self {
+            capacity,
+            origin,
+            busy_until: origin,
+            opportunity: 0,
+            opportunity_left: 0,
+            nanosecond_left: 0,
+        }
+    }
+
+    /// When a packet of `bytes` bytes that is there at `ready` departs, after all packets before it.
+    ///
+    /// Call it in the order of `ready`. [`Instant::FAR_FUTURE`] when there will never be capacity.
+    pub fn transmit(&mut self, ready: Instant, bytes: usize) -> Instant {
+        if self.busy_until == Instant::FAR_FUTURE {
+            return Instant::FAR_FUTURE;
+        }
+        let bytes = bytes as u64;
+        let capacity = Arc::clone(&self.capacity);
+        // Only a packet that waited can use what the one before it left over.
+        let waited = ready < self.busy_until;
+        let departs = match &*capacity {
+            Capacity::Rates(rates) => self.finish_at_rates(rates, ready, waited, bytes),
+            Capacity::Opportunities(opportunities) => {
+                self.finish_at_opportunities(opportunities, ready, waited, bytes)
+            }
+        };
+        let departs =
+            departs.map_or(Instant::FAR_FUTURE, |since| self.origin + Duration::from_nanos(since));
+        self.busy_until = departs;
+        departs
+    }
+
+    /// Forgets the packets that have not departed at `now`.
+    pub fn reset(&mut self, now: Instant) {
+        self.busy_until = self.busy_until.min(now.max(self.origin));
+    }
+
+    /// When `bytes` bytes are through, ns since the origin; `None`: never.
+    fn finish_at_rates(
+        &mut self,
+        rates: &Timeline<Rate>,
+        ready: Instant,
+        waited: bool,
+        bytes: u64,
+    ) -> Option<u64> {
+        let mut time = nanos(ready.max(self.busy_until).since(self.origin));
+        let mut missing = u128::from(bytes) * 8 * BIT;
+        missing = missing.saturating_sub(if waited { self.nanosecond_left } else { 0 });
+        let mut steps_without_capacity = 0;
+        while steps_without_capacity <= rates.steps() {
+            let span = rates.span(time);
+            let rate = u128::from(span.value.as_bps());
+            let end = span.end.unwrap_or(u64::MAX);
+            let available = u128::from(end.saturating_sub(time)) * rate;
+            if rate > 0 && missing <= available {
+                let takes = missing.div_ceil(rate);
+                self.nanosecond_left = takes * rate - missing;
+                return time.checked_add(u64::try_from(takes).ok()?);
+            }
+            if end == u64::MAX {
+                break;
+            }
+            missing -= available;
+            time = end;
+            steps_without_capacity = if rate > 0 { 0 } else { steps_without_capacity + 1 };
+        }
+        None
+    }
+
+    /// When `bytes` bytes are through, ns since the origin.
+    ///
+    /// An opportunity serves packets that were there before it, not those that come just then:
+    /// mahimahi brings its link up to date before it takes a packet in.
+    fn finish_at_opportunities(
+        &mut self,
+        opportunities: &Opportunities,
+        ready: Instant,
+        waited: bool,
+        bytes: u64,
+    ) -> Option<u64> {
+        if !waited {
+            self.opportunity = opportunities.first_after(nanos(ready.since(self.origin)));
+            self.opportunity_left = 0;
+        }
+        if bytes <= self.opportunity_left {
+            self.opportunity_left -= bytes;
+            return Some(nanos(self.busy_until.since(self.origin)));
+        }
+        let missing = bytes - self.opportunity_left;
+        let used = missing.div_ceil(Opportunities::BYTES);
+        let last = self.opportunity.checked_add(used - 1)?;
+        self.opportunity = last.checked_add(1)?;
+        self.opportunity_left = used * Opportunities::BYTES - missing;
+        Some(opportunities.time_of(last))
+    }
+}
+
+impl From<Rate> for Capacity {
+    fn from(rate: Rate) -> Self {
+        Self::constant(rate)
+    }
+}

@@ -1,0 +1,45 @@
+//! Seeded chance: the few distributions that links need.
+
+use rand_core::{RngCore, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+/// A seeded generator; equal seeds give equal draws.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(Pcg64Mcg);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(Pcg64Mcg::seed_from_u64(seed))
+    }
+
+    /// Uniform in [0, 1).
+    pub fn unit(&mut self) -> f64 {
+        (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// True with probability `p`.
+    pub fn chance(&mut self, p: f64) -> bool {
+        p > 0.0 && self.unit() < p
+    }
+
+    /// Normal with mean 0 and deviation 1 (Box-Muller).
+    pub fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.unit()).cos()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn normal_draws_have_mean_zero_and_deviation_one() {
+        let mut random = Random::new(1);
+        let draws: Vec<f64> = (0..20_000).map(|_| random.normal()).collect();
+        let mean = draws.iter().sum::<f64>() / draws.len() as f64;
+        let variance = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / draws.len() as f64;
+        assert!(mean.abs() < 0.03, "mean {mean}");
+        assert!((variance - 1.0).abs() < 0.05, "variance {variance}");
+    }
+}

@@ -1,0 +1,172 @@
+//! A value that changes at known times.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+/// What a recording does when it is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtEnd {
+    /// It starts again.
+    Repeat,
+    /// Its last value stays.
+    Hold,
+}
+
+/// A value that is constant between the times at which it changes.
+///
+/// Times count from the start of the recording.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timeline<V> {
+    /// When each value begins, ns, and the value; ascending, the first at 0.
+    steps: Vec<(u64, V)>,
+    /// How long one pass takes, ns; later than the last step.
+    length: u64,
+    at_end: AtEnd,
+}
+
+/// The value at one time, and how long it lasts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Span<V> {
+    pub value: V,
+    /// When the next value begins, ns since the start; `None` when there is no next one.
+    pub end: Option<u64>,
+}
+
+/// Why steps make no timeline.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum TimelineError {
+    /// There is no step.
+    #[error("a timeline needs at least one value")]
+    Empty,
+    /// A step does not begin after the one before it, or the first not at zero.
+    #[error(
+        "value {index} begins at {at:?}: the first must begin at 0 and each later than the one before"
+    )]
+    NotAscending {
+        /// The step, from 0.
+        index: usize,
+        /// When it begins.
+        at: Duration,
+    },
+    /// The end does not come after the last step.
+    #[error("the end at {length:?} must be later than the last value's begin")]
+    TooShort {
+        /// The end.
+        length: Duration,
+    },
+}
+
+impl<V: Copy> Timeline<V> {
+    /// A value that never changes.
+    pub fn constant(value: V) -> Self {
+        Self { steps: vec![(0, value)], length: u64::MAX, at_end: AtEnd::Hold }
+    }
+
+    /// A timeline of `steps`, each the time at which its value begins, that ends at `length`.
+    ///
+    /// # Errors
+    /// [`TimelineError`] unless the first step is at zero, each is later than the one before, and
+    /// `length` is later than all.
+    pub fn new(
+        steps: impl IntoIterator<Item = (Duration, V)>,
+        length: Duration,
+        at_end: AtEnd,
+    ) -> Result<Self, TimelineError> {
+        let steps: Vec<(u64, V)> = steps.into_iter().map(|(at, v)| (nanos(at), v)).collect();
+        let Some(&(first, _)) = steps.first() else {
+            return Err(TimelineError::Empty);
+        };
+        if first != 0 {
+            return Err(TimelineError::NotAscending { index: 0, at: Duration::from_nanos(first) });
+        }
+        if let Some(index) = steps.windows(2).position(|pair| pair[0].0 >= pair[1].0) {
+            let at = Duration::from_nanos(steps[index + 1].0);
+            return Err(TimelineError::NotAscending { index: index + 1, at });
+        }
+        if nanos(length) <= steps[steps.len() - 1].0 {
+            return Err(TimelineError::TooShort { length });
+        }
+        Ok(Self { steps, length: nanos(length), at_end })
+    }
+
+    /// The value at `time` after the start.
+    pub fn at(&self, time: Duration) -> V {
+        self.span(nanos(time)).value
+    }
+
+    /// How long one pass takes; `None` when the value never changes.
+    pub fn length(&self) -> Option<Duration> {
+        (self.steps.len() > 1 || self.length != u64::MAX).then(|| Duration::from_nanos(self.length))
+    }
+
+    /// The values of one pass, each with how long it lasts.
+    pub fn iter(&self) -> impl Iterator<Item = (Duration, V)> + '_ {
+        let ends = self.steps.iter().skip(1).map(|step| step.0).chain([self.length]);
+        self.steps.iter().zip(ends).map(|(&(at, v), end)| (Duration::from_nanos(end - at), v))
+    }
+
+    /// How many values one pass has.
+    pub(crate) fn steps(&self) -> usize {
+        self.steps.len()
+    }
+
+    /// The value `time` ns after the start, and when it ends.
+    pub(crate) fn span(&self, time: u64) -> Span<V> {
+        let (pass, offset) = match self.at_end {
+            AtEnd::Repeat => (time - time % self.length, time % self.length),
+            AtEnd::Hold => (0, time),
+        };
+        let next = self.steps.partition_point(|step| step.0 <= offset);
+        let end = match (self.steps.get(next), self.at_end) {
+            (Some(step), _) => Some(pass.saturating_add(step.0)),
+            (None, AtEnd::Repeat) => Some(pass.saturating_add(self.length)),
+            (None, AtEnd::Hold) => None,
+        };
+        Span { value: self.steps[next - 1].1, end }
+    }
+}
+
+pub(crate) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeline(at_end: AtEnd) -> Timeline<char> {
+        let steps = [(0, 'a'), (10, 'b'), (15, 'c')].map(|(at, v)| (Duration::from_nanos(at), v));
+        Timeline::new(steps, Duration::from_nanos(20), at_end).expect("ascending steps")
+    }
+
+    #[test]
+    fn a_repeating_timeline_starts_again() {
+        let timeline = timeline(AtEnd::Repeat);
+        assert_eq!(timeline.span(0), Span { value: 'a', end: Some(10) });
+        assert_eq!(timeline.span(19), Span { value: 'c', end: Some(20) });
+        assert_eq!(timeline.span(20), Span { value: 'a', end: Some(30) });
+        assert_eq!(timeline.span(52), Span { value: 'b', end: Some(55) });
+    }
+
+    #[test]
+    fn a_holding_timeline_keeps_its_last_value() {
+        let timeline = timeline(AtEnd::Hold);
+        assert_eq!(timeline.span(10), Span { value: 'b', end: Some(15) });
+        assert_eq!(timeline.span(1_000), Span { value: 'c', end: None });
+    }
+
+    #[test]
+    fn steps_out_of_order_are_refused() {
+        let ms = Duration::from_millis;
+        let new = |steps: &[u64]| {
+            Timeline::new(steps.iter().map(|&at| (ms(at), ())), ms(30), AtEnd::Hold).err()
+        };
+        assert_eq!(new(&[]), Some(TimelineError::Empty));
+        assert_eq!(new(&[1]), Some(TimelineError::NotAscending { index: 0, at: ms(1) }));
+        assert_eq!(new(&[0, 5, 5]), Some(TimelineError::NotAscending { index: 2, at: ms(5) }));
+        assert_eq!(new(&[0, 30]), Some(TimelineError::TooShort { length: ms(30) }));
+        assert_eq!(new(&[0, 29]), None);
+    }
+}
