@@ -166,7 +166,7 @@ fn put_field(out: &mut BytesMut, kind: u16, value: &[u8]) {
 }
 
 fn put_text(out: &mut BytesMut, kind: u16, text: &str) {
-    put_field(out, kind, text[..text.floor_char_boundary(MAX_TEXT)].as_bytes());
+    put_field(out, kind, &text.as_bytes()[..text.floor_char_boundary(MAX_TEXT)]);
 }
 
 fn put_network(out: &mut BytesMut, kind: u16, network: IpNet) {
