@@ -1,1 +1,55 @@
-//! coding
+//! Network coding over GF(2^8): lost packets are repaired by random linear combinations of them.
+//!
+//! ```text
+//! sender    source packet > Encoder::insert        the pool keeps what is not yet acknowledged
+//!           lost range    > Encoder::encode        start, count, seed > one coded packet
+//! receiver  source packet > Decoder::on_source  \
+//!           coded packet  > Decoder::on_coded   --> every packet once, the moment it is determined
+//! ```
+//!
+//! A *symbol* is what is coded: a 2-byte prefix and the bytes of an inner packet or of a fragment of
+//! one (see [`symbol_len`]). Shorter symbols count as padded with zeros to the longest of their
+//! range, and the prefix tells the receiver where a repaired one ends. Coefficients are not sent:
+//! both sides derive them from a 32-bit seed ([`coefficients`]).
+//!
+//! The crate knows neither QUIC nor lanes; time comes in as an argument. Everything it keeps is
+//! bounded in bytes and in age, and what it discards is counted.
+//!
+//! Start reading with [`Encoder`], then [`Decoder`]; the arithmetic is in [`gf256`] and [`kernel`].
+//! Source: CellFusion section 4.3, appendices A and B.
+
+mod block;
+pub mod coefficients;
+mod decoder;
+mod encoder;
+mod equations;
+pub mod gf256;
+pub mod kernel;
+mod pool;
+mod symbol;
+mod window;
+
+pub use decoder::{CodedOutcome, Decoder, DecoderConfig, DecoderStats, SourceOutcome};
+pub use encoder::{EncodeError, Encoder, EncoderConfig};
+pub use symbol::{SYMBOL_BYTES_MAX, SYMBOL_PREFIX_BYTES, symbol_len};
+
+use roadweave_types::PacketId;
+
+/// What a coded packet covers and how: the three fields of CellFusion's XNC_Header.
+///
+/// Source: CellFusion section 4.3.2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodedRange {
+    /// The first packet of the run.
+    pub start: PacketId,
+    /// How many packets the run has, 1..=[`COUNT_MAX`]. One means the packet itself.
+    pub count: u16,
+    /// What the coefficients come from ([`coefficients`]); ignored for a run of one packet.
+    pub seed: u32,
+}
+
+/// The longest run of packets that one coded packet may cover.
+///
+/// The encode ranges of CellFusion hold 10 packets; the bound leaves room for wider ones, and keeps
+/// the work that a hostile coded packet can cause small.
+pub const COUNT_MAX: u16 = 64;

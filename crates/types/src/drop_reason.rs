@@ -50,6 +50,8 @@ drop_reasons! {
     Duplicate = "duplicate",
     /// A packet or equation too old to be of use.
     Late = "late",
+    /// A packet ID too far ahead of the lane's newest to be believed.
+    IdJump = "id-jump",
     /// The receiving side's memory for equations or fragments was full.
     ReceiveMemory = "receive-memory",
     /// An equation that contradicts what is known.
