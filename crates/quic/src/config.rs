@@ -1,0 +1,169 @@
+//! What a user may set about the transport.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// A congestion control algorithm, by name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CongestionControl {
+    /// BBR version 3: paces at the bandwidth it measures and does not take random loss for congestion.
+    #[default]
+    Bbr,
+    /// CUBIC (RFC 9438): halts at loss, fills the bottleneck's queue.
+    Cubic,
+}
+
+/// There is no congestion control of this name.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown congestion control `{0}`, known are `bbr` and `cubic`")]
+pub struct UnknownCongestionControl(String);
+
+impl FromStr for CongestionControl {
+    type Err = UnknownCongestionControl;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        match name {
+            "bbr" => Ok(Self::Bbr),
+            "cubic" => Ok(Self::Cubic),
+            _ => Err(UnknownCongestionControl(name.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for CongestionControl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Bbr => "bbr",
+            Self::Cubic => "cubic",
+        })
+    }
+}
+
+/// The settings of an endpoint and its connections.
+#[derive(Clone, Debug)]
+pub struct TransportConfig {
+    /// The congestion control of every path.
+    pub congestion: CongestionControl,
+    /// The round-trip time assumed before the first sample. It decides how soon a lost handshake
+    /// packet or path challenge is repeated; RFC 9002 proposes 333 ms, which costs about a second.
+    pub initial_rtt: Duration,
+    /// A connection that hears nothing for this long is given up. Longer than any tunnel under a
+    /// mountain: paths that die and heal resume the same connection.
+    pub idle_timeout: Duration,
+    /// A handshake that takes longer is given up.
+    pub handshake_timeout: Duration,
+    /// A path that answers nothing for this long while others do is closed, so that what is remembered
+    /// of its unanswered probes stays bounded.
+    pub unresponsive_timeout: Duration,
+    /// How often an otherwise silent client says something on its best path.
+    pub keep_alive: Duration,
+    /// How often an otherwise silent client says something on its other paths, to keep the bindings of
+    /// the networks' address translators.
+    pub keep_alive_others: Duration,
+    /// How often a suspect path is probed.
+    pub probe_interval: Duration,
+    /// The most paths at one time, 1..=64.
+    pub max_paths: u32,
+    /// The UDP payload that every path is assumed to carry, bytes, 1200..=65527 (RFC 9000 section 14).
+    pub initial_mtu: u16,
+    /// The largest UDP payload that path MTU discovery tries, bytes; no discovery if not above
+    /// `initial_mtu`.
+    pub mtu_max: u16,
+    /// The most handshakes under way at one time on a server; more are ignored.
+    pub half_open_max: usize,
+    /// From this many handshakes under way on, a server lets clients prove their address first
+    /// (RFC 9000 section 8.1.2).
+    pub retry_threshold: usize,
+    /// The seed of everything random that is not a secret of TLS. It must be unpredictable in
+    /// production; equal seeds give equal runs.
+    pub rng_seed: [u8; 32],
+}
+
+impl TransportConfig {
+    /// The settings that suit vehicles, with the caller's `rng_seed`.
+    pub fn new(rng_seed: [u8; 32]) -> Self {
+        Self {
+            congestion: CongestionControl::default(),
+            initial_rtt: Duration::from_millis(100),
+            idle_timeout: Duration::from_secs(300),
+            handshake_timeout: Duration::from_secs(10),
+            unresponsive_timeout: Duration::from_secs(1800),
+            keep_alive: Duration::from_secs(1),
+            keep_alive_others: Duration::from_secs(10),
+            probe_interval: Duration::from_millis(200),
+            max_paths: 16,
+            initial_mtu: 1200,
+            mtu_max: 1472,
+            half_open_max: 1024,
+            retry_threshold: 64,
+            rng_seed,
+        }
+    }
+
+    /// Checks the bounds that the fields state.
+    ///
+    /// # Errors
+    ///
+    /// Names the first field that is out of its bounds.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let checks = [
+            ("initial_rtt", !self.initial_rtt.is_zero()),
+            ("idle_timeout", self.idle_timeout >= Duration::from_secs(1)),
+            ("idle_timeout", self.idle_timeout <= Duration::from_secs(86_400)),
+            ("handshake_timeout", !self.handshake_timeout.is_zero()),
+            ("keep_alive", !self.keep_alive.is_zero()),
+            ("keep_alive_others", !self.keep_alive_others.is_zero()),
+            ("probe_interval", self.probe_interval >= Duration::from_millis(10)),
+            ("max_paths", (1..=64).contains(&self.max_paths)),
+            ("initial_mtu", (1200..=65_527).contains(&self.initial_mtu)),
+            ("mtu_max", (1200..=65_527).contains(&self.mtu_max)),
+            ("half_open_max", self.half_open_max > 0),
+        ];
+        match checks.into_iter().find(|(_, holds)| !holds) {
+            Some((field, _)) => Err(ConfigError::OutOfBounds { field }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why no endpoint could be made of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A field of [`TransportConfig`] breaks the bounds that its documentation states.
+    #[error("transport setting `{field}` is out of bounds")]
+    OutOfBounds {
+        /// The field.
+        field: &'static str,
+    },
+    /// TLS would not take the key.
+    #[error("the TLS library refuses the key or its own defaults: {0}")]
+    Tls(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn congestion_controls_are_known_by_name() {
+        for name in ["bbr", "cubic"] {
+            let parsed: CongestionControl = name.parse().unwrap();
+            assert_eq!(parsed.to_string(), name);
+            assert_eq!(serde_json::to_string(&parsed).unwrap(), format!("\"{name}\""));
+        }
+        let refused = "reno".parse::<CongestionControl>().unwrap_err();
+        assert!(refused.to_string().contains("known are `bbr` and `cubic`"));
+    }
+
+    #[test]
+    fn fields_out_of_bounds_are_named() {
+        assert_eq!(TransportConfig::new([0; 32]).validate(), Ok(()));
+        let config = TransportConfig { initial_mtu: 1000, ..TransportConfig::new([0; 32]) };
+        assert_eq!(config.validate(), Err(ConfigError::OutOfBounds { field: "initial_mtu" }));
+    }
+}

@@ -1,0 +1,46 @@
+//! Maps the product's [`Instant`] onto the clock type of the QUIC library.
+
+use roadweave_types::Instant;
+
+/// The moment that [`Instant::ZERO`] stands for.
+///
+/// The library counts in `std::time::Instant`, which cannot be made from a number. The caller reads
+/// the clock once and hands the result over; virtual time uses any value at all.
+#[derive(Clone, Copy, Debug)]
+pub struct Epoch(std::time::Instant);
+
+impl Epoch {
+    /// An epoch that starts at `zero`.
+    pub const fn new(zero: std::time::Instant) -> Self {
+        Self(zero)
+    }
+
+    pub(crate) fn to_std(self, now: Instant) -> std::time::Instant {
+        let since = std::time::Duration::from_nanos(now.as_nanos());
+        // Only a time far beyond any run overflows; then the far end of the clock will do.
+        self.0.checked_add(since).unwrap_or(self.0 + FAR)
+    }
+
+    pub(crate) fn from_std(self, moment: std::time::Instant) -> Instant {
+        let nanos = moment.saturating_duration_since(self.0).as_nanos();
+        Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+const FAR: std::time::Duration = std::time::Duration::from_secs(100 * 365 * 24 * 3600);
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_survive_the_round_trip() {
+        let epoch = Epoch::new(std::time::Instant::now());
+        for nanos in [0, 1, 999_999_999, 86_400_000_000_000] {
+            let moment = Instant::from_nanos(nanos);
+            assert_eq!(epoch.from_std(epoch.to_std(moment)), moment);
+        }
+        assert!(epoch.to_std(Instant::FAR_FUTURE) > epoch.to_std(Instant::from_millis(1)));
+    }
+}

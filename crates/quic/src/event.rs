@@ -1,0 +1,255 @@
+//! What connections and endpoints tell their user, and why they refuse.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use roadweave_types::PathId;
+
+use crate::identity::PublicKey;
+
+/// The name of a connection within its endpoint; never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+impl fmt::Display for ConnectionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "connection {}", self.0)
+    }
+}
+
+/// What happened on a connection.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Event {
+    /// The handshake is complete and the peer has proved that it holds this key.
+    Connected {
+        /// The peer's key.
+        peer: PublicKey,
+    },
+    /// A path was validated and carries datagrams from now on.
+    PathUsable(PathId),
+    /// A path is gone for good. What was in flight on it has been reported lost.
+    PathClosed(PathId, PathCloseReason),
+    /// A datagram came in, of [`send_on`](crate::Connection::send_on) or of
+    /// [`send_feedback_on`](crate::Connection::send_feedback_on).
+    Received {
+        /// The path it came in on.
+        path: PathId,
+        /// The datagram as the peer handed it over.
+        datagram: Bytes,
+    },
+    /// The peer received a datagram of [`send_on`](crate::Connection::send_on).
+    Acknowledged {
+        /// The path it went out on.
+        path: PathId,
+        /// The sender's token for it.
+        token: u64,
+    },
+    /// A datagram of [`send_on`](crate::Connection::send_on) is taken for lost. It may arrive yet;
+    /// nothing more will be said of it.
+    Lost {
+        /// The path it went out on.
+        path: PathId,
+        /// The sender's token for it.
+        token: u64,
+    },
+    /// A whole message of [`send_message`](crate::Connection::send_message).
+    Message(Bytes),
+    /// The connection is over; this is its last event.
+    Closed(CloseReason),
+}
+
+/// Why a path was closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PathCloseReason {
+    /// This side asked for it.
+    Requested,
+    /// The peer asked for it.
+    ByPeer,
+    /// It answered nothing for [`unresponsive_timeout`](crate::TransportConfig::unresponsive_timeout).
+    Unresponsive,
+}
+
+/// Why a server does not let a client in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The server does not know the key.
+    Unknown,
+    /// The key was good once; its time is over.
+    Expired,
+    /// The key was withdrawn.
+    Revoked,
+    /// The key is good, but may not be used for this.
+    Forbidden,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unknown => "the server does not know this client's key",
+            Self::Expired => "this client's key has expired",
+            Self::Revoked => "this client's key was revoked",
+            Self::Forbidden => "this client's key may not be used here",
+        })
+    }
+}
+
+/// Why a connection ended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// This side closed it.
+    #[error("closed")]
+    Local,
+    /// The peer closed it.
+    #[error("closed by the peer, code {code}: {reason}")]
+    ByPeer {
+        /// What the peer gave to [`close`](crate::Connection::close).
+        code: u32,
+        /// What the peer gave to [`close`](crate::Connection::close).
+        reason: String,
+    },
+    /// The server does not let this client in. Trying again will not help.
+    #[error("refused by the server: {0}")]
+    Refused(Refusal),
+    /// Whoever answers is not the server that was asked for. Trying again will not help.
+    #[error("the server showed the key {got}, which is not the one expected")]
+    WrongServerKey {
+        /// The key it showed.
+        got: PublicKey,
+    },
+    /// Nobody answered the handshake in time.
+    #[error("no answer to the handshake")]
+    HandshakeTimedOut,
+    /// Nothing was heard for the idle timeout.
+    #[error("nothing heard for too long")]
+    TimedOut,
+    /// The peer restarted and knows nothing of the connection.
+    #[error("the peer has lost its state, most likely by a restart")]
+    Reset,
+    /// The server takes no more connections at present.
+    #[error("the server is busy")]
+    Busy,
+    /// The peer speaks no version of the protocol that this side knows.
+    #[error("no common version of the protocol")]
+    VersionMismatch,
+    /// One side broke the protocol.
+    #[error("protocol error: {0}")]
+    Protocol(String),
+}
+
+/// What happened on an endpoint beyond its connections.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum EndpointEvent {
+    /// A client completed its handshake.
+    Incoming(ConnectionId),
+    /// A client was not let in.
+    Refused {
+        /// The address it came from.
+        remote: SocketAddr,
+        /// The key it showed.
+        key: PublicKey,
+        /// Why.
+        why: Refusal,
+    },
+    /// A client's handshake came to nothing for another reason.
+    HandshakeFailed {
+        /// The address it came from.
+        remote: SocketAddr,
+        /// Why.
+        reason: CloseReason,
+    },
+}
+
+/// Why a datagram was not sent; it is given back.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The congestion window or the pacer of the path holds it back.
+    #[error("the path is full")]
+    Blocked(Bytes),
+    /// The path does not exist, is not validated yet or is on standby.
+    #[error("the path is not usable")]
+    NotUsable(Bytes),
+    /// It is larger than [`max_datagram_size`](crate::Connection::max_datagram_size).
+    #[error("the datagram is larger than {max} bytes")]
+    TooLarge {
+        /// The largest datagram at present, bytes.
+        max: usize,
+        /// The datagram.
+        datagram: Bytes,
+    },
+    /// The connection is over or not yet established.
+    #[error("the connection is not open")]
+    Closed(Bytes),
+}
+
+impl SendError {
+    /// The datagram that was not sent.
+    pub fn into_datagram(self) -> Bytes {
+        match self {
+            Self::Blocked(datagram)
+            | Self::NotUsable(datagram)
+            | Self::TooLarge { datagram, .. }
+            | Self::Closed(datagram) => datagram,
+        }
+    }
+}
+
+/// Why a message was not sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MessageError {
+    /// It is longer than [`MESSAGE_MAX`](crate::MESSAGE_MAX).
+    #[error("the message is longer than {} bytes", crate::MESSAGE_MAX)]
+    TooLarge,
+    /// Too much waits already.
+    #[error("the queue of messages is full")]
+    Full,
+    /// The connection is over.
+    #[error("the connection is not open")]
+    Closed,
+}
+
+/// Why a path was not opened, closed or changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PathError {
+    /// Only clients open paths.
+    #[error("only clients open paths")]
+    NotClient,
+    /// The uplink has a path already.
+    #[error("the uplink has a path already")]
+    Exists,
+    /// There are as many paths as the settings allow.
+    #[error("there are too many paths")]
+    TooMany,
+    /// There is no such path.
+    #[error("there is no such path")]
+    Unknown,
+    /// The last path cannot be closed; close the connection instead.
+    #[error("the last path cannot be closed")]
+    Last,
+    /// The connection is over.
+    #[error("the connection is not open")]
+    Closed,
+}
+
+/// Why no connection was begun.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// Servers do not connect.
+    #[error("a server endpoint does not connect")]
+    NotClient,
+    /// The address cannot be sent to.
+    #[error("{0} is not an address to connect to")]
+    InvalidAddress(SocketAddr),
+    /// The transport library refused.
+    #[error("the transport library refuses to connect: {0}")]
+    Transport(String),
+}

@@ -1,0 +1,218 @@
+//! Who is who: Ed25519 key pairs, known to the other side by their public half.
+//!
+//! A key is written as the 44 characters of base64 that WireGuard's users know.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use ring::hkdf;
+use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use serde::{Deserialize, Serialize};
+
+/// An Ed25519 public key: the name of a peer.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct PublicKey([u8; 32]);
+
+impl PublicKey {
+    /// The key of these 32 bytes.
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its 32 bytes.
+    pub const fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// The key as SubjectPublicKeyInfo, the form in which TLS shows it (RFC 7250, RFC 8410).
+    pub(crate) fn to_spki(self) -> Vec<u8> {
+        [&SPKI_PREFIX[..], &self.0].concat()
+    }
+
+    /// Reads what [`PublicKey::to_spki`] writes.
+    pub(crate) fn from_spki(spki: &[u8]) -> Option<Self> {
+        spki.strip_prefix(&SPKI_PREFIX)?.try_into().ok().map(Self)
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&BASE64.encode(self.0))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = InvalidKey;
+
+    fn from_str(text: &str) -> Result<Self, InvalidKey> {
+        let bytes = BASE64.decode(text).map_err(|_| InvalidKey)?;
+        bytes.try_into().map(Self).map_err(|_| InvalidKey)
+    }
+}
+
+impl From<PublicKey> for String {
+    fn from(key: PublicKey) -> Self {
+        key.to_string()
+    }
+}
+
+impl TryFrom<String> for PublicKey {
+    type Error = InvalidKey;
+
+    fn try_from(text: String) -> Result<Self, InvalidKey> {
+        text.parse()
+    }
+}
+
+/// The text or the bytes are no Ed25519 key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a key: 44 characters of base64 that stand for 32 bytes are expected")]
+pub struct InvalidKey;
+
+/// An Ed25519 key pair: who this endpoint is.
+pub struct Identity {
+    seed: [u8; 32],
+    public_key: PublicKey,
+}
+
+impl Identity {
+    /// The pair that grows out of 32 bytes, which are the private key (RFC 8032 section 5.1.5).
+    ///
+    /// The caller draws them from the system's entropy for a new key.
+    pub fn from_seed(seed: [u8; 32]) -> Self {
+        let pair =
+            Ed25519KeyPair::from_seed_unchecked(&seed).expect("every seed of 32 bytes is a key");
+        let public = pair.public_key().as_ref();
+        let public_key = PublicKey(public.try_into().expect("an Ed25519 public key has 32 bytes"));
+        Self { seed, public_key }
+    }
+
+    /// Reads a private key in PKCS #8 (RFC 8410 section 7), with or without the public half.
+    ///
+    /// # Errors
+    ///
+    /// It is not an Ed25519 key, or its halves do not belong together.
+    pub fn from_pkcs8(der: &[u8]) -> Result<Self, InvalidKey> {
+        let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map_err(|_| InvalidKey)?;
+        // In both versions of the format the seed follows a head of 16 bytes; the library has
+        // checked what it is.
+        let seed = der.get(16..48).and_then(|seed| seed.try_into().ok()).ok_or(InvalidKey)?;
+        let identity = Self::from_seed(seed);
+        if identity.public_key.0 != pair.public_key().as_ref() {
+            return Err(InvalidKey);
+        }
+        Ok(identity)
+    }
+
+    /// The private key in PKCS #8 (RFC 8410 section 7).
+    pub fn to_pkcs8(&self) -> Vec<u8> {
+        [&PKCS8_PREFIX[..], &self.seed].concat()
+    }
+
+    /// Reads what [`Identity::to_base64`] writes.
+    ///
+    /// # Errors
+    ///
+    /// It is not 32 bytes in base64.
+    pub fn from_base64(text: &str) -> Result<Self, InvalidKey> {
+        let bytes = BASE64.decode(text.trim()).map_err(|_| InvalidKey)?;
+        bytes.try_into().map(Self::from_seed).map_err(|_| InvalidKey)
+    }
+
+    /// The private key in 44 characters, as a file keeps it.
+    pub fn to_base64(&self) -> String {
+        BASE64.encode(self.seed)
+    }
+
+    /// The half that others may know.
+    pub fn public_key(&self) -> PublicKey {
+        self.public_key
+    }
+
+    /// A secret of its own for `purpose`, the same after a restart.
+    pub(crate) fn derive(&self, purpose: &[u8]) -> [u8; 32] {
+        derive_secret(&self.seed, purpose)
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").field("public_key", &self.public_key).finish_non_exhaustive()
+    }
+}
+
+/// HKDF (RFC 5869) of `secret` for `purpose`.
+pub(crate) fn derive_secret(secret: &[u8; 32], purpose: &[u8]) -> [u8; 32] {
+    let mut derived = [0; 32];
+    hkdf::Salt::new(hkdf::HKDF_SHA256, b"roadweave")
+        .extract(secret)
+        .expand(&[purpose], hkdf::HKDF_SHA256)
+        .and_then(|okm| okm.fill(&mut derived))
+        .expect("HKDF gives 32 bytes from any input");
+    derived
+}
+
+/// SubjectPublicKeyInfo of an Ed25519 key up to the key itself (RFC 8410 section 4).
+const SPKI_PREFIX: [u8; 12] =
+    [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+
+/// PKCS #8 version 1 of an Ed25519 key up to the key itself (RFC 8410 section 7).
+const PKCS8_PREFIX: [u8; 16] = [
+    0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_public_key_is_that_of_rfc_8032() {
+        // RFC 8032 section 7.1, test 1.
+        let seed = [
+            0x9d, 0x61, 0xb1, 0x9d, 0xef, 0xfd, 0x5a, 0x60, 0xba, 0x84, 0x4a, 0xf4, 0x92, 0xec,
+            0x2c, 0xc4, 0x44, 0x49, 0xc5, 0x69, 0x7b, 0x32, 0x69, 0x19, 0x70, 0x3b, 0xac, 0x03,
+            0x1c, 0xae, 0x7f, 0x60,
+        ];
+        let public = Identity::from_seed(seed).public_key();
+        assert_eq!(public.as_bytes()[..4], [0xd7, 0x5a, 0x98, 0x01]);
+        assert_eq!(public.as_bytes()[28..], [0xf7, 0x07, 0x51, 0x1a]);
+    }
+
+    #[test]
+    fn keys_survive_every_form() {
+        let identity = Identity::from_seed([7; 32]);
+        let public = identity.public_key();
+        assert_eq!(public.to_string().len(), 44);
+        assert_eq!(public.to_string().parse(), Ok(public));
+        let json = serde_json::to_string(&public).unwrap();
+        assert_eq!(serde_json::from_str::<PublicKey>(&json).unwrap(), public);
+        assert_eq!(PublicKey::from_spki(&public.to_spki()), Some(public));
+        assert_eq!(Identity::from_pkcs8(&identity.to_pkcs8()).unwrap().public_key(), public);
+        assert_eq!(Identity::from_base64(&identity.to_base64()).unwrap().public_key(), public);
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        for text in ["", "AAAA", "not base64 at all!", &"A".repeat(44), &"A".repeat(400)] {
+            assert_eq!(text.parse::<PublicKey>(), Err(InvalidKey), "{text}");
+        }
+        assert!(Identity::from_pkcs8(&[0x30; 48]).is_err());
+        assert!(Identity::from_pkcs8(&[]).is_err());
+    }
+
+    #[test]
+    fn the_private_key_stays_out_of_logs() {
+        let identity = Identity::from_seed([7; 32]);
+        let shown = format!("{identity:?}");
+        assert!(!shown.contains(&identity.to_base64()) && shown.contains("public_key"));
+    }
+}

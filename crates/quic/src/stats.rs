@@ -1,0 +1,76 @@
+//! What a connection counts.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// What one path has carried since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct PathStats {
+    /// UDP packets sent.
+    pub packets_sent: u64,
+    /// UDP payload sent, bytes.
+    pub bytes_sent: u64,
+    /// UDP packets received.
+    pub packets_received: u64,
+    /// UDP payload received, bytes.
+    pub bytes_received: u64,
+    /// Datagrams sent by [`send_on`](crate::Connection::send_on).
+    pub datagrams_sent: u64,
+    /// Datagrams received from the peer's [`send_on`](crate::Connection::send_on).
+    pub datagrams_received: u64,
+    /// Datagrams reported as acknowledged.
+    pub datagrams_acknowledged: u64,
+    /// Datagrams reported as lost.
+    pub datagrams_lost: u64,
+    /// Datagrams sent by [`send_feedback_on`](crate::Connection::send_feedback_on).
+    pub feedback_sent: u64,
+    /// Datagrams received from the peer's [`send_feedback_on`](crate::Connection::send_feedback_on).
+    pub feedback_received: u64,
+    /// Packets sent only to learn whether the path still answers, or to keep it open.
+    pub probes_sent: u64,
+    /// How often it became suspect.
+    pub suspicions: u64,
+    /// How often the address of the other side changed (NAT rebinding).
+    pub rebindings: u64,
+}
+
+/// What a connection as a whole counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct ConnectionStats {
+    /// How long the handshake took, once it is complete.
+    pub handshake: Option<Duration>,
+    /// Updates of the packet keys that this side began.
+    pub key_updates: u64,
+    /// Datagrams that left on another path than the one asked for. The technique makes this
+    /// impossible; a count above zero means that the library has changed.
+    pub missteered: u64,
+    /// Datagrams that had to wait in the library, which is not meant to happen either.
+    pub stranded: u64,
+    /// Messages sent on the control stream.
+    pub messages_sent: u64,
+    /// Messages received on the control stream.
+    pub messages_received: u64,
+}
+
+/// What an endpoint counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct EndpointStats {
+    /// Handshakes begun by clients.
+    pub handshakes: u64,
+    /// Handshakes answered with a demand to prove the address first.
+    pub retries: u64,
+    /// Handshakes ignored since too many were under way.
+    pub ignored: u64,
+    /// Clients whose key was refused.
+    pub refused: u64,
+    /// Handshakes that failed otherwise.
+    pub failed: u64,
+    /// Packets that belong to no connection and were no handshake.
+    pub strays: u64,
+    /// Answers to packets of no connection: resets, retries, version negotiation.
+    pub responses: u64,
+}
