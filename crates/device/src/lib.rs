@@ -1,1 +1,30 @@
-//! device
+//! The edge to Linux: TUN, uplink sockets, interfaces, routes, NAT, namespaces, clock.
+//!
+//! ```text
+//! cli --> driver --> Poller: Tun <> session <> UplinkSocket (one per uplink)
+//!                    Monitor (uplinks come and go) --> Routes (each by its own gateway)
+//! ```
+//!
+//! Only this crate, the controller and the command line may read the clock, wait, open sockets and
+//! start threads (invariant 1 of docs/ARCHITECTURE.md); all below them takes what they see as an
+//! argument. Nothing here knows QUIC or the tunnel; the drivers that join both lie on top.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this crate is where time, sockets, threads and processes come from"
+)]
+
+mod clock;
+mod error;
+mod netlink;
+mod offload;
+mod poll;
+mod prefix;
+mod tun;
+
+pub use clock::Clock;
+pub use error::DeviceError;
+pub use netlink::{Link, Netlink, Route, Rule};
+pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};
+pub use prefix::{ParsePrefixError, Prefix};
+pub use tun::{Tun, TunOptions, TunStatistics, WriteCounts};

@@ -1,0 +1,506 @@
+//! Route netlink, as little of it as the tunnel needs: links, addresses, routes and rules.
+//!
+//! ```text
+//! request --> kernel --> acknowledgement        dump --> kernel --> many messages, then "done"
+//! ```
+//!
+//! Blocking, one request at a time; the answers come within microseconds. A socket belongs to the
+//! network namespace in which it was opened, whatever its thread does later.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload,
+};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+};
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use rustix::net::{AddressFamily as SocketFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+
+use crate::{DeviceError, Prefix};
+
+/// A connection to the kernel's tables of links, addresses, routes and rules.
+#[derive(Debug)]
+pub struct Netlink {
+    socket: OwnedFd,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+/// One interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The kernel's number for it.
+    pub index: u32,
+    /// Its name.
+    pub name: String,
+    /// Up, by the administrator's will.
+    pub up: bool,
+    /// It has a carrier: the modem is attached, the cable plugged.
+    pub carrier: bool,
+    /// The loopback interface.
+    pub loopback: bool,
+    /// Largest packet, bytes.
+    pub mtu: u32,
+}
+
+/// One route to add, to remove, or found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Where to.
+    pub destination: Prefix,
+    /// The next hop; none for what is directly attached.
+    pub gateway: Option<IpAddr>,
+    /// Over which interface; none for a route that refuses ("unreachable").
+    pub interface: Option<u32>,
+    /// In which table; 254 is the main one.
+    pub table: u32,
+    /// The smallest wins; zero lets the kernel choose.
+    pub metric: u32,
+    /// Who made it (`/etc/iproute2/rt_protos`).
+    pub protocol: u8,
+}
+
+/// One policy rule: packets that match look into `table`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// For IPv4; else for IPv6.
+    pub ipv4: bool,
+    /// The smallest is asked first.
+    pub priority: u32,
+    /// Matches sockets bound to this interface.
+    pub output_interface: Option<String>,
+    /// Matches packets with this mark.
+    pub mark: Option<u32>,
+    /// Where to look.
+    pub table: u32,
+    /// Passes over routes with a prefix of at most this length, so that 0 skips default routes.
+    pub suppress_length: Option<u32>,
+    /// Who made it (`/etc/iproute2/rt_protos`).
+    pub protocol: u8,
+}
+
+impl Netlink {
+    /// Connects, in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// When the kernel lacks netlink or the process file descriptors.
+    pub fn open() -> Result<Self, DeviceError> {
+        let socket =
+            open_socket(0).map_err(|error| DeviceError::system("open a netlink socket", error))?;
+        Ok(Self { socket, sequence: 0, buffer: vec![0; RECEIVE_BUFFER] })
+    }
+
+    /// All interfaces, by index.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn links(&mut self) -> Result<Vec<Link>, DeviceError> {
+        let messages = self
+            .dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))
+            .map_err(|error| DeviceError::system("list the interfaces", error))?;
+        Ok(messages
+            .into_iter()
+            .filter_map(|message| match message {
+                RouteNetlinkMessage::NewLink(link) => Some(parse_link(&link)),
+                _ => None,
+            })
+            .collect())
+    }
+
+    /// All addresses, each with the index of its interface.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn addresses(&mut self) -> Result<Vec<(u32, Prefix)>, DeviceError> {
+        let messages = self
+            .dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))
+            .map_err(|error| DeviceError::system("list the addresses", error))?;
+        Ok(messages
+            .into_iter()
+            .filter_map(|message| match message {
+                RouteNetlinkMessage::NewAddress(address) => parse_address(&address),
+                _ => None,
+            })
+            .collect())
+    }
+
+    /// All unicast and unreachable routes of all tables, IPv4 before IPv6.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn routes(&mut self) -> Result<Vec<Route>, DeviceError> {
+        let mut routes = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut message = RouteMessage::default();
+            message.header.address_family = family;
+            let messages = self
+                .dump(RouteNetlinkMessage::GetRoute(message))
+                .map_err(|error| DeviceError::system("list the routes", error))?;
+            routes.extend(messages.into_iter().filter_map(|message| match message {
+                RouteNetlinkMessage::NewRoute(route) => parse_route(&route),
+                _ => None,
+            }));
+        }
+        Ok(routes)
+    }
+
+    /// All policy rules that look into a table, IPv4 before IPv6.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn rules(&mut self) -> Result<Vec<Rule>, DeviceError> {
+        let mut rules = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut message = RuleMessage::default();
+            message.header.family = family;
+            let messages = self
+                .dump(RouteNetlinkMessage::GetRule(message))
+                .map_err(|error| DeviceError::system("list the policy rules", error))?;
+            rules.extend(messages.into_iter().filter_map(|message| match message {
+                RouteNetlinkMessage::NewRule(rule) => Some(parse_rule(&rule)),
+                _ => None,
+            }));
+        }
+        Ok(rules)
+    }
+
+    /// The interface of this name.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoInterface`] when there is none.
+    pub fn link(&mut self, name: &str) -> Result<Link, DeviceError> {
+        self.links()?
+            .into_iter()
+            .find(|link| link.name == name)
+            .ok_or_else(|| DeviceError::NoInterface { name: name.to_owned() })
+    }
+
+    /// Sets an interface up or down, and its MTU if one is given.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_link(&mut self, index: u32, up: bool, mtu: Option<u32>) -> Result<(), DeviceError> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.header.change_mask = LinkFlags::Up;
+        message.header.flags = if up { LinkFlags::Up } else { LinkFlags::empty() };
+        message.attributes.extend(mtu.map(LinkAttribute::Mtu));
+        self.request(RouteNetlinkMessage::SetLink(message), 0)
+            .map_err(|error| DeviceError::system("set an interface up or its MTU", error))
+    }
+
+    /// Gives an interface an address; one that it has already is no error.
+    ///
+    /// IPv6 addresses skip duplicate address detection, so that they can be used at once.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn add_address(&mut self, index: u32, prefix: Prefix) -> Result<(), DeviceError> {
+        let mut message = AddressMessage::default();
+        message.header.index = index;
+        message.header.family = family(prefix.is_ipv4());
+        message.header.prefix_len = prefix.length();
+        message.attributes.push(AddressAttribute::Local(prefix.address()));
+        message.attributes.push(AddressAttribute::Address(prefix.address()));
+        if !prefix.is_ipv4() {
+            message.header.flags = netlink_packet_route::address::AddressHeaderFlags::Nodad;
+        }
+        let result =
+            self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL);
+        ignore(result, io::ErrorKind::AlreadyExists)
+            .map_err(|error| DeviceError::system(format!("add the address {prefix}"), error))
+    }
+
+    /// Adds a route, in place of one to the same destination in the same table and metric.
+    ///
+    /// # Errors
+    /// What the kernel says, among it that the gateway cannot be reached.
+    pub fn replace_route(&mut self, route: &Route) -> Result<(), DeviceError> {
+        let message = RouteNetlinkMessage::NewRoute(build_route(route));
+        self.request(message, NLM_F_CREATE | NLM_F_REPLACE).map_err(|error| {
+            DeviceError::system(format!("add the route to {}", route.destination), error)
+        })
+    }
+
+    /// Removes a route; that there is none is no error.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn remove_route(&mut self, route: &Route) -> Result<(), DeviceError> {
+        match self.request(RouteNetlinkMessage::DelRoute(build_route(route)), 0) {
+            Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {
+                Ok(())
+            }
+            result => result.map_err(|error| {
+                DeviceError::system(format!("remove the route to {}", route.destination), error)
+            }),
+        }
+    }
+
+    /// Adds a policy rule; one that is there already is no error.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn add_rule(&mut self, rule: &Rule) -> Result<(), DeviceError> {
+        let message = RouteNetlinkMessage::NewRule(build_rule(rule));
+        ignore(self.request(message, NLM_F_CREATE | NLM_F_EXCL), io::ErrorKind::AlreadyExists)
+            .map_err(|error| DeviceError::system("add a policy rule", error))
+    }
+
+    /// Removes a policy rule; that there is none is no error.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn remove_rule(&mut self, rule: &Rule) -> Result<(), DeviceError> {
+        let message = RouteNetlinkMessage::DelRule(build_rule(rule));
+        ignore(self.request(message, 0), io::ErrorKind::NotFound)
+            .map_err(|error| DeviceError::system("remove a policy rule", error))
+    }
+
+    /// Sends a request and awaits its acknowledgement.
+    fn request(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        let sequence = self.send(message, flags | NLM_F_REQUEST | NLM_F_ACK)?;
+        loop {
+            let (length, _) =
+                rustix::net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty())?;
+            for message in Messages(&self.buffer[..length]) {
+                match message.payload {
+                    _ if message.header.sequence_number != sequence => {}
+                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(()),
+                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Asks for a whole table.
+    fn dump(&mut self, message: RouteNetlinkMessage) -> io::Result<Vec<RouteNetlinkMessage>> {
+        let sequence = self.send(message, NLM_F_REQUEST | NLM_F_DUMP)?;
+        let mut found = Vec::new();
+        loop {
+            let (length, _) =
+                rustix::net::recv(&self.socket, &mut self.buffer[..], RecvFlags::empty())?;
+            for message in Messages(&self.buffer[..length]) {
+                match message.payload {
+                    _ if message.header.sequence_number != sequence => {}
+                    NetlinkPayload::InnerMessage(inner) => found.push(inner),
+                    NetlinkPayload::Done(_) => return Ok(found),
+                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, message: RouteNetlinkMessage, flags: u16) -> io::Result<u32> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        header.flags = flags;
+        header.sequence_number = self.sequence;
+        let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(message));
+        message.finalize();
+        let mut bytes = vec![0; message.buffer_len()];
+        message.serialize(&mut bytes);
+        rustix::net::send(&self.socket, &bytes, SendFlags::empty())?;
+        Ok(self.sequence)
+    }
+}
+
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Opens a route netlink socket that is a member of `groups` (a bit per multicast group).
+pub(crate) fn open_socket(groups: u32) -> Result<OwnedFd, rustix::io::Errno> {
+    let socket = rustix::net::socket_with(
+        SocketFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        // NETLINK_ROUTE is protocol zero.
+        None,
+    )?;
+    rustix::net::bind(&socket, &rustix::net::netlink::SocketAddrNetlink::new(0, groups))?;
+    Ok(socket)
+}
+
+/// The messages of one datagram; stops at the first that does not parse.
+pub(crate) struct Messages<'a>(pub(crate) &'a [u8]);
+
+impl Iterator for Messages<'_> {
+    type Item = NetlinkMessage<RouteNetlinkMessage>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let length = usize::try_from(u32::from_ne_bytes(*self.0.first_chunk()?)).ok()?;
+        let (bytes, _) = self.0.split_at_checked(length)?;
+        // Messages start at multiples of four.
+        self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or_default();
+        NetlinkMessage::deserialize(bytes).ok()
+    }
+}
+
+pub(crate) fn parse_link(message: &LinkMessage) -> Link {
+    let mut link = Link {
+        index: message.header.index,
+        name: String::new(),
+        up: message.header.flags.contains(LinkFlags::Up),
+        carrier: message.header.flags.contains(LinkFlags::LowerUp),
+        loopback: message.header.flags.contains(LinkFlags::Loopback),
+        mtu: 0,
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => link.name.clone_from(name),
+            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            _ => {}
+        }
+    }
+    link
+}
+
+pub(crate) fn parse_address(message: &AddressMessage) -> Option<(u32, Prefix)> {
+    // IFA_LOCAL is ours; on a point-to-point interface IFA_ADDRESS is the peer's.
+    let local = message.attributes.iter().find_map(|attribute| match attribute {
+        AddressAttribute::Local(address) => Some(*address),
+        _ => None,
+    });
+    let address = local.or_else(|| {
+        message.attributes.iter().find_map(|attribute| match attribute {
+            AddressAttribute::Address(address) => Some(*address),
+            _ => None,
+        })
+    })?;
+    Some((message.header.index, Prefix::new(address, message.header.prefix_len)))
+}
+
+pub(crate) fn parse_route(message: &RouteMessage) -> Option<Route> {
+    if !matches!(message.header.kind, RouteType::Unicast | RouteType::Unreachable) {
+        return None;
+    }
+    let mut route = Route {
+        destination: match message.header.address_family {
+            AddressFamily::Inet => Prefix::DEFAULT_V4,
+            AddressFamily::Inet6 => Prefix::DEFAULT_V6,
+            _ => return None,
+        },
+        gateway: None,
+        interface: None,
+        table: u32::from(message.header.table),
+        metric: 0,
+        protocol: message.header.protocol.into(),
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(address) => {
+                let length = message.header.destination_prefix_length;
+                route.destination = Prefix::new(ip_address(address)?, length);
+            }
+            RouteAttribute::Gateway(address) => route.gateway = ip_address(address),
+            RouteAttribute::Oif(index) => route.interface = Some(*index),
+            RouteAttribute::Priority(metric) => route.metric = *metric,
+            RouteAttribute::Table(table) => route.table = *table,
+            _ => {}
+        }
+    }
+    Some(route)
+}
+
+fn parse_rule(message: &RuleMessage) -> Rule {
+    let mut rule = Rule {
+        ipv4: message.header.family == AddressFamily::Inet,
+        table: u32::from(message.header.table),
+        ..Rule::default()
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            RuleAttribute::Priority(priority) => rule.priority = *priority,
+            RuleAttribute::Oifname(name) => rule.output_interface = Some(name.clone()),
+            RuleAttribute::FwMark(mark) => rule.mark = Some(*mark),
+            RuleAttribute::Table(table) => rule.table = *table,
+            RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
+            RuleAttribute::SuppressPrefixLen(length) => rule.suppress_length = Some(*length),
+            RuleAttribute::Protocol(protocol) => rule.protocol = (*protocol).into(),
+            _ => {}
+        }
+    }
+    rule
+}
+
+fn build_route(route: &Route) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    let destination = route.destination.network();
+    message.header = RouteHeader {
+        address_family: family(destination.is_ipv4()),
+        destination_prefix_length: destination.length(),
+        // Tables beyond 255 fit the attribute only.
+        table: u8::try_from(route.table).unwrap_or(0),
+        protocol: RouteProtocol::from(route.protocol),
+        scope: match (route.gateway, route.interface) {
+            (None, Some(_)) if destination.is_ipv4() => RouteScope::Link,
+            _ => RouteScope::Universe,
+        },
+        kind: match route.interface {
+            Some(_) => RouteType::Unicast,
+            None => RouteType::Unreachable,
+        },
+        ..RouteHeader::default()
+    };
+    let attributes = &mut message.attributes;
+    attributes.push(RouteAttribute::Table(route.table));
+    if destination.length() > 0 {
+        attributes.push(RouteAttribute::Destination(destination.address().into()));
+    }
+    attributes.extend(route.gateway.map(|gateway| RouteAttribute::Gateway(gateway.into())));
+    attributes.extend(route.interface.map(RouteAttribute::Oif));
+    if route.metric > 0 {
+        attributes.push(RouteAttribute::Priority(route.metric));
+    }
+    message
+}
+
+fn build_rule(rule: &Rule) -> RuleMessage {
+    let mut message = RuleMessage::default();
+    message.header.family = family(rule.ipv4);
+    message.header.action = RuleAction::ToTable;
+    message.header.table = u8::try_from(rule.table).unwrap_or(0);
+    let attributes = &mut message.attributes;
+    attributes.push(RuleAttribute::Priority(rule.priority));
+    attributes.push(RuleAttribute::Table(rule.table));
+    attributes.push(RuleAttribute::Protocol(RouteProtocol::from(rule.protocol)));
+    attributes.extend(rule.output_interface.clone().map(RuleAttribute::Oifname));
+    attributes.extend(rule.mark.map(RuleAttribute::FwMark));
+    attributes.extend(rule.suppress_length.map(RuleAttribute::SuppressPrefixLen));
+    message
+}
+
+fn family(ipv4: bool) -> AddressFamily {
+    if ipv4 { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+fn ip_address(address: &RouteAddress) -> Option<IpAddr> {
+    match address {
+        RouteAddress::Inet(address) => Some((*address).into()),
+        RouteAddress::Inet6(address) => Some((*address).into()),
+        _ => None,
+    }
+}
+
+fn ignore(result: io::Result<()>, kind: io::ErrorKind) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == kind => Ok(()),
+        result => result,
+    }
+}
+
+/// The kernel's dumps come in datagrams of at most 32 KiB.
+const RECEIVE_BUFFER: usize = 64 * 1024;

@@ -1,0 +1,288 @@
+//! Joins runs of TCP or UDP packets of one flow into super packets.
+//!
+//! ```text
+//! push(packet) --> joined to its flow's super packet, or that one written and a new one begun
+//! flush()      --> all that is open is written
+//! ```
+//!
+//! A packet joins only when the kernel's cutting gives back the very same packets: headers equal but
+//! for lengths, IDs, sequence numbers and checksums, the next sequence number, and a valid checksum
+//! of its own (otherwise the kernel would compute a good one over damaged bytes). Order within a
+//! flow is kept; nothing waits beyond the batch that it came with.
+
+use super::checksum::{add, finish, pseudo_header};
+use super::{
+    Gso, HEADER_LEN, Header, IPV4_HEADER, IPV6_HEADER, PACKET_MAX, TCP, TCP_ACK, TCP_CHECKSUM,
+    TCP_HEADER, TCP_PSH, UDP, UDP_CHECKSUM, UDP_HEADER, get_u16, get_u32, put_u16,
+    set_ipv4_checksum,
+};
+
+/// Open super packets, one per flow, and the buffers of those that were written.
+#[derive(Debug, Default)]
+pub(crate) struct Coalescer {
+    open: Vec<Super>,
+    spare: Vec<Vec<u8>>,
+    /// Whether the kernel takes super packets of UDP.
+    udp: bool,
+}
+
+/// A super packet in the making.
+#[derive(Debug)]
+struct Super {
+    /// Room for the `virtio_net_hdr`, then the packet.
+    buffer: Vec<u8>,
+    shape: Candidate,
+    /// How many packets are in it.
+    packets: usize,
+    /// A short segment or a push ends it.
+    closed: bool,
+}
+
+/// Where the parts of a packet lie that might be joined.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    ipv6: bool,
+    udp: bool,
+    transport: usize,
+    headers: usize,
+    payload: usize,
+    /// A TCP push.
+    push: bool,
+}
+
+impl Coalescer {
+    /// A coalescer that joins TCP, and UDP where the kernel can cut it.
+    pub fn new(udp: bool) -> Self {
+        Self { open: Vec::new(), spare: Vec::new(), udp }
+    }
+
+    /// Takes one packet. `write` gets what is complete: header and packet, how many inner packets.
+    pub fn push(&mut self, packet: &[u8], write: &mut impl FnMut(&[u8], usize)) {
+        let candidate = Candidate::parse(packet).filter(|found| !found.udp || self.udp);
+        let Some(candidate) = candidate else {
+            // A packet that cannot join must not overtake those of its flow, a FIN for instance.
+            self.flush_peers(packet, write);
+            self.write_alone(packet, write);
+            return;
+        };
+        if let Some(at) = self.open.iter().position(|item| item.same_flow(packet, &candidate)) {
+            if self.open[at].join(packet, &candidate) {
+                return;
+            }
+            self.write_open(at, write);
+        }
+        if self.open.len() == FLOWS_MAX {
+            self.write_open(0, write);
+        }
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.clear();
+        buffer.resize(HEADER_LEN, 0);
+        buffer.extend_from_slice(packet);
+        let closed = candidate.push;
+        self.open.push(Super { buffer, shape: candidate, packets: 1, closed });
+    }
+
+    /// Writes all that is open, in the order of the first packets.
+    pub fn flush(&mut self, write: &mut impl FnMut(&[u8], usize)) {
+        while !self.open.is_empty() {
+            self.write_open(0, write);
+        }
+    }
+
+    /// Writes the open super packets between the addresses of `packet`.
+    fn flush_peers(&mut self, packet: &[u8], write: &mut impl FnMut(&[u8], usize)) {
+        while let Some(at) = self.open.iter().position(|item| item.same_addresses(packet)) {
+            self.write_open(at, write);
+        }
+    }
+
+    fn write_open(&mut self, at: usize, write: &mut impl FnMut(&[u8], usize)) {
+        let mut item = self.open.remove(at);
+        item.finish();
+        write(&item.buffer, item.packets);
+        self.spare.push(item.buffer);
+    }
+
+    fn write_alone(&mut self, packet: &[u8], write: &mut impl FnMut(&[u8], usize)) {
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.clear();
+        buffer.resize(HEADER_LEN, 0);
+        buffer.extend_from_slice(packet);
+        write(&buffer, 1);
+        self.spare.push(buffer);
+    }
+}
+
+impl Super {
+    fn packet(&self) -> &[u8] {
+        &self.buffer[HEADER_LEN..]
+    }
+
+    fn same_addresses(&self, other: &[u8]) -> bool {
+        let range = if self.shape.ipv6 { 8..40 } else { 12..20 };
+        self.packet()[0] >> 4 == other.first().map_or(0, |byte| byte >> 4)
+            && other.get(range.clone()) == self.packet().get(range)
+    }
+
+    fn same_flow(&self, other: &[u8], candidate: &Candidate) -> bool {
+        let (mine, ports) = (self.shape.transport, candidate.transport);
+        self.shape.udp == candidate.udp
+            && self.shape.ipv6 == candidate.ipv6
+            && self.same_addresses(other)
+            && self.packet()[mine..mine + 4] == other[ports..ports + 4]
+    }
+
+    /// Appends the packet if it continues this one; returns whether it did.
+    fn join(&mut self, other: &[u8], candidate: &Candidate) -> bool {
+        if self.closed
+            || candidate.payload > self.shape.payload
+            || self.packets == SEGMENTS_MAX
+            || self.packet().len() + candidate.payload > PACKET_MAX
+            || !self.headers_match(other, candidate)
+        {
+            return false;
+        }
+        // The checksum of the first packet is looked at when a second wants to join it.
+        if (self.packets == 1 && !self.shape.is_checksum_valid(self.packet()))
+            || !candidate.is_checksum_valid(other)
+        {
+            return false;
+        }
+        self.buffer.extend_from_slice(&other[candidate.headers..]);
+        self.packets += 1;
+        if candidate.push {
+            let flags = HEADER_LEN + self.shape.transport + 13;
+            self.buffer[flags] |= TCP_PSH;
+        }
+        self.closed = candidate.push || candidate.payload < self.shape.payload;
+        true
+    }
+
+    /// Whether the headers say the same, and the payload is the next.
+    fn headers_match(&self, other: &[u8], candidate: &Candidate) -> bool {
+        let (mine, shape) = (self.packet(), &self.shape);
+        if shape.headers != candidate.headers || shape.transport != candidate.transport {
+            return false;
+        }
+        let ip_equal = if shape.ipv6 {
+            // All but the length.
+            mine[..4] == other[..4] && mine[6..shape.transport] == other[6..shape.transport]
+        } else {
+            // All but length, ID and checksum; the IDs count up as the kernel will count them.
+            let id = get_u16(mine, 4).wrapping_add(self.packets as u16);
+            mine[..2] == other[..2]
+                && mine[6..10] == other[6..10]
+                && (get_u16(other, 4) == id || mine[6] & IPV4_DONT_FRAGMENT != 0)
+                && mine[IPV4_HEADER..shape.transport] == other[IPV4_HEADER..shape.transport]
+        };
+        if shape.udp || !ip_equal {
+            return ip_equal;
+        }
+        let (tcp, end) = (shape.transport, shape.headers);
+        let sent = mine.len() - shape.headers;
+        get_u32(other, tcp + 4) == get_u32(mine, tcp + 4).wrapping_add(sent as u32)
+            // Acknowledgement and data offset; window; urgent pointer and options.
+            && mine[tcp + 8..tcp + 13] == other[tcp + 8..tcp + 13]
+            && mine[tcp + 14..tcp + 16] == other[tcp + 14..tcp + 16]
+            && mine[tcp + 18..end] == other[tcp + 18..end]
+    }
+
+    /// Writes the headers of the whole: lengths, checksums, and what the kernel shall do.
+    fn finish(&mut self) {
+        if self.packets == 1 {
+            return;
+        }
+        let Candidate { ipv6, udp, transport, headers, payload, .. } = self.shape;
+        let packet = &mut self.buffer[HEADER_LEN..];
+        // Bounded by PACKET_MAX in `join`.
+        let total = packet.len();
+        let transport_len = (total - transport) as u16;
+        if ipv6 {
+            put_u16(packet, 4, (total - IPV6_HEADER) as u16);
+        } else {
+            put_u16(packet, 2, total as u16);
+            set_ipv4_checksum(packet, transport);
+        }
+        if udp {
+            put_u16(packet, transport + 4, transport_len);
+        }
+        let offset = if udp { UDP_CHECKSUM } else { TCP_CHECKSUM };
+        let pseudo = pseudo_header(packet, ipv6, if udp { UDP } else { TCP }, transport_len);
+        let field = transport + offset;
+        packet[field..field + 2].copy_from_slice(&finish(pseudo).to_ne_bytes());
+        let header = Header {
+            needs_checksum: true,
+            gso: match (udp, ipv6) {
+                (true, _) => Gso::Udp,
+                (false, false) => Gso::TcpV4,
+                (false, true) => Gso::TcpV6,
+            },
+            header_len: headers as u16,
+            segment_size: payload as u16,
+            checksum_start: transport as u16,
+            checksum_offset: offset as u16,
+        };
+        self.buffer[..HEADER_LEN].copy_from_slice(&header.encode());
+    }
+}
+
+impl Candidate {
+    /// Finds the parts; `None` for what can never be joined: other protocols, fragments, extension
+    /// headers, TCP with other flags than ACK and PSH, packets without payload, lengths that lie.
+    fn parse(packet: &[u8]) -> Option<Self> {
+        let (ipv6, protocol, transport, length) = match packet.first()? >> 4 {
+            4 if packet.len() >= IPV4_HEADER => {
+                let fragment = get_u16(packet, 6) & IPV4_FRAGMENT != 0;
+                let header = usize::from(packet[0] & 0xf) * 4;
+                if fragment || header < IPV4_HEADER {
+                    return None;
+                }
+                (false, packet[9], header, usize::from(get_u16(packet, 2)))
+            }
+            6 if packet.len() >= IPV6_HEADER => {
+                let length = usize::from(get_u16(packet, 4)) + IPV6_HEADER;
+                (true, packet[6], IPV6_HEADER, length)
+            }
+            _ => return None,
+        };
+        if length != packet.len() || length > PACKET_MAX {
+            return None;
+        }
+        let (headers, push) = match protocol {
+            TCP => {
+                let tcp = packet.get(transport..).filter(|tcp| tcp.len() > TCP_HEADER)?;
+                let header = usize::from(tcp[12] >> 4) * 4;
+                if header < TCP_HEADER || tcp[13] & !TCP_PSH != TCP_ACK {
+                    return None;
+                }
+                (transport + header, tcp[13] & TCP_PSH != 0)
+            }
+            UDP => {
+                let udp = packet.get(transport..).filter(|udp| udp.len() > UDP_HEADER)?;
+                // A UDP packet without checksum would get one.
+                if usize::from(get_u16(udp, 4)) != udp.len() || get_u16(udp, UDP_CHECKSUM) == 0 {
+                    return None;
+                }
+                (transport + UDP_HEADER, false)
+            }
+            _ => return None,
+        };
+        let payload = packet.len().checked_sub(headers).filter(|payload| *payload > 0)?;
+        Some(Self { ipv6, udp: protocol == UDP, transport, headers, payload, push })
+    }
+
+    fn is_checksum_valid(&self, packet: &[u8]) -> bool {
+        let protocol = if self.udp { UDP } else { TCP };
+        let length = (packet.len() - self.transport) as u16;
+        let pseudo = pseudo_header(packet, self.ipv6, protocol, length);
+        finish(add(pseudo, &packet[self.transport..])) == 0xffff
+    }
+}
+
+/// Flows with an open super packet at one time; the oldest is written when one more appears.
+const FLOWS_MAX: usize = 16;
+/// The kernel cuts a UDP super packet into at most 64 (`UDP_MAX_SEGMENTS` before Linux 6.9).
+const SEGMENTS_MAX: usize = 64;
+const IPV4_DONT_FRAGMENT: u8 = 0x40;
+/// "More fragments" and the fragment's offset.
+const IPV4_FRAGMENT: u16 = 0x3fff;

@@ -1,0 +1,309 @@
+//! The TUN: where inner packets leave the kernel and come back.
+//!
+//! ```text
+//! applications --> kernel --> read_batch --> inner packets of at most the MTU --> session
+//! session --> inner packets --> write_batch --> kernel --> applications
+//! ```
+//!
+//! Not persistent: whatever ends the process, the kernel removes the interface with its addresses
+//! and routes. Segmentation offload (TSO, and USO since Linux 6.2) is used where the kernel has it;
+//! see `offload`.
+//!
+//! Source: Linux `Documentation/networking/tuntap.rst`.
+
+#![allow(unsafe_code, reason = "a TUN is set up by ioctls, which have no safe wrapper")]
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::ioctl::{self, IntegerSetter, Opcode, Setter, Updater, opcode};
+
+use crate::offload::{Coalescer, HEADER_LEN, Header, PACKET_MAX, split};
+use crate::{DeviceError, Netlink, Prefix};
+
+/// What to make.
+#[derive(Clone, Debug)]
+pub struct TunOptions {
+    /// The interface's name, 1 to 15 bytes; `%d` stands for the first free number.
+    pub name: String,
+    /// Largest inner packet, bytes.
+    pub mtu: u16,
+    /// Its addresses, with the length of the network behind it.
+    pub addresses: Vec<Prefix>,
+    /// Ask the kernel for segmentation offload.
+    pub offload: bool,
+}
+
+/// A TUN interface, nonblocking.
+#[derive(Debug)]
+pub struct Tun {
+    fd: OwnedFd,
+    name: String,
+    index: u32,
+    mtu: u16,
+    offload: Offload,
+    buffer: Vec<u8>,
+    coalescer: Coalescer,
+    statistics: TunStatistics,
+}
+
+/// What the kernel agreed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Offload {
+    Off,
+    Tcp,
+    TcpAndUdp,
+}
+
+/// Counters since the TUN was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TunStatistics {
+    /// Inner packets read.
+    pub packets_read: u64,
+    /// Their bytes.
+    pub bytes_read: u64,
+    /// System calls that read them: fewer than packets with offload.
+    pub reads: u64,
+    /// What the kernel handed over that contradicts itself, discarded.
+    pub malformed: u64,
+    /// Inner packets written.
+    pub packets_written: u64,
+    /// Their bytes.
+    pub bytes_written: u64,
+    /// System calls that wrote them.
+    pub writes: u64,
+}
+
+/// What became of the packets of one [`Tun::write_batch`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteCounts {
+    /// Taken by the kernel.
+    pub written: usize,
+    /// Discarded because the kernel had no room.
+    pub full: usize,
+    /// Discarded because the kernel would not take them: no IP packet, or the interface is down.
+    pub refused: usize,
+}
+
+impl Tun {
+    /// Makes the interface in the network namespace of the calling thread and sets it up.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoPermission`], [`DeviceError::NoTunDevice`], [`DeviceError::NameInUse`],
+    /// [`DeviceError::BadName`].
+    pub fn open(options: &TunOptions) -> Result<Self, DeviceError> {
+        let fd = open_device(&options.name)?;
+        let name = attach(&fd, &options.name, options.offload)?;
+        let offload = if options.offload { set_offload(&fd)? } else { Offload::Off };
+
+        let mut netlink = Netlink::open()?;
+        let index = netlink.link(&name)?.index;
+        netlink.set_link(index, true, Some(u32::from(options.mtu)))?;
+        for prefix in &options.addresses {
+            netlink.add_address(index, *prefix)?;
+        }
+        Ok(Self {
+            fd,
+            name,
+            index,
+            mtu: options.mtu,
+            offload,
+            buffer: vec![0; HEADER_LEN + PACKET_MAX],
+            coalescer: Coalescer::new(offload == Offload::TcpAndUdp),
+            statistics: TunStatistics::default(),
+        })
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The kernel's number for the interface.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Largest inner packet, bytes.
+    pub fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
+    /// Whether TCP, and whether UDP, crosses in super packets.
+    pub fn offload(&self) -> (bool, bool) {
+        (self.offload != Offload::Off, self.offload == Offload::TcpAndUdp)
+    }
+
+    /// Counters since it was opened.
+    pub fn statistics(&self) -> TunStatistics {
+        self.statistics
+    }
+
+    /// Reads what waits, to a bound of some 32 reads, and hands each inner packet to `sink`.
+    ///
+    /// Packets have 1 byte to the MTU, complete checksums, and live as long as the call of `sink`.
+    /// Returns how many there were; zero when none waits. More may wait after a full batch: the
+    /// poller tells.
+    ///
+    /// # Errors
+    /// When the interface was removed or set down.
+    pub fn read_batch(&mut self, mut sink: impl FnMut(&[u8])) -> io::Result<usize> {
+        let mut count = 0;
+        for _ in 0..READS_MAX {
+            let length = match rustix::io::read(&self.fd, &mut self.buffer[..]) {
+                Ok(length) => length,
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => continue,
+                // What was read before the failure counts; it shows again at the next call.
+                Err(_) if count > 0 => break,
+                Err(error) => return Err(error.into()),
+            };
+            self.statistics.reads += 1;
+            let packet = &mut self.buffer[..length];
+            let bytes = &mut self.statistics.bytes_read;
+            let result = if self.offload == Offload::Off {
+                *bytes += packet.len() as u64;
+                sink(packet);
+                Some(1)
+            } else {
+                read_super(packet, |packet| {
+                    *bytes += packet.len() as u64;
+                    sink(packet);
+                })
+            };
+            match result {
+                Some(packets) => {
+                    count += packets;
+                    self.statistics.packets_read += packets as u64;
+                }
+                None => self.statistics.malformed += 1,
+            }
+        }
+        Ok(count)
+    }
+
+    /// Writes inner packets; runs of one TCP or UDP flow cross as super packets.
+    ///
+    /// Order is kept within each flow. Nothing is held back for a later call.
+    pub fn write_batch<P: AsRef<[u8]>>(
+        &mut self,
+        packets: impl IntoIterator<Item = P>,
+    ) -> WriteCounts {
+        let mut counts = WriteCounts::default();
+        let (fd, statistics) = (&self.fd, &mut self.statistics);
+        let header = if self.offload == Offload::Off { 0 } else { HEADER_LEN };
+        let mut write = |bytes: &[u8], packets: usize| {
+            statistics.writes += 1;
+            match rustix::io::retry_on_intr(|| rustix::io::write(fd, bytes)) {
+                Ok(_) => {
+                    counts.written += packets;
+                    statistics.packets_written += packets as u64;
+                    statistics.bytes_written += (bytes.len() - header) as u64;
+                }
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => counts.full += packets,
+                Err(_) => counts.refused += packets,
+            }
+        };
+        for packet in packets {
+            match self.offload {
+                Offload::Off => write(packet.as_ref(), 1),
+                _ => self.coalescer.push(packet.as_ref(), &mut write),
+            }
+        }
+        self.coalescer.flush(&mut write);
+        counts
+    }
+}
+
+impl AsFd for Tun {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Splits what one read gave; `None` when it contradicts itself.
+fn read_super(bytes: &mut [u8], sink: impl FnMut(&[u8])) -> Option<usize> {
+    let (header, packet) = bytes.split_first_chunk_mut::<HEADER_LEN>()?;
+    let header = Header::decode(header)?;
+    split(&header, packet, sink).ok()
+}
+
+fn open_device(name: &str) -> Result<OwnedFd, DeviceError> {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|error| match error {
+        Errno::NOENT | Errno::NXIO | Errno::NODEV => DeviceError::NoTunDevice,
+        error => DeviceError::system(format!("open {DEVICE} for the TUN {name}"), error),
+    })
+}
+
+/// Makes the interface; returns its name.
+fn attach(fd: &OwnedFd, name: &str, offload: bool) -> Result<String, DeviceError> {
+    let bad_name = || DeviceError::BadName { name: name.to_owned() };
+    let fits = (1..INTERFACE_NAME).contains(&name.len());
+    if !fits || name.contains(|c: char| c.is_whitespace() || "/:\0".contains(c)) {
+        return Err(bad_name());
+    }
+    let mut request = InterfaceRequest { name: [0; INTERFACE_NAME], flags: 0, rest: [0; 22] };
+    request.name[..name.len()].copy_from_slice(name.as_bytes());
+    request.flags = IFF_TUN | IFF_NO_PI | if offload { IFF_VNET_HDR } else { 0 };
+    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, as which `InterfaceRequest` is laid
+    // out: a name of 16 bytes and a union of at most 24, both of plain integers.
+    let result = unsafe { ioctl::ioctl(fd, Updater::<TUNSETIFF, _>::new(&mut request)) };
+    result.map_err(|error| match error {
+        Errno::BUSY | Errno::EXIST => DeviceError::NameInUse { name: name.to_owned() },
+        // An interface of another kind has the name, or the name is none.
+        Errno::INVAL if Path::new("/sys/class/net").join(name).exists() => {
+            DeviceError::NameInUse { name: name.to_owned() }
+        }
+        Errno::INVAL => bad_name(),
+        error => DeviceError::system(format!("make the TUN {name}"), error),
+    })?;
+    let length = request.name.iter().position(|byte| *byte == 0).unwrap_or(INTERFACE_NAME);
+    Ok(String::from_utf8_lossy(&request.name[..length]).into_owned())
+}
+
+/// Asks for as much offload as the kernel has.
+fn set_offload(fd: &OwnedFd) -> Result<Offload, DeviceError> {
+    // SAFETY: TUNSETVNETHDRSZ reads one `int`.
+    unsafe { ioctl::ioctl(fd, Setter::<TUNSETVNETHDRSZ, i32>::new(HEADER_LEN as i32)) }
+        .map_err(|error| DeviceError::system("set the TUN's header size", error))?;
+    let set = |flags: usize| {
+        // SAFETY: TUNSETOFFLOAD takes its flags as an integer, not as a pointer.
+        unsafe { ioctl::ioctl(fd, IntegerSetter::<TUNSETOFFLOAD>::new_usize(flags)) }
+    };
+    let tcp = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6;
+    if set(tcp | TUN_F_USO4 | TUN_F_USO6).is_ok() {
+        return Ok(Offload::TcpAndUdp);
+    }
+    set(tcp).map_err(|error| DeviceError::system("set the TUN's offload", error))?;
+    Ok(Offload::Tcp)
+}
+
+/// `struct ifreq`.
+#[repr(C)]
+struct InterfaceRequest {
+    name: [u8; INTERFACE_NAME],
+    flags: u16,
+    rest: [u8; 22],
+}
+
+const DEVICE: &str = "/dev/net/tun";
+/// `IFNAMSIZ`, the closing zero included.
+const INTERFACE_NAME: usize = 16;
+/// Bounds the time of a batch: at most 32 x 64 KiB.
+const READS_MAX: usize = 32;
+
+const TUNSETIFF: Opcode = opcode::write::<i32>(b'T', 202);
+const TUNSETOFFLOAD: Opcode = opcode::write::<u32>(b'T', 208);
+const TUNSETVNETHDRSZ: Opcode = opcode::write::<i32>(b'T', 216);
+const IFF_TUN: u16 = 0x0001;
+const IFF_NO_PI: u16 = 0x1000;
+const IFF_VNET_HDR: u16 = 0x4000;
+const TUN_F_CSUM: usize = 0x01;
+const TUN_F_TSO4: usize = 0x02;
+const TUN_F_TSO6: usize = 0x04;
+const TUN_F_USO4: usize = 0x20;
+const TUN_F_USO6: usize = 0x40;
