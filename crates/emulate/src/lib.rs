@@ -12,14 +12,22 @@
 //! equal runs.
 
 mod capacity;
+mod csv;
+mod error;
 mod link;
+mod load;
 mod loss;
+mod mahimahi;
 mod random;
 mod timeline;
 mod trace;
 
 pub use capacity::{Capacity, Opportunities, Transmitter};
+pub use csv::{Unknown, parse_csv};
+pub use error::TraceError;
 pub use link::{Jitter, Link, LinkSettings, LinkStats};
+pub use load::{read_csv, read_mahimahi, read_trace};
 pub use loss::GilbertElliott;
+pub use mahimahi::parse_mahimahi;
 pub use timeline::{AtEnd, Timeline, TimelineError};
 pub use trace::Trace;

@@ -1,0 +1,53 @@
+//! Why a recording or a description of links is of no use.
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+
+use crate::timeline::TimelineError;
+
+/// Why a trace cannot be had.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TraceError {
+    /// The file or directory cannot be read.
+    #[error("{}: {source}", file.display())]
+    Read {
+        /// The file or directory.
+        file: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is too large to be a trace.
+    #[error("{}: {bytes} bytes are too many for a trace; at most {} are read", file.display(), crate::load::FILE_BYTES_MAX)]
+    TooLarge {
+        /// The file.
+        file: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
+    /// The file's text breaks its format.
+    #[error("{file}:{line}:{column}: {problem}; {cure}")]
+    Format {
+        /// The file, as the caller named it.
+        file: String,
+        /// The line, from 1.
+        line: usize,
+        /// The column, from 1, in characters.
+        column: usize,
+        /// What is wrong.
+        problem: String,
+        /// What would be right.
+        cure: String,
+    },
+    /// The directory holds no trace.
+    #[error("{}: no link here; a drive is a directory with one .csv file per link", dir.display())]
+    EmptyDrive {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The values make no timeline.
+    #[error(transparent)]
+    Timeline(#[from] TimelineError),
+}
