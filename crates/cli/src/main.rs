@@ -1,2 +1,5 @@
 //! The roadweave binary.
+
+mod demo;
+
 fn main() {}

@@ -1,0 +1,337 @@
+//! RTP: the header of a packet (RFC 3550) and H.264 in its payload (RFC 6184).
+//!
+//! ```text
+//!   AccessUnit --Packetizer--> packets ~~network~~> packets --Depacketizer--> Picture
+//!                single NAL, STAP-A, FU-A           any order, holes, copies, garbage
+//! ```
+//!
+//! The packetizer works in the non-interleaved mode (RFC 6184 section 6.3): small NAL units share
+//! a packet (STAP-A), large ones are cut (FU-A), the marker is set on the last packet of a
+//! picture. The depacketizer gathers packets by timestamp in a window of bounded size and, when
+//! asked for a picture, gives the NAL units that can be made of what came; of a NAL unit whose end
+//! is missing it gives the beginning, which a decoder can still use.
+
+use std::collections::BTreeMap;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::h264::{AccessUnit, nal_type};
+
+/// The RTP clock of video, Hz (RFC 6184 section 5.1).
+pub const CLOCK_HZ: u32 = 90_000;
+/// The largest RTP payload that the packetizer makes, bytes.
+pub const PAYLOAD_MAX: usize = 1_200;
+/// The size of the RTP header without extensions, bytes.
+pub const HEADER_LEN: usize = 12;
+
+const VERSION: u8 = 2;
+/// The first of the dynamic payload types (RFC 3551 section 6).
+const PAYLOAD_TYPE: u8 = 96;
+const NAL_STAP_A: u8 = 24;
+const NAL_FU_A: u8 = 28;
+const FU_START: u8 = 0x80;
+const FU_END: u8 = 0x40;
+
+/// Why bytes are not a packet of this stream.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RtpError {
+    /// Shorter than its header says.
+    #[error("rtp packet is truncated")]
+    Truncated,
+    /// Not version 2.
+    #[error("rtp version {0} is not 2")]
+    Version(u8),
+    /// Another payload type than that of the video.
+    #[error("rtp payload type {0} is not the video's")]
+    PayloadType(u8),
+}
+
+/// A packet seen through its header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RtpPacket {
+    /// Set on the last packet of a picture.
+    pub marker: bool,
+    /// Counts packets, modulo 2^16.
+    pub sequence: u16,
+    /// The picture's time in units of 1/[`CLOCK_HZ`] s, modulo 2^32.
+    pub timestamp: u32,
+    /// What follows the header, without padding.
+    pub payload: Bytes,
+}
+
+impl RtpPacket {
+    /// Parses a datagram.
+    ///
+    /// # Errors
+    /// [`RtpError`] says what is wrong with it. Source: RFC 3550 sections 5.1 and 5.3.1.
+    pub fn parse(datagram: &Bytes) -> Result<Self, RtpError> {
+        let header = datagram.first_chunk::<HEADER_LEN>().ok_or(RtpError::Truncated)?;
+        if header[0] >> 6 != VERSION {
+            return Err(RtpError::Version(header[0] >> 6));
+        }
+        if header[1] & 0x7f != PAYLOAD_TYPE {
+            return Err(RtpError::PayloadType(header[1] & 0x7f));
+        }
+        let mut start = HEADER_LEN + 4 * usize::from(header[0] & 0x0f);
+        if header[0] & 0x10 != 0 {
+            let words = datagram.get(start + 2..start + 4).ok_or(RtpError::Truncated)?;
+            start += 4 + 4 * usize::from(u16::from_be_bytes([words[0], words[1]]));
+        }
+        let padding = match header[0] & 0x20 {
+            0 => 0,
+            _ => datagram.last().copied().map_or(0, usize::from),
+        };
+        let end = datagram.len().checked_sub(padding).filter(|end| *end >= start);
+        let payload = datagram.slice(start..end.ok_or(RtpError::Truncated)?);
+        Ok(Self {
+            marker: header[1] & 0x80 != 0,
+            sequence: u16::from_be_bytes([header[2], header[3]]),
+            timestamp: u32::from_be_bytes([header[4], header[5], header[6], header[7]]),
+            payload,
+        })
+    }
+}
+
+/// Makes packets of access units.
+#[derive(Debug)]
+pub struct Packetizer {
+    ssrc: u32,
+    sequence: u16,
+}
+
+impl Packetizer {
+    /// A stream with the identifier `ssrc`, whose first packet bears `sequence`.
+    pub fn new(ssrc: u32, sequence: u16) -> Self {
+        Self { ssrc, sequence }
+    }
+
+    /// The packets of `unit`, whose picture was taken at `timestamp`, in order.
+    ///
+    /// Each is at most [`HEADER_LEN`] + [`PAYLOAD_MAX`] bytes long.
+    pub fn packetize(&mut self, unit: &AccessUnit, timestamp: u32) -> Vec<Bytes> {
+        let mut payloads = Vec::new();
+        let mut nals = unit.nals.as_slice();
+        while let Some(nal) = nals.first() {
+            let together = aggregatable(nals);
+            if together > 1 {
+                payloads.push(aggregate(&nals[..together]));
+            } else if nal.len() <= PAYLOAD_MAX {
+                payloads.push(nal.clone());
+            } else {
+                fragment(nal, &mut payloads);
+            }
+            nals = &nals[together.max(1)..];
+        }
+        let last = payloads.len().saturating_sub(1);
+        let packets = payloads.into_iter().enumerate();
+        packets.map(|(index, payload)| self.packet(index == last, timestamp, &payload)).collect()
+    }
+
+    fn packet(&mut self, marker: bool, timestamp: u32, payload: &[u8]) -> Bytes {
+        let mut packet = BytesMut::with_capacity(HEADER_LEN + payload.len());
+        packet.put_u8(VERSION << 6);
+        packet.put_u8(u8::from(marker) << 7 | PAYLOAD_TYPE);
+        packet.put_u16(self.sequence);
+        packet.put_u32(timestamp);
+        packet.put_u32(self.ssrc);
+        packet.put_slice(payload);
+        self.sequence = self.sequence.wrapping_add(1);
+        packet.freeze()
+    }
+}
+
+/// How many of the first NAL units fit one STAP-A.
+fn aggregatable(nals: &[Bytes]) -> usize {
+    let mut size = 1;
+    let fits = |nal: &&Bytes| {
+        size += 2 + nal.len();
+        size <= PAYLOAD_MAX
+    };
+    nals.iter().take_while(fits).count()
+}
+
+/// RFC 6184 section 5.7.1: F and NRI of the aggregate are the highest of its units.
+fn aggregate(nals: &[Bytes]) -> Bytes {
+    let mut payload = BytesMut::with_capacity(PAYLOAD_MAX);
+    let importance = nals.iter().map(|nal| nal[0] & 0x60).max().unwrap_or(0);
+    let forbidden = nals.iter().fold(0, |bits, nal| bits | nal[0] & 0x80);
+    payload.put_u8(forbidden | importance | NAL_STAP_A);
+    for nal in nals {
+        payload.put_u16(u16::try_from(nal.len()).expect("an aggregate fits one packet"));
+        payload.put_slice(nal);
+    }
+    payload.freeze()
+}
+
+/// RFC 6184 section 5.8: the unit's header is spread over the FU indicator and the FU header.
+fn fragment(nal: &Bytes, payloads: &mut Vec<Bytes>) {
+    let indicator = nal[0] & 0xe0 | NAL_FU_A;
+    let body = &nal[1..];
+    let chunks = body.len().div_ceil(PAYLOAD_MAX - 2);
+    for (index, chunk) in body.chunks(PAYLOAD_MAX - 2).enumerate() {
+        let start = if index == 0 { FU_START } else { 0 };
+        let end = if index + 1 == chunks { FU_END } else { 0 };
+        let mut payload = BytesMut::with_capacity(2 + chunk.len());
+        payload.put_u8(indicator);
+        payload.put_u8(start | end | nal_type(nal));
+        payload.put_slice(chunk);
+        payloads.push(payload.freeze());
+    }
+}
+
+/// What came of one picture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    /// The RTP timestamp of its packets.
+    pub timestamp: u32,
+    /// The NAL units that could be made, in order; the beginning of those that lack their end.
+    pub nals: Vec<Bytes>,
+}
+
+/// Bounds of what a [`Depacketizer`] keeps.
+const PICTURES_MAX: usize = 128;
+const PACKETS_PER_PICTURE_MAX: usize = 8_192;
+const BYTES_MAX: usize = 64 << 20;
+
+/// How a [`Depacketizer`] disposed of packets that it did not use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Discarded {
+    /// Copies of packets that were there before.
+    pub duplicate: u64,
+    /// Packets of a picture that had been taken, or of one before it.
+    pub late: u64,
+    /// Packets that found the window full.
+    pub overflow: u64,
+}
+
+/// Gathers packets to pictures.
+#[derive(Debug, Default)]
+pub struct Depacketizer {
+    /// Unwrapped timestamp to (sequence number to payload).
+    pictures: BTreeMap<i64, BTreeMap<i64, Bytes>>,
+    bytes: usize,
+    /// The newest timestamp and sequence number, unwrapped: the reference for unwrapping others.
+    newest: Option<(i64, i64)>,
+    /// No picture at or before this one is wanted any more.
+    taken: Option<i64>,
+    discarded: Discarded,
+}
+
+impl Depacketizer {
+    /// Takes a packet; what cannot be used is counted.
+    pub fn push(&mut self, packet: RtpPacket) {
+        let (reference_time, reference_sequence) =
+            self.newest.unwrap_or((i64::from(packet.timestamp), i64::from(packet.sequence)));
+        let timestamp = reference_time
+            + i64::from(packet.timestamp.wrapping_sub(reference_time as u32).cast_signed());
+        let sequence = reference_sequence
+            + i64::from(packet.sequence.wrapping_sub(reference_sequence as u16).cast_signed());
+        if self.taken.is_some_and(|taken| timestamp <= taken) {
+            self.discarded.late += 1;
+            return;
+        }
+        let known = self.pictures.contains_key(&timestamp);
+        if self.bytes + packet.payload.len() > BYTES_MAX
+            || !known && self.pictures.len() >= PICTURES_MAX
+        {
+            self.discarded.overflow += 1;
+            return;
+        }
+        let picture = self.pictures.entry(timestamp).or_default();
+        if picture.contains_key(&sequence) {
+            self.discarded.duplicate += 1;
+        } else if picture.len() >= PACKETS_PER_PICTURE_MAX {
+            self.discarded.overflow += 1;
+        } else {
+            self.bytes += packet.payload.len();
+            picture.insert(sequence, packet.payload);
+        }
+        if self.newest.is_none_or(|(newest, _)| timestamp >= newest) {
+            self.newest = Some((timestamp, sequence));
+        }
+    }
+
+    /// What came of the picture `timestamp`, and nothing of it or an earlier one from now on.
+    ///
+    /// `None` when nothing came, or it was taken before.
+    pub fn take(&mut self, timestamp: u32) -> Option<Picture> {
+        let (newest, _) = self.newest?;
+        let wanted = newest + i64::from(timestamp.wrapping_sub(newest as u32).cast_signed());
+        let later = self.pictures.split_off(&(wanted + 1));
+        let mut passed = std::mem::replace(&mut self.pictures, later);
+        let bytes = passed.values().flat_map(BTreeMap::values).map(Bytes::len).sum::<usize>();
+        self.bytes -= bytes;
+        self.taken = self.taken.max(Some(wanted));
+        let packets = passed.remove(&wanted)?;
+        Some(Picture { timestamp, nals: assemble(&packets) })
+    }
+
+    /// The packets that were of no use.
+    pub fn discarded(&self) -> &Discarded {
+        &self.discarded
+    }
+}
+
+/// The NAL units in `packets`, which are of one picture.
+fn assemble(packets: &BTreeMap<i64, Bytes>) -> Vec<Bytes> {
+    let mut nals = Vec::new();
+    // A NAL unit in fragments, and the sequence number that goes on with it.
+    let mut open: Option<(BytesMut, i64)> = None;
+    for (&sequence, payload) in packets {
+        if let Some((nal, _)) = open.take_if(|(_, next)| *next != sequence) {
+            nals.push(nal.freeze());
+        }
+        match nal_type(payload) {
+            NAL_FU_A => assemble_fragment(sequence, payload, &mut open, &mut nals),
+            other => {
+                // A fragment without an end flag before a whole unit: its end is missing.
+                nals.extend(open.take().map(|(nal, _)| nal.freeze()));
+                match other {
+                    1..=23 => nals.push(payload.clone()),
+                    NAL_STAP_A => disaggregate(payload, &mut nals),
+                    _ => {}
+                }
+            }
+        }
+    }
+    nals.extend(open.map(|(nal, _)| nal.freeze()));
+    nals
+}
+
+fn assemble_fragment(
+    sequence: i64,
+    payload: &Bytes,
+    open: &mut Option<(BytesMut, i64)>,
+    nals: &mut Vec<Bytes>,
+) {
+    let &[indicator, header, ref body @ ..] = payload.as_ref() else { return };
+    if header & FU_START != 0 {
+        nals.extend(open.take().map(|(nal, _)| nal.freeze()));
+        let mut nal = BytesMut::with_capacity(64 << 10);
+        nal.put_u8(indicator & 0xe0 | header & 0x1f);
+        *open = Some((nal, sequence));
+    }
+    // A fragment whose predecessors are missing is of no use: a slice is decoded from its start.
+    let Some((nal, next)) = open else { return };
+    nal.put_slice(body);
+    *next = sequence + 1;
+    if header & FU_END != 0 {
+        nals.extend(open.take().map(|(nal, _)| nal.freeze()));
+    }
+}
+
+fn disaggregate(payload: &Bytes, nals: &mut Vec<Bytes>) {
+    let mut rest = payload.slice(1..);
+    while rest.len() > 2 {
+        let size = usize::from(u16::from_be_bytes([rest[0], rest[1]]));
+        if size == 0 || rest.len() < 2 + size {
+            return;
+        }
+        nals.push(rest.slice(2..2 + size));
+        rest = rest.slice(2 + size..);
+    }
+}
+
+#[cfg(test)]
+mod tests;
