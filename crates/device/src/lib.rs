@@ -17,9 +17,12 @@
 mod clock;
 mod error;
 mod netlink;
+pub mod netns;
 mod offload;
 mod poll;
 mod prefix;
+mod signals;
+mod sysctl;
 mod tun;
 
 pub use clock::Clock;
@@ -27,4 +30,5 @@ pub use error::DeviceError;
 pub use netlink::{Link, Netlink, Route, Rule};
 pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};
 pub use prefix::{ParsePrefixError, Prefix};
+pub use signals::{Signal, Signals};
 pub use tun::{Tun, TunOptions, TunStatistics, WriteCounts};

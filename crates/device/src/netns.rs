@@ -1,0 +1,208 @@
+//! Network namespaces for the demo, the tests and the benches: worlds that leave nothing behind.
+//!
+//! ```text
+//! Sandbox::enter: this program --> again, inside fresh namespaces (mount, net, pid, user)
+//! NetNs::create("box"), NetNs::connect(..) --> box.enter(|| Tun::open(..)), box.command("ping")
+//! ```
+//!
+//! Named namespaces are mounts below `/run/netns`, which is a private file system inside a sandbox.
+//! See [`Sandbox`] for why nothing survives it.
+
+mod sandbox;
+mod testing;
+
+pub use sandbox::Sandbox;
+pub use testing::run_sandboxed;
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use crate::{DeviceError, Netlink, Prefix};
+
+/// A network namespace. Clones are the same one.
+#[derive(Clone, Debug)]
+pub struct NetNs {
+    name: String,
+    path: PathBuf,
+    file: Arc<File>,
+}
+
+impl NetNs {
+    /// Makes a namespace with its loopback up. Only inside a [`Sandbox`], which ends it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unavailable`] outside a sandbox, or without the program `ip`.
+    pub fn create(name: &str) -> Result<Self, DeviceError> {
+        if !sandbox::is_inside() {
+            let why = "namespaces are made inside a sandbox only, so that none is left behind";
+            return Err(DeviceError::Unavailable { why: why.to_owned() });
+        }
+        run("ip", &["netns", "add", name])?;
+        let namespace = Self::open(name)?;
+        namespace.enter(set_loopback_up)??;
+        Ok(namespace)
+    }
+
+    /// Opens a namespace that is there: of `ip netns`, or by a path as `/proc/1/ns/net`.
+    ///
+    /// # Errors
+    /// [`DeviceError::System`] when there is none.
+    pub fn open(name: &str) -> Result<Self, DeviceError> {
+        let path = Path::new(NAMED).join(name);
+        let file = File::open(&path).map_err(|error| {
+            DeviceError::system(format!("open the network namespace {name}"), error)
+        })?;
+        Ok(Self { name: name.to_owned(), path, file: Arc::new(file) })
+    }
+
+    /// Its name, as given.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Runs `work` on a thread inside; TUNs, sockets and netlink connections opened there stay
+    /// there wherever they are used later.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoPermission`] when the thread may not enter.
+    ///
+    /// # Panics
+    /// When `work` does.
+    pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, DeviceError> {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                self.move_thread()?;
+                Ok(work())
+            });
+            match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+
+    /// Moves the calling thread inside, for good.
+    ///
+    /// # Errors
+    /// [`DeviceError::NoPermission`] when it may not.
+    pub fn move_thread(&self) -> Result<(), DeviceError> {
+        move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network)).map_err(
+            |error| {
+                DeviceError::system(format!("enter the network namespace {}", self.name), error)
+            },
+        )
+    }
+
+    /// A command that runs `program` inside. Its process is that of the program: killing it kills
+    /// no helper in its place.
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        let mut net = std::ffi::OsString::from("--net=");
+        net.push(&self.path);
+        command.arg(net).arg("--").arg(program);
+        command
+    }
+
+    /// Runs `ip` inside with the words of `arguments`, as in `ns.ip("route add default via 10.0.0.1")`.
+    ///
+    /// # Errors
+    /// [`DeviceError::Program`] with what `ip` said.
+    pub fn ip(&self, arguments: &str) -> Result<(), DeviceError> {
+        let mut words = vec!["-n", &self.name];
+        words.extend(arguments.split_whitespace());
+        run("ip", &words)
+    }
+
+    /// Sets a `net.*` sysctl inside, as in `ns.set_sysctl("net.ipv4.ip_forward", "1")`.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_sysctl(&self, key: &str, value: &str) -> Result<(), DeviceError> {
+        self.enter(|| crate::sysctl::write(key, value))?
+    }
+
+    /// Lets packets pass through between its interfaces, IPv4 and IPv6.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_forwarding(&self) -> Result<(), DeviceError> {
+        self.set_sysctl("net.ipv4.ip_forward", "1")?;
+        self.set_sysctl("net.ipv6.conf.all.forwarding", "1")
+    }
+
+    /// Joins two namespaces by a cable, with the interfaces up and addressed.
+    ///
+    /// # Errors
+    /// [`DeviceError::Program`] with what `ip` said.
+    pub fn connect(left: &CableEnd<'_>, right: &CableEnd<'_>) -> Result<(), DeviceError> {
+        let arguments = [
+            "link",
+            "add",
+            left.interface,
+            "netns",
+            &left.namespace.name,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            right.interface,
+            "netns",
+            &right.namespace.name,
+        ];
+        run("ip", &arguments)?;
+        for end in [left, right] {
+            end.namespace.enter(|| end.set_up())??;
+        }
+        Ok(())
+    }
+}
+
+/// One end of a cable between two namespaces.
+#[derive(Clone, Debug)]
+pub struct CableEnd<'a> {
+    /// Where.
+    pub namespace: &'a NetNs,
+    /// The name of the interface.
+    pub interface: &'a str,
+    /// Its addresses.
+    pub addresses: &'a [Prefix],
+}
+
+impl CableEnd<'_> {
+    fn set_up(&self) -> Result<(), DeviceError> {
+        let mut netlink = Netlink::open()?;
+        let index = netlink.link(self.interface)?.index;
+        netlink.set_link(index, true, None)?;
+        self.addresses.iter().try_for_each(|prefix| netlink.add_address(index, *prefix))
+    }
+}
+
+fn set_loopback_up() -> Result<(), DeviceError> {
+    let mut netlink = Netlink::open()?;
+    let index = netlink.link("lo")?.index;
+    netlink.set_link(index, true, None)
+}
+
+/// Runs a program to its end; a failure is told by the last line that it wrote.
+pub(crate) fn run(program: &str, arguments: &[&str]) -> Result<(), DeviceError> {
+    let output = Command::new(program).args(arguments).output().map_err(|error| {
+        DeviceError::Unavailable { why: format!("the program {program} cannot be run: {error}") }
+    })?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    let detail = text.trim().lines().next_back().unwrap_or("it gave no reason");
+    Err(DeviceError::Program {
+        program: format!("{program} {}", arguments.join(" ")),
+        detail: detail.to_owned(),
+    })
+}
+
+/// Where `ip netns` keeps namespaces.
+const NAMED: &str = "/run/netns";
