@@ -132,7 +132,7 @@ impl Decoder {
     /// A decoder that has seen nothing.
     #[must_use]
     pub fn new(config: DecoderConfig) -> Self {
-        let kernel = Kernel::detect();
+        let kernel = Kernel::fastest();
         Self {
             config,
             kernel,

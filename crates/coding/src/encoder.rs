@@ -57,7 +57,7 @@ impl Encoder {
     #[must_use]
     pub fn new(config: EncoderConfig) -> Self {
         let pool = Pool::new(config.bytes_max);
-        Self { config, kernel: Kernel::detect(), pool, drops: DropCounters::default() }
+        Self { config, kernel: Kernel::fastest(), pool, drops: DropCounters::default() }
     }
 
     /// Keeps the symbol of a packet, and discards the oldest ones if the pool is full.

@@ -7,39 +7,68 @@
 //! ```
 //!
 //! Inputs shorter than `y` count as padded with zeros. All kernels give the same bytes; which one
-//! runs is decided once per process ([`Kernel::detect`]).
+//! runs is decided once per process ([`Kernel::fastest`]).
+
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use std::sync::OnceLock;
 
 use crate::gf256;
 
-/// An implementation of the vector operations.
+/// A coefficient and the vector that it multiplies.
+pub type Term<'a> = (u8, &'a [u8]);
+
+/// An implementation of the vector operations that this processor can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Kernel {
-    /// Tables and plain Rust, on any processor.
+pub struct Kernel(Kind);
+
+/// Private, so that a kernel comes only from [`Kernel::available`], which asks the processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
     Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    GfniAvx2,
 }
 
 impl Kernel {
+    /// The kernel of plain Rust, which runs on any processor.
+    pub const PORTABLE: Self = Self(Kind::Portable);
+
     /// The fastest kernel of this processor.
     #[must_use]
-    pub fn detect() -> Self {
+    pub fn fastest() -> Self {
         static FASTEST: OnceLock<Kernel> = OnceLock::new();
-        *FASTEST.get_or_init(|| *Self::available().last().expect("portable is always there"))
+        *FASTEST.get_or_init(|| *Self::available().last().expect("the portable one is there"))
     }
 
     /// The kernels that this processor can run, the slowest first.
     #[must_use]
     pub fn available() -> Vec<Self> {
-        vec![Self::Portable]
+        let mut available = vec![Self::PORTABLE];
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") {
+            available.push(Self(Kind::Avx2));
+            if std::arch::is_x86_feature_detected!("gfni") {
+                available.push(Self(Kind::GfniAvx2));
+            }
+        }
+        available
     }
 
     /// The name that reports use.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Portable => "portable",
+        match self.0 {
+            Kind::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Kind::GfniAvx2 => "gfni-avx2",
         }
     }
 
@@ -49,7 +78,13 @@ impl Kernel {
     /// If `x` is longer than `y`.
     pub fn mul_add(self, y: &mut [u8], coefficient: u8, x: &[u8]) {
         assert!(x.len() <= y.len(), "{} bytes do not fit {}", x.len(), y.len());
-        mul_add_portable(y, coefficient, x);
+        match self.0 {
+            Kind::Portable => mul_add_portable(y, coefficient, x),
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => x86::mul_add_avx2(y, coefficient, x),
+            #[cfg(target_arch = "x86_64")]
+            Kind::GfniAvx2 => x86::mul_add_gfni(y, coefficient, x),
+        }
     }
 
     /// Adds the sum of `coefficient * x` over all `terms` to `y`.
@@ -57,14 +92,21 @@ impl Kernel {
     /// # Panics
     /// If an `x` is longer than `y`.
     pub fn dot_add(self, y: &mut [u8], terms: &[Term<'_>]) {
-        for (coefficient, x) in terms {
-            self.mul_add(y, *coefficient, x);
+        let longest = terms.iter().map(|(_, x)| x.len()).max().unwrap_or(0);
+        assert!(longest <= y.len(), "{longest} bytes do not fit {}", y.len());
+        match self.0 {
+            Kind::Portable => {
+                for (coefficient, x) in terms {
+                    mul_add_portable(y, *coefficient, x);
+                }
+            }
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => x86::dot_add_avx2(y, terms),
+            #[cfg(target_arch = "x86_64")]
+            Kind::GfniAvx2 => x86::dot_add_gfni(y, terms),
         }
     }
 }
-
-/// A coefficient and the vector that it multiplies.
-pub type Term<'a> = (u8, &'a [u8]);
 
 fn mul_add_portable(y: &mut [u8], coefficient: u8, x: &[u8]) {
     let (low, high) = gf256::products(coefficient).split_at(16);
