@@ -152,6 +152,8 @@ impl Block {
             equation.coefficients[column] != 0 && equation.payload.len() < symbol.len()
         };
         let contradicting = self.remove_equations(shorter);
+        // The columns may have moved, and this one have gone.
+        let Some(column) = self.column(position) else { return contradicting };
         for equation in &mut self.equations {
             let coefficient = equation.coefficients.remove(column);
             if coefficient != 0 {
@@ -238,6 +240,7 @@ impl Block {
         let Some(pivot) = row.coefficients.iter().position(|coefficient| *coefficient != 0) else {
             let equation = row.recipe.iter().position(|factor| *factor != 0);
             self.remove_with_row(equation.expect("recipes are invertible"), index);
+            self.prune_columns();
             return;
         };
         row.pivot = pivot;

@@ -17,6 +17,9 @@
 //! for packets that it sent false equations about. What is known is never changed by an equation, a
 //! contradiction costs the equations of one block, and memory and the work per packet have a bound.
 
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};

@@ -146,3 +146,75 @@ impl Encoder {
         &self.drops
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gf256;
+    use crate::test_support::{coded, encoder, symbol};
+
+    fn range(start: u32, count: u16) -> CodedRange {
+        CodedRange { start: PacketId(start), count, seed: 99 }
+    }
+
+    #[test]
+    fn a_coded_packet_is_the_sum_that_its_header_says() {
+        let symbols = [symbol(5, 1), symbol(200, 2), symbol(70, 3)];
+        let encoder = encoder(PacketId(u32::MAX), &symbols);
+        let mut coefficients = [0; 3];
+        coefficients::fill(99, &mut coefficients);
+        let expected: Vec<u8> = (0..202)
+            .map(|index| {
+                let byte = |symbol: &Bytes| symbol.get(index).copied().unwrap_or(0);
+                let terms = symbols.iter().zip(coefficients);
+                terms.map(|(symbol, c)| gf256::mul(c, byte(symbol))).fold(0, |sum, x| sum ^ x)
+            })
+            .collect();
+        assert_eq!(coded(&encoder, range(u32::MAX, 3)), expected);
+    }
+
+    #[test]
+    fn a_range_of_one_packet_is_the_packet() {
+        let symbols = [symbol(5, 1), symbol(200, 2)];
+        assert_eq!(coded(&encoder(PacketId(8), &symbols), range(9, 1)), symbols[1]);
+    }
+
+    #[test]
+    fn a_coded_packet_is_appended_to_what_is_there() {
+        let encoder = encoder(PacketId(0), &[symbol(5, 1)]);
+        let mut out = BytesMut::from(&b"header"[..]);
+        assert_eq!(encoder.encode(range(0, 1), &mut out), Ok(7));
+        assert_eq!(&out[..6], b"header");
+        assert_eq!(out.len(), 13);
+    }
+
+    #[test]
+    fn a_refused_range_leaves_the_buffer_alone() {
+        let mut encoder = encoder(PacketId(0), &[symbol(5, 1), symbol(6, 2), symbol(7, 3)]);
+        assert!(encoder.forget(PacketId(1)));
+        assert!(!encoder.forget(PacketId(1)));
+        let check = |range: CodedRange, expected: EncodeError| {
+            let mut out = BytesMut::from(&b"header"[..]);
+            assert_eq!(encoder.encode(range, &mut out), Err(expected));
+            assert_eq!(&out[..], b"header");
+        };
+        check(range(0, 3), EncodeError::Missing(PacketId(1)));
+        check(range(0, 0), EncodeError::Count(0));
+        check(range(0, COUNT_MAX + 1), EncodeError::Count(COUNT_MAX + 1));
+    }
+
+    #[test]
+    fn what_leaves_by_itself_is_counted_by_reason() {
+        let mut encoder = Encoder::new(EncoderConfig { bytes_max: 1000, ..Default::default() });
+        for id in 0..5 {
+            encoder.insert(Instant::from_millis(id), PacketId(id as u32), symbol(198, id));
+        }
+        assert_eq!((encoder.len(), encoder.bytes()), (3, 3 * 328));
+        assert_eq!(encoder.drops().get(DropReason::QueueFull), 2);
+        encoder.expire(Instant::from_millis(703));
+        assert_eq!(encoder.len(), 2);
+        encoder.insert(Instant::from_millis(2000), PacketId(9), symbol(1, 1));
+        assert_eq!(encoder.len(), 1);
+        assert_eq!(encoder.drops().get(DropReason::RepairExpired), 3);
+    }
+}

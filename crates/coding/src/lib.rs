@@ -27,6 +27,8 @@ pub mod gf256;
 pub mod kernel;
 mod pool;
 mod symbol;
+#[cfg(test)]
+mod test_support;
 mod window;
 
 pub use decoder::{CodedOutcome, Decoder, DecoderConfig, DecoderStats, SourceOutcome};

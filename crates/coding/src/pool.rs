@@ -129,3 +129,56 @@ impl Hasher for KeyHasher {
         self.0 = (self.0 ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGE_MAX: Duration = Duration::from_millis(700);
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn bytes(length: usize) -> Bytes {
+        Bytes::from(vec![7; length])
+    }
+
+    #[test]
+    fn the_oldest_leave_when_bytes_run_out() {
+        let mut pool = Pool::new(3 * (100 + OVERHEAD_BYTES));
+        for key in 0..3 {
+            assert_eq!(pool.insert(at(key), key, bytes(100)), 0);
+        }
+        assert_eq!(pool.insert(at(3), 3, bytes(101)), 2);
+        assert!(pool.get(0).is_none() && pool.get(1).is_none() && pool.get(2).is_some());
+        assert_eq!(pool.insert(at(4), 4, bytes(10_000)), 3);
+        assert_eq!((pool.len(), pool.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_symbol_inserted_anew_has_the_age_of_its_last_insertion() {
+        let mut pool = Pool::new(1 << 20);
+        pool.insert(at(0), 1, bytes(10));
+        pool.insert(at(0), 2, bytes(10));
+        pool.insert(at(500), 1, bytes(20));
+        assert_eq!(pool.expire(at(700), AGE_MAX), 0);
+        assert_eq!(pool.expire(at(701), AGE_MAX), 1);
+        assert_eq!(pool.get(1).map(Bytes::len), Some(20));
+        assert_eq!(pool.expire(at(1201), AGE_MAX), 1);
+        assert_eq!(pool.bytes(), 0);
+    }
+
+    #[test]
+    fn symbols_removed_leave_no_trail() {
+        let mut pool = Pool::new(1 << 20);
+        pool.insert(at(0), 0, bytes(10));
+        for key in 1..100_000 {
+            pool.insert(at(0), key, bytes(10));
+            assert!(pool.remove(key));
+            assert!(!pool.remove(key));
+            assert!(pool.order.len() <= STALE_ENTRIES_MIN + 3, "{}", pool.order.len());
+        }
+        assert!(pool.get(0).is_some());
+    }
+}

@@ -96,3 +96,77 @@ fn index(position: Position) -> (usize, u64) {
     let slot = position % WINDOW_IDS;
     ((slot / 64) as usize, 1 << (slot % 64))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The same by the definition: every delivered position, for ever.
+    #[derive(Default)]
+    struct Reference {
+        newest: Position,
+        delivered: std::collections::BTreeSet<Position>,
+    }
+
+    impl Reference {
+        fn place(&self, position: Position) -> Place {
+            if position > self.newest + AHEAD_IDS_MAX {
+                Place::FarAhead
+            } else if position + WINDOW_IDS <= self.newest {
+                Place::Behind
+            } else if self.delivered.contains(&position) {
+                Place::Delivered
+            } else {
+                Place::Missing
+            }
+        }
+    }
+
+    #[test]
+    fn positions_do_not_wrap_where_ids_do() {
+        let mut window = Window::starting_at(PacketId(u32::MAX));
+        let last = window.position(PacketId(u32::MAX));
+        assert_eq!(window.position(PacketId(5)), last + 6);
+        assert_eq!(window.position(PacketId(u32::MAX - 5)), last - 5);
+        assert!(window.deliver(last + 6));
+        assert_eq!(window.place(window.position(PacketId(5))), Place::Delivered);
+        assert_eq!(window.place(window.position(PacketId(4))), Place::Missing);
+        assert_eq!(window.place(last), Place::Missing);
+    }
+
+    #[test]
+    fn a_move_beyond_the_window_forgets_all() {
+        let mut window = Window::starting_at(PacketId(0));
+        let first = window.position(PacketId(0));
+        assert!(window.deliver(first));
+        window.advance(first + 3 * WINDOW_IDS);
+        assert_eq!(window.place(first), Place::Behind);
+        assert_eq!(window.place(first + 2 * WINDOW_IDS + 1), Place::Missing);
+        assert_eq!(window.place(first + 3 * WINDOW_IDS), Place::Missing);
+    }
+
+    proptest! {
+        #[test]
+        fn a_window_remembers_what_a_set_would(
+            start in prop_oneof![Just(u32::MAX - 100), any::<u32>()],
+            steps in prop::collection::vec(
+                prop_oneof![-50i64..50, -140_000i64..80_000], 1..200),
+        ) {
+            let mut window = Window::starting_at(PacketId(start));
+            let mut reference = Reference { newest: window.newest, ..Reference::default() };
+            for step in steps {
+                let position = reference.newest.saturating_add_signed(step);
+                let place = reference.place(position);
+                prop_assert_eq!(window.place(position), place);
+                prop_assert_eq!(window.position(PacketId(position as u32)), position);
+                prop_assert_eq!(window.deliver(position), place == Place::Missing);
+                if place == Place::Missing {
+                    reference.newest = reference.newest.max(position);
+                    reference.delivered.insert(position);
+                }
+            }
+        }
+    }
+}

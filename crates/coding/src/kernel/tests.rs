@@ -5,20 +5,15 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::gf256;
+use crate::test_support::Noise;
 
 /// The same field as ours, by another implementation.
 fn independent_field() -> impl Field {
     GeneralField::new(IrreducablePolynomial::Poly84310)
 }
 
-/// Bytes without a pattern that a mistake could hide in.
 fn noise(length: usize, seed: u8) -> Vec<u8> {
-    let mut state = u32::from(seed) + 1;
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 24) as u8
-    };
-    (0..length).map(|_| next()).collect()
+    Noise::new(seed.into()).bytes(length)
 }
 
 #[test]
