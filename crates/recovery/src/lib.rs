@@ -91,8 +91,11 @@ pub trait Recovery: Send + std::fmt::Debug {
     /// A source packet left, for the first time or after [`Repair::Again`].
     fn on_sent(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]);
 
-    /// The peer has it. Returns whether nothing more can be needed of it.
+    /// The peer has it.
     fn on_acknowledged(&mut self, now: Instant, id: PacketId);
+
+    /// A packet of [`Repair::Again`] found no room in time.
+    fn on_abandoned(&mut self, id: PacketId);
 
     /// QUIC declared the transmission on `path` lost, or the path was closed.
     fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId);

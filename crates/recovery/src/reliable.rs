@@ -13,8 +13,6 @@ use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
 use crate::flight::{Flight, State};
 use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket};
 
-/// The age at which even this recovery gives up: nothing may be kept for ever.
-const GIVE_UP: Duration = Duration::from_secs(10);
 const BACKOFF_MAX: u32 = 6;
 
 /// Sends again until acknowledged.
@@ -27,6 +25,9 @@ pub struct Reliable {
 }
 
 impl Reliable {
+    /// The age at which even this recovery gives up: nothing may be kept for ever.
+    pub const GIVE_UP: Duration = Duration::from_secs(10);
+
     /// A recovery for one lane. Its deadline plays no part: everything is repaired.
     pub fn new(_config: RecoveryConfig) -> Self {
         Self { flight: Flight::new(), lost: VecDeque::new(), stats: RecoveryStats::default() }
@@ -50,6 +51,12 @@ impl Recovery for Reliable {
         }
     }
 
+    fn on_abandoned(&mut self, id: PacketId) {
+        if matches!(self.flight.set(id, State::Settled), Some((State::Lost, _))) {
+            self.stats.abandoned += 1;
+        }
+    }
+
     fn on_lost(&mut self, _now: Instant, id: PacketId, path: PathId) {
         if matches!(self.flight.state(id), Some(State::InFlight { path: on, .. }) if on == path) {
             self.flight.set(id, State::Lost);
@@ -65,7 +72,7 @@ impl Recovery for Reliable {
         while let Some(overdue) = self.flight.poll_overdue(now, paths, patience) {
             self.stats.lost += 1;
             self.stats.lost_by_timer += 1;
-            if now.since(overdue.tag) >= GIVE_UP {
+            if now.since(overdue.tag) >= Self::GIVE_UP {
                 self.flight.set(overdue.id, State::Settled);
                 self.stats.abandoned += 1;
                 return Some(Repair::Abandon { start: overdue.id, count: 1 });

@@ -282,6 +282,8 @@ impl Recovery for Xnc {
         }
     }
 
+    fn on_abandoned(&mut self, _id: PacketId) {} // it never asks for `Repair::Again`
+
     fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) {
         if matches!(self.flight.state(id), Some(State::InFlight { path: on, .. }) if on == path)
             && let Some((_, sequence)) = self.flight.set(id, State::Lost)

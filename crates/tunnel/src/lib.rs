@@ -1,1 +1,30 @@
-//! tunnel
+//! The sans-IO heart of Roadweave: sessions of lanes over a carrier, the client and the server.
+//!
+//! ```text
+//! out: TUN > inner packet > lane > schedule > source or coded datagram > quic path > uplink socket
+//! in:  uplink socket > quic > decode > reorder > TUN
+//!      acknowledgements and feedback > loss detection > recovery > schedule
+//! ```
+//!
+//! Start with [`Session`], which is the same on both sides. [`Client`] brings one up over whatever
+//! uplinks there are and keeps it up; [`Server`] holds the sessions of many clients and finds the
+//! right one for each returning packet. Time comes in as an argument, bytes come in and go out of
+//! buffers: the lab and the product run this code, byte for byte.
+
+mod carrier;
+mod client;
+mod lane;
+mod peers;
+mod server;
+mod session;
+mod status;
+
+pub use carrier::{Carrier, SendError};
+pub use client::{Client, ClientConfig, ClientEvent};
+pub use lane::{
+    LANES_MAX, LaneConfig, LaneRule, ReceiveStats, SendStats, Strategy, UnknownStrategy,
+};
+pub use peers::{Peer, PeerTable};
+pub use server::{Server, ServerConfig, ServerEvent};
+pub use session::{LaneStats, Session, SessionConfig, SessionError, SessionStats};
+pub use status::{PathStatusReport, SessionStatus};

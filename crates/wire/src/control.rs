@@ -30,7 +30,6 @@ const FIELD_ADDRESS: u16 = 2;
 const FIELD_MTU: u16 = 3;
 const FIELD_GATEWAY: u16 = 4;
 const FIELD_PATH: u16 = 5;
-const FIELD_INSTANCE: u16 = 6;
 
 /// A message on the control stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,8 +57,6 @@ pub enum Control {
 pub struct Hello {
     /// Its name for logs and statistics, at most 256 bytes.
     pub name: String,
-    /// A number drawn when the client's process began: a new one ends the sessions of the old.
-    pub instance: u64,
 }
 
 /// What the server grants.
@@ -108,10 +105,7 @@ impl Control {
         let kind = bytes.get_u8();
         let fields = Fields::parse(bytes)?;
         match kind {
-            KIND_HELLO => Ok(Self::Hello(Hello {
-                name: fields.text(FIELD_NAME)?,
-                instance: u64::from_be_bytes(fields.array(FIELD_INSTANCE)?),
-            })),
+            KIND_HELLO => Ok(Self::Hello(Hello { name: fields.text(FIELD_NAME)? })),
             KIND_WELCOME => Ok(Self::Welcome(Welcome {
                 addresses: fields.networks(FIELD_ADDRESS)?,
                 gateways: fields.networks(FIELD_GATEWAY)?.iter().map(IpNet::addr).collect(),
@@ -133,7 +127,6 @@ impl Control {
             Self::Hello(hello) => {
                 out.put_u8(KIND_HELLO);
                 put_text(&mut out, FIELD_NAME, &hello.name);
-                put_field(&mut out, FIELD_INSTANCE, &hello.instance.to_be_bytes());
             }
             Self::Welcome(welcome) => {
                 out.put_u8(KIND_WELCOME);
@@ -246,7 +239,7 @@ mod tests {
 
     fn samples() -> Vec<Control> {
         vec![
-            Control::Hello(Hello { name: "bus 12 ü".into(), instance: 0x0102_0304_0506_0708 }),
+            Control::Hello(Hello { name: "bus 12 ü".into() }),
             Control::Welcome(Welcome {
                 addresses: vec![
                     "10.77.0.2/32".parse().expect("a network"),
@@ -297,7 +290,7 @@ mod tests {
         check(KIND_REFUSE, FIELD_NAME, b"\xff\xfe", ControlError::BadField(FIELD_NAME));
         check(KIND_REFUSE, FIELD_NAME, &[b'a'; 257], ControlError::BadField(FIELD_NAME));
         check(KIND_WELCOME, FIELD_ADDRESS, &[10, 0, 0, 1, 33], ControlError::BadField(2));
-        check(KIND_HELLO, FIELD_INSTANCE, &[0; 8], ControlError::MissingField(FIELD_NAME));
+        check(KIND_HELLO, FIELD_MTU, &[0; 2], ControlError::MissingField(FIELD_NAME));
         check(77, FIELD_NAME, b"", ControlError::UnknownKind(77));
         assert_eq!(
             Control::parse(Bytes::from(vec![1; MAX_CONTROL_MESSAGE + 1])),

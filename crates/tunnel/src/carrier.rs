@@ -1,0 +1,78 @@
+//! What carries the datagrams of a session from one end to the other.
+//!
+//! A session decides per datagram which path it takes; the carrier keeps the paths alive, measures
+//! them, and tells what became of each datagram. Multipath QUIC is one; others fit behind the same
+//! trait.
+
+use bytes::Bytes;
+use roadweave_quic::{Connection, SendError as QuicError};
+use roadweave_types::{Instant, PathId, PathSnapshot};
+
+/// A set of paths to one peer, each of which takes datagrams.
+pub trait Carrier {
+    /// The paths as they are now, ascending `PathId`.
+    fn paths(&mut self, now: Instant) -> &[PathSnapshot];
+
+    /// The largest datagram that every usable path takes, bytes.
+    fn max_datagram_size(&self) -> usize;
+
+    /// Sends `datagram` on exactly `path`; what becomes of it is told with `token`.
+    ///
+    /// # Errors
+    /// Gives the datagram back when it cannot leave.
+    fn send_on(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        datagram: Bytes,
+        token: u64,
+    ) -> Result<(), SendError>;
+
+    /// The path on which acknowledgements should leave now, if any wait.
+    fn feedback_due(&self, now: Instant) -> Option<PathId>;
+
+    /// Sends a small datagram that takes the waiting acknowledgements along. Its fate is not told.
+    fn send_feedback_on(&mut self, now: Instant, path: PathId, datagram: Bytes);
+}
+
+/// Why a datagram could not leave.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// The path has no room, or may not be used now.
+    Blocked(Bytes),
+    /// It is larger than the path takes.
+    TooLarge(Bytes),
+}
+
+impl Carrier for Connection {
+    fn paths(&mut self, now: Instant) -> &[PathSnapshot] {
+        self.refresh(now);
+        Connection::paths(self)
+    }
+
+    fn max_datagram_size(&self) -> usize {
+        Connection::max_datagram_size(self)
+    }
+
+    fn send_on(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        datagram: Bytes,
+        token: u64,
+    ) -> Result<(), SendError> {
+        Connection::send_on(self, now, path, datagram, token).map_err(|error| match error {
+            QuicError::TooLarge { datagram, .. } => SendError::TooLarge(datagram),
+            other => SendError::Blocked(other.into_datagram()),
+        })
+    }
+
+    fn feedback_due(&self, now: Instant) -> Option<PathId> {
+        Connection::feedback_due(self, now)
+    }
+
+    fn send_feedback_on(&mut self, now: Instant, path: PathId, datagram: Bytes) {
+        // Feedback that cannot leave is made anew, with newer figures, when it is due again.
+        let _ = Connection::send_feedback_on(self, now, path, datagram);
+    }
+}

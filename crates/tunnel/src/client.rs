@@ -1,0 +1,519 @@
+//! The client: brings a session up over whatever uplinks there are, and keeps it up.
+//!
+//! ```text
+//! racing ──── one attempt answers ───► joining ──── welcome ───► joined
+//!   ▲  a new attempt per uplink           │ hello                   │ a path per uplink
+//!   │  every second                       ▼                         ▼
+//!   ├────────────────── closed: reset, timeout ─────────────────────┤
+//! resting (10 s, doubling to 60 s) ◄── refused, wrong key ──────────┘
+//! ```
+//!
+//! The handshake is raced over all uplinks, since the first of them may be dead. A server that
+//! restarted resets the connection, and the race begins anew at once. A refusal will not go away by
+//! asking again soon, so there the client rests.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use roadweave_quic::{
+    CloseReason, ConfigError, Connection, ConnectionId, Ecn, Endpoint, Epoch, Event, Identity,
+    Local, Outbox, PathError, PublicKey, Source, TransportConfig,
+};
+use roadweave_types::{DropCounters, DropReason, Instant, PathId, UplinkId};
+use roadweave_wire::{Control, Hello, Welcome};
+
+use crate::lane::LaneConfig;
+use crate::session::{Session, SessionConfig, SessionError};
+use crate::status::{SessionStatus, path_reports};
+
+/// How often a new attempt begins on each uplink while none has answered.
+const RACE_INTERVAL: Duration = Duration::from_secs(1);
+/// How much later the next uplink begins: often the first one answers before.
+const RACE_STAGGER: Duration = Duration::from_millis(100);
+/// Attempts under way per uplink: an answer may take as many seconds.
+const ATTEMPTS_PER_UPLINK: usize = 4;
+/// How long a server may take to welcome.
+const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often an uplink without a path gets a new try.
+const PATH_RETRY: Duration = Duration::from_secs(1);
+const REST_MIN: Duration = Duration::from_secs(10);
+const REST_MAX: Duration = Duration::from_secs(60);
+
+/// What a client needs to know.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// Its own name, for the server's logs.
+    pub name: String,
+    /// The server's addresses, tried in turn; not empty.
+    pub servers: Vec<SocketAddr>,
+    /// The server's public key.
+    pub server_key: PublicKey,
+    /// The transport.
+    pub transport: TransportConfig,
+    /// The lanes of the uplink direction.
+    pub lanes: Vec<LaneConfig>,
+}
+
+/// What the driver of a client must know.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClientEvent {
+    /// The session is up.
+    Joined {
+        /// What the server granted.
+        welcome: Welcome,
+        /// The server's address.
+        server: SocketAddr,
+    },
+    /// The session, or the attempt at one, came to an end; another follows by itself.
+    Left {
+        /// Why, for a person to read.
+        reason: String,
+        /// How long the client rests before it tries again.
+        rest: Duration,
+    },
+}
+
+#[derive(Debug)]
+struct Uplink {
+    name: String,
+    next_attempt: Instant,
+    next_path: Instant,
+}
+
+#[derive(Debug)]
+struct Attempt {
+    uplink: UplinkId,
+    server: SocketAddr,
+}
+
+#[derive(Debug)]
+struct Current {
+    id: ConnectionId,
+    server: SocketAddr,
+    session: Session,
+    since: Instant,
+    welcome: Option<Welcome>,
+}
+
+/// One client: an endpoint, its uplinks, and at most one session.
+#[derive(Debug)]
+pub struct Client {
+    config: ClientConfig,
+    endpoint: Endpoint,
+    uplinks: BTreeMap<UplinkId, Uplink>,
+    attempts: BTreeMap<ConnectionId, Attempt>,
+    current: Option<Current>,
+    attempts_made: usize,
+    resting_until: Instant,
+    rest: Duration,
+    events: VecDeque<ClientEvent>,
+    drops: DropCounters,
+}
+
+impl Client {
+    /// A client without uplinks.
+    ///
+    /// # Errors
+    /// When the transport settings or the lanes cannot be used.
+    pub fn new(
+        epoch: Epoch,
+        config: ClientConfig,
+        identity: Arc<Identity>,
+    ) -> Result<Self, ClientError> {
+        let endpoint = Endpoint::client(epoch, &config.transport, identity, config.server_key)?;
+        if config.servers.is_empty() {
+            return Err(ClientError::NoServer);
+        }
+        Ok(Self {
+            config,
+            endpoint,
+            uplinks: BTreeMap::new(),
+            attempts: BTreeMap::new(),
+            current: None,
+            attempts_made: 0,
+            resting_until: Instant::ZERO,
+            rest: REST_MIN,
+            events: VecDeque::new(),
+            drops: DropCounters::default(),
+        })
+    }
+
+    /// An uplink is there and has an address. Call it again when its address has changed.
+    pub fn add_uplink(&mut self, now: Instant, id: UplinkId, name: &str) {
+        let stagger = RACE_STAGGER * self.uplinks.len() as u32;
+        let uplink = Uplink { name: name.to_owned(), next_attempt: now + stagger, next_path: now };
+        self.uplinks.insert(id, uplink);
+        self.service(now);
+    }
+
+    /// An uplink is gone; its path is closed, unless it is the last.
+    pub fn remove_uplink(&mut self, now: Instant, id: UplinkId) {
+        self.uplinks.remove(&id);
+        self.service(now);
+    }
+
+    /// Takes a packet that came in on an uplink.
+    pub fn handle_packet(
+        &mut self,
+        now: Instant,
+        uplink: UplinkId,
+        remote: SocketAddr,
+        ecn: Option<Ecn>,
+        packet: BytesMut,
+    ) {
+        let source = Source { remote, local: Local::Uplink(uplink), ecn };
+        if let Some(id) = self.endpoint.handle_packet(now, source, packet) {
+            self.pump(now, id);
+        }
+    }
+
+    /// Takes an inner packet from the device. Call [`Client::service`] after a batch of them.
+    pub fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
+        match &mut self.current {
+            Some(Current { session, welcome: Some(_), .. }) => session.handle_inner(now, packet),
+            _ => self.drops.count(DropReason::NoSession),
+        }
+    }
+
+    /// Lets everything that is due happen. Call it after anything was handled, and at
+    /// [`Client::poll_timeout`].
+    pub fn service(&mut self, now: Instant) {
+        for id in self.endpoint.handle_timeout(now) {
+            self.pump(now, id);
+        }
+        if self.joining_takes_too_long(now) {
+            self.leave(now, "the server does not welcome this client".into(), Duration::ZERO);
+        }
+        if self.current.is_some() {
+            self.reconcile_paths(now);
+        } else {
+            self.race(now);
+        }
+        if let Some(current) = &mut self.current
+            && let Some(connection) = self.endpoint.connection_mut(current.id)
+        {
+            current.session.service(now, connection);
+            connection.flush(now);
+        }
+    }
+
+    /// When [`Client::service`] must be called again, if nothing else happens.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let own = match &self.current {
+            Some(current) => {
+                let join = current.welcome.is_none().then(|| current.since + JOIN_TIMEOUT);
+                [current.session.poll_timeout(), join, self.next_path_try(current.id)]
+                    .into_iter()
+                    .flatten()
+                    .min()
+            }
+            None => self
+                .uplinks
+                .values()
+                .map(|uplink| uplink.next_attempt.max(self.resting_until))
+                .min(),
+        };
+        [own, self.endpoint.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// An inner packet for the device.
+    pub fn poll_inner(&mut self) -> Option<Bytes> {
+        self.current.as_mut()?.session.poll_inner()
+    }
+
+    /// What the driver must know.
+    pub fn poll_event(&mut self) -> Option<ClientEvent> {
+        self.events.pop_front()
+    }
+
+    /// Hands over everything that waits for the network, and forgets it.
+    pub fn drain(&mut self, mut send: impl FnMut(&Outbox)) {
+        let mut empty = |outbox: &mut Outbox| {
+            if !outbox.is_empty() {
+                send(outbox);
+                outbox.clear();
+            }
+        };
+        empty(self.endpoint.outbox());
+        for id in self.endpoint.connection_ids() {
+            if let Some(connection) = self.endpoint.connection_mut(id) {
+                empty(connection.outbox());
+            }
+        }
+    }
+
+    /// Says goodbye to the server; drain once more afterwards.
+    pub fn close(&mut self, now: Instant) {
+        for id in self.endpoint.connection_ids() {
+            if let Some(connection) = self.endpoint.connection_mut(id) {
+                connection.close(now, 0, "the client stops");
+            }
+        }
+    }
+
+    /// The session, once the server has welcomed this client.
+    pub fn status(&self) -> Option<SessionStatus> {
+        let current = self.current.as_ref()?;
+        let welcome = current.welcome.as_ref()?;
+        let connection = self.endpoint.connection(current.id)?;
+        let name = |path: &roadweave_types::PathSnapshot| {
+            self.uplinks.get(&path.uplink?).map(|uplink| uplink.name.clone())
+        };
+        let mut stats = current.session.stats();
+        stats.drops.merge(&self.drops);
+        Some(SessionStatus {
+            peer: current.server.to_string(),
+            public_key: self.config.server_key.to_string(),
+            addresses: welcome.addresses.iter().map(ToString::to_string).collect(),
+            paths: path_reports(connection, name),
+            stats,
+        })
+    }
+
+    /// What was discarded while there was no session, by reason.
+    pub fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    /// Handles what a connection has to tell.
+    fn pump(&mut self, now: Instant, id: ConnectionId) {
+        while let Some(event) = self.endpoint.connection_mut(id).and_then(Connection::poll_event) {
+            if self.attempts.contains_key(&id) {
+                self.on_attempt_event(now, id, event);
+            } else if self.current.as_ref().is_some_and(|current| current.id == id) {
+                self.on_session_event(now, event);
+            }
+        }
+    }
+
+    fn on_attempt_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
+        match event {
+            Event::Connected { .. } => {
+                let Some(attempt) = self.attempts.remove(&id) else { return };
+                for other in std::mem::take(&mut self.attempts).into_keys() {
+                    self.close_connection(now, other, "another uplink was faster");
+                }
+                self.join(now, id, attempt.server);
+            }
+            Event::Closed(reason) => {
+                self.attempts.remove(&id);
+                if is_final(&reason) {
+                    self.leave(now, reason.to_string(), self.rest);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn join(&mut self, now: Instant, id: ConnectionId, server: SocketAddr) {
+        let seed =
+            self.config.transport.rng_seed.first_chunk().map_or(0, |c| u64::from_le_bytes(*c));
+        let config = SessionConfig {
+            lanes: self.config.lanes.clone(),
+            peer_sources: None,
+            seed: seed ^ id.0,
+        };
+        let uplinks = &self.uplinks;
+        let by_name =
+            |name: &str| uplinks.iter().find(|(_, uplink)| uplink.name == name).map(|(id, _)| *id);
+        let session = match Session::new(config, by_name) {
+            Ok(session) => session,
+            Err(error) => return self.leave(now, error.to_string(), self.rest),
+        };
+        self.current = Some(Current { id, server, session, since: now, welcome: None });
+        self.send_control(id, &Control::Hello(Hello { name: self.config.name.clone() }));
+        self.name_paths(id);
+    }
+
+    fn on_session_event(&mut self, now: Instant, event: Event) {
+        let Some(current) = &mut self.current else { return };
+        match event {
+            Event::Received { datagram, .. } => current.session.handle_datagram(now, datagram),
+            Event::Acknowledged { token, .. } => current.session.on_acknowledged(now, token),
+            Event::Lost { path, token } => current.session.on_lost(now, path, token),
+            Event::PathUsable(path) => {
+                let id = current.id;
+                self.name_path(id, path);
+            }
+            Event::Message(message) => self.on_message(now, message),
+            Event::Closed(reason) => {
+                let rest = if is_final(&reason) { self.rest } else { Duration::ZERO };
+                self.leave(now, reason.to_string(), rest);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_message(&mut self, now: Instant, message: Bytes) {
+        let Some(current) = &mut self.current else { return };
+        match Control::parse(message) {
+            Ok(Control::Welcome(welcome)) => {
+                self.rest = REST_MIN;
+                current.welcome = Some(welcome.clone());
+                self.events.push_back(ClientEvent::Joined { welcome, server: current.server });
+            }
+            Ok(Control::Refuse { reason }) => {
+                self.leave(now, format!("refused by the server: {reason}"), self.rest);
+            }
+            Ok(_) => self.drops.count(DropReason::UnknownMessage),
+            Err(_) => self.drops.count(DropReason::MalformedMessage),
+        }
+    }
+
+    /// Ends the session and all attempts, and tries again after `rest`.
+    fn leave(&mut self, now: Instant, reason: String, rest: Duration) {
+        if let Some(current) = self.current.take() {
+            self.close_connection(now, current.id, "the session is over");
+        }
+        for id in std::mem::take(&mut self.attempts).into_keys() {
+            self.close_connection(now, id, "the session is over");
+        }
+        self.resting_until = now + rest;
+        if !rest.is_zero() {
+            self.rest = (self.rest * 2).min(REST_MAX);
+        }
+        for (position, uplink) in (0_u32..).zip(self.uplinks.values_mut()) {
+            uplink.next_attempt = now + RACE_STAGGER * position;
+        }
+        self.events.push_back(ClientEvent::Left { reason, rest });
+    }
+
+    /// Begins the attempts that are due.
+    fn race(&mut self, now: Instant) {
+        if now < self.resting_until {
+            return;
+        }
+        let due: Vec<UplinkId> = self
+            .uplinks
+            .iter()
+            .filter(|(_, uplink)| uplink.next_attempt <= now)
+            .map(|(id, _)| *id)
+            .collect();
+        for uplink in due {
+            self.drop_oldest_attempt(now, uplink);
+            let server = self.config.servers[self.attempts_made % self.config.servers.len()];
+            self.attempts_made += 1;
+            match self.endpoint.connect(now, uplink, server) {
+                Ok(id) => _ = self.attempts.insert(id, Attempt { uplink, server }),
+                Err(error) => tracing::warn!(%server, %error, "cannot begin to connect"),
+            }
+            if let Some(uplink) = self.uplinks.get_mut(&uplink) {
+                uplink.next_attempt = now + RACE_INTERVAL;
+            }
+        }
+    }
+
+    fn drop_oldest_attempt(&mut self, now: Instant, uplink: UplinkId) {
+        let mut on_uplink =
+            self.attempts.iter().filter(|(_, attempt)| attempt.uplink == uplink).map(|(id, _)| *id);
+        let oldest = on_uplink.next();
+        if on_uplink.count() + 1 >= ATTEMPTS_PER_UPLINK
+            && let Some(id) = oldest
+        {
+            self.attempts.remove(&id);
+            self.close_connection(now, id, "no answer");
+        }
+    }
+
+    /// Opens paths over uplinks that have none, and closes those of uplinks that are gone.
+    fn reconcile_paths(&mut self, now: Instant) {
+        let Some(current) = &self.current else { return };
+        let Some(connection) = self.endpoint.connection_mut(current.id) else { return };
+        let with_path: Vec<(PathId, Option<UplinkId>)> =
+            connection.paths().iter().map(|path| (path.id, path.uplink)).collect();
+        for (id, uplink) in &mut self.uplinks {
+            let has_path = with_path.iter().any(|(_, on)| *on == Some(*id));
+            if has_path || uplink.next_path > now {
+                continue;
+            }
+            uplink.next_path = now + PATH_RETRY;
+            if let Err(error) = connection.open_path(now, *id)
+                && error != PathError::Exists
+            {
+                tracing::debug!(uplink = uplink.name, %error, "cannot open a path yet");
+            }
+        }
+        for (path, uplink) in with_path {
+            if uplink.is_some_and(|uplink| !self.uplinks.contains_key(&uplink)) {
+                // The last path stays until another uplink has one.
+                let _ = connection.close_path(now, path);
+            }
+        }
+    }
+
+    fn next_path_try(&self, id: ConnectionId) -> Option<Instant> {
+        let connection = self.endpoint.connection(id)?;
+        let has_path =
+            |id: &UplinkId| connection.paths().iter().any(|path| path.uplink == Some(*id));
+        self.uplinks
+            .iter()
+            .filter(|(id, _)| !has_path(id))
+            .map(|(_, uplink)| uplink.next_path)
+            .min()
+    }
+
+    fn joining_takes_too_long(&self, now: Instant) -> bool {
+        self.current
+            .as_ref()
+            .is_some_and(|current| current.welcome.is_none() && now >= current.since + JOIN_TIMEOUT)
+    }
+
+    fn name_paths(&mut self, id: ConnectionId) {
+        let paths: Vec<PathId> = self
+            .endpoint
+            .connection(id)
+            .map(|connection| connection.paths().iter().map(|path| path.id).collect())
+            .unwrap_or_default();
+        paths.into_iter().for_each(|path| self.name_path(id, path));
+    }
+
+    /// Tells the server over which uplink a path runs, for its statistics.
+    fn name_path(&mut self, id: ConnectionId, path: PathId) {
+        let uplink = self.endpoint.connection(id).and_then(|connection| {
+            connection.paths().iter().find(|known| known.id == path)?.uplink
+        });
+        if let Some(uplink) = uplink.and_then(|uplink| self.uplinks.get(&uplink)) {
+            let uplink = uplink.name.clone();
+            self.send_control(id, &Control::PathName { path, uplink });
+        }
+    }
+
+    fn send_control(&mut self, id: ConnectionId, message: &Control) {
+        if let Some(connection) = self.endpoint.connection_mut(id)
+            && let Err(error) = connection.send_message(message.to_bytes())
+        {
+            tracing::warn!(%error, "cannot send a control message");
+        }
+    }
+
+    fn close_connection(&mut self, now: Instant, id: ConnectionId, reason: &str) {
+        if let Some(connection) = self.endpoint.connection_mut(id) {
+            connection.close(now, 0, reason);
+        }
+    }
+}
+
+/// Whether asking again soon would get the same answer.
+fn is_final(reason: &CloseReason) -> bool {
+    matches!(
+        reason,
+        CloseReason::Refused(_) | CloseReason::WrongServerKey { .. } | CloseReason::VersionMismatch
+    )
+}
+
+/// Why no client can be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// The list of servers is empty.
+    #[error("no server address is configured")]
+    NoServer,
+    /// The transport settings cannot be used.
+    #[error(transparent)]
+    Transport(#[from] ConfigError),
+    /// The lanes cannot be used.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}

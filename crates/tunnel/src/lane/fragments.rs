@@ -1,0 +1,176 @@
+//! Puts the fragments of inner packets together again.
+//!
+//! The fragments of a packet have consecutive IDs, the first and the last are marked, and they may
+//! come in any order. What stays incomplete leaves by age or when memory runs out, and is counted.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use roadweave_types::{DropCounters, DropReason, Instant, PacketId};
+use roadweave_wire::Position;
+
+/// Fragments that wait for their siblings, at most: some 700 kB.
+const FRAGMENTS_MAX: usize = 512;
+/// Fragments of one packet, at most: an IP packet has 65,535 bytes, a datagram at least 1,100.
+const PIECES_MAX: u32 = 64;
+
+/// The fragments of one lane.
+#[derive(Debug)]
+pub(crate) struct Fragments {
+    pieces: BTreeMap<u32, (Position, Bytes)>,
+    arrivals: VecDeque<(Instant, PacketId)>,
+    age_max: Duration,
+    drops: DropCounters,
+}
+
+impl Fragments {
+    pub(crate) fn new(age_max: Duration) -> Self {
+        Self {
+            pieces: BTreeMap::new(),
+            arrivals: VecDeque::new(),
+            age_max,
+            drops: DropCounters::default(),
+        }
+    }
+
+    pub(crate) fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    /// Takes a fragment; returns the packet that it completes.
+    pub(crate) fn insert(
+        &mut self,
+        now: Instant,
+        id: PacketId,
+        position: Position,
+        body: Bytes,
+    ) -> Option<Bytes> {
+        self.expire(now);
+        if self.arrivals.len() >= FRAGMENTS_MAX {
+            self.drop_oldest(DropReason::ReceiveMemory);
+        }
+        self.pieces.insert(id.0, (position, body));
+        self.arrivals.push_back((now, id));
+        let first = self.boundary(id, Position::First, u32::MAX)?;
+        let last = self.boundary(id, Position::Last, 1)?;
+        let count = last.0.wrapping_sub(first.0).wrapping_add(1);
+        if count > PIECES_MAX {
+            return None;
+        }
+        let mut packet = BytesMut::new();
+        for offset in 0..count {
+            let (_, body) = self.pieces.remove(&first.plus(offset).0)?;
+            packet.extend_from_slice(&body);
+        }
+        self.arrivals.retain(|(_, id)| self.pieces.contains_key(&id.0));
+        Some(packet.freeze())
+    }
+
+    /// Walks from `id` by `step` over middle fragments to the one at `wanted`.
+    fn boundary(&self, id: PacketId, wanted: Position, step: u32) -> Option<PacketId> {
+        let mut at = id;
+        for _ in 0..PIECES_MAX {
+            match self.pieces.get(&at.0)?.0 {
+                position if position == wanted => return Some(at),
+                Position::Middle => {}
+                // The fragment itself may be the opposite end; beyond it another packet begins.
+                _ if at == id => {}
+                _ => return None,
+            }
+            at = at.plus(step);
+        }
+        None
+    }
+
+    fn expire(&mut self, now: Instant) {
+        while self.arrivals.front().is_some_and(|(since, _)| now.since(*since) > self.age_max) {
+            self.drop_oldest(DropReason::IncompleteFragments);
+        }
+    }
+
+    fn drop_oldest(&mut self, reason: DropReason) {
+        if let Some((_, id)) = self.arrivals.pop_front()
+            && self.pieces.remove(&id.0).is_some()
+        {
+            self.drops.count(reason);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const AGE_MAX: Duration = Duration::from_millis(700);
+
+    /// Packets cut into one to six pieces each, from `start` on; a piece is a single letter.
+    fn pieces(start: u32, sizes: &[usize]) -> Vec<(PacketId, Position, Bytes)> {
+        let mut id = PacketId(start);
+        let mut all = Vec::new();
+        for (packet, size) in sizes.iter().enumerate() {
+            for at in 0..*size {
+                let position = match at {
+                    _ if at + 1 == *size => Position::Last,
+                    0 => Position::First,
+                    _ => Position::Middle,
+                };
+                all.push((id, position, Bytes::from(vec![b'a' + packet as u8])));
+                id = id.next();
+            }
+        }
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn packets_come_together_in_any_order(
+            sizes in proptest::collection::vec(2..7_usize, 1..8),
+            start in prop_oneof![Just(0_u32), Just(u32::MAX - 5)],
+            seed in any::<u64>(),
+        ) {
+            let mut shuffled = pieces(start, &sizes);
+            shuffled.sort_by_key(|(id, _, _)| u64::from(id.0).wrapping_add(seed).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            let mut fragments = Fragments::new(AGE_MAX);
+            let mut whole: Vec<Bytes> = shuffled
+                .into_iter()
+                .filter_map(|(id, position, body)| fragments.insert(Instant::ZERO, id, position, body))
+                .collect();
+            whole.sort();
+            let expected: Vec<Bytes> = sizes
+                .iter()
+                .enumerate()
+                .map(|(packet, size)| Bytes::from(vec![b'a' + packet as u8; *size]))
+                .collect();
+            prop_assert_eq!(whole, expected);
+            prop_assert!(fragments.pieces.is_empty() && fragments.arrivals.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_stays_incomplete_leaves_by_age_and_is_counted() {
+        let mut fragments = Fragments::new(AGE_MAX);
+        fragments.insert(Instant::ZERO, PacketId(0), Position::First, Bytes::from_static(b"a"));
+        let later = Instant::from_millis(701);
+        let whole = fragments.insert(later, PacketId(1), Position::Last, Bytes::from_static(b"a"));
+        assert_eq!(whole, None);
+        assert_eq!(fragments.drops().get(DropReason::IncompleteFragments), 1);
+    }
+
+    #[test]
+    fn memory_is_bounded_against_a_flood_of_firsts() {
+        let mut fragments = Fragments::new(AGE_MAX);
+        for id in 0..10_000 {
+            fragments.insert(
+                Instant::ZERO,
+                PacketId(id),
+                Position::First,
+                Bytes::from_static(b"a"),
+            );
+        }
+        assert_eq!(fragments.pieces.len(), FRAGMENTS_MAX);
+        assert_eq!(fragments.drops().get(DropReason::ReceiveMemory), 10_000 - FRAGMENTS_MAX as u64);
+    }
+}

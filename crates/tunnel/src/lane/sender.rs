@@ -1,0 +1,412 @@
+//! The sending half of a lane.
+//!
+//! ```text
+//! inner packet ─► queue (bounded in bytes and age) ─► scheduler ─► source datagram ─► carrier
+//!                   ▲ again                             copy ─► encoder's pool
+//!                   │                                              │
+//!                 recovery ◄── acknowledged, lost, time            │
+//!                   └── copies, coded ◄────────────────────────────┘ ─► carrier
+//! ```
+//!
+//! A packet gets its ID when it leaves, so that what expires in the queue leaves no gap.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use rand_core::RngCore;
+use rand_pcg::Pcg64Mcg;
+use roadweave_coding::{CodedRange, Encoder, EncoderConfig};
+use roadweave_recovery::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket};
+use roadweave_schedule::{Decision, PacketInfo, PathSet, Scheduler, UnknownScheduler};
+use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PacketId, PathId, UplinkId};
+use roadweave_wire::{
+    CODED_HEADER, Coded, Position, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Symbol,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::carrier::{Carrier, SendError};
+use crate::lane::LaneConfig;
+
+/// What became of a datagram is told with a token: what it was, its lane and its packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenKind {
+    /// A packet as it is: its fate matters to the recovery.
+    Source,
+    /// A repair: coded, or a copy.
+    Repair,
+}
+
+impl TokenKind {
+    pub(crate) fn token(self, lane: LaneId, id: PacketId) -> u64 {
+        u64::from(self as u8) << 40 | u64::from(lane.0) << 32 | u64::from(id.0)
+    }
+
+    pub(crate) fn parse(token: u64) -> (Self, LaneId, PacketId) {
+        let kind = if token >> 40 == 0 { Self::Source } else { Self::Repair };
+        (kind, LaneId((token >> 32) as u8), PacketId(token as u32))
+    }
+}
+
+/// What one lane has sent, in packets and bytes of datagram payload.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SendStats {
+    /// Inner packets that came in.
+    pub inner_packets: u64,
+    /// Their bytes.
+    pub inner_bytes: u64,
+    /// Inner packets that left at least once.
+    pub sent_packets: u64,
+    /// Their bytes, each packet once.
+    pub sent_bytes: u64,
+    /// Source datagrams, first transmissions (a fragmented packet has several).
+    pub source_datagrams: u64,
+    /// Their bytes.
+    pub source_bytes: u64,
+    /// Source datagrams sent again, or on further paths.
+    pub duplicate_datagrams: u64,
+    /// Their bytes.
+    pub duplicate_bytes: u64,
+    /// Coded datagrams.
+    pub coded_datagrams: u64,
+    /// Their bytes.
+    pub coded_bytes: u64,
+    /// Bytes that wait for a free window.
+    pub queue_bytes: u64,
+    /// What the recovery did.
+    pub recovery: RecoveryStats,
+    /// What was discarded, by reason.
+    pub drops: DropCounters,
+}
+
+impl SendStats {
+    /// (source + coded + duplicate bytes - inner bytes) / inner bytes; 0 before the first packet.
+    pub fn redundancy(&self) -> f64 {
+        if self.sent_bytes == 0 {
+            return 0.0;
+        }
+        let sent = self.source_bytes + self.duplicate_bytes + self.coded_bytes;
+        sent as f64 / self.sent_bytes as f64 - 1.0
+    }
+}
+
+/// A packet, or a fragment of one, that waits for a free window.
+#[derive(Debug)]
+struct Queued {
+    since: Instant,
+    datagram: SourceDatagram,
+    ends_frame: bool,
+    /// Whether it is a whole packet or the last fragment of one.
+    ends_packet: bool,
+}
+
+/// The sending half of a lane.
+#[derive(Debug)]
+pub(crate) struct LaneSender {
+    lane: LaneId,
+    config: LaneConfig,
+    scheduler: Box<dyn Scheduler>,
+    recovery: Box<dyn Recovery>,
+    encoder: Encoder,
+    queue: VecDeque<Queued>,
+    /// Lost packets that go out again before the queue, with the moment they were queued.
+    again: VecDeque<(Instant, PacketId)>,
+    /// The age at which a packet in either queue is discarded.
+    age_max: Duration,
+    next_id: PacketId,
+    seeds: Pcg64Mcg,
+    stats: SendStats,
+}
+
+impl LaneSender {
+    /// # Errors
+    /// When the strategy names an uplink that is not known.
+    pub(crate) fn new(
+        lane: LaneId,
+        config: LaneConfig,
+        seed: u64,
+        uplink: impl Fn(&str) -> Option<UplinkId>,
+    ) -> Result<Self, UnknownScheduler> {
+        let recovery =
+            RecoveryConfig { deadline: config.deadline, expire_after: config.expire_after };
+        let age_max = config.strategy.keeps_for(config.expire_after);
+        let encoder = EncoderConfig { expiry: age_max, ..EncoderConfig::default() };
+        Ok(Self {
+            lane,
+            scheduler: config.strategy.scheduler(uplink)?,
+            recovery: config.strategy.recovery(recovery),
+            encoder: Encoder::new(encoder),
+            queue: VecDeque::new(),
+            again: VecDeque::new(),
+            age_max,
+            next_id: PacketId(0),
+            seeds: Pcg64Mcg::new(u128::from(seed) << 8 | u128::from(lane.0)),
+            stats: SendStats::default(),
+            config,
+        })
+    }
+
+    pub(crate) fn config(&self) -> &LaneConfig {
+        &self.config
+    }
+
+    pub(crate) fn stats(&self) -> SendStats {
+        let mut stats = self.stats.clone();
+        stats.recovery = self.recovery.stats();
+        stats.drops.add(DropReason::RepairExpired, stats.recovery.abandoned);
+        stats.drops.merge(self.encoder.drops());
+        stats
+    }
+
+    /// Takes an inner packet that belongs here.
+    pub(crate) fn handle_inner(&mut self, now: Instant, packet: &[u8], ends_frame: bool) {
+        self.stats.inner_packets += 1;
+        self.stats.inner_bytes += packet.len() as u64;
+        let datagram =
+            SourceDatagram::new(self.lane, &Symbol { position: Position::Whole, body: packet });
+        let bytes = datagram.len();
+        if self.stats.queue_bytes as usize + bytes > self.config.queue_bytes_max {
+            self.stats.drops.count(DropReason::QueueFull);
+            return;
+        }
+        self.stats.queue_bytes += bytes as u64;
+        self.queue.push_back(Queued { since: now, datagram, ends_frame, ends_packet: true });
+    }
+
+    pub(crate) fn on_acknowledged(&mut self, now: Instant, id: PacketId) {
+        self.recovery.on_acknowledged(now, id);
+        self.encoder.forget(id);
+    }
+
+    pub(crate) fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) {
+        self.recovery.on_lost(now, id, path);
+    }
+
+    /// Sends what may leave now: repairs first, since they are older, then the queue.
+    pub(crate) fn service(&mut self, now: Instant, carrier: &mut impl Carrier) {
+        while let Some(repair) = self.recovery.poll_repair(now, carrier.paths(now)) {
+            self.repair(now, repair, carrier);
+        }
+        self.expire(now);
+        while self.send_again(now, carrier) {}
+        while self.again.is_empty() && self.send_next(now, carrier) {}
+        self.encoder.expire(now);
+    }
+
+    /// When [`LaneSender::service`] must be called again, if nothing else happens.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let queued = self.queue.front().map(|queued| queued.since + self.age_max);
+        let again = self.again.front().map(|(since, _)| *since + self.age_max);
+        [self.recovery.poll_timeout(), queued, again].into_iter().flatten().min()
+    }
+
+    /// Discards what has waited too long, oldest first.
+    fn expire(&mut self, now: Instant) {
+        while self.queue.front().is_some_and(|front| now.since(front.since) >= self.age_max) {
+            if self.pop().is_some_and(|queued| queued.ends_packet) {
+                self.stats.drops.count(DropReason::QueueExpired);
+            }
+        }
+        while let Some((since, id)) = self.again.front().copied()
+            && now.since(since) >= self.age_max
+        {
+            self.again.pop_front();
+            self.recovery.on_abandoned(id);
+            self.encoder.forget(id);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Queued> {
+        let queued = self.queue.pop_front()?;
+        self.stats.queue_bytes -= queued.datagram.len() as u64;
+        Some(queued)
+    }
+
+    /// The paths that the scheduler chooses now for a datagram of `bytes` bytes.
+    fn select(&mut self, now: Instant, bytes: usize, carrier: &mut impl Carrier) -> Vec<PathId> {
+        let paths = carrier.paths(now);
+        match self.scheduler.select(now, &PacketInfo { bytes }, paths) {
+            Decision::Send(chosen) => path_ids(chosen, paths),
+            Decision::Wait => Vec::new(),
+        }
+    }
+
+    /// Sends the oldest packet that is to go out again; `false` when there is none or it must wait.
+    fn send_again(&mut self, now: Instant, carrier: &mut impl Carrier) -> bool {
+        let Some((_, id)) = self.again.front().copied() else { return false };
+        let Some(datagram) = self.rebuild(id) else {
+            self.again.pop_front();
+            return true;
+        };
+        let chosen = self.select(now, datagram.len(), carrier);
+        if chosen.is_empty() {
+            return false;
+        }
+        self.again.pop_front();
+        self.stats.duplicate_datagrams += 1;
+        self.stats.duplicate_bytes += datagram.len() as u64;
+        self.send_source(now, id, datagram, false, &chosen, carrier);
+        true
+    }
+
+    /// Sends the packet at the front of the queue; `false` when there is none or it must wait.
+    fn send_next(&mut self, now: Instant, carrier: &mut impl Carrier) -> bool {
+        let Some(front) = self.queue.front() else { return false };
+        let bytes = front.datagram.len();
+        // A coded packet over this one has a longer header and must fit as well.
+        let limit = carrier.max_datagram_size().saturating_sub(CODED_HEADER - SOURCE_HEADER);
+        if bytes > limit {
+            return self.split_front(limit);
+        }
+        let chosen = self.select(now, bytes, carrier);
+        if chosen.is_empty() {
+            return false;
+        }
+        let Some(queued) = self.pop() else { return false };
+        let id = self.next_id;
+        self.next_id = id.next();
+        self.stats.source_datagrams += 1;
+        self.stats.source_bytes += bytes as u64;
+        self.stats.sent_packets += u64::from(queued.ends_packet);
+        self.stats.sent_bytes += queued.datagram.body().len() as u64;
+        let datagram = queued.datagram.finish(id);
+        self.encoder.insert(now, id, datagram.slice(SOURCE_HEADER..));
+        self.send_source(now, id, datagram, queued.ends_frame, &chosen, carrier);
+        true
+    }
+
+    /// Sends one source packet on all chosen paths. A path that refuses counts as a loss: the
+    /// recovery will notice, as it does when the network loses the packet.
+    fn send_source(
+        &mut self,
+        now: Instant,
+        id: PacketId,
+        datagram: Bytes,
+        ends_frame: bool,
+        chosen: &[PathId],
+        carrier: &mut impl Carrier,
+    ) {
+        for (copy, path) in chosen.iter().enumerate() {
+            if copy > 0 {
+                self.stats.duplicate_datagrams += 1;
+                self.stats.duplicate_bytes += datagram.len() as u64;
+            }
+            let token = TokenKind::Source.token(self.lane, id);
+            let sent = carrier.send_on(now, *path, datagram.clone(), token);
+            if copy == 0 {
+                let packet =
+                    SentPacket { id, path: *path, bytes: datagram.len() as u32, ends_frame };
+                self.recovery.on_sent(now, packet, carrier.paths(now));
+            }
+            if sent.is_err() {
+                self.stats.drops.count(DropReason::SendFailed);
+                self.recovery.on_lost(now, id, *path);
+            }
+        }
+    }
+
+    /// Replaces the packet at the front by fragments whose datagrams have at most `limit` bytes.
+    fn split_front(&mut self, limit: usize) -> bool {
+        let room = limit.saturating_sub(SOURCE_HEADER + SYMBOL_HEADER);
+        let Some(whole) = self.pop() else { return false };
+        if room == 0 {
+            self.stats.drops.count(DropReason::OversizedInner);
+            return true;
+        }
+        let pieces: Vec<&[u8]> = whole.datagram.body().chunks(room).collect();
+        for (at, piece) in pieces.iter().enumerate().rev() {
+            let last = at + 1 == pieces.len();
+            let position = match at {
+                _ if last => Position::Last,
+                0 => Position::First,
+                _ => Position::Middle,
+            };
+            let datagram = SourceDatagram::new(self.lane, &Symbol { position, body: piece });
+            self.stats.queue_bytes += datagram.len() as u64;
+            self.queue.push_front(Queued {
+                since: whole.since,
+                datagram,
+                ends_frame: whole.ends_frame && last,
+                ends_packet: last,
+            });
+        }
+        true
+    }
+
+    /// The source datagram of a packet that is still in the encoder's pool.
+    fn rebuild(&self, id: PacketId) -> Option<Bytes> {
+        let symbol = self.encoder.symbol(id)?;
+        let symbol = Symbol::parse(symbol).expect("the pool holds symbols that were built here");
+        Some(SourceDatagram::new(self.lane, &symbol).finish(id))
+    }
+
+    fn repair(&mut self, now: Instant, repair: Repair, carrier: &mut impl Carrier) {
+        match repair {
+            Repair::Again { id } => self.again.push_back((now, id)),
+            Repair::Copies { id, paths } => {
+                let Some(datagram) = self.rebuild(id) else { return };
+                for path in paths {
+                    self.stats.duplicate_datagrams += 1;
+                    self.stats.duplicate_bytes += datagram.len() as u64;
+                    self.send_repair(now, path, id, datagram.clone(), carrier);
+                }
+                self.encoder.forget(id);
+            }
+            Repair::Coded { start, count, shares } => {
+                for (path, share) in shares {
+                    for _ in 0..share {
+                        let Some(datagram) = self.encode(start, count) else { return };
+                        self.stats.coded_datagrams += 1;
+                        self.stats.coded_bytes += datagram.len() as u64;
+                        self.send_repair(now, path, start, datagram, carrier);
+                    }
+                }
+                (0..u32::from(count)).for_each(|at| _ = self.encoder.forget(start.plus(at)));
+            }
+            Repair::Abandon { start, count } => {
+                (0..count).for_each(|at| _ = self.encoder.forget(start.plus(at)));
+            }
+        }
+    }
+
+    fn encode(&mut self, start: PacketId, count: u16) -> Option<Bytes> {
+        let seed = self.seeds.next_u32();
+        let mut datagram = BytesMut::with_capacity(2048);
+        Coded::write_header(self.lane, start, count, seed, &mut datagram);
+        self.encoder.encode(CodedRange { start, count, seed }, &mut datagram).ok()?;
+        Some(datagram.freeze())
+    }
+
+    fn send_repair(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        id: PacketId,
+        datagram: Bytes,
+        carrier: &mut impl Carrier,
+    ) {
+        let token = TokenKind::Repair.token(self.lane, id);
+        if let Err(SendError::Blocked(_) | SendError::TooLarge(_)) =
+            carrier.send_on(now, path, datagram, token)
+        {
+            self.stats.drops.count(DropReason::SendFailed);
+        }
+    }
+}
+
+fn path_ids(chosen: PathSet, paths: &[roadweave_types::PathSnapshot]) -> Vec<PathId> {
+    chosen.iter().filter_map(|position| paths.get(position)).map(|path| path.id).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_read_back() {
+        for kind in [TokenKind::Source, TokenKind::Repair] {
+            let token = kind.token(LaneId(7), PacketId(u32::MAX));
+            assert_eq!(TokenKind::parse(token), (kind, LaneId(7), PacketId(u32::MAX)));
+        }
+    }
+}

@@ -1,0 +1,452 @@
+//! The server: the sessions of many clients behind one endpoint.
+//!
+//! ```text
+//! uplinks of all clients ─► endpoint ─► session by connection ─► TUN   (source address checked)
+//! TUN ─► destination address ─► peer ─► session ─► paths of that client
+//! ```
+//!
+//! A connection becomes a session when its client says hello; a new one of the same client replaces
+//! the old. Source: CellFusion section 6.2, with addresses that belong to keys and not to connections.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use roadweave_quic::{
+    ConfigError, Connection, ConnectionId, Endpoint, EndpointEvent, Epoch, Event, Identity, Outbox,
+    PublicKey, Source, TransportConfig,
+};
+use roadweave_types::{DropCounters, DropReason, Instant, PathId};
+use roadweave_wire::{Control, InnerPacket, Welcome};
+
+use crate::lane::LaneConfig;
+use crate::peers::{Peer, PeerTable};
+use crate::session::{Session, SessionConfig};
+use crate::status::{SessionStatus, path_reports};
+
+/// How long a connection may stay without a hello.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Equal refusals are told once in this time.
+const REFUSAL_INTERVAL: Duration = Duration::from_secs(10);
+/// Keys and destinations that are remembered to save work, at most.
+const REMEMBERED_MAX: usize = 4096;
+/// Paths whose uplink's name is remembered per session.
+const NAMED_PATHS_MAX: usize = 64;
+
+/// What a server needs to know.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// The transport.
+    pub transport: TransportConfig,
+    /// The lanes of the downlink direction.
+    pub lanes: Vec<LaneConfig>,
+    /// The server's own inner addresses.
+    pub gateways: Vec<IpAddr>,
+    /// The MTU of the TUN devices, bytes.
+    pub mtu: u16,
+    /// Whether clients may reach one another.
+    pub clients_reach_clients: bool,
+}
+
+/// What the driver of a server must know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerEvent {
+    /// A client's session is up.
+    Joined {
+        /// Its name in the configuration.
+        peer: String,
+        /// Its key.
+        key: PublicKey,
+    },
+    /// A client's session is over.
+    Left {
+        /// Its name in the configuration.
+        peer: String,
+        /// Why, for a person to read.
+        reason: String,
+    },
+    /// Someone was not let in.
+    Refused {
+        /// Who and why, for a person to read.
+        reason: String,
+    },
+}
+
+#[derive(Debug)]
+struct Joined {
+    key: PublicKey,
+    peer: Peer,
+    session: Session,
+    path_names: BTreeMap<PathId, String>,
+}
+
+/// One server: an endpoint and the sessions of its clients.
+#[derive(Debug)]
+pub struct Server {
+    config: ServerConfig,
+    endpoint: Endpoint,
+    peers: Arc<PeerTable>,
+    waiting: BTreeMap<ConnectionId, Instant>,
+    sessions: BTreeMap<ConnectionId, Joined>,
+    by_key: BTreeMap<PublicKey, ConnectionId>,
+    /// Destinations that were looked up, cleared when anything about peers changes.
+    routes: HashMap<IpAddr, Option<PublicKey>>,
+    /// Sessions to service, because something was handled.
+    touched: BTreeSet<ConnectionId>,
+    timers: BTreeSet<(Instant, ConnectionId)>,
+    timer_of: BTreeMap<ConnectionId, Instant>,
+    /// When each refusal was told last.
+    told: BTreeMap<String, Instant>,
+    inbox: VecDeque<Bytes>,
+    events: VecDeque<ServerEvent>,
+    drops: DropCounters,
+}
+
+impl Server {
+    /// A server without sessions.
+    ///
+    /// # Errors
+    /// When the transport settings cannot be used.
+    pub fn new(
+        epoch: Epoch,
+        config: ServerConfig,
+        identity: Arc<Identity>,
+        peers: Arc<PeerTable>,
+    ) -> Result<Self, ConfigError> {
+        let endpoint = Endpoint::server(epoch, &config.transport, identity, peers.clone())?;
+        Ok(Self {
+            config,
+            endpoint,
+            peers,
+            waiting: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            routes: HashMap::new(),
+            touched: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            timer_of: BTreeMap::new(),
+            told: BTreeMap::new(),
+            inbox: VecDeque::new(),
+            events: VecDeque::new(),
+            drops: DropCounters::default(),
+        })
+    }
+
+    /// Takes a packet that came in.
+    pub fn handle_packet(&mut self, now: Instant, source: Source, packet: BytesMut) {
+        if let Some(id) = self.endpoint.handle_packet(now, source, packet) {
+            self.pump(now, id);
+        }
+        self.pump_endpoint(now);
+    }
+
+    /// Takes an inner packet from the device. Call [`Server::service`] after a batch of them.
+    pub fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
+        let Ok(view) = InnerPacket::parse(packet) else {
+            self.drops.count(DropReason::MalformedInner);
+            return;
+        };
+        let Some(key) = self.route(view.destination) else {
+            self.drops.count(DropReason::NoRoute);
+            return;
+        };
+        let id = self.by_key.get(&key).copied();
+        match id.and_then(|id| self.sessions.get_mut(&id).map(|joined| (id, joined))) {
+            Some((id, joined)) => {
+                joined.session.handle_inner(now, packet);
+                self.touched.insert(id);
+            }
+            None => self.drops.count(DropReason::NoSession),
+        }
+    }
+
+    /// Lets everything that is due happen. Call it after anything was handled, and at
+    /// [`Server::poll_timeout`].
+    pub fn service(&mut self, now: Instant) {
+        for id in self.endpoint.handle_timeout(now) {
+            self.pump(now, id);
+        }
+        self.pump_endpoint(now);
+        self.close_silent(now);
+        while let Some((at, id)) = self.timers.first().copied()
+            && at <= now
+        {
+            self.set_timer(id, None);
+            self.touched.insert(id);
+        }
+        for id in std::mem::take(&mut self.touched) {
+            self.service_session(now, id);
+        }
+    }
+
+    /// When [`Server::service`] must be called again, if nothing else happens.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let hello = self.waiting.values().min().map(|since| *since + HELLO_TIMEOUT);
+        let session = self.timers.first().map(|(at, _)| *at);
+        [hello, session, self.endpoint.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// An inner packet for the device.
+    pub fn poll_inner(&mut self) -> Option<Bytes> {
+        self.inbox.pop_front()
+    }
+
+    /// What the driver must know.
+    pub fn poll_event(&mut self) -> Option<ServerEvent> {
+        self.events.pop_front()
+    }
+
+    /// Hands over everything that waits for the network, and forgets it.
+    pub fn drain(&mut self, mut send: impl FnMut(&Outbox)) {
+        let mut empty = |outbox: &mut Outbox| {
+            if !outbox.is_empty() {
+                send(outbox);
+                outbox.clear();
+            }
+        };
+        empty(self.endpoint.outbox());
+        for id in self.endpoint.connection_ids() {
+            if let Some(connection) = self.endpoint.connection_mut(id) {
+                empty(connection.outbox());
+            }
+        }
+    }
+
+    /// Says goodbye to all clients; drain once more afterwards.
+    pub fn close(&mut self, now: Instant) {
+        for id in self.endpoint.connection_ids() {
+            if let Some(connection) = self.endpoint.connection_mut(id) {
+                connection.close(now, 0, "the server stops");
+            }
+        }
+    }
+
+    /// All sessions, by the time they came.
+    pub fn status(&self) -> Vec<SessionStatus> {
+        let status = |(id, joined): (&ConnectionId, &Joined)| {
+            let connection = self.endpoint.connection(*id)?;
+            let name =
+                |path: &roadweave_types::PathSnapshot| joined.path_names.get(&path.id).cloned();
+            Some(SessionStatus {
+                peer: joined.peer.name.clone(),
+                public_key: joined.key.to_string(),
+                addresses: joined.peer.addresses.iter().map(ToString::to_string).collect(),
+                paths: path_reports(connection, name),
+                stats: joined.session.stats(),
+            })
+        };
+        self.sessions.iter().filter_map(status).collect()
+    }
+
+    /// What was discarded outside of any session, by reason.
+    pub fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    /// Ends the sessions of clients that the table of peers does not let in any more. Call it after
+    /// the table was changed.
+    pub fn on_peers_changed(&mut self, now: Instant) {
+        self.routes.clear();
+        let changed: Vec<ConnectionId> = self
+            .sessions
+            .iter()
+            .filter(|(_, joined)| self.peers.get(&joined.key).as_ref() != Some(&joined.peer))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in changed {
+            self.end(now, id, "the server's configuration of this client has changed");
+        }
+    }
+
+    fn route(&mut self, destination: IpAddr) -> Option<PublicKey> {
+        if self.routes.len() >= REMEMBERED_MAX {
+            self.routes.clear();
+        }
+        *self.routes.entry(destination).or_insert_with(|| self.peers.route(destination))
+    }
+
+    fn pump_endpoint(&mut self, now: Instant) {
+        while let Some(event) = self.endpoint.poll_event() {
+            match event {
+                EndpointEvent::Incoming(id) => {
+                    self.waiting.insert(id, now);
+                    self.pump(now, id);
+                }
+                EndpointEvent::Refused { remote, key, why } => {
+                    self.tell_refusal(now, &format!("{key}: {why}"), remote.to_string());
+                }
+                EndpointEvent::HandshakeFailed { remote, reason } => {
+                    self.tell_refusal(now, &reason.to_string(), remote.to_string());
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Tells a refusal, unless an equal one was told a moment ago.
+    fn tell_refusal(&mut self, now: Instant, what: &str, remote: String) {
+        if self.told.len() >= REMEMBERED_MAX {
+            self.told.clear();
+        }
+        let told = self.told.get(what).is_some_and(|at| now.since(*at) < REFUSAL_INTERVAL);
+        if !told {
+            self.told.insert(what.to_owned(), now);
+            self.events.push_back(ServerEvent::Refused { reason: format!("{remote} with {what}") });
+        }
+    }
+
+    /// Handles what a connection has to tell.
+    fn pump(&mut self, now: Instant, id: ConnectionId) {
+        while let Some(event) = self.endpoint.connection_mut(id).and_then(Connection::poll_event) {
+            match event {
+                Event::Message(message) => self.on_message(now, id, message),
+                Event::Closed(reason) => self.forget(id, &reason.to_string()),
+                other => self.on_session_event(now, id, other),
+            }
+        }
+        if self.sessions.contains_key(&id) {
+            self.touched.insert(id);
+        }
+    }
+
+    fn on_session_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
+        let Some(joined) = self.sessions.get_mut(&id) else { return };
+        match event {
+            Event::Received { datagram, .. } => joined.session.handle_datagram(now, datagram),
+            Event::Acknowledged { token, .. } => joined.session.on_acknowledged(now, token),
+            Event::Lost { path, token } => joined.session.on_lost(now, path, token),
+            Event::PathClosed(path, _) => _ = joined.path_names.remove(&path),
+            _ => {}
+        }
+    }
+
+    fn on_message(&mut self, now: Instant, id: ConnectionId, message: Bytes) {
+        match Control::parse(message) {
+            Ok(Control::Hello(_)) => self.join(now, id),
+            Ok(Control::PathName { path, uplink }) => {
+                if let Some(joined) = self.sessions.get_mut(&id)
+                    && joined.path_names.len() < NAMED_PATHS_MAX
+                {
+                    joined.path_names.insert(path, uplink);
+                }
+            }
+            Ok(_) => self.drops.count(DropReason::UnknownMessage),
+            Err(_) => self.drops.count(DropReason::MalformedMessage),
+        }
+    }
+
+    fn join(&mut self, now: Instant, id: ConnectionId) {
+        self.waiting.remove(&id);
+        let Some(connection) = self.endpoint.connection_mut(id) else { return };
+        let Some(key) = connection.peer() else { return };
+        // The table may have changed since the handshake.
+        let Some(peer) = self.peers.get(&key) else {
+            connection.close(now, 1, "this client is not known any more");
+            return;
+        };
+        if self.sessions.contains_key(&id) {
+            return;
+        }
+        let seed =
+            self.config.transport.rng_seed.first_chunk().map_or(0, |c| u64::from_le_bytes(*c));
+        let config = SessionConfig {
+            lanes: self.config.lanes.clone(),
+            peer_sources: Some(peer.addresses.clone()),
+            seed: seed ^ id.0,
+        };
+        let session = match Session::new(config, |_| None) {
+            Ok(session) => session,
+            Err(error) => {
+                let refuse = Control::Refuse { reason: error.to_string() };
+                let _ = connection.send_message(refuse.to_bytes());
+                return;
+            }
+        };
+        let welcome = Control::Welcome(Welcome {
+            addresses: peer.addresses.clone(),
+            gateways: self.config.gateways.clone(),
+            mtu: self.config.mtu,
+        });
+        if let Err(error) = connection.send_message(welcome.to_bytes()) {
+            tracing::warn!(%error, peer = peer.name, "cannot welcome");
+        }
+        if let Some(old) = self.by_key.insert(key, id) {
+            self.end(now, old, "a newer session of the same client replaces it");
+        }
+        self.by_key.insert(key, id);
+        self.routes.clear();
+        self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key });
+        let joined = Joined { key, peer, session, path_names: BTreeMap::new() };
+        self.sessions.insert(id, joined);
+        self.touched.insert(id);
+    }
+
+    /// Closes a session from this side.
+    fn end(&mut self, now: Instant, id: ConnectionId, reason: &str) {
+        if let Some(connection) = self.endpoint.connection_mut(id) {
+            connection.close(now, 0, reason);
+        }
+        self.forget(id, reason);
+    }
+
+    fn forget(&mut self, id: ConnectionId, reason: &str) {
+        self.waiting.remove(&id);
+        self.touched.remove(&id);
+        self.set_timer(id, None);
+        let Some(joined) = self.sessions.remove(&id) else { return };
+        if self.by_key.get(&joined.key) == Some(&id) {
+            self.by_key.remove(&joined.key);
+        }
+        self.events
+            .push_back(ServerEvent::Left { peer: joined.peer.name, reason: reason.to_owned() });
+    }
+
+    fn close_silent(&mut self, now: Instant) {
+        let silent: Vec<ConnectionId> = self
+            .waiting
+            .iter()
+            .filter(|(_, since)| now >= **since + HELLO_TIMEOUT)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in silent {
+            self.end(now, id, "no hello came");
+        }
+    }
+
+    fn service_session(&mut self, now: Instant, id: ConnectionId) {
+        let Some(joined) = self.sessions.get_mut(&id) else { return };
+        let Some(connection) = self.endpoint.connection_mut(id) else { return };
+        joined.session.service(now, connection);
+        connection.flush(now);
+        let next = joined.session.poll_timeout();
+        self.set_timer(id, next);
+        while let Some(packet) = self.sessions.get_mut(&id).and_then(|at| at.session.poll_inner()) {
+            self.deliver(packet);
+        }
+    }
+
+    /// Puts a client's packet out for the device, unless it goes to a client that it may not reach.
+    fn deliver(&mut self, packet: Bytes) {
+        let Ok(view) = InnerPacket::parse(&packet) else {
+            self.drops.count(DropReason::MalformedInner);
+            return;
+        };
+        if !self.config.clients_reach_clients && self.route(view.destination).is_some() {
+            self.drops.count(DropReason::NoRoute);
+        } else {
+            self.inbox.push_back(packet);
+        }
+    }
+
+    fn set_timer(&mut self, id: ConnectionId, at: Option<Instant>) {
+        if let Some(old) = self.timer_of.remove(&id) {
+            self.timers.remove(&(old, id));
+        }
+        if let Some(at) = at {
+            self.timers.insert((at, id));
+            self.timer_of.insert(id, at);
+        }
+    }
+}

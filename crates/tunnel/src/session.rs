@@ -1,0 +1,278 @@
+//! A session: the lanes between two peers, over one carrier.
+//!
+//! ```text
+//! out: inner packet ─► handle_inner ─► lane ─► service ─► carrier
+//! in:  carrier ─► handle_datagram ─► lane ─► poll_inner ─► inner packet
+//!                 on_acknowledged, on_lost ─► recovery
+//! ```
+//!
+//! A session owns neither the carrier nor a clock. After anything was handled, and at
+//! [`Session::poll_timeout`], call [`Session::service`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ipnet::IpNet;
+use roadweave_schedule::UnknownScheduler;
+use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PathId, UplinkId};
+use roadweave_wire::{Datagram, Feedback, InnerPacket, LaneReport};
+use serde::{Deserialize, Serialize};
+
+use crate::carrier::Carrier;
+use crate::lane::{
+    LANES_MAX, LaneConfig, LaneReceiver, LaneSender, ReceiveStats, SendStats, Strategy, TokenKind,
+    classify,
+};
+
+/// How often the feedback that carries acknowledgements also reports what was received.
+const REPORT_INTERVAL: Duration = Duration::from_millis(100);
+/// Inner packets that wait to be taken out, at most: one coded datagram yields at most 64.
+const INBOX_MAX: usize = 4096;
+
+/// How a session treats its packets.
+#[derive(Clone, Debug)]
+pub struct SessionConfig {
+    /// The lanes of the sending direction, at least one and at most [`LANES_MAX`]; a packet goes to
+    /// the first whose rule matches, otherwise to the last.
+    pub lanes: Vec<LaneConfig>,
+    /// Source addresses that the peer may use; `None` for all.
+    pub peer_sources: Option<Vec<IpNet>>,
+    /// The seed of the coefficients' seeds.
+    pub seed: u64,
+}
+
+impl SessionConfig {
+    /// One lane for everything, with `strategy`.
+    pub fn new(strategy: Strategy, seed: u64) -> Self {
+        Self { lanes: vec![LaneConfig::new("default", strategy)], peer_sources: None, seed }
+    }
+}
+
+/// Why no session can be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SessionError {
+    /// No lane, or more than [`LANES_MAX`].
+    #[error("a session has 1 to {LANES_MAX} lanes, not {0}")]
+    Lanes(usize),
+    /// The strategy of a lane cannot be used here.
+    #[error(transparent)]
+    Strategy(#[from] UnknownScheduler),
+}
+
+/// The figures of one lane.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LaneStats {
+    /// Its name.
+    pub name: String,
+    /// The strategy of the sending direction.
+    pub strategy: String,
+    /// What was sent.
+    pub sent: SendStats,
+    /// Bytes sent beyond the inner packets, per byte of inner packets.
+    pub redundancy: f64,
+    /// What was received.
+    pub received: ReceiveStats,
+    /// Packets of the sending direction that the peer delivered, by its own count.
+    pub peer_delivered: u64,
+    /// Packets of the sending direction that the peer got only by a repair.
+    pub peer_recovered: u64,
+    /// Packets of the sending direction that the peer is still without.
+    pub peer_missing: u64,
+}
+
+/// The figures of a session.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SessionStats {
+    /// By lane, in the order of the configuration.
+    pub lanes: Vec<LaneStats>,
+    /// Datagrams and packets discarded outside the lanes, by reason.
+    pub drops: DropCounters,
+}
+
+/// The lanes between two peers.
+#[derive(Debug)]
+pub struct Session {
+    lane_configs: Vec<LaneConfig>,
+    senders: Vec<LaneSender>,
+    receivers: BTreeMap<LaneId, LaneReceiver>,
+    peer_sources: Option<Vec<IpNet>>,
+    peer_reports: BTreeMap<u8, LaneReport>,
+    inbox: VecDeque<Bytes>,
+    next_report: Instant,
+    drops: DropCounters,
+}
+
+impl Session {
+    /// A session without traffic.
+    ///
+    /// `uplink` finds an uplink by name, for strategies that name one.
+    ///
+    /// # Errors
+    /// When the number of lanes is out of bounds, or a strategy cannot be used.
+    pub fn new(
+        config: SessionConfig,
+        uplink: impl Fn(&str) -> Option<UplinkId>,
+    ) -> Result<Self, SessionError> {
+        if config.lanes.is_empty() || config.lanes.len() > LANES_MAX {
+            return Err(SessionError::Lanes(config.lanes.len()));
+        }
+        let senders = (0_u8..)
+            .zip(&config.lanes)
+            .map(|(id, lane)| LaneSender::new(LaneId(id), lane.clone(), config.seed, &uplink))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Self {
+            lane_configs: config.lanes,
+            senders,
+            receivers: BTreeMap::new(),
+            peer_sources: config.peer_sources,
+            peer_reports: BTreeMap::new(),
+            inbox: VecDeque::new(),
+            next_report: Instant::ZERO,
+            drops: DropCounters::default(),
+        })
+    }
+
+    /// Takes an inner packet for the peer.
+    pub fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
+        let Ok(view) = InnerPacket::parse(packet) else {
+            self.drops.count(DropReason::MalformedInner);
+            return;
+        };
+        if packet.len() > roadweave_wire::MAX_SYMBOL_BODY {
+            self.drops.count(DropReason::OversizedInner);
+            return;
+        }
+        let lane = classify(&self.lane_configs, &view);
+        let sender = &mut self.senders[usize::from(lane.0)];
+        let ends_frame = sender.config().rtp_frames && view.ends_rtp_frame();
+        sender.handle_inner(now, packet, ends_frame);
+    }
+
+    /// Takes a datagram that the peer sent.
+    pub fn handle_datagram(&mut self, now: Instant, datagram: Bytes) {
+        match Datagram::parse(datagram) {
+            Ok(Datagram::Source { lane, id, symbol }) => {
+                self.receive(lane, |receiver, deliver| {
+                    receiver.handle_source(now, id, symbol, deliver);
+                });
+            }
+            Ok(Datagram::Coded(coded)) => self.receive(coded.lane, |receiver, deliver| {
+                receiver.handle_coded(now, coded, deliver);
+            }),
+            Ok(Datagram::Feedback(feedback)) => {
+                for report in feedback.lanes {
+                    if usize::from(report.lane) < LANES_MAX {
+                        self.peer_reports.insert(report.lane, report);
+                    }
+                }
+            }
+            Err(roadweave_wire::DatagramError::UnknownKind(_)) => {
+                self.drops.count(DropReason::UnknownMessage);
+            }
+            Err(_) => self.drops.count(DropReason::MalformedMessage),
+        }
+    }
+
+    /// The peer has the datagram sent with `token`.
+    pub fn on_acknowledged(&mut self, now: Instant, token: u64) {
+        if let (TokenKind::Source, lane, id) = TokenKind::parse(token)
+            && let Some(sender) = self.senders.get_mut(usize::from(lane.0))
+        {
+            sender.on_acknowledged(now, id);
+        }
+    }
+
+    /// The carrier takes the datagram sent with `token` on `path` for lost.
+    pub fn on_lost(&mut self, now: Instant, path: PathId, token: u64) {
+        if let (TokenKind::Source, lane, id) = TokenKind::parse(token)
+            && let Some(sender) = self.senders.get_mut(usize::from(lane.0))
+        {
+            sender.on_lost(now, id, path);
+        }
+    }
+
+    /// Sends what may leave now: acknowledgements, repairs, waiting packets.
+    pub fn service(&mut self, now: Instant, carrier: &mut impl Carrier) {
+        if let Some(path) = carrier.feedback_due(now) {
+            let feedback = self.feedback(now);
+            carrier.send_feedback_on(now, path, feedback.to_bytes());
+        }
+        for sender in &mut self.senders {
+            sender.service(now, carrier);
+        }
+    }
+
+    /// An inner packet from the peer, for this side's device.
+    pub fn poll_inner(&mut self) -> Option<Bytes> {
+        self.inbox.pop_front()
+    }
+
+    /// When [`Session::service`] must be called again, if nothing else happens.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.senders.iter().filter_map(LaneSender::poll_timeout).min()
+    }
+
+    /// The figures of the session so far.
+    pub fn stats(&self) -> SessionStats {
+        let lane = |(position, sender): (usize, &LaneSender)| {
+            let id = LaneId(position as u8);
+            let report = self.peer_reports.get(&id.0).copied().unwrap_or_default();
+            let sent = sender.stats();
+            LaneStats {
+                name: sender.config().name.clone(),
+                strategy: sender.config().strategy.to_string(),
+                redundancy: sent.redundancy(),
+                sent,
+                received: self.receivers.get(&id).map(LaneReceiver::stats).unwrap_or_default(),
+                peer_delivered: report.delivered,
+                peer_recovered: report.recovered,
+                peer_missing: report.lost,
+            }
+        };
+        SessionStats {
+            lanes: self.senders.iter().enumerate().map(lane).collect(),
+            drops: self.drops.clone(),
+        }
+    }
+
+    /// Runs `handle` on the receiver of `lane` and checks what it delivers.
+    fn receive(
+        &mut self,
+        lane: LaneId,
+        handle: impl FnOnce(&mut LaneReceiver, &mut dyn FnMut(Bytes)),
+    ) {
+        if usize::from(lane.0) >= LANES_MAX {
+            self.drops.count(DropReason::UnknownMessage);
+            return;
+        }
+        let receiver = self.receivers.entry(lane).or_insert_with(|| LaneReceiver::new(lane));
+        let (inbox, drops, sources) = (&mut self.inbox, &mut self.drops, &self.peer_sources);
+        handle(receiver, &mut |packet: Bytes| match check_inner(&packet, sources.as_deref()) {
+            Err(reason) => drops.count(reason),
+            Ok(()) if inbox.len() >= INBOX_MAX => drops.count(DropReason::DeviceFull),
+            Ok(()) => inbox.push_back(packet),
+        });
+    }
+
+    fn feedback(&mut self, now: Instant) -> Feedback {
+        if now < self.next_report {
+            return Feedback::default();
+        }
+        self.next_report = now + REPORT_INTERVAL;
+        Feedback { lanes: self.receivers.values().map(LaneReceiver::report).collect() }
+    }
+}
+
+fn check_inner(packet: &[u8], sources: Option<&[IpNet]>) -> Result<(), DropReason> {
+    let view = InnerPacket::parse(packet).map_err(|_| DropReason::MalformedInner)?;
+    if sources.is_some_and(|sources| !contains(sources, view.source)) {
+        return Err(DropReason::SpoofedSource);
+    }
+    Ok(())
+}
+
+fn contains(networks: &[IpNet], address: IpAddr) -> bool {
+    networks.iter().any(|network| network.contains(&address))
+}

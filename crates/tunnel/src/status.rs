@@ -1,0 +1,83 @@
+//! What `roadweave show` tells of a session: plain values, ready to be serialised.
+
+use std::time::Duration;
+
+use roadweave_quic::{Connection, PathStats};
+use roadweave_types::{PathSnapshot, PathStatus, Rate};
+use serde::Serialize;
+
+use crate::session::SessionStats;
+
+/// One path: where it runs, what was measured, what passed. Times are in milliseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PathStatusReport {
+    /// The path's number in its connection.
+    pub id: u32,
+    /// The uplink's name, once the client told it.
+    pub uplink: Option<String>,
+    /// The peer's address.
+    pub remote: Option<String>,
+    /// Whether it may carry packets.
+    pub status: PathStatus,
+    /// The smoothed round-trip time.
+    pub smoothed_rtt_ms: f64,
+    /// The smallest round-trip time seen.
+    pub min_rtt_ms: f64,
+    /// The mean deviation of the round-trip times.
+    pub rtt_deviation_ms: f64,
+    /// The share of packets lost of late, 0..1.
+    pub loss: f32,
+    /// The congestion window.
+    pub congestion_window_bytes: u64,
+    /// Bytes sent and neither acknowledged nor declared lost.
+    pub bytes_in_flight: u64,
+    /// The rate of the pacer, once there is one.
+    pub pacing_rate_bps: Option<u64>,
+    /// The largest UDP payload that fits.
+    pub mtu_bytes: u16,
+    /// What passed over it.
+    pub counters: PathStats,
+}
+
+/// One session with its paths.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SessionStatus {
+    /// The peer's name: the client's own, or the server's address.
+    pub peer: String,
+    /// The peer's public key.
+    pub public_key: String,
+    /// The client's inner addresses.
+    pub addresses: Vec<String>,
+    /// The paths, by ID.
+    pub paths: Vec<PathStatusReport>,
+    /// The lanes.
+    #[serde(flatten)]
+    pub stats: SessionStats,
+}
+
+/// The paths of `connection`; `uplink` names the one of each.
+pub(crate) fn path_reports(
+    connection: &Connection,
+    uplink: impl Fn(&PathSnapshot) -> Option<String>,
+) -> Vec<PathStatusReport> {
+    let report = |path: &PathSnapshot| PathStatusReport {
+        id: path.id.0,
+        uplink: uplink(path),
+        remote: connection.remote_address(path.id).map(|address| address.to_string()),
+        status: path.status,
+        smoothed_rtt_ms: millis(path.smoothed_rtt),
+        min_rtt_ms: millis(path.min_rtt),
+        rtt_deviation_ms: millis(path.rtt_deviation),
+        loss: path.loss,
+        congestion_window_bytes: path.congestion_window,
+        bytes_in_flight: path.bytes_in_flight,
+        pacing_rate_bps: path.pacing_rate.map(Rate::as_bps),
+        mtu_bytes: path.mtu,
+        counters: connection.path_stats(path.id).unwrap_or_default(),
+    };
+    connection.paths().iter().map(report).collect()
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_nanos() as f64 / 1e6
+}
