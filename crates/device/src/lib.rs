@@ -24,6 +24,7 @@ mod prefix;
 mod signals;
 mod sysctl;
 mod tun;
+mod udp;
 
 pub use clock::Clock;
 pub use error::DeviceError;
@@ -32,3 +33,6 @@ pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};
 pub use prefix::{ParsePrefixError, Prefix};
 pub use signals::{Signal, Signals};
 pub use tun::{Tun, TunOptions, TunStatistics, WriteCounts};
+pub use udp::{
+    Ecn, Incoming, Outgoing, SendFailure, SendOutcome, UdpOptions, UdpStatistics, UplinkSocket,
+};

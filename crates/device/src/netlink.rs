@@ -10,6 +10,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
@@ -199,7 +200,8 @@ impl Netlink {
 
     /// Gives an interface an address; one that it has already is no error.
     ///
-    /// IPv6 addresses skip duplicate address detection, so that they can be used at once.
+    /// It can be used when this returns: IPv6 skips duplicate address detection, and the local route,
+    /// which the kernel makes in a work queue, is awaited for up to a second on interfaces that are up.
     ///
     /// # Errors
     /// What the kernel says.
@@ -216,7 +218,28 @@ impl Netlink {
         let result =
             self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL);
         ignore(result, io::ErrorKind::AlreadyExists)
+            .and_then(|()| self.await_local_route(prefix.address()))
             .map_err(|error| DeviceError::system(format!("add the address {prefix}"), error))
+    }
+
+    /// Waits until packets to an IPv6 address of this machine are taken for its own.
+    fn await_local_route(&mut self, address: IpAddr) -> io::Result<()> {
+        let is_local = |message: &RouteNetlinkMessage| match message {
+            RouteNetlinkMessage::NewRoute(route) => {
+                route.header.kind == RouteType::Local
+                    && route.attributes.contains(&RouteAttribute::Destination(address.into()))
+            }
+            _ => false,
+        };
+        for _ in 0..if address.is_ipv6() { LOCAL_ROUTE_TRIES } else { 0 } {
+            let mut message = RouteMessage::default();
+            message.header.address_family = AddressFamily::Inet6;
+            if self.dump(RouteNetlinkMessage::GetRoute(message))?.iter().any(is_local) {
+                break;
+            }
+            std::thread::sleep(LOCAL_ROUTE_PAUSE);
+        }
+        Ok(())
     }
 
     /// Adds a route, in place of one to the same destination in the same table and metric.
@@ -502,5 +525,7 @@ fn ignore(result: io::Result<()>, kind: io::ErrorKind) -> io::Result<()> {
     }
 }
 
+const LOCAL_ROUTE_TRIES: usize = 500;
+const LOCAL_ROUTE_PAUSE: Duration = Duration::from_millis(2);
 /// The kernel's dumps come in datagrams of at most 32 KiB.
 const RECEIVE_BUFFER: usize = 64 * 1024;

@@ -1,0 +1,461 @@
+//! UDP sockets of the tunnel: one per uplink, bound to its interface, or one for a server.
+//!
+//! ```text
+//! session --> run of datagrams of one length --> send (UDP GSO: one system call) --> uplink
+//! uplink --> recv (recvmmsg and UDP GRO: many datagrams a call) --> session, one by one
+//! ```
+//!
+//! What the network does to a packet never ends a socket: errors are counted by kind, and the
+//! transport's own timers find out what was lost.
+//!
+//! The system calls are those of `noq-udp`.
+
+use std::fmt;
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use noq_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::DeviceError;
+
+/// How to open a socket.
+#[derive(Clone, Debug)]
+pub struct UdpOptions {
+    /// Local address; port 0 lets the kernel choose. `[::]` takes IPv4 as well.
+    pub bind: SocketAddr,
+    /// Interface that all packets leave and come by, whatever the routes say (SO_BINDTODEVICE).
+    pub interface: Option<String>,
+    /// Mark for policy routing (SO_MARK).
+    pub mark: Option<u32>,
+    /// Bytes of each of the kernel's two buffers; the kernel may grant less.
+    pub buffer_size: usize,
+}
+
+impl UdpOptions {
+    /// A socket for the uplink `interface` to a server of the family of `ipv4`.
+    pub fn uplink(interface: impl Into<String>, ipv4: bool) -> Self {
+        let any: IpAddr =
+            if ipv4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        Self { interface: Some(interface.into()), ..Self::server(SocketAddr::new(any, 0)) }
+    }
+
+    /// A server's socket.
+    pub fn server(bind: SocketAddr) -> Self {
+        Self { bind, interface: None, mark: None, buffer_size: BUFFER_SIZE }
+    }
+}
+
+/// Explicit congestion notification of a packet (RFC 3168).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// Not ECN-capable.
+    #[default]
+    NotCapable,
+    /// ECT(0).
+    Ect0,
+    /// ECT(1).
+    Ect1,
+    /// Congestion experienced.
+    CongestionExperienced,
+}
+
+/// One datagram or a run of datagrams to send.
+#[derive(Clone, Copy, Debug)]
+pub struct Outgoing<'a> {
+    /// Where to.
+    pub destination: SocketAddr,
+    /// From which of this machine's addresses; a server answers from the one that was asked.
+    pub source: Option<IpAddr>,
+    /// What the IP header says of congestion.
+    pub ecn: Ecn,
+    /// The payloads, end to end.
+    pub contents: &'a [u8],
+    /// Bytes of each datagram but the last, which may be shorter; as long as `contents`, or longer,
+    /// for one alone. Must not be zero.
+    pub segment_size: usize,
+}
+
+/// One datagram that came.
+#[derive(Debug)]
+pub struct Incoming<'a> {
+    /// Who sent it.
+    pub remote: SocketAddr,
+    /// To which of this machine's addresses.
+    pub local: Option<IpAddr>,
+    /// By which interface, the kernel's number.
+    pub interface: Option<u32>,
+    /// What the IP header says of congestion.
+    pub ecn: Ecn,
+    /// The payload.
+    pub payload: &'a [u8],
+}
+
+/// What became of an [`Outgoing`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOutcome {
+    /// The kernel took all of it.
+    Sent,
+    /// The socket's buffer is full. Nothing was sent; wait until it is writable.
+    Blocked,
+    /// The kernel refused it, or a part; the transport will find it lost.
+    Failed(SendFailure),
+}
+
+/// Why the kernel refused to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SendFailure {
+    /// No route, or the uplink or the host cannot be reached (ENETUNREACH, EHOSTUNREACH, ENETDOWN).
+    Unreachable,
+    /// Nobody listens at the peer's port (ECONNREFUSED), said by an earlier packet's answer.
+    Refused,
+    /// The queue of the interface is full (ENOBUFS).
+    QueueFull,
+    /// Larger than the interface or the path takes (EMSGSIZE); probes for the MTU end so.
+    TooLarge,
+    /// The interface is gone (ENODEV), or the address that was to be the source (EADDRNOTAVAIL).
+    NoInterface,
+    /// A firewall on this machine said no (EPERM, EACCES).
+    Forbidden,
+    /// Anything else.
+    Other,
+}
+
+impl SendFailure {
+    /// The name that statistics use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Refused => "refused",
+            Self::QueueFull => "queue-full",
+            Self::TooLarge => "too-large",
+            Self::NoInterface => "no-interface",
+            Self::Forbidden => "forbidden",
+            Self::Other => "other",
+        }
+    }
+
+    fn of(error: &io::Error) -> Self {
+        match Errno::from_io_error(error) {
+            Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN | Errno::HOSTDOWN) => {
+                Self::Unreachable
+            }
+            Some(Errno::CONNREFUSED) => Self::Refused,
+            Some(Errno::NOBUFS | Errno::NOMEM) => Self::QueueFull,
+            Some(Errno::MSGSIZE) => Self::TooLarge,
+            Some(Errno::NODEV | Errno::NXIO | Errno::ADDRNOTAVAIL) => Self::NoInterface,
+            Some(Errno::PERM | Errno::ACCESS) => Self::Forbidden,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl fmt::Display for SendFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Counters since the socket was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UdpStatistics {
+    /// Datagrams sent.
+    pub datagrams_sent: u64,
+    /// Their payload bytes.
+    pub bytes_sent: u64,
+    /// System calls that sent them.
+    pub sends: u64,
+    /// Times the socket's buffer was full.
+    pub blocked: u64,
+    /// Datagrams refused, in the order of [`SendFailure`].
+    pub failed: [u64; 7],
+    /// Datagrams received.
+    pub datagrams_received: u64,
+    /// Their payload bytes.
+    pub bytes_received: u64,
+    /// System calls that received them.
+    pub receives: u64,
+    /// Errors that a receive told of earlier packets (ICMP).
+    pub receive_errors: u64,
+}
+
+impl UdpStatistics {
+    /// Datagrams that failed for this reason.
+    pub fn failed_by(&self, failure: SendFailure) -> u64 {
+        self.failed[failure as usize]
+    }
+}
+
+/// A nonblocking UDP socket with batches both ways.
+pub struct UplinkSocket {
+    socket: Socket,
+    state: UdpSocketState,
+    local: SocketAddr,
+    /// The socket speaks IPv6 and carries IPv4 as mapped addresses.
+    dual: bool,
+    /// UDP GSO was refused by the interface; every datagram goes alone.
+    alone: bool,
+    buffers: Vec<u8>,
+    statistics: UdpStatistics,
+}
+
+impl UplinkSocket {
+    /// Opens the socket in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// [`DeviceError::AddressInUse`], [`DeviceError::AddressNotHere`],
+    /// [`DeviceError::NoInterface`], [`DeviceError::NoPermission`].
+    pub fn open(options: &UdpOptions) -> Result<Self, DeviceError> {
+        let address = options.bind;
+        let failed = |error| DeviceError::system(format!("open a UDP socket at {address}"), error);
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
+            .map_err(failed)?;
+        let dual = address.is_ipv6() && address.ip().is_unspecified();
+        if address.is_ipv6() {
+            socket.set_only_v6(!dual).map_err(failed)?;
+        }
+        if let Some(interface) = &options.interface {
+            bind_to_interface(&socket, interface)?;
+        }
+        if let Some(mark) = options.mark {
+            socket.set_mark(mark).map_err(|error| {
+                DeviceError::system(format!("mark the packets of {address}"), error)
+            })?;
+        }
+        // Less than asked for is no failure: net.core.wmem_max and rmem_max bound it.
+        let _ = socket.set_send_buffer_size(options.buffer_size);
+        let _ = socket.set_recv_buffer_size(options.buffer_size);
+        socket.bind(&address.into()).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => DeviceError::AddressInUse { address },
+            io::ErrorKind::AddrNotAvailable => DeviceError::AddressNotHere { address },
+            _ => failed(error),
+        })?;
+        let state = UdpSocketState::new((&socket).into()).map_err(failed)?;
+        let local = socket.local_addr().map_err(failed)?.as_socket().unwrap_or(address);
+        let buffers = vec![0; SLOTS * DATAGRAM_MAX];
+        let statistics = UdpStatistics::default();
+        Ok(Self { socket, state, local, dual, alone: false, buffers, statistics })
+    }
+
+    /// The local address and port.
+    pub fn local_address(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Counters since it was opened.
+    pub fn statistics(&self) -> UdpStatistics {
+        self.statistics
+    }
+
+    /// How many datagrams one [`Outgoing`] may hold, at least 1.
+    pub fn batch_max(&self) -> usize {
+        if self.alone { 1 } else { self.state.max_gso_segments().get() }
+    }
+
+    /// Sends a datagram or a run; a run longer than the kernel takes at once is cut into several.
+    pub fn send(&mut self, outgoing: &Outgoing<'_>) -> SendOutcome {
+        let segment = outgoing.segment_size.max(1);
+        let mut outcome = SendOutcome::Sent;
+        let mut rest = outgoing.contents;
+        while !rest.is_empty() {
+            // The kernel refuses more than 64 KiB in one call.
+            let segments = self.batch_max().min((RUN_MAX / segment).max(1));
+            let (run, later) = rest.split_at(rest.len().min(segment.saturating_mul(segments)));
+            let datagrams = run.len().div_ceil(segment) as u64;
+            match self.send_run(outgoing, run, segment) {
+                Ok(()) => {
+                    self.statistics.datagrams_sent += datagrams;
+                    self.statistics.bytes_sent += run.len() as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.statistics.blocked += 1;
+                    if rest.len() == outgoing.contents.len() {
+                        return SendOutcome::Blocked;
+                    }
+                    // A part is on its way; sending it again would cost more than its loss.
+                    let lost = rest.len().div_ceil(segment) as u64;
+                    self.statistics.failed[SendFailure::QueueFull as usize] += lost;
+                    return SendOutcome::Failed(SendFailure::QueueFull);
+                }
+                Err(error) if datagrams > 1 && is_gso_refusal(&error) => {
+                    // The driver or a tunnel below cannot do it: the same run again, one by one.
+                    self.alone = true;
+                    continue;
+                }
+                Err(error) => {
+                    let failure = SendFailure::of(&error);
+                    self.statistics.failed[failure as usize] += datagrams;
+                    outcome = SendOutcome::Failed(failure);
+                }
+            }
+            rest = later;
+        }
+        outcome
+    }
+
+    fn send_run(
+        &mut self,
+        outgoing: &Outgoing<'_>,
+        contents: &[u8],
+        segment: usize,
+    ) -> io::Result<()> {
+        self.statistics.sends += 1;
+        let transmit = Transmit {
+            destination: self.to_socket(outgoing.destination),
+            ecn: outgoing.ecn.into(),
+            contents,
+            segment_size: (segment < contents.len()).then_some(segment),
+            src_ip: outgoing.source.map(|source| self.to_socket_ip(source)),
+        };
+        loop {
+            match self.state.try_send((&self.socket).into(), &transmit) {
+                // An ICMP answer to an earlier packet; the kernel has cleared it and sent nothing.
+                Err(error) if is_earlier_error(&error) => {
+                    self.statistics.receive_errors += 1;
+                    return self.state.try_send((&self.socket).into(), &transmit);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Receives what waits, to a bound of some 32 calls' worth, and hands each datagram to `sink`.
+    ///
+    /// Returns how many there were; zero when none waits.
+    ///
+    /// # Errors
+    /// Only what makes the socket useless; errors that tell of earlier packets are counted.
+    pub fn recv(&mut self, mut sink: impl FnMut(Incoming<'_>)) -> io::Result<usize> {
+        let mut count = 0;
+        for _ in 0..RECEIVES_MAX {
+            let mut metas = [RecvMeta::default(); SLOTS];
+            let mut chunks = self.buffers.chunks_exact_mut(DATAGRAM_MAX);
+            let mut slices: [IoSliceMut<'_>; SLOTS] =
+                std::array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
+            let received = self.state.recv((&self.socket).into(), &mut slices, &mut metas);
+            let messages = match received {
+                Ok(messages) => messages,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if SendFailure::of(&error) != SendFailure::Other => {
+                    self.statistics.receive_errors += 1;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            self.statistics.receives += 1;
+            let before = count;
+            for (meta, buffer) in metas.iter().zip(&slices).take(messages) {
+                let contents = &buffer[..meta.len.min(DATAGRAM_MAX)];
+                self.statistics.bytes_received += contents.len() as u64;
+                // An empty datagram has no stride, and `chunks` of an empty slice yields nothing.
+                for payload in contents.chunks(meta.stride.max(1)) {
+                    count += 1;
+                    sink(Incoming {
+                        remote: from_socket(meta.addr),
+                        local: meta.dst_ip.map(|ip| ip.to_canonical()),
+                        interface: meta.interface_index,
+                        ecn: meta.ecn.into(),
+                        payload,
+                    });
+                }
+            }
+            self.statistics.datagrams_received += (count - before) as u64;
+            if messages < SLOTS {
+                break;
+            }
+        }
+        Ok(count)
+    }
+
+    /// The address in the family of the socket.
+    fn to_socket(&self, address: SocketAddr) -> SocketAddr {
+        SocketAddr::new(self.to_socket_ip(address.ip()), address.port())
+    }
+
+    fn to_socket_ip(&self, address: IpAddr) -> IpAddr {
+        match address {
+            IpAddr::V4(v4) if self.dual => v4.to_ipv6_mapped().into(),
+            other => other,
+        }
+    }
+}
+
+impl AsFd for UplinkSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl fmt::Debug for UplinkSocket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UplinkSocket")
+            .field("local", &self.local)
+            .field("statistics", &self.statistics)
+            .finish_non_exhaustive()
+    }
+}
+
+impl From<Ecn> for Option<EcnCodepoint> {
+    fn from(ecn: Ecn) -> Self {
+        match ecn {
+            Ecn::NotCapable => None,
+            Ecn::Ect0 => Some(EcnCodepoint::Ect0),
+            Ecn::Ect1 => Some(EcnCodepoint::Ect1),
+            Ecn::CongestionExperienced => Some(EcnCodepoint::Ce),
+        }
+    }
+}
+
+impl From<Option<EcnCodepoint>> for Ecn {
+    fn from(ecn: Option<EcnCodepoint>) -> Self {
+        match ecn {
+            None => Self::NotCapable,
+            Some(EcnCodepoint::Ect0) => Self::Ect0,
+            Some(EcnCodepoint::Ect1) => Self::Ect1,
+            Some(EcnCodepoint::Ce) => Self::CongestionExperienced,
+        }
+    }
+}
+
+fn bind_to_interface(socket: &Socket, interface: &str) -> Result<(), DeviceError> {
+    socket.bind_device(Some(interface.as_bytes())).map_err(|error| {
+        match Errno::from_io_error(&error) {
+            Some(Errno::NODEV | Errno::NXIO) => {
+                DeviceError::NoInterface { name: interface.to_owned() }
+            }
+            _ => DeviceError::system(format!("bind a socket to the interface {interface}"), error),
+        }
+    })
+}
+
+/// IPv4 addresses of a dual socket come as they are known elsewhere.
+fn from_socket(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+fn is_gso_refusal(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::IO | Errno::INVAL | Errno::OPNOTSUPP))
+}
+
+/// Errors that a send tells although it was an earlier packet that met them.
+fn is_earlier_error(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::CONNREFUSED)
+}
+
+/// What the kernel is asked for: 100 ms at 300 Mbit/s.
+const BUFFER_SIZE: usize = 4 * 1024 * 1024;
+/// The largest thing one slot of a receive may hold: a run joined by GRO.
+const DATAGRAM_MAX: usize = 65_536;
+/// The largest run of one system call: 64 KiB less the headers of IP and UDP.
+const RUN_MAX: usize = 65_535 - 48;
+/// Bounds the time of a batch.
+const RECEIVES_MAX: usize = 4;
+/// Messages of one receive call; each may be a run of up to 64 datagrams.
+const SLOTS: usize = 16;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! Sockets on the loopback: batches, addresses, failures.
+
+use std::time::Duration;
+
+use super::*;
+use crate::wait_readable;
+
+fn server(bind: &str) -> UplinkSocket {
+    UplinkSocket::open(&UdpOptions::server(bind.parse().unwrap())).unwrap()
+}
+
+/// Collects `count` datagrams: remote, local, ECN, payload.
+fn receive(
+    socket: &mut UplinkSocket,
+    count: usize,
+) -> Vec<(SocketAddr, Option<IpAddr>, Ecn, Vec<u8>)> {
+    let mut found = Vec::new();
+    while found.len() < count {
+        assert!(wait_readable(&*socket, Duration::from_secs(20)).unwrap(), "{}", found.len());
+        socket
+            .recv(|incoming| {
+                let Incoming { remote, local, ecn, payload, .. } = incoming;
+                found.push((remote, local, ecn, payload.to_vec()));
+            })
+            .unwrap();
+    }
+    found
+}
+
+fn check_round_trip(bind: &str, target: &str) {
+    let mut server = server(bind);
+    let target = SocketAddr::new(target.parse().unwrap(), server.local_address().port());
+    let client = if target.is_ipv4() { "127.0.0.1:0" } else { "[::1]:0" };
+    let mut client = UplinkSocket::open(&UdpOptions::server(client.parse().unwrap())).unwrap();
+    let contents: Vec<u8> = (0..100_050).map(|at| (at / 1200) as u8).collect();
+    let outgoing = Outgoing {
+        destination: target,
+        source: None,
+        ecn: Ecn::Ect0,
+        contents: &contents,
+        segment_size: 1200,
+    };
+    assert_eq!(client.send(&outgoing), SendOutcome::Sent);
+    let received = receive(&mut server, 84);
+    assert_eq!(received.len(), 84);
+    for ((remote, local, ecn, payload), sent) in received.iter().zip(contents.chunks(1200)) {
+        assert_eq!(*remote, client.local_address());
+        assert_eq!(*local, Some(target.ip()));
+        assert_eq!(*ecn, Ecn::Ect0);
+        assert!(payload == sent);
+    }
+    let statistics = client.statistics();
+    assert_eq!((statistics.datagrams_sent, statistics.bytes_sent), (84, 100_050));
+    assert!(statistics.sends < 84, "GSO is used: {statistics:?}");
+
+    let (remote, local, ..) = received[0];
+    let answer = Outgoing {
+        destination: remote,
+        source: local,
+        ecn: Ecn::NotCapable,
+        contents: b"answer",
+        segment_size: usize::MAX,
+    };
+    assert_eq!(server.send(&answer), SendOutcome::Sent);
+    assert_eq!(
+        receive(&mut client, 1),
+        [(target, client_ip(&client), Ecn::NotCapable, b"answer".to_vec())]
+    );
+}
+
+fn client_ip(client: &UplinkSocket) -> Option<IpAddr> {
+    Some(client.local_address().ip())
+}
+
+#[test]
+fn runs_of_datagrams_arrive_one_by_one_and_are_answered_from_where_they_went() {
+    check_round_trip("127.0.0.1:0", "127.0.0.1");
+    check_round_trip("0.0.0.0:0", "127.0.0.9");
+    check_round_trip("[::1]:0", "::1");
+}
+
+#[test]
+fn a_dual_socket_takes_both_families_and_shows_plain_ipv4() {
+    check_round_trip("[::]:0", "127.0.0.1");
+    check_round_trip("[::]:0", "::1");
+}
+
+#[test]
+fn a_port_in_use_is_told_with_the_cure() {
+    let first = server("127.0.0.1:0");
+    let error = UplinkSocket::open(&UdpOptions::server(first.local_address())).unwrap_err();
+    assert!(matches!(error, DeviceError::AddressInUse { .. }));
+    let text = error.to_string();
+    assert!(text.contains("in use by another program") && text.contains("ss -lunp"), "{text}");
+}
+
+#[test]
+fn a_foreign_address_and_a_missing_interface_are_told() {
+    let error = UplinkSocket::open(&UdpOptions::server("192.0.2.7:0".parse().unwrap()));
+    assert!(matches!(error.unwrap_err(), DeviceError::AddressNotHere { .. }));
+    let error = UplinkSocket::open(&UdpOptions::uplink("wwan77", true)).unwrap_err();
+    // Without CAP_NET_RAW older kernels refuse before they look.
+    assert!(
+        matches!(error, DeviceError::NoInterface { .. } | DeviceError::NoPermission { .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_closed_port_and_an_unreachable_net_do_not_end_the_socket() {
+    let mut client = server("127.0.0.1:0");
+    let closed = server("127.0.0.1:0").local_address();
+    let mut living = server("127.0.0.1:0");
+    let send = |client: &mut UplinkSocket, destination| {
+        client.send(&Outgoing {
+            destination,
+            source: None,
+            ecn: Ecn::NotCapable,
+            contents: b"hello",
+            segment_size: 5,
+        })
+    };
+    for _ in 0..10 {
+        send(&mut client, closed);
+        assert_eq!(client.recv(|_| panic!("nobody answers")).unwrap(), 0);
+    }
+    // The source 127.0.0.1 cannot leave the machine.
+    let outcome = send(&mut client, "192.0.2.1:9".parse().unwrap());
+    assert!(matches!(outcome, SendOutcome::Failed(_)), "{outcome:?}");
+    assert_eq!(send(&mut client, living.local_address()), SendOutcome::Sent);
+    assert_eq!(receive(&mut living, 1)[0].3, b"hello");
+}
+
+#[test]
+fn a_datagram_too_large_for_the_interface_is_refused_and_counted() {
+    let mut client = server("127.0.0.1:0");
+    let living = server("127.0.0.1:0");
+    let outgoing = Outgoing {
+        destination: living.local_address(),
+        source: None,
+        ecn: Ecn::NotCapable,
+        contents: &[0; 65_530],
+        segment_size: 65_530,
+    };
+    assert_eq!(client.send(&outgoing), SendOutcome::Failed(SendFailure::TooLarge));
+    assert_eq!(client.statistics().failed_by(SendFailure::TooLarge), 1);
+    assert_eq!(client.statistics().datagrams_sent, 0);
+}
+
+#[test]
+fn an_empty_datagram_disturbs_nobody() {
+    let mut living = server("127.0.0.1:0");
+    let plain = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    plain.send_to(&[], living.local_address()).unwrap();
+    plain.send_to(b"x", living.local_address()).unwrap();
+    assert_eq!(receive(&mut living, 1)[0].3, b"x");
+}
