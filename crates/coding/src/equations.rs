@@ -147,3 +147,86 @@ impl Equations {
 }
 
 const SWEEPS_PER_AGE: u32 = 16;
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+
+    use super::*;
+    use crate::test_support::Noise;
+
+    const AGE_MAX: Duration = Duration::from_millis(700);
+
+    fn equations() -> Equations {
+        Equations::new(Kernel::fastest(), AGE_MAX, usize::MAX)
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    /// Inserts an equation over `count` packets and returns how many its block then covers.
+    fn insert(
+        equations: &mut Equations,
+        millis: u64,
+        first: Position,
+        count: u64,
+        noise: &mut Noise,
+    ) -> usize {
+        let terms: Vec<(Position, u8)> =
+            (first..first + count).map(|position| (position, noise.next() as u8 | 1)).collect();
+        let mut drops = DropCounters::default();
+        let mut block = equations.take_for(at(millis), &terms, &mut drops);
+        block.insert(at(millis), &terms, || BytesMut::from(&[1; 10][..]));
+        let columns = block.columns();
+        equations.put(block, &mut drops);
+        columns
+    }
+
+    #[test]
+    fn overlapping_equations_join_and_others_stay_apart() {
+        let (mut equations, mut noise) = (equations(), Noise::new(1));
+        assert_eq!(insert(&mut equations, 0, 10, 5, &mut noise), 5);
+        assert_eq!(insert(&mut equations, 0, 20, 5, &mut noise), 5);
+        assert_eq!(equations.blocks.len(), 2);
+        assert_eq!(insert(&mut equations, 0, 14, 7, &mut noise), 15);
+        assert_eq!(equations.blocks.len(), 1);
+        assert_eq!(equations.len(), 3);
+    }
+
+    #[test]
+    fn a_chain_of_overlaps_cannot_grow_a_block_without_bound() {
+        let (mut equations, mut noise) = (equations(), Noise::new(2));
+        for first in 0..2_000 {
+            let columns = insert(&mut equations, 0, first * 10, 64, &mut noise);
+            assert!(columns <= COLUMNS_MAX, "{columns} columns");
+        }
+    }
+
+    #[test]
+    fn an_old_equation_is_not_given_out_between_two_sweeps() {
+        let (mut equations, mut noise) = (equations(), Noise::new(3));
+        let mut drops = DropCounters::default();
+        insert(&mut equations, 10, 0, 5, &mut noise);
+        equations.expire(at(700), &mut drops);
+        equations.expire(at(711), &mut drops);
+        assert_eq!(equations.len(), 1);
+        let block = equations.take_for(at(711), &[(3, 1)], &mut drops);
+        assert_eq!((block.len(), equations.len()), (0, 0));
+        assert_eq!(drops.get(DropReason::Late), 1);
+    }
+
+    #[test]
+    fn expired_equations_leave_nothing_behind() {
+        let (mut equations, mut noise) = (equations(), Noise::new(4));
+        let mut drops = DropCounters::default();
+        insert(&mut equations, 0, 0, 5, &mut noise);
+        insert(&mut equations, 500, 3, 5, &mut noise);
+        insert(&mut equations, 0, 100, 5, &mut noise);
+        equations.expire(at(800), &mut drops);
+        assert_eq!(drops.get(DropReason::Late), 2);
+        assert_eq!(equations.blocks.keys().copied().collect::<Vec<_>>(), [3]);
+        equations.expire(at(1300), &mut drops);
+        assert_eq!((equations.blocks.len(), equations.len(), equations.bytes()), (0, 0, 0));
+    }
+}

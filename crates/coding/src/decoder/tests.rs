@@ -302,6 +302,8 @@ fn a_jump_ahead_is_refused_while_packets_come_and_believed_after_a_silence() {
     assert_eq!(source(705, 199_000), SourceOutcome::New);
     assert_eq!(source(706, 9), SourceOutcome::Late);
     assert_eq!(decoder.stats().drops.get(DropReason::IdJump), 2);
+    let behind = range(199_999 - 131_072, 3, 1);
+    assert_eq!(decoder.on_coded(at(707), behind, symbol(9, 9), &mut out), CodedOutcome::Late);
     let far = range(1_000_000, 2, 1);
     let outcome = decoder.on_coded(at(707), far, symbol(9, 9), &mut out);
     assert_eq!(outcome, CodedOutcome::FarAhead);
