@@ -13,21 +13,25 @@
 
 mod capacity;
 mod csv;
+mod drive;
 mod error;
 mod link;
 mod load;
 mod loss;
 mod mahimahi;
 mod random;
+mod synthetic;
 mod timeline;
 mod trace;
 
 pub use capacity::{Capacity, Opportunities, Transmitter};
 pub use csv::{Unknown, parse_csv};
+pub use drive::{Drive, DriveLink};
 pub use error::TraceError;
 pub use link::{Jitter, Link, LinkSettings, LinkStats};
 pub use load::{read_csv, read_mahimahi, read_trace};
 pub use loss::GilbertElliott;
 pub use mahimahi::parse_mahimahi;
+pub use synthetic::{Gaps, Operator, RttQuantiles, synthetic_trace};
 pub use timeline::{AtEnd, Timeline, TimelineError};
 pub use trace::Trace;

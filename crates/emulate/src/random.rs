@@ -12,6 +12,11 @@ impl Random {
         Self(Pcg64Mcg::seed_from_u64(seed))
     }
 
+    /// A generator of its own for part `index` of what `seed` describes.
+    pub fn part(seed: u64, index: u64) -> Self {
+        Self::new(mix(seed, index))
+    }
+
     /// Uniform in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 / (1_u64 << 53) as f64
@@ -22,11 +27,35 @@ impl Random {
         p > 0.0 && self.unit() < p
     }
 
+    /// Exponential with the given `mean`.
+    pub fn exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.unit()).ln()
+    }
+
+    /// 1, 2, 3, ... with the given `mean` (at least 1), each step equally likely to be the last.
+    pub fn geometric(&mut self, mean: f64) -> u64 {
+        if mean <= 1.0 {
+            return 1;
+        }
+        1 + ((1.0 - self.unit()).ln() / (1.0 - 1.0 / mean).ln()) as u64
+    }
+
     /// Normal with mean 0 and deviation 1 (Box-Muller).
     pub fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()
     }
+}
+
+/// A seed for part `index` of what `seed` describes: equal parts of different seeds, and different
+/// parts of one seed, are unrelated.
+///
+/// Source: the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA'14).
+pub(crate) fn mix(seed: u64, index: u64) -> u64 {
+    let mut z = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
 }
 
 #[cfg(test)]
@@ -41,5 +70,20 @@ mod tests {
         let variance = draws.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / draws.len() as f64;
         assert!(mean.abs() < 0.03, "mean {mean}");
         assert!((variance - 1.0).abs() < 0.05, "variance {variance}");
+    }
+
+    #[test]
+    fn waiting_times_have_their_mean() {
+        let mut random = Random::new(2);
+        let exponential = (0..20_000).map(|_| random.exponential(3.0)).sum::<f64>() / 2e4;
+        let geometric = (0..20_000).map(|_| random.geometric(3.0) as f64).sum::<f64>() / 2e4;
+        assert!((exponential - 3.0).abs() < 0.1, "{exponential}");
+        assert!((geometric - 3.0).abs() < 0.1, "{geometric}");
+    }
+
+    #[test]
+    fn parts_of_one_seed_differ() {
+        assert_ne!(mix(7, 0), mix(7, 1));
+        assert_ne!(mix(7, 1), mix(8, 0));
     }
 }

@@ -1,0 +1,177 @@
+//! Cellular links that never existed, with the statistics of those that do.
+//!
+//! ```text
+//! seed ─┬─> shared by all links ──┐
+//!       └─> of each link alone ───┴─> normal score ─> quantiles of the operator ─> capacity ─┐
+//!       ├─> handovers, scheduling gaps: pauses, after a gap the bytes that waited ───────────┼─> Trace
+//!       ├─> round-trip time: slow wander and spikes with a heavy tail ───────────────────────┤
+//!       └─> loss: blackouts of some hundred ms to half a minute ─────────────────────────────┘
+//! ```
+//!
+//! What is shared makes operators weakly dependent, most in what changes slowly (the terrain),
+//! least in what changes fast (the other users of a cell).
+//!
+//! Source: the targets are the published statistics of the PAM 2025 multi-carrier driving data set
+//! (uplink throughput, RTT and loss of three US operators); delivery gaps of LTE are those of
+//! mahimahi's recordings.
+
+use std::time::Duration;
+
+use roadweave_types::Rate;
+
+use crate::capacity::Capacity;
+use crate::random::{Random, mix};
+use crate::timeline::{AtEnd, Timeline, nanos};
+use crate::trace::Trace;
+
+pub use operator::{Gaps, Operator, RttQuantiles};
+
+mod operator;
+mod pauses;
+
+/// A cellular uplink of `operator` over `length`, after which it starts again.
+///
+/// Links of one `seed` with different `index` belong to one drive and depend on each other weakly;
+/// the same three arguments give the same trace. The delay is half the round-trip time.
+pub fn synthetic_trace(seed: u64, index: u64, operator: &Operator, length: Duration) -> Trace {
+    let length = length.max(STEP);
+    let own = mix(seed, OWN + index);
+    let scores = normal_scores(seed, own, length);
+    let rates: Vec<f64> = scores.iter().map(|&score| operator.capacity_at(score)).collect();
+    let pauses = pauses::Pauses::draw(&mut Random::part(own, PAUSES), operator, length);
+    Trace::new(
+        Capacity::Rates(pauses.apply(&rates, STEP, length)),
+        delays(&mut Random::part(own, DELAY), &operator.rtt, length),
+        blackouts(&mut Random::part(own, LOSS), operator, length),
+    )
+}
+
+/// A standard normal process, a value per [`STEP`]: the sum of some with different memory.
+fn normal_scores(shared_seed: u64, own_seed: u64, length: Duration) -> Vec<f64> {
+    let count = steps(length, STEP);
+    let mut scores = vec![0.0; count];
+    for (index, component) in (0_u64..).zip(&COMPONENTS) {
+        for (seed, share) in [(shared_seed, component.shared), (own_seed, 1.0 - component.shared)] {
+            let scale = (component.weight * share).sqrt();
+            let mut random = Random::part(seed, SCORES + index);
+            let keep = (-STEP.as_secs_f64() / component.memory_seconds).exp();
+            let renew = (1.0 - keep * keep).sqrt();
+            let mut value = random.normal();
+            for score in &mut scores {
+                *score += scale * value;
+                value = keep * value + renew * random.normal();
+            }
+        }
+    }
+    scores
+}
+
+/// One-way delays, a value per [`PROBE`].
+///
+/// Spikes start at random with a Pareto-distributed height and halve from value to value, but fall
+/// no faster than packets that wait for each other can arrive.
+fn delays(random: &mut Random, rtt: &RttQuantiles, length: Duration) -> Timeline<Duration> {
+    let spikes = rtt.spikes();
+    let mut wander = random.normal();
+    let mut spike = 0.0_f64;
+    let values = (0..steps(length, PROBE)).map(|_| {
+        wander = 0.7 * wander + 0.51_f64.sqrt() * random.normal();
+        spike = (spike * RttQuantiles::DECAY).max(spike - FALL_MS_MAX);
+        if random.chance(spikes.chance) {
+            let height =
+                RttQuantiles::SPIKE_MS * (1.0 - random.unit()).powf(-1.0 / spikes.exponent);
+            // High ones last longer for the reason above; they are rarer, so that the share of
+            // time above each height stays.
+            if height < SLOW_MS || random.chance(SLOW_MS / height) {
+                spike = spike.max(height.min(SPIKE_MS_MAX));
+            }
+        }
+        let rtt_ms = rtt.p50_ms * (RTT_WANDER * wander).exp() + spike;
+        Duration::from_nanos((rtt_ms / 2.0 * 1e6) as u64)
+    });
+    sampled(values, PROBE, length)
+}
+
+/// Loss of everything for whole [`PROBE`]s at a time.
+fn blackouts(random: &mut Random, operator: &Operator, length: Duration) -> Timeline<f64> {
+    let burst = operator.loss_burst_probes.max(1.0);
+    let begins = operator.loss / (1.0 - operator.loss) / burst;
+    // Most bursts are short; one in ten is eight times as long and makes the tail.
+    let short = (burst / 1.7).max(1.0);
+    let long = (burst - 0.9 * short) * 10.0;
+    let mut left = 0;
+    let values = (0..steps(length, PROBE)).map(|_| {
+        if left > 0 {
+            left -= 1;
+        } else if random.chance(begins / (1.0 + begins)) {
+            let mean = if random.chance(0.1) { long } else { short };
+            left = random.geometric(mean);
+        }
+        if left > 0 { 1.0 } else { 0.0 }
+    });
+    sampled(values, PROBE, length)
+}
+
+/// The timeline of `values`, one per `step`, that ends at `length` and starts again.
+fn sampled<V: Copy + PartialEq>(
+    values: impl Iterator<Item = V>,
+    step: Duration,
+    length: Duration,
+) -> Timeline<V> {
+    let mut steps: Vec<(Duration, V)> = Vec::new();
+    for (index, value) in (0_u32..).zip(values) {
+        if steps.last().is_none_or(|&(_, before)| before != value) {
+            steps.push((step * index, value));
+        }
+    }
+    Timeline::new(steps, length, AtEnd::Repeat).expect("steps ascend from zero, all before the end")
+}
+
+/// How many steps begin before `length`; at least one.
+fn steps(length: Duration, step: Duration) -> usize {
+    usize::try_from(nanos(length).div_ceil(nanos(step))).unwrap_or(usize::MAX).max(1)
+}
+
+/// A part of the normal score: how much of its variance, how long it remembers, and how much of it
+/// all links of a drive share.
+struct Component {
+    weight: f64,
+    memory_seconds: f64,
+    shared: f64,
+}
+
+/// Fitted to the autocorrelation of uplink throughput within runs (0.92 at 0.5 s, 0.55 at 5 s, 0.35
+/// at 10 s) and to the correlation between operators (0.15 within runs).
+const COMPONENTS: [Component; 3] = [
+    Component { weight: 0.4, memory_seconds: 120.0, shared: 0.4 },
+    Component { weight: 0.5, memory_seconds: 12.0, shared: 0.2 },
+    Component { weight: 0.1, memory_seconds: 2.0, shared: 0.1 },
+];
+
+/// How long a value of the capacity stays.
+const STEP: Duration = Duration::from_millis(100);
+/// How long a value of delay or loss stays: the distance of the probes that recorded them.
+const PROBE: Duration = Duration::from_millis(200);
+/// The relative deviation of the round-trip time between spikes.
+const RTT_WANDER: f64 = 0.12;
+/// Twice the length of a probe, since a delay is half a round-trip time.
+const FALL_MS_MAX: f64 = 400.0;
+/// The height from which a spike falls by [`FALL_MS_MAX`] and not by half.
+const SLOW_MS: f64 = 2.0 * FALL_MS_MAX;
+/// The highest spike.
+const SPIKE_MS_MAX: f64 = 9_000.0;
+
+// Parts of a seed, so that each source of chance has its own generator.
+const SCORES: u64 = 0;
+const PAUSES: u64 = 100;
+const DELAY: u64 = 101;
+const LOSS: u64 = 102;
+const OWN: u64 = 1_000;
+
+/// The rate of `mbps` Mbit/s.
+fn rate(mbps: f64) -> Rate {
+    Rate::from_bps((mbps * 1e6).round() as u64)
+}
+
+#[cfg(test)]
+mod tests;
