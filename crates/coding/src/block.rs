@@ -102,6 +102,10 @@ impl Block {
 
     /// Takes over another block, with which it has no column in common.
     pub(crate) fn merge(&mut self, mut other: Self) {
+        if self.equations.is_empty() {
+            *self = other;
+            return;
+        }
         let (columns, others) = (self.columns.clone(), other.columns.clone());
         self.widen(&others);
         other.widen(&columns);
@@ -176,14 +180,15 @@ impl Block {
         contradicting
     }
 
-    /// The packets that are determined, with their symbols.
+    /// The packets that are determined, ascending, with their symbols.
     ///
     /// # Errors
     /// [`Contradiction`] if one of them is no symbol. Which equation is to blame cannot be told.
     pub(crate) fn solve(&self) -> Result<Vec<(Position, Bytes)>, Contradiction> {
-        self.rows
-            .iter()
-            .filter(|row| row.is_solved())
+        let mut solved: Vec<&Row> = self.rows.iter().filter(|row| row.is_solved()).collect();
+        solved.sort_unstable_by_key(|row| row.pivot);
+        solved
+            .into_iter()
             .map(|row| {
                 let mut symbol = self.evaluate(row);
                 symbol.truncate(symbol_len(&symbol).ok_or(Contradiction)?);

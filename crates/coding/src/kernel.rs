@@ -35,6 +35,30 @@ enum Kind {
     GfniAvx2,
 }
 
+impl Kind {
+    /// The slowest first.
+    const ALL: &[Self] = &[
+        Self::Portable,
+        #[cfg(target_arch = "x86_64")]
+        Self::Avx2,
+        #[cfg(target_arch = "x86_64")]
+        Self::GfniAvx2,
+    ];
+
+    fn is_supported(self) -> bool {
+        match self {
+            Self::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => std::arch::is_x86_feature_detected!("avx2"),
+            #[cfg(target_arch = "x86_64")]
+            Self::GfniAvx2 => {
+                std::arch::is_x86_feature_detected!("avx2")
+                    && std::arch::is_x86_feature_detected!("gfni")
+            }
+        }
+    }
+}
+
 impl Kernel {
     /// The kernel of plain Rust, which runs on any processor.
     pub const PORTABLE: Self = Self(Kind::Portable);
@@ -49,15 +73,7 @@ impl Kernel {
     /// The kernels that this processor can run, the slowest first.
     #[must_use]
     pub fn available() -> Vec<Self> {
-        let mut available = vec![Self::PORTABLE];
-        #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("avx2") {
-            available.push(Self(Kind::Avx2));
-            if std::arch::is_x86_feature_detected!("gfni") {
-                available.push(Self(Kind::GfniAvx2));
-            }
-        }
-        available
+        Kind::ALL.iter().copied().filter(|kind| kind.is_supported()).map(Self).collect()
     }
 
     /// The name that reports use.
