@@ -1,0 +1,63 @@
+//! The configuration files: what may stand in them, and errors that say what would be right.
+//!
+//! Every field has a default where one makes sense, its unit in its name, and a line in
+//! docs/configuration.md, which a test holds against these types.
+
+mod client;
+mod fields;
+mod server;
+
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+
+pub use client::ClientFile;
+pub use fields::{LaneFields, PrivateKey};
+pub use server::{PeerFields, ServerFile};
+
+/// A configuration file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigFileError {
+    /// It cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It is no TOML, or a field in it is unknown or has a value that cannot be.
+    #[error("{}: {message}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Line, column, field, and what would be right.
+        message: String,
+    },
+}
+
+/// A file that can be checked beyond the types of its fields.
+pub trait Validate {
+    /// # Errors
+    /// Says which fields do not go together.
+    fn validate(&self) -> Result<(), String>;
+}
+
+/// Reads and checks a configuration file.
+///
+/// # Errors
+/// Names the file, the line, the field and what would be right.
+pub fn load<T: DeserializeOwned + Validate>(path: &Path) -> Result<T, ConfigFileError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ConfigFileError::Read { path: path.to_owned(), source })?;
+    parse(&text).map_err(|message| ConfigFileError::Invalid { path: path.to_owned(), message })
+}
+
+fn parse<T: DeserializeOwned + Validate>(text: &str) -> Result<T, String> {
+    let file: T = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+    file.validate()?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! The fields that both files share, each a type that refuses what cannot be.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use roadweave_quic::{CongestionControl, Identity, TransportConfig};
+use roadweave_tunnel::{LANES_MAX, LaneConfig, LaneRule, Strategy};
+use serde::{Deserialize, Serialize};
+
+/// A whole number between `MIN` and `MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "i64", into = "i64")]
+pub struct Within<const MIN: i64, const MAX: i64>(i64);
+
+impl<const MIN: i64, const MAX: i64> Within<MIN, MAX> {
+    /// # Panics
+    /// When a default in the code is out of its own bounds.
+    pub const fn of(value: i64) -> Self {
+        assert!(value >= MIN && value <= MAX, "a default is within its bounds");
+        Self(value)
+    }
+
+    /// The number.
+    pub const fn get(self) -> i64 {
+        self.0
+    }
+
+    fn millis(self) -> Duration {
+        Duration::from_millis(self.0.unsigned_abs())
+    }
+}
+
+impl<const MIN: i64, const MAX: i64> TryFrom<i64> for Within<MIN, MAX> {
+    type Error = String;
+    fn try_from(value: i64) -> Result<Self, String> {
+        if (MIN..=MAX).contains(&value) {
+            Ok(Self(value))
+        } else {
+            Err(format!("{value} is out of bounds, {MIN} to {MAX} is possible"))
+        }
+    }
+}
+
+impl<const MIN: i64, const MAX: i64> From<Within<MIN, MAX>> for i64 {
+    fn from(value: Within<MIN, MAX>) -> Self {
+        value.0
+    }
+}
+
+/// A private key; never shown.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct PrivateKey(String);
+
+impl PrivateKey {
+    /// The key that `text` stands for.
+    pub fn new(text: String) -> Self {
+        Self(text)
+    }
+
+    /// The key pair.
+    ///
+    /// # Errors
+    /// When the text is no key.
+    pub fn identity(&self) -> Result<Identity, String> {
+        Identity::from_base64(self.0.trim())
+            .map_err(|error| format!("private_key is {error}; `roadweave keygen` makes one"))
+    }
+}
+
+impl fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
+/// The TUN device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TunFields {
+    /// Its name.
+    pub name: String,
+    /// The largest inner packet.
+    pub mtu_bytes: Within<1280, 9000>,
+    /// Whether the kernel may hand over segments of up to 64 KB.
+    pub offload: bool,
+}
+
+impl Default for TunFields {
+    fn default() -> Self {
+        Self { name: "rw0".into(), mtu_bytes: Within::of(1360), offload: true }
+    }
+}
+
+/// The transport.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TransportFields {
+    /// The congestion control of every path: `bbr` or `cubic`.
+    pub congestion: CongestionControl,
+    /// The round-trip time assumed before the first sample.
+    pub initial_rtt_ms: Within<1, 10_000>,
+    /// Silence after which a session is given up.
+    pub idle_timeout_seconds: Within<10, 86_400>,
+    /// How often an otherwise silent side says something.
+    pub keep_alive_ms: Within<100, 60_000>,
+    /// How often a path that stopped answering is probed.
+    pub probe_interval_ms: Within<20, 10_000>,
+    /// The most paths of a session.
+    pub paths_max: Within<1, 32>,
+    /// The largest UDP payload that path MTU discovery tries.
+    pub mtu_max_bytes: Within<1200, 9000>,
+}
+
+impl Default for TransportFields {
+    fn default() -> Self {
+        let transport = TransportConfig::new([0; 32]);
+        let millis = |duration: Duration| duration.as_millis() as i64;
+        Self {
+            congestion: transport.congestion,
+            initial_rtt_ms: Within::of(millis(transport.initial_rtt)),
+            idle_timeout_seconds: Within::of(transport.idle_timeout.as_secs() as i64),
+            keep_alive_ms: Within::of(millis(transport.keep_alive)),
+            probe_interval_ms: Within::of(millis(transport.probe_interval)),
+            paths_max: Within::of(i64::from(transport.max_paths)),
+            mtu_max_bytes: Within::of(i64::from(transport.mtu_max)),
+        }
+    }
+}
+
+impl TransportFields {
+    /// The settings, with a seed for everything random that is no secret of TLS.
+    pub fn to_config(&self, rng_seed: [u8; 32]) -> TransportConfig {
+        TransportConfig {
+            congestion: self.congestion,
+            initial_rtt: self.initial_rtt_ms.millis(),
+            idle_timeout: Duration::from_secs(self.idle_timeout_seconds.get().unsigned_abs()),
+            keep_alive: self.keep_alive_ms.millis(),
+            probe_interval: self.probe_interval_ms.millis(),
+            max_paths: self.paths_max.get() as u32,
+            mtu_max: self.mtu_max_bytes.get() as u16,
+            ..TransportConfig::new(rng_seed)
+        }
+    }
+}
+
+/// A class of inner traffic.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LaneFields {
+    /// Its name in statistics.
+    pub name: String,
+    /// `xnc`, `minrtt` or `single:<uplink>`.
+    pub strategy: Strategy,
+    /// The packet delay that its applications want.
+    pub deadline_ms: Within<1, 60_000>,
+    /// The age after which a packet is neither sent nor repaired.
+    pub expire_after_ms: Within<1, 60_000>,
+    /// The most bytes that wait for a free window.
+    pub queue_max_bytes: Within<10_000, 1_000_000_000>,
+    /// Whether RTP's marker bit ends an encode range.
+    pub rtp_frames: bool,
+    /// Which packets it takes; without a rule, all that no lane before it takes.
+    #[serde(rename = "match")]
+    pub rule: MatchFields,
+}
+
+impl Default for LaneFields {
+    fn default() -> Self {
+        let lane = LaneConfig::new("default", Strategy::xnc());
+        Self {
+            name: lane.name,
+            strategy: lane.strategy,
+            deadline_ms: Within::of(lane.deadline.as_millis() as i64),
+            expire_after_ms: Within::of(lane.expire_after.as_millis() as i64),
+            queue_max_bytes: Within::of(lane.queue_bytes_max as i64),
+            rtp_frames: lane.rtp_frames,
+            rule: MatchFields::default(),
+        }
+    }
+}
+
+/// Which packets a lane takes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MatchFields {
+    /// `tcp`, `udp` or `icmp`.
+    pub protocols: Vec<Protocol>,
+    /// Differentiated services code points.
+    pub dscp: Vec<Within<0, 63>>,
+    /// First and last of the ports, source or destination.
+    pub ports: Option<[u16; 2]>,
+}
+
+/// A transport protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// ICMP, of IPv4 and IPv6.
+    Icmp,
+}
+
+impl LaneFields {
+    fn to_config(&self) -> LaneConfig {
+        use roadweave_wire::protocol;
+        let numbers = |protocol: &Protocol| match protocol {
+            Protocol::Tcp => vec![protocol::TCP],
+            Protocol::Udp => vec![protocol::UDP],
+            Protocol::Icmp => vec![protocol::ICMP, protocol::ICMPV6],
+        };
+        let listed = |list: Vec<u8>| (!list.is_empty()).then_some(list);
+        LaneConfig {
+            name: self.name.clone(),
+            rule: LaneRule {
+                protocols: listed(self.rule.protocols.iter().flat_map(numbers).collect()),
+                dscp: listed(self.rule.dscp.iter().map(|code| code.get() as u8).collect()),
+                ports: self.rule.ports.map(|[first, last]| first..=last),
+            },
+            strategy: self.strategy.clone(),
+            deadline: self.deadline_ms.millis(),
+            expire_after: self.expire_after_ms.millis(),
+            queue_bytes_max: self.queue_max_bytes.get() as usize,
+            rtp_frames: self.rtp_frames,
+        }
+    }
+}
+
+/// The lanes of a file; without any, one for everything.
+pub fn lane_configs(lanes: &[LaneFields]) -> Vec<LaneConfig> {
+    match lanes {
+        [] => vec![LaneFields::default().to_config()],
+        lanes => lanes.iter().map(LaneFields::to_config).collect(),
+    }
+}
+
+/// Checks what the types of single lanes cannot.
+pub fn validate_lanes(lanes: &[LaneFields]) -> Result<(), String> {
+    if lanes.len() > LANES_MAX {
+        return Err(format!("{} lanes are configured, {LANES_MAX} are possible", lanes.len()));
+    }
+    for (position, lane) in lanes.iter().enumerate() {
+        if lanes[..position].iter().any(|other| other.name == lane.name) {
+            return Err(format!("two lanes are called \"{}\"; give each its own name", lane.name));
+        }
+        if let Some([first, last]) = lane.rule.ports
+            && first > last
+        {
+            return Err(format!(
+                "lane \"{}\": match.ports = [{first}, {last}] is empty; write the lower port first",
+                lane.name
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that all the addresses are within the network of one of `own`.
+pub fn validate_tun_addresses(own: &[IpNet]) -> Result<(), String> {
+    if own.is_empty() {
+        return Err("tun.addresses is empty; give the server an inner address, \
+                    such as addresses = [\"10.77.0.1/24\"]"
+            .into());
+    }
+    Ok(())
+}
+
+/// Where the local socket of `roadweave show` lies.
+pub fn control_socket(configured: Option<&PathBuf>, tun: &str) -> PathBuf {
+    configured.cloned().unwrap_or_else(|| PathBuf::from(format!("/run/roadweave/{tun}.sock")))
+}

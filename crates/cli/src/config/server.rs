@@ -1,0 +1,154 @@
+//! `server.toml`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use roadweave_quic::PublicKey;
+use roadweave_tunnel::Peer;
+use serde::{Deserialize, Serialize};
+use toml::value::Datetime;
+
+use super::Validate;
+use super::fields::{
+    LaneFields, PrivateKey, TransportFields, TunFields, control_socket, lane_configs,
+    validate_lanes, validate_tun_addresses,
+};
+
+/// The server's configuration file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerFile {
+    /// The UDP address to listen on.
+    #[serde(default = "default_listen")]
+    pub listen: SocketAddr,
+    /// The server's private key.
+    pub private_key: PrivateKey,
+    /// Where the socket of `roadweave show` lies.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub control_socket: Option<PathBuf>,
+    /// The server's inner addresses, with the length of the network that clients are in.
+    #[serde(default = "default_addresses")]
+    pub addresses: Vec<IpNet>,
+    /// Whether clients may reach one another.
+    #[serde(default)]
+    pub clients_reach_clients: bool,
+    /// Whether what clients send leaves with this machine's own address (source NAT by nftables).
+    #[serde(default = "default_masquerade")]
+    pub masquerade: bool,
+    /// The TUN device.
+    #[serde(default)]
+    pub tun: TunFields,
+    /// The transport.
+    #[serde(default)]
+    pub transport: TransportFields,
+    /// The lanes, in the order in which they are asked.
+    #[serde(default)]
+    pub lanes: Vec<LaneFields>,
+    /// The clients that may connect.
+    #[serde(default)]
+    pub peers: Vec<PeerFields>,
+}
+
+/// A client that may connect.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerFields {
+    /// Its name in logs and statistics.
+    pub name: String,
+    /// Its public key.
+    pub public_key: PublicKey,
+    /// Its inner addresses, and the prefixes behind it.
+    pub addresses: Vec<IpNet>,
+    /// The moment at which its key expires, with a time zone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Datetime>,
+}
+
+fn default_listen() -> SocketAddr {
+    SocketAddr::from(([0_u16; 8], 4433))
+}
+
+fn default_addresses() -> Vec<IpNet> {
+    ["10.77.0.1/24", "fd77::1/64"].map(|prefix| prefix.parse().expect("a prefix")).to_vec()
+}
+
+const fn default_masquerade() -> bool {
+    true
+}
+
+impl ServerFile {
+    /// Where the socket of `roadweave show` lies.
+    pub fn control_socket(&self) -> PathBuf {
+        control_socket(self.control_socket.as_ref(), &self.tun.name)
+    }
+
+    /// The lanes of the downlink direction.
+    pub fn lane_configs(&self) -> Vec<roadweave_tunnel::LaneConfig> {
+        lane_configs(&self.lanes)
+    }
+
+    /// The clients as the server wants them.
+    pub fn peers(&self) -> Vec<(PublicKey, Peer)> {
+        self.peers.iter().map(|peer| (peer.public_key, peer.to_peer())).collect()
+    }
+}
+
+impl PeerFields {
+    fn to_peer(&self) -> Peer {
+        Peer {
+            name: self.name.clone(),
+            addresses: self.addresses.clone(),
+            // Checked when the file was read.
+            expires_unix: self.expires.as_ref().and_then(|moment| unix_seconds(moment).ok()),
+        }
+    }
+}
+
+/// The moment in seconds since 1970.
+fn unix_seconds(moment: &Datetime) -> Result<u64, String> {
+    let text = moment.to_string();
+    let parsed: jiff::Timestamp = text.parse().map_err(|_| {
+        format!(
+            "expires = {text} is no moment; write one with a time zone, as 2027-01-31T00:00:00Z"
+        )
+    })?;
+    Ok(parsed.as_second().max(0).unsigned_abs())
+}
+
+impl Validate for ServerFile {
+    fn validate(&self) -> Result<(), String> {
+        self.private_key.identity()?;
+        validate_tun_addresses(&self.addresses)?;
+        validate_lanes(&self.lanes)?;
+        for (position, peer) in self.peers.iter().enumerate() {
+            let before = &self.peers[..position];
+            if let Some(same) = before.iter().find(|other| other.public_key == peer.public_key) {
+                return Err(format!(
+                    "peers \"{}\" and \"{}\" have the same public_key; give each client its own",
+                    same.name, peer.name
+                ));
+            }
+            if peer.addresses.is_empty() {
+                return Err(format!(
+                    "peer \"{}\": addresses is empty; give it an inner address of its own, \
+                     such as addresses = [\"10.77.0.2/32\"]",
+                    peer.name
+                ));
+            }
+            for address in &peer.addresses {
+                let taken = |other: &&PeerFields| other.addresses.contains(address);
+                if let Some(other) = before.iter().find(taken) {
+                    return Err(format!(
+                        "peers \"{}\" and \"{}\" both have the address {address}",
+                        other.name, peer.name
+                    ));
+                }
+            }
+            if let Some(moment) = &peer.expires {
+                unix_seconds(moment).map_err(|error| format!("peer \"{}\": {error}", peer.name))?;
+            }
+        }
+        Ok(())
+    }
+}

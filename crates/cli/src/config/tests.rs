@@ -1,0 +1,86 @@
+use super::*;
+
+const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+
+fn client(extra: &str) -> String {
+    format!(
+        "private_key = \"{KEY}\"\n{extra}\n\
+         [server]\naddresses = [\"192.0.2.1:4433\"]\npublic_key = \"{KEY}\"\n"
+    )
+}
+
+fn check_client(text: &str, expected: &[&str]) {
+    let error = parse::<ClientFile>(text).expect_err("it is broken");
+    for part in expected {
+        assert!(error.contains(part), "{part:?} is not in:\n{error}");
+    }
+}
+
+#[test]
+fn the_smallest_files_are_complete() {
+    let file = parse::<ClientFile>(&client("")).expect("complete");
+    assert_eq!(file.tun.mtu_bytes.get(), 1360);
+    assert_eq!(file.lane_configs()[0].strategy.as_str(), "xnc");
+    let server = parse::<ServerFile>(&format!("private_key = \"{KEY}\"")).expect("complete");
+    assert_eq!(server.listen.port(), 4433);
+}
+
+#[test]
+fn an_unknown_field_is_named_with_its_line_and_the_known_ones() {
+    check_client(
+        &format!("{}[tun]\nmtu = 1400\n", client("")),
+        &["line 7", "unknown field `mtu`", "`mtu_bytes`"],
+    );
+}
+
+#[test]
+fn values_that_cannot_be_are_named_with_what_would_be_right() {
+    check_client(
+        &format!("{}[tun]\nmtu_bytes = 90\n", client("")),
+        &["line 7", "mtu_bytes = 90", "1280 to 9000"],
+    );
+    check_client(
+        &format!("{}[transport]\ncongestion = \"reno\"\n", client("")),
+        &["line 7", "reno", "`bbr`"],
+    );
+    check_client(
+        &format!("{}[[lanes]]\nstrategy = \"best\"\n", client("")),
+        &["line 7", "best", "xnc, minrtt"],
+    );
+    check_client(&client("name = 3"), &["line 2", "name = 3", "expected a string"]);
+    check_client("private_key = \"abc\"", &["missing field `server`"]);
+    check_client(
+        &client("").replacen(KEY, "abc", 1),
+        &["private_key", "44 characters", "roadweave keygen"],
+    );
+    check_client(&client("").replace(":4433", ""), &["server.addresses", "192.0.2.1", "host:port"]);
+    check_client("= broken", &["line 1"]);
+}
+
+#[test]
+fn peers_that_collide_are_refused() {
+    let peer = |name: &str, key: &str, address: &str| {
+        format!("[[peers]]\nname = \"{name}\"\npublic_key = \"{key}\"\naddresses = [{address}]\n")
+    };
+    let other = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+    let check = |peers: String, expected: &str| {
+        let text = format!("private_key = \"{KEY}\"\n{peers}");
+        let error = parse::<ServerFile>(&text).expect_err("they collide");
+        assert!(error.contains(expected), "{error}");
+    };
+    let bus = peer("bus", KEY, "\"10.77.0.2/32\"");
+    check(format!("{bus}{}", peer("van", KEY, "\"10.77.0.3/32\"")), "same public_key");
+    check(format!("{bus}{}", peer("van", other, "\"10.77.0.2/32\"")), "10.77.0.2/32");
+    check(peer("van", other, ""), "addresses is empty");
+    check(format!("{bus}expires = 2027-01-31\n"), "time zone");
+    let text = format!("private_key = \"{KEY}\"\n{bus}expires = 2027-01-31T00:00:00Z\n");
+    let file = parse::<ServerFile>(&text).expect("complete");
+    assert_eq!(file.peers()[0].1.expires_unix, Some(1_801_353_600));
+}
+
+#[test]
+fn private_keys_are_not_shown() {
+    let file = parse::<ClientFile>(&client("")).expect("complete");
+    let shown = format!("{file:?}");
+    assert!(shown.contains("private_key: (hidden)"), "{shown}");
+}
