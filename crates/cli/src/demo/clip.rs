@@ -1,0 +1,115 @@
+//! The reference clip: 1080p30 H.264 at a constant rate, a frame ID stamped on every frame.
+//!
+//! ```text
+//!   texture, panned + sensor noise --+
+//!                                    +--> stamp --> libx264, low latency --> clip.h264
+//!   a file of the user's, looped ----+
+//! ```
+//!
+//! The generated picture is a fine-grained texture that a swaying camera pans over, with noise as
+//! of an image sensor: like street scenes it does not compress away, so the encoder needs the
+//! whole rate. The encoder works as in a vehicle: no B-frames, an IDR frame every second, a buffer
+//! of 100 ms, slices that are encoded in parallel.
+
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::ffmpeg::{self, FfmpegError, Running};
+use super::frame_id::{self, PICTURE_HEIGHT, PICTURE_WIDTH};
+
+/// Frames per second of every clip.
+pub const FPS: u32 = 30;
+
+/// With an IDR frame a second in a buffer of 100 ms, x264 keeps a reserve and stays below the rate
+/// that it is given. With this factor it makes 30.3 Mbit/s of 30 and 7.0 Mbit/s of 8 (measured).
+const RATE_RESERVE: f64 = 1.18;
+
+/// What clip to make.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClipSpec {
+    /// A video to use instead of the generated one; it is repeated if it is too short.
+    pub source: Option<PathBuf>,
+    /// Duration, seconds, at least 1.
+    pub seconds: u32,
+    /// What the stream takes on the network before RTP headers, bits per second.
+    pub bitrate_bps: u64,
+}
+
+impl ClipSpec {
+    /// Number of frames.
+    pub fn frames(&self) -> u32 {
+        self.seconds * FPS
+    }
+
+    /// Encodes the clip to `out`, telling `progress` the number of frames done.
+    ///
+    /// # Errors
+    /// [`FfmpegError`] when ffmpeg or the encoder is missing or the source cannot be read.
+    pub fn encode(&self, out: &Path, mut progress: impl FnMut(u64)) -> Result<(), FfmpegError> {
+        ffmpeg::check()?;
+        let mut command = ffmpeg::command();
+        self.input(&mut command);
+        self.output(&mut command, out);
+        command.args(["-progress", "pipe:1"]).stdout(Stdio::piped());
+        let mut running = Running::start("encode the clip", &mut command)?;
+        if let Some(stdout) = running.child.stdout.take() {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if let Some(frames) =
+                    line.strip_prefix("frame=").and_then(|n| n.trim().parse().ok())
+                {
+                    progress(frames);
+                }
+            }
+        }
+        running.finish()
+    }
+
+    fn input(&self, command: &mut Command) {
+        let stamp = frame_id::stamp_filter();
+        match &self.source {
+            None => {
+                let picture = format!("{},{stamp}", generated_picture());
+                command.args(["-f", "lavfi", "-i", &picture]);
+            }
+            Some(file) => {
+                let fit = format!(
+                    "fps={FPS},scale={PICTURE_WIDTH}:{PICTURE_HEIGHT}:force_original_aspect_ratio=decrease,\
+                     pad={PICTURE_WIDTH}:{PICTURE_HEIGHT}:-1:-1,setsar=1,format=yuv420p,{stamp}"
+                );
+                command.args(["-stream_loop", "-1", "-i"]).arg(file);
+                command.args(["-map", "0:v:0", "-vf", &fit]);
+            }
+        }
+    }
+
+    fn output(&self, command: &mut Command, out: &Path) {
+        let rate = self.bitrate_bps as f64 * RATE_RESERVE;
+        let buffer = format!("{:.0}", rate / 10.0);
+        let rate = format!("{rate:.0}");
+        let (frames, interval) = (self.frames().to_string(), FPS.to_string());
+        command.args(["-frames:v", &frames, "-pix_fmt", "yuv420p"]);
+        command.args(["-c:v", "libx264", "-preset", "superfast", "-tune", "zerolatency"]);
+        command.args(["-b:v", &rate, "-maxrate", &rate, "-bufsize", &buffer]);
+        command.args(["-g", &interval, "-keyint_min", &interval, "-sc_threshold", "0", "-bf", "0"]);
+        // As many slices on every machine: zerolatency makes one per thread.
+        command.args(["-threads", "4", "-f", "h264"]).arg(out);
+    }
+}
+
+/// ffmpeg's description of the generated picture: a texture larger than the picture is computed
+/// once; the frames are views of it through a window that sways, plus noise that changes.
+fn generated_picture() -> String {
+    let (margin_x, margin_y) = (256, 144);
+    let (width, height) = (PICTURE_WIDTH + 2 * margin_x, PICTURE_HEIGHT + 2 * margin_y);
+    let luma = "118+46*sin(X/61+2*sin(Y/83))*cos(Y/47)+70*(random(1)-0.5)\
+                +40*lt(mod(X+Y,97),6)-40*lt(mod(X-2*Y+5000,131),7)";
+    let blue = "128+36*sin(X/211+Y/97)";
+    let red = "128+36*sin(Y/151-X/301)";
+    format!(
+        "nullsrc=s={width}x{height}:r={FPS}:d=0.03,format=yuv420p,\
+         geq=lum='{luma}':cb='{blue}':cr='{red}',gblur=sigma=0.8:steps=1,loop=loop=-1:size=1,\
+         crop={PICTURE_WIDTH}:{PICTURE_HEIGHT}:x='{margin_x}+240*sin(2*PI*n/170)':y='{margin_y}+130*sin(2*PI*n/110)',\
+         noise=c0s=12:c0f=t+u:all_seed=1,setpts=N/{FPS}/TB"
+    )
+}

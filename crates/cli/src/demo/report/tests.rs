@@ -1,0 +1,94 @@
+//! The report of an invented demo. With `ROADWEAVE_REPORT=FILE` it is also written, to be looked at.
+
+use std::time::Duration;
+
+use super::super::quality::Percentiles;
+use super::super::results::{Figures, Timeline};
+use super::*;
+
+fn invented_run(strategy: &str, scale: f64) -> Run {
+    let delays: Vec<_> = (1..=5_000)
+        .map(|i| {
+            Duration::from_secs_f64(0.03 + 0.01 * scale * -(1.0 - f64::from(i) / 5_001.0).ln())
+        })
+        .collect();
+    let wave = |phase: f64| -> Vec<f64> {
+        (0..200).map(|step| 8.0 + 5.0 * (f64::from(step) / 17.0 + phase).sin()).collect()
+    };
+    Run {
+        figures: Figures {
+            strategy: strategy.into(),
+            fps: 29.0 - scale,
+            stall_ratio: 0.01 * scale,
+            ssim: 0.99 - 0.02 * scale,
+            delay_ms: Percentiles::of_sorted(&delays),
+            residual_loss: 0.01 * scale,
+            late: 0.002 * scale,
+            redundancy: 0.04,
+            cpu_percent: 4.2,
+        },
+        delays,
+        stalls: vec![(Duration::from_millis(4_200), Duration::from_millis(4_800))],
+        timeline: Timeline {
+            uplinks: (0..4).map(|i| (format!("link{i}"), wave(f64::from(i)))).collect(),
+            missing: (0..200).map(|step| if step % 40 == 3 { 12 } else { 0 }).collect(),
+            repaired: (0..200).map(|step| if step % 9 == 3 { 7 } else { 0 }).collect(),
+        },
+    }
+}
+
+fn invented() -> (Results, Scene, Vec<Run>) {
+    let runs = vec![
+        invented_run("single:a<b", 6.0),
+        invented_run("minrtt", 3.0),
+        invented_run("xnc", 0.5),
+    ];
+    let strategies = runs.iter().map(|run| run.figures.clone()).collect();
+    let results = Results { scenario: "synthetic".into(), seed: 7, seconds: 20, strategies };
+    let links = runs[0].timeline.uplinks.clone();
+    let facts = vec![("links".to_owned(), "4 & more".to_owned())];
+    (results, Scene { links, facts }, runs)
+}
+
+#[test]
+fn the_report_stands_alone_and_names_everything() {
+    let (results, scene, runs) = invented();
+    let html = render(&results, &scene, &runs);
+    if let Some(path) = std::env::var_os("ROADWEAVE_REPORT") {
+        std::fs::write(path, &html).unwrap();
+    }
+    for word in ["single:a&lt;b", "minrtt", "xnc", "link3", "4 &amp; more", "seed 7"] {
+        assert!(html.contains(word), "{word} is missing");
+    }
+    assert!(!html.contains("a<b"), "names are escaped");
+    for outside in ["<script", "<link", " src=", "@import", "url("] {
+        assert!(!html.contains(outside), "{outside} would need something else than the file");
+    }
+    assert_eq!(html.matches("<svg").count(), 2 + 2 * runs.len());
+    assert_eq!(html.matches("<svg").count(), html.matches("</svg>").count());
+}
+
+#[test]
+fn a_run_of_which_nothing_arrived_still_has_a_report() {
+    let (results, scene, _) = invented();
+    let html = render(&results, &scene, &[Run::default()]);
+    assert!(html.ends_with("</html>\n"));
+    assert!(!html.contains("NaN"));
+}
+
+#[test]
+fn json_uses_the_names_that_every_command_uses() {
+    let (results, _, _) = invented();
+    let json = serde_json::to_value(&results).unwrap();
+    let keys = |value: &serde_json::Value| -> Vec<String> {
+        value.as_object().unwrap().keys().cloned().collect()
+    };
+    assert_eq!(keys(&json), ["scenario", "seconds", "seed", "strategies"]);
+    let figures = &json["strategies"][0];
+    for name in
+        ["strategy", "fps", "stall_ratio", "ssim", "residual_loss", "redundancy", "cpu_percent"]
+    {
+        assert!(!figures[name].is_null(), "{name}");
+    }
+    assert_eq!(keys(&figures["delay_ms"]), ["p50", "p95", "p99", "p999"]);
+}

@@ -1,0 +1,81 @@
+//! What a demo has measured, as the table, the report and `--json` show it.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::quality::Percentiles;
+
+/// The result of a whole demo; the names are those that every measuring command uses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Results {
+    /// Which links: `synthetic`, or the name of the recorded drive.
+    pub scenario: String,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Duration of the stream, seconds.
+    pub seconds: u32,
+    /// One entry per strategy, in the order of the runs.
+    pub strategies: Vec<Figures>,
+}
+
+/// The figures of one strategy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// Its name, as the configuration spells it.
+    pub strategy: String,
+    /// Undamaged frames shown per second.
+    pub fps: f64,
+    /// Sum of the gaps between shown frames above 200 ms, by the stream time, 0..1.
+    pub stall_ratio: f64,
+    /// Mean structural similarity of what was seen to what was sent, 0..1.
+    pub ssim: f64,
+    /// Delay of the packets that arrived, ms.
+    pub delay_ms: Percentiles,
+    /// Share of packets lost or later than the deadline, 0..1.
+    pub residual_loss: f64,
+    /// The part of `residual_loss` that did arrive, after the deadline, 0..1.
+    pub late: f64,
+    /// What was sent beyond the distinct inner packets, by the bytes of these, 0..1 and above.
+    pub redundancy: f64,
+    /// CPU time of the client, by the duration of the stream, percent of one core.
+    pub cpu_percent: f64,
+}
+
+/// One run in full, for the report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Run {
+    /// The figures.
+    pub figures: Figures,
+    /// Delays of the packets that arrived, ascending.
+    pub delays: Vec<Duration>,
+    /// Begin and end of every stall, since the start of the stream.
+    pub stalls: Vec<(Duration, Duration)>,
+    /// What happened over time.
+    pub timeline: Timeline,
+}
+
+/// What happened in each [`Timeline::STEP`] of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Timeline {
+    /// Rate at which the client sent over each uplink, Mbit/s, by the uplink's name.
+    pub uplinks: Vec<(String, Vec<f64>)>,
+    /// Packets of the stream sent in this step that never arrived or came after the deadline.
+    pub missing: Vec<u32>,
+    /// Lost packets that the tunnel repaired or sent again.
+    pub repaired: Vec<u32>,
+}
+
+impl Timeline {
+    /// The resolution of the time line.
+    pub const STEP: Duration = Duration::from_millis(100);
+}
+
+/// The emulated links, and what else the report says about the circumstances.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scene {
+    /// Name and capacity (Mbit/s per [`Timeline::STEP`]) of each link, vehicle to cloud.
+    pub links: Vec<(String, Vec<f64>)>,
+    /// What else there is to say, as pairs of a word and its value.
+    pub facts: Vec<(String, String)>,
+}

@@ -1,0 +1,78 @@
+//! The results as a table for the terminal.
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::results::{Figures, Results};
+
+/// Heading and content of every column; the report uses the same.
+pub const COLUMNS: &[(&str, fn(&Figures) -> String)] = &[
+    ("strategy", |f| f.strategy.clone()),
+    ("fps", |f| format!("{:.1}", f.fps)),
+    ("stall", |f| percent(f.stall_ratio)),
+    ("SSIM", |f| format!("{:.3}", f.ssim)),
+    ("delay p50", |f| millis(f.delay_ms.p50)),
+    ("p95", |f| millis(f.delay_ms.p95)),
+    ("p99", |f| millis(f.delay_ms.p99)),
+    ("p99.9", |f| millis(f.delay_ms.p999)),
+    ("residual loss", |f| percent(f.residual_loss)),
+    ("of it late", |f| percent(f.late)),
+    ("redundancy", |f| percent(f.redundancy)),
+    ("CPU", |f| percent(f.cpu_percent / 100.0)),
+];
+
+/// The table, with lines as wide as it needs.
+pub fn render(results: &Results) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(COLUMNS.iter().map(|(heading, _)| *heading));
+    for figures in &results.strategies {
+        table.add_row(COLUMNS.iter().map(|(_, content)| content(figures)));
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.to_string()
+}
+
+fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent > 0.0 && percent < 1.0 {
+        format!("{percent:.2} %")
+    } else {
+        format!("{percent:.1} %")
+    }
+}
+
+fn millis(millis: f64) -> String {
+    if millis < 100.0 { format!("{millis:.1} ms") } else { format!("{millis:.0} ms") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::quality::Percentiles;
+    use super::*;
+
+    #[test]
+    fn every_figure_has_a_column_with_its_unit() {
+        let figures = Figures {
+            strategy: "xnc".into(),
+            fps: 29.96,
+            stall_ratio: 0.0012,
+            ssim: 0.9876,
+            delay_ms: Percentiles { p50: 31.25, p95: 60.0, p99: 99.94, p999: 123.4 },
+            residual_loss: 0.0101,
+            late: 0.001,
+            redundancy: 0.043,
+            cpu_percent: 4.5,
+        };
+        let text = render(&Results { strategies: vec![figures], ..Results::default() });
+        let row = text.lines().find(|line| line.contains("xnc")).unwrap();
+        let cells: Vec<_> =
+            row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        let expected = [
+            "xnc", "30.0", "0.12 %", "0.988", "31.2 ms", "60.0 ms", "99.9 ms", "123 ms", "1.0 %",
+            "0.10 %", "4.3 %", "4.5 %",
+        ];
+        assert_eq!(cells, expected);
+    }
+}
