@@ -16,11 +16,13 @@
 
 mod clock;
 mod error;
+mod monitor;
 mod netlink;
 pub mod netns;
 mod offload;
 mod poll;
 mod prefix;
+mod process;
 mod signals;
 mod sysctl;
 mod tun;
@@ -28,9 +30,11 @@ mod udp;
 
 pub use clock::Clock;
 pub use error::DeviceError;
+pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent, UplinkSelector};
 pub use netlink::{Link, Netlink, Route, Rule};
 pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};
 pub use prefix::{ParsePrefixError, Prefix};
+pub use process::{Instance, InstanceLock, ROUTE_PROTOCOL};
 pub use signals::{Signal, Signals};
 pub use tun::{Tun, TunOptions, TunStatistics, WriteCounts};
 pub use udp::{

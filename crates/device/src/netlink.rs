@@ -16,10 +16,11 @@ use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
     NetlinkMessage, NetlinkPayload,
 };
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
+    RouteType,
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
@@ -48,6 +49,8 @@ pub struct Link {
     pub carrier: bool,
     /// The loopback interface.
     pub loopback: bool,
+    /// There is one peer at most, so that no gateway is needed (ppp, many modems).
+    pub point_to_point: bool,
     /// Largest packet, bytes.
     pub mtu: u32,
 }
@@ -116,7 +119,8 @@ impl Netlink {
             .collect())
     }
 
-    /// All addresses, each with the index of its interface.
+    /// All addresses that can be used, each with the index of its interface; not those of IPv6 that
+    /// are still looked for a duplicate, or have one.
     ///
     /// # Errors
     /// What the kernel says.
@@ -213,7 +217,7 @@ impl Netlink {
         message.attributes.push(AddressAttribute::Local(prefix.address()));
         message.attributes.push(AddressAttribute::Address(prefix.address()));
         if !prefix.is_ipv4() {
-            message.header.flags = netlink_packet_route::address::AddressHeaderFlags::Nodad;
+            message.header.flags = AddressHeaderFlags::Nodad;
         }
         let result =
             self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL);
@@ -379,6 +383,7 @@ pub(crate) fn parse_link(message: &LinkMessage) -> Link {
         up: message.header.flags.contains(LinkFlags::Up),
         carrier: message.header.flags.contains(LinkFlags::LowerUp),
         loopback: message.header.flags.contains(LinkFlags::Loopback),
+        point_to_point: message.header.flags.intersects(LinkFlags::Pointopoint | LinkFlags::Noarp),
         mtu: 0,
     };
     for attribute in &message.attributes {
@@ -392,6 +397,10 @@ pub(crate) fn parse_link(message: &LinkMessage) -> Link {
 }
 
 pub(crate) fn parse_address(message: &AddressMessage) -> Option<(u32, Prefix)> {
+    let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
+    if message.header.flags.intersects(unusable) {
+        return None;
+    }
     // IFA_LOCAL is ours; on a point-to-point interface IFA_ADDRESS is the peer's.
     let local = message.attributes.iter().find_map(|attribute| match attribute {
         AddressAttribute::Local(address) => Some(*address),
@@ -475,6 +484,11 @@ fn build_route(route: &Route) -> RouteMessage {
         kind: match route.interface {
             Some(_) => RouteType::Unicast,
             None => RouteType::Unreachable,
+        },
+        // Cellular networks give gateways outside the prefix.
+        flags: match (route.gateway, route.interface) {
+            (Some(_), Some(_)) => RouteFlags::Onlink,
+            _ => RouteFlags::empty(),
         },
         ..RouteHeader::default()
     };

@@ -155,8 +155,12 @@ impl NetNs {
             &right.namespace.name,
         ];
         run("ip", &arguments)?;
+        // Both up before the addresses: IPv6 waits for the carrier.
         for end in [left, right] {
             end.namespace.enter(|| end.set_up())??;
+        }
+        for end in [left, right] {
+            end.namespace.enter(|| end.add_addresses())??;
         }
         Ok(())
     }
@@ -177,7 +181,12 @@ impl CableEnd<'_> {
     fn set_up(&self) -> Result<(), DeviceError> {
         let mut netlink = Netlink::open()?;
         let index = netlink.link(self.interface)?.index;
-        netlink.set_link(index, true, None)?;
+        netlink.set_link(index, true, None)
+    }
+
+    fn add_addresses(&self) -> Result<(), DeviceError> {
+        let mut netlink = Netlink::open()?;
+        let index = netlink.link(self.interface)?.index;
         self.addresses.iter().try_for_each(|prefix| netlink.add_address(index, *prefix))
     }
 }

@@ -1,0 +1,381 @@
+//! Watches the uplinks come, change and go.
+//!
+//! ```text
+//! kernel --> "something changed" --> read all tables again --> compare --> UplinkEvent
+//! ```
+//!
+//! A notice only says that it is time to look: the state comes from the tables, so that a burst of
+//! notices, or one that was lost because the socket's buffer was full, cannot lead astray.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use roadweave_types::UplinkId;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+use crate::netlink::open_socket;
+use crate::process::ROUTE_PROTOCOL;
+use crate::{DeviceError, Link, Netlink, Prefix, Route};
+
+/// Which interfaces are uplinks. Patterns may hold `*` (any letters) and `?` (one letter).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UplinkSelector {
+    /// Patterns of names; empty: all interfaces but the loopback.
+    pub include: Vec<String>,
+    /// Patterns of names that are none, in any case.
+    pub exclude: Vec<String>,
+}
+
+impl UplinkSelector {
+    /// Whether an interface of this name is one.
+    pub fn matches(&self, name: &str) -> bool {
+        let any = |patterns: &[String]| patterns.iter().any(|pattern| glob(pattern, name));
+        (self.include.is_empty() || any(&self.include)) && !any(&self.exclude)
+    }
+}
+
+/// One uplink as it is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Uplink {
+    /// Ours: the same for the same name, however often it is replugged.
+    pub id: UplinkId,
+    /// The interface's name.
+    pub name: String,
+    /// The kernel's number; a replugged interface gets a new one.
+    pub index: u32,
+    /// Up, and the modem is attached or the cable plugged.
+    pub carrier: bool,
+    /// Largest packet, bytes.
+    pub mtu: u32,
+    /// Addresses that can reach the Internet or a private network; none that is local to the link.
+    pub addresses: Vec<Prefix>,
+    /// The next hop for IPv4.
+    pub gateway_v4: Option<Gateway>,
+    /// The next hop for IPv6.
+    pub gateway_v6: Option<Gateway>,
+}
+
+/// Where an uplink sends what is not for its neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gateway {
+    /// As a default route over the interface says.
+    Known(IpAddr),
+    /// No gateway is needed: a default route says so, or the interface is point-to-point.
+    Direct,
+    /// No default route says: the first address of the network. Identical modems all claim the same
+    /// default route, of which the system keeps one.
+    Guessed(IpAddr),
+}
+
+impl Gateway {
+    /// The next hop's address, if there is one.
+    pub fn address(self) -> Option<IpAddr> {
+        match self {
+            Self::Known(address) | Self::Guessed(address) => Some(address),
+            Self::Direct => None,
+        }
+    }
+}
+
+impl Uplink {
+    /// Whether packets of the family can leave by it.
+    pub fn is_usable(&self, ipv4: bool) -> bool {
+        self.carrier && self.addresses.iter().any(|prefix| prefix.is_ipv4() == ipv4)
+    }
+
+    /// The next hop for the family.
+    pub fn gateway(&self, ipv4: bool) -> Option<Gateway> {
+        if ipv4 { self.gateway_v4 } else { self.gateway_v6 }
+    }
+}
+
+/// What happened to an uplink.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UplinkEvent {
+    /// It is new, or was plugged again.
+    Appeared(Uplink),
+    /// Its carrier, addresses, gateways or MTU changed; this is how it is now.
+    Changed(Uplink),
+    /// It is gone; sockets bound to it are dead.
+    Vanished(Uplink),
+}
+
+/// Watches the interfaces of the network namespace in which it was opened.
+#[derive(Debug)]
+pub struct Monitor {
+    notices: OwnedFd,
+    netlink: Netlink,
+    selector: UplinkSelector,
+    known: BTreeMap<String, Uplink>,
+    ids: BTreeMap<String, UplinkId>,
+    /// The next [`Monitor::poll`] looks even without a notice.
+    stale: bool,
+}
+
+impl Monitor {
+    /// Starts watching; the first [`Monitor::poll`] reports what is there already.
+    ///
+    /// # Errors
+    /// When the kernel lacks netlink or the process file descriptors.
+    pub fn open(selector: UplinkSelector) -> Result<Self, DeviceError> {
+        // Before the first look, so that nothing falls between both.
+        let notices = open_socket(GROUPS)
+            .map_err(|error| DeviceError::system("watch the interfaces", error))?;
+        let netlink = Netlink::open()?;
+        let (known, ids) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { notices, netlink, selector, known, ids, stale: true })
+    }
+
+    /// What is known of all uplinks, by name.
+    pub fn uplinks(&self) -> impl Iterator<Item = &Uplink> {
+        self.known.values()
+    }
+
+    /// What has happened since the last call. Call it when the file descriptor is readable.
+    ///
+    /// # Errors
+    /// When the tables cannot be read.
+    pub fn poll(&mut self) -> Result<Vec<UplinkEvent>, DeviceError> {
+        if !self.drain() && !self.stale {
+            return Ok(Vec::new());
+        }
+        self.stale = true;
+        let now = self.look()?;
+        self.stale = false;
+        let events = compare(&self.known, &now);
+        self.known = now;
+        Ok(events)
+    }
+
+    /// Throws the notices away; returns whether there were any.
+    fn drain(&self) -> bool {
+        let mut buffer = [0; 8192];
+        let mut any = false;
+        loop {
+            match rustix::net::recv(&self.notices, &mut buffer[..], RecvFlags::DONTWAIT) {
+                // Lost notices (ENOBUFS) are as good a reason to look as any.
+                Ok(_) | Err(Errno::NOBUFS) => any = true,
+                Err(Errno::INTR) => {}
+                Err(_) => return any,
+            }
+        }
+    }
+
+    fn look(&mut self) -> Result<BTreeMap<String, Uplink>, DeviceError> {
+        let links = self.netlink.links()?;
+        let addresses = self.netlink.addresses()?;
+        let routes = self.netlink.routes()?;
+        let mut uplinks = BTreeMap::new();
+        for link in links.into_iter().filter(|link| !link.loopback) {
+            if self.selector.matches(&link.name) {
+                let next = UplinkId(u32::try_from(self.ids.len()).unwrap_or(u32::MAX));
+                let id = *self.ids.entry(link.name.clone()).or_insert(next);
+                uplinks.insert(link.name.clone(), describe(id, link, &addresses, &routes));
+            }
+        }
+        Ok(uplinks)
+    }
+}
+
+impl AsFd for Monitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.notices.as_fd()
+    }
+}
+
+fn describe(id: UplinkId, link: Link, addresses: &[(u32, Prefix)], routes: &[Route]) -> Uplink {
+    let addresses: BTreeSet<Prefix> = addresses
+        .iter()
+        .filter(|(index, prefix)| *index == link.index && is_routable(prefix.address()))
+        .map(|(_, prefix)| *prefix)
+        .collect();
+    let addresses: Vec<Prefix> = addresses.into_iter().collect();
+    let gateway_v4 = find_gateway(&link, &addresses, routes, true);
+    let gateway_v6 = find_gateway(&link, &addresses, routes, false);
+    Uplink {
+        id,
+        index: link.index,
+        carrier: link.up && link.carrier,
+        mtu: link.mtu,
+        name: link.name,
+        addresses,
+        gateway_v4,
+        gateway_v6,
+    }
+}
+
+fn find_gateway(
+    link: &Link,
+    addresses: &[Prefix],
+    routes: &[Route],
+    ipv4: bool,
+) -> Option<Gateway> {
+    let own = addresses.iter().find(|prefix| prefix.is_ipv4() == ipv4)?;
+    let route = routes
+        .iter()
+        .filter(|route| {
+            route.destination.is_ipv4() == ipv4
+                && route.destination.length() == 0
+                && route.interface == Some(link.index)
+                && route.protocol != ROUTE_PROTOCOL
+        })
+        .min_by_key(|route| (route.table != MAIN_TABLE, route.metric));
+    match (route, own.address()) {
+        (Some(route), _) => Some(route.gateway.map_or(Gateway::Direct, Gateway::Known)),
+        (None, _) if link.point_to_point => Some(Gateway::Direct),
+        (None, IpAddr::V4(address)) if own.length() < 31 => {
+            let IpAddr::V4(network) = own.network().address() else { return None };
+            let first = Ipv4Addr::from_bits(network.to_bits() + 1);
+            (first != address).then_some(Gateway::Guessed(first.into()))
+        }
+        _ => None,
+    }
+}
+
+/// Whether an address leads beyond its link.
+fn is_routable(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => !v4.is_link_local() && !v4.is_loopback(),
+        IpAddr::V6(v6) => !v6.is_unicast_link_local() && !v6.is_loopback(),
+    }
+}
+
+fn compare(before: &BTreeMap<String, Uplink>, now: &BTreeMap<String, Uplink>) -> Vec<UplinkEvent> {
+    let mut events = Vec::new();
+    for (name, old) in before {
+        if now.get(name).is_none_or(|new| new.index != old.index) {
+            events.push(UplinkEvent::Vanished(old.clone()));
+        }
+    }
+    for (name, new) in now {
+        match before.get(name) {
+            Some(old) if old.index != new.index => events.push(UplinkEvent::Appeared(new.clone())),
+            Some(old) if old != new => events.push(UplinkEvent::Changed(new.clone())),
+            Some(_) => {}
+            None => events.push(UplinkEvent::Appeared(new.clone())),
+        }
+    }
+    events
+}
+
+/// Whether `name` fits `pattern`; in time proportional to the product of their lengths.
+fn glob(pattern: &str, name: &str) -> bool {
+    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
+    let (mut at, mut in_name) = (0, 0);
+    // Where to go on after the last star: the pattern behind it, and one more letter eaten by it.
+    let mut retry = None;
+    while in_name < name.len() {
+        match pattern.get(at) {
+            Some(b'*') => {
+                retry = Some((at + 1, in_name));
+                at += 1;
+            }
+            Some(letter) if *letter == b'?' || *letter == name[in_name] => {
+                at += 1;
+                in_name += 1;
+            }
+            _ => match retry {
+                Some((behind, eaten)) => {
+                    retry = Some((behind, eaten + 1));
+                    at = behind;
+                    in_name = eaten + 1;
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[at..].iter().all(|letter| *letter == b'*')
+}
+
+/// RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_IFADDR, RTMGRP_IPV6_ROUTE.
+const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400;
+const MAIN_TABLE: u32 = 254;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_match_their_patterns() {
+        let check =
+            |pattern, name, expected| assert_eq!(glob(pattern, name), expected, "{pattern} {name}");
+        check("eth1", "eth1", true);
+        check("eth1", "eth10", false);
+        check("wwan*", "wwan", true);
+        check("wwan*", "wwan12", true);
+        check("*u2*", "wwp0s20u2i4", true);
+        check("eth?", "eth", false);
+        check("eth?", "ethx", true);
+        check("*", "", true);
+        check("", "x", false);
+        check("a*b*c", "axxbxxbxxc", true);
+        check("a*b*c", "axxbxxbxx", false);
+    }
+
+    #[test]
+    fn exclusion_wins_and_none_named_means_all() {
+        let selector = |include: &[&str], exclude: &[&str]| UplinkSelector {
+            include: include.iter().map(|pattern| (*pattern).to_owned()).collect(),
+            exclude: exclude.iter().map(|pattern| (*pattern).to_owned()).collect(),
+        };
+        assert!(selector(&[], &[]).matches("eth0"));
+        assert!(!selector(&[], &["roadweave*"]).matches("roadweave0"));
+        assert!(!selector(&["eth*"], &["eth0"]).matches("eth0"));
+        assert!(!selector(&["wwan*"], &[]).matches("eth0"));
+    }
+
+    fn link(index: u32) -> Link {
+        Link {
+            index,
+            name: "eth1".to_owned(),
+            up: true,
+            carrier: true,
+            loopback: false,
+            point_to_point: false,
+            mtu: 1500,
+        }
+    }
+
+    #[test]
+    fn a_modem_without_default_route_is_believed_to_be_the_first_of_its_network() {
+        let addresses = [(2, "192.168.8.100/24".parse().unwrap())];
+        let uplink = describe(UplinkId(0), link(2), &addresses, &[]);
+        let guessed = Gateway::Guessed("192.168.8.1".parse().unwrap());
+        assert_eq!(uplink.gateway_v4, Some(guessed));
+        assert_eq!(uplink.gateway_v6, None);
+    }
+
+    #[test]
+    fn the_best_default_route_over_the_interface_names_the_gateway() {
+        let addresses = [(2, "192.168.8.100/24".parse().unwrap())];
+        let route = |interface, metric, gateway: &str, protocol| Route {
+            destination: Prefix::DEFAULT_V4,
+            gateway: Some(gateway.parse().unwrap()),
+            interface: Some(interface),
+            table: MAIN_TABLE,
+            metric,
+            protocol,
+        };
+        let routes = [
+            route(3, 1, "10.0.0.1", 4),
+            route(2, 0, "192.168.8.7", ROUTE_PROTOCOL),
+            route(2, 200, "192.168.8.254", 4),
+            route(2, 100, "192.168.8.253", 4),
+        ];
+        let uplink = describe(UplinkId(0), link(2), &addresses, &routes);
+        assert_eq!(uplink.gateway_v4, Some(Gateway::Known("192.168.8.253".parse().unwrap())));
+    }
+
+    #[test]
+    fn an_interface_that_was_replugged_vanished_and_appeared() {
+        let uplink = |index| describe(UplinkId(0), link(index), &[], &[]);
+        let table = |index| BTreeMap::from([("eth1".to_owned(), uplink(index))]);
+        assert_eq!(compare(&table(2), &table(2)), []);
+        assert_eq!(
+            compare(&table(2), &table(9)),
+            [UplinkEvent::Vanished(uplink(2)), UplinkEvent::Appeared(uplink(9))]
+        );
+    }
+}

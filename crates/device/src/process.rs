@@ -1,0 +1,214 @@
+//! One running instance: its name, its lock, and the list of what must be undone after it.
+//!
+//! ```text
+//! /run/roadweave/NAME.lock   held while the process lives; says its pid
+//! /run/roadweave/NAME.undo   settings that were changed, with what they were before
+//! /run/roadweave/NAME.sock   for `roadweave show`
+//! ```
+//!
+//! All that an instance adds to the system can be told from all else: routes and rules by
+//! [`ROUTE_PROTOCOL`] and the tables of the instance, packet filters by the name of their table,
+//! settings by the undo file. So the next start can remove what a `kill -9` left.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::FlockOperation;
+use serde::{Deserialize, Serialize};
+
+use crate::{DeviceError, sysctl};
+
+/// Marks our routes and rules (`proto 183` in `ip route`).
+pub const ROUTE_PROTOCOL: u8 = 183;
+
+/// The name of an instance and the places that go with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    name: String,
+    directory: PathBuf,
+}
+
+/// Proof that no other process runs the instance; the kernel releases it with the process.
+#[derive(Debug)]
+pub struct InstanceLock {
+    _file: File,
+}
+
+/// One setting that was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Undo {
+    sysctl: String,
+    old: String,
+    new: String,
+}
+
+impl Instance {
+    /// The instance `name`, with its files in `/run/roadweave`.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadName`] unless it has 1 to 24 lower-case letters, digits and underscores.
+    pub fn new(name: &str) -> Result<Self, DeviceError> {
+        Self::in_directory(name, RUN_DIRECTORY)
+    }
+
+    /// The same, with its files elsewhere.
+    ///
+    /// # Errors
+    /// As [`Instance::new`].
+    pub fn in_directory(name: &str, directory: impl AsRef<Path>) -> Result<Self, DeviceError> {
+        let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if !(1..=NAME_MAX).contains(&name.len()) || !name.chars().all(good) {
+            let why = format!(
+                "{name:?} is no instance name: 1 to {NAME_MAX} lower-case letters, digits and \
+                 underscores"
+            );
+            return Err(DeviceError::Unavailable { why });
+        }
+        Ok(Self { name: name.to_owned(), directory: directory.as_ref().to_owned() })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where its control socket lies.
+    pub fn socket_path(&self) -> PathBuf {
+        self.file("sock")
+    }
+
+    /// The name of its table of packet filters.
+    pub fn filter_table(&self) -> String {
+        format!("roadweave_{}", self.name)
+    }
+
+    /// Its routing tables: the first for the tunnel, the others for uplinks.
+    ///
+    /// The numbers come from the name, so that they are found again, and lie beyond those that
+    /// people choose.
+    pub fn routing_tables(&self) -> RangeInclusive<u32> {
+        // FNV-1a, folded to 16 bits.
+        let hash = self
+            .name
+            .bytes()
+            .fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        let first = TABLES_BASE | ((hash ^ (hash >> 16)) & 0xffff) << 8;
+        first..=first | 0xff
+    }
+
+    /// Takes the lock.
+    ///
+    /// # Errors
+    /// [`DeviceError::AlreadyRunning`] while another process holds it.
+    pub fn lock(&self) -> Result<InstanceLock, DeviceError> {
+        let path = self.file("lock");
+        let failed = |error| DeviceError::system(format!("lock {}", path.display()), error);
+        fs::create_dir_all(&self.directory).map_err(failed)?;
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(failed)?;
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut pid = String::new();
+            // Who it is only helps the reader of the message.
+            let _ = file.read_to_string(&mut pid);
+            let instance = self.name.clone();
+            return Err(DeviceError::AlreadyRunning { instance, pid: pid.trim().parse().ok() });
+        }
+        file.set_len(0).map_err(failed)?;
+        writeln!(file, "{}", std::process::id()).map_err(failed)?;
+        Ok(InstanceLock { _file: file })
+    }
+
+    /// Sets a sysctl until [`Instance::restore_settings`]; nothing happens if it has the value.
+    ///
+    /// # Errors
+    /// What the kernel says, or when the undo file cannot be written.
+    pub fn change_setting(&self, key: &str, value: &str) -> Result<(), DeviceError> {
+        let old = sysctl::read(key)?;
+        if old == value {
+            return Ok(());
+        }
+        let undo = Undo { sysctl: key.to_owned(), old, new: value.to_owned() };
+        let line = serde_json::to_string(&undo).expect("strings serialize");
+        let path = self.file("undo");
+        // Written first: after a crash between both, the undo finds the old value and rests.
+        fs::create_dir_all(&self.directory)
+            .and_then(|()| OpenOptions::new().append(true).create(true).open(&path))
+            .and_then(|mut file| writeln!(file, "{line}"))
+            .map_err(|error| DeviceError::system(format!("write {}", path.display()), error))?;
+        sysctl::write(key, value)
+    }
+
+    /// Undoes all of [`Instance::change_setting`], the last first. A setting that somebody else has
+    /// changed since, or whose interface is gone, stays as it is.
+    pub fn restore_settings(&self) {
+        let path = self.file("undo");
+        let Ok(text) = fs::read_to_string(&path) else { return };
+        for line in text.lines().rev() {
+            let Ok(undo) = serde_json::from_str::<Undo>(line) else { continue };
+            if sysctl::read(&undo.sysctl).is_ok_and(|value| value == undo.new)
+                && let Err(error) = sysctl::write(&undo.sysctl, &undo.old)
+            {
+                tracing::warn!(%error, "a setting could not be restored");
+            }
+        }
+        let _ = fs::remove_file(path);
+    }
+
+    fn file(&self, extension: &str) -> PathBuf {
+        self.directory.join(format!("{}.{extension}", self.name))
+    }
+}
+
+const RUN_DIRECTORY: &str = "/run/roadweave";
+const NAME_MAX: usize = 24;
+const TABLES_BASE: u32 = 0x5200_0000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(test: &str) -> Instance {
+        let directory =
+            std::env::temp_dir().join(format!("roadweave-{}-{test}", std::process::id()));
+        Instance::in_directory("client", directory).unwrap()
+    }
+
+    #[test]
+    fn a_second_process_is_told_who_runs_already() {
+        let instance = instance("lock");
+        let lock = instance.lock().unwrap();
+        // The lock belongs to the open file, so this process can play the second one.
+        let error = instance.lock().unwrap_err().to_string();
+        let pid = std::process::id();
+        assert!(
+            error.starts_with(&format!("instance client is already running (pid {pid})")),
+            "{error}"
+        );
+        drop(lock);
+        drop(instance.lock().unwrap());
+        fs::remove_dir_all(&instance.directory).unwrap();
+    }
+
+    #[test]
+    fn instances_have_tables_of_their_own() {
+        let tables = |name| Instance::new(name).unwrap().routing_tables();
+        assert_eq!(tables("client"), tables("client"));
+        assert_eq!(tables("client").count(), 256);
+        assert!(!tables("client").contains(tables("server").start()));
+        assert!(tables("client").start() >= &TABLES_BASE);
+    }
+
+    #[test]
+    fn a_name_that_could_leave_its_directory_is_refused() {
+        for name in ["", "../x", "a/b", "Client", "a b", "twenty_five_letters_are_too"] {
+            assert!(Instance::new(name).is_err(), "{name}");
+        }
+    }
+}
