@@ -11,7 +11,9 @@
 //! packets as a trace says. Neither reads a clock nor the system's entropy, so equal seeds give
 //! equal runs.
 
+mod bridge;
 mod capacity;
+mod config;
 mod csv;
 mod drive;
 mod error;
@@ -20,11 +22,16 @@ mod load;
 mod loss;
 mod mahimahi;
 mod random;
+mod realtime;
 mod synthetic;
 mod timeline;
 mod trace;
 
+pub use bridge::{Bridge, Direction, Way};
 pub use capacity::{Capacity, Opportunities, Transmitter};
+pub use config::{
+    EmulateFile, EmulatedLink, Emulation, EmulationError, LINKS_MAX, LinkFields, Place, TunEnd,
+};
 pub use csv::{Unknown, parse_csv};
 pub use drive::{Drive, DriveLink};
 pub use error::TraceError;
@@ -32,6 +39,7 @@ pub use link::{Jitter, Link, LinkSettings, LinkStats};
 pub use load::{read_csv, read_mahimahi, read_trace};
 pub use loss::GilbertElliott;
 pub use mahimahi::parse_mahimahi;
+pub use realtime::{EmulateError, Emulator, LinkReport, WayReport};
 pub use synthetic::{Gaps, Operator, RttQuantiles, synthetic_trace};
 pub use timeline::{AtEnd, Timeline, TimelineError};
 pub use trace::Trace;

@@ -196,6 +196,16 @@ impl<T> Link<T> {
         self.dead = dead;
     }
 
+    /// Starts the trace, and all that is random, from its beginning at `now`.
+    ///
+    /// Packets under way arrive as if nothing had happened.
+    pub fn restart(&mut self, now: Instant) {
+        self.settings.origin = now;
+        self.transmitter.restart(now);
+        self.random = Random::new(self.settings.seed);
+        self.burst_loss = self.settings.burst_loss.map(LossProcess::new);
+    }
+
     /// Whether the link is dead.
     pub fn is_dead(&self) -> bool {
         self.dead

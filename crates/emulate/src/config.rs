@@ -1,0 +1,366 @@
+//! What `roadweave emulate` is told: links as a file describes them.
+//!
+//! ```text
+//! emulate.toml ─> EmulateFile ─┐
+//!                              ├─> Emulation ─> Emulator (TUN devices)
+//! Drive, seed ─────────────────┘            └─> Bridge (virtual time)
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use roadweave_device::Prefix;
+use roadweave_types::{Instant, Rate};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::csv::Unknown;
+use crate::drive::{Drive, DriveLink};
+use crate::error::TraceError;
+use crate::link::{Jitter, LinkSettings};
+use crate::load::read_trace;
+use crate::loss::GilbertElliott;
+use crate::random::mix;
+use crate::synthetic::{Operator, synthetic_trace};
+use crate::timeline::Timeline;
+use crate::trace::Trace;
+
+/// Links between TUN devices, ready to be opened.
+#[derive(Clone, Debug)]
+pub struct Emulation {
+    /// The links.
+    pub links: Vec<EmulatedLink>,
+    /// Where the devices are.
+    pub place: Place,
+}
+
+/// One link and its two devices.
+#[derive(Clone, Debug)]
+pub struct EmulatedLink {
+    /// What it is called.
+    pub name: String,
+    /// From the vehicle.
+    pub up: LinkSettings,
+    /// To the vehicle.
+    pub down: LinkSettings,
+    /// The device at the vehicle.
+    pub near: TunEnd,
+    /// The device at the other end.
+    pub far: TunEnd,
+}
+
+/// One end of an emulated link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunEnd {
+    /// The interface's name, at most 15 bytes.
+    pub interface: String,
+    /// Its addresses, the other end within their networks.
+    pub addresses: Vec<Prefix>,
+}
+
+/// Where the devices of an emulation are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Place {
+    /// The network namespace at the vehicle; absent: the caller's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub near: Option<String>,
+    /// The network namespace at the other end; absent: the caller's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub far: Option<String>,
+    /// Largest IP packet, bytes, at least 1280.
+    pub mtu: u16,
+    /// Whether the namespace at the vehicle gets a default route through each link.
+    pub default_routes: bool,
+    /// Whether the namespace at the other end forwards packets between its interfaces.
+    pub forward: bool,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self { near: None, far: None, mtu: 1_500, default_routes: true, forward: true }
+    }
+}
+
+/// The file that describes an emulation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EmulateFile {
+    /// Decides all that is random.
+    #[serde(default = "default_seed")]
+    pub seed: u64,
+    /// Where the devices are.
+    #[serde(default)]
+    pub place: Place,
+    /// The links, at least one.
+    #[serde(rename = "link")]
+    pub links: Vec<LinkFields>,
+}
+
+/// One link of an [`EmulateFile`]: its capacity, delay and loss come from a recording, an operator
+/// or fixed values; fixed values override what a recording or an operator says.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LinkFields {
+    /// What it is called, 1 to 11 bytes; its interface has this name, the far one `NAME-far`.
+    pub name: String,
+    /// A recording of the uplink, CSV or Mahimahi.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<PathBuf>,
+    /// A recording of the downlink; absent: 20 Mbit/s with the uplink's delay and loss.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_down: Option<PathBuf>,
+    /// A synthetic link of this operator: att, verizon, tmobile or lte.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub operator: Option<String>,
+    /// Fixed capacity from the vehicle, kbit/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_kbps: Option<u64>,
+    /// Fixed capacity to the vehicle, kbit/s; absent: as from the vehicle when that is fixed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_down_kbps: Option<u64>,
+    /// Fixed one-way delay, ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delay_ms: Option<f64>,
+    /// Standard deviation of the delay from packet to packet, ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub jitter_ms: Option<f64>,
+    /// Whether jitter lets packets overtake each other.
+    pub reorder: bool,
+    /// Additional loss, share of packets, 0..1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
+    /// Mean length of a burst of that loss, packets; absent: each packet for itself.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss_burst: Option<f64>,
+    /// Queue in each direction, bytes; absent: 500 ms at the mean rate, at least 96,000.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_bytes: Option<usize>,
+    /// Addresses at the vehicle; absent: 10.201.N.2/24 and fd00:201:N::2/64, N from 1.
+    pub near_addresses: Vec<String>,
+    /// Addresses at the other end; absent: 10.201.N.1/24 and fd00:201:N::1/64.
+    pub far_addresses: Vec<String>,
+}
+
+/// Why a description makes no emulation.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EmulationError {
+    /// A field has a value that cannot be.
+    #[error("link {link}: {field}: {problem}; {cure}")]
+    Field {
+        /// The link's name, or its number from 1.
+        link: String,
+        /// The field.
+        field: &'static str,
+        /// What is wrong.
+        problem: String,
+        /// What would be right.
+        cure: &'static str,
+    },
+    /// There is no link, or there are too many.
+    #[error("{count} links; an emulation has 1 to {LINKS_MAX}")]
+    Count {
+        /// How many there are.
+        count: usize,
+    },
+    /// The MTU cannot be.
+    #[error("mtu {mtu} is too small; IPv6 needs at least 1280")]
+    Mtu {
+        /// The MTU.
+        mtu: u16,
+    },
+    /// A recording cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+}
+
+impl EmulateFile {
+    /// The emulation that the file describes; paths are relative to `dir`.
+    ///
+    /// # Errors
+    /// [`EmulationError`] with the link, the field and what would be right.
+    pub fn resolve(&self, dir: &Path) -> Result<Emulation, EmulationError> {
+        let mut links = Vec::new();
+        for (index, fields) in self.links.iter().enumerate() {
+            links.push(fields.resolve(index, self.seed, dir)?);
+        }
+        Emulation { links, place: self.place.clone() }.checked()
+    }
+}
+
+impl Emulation {
+    /// The links of `drive` with default queues and addresses; `seed` decides all that is random.
+    ///
+    /// # Errors
+    /// [`EmulationError`] when the drive has no link, too many, or names that are no interfaces.
+    pub fn of_drive(drive: &Drive, seed: u64, place: Place) -> Result<Self, EmulationError> {
+        let link = |(index, link): (usize, &DriveLink)| EmulatedLink::new(index, link, seed);
+        let links = drive.links.iter().enumerate().map(link).collect();
+        Self { links, place }.checked()
+    }
+
+    fn checked(self) -> Result<Self, EmulationError> {
+        let count = self.links.len();
+        if !(1..=LINKS_MAX).contains(&count) {
+            return Err(EmulationError::Count { count });
+        }
+        if self.place.mtu < 1_280 {
+            return Err(EmulationError::Mtu { mtu: self.place.mtu });
+        }
+        for (index, link) in self.links.iter().enumerate() {
+            let field = |problem: &str| EmulationError::Field {
+                link: (index + 1).to_string(),
+                field: "name",
+                problem: format!("`{}` {problem}", link.name),
+                cure: "a name is 1 to 11 letters, digits, `-` or `_`, another for each link",
+            };
+            let fits = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+            if !(1..=NAME_BYTES_MAX).contains(&link.name.len()) || !link.name.chars().all(fits) {
+                return Err(field("is no name"));
+            }
+            if self.links[..index].iter().any(|before| before.name == link.name) {
+                return Err(field("occurs twice"));
+            }
+        }
+        Ok(self)
+    }
+}
+
+impl EmulatedLink {
+    fn new(index: usize, link: &DriveLink, seed: u64) -> Self {
+        let number = index as u64;
+        let end = |interface: String, host| TunEnd { interface, addresses: addresses(index, host) };
+        Self {
+            name: link.name.clone(),
+            up: LinkSettings::new(link.up.clone(), mix(seed, 2 * number)),
+            down: LinkSettings::new(link.down.clone(), mix(seed, 2 * number + 1)),
+            near: end(link.name.clone(), 2),
+            far: end(format!("{}-far", link.name), 1),
+        }
+    }
+}
+
+impl LinkFields {
+    fn resolve(&self, index: usize, seed: u64, dir: &Path) -> Result<EmulatedLink, EmulationError> {
+        let drive_link = self.drive_link(index, seed, dir)?;
+        let mut link = EmulatedLink::new(index, &drive_link, seed);
+        for settings in [&mut link.up, &mut link.down] {
+            settings.origin = Instant::ZERO;
+            settings.queue_bytes = self.queue_bytes.unwrap_or(settings.queue_bytes);
+            settings.jitter = match self.jitter_ms {
+                Some(ms) => {
+                    let deviation = self.millis("jitter_ms", ms)?;
+                    Some(Jitter { deviation, reorders: self.reorder })
+                }
+                None => None,
+            };
+            settings.burst_loss = self.burst_loss()?;
+        }
+        for (text, field, end) in [
+            (&self.near_addresses, "near_addresses", &mut link.near),
+            (&self.far_addresses, "far_addresses", &mut link.far),
+        ] {
+            if !text.is_empty() {
+                let parsed = text.iter().map(|text| text.parse::<Prefix>()).collect();
+                let cure = "an address is as 10.201.1.2/24";
+                let refused = |error| self.error(field, format!("{error}"), cure);
+                let parsed: Result<Vec<Prefix>, _> = parsed;
+                end.addresses = parsed.map_err(refused)?;
+            }
+        }
+        Ok(link)
+    }
+
+    /// Capacity, delay and loss in both directions, without what a link adds to them.
+    fn drive_link(&self, index: usize, seed: u64, dir: &Path) -> Result<DriveLink, EmulationError> {
+        let unknown = Unknown::default();
+        let mut link = match (&self.trace, &self.operator) {
+            (Some(_), Some(_)) => {
+                let cure = "a link has a trace or an operator, not both";
+                return Err(self.error("operator", "there is a trace already".into(), cure));
+            }
+            (Some(file), None) => {
+                DriveLink::from_uplink(&*self.name, read_trace(&dir.join(file), unknown)?)
+            }
+            (None, Some(name)) => {
+                let cure = "an operator is att, verizon, tmobile or lte";
+                let operator = Operator::by_name(name)
+                    .ok_or_else(|| self.error("operator", format!("unknown `{name}`"), cure))?;
+                let trace = synthetic_trace(seed, index as u64, &operator, SYNTHETIC_LENGTH);
+                DriveLink::from_uplink(&*self.name, trace)
+            }
+            (None, None) => {
+                let Some(kbps) = self.rate_kbps else {
+                    let cure = "a link has a trace, an operator or a fixed rate_kbps";
+                    return Err(self.error("rate_kbps", "absent".into(), cure));
+                };
+                let trace = Trace::constant(Rate::from_kbps(kbps), unknown.rtt / 2);
+                DriveLink::symmetric(&*self.name, trace)
+            }
+        };
+        if let Some(file) = &self.trace_down {
+            link.down = read_trace(&dir.join(file), unknown)?;
+        }
+        if let Some(kbps) = self.rate_kbps {
+            link.up = link.up.with_capacity(Rate::from_kbps(kbps));
+        }
+        if let Some(kbps) = self.rate_down_kbps {
+            link.down = link.down.with_capacity(Rate::from_kbps(kbps));
+        }
+        if let Some(ms) = self.delay_ms {
+            let delay = Timeline::constant(self.millis("delay_ms", ms)?);
+            link.up = link.up.with_delay(delay.clone());
+            link.down = link.down.with_delay(delay);
+        }
+        Ok(link)
+    }
+
+    fn burst_loss(&self) -> Result<Option<GilbertElliott>, EmulationError> {
+        let Some(loss) = self.loss else { return Ok(None) };
+        if !(0.0..=1.0).contains(&loss) {
+            return Err(self.error("loss", format!("{loss}"), "a share of packets from 0 to 1"));
+        }
+        match self.loss_burst {
+            None => Ok(Some(GilbertElliott::independent(loss))),
+            Some(burst) if (1.0..=1e6).contains(&burst) => {
+                Ok(Some(GilbertElliott::bursts(loss, burst)))
+            }
+            Some(burst) => Err(self.error("loss_burst", format!("{burst}"), "1 to 1e6 packets")),
+        }
+    }
+
+    fn millis(&self, field: &'static str, ms: f64) -> Result<Duration, EmulationError> {
+        if (0.0..=1e6).contains(&ms) {
+            return Ok(Duration::from_nanos((ms * 1e6).round() as u64));
+        }
+        Err(self.error(field, format!("{ms}"), "milliseconds from 0 to 1e6"))
+    }
+
+    fn error(&self, field: &'static str, problem: String, cure: &'static str) -> EmulationError {
+        EmulationError::Field { link: self.name.clone(), field, problem, cure }
+    }
+}
+
+/// The default addresses of host `host` on link `index`.
+fn addresses(index: usize, host: u8) -> Vec<Prefix> {
+    let number = u8::try_from(index + 1).unwrap_or(u8::MAX);
+    let v4 = Ipv4Addr::new(10, 201, number, host);
+    let v6 = Ipv6Addr::new(0xfd00, 0x201, number.into(), 0, 0, 0, 0, host.into());
+    vec![Prefix::new(IpAddr::V4(v4), 24), Prefix::new(IpAddr::V6(v6), 64)]
+}
+
+fn default_seed() -> u64 {
+    1
+}
+
+/// How many links an emulation has at most: their number is a byte of their addresses.
+pub const LINKS_MAX: usize = 64;
+/// So that `NAME-far` is an interface's name.
+const NAME_BYTES_MAX: usize = 11;
+/// After what time a synthetic link of a file repeats.
+const SYNTHETIC_LENGTH: Duration = Duration::from_secs(600);
+
+#[cfg(test)]
+mod tests;
