@@ -1,91 +1,444 @@
-//! One connection.
+//! One connection: datagrams on the path of your choice, messages on a reliable stream, and paths that
+//! come, go, fall silent and heal.
+//!
+//! There are four kinds of methods:
+//! - `handle_*` and [`flush`](Connection::flush) take in time; packets come through the
+//!   [`Endpoint`](crate::Endpoint),
+//! - `send_*`, `open_path`, `close*`, `set_standby` are the user's wishes,
+//! - `poll_*` and [`outbox`](Connection::outbox) hand out what is to be done,
+//! - the rest are getters, which change nothing.
+//!
+//! After any of the first two kinds: empty the outbox, poll the events, and look at
+//! [`poll_timeout`](Connection::poll_timeout) again.
+//!
+//! ```text
+//!            send_on(path)                              Acknowledged, Lost, Received
+//!                 |                                                 ^
+//!   room by window and pacer?                                       |
+//!                 | one gate open, all others sealed             meters behind the gates
+//!                 v                                                 |
+//!            the library -----> outbox -----> network -----> the library
+//!                 ^
+//!               flush: acknowledgements and control frames through the gate of the best path,
+//!                      then probes and challenges through the closed gates of the others
+//! ```
+//!
+//! Acknowledgements of all paths leave on the fastest path that answers (XLINK section 5.3), at most 2 ms
+//! after the packet, and at most one packet of them in 1 ms; with [`Connection::send_feedback_on`] they
+//! share a packet with the user's own feedback.
 
+mod receive;
+mod send;
+mod upkeep;
+
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use roadweave_types::{Instant, PathId, PathSnapshot, UplinkId};
+use noq_proto::VarInt;
+use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, UplinkId};
 
-use crate::event::{Event, MessageError, PathError, SendError};
+use crate::config::TransportConfig;
+use crate::control;
+use crate::epoch::Epoch;
+use crate::event::{CloseReason, Event, MessageError, PathError, Refusal};
+use crate::gate::{Gate, Position};
 use crate::identity::PublicKey;
 use crate::outbox::Outbox;
+use crate::path::{NewPath, Path};
+use crate::payload::PAYLOAD_OVERHEAD;
 use crate::stats::{ConnectionStats, PathStats};
+use crate::tls::Objection;
+use crate::virtual_address;
 
 /// A connection to one peer over any number of paths.
-#[derive(Debug, Default)]
 pub struct Connection {
+    epoch: Epoch,
+    config: Arc<TransportConfig>,
+    quic: noq_proto::Connection,
+    is_client: bool,
+    /// The server's address, for a client's further paths.
+    server: SocketAddr,
+    objection: Arc<Objection>,
+
+    /// Ascending.
+    paths: Vec<Path>,
+    /// One for each of `paths`.
     snapshots: Vec<PathSnapshot>,
+    /// When the snapshots were taken, if nothing has changed since.
+    refreshed: Option<Instant>,
+    max_datagram_size: usize,
+    /// Paths that are closed for the user and not yet forgotten by the library.
+    closing: BTreeSet<noq_proto::PathId>,
+    /// Uplinks that are to get a path as soon as the peer allows.
+    wishes: VecDeque<UplinkId>,
+    /// The path that is being closed because it answers nothing.
+    unresponsive: Option<PathId>,
+    gates: Gates,
+
+    phase: Phase,
+    peer: Option<PublicKey>,
+    /// The key and the reason of a client that was not let in.
+    refused: Option<(PublicKey, Refusal)>,
+    events: VecDeque<Event>,
     outbox: Outbox,
+    scratch: Vec<u8>,
+    /// The datagrams that the library holds, oldest first, with the path they are meant for: one while
+    /// it is handed over, none otherwise unless the library would not send it.
+    stranded: VecDeque<(PathId, Option<u64>)>,
+    /// What the library says of its queue of datagrams while that is empty, bytes.
+    empty_queue_space: usize,
+
+    messages_out: control::Sender,
+    messages_in: control::Receiver,
+    stream_out: Option<noq_proto::StreamId>,
+
+    timing: Timing,
+    stats: ConnectionStats,
 }
 
-#[allow(unused_variables, clippy::unused_self, missing_docs)]
+/// How far the connection has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    Handshake {
+        until: Instant,
+    },
+    /// A client that has updated its keys and waits for the first packet under the new ones to be
+    /// acknowledged. Until then a further path would lose packets: the library compares packet
+    /// numbers across paths to tell old keys from new.
+    Rekeying {
+        since: Instant,
+    },
+    Open,
+    Closed,
+}
+
+/// How the gates stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Gates {
+    /// One is open and the others are sealed.
+    Only(PathId),
+    Other,
+}
+
+/// When what is due.
+#[derive(Clone, Debug)]
+struct Timing {
+    began: Instant,
+    /// When acknowledgements and control frames leave, whoever asks for it.
+    flush: Option<Instant>,
+    /// When the oldest datagram came in that the user has not given feedback for.
+    feedback_owed: Option<Instant>,
+    /// When round-trip times of paths that only receive are measured next.
+    measure: Option<Instant>,
+    /// When the last datagram came in, on whichever path.
+    last_data: Instant,
+    /// The path on which a packet came in last.
+    last_path: Option<PathId>,
+    /// When [`Connection::handle_timeout`] was last called.
+    woken: Instant,
+    /// Packets sent under the present keys.
+    sent_under_key: u64,
+}
+
+/// What a connection is made of.
+pub(crate) struct NewConnection {
+    pub(crate) epoch: Epoch,
+    pub(crate) config: Arc<TransportConfig>,
+    pub(crate) quic: noq_proto::Connection,
+    pub(crate) objection: Arc<Objection>,
+    /// The uplink of its first path, on a client.
+    pub(crate) uplink: Option<UplinkId>,
+    pub(crate) remote: SocketAddr,
+}
+
 impl Connection {
+    pub(crate) fn new(now: Instant, new: NewConnection) -> Self {
+        let gate = Gate::of(&new.quic, noq_proto::PathId::ZERO)
+            .expect("a new connection has path 0, and all controllers are gated");
+        gate.set(Position::Open);
+        let first = NewPath { id: PathId(0), uplink: new.uplink, remote: new.remote, gate };
+        let mut quic = new.quic;
+        let mut connection = Self {
+            epoch: new.epoch,
+            is_client: quic.side().is_client(),
+            empty_queue_space: quic.datagrams().send_buffer_space(),
+            quic,
+            server: new.remote,
+            objection: new.objection,
+            paths: vec![Path::new(now, first)],
+            snapshots: Vec::new(),
+            refreshed: None,
+            max_datagram_size: 0,
+            closing: BTreeSet::new(),
+            wishes: VecDeque::new(),
+            unresponsive: None,
+            gates: Gates::Other,
+            phase: Phase::Handshake { until: now + new.config.handshake_timeout },
+            config: new.config,
+            peer: None,
+            refused: None,
+            events: VecDeque::new(),
+            outbox: Outbox::default(),
+            scratch: Vec::new(),
+            stranded: VecDeque::new(),
+            messages_out: control::Sender::default(),
+            messages_in: control::Receiver::default(),
+            stream_out: None,
+            timing: Timing {
+                began: now,
+                flush: None,
+                feedback_owed: None,
+                measure: None,
+                last_data: Instant::ZERO,
+                last_path: None,
+                woken: Instant::ZERO,
+                sent_under_key: 0,
+            },
+            stats: ConnectionStats::default(),
+        };
+        connection.take_snapshots(now);
+        connection
+    }
+
+    /// The next thing that happened.
     pub fn poll_event(&mut self) -> Option<Event> {
-        None
+        self.events.pop_front()
     }
-    pub fn send_on(
-        &mut self,
-        now: Instant,
-        path: PathId,
-        datagram: Bytes,
-        token: u64,
-    ) -> Result<(), SendError> {
-        Err(SendError::Closed(datagram))
+
+    /// What is to be put on the network. The driver clears it.
+    pub fn outbox(&mut self) -> &mut Outbox {
+        &mut self.outbox
     }
-    pub fn send_feedback_on(
-        &mut self,
-        now: Instant,
-        path: PathId,
-        datagram: Bytes,
-    ) -> Result<(), SendError> {
-        Err(SendError::Closed(datagram))
+
+    /// Whether datagrams and messages can be sent.
+    pub fn is_open(&self) -> bool {
+        self.peer.is_some() && self.phase != Phase::Closed
     }
-    pub fn feedback_due(&self, now: Instant) -> Option<PathId> {
-        None
+
+    /// The peer's key, once the handshake is complete.
+    pub fn peer(&self) -> Option<PublicKey> {
+        self.peer
     }
-    pub fn send_message(&mut self, message: Bytes) -> Result<(), MessageError> {
-        Err(MessageError::Closed)
-    }
-    /// Brings [`Connection::paths`] up to `now`.
-    pub fn refresh(&mut self, now: Instant) {}
+
+    /// All paths, ascending, as of the last [`refresh`](Connection::refresh), `handle_*` or `send_*`.
     pub fn paths(&self) -> &[PathSnapshot] {
         &self.snapshots
     }
+
+    /// Brings [`paths`](Connection::paths) up to `now`: pacing budgets grow with time.
+    pub fn refresh(&mut self, now: Instant) {
+        if self.refreshed != Some(now) {
+            self.take_snapshots(now);
+        }
+    }
+
+    fn take_snapshots(&mut self, now: Instant) {
+        self.refreshed = Some(now);
+        let (epoch, paths) = (self.epoch, &mut self.paths);
+        self.snapshots.clear();
+        self.snapshots.extend(paths.iter_mut().map(|path| path.snapshot(now, epoch)));
+        let max = self.quic.datagrams().max_size().unwrap_or(0);
+        self.max_datagram_size = max.saturating_sub(PAYLOAD_OVERHEAD);
+    }
+
+    /// The largest `datagram` that [`send_on`](Connection::send_on) takes on any path, bytes; 0 before the
+    /// handshake is complete. It grows and shrinks with the smallest MTU of all paths.
+    pub fn max_datagram_size(&self) -> usize {
+        self.max_datagram_size
+    }
+
+    /// Asks for a path over `uplink`. It opens as soon as the peer allows;
+    /// [`Event::PathUsable`] tells when it carries datagrams, its snapshot that it is there.
+    ///
+    /// An uplink whose path was closed may get a new one, with another [`PathId`].
+    ///
+    /// # Errors
+    ///
+    /// Only clients open paths, one for each uplink, as many as the settings allow.
     pub fn open_path(&mut self, now: Instant, uplink: UplinkId) -> Result<(), PathError> {
-        Err(PathError::Closed)
+        if !self.is_client {
+            return Err(PathError::NotClient);
+        }
+        if self.phase == Phase::Closed {
+            return Err(PathError::Closed);
+        }
+        let taken = self.paths.iter().any(|path| path.uplink == Some(uplink));
+        if taken || self.wishes.contains(&uplink) {
+            return Err(PathError::Exists);
+        }
+        if self.paths.len() + self.wishes.len() >= self.config.max_paths as usize {
+            return Err(PathError::TooMany);
+        }
+        self.wishes.push_back(uplink);
+        self.want_flush(now);
+        Ok(())
     }
+
+    /// Closes a path for good. What is in flight on it is reported lost, then
+    /// [`Event::PathClosed`] follows.
+    ///
+    /// # Errors
+    ///
+    /// There must be such a path, and another besides it.
     pub fn close_path(&mut self, now: Instant, path: PathId) -> Result<(), PathError> {
-        Err(PathError::Closed)
+        use noq_proto::ClosePathError;
+        if self.phase == Phase::Closed {
+            return Err(PathError::Closed);
+        }
+        let known = self.path(path).ok_or(PathError::Unknown)?.quic_id();
+        let code = noq_proto::TransportErrorCode::APPLICATION_ABANDON_PATH;
+        match self.quic.close_path(self.epoch.to_std(now), known, code.into()) {
+            Ok(()) => {
+                self.process(now);
+                self.want_flush(now);
+                Ok(())
+            }
+            Err(ClosePathError::ClosedPath) => Err(PathError::Unknown),
+            Err(ClosePathError::LastOpenPath | ClosePathError::MultipathNotNegotiated) => {
+                Err(PathError::Last)
+            }
+        }
     }
+
+    /// Takes a path out of service, or puts it back. The peer learns it and does the same.
+    ///
+    /// # Errors
+    ///
+    /// There must be such a path.
     pub fn set_standby(
         &mut self,
         now: Instant,
         path: PathId,
         standby: bool,
     ) -> Result<(), PathError> {
-        Err(PathError::Closed)
+        if self.phase == Phase::Closed {
+            return Err(PathError::Closed);
+        }
+        let index = self.index(path).ok_or(PathError::Unknown)?;
+        let status = match standby {
+            true => noq_proto::PathStatus::Backup,
+            false => noq_proto::PathStatus::Available,
+        };
+        let quic_id = self.paths[index].quic_id();
+        self.quic.set_path_status(quic_id, status).map_err(|_| PathError::Unknown)?;
+        self.paths[index].standby = standby;
+        self.take_snapshots(now);
+        self.want_flush(now);
+        Ok(())
     }
-    pub fn max_datagram_size(&self) -> usize {
-        0
+
+    /// Queues a message for the reliable control stream; the peer gets [`Event::Message`].
+    ///
+    /// # Errors
+    ///
+    /// The message is longer than [`MESSAGE_MAX`](crate::MESSAGE_MAX), too many wait, or the connection is
+    /// over.
+    pub fn send_message(&mut self, message: Bytes) -> Result<(), MessageError> {
+        if self.phase == Phase::Closed {
+            return Err(MessageError::Closed);
+        }
+        self.messages_out.push(&message)?;
+        self.stats.messages_sent += 1;
+        // Whatever the time is, it is due.
+        self.want_flush(Instant::ZERO);
+        Ok(())
     }
-    pub fn close(&mut self, now: Instant, code: u32, reason: &str) {}
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        None
+
+    /// Ends the connection at once. The peer learns `code` and `reason`, cut to 200 bytes.
+    pub fn close(&mut self, now: Instant, code: u32, reason: &str) {
+        if self.phase == Phase::Closed {
+            return;
+        }
+        let reason = &reason[..reason.floor_char_boundary(REASON_MAX)];
+        let reason = Bytes::copy_from_slice(reason.as_bytes());
+        self.quic.close(self.epoch.to_std(now), VarInt::from_u32(code), reason);
+        self.on_closed(CloseReason::Local);
+        self.flush_all(now);
     }
-    pub fn handle_timeout(&mut self, now: Instant) {}
-    pub fn flush(&mut self, now: Instant) {}
-    pub fn outbox(&mut self) -> &mut Outbox {
-        &mut self.outbox
-    }
-    pub fn peer(&self) -> Option<PublicKey> {
-        None
-    }
+
+    /// The peer's address on a path.
     pub fn remote_address(&self, path: PathId) -> Option<SocketAddr> {
-        None
+        Some(self.path(path)?.remote)
     }
+
+    /// What a path has carried.
     pub fn path_stats(&self, path: PathId) -> Option<PathStats> {
-        None
+        Some(self.path(path)?.stats)
     }
+
+    /// What the connection as a whole counts.
     pub fn stats(&self) -> ConnectionStats {
-        ConnectionStats::default()
+        self.stats
+    }
+
+    /// Sends the first packets of a connection that the endpoint has just made.
+    pub(crate) fn begin(&mut self, now: Instant) {
+        self.process(now);
+        self.flush_all(now);
+    }
+
+    /// Why it ended, if it did before its handshake was complete. Its events are dropped: nobody knows it.
+    pub(crate) fn take_failure(&mut self) -> Option<CloseReason> {
+        if self.phase != Phase::Closed {
+            return None;
+        }
+        self.events.drain(..).find_map(|event| match event {
+            Event::Closed(reason) => Some(reason),
+            _ => None,
+        })
+    }
+
+    /// Whether there is nothing left to be fetched from it.
+    pub(crate) fn is_spent(&self) -> bool {
+        self.events.is_empty() && self.outbox.is_empty()
+    }
+
+    fn index(&self, id: PathId) -> Option<usize> {
+        self.paths.binary_search_by_key(&id, |path| path.id).ok()
+    }
+
+    fn path(&self, id: PathId) -> Option<&Path> {
+        Some(&self.paths[self.index(id)?])
+    }
+
+    fn path_by_quic(&mut self, id: noq_proto::PathId) -> Option<&mut Path> {
+        self.paths.iter_mut().find(|path| path.quic_id() == id)
+    }
+
+    /// The path for acknowledgements and control frames: the fastest that answers (XLINK section
+    /// 5.3); if none does, the one that a packet came in on last.
+    fn best_path(&self) -> Option<PathId> {
+        let with_status = |status| {
+            let paths = self.snapshots.iter().filter(move |path| path.status == status);
+            paths.min_by_key(|path| path.smoothed_rtt).map(|path| path.id)
+        };
+        let heard_last = || {
+            let id = self.timing.last_path?;
+            self.path(id)?.carries_data().then_some(id)
+        };
+        with_status(PathStatus::Usable)
+            .or_else(heard_last)
+            .or_else(|| with_status(PathStatus::Suspect))
+            .or_else(|| with_status(PathStatus::Standby))
+    }
+
+    /// The uplink that a virtual local address stands for.
+    fn uplink_of(&self, local: Option<std::net::IpAddr>) -> Option<UplinkId> {
+        local.and_then(virtual_address::uplink).or(self.paths.first()?.uplink)
     }
 }
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Connection")
+            .field("peer", &self.peer)
+            .field("phase", &self.phase)
+            .field("paths", &self.snapshots)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The longest reason of a close, bytes: it must fit one packet.
+const REASON_MAX: usize = 200;

@@ -1,17 +1,36 @@
-//! One end of many connections.
+//! One end of many connections: finds the connection of each packet, begins and ends them.
+//!
+//! ```text
+//! packet -> handle_packet --known ID--> Connection::handle_packet
+//!                         --Initial---> too many half open? retry or ignore : a new connection
+//!                         --neither---> stateless reset
+//! ```
+//!
+//! A client's endpoint holds one connection for each uplink that it tries, a server's one for each client.
+//! A server's connection becomes known by [`EndpointEvent::Incoming`] once its client is let in; handshakes
+//! that fail show as [`EndpointEvent::Refused`] or [`EndpointEvent::HandshakeFailed`].
 
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::BytesMut;
+use noq_proto::{ConnectionHandle, DatagramEvent, FourTuple};
+use ring::hmac;
 use roadweave_types::{Instant, UplinkId};
 
 use crate::config::{ConfigError, TransportConfig};
-use crate::connection::Connection;
+use crate::connection::{Connection, NewConnection};
+use crate::deadlines::Deadlines;
 use crate::epoch::Epoch;
-use crate::event::{ConnectError, ConnectionId, EndpointEvent, Refusal};
-use crate::identity::{Identity, PublicKey};
-use crate::outbox::{Ecn, Outbox};
+use crate::event::{CloseReason, ConnectError, ConnectionId, EndpointEvent, Refusal};
+use crate::identity::{Identity, PublicKey, derive_secret};
+use crate::outbox::{Ecn, Outbox, Route};
+use crate::secrets::{SeededIds, TokenKey};
+use crate::stats::EndpointStats;
+use crate::tls::{self, Clock, Objection};
+use crate::transport;
+use crate::virtual_address;
 
 /// Where a packet arrived on this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,68 +63,457 @@ pub trait PeerPolicy: Send + Sync {
 }
 
 /// One end of many connections.
-#[derive(Debug, Default)]
 pub struct Endpoint {
+    epoch: Epoch,
+    config: Arc<TransportConfig>,
+    quic: noq_proto::Endpoint,
+    /// How to connect, on a client.
+    client: Option<noq_proto::ClientConfig>,
+    objection: Arc<Objection>,
+    clock: Arc<Clock>,
+
+    connections: BTreeMap<ConnectionId, Connection>,
+    /// The library's names of the connections; it uses them again when they are drained.
+    handles: BTreeMap<ConnectionId, ConnectionHandle>,
+    ids: BTreeMap<ConnectionHandle, ConnectionId>,
+    next_id: u64,
+    /// Clients that have not completed their handshake.
+    half_open: BTreeMap<ConnectionId, SocketAddr>,
+    /// Connections whose handle the library has released.
+    drained: BTreeSet<ConnectionId>,
+    /// Connections that the user may have changed since they were last looked after.
+    touched: BTreeSet<ConnectionId>,
+    deadlines: Deadlines,
+
+    events: VecDeque<EndpointEvent>,
     outbox: Outbox,
+    scratch: Vec<u8>,
+    stats: EndpointStats,
 }
 
-#[allow(unused_variables, clippy::unused_self, missing_docs)]
 impl Endpoint {
+    /// An endpoint that connects to the holder of `server_key`.
+    ///
+    /// # Errors
+    ///
+    /// The configuration breaks its bounds.
     pub fn client(
         epoch: Epoch,
         config: &TransportConfig,
         identity: Arc<Identity>,
         server_key: PublicKey,
     ) -> Result<Self, ConfigError> {
-        Ok(Self::default())
+        config.validate()?;
+        let (objection, clock) = (Arc::new(Objection::default()), Arc::new(Clock::default()));
+        let crypto = tls::client(&identity, server_key, objection.clone(), clock.clone())?;
+        let mut client = noq_proto::ClientConfig::new(Arc::new(crypto));
+        client.transport_config(Arc::new(transport::transport_config(config)?));
+        client.token_store(Arc::new(noq_proto::NoneTokenStore));
+        let ids = Mutex::new(SeededIds::new(&config.rng_seed, b"first connection IDs"));
+        client.initial_dst_cid_provider(Arc::new(move || {
+            ids.lock().unwrap_or_else(PoisonError::into_inner).draw(INITIAL_ID_LEN)
+        }));
+        // Clients send no resets that anyone could use; a key that dies with the process will do.
+        let reset_key = derive_secret(&config.rng_seed, b"reset");
+        let endpoint_config = Arc::new(endpoint_config(config, &reset_key)?);
+        let quic = noq_proto::Endpoint::new(endpoint_config, None, true);
+        Ok(Self::new(epoch, config, quic, Some(client), objection, clock))
     }
+
+    /// An endpoint that lets in whom `policy` lets in.
+    ///
+    /// The key of its stateless resets grows out of its private key, so that after a restart it tells the
+    /// clients of its former life at once that their connections are gone.
+    ///
+    /// # Errors
+    ///
+    /// The configuration breaks its bounds.
     pub fn server(
         epoch: Epoch,
         config: &TransportConfig,
         identity: Arc<Identity>,
-        allowed: Arc<dyn PeerPolicy>,
+        policy: Arc<dyn PeerPolicy>,
     ) -> Result<Self, ConfigError> {
-        Ok(Self::default())
+        config.validate()?;
+        let (objection, clock) = (Arc::new(Objection::default()), Arc::new(Clock::default()));
+        let crypto = tls::server(&identity, policy, objection.clone(), clock.clone())?;
+        let token_key = TokenKey::new(&derive_secret(&config.rng_seed, b"tokens"));
+        let mut server = noq_proto::ServerConfig::new(Arc::new(crypto), Arc::new(token_key));
+        server.transport_config(Arc::new(transport::transport_config(config)?));
+        server.time_source(clock.clone());
+        let mut no_tokens = noq_proto::ValidationTokenConfig::default();
+        no_tokens.sent(0);
+        server.validation_token_config(no_tokens);
+        let reset_key = identity.derive(b"stateless reset");
+        let endpoint_config = Arc::new(endpoint_config(config, &reset_key)?);
+        let quic = noq_proto::Endpoint::new(endpoint_config, Some(Arc::new(server)), true);
+        Ok(Self::new(epoch, config, quic, None, objection, clock))
     }
+
+    fn new(
+        epoch: Epoch,
+        config: &TransportConfig,
+        quic: noq_proto::Endpoint,
+        client: Option<noq_proto::ClientConfig>,
+        objection: Arc<Objection>,
+        clock: Arc<Clock>,
+    ) -> Self {
+        Self {
+            epoch,
+            config: Arc::new(config.clone()),
+            quic,
+            client,
+            objection,
+            clock,
+            connections: BTreeMap::new(),
+            handles: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            next_id: 0,
+            half_open: BTreeMap::new(),
+            drained: BTreeSet::new(),
+            touched: BTreeSet::new(),
+            deadlines: Deadlines::default(),
+            events: VecDeque::new(),
+            outbox: Outbox::default(),
+            scratch: Vec::new(),
+            stats: EndpointStats::default(),
+        }
+    }
+
+    /// Begins a connection to `server` over `uplink`.
+    ///
+    /// It is one attempt over one uplink: race several, keep the first that reports
+    /// [`Event::Connected`](crate::Event::Connected), close the others and open their uplinks as paths.
+    ///
+    /// # Errors
+    ///
+    /// This is a server, or there is no such address.
     pub fn connect(
         &mut self,
         now: Instant,
         uplink: UplinkId,
         server: SocketAddr,
     ) -> Result<ConnectionId, ConnectError> {
-        Err(ConnectError::NotClient)
+        self.clock.set(now);
+        let config = self.client.clone().ok_or(ConnectError::NotClient)?;
+        let std_now = self.epoch.to_std(now);
+        let (handle, quic) =
+            self.quic.connect(std_now, config, server, tls::SERVER_NAME).map_err(|error| {
+                match error {
+                    noq_proto::ConnectError::InvalidRemoteAddress(address) => {
+                        ConnectError::InvalidAddress(address)
+                    }
+                    other => ConnectError::Transport(other.to_string()),
+                }
+            })?;
+        let id = self.add(now, handle, quic, Some(uplink), server);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.begin(now);
+        }
+        self.look_after(now, id);
+        Ok(id)
     }
-    /// The connection that may have something new.
+
+    /// Takes in a packet. Returns the connection that may have something new: events, packets to send.
     pub fn handle_packet(
         &mut self,
         now: Instant,
         source: Source,
         packet: BytesMut,
     ) -> Option<ConnectionId> {
-        None
+        self.clock.set(now);
+        self.tidy(now);
+        let local = match source.local {
+            Local::Uplink(uplink) => Some(virtual_address::of(uplink)),
+            Local::Address(address) => address,
+        };
+        let network = FourTuple::new(source.remote, local);
+        let ecn = source.ecn.and_then(|ecn| noq_proto::EcnCodepoint::from_bits(ecn.bits()));
+        let (std_now, bytes) = (self.epoch.to_std(now), packet.len());
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        let event = self.quic.handle(std_now, network, ecn, packet, &mut scratch);
+        let id = match event {
+            Some(DatagramEvent::ConnectionEvent(handle, event)) => {
+                self.ids.get(&handle).copied().inspect(|id| {
+                    if let Some(connection) = self.connections.get_mut(id) {
+                        connection.handle_packet(now, &source, bytes, event);
+                    }
+                })
+            }
+            Some(DatagramEvent::NewConnection(incoming)) => {
+                self.handle_incoming(now, &source, incoming, &mut scratch)
+            }
+            Some(DatagramEvent::Response(transmit)) => {
+                self.stats.strays += 1;
+                self.respond(&source, &transmit, &scratch);
+                None
+            }
+            None => {
+                self.stats.strays += 1;
+                None
+            }
+        };
+        self.scratch = scratch;
+        if let Some(id) = id {
+            self.look_after(now, id);
+        }
+        id
     }
-    /// The connections that may have something new, ascending; their timers have run.
+
+    /// Runs the timers that are due. Returns the connections that may have something new.
     pub fn handle_timeout(&mut self, now: Instant) -> Vec<ConnectionId> {
-        Vec::new()
+        self.clock.set(now);
+        self.tidy(now);
+        let due = self.deadlines.due(now);
+        for id in &due {
+            if let Some(connection) = self.connections.get_mut(id) {
+                connection.handle_timeout(now);
+            }
+            self.look_after(now, *id);
+        }
+        due
     }
+
+    /// When [`handle_timeout`](Endpoint::handle_timeout) wants to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        None
+        let touched = self.touched.iter().filter_map(|id| self.connections.get(id));
+        let touched = touched.filter_map(Connection::poll_timeout);
+        self.deadlines.earliest().into_iter().chain(touched).min()
     }
+
+    /// The next thing that happened beyond the connections.
     pub fn poll_event(&mut self) -> Option<EndpointEvent> {
-        None
+        self.events.pop_front()
     }
+
+    /// A connection.
     pub fn connection(&self, id: ConnectionId) -> Option<&Connection> {
-        None
+        self.connections.get(&id)
     }
+
+    /// A connection, to be changed.
     pub fn connection_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
-        None
+        let connection = self.connections.get_mut(&id)?;
+        self.touched.insert(id);
+        Some(connection)
     }
-    /// Ascending. Connections whose `Closed` event was polled leave by themselves at the next call of a `handle_` function.
+
+    /// All connections, ascending.
+    ///
+    /// One that is over stays for a few round trips, to tell the peer so in case it has not heard; it is
+    /// gone when that is done, its events are polled and its packets sent.
     pub fn connection_ids(&self) -> Vec<ConnectionId> {
-        Vec::new()
+        self.connections.keys().copied().collect()
     }
-    /// Answers to packets of no connection.
+
+    /// Packets that belong to no connection: resets, retries, refusals. The driver clears it.
     pub fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
     }
+
+    /// What the endpoint counts.
+    pub fn stats(&self) -> EndpointStats {
+        self.stats
+    }
+
+    fn add(
+        &mut self,
+        now: Instant,
+        handle: ConnectionHandle,
+        quic: noq_proto::Connection,
+        uplink: Option<UplinkId>,
+        remote: SocketAddr,
+    ) -> ConnectionId {
+        let id = ConnectionId(self.next_id);
+        self.next_id += 1;
+        let new = NewConnection {
+            epoch: self.epoch,
+            config: self.config.clone(),
+            quic,
+            objection: self.objection.clone(),
+            uplink,
+            remote,
+        };
+        self.connections.insert(id, Connection::new(now, new));
+        self.handles.insert(id, handle);
+        self.ids.insert(handle, id);
+        id
+    }
+
+    /// A client knocks. Who may enter is decided later, by its key; here only how many may knock at once.
+    fn handle_incoming(
+        &mut self,
+        now: Instant,
+        source: &Source,
+        incoming: noq_proto::Incoming,
+        scratch: &mut Vec<u8>,
+    ) -> Option<ConnectionId> {
+        scratch.clear();
+        if self.half_open.len() >= self.config.half_open_max {
+            self.stats.ignored += 1;
+            self.quic.ignore(incoming);
+            return None;
+        }
+        let crowded = self.half_open.len() >= self.config.retry_threshold;
+        if crowded && !incoming.remote_address_validated() {
+            match self.quic.retry(incoming, scratch) {
+                Ok(transmit) => {
+                    self.stats.retries += 1;
+                    self.respond(source, &transmit, scratch);
+                }
+                Err(error) => {
+                    self.stats.ignored += 1;
+                    self.quic.ignore(error.into_incoming());
+                }
+            }
+            return None;
+        }
+        self.stats.handshakes += 1;
+        match self.quic.accept(incoming, self.epoch.to_std(now), scratch, None) {
+            Ok((handle, quic)) => {
+                let id = self.add(now, handle, quic, None, source.remote);
+                self.half_open.insert(id, source.remote);
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.begin(now);
+                }
+                Some(id)
+            }
+            Err(error) => {
+                self.stats.failed += 1;
+                if let Some(transmit) = &error.response {
+                    self.respond(source, transmit, scratch);
+                }
+                let reason = CloseReason::Protocol(error.cause.to_string());
+                let remote = source.remote;
+                self.push_event(EndpointEvent::HandshakeFailed { remote, reason });
+                None
+            }
+        }
+    }
+
+    /// Puts an answer that belongs to no connection into the outbox.
+    fn respond(&mut self, source: &Source, transmit: &noq_proto::Transmit, packet: &[u8]) {
+        self.stats.responses += 1;
+        let (uplink, address) = match source.local {
+            Local::Uplink(uplink) => (Some(uplink), None),
+            Local::Address(address) => (None, address),
+        };
+        let destination = transmit.destination;
+        let ecn = transmit.ecn.and_then(|ecn| Ecn::from_bits(ecn as u8));
+        let route = Route { uplink, destination, source: address, ecn };
+        if self.outbox.len() < RESPONSES_MAX {
+            self.outbox.push(route, &packet[..transmit.size]);
+        }
+    }
+
+    /// After a connection has had its turn: carries word between it and the library's endpoint, sees
+    /// whether its handshake has ended, and notes when it wants its next turn.
+    fn look_after(&mut self, now: Instant, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if let Some(&handle) = self.handles.get(&id) {
+            while let Some(event) = connection.poll_endpoint_event() {
+                let drained = event.is_drained();
+                if let Some(reply) = self.quic.handle_event(handle, event) {
+                    connection.handle_endpoint_reply(now, reply);
+                }
+                if drained {
+                    self.handles.remove(&id);
+                    self.ids.remove(&handle);
+                    self.drained.insert(id);
+                    break;
+                }
+            }
+            connection.flush(now);
+        }
+        let deadline = match self.drained.contains(&id) {
+            true => None,
+            false => connection.poll_timeout(),
+        };
+        self.deadlines.set(id, deadline);
+        self.settle_handshake(id);
+    }
+
+    /// Tells how the handshake of a client ended, if it has.
+    fn settle_handshake(&mut self, id: ConnectionId) {
+        let Some(&remote) = self.half_open.get(&id) else { return };
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.peer().is_some() {
+            self.half_open.remove(&id);
+            self.push_event(EndpointEvent::Incoming(id));
+            return;
+        }
+        let Some(reason) = connection.take_failure() else { return };
+        self.half_open.remove(&id);
+        let event = match connection.refused() {
+            Some((key, why)) => {
+                self.stats.refused += 1;
+                EndpointEvent::Refused { remote, key, why }
+            }
+            None => {
+                self.stats.failed += 1;
+                EndpointEvent::HandshakeFailed { remote, reason }
+            }
+        };
+        self.push_event(event);
+    }
+
+    fn push_event(&mut self, event: EndpointEvent) {
+        // Only failed handshakes can come in any number; the newest are dropped, and counted in `stats`.
+        let incoming = matches!(event, EndpointEvent::Incoming(_));
+        if incoming || self.events.len() < EVENTS_MAX {
+            self.events.push_back(event);
+        }
+    }
+
+    /// Removes connections that have nothing more to say.
+    fn tidy(&mut self, now: Instant) {
+        let connections = &mut self.connections;
+        self.drained.retain(|id| {
+            let spent = connections.get(id).is_none_or(Connection::is_spent);
+            if spent {
+                connections.remove(id);
+            }
+            !spent
+        });
+        for id in std::mem::take(&mut self.touched) {
+            self.look_after(now, id);
+        }
+    }
 }
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("connections", &self.connections)
+            .field("stats", &self.stats)
+            .finish_non_exhaustive()
+    }
+}
+
+fn endpoint_config(
+    config: &TransportConfig,
+    reset_key: &[u8; 32],
+) -> Result<noq_proto::EndpointConfig, ConfigError> {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, reset_key);
+    let mut endpoint = noq_proto::EndpointConfig::new(Arc::new(key));
+    let seed = config.rng_seed;
+    endpoint
+        .cid_generator(Arc::new(move || Box::new(SeededIds::new(&seed, b"connection IDs"))))
+        .supported_versions(vec![QUIC_VERSION_1])
+        .rng_seed(Some(derive_secret(&seed, b"library")))
+        .max_udp_payload_size(config.mtu_max.max(UDP_PAYLOAD_MIN))
+        .map_err(|_| ConfigError::OutOfBounds { field: "mtu_max" })?;
+    Ok(endpoint)
+}
+
+/// RFC 9000 section 15.
+const QUIC_VERSION_1: u32 = 1;
+/// The least that this side takes in a packet, bytes: what an Ethernet carries.
+const UDP_PAYLOAD_MIN: u16 = 1472;
+/// Length of the ID that a client chooses for a server it does not know, bytes (RFC 9000 section 7.2 asks for 8).
+const INITIAL_ID_LEN: usize = 16;
+/// The most answers that wait to be sent; more are dropped, as the network might.
+const RESPONSES_MAX: usize = 1024;
+/// The most failed handshakes that wait to be polled.
+const EVENTS_MAX: usize = 1024;

@@ -1,13 +1,44 @@
 //! Multipath QUIC (RFC 9000, RFC 9221, RFC 10069) with a path chosen for every datagram.
+//!
+//! The QUIC library schedules paths by itself; this crate, the only one that names it, makes it send each
+//! datagram on the path that a scheduler chose, and tells what became of it. It does no I/O and reads no
+//! clock: packets and time come in, packets and events go out.
+//!
+//! ```text
+//!            Endpoint                                 identity, tls   who may talk to whom
+//!               | one for each peer                   secrets         seeds, tokens
+//!           Connection                                payload         data or feedback
+//!            |  |  '---------- control                whole messages on a reliable stream
+//!            |  '--------- outbox                     packets for the network, in batches
+//!          Path ...
+//!          |  '------- pacer                          a token bucket
+//!         Gate ------- meter                          what was sent, its fate, round-trip times
+//! ```
+//!
+//! Start reading at [`Connection`], then `gate`.
 
 mod config;
+mod congestion;
 mod connection;
+mod control;
+mod deadlines;
 mod endpoint;
 mod epoch;
 mod event;
+mod gate;
 mod identity;
+mod meter;
 mod outbox;
+mod pacer;
+mod path;
+mod payload;
+mod secrets;
+#[cfg(test)]
+mod simulation;
 mod stats;
+mod tls;
+mod transport;
+mod virtual_address;
 
 pub use config::{ConfigError, CongestionControl, TransportConfig, UnknownCongestionControl};
 pub use connection::Connection;

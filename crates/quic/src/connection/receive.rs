@@ -1,0 +1,403 @@
+//! Everything that comes in: packets, and what the library makes of them.
+
+use bytes::Bytes;
+use noq_proto::{ConnectionError, Dir, PathAbandonReason, PathEvent, StreamEvent, StreamId};
+use noq_proto::{Event as QuicEvent, PathStatus as QuicPathStatus};
+use roadweave_types::{Instant, PathId};
+
+use super::upkeep::{ACK_DELAY, FEEDBACK_DELAY};
+use super::{Connection, Phase};
+use crate::control::Oversized;
+use crate::endpoint::{Local, Source};
+use crate::event::{CloseReason, Event, PathCloseReason, Refusal};
+use crate::gate::Gate;
+use crate::identity::PublicKey;
+use crate::meter::Fate;
+use crate::payload::Payload;
+use crate::tls;
+
+impl Connection {
+    /// Takes in a packet that the endpoint has found to belong here.
+    pub(crate) fn handle_packet(
+        &mut self,
+        now: Instant,
+        source: &Source,
+        bytes: usize,
+        event: noq_proto::ConnectionEvent,
+    ) {
+        self.quic.handle_event(event);
+        if self.path_of(source).is_none() {
+            self.scan_paths(now);
+        }
+        let path = self.path_of(source);
+        if let Some(path) = path.and_then(|id| self.index(id)).map(|i| &mut self.paths[i]) {
+            path.stats.packets_received += 1;
+            path.stats.bytes_received += bytes as u64;
+            path.last_heard = now;
+            self.timing.last_path = Some(path.id);
+        }
+        let any_data = self.take_datagrams(now, path);
+        self.process(now);
+        if matches!(self.phase, Phase::Handshake { .. }) {
+            self.flush_all(now);
+            return;
+        }
+        // Packets with data are acknowledged together with the user's feedback, which is due a little
+        // earlier; what else wants an answer gets it as soon as others may share it.
+        self.want_flush(now + if any_data { ACK_DELAY } else { FEEDBACK_DELAY });
+        self.flush(now);
+    }
+
+    /// Takes in what the endpoint has to say, such as new connection IDs.
+    pub(crate) fn handle_endpoint_reply(
+        &mut self,
+        now: Instant,
+        event: noq_proto::ConnectionEvent,
+    ) {
+        self.quic.handle_event(event);
+        self.want_flush(now);
+    }
+
+    /// What the endpoint has to be told.
+    pub(crate) fn poll_endpoint_event(&mut self) -> Option<noq_proto::EndpointEvent> {
+        self.quic.poll_endpoint_events()
+    }
+
+    /// The key and the reason of a client that was not let in.
+    pub(crate) fn refused(&self) -> Option<(PublicKey, Refusal)> {
+        self.refused
+    }
+
+    /// Turns what the library reports into events. Idempotent.
+    pub(super) fn process(&mut self, now: Instant) {
+        while let Some(event) = self.quic.poll() {
+            match event {
+                QuicEvent::Connected if !self.is_client => self.on_connected(now),
+                QuicEvent::HandshakeConfirmed if self.is_client => self.on_connected(now),
+                QuicEvent::ConnectionLost { reason } => self.on_connection_lost(reason),
+                QuicEvent::Path(event) => self.on_path_event(now, event),
+                QuicEvent::Stream(StreamEvent::Opened { dir: Dir::Uni }) => {
+                    while let Some(stream) = self.quic.streams().accept(Dir::Uni) {
+                        self.read_messages(now, stream);
+                    }
+                }
+                QuicEvent::Stream(StreamEvent::Readable { id }) => self.read_messages(now, id),
+                QuicEvent::Stream(StreamEvent::Writable { .. } | StreamEvent::Available { .. }) => {
+                    self.want_flush(now);
+                }
+                _ => {}
+            }
+        }
+        self.take_signals();
+        self.finish_rekeying(now);
+    }
+
+    /// The path that a packet of `source` belongs to.
+    fn path_of(&self, source: &Source) -> Option<PathId> {
+        let newest_first = || self.paths.iter().rev();
+        let path = match source.local {
+            Local::Uplink(uplink) => newest_first().find(|path| path.uplink == Some(uplink)),
+            Local::Address(_) => newest_first().find(|path| path.remote == source.remote),
+        };
+        path.map(|path| path.id)
+    }
+
+    /// Looks which paths there are and where they lead: peers open paths and change their addresses
+    /// without asking.
+    pub(super) fn scan_paths(&mut self, now: Instant) {
+        if self.is_client || self.phase == Phase::Closed {
+            return;
+        }
+        for quic_id in self.quic.paths() {
+            let Ok(network) = self.quic.network_path(quic_id) else { continue };
+            if self.closing.contains(&quic_id) {
+                continue;
+            }
+            match self.path_by_quic(quic_id).map(|path| path.remote) {
+                None => {
+                    if let Some(gate) = Gate::of(&self.quic, quic_id) {
+                        self.add_path(now, quic_id, None, network.remote(), gate);
+                    }
+                }
+                Some(remote) if remote != network.remote() => {
+                    self.on_rebinding(now, quic_id, network.remote());
+                }
+                Some(_) => {}
+            }
+        }
+        self.confirm_addresses(now);
+    }
+
+    /// The peer has appeared at another address. The library may have replaced the controller, will
+    /// not tell of packets sent to the old address, and sends no data until the new one is validated.
+    fn on_rebinding(
+        &mut self,
+        now: Instant,
+        quic_id: noq_proto::PathId,
+        remote: std::net::SocketAddr,
+    ) {
+        let gate = Gate::of(&self.quic, quic_id);
+        let answers = self.challenge_answers(quic_id);
+        let Some(path) = self.path_by_quic(quic_id) else { return };
+        path.gate.meter().abandon();
+        if let Some(gate) = gate {
+            path.gate = gate;
+        }
+        path.gate.meter().start_tracking();
+        path.remote = remote;
+        path.stats.rebindings += 1;
+        path.validated = false;
+        path.answers_before = Some(answers);
+        self.gates = super::Gates::Other;
+        self.take_all_signals();
+        self.take_snapshots(now);
+        self.want_flush(now);
+    }
+
+    /// Puts paths back into service whose new address has answered.
+    fn confirm_addresses(&mut self, now: Instant) {
+        for index in 0..self.paths.len() {
+            let Some(before) = self.paths[index].answers_before else { continue };
+            let quic_id = self.paths[index].quic_id();
+            if self.challenge_answers(quic_id) > before {
+                self.paths[index].answers_before = None;
+                self.paths[index].validated = true;
+                self.take_snapshots(now);
+            }
+        }
+    }
+
+    fn challenge_answers(&mut self, quic_id: noq_proto::PathId) -> u64 {
+        self.quic.path_stats(quic_id).map_or(0, |stats| stats.frame_rx.path_response)
+    }
+
+    /// Returns whether there was data, which wants feedback.
+    fn take_datagrams(&mut self, now: Instant, path: Option<PathId>) -> bool {
+        let mut any_data = false;
+        while let Some(payload) = self.quic.datagrams().recv() {
+            let Some(id) = path else { continue };
+            let Some(index) = self.index(id) else { continue };
+            let datagram = match Payload::decode(payload) {
+                Some(Payload::Data(datagram)) => {
+                    any_data = true;
+                    self.paths[index].stats.datagrams_received += 1;
+                    datagram
+                }
+                Some(Payload::Feedback(datagram)) => {
+                    self.paths[index].stats.feedback_received += 1;
+                    datagram
+                }
+                None => continue,
+            };
+            self.events.push_back(Event::Received { path: id, datagram });
+        }
+        if any_data {
+            self.timing.feedback_owed.get_or_insert(now);
+            self.timing.last_data = now;
+        }
+        any_data
+    }
+
+    fn take_signals(&mut self) {
+        for index in 0..self.paths.len() {
+            if self.paths[index].gate.take_news() {
+                self.take_signals_of(index);
+            }
+        }
+    }
+
+    fn take_all_signals(&mut self) {
+        (0..self.paths.len()).for_each(|index| self.take_signals_of(index));
+    }
+
+    fn take_signals_of(&mut self, index: usize) {
+        let path = &mut self.paths[index];
+        let id = path.id;
+        self.refreshed = None;
+        for (token, fate) in path.gate.meter().take_signals() {
+            self.events.push_back(match fate {
+                Fate::Acknowledged => {
+                    path.stats.datagrams_acknowledged += 1;
+                    Event::Acknowledged { path: id, token }
+                }
+                Fate::Lost => {
+                    path.stats.datagrams_lost += 1;
+                    Event::Lost { path: id, token }
+                }
+            });
+        }
+        if path.judge_answer(self.epoch) {
+            self.snapshots[index].status = path.status();
+        }
+    }
+
+    fn on_connected(&mut self, now: Instant) {
+        if !matches!(self.phase, Phase::Handshake { .. }) {
+            return;
+        }
+        let Some(peer) = tls::peer_key(self.quic.crypto_session()) else {
+            self.fail(now, "the peer shows no key");
+            return;
+        };
+        self.peer = Some(peer);
+        self.stats.handshake = Some(now - self.timing.began);
+        self.events.push_back(Event::Connected { peer });
+        if let Some(path) = self.paths.first_mut() {
+            path.validated = true;
+            path.announced = true;
+            path.gate.meter().start_tracking();
+            self.events.push_back(Event::PathUsable(path.id));
+        }
+        self.phase = Phase::Open;
+        if self.is_client {
+            self.start_rekeying(now);
+        }
+        self.take_snapshots(now);
+        self.want_flush(now);
+    }
+
+    fn on_path_event(&mut self, now: Instant, event: PathEvent) {
+        match event {
+            PathEvent::Established { id, .. } => {
+                self.scan_paths(now);
+                if let Some(path) = self.path_by_quic(id) {
+                    path.validated = true;
+                    if !std::mem::replace(&mut path.announced, true) {
+                        let id = path.id;
+                        self.events.push_back(Event::PathUsable(id));
+                    }
+                    self.take_snapshots(now);
+                }
+            }
+            PathEvent::Abandoned { id, reason, .. } => {
+                let reason = match reason {
+                    PathAbandonReason::ApplicationClosed { .. } => PathCloseReason::Requested,
+                    PathAbandonReason::RemoteAbandoned { .. } => PathCloseReason::ByPeer,
+                    _ => PathCloseReason::Unresponsive,
+                };
+                self.on_path_closed(now, id, reason);
+            }
+            PathEvent::Discarded { id, .. } => {
+                self.closing.remove(&id);
+            }
+            PathEvent::RemoteStatus { id, status, .. } => {
+                if let Some(path) = self.path_by_quic(id) {
+                    path.standby_by_peer = status == QuicPathStatus::Backup;
+                    self.take_snapshots(now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_path_closed(
+        &mut self,
+        now: Instant,
+        quic_id: noq_proto::PathId,
+        reason: PathCloseReason,
+    ) {
+        self.closing.insert(quic_id);
+        let Some(index) = self.paths.iter().position(|path| path.quic_id() == quic_id) else {
+            return;
+        };
+        self.paths[index].gate.meter().abandon();
+        self.take_signals_of(index);
+        // The library still says on it that it is closed, if no other path can.
+        self.paths[index].set_gate(crate::gate::Position::Closed);
+        let path = self.paths.remove(index);
+        let reason = self
+            .unresponsive
+            .take_if(|id| *id == path.id)
+            .map_or(reason, |_| PathCloseReason::Unresponsive);
+        self.gates = super::Gates::Other;
+        self.events.push_back(Event::PathClosed(path.id, reason));
+        self.take_snapshots(now);
+        self.want_flush(now);
+    }
+
+    fn on_connection_lost(&mut self, reason: ConnectionError) {
+        let objection = self.objection.take();
+        let handshaking = self.peer.is_none();
+        let reason = match reason {
+            ConnectionError::TransportError(error) => match objection {
+                Some((got, _)) if self.is_client => CloseReason::WrongServerKey { got },
+                objection => {
+                    self.refused = objection;
+                    CloseReason::Protocol(error.to_string())
+                }
+            },
+            ConnectionError::ConnectionClosed(close) => {
+                let refusal = tls::refusal_of(close.error_code).filter(|_| self.is_client);
+                match refusal {
+                    Some(refusal) => CloseReason::Refused(refusal),
+                    None if close.error_code
+                        == noq_proto::TransportErrorCode::CONNECTION_REFUSED =>
+                    {
+                        CloseReason::Busy
+                    }
+                    None => CloseReason::Protocol(close.to_string()),
+                }
+            }
+            ConnectionError::ApplicationClosed(close) => CloseReason::ByPeer {
+                code: u32::try_from(close.error_code.into_inner()).unwrap_or(u32::MAX),
+                reason: String::from_utf8_lossy(&close.reason).into_owned(),
+            },
+            ConnectionError::Reset => CloseReason::Reset,
+            ConnectionError::TimedOut if handshaking => CloseReason::HandshakeTimedOut,
+            ConnectionError::TimedOut => CloseReason::TimedOut,
+            ConnectionError::VersionMismatch => CloseReason::VersionMismatch,
+            ConnectionError::LocallyClosed => CloseReason::Local,
+            ConnectionError::CidsExhausted => CloseReason::Protocol(reason.to_string()),
+        };
+        self.on_closed(reason);
+    }
+
+    /// Settles everything; nothing follows the last event.
+    pub(super) fn on_closed(&mut self, reason: CloseReason) {
+        if self.phase == Phase::Closed {
+            return;
+        }
+        self.take_all_signals();
+        self.paths.iter().for_each(|path| path.gate.meter().abandon());
+        self.take_all_signals();
+        while let Some((path, token)) = self.stranded.pop_front() {
+            self.events.extend(token.map(|token| Event::Lost { path, token }));
+        }
+        self.phase = Phase::Closed;
+        self.events.push_back(Event::Closed(reason));
+    }
+
+    /// Ends the connection because the peer broke the rules of this crate.
+    fn fail(&mut self, now: Instant, why: &str) {
+        let code = noq_proto::VarInt::from_u32(PROTOCOL_BROKEN);
+        self.quic.close(self.epoch.to_std(now), code, Bytes::copy_from_slice(why.as_bytes()));
+        self.on_closed(CloseReason::Protocol(why.to_owned()));
+        self.want_flush(now);
+    }
+
+    fn read_messages(&mut self, now: Instant, stream: StreamId) {
+        let mut messages = Vec::new();
+        let mut outcome = Ok(());
+        let mut credit = false;
+        let mut recv = self.quic.recv_stream(stream);
+        if let Ok(mut chunks) = recv.read(true) {
+            while outcome.is_ok()
+                && let Ok(Some(chunk)) = chunks.next(usize::MAX)
+            {
+                outcome = self.messages_in.push(&chunk.bytes, &mut messages);
+            }
+            credit = chunks.finalize().should_transmit();
+        }
+        if credit {
+            self.want_flush(now);
+        }
+        self.stats.messages_received += messages.len() as u64;
+        self.events.extend(messages.into_iter().map(Event::Message));
+        if let Err(Oversized) = outcome {
+            self.fail(now, "a message on the control stream is too long");
+        }
+    }
+}
+
+/// The code of a close for which the peer's bytes are to blame; users' codes should avoid it.
+const PROTOCOL_BROKEN: u32 = 0x5257_0001;

@@ -1,0 +1,368 @@
+//! Everything that leaves: datagrams on the path of the user's choice, and the flush.
+
+use std::num::NonZeroUsize;
+
+use bytes::Bytes;
+use noq_proto::{SendDatagramError, Transmit, WriteError};
+use roadweave_types::{Instant, PathId};
+
+use super::{Connection, Gates, Phase};
+use crate::event::{Event, PathError, SendError};
+use crate::gate::{Gate, Position};
+use crate::outbox::{Ecn, Route};
+use crate::path::{NewPath, Path};
+use crate::payload::Payload;
+use crate::virtual_address;
+
+impl Connection {
+    /// Sends a datagram on exactly this path, now or not at all.
+    ///
+    /// `token` comes back in [`Event::Acknowledged`](crate::Event::Acknowledged) or
+    /// [`Event::Lost`](crate::Event::Lost), once.
+    ///
+    /// A datagram that starts with a byte of 0xfe or above costs one byte more and a copy.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError::Blocked`] if window or pacer hold it back, [`SendError::NotUsable`],
+    /// [`SendError::TooLarge`] and [`SendError::Closed`]; all give the datagram back.
+    pub fn send_on(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        datagram: Bytes,
+        token: u64,
+    ) -> Result<(), SendError> {
+        let (index, datagram) = self.check(path, datagram)?;
+        let snapshot = self.paths[index].snapshot(now, self.epoch);
+        if datagram.len() as u64 > snapshot.room() {
+            self.paths[index].on_limited(self.epoch.to_std(now), &snapshot);
+            self.snapshots[index] = snapshot;
+            return Err(SendError::Blocked(datagram));
+        }
+        self.hand_over(now, index, Payload::Data(datagram), Some(token))?;
+        self.paths[index].stats.datagrams_sent += 1;
+        Ok(())
+    }
+
+    /// Sends feedback on exactly this path; the acknowledgements that wait go with it.
+    ///
+    /// Window and pacer do not hold it back, since it is small and rare. Nobody learns what became of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_on`](Connection::send_on), but for `Blocked`.
+    pub fn send_feedback_on(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        datagram: Bytes,
+    ) -> Result<(), SendError> {
+        let (index, datagram) = self.check(path, datagram)?;
+        // What arrived a millisecond ago is due to be acknowledged: let the library know that.
+        self.run_library_timers(now);
+        self.hand_over(now, index, Payload::Feedback(datagram), None)?;
+        self.paths[index].stats.feedback_sent += 1;
+        self.timing.feedback_owed = None;
+        Ok(())
+    }
+
+    /// Sends what is due at `now` besides datagrams: messages, acknowledgements and control frames on the
+    /// best path, probes and challenges on theirs.
+    ///
+    /// The `handle_*` methods do it by themselves; it is worth calling after `send_message` and the
+    /// like, and costs next to nothing when nothing is due.
+    pub fn flush(&mut self, now: Instant) {
+        if self.timing.flush.is_some_and(|at| at <= now) {
+            self.flush_all(now);
+        }
+    }
+
+    pub(super) fn flush_all(&mut self, now: Instant) {
+        self.timing.flush = None;
+        self.run_library_timers(now);
+        self.scan_paths(now);
+        self.open_wished_paths(now);
+        self.write_messages();
+        self.ask_with_acknowledgements(now);
+        if matches!(self.phase, Phase::Handshake { .. }) {
+            self.open_all_gates();
+            self.drain(now);
+        } else {
+            if let Some(best) = self.best_path() {
+                self.open_only(best);
+                self.drain(now);
+            }
+            self.close_all_gates();
+            self.drain(now);
+        }
+        self.process(now);
+        self.take_snapshots(now);
+    }
+
+    /// Whether the path carries data and the datagram fits: the path's index.
+    fn check(&mut self, path: PathId, datagram: Bytes) -> Result<(usize, Bytes), SendError> {
+        if !self.is_open() {
+            return Err(SendError::Closed(datagram));
+        }
+        let Some(index) = self.index(path).filter(|&index| self.paths[index].carries_data()) else {
+            return Err(SendError::NotUsable(datagram));
+        };
+        let max = self.max_datagram_size;
+        if datagram.len() > max {
+            return Err(SendError::TooLarge { max, datagram });
+        }
+        Ok((index, datagram))
+    }
+
+    /// Queues a payload and makes the library send it through the path's gate.
+    fn hand_over(
+        &mut self,
+        now: Instant,
+        index: usize,
+        payload: Payload,
+        token: Option<u64>,
+    ) -> Result<(), SendError> {
+        let id = self.paths[index].id;
+        self.write_off_stranded();
+        if let Err(error) = self.quic.datagrams().send(payload.encode(), false) {
+            return Err(match error {
+                // Strays fill the queue; the caller may try again.
+                SendDatagramError::Blocked(payload) => SendError::Blocked(original(payload)),
+                // Size and state were checked, so the connection ended this very moment.
+                _ => SendError::Closed(Bytes::new()),
+            });
+        }
+        self.stranded.push_back((id, token));
+        self.open_only(id);
+        if !self.pump(now, index) {
+            // The library would not send on this path: rather anywhere than never.
+            self.stats.stranded += 1;
+            for other in 0..self.paths.len() {
+                if other != index && self.paths[other].carries_data() {
+                    self.open_only(self.paths[other].id);
+                    if self.pump(now, other) {
+                        break;
+                    }
+                }
+            }
+        }
+        self.after_sending(now, index);
+        Ok(())
+    }
+
+    /// Polls until the library holds no datagram any more; `false` if it keeps some.
+    fn pump(&mut self, now: Instant, index: usize) -> bool {
+        let mut space = self.quic.datagrams().send_buffer_space();
+        for _ in 0..PUMP_MAX {
+            self.paths[index].gate.meter().disclaim();
+            if !self.transmit_one(now) {
+                return false;
+            }
+            let left = self.quic.datagrams().send_buffer_space();
+            if left > space {
+                space = left;
+                self.attribute(index);
+            }
+            if self.stranded.is_empty() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Puts the token of the oldest datagram to the number of the packet that took it along, which
+    /// should have left on the path at `index`.
+    fn attribute(&mut self, index: usize) {
+        let Some((intended, token)) = self.stranded.pop_front() else { return };
+        if self.paths[index].gate.meter().claim(token) {
+            if self.paths[index].id != intended {
+                self.stats.missteered += 1;
+            }
+            return;
+        }
+        self.stats.missteered += 1;
+        if !self.paths.iter().any(|path| path.gate.meter().claim(token)) {
+            self.report_lost(intended, token);
+        }
+    }
+
+    /// Reports datagrams lost that the library has dropped from its queue by itself.
+    fn write_off_stranded(&mut self) {
+        if self.stranded.is_empty()
+            || self.quic.datagrams().send_buffer_space() < self.empty_queue_space
+        {
+            return;
+        }
+        while let Some((path, token)) = self.stranded.pop_front() {
+            self.report_lost(path, token);
+        }
+    }
+
+    fn report_lost(&mut self, path: PathId, token: Option<u64>) {
+        if let Some(token) = token {
+            self.events.push_back(Event::Lost { path, token });
+        }
+    }
+
+    fn after_sending(&mut self, now: Instant, index: usize) {
+        let path = &mut self.paths[index];
+        path.last_asked = now;
+        let snapshot = path.snapshot(now, self.epoch);
+        if snapshot.room() < u64::from(snapshot.mtu) {
+            path.on_limited(self.epoch.to_std(now), &snapshot);
+        }
+        self.snapshots[index] = snapshot;
+    }
+
+    /// Lets the library send whatever passes the gates as they stand.
+    fn drain(&mut self, now: Instant) {
+        for _ in 0..DRAIN_MAX {
+            if !self.stranded.is_empty() {
+                self.paths.iter().for_each(|path| path.gate.meter().disclaim());
+            }
+            let space = self.quic.datagrams().send_buffer_space();
+            if !self.transmit_one(now) {
+                return;
+            }
+            // A datagram that had been left behind may have gone along.
+            if self.quic.datagrams().send_buffer_space() > space {
+                self.attribute(0);
+            }
+        }
+        self.want_flush(now);
+    }
+
+    /// Moves one packet from the library to the outbox; `false` if there is none.
+    fn transmit_one(&mut self, now: Instant) -> bool {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        let std_now = self.epoch.to_std(now);
+        let transmit = self.quic.poll_transmit(std_now, NonZeroUsize::MIN, &mut scratch);
+        if let Some(transmit) = &transmit {
+            self.post(now, transmit, &scratch[..transmit.size]);
+        }
+        self.scratch = scratch;
+        transmit.is_some()
+    }
+
+    fn post(&mut self, now: Instant, transmit: &Transmit, packet: &[u8]) {
+        let uplink = if self.is_client { self.uplink_of(transmit.src_ip) } else { None };
+        let route = Route {
+            uplink,
+            destination: transmit.destination,
+            source: if self.is_client { None } else { transmit.src_ip },
+            ecn: transmit.ecn.and_then(|ecn| Ecn::from_bits(ecn as u8)),
+        };
+        let is_client = self.is_client;
+        let path = self.paths.iter_mut().rev().find(|path| match is_client {
+            true => path.uplink == uplink,
+            false => path.remote == transmit.destination,
+        });
+        if let Some(path) = path {
+            path.stats.packets_sent += 1;
+            path.stats.bytes_sent += packet.len() as u64;
+            path.last_sent = now;
+            path.pacer.on_sent(packet.len() as u64);
+        }
+        self.timing.sent_under_key += 1;
+        self.outbox.push(route, packet);
+    }
+
+    fn open_only(&mut self, id: PathId) {
+        if self.gates == Gates::Only(id) {
+            return;
+        }
+        for path in &self.paths {
+            path.set_gate(if path.id == id { Position::Open } else { Position::Sealed });
+            path.gate.meter().disclaim();
+        }
+        self.gates = Gates::Only(id);
+    }
+
+    fn close_all_gates(&mut self) {
+        self.paths.iter().for_each(|path| path.set_gate(Position::Closed));
+        self.gates = Gates::Other;
+    }
+
+    fn open_all_gates(&mut self) {
+        self.paths.iter().for_each(|path| path.set_gate(Position::Open));
+        self.gates = Gates::Other;
+    }
+
+    fn write_messages(&mut self) {
+        if self.messages_out.is_empty() || !self.is_open() {
+            return;
+        }
+        if self.stream_out.is_none() {
+            self.stream_out = self.quic.streams().open(noq_proto::Dir::Uni);
+        }
+        let Some(stream) = self.stream_out else { return };
+        let quic = &mut self.quic;
+        self.messages_out.drain(|data| match quic.send_stream(stream).write(data) {
+            Ok(taken) => taken,
+            // A peer that stops the stream gets no messages; what else it does is its own affair.
+            Err(WriteError::Stopped(_) | WriteError::ClosedStream) => data.len(),
+            Err(WriteError::Blocked) => 0,
+        });
+    }
+
+    fn open_wished_paths(&mut self, now: Instant) {
+        while self.phase == Phase::Open
+            && let Some(&uplink) = self.wishes.front()
+        {
+            match self.try_open(now, uplink) {
+                Ok(()) => self.wishes.pop_front(),
+                // The peer has not yet granted an ID; the wish stays.
+                Err(_) => return,
+            };
+        }
+    }
+
+    fn try_open(
+        &mut self,
+        now: Instant,
+        uplink: roadweave_types::UplinkId,
+    ) -> Result<(), PathError> {
+        let network = noq_proto::FourTuple::new(self.server, Some(virtual_address::of(uplink)));
+        let std_now = self.epoch.to_std(now);
+        let available = noq_proto::PathStatus::Available;
+        let quic_id =
+            self.quic.open_path(network, available, std_now).map_err(|_| PathError::TooMany)?;
+        let gate = Gate::of(&self.quic, quic_id).ok_or(PathError::Unknown)?;
+        self.add_path(now, quic_id, Some(uplink), self.server, gate);
+        Ok(())
+    }
+
+    /// Takes up a path that the library has just created.
+    pub(super) fn add_path(
+        &mut self,
+        now: Instant,
+        quic_id: noq_proto::PathId,
+        uplink: Option<roadweave_types::UplinkId>,
+        remote: std::net::SocketAddr,
+        gate: std::sync::Arc<Gate>,
+    ) {
+        // The library shows the number of a path only as text.
+        let Ok(number) = quic_id.to_string().parse() else { return };
+        gate.meter().start_tracking();
+        let path = Path::new(now, NewPath { id: PathId(number), uplink, remote, gate });
+        let index = self.paths.partition_point(|other| other.id < path.id);
+        self.paths.insert(index, path);
+        self.gates = Gates::Other;
+        self.take_snapshots(now);
+    }
+}
+
+/// The datagram that a payload was made of.
+fn original(payload: Bytes) -> Bytes {
+    match Payload::decode(payload) {
+        Some(Payload::Data(datagram) | Payload::Feedback(datagram)) => datagram,
+        None => Bytes::new(),
+    }
+}
+
+/// How many packets may leave before a datagram does: a challenge, its answer, probes.
+const PUMP_MAX: usize = 8;
+/// How many packets a flush makes at most; more follow in the next.
+const DRAIN_MAX: usize = 128;

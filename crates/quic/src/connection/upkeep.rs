@@ -1,0 +1,247 @@
+//! What time brings: suspicion, probes, keep-alives, key updates, and the flush.
+
+use std::time::Duration;
+
+use roadweave_types::{Instant, PathId, PathStatus};
+
+use super::{Connection, Phase};
+use crate::event::CloseReason;
+use crate::path::Suspicion;
+
+impl Connection {
+    /// When [`handle_timeout`](Connection::handle_timeout) wants to be called next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let library = self.quic.poll_timeout().map(|at| self.epoch.from_std(at));
+        if self.phase == Phase::Closed {
+            return library.into_iter().chain(self.timing.flush).min();
+        }
+        let handshake = match self.phase {
+            Phase::Handshake { until } => Some(until),
+            _ => None,
+        };
+        let feedback = self.timing.feedback_owed.map(|since| since + FEEDBACK_DELAY);
+        // Once told, the user need not be woken for it again.
+        let feedback = feedback.filter(|&due| due > self.timing.woken);
+        [library, self.timing.flush, handshake, feedback, self.timing.measure]
+            .into_iter()
+            .flatten()
+            .chain(self.paths.iter().zip(&self.snapshots).filter_map(|(path, snapshot)| {
+                [
+                    path.suspicion_due(self.epoch),
+                    path.suspect.map(|suspicion| suspicion.next_probe),
+                    path.release_due(snapshot.mtu),
+                    self.keep_alive_due(path.id),
+                ]
+                .into_iter()
+                .flatten()
+                .min()
+            }))
+            .min()
+    }
+
+    /// Does what is due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.timing.woken = now;
+        let due = self.quic.poll_timeout().is_some_and(|at| self.epoch.from_std(at) <= now);
+        if due {
+            self.run_library_timers(now);
+            self.want_flush(now);
+        }
+        self.process(now);
+        match self.phase {
+            Phase::Closed => {}
+            Phase::Handshake { until } => {
+                if until <= now {
+                    self.give_up_handshake(now);
+                }
+            }
+            Phase::Rekeying { .. } | Phase::Open => self.look_after_paths(now),
+        }
+        self.flush(now);
+        self.take_snapshots(now);
+        for (path, snapshot) in self.paths.iter_mut().zip(&self.snapshots) {
+            path.limited &= snapshot.pacing_budget < u64::from(snapshot.mtu);
+        }
+    }
+
+    /// The path on which feedback should leave now, if any is due.
+    ///
+    /// Feedback is due 1 ms after a datagram of the peer's [`send_on`](Connection::send_on) came in, until
+    /// it is sent: at most once in a millisecond, however many came. The path is the fastest that
+    /// answers, or, if all are suspect, the one that a packet came in on last. Acknowledgements leave
+    /// with the feedback, or 1 ms later without it.
+    pub fn feedback_due(&self, now: Instant) -> Option<PathId> {
+        let since = self.timing.feedback_owed?;
+        if now < since + FEEDBACK_DELAY || !self.is_open() {
+            return None;
+        }
+        self.best_path()
+    }
+
+    pub(super) fn want_flush(&mut self, at: Instant) {
+        let flush = &mut self.timing.flush;
+        *flush = Some(flush.map_or(at, |already| already.min(at)));
+    }
+
+    /// Lets the library's timers fire: delayed acknowledgements, loss detection, challenges.
+    pub(super) fn run_library_timers(&mut self, now: Instant) {
+        let std_now = self.epoch.to_std(now);
+        if self.quic.poll_timeout().is_some_and(|at| at <= std_now) {
+            self.quic.handle_timeout(std_now);
+        }
+    }
+
+    fn give_up_handshake(&mut self, now: Instant) {
+        let std_now = self.epoch.to_std(now);
+        self.quic.close(std_now, noq_proto::VarInt::from_u32(0), bytes::Bytes::new());
+        self.on_closed(CloseReason::HandshakeTimedOut);
+        self.want_flush(now);
+    }
+
+    fn look_after_paths(&mut self, now: Instant) {
+        for index in 0..self.paths.len() {
+            let path = &mut self.paths[index];
+            if path.judge(now, self.epoch) {
+                self.snapshots[index].status = path.status();
+            }
+            let id = path.id;
+            if let Some(suspicion) = path.suspect
+                && suspicion.next_probe <= now
+            {
+                let interval = self.probe_interval(now, &suspicion);
+                let next_probe = now + interval;
+                self.paths[index].suspect = Some(Suspicion { next_probe, ..suspicion });
+                self.probe(now, index);
+            } else if self.keep_alive_due(id).is_some_and(|due| due <= now) {
+                self.probe(now, index);
+            }
+        }
+        self.measure_receiving_paths(now);
+        self.close_unresponsive_paths(now);
+        self.update_keys_when_quiet(now);
+    }
+
+    /// Asks a path for a sign of life.
+    fn probe(&mut self, now: Instant, index: usize) {
+        let path = &mut self.paths[index];
+        path.last_asked = now;
+        path.stats.probes_sent += 1;
+        let quic_id = path.quic_id();
+        // It fails only for a path that is about to go.
+        let _ = self.quic.ping_path(quic_id);
+        self.want_flush(now);
+    }
+
+    /// Fast at first, so that a path which heals is back within a probe and a round trip; slow later.
+    fn probe_interval(&self, now: Instant, suspicion: &Suspicion) -> Duration {
+        let lasting = now - suspicion.since > SLOW_PROBES_AFTER;
+        self.config.probe_interval * if lasting { 5 } else { 1 }
+    }
+
+    /// Only clients keep silent paths alive: it is their networks that forget bindings.
+    fn keep_alive_due(&self, id: PathId) -> Option<Instant> {
+        let path = self.path(id)?;
+        if !self.is_client || !path.validated || path.suspect.is_some() {
+            return None;
+        }
+        let interval = match self.best_path() == Some(id) {
+            true => self.config.keep_alive,
+            false => self.config.keep_alive_others,
+        };
+        Some(path.last_sent.max(path.last_asked) + interval)
+    }
+
+    /// Makes a packet of acknowledgements ask for one in return, now and then: without that, a side that
+    /// only receives would never learn that the path for its acknowledgements is dead.
+    pub(super) fn ask_with_acknowledgements(&mut self, now: Instant) {
+        let receiving = now - self.timing.last_data < RECEIVING && self.is_open();
+        let Some(best) = self.best_path().filter(|_| receiving) else { return };
+        let Some(index) = self.index(best) else { return };
+        let interval = (self.snapshots[index].smoothed_rtt / 4).max(ASK_INTERVAL_MIN);
+        if now - self.paths[index].last_asked >= interval {
+            self.probe(now, index);
+            self.timing.flush = None;
+        }
+        self.timing.measure.get_or_insert(now + MEASURE_INTERVAL);
+    }
+
+    /// Keeps the round-trip times of all paths fresh while data comes in, for the choice of the fastest.
+    fn measure_receiving_paths(&mut self, now: Instant) {
+        if self.timing.measure.is_none_or(|at| at > now) {
+            return;
+        }
+        let receiving = now - self.timing.last_data < MEASURE_INTERVAL;
+        self.timing.measure = receiving.then_some(now + MEASURE_INTERVAL);
+        for index in 0..self.paths.len() {
+            let path = &self.paths[index];
+            let stale = now - path.last_asked >= MEASURE_INTERVAL && path.suspect.is_none();
+            if receiving && path.validated && stale {
+                self.probe(now, index);
+            }
+        }
+    }
+
+    fn close_unresponsive_paths(&mut self, now: Instant) {
+        let limit = self.config.unresponsive_timeout;
+        let answering = self.snapshots.iter().any(|path| path.status == PathStatus::Usable);
+        let overdue = self.paths.iter().find(|path| {
+            answering && path.suspect.is_some_and(|suspicion| now - suspicion.since > limit)
+        });
+        if let Some(id) = overdue.map(|path| path.id) {
+            self.unresponsive = Some(id);
+            // Another path answers, so that this one is not the last.
+            let _ = self.close_path(now, id);
+        }
+    }
+
+    /// Updates the keys before further paths are opened, so that no packet under the first keys can be
+    /// on its way on a slower path.
+    pub(super) fn start_rekeying(&mut self, now: Instant) {
+        self.quic.force_key_update();
+        self.stats.key_updates += 1;
+        self.timing.sent_under_key = 0;
+        self.phase = Phase::Rekeying { since: now };
+        self.probe(now, 0);
+    }
+
+    pub(super) fn finish_rekeying(&mut self, now: Instant) {
+        let Phase::Rekeying { since } = self.phase else { return };
+        let since = self.epoch.to_std(since);
+        let acknowledged = |at: Option<std::time::Instant>| at.is_some_and(|at| at >= since);
+        if self.paths.iter().any(|path| acknowledged(path.gate.meter().acknowledged_up_to())) {
+            self.phase = Phase::Open;
+            self.want_flush(now);
+        }
+    }
+
+    /// Updates the keys while nothing is on its way, long before the cipher's limit would force an update
+    /// at a time when it costs packets.
+    fn update_keys_when_quiet(&mut self, now: Instant) {
+        if self.timing.sent_under_key < KEY_LIFETIME || self.phase != Phase::Open {
+            return;
+        }
+        let slowest = self.snapshots.iter().map(|path| path.smoothed_rtt).max().unwrap_or_default();
+        let quiet = self.snapshots.iter().all(|path| path.bytes_in_flight == 0)
+            && self.paths.iter().all(|path| now - path.last_heard > slowest);
+        if quiet {
+            self.quic.force_key_update();
+            self.stats.key_updates += 1;
+            self.timing.sent_under_key = 0;
+        }
+    }
+}
+
+/// How long after a datagram feedback is due.
+pub(super) const FEEDBACK_DELAY: Duration = Duration::from_millis(1);
+/// How long after a datagram its acknowledgement leaves at the latest.
+pub(super) const ACK_DELAY: Duration = Duration::from_millis(2);
+/// How often acknowledgements ask for an acknowledgement in return, at most.
+const ASK_INTERVAL_MIN: Duration = Duration::from_millis(10);
+/// For how long after a datagram this side counts as receiving.
+const RECEIVING: Duration = Duration::from_millis(10);
+/// How often the paths of a side that receives are measured.
+const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
+/// After how long a dead path is probed less often.
+const SLOW_PROBES_AFTER: Duration = Duration::from_secs(300);
+/// After how many packets keys are updated at the next occasion. The library's own update comes near 2^23.
+const KEY_LIFETIME: u64 = 1 << 22;

@@ -1,0 +1,240 @@
+//! The gate technique: how a library that chooses paths by itself is made to use the one we chose.
+//!
+//! Each path has a congestion controller of its own. Ours wraps the real one and stands at the path as a
+//! gate:
+//!
+//! ```text
+//!            congestion window    pacing rate     what the library sends on the path
+//!  Open      endless              none            whatever is queued
+//!  Closed    0                    none            what must not wait: probes, challenges, pings
+//!  Sealed    0                    1 byte/s        nothing
+//! ```
+//!
+//! With one gate open and all others sealed, the next packet can leave on one path only. What the real
+//! controller allows is enforced by [`Connection`](crate::Connection) before it hands a datagram over.
+//!
+//! The wrapper also sees each packet number sent, acknowledged and lost. The [`Meter`] behind the gate
+//! keeps that record, and thereby the fate of each datagram, the bytes in flight and the round-trip time.
+
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
+use noq_proto::{Connection, PathId, RttEstimator};
+
+use crate::meter::{Meter, Progress};
+
+/// What a gate lets through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Position {
+    /// Nothing at all, not even acknowledgements.
+    Sealed,
+    /// Only what is not subject to congestion control.
+    Closed,
+    /// Everything.
+    Open,
+}
+
+/// The part of a path's controller that the connection holds on to.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    position: AtomicU8,
+    /// Whether the meter has news that nobody has fetched.
+    news: AtomicBool,
+    meter: Mutex<Meter>,
+}
+
+impl Gate {
+    fn new(meter: Meter) -> Arc<Self> {
+        // Closed, not sealed: a path that the peer has opened must be able to answer its challenge
+        // before the connection knows of it.
+        let position = AtomicU8::new(Position::Closed as u8);
+        Arc::new(Self { position, news: AtomicBool::new(false), meter: Mutex::new(meter) })
+    }
+
+    /// The gate of a path at present. The library replaces a path's controller when its peer appears at
+    /// another IP address, so this is to be asked again after each change of address.
+    pub(crate) fn of(connection: &Connection, path: PathId) -> Option<Arc<Self>> {
+        let controller = connection.congestion_state(path)?.clone_box().into_any();
+        Some(controller.downcast::<GatedController>().ok()?.gate)
+    }
+
+    pub(crate) fn set(&self, position: Position) {
+        self.position.store(position as u8, Ordering::Relaxed);
+    }
+
+    fn is(&self, position: Position) -> bool {
+        self.position.load(Ordering::Relaxed) == position as u8
+    }
+
+    pub(crate) fn meter(&self) -> MutexGuard<'_, Meter> {
+        // A panic elsewhere leaves the counters as they were, which is good enough to go on.
+        self.meter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether datagrams were acknowledged or lost since this was last asked.
+    pub(crate) fn take_news(&self) -> bool {
+        self.news.swap(false, Ordering::Relaxed)
+    }
+}
+
+/// Builds gated controllers around those of another factory.
+pub(crate) struct GateFactory {
+    inner: Arc<dyn ControllerFactory + Send + Sync>,
+    initial_rtt: Duration,
+}
+
+impl GateFactory {
+    pub(crate) fn new(
+        inner: Arc<dyn ControllerFactory + Send + Sync>,
+        initial_rtt: Duration,
+    ) -> Self {
+        Self { inner, initial_rtt }
+    }
+}
+
+impl ControllerFactory for GateFactory {
+    fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
+        let inner = self.inner.clone().build(now, current_mtu);
+        let mut meter = Meter::new(self.initial_rtt, current_mtu);
+        meter.on_metrics(&inner.metrics(), inner.window());
+        Box::new(GatedController { inner, gate: Gate::new(meter) })
+    }
+}
+
+/// A real congestion controller behind a gate.
+#[derive(Debug)]
+struct GatedController {
+    inner: Box<dyn Controller>,
+    gate: Arc<Gate>,
+}
+
+impl GatedController {
+    fn publish(&self, meter: &mut Meter) {
+        meter.on_metrics(&self.inner.metrics(), self.inner.window());
+    }
+}
+
+impl Controller for GatedController {
+    fn on_sent(&mut self, now: Instant, bytes: u64, largest_pn: u64) {
+        self.inner.on_sent(now, bytes, largest_pn);
+    }
+
+    fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
+        self.inner.on_packet_sent(now, bytes, pn);
+        self.gate.meter().on_sent(now, bytes, pn);
+    }
+
+    /// The library means our gate, which says nothing about the real window.
+    fn on_cwnd_limited(&mut self) {}
+
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        pn: u64,
+        _app_limited: bool,
+        rtt: &RttEstimator,
+    ) {
+        let app_limited = self.gate.meter().is_app_limited(now);
+        self.inner.on_ack(now, sent, bytes, pn, app_limited, rtt);
+        self.gate.meter().on_acknowledged(now, sent, bytes, pn);
+        self.gate.news.store(true, Ordering::Relaxed);
+    }
+
+    fn on_end_acks(
+        &mut self,
+        now: Instant,
+        in_flight: u64,
+        _app_limited: bool,
+        largest_packet_num_acked: Option<u64>,
+    ) {
+        let Progress { app_limited, window_limited } = self.gate.meter().on_acks_end(now);
+        if window_limited {
+            self.inner.on_cwnd_limited();
+        }
+        self.inner.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
+        self.publish(&mut self.gate.meter());
+    }
+
+    fn on_congestion_event(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        is_persistent_congestion: bool,
+        is_ecn: bool,
+        lost_bytes: u64,
+        largest_lost_pn: u64,
+    ) {
+        self.inner.on_congestion_event(
+            now,
+            sent,
+            is_persistent_congestion,
+            is_ecn,
+            lost_bytes,
+            largest_lost_pn,
+        );
+        self.publish(&mut self.gate.meter());
+    }
+
+    fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: Instant) {
+        self.inner.on_packet_lost(lost_bytes, pn, now);
+        self.gate.meter().on_lost(pn);
+        self.gate.news.store(true, Ordering::Relaxed);
+    }
+
+    fn on_spurious_congestion_event(&mut self) {
+        self.inner.on_spurious_congestion_event();
+        self.publish(&mut self.gate.meter());
+    }
+
+    fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.inner.on_mtu_update(new_mtu);
+        let mut meter = self.gate.meter();
+        meter.mtu = new_mtu;
+        self.publish(&mut meter);
+    }
+
+    fn on_ack_frequency_update(
+        &mut self,
+        ack_eliciting_threshold: u64,
+        requested_max_ack_delay: Duration,
+    ) {
+        self.inner.on_ack_frequency_update(ack_eliciting_threshold, requested_max_ack_delay);
+    }
+
+    fn window(&self) -> u64 {
+        if self.gate.is(Position::Open) { u64::MAX } else { 0 }
+    }
+
+    /// Turns the library's pacer off, or, while sealed, all the way up.
+    ///
+    /// A window above `u32::MAX` without a rate means no pacing to the library. A rate of one byte per
+    /// second holds back even packets that are exempt from congestion control, once the first full-sized
+    /// packet, the path's challenge, has used up the pacer's burst. A window of 0 is never reported, since the library divides by it.
+    fn metrics(&self) -> ControllerMetrics {
+        let mut metrics = self.inner.metrics();
+        metrics.congestion_window = u64::from(u32::MAX) + 1;
+        metrics.pacing_rate = self.gate.is(Position::Sealed).then_some(1);
+        metrics.send_quantum = None;
+        metrics
+    }
+
+    /// The clone stands at the same gate: the library clones when the peer's port changes and goes on
+    /// with the clone, and [`Gate::of`] clones only to look.
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(Self { inner: self.inner.clone_box(), gate: self.gate.clone() })
+    }
+
+    fn initial_window(&self) -> u64 {
+        self.inner.initial_window()
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}

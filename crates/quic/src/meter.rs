@@ -1,0 +1,433 @@
+//! The record of one path: what was sent, what became of it, and what follows from that.
+//!
+//! ```text
+//! on_sent ----> [ 17 | 18 | -- | 20 | 21 ]  packets in flight by number, some with a datagram's token
+//! claim            ^ token 900 rides on 18
+//! on_acknowledged, on_lost ---> signals (token, fate)      round-trip time, delivery rate, loss
+//! ```
+//!
+//! Times are those of the library; [`Path`](crate::path) translates them.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use noq_proto::congestion::ControllerMetrics;
+
+/// What became of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Acknowledged,
+    Lost,
+}
+
+/// How the sender did in the time that a batch of acknowledgements covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub(crate) app_limited: bool,
+    pub(crate) window_limited: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    at: Instant,
+    bytes: u16,
+    token: Option<u64>,
+}
+
+/// The record of one path.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    /// Off during the handshake, whose three packet number spaces count from the same numbers.
+    tracking: bool,
+    /// In flight by packet number, from `first` on.
+    sent: VecDeque<Option<Sent>>,
+    first: u64,
+    in_flight: u64,
+    last_sent: Option<u64>,
+    signals: Vec<(u64, Fate)>,
+    /// The newest packet that was acknowledged, by number and by the time it was sent.
+    newest_acknowledged: Option<(u64, Instant)>,
+    last_acknowledged: Option<Instant>,
+    pub(crate) rtt: RoundTrip,
+    pub(crate) delivery: DeliveryRate,
+    pub(crate) window: u64,
+    /// The rate that the controller paces at, bytes per second.
+    pub(crate) pacing_rate: Option<u64>,
+    pub(crate) mtu: u16,
+    loss: f32,
+    limited_at: Option<Instant>,
+    window_limited: bool,
+}
+
+impl Meter {
+    pub(crate) fn new(initial_rtt: Duration, mtu: u16) -> Self {
+        Self {
+            tracking: false,
+            sent: VecDeque::new(),
+            first: 0,
+            in_flight: 0,
+            last_sent: None,
+            signals: Vec::new(),
+            newest_acknowledged: None,
+            last_acknowledged: None,
+            rtt: RoundTrip::new(initial_rtt),
+            delivery: DeliveryRate::default(),
+            window: u64::from(mtu) * 10,
+            pacing_rate: None,
+            mtu,
+            loss: 0.0,
+            limited_at: None,
+            window_limited: false,
+        }
+    }
+
+    /// Begins to keep the record; from now on all packets must be of one number space.
+    pub(crate) fn start_tracking(&mut self) {
+        self.tracking = true;
+    }
+
+    pub(crate) fn on_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
+        if !self.tracking {
+            return;
+        }
+        if self.sent.is_empty() {
+            self.first = pn;
+        }
+        // The library skips a number now and then, to catch acknowledgements of what was never sent.
+        let Some(index) = pn.checked_sub(self.first).and_then(|index| usize::try_from(index).ok())
+        else {
+            return;
+        };
+        if index < self.sent.len() || index - self.sent.len() > GAP_MAX {
+            return;
+        }
+        self.sent.resize(index, None);
+        self.sent.push_back(Some(Sent { at: now, bytes, token: None }));
+        self.in_flight += u64::from(bytes);
+        self.last_sent = Some(pn);
+    }
+
+    /// Says that the packet sent last carries the datagram of `token`; `false` if none was sent since the
+    /// last call.
+    pub(crate) fn claim(&mut self, token: Option<u64>) -> bool {
+        let Some(pn) = self.last_sent.take() else { return false };
+        if let Some(sent) = self.entry(pn) {
+            sent.token = token;
+        }
+        true
+    }
+
+    /// Forgets which packet was sent last.
+    pub(crate) fn disclaim(&mut self) {
+        self.last_sent = None;
+    }
+
+    pub(crate) fn on_acknowledged(&mut self, now: Instant, sent: Instant, bytes: u64, pn: u64) {
+        self.last_acknowledged = Some(now);
+        self.delivery.on_delivered(bytes);
+        if self.newest_acknowledged.is_none_or(|(newest, _)| pn > newest) {
+            self.newest_acknowledged = Some((pn, sent));
+        }
+        self.settle(pn, Fate::Acknowledged);
+    }
+
+    pub(crate) fn on_lost(&mut self, pn: u64) {
+        self.settle(pn, Fate::Lost);
+    }
+
+    /// Ends a batch of acknowledgements that arrived at `now`.
+    pub(crate) fn on_acks_end(&mut self, now: Instant) -> Progress {
+        if let Some((_, sent)) = self.newest_acknowledged
+            && self.last_acknowledged == Some(now)
+            && self.rtt.newest != Some(sent)
+        {
+            self.rtt.newest = Some(sent);
+            self.rtt.update(now.saturating_duration_since(sent));
+        }
+        self.delivery.update(now, self.rtt.smoothed);
+        self.expire(now);
+        let window_limited = std::mem::take(&mut self.window_limited);
+        Progress { app_limited: self.is_app_limited(now), window_limited }
+    }
+
+    pub(crate) fn on_metrics(&mut self, metrics: &ControllerMetrics, window: u64) {
+        self.window = window;
+        self.pacing_rate = metrics.pacing_rate;
+    }
+
+    /// Notes that the path could not take more at `now`, for the window's sake or the pacer's.
+    pub(crate) fn on_limited(&mut self, now: Instant, by_window: bool) {
+        self.limited_at = Some(now);
+        self.window_limited |= by_window;
+    }
+
+    /// Whether the sender has of late left room unused, so that the rate of acknowledgements says
+    /// nothing about what the path could carry.
+    pub(crate) fn is_app_limited(&self, now: Instant) -> bool {
+        let recent = (self.rtt.smoothed / 4).max(LIMITED_MEMORY_MIN);
+        self.limited_at.is_none_or(|at| now.saturating_duration_since(at) > recent)
+    }
+
+    /// Declares all that is in flight lost: the path is gone, or another than it was.
+    pub(crate) fn abandon(&mut self) {
+        let sent = std::mem::take(&mut self.sent);
+        self.signals.extend(sent.iter().flatten().filter_map(|s| Some((s.token?, Fate::Lost))));
+        self.in_flight = 0;
+        self.last_sent = None;
+    }
+
+    /// Takes what became of datagrams since the last call, in the order in which it was learned.
+    pub(crate) fn take_signals(&mut self) -> std::vec::Drain<'_, (u64, Fate)> {
+        self.signals.drain(..)
+    }
+
+    pub(crate) fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    pub(crate) fn last_acknowledged(&self) -> Option<Instant> {
+        self.last_acknowledged
+    }
+
+    /// When the newest packet that was acknowledged had been sent.
+    pub(crate) fn acknowledged_up_to(&self) -> Option<Instant> {
+        self.newest_acknowledged.map(|(_, sent)| sent)
+    }
+
+    /// Since when an answer has been owed: since the oldest packet in flight, or the last answer.
+    pub(crate) fn unanswered_since(&self) -> Option<Instant> {
+        let oldest = self.sent.front()?.as_ref()?.at;
+        Some(self.last_acknowledged.map_or(oldest, |at| at.max(oldest)))
+    }
+
+    /// The share of packets lost of late, 0..1.
+    pub(crate) fn loss(&self) -> f32 {
+        self.loss
+    }
+
+    fn entry(&mut self, pn: u64) -> Option<&mut Sent> {
+        let index = usize::try_from(pn.checked_sub(self.first)?).ok()?;
+        self.sent.get_mut(index)?.as_mut()
+    }
+
+    fn settle(&mut self, pn: u64, fate: Fate) {
+        let Some(index) = pn.checked_sub(self.first).and_then(|index| usize::try_from(index).ok())
+        else {
+            return;
+        };
+        let Some(sent) = self.sent.get_mut(index).and_then(Option::take) else { return };
+        self.in_flight -= u64::from(sent.bytes);
+        if let Some(token) = sent.token {
+            self.signals.push((token, fate));
+        }
+        let lost = if fate == Fate::Lost { 1.0 } else { 0.0 };
+        self.loss += (lost - self.loss) / LOSS_MEMORY;
+        self.trim();
+    }
+
+    /// Gives up on packets that the library will say no more about: those that went to an address which
+    /// the peer has left, and probes of the path MTU.
+    fn expire(&mut self, now: Instant) {
+        let Some((newest, _)) = self.newest_acknowledged else { return };
+        let age = (self.rtt.smoothed * 4).max(SILENCE_MIN);
+        while self.first < newest
+            && let Some(Some(oldest)) = self.sent.front()
+            && now.saturating_duration_since(oldest.at) > age
+        {
+            self.settle(self.first, Fate::Lost);
+        }
+    }
+
+    fn trim(&mut self) {
+        while let Some(None) = self.sent.front() {
+            self.sent.pop_front();
+            self.first += 1;
+        }
+    }
+}
+
+/// The round-trip time of a path (RFC 9002 section 5), the peer's delay in acknowledging included: that
+/// delay is part of what a sender waits for, and at most 2 ms.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoundTrip {
+    pub(crate) latest: Duration,
+    pub(crate) smoothed: Duration,
+    pub(crate) deviation: Duration,
+    pub(crate) min: Duration,
+    sampled: bool,
+    newest: Option<Instant>,
+}
+
+impl RoundTrip {
+    fn new(initial: Duration) -> Self {
+        Self {
+            latest: initial,
+            smoothed: initial,
+            deviation: initial / 2,
+            min: initial,
+            sampled: false,
+            newest: None,
+        }
+    }
+
+    fn update(&mut self, sample: Duration) {
+        self.latest = sample;
+        if !self.sampled {
+            self.sampled = true;
+            (self.smoothed, self.deviation, self.min) = (sample, sample / 2, sample);
+            return;
+        }
+        self.min = self.min.min(sample);
+        self.deviation = (self.deviation * 3 + self.smoothed.abs_diff(sample)) / 4;
+        self.smoothed = (self.smoothed * 7 + sample) / 8;
+    }
+
+    /// The probe timeout without its backoff (RFC 9002 section 6.2.1).
+    pub(crate) fn pto(&self) -> Duration {
+        self.smoothed + (self.deviation * 4).max(GRANULARITY) + ACK_DELAY_MAX
+    }
+}
+
+/// The rate at which a path delivers: the best of the last few round trips.
+///
+/// It is here to bound what the congestion controller makes of a few acknowledgements that came at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DeliveryRate {
+    began: Option<Instant>,
+    delivered: u64,
+    /// Bytes per second of the latest windows, the newest first.
+    windows: [u64; 10],
+}
+
+impl DeliveryRate {
+    fn on_delivered(&mut self, bytes: u64) {
+        self.delivered += bytes;
+    }
+
+    fn update(&mut self, now: Instant, smoothed_rtt: Duration) {
+        let began = *self.began.get_or_insert(now);
+        let elapsed = now.saturating_duration_since(began);
+        if elapsed < smoothed_rtt.max(WINDOW_MIN) {
+            return;
+        }
+        self.windows.rotate_right(1);
+        self.windows[0] = (self.delivered as f64 / elapsed.as_secs_f64()) as u64;
+        self.began = Some(now);
+        self.delivered = 0;
+    }
+
+    /// Bytes per second, 0 before the first round trip.
+    pub(crate) fn best(&self) -> u64 {
+        self.windows.into_iter().max().unwrap_or(0)
+    }
+}
+
+/// The most packet numbers that a sender skips at a time.
+const GAP_MAX: usize = 16;
+/// How long a path counts as fully used after it was found full.
+const LIMITED_MEMORY_MIN: Duration = Duration::from_millis(10);
+/// Loss is averaged over about this many packets.
+const LOSS_MEMORY: f32 = 100.0;
+/// How long the fate of a packet may stay unknown while later packets are acknowledged.
+const SILENCE_MIN: Duration = Duration::from_secs(2);
+/// RFC 9002 section 6.1.2.
+const GRANULARITY: Duration = Duration::from_millis(1);
+/// The longest that the peer waits before it acknowledges.
+const ACK_DELAY_MAX: Duration = Duration::from_millis(2);
+/// The shortest time over which a delivery rate is measured.
+const WINDOW_MIN: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn meter() -> (Meter, Instant) {
+        let mut meter = Meter::new(Duration::from_millis(100), 1200);
+        meter.start_tracking();
+        (meter, Instant::now())
+    }
+
+    fn send(meter: &mut Meter, at: Instant, pn: u64, token: u64) {
+        meter.on_sent(at, 1000, pn);
+        assert!(meter.claim(Some(token)));
+    }
+
+    #[test]
+    fn each_token_gets_one_fate() {
+        let (mut meter, start) = meter();
+        for pn in [5, 6, 8, 9] {
+            send(&mut meter, start, pn, pn * 100);
+        }
+        assert_eq!(meter.in_flight(), 4000);
+        meter.on_acknowledged(start + MS, start, 1000, 8);
+        meter.on_acknowledged(start + MS, start, 1000, 8);
+        meter.on_lost(5);
+        meter.on_lost(7);
+        meter.abandon();
+        meter.on_acknowledged(start + MS, start, 1000, 6);
+        let signals: Vec<_> = meter.take_signals().collect();
+        let lost = |pn: u64| (pn * 100, Fate::Lost);
+        assert_eq!(signals, [(800, Fate::Acknowledged), lost(5), lost(6), lost(9)]);
+        assert_eq!(meter.in_flight(), 0);
+    }
+
+    #[test]
+    fn what_the_library_forgets_is_lost_in_the_end() {
+        let (mut meter, start) = meter();
+        send(&mut meter, start, 1, 1);
+        send(&mut meter, start + MS, 2, 2);
+        meter.on_acknowledged(start + MS * 50, start + MS, 1000, 2);
+        meter.on_acks_end(start + MS * 50);
+        assert_eq!(meter.take_signals().collect::<Vec<_>>(), [(2, Fate::Acknowledged)]);
+        meter.on_acks_end(start + MS * 3000);
+        assert_eq!(meter.take_signals().collect::<Vec<_>>(), [(1, Fate::Lost)]);
+        assert_eq!(meter.in_flight(), 0);
+    }
+
+    #[test]
+    fn an_answer_is_owed_since_the_oldest_packet_or_the_last_answer() {
+        let (mut meter, start) = meter();
+        assert_eq!(meter.unanswered_since(), None);
+        send(&mut meter, start, 1, 1);
+        send(&mut meter, start + MS, 2, 2);
+        assert_eq!(meter.unanswered_since(), Some(start));
+        meter.on_acknowledged(start + MS * 9, start + MS, 1000, 2);
+        assert_eq!(meter.unanswered_since(), Some(start + MS * 9));
+        meter.on_acknowledged(start + MS * 9, start, 1000, 1);
+        assert_eq!(meter.unanswered_since(), None);
+    }
+
+    #[test]
+    fn round_trips_are_averaged_as_rfc_9002_says() {
+        let mut rtt = RoundTrip::new(MS * 100);
+        rtt.update(MS * 40);
+        assert_eq!((rtt.smoothed, rtt.deviation, rtt.min), (MS * 40, MS * 20, MS * 40));
+        rtt.update(MS * 80);
+        assert_eq!((rtt.smoothed, rtt.deviation, rtt.min), (MS * 45, MS * 25, MS * 40));
+        assert_eq!(rtt.pto(), MS * (45 + 100 + 2));
+    }
+
+    #[test]
+    fn a_sender_that_leaves_room_is_application_limited() {
+        let (mut meter, start) = meter();
+        assert!(meter.is_app_limited(start));
+        meter.on_limited(start, true);
+        assert!(!meter.is_app_limited(start + MS * 5));
+        let progress = meter.on_acks_end(start + MS * 5);
+        assert_eq!(progress, Progress { app_limited: false, window_limited: true });
+        let progress = meter.on_acks_end(start + MS * 500);
+        assert_eq!(progress, Progress { app_limited: true, window_limited: false });
+    }
+
+    #[test]
+    fn numbers_out_of_all_order_cost_no_memory() {
+        let (mut meter, start) = meter();
+        send(&mut meter, start, 10, 1);
+        meter.on_sent(start, 1000, u64::MAX);
+        meter.on_sent(start, 1000, 3);
+        assert_eq!((meter.sent.len(), meter.in_flight()), (1, 1000));
+    }
+}

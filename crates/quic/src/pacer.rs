@@ -1,0 +1,170 @@
+//! A token bucket for each path: what the congestion window allows leaves spread over the round trip.
+//!
+//! ```text
+//! rate = what the congestion controller says, at most RATE_HEADROOM times what the path has shown
+//!        or 1.25 windows per round trip (RFC 9002 section 7.7)
+//! budget grows at that rate up to the burst: what leaves in 2 ms, but no less than 4 packets
+//! ```
+//!
+//! The bound is for application-limited flows: a few acknowledgements that arrive together made BBR
+//! believe in 266 Mbit/s on a flow of 4 Mbit/s.
+
+use std::time::Duration;
+
+use roadweave_types::{Instant, Rate};
+
+/// What the rate is made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PacerInput {
+    /// The rate that the congestion controller wants, bytes per second.
+    pub(crate) controller_rate: Option<u64>,
+    /// The congestion window, bytes.
+    pub(crate) window: u64,
+    pub(crate) smoothed_rtt: Duration,
+    /// The best rate that the path has lately shown, bytes per second; 0 if none yet.
+    pub(crate) delivered_rate: u64,
+    pub(crate) mtu: u16,
+}
+
+/// The token bucket of one path.
+#[derive(Clone, Debug)]
+pub(crate) struct Pacer {
+    /// Bytes per second.
+    rate: u64,
+    burst: u64,
+    /// May fall below zero by one packet.
+    budget: f64,
+    updated: Instant,
+}
+
+impl Pacer {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { rate: 0, burst: 0, budget: 0.0, updated: now }
+    }
+
+    /// Brings rate and budget up to `now`.
+    pub(crate) fn update(&mut self, now: Instant, input: &PacerInput) {
+        let first = self.rate == 0;
+        self.budget += self.rate as f64 * now.since(self.updated).as_secs_f64();
+        self.updated = self.updated.max(now);
+        self.rate = rate(input);
+        self.burst = burst(self.rate, input.mtu);
+        if first {
+            self.budget = self.burst as f64;
+        }
+        self.budget = self.budget.min(self.burst as f64);
+    }
+
+    pub(crate) fn on_sent(&mut self, bytes: u64) {
+        self.budget -= bytes as f64;
+    }
+
+    /// Bytes that may leave now.
+    pub(crate) fn budget(&self) -> u64 {
+        self.budget.max(0.0) as u64
+    }
+
+    /// The rate as of the last update.
+    pub(crate) fn rate(&self) -> Rate {
+        Rate::from_bps(self.rate.saturating_mul(8))
+    }
+
+    /// When there will be budget for `bytes`, or for a batch worth waking up for.
+    pub(crate) fn next_release(&self, bytes: u64) -> Instant {
+        let batch = (self.rate as f64 * WAKE_INTERVAL.as_secs_f64()).max(bytes as f64);
+        let missing = batch.min(self.burst as f64) - self.budget;
+        if missing <= 0.0 || self.rate == 0 {
+            return self.updated;
+        }
+        // One nanosecond more, so that rounding never wakes anyone for nothing.
+        let wait = Duration::from_secs_f64(missing / self.rate as f64);
+        self.updated + wait + Duration::from_nanos(1)
+    }
+}
+
+fn rate(input: &PacerInput) -> u64 {
+    let rtt = input.smoothed_rtt.max(Duration::from_micros(100)).as_secs_f64();
+    let by_window = input.window as f64 * 1.25 / rtt;
+    let wanted = input.controller_rate.map_or(by_window, |rate| rate as f64);
+    let shown = input.delivered_rate as f64 * RATE_HEADROOM;
+    let beginning = f64::from(input.mtu) * INITIAL_WINDOW_PACKETS / rtt;
+    (wanted.min(shown.max(beginning).max(RATE_FLOOR)) as u64).max(RATE_MIN)
+}
+
+fn burst(rate: u64, mtu: u16) -> u64 {
+    let timely = (rate as f64 * BURST_TIME.as_secs_f64()) as u64;
+    timely.max(u64::from(mtu) * BURST_PACKETS_MIN)
+}
+
+/// How far above the shown rate a controller may pace: enough for BBR's start-up gain of 2.77 twice over,
+/// and for a video frame in a slow flow to leave at the speed of the link.
+const RATE_HEADROOM: f64 = 8.0;
+/// Bytes per second below which no headroom is enforced.
+const RATE_FLOOR: f64 = 250_000.0;
+/// Bytes per second below which no path is paced.
+const RATE_MIN: u64 = 2_000;
+/// RFC 9002 section 7.2, with room for the first doubling.
+const INITIAL_WINDOW_PACKETS: f64 = 30.0;
+const BURST_TIME: Duration = Duration::from_millis(2);
+const BURST_PACKETS_MIN: u64 = 4;
+/// Nobody is woken more often than this for the pacer's sake, unless packets are rarer anyway.
+const WAKE_INTERVAL: Duration = Duration::from_micros(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn input(controller_rate: Option<u64>, delivered_rate: u64) -> PacerInput {
+        PacerInput {
+            controller_rate,
+            window: 120_000,
+            smoothed_rtt: Duration::from_millis(50),
+            delivered_rate,
+            mtu: 1200,
+        }
+    }
+
+    /// Bytes let through in a second by a sender that always has a packet of 1200 bytes.
+    fn sent_in_a_second(input: &PacerInput) -> u64 {
+        let mut pacer = Pacer::new(Instant::ZERO);
+        let (mut now, mut sent) = (Instant::ZERO, 0);
+        while now < Instant::from_millis(1000) {
+            pacer.update(now, input);
+            while pacer.budget() >= 1200 {
+                pacer.on_sent(1200);
+                sent += 1200;
+            }
+            let next = pacer.next_release(1200);
+            assert!(next > now, "time moves on");
+            now = next;
+        }
+        sent
+    }
+
+    #[test]
+    fn a_full_sender_gets_the_controllers_rate() {
+        let sent = sent_in_a_second(&input(Some(1_000_000), 900_000));
+        assert!((990_000..=1_010_000).contains(&sent), "{sent}");
+    }
+
+    #[test]
+    fn without_a_rate_the_window_is_spread_over_the_round_trip() {
+        let sent = sent_in_a_second(&input(None, 3_000_000));
+        assert!((2_970_000..=3_030_000).contains(&sent), "{sent}");
+    }
+
+    #[test]
+    fn a_rate_far_above_what_the_path_has_shown_is_not_believed() {
+        let sent = sent_in_a_second(&input(Some(33_000_000), 500_000));
+        assert!(sent < 4_100_000, "{sent}");
+    }
+
+    #[test]
+    fn an_idle_time_earns_no_more_than_a_burst() {
+        let mut pacer = Pacer::new(Instant::ZERO);
+        let input = input(Some(1_000_000), 900_000);
+        pacer.update(Instant::ZERO, &input);
+        pacer.update(Instant::from_millis(60_000), &input);
+        assert_eq!(pacer.budget(), 4800);
+    }
+}

@@ -1,0 +1,189 @@
+//! One path: its gate and pacer, whether it answers, and the snapshot that schedulers see.
+//!
+//! ```text
+//! Validating --peer answers the challenge--> Usable --owes an answer for a PTO--> Suspect
+//!      ^                                      ^  '---the peer's address changes---.  |
+//!      '--------------------------------------|------------------------------------'  |
+//!                                             '----------an acknowledgement-----------'
+//! ```
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, UplinkId};
+
+use crate::epoch::Epoch;
+use crate::gate::{Gate, Position};
+use crate::pacer::{Pacer, PacerInput};
+use crate::stats::PathStats;
+
+/// One path of a connection.
+#[derive(Debug)]
+pub(crate) struct Path {
+    pub(crate) id: PathId,
+    pub(crate) uplink: Option<UplinkId>,
+    pub(crate) remote: SocketAddr,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) pacer: Pacer,
+    /// Whether the peer has answered from its present address.
+    pub(crate) validated: bool,
+    /// Whether the user has been told that it is usable.
+    pub(crate) announced: bool,
+    pub(crate) standby: bool,
+    pub(crate) standby_by_peer: bool,
+    pub(crate) suspect: Option<Suspicion>,
+    /// Whether a sender waits for room.
+    pub(crate) limited: bool,
+    pub(crate) last_sent: Instant,
+    /// When something that wants an answer was last sent.
+    pub(crate) last_asked: Instant,
+    pub(crate) last_heard: Instant,
+    /// The answers to challenges that had come in when the address changed; one more validates it.
+    pub(crate) answers_before: Option<u64>,
+    pub(crate) stats: PathStats,
+}
+
+/// A path that owes an answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Suspicion {
+    pub(crate) since: Instant,
+    pub(crate) next_probe: Instant,
+}
+
+/// What a new [`Path`] is made of.
+pub(crate) struct NewPath {
+    pub(crate) id: PathId,
+    pub(crate) uplink: Option<UplinkId>,
+    pub(crate) remote: SocketAddr,
+    pub(crate) gate: Arc<Gate>,
+}
+
+impl Path {
+    pub(crate) fn new(now: Instant, new: NewPath) -> Self {
+        Self {
+            id: new.id,
+            uplink: new.uplink,
+            remote: new.remote,
+            gate: new.gate,
+            pacer: Pacer::new(now),
+            validated: false,
+            announced: false,
+            standby: false,
+            standby_by_peer: false,
+            suspect: None,
+            limited: false,
+            last_sent: now,
+            last_asked: Instant::ZERO,
+            last_heard: now,
+            answers_before: None,
+            stats: PathStats::default(),
+        }
+    }
+
+    /// The library's name for it.
+    pub(crate) fn quic_id(&self) -> noq_proto::PathId {
+        noq_proto::PathId::from(self.id.0)
+    }
+
+    pub(crate) fn status(&self) -> PathStatus {
+        if !self.validated {
+            PathStatus::Validating
+        } else if self.standby || self.standby_by_peer {
+            PathStatus::Standby
+        } else if self.suspect.is_some() {
+            PathStatus::Suspect
+        } else {
+            PathStatus::Usable
+        }
+    }
+
+    /// Whether a datagram can leave on it.
+    pub(crate) fn carries_data(&self) -> bool {
+        self.validated && !self.standby
+    }
+
+    /// When it becomes suspect unless it answers.
+    pub(crate) fn suspicion_due(&self, epoch: Epoch) -> Option<Instant> {
+        if self.suspect.is_some() || !self.validated {
+            return None;
+        }
+        let meter = self.gate.meter();
+        let since = epoch.from_std(meter.unanswered_since()?);
+        Some(since + meter.rtt.pto().max(SUSPICION_MIN))
+    }
+
+    /// Becomes suspect, or is cleared of suspicion. Returns whether anything changed.
+    pub(crate) fn judge(&mut self, now: Instant, epoch: Epoch) -> bool {
+        if self.suspect.is_some() {
+            return self.judge_answer(epoch);
+        }
+        let due = self.suspicion_due(epoch).is_some_and(|due| due <= now);
+        if due {
+            self.suspect = Some(Suspicion { since: now, next_probe: now });
+            self.stats.suspicions += 1;
+        }
+        due
+    }
+
+    /// Is cleared of suspicion if it has answered. Returns whether anything changed.
+    pub(crate) fn judge_answer(&mut self, epoch: Epoch) -> bool {
+        let Some(suspicion) = self.suspect else { return false };
+        let answered = self.gate.meter().last_acknowledged().map(|at| epoch.from_std(at));
+        let cleared = answered.is_some_and(|at| at > suspicion.since);
+        if cleared {
+            self.suspect = None;
+        }
+        cleared
+    }
+
+    /// Brings the pacer up to `now` and takes a snapshot.
+    pub(crate) fn snapshot(&mut self, now: Instant, epoch: Epoch) -> PathSnapshot {
+        let meter = self.gate.meter();
+        let input = PacerInput {
+            controller_rate: meter.pacing_rate,
+            window: meter.window,
+            smoothed_rtt: meter.rtt.smoothed,
+            delivered_rate: meter.delivery.best(),
+            mtu: meter.mtu,
+        };
+        self.pacer.update(now, &input);
+        PathSnapshot {
+            id: self.id,
+            uplink: self.uplink,
+            status: self.status(),
+            congestion_window: meter.window,
+            bytes_in_flight: meter.in_flight(),
+            pacing_budget: self.pacer.budget(),
+            pacing_rate: Some(self.pacer.rate()),
+            smoothed_rtt: meter.rtt.smoothed,
+            min_rtt: meter.rtt.min,
+            latest_rtt: meter.rtt.latest,
+            rtt_deviation: meter.rtt.deviation,
+            pto: meter.rtt.pto(),
+            loss: meter.loss(),
+            mtu: meter.mtu,
+            last_acknowledged: meter.last_acknowledged().map(|at| epoch.from_std(at)),
+        }
+    }
+
+    /// Notes that a sender found no room, so that the congestion control learns that the path is used to
+    /// the full, and the connection wakes up when there is room again.
+    pub(crate) fn on_limited(&mut self, now: std::time::Instant, snapshot: &PathSnapshot) {
+        let by_window = snapshot.window_room() < u64::from(snapshot.mtu);
+        self.gate.meter().on_limited(now, by_window);
+        self.limited = true;
+    }
+
+    /// When the pacer lets a packet through again, if a sender waits for that.
+    pub(crate) fn release_due(&self, mtu: u16) -> Option<Instant> {
+        self.limited.then(|| self.pacer.next_release(u64::from(mtu)))
+    }
+
+    pub(crate) fn set_gate(&self, position: Position) {
+        self.gate.set(position);
+    }
+}
+
+/// No path is suspected sooner: a system under load is late by this much without any network's fault.
+const SUSPICION_MIN: Duration = Duration::from_millis(30);

@@ -1,0 +1,86 @@
+//! The kinds of DATAGRAM payloads.
+//!
+//! ```text
+//! 0x00..=0xfd ...   a datagram of `send_on`, as it is
+//! 0xfe datagram     a datagram of `send_on` that starts with 0xfe or 0xff, or is empty
+//! 0xff feedback     a datagram of `send_feedback_on`
+//! ```
+//!
+//! The receiver must tell feedback from data: only data wants feedback in return, or two sides would
+//! answer each other for ever. Data costs nothing extra as long as it avoids the two marks.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+/// What a DATAGRAM frame carried.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Payload {
+    Data(Bytes),
+    Feedback(Bytes),
+}
+
+impl Payload {
+    pub(crate) fn encode(self) -> Bytes {
+        match self {
+            Self::Data(data) if data.first().is_some_and(|&first| first < ESCAPE) => data,
+            Self::Data(data) => prefixed(ESCAPE, &data),
+            Self::Feedback(data) => prefixed(FEEDBACK, &data),
+        }
+    }
+
+    /// `None` for an empty payload, which no sender makes.
+    pub(crate) fn decode(mut payload: Bytes) -> Option<Self> {
+        match *payload.first()? {
+            FEEDBACK => Some(Self::Feedback(payload.split_off(1))),
+            ESCAPE => Some(Self::Data(payload.split_off(1))),
+            _ => Some(Self::Data(payload)),
+        }
+    }
+}
+
+fn prefixed(mark: u8, data: &[u8]) -> Bytes {
+    let mut payload = BytesMut::with_capacity(1 + data.len());
+    payload.put_u8(mark);
+    payload.put_slice(data);
+    payload.freeze()
+}
+
+/// The most that [`Payload::encode`] adds, bytes.
+pub(crate) const PAYLOAD_OVERHEAD: usize = 1;
+
+const ESCAPE: u8 = 0xfe;
+const FEEDBACK: u8 = 0xff;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn ordinary_data_is_not_copied() {
+        let data = Bytes::from_static(b"\x01 a datagram");
+        assert_eq!(Payload::Data(data.clone()).encode().as_ptr(), data.as_ptr());
+    }
+
+    #[test]
+    fn an_empty_payload_is_nothing() {
+        assert_eq!(Payload::decode(Bytes::new()), None);
+    }
+
+    proptest! {
+        #[test]
+        fn every_payload_survives(data in prop::collection::vec(any::<u8>(), 0..40)) {
+            let data = Bytes::from(data);
+            for payload in [Payload::Data(data.clone()), Payload::Feedback(data.clone())] {
+                let encoded = payload.clone().encode();
+                prop_assert!(encoded.len() <= data.len() + PAYLOAD_OVERHEAD);
+                prop_assert_eq!(Payload::decode(encoded), Some(payload));
+            }
+        }
+
+        #[test]
+        fn foreign_bytes_never_panic(data in prop::collection::vec(any::<u8>(), 0..40)) {
+            let _ = Payload::decode(Bytes::from(data));
+        }
+    }
+}

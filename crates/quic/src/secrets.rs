@@ -1,0 +1,117 @@
+//! What the transport needs beyond TLS: connection IDs and the keys of tokens, all grown from a seed so
+//! that equal seeds give equal runs.
+
+use std::time::Duration;
+
+use noq_proto::crypto::{CryptoError, HandshakeTokenKey};
+use noq_proto::{ConnectionId, ConnectionIdGenerator};
+use ring::{aead, hkdf, hmac};
+
+use crate::identity::derive_secret;
+
+/// Connection IDs of 8 bytes: a keyed hash of a counter, so that nobody can link or predict them
+/// (RFC 9000 section 5.1).
+pub(crate) struct SeededIds {
+    key: hmac::Key,
+    drawn: u64,
+}
+
+impl SeededIds {
+    pub(crate) fn new(seed: &[u8; 32], purpose: &[u8]) -> Self {
+        Self { key: hmac::Key::new(hmac::HMAC_SHA256, &derive_secret(seed, purpose)), drawn: 0 }
+    }
+
+    pub(crate) fn draw(&mut self, len: usize) -> ConnectionId {
+        self.drawn += 1;
+        let tag = hmac::sign(&self.key, &self.drawn.to_be_bytes());
+        ConnectionId::new(&tag.as_ref()[..len])
+    }
+}
+
+impl ConnectionIdGenerator for SeededIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        self.draw(ID_LEN)
+    }
+
+    fn cid_len(&self) -> usize {
+        ID_LEN
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// Length of the connection IDs that this side issues, bytes.
+pub(crate) const ID_LEN: usize = 8;
+
+/// Seals the tokens of Retry packets: AES-256-GCM under a key of its own for each nonce.
+pub(crate) struct TokenKey(hkdf::Prk);
+
+impl TokenKey {
+    pub(crate) fn new(secret: &[u8; 32]) -> Self {
+        Self(hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, secret))
+    }
+
+    fn key_for(&self, nonce: u128) -> Result<aead::LessSafeKey, CryptoError> {
+        let info = nonce.to_be_bytes();
+        let mut key = [0; 32];
+        self.0
+            .expand(&[&info], hkdf::HKDF_SHA256)
+            .and_then(|okm| okm.fill(&mut key))
+            .and_then(|()| aead::UnboundKey::new(&aead::AES_256_GCM, &key))
+            .map(aead::LessSafeKey::new)
+            .map_err(|_| CryptoError)
+    }
+}
+
+/// Each key seals one token only, so that its nonce may be constant.
+fn zero_nonce() -> aead::Nonce {
+    aead::Nonce::assume_unique_for_key([0; 12])
+}
+
+impl HandshakeTokenKey for TokenKey {
+    fn seal(&self, token_nonce: u128, data: &mut Vec<u8>) -> Result<(), CryptoError> {
+        self.key_for(token_nonce)?
+            .seal_in_place_append_tag(zero_nonce(), aead::Aad::empty(), data)
+            .map_err(|_| CryptoError)
+    }
+
+    fn open<'a>(&self, token_nonce: u128, data: &'a mut [u8]) -> Result<&'a [u8], CryptoError> {
+        let plain = self
+            .key_for(token_nonce)?
+            .open_in_place(zero_nonce(), aead::Aad::empty(), data)
+            .map_err(|_| CryptoError)?;
+        Ok(plain)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connection_ids_follow_from_the_seed_alone() {
+        let draw = |seed| {
+            let mut ids = SeededIds::new(&[seed; 32], b"test");
+            (0..100).map(|_| ids.generate_cid()).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(1), draw(1));
+        let mut all = [draw(1), draw(2)].concat();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), 200, "none is drawn twice");
+    }
+
+    #[test]
+    fn tokens_open_only_as_they_were_sealed() {
+        let key = TokenKey::new(&[1; 32]);
+        let mut token = b"address and time".to_vec();
+        key.seal(7, &mut token).unwrap();
+        assert_eq!(key.open(7, &mut token.clone()).unwrap(), b"address and time");
+        assert!(key.open(8, &mut token.clone()).is_err());
+        assert!(TokenKey::new(&[2; 32]).open(7, &mut token.clone()).is_err());
+        token[3] ^= 1;
+        assert!(key.open(7, &mut token).is_err());
+    }
+}

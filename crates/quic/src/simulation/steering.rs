@@ -1,0 +1,187 @@
+//! Datagrams leave on the path of the caller's choice, and each gets one true fate.
+
+use super::link::{Link, links};
+use super::*;
+
+/// Sends a datagram each `interval` on the paths in turn, for `span`.
+fn send_in_turn(world: &mut World, side: usize, paths: u32, interval: Duration, span: Duration) {
+    let mut next = world.now;
+    let mut turn = 0;
+    world.run_with(span, |world| {
+        while next <= world.now {
+            let _ = world.send(side, PathId(turn % paths), 1000);
+            turn += 1;
+            next += interval;
+        }
+        Some(next)
+    });
+}
+
+fn lossy(loss: f64) -> Vec<Link> {
+    let links = links(&[20, 50, 80, 110]).into_iter();
+    links.map(|link| link.with(|direction| direction.loss = loss)).collect()
+}
+
+fn check_steering(congestion: CongestionControl, loss: f64) {
+    for seed in [1, 2] {
+        let config = TransportConfig { congestion, ..config(seed) };
+        let mut world = World::connected_with(links(&[20, 50, 80, 110]), &config);
+        for (link, lossy) in world.links.iter_mut().zip(lossy(loss)) {
+            link.directions = lossy.directions;
+        }
+        send_in_turn(&mut world, CLIENT, 4, ms(1), ms(3000));
+        send_in_turn(&mut world, SERVER, 4, ms(1), ms(1000));
+        for link in &mut world.links {
+            link.directions.iter_mut().for_each(|direction| direction.loss = 0.0);
+        }
+        // Something later on each path lets the library notice what was lost.
+        send_in_turn(&mut world, CLIENT, 4, ms(10), ms(100));
+        send_in_turn(&mut world, SERVER, 4, ms(10), ms(100));
+        world.run(ms(4000));
+        for side in [CLIENT, SERVER] {
+            assert!(world.sides[side].books.sent.len() > 300, "most were sent");
+            assert_eq!(world.check_books(side), 0, "each datagram has a fate");
+            let stats = world.side(side).stats();
+            assert_eq!((stats.missteered, stats.stranded), (0, 0), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn no_datagram_takes_another_path() {
+    check_steering(CongestionControl::Bbr, 0.0);
+    check_steering(CongestionControl::Cubic, 0.0);
+}
+
+#[test]
+fn no_datagram_takes_another_path_under_loss() {
+    check_steering(CongestionControl::Bbr, 0.05);
+    check_steering(CongestionControl::Bbr, 0.3);
+    check_steering(CongestionControl::Cubic, 0.05);
+}
+
+#[test]
+fn both_sides_steer_at_once() {
+    let mut world = World::connected(lossy(0.02));
+    let mut next = world.now;
+    let mut turn = 0;
+    world.run_with(ms(3000), |world| {
+        while next <= world.now {
+            let _ = world.send(CLIENT, PathId(turn % 4), 1100);
+            let _ = world.send(SERVER, PathId((turn + 2) % 4), 300);
+            turn += 1;
+            next += ms(2);
+        }
+        Some(next)
+    });
+    world.run(ms(3000));
+    for side in [CLIENT, SERVER] {
+        world.check_books(side);
+        let stats = world.side(side).stats();
+        assert_eq!((stats.missteered, stats.stranded), (0, 0));
+        assert!(world.sides[side].books.acknowledged.len() > 1000);
+    }
+}
+
+#[test]
+fn small_datagrams_get_a_packet_each() {
+    let mut world = World::connected(links(&[20, 50]));
+    for _ in 0..10 {
+        world.send(CLIENT, PathId(1), 20).unwrap();
+    }
+    let before = world.client().path_stats(PathId(1)).unwrap();
+    world.run(ms(500));
+    assert_eq!(before.datagrams_sent, 10);
+    assert!(before.packets_sent >= 10);
+    assert_eq!(world.sides[CLIENT].books.acknowledged.len(), 10);
+    assert_eq!(world.check_books(CLIENT), 0);
+}
+
+#[test]
+fn probes_of_a_dead_path_take_no_datagram_along() {
+    let mut world = World::connected(links(&[20, 50, 80]));
+    world.links[1].set_dead(true);
+    for _ in 0..5 {
+        world.send(CLIENT, PathId(1), 1000).unwrap();
+    }
+    let mut next = world.now;
+    world.run_with(ms(5000), |world| {
+        while next <= world.now {
+            let _ = world.send(CLIENT, PathId(if next.as_nanos() % 2 == 0 { 0 } else { 2 }), 1000);
+            next += Duration::from_nanos(999_999);
+        }
+        Some(next)
+    });
+    world.run(ms(1000));
+    world.check_books(CLIENT);
+    let stats = world.client().stats();
+    assert_eq!((stats.missteered, stats.stranded), (0, 0));
+    let lost = world.sides[CLIENT].books.lost.len();
+    let delivered = world.sides[SERVER].books.received.len();
+    assert_eq!(lost, 0, "nothing else is lost");
+    assert_eq!(delivered + 5, world.sides[CLIENT].books.sent.len());
+}
+
+#[test]
+fn a_path_that_is_not_validated_takes_no_datagram() {
+    let mut world = World::connected(links(&[20, 50]));
+    world.links.push(Link::new(2, ms(30)).with(|direction| direction.dead = true));
+    let now = world.now;
+    world.client().open_path(now, UplinkId(2)).unwrap();
+    world.settle();
+    world.run(ms(300));
+    assert_eq!(world.status(CLIENT, PathId(2)), PathStatus::Validating);
+    let datagram = Bytes::from_static(b"\x01 unchanged");
+    let now = world.now;
+    let refused = world.client().send_on(now, PathId(2), datagram.clone(), 99);
+    assert_eq!(refused, Err(SendError::NotUsable(datagram)));
+    send_in_turn(&mut world, CLIENT, 2, ms(2), ms(500));
+    world.run(ms(500));
+    assert_eq!(world.check_books(CLIENT), 0);
+    assert_eq!(world.client().stats().missteered, 0);
+}
+
+#[test]
+fn datagrams_of_the_largest_size_arrive_and_larger_ones_are_refused() {
+    let mut world = World::connected(links(&[20, 50]));
+    world.run(ms(3000));
+    for path in [PathId(0), PathId(1)] {
+        assert_eq!(world.path(CLIENT, path).mtu, 1472, "discovery has found the MTU");
+    }
+    let max = world.client().max_datagram_size();
+    assert!((1400..1472).contains(&max), "{max}");
+    for len in [max - 1, max] {
+        let token = world.send(CLIENT, PathId(1), len).unwrap();
+        world.run(ms(300));
+        assert!(world.sides[CLIENT].books.acknowledged.contains_key(&token));
+    }
+    let now = world.now;
+    let large = Bytes::from(vec![1; max + 1]);
+    let refused = world.client().send_on(now, PathId(1), large.clone(), 7);
+    assert_eq!(refused, Err(SendError::TooLarge { max, datagram: large }));
+}
+
+#[test]
+fn the_largest_datagram_fits_even_when_it_must_be_escaped() {
+    let mut world = World::connected(links(&[20]));
+    world.run(ms(3000));
+    let (now, max) = (world.now, world.client().max_datagram_size());
+    for first in [0xfd, 0xfe, 0xff] {
+        world.client().send_on(now, PathId(0), Bytes::from(vec![first; max]), 7).unwrap();
+    }
+    world.carry(CLIENT);
+    world.run(ms(300));
+    assert_eq!(world.sides[SERVER].books.feedback_received, 3, "all three came");
+    assert_eq!(world.server().path_stats(PathId(0)).unwrap().datagrams_received, 3);
+}
+
+#[test]
+fn equal_seeds_give_equal_runs() {
+    let run = || {
+        let mut world = World::connected(lossy(0.1));
+        send_in_turn(&mut world, CLIENT, 4, ms(1), ms(1000));
+        world.run(ms(1000));
+        (world.packets, world.sides[CLIENT].books.acknowledged.clone())
+    };
+    assert_eq!(run(), run());
+}

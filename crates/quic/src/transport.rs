@@ -1,0 +1,72 @@
+//! The library's settings that make the gate technique work; each line has its reason.
+
+use std::sync::Arc;
+
+use noq_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, VarInt};
+
+use crate::config::{ConfigError, TransportConfig};
+use crate::congestion;
+use crate::gate::GateFactory;
+
+pub(crate) fn transport_config(
+    config: &TransportConfig,
+) -> Result<noq_proto::TransportConfig, ConfigError> {
+    let idle_timeout = IdleTimeout::try_from(config.idle_timeout)
+        .map_err(|_| ConfigError::OutOfBounds { field: "idle_timeout" })?;
+    let gates = GateFactory::new(congestion::factory(config.congestion), config.initial_rtt);
+
+    let mut transport = noq_proto::TransportConfig::default();
+    transport
+        .congestion_controller_factory(Arc::new(gates))
+        .max_concurrent_multipath_paths(config.max_paths)
+        .max_idle_timeout(Some(idle_timeout))
+        // Dead paths stay open: a path abandoned after a tunnel would have to be opened anew.
+        .default_path_max_idle_timeout(None)
+        // Keep-alives are ours, since the library's would go out on every path.
+        .default_path_keep_alive_interval(None)
+        .keep_alive_interval(None)
+        .initial_rtt(config.initial_rtt)
+        // Jitter of 30 ms made a threshold of 3 packets call half of what arrived lost. Recovery does
+        // not wait for this detection; it has deadlines of its own.
+        .packet_threshold(1000)
+        .time_threshold(2.0)
+        .ack_frequency_config(Some(ack_frequency()))
+        .initial_mtu(config.initial_mtu)
+        .mtu_discovery_config(mtu_discovery(config))
+        // One packet a poll, or two small datagrams would share one and the map from packet numbers to
+        // tokens would not hold. Batches are made in the outbox.
+        .enable_segmentation_offload(false)
+        .allow_spin(false)
+        .datagram_send_buffer_size(DATAGRAM_QUEUE)
+        .datagram_receive_buffer_size(Some(DATAGRAM_QUEUE))
+        // One control stream in each direction. Behind an open gate nothing but this window limits it.
+        .max_concurrent_bidi_streams(VarInt::from_u32(0))
+        .max_concurrent_uni_streams(VarInt::from_u32(1))
+        .send_window(STREAM_WINDOW.into())
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
+        .receive_window(VarInt::from_u32(STREAM_WINDOW));
+    Ok(transport)
+}
+
+/// Acknowledgements within a millisecond: they clock the recovery of lost packets.
+fn ack_frequency() -> AckFrequencyConfig {
+    let mut config = AckFrequencyConfig::default();
+    config
+        .ack_eliciting_threshold(VarInt::from_u32(0))
+        .reordering_threshold(VarInt::from_u32(1))
+        .max_ack_delay(Some(std::time::Duration::from_millis(1)));
+    config
+}
+
+fn mtu_discovery(config: &TransportConfig) -> Option<MtuDiscoveryConfig> {
+    (config.mtu_max > config.initial_mtu).then(|| {
+        let mut discovery = MtuDiscoveryConfig::default();
+        discovery.upper_bound(config.mtu_max);
+        discovery
+    })
+}
+
+/// The library's queues of datagrams, bytes; ours keep them empty.
+const DATAGRAM_QUEUE: usize = 256 * 1024;
+/// The most that is in flight on the control stream, bytes.
+const STREAM_WINDOW: u32 = 32 * 1024;
