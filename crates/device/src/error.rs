@@ -33,6 +33,12 @@ pub enum DeviceError {
         /// The wanted name.
         name: String,
     },
+    /// The name of an instance becomes part of file and table names.
+    #[error("{name:?} is no instance name: 1 to 24 lower-case letters, digits and underscores")]
+    BadInstance {
+        /// The wanted name.
+        name: String,
+    },
     /// Another socket holds the address.
     #[error(
         "{address} is in use by another program: `ss -lunp` shows which; stop it or choose another port"

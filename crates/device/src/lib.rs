@@ -14,27 +14,33 @@
     reason = "this crate is where time, sockets, threads and processes come from"
 )]
 
+mod cleanup;
 mod clock;
 mod error;
 mod monitor;
+mod nat;
 mod netlink;
 pub mod netns;
 mod offload;
 mod poll;
 mod prefix;
 mod process;
+mod routes;
 mod signals;
 mod sysctl;
 mod tun;
 mod udp;
 
+pub use cleanup::cleanup;
 pub use clock::Clock;
 pub use error::DeviceError;
 pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent, UplinkSelector};
+pub use nat::{FilterOptions, Filters};
 pub use netlink::{Link, Netlink, Route, Rule};
 pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};
 pub use prefix::{ParsePrefixError, Prefix};
 pub use process::{Instance, InstanceLock, ROUTE_PROTOCOL};
+pub use routes::Routes;
 pub use signals::{Signal, Signals};
 pub use tun::{Tun, TunOptions, TunStatistics, WriteCounts};
 pub use udp::{

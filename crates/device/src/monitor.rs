@@ -5,17 +5,21 @@
 //! ```
 //!
 //! A notice only says that it is time to look: the state comes from the tables, so that a burst of
-//! notices, or one that was lost because the socket's buffer was full, cannot lead astray.
+//! notices, or one that was lost because the socket's buffer was full, cannot lead astray. One thing
+//! the tables cannot tell: that an interface went down and came back in between. The kernel has
+//! removed its routes then, so this is reported as a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
 use roadweave_types::UplinkId;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use crate::netlink::open_socket;
+use crate::netlink::{Messages, open_socket, parse_link};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Link, Netlink, Prefix, Route};
 
@@ -96,7 +100,8 @@ impl Uplink {
 pub enum UplinkEvent {
     /// It is new, or was plugged again.
     Appeared(Uplink),
-    /// Its carrier, addresses, gateways or MTU changed; this is how it is now.
+    /// Its carrier, addresses, gateways or MTU changed, or it was down for a moment; this is how it
+    /// is now.
     Changed(Uplink),
     /// It is gone; sockets bound to it are dead.
     Vanished(Uplink),
@@ -110,8 +115,10 @@ pub struct Monitor {
     selector: UplinkSelector,
     known: BTreeMap<String, Uplink>,
     ids: BTreeMap<String, UplinkId>,
-    /// The next [`Monitor::poll`] looks even without a notice.
+    /// A look is due.
     stale: bool,
+    /// Interfaces that were down at some time since the last look.
+    went_down: BTreeSet<u32>,
 }
 
 impl Monitor {
@@ -125,7 +132,8 @@ impl Monitor {
             .map_err(|error| DeviceError::system("watch the interfaces", error))?;
         let netlink = Netlink::open()?;
         let (known, ids) = (BTreeMap::new(), BTreeMap::new());
-        Ok(Self { notices, netlink, selector, known, ids, stale: true })
+        let went_down = BTreeSet::new();
+        Ok(Self { notices, netlink, selector, known, ids, stale: true, went_down })
     }
 
     /// What is known of all uplinks, by name.
@@ -138,27 +146,34 @@ impl Monitor {
     /// # Errors
     /// When the tables cannot be read.
     pub fn poll(&mut self) -> Result<Vec<UplinkEvent>, DeviceError> {
-        if !self.drain() && !self.stale {
+        self.drain();
+        if !self.stale {
             return Ok(Vec::new());
         }
-        self.stale = true;
         let now = self.look()?;
-        self.stale = false;
-        let events = compare(&self.known, &now);
+        let events = compare(&self.known, &now, &self.went_down);
         self.known = now;
+        self.stale = false;
+        self.went_down.clear();
         Ok(events)
     }
 
-    /// Throws the notices away; returns whether there were any.
-    fn drain(&self) -> bool {
+    /// Takes all notices; keeps only that there were any, and which interfaces went down.
+    fn drain(&mut self) {
         let mut buffer = [0; 8192];
-        let mut any = false;
         loop {
             match rustix::net::recv(&self.notices, &mut buffer[..], RecvFlags::DONTWAIT) {
-                // Lost notices (ENOBUFS) are as good a reason to look as any.
-                Ok(_) | Err(Errno::NOBUFS) => any = true,
+                Ok((length, _)) => {
+                    self.stale = true;
+                    self.went_down.extend(Messages(&buffer[..length]).filter_map(down_notice));
+                }
+                // Notices were lost: any interface may have been down.
+                Err(Errno::NOBUFS) => {
+                    self.stale = true;
+                    self.went_down.extend(self.known.values().map(|uplink| uplink.index));
+                }
                 Err(Errno::INTR) => {}
-                Err(_) => return any,
+                Err(_) => return,
             }
         }
     }
@@ -242,7 +257,21 @@ fn is_routable(address: IpAddr) -> bool {
     }
 }
 
-fn compare(before: &BTreeMap<String, Uplink>, now: &BTreeMap<String, Uplink>) -> Vec<UplinkEvent> {
+/// The index of the interface that a notice calls down.
+fn down_notice(message: NetlinkMessage<RouteNetlinkMessage>) -> Option<u32> {
+    let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(message)) = message.payload
+    else {
+        return None;
+    };
+    let link = parse_link(&message);
+    (!link.up || !link.carrier).then_some(link.index)
+}
+
+fn compare(
+    before: &BTreeMap<String, Uplink>,
+    now: &BTreeMap<String, Uplink>,
+    went_down: &BTreeSet<u32>,
+) -> Vec<UplinkEvent> {
     let mut events = Vec::new();
     for (name, old) in before {
         if now.get(name).is_none_or(|new| new.index != old.index) {
@@ -252,7 +281,9 @@ fn compare(before: &BTreeMap<String, Uplink>, now: &BTreeMap<String, Uplink>) ->
     for (name, new) in now {
         match before.get(name) {
             Some(old) if old.index != new.index => events.push(UplinkEvent::Appeared(new.clone())),
-            Some(old) if old != new => events.push(UplinkEvent::Changed(new.clone())),
+            Some(old) if old != new || went_down.contains(&new.index) => {
+                events.push(UplinkEvent::Changed(new.clone()))
+            }
             Some(_) => {}
             None => events.push(UplinkEvent::Appeared(new.clone())),
         }
@@ -372,10 +403,13 @@ mod tests {
     fn an_interface_that_was_replugged_vanished_and_appeared() {
         let uplink = |index| describe(UplinkId(0), link(index), &[], &[]);
         let table = |index| BTreeMap::from([("eth1".to_owned(), uplink(index))]);
-        assert_eq!(compare(&table(2), &table(2)), []);
+        let none = BTreeSet::new();
+        assert_eq!(compare(&table(2), &table(2), &none), []);
         assert_eq!(
-            compare(&table(2), &table(9)),
+            compare(&table(2), &table(9), &none),
             [UplinkEvent::Vanished(uplink(2)), UplinkEvent::Appeared(uplink(9))]
         );
+        let down = BTreeSet::from([2]);
+        assert_eq!(compare(&table(2), &table(2), &down), [UplinkEvent::Changed(uplink(2))]);
     }
 }

@@ -48,7 +48,7 @@ impl Instance {
     /// The instance `name`, with its files in `/run/roadweave`.
     ///
     /// # Errors
-    /// [`DeviceError::BadName`] unless it has 1 to 24 lower-case letters, digits and underscores.
+    /// [`DeviceError::BadInstance`] unless it has 1 to 24 lower-case letters, digits and underscores.
     pub fn new(name: &str) -> Result<Self, DeviceError> {
         Self::in_directory(name, RUN_DIRECTORY)
     }
@@ -60,11 +60,7 @@ impl Instance {
     pub fn in_directory(name: &str, directory: impl AsRef<Path>) -> Result<Self, DeviceError> {
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         if !(1..=NAME_MAX).contains(&name.len()) || !name.chars().all(good) {
-            let why = format!(
-                "{name:?} is no instance name: 1 to {NAME_MAX} lower-case letters, digits and \
-                 underscores"
-            );
-            return Err(DeviceError::Unavailable { why });
+            return Err(DeviceError::BadInstance { name: name.to_owned() });
         }
         Ok(Self { name: name.to_owned(), directory: directory.as_ref().to_owned() })
     }

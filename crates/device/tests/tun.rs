@@ -1,5 +1,7 @@
 //! A TUN carries everything intact, with and without segmentation offload.
 
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests of sockets and devices")]
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::process::Stdio;

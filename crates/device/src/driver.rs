@@ -1,0 +1,178 @@
+//! The event loops: they join the sans-IO tunnel with TUN, sockets and clock.
+//!
+//! ```text
+//! Poller ─► TUN readable     ─► handle_inner  ┐
+//!        ─► socket readable  ─► handle_packet ├─► service ─► drain ─► sockets
+//!        ─► timeout          ─────────────────┘          └─► poll_inner ─► TUN
+//!        ─► monitor, signals, control ─► uplinks, end, status
+//! ```
+//!
+//! One thread does all of it. Work comes in batches: everything that is readable is taken first, then
+//! the tunnel is serviced once, so that what leaves can leave in runs (GSO).
+
+mod client;
+mod server;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use roadweave_quic::{Ecn as QuicEcn, Outbox};
+use roadweave_types::{Instant, UplinkId};
+use serde_json::{Value, json};
+
+use crate::{Clock, DeviceError, Ecn, Outgoing, Poller, Prefix, SendOutcome, Token, Tun};
+
+pub use client::{ClientOptions, run_client};
+pub use server::{ServerOptions, run_server};
+
+/// Why a client or server could not start or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DriverError {
+    /// The system refused.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The client's settings cannot be used.
+    #[error(transparent)]
+    Client(#[from] roadweave_tunnel::ClientError),
+    /// The server's settings cannot be used.
+    #[error(transparent)]
+    Server(#[from] roadweave_quic::ConfigError),
+    /// No address of the server could be found.
+    #[error("no address found for {names}: {reason}")]
+    Resolve {
+        /// What was looked up.
+        names: String,
+        /// What the resolver said.
+        reason: String,
+    },
+    /// The TUN went away.
+    #[error("the device {name} is gone: {source}")]
+    TunGone {
+        /// Its name.
+        name: String,
+        /// What the kernel said.
+        source: std::io::Error,
+    },
+}
+
+/// The TUN device of a client or server.
+#[derive(Clone, Debug)]
+pub struct TunSettings {
+    /// Its name.
+    pub name: String,
+    /// The largest inner packet, bytes.
+    pub mtu: u16,
+    /// Whether the kernel may hand over segments of up to 64 KB.
+    pub offload: bool,
+}
+
+const TUN: Token = Token(0);
+const SIGNALS: Token = Token(1);
+const CONTROL: Token = Token(2);
+const MONITOR: Token = Token(3);
+/// Sockets have this and the numbers after it.
+const SOCKETS: u64 = 16;
+
+/// Waits until something is ready, or until `timeout`; returns what is.
+fn wait(
+    poller: &mut Poller,
+    clock: Clock,
+    timeout: Option<Instant>,
+) -> std::io::Result<Vec<Token>> {
+    let timeout = timeout.and_then(|at| Clock::until(clock.now(), at));
+    Ok(poller.wait(timeout)?.iter().map(|event| event.token).collect())
+}
+
+/// Hands everything in `outbox` to `send`, with the uplink it leaves by. Returns how many packets
+/// `send` had no socket for.
+///
+/// A packet that the kernel does not take is counted by its socket and lost, as on the network: the
+/// recovery knows what to do.
+fn send_all(
+    outbox: &Outbox,
+    mut send: impl FnMut(Option<UplinkId>, &Outgoing<'_>) -> Option<SendOutcome>,
+) -> u64 {
+    let mut homeless = 0;
+    for run in outbox.runs() {
+        let outgoing = Outgoing {
+            destination: run.route.destination,
+            source: run.route.source,
+            ecn: to_socket_ecn(run.route.ecn),
+            contents: run.data,
+            segment_size: run.segment_size,
+        };
+        if send(run.route.uplink, &outgoing).is_none() {
+            homeless += run.packets().len() as u64;
+        }
+    }
+    homeless
+}
+
+fn to_socket_ecn(ecn: Option<QuicEcn>) -> Ecn {
+    match ecn {
+        None => Ecn::NotCapable,
+        Some(QuicEcn::Ect0) => Ecn::Ect0,
+        Some(QuicEcn::Ect1) => Ecn::Ect1,
+        Some(QuicEcn::Ce) => Ecn::CongestionExperienced,
+    }
+}
+
+fn to_quic_ecn(ecn: Ecn) -> Option<QuicEcn> {
+    match ecn {
+        Ecn::NotCapable => None,
+        Ecn::Ect0 => Some(QuicEcn::Ect0),
+        Ecn::Ect1 => Some(QuicEcn::Ect1),
+        Ecn::CongestionExperienced => Some(QuicEcn::Ce),
+    }
+}
+
+/// Writes inner packets to the TUN; returns how many it did not take.
+fn write_inner(tun: &mut Tun, mut poll: impl FnMut() -> Option<Bytes>) -> u64 {
+    let counts = tun.write_batch(std::iter::from_fn(&mut poll));
+    (counts.full + counts.refused) as u64
+}
+
+/// The part of the status that client and server share.
+fn status(role: &str, name: &str, tun: &Tun, uptime: Duration, rest: Value) -> Value {
+    let device = tun.statistics();
+    let mut status = json!({
+        "role": role,
+        "name": name,
+        "version": env!("CARGO_PKG_VERSION"),
+        "uptime_seconds": uptime.as_secs_f64(),
+        "tun": tun.name(),
+        "device": {
+            "packets_read": device.packets_read,
+            "bytes_read": device.bytes_read,
+            "packets_written": device.packets_written,
+            "bytes_written": device.bytes_written,
+        },
+    });
+    if let (Value::Object(status), Value::Object(rest)) = (&mut status, rest) {
+        status.extend(rest);
+    }
+    status
+}
+
+fn to_prefix(network: ipnet::IpNet) -> Prefix {
+    Prefix::new(network.addr(), network.prefix_len())
+}
+
+/// The addresses behind `names`, `host:port` each.
+fn resolve(names: &[String]) -> Result<Vec<SocketAddr>, DriverError> {
+    use std::net::ToSocketAddrs as _;
+    let mut reason = String::from("the list is empty");
+    let mut found = Vec::new();
+    for name in names {
+        match name.to_socket_addrs() {
+            Ok(addresses) => found.extend(addresses),
+            Err(error) => reason = error.to_string(),
+        }
+    }
+    if found.is_empty() {
+        return Err(DriverError::Resolve { names: names.join(", "), reason });
+    }
+    Ok(found)
+}

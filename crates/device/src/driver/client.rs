@@ -1,0 +1,396 @@
+//! The client's event loop.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::BytesMut;
+use ipnet::IpNet;
+use roadweave_quic::{Epoch, Identity, PublicKey, TransportConfig};
+use roadweave_tunnel::{Client, ClientConfig, ClientEvent, LaneConfig};
+use roadweave_types::{DropCounters, DropReason, Instant, UplinkId};
+use roadweave_wire::Welcome;
+use serde_json::{Value, json};
+
+use super::{
+    CONTROL, DriverError, MONITOR, SIGNALS, SOCKETS, TUN, TunSettings, resolve, send_all, status,
+    to_prefix, to_quic_ecn, wait, write_inner,
+};
+use crate::control::{ControlServer, Request};
+use crate::{
+    Clock, DeviceError, FilterOptions, Filters, Gateway, Instance, InstanceLock, Interest, Monitor,
+    Netlink, Poller, Prefix, Routes, Signal, Signals, Token, Tun, TunOptions, UdpOptions, Uplink,
+    UplinkEvent, UplinkSelector, UplinkSocket, cleanup,
+};
+
+/// How long a server may stay silent before the user is told.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often the user is told again.
+const REMINDER: Duration = Duration::from_secs(60);
+/// Uplinks that failed to open are tried again this often.
+const UPLINK_RETRY: Duration = Duration::from_secs(2);
+
+/// What a client is started with.
+#[derive(Debug)]
+pub struct ClientOptions {
+    /// Its own name, for the server's logs.
+    pub name: String,
+    /// The server's addresses, `host:port`, tried in turn.
+    pub servers: Vec<String>,
+    /// The server's public key.
+    pub server_key: PublicKey,
+    /// The client's key pair.
+    pub identity: Arc<Identity>,
+    /// The transport.
+    pub transport: TransportConfig,
+    /// The lanes of the uplink direction.
+    pub lanes: Vec<LaneConfig>,
+    /// The TUN device.
+    pub tun: TunSettings,
+    /// Destinations that are routed into the tunnel.
+    pub into_tunnel: Vec<IpNet>,
+    /// Whether what comes from behind this box gets the client's inner address.
+    pub masquerade: bool,
+    /// Which interfaces are uplinks.
+    pub uplinks: UplinkSelector,
+}
+
+/// Runs a client until SIGINT or SIGTERM.
+///
+/// # Errors
+/// When it cannot start; what it set up by then is removed.
+pub fn run_client(options: ClientOptions) -> Result<(), DriverError> {
+    let mut driver = Driver::start(options)?;
+    driver.run()?;
+    driver.stop();
+    Ok(())
+}
+
+struct Driver {
+    clock: Clock,
+    poller: Poller,
+    signals: Signals,
+    control: ControlServer,
+    monitor: Monitor,
+    client: Client,
+    sockets: BTreeMap<UplinkId, UplinkSocket>,
+    tun: Tun,
+    options: ClientOptions,
+    ipv4: bool,
+    joined: bool,
+    next_reminder: Instant,
+    next_uplink_retry: Option<Instant>,
+    drops: DropCounters,
+    instance: Instance,
+    // Dropped in this order: what they set up is removed before the instance's lock.
+    filters: Option<Filters>,
+    routes: Routes,
+    _lock: InstanceLock,
+}
+
+impl Driver {
+    fn start(mut options: ClientOptions) -> Result<Self, DriverError> {
+        let instance = Instance::new(&options.tun.name)?;
+        let lock = instance.lock()?;
+        cleanup(&instance, &lock)?;
+        let mut servers = resolve(&options.servers)?;
+        // One family for all uplinks: the first that the resolver prefers.
+        let ipv4 = servers[0].is_ipv4();
+        servers.retain(|server| server.is_ipv4() == ipv4);
+        let clock = Clock::start();
+        let poller = Poller::new()?;
+        let signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate])?;
+        // Its addresses and routes come when the server has granted them.
+        let tun = Tun::open(&TunOptions {
+            name: options.tun.name.clone(),
+            mtu: options.tun.mtu,
+            addresses: Vec::new(),
+            offload: options.tun.offload,
+        })?;
+        options.uplinks.exclude.push(tun.name().to_owned());
+        let monitor = Monitor::open(options.uplinks.clone())?;
+        let routes = Routes::open(&instance)?;
+        let control = ControlServer::start(&instance)?;
+        poller.add(&tun, TUN, Interest::Read)?;
+        poller.add(&signals, SIGNALS, Interest::Read)?;
+        poller.add(control.waker(), CONTROL, Interest::Read)?;
+        poller.add(&monitor, MONITOR, Interest::Read)?;
+        let config = ClientConfig {
+            name: options.name.clone(),
+            servers,
+            server_key: options.server_key,
+            transport: options.transport.clone(),
+            lanes: options.lanes.clone(),
+        };
+        let epoch = Epoch::new(clock.epoch());
+        let client = Client::new(epoch, config, options.identity.clone())?;
+        tracing::info!(tun = tun.name(), offload = ?tun.offload(), "the client runs");
+        Ok(Self {
+            clock,
+            poller,
+            signals,
+            control,
+            monitor,
+            client,
+            sockets: BTreeMap::new(),
+            tun,
+            options,
+            ipv4,
+            joined: false,
+            next_reminder: Instant::ZERO + PATIENCE,
+            next_uplink_retry: None,
+            drops: DropCounters::default(),
+            instance,
+            filters: None,
+            routes,
+            _lock: lock,
+        })
+    }
+
+    fn run(&mut self) -> Result<(), DriverError> {
+        self.look_at_uplinks(Instant::ZERO)?;
+        loop {
+            let reminder = (!self.joined).then_some(self.next_reminder);
+            let timeouts = [self.client.poll_timeout(), reminder, self.next_uplink_retry];
+            let ready = wait(&mut self.poller, self.clock, timeouts.into_iter().flatten().min())
+                .map_err(|error| DeviceError::system("wait for events", error))?;
+            let now = self.clock.now();
+            for token in ready {
+                match token {
+                    TUN => self.read_tun(now)?,
+                    SIGNALS => {
+                        if self.signals.take().is_some() {
+                            return Ok(());
+                        }
+                    }
+                    CONTROL => self.answer(),
+                    MONITOR => self.look_at_uplinks(now)?,
+                    Token(number) => self.read_socket(now, number),
+                }
+            }
+            if self.next_uplink_retry.is_some_and(|at| at <= now) {
+                self.retry_uplinks(now);
+            }
+            self.client.service(self.clock.now());
+            self.flush();
+            self.handle_events()?;
+            self.remind(now);
+        }
+    }
+
+    fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
+        let client = &mut self.client;
+        self.tun.read_batch(|packet| client.handle_inner(now, packet)).map(drop).map_err(|source| {
+            DriverError::TunGone { name: self.tun.name().to_owned(), source }
+        })
+    }
+
+    fn read_socket(&mut self, now: Instant, number: u64) {
+        let Some(id) = number.checked_sub(SOCKETS).and_then(|id| u32::try_from(id).ok()) else {
+            return;
+        };
+        let uplink = UplinkId(id);
+        let Some(socket) = self.sockets.get_mut(&uplink) else { return };
+        let client = &mut self.client;
+        let received = socket.recv(|incoming| {
+            let payload = BytesMut::from(incoming.payload);
+            client.handle_packet(now, uplink, incoming.remote, to_quic_ecn(incoming.ecn), payload);
+        });
+        if let Err(error) = received {
+            tracing::warn!(%error, "an uplink's socket failed; it is opened again");
+            self.drop_uplink(now, uplink);
+            self.next_uplink_retry = Some(now + UPLINK_RETRY);
+        }
+    }
+
+    fn flush(&mut self) {
+        let sockets = &mut self.sockets;
+        let mut homeless = 0;
+        self.client.drain(|outbox| {
+            homeless += send_all(outbox, |uplink, outgoing| {
+                Some(sockets.get_mut(&uplink?)?.send(outgoing))
+            });
+        });
+        self.drops.add(DropReason::SendFailed, homeless);
+        let client = &mut self.client;
+        let refused = write_inner(&mut self.tun, || client.poll_inner());
+        self.drops.add(DropReason::DeviceFull, refused);
+    }
+
+    fn look_at_uplinks(&mut self, now: Instant) -> Result<(), DriverError> {
+        for event in self.monitor.poll()? {
+            match event {
+                UplinkEvent::Appeared(uplink) => {
+                    // A replugged interface is a new one under an old name: its socket is dead.
+                    self.drop_uplink(now, uplink.id);
+                    self.use_uplink(now, &uplink);
+                }
+                UplinkEvent::Changed(uplink) => self.use_uplink(now, &uplink),
+                UplinkEvent::Vanished(uplink) => {
+                    tracing::warn!(uplink = uplink.name, "uplink is gone");
+                    self.drop_uplink(now, uplink.id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings an uplink into service as it is now, or takes it out.
+    fn use_uplink(&mut self, now: Instant, uplink: &Uplink) {
+        if !self.is_wanted(uplink) {
+            if self.sockets.contains_key(&uplink.id) {
+                tracing::warn!(uplink = uplink.name, "uplink is down");
+            }
+            self.drop_uplink(now, uplink.id);
+            return;
+        }
+        if let Err(error) = self.open_uplink(now, uplink) {
+            tracing::warn!(uplink = uplink.name, %error, "uplink cannot be used yet");
+            self.next_uplink_retry = Some(now + UPLINK_RETRY);
+        }
+    }
+
+    fn open_uplink(&mut self, now: Instant, uplink: &Uplink) -> Result<(), DeviceError> {
+        self.routes.set_uplink(uplink)?;
+        if !self.sockets.contains_key(&uplink.id) {
+            let socket = UplinkSocket::open(&UdpOptions::uplink(&uplink.name, self.ipv4))?;
+            let token = Token(SOCKETS + u64::from(uplink.id.0));
+            self.poller.add(&socket, token, Interest::Read)?;
+            self.sockets.insert(uplink.id, socket);
+            let addresses: Vec<String> = uplink.addresses.iter().map(ToString::to_string).collect();
+            tracing::info!(uplink = uplink.name, addresses = addresses.join(","), "uplink is up");
+        }
+        self.client.add_uplink(now, uplink.id, &uplink.name);
+        Ok(())
+    }
+
+    fn drop_uplink(&mut self, now: Instant, id: UplinkId) {
+        if self.sockets.remove(&id).is_some() {
+            self.client.remove_uplink(now, id);
+        }
+        if let Err(error) = self.routes.remove_uplink(id) {
+            tracing::debug!(%error, "routes of an uplink were gone before");
+        }
+    }
+
+    fn retry_uplinks(&mut self, now: Instant) {
+        self.next_uplink_retry = None;
+        let uplinks: Vec<Uplink> = self.monitor.uplinks().cloned().collect();
+        for uplink in uplinks {
+            if !self.sockets.contains_key(&uplink.id) {
+                self.use_uplink(now, &uplink);
+            }
+        }
+    }
+
+    /// Without names in the configuration, an uplink is what leads to the Internet.
+    fn is_wanted(&self, uplink: &Uplink) -> bool {
+        let named = !self.options.uplinks.include.is_empty();
+        let leads_out =
+            matches!(uplink.gateway(self.ipv4), Some(Gateway::Known(_) | Gateway::Direct));
+        uplink.is_usable(self.ipv4) && (named || leads_out)
+    }
+
+    fn handle_events(&mut self) -> Result<(), DriverError> {
+        while let Some(event) = self.client.poll_event() {
+            match event {
+                ClientEvent::Joined { welcome, server } => {
+                    tracing::info!(%server, addresses = ?welcome.addresses, "joined");
+                    self.joined = true;
+                    self.apply(&welcome)?;
+                }
+                ClientEvent::Left { reason, rest } => {
+                    self.joined = false;
+                    self.next_reminder = self.clock.now() + PATIENCE;
+                    if rest.is_zero() {
+                        tracing::warn!("left: {reason}; connecting again");
+                    } else {
+                        tracing::error!("{reason}; next try in {} s", rest.as_secs());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the TUN what the server granted, and leads inner traffic into it.
+    fn apply(&mut self, welcome: &Welcome) -> Result<(), DriverError> {
+        let mut netlink = Netlink::open()?;
+        let mtu = welcome.mtu.min(self.options.tun.mtu);
+        netlink.set_link(self.tun.index(), true, Some(u32::from(mtu)))?;
+        // Prefixes behind the box are granted too; its own addresses are the whole ones.
+        let own = welcome.addresses.iter().filter(|net| net.prefix_len() == net.max_prefix_len());
+        for address in own.clone() {
+            netlink.add_address(self.tun.index(), to_prefix(*address))?;
+        }
+        let mut prefixes: Vec<Prefix> =
+            self.options.into_tunnel.iter().copied().map(to_prefix).collect();
+        prefixes.extend(welcome.gateways.iter().copied().map(Prefix::host));
+        let has = |ipv4: bool| welcome.addresses.iter().any(|net| net.addr().is_ipv4() == ipv4);
+        prefixes.retain(|prefix| has(prefix.is_ipv4()));
+        self.routes.route_into_tun(self.tun.index(), &prefixes)?;
+        if self.options.masquerade {
+            let filters = FilterOptions {
+                tun: self.tun.name().to_owned(),
+                mtu,
+                masquerade: Vec::new(),
+                masquerade_into_tun: Some(
+                    welcome.addresses.iter().copied().map(to_prefix).collect(),
+                ),
+                forward: true,
+            };
+            self.filters = None;
+            match Filters::install(&self.instance, &filters) {
+                Ok(filters) => self.filters = Some(filters),
+                Err(error) => tracing::warn!(
+                    "no NAT for what is behind this box: {error}; \
+                     set routes.masquerade = false if it is not wanted"
+                ),
+            }
+        }
+        Ok(())
+    }
+
+    fn remind(&mut self, now: Instant) {
+        if self.joined || now < self.next_reminder {
+            return;
+        }
+        self.next_reminder = now + REMINDER;
+        let servers = self.options.servers.join(", ");
+        if self.sockets.is_empty() {
+            tracing::warn!("no uplink is usable; `ip address` shows the interfaces there are");
+        } else {
+            tracing::warn!(
+                "no answer from {servers}; is the server running, the address right, \
+                 and UDP let through by firewalls?"
+            );
+        }
+    }
+
+    fn answer(&mut self) {
+        for request in self.control.take() {
+            let Request { method, .. } = &request;
+            if method == "status" {
+                let status = self.status();
+                request.answer(status);
+            } else {
+                request.refuse_unknown_method();
+            }
+        }
+    }
+
+    fn status(&self) -> Value {
+        let mut drops = self.drops.clone();
+        drops.merge(self.client.drops());
+        let sessions: Vec<_> = self.client.status().into_iter().collect();
+        let rest = json!({ "sessions": sessions, "drops": drops });
+        let uptime = self.clock.now().since(Instant::ZERO);
+        status("client", &self.options.name, &self.tun, uptime, rest)
+    }
+
+    fn stop(&mut self) {
+        self.client.close(self.clock.now());
+        self.flush();
+        tracing::info!("the client stops");
+    }
+}

@@ -1,0 +1,268 @@
+//! The server's event loop.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::BytesMut;
+use ipnet::IpNet;
+use roadweave_quic::{Epoch, Identity, Local, PublicKey, Source};
+use roadweave_tunnel::{Peer, PeerTable, Server, ServerConfig, ServerEvent};
+use roadweave_types::{DropCounters, DropReason, Instant};
+use serde_json::{Value, json};
+
+use super::{
+    CONTROL, DriverError, SIGNALS, SOCKETS, TUN, TunSettings, send_all, status, to_prefix,
+    to_quic_ecn, wait, write_inner,
+};
+use crate::control::{ControlServer, Request};
+use crate::{
+    Clock, FilterOptions, Filters, Instance, Interest, Poller, Prefix, Routes, Signal, Signals,
+    Token, Tun, TunOptions, UdpOptions, UplinkSocket, cleanup,
+};
+
+/// How often the time of day is told to the table of peers.
+const TIME_OF_DAY: Duration = Duration::from_secs(1);
+
+/// What a server is started with.
+pub struct ServerOptions {
+    /// The tunnel's own settings.
+    pub config: ServerConfig,
+    /// The server's key pair.
+    pub identity: Arc<Identity>,
+    /// The clients that may connect.
+    pub peers: Vec<(PublicKey, Peer)>,
+    /// The UDP address to listen on.
+    pub listen: SocketAddr,
+    /// The inner addresses, with the length of the network that clients are in.
+    pub addresses: Vec<IpNet>,
+    /// The TUN device.
+    pub tun: TunSettings,
+    /// Whether what clients send leaves with this machine's own address.
+    pub masquerade: bool,
+    /// Reads the clients again, on SIGHUP; an error leaves everything as it is.
+    pub reload: Box<dyn FnMut() -> Result<Vec<(PublicKey, Peer)>, String>>,
+}
+
+impl fmt::Debug for ServerOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerOptions")
+            .field("config", &self.config)
+            .field("listen", &self.listen)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Runs a server until SIGINT or SIGTERM.
+///
+/// # Errors
+/// When it cannot start; what it set up by then is removed.
+pub fn run_server(options: ServerOptions) -> Result<(), DriverError> {
+    let mut driver = Driver::start(options)?;
+    driver.run()?;
+    driver.stop();
+    Ok(())
+}
+
+struct Driver {
+    clock: Clock,
+    poller: Poller,
+    signals: Signals,
+    control: ControlServer,
+    server: Server,
+    peers: Arc<PeerTable>,
+    socket: UplinkSocket,
+    tun: Tun,
+    reload: Box<dyn FnMut() -> Result<Vec<(PublicKey, Peer)>, String>>,
+    next_time_of_day: Instant,
+    drops: DropCounters,
+    // Dropped in this order: what they set up is removed before the instance's lock.
+    _filters: Option<Filters>,
+    _routes: Routes,
+    _lock: crate::InstanceLock,
+}
+
+impl Driver {
+    fn start(options: ServerOptions) -> Result<Self, DriverError> {
+        let instance = Instance::new(&options.tun.name)?;
+        let lock = instance.lock()?;
+        cleanup(&instance, &lock)?;
+        let clock = Clock::start();
+        let poller = Poller::new()?;
+        let signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
+        let socket = UplinkSocket::open(&UdpOptions::server(options.listen))?;
+        let prefixes: Vec<Prefix> = options.addresses.iter().copied().map(to_prefix).collect();
+        let tun = Tun::open(&TunOptions {
+            name: options.tun.name.clone(),
+            mtu: options.tun.mtu,
+            addresses: prefixes.clone(),
+            offload: options.tun.offload,
+        })?;
+        let mut routes = Routes::open(&instance)?;
+        let clients = options.peers.iter().flat_map(|(_, peer)| &peer.addresses);
+        let beyond: Vec<Prefix> = clients
+            .filter(|network| !options.addresses.iter().any(|own| own.contains(*network)))
+            .copied()
+            .map(to_prefix)
+            .collect();
+        routes.route_into_tun(tun.index(), &beyond)?;
+        let filters = FilterOptions {
+            tun: tun.name().to_owned(),
+            mtu: options.tun.mtu,
+            masquerade: if options.masquerade { prefixes } else { Vec::new() },
+            forward: true,
+        };
+        let filters = Filters::install(&instance, &filters)?;
+        let control = ControlServer::start(&instance)?;
+        poller.add(&tun, TUN, Interest::Read)?;
+        poller.add(&signals, SIGNALS, Interest::Read)?;
+        poller.add(control.waker(), CONTROL, Interest::Read)?;
+        poller.add(&socket, Token(SOCKETS), Interest::Read)?;
+        let peers = Arc::new(PeerTable::new(options.peers));
+        let epoch = Epoch::new(clock.epoch());
+        let server = Server::new(epoch, options.config, options.identity, peers.clone())?;
+        tracing::info!(
+            listen = %socket.local_address(),
+            tun = tun.name(),
+            mtu = tun.mtu(),
+            offload = ?tun.offload(),
+            "the server runs"
+        );
+        Ok(Self {
+            clock,
+            poller,
+            signals,
+            control,
+            server,
+            peers,
+            socket,
+            tun,
+            reload: options.reload,
+            next_time_of_day: Instant::ZERO,
+            drops: DropCounters::default(),
+            _filters: Some(filters),
+            _routes: routes,
+            _lock: lock,
+        })
+    }
+
+    fn run(&mut self) -> Result<(), DriverError> {
+        loop {
+            let timeout = [self.server.poll_timeout(), Some(self.next_time_of_day)];
+            let ready = wait(&mut self.poller, self.clock, timeout.into_iter().flatten().min())
+                .map_err(|error| crate::DeviceError::system("wait for events", error))?;
+            let now = self.clock.now();
+            self.tell_time_of_day(now);
+            for token in ready {
+                match token {
+                    TUN => self.read_tun(now)?,
+                    SIGNALS => {
+                        if self.take_signals(now) {
+                            return Ok(());
+                        }
+                    }
+                    CONTROL => self.answer(),
+                    _ => self.read_socket(now)?,
+                }
+            }
+            self.server.service(self.clock.now());
+            self.flush();
+            self.tell_events();
+        }
+    }
+
+    fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
+        let server = &mut self.server;
+        self.tun.read_batch(|packet| server.handle_inner(now, packet)).map(drop).map_err(|source| {
+            DriverError::TunGone { name: self.tun.name().to_owned(), source }
+        })
+    }
+
+    fn read_socket(&mut self, now: Instant) -> Result<(), DriverError> {
+        let server = &mut self.server;
+        self.socket
+            .recv(|incoming| {
+                let source = Source {
+                    remote: incoming.remote,
+                    local: Local::Address(incoming.local),
+                    ecn: to_quic_ecn(incoming.ecn),
+                };
+                server.handle_packet(now, source, BytesMut::from(incoming.payload));
+            })
+            .map_err(|error| crate::DeviceError::system("receive from the network", error))?;
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        let socket = &mut self.socket;
+        self.server.drain(|outbox| {
+            send_all(outbox, |_, outgoing| Some(socket.send(outgoing)));
+        });
+        let server = &mut self.server;
+        let refused = write_inner(&mut self.tun, || server.poll_inner());
+        self.drops.add(DropReason::DeviceFull, refused);
+    }
+
+    fn take_signals(&mut self, now: Instant) -> bool {
+        while let Some(signal) = self.signals.take() {
+            match signal {
+                Signal::Interrupt | Signal::Terminate => return true,
+                Signal::Hangup => match (self.reload)() {
+                    Ok(peers) => {
+                        tracing::info!(peers = peers.len(), "the clients were read again");
+                        self.peers.replace(peers);
+                        self.server.on_peers_changed(now);
+                    }
+                    Err(error) => tracing::error!("nothing was changed: {error}"),
+                },
+                Signal::Child => {}
+            }
+        }
+        false
+    }
+
+    fn answer(&mut self) {
+        for request in self.control.take() {
+            let Request { method, .. } = &request;
+            if method == "status" {
+                let status = self.status();
+                request.answer(status);
+            } else {
+                request.refuse_unknown_method();
+            }
+        }
+    }
+
+    fn status(&self) -> Value {
+        let mut drops = self.server.drops().clone();
+        drops.merge(&self.drops);
+        let rest = json!({ "sessions": self.server.status(), "drops": drops });
+        let uptime = self.clock.now().since(Instant::ZERO);
+        status("server", &self.socket.local_address().to_string(), &self.tun, uptime, rest)
+    }
+
+    fn tell_time_of_day(&mut self, now: Instant) {
+        if now >= self.next_time_of_day {
+            self.next_time_of_day = now + TIME_OF_DAY;
+            let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            self.peers.set_unix_time(since_1970.as_secs());
+        }
+    }
+
+    fn tell_events(&mut self) {
+        while let Some(event) = self.server.poll_event() {
+            match event {
+                ServerEvent::Joined { peer, key } => tracing::info!(peer, %key, "joined"),
+                ServerEvent::Left { peer, reason } => tracing::info!(peer, reason, "left"),
+                ServerEvent::Refused { reason } => tracing::warn!("refused {reason}"),
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        self.server.close(self.clock.now());
+        self.flush();
+        tracing::info!("the server stops");
+    }
+}

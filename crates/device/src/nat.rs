@@ -1,0 +1,167 @@
+//! Packet filters of a tunnel end, by nftables: source NAT, MSS clamping, forwarding.
+//!
+//! ```text
+//! client > tunnel > TUN > forward (MSS clamped) > postrouting (masquerade) > public side
+//! ```
+//!
+//! All lies in one table of our own, `inet roadweave_NAME`: replaced as a whole, removed as a whole,
+//! and no rule of anybody else is touched.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use crate::{DeviceError, Instance, Prefix, sysctl};
+
+/// What the filters shall do.
+#[derive(Clone, Debug)]
+pub struct FilterOptions {
+    /// The TUN's name.
+    pub tun: String,
+    /// Its MTU, bytes: TCP connections through it agree on segments that fit.
+    pub mtu: u16,
+    /// Inner networks whose packets leave with an address of this machine.
+    pub masquerade: Vec<Prefix>,
+    /// Turn forwarding on, as a server, or a box with a network behind it, needs.
+    pub forward: bool,
+}
+
+/// The filters of one instance. Dropping it removes them and restores the forwarding settings.
+#[derive(Debug)]
+pub struct Filters {
+    instance: Instance,
+}
+
+impl Filters {
+    /// Installs the filters in the network namespace of the calling thread, in place of any that an
+    /// earlier run of the instance left.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unavailable`] without the program `nft`; [`DeviceError::Program`] with what it
+    /// said.
+    pub fn install(instance: &Instance, options: &FilterOptions) -> Result<Self, DeviceError> {
+        run_nft(&ruleset(&instance.filter_table(), options))?;
+        let this = Self { instance: instance.clone() };
+        if options.forward {
+            this.set_forwarding()?;
+        }
+        Ok(this)
+    }
+
+    fn set_forwarding(&self) -> Result<(), DeviceError> {
+        self.instance.change_setting("net.ipv4.ip_forward", "1")?;
+        // A machine that forwards IPv6 ignores router advertisements, and with them its own default
+        // route, unless accept_ra is 2.
+        for entry in std::fs::read_dir("/proc/sys/net/ipv6/conf").into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().replace('.', "/");
+            let key = format!("net.ipv6.conf.{name}.accept_ra");
+            if !["all", "default"].contains(&name.as_str())
+                && sysctl::read(&key).is_ok_and(|value| value == "1")
+            {
+                self.instance.change_setting(&key, "2")?;
+            }
+        }
+        match self.instance.change_setting("net.ipv6.conf.all.forwarding", "1") {
+            // A kernel without IPv6 has no such key.
+            Err(error) if sysctl::read("net.ipv6.conf.all.forwarding").is_err() => {
+                tracing::info!(%error, "no forwarding of IPv6");
+                Ok(())
+            }
+            result => result,
+        }
+    }
+}
+
+impl Drop for Filters {
+    fn drop(&mut self) {
+        if let Err(error) = remove(&self.instance) {
+            tracing::warn!(%error, "filters could not be removed; the next start tries again");
+        }
+        self.instance.restore_settings();
+    }
+}
+
+/// Removes the table of an instance; that there is none is no error.
+pub(crate) fn remove(instance: &Instance) -> Result<(), DeviceError> {
+    let table = instance.filter_table();
+    // "add" first, so that "delete" finds one.
+    run_nft(&format!("add table inet {table}\ndelete table inet {table}\n"))
+}
+
+fn ruleset(table: &str, options: &FilterOptions) -> String {
+    let FilterOptions { tun, mtu, masquerade, .. } = options;
+    let mut text = format!("add table inet {table}\ndelete table inet {table}\n");
+    let _ = writeln!(text, "table inet {table} {{");
+    let _ = writeln!(text, "  chain forward {{");
+    let _ = writeln!(text, "    type filter hook forward priority filter - 10; policy accept;");
+    for (family, headers) in [("ipv4", 40), ("ipv6", 60)] {
+        let size = mtu.saturating_sub(headers);
+        for side in ["iifname", "oifname"] {
+            let _ = writeln!(
+                text,
+                "    {side} \"{tun}\" meta nfproto {family} tcp flags & (syn | rst) == syn \
+                 tcp option maxseg size > {size} tcp option maxseg size set {size}"
+            );
+        }
+    }
+    let _ = writeln!(text, "  }}");
+    let _ = writeln!(text, "  chain postrouting {{");
+    let _ = writeln!(text, "    type nat hook postrouting priority srcnat; policy accept;");
+    for prefix in masquerade {
+        let family = if prefix.is_ipv4() { "ip" } else { "ip6" };
+        let network = prefix.network();
+        let _ = writeln!(text, "    oifname != \"{tun}\" {family} saddr {network} masquerade");
+    }
+    let _ = writeln!(text, "  }}\n}}");
+    text
+}
+
+fn run_nft(script: &str) -> Result<(), DeviceError> {
+    let failed = |error| DeviceError::system("run nft", error);
+    let mut child = Command::new("nft")
+        .args(["-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| DeviceError::Unavailable {
+            why: format!("the program nft cannot be run ({error}): install nftables"),
+        })?;
+    if let Some(mut stdin) = child.stdin.take() {
+        stdin.write_all(script.as_bytes()).map_err(failed)?;
+    }
+    let output = child.wait_with_output().map_err(failed)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    let detail = text.lines().next().unwrap_or("it gave no reason").to_owned();
+    if detail.contains("Operation not permitted") {
+        return Err(DeviceError::NoPermission { what: "set packet filters".to_owned() });
+    }
+    Err(DeviceError::Program { program: "nft".to_owned(), detail })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ruleset_clamps_to_what_fits_the_tun() {
+        let options = FilterOptions {
+            tun: "rw0".to_owned(),
+            mtu: 1400,
+            masquerade: vec!["10.8.0.1/24".parse().unwrap(), "fd08::1/64".parse().unwrap()],
+            forward: true,
+        };
+        let text = ruleset("roadweave_server", &options);
+        for line in [
+            "iifname \"rw0\" meta nfproto ipv4 tcp flags & (syn | rst) == syn tcp option maxseg size > 1360 tcp option maxseg size set 1360",
+            "oifname \"rw0\" meta nfproto ipv6 tcp flags & (syn | rst) == syn tcp option maxseg size > 1340 tcp option maxseg size set 1340",
+            "oifname != \"rw0\" ip saddr 10.8.0.0/24 masquerade",
+            "oifname != \"rw0\" ip6 saddr fd08::/64 masquerade",
+        ] {
+            assert!(text.contains(line), "{line}\nis not in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! Uplinks, routes, packet filters and their removal, in real namespaces.
+
+#![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests of sockets and devices")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
+use roadweave_device::{
+    Ecn, FilterOptions, Filters, Gateway, Instance, Monitor, Netlink, Outgoing, Prefix,
+    ROUTE_PROTOCOL, Routes, SendOutcome, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent,
+    UplinkSelector, UplinkSocket, cleanup, wait_readable,
+};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn prefix(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+fn cable(a: (&NetNs, &str, &[&str]), b: (&NetNs, &str, &[&str])) {
+    let addresses = |texts: &[&str]| texts.iter().map(|text| prefix(text)).collect::<Vec<_>>();
+    let (left, right) = (addresses(a.2), addresses(b.2));
+    NetNs::connect(
+        &CableEnd { namespace: a.0, interface: a.1, addresses: &left },
+        &CableEnd { namespace: b.0, interface: b.1, addresses: &right },
+    )
+    .unwrap();
+}
+
+fn tun(name: &str, address: &str) -> Tun {
+    let addresses = vec![prefix(address)];
+    Tun::open(&TunOptions { name: name.to_owned(), mtu: 1400, addresses, offload: true }).unwrap()
+}
+
+/// Polls until `found` yields something.
+fn await_uplinks<T>(
+    monitor: &mut Monitor,
+    mut found: impl FnMut(&[UplinkEvent], &Monitor) -> Option<T>,
+) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    let mut all = Vec::new();
+    while Instant::now() < deadline {
+        all.extend(monitor.poll().unwrap());
+        if let Some(result) = found(&all, monitor) {
+            return result;
+        }
+        wait_readable(&*monitor, Duration::from_millis(500)).unwrap();
+    }
+    panic!("it never came: {all:?}");
+}
+
+/// A box with two modems that both give it 192.168.8.100 and call themselves 192.168.8.1, an
+/// internet with the server 10.99.0.1, and a third interface that has the default route.
+struct TwoModems {
+    vehicle: NetNs,
+    internet: NetNs,
+}
+
+impl TwoModems {
+    fn new() -> Self {
+        let vehicle = NetNs::create("box").unwrap();
+        let internet = NetNs::create("internet").unwrap();
+        let elsewhere = NetNs::create("elsewhere").unwrap();
+        cable((&vehicle, "eth0", &["172.16.0.2/24"]), (&elsewhere, "eth0", &["172.16.0.1/24"]));
+        vehicle.ip("route add default via 172.16.0.1").unwrap();
+        for number in [1, 2] {
+            let modem = NetNs::create(&format!("modem{number}")).unwrap();
+            let here = format!("eth{number}");
+            cable((&vehicle, &here, &["192.168.8.100/24"]), (&modem, "lan0", &["192.168.8.1/24"]));
+            let (near, far) = (format!("10.{number}.0.2/24"), format!("10.{number}.0.1/24"));
+            cable((&modem, "wan0", &[&near]), (&internet, &here, &[&far]));
+            modem.ip(&format!("route add default via 10.{number}.0.1")).unwrap();
+            modem.set_forwarding().unwrap();
+            // The modem's own NAT; the filters' "TUN" is its inner side.
+            let instance = Instance::new("modem").unwrap();
+            let options = FilterOptions {
+                tun: "lan0".to_owned(),
+                mtu: 1500,
+                masquerade: vec![prefix("192.168.8.0/24")],
+                forward: false,
+            };
+            let filters = modem.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
+            // It lives as long as the namespace.
+            std::mem::forget(filters);
+        }
+        internet.ip("address add 10.99.0.1/32 dev lo").unwrap();
+        for interface in ["all", "eth1", "eth2"] {
+            vehicle.set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "1").unwrap();
+        }
+        Self { vehicle, internet }
+    }
+
+    /// Sends over the uplink and checks that the server sees the address of its modem, and that the
+    /// answer comes back.
+    fn check_round_trip(&self, socket: &mut UplinkSocket, server: &UdpSocket, number: u8) {
+        let outgoing = Outgoing {
+            destination: "10.99.0.1:4433".parse().unwrap(),
+            source: None,
+            ecn: Ecn::NotCapable,
+            contents: &[number; 20],
+            segment_size: 20,
+        };
+        assert_eq!(socket.send(&outgoing), SendOutcome::Sent);
+        let mut buffer = [0; 100];
+        let (length, remote) = server.recv_from(&mut buffer).unwrap();
+        assert_eq!(buffer[..length], [number; 20]);
+        assert_eq!(remote.ip(), IpAddr::from([10, number, 0, 2]));
+        server.send_to(&[number; 5], remote).unwrap();
+        assert!(wait_readable(&*socket, PATIENCE).unwrap(), "no answer on uplink {number}");
+        let mut answers = Vec::new();
+        socket.recv(|incoming| answers.push(incoming.payload.to_vec())).unwrap();
+        assert_eq!(answers, [vec![number; 5]]);
+    }
+}
+
+#[test]
+fn two_uplinks_with_the_same_address_both_work() {
+    run_sandboxed("two_uplinks_with_the_same_address_both_work", || {
+        let world = TwoModems::new();
+        let server = world.internet.enter(|| UdpSocket::bind("10.99.0.1:4433").unwrap()).unwrap();
+        server.set_read_timeout(Some(PATIENCE)).unwrap();
+        let instance = Instance::new("client").unwrap();
+        let selector =
+            UplinkSelector { include: vec!["eth*".to_owned()], exclude: vec!["eth0".to_owned()] };
+        let (mut monitor, mut routes, mut sockets) = world
+            .vehicle
+            .enter(|| {
+                let mut monitor = Monitor::open(selector).unwrap();
+                let uplinks = await_uplinks(&mut monitor, |_, monitor| {
+                    let usable = monitor.uplinks().filter(|uplink| uplink.is_usable(true));
+                    Some(usable.cloned().collect::<Vec<Uplink>>()).filter(|all| all.len() == 2)
+                });
+                let mut routes = Routes::open(&instance).unwrap();
+                let mut sockets = Vec::new();
+                for uplink in &uplinks {
+                    let modem = Gateway::Guessed([192, 168, 8, 1].into());
+                    assert_eq!(uplink.gateway_v4, Some(modem));
+                    routes.set_uplink(uplink).unwrap();
+                    let options = UdpOptions::uplink(&uplink.name, true);
+                    sockets.push(UplinkSocket::open(&options).unwrap());
+                }
+                (monitor, routes, sockets)
+            })
+            .unwrap();
+        for (socket, number) in sockets.iter_mut().zip([1, 2]) {
+            world.check_round_trip(socket, &server, number);
+        }
+
+        // With everything else led into the tunnel, its own packets still take their uplinks.
+        let mut tun = world.vehicle.enter(|| tun("rw0", "10.8.0.2/24")).unwrap();
+        routes.route_into_tun(tun.index(), &[Prefix::DEFAULT_V4, prefix("10.50.0.0/16")]).unwrap();
+        for (socket, number) in sockets.iter_mut().zip([1, 2]) {
+            world.check_round_trip(socket, &server, number);
+        }
+        let inner = world.vehicle.enter(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+        for destination in ["10.99.0.1:7", "10.50.1.1:7", "8.8.8.8:7"] {
+            inner.send_to(b"inner", destination).unwrap();
+            let destination: SocketAddr = destination.parse().unwrap();
+            let IpAddr::V4(wanted) = destination.ip() else { panic!("IPv4 only") };
+            let mut seen = Vec::new();
+            assert!(wait_readable(&tun, PATIENCE).unwrap());
+            tun.read_batch(|packet| {
+                if packet[0] >> 4 == 4 {
+                    seen.push(packet[16..20].to_vec());
+                }
+            })
+            .unwrap();
+            assert!(seen.contains(&wanted.octets().to_vec()), "{destination}: {seen:?}");
+        }
+        // What is attached stays attached.
+        let elsewhere = NetNs::open("elsewhere").unwrap();
+        let neighbour = elsewhere.enter(|| UdpSocket::bind("172.16.0.1:7").unwrap()).unwrap();
+        neighbour.set_read_timeout(Some(PATIENCE)).unwrap();
+        inner.send_to(b"neighbour", "172.16.0.1:7").unwrap();
+        assert_eq!(neighbour.recv_from(&mut [0; 100]).unwrap().0, 9);
+
+        // An uplink that loses its carrier and gets it back works again.
+        world.vehicle.ip("link set eth2 down").unwrap();
+        world.vehicle.ip("link set eth2 up").unwrap();
+        let uplink = await_uplinks(&mut monitor, |events, monitor| {
+            let mut uplinks = monitor.uplinks();
+            uplinks
+                .find(|uplink| uplink.name == "eth2" && uplink.is_usable(true))
+                .cloned()
+                .filter(|_| !events.is_empty())
+        });
+        world.vehicle.enter(|| routes.set_uplink(&uplink).unwrap()).unwrap();
+        world.check_round_trip(&mut sockets[1], &server, 2);
+
+        world
+            .vehicle
+            .enter(move || {
+                drop((routes, tun));
+                assert_eq!(leftovers(), Vec::<String>::new());
+                assert_eq!(sysctl("net/ipv4/conf/eth1/rp_filter"), "1");
+            })
+            .unwrap();
+    });
+}
+
+#[test]
+fn the_monitor_sees_uplinks_come_change_and_go() {
+    run_sandboxed("the_monitor_sees_uplinks_come_change_and_go", || {
+        let (vehicle, modem) = (NetNs::create("box").unwrap(), NetNs::create("modem").unwrap());
+        let selector = UplinkSelector { include: vec!["wwan*".to_owned()], exclude: vec![] };
+        let mut monitor = vehicle.enter(|| Monitor::open(selector).unwrap()).unwrap();
+        assert_eq!(monitor.poll().unwrap(), []);
+
+        cable((&vehicle, "eth9", &[]), (&modem, "eth9", &[]));
+        cable((&vehicle, "wwan0", &["10.1.0.2/24"]), (&modem, "a", &["10.1.0.1/24"]));
+        let first = await_uplinks(&mut monitor, |events, monitor| {
+            assert!(monitor.uplinks().all(|uplink| uplink.name == "wwan0"));
+            let appeared = events.iter().any(|event| matches!(event, UplinkEvent::Appeared(_)));
+            monitor.uplinks().find(|uplink| appeared && uplink.is_usable(true)).cloned()
+        });
+        assert_eq!(first.addresses, [prefix("10.1.0.2/24")]);
+
+        vehicle.ip("address add fd01::2/64 dev wwan0 nodad").unwrap();
+        vehicle.ip("route add default via 10.1.0.77 dev wwan0 metric 700").unwrap();
+        await_uplinks(&mut monitor, |_, monitor| {
+            let known = Gateway::Known([10, 1, 0, 77].into());
+            monitor
+                .uplinks()
+                .find(|uplink| uplink.is_usable(false) && uplink.gateway_v4 == Some(known))
+                .cloned()
+        });
+
+        vehicle.ip("address del 10.1.0.2/24 dev wwan0").unwrap();
+        await_uplinks(&mut monitor, |_, monitor| {
+            monitor.uplinks().find(|uplink| !uplink.is_usable(true) && uplink.carrier).cloned()
+        });
+
+        modem.ip("link set dev a down").unwrap();
+        await_uplinks(&mut monitor, |_, monitor| {
+            monitor.uplinks().find(|uplink| !uplink.carrier).cloned()
+        });
+
+        vehicle.ip("link del wwan0").unwrap();
+        await_uplinks(&mut monitor, |events, _| {
+            events.iter().find(|event| matches!(event, UplinkEvent::Vanished(_))).cloned()
+        });
+        assert_eq!(monitor.uplinks().count(), 0);
+
+        // Plugged again it is the same uplink to us, under another number of the kernel's.
+        cable((&vehicle, "wwan0", &["10.1.0.2/24"]), (&modem, "a", &[]));
+        let again = await_uplinks(&mut monitor, |_, monitor| monitor.uplinks().next().cloned());
+        assert_eq!(again.id, first.id);
+        assert_ne!(again.index, first.index);
+    });
+}
+
+#[test]
+fn inner_addresses_are_masqueraded_and_segments_clamped() {
+    run_sandboxed("inner_addresses_are_masqueraded_and_segments_clamped", || {
+        let client = NetNs::create("client").unwrap();
+        let server = NetNs::create("server").unwrap();
+        let outside = NetNs::create("outside").unwrap();
+        // A cable stands for the tunnel; the outside knows no route to the inner network.
+        cable(
+            (&client, "rw0", &["10.8.0.2/24", "fd08::2/64"]),
+            (&server, "rw0", &["10.8.0.1/24", "fd08::1/64"]),
+        );
+        cable(
+            (&server, "eth0", &["203.0.113.1/24", "2001:db8::1/64"]),
+            (&outside, "eth0", &["203.0.113.2/24", "2001:db8::2/64"]),
+        );
+        client.ip("route add default via 10.8.0.1").unwrap();
+        client.ip("-6 route add default via fd08::1").unwrap();
+        let instance = Instance::new("server").unwrap();
+        let options = FilterOptions {
+            tun: "rw0".to_owned(),
+            mtu: 1200,
+            masquerade: vec![prefix("10.8.0.0/24"), prefix("fd08::/64")],
+            forward: true,
+        };
+        let filters = server.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
+        // A second start replaces the first one's rules instead of doubling them.
+        std::mem::forget(filters);
+        let filters = server.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
+
+        for (address, seen, headers) in
+            [("203.0.113.2:80", "203.0.113.1", 40), ("[2001:db8::2]:80", "2001:db8::1", 60)]
+        {
+            let address: SocketAddr = address.parse().unwrap();
+            let listener = outside.enter(|| TcpListener::bind(address).unwrap()).unwrap();
+            let stream =
+                client.enter(|| TcpStream::connect_timeout(&address, PATIENCE).unwrap()).unwrap();
+            let (accepted, remote) = listener.accept().unwrap();
+            assert_eq!(remote.ip(), seen.parse::<IpAddr>().unwrap());
+            // Timestamps take 12 of the agreed size.
+            for end in [&stream, &accepted] {
+                let size = socket2::SockRef::from(end).tcp_mss().unwrap();
+                assert!(size <= 1200 - headers && size >= 1200 - headers - 12, "{size}");
+            }
+        }
+
+        server
+            .enter(move || {
+                drop(filters);
+                assert_eq!(sysctl("net/ipv4/ip_forward"), "0");
+                assert_eq!(sysctl("net/ipv6/conf/all/forwarding"), "0");
+                assert_eq!(leftovers(), Vec::<String>::new());
+            })
+            .unwrap();
+    });
+}
+
+#[test]
+fn after_a_kill_9_the_next_start_removes_everything() {
+    run_sandboxed("after_a_kill_9_the_next_start_removes_everything", || {
+        let (vehicle, modem) = (NetNs::create("box").unwrap(), NetNs::create("modem").unwrap());
+        cable((&vehicle, "eth1", &["10.1.0.2/24"]), (&modem, "eth1", &["10.1.0.1/24"]));
+        vehicle.set_sysctl("net.ipv4.conf.eth1.rp_filter", "1").unwrap();
+        // Somebody else's routes stay.
+        vehicle.ip("route add 10.77.0.0/16 via 10.1.0.1 table 77").unwrap();
+        vehicle.ip("rule add priority 77 oif eth1 table 77").unwrap();
+
+        let program = std::env::current_exe().unwrap();
+        let mut child = helper(&mut vehicle.command(program), "helper_installs_everything");
+        let before = vehicle.enter(leftovers).unwrap();
+        for kind in ["rule 520", "rule 530", "rule 531", "route", "filter"] {
+            assert!(before.iter().any(|found| found.starts_with(kind)), "{kind}: {before:?}");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        vehicle.enter(|| assert!(Netlink::open().unwrap().link("rw0").is_err())).unwrap();
+        assert!(!vehicle.enter(leftovers).unwrap().is_empty());
+
+        vehicle
+            .enter(|| {
+                assert_eq!(sysctl("net/ipv4/conf/eth1/rp_filter"), "2");
+                let instance = Instance::new("client").unwrap();
+                let lock = instance.lock().expect("the kernel released it");
+                cleanup(&instance, &lock).unwrap();
+                assert_eq!(leftovers(), Vec::<String>::new());
+                assert_eq!(sysctl("net/ipv4/conf/eth1/rp_filter"), "1");
+                assert_eq!(sysctl("net/ipv4/ip_forward"), "0");
+                let mut netlink = Netlink::open().unwrap();
+                assert!(netlink.rules().unwrap().iter().any(|rule| rule.priority == 77));
+                assert!(netlink.routes().unwrap().iter().any(|route| route.table == 77));
+            })
+            .unwrap();
+    });
+}
+
+/// Not a test: the process that the test above kills.
+#[test]
+#[ignore = "a part of after_a_kill_9_the_next_start_removes_everything"]
+fn helper_installs_everything() {
+    if std::env::var_os(HELPER).is_none() {
+        return;
+    }
+    let instance = Instance::new("client").unwrap();
+    let _lock = instance.lock().unwrap();
+    let tun = tun("rw0", "10.8.0.2/24");
+    let mut monitor =
+        Monitor::open(UplinkSelector { include: vec!["eth1".to_owned()], exclude: vec![] })
+            .unwrap();
+    let mut routes = Routes::open(&instance).unwrap();
+    monitor.poll().unwrap();
+    for uplink in monitor.uplinks() {
+        routes.set_uplink(uplink).unwrap();
+    }
+    routes.route_into_tun(tun.index(), &[Prefix::DEFAULT_V4, Prefix::DEFAULT_V6]).unwrap();
+    let options = FilterOptions {
+        tun: "rw0".to_owned(),
+        mtu: 1400,
+        masquerade: vec![prefix("10.8.0.0/24")],
+        forward: true,
+    };
+    let _filters = Filters::install(&instance, &options).unwrap();
+    println!("{READY}");
+    std::thread::sleep(PATIENCE * 3);
+}
+
+#[test]
+fn a_sandbox_dies_with_the_program_that_entered_it() {
+    run_sandboxed("a_sandbox_dies_with_the_program_that_entered_it", || {
+        // Inside one sandbox, so that the test itself can leave nothing; the helper makes another.
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.env_remove("ROADWEAVE_SANDBOX");
+        let mut child = helper(&mut command, "helper_sleeps_in_a_sandbox");
+        let mut output = child.stdout.take().unwrap();
+        let start = Instant::now();
+        child.kill().unwrap();
+        // All inner processes hold the pipe; it ends when the last of them is gone.
+        output.read_to_end(&mut Vec::new()).unwrap();
+        assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
+        child.wait().unwrap();
+    });
+}
+
+/// Not a test: the process that the test above kills.
+#[test]
+#[ignore = "a part of a_sandbox_dies_with_the_program_that_entered_it"]
+fn helper_sleeps_in_a_sandbox() {
+    if std::env::var_os(HELPER).is_none() {
+        return;
+    }
+    use roadweave_device::netns::Sandbox;
+    if Sandbox::enter().unwrap() == Sandbox::Inside {
+        let namespace = NetNs::create("inner").unwrap();
+        let mut grandchild = namespace.command("sleep").arg("600").spawn().unwrap();
+        println!("{READY}");
+        grandchild.wait().unwrap();
+    }
+}
+
+/// Starts this test binary's function `name` by `command` and waits until it says that it is ready.
+fn helper(command: &mut Command, name: &str) -> Child {
+    command.args(["--exact", name, "--nocapture", "--include-ignored"]).env(HELPER, "1");
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.contains(READY) {
+        line.clear();
+        assert_ne!(output.read_line(&mut line).unwrap(), 0, "{name} ended early");
+    }
+    child.stdout = Some(output.into_inner());
+    child
+}
+
+/// All that bears our mark in the namespace of the calling thread.
+fn leftovers() -> Vec<String> {
+    let mut netlink = Netlink::open().unwrap();
+    let mut found = Vec::new();
+    for rule in netlink.rules().unwrap() {
+        if rule.protocol == ROUTE_PROTOCOL {
+            found.push(format!("rule {}", rule.priority));
+        }
+    }
+    for route in netlink.routes().unwrap() {
+        if route.protocol == ROUTE_PROTOCOL {
+            found.push(format!("route {} table {}", route.destination, route.table));
+        }
+    }
+    let filters = Command::new("nft").args(["list", "tables"]).output().unwrap();
+    for line in String::from_utf8_lossy(&filters.stdout).lines() {
+        if line.contains("roadweave") {
+            found.push(format!("filter {line}"));
+        }
+    }
+    found
+}
+
+fn sysctl(path: &str) -> String {
+    std::fs::read_to_string(format!("/proc/sys/{path}")).unwrap().trim().to_owned()
+}
+
+const HELPER: &str = "ROADWEAVE_TEST_HELPER";
+const READY: &str = "helper is ready";
