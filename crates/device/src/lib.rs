@@ -16,6 +16,7 @@
 
 mod cleanup;
 mod clock;
+pub mod control;
 mod error;
 mod monitor;
 mod nat;

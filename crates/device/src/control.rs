@@ -1,0 +1,18 @@
+//! The local control socket: JSON-RPC 2.0, one request a line.
+//!
+//! ```text
+//! roadweave show --> /run/roadweave/NAME.sock --> thread per connection --> bounded queue + Waker
+//!                                                  <-- answer, or "busy" after a while <-- event loop
+//! ```
+//!
+//! Only the user who runs the instance, and root, may connect: the socket's mode is 0600 before
+//! anybody can.
+
+mod client;
+mod server;
+
+pub use client::{RequestError, request};
+pub use server::{ControlRequest, ControlServer, RpcError};
+
+/// Longest line, bytes; a longer one ends the connection.
+const LINE_MAX: usize = 1024 * 1024;

@@ -1,0 +1,87 @@
+//! The side of `roadweave show`.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{LINE_MAX, RpcError};
+
+/// A request to a running instance failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// No instance listens there.
+    #[error("nothing runs at {path}: start it, or name another instance")]
+    NotRunning {
+        /// The socket.
+        path: String,
+    },
+    /// The socket belongs to another user.
+    #[error("no permission to talk to {path}: run as root or as the user who runs it")]
+    NoPermission {
+        /// The socket.
+        path: String,
+    },
+    /// It answered with an error.
+    #[error(transparent)]
+    Refused(#[from] RpcError),
+    /// What it answered is no JSON-RPC.
+    #[error("{path} gave no answer that is understood: {detail}")]
+    Malformed {
+        /// The socket.
+        path: String,
+        /// What is wrong with it.
+        detail: String,
+    },
+    /// The connection broke.
+    #[error("cannot talk to {path}: {source}")]
+    Io {
+        /// The socket.
+        path: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// Asks a running instance; waits for five seconds at most.
+///
+/// # Errors
+/// [`RequestError::NotRunning`] when there is none, [`RequestError::Refused`] with its own words.
+pub fn request(path: &Path, method: &str, params: &Value) -> Result<Value, RequestError> {
+    let name = || path.display().to_string();
+    let answer = exchange(path, method, params).map_err(|source| match source.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            RequestError::NotRunning { path: name() }
+        }
+        io::ErrorKind::PermissionDenied => RequestError::NoPermission { path: name() },
+        _ => RequestError::Io { path: name(), source },
+    })?;
+    let malformed = |detail: String| RequestError::Malformed { path: name(), detail };
+    let mut answer: Value =
+        serde_json::from_str(&answer).map_err(|error| malformed(error.to_string()))?;
+    if let Some(error) = answer.get_mut("error") {
+        let error: RpcError =
+            serde_json::from_value(error.take()).map_err(|error| malformed(error.to_string()))?;
+        return Err(error.into());
+    }
+    match answer.get_mut("result") {
+        Some(result) => Ok(result.take()),
+        None => Err(malformed("it has neither result nor error".to_owned())),
+    }
+}
+
+fn exchange(path: &Path, method: &str, params: &Value) -> io::Result<String> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
+    stream.write_all(format!("{request}\n").as_bytes())?;
+    let mut answer = String::new();
+    BufReader::new(stream).take(LINE_MAX as u64).read_line(&mut answer)?;
+    Ok(answer)
+}
+
+const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,0 +1,245 @@
+//! The side of the running instance.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::LINE_MAX;
+use crate::{DeviceError, Instance, Waker};
+
+/// Takes requests for the event loop. Dropping it closes and removes the socket.
+#[derive(Debug)]
+pub struct ControlServer {
+    requests: Receiver<ControlRequest>,
+    shared: Arc<Shared>,
+    path: PathBuf,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+/// One request; answer it soon, the caller waits for two seconds.
+#[derive(Debug)]
+pub struct ControlRequest {
+    /// What is asked for.
+    pub method: String,
+    /// The parameters; null where there are none.
+    pub params: Value,
+    answer: SyncSender<Result<Value, RpcError>>,
+}
+
+/// An error of JSON-RPC 2.0 (section 5.1).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message} (code {code})")]
+pub struct RpcError {
+    /// Its number.
+    pub code: i32,
+    /// What went wrong.
+    pub message: String,
+}
+
+impl RpcError {
+    /// There is no such method.
+    pub fn method_not_found(method: &str) -> Self {
+        Self { code: -32601, message: format!("there is no method {method:?}") }
+    }
+
+    /// The parameters are wrong.
+    pub fn invalid_params(message: impl Into<String>) -> Self {
+        Self { code: -32602, message: message.into() }
+    }
+
+    fn parse(message: impl ToString) -> Self {
+        Self { code: -32700, message: message.to_string() }
+    }
+
+    fn invalid_request() -> Self {
+        let message = "a request is an object with jsonrpc \"2.0\" and a method".to_owned();
+        Self { code: -32600, message }
+    }
+
+    fn busy() -> Self {
+        Self { code: -32000, message: "the instance is busy, ask again".to_owned() }
+    }
+}
+
+/// What the threads share.
+#[derive(Debug)]
+struct Shared {
+    queue: SyncSender<ControlRequest>,
+    waker: Waker,
+    stop: AtomicBool,
+    connections: AtomicUsize,
+}
+
+impl ControlServer {
+    /// Opens the control socket of an instance; `waker` is woken for each request.
+    ///
+    /// # Errors
+    /// [`DeviceError::AlreadyRunning`] when a living process answers there; a dead one's socket is
+    /// replaced.
+    pub fn start(instance: &Instance, waker: Waker) -> Result<Self, DeviceError> {
+        let path = instance.socket_path();
+        let failed = |error| DeviceError::system(format!("open {}", path.display()), error);
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory).map_err(failed)?;
+        }
+        if UnixStream::connect(&path).is_ok() {
+            let instance = instance.name().to_owned();
+            return Err(DeviceError::AlreadyRunning { instance, pid: None });
+        }
+        let _ = fs::remove_file(&path);
+        let listener = listen(&path).map_err(failed)?;
+        let (queue, requests) = sync_channel(QUEUE_MAX);
+        let (stop, connections) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let shared = Arc::new(Shared { queue, waker, stop, connections });
+        let acceptor = {
+            let shared = Arc::clone(&shared);
+            std::thread::Builder::new()
+                .name("control".to_owned())
+                .spawn(move || accept(&listener, &shared))
+                .map_err(|error| DeviceError::system("start a thread", error))?
+        };
+        Ok(Self { requests, shared, path, acceptor: Some(acceptor) })
+    }
+
+    /// The next request, if there is one. Call it until there is none after each wake.
+    pub fn poll_request(&mut self) -> Option<ControlRequest> {
+        self.requests.try_recv().ok()
+    }
+}
+
+impl Drop for ControlServer {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Release);
+        // Ends the accept; when that cannot be, the thread ends with the process.
+        if UnixStream::connect(&self.path).is_ok()
+            && let Some(acceptor) = self.acceptor.take()
+        {
+            let _ = acceptor.join();
+        }
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+impl ControlRequest {
+    /// Answers it; the caller may have left.
+    pub fn answer(self, answer: Result<Value, RpcError>) {
+        let _ = self.answer.try_send(answer);
+    }
+}
+
+/// Nobody can connect between the making of the file and its mode: there is no listener yet.
+fn listen(path: &Path) -> std::io::Result<UnixListener> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.bind(&SockAddr::unix(path)?)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    socket.listen(CONNECTIONS_MAX as i32)?;
+    Ok(socket.into())
+}
+
+fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
+    for stream in listener.incoming() {
+        if shared.stop.load(Ordering::Acquire) {
+            return;
+        }
+        let Ok(stream) = stream else {
+            // Out of file descriptors; that of the tunnel comes first.
+            std::thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        // A connection too many is closed at once.
+        if shared.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
+            shared.connections.fetch_sub(1, Ordering::AcqRel);
+            continue;
+        }
+        let theirs = Arc::clone(shared);
+        let work = move || {
+            // A caller that breaks off harms itself only.
+            let _ = serve(&stream, &theirs);
+            theirs.connections.fetch_sub(1, Ordering::AcqRel);
+        };
+        if std::thread::Builder::new().name("control-peer".to_owned()).spawn(work).is_err() {
+            shared.connections.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// Answers one caller, line by line, until it leaves or is silent for a minute.
+fn serve(stream: &UnixStream, shared: &Shared) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(IDLE_MAX))?;
+    stream.set_write_timeout(Some(ANSWER_MAX))?;
+    let mut reader = BufReader::new(stream);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        let length = (&mut reader).take(LINE_MAX as u64).read_until(b'\n', &mut line)?;
+        if length == 0 || shared.stop.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let too_long = length == LINE_MAX && line.last() != Some(&b'\n');
+        let answer = if too_long {
+            Some(failure(Value::Null, &RpcError::parse("the line is too long")))
+        } else {
+            handle_line(&line, shared)
+        };
+        if let Some(answer) = answer {
+            let mut bytes = answer.to_string().into_bytes();
+            bytes.push(b'\n');
+            (&*stream).write_all(&bytes)?;
+        }
+        if too_long {
+            return Ok(());
+        }
+    }
+}
+
+/// Handles one request; `None` for a notification, which wants no answer.
+fn handle_line(line: &[u8], shared: &Shared) -> Option<Value> {
+    let request: Value = match serde_json::from_slice(line) {
+        Ok(request) => request,
+        Err(error) => return Some(failure(Value::Null, &RpcError::parse(error))),
+    };
+    let id = request.get("id").cloned();
+    let method = request.get("method").and_then(Value::as_str);
+    let (Some("2.0"), Some(method)) = (request.get("jsonrpc").and_then(Value::as_str), method)
+    else {
+        return Some(failure(id.unwrap_or(Value::Null), &RpcError::invalid_request()));
+    };
+    let params = request.get("params").cloned().unwrap_or(Value::Null);
+    let result = forward(method.to_owned(), params, shared);
+    let id = id?;
+    Some(match result {
+        Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
+        Err(error) => failure(id, &error),
+    })
+}
+
+/// Hands a request to the event loop and awaits its answer.
+fn forward(method: String, params: Value, shared: &Shared) -> Result<Value, RpcError> {
+    let (answer, answers) = sync_channel(1);
+    let request = ControlRequest { method, params, answer };
+    match shared.queue.try_send(request) {
+        Ok(()) => shared.waker.wake(),
+        Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => return Err(RpcError::busy()),
+    }
+    answers.recv_timeout(ANSWER_MAX).unwrap_or_else(|_| Err(RpcError::busy()))
+}
+
+fn failure(id: Value, error: &RpcError) -> Value {
+    json!({ "jsonrpc": "2.0", "id": id, "error": { "code": error.code, "message": error.message } })
+}
+
+const QUEUE_MAX: usize = 16;
+const CONNECTIONS_MAX: usize = 16;
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+const IDLE_MAX: Duration = Duration::from_secs(60);
