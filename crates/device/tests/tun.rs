@@ -27,8 +27,8 @@ struct Pair {
 
 impl Pair {
     fn new(offload: bool) -> Self {
-        let left = NetNs::create("left").unwrap();
-        let right = NetNs::create("right").unwrap();
+        let left = NetNs::create(&format!("left-{offload}")).unwrap();
+        let right = NetNs::create(&format!("right-{offload}")).unwrap();
         let tun = |namespace: &NetNs, host: u8| {
             let options = TunOptions {
                 name: "tun0".to_owned(),
@@ -260,5 +260,41 @@ fn what_is_no_packet_is_refused_and_counted() {
         let mut tun = Tun::open(&options).unwrap();
         let counts = tun.write_batch([&b"\x00junk that is no IP packet"[..], &[], &[0xff; 30]]);
         assert_eq!(counts, WriteCounts { written: 0, full: 0, refused: 3 });
+    });
+}
+
+/// Not a test but a measurement: goodput through two TUNs joined in user space, by iperf3. Run it by
+/// name with `--include-ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn measure_goodput() {
+    run_sandboxed("measure_goodput", || {
+        for offload in [false, true] {
+            let pair = Pair::new(offload);
+            let mut server = pair
+                .right
+                .command("iperf3")
+                .args(["-s", "-1"])
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap();
+            std::thread::sleep(Duration::from_millis(300));
+            let output = pair
+                .left
+                .command("iperf3")
+                .args(["-c", "10.8.0.2", "-t", "3", "-C", "cubic", "-f", "m"])
+                .output()
+                .unwrap();
+            server.wait().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout).into_owned();
+            let line = text.lines().find(|line| line.contains("receiver")).unwrap_or(&text);
+            let (left, right) = pair.finish();
+            let (read, written) = (left.statistics(), right.statistics());
+            eprintln!(
+                "offload {offload}: {line}; {:.1} packets a read, {:.1} a write",
+                read.packets_read as f64 / read.reads as f64,
+                written.packets_written as f64 / written.writes as f64,
+            );
+        }
     });
 }
