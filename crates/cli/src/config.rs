@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 
-pub use client::ClientFile;
-pub use fields::{LaneFields, PrivateKey};
+pub use client::{ClientFile, RouteFields, ServerFields, UplinkFields};
+pub use fields::{LaneFields, PrivateKey, TransportFields, TunFields};
 pub use server::{PeerFields, ServerFile};
 
 /// A configuration file that cannot be used.

@@ -1,5 +1,66 @@
-//! The roadweave binary.
+//! The roadweave binary: one tunnel over several unreliable uplinks.
 
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the command line starts processes, reads the clock and opens sockets"
+)]
+
+mod config;
 mod demo;
+mod exit;
+mod init;
+mod run;
+mod show;
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Fuses several unreliable uplinks of a vehicle into one dependable, low-latency tunnel.
+#[derive(Debug, Parser)]
+#[command(name = "roadweave", version, propagate_version = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+    /// What to log: error, warn, info, debug or trace, also by module (roadweave_tunnel=debug)
+    #[arg(
+        long,
+        global = true,
+        default_value = "info",
+        env = "ROADWEAVE_LOG",
+        value_name = "LEVEL"
+    )]
+    log: String,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Init(init::InitArgs),
+    Keygen(init::KeygenArgs),
+    Client(run::ClientArgs),
+    Server(run::ServerArgs),
+    Show(show::ShowArgs),
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = start_log(&arguments.log).and_then(|()| match arguments.command {
+        Command::Init(args) => args.run(),
+        Command::Keygen(args) => args.run(),
+        Command::Client(args) => args.run(),
+        Command::Server(args) => args.run(),
+        Command::Show(args) => args.run(),
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::report(&error),
+    }
+}
+
+/// Logs go to standard error, so that what a command prints can be piped.
+fn start_log(filter: &str) -> anyhow::Result<()> {
+    let filter = tracing_subscriber::EnvFilter::try_new(filter)
+        .map_err(|error| exit::BadInput::new(format!("--log {filter}: {error}")))?;
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    Ok(())
+}

@@ -18,6 +18,11 @@ impl Clock {
         Self { epoch: std::time::Instant::now() }
     }
 
+    /// The moment at which it read zero.
+    pub fn epoch(&self) -> std::time::Instant {
+        self.epoch
+    }
+
     /// The time since [`Clock::start`], as `CLOCK_MONOTONIC` sees it (it stands while suspended).
     pub fn now(&self) -> Instant {
         Instant::ZERO + self.epoch.elapsed()

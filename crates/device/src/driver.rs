@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 use crate::{Clock, DeviceError, Ecn, Outgoing, Poller, Prefix, SendOutcome, Token, Tun};
 
 pub use client::{ClientOptions, run_client};
-pub use server::{ServerOptions, run_server};
+pub use server::{Reload, ServerOptions, run_server};
 
 /// Why a client or server could not start or go on.
 #[derive(Debug, thiserror::Error)]

@@ -7,7 +7,8 @@
 //!
 //! Only this crate, the controller and the command line may read the clock, wait, open sockets and
 //! start threads (invariant 1 of docs/ARCHITECTURE.md); all below them takes what they see as an
-//! argument. Nothing here knows QUIC or the tunnel; the drivers that join both lie on top.
+//! argument. Only the drivers know the tunnel: they join it with the
+//! rest, which knows nothing of it.
 
 #![allow(
     clippy::disallowed_methods,
@@ -17,6 +18,7 @@
 mod cleanup;
 mod clock;
 pub mod control;
+mod driver;
 mod error;
 mod monitor;
 mod nat;
@@ -34,6 +36,9 @@ mod udp;
 
 pub use cleanup::cleanup;
 pub use clock::Clock;
+pub use driver::{
+    ClientOptions, DriverError, Reload, ServerOptions, TunSettings, run_client, run_server,
+};
 pub use error::DeviceError;
 pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent, UplinkSelector};
 pub use nat::{FilterOptions, Filters};

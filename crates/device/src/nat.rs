@@ -22,6 +22,8 @@ pub struct FilterOptions {
     pub mtu: u16,
     /// Inner networks whose packets leave with an address of this machine.
     pub masquerade: Vec<Prefix>,
+    /// Whether what enters the tunnel gets the TUN's own address, and the prefixes that keep theirs.
+    pub masquerade_into_tun: Option<Vec<Prefix>>,
     /// Turn forwarding on, as a server, or a box with a network behind it, needs.
     pub forward: bool,
 }
@@ -89,7 +91,7 @@ pub(crate) fn remove(instance: &Instance) -> Result<(), DeviceError> {
 }
 
 fn ruleset(table: &str, options: &FilterOptions) -> String {
-    let FilterOptions { tun, mtu, masquerade, .. } = options;
+    let FilterOptions { tun, mtu, masquerade, masquerade_into_tun, .. } = options;
     let mut text = format!("add table inet {table}\ndelete table inet {table}\n");
     let _ = writeln!(text, "table inet {table} {{");
     let _ = writeln!(text, "  chain forward {{");
@@ -111,6 +113,14 @@ fn ruleset(table: &str, options: &FilterOptions) -> String {
         let family = if prefix.is_ipv4() { "ip" } else { "ip6" };
         let network = prefix.network();
         let _ = writeln!(text, "    oifname != \"{tun}\" {family} saddr {network} masquerade");
+    }
+    if let Some(keep) = masquerade_into_tun {
+        for prefix in keep {
+            let family = if prefix.is_ipv4() { "ip" } else { "ip6" };
+            let network = prefix.network();
+            let _ = writeln!(text, "    oifname \"{tun}\" {family} saddr {network} accept");
+        }
+        let _ = writeln!(text, "    oifname \"{tun}\" masquerade");
     }
     let _ = writeln!(text, "  }}\n}}");
     text
@@ -152,6 +162,7 @@ mod tests {
             tun: "rw0".to_owned(),
             mtu: 1400,
             masquerade: vec!["10.8.0.1/24".parse().unwrap(), "fd08::1/64".parse().unwrap()],
+            masquerade_into_tun: Some(vec!["192.168.50.0/24".parse().unwrap()]),
             forward: true,
         };
         let text = ruleset("roadweave_server", &options);
@@ -160,6 +171,8 @@ mod tests {
             "oifname \"rw0\" meta nfproto ipv6 tcp flags & (syn | rst) == syn tcp option maxseg size > 1340 tcp option maxseg size set 1340",
             "oifname != \"rw0\" ip saddr 10.8.0.0/24 masquerade",
             "oifname != \"rw0\" ip6 saddr fd08::/64 masquerade",
+            "oifname \"rw0\" ip saddr 192.168.50.0/24 accept",
+            "oifname \"rw0\" masquerade",
         ] {
             assert!(text.contains(line), "{line}\nis not in\n{text}");
         }

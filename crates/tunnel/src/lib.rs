@@ -20,7 +20,7 @@ mod session;
 mod status;
 
 pub use carrier::{Carrier, SendError};
-pub use client::{Client, ClientConfig, ClientEvent};
+pub use client::{Client, ClientConfig, ClientError, ClientEvent};
 pub use lane::{
     LANES_MAX, LaneConfig, LaneRule, ReceiveStats, SendStats, Strategy, UnknownStrategy,
 };

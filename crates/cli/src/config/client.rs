@@ -1,15 +1,12 @@
 //! `client.toml`.
 
-use std::path::PathBuf;
-
 use ipnet::IpNet;
 use roadweave_quic::PublicKey;
 use serde::{Deserialize, Serialize};
 
 use super::Validate;
 use super::fields::{
-    LaneFields, PrivateKey, TransportFields, TunFields, control_socket, lane_configs,
-    validate_lanes,
+    LaneFields, PrivateKey, TransportFields, TunFields, lane_configs, validate_lanes,
 };
 
 /// The client's configuration file.
@@ -21,9 +18,6 @@ pub struct ClientFile {
     pub name: String,
     /// This client's private key.
     pub private_key: PrivateKey,
-    /// Where the socket of `roadweave show` lies.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub control_socket: Option<PathBuf>,
     /// The server.
     pub server: ServerFields,
     /// The uplinks.
@@ -88,11 +82,6 @@ fn default_name() -> String {
 }
 
 impl ClientFile {
-    /// Where the socket of `roadweave show` lies.
-    pub fn control_socket(&self) -> PathBuf {
-        control_socket(self.control_socket.as_ref(), &self.tun.name)
-    }
-
     /// The lanes of the uplink direction.
     pub fn lane_configs(&self) -> Vec<roadweave_tunnel::LaneConfig> {
         lane_configs(&self.lanes)

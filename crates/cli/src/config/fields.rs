@@ -1,10 +1,10 @@
 //! The fields that both files share, each a type that refuses what cannot be.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use roadweave_device::TunSettings;
 use roadweave_quic::{CongestionControl, Identity, TransportConfig};
 use roadweave_tunnel::{LANES_MAX, LaneConfig, LaneRule, Strategy};
 use serde::{Deserialize, Serialize};
@@ -80,7 +80,7 @@ impl fmt::Debug for PrivateKey {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TunFields {
-    /// Its name.
+    /// Its name, which also names the instance: 1 to 15 lower-case letters, digits and underscores.
     pub name: String,
     /// The largest inner packet.
     pub mtu_bytes: Within<1280, 9000>,
@@ -91,6 +91,14 @@ pub struct TunFields {
 impl Default for TunFields {
     fn default() -> Self {
         Self { name: "rw0".into(), mtu_bytes: Within::of(1360), offload: true }
+    }
+}
+
+impl TunFields {
+    /// The settings.
+    pub fn to_settings(&self) -> TunSettings {
+        let mtu = self.mtu_bytes.get() as u16;
+        TunSettings { name: self.name.clone(), mtu, offload: self.offload }
     }
 }
 
@@ -260,7 +268,7 @@ pub fn validate_lanes(lanes: &[LaneFields]) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that all the addresses are within the network of one of `own`.
+/// Checks that a server has an inner address.
 pub fn validate_tun_addresses(own: &[IpNet]) -> Result<(), String> {
     if own.is_empty() {
         return Err("tun.addresses is empty; give the server an inner address, \
@@ -268,9 +276,4 @@ pub fn validate_tun_addresses(own: &[IpNet]) -> Result<(), String> {
             .into());
     }
     Ok(())
-}
-
-/// Where the local socket of `roadweave show` lies.
-pub fn control_socket(configured: Option<&PathBuf>, tun: &str) -> PathBuf {
-    configured.cloned().unwrap_or_else(|| PathBuf::from(format!("/run/roadweave/{tun}.sock")))
 }

@@ -1,7 +1,6 @@
 //! `server.toml`.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use ipnet::IpNet;
 use roadweave_quic::PublicKey;
@@ -11,8 +10,8 @@ use toml::value::Datetime;
 
 use super::Validate;
 use super::fields::{
-    LaneFields, PrivateKey, TransportFields, TunFields, control_socket, lane_configs,
-    validate_lanes, validate_tun_addresses,
+    LaneFields, PrivateKey, TransportFields, TunFields, lane_configs, validate_lanes,
+    validate_tun_addresses,
 };
 
 /// The server's configuration file.
@@ -24,9 +23,6 @@ pub struct ServerFile {
     pub listen: SocketAddr,
     /// The server's private key.
     pub private_key: PrivateKey,
-    /// Where the socket of `roadweave show` lies.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub control_socket: Option<PathBuf>,
     /// The server's inner addresses, with the length of the network that clients are in.
     #[serde(default = "default_addresses")]
     pub addresses: Vec<IpNet>,
@@ -78,11 +74,6 @@ const fn default_masquerade() -> bool {
 }
 
 impl ServerFile {
-    /// Where the socket of `roadweave show` lies.
-    pub fn control_socket(&self) -> PathBuf {
-        control_socket(self.control_socket.as_ref(), &self.tun.name)
-    }
-
     /// The lanes of the downlink direction.
     pub fn lane_configs(&self) -> Vec<roadweave_tunnel::LaneConfig> {
         lane_configs(&self.lanes)

@@ -16,11 +16,11 @@ use super::{
     CONTROL, DriverError, MONITOR, SIGNALS, SOCKETS, TUN, TunSettings, resolve, send_all, status,
     to_prefix, to_quic_ecn, wait, write_inner,
 };
-use crate::control::{ControlServer, Request};
+use crate::control::{ControlServer, RpcError};
 use crate::{
     Clock, DeviceError, FilterOptions, Filters, Gateway, Instance, InstanceLock, Interest, Monitor,
     Netlink, Poller, Prefix, Routes, Signal, Signals, Token, Tun, TunOptions, UdpOptions, Uplink,
-    UplinkEvent, UplinkSelector, UplinkSocket, cleanup,
+    UplinkEvent, UplinkSelector, UplinkSocket, Waker, cleanup,
 };
 
 /// How long a server may stay silent before the user is told.
@@ -71,6 +71,7 @@ struct Driver {
     poller: Poller,
     signals: Signals,
     control: ControlServer,
+    waker: Waker,
     monitor: Monitor,
     client: Client,
     sockets: BTreeMap<UplinkId, UplinkSocket>,
@@ -110,10 +111,11 @@ impl Driver {
         options.uplinks.exclude.push(tun.name().to_owned());
         let monitor = Monitor::open(options.uplinks.clone())?;
         let routes = Routes::open(&instance)?;
-        let control = ControlServer::start(&instance)?;
+        let waker = Waker::new()?;
+        let control = ControlServer::start(&instance, waker.clone())?;
         poller.add(&tun, TUN, Interest::Read)?;
         poller.add(&signals, SIGNALS, Interest::Read)?;
-        poller.add(control.waker(), CONTROL, Interest::Read)?;
+        poller.add(&waker, CONTROL, Interest::Read)?;
         poller.add(&monitor, MONITOR, Interest::Read)?;
         let config = ClientConfig {
             name: options.name.clone(),
@@ -130,6 +132,7 @@ impl Driver {
             poller,
             signals,
             control,
+            waker,
             monitor,
             client,
             sockets: BTreeMap::new(),
@@ -180,9 +183,10 @@ impl Driver {
 
     fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
         let client = &mut self.client;
-        self.tun.read_batch(|packet| client.handle_inner(now, packet)).map(drop).map_err(|source| {
-            DriverError::TunGone { name: self.tun.name().to_owned(), source }
-        })
+        self.tun
+            .read_batch(|packet| client.handle_inner(now, packet))
+            .map(drop)
+            .map_err(|source| DriverError::TunGone { name: self.tun.name().to_owned(), source })
     }
 
     fn read_socket(&mut self, now: Instant, number: u64) {
@@ -368,14 +372,13 @@ impl Driver {
     }
 
     fn answer(&mut self) {
-        for request in self.control.take() {
-            let Request { method, .. } = &request;
-            if method == "status" {
-                let status = self.status();
-                request.answer(status);
-            } else {
-                request.refuse_unknown_method();
-            }
+        self.waker.clear();
+        while let Some(request) = self.control.poll_request() {
+            let answer = match request.method.as_str() {
+                "status" => Ok(self.status()),
+                other => Err(RpcError::method_not_found(other)),
+            };
+            request.answer(answer);
         }
     }
 

@@ -16,14 +16,17 @@ use super::{
     CONTROL, DriverError, SIGNALS, SOCKETS, TUN, TunSettings, send_all, status, to_prefix,
     to_quic_ecn, wait, write_inner,
 };
-use crate::control::{ControlServer, Request};
+use crate::control::{ControlServer, RpcError};
 use crate::{
     Clock, FilterOptions, Filters, Instance, Interest, Poller, Prefix, Routes, Signal, Signals,
-    Token, Tun, TunOptions, UdpOptions, UplinkSocket, cleanup,
+    Token, Tun, TunOptions, UdpOptions, UplinkSocket, Waker, cleanup,
 };
 
 /// How often the time of day is told to the table of peers.
 const TIME_OF_DAY: Duration = Duration::from_secs(1);
+
+/// Reads the clients of the configuration again.
+pub type Reload = Box<dyn FnMut() -> Result<Vec<(PublicKey, Peer)>, String>>;
 
 /// What a server is started with.
 pub struct ServerOptions {
@@ -42,7 +45,7 @@ pub struct ServerOptions {
     /// Whether what clients send leaves with this machine's own address.
     pub masquerade: bool,
     /// Reads the clients again, on SIGHUP; an error leaves everything as it is.
-    pub reload: Box<dyn FnMut() -> Result<Vec<(PublicKey, Peer)>, String>>,
+    pub reload: Reload,
 }
 
 impl fmt::Debug for ServerOptions {
@@ -70,11 +73,12 @@ struct Driver {
     poller: Poller,
     signals: Signals,
     control: ControlServer,
+    waker: Waker,
     server: Server,
     peers: Arc<PeerTable>,
     socket: UplinkSocket,
     tun: Tun,
-    reload: Box<dyn FnMut() -> Result<Vec<(PublicKey, Peer)>, String>>,
+    reload: Reload,
     next_time_of_day: Instant,
     drops: DropCounters,
     // Dropped in this order: what they set up is removed before the instance's lock.
@@ -111,13 +115,15 @@ impl Driver {
             tun: tun.name().to_owned(),
             mtu: options.tun.mtu,
             masquerade: if options.masquerade { prefixes } else { Vec::new() },
+            masquerade_into_tun: None,
             forward: true,
         };
         let filters = Filters::install(&instance, &filters)?;
-        let control = ControlServer::start(&instance)?;
+        let waker = Waker::new()?;
+        let control = ControlServer::start(&instance, waker.clone())?;
         poller.add(&tun, TUN, Interest::Read)?;
         poller.add(&signals, SIGNALS, Interest::Read)?;
-        poller.add(control.waker(), CONTROL, Interest::Read)?;
+        poller.add(&waker, CONTROL, Interest::Read)?;
         poller.add(&socket, Token(SOCKETS), Interest::Read)?;
         let peers = Arc::new(PeerTable::new(options.peers));
         let epoch = Epoch::new(clock.epoch());
@@ -134,6 +140,7 @@ impl Driver {
             poller,
             signals,
             control,
+            waker,
             server,
             peers,
             socket,
@@ -174,9 +181,10 @@ impl Driver {
 
     fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
         let server = &mut self.server;
-        self.tun.read_batch(|packet| server.handle_inner(now, packet)).map(drop).map_err(|source| {
-            DriverError::TunGone { name: self.tun.name().to_owned(), source }
-        })
+        self.tun
+            .read_batch(|packet| server.handle_inner(now, packet))
+            .map(drop)
+            .map_err(|source| DriverError::TunGone { name: self.tun.name().to_owned(), source })
     }
 
     fn read_socket(&mut self, now: Instant) -> Result<(), DriverError> {
@@ -223,14 +231,13 @@ impl Driver {
     }
 
     fn answer(&mut self) {
-        for request in self.control.take() {
-            let Request { method, .. } = &request;
-            if method == "status" {
-                let status = self.status();
-                request.answer(status);
-            } else {
-                request.refuse_unknown_method();
-            }
+        self.waker.clear();
+        while let Some(request) = self.control.poll_request() {
+            let answer = match request.method.as_str() {
+                "status" => Ok(self.status()),
+                other => Err(RpcError::method_not_found(other)),
+            };
+            request.answer(answer);
         }
     }
 

@@ -1,0 +1,98 @@
+//! `roadweave client` and `roadweave server`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+use roadweave_device::{ClientOptions, ServerOptions, UplinkSelector, run_client, run_server};
+use roadweave_tunnel::ServerConfig;
+
+use crate::config::{self, ClientFile, ServerFile};
+use crate::exit::BadInput;
+use crate::init::random;
+
+/// Runs the client, in the vehicle.
+#[derive(Debug, clap::Args)]
+pub struct ClientArgs {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", default_value = "/etc/roadweave/client.toml")]
+    config: PathBuf,
+    /// Only check the file
+    #[arg(long)]
+    check: bool,
+}
+
+/// Runs the server.
+#[derive(Debug, clap::Args)]
+pub struct ServerArgs {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", default_value = "/etc/roadweave/server.toml")]
+    config: PathBuf,
+    /// Only check the file
+    #[arg(long)]
+    check: bool,
+}
+
+impl ClientArgs {
+    /// # Errors
+    /// When the file is broken, or the system does not let the client run.
+    pub fn run(&self) -> Result<()> {
+        let file: ClientFile = config::load(&self.config).map_err(BadInput::new)?;
+        if self.check {
+            println!("{} is in order", self.config.display());
+            return Ok(());
+        }
+        let identity = file.private_key.identity().map_err(BadInput::new)?;
+        Ok(run_client(ClientOptions {
+            lanes: file.lane_configs(),
+            name: file.name,
+            servers: file.server.addresses,
+            server_key: file.server.public_key,
+            identity: Arc::new(identity),
+            transport: file.transport.to_config(random()?),
+            tun: file.tun.to_settings(),
+            into_tunnel: file.routes.into_tunnel,
+            masquerade: file.routes.masquerade,
+            uplinks: UplinkSelector {
+                include: file.uplinks.include,
+                exclude: file.uplinks.exclude,
+            },
+        })?)
+    }
+}
+
+impl ServerArgs {
+    /// # Errors
+    /// When the file is broken, or the system does not let the server run.
+    pub fn run(&self) -> Result<()> {
+        let file: ServerFile = config::load(&self.config).map_err(BadInput::new)?;
+        if self.check {
+            println!("{} is in order", self.config.display());
+            return Ok(());
+        }
+        let identity = file.private_key.identity().map_err(BadInput::new)?;
+        let tun = file.tun.to_settings();
+        let path = self.config.clone();
+        let reload = move || {
+            config::load::<ServerFile>(&path)
+                .map(|file| file.peers())
+                .map_err(|error| error.to_string())
+        };
+        Ok(run_server(ServerOptions {
+            config: ServerConfig {
+                transport: file.transport.to_config(random()?),
+                lanes: file.lane_configs(),
+                gateways: file.addresses.iter().map(ipnet::IpNet::addr).collect(),
+                mtu: tun.mtu,
+                clients_reach_clients: file.clients_reach_clients,
+            },
+            identity: Arc::new(identity),
+            peers: file.peers(),
+            listen: file.listen,
+            addresses: file.addresses,
+            tun,
+            masquerade: file.masquerade,
+            reload: Box::new(reload),
+        })?)
+    }
+}

@@ -1,0 +1,198 @@
+//! `roadweave show`: paths, lanes and statistics of a running client or server.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::Value;
+
+/// Shows paths, lanes and statistics of a running client or server.
+#[derive(Debug, clap::Args)]
+pub struct ShowArgs {
+    /// The socket of the running client or server
+    #[arg(long, default_value = "/run/roadweave/rw0.sock")]
+    socket: PathBuf,
+    /// Print everything as one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Show it again every so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    watch: Option<f64>,
+}
+
+impl ShowArgs {
+    /// # Errors
+    /// When nothing runs behind the socket.
+    pub fn run(&self) -> Result<()> {
+        loop {
+            let status = roadweave_device::control::request(&self.socket, "status", &Value::Null)?;
+            if self.json {
+                println!("{status:#}");
+            } else {
+                print!("{}", render(&status));
+            }
+            let Some(seconds) = self.watch else { return Ok(()) };
+            std::thread::sleep(Duration::from_secs_f64(seconds.clamp(0.1, 3600.0)));
+        }
+    }
+}
+
+fn render(status: &Value) -> String {
+    let mut text = format!(
+        "{} {}, up {} s, device {}\n",
+        text_of(&status["role"]),
+        text_of(&status["name"]),
+        status["uptime_seconds"].as_f64().unwrap_or(0.0) as u64,
+        text_of(&status["tun"])
+    );
+    let sessions = status["sessions"].as_array().map_or(&[][..], Vec::as_slice);
+    if sessions.is_empty() {
+        text += "no session\n";
+    }
+    for session in sessions {
+        let addresses: Vec<String> = list(&session["addresses"]).map(text_of).collect();
+        text +=
+            &format!("\nsession with {}: {}\n", text_of(&session["peer"]), addresses.join(", "));
+        text += &paths(session);
+        text += &lanes(session);
+        text += &drops("dropped outside the lanes", &session["drops"]);
+    }
+    text + &drops("dropped outside any session", &status["drops"])
+}
+
+fn paths(session: &Value) -> String {
+    let mut table = new_table(&[
+        "path",
+        "uplink",
+        "status",
+        "rtt ms",
+        "window kB",
+        "in flight kB",
+        "pacing Mbit/s",
+        "sent MB",
+        "received MB",
+        "lost",
+        "mtu",
+    ]);
+    for path in list(&session["paths"]) {
+        let counters = &path["counters"];
+        table.add_row([
+            path["id"].to_string(),
+            text_of(&path["uplink"]),
+            text_of(&path["status"]),
+            scaled(&path["smoothed_rtt_ms"], 1.0, 1),
+            scaled(&path["congestion_window_bytes"], 1e3, 0),
+            scaled(&path["bytes_in_flight"], 1e3, 0),
+            scaled(&path["pacing_rate_bps"], 1e6, 1),
+            scaled(&counters["bytes_sent"], 1e6, 1),
+            scaled(&counters["bytes_received"], 1e6, 1),
+            counters["datagrams_lost"].to_string(),
+            path["mtu_bytes"].to_string(),
+        ]);
+    }
+    format!("{table}\n")
+}
+
+fn lanes(session: &Value) -> String {
+    let mut table = new_table(&[
+        "lane",
+        "strategy",
+        "in",
+        "sent",
+        "again",
+        "coded",
+        "redundancy %",
+        "lost",
+        "delivered",
+        "recovered",
+        "queue kB",
+    ]);
+    let mut dropped = String::new();
+    for lane in list(&session["lanes"]) {
+        let (sent, received) = (&lane["sent"], &lane["received"]);
+        table.add_row([
+            text_of(&lane["name"]),
+            text_of(&lane["strategy"]),
+            sent["inner_packets"].to_string(),
+            sent["source_datagrams"].to_string(),
+            sent["duplicate_datagrams"].to_string(),
+            sent["coded_datagrams"].to_string(),
+            scaled(&lane["redundancy"], 0.01, 2),
+            sent["recovery"]["lost"].to_string(),
+            received["delivered_packets"].to_string(),
+            received["recovered"].to_string(),
+            scaled(&sent["queue_bytes"], 1e3, 0),
+        ]);
+        let name = text_of(&lane["name"]);
+        dropped += &drops(&format!("lane {name} did not send"), &sent["drops"]);
+        dropped += &drops(&format!("lane {name} did not deliver"), &received["drops"]);
+    }
+    format!("{table}\n{dropped}")
+}
+
+fn drops(title: &str, drops: &Value) -> String {
+    let reasons: Vec<String> = drops
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(_, packets)| packets.as_u64() != Some(0))
+        .map(|(reason, packets)| format!("{reason} {packets}"))
+        .collect();
+    if reasons.is_empty() { String::new() } else { format!("{title}: {}\n", reasons.join(", ")) }
+}
+
+fn new_table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(header);
+    for column in table.column_iter_mut().skip(3) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn text_of(value: &Value) -> String {
+    value.as_str().unwrap_or("-").to_owned()
+}
+
+fn scaled(value: &Value, unit: f64, decimals: usize) -> String {
+    value.as_f64().map_or_else(|| "-".to_owned(), |number| format!("{:.decimals$}", number / unit))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_becomes_a_page_with_its_paths_lanes_and_drops() {
+        let status = serde_json::json!({
+            "role": "client", "name": "bus", "uptime_seconds": 12.5, "tun": "rw0",
+            "drops": { "no-session": 3 },
+            "sessions": [{
+                "peer": "192.0.2.1:4433", "addresses": ["10.77.0.2/32"], "drops": {},
+                "paths": [{ "id": 2, "uplink": "wwan0", "status": "suspect",
+                            "smoothed_rtt_ms": 61.25, "counters": { "bytes_sent": 2_500_000 } }],
+                "lanes": [{ "name": "default", "strategy": "xnc", "redundancy": 0.034,
+                            "sent": { "drops": { "queue-expired": 7 } }, "received": {} }],
+            }],
+        });
+        let page = render(&status);
+        for part in [
+            "client bus, up 12 s",
+            "10.77.0.2/32",
+            "wwan0",
+            "suspect",
+            "61.2",
+            "2.5",
+            "3.40",
+            "queue-expired 7",
+            "no-session 3",
+        ] {
+            assert!(page.contains(part), "{part} is not in:\n{page}");
+        }
+    }
+}
