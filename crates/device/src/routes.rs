@@ -211,6 +211,6 @@ fn loosen_reverse_path_filter(instance: &Instance, interface: &str) -> Result<()
 }
 
 const MAIN_TABLE: u32 = 254;
-const PRIORITY_UPLINK: u32 = 540;
+const PRIORITY_UPLINK: u32 = 520;
 const PRIORITY_MAIN: u32 = 530;
 const PRIORITY_TUNNEL: u32 = 531;

@@ -80,6 +80,7 @@ impl TwoModems {
                 tun: "lan0".to_owned(),
                 mtu: 1500,
                 masquerade: vec![prefix("192.168.8.0/24")],
+                masquerade_into_tun: None,
                 forward: false,
             };
             let filters = modem.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
@@ -274,6 +275,7 @@ fn inner_addresses_are_masqueraded_and_segments_clamped() {
             tun: "rw0".to_owned(),
             mtu: 1200,
             masquerade: vec![prefix("10.8.0.0/24"), prefix("fd08::/64")],
+            masquerade_into_tun: None,
             forward: true,
         };
         let filters = server.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
@@ -369,6 +371,7 @@ fn helper_installs_everything() {
         tun: "rw0".to_owned(),
         mtu: 1400,
         masquerade: vec![prefix("10.8.0.0/24")],
+        masquerade_into_tun: None,
         forward: true,
     };
     let _filters = Filters::install(&instance, &options).unwrap();
