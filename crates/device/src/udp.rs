@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use noq_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSocketState};
 use rustix::io::Errno;
+use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::DeviceError;
@@ -188,6 +189,17 @@ impl UdpStatistics {
     }
 }
 
+/// Whether runs of datagrams may go in one system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GsoState {
+    /// They may.
+    Works,
+    /// The kernel refused a run; the next datagram alone shows whether it was for its size.
+    Doubted,
+    /// The interface cannot do it; every datagram goes alone.
+    Refused,
+}
+
 /// A nonblocking UDP socket with batches both ways.
 pub struct UplinkSocket {
     socket: Socket,
@@ -195,8 +207,8 @@ pub struct UplinkSocket {
     local: SocketAddr,
     /// The socket speaks IPv6 and carries IPv4 as mapped addresses.
     dual: bool,
-    /// UDP GSO was refused by the interface; every datagram goes alone.
-    alone: bool,
+    /// What is known of UDP GSO here.
+    gso: GsoState,
     buffers: Vec<u8>,
     statistics: UdpStatistics,
 }
@@ -224,9 +236,7 @@ impl UplinkSocket {
                 DeviceError::system(format!("mark the packets of {address}"), error)
             })?;
         }
-        // Less than asked for is no failure: net.core.wmem_max and rmem_max bound it.
-        let _ = socket.set_send_buffer_size(options.buffer_size);
-        let _ = socket.set_recv_buffer_size(options.buffer_size);
+        set_buffers(&socket, options.buffer_size);
         socket.bind(&address.into()).map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => DeviceError::AddressInUse { address },
             io::ErrorKind::AddrNotAvailable => DeviceError::AddressNotHere { address },
@@ -236,7 +246,7 @@ impl UplinkSocket {
         let local = socket.local_addr().map_err(failed)?.as_socket().unwrap_or(address);
         let buffers = vec![0; SLOTS * DATAGRAM_MAX];
         let statistics = UdpStatistics::default();
-        Ok(Self { socket, state, local, dual, alone: false, buffers, statistics })
+        Ok(Self { socket, state, local, dual, gso: GsoState::Works, buffers, statistics })
     }
 
     /// The local address and port.
@@ -251,7 +261,10 @@ impl UplinkSocket {
 
     /// How many datagrams one [`Outgoing`] may hold, at least 1.
     pub fn batch_max(&self) -> usize {
-        if self.alone { 1 } else { self.state.max_gso_segments().get() }
+        match self.gso {
+            GsoState::Works => self.state.max_gso_segments().get(),
+            GsoState::Doubted | GsoState::Refused => 1,
+        }
     }
 
     /// Sends a datagram or a run; a run longer than the kernel takes at once is cut into several.
@@ -268,6 +281,9 @@ impl UplinkSocket {
                 Ok(()) => {
                     self.statistics.datagrams_sent += datagrams;
                     self.statistics.bytes_sent += run.len() as u64;
+                    if self.gso == GsoState::Doubted {
+                        self.gso = GsoState::Refused;
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.statistics.blocked += 1;
@@ -280,19 +296,31 @@ impl UplinkSocket {
                     return SendOutcome::Failed(SendFailure::QueueFull);
                 }
                 Err(error) if datagrams > 1 && is_gso_refusal(&error) => {
-                    // The driver or a tunnel below cannot do it: the same run again, one by one.
-                    self.alone = true;
+                    // The same run again, one by one.
+                    self.gso = GsoState::Doubted;
                     continue;
                 }
                 Err(error) => {
                     let failure = SendFailure::of(&error);
                     self.statistics.failed[failure as usize] += datagrams;
                     outcome = SendOutcome::Failed(failure);
+                    if self.gso == GsoState::Doubted {
+                        self.restore_gso();
+                    }
                 }
             }
             rest = later;
         }
         outcome
+    }
+
+    /// Trusts GSO again: the refusal was for the datagrams' sake, as when the MTU has shrunk.
+    fn restore_gso(&mut self) {
+        // The state has switched it off for good; a fresh one has not.
+        if let Ok(state) = UdpSocketState::new((&self.socket).into()) {
+            self.state = state;
+            self.gso = GsoState::Works;
+        }
     }
 
     fn send_run(
@@ -430,6 +458,17 @@ fn bind_to_interface(socket: &Socket, interface: &str) -> Result<(), DeviceError
             _ => DeviceError::system(format!("bind a socket to the interface {interface}"), error),
         }
     })
+}
+
+/// Asks for large buffers. Less than asked for is no failure: without CAP_NET_ADMIN the kernel grants
+/// what net.core.rmem_max and wmem_max allow.
+fn set_buffers(socket: &Socket, size: usize) {
+    if sockopt::set_socket_recv_buffer_size_force(socket, size).is_err() {
+        let _ = socket.set_recv_buffer_size(size);
+    }
+    if sockopt::set_socket_send_buffer_size_force(socket, size).is_err() {
+        let _ = socket.set_send_buffer_size(size);
+    }
 }
 
 /// IPv4 addresses of a dual socket come as they are known elsewhere.

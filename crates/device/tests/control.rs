@@ -31,16 +31,22 @@ impl World {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let event_loop = std::thread::spawn(move || {
+            let mut unanswered = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
                 wait_readable(&waker, Duration::from_millis(20)).unwrap();
                 waker.clear();
                 while let Some(request) = server.poll_request() {
-                    let answer = match request.method.as_str() {
-                        "echo" => Ok(request.params.clone()),
-                        "silence" => continue,
-                        other => Err(RpcError::method_not_found(other)),
-                    };
-                    request.answer(answer);
+                    match request.method.as_str() {
+                        "echo" => {
+                            let params = request.params.clone();
+                            request.answer(Ok(params));
+                        }
+                        "silence" => unanswered.push(request),
+                        other => {
+                            let error = RpcError::method_not_found(other);
+                            request.answer(Err(error));
+                        }
+                    }
                 }
             }
         });
