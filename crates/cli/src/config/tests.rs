@@ -84,3 +84,61 @@ fn private_keys_are_not_shown() {
     let shown = format!("{file:?}");
     assert!(shown.contains("private_key: (hidden)"), "{shown}");
 }
+
+/// The tables of docs/configuration.md and the types name the same fields.
+#[test]
+fn the_documentation_names_every_field_with_its_default() {
+    let text = include_str!("../../../../docs/configuration.md");
+    let documented: std::collections::BTreeMap<&str, &str> = text
+        .lines()
+        .filter_map(|line| {
+            let mut cells = line.strip_prefix("| `")?.split(" | ");
+            Some((cells.next()?.trim_end_matches('`'), cells.next()?))
+        })
+        .collect();
+    let peer = format!(
+        "[[peers]]\nname = \"a\"\npublic_key = \"{KEY}\"\naddresses = [\"10.0.0.1/32\"]\n\
+         expires = 2027-01-31T00:00:00Z\n"
+    );
+    let lane = "[[lanes]]\nmatch = { ports = [1, 2] }\n";
+    let client: ClientFile = parse(&format!("{}{lane}", client(""))).expect("complete");
+    let server: ServerFile =
+        parse(&format!("private_key = \"{KEY}\"\n{lane}{peer}")).expect("complete");
+    let mut fields = std::collections::BTreeMap::new();
+    for text in [toml::to_string(&client), toml::to_string(&server)] {
+        let table: toml::Table = text.expect("writable").parse().expect("readable");
+        flatten("", &toml::Value::Table(table), &mut fields);
+    }
+    let names = |map: &std::collections::BTreeMap<String, String>| map.keys().cloned().collect();
+    let documented_names: Vec<String> = documented.keys().map(ToString::to_string).collect();
+    let known: Vec<String> = names(&fields);
+    assert_eq!(documented_names, known);
+    for (name, value) in &fields {
+        let default = documented[name.as_str()];
+        if default.starts_with('`') {
+            assert_eq!(default.trim_matches('`'), value, "the default of {name}");
+        }
+    }
+    let example = text.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
+    parse::<ClientFile>(example.expect("an example")).expect("the example works");
+}
+
+/// All leaves of a file, named as the documentation names them.
+fn flatten(
+    prefix: &str,
+    value: &toml::Value,
+    fields: &mut std::collections::BTreeMap<String, String>,
+) {
+    match value {
+        toml::Value::Table(table) => {
+            for (name, value) in table {
+                let dot = if prefix.is_empty() { "" } else { "." };
+                flatten(&format!("{prefix}{dot}{name}"), value, fields);
+            }
+        }
+        toml::Value::Array(items) if items.iter().any(toml::Value::is_table) => {
+            items.iter().for_each(|item| flatten(prefix, item, fields));
+        }
+        leaf => _ = fields.insert(prefix.to_owned(), leaf.to_string()),
+    }
+}

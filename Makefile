@@ -1,0 +1,28 @@
+# Two commands: `make demo` shows what it does, `make test` proves it. Both install what they need.
+
+CARGO ?= cargo
+DEMO_ARGS ?=
+
+.PHONY: demo test lint bench packages clean
+
+demo: packages
+	$(CARGO) build --release --quiet --package roadweave-cli
+	target/release/roadweave demo $(DEMO_ARGS)
+
+test: packages
+	$(CARGO) test --workspace
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+
+bench: packages
+	$(CARGO) build --release --quiet --package roadweave-cli
+	target/release/roadweave bench tunnel
+
+packages:
+	@deploy/packages.sh
+
+clean:
+	$(CARGO) clean

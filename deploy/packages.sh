@@ -1,0 +1,29 @@
+#!/bin/sh
+# Installs the Debian packages that demo, tests and benches need; without root it prints the command.
+set -eu
+
+missing=""
+need() { command -v "$1" >/dev/null 2>&1 || missing="$missing $2"; }
+need cc gcc
+need ip iproute2
+need nft nftables
+need ping iputils-ping
+need ffmpeg ffmpeg
+need iperf3 iperf3
+need unshare util-linux
+
+[ -z "$missing" ] && exit 0
+
+if ! command -v apt-get >/dev/null 2>&1; then
+    echo "These programs are missing; install the packages that hold them:$missing" >&2
+    exit 1
+fi
+if [ "$(id -u)" -ne 0 ]; then
+    echo "Packages are missing. Install them with:" >&2
+    echo "    sudo apt-get install --yes --no-install-recommends$missing" >&2
+    exit 1
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update --quiet=2
+# shellcheck disable=SC2086  # a list of packages
+apt-get install --quiet=2 --yes --no-install-recommends $missing >/dev/null
