@@ -150,8 +150,8 @@ pub enum EmulationError {
     /// A field has a value that cannot be.
     #[error("link {link}: {field}: {problem}; {cure}")]
     Field {
-        /// The link's name, or its number from 1.
-        link: String,
+        /// The link's number, from 1.
+        link: usize,
         /// The field.
         field: &'static str,
         /// What is wrong.
@@ -211,7 +211,7 @@ impl Emulation {
         }
         for (index, link) in self.links.iter().enumerate() {
             let field = |problem: &str| EmulationError::Field {
-                link: (index + 1).to_string(),
+                link: index + 1,
                 field: "name",
                 problem: format!("`{}` {problem}", link.name),
                 cure: "a name is 1 to 11 letters, digits, `-` or `_`, another for each link",
@@ -251,12 +251,12 @@ impl LinkFields {
             settings.queue_bytes = self.queue_bytes.unwrap_or(settings.queue_bytes);
             settings.jitter = match self.jitter_ms {
                 Some(ms) => {
-                    let deviation = self.millis("jitter_ms", ms)?;
+                    let deviation = Self::millis(index, "jitter_ms", ms)?;
                     Some(Jitter { deviation, reorders: self.reorder })
                 }
                 None => None,
             };
-            settings.burst_loss = self.burst_loss()?;
+            settings.burst_loss = self.burst_loss(index)?;
         }
         for (text, field, end) in [
             (&self.near_addresses, "near_addresses", &mut link.near),
@@ -265,7 +265,7 @@ impl LinkFields {
             if !text.is_empty() {
                 let parsed = text.iter().map(|text| text.parse::<Prefix>()).collect();
                 let cure = "an address is as 10.201.1.2/24";
-                let refused = |error| self.error(field, format!("{error}"), cure);
+                let refused = |error| Self::error(index, field, format!("{error}"), cure);
                 let parsed: Result<Vec<Prefix>, _> = parsed;
                 end.addresses = parsed.map_err(refused)?;
             }
@@ -279,22 +279,28 @@ impl LinkFields {
         let mut link = match (&self.trace, &self.operator) {
             (Some(_), Some(_)) => {
                 let cure = "a link has a trace or an operator, not both";
-                return Err(self.error("operator", "there is a trace already".into(), cure));
+                return Err(Self::error(
+                    index,
+                    "operator",
+                    "there is a trace already".into(),
+                    cure,
+                ));
             }
             (Some(file), None) => {
                 DriveLink::from_uplink(&*self.name, read_trace(&dir.join(file), unknown)?)
             }
             (None, Some(name)) => {
                 let cure = "an operator is att, verizon, tmobile or lte";
-                let operator = Operator::by_name(name)
-                    .ok_or_else(|| self.error("operator", format!("unknown `{name}`"), cure))?;
+                let operator = Operator::by_name(name).ok_or_else(|| {
+                    Self::error(index, "operator", format!("unknown `{name}`"), cure)
+                })?;
                 let trace = synthetic_trace(seed, index as u64, &operator, SYNTHETIC_LENGTH);
                 DriveLink::from_uplink(&*self.name, trace)
             }
             (None, None) => {
                 let Some(kbps) = self.rate_kbps else {
                     let cure = "a link has a trace, an operator or a fixed rate_kbps";
-                    return Err(self.error("rate_kbps", "absent".into(), cure));
+                    return Err(Self::error(index, "rate_kbps", "absent".into(), cure));
                 };
                 let trace = Trace::constant(Rate::from_kbps(kbps), unknown.rtt / 2);
                 DriveLink::symmetric(&*self.name, trace)
@@ -310,36 +316,48 @@ impl LinkFields {
             link.down = link.down.with_capacity(Rate::from_kbps(kbps));
         }
         if let Some(ms) = self.delay_ms {
-            let delay = Timeline::constant(self.millis("delay_ms", ms)?);
+            let delay = Timeline::constant(Self::millis(index, "delay_ms", ms)?);
             link.up = link.up.with_delay(delay.clone());
             link.down = link.down.with_delay(delay);
         }
         Ok(link)
     }
 
-    fn burst_loss(&self) -> Result<Option<GilbertElliott>, EmulationError> {
+    fn burst_loss(&self, index: usize) -> Result<Option<GilbertElliott>, EmulationError> {
         let Some(loss) = self.loss else { return Ok(None) };
         if !(0.0..=1.0).contains(&loss) {
-            return Err(self.error("loss", format!("{loss}"), "a share of packets from 0 to 1"));
+            return Err(Self::error(
+                index,
+                "loss",
+                format!("{loss}"),
+                "a share of packets from 0 to 1",
+            ));
         }
         match self.loss_burst {
             None => Ok(Some(GilbertElliott::independent(loss))),
             Some(burst) if (1.0..=1e6).contains(&burst) => {
                 Ok(Some(GilbertElliott::bursts(loss, burst)))
             }
-            Some(burst) => Err(self.error("loss_burst", format!("{burst}"), "1 to 1e6 packets")),
+            Some(burst) => {
+                Err(Self::error(index, "loss_burst", format!("{burst}"), "1 to 1e6 packets"))
+            }
         }
     }
 
-    fn millis(&self, field: &'static str, ms: f64) -> Result<Duration, EmulationError> {
+    fn millis(index: usize, field: &'static str, ms: f64) -> Result<Duration, EmulationError> {
         if (0.0..=1e6).contains(&ms) {
             return Ok(Duration::from_nanos((ms * 1e6).round() as u64));
         }
-        Err(self.error(field, format!("{ms}"), "milliseconds from 0 to 1e6"))
+        Err(Self::error(index, field, format!("{ms}"), "milliseconds from 0 to 1e6"))
     }
 
-    fn error(&self, field: &'static str, problem: String, cure: &'static str) -> EmulationError {
-        EmulationError::Field { link: self.name.clone(), field, problem, cure }
+    fn error(
+        index: usize,
+        field: &'static str,
+        problem: String,
+        cure: &'static str,
+    ) -> EmulationError {
+        EmulationError::Field { link: index + 1, field, problem, cure }
     }
 }
 
