@@ -5,12 +5,12 @@
 //!                   ▲ again                             copy ─► encoder's pool
 //!                   │                                              │
 //!                 recovery ◄── acknowledged, lost, time            │
-//!                   └── copies, coded ◄────────────────────────────┘ ─► carrier
+//!                   └── copies, coded ◄────────────────────────────┘ ─► by path ─► pacer ─► carrier
 //! ```
 //!
 //! A packet gets its ID when it leaves, so that what expires in the queue leaves no gap.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -100,6 +100,14 @@ struct Queued {
     ends_packet: bool,
 }
 
+/// A coded packet or a copy on its way to one path.
+#[derive(Debug)]
+struct QueuedRepair {
+    since: Instant,
+    token: u64,
+    datagram: Bytes,
+}
+
 /// The sending half of a lane.
 #[derive(Debug)]
 pub(crate) struct LaneSender {
@@ -111,7 +119,9 @@ pub(crate) struct LaneSender {
     queue: VecDeque<Queued>,
     /// Lost packets that go out again before the queue, with the moment they were queued.
     again: VecDeque<(Instant, PacketId)>,
-    /// The age at which a packet in either queue is discarded.
+    /// Coded packets and copies, by path, until the pacer lets them through.
+    repairs: BTreeMap<PathId, VecDeque<QueuedRepair>>,
+    /// The age at which a packet in a queue is discarded.
     age_max: Duration,
     next_id: PacketId,
     seeds: Pcg64Mcg,
@@ -138,6 +148,7 @@ impl LaneSender {
             encoder: Encoder::new(encoder),
             queue: VecDeque::new(),
             again: VecDeque::new(),
+            repairs: BTreeMap::new(),
             age_max,
             next_id: PacketId(0),
             seeds: Pcg64Mcg::new(u128::from(seed) << 8 | u128::from(lane.0)),
@@ -184,9 +195,10 @@ impl LaneSender {
 
     /// Sends what may leave now: repairs first, since they are older, then the queue.
     pub(crate) fn service(&mut self, now: Instant, carrier: &mut impl Carrier) {
-        while let Some(repair) = self.recovery.poll_repair(now, carrier.paths(now)) {
-            self.repair(now, repair, carrier);
+        while let Some(repair) = self.poll_repair(now, carrier) {
+            self.repair(now, repair);
         }
+        self.send_repairs(now, carrier);
         self.expire(now);
         while self.send_again(now, carrier) {}
         while self.again.is_empty() && self.send_next(now, carrier) {}
@@ -197,7 +209,44 @@ impl LaneSender {
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let queued = self.queue.front().map(|queued| queued.since + self.age_max);
         let again = self.again.front().map(|(since, _)| *since + self.age_max);
-        [self.recovery.poll_timeout(), queued, again].into_iter().flatten().min()
+        let oldest = self.repairs.values().filter_map(VecDeque::front).map(|repair| repair.since);
+        let repair = oldest.min().map(|since| since + self.config.expire_after);
+        [self.recovery.poll_timeout(), queued, again, repair].into_iter().flatten().min()
+    }
+
+    /// What the recovery wants, with the windows less what is already on its way to them.
+    fn poll_repair(&mut self, now: Instant, carrier: &mut impl Carrier) -> Option<Repair> {
+        let paths = carrier.paths(now);
+        if self.repairs.is_empty() {
+            return self.recovery.poll_repair(now, paths);
+        }
+        let mut paths = paths.to_vec();
+        for path in &mut paths {
+            let queued = self.repairs.get(&path.id).into_iter().flatten();
+            path.bytes_in_flight += queued.map(|repair| repair.datagram.len() as u64).sum::<u64>();
+        }
+        self.recovery.poll_repair(now, &paths)
+    }
+
+    /// Sends the repairs that windows and pacers let through.
+    fn send_repairs(&mut self, now: Instant, carrier: &mut impl Carrier) {
+        for (path, queue) in &mut self.repairs {
+            while let Some(QueuedRepair { since, token, datagram }) = queue.pop_front() {
+                if now.since(since) >= self.config.expire_after {
+                    self.stats.drops.count(DropReason::RepairExpired);
+                    continue;
+                }
+                match carrier.send_on(now, *path, datagram, token) {
+                    Ok(()) => {}
+                    Err(SendError::TooLarge(_)) => self.stats.drops.count(DropReason::SendFailed),
+                    Err(SendError::Blocked(datagram)) => {
+                        queue.push_front(QueuedRepair { since, token, datagram });
+                        break;
+                    }
+                }
+            }
+        }
+        self.repairs.retain(|_, queue| !queue.is_empty());
     }
 
     /// Discards what has waited too long, oldest first.
@@ -340,7 +389,8 @@ impl LaneSender {
         Some(SourceDatagram::new(self.lane, &symbol).finish(id))
     }
 
-    fn repair(&mut self, now: Instant, repair: Repair, carrier: &mut impl Carrier) {
+    /// Makes what the recovery wants and puts it on its way.
+    fn repair(&mut self, now: Instant, repair: Repair) {
         match repair {
             Repair::Again { id } => self.again.push_back((now, id)),
             Repair::Copies { id, paths } => {
@@ -348,7 +398,7 @@ impl LaneSender {
                 for path in paths {
                     self.stats.duplicate_datagrams += 1;
                     self.stats.duplicate_bytes += datagram.len() as u64;
-                    self.send_repair(now, path, id, datagram.clone(), carrier);
+                    self.queue_repair(now, path, id, datagram.clone());
                 }
                 self.encoder.forget(id);
             }
@@ -358,7 +408,7 @@ impl LaneSender {
                         let Some(datagram) = self.encode(start, count) else { return };
                         self.stats.coded_datagrams += 1;
                         self.stats.coded_bytes += datagram.len() as u64;
-                        self.send_repair(now, path, start, datagram, carrier);
+                        self.queue_repair(now, path, start, datagram);
                     }
                 }
                 (0..u32::from(count)).for_each(|at| _ = self.encoder.forget(start.plus(at)));
@@ -377,20 +427,10 @@ impl LaneSender {
         Some(datagram.freeze())
     }
 
-    fn send_repair(
-        &mut self,
-        now: Instant,
-        path: PathId,
-        id: PacketId,
-        datagram: Bytes,
-        carrier: &mut impl Carrier,
-    ) {
+    fn queue_repair(&mut self, now: Instant, path: PathId, id: PacketId, datagram: Bytes) {
         let token = TokenKind::Repair.token(self.lane, id);
-        if let Err(SendError::Blocked(_) | SendError::TooLarge(_)) =
-            carrier.send_on(now, path, datagram, token)
-        {
-            self.stats.drops.count(DropReason::SendFailed);
-        }
+        let repair = QueuedRepair { since: now, token, datagram };
+        self.repairs.entry(path).or_default().push_back(repair);
     }
 }
 
