@@ -1,5 +1,6 @@
 //! Links between TUN devices in two namespaces: what goes in comes out, late as it should.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests, whose failure is the test's")]
 #![allow(
     clippy::disallowed_methods,
     reason = "a test of the real-time emulator needs real time and sockets"
