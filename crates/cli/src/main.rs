@@ -7,6 +7,7 @@
 
 mod config;
 mod demo;
+mod emulate;
 mod exit;
 mod init;
 mod run;
@@ -40,6 +41,12 @@ enum Command {
     Client(run::ClientArgs),
     Server(run::ServerArgs),
     Show(show::ShowArgs),
+    Emulate(emulate::EmulateArgs),
+    Demo(demo::DemoArgs),
+    #[command(hide = true)]
+    DemoSource(demo::SourceArgs),
+    #[command(hide = true)]
+    DemoSink(demo::SinkArgs),
 }
 
 fn main() -> ExitCode {
@@ -50,6 +57,10 @@ fn main() -> ExitCode {
         Command::Client(args) => args.run(),
         Command::Server(args) => args.run(),
         Command::Show(args) => args.run(),
+        Command::Demo(args) => args.run(),
+        Command::DemoSource(args) => args.run(),
+        Command::DemoSink(args) => args.run(),
+        Command::Emulate(args) => args.run(),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,

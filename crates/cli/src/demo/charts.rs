@@ -21,11 +21,24 @@ pub const COLORS: [(u8, u8, u8); 7] = [
     (120, 120, 120),
 ];
 
+/// The colours of the links, apart from those of the strategies.
+pub const LINK_COLORS: [(u8, u8, u8); 6] = [
+    (44, 82, 130),
+    (99, 148, 199),
+    (163, 203, 224),
+    (148, 163, 184),
+    (71, 85, 105),
+    (203, 213, 225),
+];
+
 const WIDTH: u32 = 1_000;
 const GRID: RGBColor = RGBColor(227, 231, 236);
 const INK: RGBColor = RGBColor(102, 112, 128);
 const STALL: RGBColor = RGBColor(220, 38, 38);
-const REPAIRED: RGBColor = RGBColor(0, 158, 115);
+const REPAIRS: RGBColor = RGBColor(0, 158, 115);
+/// Where the axis of delays is labelled.
+const TICKS_MS: [f64; 15] =
+    [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 10e3, 20e3, 50e3];
 /// A curve drawn with more points than this looks no better.
 const CURVE_POINTS: usize = 400;
 
@@ -42,9 +55,10 @@ pub fn delay_cdf(runs: &[Run]) -> String {
         let range = low.clamp(1.0, 100.0)..high.clamp(200.0, 60_000.0);
         let mut chart = ChartBuilder::on(area)
             .margin(8)
+            .margin_right(24)
             .x_label_area_size(34)
             .y_label_area_size(48)
-            .build_cartesian_2d(range.log_scale(), 0.0..1.0)?;
+            .build_cartesian_2d(range.log_scale().with_key_points(TICKS_MS.to_vec()), 0.0..1.0)?;
         chart
             .configure_mesh()
             .axis_style(GRID)
@@ -71,6 +85,7 @@ pub fn stacked(series: &[(String, Vec<f64>)], stalls: &[(Duration, Duration)]) -
     draw(200, |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(8)
+            .margin_right(24)
             .x_label_area_size(22)
             .y_label_area_size(48)
             .build_cartesian_2d(0.0..seconds(steps), 0.0..highest * 1.05)?;
@@ -87,7 +102,7 @@ pub fn stacked(series: &[(String, Vec<f64>)], stalls: &[(Duration, Duration)]) -
             .draw()?;
         // From the top of the stack down: each area covers what lies below it.
         for (index, top) in tops.iter().enumerate().rev() {
-            let color = rgb(COLORS[index % COLORS.len()]);
+            let color = rgb(LINK_COLORS[index % LINK_COLORS.len()]);
             let points = top.iter().enumerate().map(|(step, rate)| (seconds(step), *rate));
             chart.draw_series(AreaSeries::new(points, 0.0, color))?;
         }
@@ -100,14 +115,15 @@ pub fn stacked(series: &[(String, Vec<f64>)], stalls: &[(Duration, Duration)]) -
     })
 }
 
-/// Packets per step: repaired upwards, missing downwards.
+/// Packets per step: repairs sent upwards, packets missing downwards.
 pub fn losses(timeline: &Timeline) -> String {
-    let steps = timeline.missing.len().max(timeline.repaired.len()).max(1);
+    let steps = timeline.missing.len().max(timeline.repairs.len()).max(1);
     let highest = |counts: &[u32]| f64::from(counts.iter().copied().max().unwrap_or(0).max(4));
-    let range = -highest(&timeline.missing) * 1.1..highest(&timeline.repaired) * 1.1;
+    let range = -highest(&timeline.missing) * 1.1..highest(&timeline.repairs) * 1.1;
     draw(110, |area| {
         let mut chart = ChartBuilder::on(area)
             .margin(8)
+            .margin_right(24)
             .x_label_area_size(0)
             .y_label_area_size(48)
             .build_cartesian_2d(0.0..seconds(steps), range)?;
@@ -129,7 +145,7 @@ pub fn losses(timeline: &Timeline) -> String {
             };
             struck.map(bar).collect()
         };
-        chart.draw_series(bars(&timeline.repaired, 1.0, REPAIRED))?;
+        chart.draw_series(bars(&timeline.repairs, 1.0, REPAIRS))?;
         chart.draw_series(bars(&timeline.missing, -1.0, STALL))?;
         Ok(())
     })

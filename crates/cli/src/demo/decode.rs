@@ -23,7 +23,7 @@ use super::ffmpeg::{self, FfmpegError, Running};
 use super::frame_id;
 use super::h264;
 use super::quality::Playout;
-use super::rtp::{Depacketizer, RtpPacket};
+use super::rtp::{Depacketizer, Discarded, RtpPacket};
 use super::stream_log::{ArrivedPacket, SentStream};
 
 /// Size at which pictures are compared.
@@ -62,6 +62,8 @@ pub struct Comparison {
     pub decoded: usize,
     /// Those of them whose frame ID could not be read.
     pub unreadable: usize,
+    /// Packets that came, but not in time for the decoder, or twice.
+    pub discarded: Discarded,
 }
 
 impl Comparison {
@@ -94,7 +96,7 @@ pub fn compare(
 ) -> Result<Comparison, DecodeError> {
     let received = files.scratch.join("received.h264");
     let statistics = files.scratch.join("ssim.txt");
-    let fed = {
+    let (fed, discarded) = {
         let log = BufReader::with_capacity(1 << 20, File::open(&files.arrivals)?);
         let out = BufWriter::with_capacity(1 << 20, File::create(&received)?);
         write_received(stream, playout, log, out)?
@@ -120,10 +122,11 @@ pub fn compare(
             sent: stream.log.frames.len(),
         });
     }
-    Ok(Comparison { ssim, decoded, unreadable })
+    Ok(Comparison { ssim, decoded, unreadable, discarded })
 }
 
-/// Writes the byte stream that the player fed to its decoder, and returns the frames in it.
+/// Writes the byte stream that the player fed to its decoder; returns the frames in it, and what was
+/// discarded.
 ///
 /// `arrivals`: the sink's log, in order of time. A packet counts if it came before its frame closed.
 fn write_received(
@@ -131,11 +134,12 @@ fn write_received(
     playout: &Playout,
     mut arrivals: impl Read,
     mut out: impl Write,
-) -> io::Result<Vec<usize>> {
+) -> io::Result<(Vec<usize>, Discarded)> {
     let mut depacketizer = Depacketizer::default();
     let mut open: VecDeque<usize> = (0..playout.frames.len()).collect();
     let mut fed = Vec::new();
     let mut annex_b = Vec::new();
+    let closes_before = |frame: usize, at| playout.frames[frame].closed < at;
     let mut feed = |frame: usize, depacketizer: &mut Depacketizer| -> io::Result<()> {
         let picture = depacketizer.take(stream.timestamps[frame]);
         if let Some(picture) = picture.filter(|picture| !picture.nals.is_empty()) {
@@ -147,9 +151,8 @@ fn write_received(
         Ok(())
     };
     while let Some(arrived) = ArrivedPacket::read(&mut arrivals)? {
-        while let Some(frame) =
-            open.pop_front_if(|frame| playout.frames[*frame].closed < arrived.at)
-        {
+        while let Some(&frame) = open.front().filter(|frame| closes_before(**frame, arrived.at)) {
+            open.pop_front();
             feed(frame, &mut depacketizer)?;
         }
         let packet = RtpPacket::parse(&arrived.datagram).ok();
@@ -161,7 +164,7 @@ fn write_received(
         feed(frame, &mut depacketizer)?;
     }
     out.flush()?;
-    Ok(fed)
+    Ok((fed, depacketizer.discarded().clone()))
 }
 
 /// Decodes `received` and shows every picture that comes out.

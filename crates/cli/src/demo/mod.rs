@@ -1,18 +1,250 @@
 //! `roadweave demo`: real video over emulated links, strategy after strategy, and what a viewer saw.
+//!
+//! ```text
+//!   clip (once) --> per strategy: [world of namespaces: camera > client = links = server > viewer]
+//!                                   --> logs --> quality, decode --> Run --> table, report, JSON
+//! ```
+//!
+//! Everything runs in a sandbox (`roadweave_device::netns::Sandbox`) that the kernel removes with the
+//! program, whatever ends it; files lie on the sandbox's own file system. Where to start reading:
+//! [`stage`] for a run, [`quality`] for what the figures mean.
 
 mod charts;
-pub mod clip;
+mod clip;
 mod clock;
-pub mod decode;
+mod configs;
+mod daemon;
+mod decode;
 mod ffmpeg;
-pub mod frame_id;
-pub mod h264;
-pub mod quality;
-pub mod report;
-pub mod results;
-pub mod rtp;
-pub mod sink;
+mod frame_id;
+mod h264;
+mod progress;
+mod quality;
+mod report;
+mod results;
+mod rtp;
+mod sampler;
+mod scenario;
+mod sink;
 mod sockets;
-pub mod source;
-pub mod stream_log;
-pub mod table;
+mod source;
+mod stage;
+mod stream_log;
+mod table;
+mod world;
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use roadweave_device::netns::Sandbox;
+use roadweave_device::{Signal, Signals, wait_readable};
+use roadweave_tunnel::Strategy;
+
+use self::clip::ClipSpec;
+use self::progress::Display;
+use self::quality::Player;
+use self::results::{Results, Run, Scene};
+use self::scenario::Scenario;
+use self::stage::Stage;
+use self::world::World;
+use crate::exit::BadInput;
+
+pub use self::sink::SinkArgs;
+pub use self::source::SourceArgs;
+
+/// The stream's rate unless told otherwise.
+const DEFAULT_BITRATE_BPS: u64 = 30_000_000;
+/// The stream's duration unless told otherwise.
+const DEFAULT_SECONDS: u32 = 20;
+/// The first seed whose links suffice together, and of which none suffices alone.
+const DEFAULT_SEED: u64 = 3;
+/// On the sandbox's own file system.
+const DIRECTORY: &str = "/run/roadweave-demo";
+/// Stands for the best single link in `--strategies`.
+const BEST_SINGLE: &str = "single";
+
+/// Streams video through the tunnel over emulated links, with one strategy after another
+#[derive(Debug, clap::Args)]
+pub struct DemoArgs {
+    /// Replay the recorded drive in DIR, a file LINK.csv per link; default: synthetic links
+    #[arg(long, value_name = "DIR")]
+    drive: Option<PathBuf>,
+    /// Duration of the stream in each run, seconds
+    #[arg(long, default_value_t = DEFAULT_SECONDS, value_parser = clap::value_parser!(u32).range(2..=600))]
+    seconds: u32,
+    /// Seed of the links
+    #[arg(long, default_value_t = DEFAULT_SEED)]
+    seed: u64,
+    /// Rate of the video, Mbit/s
+    #[arg(long, value_name = "MBIT/S", default_value_t = DEFAULT_BITRATE_BPS as f64 / 1e6, value_parser = parse_mbps)]
+    bitrate: f64,
+    /// Strategies in the order of the runs; `single` stands for the best single link
+    #[arg(long, value_delimiter = ',', default_value = "single,minrtt,xnc")]
+    strategies: Vec<String>,
+    /// Stream this video instead of a generated one
+    #[arg(long, value_name = "FILE")]
+    video: Option<PathBuf>,
+    /// Where the report goes
+    #[arg(long, value_name = "FILE", default_value = "roadweave-demo.html")]
+    report: PathBuf,
+    /// Print the figures as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl DemoArgs {
+    /// Runs the demo.
+    ///
+    /// # Errors
+    /// When something is missing, with the cure, or a part of the demo fails, with what it said.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let scenario = match &self.drive {
+            Some(directory) => Scenario::recorded(directory, self.seed),
+            None => Scenario::synthetic(self.seed),
+        };
+        let scenario = scenario.map_err(|error| BadInput::new(format!("{error:#}")))?;
+        let strategies = self.strategies(&scenario)?;
+        ffmpeg::check()?;
+        match Sandbox::enter()? {
+            Sandbox::Ended(code) => std::process::exit(code),
+            Sandbox::Inside => self.run_inside(scenario, &strategies),
+        }
+    }
+
+    fn run_inside(&self, scenario: Scenario, strategies: &[String]) -> anyhow::Result<()> {
+        exit_when_told()?;
+        let directory = Path::new(DIRECTORY);
+        fs::create_dir_all(directory).context("cannot make a directory for the demo")?;
+        let display = Display::new(strategies.len());
+        let clip = self.encode_clip(directory, &display)?;
+        let stage = Stage {
+            scenario,
+            world: World::build()?,
+            directory: directory.to_owned(),
+            clip,
+            seconds: self.seconds,
+            player: Player::default(),
+            program: std::env::current_exe().context("cannot find this program")?,
+        };
+        let mut runs = Vec::new();
+        for (index, strategy) in strategies.iter().enumerate() {
+            let bar = display.run(index, strategy, self.seconds);
+            let run = stage.run(strategy, |progress| bar.tell(progress));
+            runs.push(run.with_context(|| format!("the run with {strategy} failed"))?);
+        }
+        self.present(&stage, &runs)
+    }
+
+    /// The strategies' names as the tunnel knows them.
+    fn strategies(&self, scenario: &Scenario) -> Result<Vec<String>, BadInput> {
+        let (best, _) = scenario.best_link(self.bitrate_bps(), self.seconds);
+        let named = |name: &String| {
+            let name = match name.as_str() {
+                BEST_SINGLE => format!("single:{best}"),
+                other => other.to_owned(),
+            };
+            let known = name.parse::<Strategy>().map_err(|error| {
+                BadInput::new(format!("--strategies: {error}, and {BEST_SINGLE} for the best one"))
+            });
+            known.map(|_| name)
+        };
+        self.strategies.iter().map(named).collect()
+    }
+
+    fn encode_clip(&self, directory: &Path, display: &Display) -> anyhow::Result<PathBuf> {
+        let spec = ClipSpec {
+            source: self.video.clone(),
+            seconds: self.seconds,
+            bitrate_bps: self.bitrate_bps(),
+        };
+        let path = directory.join("clip.h264");
+        let bar = display.encoding(spec.frames());
+        spec.encode(&path, |frames| bar.set_position(frames))?;
+        bar.finish_and_clear();
+        Ok(path)
+    }
+
+    fn present(&self, stage: &Stage, runs: &[Run]) -> anyhow::Result<()> {
+        let results = Results {
+            scenario: stage.scenario.name.clone(),
+            seed: self.seed,
+            seconds: self.seconds,
+            strategies: runs.iter().map(|run| run.figures.clone()).collect(),
+        };
+        let report = report::render(&results, &self.scene(stage), runs);
+        fs::write(&self.report, report)
+            .with_context(|| format!("cannot write the report {}", self.report.display()))?;
+        let mut out = io::stdout().lock();
+        if self.json {
+            serde_json::to_writer_pretty(&mut out, &results)?;
+            writeln!(out)?;
+        } else {
+            writeln!(out, "{}", table::render(&results))?;
+        }
+        eprintln!("The delays and a time line are in {}", self.report.display());
+        Ok(())
+    }
+
+    fn scene(&self, stage: &Stage) -> Scene {
+        let links = stage.scenario.capacities(self.seconds);
+        let rate = |(name, rates): &(String, Vec<f64>)| {
+            format!("{name} {:.1}", rates.iter().sum::<f64>() / rates.len().max(1) as f64)
+        };
+        let (best, share) = stage.scenario.best_link(self.bitrate_bps(), self.seconds);
+        let video = match &self.video {
+            Some(file) => file.display().to_string(),
+            None => "generated".to_owned(),
+        };
+        let player = &stage.player;
+        let facts = [
+            ("version", format!("roadweave {}", env!("CARGO_PKG_VERSION"))),
+            ("scenario", format!("{}, seed {}", stage.scenario.name, self.seed)),
+            ("links, mean Mbit/s", links.iter().map(rate).collect::<Vec<_>>().join(", ")),
+            (
+                "best single link",
+                format!(
+                    "{best}: by its trace it carries {:.0} % of the stream alone",
+                    share * 100.0
+                ),
+            ),
+            ("video", format!("{video}, 1080p30, H.264 at {} Mbit/s, RTP", self.bitrate)),
+            (
+                "player",
+                format!(
+                    "waits {} ms for a missing frame; packets later than {} ms count as lost",
+                    player.patience.as_millis(),
+                    player.deadline.as_millis()
+                ),
+            ),
+        ];
+        let facts = facts.map(|(word, value)| (word.to_owned(), value)).to_vec();
+        Scene { links, facts }
+    }
+
+    fn bitrate_bps(&self) -> u64 {
+        (self.bitrate * 1e6).round() as u64
+    }
+}
+
+/// Ends the program when it is told to; the sandbox ends with it, and all that runs inside.
+fn exit_when_told() -> anyhow::Result<()> {
+    let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
+    std::thread::spawn(move || {
+        loop {
+            let readable = wait_readable(&signals, Duration::from_secs(3_600));
+            if readable.is_err() || signals.take().is_some() {
+                eprintln!("\ninterrupted; nothing is left behind");
+                std::process::exit(130);
+            }
+        }
+    });
+    Ok(())
+}
+
+fn parse_mbps(text: &str) -> Result<f64, String> {
+    let mbps: f64 = text.parse().map_err(|_| "a number of Mbit/s, such as 30".to_owned())?;
+    if (0.5..=100.0).contains(&mbps) { Ok(mbps) } else { Err("0.5 to 100 Mbit/s".to_owned()) }
+}

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use super::charts::{self, COLORS};
+use super::charts::{self, COLORS, LINK_COLORS};
 use super::results::{Results, Run, Scene};
 use super::table::COLUMNS;
 
@@ -27,11 +27,11 @@ pub fn render(results: &Results, scene: &Scene, runs: &[Run]) -> String {
     let mut html = String::with_capacity(1 << 20);
     html.push_str("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
     html.push_str("<meta name=\"viewport\" content=\"width=device-width\">");
-    let _ = write!(html, "<title>Roadweave demo</title><style>{STYLE}</style></head><body>\n");
-    let _ = write!(
+    let _ = writeln!(html, "<title>Roadweave demo</title><style>{STYLE}</style></head><body>");
+    let _ = writeln!(
         html,
         "<h1>Roadweave demo</h1><p class=\"muted\">{} s of 1080p30 video over {} emulated links, \
-         scenario {}, seed {}</p>\n",
+         scenario {}, seed {}</p>",
         results.seconds,
         scene.links.len(),
         escape(&results.scenario),
@@ -55,7 +55,7 @@ fn table(html: &mut String, results: &Results) {
     for (index, figures) in results.strategies.iter().enumerate() {
         html.push_str("<tr>");
         for (column, (_, content)) in COLUMNS.iter().enumerate() {
-            let key = if column == 0 { key(index) } else { String::new() };
+            let key = if column == 0 { key(&COLORS, index) } else { String::new() };
             let _ = write!(html, "<td>{key}{}</td>", escape(&content(figures)));
         }
         html.push_str("</tr>");
@@ -66,7 +66,7 @@ fn table(html: &mut String, results: &Results) {
 fn delays(html: &mut String, runs: &[Run]) {
     html.push_str("<h2>Packet delay</h2><p class=\"muted\">Share of all packets sent that ");
     html.push_str("arrived within a delay; what a curve lacks to 100 % was lost. ");
-    legend(html, runs.iter().map(|run| run.figures.strategy.as_str()));
+    legend(html, &COLORS, runs.iter().map(|run| run.figures.strategy.as_str()));
     html.push_str("</p>\n");
     html.push_str(&charts::delay_cdf(runs));
 }
@@ -74,15 +74,15 @@ fn delays(html: &mut String, runs: &[Run]) {
 fn time_lines(html: &mut String, scene: &Scene, runs: &[Run]) {
     html.push_str("<h2>Capacity of the links</h2><p class=\"muted\">Mbit/s, vehicle to cloud, ");
     html.push_str("stacked; the same for every strategy. ");
-    legend(html, scene.links.iter().map(|(name, _)| name.as_str()));
+    legend(html, &LINK_COLORS, scene.links.iter().map(|(name, _)| name.as_str()));
     html.push_str("</p>\n");
     html.push_str(&charts::stacked(&scene.links, &[]));
     for run in runs {
-        let _ = write!(
+        let _ = writeln!(
             html,
             "<h2>{}</h2><p class=\"muted\">Mbit/s sent over each link, stacked; red bands are \
-             stalls. Below: packets per 100 ms, repaired upwards (green), missing downwards \
-             (red).</p>\n",
+             stalls. Below: packets per 100 ms, repairs sent upwards (green), packets \
+             missing downwards (red).</p>",
             escape(&run.figures.strategy)
         );
         html.push_str(&charts::stacked(&run.timeline.uplinks, &run.stalls));
@@ -115,14 +115,16 @@ fn definitions(html: &mut String) {
     );
 }
 
-fn legend<'a>(html: &mut String, names: impl Iterator<Item = &'a str>) {
+type Palette = [(u8, u8, u8)];
+
+fn legend<'a>(html: &mut String, palette: &Palette, names: impl Iterator<Item = &'a str>) {
     for (index, name) in names.enumerate() {
-        let _ = write!(html, "{}{}", key(index), escape(name));
+        let _ = write!(html, "{}{}", key(palette, index), escape(name));
     }
 }
 
-fn key(index: usize) -> String {
-    let (red, green, blue) = COLORS[index % COLORS.len()];
+fn key(palette: &Palette, index: usize) -> String {
+    let (red, green, blue) = palette[index % palette.len()];
     format!("<i class=\"key\" style=\"background:rgb({red},{green},{blue})\"></i>")
 }
 

@@ -62,8 +62,8 @@ pub struct Timeline {
     pub uplinks: Vec<(String, Vec<f64>)>,
     /// Packets of the stream sent in this step that never arrived or came after the deadline.
     pub missing: Vec<u32>,
-    /// Lost packets that the tunnel repaired or sent again.
-    pub repaired: Vec<u32>,
+    /// Coded and repeated datagrams that the client sent.
+    pub repairs: Vec<u32>,
 }
 
 impl Timeline {

@@ -20,7 +20,7 @@ use super::stream_log::ArrivedPacket;
 const TICK: Duration = Duration::from_millis(100);
 const DATAGRAM_MAX: usize = 65_535;
 
-/// Options of the viewer's end.
+/// Logs the datagrams that arrive, as a viewer's end
 #[derive(Debug, clap::Args)]
 pub struct SinkArgs {
     /// Where to listen.
@@ -28,41 +28,43 @@ pub struct SinkArgs {
     pub listen: SocketAddr,
     /// Log of what arrived.
     #[arg(long)]
-    pub log: PathBuf,
+    pub out: PathBuf,
     /// When to stop, nanoseconds of the monotonic clock.
     #[arg(long)]
     pub until_ns: u64,
     /// Bytes of log after which nothing more is written.
     #[arg(long, default_value_t = 4 << 30)]
-    pub log_max: u64,
+    pub out_max: u64,
 }
 
-/// Writes what arrives until it is time to stop.
-///
-/// # Errors
-/// When the socket cannot be opened or the log not be written.
-pub fn run(args: &SinkArgs) -> anyhow::Result<()> {
-    let socket = sockets::listening_on(args.listen)?;
-    socket.set_read_timeout(Some(TICK)).context("cannot set a timeout")?;
-    let log = File::create(&args.log)
-        .with_context(|| format!("cannot write the log {}", args.log.display()))?;
-    let mut log = BufWriter::with_capacity(1 << 20, log);
-    let until = Instant::from_nanos(args.until_ns);
-    let mut buffer = vec![0; DATAGRAM_MAX];
-    let mut written = 0_u64;
-    while clock::now() < until {
-        match socket.recv(&mut buffer) {
-            Ok(length) if written < args.log_max => {
-                ArrivedPacket::write(clock::now(), &buffer[..length], &mut log)
-                    .context("cannot write the log")?;
-                written += length as u64;
+impl SinkArgs {
+    /// Writes what arrives until it is time to stop.
+    ///
+    /// # Errors
+    /// When the socket cannot be opened or the log not be written.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let socket = sockets::listening_on(self.listen)?;
+        socket.set_read_timeout(Some(TICK)).context("cannot set a timeout")?;
+        let log = File::create(&self.out)
+            .with_context(|| format!("cannot write the log {}", self.out.display()))?;
+        let mut log = BufWriter::with_capacity(1 << 20, log);
+        let until = Instant::from_nanos(self.until_ns);
+        let mut buffer = vec![0; DATAGRAM_MAX];
+        let mut written = 0_u64;
+        while clock::now() < until {
+            match socket.recv(&mut buffer) {
+                Ok(length) if written < self.out_max => {
+                    ArrivedPacket::write(clock::now(), &buffer[..length], &mut log)
+                        .context("cannot write the log")?;
+                    written += length as u64;
+                }
+                Ok(_) => anyhow::bail!("the log has reached {} bytes", self.out_max),
+                Err(error) if is_transient(error.kind()) => {}
+                Err(error) => return Err(error).context("cannot receive"),
             }
-            Ok(_) => anyhow::bail!("the log has reached {} bytes", args.log_max),
-            Err(error) if is_transient(error.kind()) => {}
-            Err(error) => return Err(error).context("cannot receive"),
         }
+        log.flush().context("cannot write the log")
     }
-    log.flush().context("cannot write the log")
 }
 
 /// Time-outs, signals, and errors that ICMP reports for packets sent earlier.

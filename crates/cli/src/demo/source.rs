@@ -26,8 +26,10 @@ use super::sockets;
 use super::stream_log::SentPacket;
 
 const READ_SIZE: usize = 64 << 10;
+/// Any number would do: there is one stream.
+const SSRC: u32 = 0x526f_6164;
 
-/// Options of the camera.
+/// Streams a clip in real time, as a camera does
 #[derive(Debug, clap::Args)]
 pub struct SourceArgs {
     /// H.264 byte stream (Annex B).
@@ -37,7 +39,7 @@ pub struct SourceArgs {
     pub to: SocketAddr,
     /// Log of what was sent.
     #[arg(long)]
-    pub log: PathBuf,
+    pub out: PathBuf,
     /// When to send the first frame, nanoseconds of the monotonic clock; now if absent.
     #[arg(long)]
     pub start_ns: Option<u64>,
@@ -46,29 +48,31 @@ pub struct SourceArgs {
     pub fps: u32,
 }
 
-/// Streams the clip to its end.
-///
-/// # Errors
-/// When the clip cannot be read, the log not written, or the socket not be opened.
-pub fn run(args: &SourceArgs) -> anyhow::Result<()> {
-    let clip = File::open(&args.clip)
-        .with_context(|| format!("cannot open the clip {}", args.clip.display()))?;
-    let log = File::create(&args.log)
-        .with_context(|| format!("cannot write the log {}", args.log.display()))?;
-    let mut camera = Camera {
-        socket: sockets::sending_to(args.to)?,
-        packetizer: Packetizer::new(0x526f_6164, 0),
-        log: BufWriter::with_capacity(1 << 20, log),
-        start: args.start_ns.map_or_else(clock::now, Instant::from_nanos),
-        fps: args.fps.max(1),
-    };
-    let mut units = Units { file: clip, splitter: Splitter::default(), ended: false };
-    let mut frame = 0;
-    while let Some(unit) = units.next()? {
-        camera.send_frame(frame, &unit)?;
-        frame += 1;
+impl SourceArgs {
+    /// Streams the clip to its end.
+    ///
+    /// # Errors
+    /// When the clip cannot be read, the log not written, or the socket not be opened.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let clip = File::open(&self.clip)
+            .with_context(|| format!("cannot open the clip {}", self.clip.display()))?;
+        let log = File::create(&self.out)
+            .with_context(|| format!("cannot write the log {}", self.out.display()))?;
+        let mut camera = Camera {
+            socket: sockets::sending_to(self.to)?,
+            packetizer: Packetizer::new(SSRC, 0),
+            log: BufWriter::with_capacity(1 << 20, log),
+            start: self.start_ns.map_or_else(clock::now, Instant::from_nanos),
+            fps: self.fps.max(1),
+        };
+        let mut units = Units { file: clip, splitter: Splitter::default(), ended: false };
+        let mut frame = 0;
+        while let Some(unit) = units.next()? {
+            camera.send_frame(frame, &unit)?;
+            frame += 1;
+        }
+        camera.log.flush().context("cannot write the log")
     }
-    camera.log.flush().context("cannot write the log")
 }
 
 struct Camera {

@@ -1,11 +1,14 @@
 //! The results as a table for the terminal.
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
 
 use super::results::{Figures, Results};
 
-/// Heading and content of every column; the report uses the same.
-pub const COLUMNS: &[(&str, fn(&Figures) -> String)] = &[
+/// The heading of a column, and what stands in it.
+type Column = (&'static str, fn(&Figures) -> String);
+
+/// The columns; the report uses the same.
+pub const COLUMNS: &[Column] = &[
     ("strategy", |f| f.strategy.clone()),
     ("fps", |f| format!("{:.1}", f.fps)),
     ("stall", |f| percent(f.stall_ratio)),
@@ -23,7 +26,7 @@ pub const COLUMNS: &[(&str, fn(&Figures) -> String)] = &[
 /// The table, with lines as wide as it needs.
 pub fn render(results: &Results) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).remove_style(TableComponent::HorizontalLines);
     table.set_header(COLUMNS.iter().map(|(heading, _)| *heading));
     for figures in &results.strategies {
         table.add_row(COLUMNS.iter().map(|(_, content)| content(figures)));

@@ -32,7 +32,7 @@ fn invented_run(strategy: &str, scale: f64) -> Run {
         timeline: Timeline {
             uplinks: (0..4).map(|i| (format!("link{i}"), wave(f64::from(i)))).collect(),
             missing: (0..200).map(|step| if step % 40 == 3 { 12 } else { 0 }).collect(),
-            repaired: (0..200).map(|step| if step % 9 == 3 { 7 } else { 0 }).collect(),
+            repairs: (0..200).map(|step| if step % 9 == 3 { 7 } else { 0 }).collect(),
         },
     }
 }

@@ -1,0 +1,165 @@
+//! The processes of a run: started in their namespaces, watched, and ended in order.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::clock;
+
+/// How long a process may take to end when asked to.
+const GRACE: Duration = Duration::from_secs(3);
+/// How often a process is asked whether it has ended.
+const POLL: Duration = Duration::from_millis(10);
+/// As many lines of its output are told when it fails.
+const LAST_LINES: usize = 5;
+
+/// A process of a run; dropping it kills it.
+#[derive(Debug)]
+pub struct Daemon {
+    name: &'static str,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Daemon {
+    /// Starts `command`, with its output in a file of `directory`.
+    ///
+    /// # Errors
+    /// When the file cannot be made or the process not be started.
+    pub fn start(
+        name: &'static str,
+        command: &mut Command,
+        directory: &Path,
+    ) -> anyhow::Result<Self> {
+        let log = directory.join(format!("{name}.log"));
+        let output =
+            File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
+        let errors = output.try_clone().context("cannot share a log")?;
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors)
+            .spawn()
+            .with_context(|| format!("cannot start the {name}"))?;
+        Ok(Self { name, child, log })
+    }
+
+    /// # Errors
+    /// When it has ended, with the last lines that it wrote.
+    pub fn check_running(&mut self) -> anyhow::Result<()> {
+        match self.child.try_wait().context("cannot ask for a process")? {
+            None => Ok(()),
+            Some(status) => self.failed(status),
+        }
+    }
+
+    /// Sends a signal.
+    ///
+    /// # Errors
+    /// When the process has ended.
+    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        kill_process(Pid::from_child(&self.child), signal)
+            .with_context(|| format!("cannot signal the {}", self.name))
+    }
+
+    /// The CPU time that it has used, in user mode and in the kernel.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn cpu_time(&self) -> anyhow::Result<Duration> {
+        let path = format!("/proc/{}/stat", self.child.id());
+        let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
+        let ticks = cpu_ticks(&stat).with_context(|| format!("{path} is malformed"))?;
+        Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+    }
+
+    /// Waits until it ends by itself, at most `patience`.
+    ///
+    /// # Errors
+    /// When it fails or does not end.
+    pub fn wait(mut self, patience: Duration) -> anyhow::Result<()> {
+        match self.ended_within(patience)? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => self.failed(status),
+            None => bail!("the {} does not end{}", self.name, self.last_words()),
+        }
+    }
+
+    /// Asks it to end, and kills it if it does not; one that has ended already failed.
+    ///
+    /// # Errors
+    /// When it had ended before, with the last lines that it wrote.
+    pub fn stop(mut self) -> anyhow::Result<()> {
+        self.check_running()?;
+        self.signal(Signal::TERM)?;
+        // What is left after the grace is killed by the drop.
+        self.ended_within(GRACE).map(drop)
+    }
+
+    /// What it said last, as the end of an error message.
+    pub fn last_words(&self) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let lines: Vec<_> = text.lines().filter(|line| !line.is_empty()).collect();
+        let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+        if last.is_empty() {
+            return format!("; the {} said nothing", self.name);
+        }
+        format!("; the {} said:\n  {}", self.name, last.join("\n  "))
+    }
+
+    fn ended_within(&mut self, patience: Duration) -> anyhow::Result<Option<ExitStatus>> {
+        let deadline = clock::now() + patience;
+        loop {
+            let status = self.child.try_wait().context("cannot wait for a process")?;
+            if status.is_some() || clock::now() >= deadline {
+                return Ok(status);
+            }
+            clock::sleep_until(clock::now() + POLL);
+        }
+    }
+
+    fn failed(&self, status: ExitStatus) -> anyhow::Result<()> {
+        bail!("the {} ended ({status}){}", self.name, self.last_words())
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Nothing to do if it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Ticks in user mode and in the kernel, fields 14 and 15; the name, field 2, may hold anything.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    Some(next()? + next()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_found_behind_any_name() {
+        let stat = "12 (a) b (c) S 1 12 12 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 1 0 55 0 0";
+        assert_eq!(cpu_ticks(stat), Some(300));
+        assert_eq!(cpu_ticks("12 (a) S 1"), None);
+    }
+
+    #[test]
+    fn a_process_that_fails_is_quoted() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo first; echo the reason >&2; exit 3"]);
+        let daemon = Daemon::start("shell", &mut command, directory.path()).unwrap();
+        let error = daemon.wait(Duration::from_secs(20)).unwrap_err().to_string();
+        assert!(error.contains("exit status: 3") && error.contains("the reason"), "{error}");
+    }
+}

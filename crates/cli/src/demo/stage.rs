@@ -1,0 +1,288 @@
+//! One run: the real emulator, server and client as processes, a camera and a viewer, and what is
+//! made of their logs.
+//!
+//! ```text
+//!   emulator, server, client --> every path usable --> SIGHUP: traces from their beginning
+//!     --> camera and viewer for as long as the clip --> drain --> end all --> compare
+//! ```
+//!
+//! The traces start with the first frame, in every run at the same moment of the stream.
+
+use std::fs::{self, File};
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use roadweave_device::netns::NetNs;
+use roadweave_types::Instant;
+use rustix::process::Signal;
+use serde_json::Value;
+
+use super::clock;
+use super::configs::{Configs, client_socket};
+use super::daemon::Daemon;
+use super::decode::{self, RunFiles};
+use super::quality::{self, Player, Playout};
+use super::results::{Figures, Run, Timeline};
+use super::sampler::{self, Sample};
+use super::scenario::Scenario;
+use super::stream_log::{Arrivals, SentStream};
+use super::world::{VIEWER, World};
+
+/// For so long all paths are waited for; then those that are there must do.
+const ALL_PATHS: Duration = Duration::from_secs(5);
+/// For so long the first path is waited for.
+const FIRST_PATH: Duration = Duration::from_secs(15);
+/// Between the last preparation and the first frame.
+const SETTLE: Duration = Duration::from_millis(500);
+/// What is under way when the stream ends may still arrive.
+const DRAIN: Duration = Duration::from_secs(2);
+/// Between two readings of the client's counters.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What all runs have in common.
+#[derive(Debug)]
+pub struct Stage {
+    /// The links.
+    pub scenario: Scenario,
+    /// The namespaces.
+    pub world: World,
+    /// Where files may be left; it vanishes with the sandbox.
+    pub directory: PathBuf,
+    /// The reference clip.
+    pub clip: PathBuf,
+    /// Its duration, seconds.
+    pub seconds: u32,
+    /// The receiving application.
+    pub player: Player,
+    /// This program.
+    pub program: PathBuf,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The tunnel is being built.
+    Connecting,
+    /// The stream has been running for so long.
+    Streaming(Duration),
+    /// The pictures are being compared.
+    Comparing,
+}
+
+/// The files of one run.
+struct Files {
+    sent: PathBuf,
+    arrived: PathBuf,
+    socket: PathBuf,
+}
+
+/// The tunnel and what it runs over.
+struct Tunnel {
+    emulator: Daemon,
+    server: Daemon,
+    client: Daemon,
+}
+
+impl Stage {
+    /// Streams the clip with `strategy` and measures what arrives.
+    ///
+    /// # Errors
+    /// When a process fails, with what it said, or the tunnel is not built in time.
+    pub fn run(&self, strategy: &str, mut tell: impl FnMut(Progress)) -> anyhow::Result<Run> {
+        let files = Files {
+            sent: self.directory.join("sent.csv"),
+            arrived: self.directory.join("arrived.log"),
+            socket: client_socket()?,
+        };
+        tell(Progress::Connecting);
+        let configs = Configs::write(&self.directory, &self.scenario, strategy)?;
+        let mut tunnel = self.start_tunnel(&configs)?;
+        self.wait_for_paths(&mut tunnel, &files.socket)?;
+
+        let start = clock::now() + SETTLE;
+        let viewer = self.start_viewer(&files, start)?;
+        let camera = self.start_camera(&files, start)?;
+        clock::sleep_until(start);
+        tunnel.emulator.signal(Signal::HUP)?;
+        let (samples, cpu_time) = self.watch(&mut tunnel, &files.socket, start, &mut tell)?;
+        camera.wait(DRAIN)?;
+        viewer.wait(DRAIN * 2)?;
+        for daemon in [tunnel.client, tunnel.server, tunnel.emulator] {
+            daemon.stop()?;
+        }
+
+        tell(Progress::Comparing);
+        let mut run = self.measure(&files, &samples, start)?;
+        run.figures.strategy = strategy.to_owned();
+        run.figures.cpu_percent = 100.0 * cpu_time.as_secs_f64() / f64::from(self.seconds);
+        fs::remove_file(&files.sent).and_then(|()| fs::remove_file(&files.arrived))?;
+        Ok(run)
+    }
+
+    fn start_tunnel(&self, configs: &Configs) -> anyhow::Result<Tunnel> {
+        let start = |name, command: &mut Command, config: &Path| {
+            Daemon::start(
+                name,
+                command.arg(name_of_command(name)).arg("--config").arg(config),
+                &self.directory,
+            )
+        };
+        // The emulator enters both namespaces by itself.
+        let emulator = start("emulator", &mut Command::new(&self.program), &configs.emulator)?;
+        let server = start("server", &mut self.program_in(&self.world.proxy), &configs.server)?;
+        let client =
+            start("client", &mut self.program_in(&self.world.vehicle_box), &configs.client)?;
+        Ok(Tunnel { emulator, server, client })
+    }
+
+    fn wait_for_paths(&self, tunnel: &mut Tunnel, socket: &Path) -> anyhow::Result<()> {
+        let begin = clock::now();
+        let links = self.scenario.uplinks().count();
+        loop {
+            tunnel.check_running()?;
+            let usable = status(socket).map_or(0, |status| Sample::usable_paths(&status));
+            let waited = clock::now() - begin;
+            if usable == links || usable > 0 && waited > ALL_PATHS {
+                return Ok(());
+            }
+            if waited > FIRST_PATH {
+                bail!(
+                    "the tunnel is not up after {} s{}{}",
+                    waited.as_secs(),
+                    tunnel.client.last_words(),
+                    tunnel.server.last_words()
+                );
+            }
+            clock::sleep_until(clock::now() + SAMPLE_INTERVAL);
+        }
+    }
+
+    fn start_camera(&self, files: &Files, start: Instant) -> anyhow::Result<Daemon> {
+        let mut command = self.program_in(&self.world.vehicle);
+        command.arg("demo-source").arg(&self.clip).arg("--to").arg(VIEWER.to_string());
+        command.arg("--out").arg(&files.sent);
+        command.arg("--start-ns").arg(start.as_nanos().to_string());
+        Daemon::start("camera", &mut command, &self.directory)
+    }
+
+    fn start_viewer(&self, files: &Files, start: Instant) -> anyhow::Result<Daemon> {
+        let until = start + self.duration() + DRAIN;
+        let mut command = self.program_in(&self.world.cloud);
+        command.arg("demo-sink").arg("--listen").arg(VIEWER.to_string());
+        command.arg("--out").arg(&files.arrived);
+        command.arg("--until-ns").arg(until.as_nanos().to_string());
+        Daemon::start("viewer", &mut command, &self.directory)
+    }
+
+    /// Reads the client's counters while the stream runs; returns its CPU time too.
+    fn watch(
+        &self,
+        tunnel: &mut Tunnel,
+        socket: &Path,
+        start: Instant,
+        tell: &mut impl FnMut(Progress),
+    ) -> anyhow::Result<(Vec<Sample>, Duration)> {
+        let cpu_before = tunnel.client.cpu_time()?;
+        let mut samples = Vec::new();
+        let end = start + self.duration();
+        let mut next = start;
+        while next <= end {
+            clock::sleep_until(next);
+            let now = clock::now();
+            tunnel.check_running()?;
+            samples.extend(status(socket).and_then(|status| Sample::parse(now, &status)));
+            tell(Progress::Streaming(now - start));
+            next += SAMPLE_INTERVAL;
+        }
+        Ok((samples, tunnel.client.cpu_time()? - cpu_before))
+    }
+
+    fn measure(&self, files: &Files, samples: &[Sample], start: Instant) -> anyhow::Result<Run> {
+        let open = |path: &Path| {
+            let file =
+                File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+            anyhow::Ok(BufReader::with_capacity(1 << 20, file))
+        };
+        let stream = SentStream::read(open(&files.sent)?)?;
+        let arrivals = Arrivals::read(&stream, open(&files.arrived)?)?.first;
+        let end = start + self.duration() + DRAIN;
+        let playout = Playout::new(&stream.log, &arrivals, &self.player, end);
+        let quality = quality::measure(&stream.log, &arrivals, &playout, &self.player);
+        let compared = decode::compare(
+            &stream,
+            &playout,
+            &RunFiles {
+                clip: self.clip.clone(),
+                arrivals: files.arrived.clone(),
+                scratch: self.directory.clone(),
+            },
+        )?;
+        let uplinks = self.scenario.uplinks();
+        let mut timeline = sampler::timeline(samples, uplinks, start, self.duration());
+        self.count_missing(&stream, &arrivals, start, &mut timeline);
+        Ok(Run {
+            figures: Figures {
+                fps: quality.fps,
+                stall_ratio: quality.stall_ratio,
+                ssim: compared.mean(),
+                residual_loss: quality.residual_loss(),
+                late: quality.late,
+                delay_ms: quality.packet_delay,
+                redundancy: sampler::redundancy(samples),
+                ..Figures::default()
+            },
+            delays: quality::packet_delays(&stream.log, &arrivals),
+            stalls: quality.stalls,
+            timeline,
+        })
+    }
+
+    /// Counts packets lost or too late in the step in which they were sent.
+    fn count_missing(
+        &self,
+        stream: &SentStream,
+        arrivals: &[Option<Instant>],
+        start: Instant,
+        timeline: &mut Timeline,
+    ) {
+        for (sent, arrival) in stream.log.packets.iter().zip(arrivals) {
+            let in_time = arrival.is_some_and(|arrival| arrival - *sent <= self.player.deadline);
+            let step = (*sent - start).as_nanos() / Timeline::STEP.as_nanos();
+            let count = usize::try_from(step).ok().and_then(|step| timeline.missing.get_mut(step));
+            if let Some(count) = count.filter(|_| !in_time) {
+                *count += 1;
+            }
+        }
+    }
+
+    fn program_in(&self, namespace: &NetNs) -> Command {
+        namespace.command(&self.program)
+    }
+
+    fn duration(&self) -> Duration {
+        Duration::from_secs(self.seconds.into())
+    }
+}
+
+impl Tunnel {
+    fn check_running(&mut self) -> anyhow::Result<()> {
+        [&mut self.emulator, &mut self.server, &mut self.client]
+            .into_iter()
+            .try_for_each(Daemon::check_running)
+    }
+}
+
+/// What the client tells of itself; `None` while it does not answer.
+fn status(socket: &Path) -> Option<Value> {
+    roadweave_device::control::request(socket, "status", &Value::Null).ok()
+}
+
+fn name_of_command(daemon: &str) -> &str {
+    match daemon {
+        "emulator" => "emulate",
+        other => other,
+    }
+}

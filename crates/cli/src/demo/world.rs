@@ -1,0 +1,84 @@
+//! The world of a demo: five network namespaces in a sandbox that vanishes with the program.
+//!
+//! ```text
+//!  vehicle ------- box ======= links ------- proxy ------- cloud
+//!  camera          client      emulator's    server        viewer
+//!                              far ends
+//!  192.168.70.2    .1          198.51.100.1  .2 203.0.113.1  .2
+//!                     10.201.N.2 = 10.201.N.1   (one per link; the emulator's devices)
+//! ```
+//!
+//! No address is translated: the server knows the network behind the vehicle's box, and the cloud
+//! sends answers to it by way of the proxy.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use anyhow::Context as _;
+use roadweave_device::Prefix;
+use roadweave_device::netns::{CableEnd, NetNs};
+
+/// The namespace of the vehicle's client.
+pub const BOX: &str = "box";
+/// The namespace of the far ends of the links.
+pub const LINKS: &str = "links";
+
+/// The network of the camera.
+pub const VEHICLE_NETWORK: &str = "192.168.70.0/24";
+/// The network of the viewer.
+pub const CLOUD_NETWORK: &str = "203.0.113.0/24";
+/// Where the server listens.
+pub const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 2)), 4433);
+/// Where the viewer listens.
+pub const VIEWER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 2)), 5004);
+
+/// The namespaces, joined.
+#[derive(Debug)]
+pub struct World {
+    /// Where the camera is.
+    pub vehicle: NetNs,
+    /// Where the client and the emulator are.
+    pub vehicle_box: NetNs,
+    /// Where the server is.
+    pub proxy: NetNs,
+    /// Where the viewer is.
+    pub cloud: NetNs,
+    /// Kept open: the emulator finds it by its name.
+    _links: NetNs,
+}
+
+impl World {
+    /// Builds it; only inside a sandbox.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn build() -> anyhow::Result<Self> {
+        let create = |name: &str| {
+            NetNs::create(name).with_context(|| format!("cannot make the namespace {name}"))
+        };
+        let (vehicle, vehicle_box) = (create("vehicle")?, create(BOX)?);
+        let (links, proxy, cloud) = (create(LINKS)?, create("proxy")?, create("cloud")?);
+        connect((&vehicle, "eth0", "192.168.70.2/24"), (&vehicle_box, "lan0", "192.168.70.1/24"))?;
+        connect((&links, "eth0", "198.51.100.1/24"), (&proxy, "wan0", "198.51.100.2/24"))?;
+        connect((&proxy, "lan0", "203.0.113.1/24"), (&cloud, "eth0", "203.0.113.2/24"))?;
+        vehicle_box.set_forwarding()?;
+        proxy.set_forwarding()?;
+        vehicle.ip("route add default via 192.168.70.1")?;
+        proxy.ip("route add 10.201.0.0/16 via 198.51.100.1")?;
+        cloud.ip("route add default via 203.0.113.1")?;
+        Ok(Self { vehicle, vehicle_box, proxy, cloud, _links: links })
+    }
+}
+
+type End<'a> = (&'a NetNs, &'a str, &'a str);
+
+fn connect(left: End<'_>, right: End<'_>) -> anyhow::Result<()> {
+    let addresses = |(_, _, address): End<'_>| -> anyhow::Result<[Prefix; 1]> {
+        Ok([address.parse().with_context(|| format!("{address} is no address"))?])
+    };
+    let (left_addresses, right_addresses) = (addresses(left)?, addresses(right)?);
+    let left_end = CableEnd { namespace: left.0, interface: left.1, addresses: &left_addresses };
+    let right_end =
+        CableEnd { namespace: right.0, interface: right.1, addresses: &right_addresses };
+    NetNs::connect(&left_end, &right_end)
+        .with_context(|| format!("cannot join {} and {}", left.0.name(), right.0.name()))
+}
