@@ -1,5 +1,5 @@
-//! One connection: datagrams on the path of your choice, messages on a reliable stream, and paths that
-//! come, go, fall silent and heal.
+//! One connection: datagrams on the path of your choice, messages on a reliable channel, and paths
+//! that come, go, fall silent and heal.
 //!
 //! There are four kinds of methods:
 //! - `handle_*` and [`flush`](Connection::flush) take in time; packets come through the
@@ -45,6 +45,7 @@ use crate::epoch::Epoch;
 use crate::event::{CloseReason, Event, MessageError, PathError, Refusal};
 use crate::gate::{Gate, Position};
 use crate::identity::PublicKey;
+use crate::meter::Cargo;
 use crate::outbox::Outbox;
 use crate::path::{NewPath, Path};
 use crate::payload::PAYLOAD_OVERHEAD;
@@ -86,13 +87,12 @@ pub struct Connection {
     scratch: Vec<u8>,
     /// The datagrams that the library holds, oldest first, with the path they are meant for: one while
     /// it is handed over, none otherwise unless the library would not send it.
-    stranded: VecDeque<(PathId, Option<u64>)>,
+    stranded: VecDeque<(PathId, Option<Cargo>)>,
     /// What the library says of its queue of datagrams while that is empty, bytes.
     empty_queue_space: usize,
 
     messages_out: control::Sender,
     messages_in: control::Receiver,
-    stream_out: Option<noq_proto::StreamId>,
 
     timing: Timing,
     stats: ConnectionStats,
@@ -126,8 +126,10 @@ enum Gates {
 #[derive(Clone, Debug)]
 struct Timing {
     began: Instant,
-    /// When acknowledgements and control frames leave, whoever asks for it.
+    /// When control frames leave, whoever asks for it.
     flush: Option<Instant>,
+    /// When the acknowledgements of datagrams leave unless they have left with something else.
+    acknowledge: Option<Instant>,
     /// When the oldest datagram came in that the user has not given feedback for.
     feedback_owed: Option<Instant>,
     /// When round-trip times of paths that only receive are measured next.
@@ -185,10 +187,10 @@ impl Connection {
             stranded: VecDeque::new(),
             messages_out: control::Sender::default(),
             messages_in: control::Receiver::default(),
-            stream_out: None,
             timing: Timing {
                 began: now,
                 flush: None,
+                acknowledge: None,
                 feedback_owed: None,
                 measure: None,
                 last_data: Instant::ZERO,
@@ -329,7 +331,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Queues a message for the reliable control stream; the peer gets [`Event::Message`].
+    /// Queues a message for the reliable control channel; the peer gets [`Event::Message`], each message
+    /// once and in order. It survives the death of any path as long as another lives.
     ///
     /// # Errors
     ///

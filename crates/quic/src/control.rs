@@ -1,107 +1,224 @@
-//! Whole messages on the control stream.
+//! Whole messages, reliable and in order, over datagrams.
 //!
 //! ```text
-//! stream | length: u16, big endian | message | length | message | ...
+//! fragment | flags: u8 | number: u32, big endian | data |      flags: 1 = the last of its message
+//!
+//! sender    waiting ---> in flight ---acknowledged---> done
+//!              ^             |
+//!              '--lost, or unanswered for a probe timeout: again, on the path that is best by then
+//! receiver  fragments by number ---> in order ---> messages
 //! ```
 //!
-//! Each side opens one unidirectional stream and never closes it. A length above [`MESSAGE_MAX`] ends the
-//! connection, so that a peer cannot make this side hold more than that.
+//! A QUIC stream would not do: the library sends again what was on a path only once a later packet of the
+//! same path is acknowledged, so a message on a path that dies would wait until the path heals.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use roadweave_types::Instant;
 
 use crate::MESSAGE_MAX;
 use crate::event::MessageError;
 
-/// Messages that wait to be written.
+/// Messages that the peer has not acknowledged.
 #[derive(Debug, Default)]
 pub(crate) struct Sender {
-    /// Written up to a byte, in frames.
-    queue: VecDeque<Bytes>,
+    /// Ascending by number, without gaps from `first` on.
+    fragments: VecDeque<Fragment>,
+    first: u32,
     bytes: usize,
 }
 
+#[derive(Debug)]
+struct Fragment {
+    encoded: Bytes,
+    state: State,
+    /// How often it was sent.
+    attempts: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    /// Sent, and to be sent again at this moment unless it is acknowledged.
+    InFlight(Instant),
+    Acknowledged,
+}
+
 impl Sender {
+    /// Cuts a message into fragments.
     pub(crate) fn push(&mut self, message: &Bytes) -> Result<(), MessageError> {
-        let length = u16::try_from(message.len()).map_err(|_| MessageError::TooLarge)?;
         if message.len() > MESSAGE_MAX {
             return Err(MessageError::TooLarge);
         }
-        if self.bytes + message.len() > QUEUE_MAX {
+        if self.bytes + message.len() > QUEUE_MAX || self.fragments.len() > FRAGMENTS_MAX {
             return Err(MessageError::Full);
         }
-        let mut frame = BytesMut::with_capacity(2 + message.len());
-        frame.put_u16(length);
-        frame.put_slice(message);
-        self.bytes += frame.len();
-        self.queue.push_back(frame.freeze());
-        Ok(())
-    }
-
-    /// Hands the oldest bytes to `write`, which tells how many it took, until it takes no more.
-    pub(crate) fn drain(&mut self, mut write: impl FnMut(&[u8]) -> usize) {
-        while let Some(front) = self.queue.front_mut() {
-            let taken = write(front);
-            self.bytes -= taken;
-            front.advance(taken);
-            if !front.is_empty() {
-                return;
+        let mut rest = message.clone();
+        loop {
+            let data = rest.split_to(rest.len().min(FRAGMENT_DATA));
+            let number = self.first.wrapping_add(self.fragments.len() as u32);
+            let encoded = encode(number, rest.is_empty(), &data);
+            self.bytes += encoded.len();
+            self.fragments.push_back(Fragment { encoded, state: State::Waiting, attempts: 0 });
+            if rest.is_empty() {
+                return Ok(());
             }
-            self.queue.pop_front();
         }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+    /// The next fragment to send, if the window allows one: its number and its bytes.
+    pub(crate) fn next(&self) -> Option<(u32, Bytes)> {
+        let window = self.fragments.iter().take(WINDOW).zip(0..);
+        let mut waiting = window.filter(|(fragment, _)| fragment.state == State::Waiting);
+        waiting.next().map(|(f, index)| (self.first.wrapping_add(index), f.encoded.clone()))
+    }
+
+    /// Notes that a fragment was sent. `timeout` gives the time to wait from how often that was before.
+    pub(crate) fn on_sent(&mut self, number: u32, timeout: impl Fn(u32) -> Instant) {
+        if let Some(fragment) = self.fragment(number) {
+            fragment.state = State::InFlight(timeout(fragment.attempts));
+            fragment.attempts += 1;
+        }
+    }
+
+    pub(crate) fn on_acknowledged(&mut self, number: u32) {
+        if let Some(fragment) = self.fragment(number) {
+            fragment.state = State::Acknowledged;
+        }
+        while self.fragments.front().is_some_and(|f| f.state == State::Acknowledged) {
+            let done = self.fragments.pop_front();
+            self.bytes -= done.map_or(0, |fragment| fragment.encoded.len());
+            self.first = self.first.wrapping_add(1);
+        }
+    }
+
+    pub(crate) fn on_lost(&mut self, number: u32) {
+        if let Some(fragment) = self.fragment(number)
+            && matches!(fragment.state, State::InFlight(_))
+        {
+            fragment.state = State::Waiting;
+        }
+    }
+
+    /// Lets fragments that have gone unanswered for too long wait to be sent again.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        for fragment in self.fragments.iter_mut().take(WINDOW) {
+            if matches!(fragment.state, State::InFlight(until) if until <= now) {
+                fragment.state = State::Waiting;
+            }
+        }
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let in_flight = self.fragments.iter().take(WINDOW).filter_map(|f| match f.state {
+            State::InFlight(until) => Some(until),
+            _ => None,
+        });
+        in_flight.min()
+    }
+
+    fn fragment(&mut self, number: u32) -> Option<&mut Fragment> {
+        self.fragments.get_mut(number.wrapping_sub(self.first) as usize)
     }
 }
 
 /// Puts messages together again.
 #[derive(Debug, Default)]
 pub(crate) struct Receiver {
-    buffer: BytesMut,
+    next: u32,
+    ahead: BTreeMap<u32, (bool, Bytes)>,
+    message: BytesMut,
 }
 
-/// The peer announced a message longer than [`MESSAGE_MAX`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Oversized;
+/// The peer breaks the rules of this module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed message on the control channel")]
+pub(crate) struct Malformed;
 
 impl Receiver {
-    /// Adds what was read and returns the messages that are whole now.
-    pub(crate) fn push(&mut self, data: &[u8], whole: &mut Vec<Bytes>) -> Result<(), Oversized> {
-        self.buffer.extend_from_slice(data);
-        while let Some(head) = self.buffer.first_chunk::<2>() {
-            let length = usize::from(u16::from_be_bytes(*head));
-            if length > MESSAGE_MAX {
-                return Err(Oversized);
+    /// Takes a fragment and adds the messages that are whole now to `messages`.
+    pub(crate) fn push(
+        &mut self,
+        mut bytes: Bytes,
+        messages: &mut Vec<Bytes>,
+    ) -> Result<(), Malformed> {
+        if bytes.len() < HEADER {
+            return Err(Malformed);
+        }
+        let last = match bytes.get_u8() {
+            0 => false,
+            LAST => true,
+            _ => return Err(Malformed),
+        };
+        let number = bytes.get_u32();
+        let distance = number.wrapping_sub(self.next);
+        if distance >= 1 << 31 {
+            // It came before.
+            return Ok(());
+        }
+        if distance as usize >= WINDOW || bytes.len() > FRAGMENT_DATA {
+            return Err(Malformed);
+        }
+        // A copy, for the fragment would keep the whole packet in memory.
+        let data = Bytes::copy_from_slice(&bytes);
+        self.ahead.entry(number).or_insert((last, data));
+        while let Some((last, data)) = self.ahead.remove(&self.next) {
+            self.next = self.next.wrapping_add(1);
+            if self.message.len() + data.len() > MESSAGE_MAX {
+                return Err(Malformed);
             }
-            if self.buffer.len() < 2 + length {
-                break;
+            self.message.extend_from_slice(&data);
+            if last {
+                messages.push(self.message.split().freeze());
             }
-            self.buffer.advance(2);
-            whole.push(self.buffer.split_to(length).freeze());
         }
         Ok(())
     }
 }
 
-/// The most that waits to be written, bytes.
+fn encode(number: u32, last: bool, data: &[u8]) -> Bytes {
+    let mut encoded = BytesMut::with_capacity(HEADER + data.len());
+    encoded.put_u8(if last { LAST } else { 0 });
+    encoded.put_u32(number);
+    encoded.put_slice(data);
+    encoded.freeze()
+}
+
+const LAST: u8 = 1;
+const HEADER: usize = 5;
+/// The data in a fragment, bytes: it fits every packet.
+const FRAGMENT_DATA: usize = 1024;
+/// The most fragments in flight, counted from the oldest that is not acknowledged.
+const WINDOW: usize = 32;
+/// The most that waits to be acknowledged, bytes and fragments.
 const QUEUE_MAX: usize = 256 * 1024;
+const FRAGMENTS_MAX: usize = 1024;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use proptest::prelude::*;
 
     use super::*;
+
+    fn later(_: u32) -> Instant {
+        Instant::from_millis(100)
+    }
 
     #[test]
     fn long_messages_are_refused_on_both_sides() {
         let mut sender = Sender::default();
         let long = Bytes::from(vec![0; MESSAGE_MAX + 1]);
         assert_eq!(sender.push(&long), Err(MessageError::TooLarge));
-        assert_eq!(sender.push(&Bytes::from(vec![0; 1 << 17])), Err(MessageError::TooLarge));
-        assert_eq!(Receiver::default().push(&[0x40, 0x01], &mut Vec::new()), Err(Oversized));
+        let mut receiver = Receiver::default();
+        let full = [0; FRAGMENT_DATA];
+        for number in 0..(MESSAGE_MAX / FRAGMENT_DATA) as u32 {
+            receiver.push(encode(number, false, &full), &mut Vec::new()).unwrap();
+        }
+        let one_more = encode((MESSAGE_MAX / FRAGMENT_DATA) as u32, true, &[0]);
+        assert_eq!(receiver.push(one_more, &mut Vec::new()), Err(Malformed));
     }
 
     #[test]
@@ -110,50 +227,90 @@ mod tests {
         let message = Bytes::from(vec![0; MESSAGE_MAX]);
         let taken = (0..100).take_while(|_| sender.push(&message).is_ok()).count();
         assert_eq!(taken, QUEUE_MAX / MESSAGE_MAX - 1);
-        assert_eq!(sender.push(&message), Err(MessageError::Full));
-        sender.drain(<[u8]>::len);
-        assert!(sender.is_empty());
-        assert_eq!(sender.push(&message), Ok(()));
+        let mut sender = Sender::default();
+        let taken = (0..9999).take_while(|_| sender.push(&Bytes::new()).is_ok()).count();
+        assert_eq!(taken, FRAGMENTS_MAX + 1);
+        assert_eq!(sender.push(&Bytes::new()), Err(MessageError::Full));
+        sender.on_acknowledged(0);
+        assert_eq!(sender.push(&Bytes::new()), Ok(()));
+    }
+
+    #[test]
+    fn an_unanswered_fragment_is_sent_again_with_patience() {
+        let mut sender = Sender::default();
+        sender.push(&Bytes::from_static(b"hello")).unwrap();
+        let timeout = |attempts| Instant::from_millis(100) + Duration::from_millis(100) * attempts;
+        let (number, first) = sender.next().unwrap();
+        sender.on_sent(number, timeout);
+        assert_eq!((sender.next(), sender.poll_timeout()), (None, Some(Instant::from_millis(100))));
+        sender.handle_timeout(Instant::from_millis(99));
+        assert_eq!(sender.next(), None);
+        sender.handle_timeout(Instant::from_millis(100));
+        assert_eq!(sender.next(), Some((number, first)));
+        sender.on_sent(number, timeout);
+        assert_eq!(sender.poll_timeout(), Some(Instant::from_millis(200)));
+        sender.on_acknowledged(number);
+        sender.on_lost(number);
+        assert_eq!((sender.next(), sender.poll_timeout(), sender.bytes), (None, None, 0));
     }
 
     proptest! {
         #[test]
-        fn messages_survive_any_cut(
-            messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20),
-            cuts in prop::collection::vec(1usize..100, 1..20),
+        fn messages_survive_loss_repetition_and_disorder(
+            lengths in prop::collection::vec(0usize..5000, 0..20),
+            mut fortunes in prop::collection::vec(0u8..4, 1..50),
         ) {
-            let mut sender = Sender::default();
+            let messages: Vec<_> =
+                lengths.iter().enumerate().map(|(i, len)| Bytes::from(vec![i as u8; *len])).collect();
+            let (mut sender, mut receiver) = (Sender::default(), Receiver::default());
             for message in &messages {
-                sender.push(&Bytes::copy_from_slice(message)).unwrap();
+                sender.push(message).unwrap();
             }
-            let mut receiver = Receiver::default();
-            let mut whole = Vec::new();
-            let mut cuts = cuts.iter().cycle();
-            sender.drain(|data| {
-                let taken = data.len().min(*cuts.next().unwrap());
-                receiver.push(&data[..taken], &mut whole).unwrap();
-                if taken < data.len() { taken } else { data.len() }
-            });
-            // One call of `drain` ends where the stream takes no more; the rest follows.
-            while !sender.is_empty() {
-                sender.drain(|data| {
-                    receiver.push(data, &mut whole).unwrap();
-                    data.len()
-                });
+            // Something must get through for the test to end.
+            fortunes.push(1);
+            let mut fortunes = fortunes.into_iter().cycle();
+            let mut received = Vec::new();
+            let mut held: Option<(u32, Bytes)> = None;
+            while !sender.fragments.is_empty() {
+                while let Some((number, fragment)) = sender.next() {
+                    sender.on_sent(number, later);
+                    match fortunes.next().unwrap() {
+                        0 => sender.on_lost(number),
+                        2 if held.is_none() => held = Some((number, fragment)),
+                        3 => {
+                            receiver.push(fragment.clone(), &mut received).unwrap();
+                            receiver.push(fragment, &mut received).unwrap();
+                            sender.on_acknowledged(number);
+                        }
+                        _ => {
+                            receiver.push(fragment, &mut received).unwrap();
+                            sender.on_acknowledged(number);
+                        }
+                    }
+                }
+                if let Some((number, fragment)) = held.take() {
+                    receiver.push(fragment, &mut received).unwrap();
+                    sender.on_acknowledged(number);
+                }
+                sender.handle_timeout(Instant::from_millis(100));
             }
-            prop_assert_eq!(whole, messages.into_iter().map(Bytes::from).collect::<Vec<_>>());
+            prop_assert_eq!(received, messages);
         }
 
         #[test]
-        fn hostile_streams_never_hold_more_than_a_message(
-            chunks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..2000), 0..40),
+        fn hostile_fragments_never_hold_more_than_the_window(
+            fragments in prop::collection::vec(
+                (any::<u8>(), 0u32..100, prop::collection::vec(any::<u8>(), 0..2000)), 0..200),
         ) {
             let mut receiver = Receiver::default();
-            for chunk in chunks {
-                if receiver.push(&chunk, &mut Vec::new()).is_err() {
+            for (flags, number, data) in fragments {
+                let mut bytes = encode(number, false, &data).to_vec();
+                bytes[0] = flags % 3;
+                if receiver.push(bytes.into(), &mut Vec::new()).is_err() {
                     break;
                 }
-                prop_assert!(receiver.buffer.len() < MESSAGE_MAX + 2);
+                prop_assert!(receiver.ahead.len() <= WINDOW);
+                prop_assert!(receiver.message.len() <= MESSAGE_MAX);
             }
         }
     }

@@ -77,8 +77,9 @@ pub struct Endpoint {
     handles: BTreeMap<ConnectionId, ConnectionHandle>,
     ids: BTreeMap<ConnectionHandle, ConnectionId>,
     next_id: u64,
-    /// Clients that have not completed their handshake.
-    half_open: BTreeMap<ConnectionId, SocketAddr>,
+    /// Connections of clients that have not been let in, until nothing is left of them; with the
+    /// client's address as long as its fate has not been told.
+    half_open: BTreeMap<ConnectionId, Option<SocketAddr>>,
     /// Connections whose handle the library has released.
     drained: BTreeSet<ConnectionId>,
     /// Connections that the user may have changed since they were last looked after.
@@ -304,7 +305,10 @@ impl Endpoint {
     /// One that is over stays for a few round trips, to tell the peer so in case it has not heard; it is
     /// gone when that is done, its events are polled and its packets sent.
     pub fn connection_ids(&self) -> Vec<ConnectionId> {
-        self.connections.keys().copied().collect()
+        let gone = |id: &ConnectionId, connection: &Connection| {
+            self.drained.contains(id) && connection.is_spent()
+        };
+        self.connections.iter().filter(|(id, c)| !gone(id, c)).map(|(id, _)| *id).collect()
     }
 
     /// Packets that belong to no connection: resets, retries, refusals. The driver clears it.
@@ -373,7 +377,7 @@ impl Endpoint {
         match self.quic.accept(incoming, self.epoch.to_std(now), scratch, None) {
             Ok((handle, quic)) => {
                 let id = self.add(now, handle, quic, None, source.remote);
-                self.half_open.insert(id, source.remote);
+                self.half_open.insert(id, Some(source.remote));
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.begin(now);
                 }
@@ -436,7 +440,7 @@ impl Endpoint {
 
     /// Tells how the handshake of a client ended, if it has.
     fn settle_handshake(&mut self, id: ConnectionId) {
-        let Some(&remote) = self.half_open.get(&id) else { return };
+        let Some(&Some(remote)) = self.half_open.get(&id) else { return };
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if connection.peer().is_some() {
             self.half_open.remove(&id);
@@ -444,7 +448,7 @@ impl Endpoint {
             return;
         }
         let Some(reason) = connection.take_failure() else { return };
-        self.half_open.remove(&id);
+        self.half_open.insert(id, None);
         let event = match connection.refused() {
             Some((key, why)) => {
                 self.stats.refused += 1;
@@ -468,11 +472,12 @@ impl Endpoint {
 
     /// Removes connections that have nothing more to say.
     fn tidy(&mut self, now: Instant) {
-        let connections = &mut self.connections;
+        let (connections, half_open) = (&mut self.connections, &mut self.half_open);
         self.drained.retain(|id| {
             let spent = connections.get(id).is_none_or(Connection::is_spent);
             if spent {
                 connections.remove(id);
+                half_open.remove(id);
             }
             !spent
         });

@@ -21,7 +21,7 @@ impl Epoch {
         self.0.checked_add(since).unwrap_or(self.0 + FAR)
     }
 
-    pub(crate) fn from_std(self, moment: std::time::Instant) -> Instant {
+    pub(crate) fn of_std(self, moment: std::time::Instant) -> Instant {
         let nanos = moment.saturating_duration_since(self.0).as_nanos();
         Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
@@ -39,7 +39,7 @@ mod tests {
         let epoch = Epoch::new(std::time::Instant::now());
         for nanos in [0, 1, 999_999_999, 86_400_000_000_000] {
             let moment = Instant::from_nanos(nanos);
-            assert_eq!(epoch.from_std(epoch.to_std(moment)), moment);
+            assert_eq!(epoch.of_std(epoch.to_std(moment)), moment);
         }
         assert!(epoch.to_std(Instant::FAR_FUTURE) > epoch.to_std(Instant::from_millis(1)));
     }

@@ -8,7 +8,7 @@
 //!            Endpoint                                 identity, tls   who may talk to whom
 //!               | one for each peer                   secrets         seeds, tokens
 //!           Connection                                payload         data or feedback
-//!            |  |  '---------- control                whole messages on a reliable stream
+//!            |  |  '---------- control                whole, reliable messages
 //!            |  '--------- outbox                     packets for the network, in batches
 //!          Path ...
 //!          |  '------- pacer                          a token bucket

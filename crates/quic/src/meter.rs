@@ -1,9 +1,9 @@
 //! The record of one path: what was sent, what became of it, and what follows from that.
 //!
 //! ```text
-//! on_sent ----> [ 17 | 18 | -- | 20 | 21 ]  packets in flight by number, some with a datagram's token
-//! claim            ^ token 900 rides on 18
-//! on_acknowledged, on_lost ---> signals (token, fate)      round-trip time, delivery rate, loss
+//! on_sent ----> [ 17 | 18 | 20 | 21 ]  packets in flight by number, some with a cargo
+//! claim            ^ datagram 900 rides on 18
+//! on_acknowledged, on_lost ---> signals (cargo, fate)      round-trip time, delivery rate, loss
 //! ```
 //!
 //! Times are those of the library; [`Path`](crate::path) translates them.
@@ -13,7 +13,16 @@ use std::time::{Duration, Instant};
 
 use noq_proto::congestion::ControllerMetrics;
 
-/// What became of a datagram.
+/// What a packet carries that somebody wants to hear of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cargo {
+    /// A user's datagram with this token.
+    Datagram(u64),
+    /// The fragment of a message with this number.
+    Fragment(u32),
+}
+
+/// What became of a packet's cargo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Acknowledged,
@@ -29,9 +38,12 @@ pub(crate) struct Progress {
 
 #[derive(Clone, Copy, Debug)]
 struct Sent {
+    pn: u64,
+    /// Whether its fate is known; settled packets leave when they are the oldest.
+    settled: bool,
     at: Instant,
     bytes: u16,
-    token: Option<u64>,
+    cargo: Option<Cargo>,
 }
 
 /// The record of one path.
@@ -39,12 +51,12 @@ struct Sent {
 pub(crate) struct Meter {
     /// Off during the handshake, whose three packet number spaces count from the same numbers.
     tracking: bool,
-    /// In flight by packet number, from `first` on.
-    sent: VecDeque<Option<Sent>>,
-    first: u64,
+    /// In flight, ascending by number. There are gaps: the library skips numbers, and what asks for no
+    /// acknowledgement is not reported.
+    sent: VecDeque<Sent>,
     in_flight: u64,
     last_sent: Option<u64>,
-    signals: Vec<(u64, Fate)>,
+    signals: Vec<(Cargo, Fate)>,
     /// The newest packet that was acknowledged, by number and by the time it was sent.
     newest_acknowledged: Option<(u64, Instant)>,
     last_acknowledged: Option<Instant>,
@@ -55,7 +67,7 @@ pub(crate) struct Meter {
     pub(crate) pacing_rate: Option<u64>,
     pub(crate) mtu: u16,
     loss: f32,
-    limited_at: Option<Instant>,
+    limited_until: Option<Instant>,
     window_limited: bool,
 }
 
@@ -64,7 +76,6 @@ impl Meter {
         Self {
             tracking: false,
             sent: VecDeque::new(),
-            first: 0,
             in_flight: 0,
             last_sent: None,
             signals: Vec::new(),
@@ -76,7 +87,7 @@ impl Meter {
             pacing_rate: None,
             mtu,
             loss: 0.0,
-            limited_at: None,
+            limited_until: None,
             window_limited: false,
         }
     }
@@ -87,32 +98,20 @@ impl Meter {
     }
 
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
-        if !self.tracking {
+        if !self.tracking || self.sent.back().is_some_and(|newest| newest.pn >= pn) {
             return;
         }
-        if self.sent.is_empty() {
-            self.first = pn;
-        }
-        // The library skips a number now and then, to catch acknowledgements of what was never sent.
-        let Some(index) = pn.checked_sub(self.first).and_then(|index| usize::try_from(index).ok())
-        else {
-            return;
-        };
-        if index < self.sent.len() || index - self.sent.len() > GAP_MAX {
-            return;
-        }
-        self.sent.resize(index, None);
-        self.sent.push_back(Some(Sent { at: now, bytes, token: None }));
+        self.sent.push_back(Sent { pn, settled: false, at: now, bytes, cargo: None });
         self.in_flight += u64::from(bytes);
         self.last_sent = Some(pn);
     }
 
-    /// Says that the packet sent last carries the datagram of `token`; `false` if none was sent since the
-    /// last call.
-    pub(crate) fn claim(&mut self, token: Option<u64>) -> bool {
+    /// Says what the packet sent last carries; `false` if none was sent since the last call.
+    pub(crate) fn claim(&mut self, cargo: Option<Cargo>) -> bool {
         let Some(pn) = self.last_sent.take() else { return false };
-        if let Some(sent) = self.entry(pn) {
-            sent.token = token;
+        match self.sent.back_mut() {
+            Some(sent) if sent.pn == pn => sent.cargo = cargo,
+            _ => return false,
         }
         true
     }
@@ -155,29 +154,34 @@ impl Meter {
         self.pacing_rate = metrics.pacing_rate;
     }
 
-    /// Notes that the path could not take more at `now`, for the window's sake or the pacer's.
-    pub(crate) fn on_limited(&mut self, now: Instant, by_window: bool) {
-        self.limited_at = Some(now);
+    /// Notes that the path could take no more at `now`, for the window's sake, or the pacer's, which lets
+    /// a packet through each `interval`. A sender that has more will come back as soon as it may.
+    pub(crate) fn on_limited(&mut self, now: Instant, by_window: bool, interval: Duration) {
+        let memory = match by_window {
+            true => (self.rtt.smoothed / 4).max(LIMITED_MEMORY_WINDOW),
+            false => interval * 2 + LIMITED_MEMORY_PACER,
+        };
+        self.limited_until = Some(now + memory);
         self.window_limited |= by_window;
     }
 
     /// Whether the sender has of late left room unused, so that the rate of acknowledgements says
     /// nothing about what the path could carry.
     pub(crate) fn is_app_limited(&self, now: Instant) -> bool {
-        let recent = (self.rtt.smoothed / 4).max(LIMITED_MEMORY_MIN);
-        self.limited_at.is_none_or(|at| now.saturating_duration_since(at) > recent)
+        self.limited_until.is_none_or(|until| now > until)
     }
 
     /// Declares all that is in flight lost: the path is gone, or another than it was.
     pub(crate) fn abandon(&mut self) {
         let sent = std::mem::take(&mut self.sent);
-        self.signals.extend(sent.iter().flatten().filter_map(|s| Some((s.token?, Fate::Lost))));
+        let open = sent.iter().filter(|packet| !packet.settled);
+        self.signals.extend(open.filter_map(|packet| Some((packet.cargo?, Fate::Lost))));
         self.in_flight = 0;
         self.last_sent = None;
     }
 
-    /// Takes what became of datagrams since the last call, in the order in which it was learned.
-    pub(crate) fn take_signals(&mut self) -> std::vec::Drain<'_, (u64, Fate)> {
+    /// Takes what became of cargo since the last call, in the order in which it was learned.
+    pub(crate) fn take_signals(&mut self) -> std::vec::Drain<'_, (Cargo, Fate)> {
         self.signals.drain(..)
     }
 
@@ -196,7 +200,7 @@ impl Meter {
 
     /// Since when an answer has been owed: since the oldest packet in flight, or the last answer.
     pub(crate) fn unanswered_since(&self) -> Option<Instant> {
-        let oldest = self.sent.front()?.as_ref()?.at;
+        let oldest = self.sent.front()?.at;
         Some(self.last_acknowledged.map_or(oldest, |at| at.max(oldest)))
     }
 
@@ -205,20 +209,15 @@ impl Meter {
         self.loss
     }
 
-    fn entry(&mut self, pn: u64) -> Option<&mut Sent> {
-        let index = usize::try_from(pn.checked_sub(self.first)?).ok()?;
-        self.sent.get_mut(index)?.as_mut()
-    }
-
     fn settle(&mut self, pn: u64, fate: Fate) {
-        let Some(index) = pn.checked_sub(self.first).and_then(|index| usize::try_from(index).ok())
-        else {
+        let Ok(index) = self.sent.binary_search_by_key(&pn, |packet| packet.pn) else { return };
+        let sent = &mut self.sent[index];
+        if std::mem::replace(&mut sent.settled, true) {
             return;
-        };
-        let Some(sent) = self.sent.get_mut(index).and_then(Option::take) else { return };
+        }
         self.in_flight -= u64::from(sent.bytes);
-        if let Some(token) = sent.token {
-            self.signals.push((token, fate));
+        if let Some(cargo) = sent.cargo {
+            self.signals.push((cargo, fate));
         }
         let lost = if fate == Fate::Lost { 1.0 } else { 0.0 };
         self.loss += (lost - self.loss) / LOSS_MEMORY;
@@ -230,18 +229,17 @@ impl Meter {
     fn expire(&mut self, now: Instant) {
         let Some((newest, _)) = self.newest_acknowledged else { return };
         let age = (self.rtt.smoothed * 4).max(SILENCE_MIN);
-        while self.first < newest
-            && let Some(Some(oldest)) = self.sent.front()
+        while let Some(oldest) = self.sent.front().copied()
+            && oldest.pn < newest
             && now.saturating_duration_since(oldest.at) > age
         {
-            self.settle(self.first, Fate::Lost);
+            self.settle(oldest.pn, Fate::Lost);
         }
     }
 
     fn trim(&mut self) {
-        while let Some(None) = self.sent.front() {
+        while self.sent.front().is_some_and(|oldest| oldest.settled) {
             self.sent.pop_front();
-            self.first += 1;
         }
     }
 }
@@ -322,10 +320,11 @@ impl DeliveryRate {
     }
 }
 
-/// The most packet numbers that a sender skips at a time.
-const GAP_MAX: usize = 16;
-/// How long a path counts as fully used after it was found full.
-const LIMITED_MEMORY_MIN: Duration = Duration::from_millis(10);
+/// How long a path counts as fully used after its window was found full, at least: acknowledgements
+/// that make room come in batches.
+const LIMITED_MEMORY_WINDOW: Duration = Duration::from_millis(10);
+/// How late a sender may come back to a pacer that would let it.
+const LIMITED_MEMORY_PACER: Duration = Duration::from_millis(3);
 /// Loss is averaged over about this many packets.
 const LOSS_MEMORY: f32 = 100.0;
 /// How long the fate of a packet may stay unknown while later packets are acknowledged.
@@ -352,7 +351,7 @@ mod tests {
 
     fn send(meter: &mut Meter, at: Instant, pn: u64, token: u64) {
         meter.on_sent(at, 1000, pn);
-        assert!(meter.claim(Some(token)));
+        assert!(meter.claim(Some(Cargo::Datagram(token))));
     }
 
     #[test]
@@ -369,8 +368,11 @@ mod tests {
         meter.abandon();
         meter.on_acknowledged(start + MS, start, 1000, 6);
         let signals: Vec<_> = meter.take_signals().collect();
-        let lost = |pn: u64| (pn * 100, Fate::Lost);
-        assert_eq!(signals, [(800, Fate::Acknowledged), lost(5), lost(6), lost(9)]);
+        let lost = |pn: u64| (Cargo::Datagram(pn * 100), Fate::Lost);
+        assert_eq!(
+            signals,
+            [(Cargo::Datagram(800), Fate::Acknowledged), lost(5), lost(6), lost(9)]
+        );
         assert_eq!(meter.in_flight(), 0);
     }
 
@@ -381,9 +383,12 @@ mod tests {
         send(&mut meter, start + MS, 2, 2);
         meter.on_acknowledged(start + MS * 50, start + MS, 1000, 2);
         meter.on_acks_end(start + MS * 50);
-        assert_eq!(meter.take_signals().collect::<Vec<_>>(), [(2, Fate::Acknowledged)]);
+        assert_eq!(
+            meter.take_signals().collect::<Vec<_>>(),
+            [(Cargo::Datagram(2), Fate::Acknowledged)]
+        );
         meter.on_acks_end(start + MS * 3000);
-        assert_eq!(meter.take_signals().collect::<Vec<_>>(), [(1, Fate::Lost)]);
+        assert_eq!(meter.take_signals().collect::<Vec<_>>(), [(Cargo::Datagram(1), Fate::Lost)]);
         assert_eq!(meter.in_flight(), 0);
     }
 
@@ -414,20 +419,25 @@ mod tests {
     fn a_sender_that_leaves_room_is_application_limited() {
         let (mut meter, start) = meter();
         assert!(meter.is_app_limited(start));
-        meter.on_limited(start, true);
+        meter.on_limited(start, true, MS);
         assert!(!meter.is_app_limited(start + MS * 5));
         let progress = meter.on_acks_end(start + MS * 5);
         assert_eq!(progress, Progress { app_limited: false, window_limited: true });
+        meter.on_limited(start + MS * 100, false, MS);
+        assert!(!meter.is_app_limited(start + MS * 105));
+        assert!(meter.is_app_limited(start + MS * 106));
         let progress = meter.on_acks_end(start + MS * 500);
         assert_eq!(progress, Progress { app_limited: true, window_limited: false });
     }
 
     #[test]
-    fn numbers_out_of_all_order_cost_no_memory() {
+    fn gaps_between_numbers_cost_nothing() {
         let (mut meter, start) = meter();
         send(&mut meter, start, 10, 1);
-        meter.on_sent(start, 1000, u64::MAX);
+        send(&mut meter, start, 1 << 40, 2);
         meter.on_sent(start, 1000, 3);
+        assert_eq!((meter.sent.len(), meter.in_flight()), (2, 2000));
+        meter.on_lost(10);
         assert_eq!((meter.sent.len(), meter.in_flight()), (1, 1000));
     }
 }

@@ -109,7 +109,7 @@ impl Path {
             return None;
         }
         let meter = self.gate.meter();
-        let since = epoch.from_std(meter.unanswered_since()?);
+        let since = epoch.of_std(meter.unanswered_since()?);
         Some(since + meter.rtt.pto().max(SUSPICION_MIN))
     }
 
@@ -129,7 +129,7 @@ impl Path {
     /// Is cleared of suspicion if it has answered. Returns whether anything changed.
     pub(crate) fn judge_answer(&mut self, epoch: Epoch) -> bool {
         let Some(suspicion) = self.suspect else { return false };
-        let answered = self.gate.meter().last_acknowledged().map(|at| epoch.from_std(at));
+        let answered = self.gate.meter().last_acknowledged().map(|at| epoch.of_std(at));
         let cleared = answered.is_some_and(|at| at > suspicion.since);
         if cleared {
             self.suspect = None;
@@ -163,7 +163,7 @@ impl Path {
             pto: meter.rtt.pto(),
             loss: meter.loss(),
             mtu: meter.mtu,
-            last_acknowledged: meter.last_acknowledged().map(|at| epoch.from_std(at)),
+            last_acknowledged: meter.last_acknowledged().map(|at| epoch.of_std(at)),
         }
     }
 
@@ -171,8 +171,10 @@ impl Path {
     /// the full, and the connection wakes up when there is room again.
     pub(crate) fn on_limited(&mut self, now: std::time::Instant, snapshot: &PathSnapshot) {
         let by_window = snapshot.window_room() < u64::from(snapshot.mtu);
-        self.gate.meter().on_limited(now, by_window);
-        self.limited = true;
+        let interval = self.pacer.rate().time_for(u64::from(snapshot.mtu));
+        self.gate.meter().on_limited(now, by_window, interval);
+        // Where the window is full, an acknowledgement is what wakes.
+        self.limited |= !by_window;
     }
 
     /// When the pacer lets a packet through again, if a sender waits for that.

@@ -1,13 +1,14 @@
 //! The kinds of DATAGRAM payloads.
 //!
 //! ```text
-//! 0x00..=0xfd ...   a datagram of `send_on`, as it is
-//! 0xfe datagram     a datagram of `send_on` that starts with 0xfe or 0xff, or is empty
+//! 0x00..=0xfc ...   a datagram of `send_on`, as it is
+//! 0xfd fragment     a fragment of a message, see `control`
+//! 0xfe datagram     a datagram of `send_on` that starts with 0xfd or above, or is empty
 //! 0xff feedback     a datagram of `send_feedback_on`
 //! ```
 //!
 //! The receiver must tell feedback from data: only data wants feedback in return, or two sides would
-//! answer each other for ever. Data costs nothing extra as long as it avoids the two marks.
+//! answer each other for ever. Data costs nothing extra as long as it avoids the marks.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -16,14 +17,16 @@ use bytes::{BufMut, Bytes, BytesMut};
 pub(crate) enum Payload {
     Data(Bytes),
     Feedback(Bytes),
+    Fragment(Bytes),
 }
 
 impl Payload {
     pub(crate) fn encode(self) -> Bytes {
         match self {
-            Self::Data(data) if data.first().is_some_and(|&first| first < ESCAPE) => data,
+            Self::Data(data) if data.first().is_some_and(|&first| first < MARKS) => data,
             Self::Data(data) => prefixed(ESCAPE, &data),
             Self::Feedback(data) => prefixed(FEEDBACK, &data),
+            Self::Fragment(data) => prefixed(FRAGMENT, &data),
         }
     }
 
@@ -32,6 +35,7 @@ impl Payload {
         match *payload.first()? {
             FEEDBACK => Some(Self::Feedback(payload.split_off(1))),
             ESCAPE => Some(Self::Data(payload.split_off(1))),
+            FRAGMENT => Some(Self::Fragment(payload.split_off(1))),
             _ => Some(Self::Data(payload)),
         }
     }
@@ -47,6 +51,9 @@ fn prefixed(mark: u8, data: &[u8]) -> Bytes {
 /// The most that [`Payload::encode`] adds, bytes.
 pub(crate) const PAYLOAD_OVERHEAD: usize = 1;
 
+/// The least of the marks.
+const MARKS: u8 = FRAGMENT;
+const FRAGMENT: u8 = 0xfd;
 const ESCAPE: u8 = 0xfe;
 const FEEDBACK: u8 = 0xff;
 
@@ -71,7 +78,8 @@ mod tests {
         #[test]
         fn every_payload_survives(data in prop::collection::vec(any::<u8>(), 0..40)) {
             let data = Bytes::from(data);
-            for payload in [Payload::Data(data.clone()), Payload::Feedback(data.clone())] {
+            let kinds = [Payload::Data, Payload::Feedback, Payload::Fragment];
+            for payload in kinds.map(|kind| kind(data.clone())) {
                 let encoded = payload.clone().encode();
                 prop_assert!(encoded.len() <= data.len() + PAYLOAD_OVERHEAD);
                 prop_assert_eq!(Payload::decode(encoded), Some(payload));

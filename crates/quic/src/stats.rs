@@ -49,9 +49,9 @@ pub struct ConnectionStats {
     pub missteered: u64,
     /// Datagrams that had to wait in the library, which is not meant to happen either.
     pub stranded: u64,
-    /// Messages sent on the control stream.
+    /// Messages sent on the control channel.
     pub messages_sent: u64,
-    /// Messages received on the control stream.
+    /// Messages received on the control channel.
     pub messages_received: u64,
 }
 

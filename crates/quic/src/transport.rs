@@ -33,18 +33,15 @@ pub(crate) fn transport_config(
         .ack_frequency_config(Some(ack_frequency()))
         .initial_mtu(config.initial_mtu)
         .mtu_discovery_config(mtu_discovery(config))
-        // One packet a poll, or two small datagrams would share one and the map from packet numbers to
-        // tokens would not hold. Batches are made in the outbox.
-        .enable_segmentation_offload(false)
+        // The last word of a handshake may need a packet for each of its encryption levels. All else is
+        // polled one packet at a time, and batches are made in the outbox.
+        .enable_segmentation_offload(true)
         .allow_spin(false)
         .datagram_send_buffer_size(DATAGRAM_QUEUE)
         .datagram_receive_buffer_size(Some(DATAGRAM_QUEUE))
-        // One control stream in each direction. Behind an open gate nothing but this window limits it.
+        // There are no streams; see `control`.
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
-        .max_concurrent_uni_streams(VarInt::from_u32(1))
-        .send_window(STREAM_WINDOW.into())
-        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
-        .receive_window(VarInt::from_u32(STREAM_WINDOW));
+        .max_concurrent_uni_streams(VarInt::from_u32(0));
     Ok(transport)
 }
 
@@ -62,11 +59,11 @@ fn mtu_discovery(config: &TransportConfig) -> Option<MtuDiscoveryConfig> {
     (config.mtu_max > config.initial_mtu).then(|| {
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(config.mtu_max);
+        // A burst of loss looks like a path that has become narrower; look again soon.
+        discovery.black_hole_cooldown(std::time::Duration::from_secs(5));
         discovery
     })
 }
 
 /// The library's queues of datagrams, bytes; ours keep them empty.
 const DATAGRAM_QUEUE: usize = 256 * 1024;
-/// The most that is in flight on the control stream, bytes.
-const STREAM_WINDOW: u32 = 32 * 1024;

@@ -1,18 +1,17 @@
 //! Everything that comes in: packets, and what the library makes of them.
 
 use bytes::Bytes;
-use noq_proto::{ConnectionError, Dir, PathAbandonReason, PathEvent, StreamEvent, StreamId};
+use noq_proto::{ConnectionError, PathAbandonReason, PathEvent};
 use noq_proto::{Event as QuicEvent, PathStatus as QuicPathStatus};
 use roadweave_types::{Instant, PathId};
 
 use super::upkeep::{ACK_DELAY, FEEDBACK_DELAY};
 use super::{Connection, Phase};
-use crate::control::Oversized;
 use crate::endpoint::{Local, Source};
 use crate::event::{CloseReason, Event, PathCloseReason, Refusal};
 use crate::gate::Gate;
 use crate::identity::PublicKey;
-use crate::meter::Fate;
+use crate::meter::{Cargo, Fate};
 use crate::payload::Payload;
 use crate::tls;
 
@@ -44,7 +43,11 @@ impl Connection {
         }
         // Packets with data are acknowledged together with the user's feedback, which is due a little
         // earlier; what else wants an answer gets it as soon as others may share it.
-        self.want_flush(now + if any_data { ACK_DELAY } else { FEEDBACK_DELAY });
+        if any_data {
+            self.timing.acknowledge.get_or_insert(now + ACK_DELAY);
+        } else {
+            self.want_control_flush(now + FEEDBACK_DELAY);
+        }
         self.flush(now);
     }
 
@@ -76,15 +79,6 @@ impl Connection {
                 QuicEvent::HandshakeConfirmed if self.is_client => self.on_connected(now),
                 QuicEvent::ConnectionLost { reason } => self.on_connection_lost(reason),
                 QuicEvent::Path(event) => self.on_path_event(now, event),
-                QuicEvent::Stream(StreamEvent::Opened { dir: Dir::Uni }) => {
-                    while let Some(stream) = self.quic.streams().accept(Dir::Uni) {
-                        self.read_messages(now, stream);
-                    }
-                }
-                QuicEvent::Stream(StreamEvent::Readable { id }) => self.read_messages(now, id),
-                QuicEvent::Stream(StreamEvent::Writable { .. } | StreamEvent::Available { .. }) => {
-                    self.want_flush(now);
-                }
                 _ => {}
             }
         }
@@ -140,6 +134,8 @@ impl Connection {
         let answers = self.challenge_answers(quic_id);
         let Some(path) = self.path_by_quic(quic_id) else { return };
         path.gate.meter().abandon();
+        self.take_all_signals();
+        let Some(path) = self.path_by_quic(quic_id) else { return };
         if let Some(gate) = gate {
             path.gate = gate;
         }
@@ -149,7 +145,6 @@ impl Connection {
         path.validated = false;
         path.answers_before = Some(answers);
         self.gates = super::Gates::Other;
-        self.take_all_signals();
         self.take_snapshots(now);
         self.want_flush(now);
     }
@@ -187,6 +182,10 @@ impl Connection {
                     self.paths[index].stats.feedback_received += 1;
                     datagram
                 }
+                Some(Payload::Fragment(fragment)) => {
+                    self.take_fragment(now, fragment);
+                    continue;
+                }
                 None => continue,
             };
             self.events.push_back(Event::Received { path: id, datagram });
@@ -211,23 +210,49 @@ impl Connection {
     }
 
     fn take_signals_of(&mut self, index: usize) {
+        self.refreshed = None;
         let path = &mut self.paths[index];
         let id = path.id;
-        self.refreshed = None;
-        for (token, fate) in path.gate.meter().take_signals() {
-            self.events.push_back(match fate {
-                Fate::Acknowledged => {
-                    path.stats.datagrams_acknowledged += 1;
-                    Event::Acknowledged { path: id, token }
-                }
-                Fate::Lost => {
-                    path.stats.datagrams_lost += 1;
-                    Event::Lost { path: id, token }
-                }
-            });
-        }
+        let signals: Vec<_> = path.gate.meter().take_signals().collect();
         if path.judge_answer(self.epoch) {
             self.snapshots[index].status = path.status();
+        }
+        for (cargo, fate) in signals {
+            self.on_fate(id, Some(cargo), fate);
+        }
+    }
+
+    /// Tells whoever it concerns what became of a packet's cargo.
+    pub(super) fn on_fate(&mut self, id: PathId, cargo: Option<Cargo>, fate: Fate) {
+        let stats = self.index(id).map(|index| &mut self.paths[index].stats);
+        match (cargo, fate) {
+            (None, _) => {}
+            (Some(Cargo::Datagram(token)), Fate::Acknowledged) => {
+                stats.into_iter().for_each(|stats| stats.datagrams_acknowledged += 1);
+                self.events.push_back(Event::Acknowledged { path: id, token });
+            }
+            (Some(Cargo::Datagram(token)), Fate::Lost) => {
+                stats.into_iter().for_each(|stats| stats.datagrams_lost += 1);
+                self.events.push_back(Event::Lost { path: id, token });
+            }
+            (Some(Cargo::Fragment(number)), Fate::Acknowledged) => {
+                self.messages_out.on_acknowledged(number);
+                self.want_flush(Instant::ZERO);
+            }
+            (Some(Cargo::Fragment(number)), Fate::Lost) => {
+                self.messages_out.on_lost(number);
+                self.want_flush(Instant::ZERO);
+            }
+        }
+    }
+
+    fn take_fragment(&mut self, now: Instant, fragment: Bytes) {
+        let mut messages = Vec::new();
+        let outcome = self.messages_in.push(fragment, &mut messages);
+        self.stats.messages_received += messages.len() as u64;
+        self.events.extend(messages.into_iter().map(Event::Message));
+        if let Err(malformed) = outcome {
+            self.fail(now, &malformed.to_string());
         }
     }
 
@@ -360,8 +385,8 @@ impl Connection {
         self.take_all_signals();
         self.paths.iter().for_each(|path| path.gate.meter().abandon());
         self.take_all_signals();
-        while let Some((path, token)) = self.stranded.pop_front() {
-            self.events.extend(token.map(|token| Event::Lost { path, token }));
+        while let Some((path, cargo)) = self.stranded.pop_front() {
+            self.on_fate(path, cargo, Fate::Lost);
         }
         self.phase = Phase::Closed;
         self.events.push_back(Event::Closed(reason));
@@ -373,29 +398,6 @@ impl Connection {
         self.quic.close(self.epoch.to_std(now), code, Bytes::copy_from_slice(why.as_bytes()));
         self.on_closed(CloseReason::Protocol(why.to_owned()));
         self.want_flush(now);
-    }
-
-    fn read_messages(&mut self, now: Instant, stream: StreamId) {
-        let mut messages = Vec::new();
-        let mut outcome = Ok(());
-        let mut credit = false;
-        let mut recv = self.quic.recv_stream(stream);
-        if let Ok(mut chunks) = recv.read(true) {
-            while outcome.is_ok()
-                && let Ok(Some(chunk)) = chunks.next(usize::MAX)
-            {
-                outcome = self.messages_in.push(&chunk.bytes, &mut messages);
-            }
-            credit = chunks.finalize().should_transmit();
-        }
-        if credit {
-            self.want_flush(now);
-        }
-        self.stats.messages_received += messages.len() as u64;
-        self.events.extend(messages.into_iter().map(Event::Message));
-        if let Err(Oversized) = outcome {
-            self.fail(now, "a message on the control stream is too long");
-        }
     }
 }
 

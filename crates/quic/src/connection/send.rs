@@ -1,14 +1,16 @@
 //! Everything that leaves: datagrams on the path of the user's choice, and the flush.
 
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use bytes::Bytes;
-use noq_proto::{SendDatagramError, Transmit, WriteError};
+use noq_proto::{SendDatagramError, Transmit};
 use roadweave_types::{Instant, PathId};
 
 use super::{Connection, Gates, Phase};
-use crate::event::{Event, PathError, SendError};
+use crate::event::{PathError, SendError};
 use crate::gate::{Gate, Position};
+use crate::meter::{Cargo, Fate};
 use crate::outbox::{Ecn, Route};
 use crate::path::{NewPath, Path};
 use crate::payload::Payload;
@@ -40,7 +42,7 @@ impl Connection {
             self.snapshots[index] = snapshot;
             return Err(SendError::Blocked(datagram));
         }
-        self.hand_over(now, index, Payload::Data(datagram), Some(token))?;
+        self.hand_over(now, index, Payload::Data(datagram), Some(Cargo::Datagram(token)))?;
         self.paths[index].stats.datagrams_sent += 1;
         Ok(())
     }
@@ -64,6 +66,7 @@ impl Connection {
         self.hand_over(now, index, Payload::Feedback(datagram), None)?;
         self.paths[index].stats.feedback_sent += 1;
         self.timing.feedback_owed = None;
+        self.timing.acknowledge = None;
         Ok(())
     }
 
@@ -73,17 +76,19 @@ impl Connection {
     /// The `handle_*` methods do it by themselves; it is worth calling after `send_message` and the
     /// like, and costs next to nothing when nothing is due.
     pub fn flush(&mut self, now: Instant) {
-        if self.timing.flush.is_some_and(|at| at <= now) {
+        let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+        if due(self.timing.flush) || due(self.timing.acknowledge) {
             self.flush_all(now);
         }
     }
 
     pub(super) fn flush_all(&mut self, now: Instant) {
         self.timing.flush = None;
+        self.timing.acknowledge = None;
         self.run_library_timers(now);
         self.scan_paths(now);
         self.open_wished_paths(now);
-        self.write_messages();
+        self.send_fragments(now);
         self.ask_with_acknowledgements(now);
         if matches!(self.phase, Phase::Handshake { .. }) {
             self.open_all_gates();
@@ -121,7 +126,7 @@ impl Connection {
         now: Instant,
         index: usize,
         payload: Payload,
-        token: Option<u64>,
+        cargo: Option<Cargo>,
     ) -> Result<(), SendError> {
         let id = self.paths[index].id;
         self.write_off_stranded();
@@ -133,7 +138,7 @@ impl Connection {
                 _ => SendError::Closed(Bytes::new()),
             });
         }
-        self.stranded.push_back((id, token));
+        self.stranded.push_back((id, cargo));
         self.open_only(id);
         if !self.pump(now, index) {
             // The library would not send on this path: rather anywhere than never.
@@ -171,37 +176,31 @@ impl Connection {
         false
     }
 
-    /// Puts the token of the oldest datagram to the number of the packet that took it along, which
+    /// Puts the cargo of the oldest datagram to the number of the packet that took it along, which
     /// should have left on the path at `index`.
     fn attribute(&mut self, index: usize) {
-        let Some((intended, token)) = self.stranded.pop_front() else { return };
-        if self.paths[index].gate.meter().claim(token) {
+        let Some((intended, cargo)) = self.stranded.pop_front() else { return };
+        if self.paths[index].gate.meter().claim(cargo) {
             if self.paths[index].id != intended {
                 self.stats.missteered += 1;
             }
             return;
         }
         self.stats.missteered += 1;
-        if !self.paths.iter().any(|path| path.gate.meter().claim(token)) {
-            self.report_lost(intended, token);
+        if !self.paths.iter().any(|path| path.gate.meter().claim(cargo)) {
+            self.on_fate(intended, cargo, Fate::Lost);
         }
     }
 
-    /// Reports datagrams lost that the library has dropped from its queue by itself.
+    /// Reports what the library has dropped from its queue by itself as lost.
     fn write_off_stranded(&mut self) {
         if self.stranded.is_empty()
             || self.quic.datagrams().send_buffer_space() < self.empty_queue_space
         {
             return;
         }
-        while let Some((path, token)) = self.stranded.pop_front() {
-            self.report_lost(path, token);
-        }
-    }
-
-    fn report_lost(&mut self, path: PathId, token: Option<u64>) {
-        if let Some(token) = token {
-            self.events.push_back(Event::Lost { path, token });
+        while let Some((path, cargo)) = self.stranded.pop_front() {
+            self.on_fate(path, cargo, Fate::Lost);
         }
     }
 
@@ -238,9 +237,15 @@ impl Connection {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let std_now = self.epoch.to_std(now);
-        let transmit = self.quic.poll_transmit(std_now, NonZeroUsize::MIN, &mut scratch);
+        // One packet, or two small datagrams would share one and the numbers would not tell them apart.
+        // A close has one packet for each encryption level, and the library wants room for all of them.
+        let packets = if self.phase == Phase::Closed { CLOSE_PACKETS } else { NonZeroUsize::MIN };
+        let transmit = self.quic.poll_transmit(std_now, packets, &mut scratch);
         if let Some(transmit) = &transmit {
-            self.post(now, transmit, &scratch[..transmit.size]);
+            let size = transmit.segment_size.unwrap_or(transmit.size).max(1);
+            for packet in scratch[..transmit.size].chunks(size) {
+                self.post(now, transmit, packet);
+            }
         }
         self.scratch = scratch;
         transmit.is_some()
@@ -290,21 +295,25 @@ impl Connection {
         self.gates = Gates::Other;
     }
 
-    fn write_messages(&mut self) {
-        if self.messages_out.is_empty() || !self.is_open() {
+    /// Sends fragments of messages on the best path, those again that went unanswered for too long.
+    fn send_fragments(&mut self, now: Instant) {
+        if !self.is_open() {
             return;
         }
-        if self.stream_out.is_none() {
-            self.stream_out = self.quic.streams().open(noq_proto::Dir::Uni);
+        self.messages_out.handle_timeout(now);
+        while let Some((number, fragment)) = self.messages_out.next()
+            && let Some(index) = self.best_path().and_then(|id| self.index(id))
+            && self.paths[index].carries_data()
+        {
+            let cargo = Some(Cargo::Fragment(number));
+            if self.hand_over(now, index, Payload::Fragment(fragment), cargo).is_err() {
+                return;
+            }
+            let pto = self.snapshots[index].pto;
+            self.messages_out.on_sent(number, |attempts| {
+                now + (pto * (1 << attempts.min(10))).min(FRAGMENT_TIMEOUT_MAX)
+            });
         }
-        let Some(stream) = self.stream_out else { return };
-        let quic = &mut self.quic;
-        self.messages_out.drain(|data| match quic.send_stream(stream).write(data) {
-            Ok(taken) => taken,
-            // A peer that stops the stream gets no messages; what else it does is its own affair.
-            Err(WriteError::Stopped(_) | WriteError::ClosedStream) => data.len(),
-            Err(WriteError::Blocked) => 0,
-        });
     }
 
     fn open_wished_paths(&mut self, now: Instant) {
@@ -358,10 +367,14 @@ impl Connection {
 fn original(payload: Bytes) -> Bytes {
     match Payload::decode(payload) {
         Some(Payload::Data(datagram) | Payload::Feedback(datagram)) => datagram,
-        None => Bytes::new(),
+        Some(Payload::Fragment(_)) | None => Bytes::new(),
     }
 }
 
+/// The longest that a fragment of a message waits for an answer before it is sent again.
+const FRAGMENT_TIMEOUT_MAX: Duration = Duration::from_secs(1);
+/// Initial, Handshake and 1-RTT.
+const CLOSE_PACKETS: NonZeroUsize = NonZeroUsize::new(3).expect("3 is not 0");
 /// How many packets may leave before a datagram does: a challenge, its answer, probes.
 const PUMP_MAX: usize = 8;
 /// How many packets a flush makes at most; more follow in the next.

@@ -11,7 +11,7 @@ use crate::path::Suspicion;
 impl Connection {
     /// When [`handle_timeout`](Connection::handle_timeout) wants to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let library = self.quic.poll_timeout().map(|at| self.epoch.from_std(at));
+        let library = self.quic.poll_timeout().map(|at| self.epoch.of_std(at));
         if self.phase == Phase::Closed {
             return library.into_iter().chain(self.timing.flush).min();
         }
@@ -22,7 +22,9 @@ impl Connection {
         let feedback = self.timing.feedback_owed.map(|since| since + FEEDBACK_DELAY);
         // Once told, the user need not be woken for it again.
         let feedback = feedback.filter(|&due| due > self.timing.woken);
-        [library, self.timing.flush, handshake, feedback, self.timing.measure]
+        let timing = &self.timing;
+        let messages = self.messages_out.poll_timeout();
+        [library, timing.flush, timing.acknowledge, handshake, feedback, timing.measure, messages]
             .into_iter()
             .flatten()
             .chain(self.paths.iter().zip(&self.snapshots).filter_map(|(path, snapshot)| {
@@ -42,9 +44,10 @@ impl Connection {
     /// Does what is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.timing.woken = now;
-        let due = self.quic.poll_timeout().is_some_and(|at| self.epoch.from_std(at) <= now);
-        if due {
-            self.run_library_timers(now);
+        if self.run_library_timers(now) {
+            self.want_control_flush(now);
+        }
+        if self.messages_out.poll_timeout().is_some_and(|at| at <= now) {
             self.want_flush(now);
         }
         self.process(now);
@@ -83,12 +86,21 @@ impl Connection {
         *flush = Some(flush.map_or(at, |already| already.min(at)));
     }
 
+    /// Wants a flush for the library's sake. While datagrams come in and are acknowledged anyway, it can
+    /// wait: most often the library wants no more than to acknowledge.
+    pub(super) fn want_control_flush(&mut self, at: Instant) {
+        let busy = self.timing.acknowledge.is_some();
+        self.want_flush(if busy { at + BUSY_DELAY } else { at });
+    }
+
     /// Lets the library's timers fire: delayed acknowledgements, loss detection, challenges.
-    pub(super) fn run_library_timers(&mut self, now: Instant) {
+    pub(super) fn run_library_timers(&mut self, now: Instant) -> bool {
         let std_now = self.epoch.to_std(now);
-        if self.quic.poll_timeout().is_some_and(|at| at <= std_now) {
+        let due = self.quic.poll_timeout().is_some_and(|at| at <= std_now);
+        if due {
             self.quic.handle_timeout(std_now);
         }
+        due
     }
 
     fn give_up_handshake(&mut self, now: Instant) {
@@ -103,7 +115,9 @@ impl Connection {
             let path = &mut self.paths[index];
             if path.judge(now, self.epoch) {
                 self.snapshots[index].status = path.status();
+                self.ask_idle_paths(now);
             }
+            let path = &mut self.paths[index];
             let id = path.id;
             if let Some(suspicion) = path.suspect
                 && suspicion.next_probe <= now
@@ -119,6 +133,18 @@ impl Connection {
         self.measure_receiving_paths(now);
         self.close_unresponsive_paths(now);
         self.update_keys_when_quiet(now);
+    }
+
+    /// When one path falls silent, is it the path or the peer? A peer that was restarted answers with
+    /// resets, of which the library knows only the one for the path opened last.
+    fn ask_idle_paths(&mut self, now: Instant) {
+        for index in 0..self.paths.len() {
+            let path = &self.paths[index];
+            let idle = now - path.last_asked >= self.config.probe_interval;
+            if idle && path.validated && path.suspect.is_none() {
+                self.probe(now, index);
+            }
+        }
     }
 
     /// Asks a path for a sign of life.
@@ -233,6 +259,8 @@ impl Connection {
 
 /// How long after a datagram feedback is due.
 pub(super) const FEEDBACK_DELAY: Duration = Duration::from_millis(1);
+/// How long other frames wait while datagrams come in and are answered anyway.
+const BUSY_DELAY: Duration = Duration::from_millis(5);
 /// How long after a datagram its acknowledgement leaves at the latest.
 pub(super) const ACK_DELAY: Duration = Duration::from_millis(2);
 /// How often acknowledgements ask for an acknowledgement in return, at most.

@@ -1,1 +1,307 @@
-//! x
+//! Paths that come, go, fall silent, heal and move.
+
+use super::link::{Link, links};
+use super::*;
+
+/// The client sends on all paths that are usable, a datagram each `interval` in turn.
+fn use_all(world: &mut World, interval: Duration, span: Duration) {
+    let mut next = world.now;
+    let mut turn = 0;
+    world.run_with(span, |world| {
+        while next <= world.now {
+            let now = world.now;
+            let connection = world.client();
+            connection.refresh(now);
+            let usable: Vec<_> =
+                connection.paths().iter().filter(|p| p.is_usable()).map(|p| p.id).collect();
+            if !usable.is_empty() {
+                let _ = world.send(CLIENT, usable[turn % usable.len()], 1000);
+            }
+            turn += 1;
+            next += interval;
+        }
+        Some(next)
+    });
+}
+
+/// When `path` is usable again after now, within `limit`.
+fn usable_again(world: &mut World, side: usize, path: PathId, limit: Duration) -> Duration {
+    let start = world.now;
+    while world.status(side, path) != PathStatus::Usable {
+        assert!(world.now - start < limit, "{path} is not usable after {limit:?}");
+        world.run(ms(1));
+    }
+    world.now - start
+}
+
+#[test]
+fn a_path_that_falls_silent_is_suspect_until_it_answers() {
+    let mut world = World::connected(links(&[20, 50]));
+    use_all(&mut world, ms(2), ms(1000));
+    world.links[1].set_dead(true);
+    use_all(&mut world, ms(2), ms(300));
+    assert_eq!(world.status(CLIENT, PathId(1)), PathStatus::Suspect);
+    assert_eq!(world.status(CLIENT, PathId(0)), PathStatus::Usable);
+    world.links[1].set_dead(false);
+    let took = usable_again(&mut world, CLIENT, PathId(1), ms(1000));
+    assert!(took <= ms(300), "{took:?}");
+    assert_eq!(world.client().path_stats(PathId(1)).unwrap().suspicions, 1);
+}
+
+#[test]
+fn a_path_that_is_dead_for_a_minute_is_back_within_300_ms() {
+    let mut world = World::connected(links(&[20, 50, 80]));
+    world.links[0].set_dead(true);
+    use_all(&mut world, ms(5), ms(60_000));
+    world.links[0].set_dead(false);
+    let took = usable_again(&mut world, CLIENT, PathId(0), ms(1000));
+    assert!(took <= ms(300), "{took:?}");
+    assert_eq!(world.sides[CLIENT].books.closed_paths, []);
+    let probes = world.client().path_stats(PathId(0)).unwrap().probes_sent;
+    assert!((250..350).contains(&probes), "{probes}");
+}
+
+#[test]
+fn all_paths_dead_for_a_minute_resume_as_they_heal() {
+    let mut world = World::connected(links(&[20, 50]));
+    use_all(&mut world, ms(2), ms(500));
+    world.links.iter_mut().for_each(|link| link.set_dead(true));
+    use_all(&mut world, ms(2), ms(60_000));
+    for path in [PathId(0), PathId(1)] {
+        assert_eq!(world.status(CLIENT, path), PathStatus::Suspect);
+    }
+    world.links[1].set_dead(false);
+    let took = usable_again(&mut world, CLIENT, PathId(1), ms(1000));
+    assert!(took <= ms(350), "{took:?}");
+    world.send(CLIENT, PathId(1), 1000).unwrap();
+    let token = world.send(SERVER, PathId(1), 1000).unwrap();
+    world.run(ms(400));
+    assert!(world.sides[SERVER].books.acknowledged.contains_key(&token));
+    assert_eq!(world.sides[CLIENT].books.closed, None);
+}
+
+#[test]
+fn silence_beyond_the_idle_timeout_ends_the_connection() {
+    let config = TransportConfig { idle_timeout: Duration::from_secs(30), ..config(1) };
+    let mut world = World::connected_with(links(&[20, 50]), &config);
+    world.links.iter_mut().for_each(|link| link.set_dead(true));
+    world.run(ms(40_000));
+    for side in &world.sides {
+        let (reason, _) = side.books.closed.clone().unwrap();
+        assert_eq!(reason, CloseReason::TimedOut);
+        assert_eq!(side.endpoint.connection_ids(), []);
+    }
+}
+
+fn check_rebinding(address: std::net::SocketAddr) {
+    for path in [0, 1] {
+        let mut world = World::connected(links(&[20, 50]));
+        use_all(&mut world, ms(2), ms(500));
+        world.links[path].address = address;
+        use_all(&mut world, ms(2), ms(2000));
+        let id = PathId(path as u32);
+        assert_eq!(world.status(SERVER, id), PathStatus::Usable);
+        assert_eq!(world.server().remote_address(id), Some(address));
+        assert_eq!(world.server().path_stats(id).unwrap().rebindings, 1);
+        for _ in 0..20 {
+            world.send(SERVER, id, 900).unwrap();
+            world.run(ms(5));
+        }
+        use_all(&mut world, ms(10), ms(3000));
+        world.run(ms(1000));
+        for side in [CLIENT, SERVER] {
+            assert_eq!(world.check_books(side), 0);
+            assert_eq!(world.side(side).stats().missteered, 0);
+        }
+        assert_eq!(world.sides[SERVER].books.acknowledged.len(), 20);
+        assert_eq!(world.sides[CLIENT].books.closed_paths, []);
+    }
+}
+
+#[test]
+fn a_changed_port_keeps_the_path() {
+    check_rebinding(std::net::SocketAddr::from(([100, 64, 0, 1], 33_333)));
+}
+
+#[test]
+fn a_changed_address_keeps_the_path() {
+    check_rebinding(std::net::SocketAddr::from(([100, 99, 9, 9], 33_333)));
+}
+
+#[test]
+fn a_server_that_sends_while_the_address_changes_tells_the_fate_of_every_datagram() {
+    let mut world = World::connected(links(&[20, 50]));
+    let mut next = world.now;
+    let mut turn = 0u32;
+    world.run_with(ms(4000), |world| {
+        while next <= world.now {
+            if turn == 400 {
+                world.links[0].address = std::net::SocketAddr::from(([100, 99, 9, 9], 1234));
+                let _ = world.send(CLIENT, PathId(0), 100);
+            }
+            let _ = world.send(SERVER, PathId(turn % 2), 1000);
+            turn += 1;
+            next += ms(2);
+        }
+        Some(next)
+    });
+    world.run(ms(3000));
+    assert_eq!(world.check_books(SERVER), 0);
+    let stats = world.server().stats();
+    assert_eq!((stats.missteered, stats.stranded), (0, 0));
+    assert!(world.sides[SERVER].books.acknowledged.len() > 1500);
+}
+
+#[test]
+fn a_closed_path_is_settled_and_its_uplink_may_have_another() {
+    let mut world = World::connected(links(&[20, 50, 80]));
+    let tokens: Vec<_> = (0..5).map(|_| world.send(CLIENT, PathId(1), 1000).unwrap()).collect();
+    let now = world.now;
+    assert_eq!(world.client().open_path(now, UplinkId(1)), Err(PathError::Exists));
+    world.client().close_path(now, PathId(1)).unwrap();
+    world.settle();
+    let books = &world.sides[CLIENT].books;
+    assert!(tokens.iter().all(|token| books.lost.contains_key(token)));
+    assert_eq!(books.closed_paths, [(PathId(1), PathCloseReason::Requested)]);
+    world.client().open_path(now, UplinkId(1)).unwrap();
+    world.run(ms(1000));
+    let closed = &world.sides[SERVER].books.closed_paths;
+    assert_eq!(*closed, [(PathId(1), PathCloseReason::ByPeer)]);
+    assert_eq!(world.sides[CLIENT].books.usable.last(), Some(&PathId(3)));
+    assert_eq!(world.path(CLIENT, PathId(3)).uplink, Some(UplinkId(1)));
+    let token = world.send(CLIENT, PathId(3), 1000).unwrap();
+    world.run(ms(300));
+    assert!(world.sides[CLIENT].books.acknowledged.contains_key(&token));
+}
+
+#[test]
+fn the_first_path_can_go_too_but_not_the_last() {
+    let mut world = World::connected(links(&[20, 50]));
+    let now = world.now;
+    world.client().close_path(now, PathId(0)).unwrap();
+    world.run(ms(1000));
+    let now = world.now;
+    assert_eq!(world.client().close_path(now, PathId(0)), Err(PathError::Unknown));
+    assert_eq!(world.client().close_path(now, PathId(1)), Err(PathError::Last));
+    let token = world.send(CLIENT, PathId(1), 1000).unwrap();
+    world.run(ms(300));
+    assert!(world.sides[CLIENT].books.acknowledged.contains_key(&token));
+}
+
+#[test]
+fn paths_can_be_opened_again_and_again() {
+    let mut world = World::connected(links(&[20, 50]));
+    for _ in 0..40 {
+        let now = world.now;
+        let newest = world.client().paths().last().unwrap().id;
+        world.client().close_path(now, newest).unwrap();
+        world.client().open_path(now, UplinkId(1)).unwrap();
+        world.run(ms(1500));
+    }
+    let newest = world.client().paths().last().unwrap().id;
+    assert_eq!((newest, world.client().paths().len()), (PathId(41), 2));
+    assert_eq!(world.status(SERVER, newest), PathStatus::Usable);
+}
+
+#[test]
+fn sixteen_paths_work_at_once() {
+    let delays: Vec<u64> = (0..16).map(|i| 20 + 5 * i).collect();
+    let mut world = World::connected(links(&delays));
+    use_all(&mut world, ms(1), ms(2000));
+    world.run(ms(1000));
+    assert_eq!(world.check_books(CLIENT), 0);
+    assert_eq!(world.client().stats().missteered, 0);
+    for path in 0..16 {
+        let received = world.server().path_stats(PathId(path)).unwrap().datagrams_received;
+        assert!(received > 100, "path {path}: {received}");
+    }
+    let now = world.now;
+    assert_eq!(world.client().open_path(now, UplinkId(16)), Err(PathError::TooMany));
+}
+
+#[test]
+fn servers_open_no_paths() {
+    let mut world = World::connected(links(&[20]));
+    let now = world.now;
+    assert_eq!(world.server().open_path(now, UplinkId(3)), Err(PathError::NotClient));
+}
+
+#[test]
+fn uplinks_with_the_same_address_are_told_apart() {
+    // Two modems behind one translator with one address, told apart by the port alone.
+    let mut links = links(&[20, 50]);
+    links[1].address = std::net::SocketAddr::from(([100, 64, 0, 1], 20_000));
+    let mut world = World::connected(links);
+    use_all(&mut world, ms(2), ms(1000));
+    world.run(ms(500));
+    assert_eq!(world.check_books(CLIENT), 0);
+    assert_eq!(world.client().stats().missteered, 0);
+}
+
+#[test]
+fn standby_is_known_to_both_sides_and_can_be_ended() {
+    let mut world = World::connected(links(&[20, 50]));
+    let now = world.now;
+    world.client().set_standby(now, PathId(0), true).unwrap();
+    world.run(ms(500));
+    for side in [CLIENT, SERVER] {
+        assert_eq!(world.status(side, PathId(0)), PathStatus::Standby);
+    }
+    let now = world.now;
+    let datagram = Bytes::from_static(b"\x01 data");
+    let refused = world.client().send_on(now, PathId(0), datagram.clone(), 0);
+    assert_eq!(refused, Err(SendError::NotUsable(datagram)));
+    let token = world.send(CLIENT, PathId(1), 1000).unwrap();
+    let now = world.now;
+    world.client().set_standby(now, PathId(0), false).unwrap();
+    world.run(ms(500));
+    for side in [CLIENT, SERVER] {
+        assert_eq!(world.status(side, PathId(0)), PathStatus::Usable);
+    }
+    assert!(world.sides[CLIENT].books.acknowledged.contains_key(&token));
+    world.send(SERVER, PathId(0), 1000).unwrap();
+    world.run(ms(500));
+    assert_eq!(world.check_books(SERVER), 0);
+}
+
+#[test]
+fn a_path_that_stays_dead_is_given_up_in_the_end() {
+    let limit = Duration::from_secs(120);
+    let config = TransportConfig { unresponsive_timeout: limit, ..config(1) };
+    let mut world = World::connected_with(links(&[20, 50]), &config);
+    world.links[1].set_dead(true);
+    world.run(ms(100_000));
+    assert_eq!(world.sides[CLIENT].books.closed_paths, []);
+    world.run(ms(60_000));
+    let closed = &world.sides[CLIENT].books.closed_paths;
+    assert_eq!(*closed, [(PathId(1), PathCloseReason::Unresponsive)]);
+}
+
+#[test]
+fn messages_arrive_whole_and_in_order_over_lossy_paths() {
+    let lossy = |link: Link| link.with(|direction| direction.loss = 0.1);
+    let mut world = World::connected(links(&[20, 50]).into_iter().map(lossy).collect());
+    let message = |i: usize| Bytes::from(vec![i as u8; [0, 10, 1000, MESSAGE_MAX][i % 4]]);
+    for i in 0..20 {
+        for side in [CLIENT, SERVER] {
+            world.side(side).send_message(message(i)).unwrap();
+        }
+        world.settle();
+        world.run(ms(50));
+    }
+    world.run(ms(5000));
+    let expected: Vec<_> = (0..20).map(message).collect();
+    for side in &world.sides {
+        assert!(side.books.messages == expected, "{} of 20 came", side.books.messages.len());
+    }
+}
+
+#[test]
+fn messages_get_through_when_the_best_path_dies() {
+    let mut world = World::connected(links(&[20, 50]));
+    world.links[0].set_dead(true);
+    world.client().send_message(Bytes::from_static(b"hello")).unwrap();
+    world.settle();
+    world.run(ms(3000));
+    assert_eq!(world.sides[SERVER].books.messages, [Bytes::from_static(b"hello")]);
+}

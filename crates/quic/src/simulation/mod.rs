@@ -305,10 +305,8 @@ impl World {
         loop {
             let wish = user(self);
             self.settle();
-            let next = self.next_event().into_iter().chain(wish).min().unwrap_or(end);
-            if next > end {
-                break;
-            }
+            let next = self.next_event().into_iter().chain(wish).min();
+            let Some(next) = next.filter(|next| *next <= end) else { break };
             self.now = self.now.max(next);
             repeats = if self.now == last { repeats + 1 } else { 0 };
             last = self.now;

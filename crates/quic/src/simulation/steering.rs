@@ -39,7 +39,8 @@ fn check_steering(congestion: CongestionControl, loss: f64) {
         send_in_turn(&mut world, SERVER, 4, ms(10), ms(100));
         world.run(ms(4000));
         for side in [CLIENT, SERVER] {
-            assert!(world.sides[side].books.sent.len() > 300, "most were sent");
+            let sent = world.sides[side].books.sent.len();
+            assert!(sent > 100, "only {sent} were sent, seed {seed}, loss {loss}");
             assert_eq!(world.check_books(side), 0, "each datagram has a fate");
             let stats = world.side(side).stats();
             assert_eq!((stats.missteered, stats.stranded), (0, 0), "seed {seed}");
@@ -105,10 +106,12 @@ fn probes_of_a_dead_path_take_no_datagram_along() {
         world.send(CLIENT, PathId(1), 1000).unwrap();
     }
     let mut next = world.now;
+    let mut path = PathId(0);
     world.run_with(ms(5000), |world| {
         while next <= world.now {
-            let _ = world.send(CLIENT, PathId(if next.as_nanos() % 2 == 0 { 0 } else { 2 }), 1000);
-            next += Duration::from_nanos(999_999);
+            let _ = world.send(CLIENT, path, 1000);
+            path = PathId(2 - path.0);
+            next += ms(1);
         }
         Some(next)
     });
@@ -167,7 +170,8 @@ fn the_largest_datagram_fits_even_when_it_must_be_escaped() {
     world.run(ms(3000));
     let (now, max) = (world.now, world.client().max_datagram_size());
     for first in [0xfd, 0xfe, 0xff] {
-        world.client().send_on(now, PathId(0), Bytes::from(vec![first; max]), 7).unwrap();
+        let datagram = Bytes::from(vec![first; max]);
+        world.client().send_on(now, PathId(0), datagram, first.into()).unwrap();
     }
     world.carry(CLIENT);
     world.run(ms(300));
@@ -177,11 +181,16 @@ fn the_largest_datagram_fits_even_when_it_must_be_escaped() {
 
 #[test]
 fn equal_seeds_give_equal_runs() {
+    // Not with BBR: the library draws the times of its bandwidth probes from the system's entropy and
+    // offers no seed.
+    let config = TransportConfig { congestion: CongestionControl::Cubic, ..config(7) };
     let run = || {
-        let mut world = World::connected(lossy(0.1));
+        let mut world = World::connected_with(lossy(0.1), &config);
         send_in_turn(&mut world, CLIENT, 4, ms(1), ms(1000));
         world.run(ms(1000));
         (world.packets, world.sides[CLIENT].books.acknowledged.clone())
     };
-    assert_eq!(run(), run());
+    let (first, second) = (run(), run());
+    assert_eq!(first.0, second.0);
+    assert!(first.1 == second.1, "the same datagrams are acknowledged at the same times");
 }
