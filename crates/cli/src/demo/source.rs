@@ -43,6 +43,9 @@ pub struct SourceArgs {
     /// When to send the first frame, nanoseconds of the monotonic clock; now if absent.
     #[arg(long)]
     pub start_ns: Option<u64>,
+    /// Stop after so many frames.
+    #[arg(long)]
+    pub frames: Option<usize>,
     /// Frames per second.
     #[arg(long, default_value_t = 30)]
     pub fps: u32,
@@ -66,10 +69,9 @@ impl SourceArgs {
             fps: self.fps.max(1),
         };
         let mut units = Units { file: clip, splitter: Splitter::default(), ended: false };
-        let mut frame = 0;
-        while let Some(unit) = units.next()? {
+        for frame in 0..self.frames.unwrap_or(usize::MAX) {
+            let Some(unit) = units.next()? else { break };
             camera.send_frame(frame, &unit)?;
-            frame += 1;
         }
         camera.log.flush().context("cannot write the log")
     }

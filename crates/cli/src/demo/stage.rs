@@ -2,14 +2,16 @@
 //! made of their logs.
 //!
 //! ```text
-//!   emulator, server, client --> every path usable --> SIGHUP: traces from their beginning
-//!     --> camera and viewer for as long as the clip --> drain --> end all --> compare
+//!   emulator, server, client --> every path usable --> two seconds of video that nobody measures
+//!     --> SIGHUP: traces from their beginning --> camera and viewer --> drain --> end all --> compare
 //! ```
 //!
-//! The traces start with the first frame, in every run at the same moment of the stream.
+//! The traces start with the first frame that counts, in every run at the same moment of the stream.
+//! What comes before makes the tunnel one that is in use: its first windows are not what is measured.
 
 use std::fs::{self, File};
 use std::io::BufReader;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -20,6 +22,7 @@ use roadweave_types::Instant;
 use rustix::process::Signal;
 use serde_json::Value;
 
+use super::clip;
 use super::clock;
 use super::configs::{Configs, client_socket};
 use super::daemon::Daemon;
@@ -35,6 +38,8 @@ use super::world::{VIEWER, World};
 const ALL_PATHS: Duration = Duration::from_secs(5);
 /// For so long the first path is waited for.
 const FIRST_PATH: Duration = Duration::from_secs(15);
+/// Frames that are sent ahead of those that count.
+const LEAD_IN_FRAMES: u32 = 2 * clip::FPS;
 /// Between the last preparation and the first frame.
 const SETTLE: Duration = Duration::from_millis(500);
 /// What is under way when the stream ends may still arrive.
@@ -102,6 +107,8 @@ impl Stage {
         let mut tunnel = self.start_tunnel(&configs)?;
         self.wait_for_paths(&mut tunnel, &files.socket)?;
 
+        self.send_lead_in(&files)?;
+
         let start = clock::now() + SETTLE;
         let viewer = self.start_viewer(&files, start)?;
         let camera = self.start_camera(&files, start)?;
@@ -160,12 +167,26 @@ impl Stage {
         }
     }
 
+    /// Streams the beginning of the clip to a port at which nobody listens.
+    fn send_lead_in(&self, files: &Files) -> anyhow::Result<()> {
+        let nobody = SocketAddr::new(VIEWER.ip(), VIEWER.port() + 2);
+        let mut command = self.camera_command(files, nobody);
+        command.arg("--frames").arg(LEAD_IN_FRAMES.to_string());
+        let patience = Duration::from_secs((LEAD_IN_FRAMES / clip::FPS).into()) + DRAIN;
+        Daemon::start("camera", &mut command, &self.directory)?.wait(patience)
+    }
+
     fn start_camera(&self, files: &Files, start: Instant) -> anyhow::Result<Daemon> {
-        let mut command = self.program_in(&self.world.vehicle);
-        command.arg("demo-source").arg(&self.clip).arg("--to").arg(VIEWER.to_string());
-        command.arg("--out").arg(&files.sent);
+        let mut command = self.camera_command(files, VIEWER);
         command.arg("--start-ns").arg(start.as_nanos().to_string());
         Daemon::start("camera", &mut command, &self.directory)
+    }
+
+    fn camera_command(&self, files: &Files, to: SocketAddr) -> Command {
+        let mut command = self.program_in(&self.world.vehicle);
+        command.arg("demo-source").arg(&self.clip).arg("--to").arg(to.to_string());
+        command.arg("--out").arg(&files.sent);
+        command
     }
 
     fn start_viewer(&self, files: &Files, start: Instant) -> anyhow::Result<Daemon> {
