@@ -34,6 +34,7 @@ mod upkeep;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use noq_proto::VarInt;
@@ -132,6 +133,8 @@ struct Timing {
     acknowledge: Option<Instant>,
     /// When the oldest datagram came in that the user has not given feedback for.
     feedback_owed: Option<Instant>,
+    /// How often feedback was sent.
+    feedback_count: u64,
     /// When round-trip times of paths that only receive are measured next.
     measure: Option<Instant>,
     /// When the last datagram came in, on whichever path.
@@ -192,6 +195,7 @@ impl Connection {
                 flush: None,
                 acknowledge: None,
                 feedback_owed: None,
+                feedback_count: 0,
                 measure: None,
                 last_data: Instant::ZERO,
                 last_path: None,
@@ -410,8 +414,7 @@ impl Connection {
         self.paths.iter_mut().find(|path| path.quic_id() == id)
     }
 
-    /// The path for acknowledgements and control frames: the fastest that answers (XLINK section
-    /// 5.3); if none does, the one that a packet came in on last.
+    /// The fastest path that answers; when all are suspect, the one that a packet came in on last.
     fn best_path(&self) -> Option<PathId> {
         let with_status = |status| {
             let paths = self.snapshots.iter().filter(move |path| path.status == status);
@@ -421,10 +424,36 @@ impl Connection {
             let id = self.timing.last_path?;
             self.path(id)?.carries_data().then_some(id)
         };
-        with_status(PathStatus::Usable)
+        self.answering_paths()
+            .min_by_key(|path| path.smoothed_rtt)
+            .map(|path| path.id)
             .or_else(heard_last)
+            .or_else(|| with_status(PathStatus::Usable))
             .or_else(|| with_status(PathStatus::Suspect))
             .or_else(|| with_status(PathStatus::Standby))
+    }
+
+    /// The path for the next feedback: the best, and now and then the second best.
+    ///
+    /// A path that fell silent is not suspected before its probe timeout; until then every fourth
+    /// feedback takes another way, and since each acknowledges all that came, none is missed for long.
+    fn feedback_path(&self) -> Option<PathId> {
+        let best = self.best_path()?;
+        if self.timing.feedback_count % FEEDBACK_TURNS != FEEDBACK_TURNS - 1 {
+            return Some(best);
+        }
+        let others = self.answering_paths().filter(|path| path.id != best);
+        others.min_by_key(|path| path.smoothed_rtt).map(|path| path.id).or(Some(best))
+    }
+
+    /// Usable paths that were heard of while others were. A side that sends little suspects nothing: a
+    /// path that died in an outage would look as good as ever to it.
+    fn answering_paths(&self) -> impl Iterator<Item = &PathSnapshot> {
+        let newest = self.paths.iter().map(|path| path.last_heard).max().unwrap_or_default();
+        self.paths.iter().zip(&self.snapshots).filter_map(move |(path, snapshot)| {
+            let heard = newest.since(path.last_heard) < UNHEARD_MAX;
+            (heard && snapshot.status == PathStatus::Usable).then_some(snapshot)
+        })
     }
 
     /// The uplink that a virtual local address stands for.
@@ -443,5 +472,10 @@ impl std::fmt::Debug for Connection {
     }
 }
 
+/// A path that was not heard of for this long, while others were, is not trusted with feedback. Paths are
+/// asked once a second while data comes in.
+const UNHEARD_MAX: Duration = Duration::from_millis(2500);
+/// Of so many feedbacks, one leaves on the second fastest path.
+const FEEDBACK_TURNS: u64 = 4;
 /// The longest reason of a close, bytes: it must fit one packet.
 const REASON_MAX: usize = 200;

@@ -66,6 +66,7 @@ impl Connection {
         self.hand_over(now, index, Payload::Feedback(datagram), None)?;
         self.paths[index].stats.feedback_sent += 1;
         self.timing.feedback_owed = None;
+        self.timing.feedback_count += 1;
         self.timing.acknowledge = None;
         Ok(())
     }

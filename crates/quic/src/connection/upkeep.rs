@@ -78,7 +78,7 @@ impl Connection {
         if now < since + FEEDBACK_DELAY || !self.is_open() {
             return None;
         }
-        self.best_path()
+        self.feedback_path()
     }
 
     pub(super) fn want_flush(&mut self, at: Instant) {
