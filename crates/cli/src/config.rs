@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 
-pub use client::{ClientFile, RouteFields, ServerFields, UplinkFields};
-pub use fields::{LaneFields, PrivateKey, TransportFields, TunFields};
-pub use server::{PeerFields, ServerFile};
+pub use client::ClientFile;
+#[cfg(test)]
+pub use fields::PrivateKey;
+pub use server::ServerFile;
 
 /// A configuration file that cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -5,7 +5,7 @@
     clippy::disallowed_methods,
     reason = "an end-to-end test starts the program and waits for it"
 )]
-#![allow(missing_docs, reason = "a test")]
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -55,11 +55,6 @@ impl<const MIN: i64, const MAX: i64> From<Within<MIN, MAX>> for i64 {
 pub struct PrivateKey(String);
 
 impl PrivateKey {
-    /// The key that `text` stands for.
-    pub fn new(text: String) -> Self {
-        Self(text)
-    }
-
     /// The key pair.
     ///
     /// # Errors

@@ -58,19 +58,15 @@ pub struct Player {
     pub patience: Duration,
     /// A packet that takes longer counts as residual loss.
     pub deadline: Duration,
-    /// Between the captures of two frames.
-    pub frame_interval: Duration,
+    /// Frames of the stream per second, at least 1.
+    pub fps: u32,
 }
 
 impl Default for Player {
     /// A live player: 100 ms of patience (half a stall), 30 frames per second, and the 700 ms
     /// after which CellFusion's XNC gives a packet up.
     fn default() -> Self {
-        Self {
-            patience: Duration::from_millis(100),
-            deadline: Duration::from_millis(700),
-            frame_interval: Duration::from_nanos(33_333_333),
-        }
+        Self { patience: Duration::from_millis(100), deadline: Duration::from_millis(700), fps: 30 }
     }
 }
 
@@ -189,7 +185,7 @@ impl Playout {
             .filter(|frame| frame.shown)
             .map(|frame| frame.closed - start)
             .collect();
-        let end = (last + player.frame_interval - start)
+        let end = (last + Duration::from_secs(1) / player.fps - start)
             .max(shown.last().copied().unwrap_or(Duration::ZERO));
         shown.insert(0, Duration::ZERO);
         shown.push(end);
@@ -217,7 +213,7 @@ pub fn measure(
     let (stalls, stream_time) = playout.stalls(log, player);
     let stalled: Duration = stalls.iter().map(|(from, to)| *to - *from).sum();
     let undamaged = playout.frames.iter().filter(|frame| frame.undamaged).count();
-    let seconds = player.frame_interval.as_secs_f64() * log.frames.len() as f64;
+    let seconds = log.frames.len() as f64 / f64::from(player.fps);
     Quality {
         fps: ratio(undamaged as f64, seconds),
         stall_ratio: ratio(stalled.as_secs_f64(), stream_time.as_secs_f64()),

@@ -26,7 +26,7 @@ fn player(patience_ms: u64) -> Player {
     Player {
         patience: Duration::from_millis(patience_ms),
         deadline: Duration::from_millis(150),
-        frame_interval: Duration::from_millis(100),
+        fps: 10,
     }
 }
 
