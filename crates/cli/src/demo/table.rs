@@ -26,7 +26,10 @@ pub const COLUMNS: &[Column] = &[
 /// The table, with lines as wide as it needs.
 pub fn render(results: &Results) -> String {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY).remove_style(TableComponent::HorizontalLines);
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    // Lines above, below and under the heading, none between the rows.
+    table.remove_style(TableComponent::HorizontalLines);
+    table.remove_style(TableComponent::MiddleIntersections);
     table.set_header(COLUMNS.iter().map(|(heading, _)| *heading));
     for figures in &results.strategies {
         table.add_row(COLUMNS.iter().map(|(_, content)| content(figures)));
