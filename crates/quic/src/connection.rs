@@ -34,7 +34,6 @@ mod upkeep;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use noq_proto::VarInt;
@@ -446,13 +445,13 @@ impl Connection {
         others.min_by_key(|path| path.smoothed_rtt).map(|path| path.id).or(Some(best))
     }
 
-    /// Usable paths that were heard of while others were. A side that sends little suspects nothing: a
-    /// path that died in an outage would look as good as ever to it.
+    /// Usable paths that are not quiet while others are heard of. A side that sends little suspects
+    /// nothing soon: a path that died in an outage would look as good as ever to it.
     fn answering_paths(&self) -> impl Iterator<Item = &PathSnapshot> {
         let newest = self.paths.iter().map(|path| path.last_heard).max().unwrap_or_default();
         self.paths.iter().zip(&self.snapshots).filter_map(move |(path, snapshot)| {
-            let heard = newest.since(path.last_heard) < UNHEARD_MAX;
-            (heard && snapshot.status == PathStatus::Usable).then_some(snapshot)
+            let answers = snapshot.status == PathStatus::Usable && !path.is_quiet(newest);
+            answers.then_some(snapshot)
         })
     }
 
@@ -472,9 +471,6 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// A path that was not heard of for this long, while others were, is not trusted with feedback. Paths are
-/// asked once a second while data comes in.
-const UNHEARD_MAX: Duration = Duration::from_millis(2500);
 /// Of so many feedbacks, one leaves on the second fastest path.
 const FEEDBACK_TURNS: u64 = 4;
 /// The longest reason of a close, bytes: it must fit one packet.

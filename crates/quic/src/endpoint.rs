@@ -223,7 +223,7 @@ impl Endpoint {
         packet: BytesMut,
     ) -> Option<ConnectionId> {
         self.clock.set(now);
-        self.tidy(now);
+        self.tidy();
         let local = match source.local {
             Local::Uplink(uplink) => Some(virtual_address::of(uplink)),
             Local::Address(address) => address,
@@ -265,7 +265,8 @@ impl Endpoint {
     /// Runs the timers that are due. Returns the connections that may have something new.
     pub fn handle_timeout(&mut self, now: Instant) -> Vec<ConnectionId> {
         self.clock.set(now);
-        self.tidy(now);
+        self.tidy();
+        self.note_deadlines();
         let due = self.deadlines.due(now);
         for id in &due {
             if let Some(connection) = self.connections.get_mut(id) {
@@ -278,8 +279,8 @@ impl Endpoint {
 
     /// When [`handle_timeout`](Endpoint::handle_timeout) wants to be called next.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let touched = self.touched.iter().filter_map(|id| self.connections.get(id));
-        let touched = touched.filter_map(Connection::poll_timeout);
+        let touched = self.touched.iter().filter(|id| !self.drained.contains(id));
+        let touched = touched.filter_map(|id| self.connections.get(id)?.poll_timeout());
         self.deadlines.earliest().into_iter().chain(touched).min()
     }
 
@@ -411,8 +412,8 @@ impl Endpoint {
         }
     }
 
-    /// After a connection has had its turn: carries word between it and the library's endpoint, sees
-    /// whether its handshake has ended, and notes when it wants its next turn.
+    /// After a connection has had its turn: carries word between it and the library's endpoint, and sees
+    /// whether its handshake has ended.
     fn look_after(&mut self, now: Instant, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some(&handle) = self.handles.get(&id) {
@@ -430,11 +431,8 @@ impl Endpoint {
             }
             connection.flush(now);
         }
-        let deadline = match self.drained.contains(&id) {
-            true => None,
-            false => connection.poll_timeout(),
-        };
-        self.deadlines.set(id, deadline);
+        // Its deadline is looked up when somebody asks: packets come in batches.
+        self.touched.insert(id);
         self.settle_handshake(id);
     }
 
@@ -471,7 +469,7 @@ impl Endpoint {
     }
 
     /// Removes connections that have nothing more to say.
-    fn tidy(&mut self, now: Instant) {
+    fn tidy(&mut self) {
         let (connections, half_open) = (&mut self.connections, &mut self.half_open);
         self.drained.retain(|id| {
             let spent = connections.get(id).is_none_or(Connection::is_spent);
@@ -481,8 +479,14 @@ impl Endpoint {
             }
             !spent
         });
+    }
+
+    /// Looks up the deadlines of connections that had a turn.
+    fn note_deadlines(&mut self) {
         for id in std::mem::take(&mut self.touched) {
-            self.look_after(now, id);
+            let alive = !self.drained.contains(&id);
+            let connection = self.connections.get(&id).filter(|_| alive);
+            self.deadlines.set(id, connection.and_then(Connection::poll_timeout));
         }
     }
 }

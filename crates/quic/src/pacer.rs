@@ -1,13 +1,15 @@
 //! A token bucket for each path: what the congestion window allows leaves spread over the round trip.
 //!
 //! ```text
-//! rate = what the congestion controller says, at most RATE_HEADROOM times what the path has shown
-//!        or 1.25 windows per round trip (RFC 9002 section 7.7)
+//! rate = what the congestion controller says, or 1.25 windows per round trip (RFC 9002 section 7.7);
+//!        at most RATE_HEADROOM times what the path has shown, at least 4 packets per round trip
 //! budget grows at that rate up to the burst: what leaves in 2 ms, but no less than 4 packets
 //! ```
 //!
-//! The bound is for application-limited flows: a few acknowledgements that arrive together made BBR
-//! believe in 266 Mbit/s on a flow of 4 Mbit/s.
+//! The bounds are for flows that do not use the path to the full. A few acknowledgements that arrive
+//! together made BBR believe in 266 Mbit/s on a flow of 4 Mbit/s; a few probes in the second made it
+//! believe in 22 kbit/s, at which the next packet would have waited for half a second. Four
+//! packets in a round trip are what its window lets through at the least.
 
 use std::time::Duration;
 
@@ -88,7 +90,9 @@ fn rate(input: &PacerInput) -> u64 {
     let wanted = input.controller_rate.map_or(by_window, |rate| rate as f64 * RATE_TRIM);
     let shown = input.delivered_rate as f64 * RATE_HEADROOM;
     let beginning = f64::from(input.mtu) * INITIAL_WINDOW_PACKETS / rtt;
-    (wanted.min(shown.max(beginning).max(RATE_FLOOR)) as u64).max(RATE_MIN)
+    let believed = wanted.min(shown.max(beginning).max(RATE_FLOOR));
+    let least = f64::from(input.mtu) * PACKETS_MIN / rtt;
+    (believed.max(least) as u64).max(RATE_MIN)
 }
 
 fn burst(rate: u64, mtu: u16) -> u64 {
@@ -103,6 +107,8 @@ const RATE_TRIM: f64 = 1.01;
 /// How far above the shown rate a controller may pace: enough for BBR's start-up gain of 2.77 twice over,
 /// and for a video frame in a slow flow to leave at the speed of the link.
 const RATE_HEADROOM: f64 = 8.0;
+/// Packets that may leave in a round trip whatever the controller says: the least window of BBR.
+const PACKETS_MIN: f64 = 4.0;
 /// Bytes per second below which no headroom is enforced.
 const RATE_FLOOR: f64 = 250_000.0;
 /// Bytes per second below which no path is paced.
@@ -161,6 +167,12 @@ mod tests {
     fn a_rate_far_above_what_the_path_has_shown_is_not_believed() {
         let sent = sent_in_a_second(&input(Some(33_000_000), 500_000));
         assert!(sent < 4_100_000, "{sent}");
+    }
+
+    #[test]
+    fn four_packets_may_leave_in_each_round_trip() {
+        let sent = sent_in_a_second(&input(Some(2_800), 2_800));
+        assert!((96_000..=101_000).contains(&sent), "{sent}");
     }
 
     #[test]

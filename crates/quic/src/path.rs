@@ -39,6 +39,8 @@ pub(crate) struct Path {
     /// When something that wants an answer was last sent.
     pub(crate) last_asked: Instant,
     pub(crate) last_heard: Instant,
+    /// The time from one packet that came in on it to the next, averaged over some.
+    heard_interval: Duration,
     /// The answers to challenges that had come in when the address changed; one more validates it.
     pub(crate) answers_before: Option<u64>,
     pub(crate) stats: PathStats,
@@ -76,6 +78,7 @@ impl Path {
             last_sent: now,
             last_asked: Instant::ZERO,
             last_heard: now,
+            heard_interval: QUIET_MAX,
             answers_before: None,
             stats: PathStats::default(),
         }
@@ -101,6 +104,22 @@ impl Path {
     /// Whether a datagram can leave on it.
     pub(crate) fn carries_data(&self) -> bool {
         self.validated && !self.standby
+    }
+
+    /// Notes that a packet came in.
+    pub(crate) fn on_heard(&mut self, now: Instant, bytes: usize) {
+        let gap = (now - self.last_heard).min(QUIET_MAX);
+        self.heard_interval = (self.heard_interval * 7 + gap) / 8;
+        self.last_heard = now;
+        self.stats.packets_received += 1;
+        self.stats.bytes_received += bytes as u64;
+    }
+
+    /// Whether nothing has come in for far longer than was usual of late, by the time `newest` at which
+    /// something came in on any path.
+    pub(crate) fn is_quiet(&self, newest: Instant) -> bool {
+        let usual = (self.heard_interval * QUIET_INTERVALS).clamp(QUIET_MIN, QUIET_MAX);
+        newest - self.last_heard > usual
     }
 
     /// When it becomes suspect unless it answers.
@@ -187,5 +206,11 @@ impl Path {
     }
 }
 
+/// A path is quiet when so many packets are overdue,
+const QUIET_INTERVALS: u32 = 16;
+/// but not sooner, for video comes in frames,
+const QUIET_MIN: Duration = Duration::from_millis(60);
+/// and not later; paths are asked once a second while data comes in.
+const QUIET_MAX: Duration = Duration::from_millis(2500);
 /// No path is suspected sooner: a system under load is late by this much without any network's fault.
 const SUSPICION_MIN: Duration = Duration::from_millis(30);

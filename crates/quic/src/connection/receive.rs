@@ -30,9 +30,7 @@ impl Connection {
         }
         let path = self.path_of(source);
         if let Some(path) = path.and_then(|id| self.index(id)).map(|i| &mut self.paths[i]) {
-            path.stats.packets_received += 1;
-            path.stats.bytes_received += bytes as u64;
-            path.last_heard = now;
+            path.on_heard(now, bytes);
             self.timing.last_path = Some(path.id);
         }
         let any_data = self.take_datagrams(now, path);

@@ -6,7 +6,7 @@ use roadweave_types::{Instant, PathId, PathStatus};
 
 use super::{Connection, Phase};
 use crate::event::CloseReason;
-use crate::path::Suspicion;
+use crate::path::{Path, Suspicion};
 
 impl Connection {
     /// When [`handle_timeout`](Connection::handle_timeout) wants to be called next.
@@ -27,18 +27,22 @@ impl Connection {
         [library, timing.flush, timing.acknowledge, handshake, feedback, timing.measure, messages]
             .into_iter()
             .flatten()
-            .chain(self.paths.iter().zip(&self.snapshots).filter_map(|(path, snapshot)| {
-                [
-                    path.suspicion_due(self.epoch),
-                    path.suspect.map(|suspicion| suspicion.next_probe),
-                    path.release_due(snapshot.mtu),
-                    self.keep_alive_due(path.id),
-                ]
-                .into_iter()
-                .flatten()
-                .min()
-            }))
+            .chain(self.path_timeouts())
             .min()
+    }
+
+    fn path_timeouts(&self) -> Option<Instant> {
+        let best = if self.is_client { self.best_path() } else { None };
+        let paths = self.paths.iter().zip(&self.snapshots);
+        let due = paths.flat_map(|(path, snapshot)| {
+            [
+                path.suspicion_due(self.epoch),
+                path.suspect.map(|suspicion| suspicion.next_probe),
+                path.release_due(snapshot.mtu),
+                self.keep_alive_due(path, best),
+            ]
+        });
+        due.flatten().min()
     }
 
     /// Does what is due at `now`.
@@ -111,14 +115,14 @@ impl Connection {
     }
 
     fn look_after_paths(&mut self, now: Instant) {
+        let best = self.best_path();
         for index in 0..self.paths.len() {
             let path = &mut self.paths[index];
             if path.judge(now, self.epoch) {
                 self.snapshots[index].status = path.status();
                 self.ask_idle_paths(now);
             }
-            let path = &mut self.paths[index];
-            let id = path.id;
+            let path = &self.paths[index];
             if let Some(suspicion) = path.suspect
                 && suspicion.next_probe <= now
             {
@@ -126,7 +130,7 @@ impl Connection {
                 let next_probe = now + interval;
                 self.paths[index].suspect = Some(Suspicion { next_probe, ..suspicion });
                 self.probe(now, index);
-            } else if self.keep_alive_due(id).is_some_and(|due| due <= now) {
+            } else if self.keep_alive_due(path, best).is_some_and(|due| due <= now) {
                 self.probe(now, index);
             }
         }
@@ -165,12 +169,11 @@ impl Connection {
     }
 
     /// Only clients keep silent paths alive: it is their networks that forget bindings.
-    fn keep_alive_due(&self, id: PathId) -> Option<Instant> {
-        let path = self.path(id)?;
+    fn keep_alive_due(&self, path: &Path, best: Option<PathId>) -> Option<Instant> {
         if !self.is_client || !path.validated || path.suspect.is_some() {
             return None;
         }
-        let interval = match self.best_path() == Some(id) {
+        let interval = match best == Some(path.id) {
             true => self.config.keep_alive,
             false => self.config.keep_alive_others,
         };

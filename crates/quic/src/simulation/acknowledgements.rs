@@ -41,9 +41,16 @@ fn acknowledgements_take_the_fastest_path_and_are_at_most_2_ms_late() {
         for (path, delay) in [(0, 80), (1, 20), (2, 50), (3, 110)] {
             let latencies = latencies(&world, path, start..end);
             let (least, most) = (latencies.iter().min().unwrap(), latencies.iter().max().unwrap());
-            // There on its own path, back on path 1.
+            // There on its own path, back on path 1, or with one in four feedbacks on path 2.
+            let back = if feedback { 50 } else { 20 };
             assert!(*least >= ms(delay + 20), "path {path}: {least:?}");
-            assert!(*most <= ms(delay + 20 + 3), "path {path}: {most:?}, feedback {feedback}");
+            assert!(*most <= ms(delay + back + 3), "path {path}: {most:?}, feedback {feedback}");
+            let quick = latencies.iter().filter(|latency| **latency <= ms(delay + 20 + 3)).count();
+            assert!(
+                quick * 10 >= latencies.len() * 4,
+                "path {path}: {quick} of {}",
+                latencies.len()
+            );
         }
     }
 }
@@ -99,7 +106,8 @@ fn a_black_hole_on_the_first_path_hides_no_acknowledgement() {
             assert!(most <= ms(delay + 30 + 130), "path {path}: {most:?}, feedback {feedback}");
             let settled = self::latencies(&world, path, start + ms(500)..end);
             let most = *settled.iter().max().unwrap();
-            assert!(most <= ms(delay + 30 + 3), "path {path}: {most:?}, feedback {feedback}");
+            let back = if feedback { 50 } else { 30 };
+            assert!(most <= ms(delay + back + 3), "path {path}: {most:?}, feedback {feedback}");
         }
         assert_eq!(world.status(SERVER, PathId(0)), PathStatus::Suspect);
     }

@@ -86,28 +86,27 @@ fn a_handshake_survives_heavy_loss() {
 
 #[test]
 fn the_first_key_update_loses_nothing() {
-    // The library updates its keys by itself after 10 to 1000 packets, and packets under the old keys that
-    // are then on their way on a slower path are lost. The update before further paths prevents it.
+    // The library updates its keys by itself after 10 to 1000 packets. By comparing packet numbers of
+    // different paths it then takes packets under the old keys, on their way on a slower path that has
+    // carried more, for packets under keys to come. The update before further paths are opened prevents
+    // it.
     for seed in 1..9 {
         let mut world = World::connected_with(links(&[10, 100]), &config(seed));
+        world.sides[SERVER].feedback = false;
         let mut next = world.now;
         let mut turn = 0;
         world.run_with(ms(3000), |world| {
             while next <= world.now {
-                for side in [CLIENT, SERVER] {
-                    let _ = world.send(side, PathId(u32::from(turn % 5 != 0)), 1000);
-                }
+                let _ = world.send(CLIENT, PathId(u32::from(turn % 5 != 0)), 1000);
                 turn += 1;
-                next += ms(2);
+                next += ms(1);
             }
             Some(next)
         });
         world.run(ms(1000));
-        for side in [CLIENT, SERVER] {
-            let sent = world.sides[side].books.sent.len();
-            assert!(sent > 1000, "{sent}");
-            assert_eq!(world.sides[1 - side].books.received.len(), sent, "seed {seed}");
-        }
+        let sent = world.sides[CLIENT].books.sent.len();
+        assert!(sent > 1000, "{sent}");
+        assert_eq!(world.sides[SERVER].books.received.len(), sent, "seed {seed}");
     }
 }
 
