@@ -120,3 +120,26 @@ fn a_link_that_slows_down_is_followed() {
     let delivered = delivered(&mut world, |world| saturate(world, ms(5000)));
     assert!(delivered[0] > 3.6, "{delivered:?}");
 }
+
+#[test]
+fn frames_keep_their_pace_under_jitter() {
+    let jittery = |link: Link| with_rate(link, 30).with(|direction| direction.jitter = ms(16));
+    let mut world = World::connected(links(&[20]).into_iter().map(jittery).collect());
+    // 10 Mbit/s on a link of 30.
+    let mut next = world.now;
+    let (mut queue, mut frames, mut late) = (0, 0, 0);
+    world.run_with(ms(10_000), |world| {
+        while next <= world.now {
+            frames += 1;
+            late += i32::from(queue > 0);
+            queue += 34;
+            next += ms(33);
+        }
+        while queue > 0 && world.send(CLIENT, PathId(0), 1200).is_ok() {
+            queue -= 1;
+        }
+        Some(next)
+    });
+    println!("{late} of {frames} frames were not gone before the next");
+    assert!(late * 100 <= frames * 10);
+}
