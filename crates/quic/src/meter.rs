@@ -141,7 +141,7 @@ impl Meter {
             && self.rtt.newest != Some(sent)
         {
             self.rtt.newest = Some(sent);
-            self.rtt.update(now.saturating_duration_since(sent));
+            self.rtt.update(now, now.saturating_duration_since(sent));
         }
         self.delivery.update(now, self.rtt.smoothed);
         self.expire(now);
@@ -246,14 +246,49 @@ impl Meter {
 
 /// The round-trip time of a path (RFC 9002 section 5), the peer's delay in acknowledging included: that
 /// delay is part of what a sender waits for, and at most 2 ms.
+///
+/// RFC 9002 expects a few samples per round trip. Here acknowledgements come each millisecond, the
+/// smoothed value follows them within a few, and the mean deviation from it is close to nothing even
+/// while the delay doubles. What a sender must know is how far the delay moves within the round trip
+/// that an answer takes; so the deviation is at least half of what was seen of that, which is kept as a
+/// maximum that fades by a quarter per round trip (as Linux keeps `mdev_max`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundTrip {
     pub(crate) latest: Duration,
     pub(crate) smoothed: Duration,
     pub(crate) deviation: Duration,
     pub(crate) min: Duration,
+    mean_deviation: Duration,
+    swing: Swing,
     sampled: bool,
     newest: Option<Instant>,
+}
+
+/// How far the round-trip time rises within one round trip.
+#[derive(Clone, Copy, Debug, Default)]
+struct Swing {
+    round_ends: Option<Instant>,
+    /// The smoothed round-trip time when the round began.
+    reference: Duration,
+    /// The highest sample of the round, above the reference.
+    rise: Duration,
+    faded: Duration,
+}
+
+impl Swing {
+    fn update(&mut self, now: Instant, sample: Duration, smoothed: Duration) {
+        if self.round_ends.is_none_or(|end| now >= end) {
+            self.faded = self.rise.max(self.faded * 3 / 4);
+            self.reference = smoothed;
+            self.rise = Duration::ZERO;
+            self.round_ends = Some(now + smoothed);
+        }
+        self.rise = self.rise.max(sample.saturating_sub(self.reference));
+    }
+
+    fn get(&self) -> Duration {
+        self.rise.max(self.faded)
+    }
 }
 
 impl RoundTrip {
@@ -263,21 +298,25 @@ impl RoundTrip {
             smoothed: initial,
             deviation: initial / 2,
             min: initial,
+            mean_deviation: initial / 2,
+            swing: Swing::default(),
             sampled: false,
             newest: None,
         }
     }
 
-    fn update(&mut self, sample: Duration) {
+    fn update(&mut self, now: Instant, sample: Duration) {
         self.latest = sample;
-        if !self.sampled {
+        if self.sampled {
+            self.min = self.min.min(sample);
+            self.mean_deviation = (self.mean_deviation * 3 + self.smoothed.abs_diff(sample)) / 4;
+            self.swing.update(now, sample, self.smoothed);
+            self.smoothed = (self.smoothed * 7 + sample) / 8;
+        } else {
             self.sampled = true;
-            (self.smoothed, self.deviation, self.min) = (sample, sample / 2, sample);
-            return;
+            (self.smoothed, self.mean_deviation, self.min) = (sample, sample / 2, sample);
         }
-        self.min = self.min.min(sample);
-        self.deviation = (self.deviation * 3 + self.smoothed.abs_diff(sample)) / 4;
-        self.smoothed = (self.smoothed * 7 + sample) / 8;
+        self.deviation = self.mean_deviation.max(self.swing.get() / 2);
     }
 
     /// The probe timeout without its backoff (RFC 9002 section 6.2.1).
@@ -407,12 +446,30 @@ mod tests {
 
     #[test]
     fn round_trips_are_averaged_as_rfc_9002_says() {
+        let (_, start) = meter();
         let mut rtt = RoundTrip::new(MS * 100);
-        rtt.update(MS * 40);
+        rtt.update(start, MS * 40);
         assert_eq!((rtt.smoothed, rtt.deviation, rtt.min), (MS * 40, MS * 20, MS * 40));
-        rtt.update(MS * 80);
+        rtt.update(start, MS * 80);
         assert_eq!((rtt.smoothed, rtt.deviation, rtt.min), (MS * 45, MS * 25, MS * 40));
         assert_eq!(rtt.pto(), MS * (45 + 100 + 2));
+    }
+
+    #[test]
+    fn dense_samples_of_a_rising_delay_still_show_a_deviation() {
+        let (_, start) = meter();
+        let mut rtt = RoundTrip::new(MS * 60);
+        let sample = |rtt: &mut RoundTrip, ms: u32, sample: Duration| {
+            rtt.update(start + MS * ms, sample);
+        };
+        (0..600).for_each(|ms| sample(&mut rtt, ms, MS * 60));
+        assert!(rtt.deviation < MS, "steady: {:?}", rtt.deviation);
+        // A queue fills: 1 ms more each 2 ms, as when a link runs at two thirds of what is sent.
+        (0..200).for_each(|ms| sample(&mut rtt, 600 + ms, MS * 60 + MS * ms / 2));
+        assert!(rtt.deviation >= MS * 15, "rising: {:?}", rtt.deviation);
+        assert!(rtt.pto() >= rtt.smoothed + MS * 60);
+        (0..2000).for_each(|ms| sample(&mut rtt, 800 + ms, MS * 60));
+        assert!(rtt.deviation < MS * 3, "steady again: {:?}", rtt.deviation);
     }
 
     #[test]

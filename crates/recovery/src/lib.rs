@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub use none::NoRecovery;
 pub use reliable::Reliable;
 pub use threshold::loss_threshold;
-pub use xnc::{Xnc, XncConfig};
+pub use xnc::{Spread, Xnc, XncConfig};
 
 /// A source packet that has just left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,16 +129,21 @@ impl Default for RecoveryConfig {
 
 /// A recovery's name that is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown recovery \"{0}\"; known are: xnc, reliable, none")]
+#[error("unknown recovery \"{0}\"; known are: xnc, xnc-sigcomm23, reliable, none")]
 pub struct UnknownRecovery(String);
 
-/// The recovery called `name`: `xnc`, `reliable` or `none`.
+/// The recovery called `name`: `xnc`, `xnc-sigcomm23` (as the paper has it), `reliable` or `none`.
 ///
 /// # Errors
 /// When there is none of this name; the message lists what there is.
 pub fn by_name(name: &str, config: RecoveryConfig) -> Result<Box<dyn Recovery>, UnknownRecovery> {
     match name {
         "xnc" => Ok(Box::new(Xnc::new(XncConfig { lane: config, ..XncConfig::default() }))),
+        "xnc-sigcomm23" => Ok(Box::new(Xnc::new(XncConfig {
+            lane: config,
+            spread: Spread::EveryPath,
+            ..XncConfig::default()
+        }))),
         "reliable" => Ok(Box::new(Reliable::new(config))),
         "none" => Ok(Box::new(NoRecovery)),
         _ => Err(UnknownRecovery(name.to_owned())),

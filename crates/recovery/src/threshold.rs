@@ -19,6 +19,8 @@ use roadweave_types::PathSnapshot;
 /// The least that is granted on top of the round-trip time: the peer gathers acknowledgements for
 /// up to 2 ms, and a busy machine wakes late.
 const SLACK_MIN: Duration = Duration::from_millis(5);
+/// The share of the round-trip time that is granted at least: a queue that begins to fill is no loss.
+const SLACK_SHARE: u32 = 8;
 
 /// The time after which a packet sent on `path` counts as lost: `min(threshold, PTO)`.
 ///
@@ -31,7 +33,8 @@ pub fn loss_threshold(path: &PathSnapshot, paths: &[PathSnapshot], deadline: Dur
         .map(|path| path.smoothed_rtt / 2)
         .min()
         .unwrap_or(path.smoothed_rtt / 2);
-    let answer_time = path.smoothed_rtt + (path.rtt_deviation * 2).max(SLACK_MIN);
+    let slack = (path.rtt_deviation * 2).max(SLACK_MIN).max(path.smoothed_rtt / SLACK_SHARE);
+    let answer_time = path.smoothed_rtt + slack;
     let threshold = deadline.saturating_sub(repair_flight).max(answer_time);
     threshold.min(path.pto.max(answer_time))
 }
@@ -62,7 +65,8 @@ mod tests {
 
     #[test]
     fn no_packet_counts_as_lost_before_its_answer_can_be_there() {
-        check(60, 120, 50, 65);
-        check(60, 10, 100, 65);
+        check(80, 120, 50, 90);
+        check(80, 10, 100, 90);
+        check(20, 10, 10, 25);
     }
 }

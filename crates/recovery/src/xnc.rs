@@ -12,6 +12,9 @@
 //!         n = 1: the packet itself on every usable path
 //! ```
 //!
+//! [`Spread::Lean`] keeps the same n' but sends no more than the windows' share of it: one path that
+//! fails costs a few coded packets, which the paths' recent loss allows for, and not the whole repair.
+//!
 //! Then the packets are forgotten: there is one shot. The losses of a burst are detected one after
 //! the other within a few milliseconds; they are gathered for [`XncConfig::gather`] or until the
 //! whole range is accounted for, so that a burst becomes one combination and not many single copies.
@@ -28,7 +31,18 @@ use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket};
 /// Ranges that are watched at once; the oldest is given up beyond it.
 const RANGES_MAX: usize = 1 << 14;
 
-/// The parameters of the algorithm; the defaults are the paper's.
+/// How many packets a repair sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// As many as the windows hold, at most ρ·n' on each path; a single packet on every usable path
+    /// (CellFusion section 4.5.2). Any one path can bring all back.
+    EveryPath,
+    /// n' and what the paths' recent loss will take of it, in proportion to the windows; a single
+    /// packet on the two fastest paths.
+    Lean,
+}
+
+/// The parameters of the algorithm; the defaults are the paper's, but for the spread.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct XncConfig {
     /// The lane's deadline and t_expire.
@@ -41,6 +55,8 @@ pub struct XncConfig {
     pub extra: u16,
     /// ρ, between 1 and 1.2: the share of n' that one path may carry (section 4.5.2).
     pub path_share: f64,
+    /// How many packets a repair sends.
+    pub spread: Spread,
     /// How long the losses of a range are gathered before they are repaired together.
     pub gather: Duration,
 }
@@ -53,6 +69,7 @@ impl Default for XncConfig {
             range_span: Duration::from_millis(60),
             extra: 3,
             path_share: 1.1,
+            spread: Spread::Lean,
             gather: Duration::from_millis(5),
         }
     }
@@ -213,38 +230,64 @@ impl Xnc {
         paths: &[PathSnapshot],
     ) -> Option<Repair> {
         let room = |path: &PathSnapshot| path.window_room() / bytes.max(1);
-        let usable: Vec<(PathId, u64)> = paths
-            .iter()
-            .filter(|path| path.is_usable())
-            .map(|path| (path.id, room(path)))
-            .filter(|(_, room)| *room > 0)
-            .collect();
+        let mut usable: Vec<&PathSnapshot> =
+            paths.iter().filter(|path| path.is_usable() && room(path) > 0).collect();
         if lost == 1 {
-            let paths: Vec<PathId> = usable.into_iter().map(|(id, _)| id).collect();
+            if self.config.spread == Spread::Lean {
+                usable.sort_by_key(|path| path.smoothed_rtt);
+                usable.truncate(2);
+                usable.sort_by_key(|path| path.id);
+            }
+            let paths: Vec<PathId> = usable.iter().map(|path| path.id).collect();
             return (!paths.is_empty()).then_some(Repair::Copies { id: start, paths });
         }
-        let needed = lost + u32::from(self.config.extra);
-        let shares = shares(&usable, needed, self.config.path_share)?;
+        let needed = u64::from(lost + u32::from(self.config.extra));
+        let rooms: Vec<(PathId, u64)> = usable.iter().map(|path| (path.id, room(path))).collect();
+        if rooms.iter().map(|(_, room)| room).sum::<u64>() < needed {
+            return None;
+        }
+        let cap = (needed as f64 * self.config.path_share).floor() as u64;
+        let shares = match self.config.spread {
+            Spread::EveryPath => every_path(&rooms, cap),
+            Spread::Lean => {
+                let loss = usable.iter().map(|path| f64::from(path.loss)).fold(0.0, f64::max);
+                let wanted = needed as f64 / (1.0 - loss.min(LOSS_MAX));
+                in_proportion(&rooms, cap, wanted.ceil() as u64)
+            }
+        };
         Some(Repair::Coded { start, count: lost as u16, shares })
     }
 }
 
-/// Spreads up to `b` coded packets over paths in proportion to their free windows, at most
-/// `path_share * needed` each; `None` when the windows hold fewer than `needed`.
+/// No repair grows beyond twice its size for the sake of loss.
+const LOSS_MAX: f64 = 0.5;
+
+/// As many packets as the windows hold, at most `cap` on each path.
 ///
 /// `rooms`: path and free window in packets. Source: CellFusion section 4.5.2.
-fn shares(rooms: &[(PathId, u64)], needed: u32, path_share: f64) -> Option<Vec<(PathId, u16)>> {
-    let free: u64 = rooms.iter().map(|(_, room)| room).sum();
-    if free < u64::from(needed) {
-        return None;
+fn every_path(rooms: &[(PathId, u64)], cap: u64) -> Vec<(PathId, u16)> {
+    rooms.iter().map(|(id, room)| (*id, saturating(*room.min(&cap)))).collect()
+}
+
+/// `wanted` packets in proportion to the free windows, at most `cap` and the window on each path.
+fn in_proportion(rooms: &[(PathId, u64)], cap: u64, wanted: u64) -> Vec<(PathId, u16)> {
+    let mut rest = wanted;
+    let mut free: u64 = rooms.iter().map(|(_, room)| room).sum();
+    let mut shares = Vec::with_capacity(rooms.len());
+    for (id, room) in rooms {
+        // What rounding or a cap leaves over goes to the paths that follow.
+        let share = (rest * room).div_ceil(free.max(1)).min(*room).min(cap).min(rest);
+        free -= room;
+        rest -= share;
+        if share > 0 {
+            shares.push((*id, saturating(share)));
+        }
     }
-    let cap = (f64::from(needed) * path_share).floor() as u64;
-    Some(
-        rooms
-            .iter()
-            .map(|(id, room)| (*id, u16::try_from(*room.min(&cap)).unwrap_or(u16::MAX)))
-            .collect(),
-    )
+    shares
+}
+
+fn saturating(packets: u64) -> u16 {
+    u16::try_from(packets).unwrap_or(u16::MAX)
 }
 
 impl Recovery for Xnc {

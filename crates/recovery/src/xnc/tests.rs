@@ -4,6 +4,11 @@ use roadweave_types::PathStatus;
 use super::*;
 use crate::testing::path;
 
+/// The algorithm as the paper has it.
+fn paper() -> Xnc {
+    Xnc::new(XncConfig { spread: Spread::EveryPath, ..XncConfig::default() })
+}
+
 fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
@@ -29,7 +34,7 @@ fn all_repairs(xnc: &mut Xnc, now: Instant, paths: &[PathSnapshot]) -> Vec<Repai
 #[test]
 fn a_burst_becomes_one_combination_over_all_paths() {
     let paths = [path(0, 40, 100), path(1, 60, 100)]; // PTO of path 0: 50 ms
-    let mut xnc = Xnc::new(XncConfig::default());
+    let mut xnc = paper();
     burst(&mut xnc, 10, &[2, 3, 4, 5], &paths);
     assert_eq!(all_repairs(&mut xnc, at(49), &paths), []);
     // n = 4, n' = 7, at most floor(1.1 * 7) = 7 on each path.
@@ -47,7 +52,7 @@ fn a_burst_becomes_one_combination_over_all_paths() {
 fn scattered_losses_are_runs_of_their_own_and_a_single_packet_goes_on_every_usable_path() {
     let mut paths = vec![path(0, 40, 100), path(1, 60, 100), path(2, 20, 100), path(3, 20, 0)];
     paths[2].status = PathStatus::Suspect;
-    let mut xnc = Xnc::new(XncConfig::default());
+    let mut xnc = paper();
     burst(&mut xnc, 10, &[1, 7], &paths);
     let copies = |id| Repair::Copies { id: PacketId(id), paths: vec![PathId(0), PathId(1)] };
     assert_eq!(all_repairs(&mut xnc, at(50), &paths), [copies(1), copies(7)]);
@@ -117,10 +122,36 @@ fn a_late_acknowledgement_saves_the_repair() {
 }
 
 #[test]
-fn shares_follow_the_free_windows_up_to_the_cap() {
+fn a_lean_repair_sends_what_is_needed_and_what_loss_will_take() {
+    let mut paths = [path(0, 40, 100), path(1, 60, 300)];
+    let repair = |paths: &[PathSnapshot]| {
+        let mut xnc = Xnc::new(XncConfig::default());
+        burst(&mut xnc, 10, &[2, 3, 4, 5], paths);
+        all_repairs(&mut xnc, at(50), paths)
+    };
+    let coded = |shares| [Repair::Coded { start: PacketId(2), count: 4, shares }];
+    // n' = 7, in proportion 1 to 3.
+    assert_eq!(repair(&paths), coded(vec![(PathId(0), 2), (PathId(1), 5)]));
+    paths[1].loss = 0.3;
+    assert_eq!(repair(&paths), coded(vec![(PathId(0), 3), (PathId(1), 7)]));
+}
+
+#[test]
+fn a_lean_copy_goes_on_the_two_fastest_paths() {
+    let paths = [path(0, 40, 100), path(1, 60, 100), path(2, 20, 100), path(3, 10, 0)];
+    let mut xnc = Xnc::new(XncConfig::default());
+    burst(&mut xnc, 10, &[1], &paths);
+    let copies = Repair::Copies { id: PacketId(1), paths: vec![PathId(0), PathId(2)] };
+    assert_eq!(all_repairs(&mut xnc, at(50), &paths), [copies]);
+}
+
+#[test]
+fn shares_never_exceed_window_or_cap() {
     let rooms = [(PathId(0), 3), (PathId(1), 50)];
-    assert_eq!(shares(&rooms, 10, 1.1), Some(vec![(PathId(0), 3), (PathId(1), 11)]));
-    assert_eq!(shares(&rooms, 54, 1.1), None);
+    assert_eq!(every_path(&rooms, 11), [(PathId(0), 3), (PathId(1), 11)]);
+    assert_eq!(in_proportion(&rooms, 11, 13), [(PathId(0), 1), (PathId(1), 11)]);
+    assert_eq!(in_proportion(&rooms, 50, 53), [(PathId(0), 3), (PathId(1), 50)]);
+    assert_eq!(in_proportion(&[], 11, 13), []);
 }
 
 proptest! {

@@ -347,9 +347,21 @@ impl LaneSender {
                     SentPacket { id, path: *path, bytes: datagram.len() as u32, ends_frame };
                 self.recovery.on_sent(now, packet, carrier.paths(now));
             }
-            if sent.is_err() {
-                self.stats.drops.count(DropReason::SendFailed);
-                self.recovery.on_lost(now, id, *path);
+            match sent {
+                Ok(()) => {}
+                Err(SendError::Blocked(_)) => {
+                    self.stats.drops.count(DropReason::SendFailed);
+                    self.recovery.on_lost(now, id, *path);
+                }
+                // The path has become narrower since the packet was cut for it. Its ID stands for
+                // these bytes, so it cannot be cut again.
+                Err(SendError::TooLarge(_)) => {
+                    self.stats.drops.count(DropReason::OversizedInner);
+                    self.recovery.on_lost(now, id, *path);
+                    self.recovery.on_abandoned(id);
+                    self.encoder.forget(id);
+                    return;
+                }
             }
         }
     }

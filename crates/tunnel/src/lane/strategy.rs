@@ -16,7 +16,7 @@ pub struct Strategy(String);
 
 /// A strategy's name that is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown strategy \"{0}\"; known are: xnc, minrtt, single:<uplink>")]
+#[error("unknown strategy \"{0}\"; known are: xnc, xnc-sigcomm23, minrtt, single:<uplink>")]
 pub struct UnknownStrategy(String);
 
 impl Strategy {
@@ -49,7 +49,7 @@ impl Strategy {
 
     pub(crate) fn recovery(&self, config: RecoveryConfig) -> Box<dyn Recovery> {
         let name = match self.0.as_str() {
-            "xnc" => "xnc",
+            name @ ("xnc" | "xnc-sigcomm23") => name,
             "minrtt" => "reliable",
             _ => "none",
         };
@@ -61,7 +61,7 @@ impl FromStr for Strategy {
     type Err = UnknownStrategy;
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let single = name.strip_prefix("single:").is_some_and(|uplink| !uplink.is_empty());
-        if single || matches!(name, "xnc" | "minrtt") {
+        if single || matches!(name, "xnc" | "xnc-sigcomm23" | "minrtt") {
             Ok(Self(name.to_owned()))
         } else {
             Err(UnknownStrategy(name.to_owned()))
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn names_are_checked_and_the_error_lists_them() {
-        for name in ["xnc", "minrtt", "single:wwan0"] {
+        for name in ["xnc", "xnc-sigcomm23", "minrtt", "single:wwan0"] {
             assert_eq!(name.parse::<Strategy>().expect("known").as_str(), name);
         }
         for name in ["", "single:", "XNC", "fastest"] {
