@@ -22,6 +22,8 @@ pub use single::Single;
 pub struct PacketInfo {
     /// The length of the datagram that carries it, bytes.
     pub bytes: usize,
+    /// The bytes that wait to be sent, those of the packet included.
+    pub backlog_bytes: u64,
 }
 
 /// What to do with a packet.

@@ -2,11 +2,25 @@
 //!
 //! Source: CellFusion section 4.2, which takes it from multipath TCP's default scheduler.
 //!
-//! A path that stopped answering keeps the low round-trip time of its good days, and would swallow
-//! a window of packets each time it looks free. So a path that is [`PathStatus::Suspect`] gets data
-//! only when no path answers at all.
+//! Two things the papers leave open:
+//!
+//! - A path that stopped answering keeps the low round-trip time of its good days, and would swallow
+//!   a window of packets each time it looks free. So a path that is [`PathStatus::Suspect`] gets data
+//!   only when no path answers at all.
+//! - A video frame comes as a burst, and the pacer of a fast path lets it through within milliseconds.
+//!   To send the rest on a path that is slower by a hundred would be absurd:
+//!
+//! ```text
+//! now       the faster paths' pacers have passed the backlog      a packet sent now on the slow path
+//!  |------------------------|-- round trip of the faster --|                     arrives |
+//!                                                          '--- then waiting wins -------'
+//! ```
+//!
+//! Round-trip times compare as arrival times do, since all acknowledgements return on one path.
 
-use roadweave_types::{Instant, PathSnapshot, PathStatus};
+use std::time::Duration;
+
+use roadweave_types::{Instant, PathSnapshot, PathStatus, Rate};
 
 use crate::{Decision, PacketInfo, PathSet, Scheduler};
 
@@ -17,13 +31,40 @@ pub struct MinRtt;
 impl Scheduler for MinRtt {
     fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
         let status = best_status(paths);
-        paths
+        let bytes = packet.bytes as u64;
+        let with_window =
+            |path: &&PathSnapshot| Some(path.status) == status && path.window_room() >= bytes;
+        let Some((position, fastest)) = paths
             .iter()
             .enumerate()
-            .filter(|(_, path)| Some(path.status) == status && path.room() >= packet.bytes as u64)
+            .filter(|(_, path)| with_window(path) && path.pacing_budget >= bytes)
             .min_by_key(|(_, path)| (path.smoothed_rtt, path.id))
-            .map_or(Decision::Wait, |(position, _)| Decision::Send(PathSet::one(position)))
+        else {
+            return Decision::Wait;
+        };
+        let faster = paths
+            .iter()
+            .filter(with_window)
+            .filter(|path| path.smoothed_rtt < fastest.smoothed_rtt);
+        match time_to_arrive(faster, packet.backlog_bytes) {
+            Some(time) if time < fastest.smoothed_rtt => Decision::Wait,
+            _ => Decision::Send(PathSet::one(position)),
+        }
     }
+}
+
+/// How long `backlog` bytes take over `paths`, pacing and round trip together; `None` without paths.
+fn time_to_arrive<'a>(
+    paths: impl Iterator<Item = &'a PathSnapshot>,
+    backlog: u64,
+) -> Option<Duration> {
+    let mut rate = 0_u64;
+    let mut slowest = None;
+    for path in paths {
+        rate = rate.saturating_add(path.pacing_rate.map_or(0, Rate::as_bps));
+        slowest = slowest.max(Some(path.smoothed_rtt));
+    }
+    Some(slowest?.saturating_add(Rate::from_bps(rate).time_for(backlog)))
 }
 
 /// The status that data may use now: usable paths where there are any, otherwise suspect ones.
@@ -62,8 +103,12 @@ mod tests {
         }
     }
 
+    fn packet(backlog_bytes: u64) -> PacketInfo {
+        PacketInfo { bytes: 1200, backlog_bytes }
+    }
+
     fn check(paths: &[PathSnapshot], expected: Option<usize>) {
-        let decision = MinRtt.select(Instant::ZERO, &PacketInfo { bytes: 1200 }, paths);
+        let decision = MinRtt.select(Instant::ZERO, &packet(1200), paths);
         let expected = expected.map_or(Decision::Wait, |at| Decision::Send(PathSet::one(at)));
         assert_eq!(decision, expected, "{paths:#?}");
     }
@@ -92,5 +137,17 @@ mod tests {
         let mut paced = path(0, 10, 9000, PathStatus::Usable);
         paced.pacing_budget = 100;
         check(&[paced], None);
+    }
+
+    #[test]
+    fn a_burst_waits_for_the_pacer_of_a_fast_path_unless_a_slower_one_is_sooner() {
+        let mut fast = path(0, 40, 900_000, PathStatus::Usable);
+        fast.pacing_budget = 0;
+        fast.pacing_rate = Some(Rate::from_kbps(100_000));
+        let paths = [fast, path(1, 50, 9000, PathStatus::Usable)];
+        let select = |backlog| MinRtt.select(Instant::ZERO, &packet(backlog), &paths);
+        // At 100 Mbit/s, 9 ms pass 112,500 bytes.
+        assert_eq!(select(100_000), Decision::Wait);
+        assert_eq!(select(150_000), Decision::Send(PathSet::one(1)));
     }
 }

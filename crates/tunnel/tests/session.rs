@@ -117,7 +117,7 @@ fn a_path_that_goes_silent_costs_no_packet_later_than_threshold_and_round_trip()
 fn reordering_within_the_links_is_no_loss() {
     let jittery = |mut plan: LinkPlan| {
         plan.settings = |mut settings| {
-            settings.jitter = Some(Jitter { deviation: ms(8), reorders: true });
+            settings.jitter = Some(Jitter { deviation: ms(2), reorders: true });
             settings
         };
         plan

@@ -19,7 +19,9 @@ use rand_pcg::Pcg64Mcg;
 use roadweave_coding::{CodedRange, Encoder, EncoderConfig};
 use roadweave_recovery::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket};
 use roadweave_schedule::{Decision, PacketInfo, PathSet, Scheduler, UnknownScheduler};
-use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PacketId, PathId, UplinkId};
+use roadweave_types::{
+    DropCounters, DropReason, Instant, LaneId, PacketId, PathId, PathSnapshot, UplinkId,
+};
 use roadweave_wire::{
     CODED_HEADER, Coded, Position, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Symbol,
 };
@@ -228,19 +230,23 @@ impl LaneSender {
         self.recovery.poll_repair(now, &paths)
     }
 
-    /// Sends the repairs that windows and pacers let through.
+    /// Sends the repairs that windows and pacers let through, those of a path that fell silent or
+    /// stays full on another.
     fn send_repairs(&mut self, now: Instant, carrier: &mut impl Carrier) {
-        for (path, queue) in &mut self.repairs {
-            while let Some(QueuedRepair { since, token, datagram }) = queue.pop_front() {
-                if now.since(since) >= self.config.expire_after {
+        for path in self.repairs.keys().copied().collect::<Vec<_>>() {
+            while let Some(repair) = self.repairs.get_mut(&path).and_then(VecDeque::pop_front) {
+                if now.since(repair.since) >= self.config.expire_after {
                     self.stats.drops.count(DropReason::RepairExpired);
                     continue;
                 }
-                match carrier.send_on(now, *path, datagram, token) {
+                let QueuedRepair { since, token, datagram } = repair;
+                let chosen = repair_path(now, path, since, datagram.len(), carrier.paths(now));
+                match carrier.send_on(now, chosen, datagram, token) {
                     Ok(()) => {}
                     Err(SendError::TooLarge(_)) => self.stats.drops.count(DropReason::SendFailed),
                     Err(SendError::Blocked(datagram)) => {
-                        queue.push_front(QueuedRepair { since, token, datagram });
+                        let blocked = QueuedRepair { since, token, datagram };
+                        self.repairs.entry(path).or_default().push_front(blocked);
                         break;
                     }
                 }
@@ -274,7 +280,8 @@ impl LaneSender {
     /// The paths that the scheduler chooses now for a datagram of `bytes` bytes.
     fn select(&mut self, now: Instant, bytes: usize, carrier: &mut impl Carrier) -> Vec<PathId> {
         let paths = carrier.paths(now);
-        match self.scheduler.select(now, &PacketInfo { bytes }, paths) {
+        let packet = PacketInfo { bytes, backlog_bytes: self.stats.queue_bytes };
+        match self.scheduler.select(now, &packet, paths) {
             Decision::Send(chosen) => path_ids(chosen, paths),
             Decision::Wait => Vec::new(),
         }
@@ -446,7 +453,29 @@ impl LaneSender {
     }
 }
 
-fn path_ids(chosen: PathSet, paths: &[roadweave_types::PathSnapshot]) -> Vec<PathId> {
+/// The path for a repair that was meant for `planned`.
+fn repair_path(
+    now: Instant,
+    planned: PathId,
+    since: Instant,
+    bytes: usize,
+    paths: &[PathSnapshot],
+) -> PathId {
+    let usable = paths.iter().any(|path| path.id == planned && path.is_usable());
+    if usable && now.since(since) < REPAIR_PATIENCE {
+        return planned;
+    }
+    paths
+        .iter()
+        .filter(|path| path.is_usable() && path.room() >= bytes as u64)
+        .min_by_key(|path| path.smoothed_rtt)
+        .map_or(planned, |path| path.id)
+}
+
+/// How long a repair waits for the path that it is meant for.
+const REPAIR_PATIENCE: Duration = Duration::from_millis(10);
+
+fn path_ids(chosen: PathSet, paths: &[PathSnapshot]) -> Vec<PathId> {
     chosen.iter().filter_map(|position| paths.get(position)).map(|path| path.id).collect()
 }
 
