@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use roadweave_emulate::{Link, LinkSettings, Trace};
-use roadweave_quic::{Epoch, Identity, Local, Source, TransportConfig};
+use roadweave_quic::{CongestionControl, Epoch, Identity, Local, Source, TransportConfig};
 use roadweave_tunnel::{
     Client, ClientConfig, ClientEvent, LaneConfig, Peer, PeerTable, Server, ServerConfig,
     ServerEvent, SessionStatus, Strategy,
@@ -52,6 +52,7 @@ pub struct Plan {
     pub expires_unix: Option<u64>,
     pub wrong_client: bool,
     pub wrong_server: bool,
+    pub congestion: CongestionControl,
 }
 
 #[derive(Clone)]
@@ -76,6 +77,7 @@ impl Plan {
             expires_unix: None,
             wrong_client: false,
             wrong_server: false,
+            congestion: CongestionControl::Bbr,
         }
     }
 
@@ -278,7 +280,7 @@ pub fn name(index: usize) -> String {
 fn transport(plan: &Plan, side: u8) -> TransportConfig {
     let mut seed = [side; 32];
     seed[..8].copy_from_slice(&plan.seed.to_le_bytes());
-    TransportConfig::new(seed)
+    TransportConfig { congestion: plan.congestion, ..TransportConfig::new(seed) }
 }
 
 fn lanes(strategy: &str) -> Vec<LaneConfig> {
