@@ -5,14 +5,17 @@
     reason = "the command line starts processes, reads the clock and opens sockets"
 )]
 
+mod bench;
 mod config;
 mod demo;
 mod emulate;
 mod exit;
 mod init;
 mod run;
+mod sandbox;
 mod show;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -43,6 +46,9 @@ enum Command {
     Show(show::ShowArgs),
     Emulate(emulate::EmulateArgs),
     Demo(demo::DemoArgs),
+    Bench(bench::BenchArgs),
+    #[command(hide = true)]
+    BenchEcho(bench::EchoArgs),
     #[command(hide = true)]
     DemoSource(demo::SourceArgs),
     #[command(hide = true)]
@@ -58,6 +64,8 @@ fn main() -> ExitCode {
         Command::Server(args) => args.run(),
         Command::Show(args) => args.run(),
         Command::Demo(args) => args.run(),
+        Command::Bench(args) => args.run(),
+        Command::BenchEcho(args) => args.run(),
         Command::DemoSource(args) => args.run(),
         Command::DemoSink(args) => args.run(),
         Command::Emulate(args) => args.run(),
@@ -72,6 +80,12 @@ fn main() -> ExitCode {
 fn start_log(filter: &str) -> anyhow::Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
         .map_err(|error| exit::BadInput::new(format!("--log {filter}: {error}")))?;
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Colours are for eyes: a journal or a log file gets plain lines.
+    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(colours)
+        .with_writer(std::io::stderr)
+        .init();
     Ok(())
 }

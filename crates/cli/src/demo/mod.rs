@@ -11,9 +11,7 @@
 
 mod charts;
 mod clip;
-mod clock;
 mod configs;
-mod daemon;
 mod decode;
 mod ffmpeg;
 mod frame_id;
@@ -26,7 +24,6 @@ mod rtp;
 mod sampler;
 mod scenario;
 mod sink;
-mod sockets;
 mod source;
 mod stage;
 mod stream_log;
@@ -36,11 +33,9 @@ mod world;
 use std::fs;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Context as _;
 use roadweave_device::netns::Sandbox;
-use roadweave_device::{Signal, Signals, wait_readable};
 use roadweave_tunnel::Strategy;
 
 use self::clip::ClipSpec;
@@ -51,6 +46,7 @@ use self::scenario::Scenario;
 use self::stage::Stage;
 use self::world::World;
 use crate::exit::BadInput;
+use crate::sandbox::exit_when_told;
 
 pub use self::sink::SinkArgs;
 pub use self::source::SourceArgs;
@@ -227,21 +223,6 @@ impl DemoArgs {
     fn bitrate_bps(&self) -> u64 {
         (self.bitrate * 1e6).round() as u64
     }
-}
-
-/// Ends the program when it is told to; the sandbox ends with it, and all that runs inside.
-fn exit_when_told() -> anyhow::Result<()> {
-    let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
-    std::thread::spawn(move || {
-        loop {
-            let readable = wait_readable(&signals, Duration::from_secs(3_600));
-            if readable.is_err() || signals.take().is_some() {
-                eprintln!("\ninterrupted; nothing is left behind");
-                std::process::exit(130);
-            }
-        }
-    });
-    Ok(())
 }
 
 fn parse_mbps(text: &str) -> Result<f64, String> {

@@ -46,14 +46,6 @@ impl Sample {
         }
         Some(sample)
     }
-
-    /// The number of paths that may carry packets in what `roadweave show --json` tells.
-    pub fn usable_paths(status: &Value) -> usize {
-        let session = status["sessions"].as_array().and_then(|sessions| sessions.first());
-        let paths = session.and_then(|session| session["paths"].as_array());
-        let usable = |path: &&Value| path["status"].as_str() == Some("usable");
-        paths.map_or(0, |paths| paths.iter().filter(usable).count())
-    }
 }
 
 /// (bytes of datagrams - bytes of distinct inner packets) / the latter, between two readings.
@@ -176,8 +168,6 @@ mod tests {
     fn a_client_without_a_session_gives_no_sample() {
         for status in [json!({}), json!({"sessions": []}), json!({"sessions": [{}]})] {
             assert_eq!(Sample::parse(Instant::ZERO, &status), None);
-            assert_eq!(Sample::usable_paths(&status), 0);
         }
-        assert_eq!(Sample::usable_paths(&status(&[(0, "a", 0), (1, "b", 0)], 0, 0)), 2);
     }
 }

@@ -12,9 +12,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use roadweave_types::Instant;
 
-use super::clock;
-use super::sockets;
 use super::stream_log::ArrivedPacket;
+use crate::sandbox::{clock, sockets};
 
 /// How often the sink looks at the clock when nothing arrives.
 const TICK: Duration = Duration::from_millis(100);

@@ -19,11 +19,10 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use roadweave_types::Instant;
 
-use super::clock;
 use super::h264::{AccessUnit, Splitter};
 use super::rtp::{CLOCK_HZ, Packetizer};
-use super::sockets;
 use super::stream_log::SentPacket;
+use crate::sandbox::{clock, sockets};
 
 const READ_SIZE: usize = 64 << 10;
 /// Any number would do: there is one stream.

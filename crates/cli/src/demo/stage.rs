@@ -16,16 +16,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use roadweave_device::netns::NetNs;
 use roadweave_types::Instant;
 use rustix::process::Signal;
-use serde_json::Value;
 
 use super::clip;
-use super::clock;
-use super::configs::{Configs, client_socket};
-use super::daemon::Daemon;
+use super::configs::Configs;
 use super::decode::{self, RunFiles};
 use super::quality::{self, Player, Playout};
 use super::results::{Figures, Run, Timeline};
@@ -33,11 +30,10 @@ use super::sampler::{self, Sample};
 use super::scenario::Scenario;
 use super::stream_log::{Arrivals, SentStream};
 use super::world::{VIEWER, World};
+use crate::sandbox::clock;
+use crate::sandbox::daemon::Daemon;
+use crate::sandbox::tunnel::{Site, Tunnel};
 
-/// For so long all paths are waited for; then those that are there must do.
-const ALL_PATHS: Duration = Duration::from_secs(5);
-/// For so long the first path is waited for.
-const FIRST_PATH: Duration = Duration::from_secs(15);
 /// Frames that are sent ahead of those that count.
 const LEAD_IN_FRAMES: u32 = 2 * clip::FPS;
 /// Between the last preparation and the first frame.
@@ -81,14 +77,12 @@ pub enum Progress {
 struct Files {
     sent: PathBuf,
     arrived: PathBuf,
-    socket: PathBuf,
 }
 
 /// The tunnel and what it runs over.
-struct Tunnel {
+struct Bridged {
     emulator: Daemon,
-    server: Daemon,
-    client: Daemon,
+    tunnel: Tunnel,
 }
 
 impl Stage {
@@ -100,12 +94,12 @@ impl Stage {
         let files = Files {
             sent: self.directory.join("sent.csv"),
             arrived: self.directory.join("arrived.log"),
-            socket: client_socket()?,
         };
         tell(Progress::Connecting);
         let configs = Configs::write(&self.directory, &self.scenario, strategy)?;
-        let mut tunnel = self.start_tunnel(&configs)?;
-        self.wait_for_paths(&mut tunnel, &files.socket)?;
+        let mut bridged = self.start_tunnel(&configs)?;
+        let Bridged { emulator, tunnel } = &mut bridged;
+        tunnel.wait_for_paths(self.scenario.uplinks().count(), || emulator.check_running())?;
 
         self.send_lead_in(&files)?;
 
@@ -113,13 +107,12 @@ impl Stage {
         let viewer = self.start_viewer(&files, start)?;
         let camera = self.start_camera(&files, start)?;
         clock::sleep_until(start);
-        tunnel.emulator.signal(Signal::HUP)?;
-        let (samples, cpu_time) = self.watch(&mut tunnel, &files.socket, start, &mut tell)?;
+        bridged.emulator.signal(Signal::HUP)?;
+        let (samples, cpu_time) = self.watch(&mut bridged, start, &mut tell)?;
         camera.wait(DRAIN)?;
         viewer.wait(DRAIN * 2)?;
-        for daemon in [tunnel.client, tunnel.server, tunnel.emulator] {
-            daemon.stop()?;
-        }
+        bridged.tunnel.stop()?;
+        bridged.emulator.stop()?;
 
         tell(Progress::Comparing);
         let mut run = self.measure(&files, &samples, start)?;
@@ -129,42 +122,20 @@ impl Stage {
         Ok(run)
     }
 
-    fn start_tunnel(&self, configs: &Configs) -> anyhow::Result<Tunnel> {
-        let start = |name, command: &mut Command, config: &Path| {
-            Daemon::start(
-                name,
-                command.arg(name_of_command(name)).arg("--config").arg(config),
-                &self.directory,
-            )
-        };
+    fn start_tunnel(&self, configs: &Configs) -> anyhow::Result<Bridged> {
         // The emulator enters both namespaces by itself.
-        let emulator = start("emulator", &mut Command::new(&self.program), &configs.emulator)?;
-        let server = start("server", &mut self.program_in(&self.world.proxy), &configs.server)?;
-        let client =
-            start("client", &mut self.program_in(&self.world.vehicle_box), &configs.client)?;
-        Ok(Tunnel { emulator, server, client })
-    }
-
-    fn wait_for_paths(&self, tunnel: &mut Tunnel, socket: &Path) -> anyhow::Result<()> {
-        let begin = clock::now();
-        let links = self.scenario.uplinks().count();
-        loop {
-            tunnel.check_running()?;
-            let usable = status(socket).map_or(0, |status| Sample::usable_paths(&status));
-            let waited = clock::now() - begin;
-            if usable == links || usable > 0 && waited > ALL_PATHS {
-                return Ok(());
-            }
-            if waited > FIRST_PATH {
-                bail!(
-                    "the tunnel is not up after {} s{}{}",
-                    waited.as_secs(),
-                    tunnel.client.last_words(),
-                    tunnel.server.last_words()
-                );
-            }
-            clock::sleep_until(clock::now() + SAMPLE_INTERVAL);
-        }
+        let mut command = Command::new(&self.program);
+        command.arg("emulate").arg("--config").arg(&configs.emulator);
+        let site = Site {
+            program: &self.program,
+            directory: &self.directory,
+            server: &self.world.proxy,
+            client: &self.world.vehicle_box,
+        };
+        Ok(Bridged {
+            emulator: Daemon::start("emulator", &mut command, &self.directory)?,
+            tunnel: Tunnel::start(site, &configs.tunnel)?,
+        })
     }
 
     /// Streams the beginning of the clip to a port at which nobody listens.
@@ -201,24 +172,23 @@ impl Stage {
     /// Reads the client's counters while the stream runs; returns its CPU time too.
     fn watch(
         &self,
-        tunnel: &mut Tunnel,
-        socket: &Path,
+        bridged: &mut Bridged,
         start: Instant,
         tell: &mut impl FnMut(Progress),
     ) -> anyhow::Result<(Vec<Sample>, Duration)> {
-        let cpu_before = tunnel.client.cpu_time()?;
+        let cpu_before = bridged.tunnel.client.cpu_time()?;
         let mut samples = Vec::new();
         let end = start + self.duration();
         let mut next = start;
         while next <= end {
             clock::sleep_until(next);
             let now = clock::now();
-            tunnel.check_running()?;
-            samples.extend(status(socket).and_then(|status| Sample::parse(now, &status)));
+            bridged.check_running()?;
+            samples.extend(bridged.tunnel.status().and_then(|status| Sample::parse(now, &status)));
             tell(Progress::Streaming(now - start));
             next += SAMPLE_INTERVAL;
         }
-        Ok((samples, tunnel.client.cpu_time()? - cpu_before))
+        Ok((samples, bridged.tunnel.client.cpu_time()?.since(cpu_before).total()))
     }
 
     fn measure(&self, files: &Files, samples: &[Sample], start: Instant) -> anyhow::Result<Run> {
@@ -288,22 +258,9 @@ impl Stage {
     }
 }
 
-impl Tunnel {
+impl Bridged {
     fn check_running(&mut self) -> anyhow::Result<()> {
-        [&mut self.emulator, &mut self.server, &mut self.client]
-            .into_iter()
-            .try_for_each(Daemon::check_running)
-    }
-}
-
-/// What the client tells of itself; `None` while it does not answer.
-fn status(socket: &Path) -> Option<Value> {
-    roadweave_device::control::request(socket, "status", &Value::Null).ok()
-}
-
-fn name_of_command(daemon: &str) -> &str {
-    match daemon {
-        "emulator" => "emulate",
-        other => other,
+        self.emulator.check_running()?;
+        self.tunnel.check_running()
     }
 }

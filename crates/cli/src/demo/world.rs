@@ -14,8 +14,9 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use anyhow::Context as _;
-use roadweave_device::Prefix;
-use roadweave_device::netns::{CableEnd, NetNs};
+use roadweave_device::netns::NetNs;
+
+use crate::sandbox::connect;
 
 /// The namespace of the vehicle's client.
 pub const BOX: &str = "box";
@@ -67,18 +68,4 @@ impl World {
         cloud.ip("route add default via 203.0.113.1")?;
         Ok(Self { vehicle, vehicle_box, proxy, cloud, _links: links })
     }
-}
-
-type End<'a> = (&'a NetNs, &'a str, &'a str);
-
-fn connect(left: End<'_>, right: End<'_>) -> anyhow::Result<()> {
-    let addresses = |(_, _, address): End<'_>| -> anyhow::Result<[Prefix; 1]> {
-        Ok([address.parse().with_context(|| format!("{address} is no address"))?])
-    };
-    let (left_addresses, right_addresses) = (addresses(left)?, addresses(right)?);
-    let left_end = CableEnd { namespace: left.0, interface: left.1, addresses: &left_addresses };
-    let right_end =
-        CableEnd { namespace: right.0, interface: right.1, addresses: &right_addresses };
-    NetNs::connect(&left_end, &right_end)
-        .with_context(|| format!("cannot join {} and {}", left.0.name(), right.0.name()))
 }

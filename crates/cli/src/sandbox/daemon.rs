@@ -25,6 +25,15 @@ pub struct Daemon {
     log: PathBuf,
 }
 
+/// CPU time of a process, to the resolution of the kernel's clock tick (10 ms).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    /// In the process's own code.
+    pub user: Duration,
+    /// In system calls made for it.
+    pub kernel: Duration,
+}
+
 impl Daemon {
     /// Starts `command`, with its output in a file of `directory`.
     ///
@@ -66,15 +75,17 @@ impl Daemon {
             .with_context(|| format!("cannot signal the {}", self.name))
     }
 
-    /// The CPU time that it has used, in user mode and in the kernel.
+    /// The CPU time that it has used.
     ///
     /// # Errors
     /// When it has ended.
-    pub fn cpu_time(&self) -> anyhow::Result<Duration> {
+    pub fn cpu_time(&self) -> anyhow::Result<CpuTime> {
         let path = format!("/proc/{}/stat", self.child.id());
         let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-        let ticks = cpu_ticks(&stat).with_context(|| format!("{path} is malformed"))?;
-        Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
+        let (user, kernel) = cpu_ticks(&stat).with_context(|| format!("{path} is malformed"))?;
+        let per_second = rustix::param::clock_ticks_per_second() as f64;
+        let time = |ticks: u64| Duration::from_secs_f64(ticks as f64 / per_second);
+        Ok(CpuTime { user: time(user), kernel: time(kernel) })
     }
 
     /// Waits until it ends by itself, at most `patience`.
@@ -135,11 +146,26 @@ impl Drop for Daemon {
     }
 }
 
+impl CpuTime {
+    /// Both together.
+    pub fn total(self) -> Duration {
+        self.user + self.kernel
+    }
+
+    /// What was used since `earlier`.
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            user: self.user.saturating_sub(earlier.user),
+            kernel: self.kernel.saturating_sub(earlier.kernel),
+        }
+    }
+}
+
 /// Ticks in user mode and in the kernel, fields 14 and 15; the name, field 2, may hold anything.
-fn cpu_ticks(stat: &str) -> Option<u64> {
+fn cpu_ticks(stat: &str) -> Option<(u64, u64)> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut next = || fields.next()?.parse::<u64>().ok();
-    Some(next()? + next()?)
+    Some((next()?, next()?))
 }
 
 #[cfg(test)]
@@ -149,7 +175,7 @@ mod tests {
     #[test]
     fn cpu_time_is_found_behind_any_name() {
         let stat = "12 (a) b (c) S 1 12 12 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 1 0 55 0 0";
-        assert_eq!(cpu_ticks(stat), Some(300));
+        assert_eq!(cpu_ticks(stat), Some((250, 50)));
         assert_eq!(cpu_ticks("12 (a) S 1"), None);
     }
 

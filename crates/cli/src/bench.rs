@@ -1,0 +1,32 @@
+//! `roadweave bench`: how fast this machine makes it.
+
+mod echo;
+mod iperf;
+mod results;
+mod tunnel;
+
+pub use self::echo::EchoArgs;
+
+/// Measures how fast roadweave is on this machine
+#[derive(Debug, clap::Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    Tunnel(tunnel::TunnelArgs),
+}
+
+impl BenchArgs {
+    /// Runs the bench.
+    ///
+    /// # Errors
+    /// When something is missing, with the cure, or a part fails, with what it said.
+    pub fn run(&self) -> anyhow::Result<()> {
+        match &self.what {
+            What::Tunnel(args) => args.run(),
+        }
+    }
+}

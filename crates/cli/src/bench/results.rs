@@ -1,0 +1,183 @@
+//! What the bench of the tunnel has measured, as JSON and as a table.
+
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use serde::Serialize;
+
+use crate::sandbox::daemon::CpuTime;
+
+/// The figures; the names are those that every measuring command uses.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Results {
+    /// Payload of UDP packets of 1,300 bytes through the tunnel, below 1 % loss, bits per second.
+    pub udp_goodput_bps: f64,
+    /// One TCP stream through the tunnel, bits per second.
+    pub tcp_goodput_bps: f64,
+    /// The congestion control of that stream.
+    pub tcp_congestion_control: String,
+    /// Packets of the UDP run that each end could take with a whole core.
+    pub packets_per_second_per_core: Ends<f64>,
+    /// Round-trip time through the tunnel less that of the bare veth.
+    pub added_latency_us: Latency,
+    /// CPU time of the client while it carries 30 Mbit/s, percent of one core.
+    pub client_cpu_percent_at_30mbps: f64,
+    /// Where the CPU time of the UDP run went.
+    pub cpu: Ends<CpuShares>,
+    /// The same veth without the tunnel.
+    pub veth: Bare,
+}
+
+/// A figure of the client and of the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Ends<T> {
+    /// The client, which sends.
+    pub client: T,
+    /// The server, which receives.
+    pub server: T,
+}
+
+/// Round-trip times, microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Latency {
+    /// The median.
+    pub p50: f64,
+    /// 99 of 100 are at most this.
+    pub p99: f64,
+}
+
+/// CPU time by packet, microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct CpuShares {
+    /// In the tunnel's own code: cryptography, scheduling, coding.
+    pub user_us_per_packet: f64,
+    /// In system calls: TUN and sockets.
+    pub kernel_us_per_packet: f64,
+}
+
+/// The figures without a tunnel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Bare {
+    /// As [`Results::udp_goodput_bps`].
+    pub udp_goodput_bps: f64,
+    /// As [`Results::tcp_goodput_bps`].
+    pub tcp_goodput_bps: f64,
+    /// Round-trip time.
+    pub latency_us: Latency,
+}
+
+impl CpuShares {
+    /// What `time` was for each of `packets`.
+    pub fn of(time: CpuTime, packets: u64) -> Self {
+        let each = |part: std::time::Duration| part.as_secs_f64() * 1e6 / packets.max(1) as f64;
+        Self { user_us_per_packet: each(time.user), kernel_us_per_packet: each(time.kernel) }
+    }
+
+    /// Packets that one core takes in a second; 0 if no time was counted.
+    pub fn packets_per_second(self) -> f64 {
+        let us = self.user_us_per_packet + self.kernel_us_per_packet;
+        if us > 0.0 { 1e6 / us } else { 0.0 }
+    }
+}
+
+impl Results {
+    /// The table for a person, with a line on where the CPU time goes.
+    pub fn render(&self) -> String {
+        let mut table = Table::new();
+        table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+        table.remove_style(TableComponent::HorizontalLines);
+        table.remove_style(TableComponent::MiddleIntersections);
+        table.set_header(["", "tunnel", "bare veth"]);
+        let mbps = |bps: f64| format!("{:.0} Mbit/s", bps / 1e6);
+        let us = |us: f64| format!("{us:.0} us");
+        let (veth, per_core) = (&self.veth, &self.packets_per_second_per_core);
+        let tunnel_latency =
+            |added: f64, bare: f64| format!("{} (+{})", us(added + bare), us(added));
+        let added = &self.added_latency_us;
+        let tcp = format!("one TCP stream, {}", self.tcp_congestion_control);
+        let rows = [
+            [
+                "UDP, 1,300 bytes, loss below 1 %".into(),
+                mbps(self.udp_goodput_bps),
+                mbps(veth.udp_goodput_bps),
+            ],
+            [tcp, mbps(self.tcp_goodput_bps), mbps(veth.tcp_goodput_bps)],
+            [
+                "round trip, median".into(),
+                tunnel_latency(added.p50, veth.latency_us.p50),
+                us(veth.latency_us.p50),
+            ],
+            [
+                "round trip, 99 %".into(),
+                tunnel_latency(added.p99, veth.latency_us.p99),
+                us(veth.latency_us.p99),
+            ],
+            ["packets/s per core, client".into(), format!("{:.0}", per_core.client), String::new()],
+            ["packets/s per core, server".into(), format!("{:.0}", per_core.server), String::new()],
+            [
+                "CPU of the client at 30 Mbit/s".into(),
+                format!("{:.1} %", self.client_cpu_percent_at_30mbps),
+                String::new(),
+            ],
+        ];
+        table.add_rows(rows);
+        for column in table.column_iter_mut().skip(1) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+        let cpu = |name: &str, shares: CpuShares| {
+            format!(
+                "{name} {:.2} us in its own code + {:.2} us in system calls",
+                shares.user_us_per_packet, shares.kernel_us_per_packet
+            )
+        };
+        format!(
+            "{table}\nCPU per UDP packet: {}; {}",
+            cpu("client", self.cpu.client),
+            cpu("server", self.cpu.server)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_shared_out_over_the_packets() {
+        let time = CpuTime { user: Duration::from_millis(300), kernel: Duration::from_millis(100) };
+        let shares = CpuShares::of(time, 100_000);
+        assert!((shares.user_us_per_packet - 3.0).abs() < 1e-9);
+        assert!((shares.packets_per_second() - 250_000.0).abs() < 1e-3);
+        assert_eq!(CpuShares::default().packets_per_second(), 0.0);
+    }
+
+    #[test]
+    fn the_names_are_those_of_all_benches() {
+        let json = serde_json::to_value(Results::default()).unwrap();
+        for pointer in [
+            "/udp_goodput_bps",
+            "/tcp_goodput_bps",
+            "/packets_per_second_per_core/client",
+            "/packets_per_second_per_core/server",
+            "/added_latency_us/p50",
+            "/added_latency_us/p99",
+            "/client_cpu_percent_at_30mbps",
+            "/veth/udp_goodput_bps",
+        ] {
+            assert!(json.pointer(pointer).is_some(), "{pointer}");
+        }
+    }
+
+    #[test]
+    fn the_table_shows_what_the_tunnel_adds() {
+        let latency = |p50, p99| Latency { p50, p99 };
+        let results = Results {
+            udp_goodput_bps: 1.25e9,
+            added_latency_us: latency(90.0, 140.0),
+            veth: Bare { latency_us: latency(30.0, 60.0), ..Bare::default() },
+            ..Results::default()
+        };
+        let text = results.render();
+        assert!(text.contains("1250 Mbit/s") && text.contains("120 us (+90 us)"), "{text}");
+    }
+}
