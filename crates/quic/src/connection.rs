@@ -134,7 +134,9 @@ struct Timing {
     feedback_owed: Option<Instant>,
     /// How often feedback was sent.
     feedback_count: u64,
-    /// When round-trip times of paths that only receive are measured next.
+    /// When a datagram was last sent.
+    last_sent_data: Instant,
+    /// When the round-trip times of quiet paths are measured next.
     measure: Option<Instant>,
     /// When the last datagram came in, on whichever path.
     last_data: Instant,
@@ -195,6 +197,7 @@ impl Connection {
                 acknowledge: None,
                 feedback_owed: None,
                 feedback_count: 0,
+                last_sent_data: Instant::ZERO,
                 measure: None,
                 last_data: Instant::ZERO,
                 last_path: None,

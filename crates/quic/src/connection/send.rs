@@ -7,6 +7,7 @@ use bytes::Bytes;
 use noq_proto::{SendDatagramError, Transmit};
 use roadweave_types::{Instant, PathId};
 
+use super::upkeep::MEASURE_SENDING;
 use super::{Connection, Gates, Phase};
 use crate::event::{PathError, SendError};
 use crate::gate::{Gate, Position};
@@ -44,6 +45,8 @@ impl Connection {
         }
         self.hand_over(now, index, Payload::Data(datagram), Some(Cargo::Datagram(token)))?;
         self.paths[index].stats.datagrams_sent += 1;
+        self.timing.last_sent_data = now;
+        self.timing.measure.get_or_insert(now + MEASURE_SENDING);
         Ok(())
     }
 

@@ -134,7 +134,7 @@ impl Connection {
                 self.probe(now, index);
             }
         }
-        self.measure_receiving_paths(now);
+        self.measure_quiet_paths(now);
         self.close_unresponsive_paths(now);
         self.update_keys_when_quiet(now);
     }
@@ -194,17 +194,22 @@ impl Connection {
         self.timing.measure.get_or_insert(now + MEASURE_INTERVAL);
     }
 
-    /// Keeps the round-trip times of all paths fresh while data comes in, for the choice of the fastest.
-    fn measure_receiving_paths(&mut self, now: Instant) {
+    /// Keeps the round-trip times of all paths fresh while data flows: a scheduler would never again choose
+    /// a path whose last sample was a bad one, and feedback wants the fastest.
+    fn measure_quiet_paths(&mut self, now: Instant) {
         if self.timing.measure.is_none_or(|at| at > now) {
             return;
         }
-        let receiving = now - self.timing.last_data < MEASURE_INTERVAL;
-        self.timing.measure = receiving.then_some(now + MEASURE_INTERVAL);
+        let interval = match now - self.timing.last_sent_data < MEASURE_SENDING {
+            true => MEASURE_SENDING,
+            false => MEASURE_INTERVAL,
+        };
+        let flowing = now - self.timing.last_data.max(self.timing.last_sent_data) < interval;
+        self.timing.measure = flowing.then_some(now + interval);
         for index in 0..self.paths.len() {
             let path = &self.paths[index];
-            let stale = now - path.last_asked >= MEASURE_INTERVAL && path.suspect.is_none();
-            if receiving && path.validated && stale {
+            let stale = now - path.last_asked >= interval && path.suspect.is_none();
+            if flowing && path.validated && stale {
                 self.probe(now, index);
             }
         }
@@ -270,7 +275,9 @@ pub(super) const ACK_DELAY: Duration = Duration::from_millis(2);
 const ASK_INTERVAL_MIN: Duration = Duration::from_millis(10);
 /// For how long after a datagram this side counts as receiving.
 const RECEIVING: Duration = Duration::from_millis(10);
-/// How often the paths of a side that receives are measured.
+/// How often a side that sends measures the paths that it does not use.
+pub(super) const MEASURE_SENDING: Duration = Duration::from_millis(200);
+/// How often a side that only receives measures its paths.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 /// After how long a dead path is probed less often.
 const SLOW_PROBES_AFTER: Duration = Duration::from_secs(300);
