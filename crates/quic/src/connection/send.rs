@@ -98,8 +98,8 @@ impl Connection {
             self.open_all_gates();
             self.drain(now);
         } else {
-            if let Some(best) = self.best_path() {
-                self.open_only(best);
+            if let Some(outlet) = self.best_path().or_else(|| self.moved_path()) {
+                self.open_only(outlet);
                 self.drain(now);
             }
             self.close_all_gates();
@@ -107,6 +107,15 @@ impl Connection {
         }
         self.process(now);
         self.take_snapshots(now);
+    }
+
+    /// The path whose peer has moved to another address and was heard last.
+    ///
+    /// To the library its challenge is one of the frames that wait, and behind a closed gate none of
+    /// them leaves as long as there are others. It sends no more than three times what came from there.
+    fn moved_path(&self) -> Option<PathId> {
+        let moved = self.paths.iter().filter(|path| path.answers_before.is_some());
+        moved.max_by_key(|path| path.last_heard).map(|path| path.id)
     }
 
     /// Whether the path carries data and the datagram fits: the path's index.

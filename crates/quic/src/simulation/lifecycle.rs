@@ -123,6 +123,26 @@ fn a_changed_port_keeps_the_path() {
     check_rebinding(std::net::SocketAddr::from(([100, 64, 0, 1], 33_333)));
 }
 
+/// What a lost control frame left in the library's queue must not hold back the challenge of the only
+/// path, which is at a new address.
+#[test]
+fn the_last_path_may_move_while_control_frames_wait() {
+    let mut world = World::connected(links(&[20, 50]));
+    use_all(&mut world, ms(2), ms(500));
+    let now = world.now;
+    world.client().close_path(now, PathId(0)).unwrap();
+    world.run(ms(30));
+    // The server has heard of it; its answer gets lost.
+    world.links.iter_mut().for_each(|link| link.set_dead(true));
+    use_all(&mut world, ms(100), ms(2000));
+    world.links[1].address = std::net::SocketAddr::from(([100, 64, 0, 1], 33_333));
+    world.links[1].set_dead(false);
+    for side in [SERVER, CLIENT] {
+        let took = usable_again(&mut world, side, PathId(1), ms(2000));
+        assert!(took <= ms(500), "{took:?}");
+    }
+}
+
 #[test]
 fn a_changed_address_keeps_the_path() {
     check_rebinding(std::net::SocketAddr::from(([100, 99, 9, 9], 33_333)));
