@@ -66,8 +66,11 @@ pub struct Uplink {
 pub enum Gateway {
     /// As a default route over the interface says.
     Known(IpAddr),
-    /// No gateway is needed: a default route says so, or the interface is point-to-point.
+    /// No gateway is needed, as a default route over the interface says.
     Direct,
+    /// No default route says, but an interface with one neighbour needs no gateway. Modems are such
+    /// interfaces, and so are tunnels.
+    PointToPoint,
     /// No default route says: the first address of the network. Identical modems all claim the same
     /// default route, of which the system keeps one.
     Guessed(IpAddr),
@@ -78,7 +81,7 @@ impl Gateway {
     pub fn address(self) -> Option<IpAddr> {
         match self {
             Self::Known(address) | Self::Guessed(address) => Some(address),
-            Self::Direct => None,
+            Self::Direct | Self::PointToPoint => None,
         }
     }
 }
@@ -239,7 +242,7 @@ fn find_gateway(
         .min_by_key(|route| (route.table != MAIN_TABLE, route.metric));
     match (route, own.address()) {
         (Some(route), _) => Some(route.gateway.map_or(Gateway::Direct, Gateway::Known)),
-        (None, _) if link.point_to_point => Some(Gateway::Direct),
+        (None, _) if link.point_to_point => Some(Gateway::PointToPoint),
         (None, IpAddr::V4(address)) if own.length() < 31 => {
             let IpAddr::V4(network) = own.network().address() else { return None };
             let first = Ipv4Addr::from_bits(network.to_bits() + 1);
@@ -376,6 +379,14 @@ mod tests {
         let guessed = Gateway::Guessed("192.168.8.1".parse().unwrap());
         assert_eq!(uplink.gateway_v4, Some(guessed));
         assert_eq!(uplink.gateway_v6, None);
+    }
+
+    #[test]
+    fn a_tunnel_of_others_does_not_pass_for_a_way_out() {
+        let link = Link { point_to_point: true, ..link(2) };
+        let addresses = [(2, "10.77.0.2/32".parse().unwrap())];
+        let uplink = describe(UplinkId(0), link, &addresses, &[]);
+        assert_eq!(uplink.gateway_v4, Some(Gateway::PointToPoint));
     }
 
     #[test]

@@ -98,24 +98,37 @@ impl Routes {
     /// # Errors
     /// What the kernel says.
     pub fn route_into_tun(&mut self, tun: u32, prefixes: &[Prefix]) -> Result<(), DeviceError> {
-        let table = *self.instance.routing_tables().start();
+        let table = self.tunnel_table();
         for prefix in prefixes {
-            let is_default = prefix.length() == 0;
-            self.netlink.replace_route(&Route {
-                destination: *prefix,
-                gateway: None,
-                interface: Some(tun),
-                table: if is_default { table } else { MAIN_TABLE },
-                metric: 0,
-                protocol: ROUTE_PROTOCOL,
-            })?;
-            if is_default {
+            self.netlink.replace_route(&tun_route(tun, *prefix, table))?;
+            if prefix.length() == 0 {
                 for rule in default_rules(prefix.is_ipv4(), table) {
                     self.netlink.add_rule(&rule)?;
                 }
             }
         }
         Ok(())
+    }
+
+    /// Undoes [`Routes::route_into_tun`] for some prefixes.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn route_out_of_tun(&mut self, tun: u32, prefixes: &[Prefix]) -> Result<(), DeviceError> {
+        let table = self.tunnel_table();
+        for prefix in prefixes {
+            if prefix.length() == 0 {
+                for rule in default_rules(prefix.is_ipv4(), table) {
+                    self.netlink.remove_rule(&rule)?;
+                }
+            }
+            self.netlink.remove_route(&tun_route(tun, *prefix, table))?;
+        }
+        Ok(())
+    }
+
+    fn tunnel_table(&self) -> u32 {
+        *self.instance.routing_tables().start()
     }
 
     /// What one uplink needs.
@@ -181,6 +194,18 @@ impl Drop for Routes {
             tracing::warn!(%error, "routes could not be removed; the next start tries again");
         }
         self.instance.restore_settings();
+    }
+}
+
+/// A route into the TUN: the default in the tunnel's own `table`, all else in the main table.
+fn tun_route(tun: u32, prefix: Prefix, table: u32) -> Route {
+    Route {
+        destination: prefix,
+        gateway: None,
+        interface: Some(tun),
+        table: if prefix.length() == 0 { table } else { MAIN_TABLE },
+        metric: 0,
+        protocol: ROUTE_PROTOCOL,
     }
 }
 

@@ -15,14 +15,13 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{self, IntegerSetter, Opcode, Setter, Updater, opcode};
 
 use crate::offload::{Coalescer, HEADER_LEN, Header, PACKET_MAX, split};
-use crate::{DeviceError, Netlink, Prefix};
+use crate::{DeviceError, Netlink, Prefix, sysctl};
 
 /// What to make.
 #[derive(Clone, Debug)]
@@ -101,6 +100,7 @@ impl Tun {
 
         let mut netlink = Netlink::open()?;
         let index = netlink.link(&name)?.index;
+        prevent_link_local(&name);
         netlink.set_link(index, true, Some(u32::from(options.mtu)))?;
         for prefix in &options.addresses {
             netlink.add_address(index, *prefix)?;
@@ -231,6 +231,17 @@ fn read_super(bytes: &mut [u8], sink: impl FnMut(&[u8])) -> Option<usize> {
     split(&header, packet, sink).ok()
 }
 
+/// Keeps the kernel from giving the interface a link-local address and soliciting routers from it:
+/// there are none behind a tunnel, and the peer would count each packet as spoofed.
+fn prevent_link_local(name: &str) {
+    // 1 stands for none (Linux Documentation/networking/ip-sysctl.rst).
+    let key = format!("net.ipv6.conf.{}.addr_gen_mode", name.replace('.', "/"));
+    if let Err(error) = sysctl::write(&key, "1") {
+        // A kernel without IPv6 has no such key, and no such address either.
+        tracing::debug!(%error, "link-local addresses stay as they are");
+    }
+}
+
 fn open_device(name: &str) -> Result<OwnedFd, DeviceError> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::open(DEVICE, flags, Mode::empty()).map_err(|error| match error {
@@ -255,7 +266,7 @@ fn attach(fd: &OwnedFd, name: &str, offload: bool) -> Result<String, DeviceError
     result.map_err(|error| match error {
         Errno::BUSY | Errno::EXIST => DeviceError::NameInUse { name: name.to_owned() },
         // An interface of another kind has the name, or the name is none.
-        Errno::INVAL if Path::new("/sys/class/net").join(name).exists() => {
+        Errno::INVAL if Netlink::open().and_then(|mut netlink| netlink.link(name)).is_ok() => {
             DeviceError::NameInUse { name: name.to_owned() }
         }
         Errno::INVAL => bad_name(),

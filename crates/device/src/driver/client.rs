@@ -299,13 +299,14 @@ impl Driver {
         while let Some(event) = self.client.poll_event() {
             match event {
                 ClientEvent::Joined { welcome, server } => {
-                    tracing::info!(%server, addresses = ?welcome.addresses, "joined");
                     self.joined = true;
                     self.apply(&welcome)?;
+                    // Whoever reads this may use the tunnel.
+                    tracing::info!(%server, addresses = ?welcome.addresses, "joined");
                 }
                 ClientEvent::Left { reason, rest } => {
                     self.joined = false;
-                    self.next_reminder = self.clock.now() + PATIENCE;
+                    self.next_reminder = self.clock.now() + rest + PATIENCE;
                     if rest.is_zero() {
                         tracing::warn!("left: {reason}; connecting again");
                     } else {

@@ -81,9 +81,12 @@ struct Driver {
     reload: Reload,
     next_time_of_day: Instant,
     drops: DropCounters,
+    addresses: Vec<IpNet>,
+    /// What of the clients lies beyond the server's own inner networks.
+    routed: Vec<Prefix>,
     // Dropped in this order: what they set up is removed before the instance's lock.
     _filters: Option<Filters>,
-    _routes: Routes,
+    routes: Routes,
     _lock: crate::InstanceLock,
 }
 
@@ -104,13 +107,8 @@ impl Driver {
             offload: options.tun.offload,
         })?;
         let mut routes = Routes::open(&instance)?;
-        let clients = options.peers.iter().flat_map(|(_, peer)| &peer.addresses);
-        let beyond: Vec<Prefix> = clients
-            .filter(|network| !options.addresses.iter().any(|own| own.contains(*network)))
-            .copied()
-            .map(to_prefix)
-            .collect();
-        routes.route_into_tun(tun.index(), &beyond)?;
+        let routed = beyond(&options.peers, &options.addresses);
+        routes.route_into_tun(tun.index(), &routed)?;
         let filters = FilterOptions {
             tun: tun.name().to_owned(),
             mtu: options.tun.mtu,
@@ -148,8 +146,10 @@ impl Driver {
             reload: options.reload,
             next_time_of_day: Instant::ZERO,
             drops: DropCounters::default(),
+            addresses: options.addresses,
+            routed,
             _filters: Some(filters),
-            _routes: routes,
+            routes,
             _lock: lock,
         })
     }
@@ -217,17 +217,30 @@ impl Driver {
             match signal {
                 Signal::Interrupt | Signal::Terminate => return true,
                 Signal::Hangup => match (self.reload)() {
-                    Ok(peers) => {
-                        tracing::info!(peers = peers.len(), "the clients were read again");
-                        self.peers.replace(peers);
-                        self.server.on_peers_changed(now);
-                    }
+                    Ok(peers) => self.replace_peers(now, peers),
                     Err(error) => tracing::error!("nothing was changed: {error}"),
                 },
                 Signal::Child => {}
             }
         }
         false
+    }
+
+    fn replace_peers(&mut self, now: Instant, peers: Vec<(PublicKey, Peer)>) {
+        tracing::info!(peers = peers.len(), "the clients were read again");
+        let routed = beyond(&peers, &self.addresses);
+        let gone: Vec<Prefix> =
+            self.routed.iter().filter(|prefix| !routed.contains(prefix)).copied().collect();
+        let changed = self
+            .routes
+            .route_out_of_tun(self.tun.index(), &gone)
+            .and_then(|()| self.routes.route_into_tun(self.tun.index(), &routed));
+        if let Err(error) = changed {
+            tracing::error!(%error, "what lies behind some clients cannot be reached");
+        }
+        self.routed = routed;
+        self.peers.replace(peers);
+        self.server.on_peers_changed(now);
     }
 
     fn answer(&mut self) {
@@ -272,4 +285,11 @@ impl Driver {
         self.flush();
         tracing::info!("the server stops");
     }
+}
+
+/// The clients' prefixes that need routes of their own: those outside the server's inner networks.
+fn beyond(peers: &[(PublicKey, Peer)], own: &[IpNet]) -> Vec<Prefix> {
+    let prefixes = peers.iter().flat_map(|(_, peer)| &peer.addresses);
+    let outside = prefixes.filter(|prefix| !own.iter().any(|network| network.contains(*prefix)));
+    outside.copied().map(to_prefix).collect()
 }
