@@ -121,6 +121,9 @@ pub enum CloseReason {
         /// The key it showed.
         got: PublicKey,
     },
+    /// The client has another key for this server.
+    #[error("the client expects another key of this server")]
+    UnexpectedServerKey,
     /// Nobody answered the handshake in time.
     #[error("no answer to the handshake")]
     HandshakeTimedOut,

@@ -9,7 +9,7 @@
 //! the old. Source: CellFusion section 6.2, with addresses that belong to keys and not to connections.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -275,10 +275,10 @@ impl Server {
                     self.pump(now, id);
                 }
                 EndpointEvent::Refused { remote, key, why } => {
-                    self.tell_refusal(now, &format!("{key}: {why}"), remote.to_string());
+                    self.tell_refusal(now, &format!(" with the key {key}: {why}"), remote);
                 }
                 EndpointEvent::HandshakeFailed { remote, reason } => {
-                    self.tell_refusal(now, &reason.to_string(), remote.to_string());
+                    self.tell_refusal(now, &format!(": {reason}"), remote);
                 }
                 _ => {}
             }
@@ -286,14 +286,14 @@ impl Server {
     }
 
     /// Tells a refusal, unless an equal one was told a moment ago.
-    fn tell_refusal(&mut self, now: Instant, what: &str, remote: String) {
+    fn tell_refusal(&mut self, now: Instant, what: &str, remote: SocketAddr) {
         if self.told.len() >= REMEMBERED_MAX {
             self.told.clear();
         }
         let told = self.told.get(what).is_some_and(|at| now.since(*at) < REFUSAL_INTERVAL);
         if !told {
             self.told.insert(what.to_owned(), now);
-            self.events.push_back(ServerEvent::Refused { reason: format!("{remote} with {what}") });
+            self.events.push_back(ServerEvent::Refused { reason: format!("{remote}{what}") });
         }
     }
 

@@ -350,9 +350,11 @@ impl Connection {
                 }
             },
             ConnectionError::ConnectionClosed(close) => {
-                let refusal = tls::refusal_of(close.error_code).filter(|_| self.is_client);
-                match refusal {
-                    Some(refusal) => CloseReason::Refused(refusal),
+                match tls::refusal_of(close.error_code) {
+                    Some(refusal) if self.is_client => CloseReason::Refused(refusal),
+                    // A client checks nothing of the server but its key.
+                    Some(Refusal::Unknown) => CloseReason::UnexpectedServerKey,
+                    Some(_) => CloseReason::Protocol(close.to_string()),
                     None if close.error_code
                         == noq_proto::TransportErrorCode::CONNECTION_REFUSED =>
                     {
