@@ -68,6 +68,8 @@ pub(crate) struct Meter {
     pub(crate) mtu: u16,
     loss: f32,
     limited_until: Option<Instant>,
+    /// Since when the path is used to the full, short pauses left aside.
+    busy_since: Option<Instant>,
     window_limited: bool,
 }
 
@@ -88,6 +90,7 @@ impl Meter {
             mtu,
             loss: 0.0,
             limited_until: None,
+            busy_since: None,
             window_limited: false,
         }
     }
@@ -161,6 +164,9 @@ impl Meter {
             true => (self.rtt.smoothed / 4).max(LIMITED_MEMORY_WINDOW),
             false => interval * 2 + LIMITED_MEMORY_PACER,
         };
+        if self.limited_until.is_none_or(|until| now > until + BUSY_PAUSE) {
+            self.busy_since = Some(now);
+        }
         self.limited_until = Some(now + memory);
         self.window_limited |= by_window;
     }
@@ -325,6 +331,41 @@ impl RoundTrip {
     }
 }
 
+/// What a path may carry beyond what its congestion controller allows, while it shows no congestion.
+///
+/// The controller of a path that carried little knows little of it: BBR has measured what it was given, and
+/// from there it probes upwards by a quarter every few seconds. When the path that carried the video dies,
+/// the others must take over within a few round trips. So a path without a queue (its round-trip time is
+/// near its minimum) and without loss may carry an initial window, and twice what it delivered in the last
+/// round trip: slow start (RFC 9002 section 7.3.1) that ends with the first sign of a queue, as HyStart++
+/// (RFC 9406) ends it. After half a second of full use the controller knows enough, and the path is its
+/// own again: it keeps queues shorter than a slow start does. RFC 7661 has the case for not holding an
+/// application-limited sender to what it happened to send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ramp {
+    /// Bytes.
+    pub(crate) window: u64,
+    /// Bytes per second.
+    pub(crate) rate: u64,
+}
+
+impl Meter {
+    pub(crate) fn ramp(&self, now: Instant) -> Ramp {
+        let rtt = &self.rtt;
+        let calm =
+            rtt.smoothed <= rtt.min + rtt.min / 8 + RAMP_SLACK && self.loss() < RAMP_LOSS_MAX;
+        let busy = self.limited_until.is_some_and(|until| now <= until + BUSY_PAUSE)
+            && self.busy_since.is_some_and(|since| now > since + RAMP_TIME);
+        if !calm || busy || !rtt.sampled {
+            return Ramp::default();
+        }
+        let delivered = (self.delivery.newest() as f64 * rtt.smoothed.as_secs_f64()) as u64;
+        let window = (delivered * 2).max(u64::from(self.mtu) * RAMP_PACKETS);
+        let rate = window as f64 / rtt.smoothed.max(GRANULARITY).as_secs_f64();
+        Ramp { window, rate: rate as u64 }
+    }
+}
+
 /// The rate at which a path delivers: the best of the last few round trips.
 ///
 /// It is here to bound what the congestion controller makes of a few acknowledgements that came at once.
@@ -353,12 +394,28 @@ impl DeliveryRate {
         self.delivered = 0;
     }
 
+    /// Bytes per second over the last round trip.
+    fn newest(&self) -> u64 {
+        self.windows[0]
+    }
+
     /// Bytes per second, 0 before the first round trip.
     pub(crate) fn best(&self) -> u64 {
         self.windows.into_iter().max().unwrap_or(0)
     }
 }
 
+/// How much above its minimum the round-trip time of a path without a queue may be, beyond an eighth.
+const RAMP_SLACK: Duration = Duration::from_millis(5);
+/// For how long a path that is used to the full may outrun its controller.
+const RAMP_TIME: Duration = Duration::from_millis(500);
+/// How long a path may have room to spare and still count as used to the full.
+const BUSY_PAUSE: Duration = Duration::from_millis(200);
+/// The share of lost packets above which a path is left to its controller.
+const RAMP_LOSS_MAX: f32 = 0.02;
+/// What any path without congestion may have in flight: a new connection may send 10 (RFC 6928), content
+/// networks use 32.
+const RAMP_PACKETS: u64 = 32;
 /// How long a path counts as fully used after its window was found full, at least: acknowledgements
 /// that make room come in batches.
 const LIMITED_MEMORY_WINDOW: Duration = Duration::from_millis(10);

@@ -159,9 +159,10 @@ impl Path {
     /// Brings the pacer up to `now` and takes a snapshot.
     pub(crate) fn snapshot(&mut self, now: Instant, epoch: Epoch) -> PathSnapshot {
         let meter = self.gate.meter();
+        let ramp = meter.ramp(epoch.to_std(now));
         let input = PacerInput {
-            controller_rate: meter.pacing_rate,
-            window: meter.window,
+            controller_rate: meter.pacing_rate.map(|rate| rate.max(ramp.rate)),
+            window: meter.window.max(ramp.window),
             smoothed_rtt: meter.rtt.smoothed,
             delivered_rate: meter.delivery.best(),
             mtu: meter.mtu,
@@ -171,7 +172,7 @@ impl Path {
             id: self.id,
             uplink: self.uplink,
             status: self.status(),
-            congestion_window: meter.window,
+            congestion_window: meter.window.max(ramp.window),
             bytes_in_flight: meter.in_flight(),
             pacing_budget: self.pacer.budget(),
             pacing_rate: Some(self.pacer.rate()),
