@@ -10,6 +10,8 @@ mod server;
 use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 pub use client::ClientFile;
 #[cfg(test)]
@@ -37,11 +39,27 @@ pub enum ConfigFileError {
     },
 }
 
+/// A field that does not go with the rest of its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Where it stands: names, and numbers from 0, divided by dots, as in `peers.1.expires`.
+    field: String,
+    /// The field as the user calls it, and what would be right.
+    message: String,
+}
+
+impl Fault {
+    /// A fault at `field`.
+    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { field: field.into(), message: message.into() }
+    }
+}
+
 /// A file that can be checked beyond the types of its fields.
 pub trait Validate {
     /// # Errors
-    /// Says which fields do not go together.
-    fn validate(&self) -> Result<(), String>;
+    /// Says which field does not go with the others.
+    fn validate(&self) -> Result<(), Fault>;
 }
 
 /// Reads and checks a configuration file.
@@ -56,8 +74,34 @@ pub fn load<T: DeserializeOwned + Validate>(path: &Path) -> Result<T, ConfigFile
 
 fn parse<T: DeserializeOwned + Validate>(text: &str) -> Result<T, String> {
     let file: T = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
-    file.validate()?;
+    file.validate().map_err(|fault| match line_of(text, &fault.field) {
+        Some(line) => format!("line {line}: {}", fault.message),
+        None => fault.message,
+    })?;
     Ok(file)
+}
+
+/// The line of a field, or of the innermost part of its path that is there.
+fn line_of(text: &str, field: &str) -> Option<usize> {
+    let table = DeTable::parse(text).ok()?;
+    let mut steps = field.split('.');
+    let first = steps.next()?;
+    let mut value = find(table.get_ref(), first)?;
+    for step in steps {
+        let inner = match value.get_ref() {
+            DeValue::Table(table) => find(table, step),
+            DeValue::Array(array) => step.parse().ok().and_then(|at: usize| array.get(at)),
+            _ => None,
+        };
+        let Some(inner) = inner else { break };
+        value = inner;
+    }
+    let before = text.get(..value.span().start)?;
+    Some(before.matches('\n').count() + 1)
+}
+
+fn find<'a, 'i>(table: &'a DeTable<'i>, name: &str) -> Option<&'a Spanned<DeValue<'i>>> {
+    table.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| value)
 }
 
 #[cfg(test)]

@@ -9,6 +9,8 @@ use anyhow::{Context as _, Result, bail};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use roadweave_quic::Identity;
 
+use crate::exit::BadInput;
+
 /// Writes client.toml and server.toml that trust each other.
 #[derive(Debug, clap::Args)]
 pub struct InitArgs {
@@ -35,7 +37,8 @@ impl InitArgs {
     pub fn run(&self) -> Result<()> {
         let port = self.server.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
         let Some(port) = port.filter(|port| *port > 0) else {
-            bail!("--server {}: a port is missing; write host:port", self.server);
+            let message = format!("--server {}: a port is missing; write host:port", self.server);
+            return Err(BadInput::new(message).into());
         };
         let client = generate()?;
         let server = generate()?;

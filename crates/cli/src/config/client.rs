@@ -4,10 +4,10 @@ use ipnet::IpNet;
 use roadweave_quic::PublicKey;
 use serde::{Deserialize, Serialize};
 
-use super::Validate;
 use super::fields::{
-    LaneFields, PrivateKey, TransportFields, TunFields, lane_configs, validate_lanes,
+    LaneFields, PrivateKey, TransportFields, TunFields, lane_configs, networks, validate_lanes,
 };
+use super::{Fault, Validate};
 
 /// The client's configuration file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,6 +62,7 @@ pub struct UplinkFields {
 #[serde(deny_unknown_fields, default)]
 pub struct RouteFields {
     /// Destinations that are routed into the tunnel.
+    #[serde(deserialize_with = "networks")]
     pub into_tunnel: Vec<IpNet>,
     /// Whether what comes from behind this box gets the client's inner address (source NAT).
     pub masquerade: bool,
@@ -89,17 +90,21 @@ impl ClientFile {
 }
 
 impl Validate for ClientFile {
-    fn validate(&self) -> Result<(), String> {
-        self.private_key.identity()?;
+    fn validate(&self) -> Result<(), Fault> {
+        self.private_key.validate()?;
         if self.server.addresses.is_empty() {
-            return Err("server.addresses is empty; write addresses = [\"host:port\"]".into());
+            let message = "server.addresses is empty; write addresses = [\"host:port\"]";
+            return Err(Fault::new("server.addresses", message));
         }
-        for address in &self.server.addresses {
+        for (position, address) in self.server.addresses.iter().enumerate() {
             let port = address.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
             if !matches!(port, Some(Ok(1..))) {
-                return Err(format!(
-                    "server.addresses: \"{address}\" has no port; \
-                     write \"host:port\", \"192.0.2.1:port\" or \"[2001:db8::1]:port\""
+                return Err(Fault::new(
+                    format!("server.addresses.{position}"),
+                    format!(
+                        "server.addresses: \"{address}\" has no port; \
+                         write \"host:port\", \"192.0.2.1:port\" or \"[2001:db8::1]:port\""
+                    ),
                 ));
             }
         }

@@ -1,13 +1,20 @@
 //! The fields that both files share, each a type that refuses what cannot be.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_device::TunSettings;
 use roadweave_quic::{CongestionControl, Identity, TransportConfig};
 use roadweave_tunnel::{LANES_MAX, LaneConfig, LaneRule, Strategy};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use super::Fault;
+
+/// The longest name that Linux gives an interface (IFNAMSIZ, less its end).
+const TUN_NAME_MAX: usize = 15;
 
 /// A whole number between `MIN` and `MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +70,12 @@ impl PrivateKey {
         Identity::from_base64(self.0.trim())
             .map_err(|error| format!("private_key is {error}; `roadweave keygen` makes one"))
     }
+
+    /// # Errors
+    /// As [`PrivateKey::identity`].
+    pub fn validate(&self) -> Result<(), Fault> {
+        self.identity().map(drop).map_err(|message| Fault::new("private_key", message))
+    }
 }
 
 impl fmt::Debug for PrivateKey {
@@ -71,12 +84,38 @@ impl fmt::Debug for PrivateKey {
     }
 }
 
+/// The name of a TUN device and of its instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TunName(String);
+
+impl TryFrom<String> for TunName {
+    type Error = String;
+    fn try_from(name: String) -> Result<Self, String> {
+        let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if (1..=TUN_NAME_MAX).contains(&name.len()) && name.chars().all(good) {
+            Ok(Self(name))
+        } else {
+            Err(format!(
+                "\"{name}\" is no name for a device and its instance; \
+                 write 1 to {TUN_NAME_MAX} lower-case letters, digits and underscores"
+            ))
+        }
+    }
+}
+
+impl From<TunName> for String {
+    fn from(name: TunName) -> Self {
+        name.0
+    }
+}
+
 /// The TUN device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TunFields {
-    /// Its name, which also names the instance: 1 to 15 lower-case letters, digits and underscores.
-    pub name: String,
+    /// Its name, which also names the instance.
+    pub name: TunName,
     /// The largest inner packet.
     pub mtu_bytes: Within<1280, 9000>,
     /// Whether the kernel may hand over segments of up to 64 KB.
@@ -85,7 +124,7 @@ pub struct TunFields {
 
 impl Default for TunFields {
     fn default() -> Self {
-        Self { name: "rw0".into(), mtu_bytes: Within::of(1360), offload: true }
+        Self { name: TunName("rw0".into()), mtu_bytes: Within::of(1360), offload: true }
     }
 }
 
@@ -93,7 +132,7 @@ impl TunFields {
     /// The settings.
     pub fn to_settings(&self) -> TunSettings {
         let mtu = self.mtu_bytes.get() as u16;
-        TunSettings { name: self.name.clone(), mtu, offload: self.offload }
+        TunSettings { name: self.name.0.clone(), mtu, offload: self.offload }
     }
 }
 
@@ -243,32 +282,60 @@ pub fn lane_configs(lanes: &[LaneFields]) -> Vec<LaneConfig> {
 }
 
 /// Checks what the types of single lanes cannot.
-pub fn validate_lanes(lanes: &[LaneFields]) -> Result<(), String> {
+pub fn validate_lanes(lanes: &[LaneFields]) -> Result<(), Fault> {
     if lanes.len() > LANES_MAX {
-        return Err(format!("{} lanes are configured, {LANES_MAX} are possible", lanes.len()));
+        let message = format!("{} lanes are configured, {LANES_MAX} are possible", lanes.len());
+        return Err(Fault::new(format!("lanes.{LANES_MAX}"), message));
     }
     for (position, lane) in lanes.iter().enumerate() {
         if lanes[..position].iter().any(|other| other.name == lane.name) {
-            return Err(format!("two lanes are called \"{}\"; give each its own name", lane.name));
+            return Err(Fault::new(
+                format!("lanes.{position}.name"),
+                format!("two lanes are called \"{}\"; give each its own name", lane.name),
+            ));
         }
         if let Some([first, last]) = lane.rule.ports
             && first > last
         {
-            return Err(format!(
-                "lane \"{}\": match.ports = [{first}, {last}] is empty; write the lower port first",
-                lane.name
+            return Err(Fault::new(
+                format!("lanes.{position}.match.ports"),
+                format!(
+                    "lane \"{}\": match.ports = [{first}, {last}] is empty; \
+                     write the lower port first",
+                    lane.name
+                ),
             ));
         }
     }
     Ok(())
 }
 
-/// Checks that a server has an inner address.
-pub fn validate_tun_addresses(own: &[IpNet]) -> Result<(), String> {
-    if own.is_empty() {
-        return Err("tun.addresses is empty; give the server an inner address, \
-                    such as addresses = [\"10.77.0.1/24\"]"
-            .into());
-    }
-    Ok(())
+/// Reads a list of networks.
+///
+/// # Errors
+/// Says how a network is written.
+pub fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
+    let parse = |text: String| {
+        text.parse().map_err(|_| {
+            D::Error::custom(format!(
+                "\"{text}\" is no network; write an address and a length, \
+                 as \"10.77.0.2/32\" or \"fd77::/64\""
+            ))
+        })
+    };
+    Vec::<String>::deserialize(deserializer)?.into_iter().map(parse).collect()
+}
+
+/// Reads the address of a socket.
+///
+/// # Errors
+/// Says how one is written.
+pub fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(|_| {
+        D::Error::custom(format!(
+            "\"{text}\" is no address to listen on; \
+             write \"[::]:4433\" for all, or \"192.0.2.1:4433\" for one"
+        ))
+    })
 }

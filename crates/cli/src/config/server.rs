@@ -8,23 +8,23 @@ use roadweave_tunnel::Peer;
 use serde::{Deserialize, Serialize};
 use toml::value::Datetime;
 
-use super::Validate;
 use super::fields::{
-    LaneFields, PrivateKey, TransportFields, TunFields, lane_configs, validate_lanes,
-    validate_tun_addresses,
+    LaneFields, PrivateKey, TransportFields, TunFields, lane_configs, listen, networks,
+    validate_lanes,
 };
+use super::{Fault, Validate};
 
 /// The server's configuration file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerFile {
     /// The UDP address to listen on.
-    #[serde(default = "default_listen")]
+    #[serde(default = "default_listen", deserialize_with = "listen")]
     pub listen: SocketAddr,
     /// The server's private key.
     pub private_key: PrivateKey,
     /// The server's inner addresses, with the length of the network that clients are in.
-    #[serde(default = "default_addresses")]
+    #[serde(default = "default_addresses", deserialize_with = "networks")]
     pub addresses: Vec<IpNet>,
     /// Whether clients may reach one another.
     #[serde(default)]
@@ -55,6 +55,7 @@ pub struct PeerFields {
     /// Its public key.
     pub public_key: PublicKey,
     /// Its inner addresses, and the prefixes behind it.
+    #[serde(deserialize_with = "networks")]
     pub addresses: Vec<IpNet>,
     /// The moment at which its key expires, with a time zone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -108,38 +109,64 @@ fn unix_seconds(moment: &Datetime) -> Result<u64, String> {
 }
 
 impl Validate for ServerFile {
-    fn validate(&self) -> Result<(), String> {
-        self.private_key.identity()?;
-        validate_tun_addresses(&self.addresses)?;
+    fn validate(&self) -> Result<(), Fault> {
+        self.private_key.validate()?;
+        if self.addresses.is_empty() {
+            let message = "addresses is empty; give the server an inner address, \
+                           such as addresses = [\"10.77.0.1/24\"]";
+            return Err(Fault::new("addresses", message));
+        }
         validate_lanes(&self.lanes)?;
-        for (position, peer) in self.peers.iter().enumerate() {
-            let before = &self.peers[..position];
-            if let Some(same) = before.iter().find(|other| other.public_key == peer.public_key) {
-                return Err(format!(
-                    "peers \"{}\" and \"{}\" have the same public_key; give each client its own",
-                    same.name, peer.name
-                ));
-            }
-            if peer.addresses.is_empty() {
-                return Err(format!(
-                    "peer \"{}\": addresses is empty; give it an inner address of its own, \
-                     such as addresses = [\"10.77.0.2/32\"]",
-                    peer.name
-                ));
-            }
-            for address in &peer.addresses {
-                let taken = |other: &&PeerFields| other.addresses.contains(address);
-                if let Some(other) = before.iter().find(taken) {
-                    return Err(format!(
-                        "peers \"{}\" and \"{}\" both have the address {address}",
-                        other.name, peer.name
-                    ));
-                }
-            }
-            if let Some(moment) = &peer.expires {
-                unix_seconds(moment).map_err(|error| format!("peer \"{}\": {error}", peer.name))?;
+        for (position, lane) in self.lanes.iter().enumerate() {
+            if lane.strategy.as_str().starts_with("single:") {
+                let message = format!(
+                    "lane \"{}\": strategy = \"{}\" is for clients, since a server has no uplinks; \
+                     write \"xnc\" or \"minrtt\"",
+                    lane.name,
+                    lane.strategy.as_str()
+                );
+                return Err(Fault::new(format!("lanes.{position}.strategy"), message));
             }
         }
-        Ok(())
+        (0..self.peers.len()).try_for_each(|position| self.validate_peer(position))
+    }
+}
+
+impl ServerFile {
+    /// Checks a peer by itself, and against those before it.
+    fn validate_peer(&self, position: usize) -> Result<(), Fault> {
+        let (before, peer) = (&self.peers[..position], &self.peers[position]);
+        let fault =
+            |field: &str, message| Err(Fault::new(format!("peers.{position}.{field}"), message));
+        if let Some(same) = before.iter().find(|other| other.public_key == peer.public_key) {
+            let message = format!(
+                "peers \"{}\" and \"{}\" have the same public_key; give each client its own",
+                same.name, peer.name
+            );
+            return fault("public_key", message);
+        }
+        if peer.addresses.is_empty() {
+            let message = format!(
+                "peer \"{}\": addresses is empty; give it an inner address of its own, \
+                 such as addresses = [\"10.77.0.2/32\"]",
+                peer.name
+            );
+            return fault("addresses", message);
+        }
+        for (number, address) in peer.addresses.iter().enumerate() {
+            let taken = |other: &&PeerFields| other.addresses.contains(address);
+            if let Some(other) = before.iter().find(taken) {
+                let message = format!(
+                    "peers \"{}\" and \"{}\" both have the address {address}; \
+                     give each client its own",
+                    other.name, peer.name
+                );
+                return fault(&format!("addresses.{number}"), message);
+            }
+        }
+        match peer.expires.as_ref().map(unix_seconds) {
+            Some(Err(error)) => fault("expires", format!("peer \"{}\": {error}", peer.name)),
+            _ => Ok(()),
+        }
     }
 }
