@@ -98,7 +98,7 @@ fn bad_options_are_refused_with_what_would_be_right() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
         assert!(said.contains(expected), "{arguments:?}: {said}");
     };
-    refuse(&["--strategies", "best"], "known are: xnc, minrtt, single:<uplink>");
+    refuse(&["--strategies", "best"], "known are: xnc");
     refuse(&["--drive", "/nowhere"], "cannot read the drive /nowhere");
     refuse(&["--bitrate", "fast"], "a number of Mbit/s");
     refuse(&["--seconds", "1"], "1 is not in 2..=600");

@@ -1,0 +1,443 @@
+//! A road for the daemons: a vehicle's box with two uplinks, a server, and a cloud behind it, each in
+//! a namespace of a sandbox that leaves nothing behind.
+//!
+//! ```text
+//!  box: rw0 10.77.0.2            server: rws 10.77.0.1              cloud
+//!       eth1 10.1.0.2 ─────────── eth1 10.1.0.1
+//!       eth2 10.2.0.2 ─────────── eth2 10.2.0.1   lan0 203.0.113.1 ─── eth0 203.0.113.2
+//!                                 lo 198.51.100.1 (port 4433)
+//! ```
+//!
+//! The files come from `roadweave init`; a test edits them as a user would. All namespaces share the
+//! file system, so client and server need instance names of their own (`tun.name`).
+
+use std::fs;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::{sleep, spawn};
+use std::time::{Duration, Instant};
+
+use roadweave_device::netns::{CableEnd, NetNs};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// How long anything may take that is not timed: the machine may be slow and busy.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// The client's TUN and instance.
+pub const CLIENT: &str = "rw0";
+/// The server's TUN and instance.
+pub const SERVER: &str = "rws";
+/// The server's inner addresses.
+pub const GATEWAY_V4: &str = "10.77.0.1";
+/// The same, IPv6.
+pub const GATEWAY_V6: &str = "fd77::1";
+/// The port of [`Road::echo`].
+pub const ECHO_PORT: u16 = 7;
+
+/// The program under test.
+pub const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave");
+/// Settings that a daemon may change.
+const SETTINGS: [&str; 8] = [
+    "ipv4/ip_forward",
+    "ipv6/conf/all/forwarding",
+    "ipv4/conf/all/rp_filter",
+    "ipv4/conf/eth1/rp_filter",
+    "ipv4/conf/eth2/rp_filter",
+    "ipv6/conf/eth1/accept_ra",
+    "ipv6/conf/eth2/accept_ra",
+    "ipv6/conf/lan0/accept_ra",
+];
+/// Private to the sandbox.
+const FOLDER: &str = "/run/road";
+
+/// The namespaces and the folder with the configuration files.
+pub struct Road {
+    pub vehicle: NetNs,
+    pub server: NetNs,
+    pub cloud: NetNs,
+}
+
+impl Road {
+    /// Builds all, with both uplinks and the files of `roadweave init`.
+    pub fn new() -> Self {
+        let road = Self::without_uplinks();
+        road.connect_uplink(1);
+        road.connect_uplink(2);
+        road
+    }
+
+    /// Builds all but the uplinks.
+    pub fn without_uplinks() -> Self {
+        let create = |name| NetNs::create(name).unwrap();
+        let road =
+            Self { vehicle: create("box"), server: create("server"), cloud: create("cloud") };
+        road.server.ip("address add 198.51.100.1/32 dev lo").unwrap();
+        connect(
+            (&road.server, "lan0", &["203.0.113.1/24", "2001:db8:1::1/64"]),
+            (&road.cloud, "eth0", &["203.0.113.2/24", "2001:db8:1::2/64"]),
+        );
+        let init = roadweave(&["init", "--server", "198.51.100.1:4433", FOLDER]);
+        assert!(init.status.success(), "{init:?}");
+        // Both sides see the same /run, so their instances must differ.
+        road.edit("server.toml", |text| text + "[tun]\nname = \"rws\"\n");
+        road
+    }
+
+    /// Plugs uplink `number` in.
+    pub fn connect_uplink(&self, number: u8) {
+        let name = format!("eth{number}");
+        let (near, far) = (format!("10.{number}.0.2/24"), format!("10.{number}.0.1/24"));
+        connect((&self.vehicle, &name, &[&near]), (&self.server, &name, &[&far]));
+        self.route_uplink(number);
+    }
+
+    /// The default route that an uplink's DHCP client would set; the kernel drops it with the carrier.
+    pub fn route_uplink(&self, number: u8) {
+        let route = format!("route replace default via 10.{number}.0.1 metric {number}00");
+        self.vehicle.ip(&route).unwrap();
+    }
+
+    /// Plugs in a modem that calls itself 192.168.8.1, calls the box 192.168.8.100, and gives packets
+    /// the address 10.NUMBER.0.2. No default route: identical modems fight over one.
+    pub fn connect_modem(&self, number: u8) {
+        let name = format!("eth{number}");
+        let modem = NetNs::create(&format!("modem{number}")).unwrap();
+        connect(
+            (&self.vehicle, &name, &["192.168.8.100/24"]),
+            (&modem, "lan0", &["192.168.8.1/24"]),
+        );
+        let (near, far) = (format!("10.{number}.0.2/24"), format!("10.{number}.0.1/24"));
+        connect((&modem, "wan0", &[&near]), (&self.server, &name, &[&far]));
+        modem.ip(&format!("route add default via 10.{number}.0.1")).unwrap();
+        modem.set_forwarding().unwrap();
+        nft(
+            &modem,
+            "table ip modem { chain out { type nat hook postrouting priority srcnat; \
+             oifname wan0 masquerade; }; }",
+        );
+    }
+
+    /// Makes the server's end of an uplink swallow all that comes, or not: a dead network behind a
+    /// living modem.
+    pub fn silence(&self, interface: &str, silent: bool) {
+        let table = format!("netdev silent_{interface}");
+        if silent {
+            let chain =
+                format!("type filter hook ingress device {interface} priority 0; policy drop;");
+            nft(&self.server, &format!("table {table} {{ chain in {{ {chain} }}; }}"));
+        } else {
+            nft(&self.server, &format!("delete table {table}"));
+        }
+    }
+
+    /// All that the daemons might leave in the system, in box and server: interfaces, rules, routes,
+    /// filters, settings, and files.
+    pub fn state(&self) -> Vec<String> {
+        let mut state = Vec::new();
+        for namespace in [&self.vehicle, &self.server] {
+            let mut add = |kind: &str, line: &str| {
+                state.push(format!("{} {kind} {}", namespace.name(), line.trim()));
+            };
+            let run = |words: &str| {
+                let mut words = words.split_whitespace();
+                let output = namespace.command(words.next().unwrap()).args(words).output().unwrap();
+                assert!(output.status.success(), "{output:?}");
+                String::from_utf8(output.stdout).unwrap()
+            };
+            for line in run("ip -brief link").lines() {
+                add("link", line.split(' ').next().unwrap());
+            }
+            for line in (run("ip rule") + &run("ip -6 rule")).lines() {
+                add("rule", line);
+            }
+            // Addresses of the link alone come by themselves some time after the interface.
+            let routes = run("ip route show table all") + &run("ip -6 route show table all");
+            let lasting = |line: &&str| !line.contains("fe80::") && !line.contains("ff00::");
+            routes.lines().filter(lasting).for_each(|line| add("route", line));
+            run("nft list ruleset").lines().for_each(|line| add("filter", line));
+            for key in SETTINGS {
+                let value = namespace.enter(|| fs::read_to_string(format!("/proc/sys/net/{key}")));
+                // Not every interface is in both.
+                if let Ok(value) = value.unwrap() {
+                    add("sysctl", &format!("{key} {value}"));
+                }
+            }
+        }
+        let files = fs::read_dir("/run/roadweave").unwrap().map(|entry| entry.unwrap().path());
+        let lasting = files.filter(|path| path.extension().is_none_or(|kind| kind != "lock"));
+        state.extend(lasting.map(|path| path.display().to_string()));
+        state.sort();
+        state
+    }
+
+    /// A file in the folder.
+    pub fn path(&self, name: &str) -> PathBuf {
+        Path::new(FOLDER).join(name)
+    }
+
+    /// Changes a configuration file.
+    pub fn edit(&self, name: &str, change: impl FnOnce(String) -> String) {
+        let text = fs::read_to_string(self.path(name)).unwrap();
+        fs::write(self.path(name), change(text)).unwrap();
+    }
+
+    /// Starts a client in the box with the file `NAME.toml`.
+    pub fn start_client(&self, name: &str) -> Daemon {
+        self.start(&self.vehicle, "client", name)
+    }
+
+    /// Starts the server and waits until it listens.
+    pub fn start_server(&self) -> Daemon {
+        let server = self.start(&self.server, "server", "server");
+        server.wait_for("the server runs");
+        server
+    }
+
+    /// Starts the program in a role with the file `NAME.toml`.
+    pub fn start(&self, namespace: &NetNs, role: &str, name: &str) -> Daemon {
+        let mut command = namespace.command(PROGRAM);
+        command.arg(role).arg("--config").arg(self.path(&format!("{name}.toml")));
+        Daemon::start(command, self.path(&format!("{name}.log")))
+    }
+
+    /// Starts both sides and waits until the client has joined.
+    pub fn start_both(&self) -> (Daemon, Daemon) {
+        let server = self.start_server();
+        let client = self.start_client("client");
+        client.wait_for("joined");
+        (server, client)
+    }
+
+    /// What `roadweave show --json` says of an instance.
+    pub fn show(&self, instance: &str) -> Value {
+        let output = roadweave(&["show", "--json", "--socket", &socket(instance)]);
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Waits until `condition` holds for what `show` says of an instance.
+    pub fn wait_for_status(
+        &self,
+        instance: &str,
+        what: &str,
+        condition: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let status = self.show(instance);
+            if condition(&status) {
+                return status;
+            }
+            assert!(Instant::now() < deadline, "waited in vain: {what}\n{status:#}");
+            sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until exactly these uplinks have usable paths.
+    pub fn wait_for_paths(&self, uplinks: &[&str]) {
+        self.wait_for_status(CLIENT, &format!("paths over {uplinks:?}"), |status| {
+            usable(status) == uplinks
+        });
+    }
+
+    /// Answers every UDP packet to `address` in `namespace` with itself.
+    pub fn echo(&self, namespace: &NetNs, address: &str) {
+        let address = SocketAddr::new(address.parse().unwrap(), ECHO_PORT);
+        let socket = namespace.enter(|| UdpSocket::bind(address).unwrap()).unwrap();
+        spawn(move || {
+            let mut buffer = vec![0; 65_536];
+            while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+                let _ = socket.send_to(&buffer[..length], from);
+            }
+        });
+    }
+
+    /// A UDP socket in the box for [`Road::echo`] at `address`.
+    pub fn socket_to(&self, address: &str) -> UdpSocket {
+        let any = if address.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
+        let socket = self.vehicle.enter(|| UdpSocket::bind(any).unwrap()).unwrap();
+        socket.connect((address, ECHO_PORT)).unwrap();
+        socket
+    }
+
+    /// Sends a packet to the server's inner side every 50 ms until one comes back; returns how long
+    /// that took. Needs an echo at [`GATEWAY_V4`].
+    pub fn wait_for_traffic(&self) -> Duration {
+        let socket = self.socket_to(GATEWAY_V4);
+        socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            // While there is no tunnel, the kernel may refuse.
+            let _ = socket.send(b"is anybody there?");
+            if socket.recv(&mut [0; 100]).is_ok() {
+                return start.elapsed();
+            }
+        }
+        panic!("no traffic within {PATIENCE:?}");
+    }
+}
+
+/// A key pair.
+pub struct Keys {
+    pub private: String,
+    pub public: String,
+}
+
+impl Keys {
+    /// The lines that make it a peer of a server; what is appended belongs to the peer.
+    pub fn peer(&self, name: &str, addresses: &str) -> String {
+        let key = &self.public;
+        format!(
+            "[[peers]]\nname = {name:?}\npublic_key = \"{key}\"\naddresses = [\"{addresses}\"]\n"
+        )
+    }
+}
+
+/// A key pair as `roadweave keygen` makes it.
+pub fn keygen() -> Keys {
+    let output = roadweave(&["keygen", "--json"]);
+    let keys: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |name: &str| keys[name].as_str().unwrap().to_owned();
+    Keys { private: text("private_key"), public: text("public_key") }
+}
+
+/// A configuration file with another key in `field`.
+pub fn with_key(text: &str, field: &str, key: &str) -> String {
+    let line = |line: &str| match line.starts_with(field) {
+        true => format!("{field} = \"{key}\"\n"),
+        false => format!("{line}\n"),
+    };
+    text.lines().map(line).collect()
+}
+
+fn nft(namespace: &NetNs, script: &str) {
+    let output = namespace.command("nft").arg(script).output().unwrap();
+    assert!(output.status.success(), "{script}: {output:?}");
+}
+
+/// The uplinks with usable paths in the only session of a status.
+pub fn usable(status: &Value) -> Vec<&str> {
+    let paths = status["sessions"][0]["paths"].as_array().map_or(&[][..], Vec::as_slice);
+    let mut uplinks: Vec<&str> = paths
+        .iter()
+        .filter(|path| path["status"] == "usable")
+        .filter_map(|path| path["uplink"].as_str())
+        .collect();
+    uplinks.sort_unstable();
+    uplinks
+}
+
+/// The control socket of an instance.
+pub fn socket(instance: &str) -> String {
+    format!("/run/roadweave/{instance}.sock")
+}
+
+/// Runs the program to its end.
+pub fn roadweave(arguments: &[&str]) -> Output {
+    Command::new(PROGRAM).args(arguments).output().unwrap()
+}
+
+/// Joins two namespaces by a cable.
+pub fn connect(left: (&NetNs, &str, &[&str]), right: (&NetNs, &str, &[&str])) {
+    let addresses =
+        |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+    let (left_addresses, right_addresses) = (addresses(left.2), addresses(right.2));
+    NetNs::connect(
+        &CableEnd { namespace: left.0, interface: left.1, addresses: &left_addresses },
+        &CableEnd { namespace: right.0, interface: right.1, addresses: &right_addresses },
+    )
+    .unwrap();
+}
+
+/// Pings once a tenth of a second, `count` times; `options` are further words for `ping`.
+pub fn ping(namespace: &NetNs, address: &str, options: &str) -> Output {
+    let mut command = namespace.command("ping");
+    command.args(["-n", "-W", "5"]).args(options.split_whitespace()).arg(address);
+    command.env("LC_ALL", "C").output().unwrap()
+}
+
+/// A running client or server; dropping it kills it.
+pub struct Daemon {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Daemon {
+    /// Starts `command` with its output going to `log`.
+    pub fn start(mut command: Command, log: PathBuf) -> Self {
+        let output = fs::File::create(&log).unwrap();
+        let errors = output.try_clone().unwrap();
+        let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn().unwrap();
+        Self { child, log }
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// All that it has said.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// How many of its lines hold `text`.
+    pub fn count(&self, text: &str) -> usize {
+        self.log().lines().filter(|line| line.contains(text)).count()
+    }
+
+    /// Waits for a line that holds `text`.
+    pub fn wait_for(&self, text: &str) {
+        self.wait_for_count(text, 1);
+    }
+
+    /// Waits for `count` lines that hold `text`.
+    pub fn wait_for_count(&self, text: &str, count: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.count(text) < count {
+            assert!(Instant::now() < deadline, "it never said {text:?}:\n{}", self.log());
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Waits until it has ended by itself; returns its exit code.
+    pub fn wait(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "it does not end:\n{}", self.log());
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends it as Ctrl-C does; it must end in order.
+    pub fn interrupt(mut self) {
+        self.signal(Signal::INT);
+        assert_eq!(self.wait(), Some(0), "{}", self.log());
+    }
+
+    /// Ends it as `kill -9` does.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // Nothing to do if it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- {}\n{}", self.log.display(), self.log());
+        }
+    }
+}
