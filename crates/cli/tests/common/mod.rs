@@ -11,6 +11,8 @@
 //! The files come from `roadweave init`; a test edits them as a user would. All namespaces share the
 //! file system, so client and server need instance names of their own (`tun.name`).
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -90,6 +92,17 @@ impl Road {
         let (near, far) = (format!("10.{number}.0.2/24"), format!("10.{number}.0.1/24"));
         connect((&self.vehicle, &name, &[&near]), (&self.server, &name, &[&far]));
         self.route_uplink(number);
+    }
+
+    /// Plugs a camera in behind the box: 192.168.50.2, with the box as its gateway.
+    pub fn connect_camera(&self) -> NetNs {
+        let camera = NetNs::create("camera").unwrap();
+        connect(
+            (&camera, "eth0", &["192.168.50.2/24"]),
+            (&self.vehicle, "lan0", &["192.168.50.1/24"]),
+        );
+        camera.ip("route add default via 192.168.50.1").unwrap();
+        camera
     }
 
     /// The default route that an uplink's DHCP client would set; the kernel drops it with the carrier.
@@ -350,7 +363,7 @@ pub fn connect(left: (&NetNs, &str, &[&str]), right: (&NetNs, &str, &[&str])) {
     .unwrap();
 }
 
-/// Pings once a tenth of a second, `count` times; `options` are further words for `ping`.
+/// Runs `ping` with further words.
 pub fn ping(namespace: &NetNs, address: &str, options: &str) -> Output {
     let mut command = namespace.command("ping");
     command.args(["-n", "-W", "5"]).args(options.split_whitespace()).arg(address);

@@ -1,0 +1,285 @@
+//! Bad days of client and server, between namespaces: what cannot start, what dies, what returns, and
+//! what is left.
+//!
+//! Each test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "end-to-end tests start programs, open sockets and wait"
+)]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod common;
+
+use std::fs::{self, Permissions};
+use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::*;
+use roadweave_device::netns::run_sandboxed;
+
+#[test]
+fn what_keeps_a_daemon_from_starting_is_told_in_one_line() {
+    run_sandboxed("what_keeps_a_daemon_from_starting_is_told_in_one_line", || {
+        let road = Road::new();
+        let refused = |daemon: &mut Daemon, parts: &[&str]| {
+            assert_eq!(daemon.wait(), Some(1), "{}", daemon.log());
+            let log = daemon.log();
+            assert_eq!(log.lines().count(), 1, "{log}");
+            assert!(parts.iter().all(|part| log.contains(part)), "{parts:?} are not all in: {log}");
+        };
+        let before = road.state();
+
+        let holder = road.server.enter(|| UdpSocket::bind("[::]:4433").unwrap()).unwrap();
+        let mut server = road.start(&road.server, "server", "server");
+        refused(&mut server, &["[::]:4433 is in use by another program", "ss -lunp"]);
+        drop(holder);
+
+        road.vehicle.ip("link add rw0 type veth peer name rw0peer").unwrap();
+        refused(&mut road.start_client("client"), &["the interface name rw0 is in use"]);
+        road.vehicle.ip("link del rw0").unwrap();
+
+        // Nobody could not even read the file that init wrote.
+        fs::set_permissions(road.path("client.toml"), Permissions::from_mode(0o644)).unwrap();
+        // Root may do without the one capability; nobody has none, where this sandbox knows nobody.
+        let mut ways = vec!["--bounding-set -net_admin --inh-caps -net_admin"];
+        if !fs::read_to_string("/proc/self/uid_map").unwrap().trim().ends_with(" 1") {
+            ways.push("--reuid 65534 --regid 65534 --clear-groups");
+        }
+        for words in ways {
+            let words = words.split(' ');
+            let mut command = road.vehicle.command("setpriv");
+            command.args(words).arg(PROGRAM).args(["client", "--config"]);
+            command.arg(road.path("client.toml"));
+            let mut client = Daemon::start(command, road.path("powerless.log"));
+            refused(&mut client, &["no permission to", "run as root or grant CAP_NET_ADMIN"]);
+        }
+        assert_eq!(road.state(), before);
+
+        let (_server, client) = road.start_both();
+        road.edit("client.toml", |text| text + "[[lanes]]\nname = \"another\"\n");
+        fs::copy(road.path("client.toml"), road.path("second.toml")).unwrap();
+        let running = format!("instance rw0 is already running (pid {})", client.id());
+        refused(&mut road.start_client("second"), &[&running]);
+        let output = ping(&road.vehicle, GATEWAY_V4, "-c 1");
+        assert!(output.status.success(), "the first one goes on: {output:?}");
+    });
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_told_within_seconds() {
+    run_sandboxed("a_server_that_cannot_be_reached_is_told_within_seconds", || {
+        let road = Road::new();
+        // Nobody listens; and a second client without any uplink.
+        road.edit("client.toml", |text| {
+            let rest = text.replace("include = []", "include = [\"wwan*\"]");
+            fs::write(road.path("nowhere.toml"), rest + "[tun]\nname = \"rwb\"\n").unwrap();
+            text
+        });
+        let start = Instant::now();
+        let client = road.start_client("client");
+        let nowhere = road.start_client("nowhere");
+        client.wait_for("no answer from 198.51.100.1:4433; is the server running");
+        nowhere.wait_for("no uplink is usable");
+        assert!(start.elapsed() < Duration::from_secs(12), "{:?}", start.elapsed());
+        for daemon in [&client, &nowhere] {
+            assert_eq!(daemon.count("WARN") + daemon.count("ERROR"), 1, "{}", daemon.log());
+        }
+        // Patience is all it takes.
+        let _server = road.start_server();
+        client.wait_for("joined");
+    });
+}
+
+#[test]
+fn strangers_are_refused_once_on_both_sides() {
+    run_sandboxed("strangers_are_refused_once_on_both_sides", || {
+        let road = Road::new();
+        let stranger = |name: &str, tun: &str, change: &dyn Fn(String) -> String| {
+            let text = change(fs::read_to_string(road.path("client.toml")).unwrap());
+            let file = format!("{text}[tun]\nname = \"{tun}\"\n");
+            fs::write(road.path(&format!("{name}.toml")), file).unwrap();
+        };
+        let (unknown, expired, elsewhere) = (keygen(), keygen(), keygen());
+        stranger("unknown", "rwu", &|text| with_key(&text, "private_key", &unknown.private));
+        stranger("expired", "rwe", &|text| with_key(&text, "private_key", &expired.private));
+        stranger("mistaken", "rwm", &|text| with_key(&text, "public_key", &elsewhere.public));
+        road.edit("server.toml", |text| {
+            let peer = expired.peer("late", "10.77.0.9/32");
+            format!("{text}{peer}expires = 2020-01-31T00:00:00Z\n")
+        });
+        let server = road.start_server();
+        let strangers = ["unknown", "expired", "mistaken"].map(|name| road.start_client(name));
+        for daemon in &strangers {
+            daemon.wait_for("ERROR");
+        }
+        // Longer than the patience after which a silent server is reported, shorter than a rest.
+        sleep(Duration::from_secs(7));
+        let reasons =
+            ["refused by the server: ", "refused by the server: ", "the server showed the key"];
+        for (daemon, reason) in strangers.iter().zip(reasons) {
+            assert_eq!(daemon.count(reason), 1, "{}", daemon.log());
+            assert_eq!(daemon.count("next try in 10 s"), 1, "{}", daemon.log());
+            assert_eq!(daemon.count("WARN") + daemon.count("ERROR"), 1, "{}", daemon.log());
+        }
+        assert_eq!(server.count("WARN"), 3, "{}", server.log());
+        assert_eq!(server.count("the client expects another key of this server"), 1);
+        for key in [&unknown.public, &expired.public] {
+            assert_eq!(server.count(key), 1, "{}", server.log());
+        }
+        assert_eq!(road.show(SERVER)["sessions"], serde_json::json!([]));
+    });
+}
+
+#[test]
+fn a_restarted_server_has_its_client_back_within_seconds() {
+    run_sandboxed("a_restarted_server_has_its_client_back_within_seconds", || {
+        let road = Road::new();
+        let (mut server, client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        for round in 2..=4 {
+            // Killed twice, and once told to stop.
+            if round == 4 {
+                server.interrupt()
+            } else {
+                server.kill()
+            }
+            sleep(Duration::from_millis(200));
+            server = road.start_server();
+            let restarted = Instant::now();
+            client.wait_for_count(" joined ", round);
+            road.wait_for_traffic();
+            let after = restarted.elapsed();
+            assert!(after < Duration::from_secs(3), "round {round}: {after:?}");
+        }
+    });
+}
+
+#[test]
+fn the_first_uplink_may_be_dead_at_the_start() {
+    run_sandboxed("the_first_uplink_may_be_dead_at_the_start", || {
+        let road = Road::new();
+        let server = road.start_server();
+        road.silence("eth1", true);
+        let start = Instant::now();
+        let client = road.start_client("client");
+        client.wait_for(" joined ");
+        let after = start.elapsed();
+        assert!(after < Duration::from_secs(3), "joined after {after:?}");
+        road.wait_for_paths(&["eth2"]);
+        road.silence("eth1", false);
+        road.wait_for_paths(&["eth1", "eth2"]);
+        drop((server, client));
+    });
+}
+
+#[test]
+fn uplinks_die_return_and_are_replugged() {
+    run_sandboxed("uplinks_die_return_and_are_replugged", || {
+        let road = Road::new();
+        let (_server, client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_paths(&["eth1", "eth2"]);
+
+        for number in [1, 2] {
+            road.vehicle.ip(&format!("link set eth{number} down")).unwrap();
+            assert!(road.wait_for_traffic() < Duration::from_secs(3));
+            road.wait_for_paths(&[if number == 1 { "eth2" } else { "eth1" }]);
+            road.vehicle.ip(&format!("link set eth{number} up")).unwrap();
+            road.route_uplink(number);
+            road.wait_for_paths(&["eth1", "eth2"]);
+        }
+
+        // Unplugged and plugged again, it is another interface under the same name.
+        road.vehicle.ip("link del eth1").unwrap();
+        client.wait_for("uplink is gone");
+        assert!(road.wait_for_traffic() < Duration::from_secs(3));
+        road.connect_uplink(1);
+        road.wait_for_paths(&["eth1", "eth2"]);
+
+        // The network behind both falls silent, without a word to the interfaces.
+        for interface in ["eth1", "eth2"] {
+            road.silence(interface, true);
+        }
+        sleep(Duration::from_secs(4));
+        road.silence("eth1", false);
+        let resumed = road.wait_for_traffic();
+        assert!(resumed < Duration::from_secs(3), "after {resumed:?}");
+        road.silence("eth2", false);
+        road.wait_for_paths(&["eth1", "eth2"]);
+
+        // All gone at once, and back.
+        for number in [1, 2] {
+            road.vehicle.ip(&format!("link set eth{number} down")).unwrap();
+        }
+        sleep(Duration::from_secs(2));
+        road.vehicle.ip("link set eth2 up").unwrap();
+        road.route_uplink(2);
+        let resumed = road.wait_for_traffic();
+        assert!(resumed < Duration::from_secs(3), "after {resumed:?}");
+        assert_eq!(client.count(" joined "), 1, "one session outlives all of it: {}", client.log());
+    });
+}
+
+#[test]
+fn two_uplinks_with_the_same_address_both_carry_traffic() {
+    run_sandboxed("two_uplinks_with_the_same_address_both_carry_traffic", || {
+        let road = Road::without_uplinks();
+        for number in [1, 2] {
+            road.connect_modem(number);
+        }
+        road.edit("client.toml", |text| text.replace("include = []", "include = [\"eth*\"]"));
+        let (_server, _client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_paths(&["eth1", "eth2"]);
+        for (silent, left) in [("eth1", "eth2"), ("eth2", "eth1")] {
+            road.silence(silent, true);
+            road.wait_for_paths(&[left]);
+            assert!(road.wait_for_traffic() < Duration::from_secs(3));
+            road.silence(silent, false);
+            road.wait_for_paths(&["eth1", "eth2"]);
+        }
+        let server = road.show(SERVER);
+        let paths = server["sessions"][0]["paths"].as_array().unwrap();
+        let mut remotes: Vec<&str> = paths
+            .iter()
+            .map(|path| path["remote"].as_str().unwrap().rsplit_once(':').unwrap().0)
+            .collect();
+        remotes.sort_unstable();
+        assert_eq!(remotes, ["10.1.0.2", "10.2.0.2"], "one behind each modem");
+    });
+}
+
+#[test]
+fn nothing_is_left_after_an_interrupt_or_after_a_kill_and_the_next_start() {
+    run_sandboxed("nothing_is_left_after_an_interrupt_or_after_a_kill_and_the_next_start", || {
+        let road = Road::new();
+        for interface in ["eth1", "eth2"] {
+            road.vehicle.set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), "1").unwrap();
+        }
+        // What belongs to others stays.
+        road.vehicle.ip("rule add priority 77 oif eth1 table 77").unwrap();
+        road.vehicle.ip("route add 10.99.0.0/16 via 10.1.0.1 table 77").unwrap();
+        let before = road.state();
+
+        let (server, client) = road.start_both();
+        let during = road.state();
+        for mark in ["link rw0", "link rws", "box rule 531", "box sysctl", "inet roadweave_rws"] {
+            assert!(during.iter().any(|line| line.contains(mark)), "{mark}: {during:#?}");
+        }
+        client.interrupt();
+        server.interrupt();
+        assert_eq!(road.state(), before, "after an interrupt");
+
+        let (server, client) = road.start_both();
+        client.kill();
+        server.kill();
+        assert_ne!(road.state(), before, "a kill leaves something");
+        let (server, client) = road.start_both();
+        client.interrupt();
+        server.interrupt();
+        assert_eq!(road.state(), before, "after a kill and the next start");
+    });
+}
