@@ -84,10 +84,15 @@ impl Window {
             self.bits.fill(0);
             self.newest = position;
         }
+        // Word by word: a peer may skip tens of thousands of IDs with each tiny packet.
         while self.newest < position {
-            self.newest += 1;
-            let (word, bit) = index(self.newest);
-            self.bits[word] &= !bit;
+            let next = self.newest + 1;
+            let (word, first) = index(next);
+            let last = (next | 63).min(position);
+            let above = u64::MAX << first.trailing_zeros();
+            let below = u64::MAX >> (63 - last % 64);
+            self.bits[word] &= !(above & below);
+            self.newest = last;
         }
     }
 }

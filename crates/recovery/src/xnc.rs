@@ -271,19 +271,19 @@ fn every_path(rooms: &[(PathId, u64)], cap: u64) -> Vec<(PathId, u16)> {
 
 /// `wanted` packets in proportion to the free windows, at most `cap` and the window on each path.
 fn in_proportion(rooms: &[(PathId, u64)], cap: u64, wanted: u64) -> Vec<(PathId, u16)> {
-    let mut rest = wanted;
-    let mut free: u64 = rooms.iter().map(|(_, room)| room).sum();
-    let mut shares = Vec::with_capacity(rooms.len());
-    for (id, room) in rooms {
-        // What rounding or a cap leaves over goes to the paths that follow.
-        let share = (rest * room).div_ceil(free.max(1)).min(*room).min(cap).min(rest);
-        free -= room;
-        rest -= share;
-        if share > 0 {
-            shares.push((*id, saturating(share)));
-        }
+    let free: u64 = rooms.iter().map(|(_, room)| room).sum();
+    let limit = |room: &u64| (*room).min(cap);
+    let mut shares: Vec<u64> =
+        rooms.iter().map(|(_, room)| (wanted * room / free.max(1)).min(limit(room))).collect();
+    // What rounding and caps leave over goes where there is room.
+    let mut rest = wanted - shares.iter().sum::<u64>();
+    for (share, (_, room)) in shares.iter_mut().zip(rooms) {
+        let more = (limit(room) - *share).min(rest);
+        *share += more;
+        rest -= more;
     }
-    shares
+    let paths = rooms.iter().map(|(id, _)| *id);
+    paths.zip(shares).filter(|(_, share)| *share > 0).map(|(id, n)| (id, saturating(n))).collect()
 }
 
 fn saturating(packets: u64) -> u16 {

@@ -5,7 +5,8 @@
 //!   ▲  a new attempt per uplink           │ hello                   │ a path per uplink
 //!   │  every second                       ▼                         ▼
 //!   ├────────────────── closed: reset, timeout ─────────────────────┤
-//! resting (10 s, doubling to 60 s) ◄── refused, wrong key ──────────┘
+//! resting ◄── refused, wrong key: 10 s, doubling to 60 s ───────────┤
+//!         ◄── ended by the server: at once, then 1 s, doubling ─────┘
 //! ```
 //!
 //! The handshake is raced over all uplinks, since the first of them may be dead. A server that
@@ -41,6 +42,10 @@ const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 const PATH_RETRY: Duration = Duration::from_secs(1);
 const REST_MIN: Duration = Duration::from_secs(10);
 const REST_MAX: Duration = Duration::from_secs(60);
+/// A session that lived this long was a good one: what went wrong before it counts no more.
+const LIVED_WELL: Duration = Duration::from_secs(30);
+/// The smallest MTU that IPv6 allows (RFC 8200 section 5).
+const MTU_MIN: u16 = 1280;
 
 /// What a client needs to know.
 #[derive(Clone, Debug)]
@@ -108,7 +113,10 @@ pub struct Client {
     current: Option<Current>,
     attempts_made: usize,
     resting_until: Instant,
+    /// The rest after the next refusal.
     rest: Duration,
+    /// The rest after the next session that the server ends.
+    setback: Duration,
     events: VecDeque<ClientEvent>,
     drops: DropCounters,
 }
@@ -136,6 +144,7 @@ impl Client {
             attempts_made: 0,
             resting_until: Instant::ZERO,
             rest: REST_MIN,
+            setback: Duration::ZERO,
             events: VecDeque::new(),
             drops: DropCounters::default(),
         })
@@ -185,7 +194,7 @@ impl Client {
             self.pump(now, id);
         }
         if self.joining_takes_too_long(now) {
-            self.leave(now, "the server does not welcome this client".into(), Duration::ZERO);
+            self.leave(now, "the server does not welcome this client".into(), After::Setback);
         }
         if self.current.is_some() {
             self.reconcile_paths(now);
@@ -300,8 +309,8 @@ impl Client {
             }
             Event::Closed(reason) => {
                 self.attempts.remove(&id);
-                if is_final(&reason) {
-                    self.leave(now, reason.to_string(), self.rest);
+                if after(&reason) == After::Refusal {
+                    self.leave(now, reason.to_string(), After::Refusal);
                 }
             }
             _ => {}
@@ -321,7 +330,7 @@ impl Client {
             |name: &str| uplinks.iter().find(|(_, uplink)| uplink.name == name).map(|(id, _)| *id);
         let session = match Session::new(config, by_name) {
             Ok(session) => session,
-            Err(error) => return self.leave(now, error.to_string(), self.rest),
+            Err(error) => return self.leave(now, error.to_string(), After::Refusal),
         };
         self.current = Some(Current { id, server, session, since: now, welcome: None });
         self.send_control(id, &Control::Hello(Hello { name: self.config.name.clone() }));
@@ -340,8 +349,7 @@ impl Client {
             }
             Event::Message(message) => self.on_message(now, message),
             Event::Closed(reason) => {
-                let rest = if is_final(&reason) { self.rest } else { Duration::ZERO };
-                self.leave(now, reason.to_string(), rest);
+                self.leave(now, reason.to_string(), after(&reason));
             }
             _ => {}
         }
@@ -350,31 +358,50 @@ impl Client {
     fn on_message(&mut self, now: Instant, message: Bytes) {
         let Some(current) = &mut self.current else { return };
         match Control::parse(message) {
+            Ok(Control::Welcome(_)) if current.welcome.is_some() => {
+                self.drops.count(DropReason::UnknownMessage);
+            }
+            Ok(Control::Welcome(welcome)) if welcome.mtu < MTU_MIN => {
+                let reason = format!("the server wants an MTU of {} bytes", welcome.mtu);
+                self.leave(now, reason, After::Refusal);
+            }
             Ok(Control::Welcome(welcome)) => {
-                self.rest = REST_MIN;
+                current.since = now;
                 current.welcome = Some(welcome.clone());
                 self.events.push_back(ClientEvent::Joined { welcome, server: current.server });
             }
             Ok(Control::Refuse { reason }) => {
-                self.leave(now, format!("refused by the server: {reason}"), self.rest);
+                self.leave(now, format!("refused by the server: {reason}"), After::Refusal);
             }
             Ok(_) => self.drops.count(DropReason::UnknownMessage),
             Err(_) => self.drops.count(DropReason::MalformedMessage),
         }
     }
 
-    /// Ends the session and all attempts, and tries again after `rest`.
-    fn leave(&mut self, now: Instant, reason: String, rest: Duration) {
+    /// Ends the session and all attempts, and tries again after the rest that `after` asks for.
+    fn leave(&mut self, now: Instant, reason: String, after: After) {
         if let Some(current) = self.current.take() {
+            if current.welcome.is_some() && now.since(current.since) >= LIVED_WELL {
+                (self.rest, self.setback) = (REST_MIN, Duration::ZERO);
+            }
             self.close_connection(now, current.id, "the session is over");
         }
         for id in std::mem::take(&mut self.attempts).into_keys() {
             self.close_connection(now, id, "the session is over");
         }
+        let grown = |rest: Duration| (rest * 2).clamp(Duration::from_secs(1), REST_MAX);
+        let rest = match after {
+            After::Silence => Duration::ZERO,
+            After::Setback => {
+                let grown = grown(self.setback);
+                std::mem::replace(&mut self.setback, grown)
+            }
+            After::Refusal => {
+                let grown = grown(self.rest);
+                std::mem::replace(&mut self.rest, grown)
+            }
+        };
         self.resting_until = now + rest;
-        if !rest.is_zero() {
-            self.rest = (self.rest * 2).min(REST_MAX);
-        }
         for (position, uplink) in (0_u32..).zip(self.uplinks.values_mut()) {
             uplink.next_attempt = now + RACE_STAGGER * position;
         }
@@ -496,12 +523,26 @@ impl Client {
     }
 }
 
-/// Whether asking again soon would get the same answer.
-fn is_final(reason: &CloseReason) -> bool {
-    matches!(
-        reason,
-        CloseReason::Refused(_) | CloseReason::WrongServerKey { .. } | CloseReason::VersionMismatch
-    )
+/// What kind of end it was, and so how soon to try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    /// The server restarted or fell silent: at once.
+    Silence,
+    /// The server ended it: at once the first time, then ever later. Two boxes with one key would
+    /// drive each other out without end.
+    Setback,
+    /// Asking again soon would get the same answer.
+    Refusal,
+}
+
+fn after(reason: &CloseReason) -> After {
+    match reason {
+        CloseReason::Refused(_)
+        | CloseReason::WrongServerKey { .. }
+        | CloseReason::VersionMismatch => After::Refusal,
+        CloseReason::ByPeer { .. } | CloseReason::Protocol(_) | CloseReason::Busy => After::Setback,
+        _ => After::Silence,
+    }
 }
 
 /// Why no client can be made.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use roadweave_quic::{
     ConfigError, Connection, ConnectionId, Endpoint, EndpointEvent, Epoch, Event, Identity, Outbox,
-    PublicKey, Source, TransportConfig,
+    PeerPolicy as _, PublicKey, Source, TransportConfig,
 };
 use roadweave_types::{DropCounters, DropReason, Instant, PathId};
 use roadweave_wire::{Control, InnerPacket, Welcome};
@@ -28,6 +28,8 @@ use crate::status::{SessionStatus, path_reports};
 
 /// How long a connection may stay without a hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Connections that may wait for their hello at one time.
+const WAITING_MAX: usize = 256;
 /// Equal refusals are told once in this time.
 const REFUSAL_INTERVAL: Duration = Duration::from_secs(10);
 /// Keys and destinations that are remembered to save work, at most.
@@ -271,7 +273,10 @@ impl Server {
         while let Some(event) = self.endpoint.poll_event() {
             match event {
                 EndpointEvent::Incoming(id) => {
-                    self.waiting.insert(id, now);
+                    // Its hello may have come in the same packet.
+                    if !self.sessions.contains_key(&id) {
+                        self.wait_for_hello(now, id);
+                    }
                     self.pump(now, id);
                 }
                 EndpointEvent::Refused { remote, key, why } => {
@@ -283,6 +288,15 @@ impl Server {
                 _ => {}
             }
         }
+    }
+
+    fn wait_for_hello(&mut self, now: Instant, id: ConnectionId) {
+        if self.waiting.len() >= WAITING_MAX
+            && let Some(oldest) = self.waiting.iter().min_by_key(|(_, since)| **since)
+        {
+            self.end(now, *oldest.0, "too many connections without a hello");
+        }
+        self.waiting.insert(id, now);
     }
 
     /// Tells a refusal, unless an equal one was told a moment ago.
@@ -342,8 +356,8 @@ impl Server {
         let Some(connection) = self.endpoint.connection_mut(id) else { return };
         let Some(key) = connection.peer() else { return };
         // The table may have changed since the handshake.
-        let Some(peer) = self.peers.get(&key) else {
-            connection.close(now, 1, "this client is not known any more");
+        let Some(peer) = self.peers.check(&key).ok().and_then(|()| self.peers.get(&key)) else {
+            connection.close(now, 1, "this client is not let in any more");
             return;
         };
         if self.sessions.contains_key(&id) {
@@ -361,6 +375,8 @@ impl Server {
             Err(error) => {
                 let refuse = Control::Refuse { reason: error.to_string() };
                 let _ = connection.send_message(refuse.to_bytes());
+                // Closed with the next round of those that never say hello, after the refusal has left.
+                self.waiting.insert(id, now);
                 return;
             }
         };

@@ -202,6 +202,7 @@ impl Session {
         for sender in &mut self.senders {
             sender.service(now, carrier);
         }
+        self.receivers.values_mut().for_each(|receiver| receiver.expire(now));
     }
 
     /// An inner packet from the peer, for this side's device.

@@ -212,3 +212,47 @@ fn refused_clients_ask_less_and_less_often() {
     // At 0, 10, 30, 70, 130 and 190 seconds.
     assert_eq!(client.len(), 6, "{client:?}");
 }
+
+#[test]
+fn a_server_that_ends_each_session_is_asked_less_and_less_often() {
+    let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build();
+    let mut ended = 0;
+    for _ in 0..6_000 {
+        world.run(ms(10));
+        let joined = world.server_events.iter();
+        let joined =
+            joined.filter(|(_, event)| matches!(event, ServerEvent::Joined { .. })).count();
+        if joined > ended {
+            ended = joined;
+            world.run(ms(100));
+            world.server.close(world.now);
+        }
+    }
+    // At once, then after 0, 1, 2, 4, 8, 16 and 32 seconds.
+    assert!((4..=8).contains(&ended), "{ended} sessions in a minute");
+}
+
+#[test]
+fn a_reliable_lane_gives_up_what_an_outage_made_worthless_and_goes_on() {
+    let mut world = Plan::new("minrtt", vec![link(20, 20), link(20, 30)]).build().join();
+    (0..2).for_each(|index| world.set_dead(index, true));
+    for number in 0..150 {
+        world.send_up(&packet_up(number, 500));
+        world.run(ms(100));
+    }
+    (0..2).for_each(|index| world.set_dead(index, false));
+    world.run(ms(15_000));
+    for number in 0..50 {
+        world.send_up(&packet_up(1000 + number, 500));
+        world.run(ms(20));
+    }
+    world.run(ms(1000));
+    let arrived = arrivals(&world.up);
+    assert!((1000..1050).all(|number| arrived.contains_key(&number)), "it goes on");
+    let lane = &world.client_status().stats.lanes[0];
+    let dropped = lane.sent.drops.get(roadweave_types::DropReason::QueueExpired);
+    let given_up = lane.sent.recovery.abandoned;
+    let delivered = arrived.len() as u64;
+    assert!(dropped + given_up > 0, "the oldest were ten seconds old");
+    assert!(delivered + dropped + given_up >= 200, "{delivered} + {dropped} + {given_up}");
+}

@@ -12,7 +12,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use roadweave_types::{LaneId, PacketId};
 
-use crate::symbol::{SYMBOL_HEADER, Symbol, SymbolError};
+use crate::symbol::{Position, SYMBOL_HEADER, Symbol, SymbolError};
 
 const KIND_SOURCE: u8 = 1;
 const KIND_CODED: u8 = 2;
@@ -168,6 +168,11 @@ impl SourceDatagram {
         &self.0[SOURCE_HEADER + SYMBOL_HEADER..]
     }
 
+    /// Which part of an inner packet it holds.
+    pub fn position(&self) -> Position {
+        Symbol::parse(&self.0[SOURCE_HEADER..]).map_or(Position::Whole, |symbol| symbol.position)
+    }
+
     /// Writes the ID and hands out the finished datagram. Its symbol is at [`SOURCE_HEADER`].
     pub fn finish(mut self, id: PacketId) -> Bytes {
         self.0[2..SOURCE_HEADER].copy_from_slice(&id.0.to_be_bytes());
@@ -243,7 +248,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Position;
 
     #[test]
     fn a_source_datagram_reads_back() {

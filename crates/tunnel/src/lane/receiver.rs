@@ -83,6 +83,11 @@ impl LaneReceiver {
         self.deliver(now, determined, deliver);
     }
 
+    /// Lets go of what is too old to be of use.
+    pub(crate) fn expire(&mut self, now: Instant) {
+        self.decoder.expire(now);
+    }
+
     /// What the peer is told of this lane.
     pub(crate) fn report(&self) -> LaneReport {
         LaneReport {

@@ -108,6 +108,8 @@ struct QueuedRepair {
     since: Instant,
     token: u64,
     datagram: Bytes,
+    /// Whether other paths were tried as well.
+    impatient: bool,
 }
 
 /// The sending half of a lane.
@@ -142,7 +144,8 @@ impl LaneSender {
         let recovery =
             RecoveryConfig { deadline: config.deadline, expire_after: config.expire_after };
         let age_max = config.strategy.keeps_for(config.expire_after);
-        let encoder = EncoderConfig { expiry: age_max, ..EncoderConfig::default() };
+        // A range expires by its last packet, so the first may be needed a little longer.
+        let encoder = EncoderConfig { expiry: age_max + RANGE_SPAN, ..EncoderConfig::default() };
         Ok(Self {
             lane,
             scheduler: config.strategy.scheduler(uplink)?,
@@ -211,8 +214,12 @@ impl LaneSender {
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let queued = self.queue.front().map(|queued| queued.since + self.age_max);
         let again = self.again.front().map(|(since, _)| *since + self.age_max);
-        let oldest = self.repairs.values().filter_map(VecDeque::front).map(|repair| repair.since);
-        let repair = oldest.min().map(|since| since + self.config.expire_after);
+        let oldest = self.repairs.values().filter_map(VecDeque::front);
+        let repair = oldest.map(|repair| match repair.impatient {
+            true => repair.since + self.config.expire_after,
+            false => repair.since + REPAIR_PATIENCE,
+        });
+        let repair = repair.min();
         [self.recovery.poll_timeout(), queued, again, repair].into_iter().flatten().min()
     }
 
@@ -239,13 +246,14 @@ impl LaneSender {
                     self.stats.drops.count(DropReason::RepairExpired);
                     continue;
                 }
-                let QueuedRepair { since, token, datagram } = repair;
+                let QueuedRepair { since, token, datagram, .. } = repair;
                 let chosen = repair_path(now, path, since, datagram.len(), carrier.paths(now));
                 match carrier.send_on(now, chosen, datagram, token) {
                     Ok(()) => {}
                     Err(SendError::TooLarge(_)) => self.stats.drops.count(DropReason::SendFailed),
                     Err(SendError::Blocked(datagram)) => {
-                        let blocked = QueuedRepair { since, token, datagram };
+                        let impatient = now.since(since) >= REPAIR_PATIENCE;
+                        let blocked = QueuedRepair { since, token, datagram, impatient };
                         self.repairs.entry(path).or_default().push_front(blocked);
                         break;
                     }
@@ -292,6 +300,7 @@ impl LaneSender {
         let Some((_, id)) = self.again.front().copied() else { return false };
         let Some(datagram) = self.rebuild(id) else {
             self.again.pop_front();
+            self.recovery.on_abandoned(id);
             return true;
         };
         let chosen = self.select(now, datagram.len(), carrier);
@@ -381,13 +390,21 @@ impl LaneSender {
             self.stats.drops.count(DropReason::OversizedInner);
             return true;
         }
+        // It may be a fragment already, cut when the path was wider.
+        let (opens, closes) = match whole.datagram.position() {
+            Position::Whole => (true, true),
+            Position::First => (true, false),
+            Position::Middle => (false, false),
+            Position::Last => (false, true),
+        };
         let pieces: Vec<&[u8]> = whole.datagram.body().chunks(room).collect();
         for (at, piece) in pieces.iter().enumerate().rev() {
             let last = at + 1 == pieces.len();
-            let position = match at {
-                _ if last => Position::Last,
-                0 => Position::First,
-                _ => Position::Middle,
+            let position = match (opens && at == 0, closes && last) {
+                (true, true) => Position::Whole,
+                (true, false) => Position::First,
+                (false, true) => Position::Last,
+                (false, false) => Position::Middle,
             };
             let datagram = SourceDatagram::new(self.lane, &Symbol { position, body: piece });
             self.stats.queue_bytes += datagram.len() as u64;
@@ -395,7 +412,7 @@ impl LaneSender {
                 since: whole.since,
                 datagram,
                 ends_frame: whole.ends_frame && last,
-                ends_packet: last,
+                ends_packet: whole.ends_packet && last,
             });
         }
         true
@@ -413,7 +430,10 @@ impl LaneSender {
         match repair {
             Repair::Again { id } => self.again.push_back((now, id)),
             Repair::Copies { id, paths } => {
-                let Some(datagram) = self.rebuild(id) else { return };
+                let Some(datagram) = self.rebuild(id) else {
+                    self.stats.drops.count(DropReason::RepairExpired);
+                    return;
+                };
                 for path in paths {
                     self.stats.duplicate_datagrams += 1;
                     self.stats.duplicate_bytes += datagram.len() as u64;
@@ -422,9 +442,13 @@ impl LaneSender {
                 self.encoder.forget(id);
             }
             Repair::Coded { start, count, shares } => {
-                for (path, share) in shares {
+                'repair: for (path, share) in shares {
                     for _ in 0..share {
-                        let Some(datagram) = self.encode(start, count) else { return };
+                        let Some(datagram) = self.encode(start, count) else {
+                            // A packet of the range had to leave the pool for want of memory.
+                            self.stats.drops.add(DropReason::RepairExpired, u64::from(count));
+                            break 'repair;
+                        };
                         self.stats.coded_datagrams += 1;
                         self.stats.coded_bytes += datagram.len() as u64;
                         self.queue_repair(now, path, start, datagram);
@@ -448,7 +472,7 @@ impl LaneSender {
 
     fn queue_repair(&mut self, now: Instant, path: PathId, id: PacketId, datagram: Bytes) {
         let token = TokenKind::Repair.token(self.lane, id);
-        let repair = QueuedRepair { since: now, token, datagram };
+        let repair = QueuedRepair { since: now, token, datagram, impatient: false };
         self.repairs.entry(path).or_default().push_back(repair);
     }
 }
@@ -472,6 +496,8 @@ fn repair_path(
         .map_or(planned, |path| path.id)
 }
 
+/// How much longer than its packets' expiry a range may last, at most: t of CellFusion section 4.4.2.
+const RANGE_SPAN: Duration = Duration::from_millis(60);
 /// How long a repair waits for the path that it is meant for.
 const REPAIR_PATIENCE: Duration = Duration::from_millis(10);
 
@@ -482,6 +508,35 @@ fn path_ids(chosen: PathSet, paths: &[PathSnapshot]) -> Vec<PathId> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
+        let config = LaneConfig::new("default", crate::Strategy::xnc());
+        let mut sender =
+            LaneSender::new(LaneId(0), config, 1, |_| None).expect("xnc needs no uplink");
+        let packet: Vec<u8> = (0..3000_u32).map(|at| at as u8).collect();
+        sender.handle_inner(Instant::ZERO, &packet, true);
+        assert!(sender.split_front(1400));
+        assert!(sender.split_front(900), "the path became narrower");
+        let parts: Vec<(Position, bool, bool)> = sender
+            .queue
+            .iter()
+            .map(|part| (part.datagram.position(), part.ends_packet, part.ends_frame))
+            .collect();
+        use Position::{First, Last, Middle};
+        assert_eq!(
+            parts,
+            [
+                (First, false, false),
+                (Middle, false, false),
+                (Middle, false, false),
+                (Last, true, true)
+            ]
+        );
+        let together: Vec<u8> =
+            sender.queue.iter().flat_map(|part| part.datagram.body().to_vec()).collect();
+        assert_eq!(together, packet);
+    }
 
     #[test]
     fn tokens_read_back() {
