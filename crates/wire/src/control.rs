@@ -1,4 +1,4 @@
-//! Messages on the reliable control stream, one after the other as the session begins.
+//! Control messages, reliable and in order, as the session begins.
 //!
 //! ```text
 //! client ── hello ──────────► server
@@ -6,7 +6,7 @@
 //! client ── path name ──────► server        (for each path, again when one opens)
 //!
 //! message   kind:1 | fields
-//! field     type:2 | length:2 | value       (types in ascending order; unknown ones are skipped)
+//! field     type:2 | length:2 | value       (unknown types are skipped)
 //! ```
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -31,7 +31,7 @@ const FIELD_MTU: u16 = 3;
 const FIELD_GATEWAY: u16 = 4;
 const FIELD_PATH: u16 = 5;
 
-/// A message on the control stream.
+/// A control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
     /// The client asks for a session.

@@ -3,7 +3,7 @@
 //! ```text
 //! inner packet ─► symbol ─► source datagram ─┐
 //!                   └─────► coded datagram ──┴─► QUIC DATAGRAM frame
-//! hello, welcome, path name ─────────────────► QUIC control stream
+//! hello, welcome, path name ─────────────────► control fragments
 //! ```
 //!
 //! Everything here parses foreign bytes: nothing panics, nothing allocates more than it was given.
