@@ -23,7 +23,7 @@ use roadweave_quic::{
     CloseReason, ConfigError, Connection, ConnectionId, Ecn, Endpoint, Epoch, Event, Identity,
     Local, Outbox, PathError, PublicKey, Source, TransportConfig,
 };
-use roadweave_types::{DropCounters, DropReason, Instant, PathId, UplinkId};
+use roadweave_types::{DropCounters, DropReason, Instant, PathId, PathSnapshot, UplinkId};
 use roadweave_wire::{Control, Hello, Welcome};
 
 use crate::lane::LaneConfig;
@@ -38,6 +38,10 @@ const RACE_STAGGER: Duration = Duration::from_millis(100);
 const ATTEMPTS_PER_UPLINK: usize = 4;
 /// How long a server may take to welcome.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long all paths may be silent before a new connection is tried beside the old one.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// How long a new connection lets the old one answer, before it takes over.
+const SPARE_PATIENCE: Duration = Duration::from_millis(500);
 /// How often an uplink without a path gets a new try.
 const PATH_RETRY: Duration = Duration::from_secs(1);
 const REST_MIN: Duration = Duration::from_secs(10);
@@ -52,7 +56,7 @@ const MTU_MIN: u16 = 1280;
 pub struct ClientConfig {
     /// Its own name, for the server's logs.
     pub name: String,
-    /// The server's addresses, tried in turn; not empty.
+    /// The server's addresses, tried in turn; empty until [`Client::set_servers`] if not known yet.
     pub servers: Vec<SocketAddr>,
     /// The server's public key.
     pub server_key: PublicKey,
@@ -84,6 +88,8 @@ pub enum ClientEvent {
 #[derive(Debug)]
 struct Uplink {
     name: String,
+    /// How many attempts were made over it.
+    attempts: usize,
     next_attempt: Instant,
     next_path: Instant,
 }
@@ -103,6 +109,14 @@ struct Current {
     welcome: Option<Welcome>,
 }
 
+/// A connection that takes over unless the silent session answers first.
+#[derive(Debug)]
+struct Spare {
+    id: ConnectionId,
+    server: SocketAddr,
+    since: Instant,
+}
+
 /// One client: an endpoint, its uplinks, and at most one session.
 #[derive(Debug)]
 pub struct Client {
@@ -111,7 +125,10 @@ pub struct Client {
     uplinks: BTreeMap<UplinkId, Uplink>,
     attempts: BTreeMap<ConnectionId, Attempt>,
     current: Option<Current>,
-    attempts_made: usize,
+    /// Since when no path of the session answers.
+    silent_since: Option<Instant>,
+    /// A connection that was made meanwhile.
+    spare: Option<Spare>,
     resting_until: Instant,
     /// The rest after the next refusal.
     rest: Duration,
@@ -132,16 +149,14 @@ impl Client {
         identity: Arc<Identity>,
     ) -> Result<Self, ClientError> {
         let endpoint = Endpoint::client(epoch, &config.transport, identity, config.server_key)?;
-        if config.servers.is_empty() {
-            return Err(ClientError::NoServer);
-        }
         Ok(Self {
             config,
             endpoint,
             uplinks: BTreeMap::new(),
             attempts: BTreeMap::new(),
             current: None,
-            attempts_made: 0,
+            silent_since: None,
+            spare: None,
             resting_until: Instant::ZERO,
             rest: REST_MIN,
             setback: Duration::ZERO,
@@ -153,8 +168,19 @@ impl Client {
     /// An uplink is there and has an address. Call it again when its address has changed.
     pub fn add_uplink(&mut self, now: Instant, id: UplinkId, name: &str) {
         let stagger = RACE_STAGGER * self.uplinks.len() as u32;
-        let uplink = Uplink { name: name.to_owned(), next_attempt: now + stagger, next_path: now };
+        let uplink = Uplink {
+            name: name.to_owned(),
+            attempts: self.uplinks.get(&id).map_or(0, |known| known.attempts),
+            next_attempt: now + stagger,
+            next_path: now,
+        };
         self.uplinks.insert(id, uplink);
+        self.service(now);
+    }
+
+    /// The server's addresses are others from now on; a session that is up lives on.
+    pub fn set_servers(&mut self, now: Instant, servers: Vec<SocketAddr>) {
+        self.config.servers = servers;
         self.service(now);
     }
 
@@ -196,9 +222,11 @@ impl Client {
         if self.joining_takes_too_long(now) {
             self.leave(now, "the server does not welcome this client".into(), After::Setback);
         }
+        self.watch_silence(now);
         if self.current.is_some() {
             self.reconcile_paths(now);
-        } else {
+        }
+        if self.is_racing(now) {
             self.race(now);
         }
         if let Some(current) = &mut self.current
@@ -209,16 +237,69 @@ impl Client {
         }
     }
 
+    /// Whether attempts are due: without a session, or when nothing answers in it.
+    ///
+    /// A path whose address changed while it was dead may never be validated again, and a server may have
+    /// lost the session without a reset that reaches us.
+    fn is_racing(&self, now: Instant) -> bool {
+        let silent = self.silent_since.is_some_and(|since| now >= since + SILENCE_MAX);
+        self.current.is_none() || silent && self.spare.is_none()
+    }
+
+    /// Keeps track of whether the session answers, and lets a spare connection take over if it does not.
+    fn watch_silence(&mut self, now: Instant) {
+        let answers = |current: &Current| {
+            let connection = self.endpoint.connection(current.id)?;
+            Some(connection.paths().iter().any(PathSnapshot::is_usable))
+        };
+        let silent = self
+            .current
+            .as_ref()
+            .is_some_and(|current| current.welcome.is_some() && answers(current) == Some(false));
+        if !silent {
+            if self.silent_since.take().is_some() && self.current.is_some() {
+                let spare = self.spare.take().map(|spare| spare.id);
+                for id in std::mem::take(&mut self.attempts).into_keys().chain(spare) {
+                    self.close_connection(now, id, "the session answers again");
+                }
+            }
+            return;
+        }
+        self.silent_since.get_or_insert(now);
+        if self.spare.as_ref().is_some_and(|spare| now >= spare.since + SPARE_PATIENCE)
+            && let Some(Spare { id, server, .. }) = self.spare.take()
+        {
+            self.leave(now, "the session does not answer any more".into(), After::Silence);
+            self.join(now, id, server);
+        }
+    }
+
+    /// When the silence of the session asks for something.
+    fn silence_timeout(&self) -> Option<Instant> {
+        let since = self.silent_since?;
+        if let Some(spare) = &self.spare {
+            return Some(spare.since + SPARE_PATIENCE);
+        }
+        let attempt = self.uplinks.values().map(|uplink| uplink.next_attempt).min()?;
+        Some(attempt.max(since + SILENCE_MAX))
+    }
+
     /// When [`Client::service`] must be called again, if nothing else happens.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let own = match &self.current {
             Some(current) => {
                 let join = current.welcome.is_none().then(|| current.since + JOIN_TIMEOUT);
-                [current.session.poll_timeout(), join, self.next_path_try(current.id)]
-                    .into_iter()
-                    .flatten()
-                    .min()
+                [
+                    current.session.poll_timeout(),
+                    join,
+                    self.next_path_try(current.id),
+                    self.silence_timeout(),
+                ]
+                .into_iter()
+                .flatten()
+                .min()
             }
+            None if self.config.servers.is_empty() => None,
             None => self
                 .uplinks
                 .values()
@@ -294,6 +375,8 @@ impl Client {
                 self.on_attempt_event(now, id, event);
             } else if self.current.as_ref().is_some_and(|current| current.id == id) {
                 self.on_session_event(now, event);
+            } else if matches!(event, Event::Closed(_)) {
+                self.spare.take_if(|spare| spare.id == id);
             }
         }
     }
@@ -305,11 +388,15 @@ impl Client {
                 for other in std::mem::take(&mut self.attempts).into_keys() {
                     self.close_connection(now, other, "another uplink was faster");
                 }
-                self.join(now, id, attempt.server);
+                if self.current.is_some() {
+                    self.spare = Some(Spare { id, server: attempt.server, since: now });
+                } else {
+                    self.join(now, id, attempt.server);
+                }
             }
             Event::Closed(reason) => {
                 self.attempts.remove(&id);
-                if after(&reason) == After::Refusal {
+                if after(&reason) == After::Refusal && self.current.is_none() {
                     self.leave(now, reason.to_string(), After::Refusal);
                 }
             }
@@ -386,9 +473,11 @@ impl Client {
             }
             self.close_connection(now, current.id, "the session is over");
         }
-        for id in std::mem::take(&mut self.attempts).into_keys() {
+        let spare = self.spare.take().map(|spare| spare.id);
+        for id in std::mem::take(&mut self.attempts).into_keys().chain(spare) {
             self.close_connection(now, id, "the session is over");
         }
+        self.silent_since = None;
         let grown = |rest: Duration| (rest * 2).clamp(Duration::from_secs(1), REST_MAX);
         let rest = match after {
             After::Silence => Duration::ZERO,
@@ -410,7 +499,7 @@ impl Client {
 
     /// Begins the attempts that are due.
     fn race(&mut self, now: Instant) {
-        if now < self.resting_until {
+        if now < self.resting_until || self.config.servers.is_empty() {
             return;
         }
         let due: Vec<UplinkId> = self
@@ -419,16 +508,18 @@ impl Client {
             .filter(|(_, uplink)| uplink.next_attempt <= now)
             .map(|(id, _)| *id)
             .collect();
-        for uplink in due {
-            self.drop_oldest_attempt(now, uplink);
-            let server = self.config.servers[self.attempts_made % self.config.servers.len()];
-            self.attempts_made += 1;
-            match self.endpoint.connect(now, uplink, server) {
-                Ok(id) => _ = self.attempts.insert(id, Attempt { uplink, server }),
+        for id in due {
+            self.drop_oldest_attempt(now, id);
+            let Some(uplink) = self.uplinks.get_mut(&id) else { continue };
+            // Each uplink goes through all servers: it may reach those of one family only.
+            let server = self.config.servers[uplink.attempts % self.config.servers.len()];
+            uplink.attempts += 1;
+            uplink.next_attempt = now + RACE_INTERVAL;
+            match self.endpoint.connect(now, id, server) {
+                Ok(connection) => {
+                    self.attempts.insert(connection, Attempt { uplink: id, server });
+                }
                 Err(error) => tracing::warn!(%server, %error, "cannot begin to connect"),
-            }
-            if let Some(uplink) = self.uplinks.get_mut(&uplink) {
-                uplink.next_attempt = now + RACE_INTERVAL;
             }
         }
     }
@@ -548,9 +639,6 @@ fn after(reason: &CloseReason) -> After {
 /// Why no client can be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
-    /// The list of servers is empty.
-    #[error("no server address is configured")]
-    NoServer,
     /// The transport settings cannot be used.
     #[error(transparent)]
     Transport(#[from] ConfigError),

@@ -262,6 +262,20 @@ impl Server {
         }
     }
 
+    /// Ends the sessions of clients whose keys have expired. Call it after the table of peers was told
+    /// the time of day.
+    pub fn on_time_of_day(&mut self, now: Instant) {
+        let refused = |key: &PublicKey| self.peers.check(key).err();
+        let over: Vec<_> = self
+            .sessions
+            .iter()
+            .filter_map(|(id, joined)| refused(&joined.key).map(|why| (*id, why)))
+            .collect();
+        for (id, why) in over {
+            self.end(now, id, &why.to_string());
+        }
+    }
+
     fn route(&mut self, destination: IpAddr) -> Option<PublicKey> {
         if self.routes.len() >= REMEMBERED_MAX {
             self.routes.clear();
