@@ -11,9 +11,10 @@
 //! the tunnel is serviced once, so that what leaves can leave in runs (GSO).
 
 mod client;
+mod granted;
+mod resolver;
 mod server;
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -21,7 +22,7 @@ use roadweave_quic::{Ecn as QuicEcn, Outbox};
 use roadweave_types::{Instant, UplinkId};
 use serde_json::{Value, json};
 
-use crate::{Clock, DeviceError, Ecn, Outgoing, Poller, Prefix, SendOutcome, Token, Tun};
+use crate::{Clock, DeviceError, Ecn, Outgoing, Poller, Prefix, Routes, SendOutcome, Token, Tun};
 
 pub use client::{ClientOptions, run_client};
 pub use server::{Reload, ServerOptions, run_server};
@@ -39,14 +40,6 @@ pub enum DriverError {
     /// The server's settings cannot be used.
     #[error(transparent)]
     Server(#[from] roadweave_quic::ConfigError),
-    /// No address of the server could be found.
-    #[error("no address found for {names}: {reason}")]
-    Resolve {
-        /// What was looked up.
-        names: String,
-        /// What the resolver said.
-        reason: String,
-    },
     /// The TUN went away.
     #[error("the device {name} is gone: {source}")]
     TunGone {
@@ -160,19 +153,17 @@ fn to_prefix(network: ipnet::IpNet) -> Prefix {
     Prefix::new(network.addr(), network.prefix_len())
 }
 
-/// The addresses behind `names`, `host:port` each.
-fn resolve(names: &[String]) -> Result<Vec<SocketAddr>, DriverError> {
-    use std::net::ToSocketAddrs as _;
-    let mut reason = String::from("the list is empty");
-    let mut found = Vec::new();
-    for name in names {
-        match name.to_socket_addrs() {
-            Ok(addresses) => found.extend(addresses),
-            Err(error) => reason = error.to_string(),
+/// Leads `prefixes` into the TUN. What the system refuses is told and left out.
+fn lead_into_tun(routes: &mut Routes, tun: &Tun, prefixes: &[Prefix]) {
+    let mut without_ipv6 = false;
+    for prefix in prefixes {
+        match routes.route_into_tun(tun.index(), &[*prefix]) {
+            Ok(()) => {}
+            Err(DeviceError::NoIpv6 { .. }) if without_ipv6 => {}
+            Err(error) => {
+                without_ipv6 |= matches!(error, DeviceError::NoIpv6 { .. });
+                tracing::warn!("{error}");
+            }
         }
     }
-    if found.is_empty() {
-        return Err(DriverError::Resolve { names: names.join(", "), reason });
-    }
-    Ok(found)
 }

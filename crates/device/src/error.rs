@@ -2,6 +2,9 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
 
 /// An operation on the system failed.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +14,23 @@ pub enum DeviceError {
     #[error("no permission to {what}: run as root or grant CAP_NET_ADMIN")]
     NoPermission {
         /// What was tried, as in "no permission to ...".
+        what: String,
+    },
+    /// The folder for locks and sockets belongs to somebody else.
+    #[error(
+        "no permission to write in {}: run as root, or make the folder and give it to this user",
+        .directory.display()
+    )]
+    NoRunDirectory {
+        /// Where it is.
+        directory: PathBuf,
+    },
+    /// IPv6 is not in the kernel, or switched off.
+    #[error(
+        "cannot {what}: IPv6 is switched off on this machine (sysctl net.ipv6.conf.all.disable_ipv6)"
+    )]
+    NoIpv6 {
+        /// What was tried, as in "cannot ...".
         what: String,
     },
     /// There is no `/dev/net/tun`.
@@ -102,9 +122,31 @@ impl DeviceError {
         }
     }
 
+    /// The same for an attempt that needs the family of `ipv4`: a lack of IPv6 gets its own variant.
+    pub(crate) fn of_family(
+        ipv4: bool,
+        what: impl Into<String>,
+        source: impl Into<io::Error>,
+    ) -> Self {
+        let (what, source) = (what.into(), source.into());
+        // Where IPv6 is switched off by sysctl the kernel says EACCES; a lack of rights is EPERM.
+        match Errno::from_io_error(&source) {
+            Some(Errno::ACCESS | Errno::AFNOSUPPORT | Errno::OPNOTSUPP) if !ipv4 => {
+                Self::NoIpv6 { what }
+            }
+            _ => Self::system(what, source),
+        }
+    }
+
     /// Whether a lack of rights or of software is to blame, so that a test may be skipped.
     pub fn is_unavailable(&self) -> bool {
-        matches!(self, Self::NoPermission { .. } | Self::NoTunDevice | Self::Unavailable { .. })
+        matches!(
+            self,
+            Self::NoPermission { .. }
+                | Self::NoRunDirectory { .. }
+                | Self::NoTunDevice
+                | Self::Unavailable { .. }
+        )
     }
 }
 
@@ -120,6 +162,18 @@ mod tests {
             "no permission to open the TUN roadweave0: run as root or grant CAP_NET_ADMIN"
         );
         assert!(error.is_unavailable());
+    }
+
+    #[test]
+    fn that_ipv6_is_off_is_no_lack_of_rights() {
+        let off = |ipv4, errno| {
+            let error = DeviceError::of_family(ipv4, "add the address", errno);
+            matches!(error, DeviceError::NoIpv6 { .. })
+        };
+        assert!(off(false, Errno::ACCESS));
+        assert!(off(false, Errno::AFNOSUPPORT));
+        assert!(!off(false, Errno::PERM));
+        assert!(!off(true, Errno::ACCESS));
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub use driver::{
 };
 pub use error::DeviceError;
 pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent, UplinkSelector};
-pub use nat::{FilterOptions, Filters};
+pub use nat::{FilterOptions, Filters, IntoTun};
 pub use netlink::{Link, Netlink, Route, Rule};
 pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};
 pub use prefix::{ParsePrefixError, Prefix};

@@ -4,7 +4,8 @@
 //! client > tunnel > TUN > forward (MSS clamped) > postrouting (masquerade) > public side
 //! ```
 //!
-//! All lies in one table of our own, `inet roadweave_NAME`: replaced as a whole, removed as a whole,
+//! What is forwarded into the TUN is bounded by [`IntoTun`], so that an end of the tunnel is no open
+//! router for its neighbours. All lies in one table of our own, `inet roadweave_NAME`: replaced as a whole, removed as a whole,
 //! and no rule of anybody else is touched.
 
 use std::fmt::Write as _;
@@ -24,14 +25,29 @@ pub struct FilterOptions {
     pub masquerade: Vec<Prefix>,
     /// Whether what enters the tunnel gets the TUN's own address, and the prefixes that keep theirs.
     pub masquerade_into_tun: Option<Vec<Prefix>>,
+    /// What may be forwarded into the TUN.
+    pub into_tun: IntoTun,
     /// Turn forwarding on, as a server, or a box with a network behind it, needs.
     pub forward: bool,
+}
+
+/// What this machine forwards into the TUN. Its own packets always enter, and so do answers to what
+/// came out of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IntoTun {
+    /// Packets from anywhere.
+    Anything,
+    /// No connections that begin beyond these interfaces: uplinks, whose networks are foreign.
+    NotFrom(Vec<String>),
+    /// Only what comes from the TUN itself, that is from one client to another.
+    Answers,
 }
 
 /// The filters of one instance. Dropping it removes them and restores the forwarding settings.
 #[derive(Debug)]
 pub struct Filters {
     instance: Instance,
+    settings: Vec<String>,
 }
 
 impl Filters {
@@ -42,16 +58,29 @@ impl Filters {
     /// [`DeviceError::Unavailable`] without the program `nft`; [`DeviceError::Program`] with what it
     /// said.
     pub fn install(instance: &Instance, options: &FilterOptions) -> Result<Self, DeviceError> {
-        run_nft(&ruleset(&instance.filter_table(), options))?;
-        let this = Self { instance: instance.clone() };
-        if options.forward {
-            this.set_forwarding()?;
-        }
+        let mut this = Self { instance: instance.clone(), settings: Vec::new() };
+        this.replace(options)?;
         Ok(this)
     }
 
-    fn set_forwarding(&self) -> Result<(), DeviceError> {
-        self.instance.change_setting("net.ipv4.ip_forward", "1")?;
+    /// Puts others in the place of the filters, in one step.
+    ///
+    /// # Errors
+    /// As [`Filters::install`]; the filters are the old ones then.
+    pub fn replace(&mut self, options: &FilterOptions) -> Result<(), DeviceError> {
+        run_nft(&ruleset(&self.instance.filter_table(), options))?;
+        if options.forward { self.set_forwarding() } else { Ok(()) }
+    }
+
+    fn change_setting(&mut self, key: &str, value: &str) -> Result<(), DeviceError> {
+        if !self.settings.iter().any(|known| known == key) {
+            self.settings.push(key.to_owned());
+        }
+        self.instance.change_setting(key, value)
+    }
+
+    fn set_forwarding(&mut self) -> Result<(), DeviceError> {
+        self.change_setting("net.ipv4.ip_forward", "1")?;
         // A machine that forwards IPv6 ignores router advertisements, and with them its own default
         // route, unless accept_ra is 2.
         for entry in std::fs::read_dir("/proc/sys/net/ipv6/conf").into_iter().flatten().flatten() {
@@ -60,10 +89,10 @@ impl Filters {
             if !["all", "default"].contains(&name.as_str())
                 && sysctl::read(&key).is_ok_and(|value| value == "1")
             {
-                self.instance.change_setting(&key, "2")?;
+                self.change_setting(&key, "2")?;
             }
         }
-        match self.instance.change_setting("net.ipv6.conf.all.forwarding", "1") {
+        match self.change_setting("net.ipv6.conf.all.forwarding", "1") {
             // A kernel without IPv6 has no such key.
             Err(error) if sysctl::read("net.ipv6.conf.all.forwarding").is_err() => {
                 tracing::info!(%error, "no forwarding of IPv6");
@@ -79,7 +108,7 @@ impl Drop for Filters {
         if let Err(error) = remove(&self.instance) {
             tracing::warn!(%error, "filters could not be removed; the next start tries again");
         }
-        self.instance.restore_settings();
+        self.instance.restore(|key| self.settings.iter().any(|mine| mine == key));
     }
 }
 
@@ -91,11 +120,17 @@ pub(crate) fn remove(instance: &Instance) -> Result<(), DeviceError> {
 }
 
 fn ruleset(table: &str, options: &FilterOptions) -> String {
-    let FilterOptions { tun, mtu, masquerade, masquerade_into_tun, .. } = options;
+    let FilterOptions { tun, mtu, masquerade, masquerade_into_tun, into_tun, .. } = options;
     let mut text = format!("add table inet {table}\ndelete table inet {table}\n");
     let _ = writeln!(text, "table inet {table} {{");
     let _ = writeln!(text, "  chain forward {{");
     let _ = writeln!(text, "    type filter hook forward priority filter - 10; policy accept;");
+    if let Some(origin) = unwelcome_origin(tun, into_tun) {
+        let _ = writeln!(
+            text,
+            "    oifname \"{tun}\" {origin} ct state != {{ established, related }} drop"
+        );
+    }
     for (family, headers) in [("ipv4", 40), ("ipv6", 60)] {
         let size = mtu.saturating_sub(headers);
         for side in ["iifname", "oifname"] {
@@ -124,6 +159,19 @@ fn ruleset(table: &str, options: &FilterOptions) -> String {
     }
     let _ = writeln!(text, "  }}\n}}");
     text
+}
+
+/// Matches the interfaces from beyond which no connection may enter the TUN.
+fn unwelcome_origin(tun: &str, into_tun: &IntoTun) -> Option<String> {
+    match into_tun {
+        IntoTun::Anything => None,
+        IntoTun::NotFrom(names) if names.is_empty() => None,
+        IntoTun::NotFrom(names) => {
+            let names: Vec<String> = names.iter().map(|name| format!("\"{name}\"")).collect();
+            Some(format!("iifname {{ {} }}", names.join(", ")))
+        }
+        IntoTun::Answers => Some(format!("iifname != \"{tun}\"")),
+    }
 }
 
 fn run_nft(script: &str) -> Result<(), DeviceError> {
@@ -156,16 +204,40 @@ fn run_nft(script: &str) -> Result<(), DeviceError> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_ruleset_clamps_to_what_fits_the_tun() {
-        let options = FilterOptions {
+    fn options(into_tun: IntoTun) -> FilterOptions {
+        FilterOptions {
             tun: "rw0".to_owned(),
             mtu: 1400,
             masquerade: vec!["10.8.0.1/24".parse().unwrap(), "fd08::1/64".parse().unwrap()],
             masquerade_into_tun: Some(vec!["192.168.50.0/24".parse().unwrap()]),
+            into_tun,
             forward: true,
+        }
+    }
+
+    #[test]
+    fn what_may_enter_the_tunnel_is_bounded() {
+        let check = |into_tun, expected: &str| {
+            let text = ruleset("roadweave_x", &options(into_tun));
+            assert!(text.contains(expected), "{expected}\nis not in\n{text}");
         };
-        let text = ruleset("roadweave_server", &options);
+        let uplinks = vec!["wwan0".to_owned(), "eth1".to_owned()];
+        check(
+            IntoTun::NotFrom(uplinks),
+            "oifname \"rw0\" iifname { \"wwan0\", \"eth1\" } ct state != { established, related } drop",
+        );
+        check(
+            IntoTun::Answers,
+            "oifname \"rw0\" iifname != \"rw0\" ct state != { established, related } drop",
+        );
+        for open in [IntoTun::Anything, IntoTun::NotFrom(Vec::new())] {
+            assert!(!ruleset("roadweave_x", &options(open)).contains("drop"));
+        }
+    }
+
+    #[test]
+    fn the_ruleset_clamps_to_what_fits_the_tun() {
+        let text = ruleset("roadweave_server", &options(IntoTun::Anything));
         for line in [
             "iifname \"rw0\" meta nfproto ipv4 tcp flags & (syn | rst) == syn tcp option maxseg size > 1360 tcp option maxseg size set 1360",
             "oifname \"rw0\" meta nfproto ipv6 tcp flags & (syn | rst) == syn tcp option maxseg size > 1340 tcp option maxseg size set 1340",

@@ -210,12 +210,7 @@ impl Netlink {
     /// # Errors
     /// What the kernel says.
     pub fn add_address(&mut self, index: u32, prefix: Prefix) -> Result<(), DeviceError> {
-        let mut message = AddressMessage::default();
-        message.header.index = index;
-        message.header.family = family(prefix.is_ipv4());
-        message.header.prefix_len = prefix.length();
-        message.attributes.push(AddressAttribute::Local(prefix.address()));
-        message.attributes.push(AddressAttribute::Address(prefix.address()));
+        let mut message = build_address(index, prefix);
         if !prefix.is_ipv4() {
             message.header.flags = AddressHeaderFlags::Nodad;
         }
@@ -223,7 +218,22 @@ impl Netlink {
             self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL);
         ignore(result, io::ErrorKind::AlreadyExists)
             .and_then(|()| self.await_local_route(prefix.address()))
-            .map_err(|error| DeviceError::system(format!("add the address {prefix}"), error))
+            .map_err(|error| {
+                let what = format!("add the address {prefix}");
+                DeviceError::of_family(prefix.is_ipv4(), what, error)
+            })
+    }
+
+    /// Takes an address from an interface; that it has none such is no error.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn remove_address(&mut self, index: u32, prefix: Prefix) -> Result<(), DeviceError> {
+        let message = RouteNetlinkMessage::DelAddress(build_address(index, prefix));
+        ignore(self.request(message, 0), io::ErrorKind::AddrNotAvailable).map_err(|error| {
+            let what = format!("remove the address {prefix}");
+            DeviceError::of_family(prefix.is_ipv4(), what, error)
+        })
     }
 
     /// Waits until packets to an IPv6 address of this machine are taken for its own.
@@ -253,7 +263,8 @@ impl Netlink {
     pub fn replace_route(&mut self, route: &Route) -> Result<(), DeviceError> {
         let message = RouteNetlinkMessage::NewRoute(build_route(route));
         self.request(message, NLM_F_CREATE | NLM_F_REPLACE).map_err(|error| {
-            DeviceError::system(format!("add the route to {}", route.destination), error)
+            let what = format!("add the route to {}", route.destination);
+            DeviceError::of_family(route.destination.is_ipv4(), what, error)
         })
     }
 
@@ -279,7 +290,7 @@ impl Netlink {
     pub fn add_rule(&mut self, rule: &Rule) -> Result<(), DeviceError> {
         let message = RouteNetlinkMessage::NewRule(build_rule(rule));
         ignore(self.request(message, NLM_F_CREATE | NLM_F_EXCL), io::ErrorKind::AlreadyExists)
-            .map_err(|error| DeviceError::system("add a policy rule", error))
+            .map_err(|error| DeviceError::of_family(rule.ipv4, "add a policy rule", error))
     }
 
     /// Removes a policy rule; that there is none is no error.
@@ -466,6 +477,16 @@ fn parse_rule(message: &RuleMessage) -> Rule {
         }
     }
     rule
+}
+
+fn build_address(index: u32, prefix: Prefix) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.index = index;
+    message.header.family = family(prefix.is_ipv4());
+    message.header.prefix_len = prefix.length();
+    message.attributes.push(AddressAttribute::Local(prefix.address()));
+    message.attributes.push(AddressAttribute::Address(prefix.address()));
+    message
 }
 
 fn build_route(route: &Route) -> RouteMessage {

@@ -100,7 +100,12 @@ impl Instance {
     /// [`DeviceError::AlreadyRunning`] while another process holds it.
     pub fn lock(&self) -> Result<InstanceLock, DeviceError> {
         let path = self.file("lock");
-        let failed = |error| DeviceError::system(format!("lock {}", path.display()), error);
+        let failed = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::PermissionDenied => {
+                DeviceError::NoRunDirectory { directory: self.directory.clone() }
+            }
+            _ => DeviceError::system(format!("lock {}", path.display()), error),
+        };
         fs::create_dir_all(&self.directory).map_err(failed)?;
         let mut file = OpenOptions::new()
             .read(true)
@@ -144,17 +149,36 @@ impl Instance {
     /// Undoes all of [`Instance::change_setting`], the last first. A setting that somebody else has
     /// changed since, or whose interface is gone, stays as it is.
     pub fn restore_settings(&self) {
+        self.restore(|_| true);
+    }
+
+    /// Undoes it for the keys that are `mine`, and keeps the others in the list.
+    pub(crate) fn restore(&self, mine: impl Fn(&str) -> bool) {
         let path = self.file("undo");
         let Ok(text) = fs::read_to_string(&path) else { return };
+        let mut others: Vec<&str> = Vec::new();
         for line in text.lines().rev() {
             let Ok(undo) = serde_json::from_str::<Undo>(line) else { continue };
+            if !mine(&undo.sysctl) {
+                others.push(line);
+                continue;
+            }
             if sysctl::read(&undo.sysctl).is_ok_and(|value| value == undo.new)
                 && let Err(error) = sysctl::write(&undo.sysctl, &undo.old)
             {
                 tracing::warn!(%error, "a setting could not be restored");
             }
         }
-        let _ = fs::remove_file(path);
+        if others.is_empty() {
+            let _ = fs::remove_file(path);
+            return;
+        }
+        let rest: String = others.iter().rev().flat_map(|line| [*line, "\n"]).collect();
+        // Renamed into place, so that a crash leaves the one list or the other.
+        let next = self.file("undo.new");
+        if let Err(error) = fs::write(&next, rest).and_then(|()| fs::rename(&next, &path)) {
+            tracing::warn!(%error, "the list of changed settings is longer than it should be");
+        }
     }
 
     fn file(&self, extension: &str) -> PathBuf {

@@ -8,6 +8,8 @@
 //! 32766     anything                     -> main         (*) only when default routes are wanted
 //! ```
 //!
+//! Several instances share rule 530, since it is the same for all; the last of them removes it.
+//!
 //! The tunnel's own packets leave sockets that are bound to an uplink, so they meet rule 520 before
 //! all that leads into the TUN; were the uplink's table empty, a route into the TUN would still not
 //! fit the interface that they are bound to. Two uplinks with equal addresses and gateways differ by
@@ -18,7 +20,7 @@
 //! Strict reverse path filtering (`rp_filter` 1) would drop what comes in by any but the main
 //! default's interface; on uplinks it is made loose (2) and restored at the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use roadweave_types::UplinkId;
 
@@ -33,6 +35,7 @@ pub struct Routes {
     instance: Instance,
     netlink: Netlink,
     uplinks: BTreeMap<UplinkId, Installed>,
+    settings: BTreeSet<String>,
 }
 
 /// What was added for one uplink.
@@ -50,7 +53,12 @@ impl Routes {
     /// [`DeviceError::NoPermission`], or what else the kernel says.
     pub fn open(instance: &Instance) -> Result<Self, DeviceError> {
         let netlink = Netlink::open()?;
-        let mut this = Self { instance: instance.clone(), netlink, uplinks: BTreeMap::new() };
+        let mut this = Self {
+            instance: instance.clone(),
+            netlink,
+            uplinks: BTreeMap::new(),
+            settings: BTreeSet::new(),
+        };
         this.remove_all()?;
         Ok(this)
     }
@@ -77,7 +85,7 @@ impl Routes {
         for route in &installed.routes {
             self.netlink.replace_route(route)?;
         }
-        loosen_reverse_path_filter(&self.instance, &uplink.name)
+        self.loosen_reverse_path_filter(&uplink.name)
     }
 
     /// Forgets an uplink that is gone or shall not be used.
@@ -118,9 +126,9 @@ impl Routes {
         let table = self.tunnel_table();
         for prefix in prefixes {
             if prefix.length() == 0 {
-                for rule in default_rules(prefix.is_ipv4(), table) {
-                    self.netlink.remove_rule(&rule)?;
-                }
+                let [_, into_tunnel] = default_rules(prefix.is_ipv4(), table);
+                self.netlink.remove_rule(&into_tunnel)?;
+                self.release_main_rules()?;
             }
             self.netlink.remove_route(&tun_route(tun, *prefix, table))?;
         }
@@ -168,21 +176,48 @@ impl Routes {
         installed
     }
 
-    /// Removes every rule and route that bears our protocol and lies in the instance's tables, and
-    /// those rules that lead there.
+    /// Removes every rule and route that bears our protocol and lies in the instance's tables.
     fn remove_all(&mut self) -> Result<(), DeviceError> {
         self.uplinks.clear();
         let tables = self.instance.routing_tables();
         for rule in self.netlink.rules()? {
-            let leads_past = rule.priority == PRIORITY_MAIN && rule.suppress_length == Some(0);
-            if rule.protocol == ROUTE_PROTOCOL && (tables.contains(&rule.table) || leads_past) {
+            if rule.protocol == ROUTE_PROTOCOL && tables.contains(&rule.table) {
                 self.netlink.remove_rule(&rule)?;
             }
         }
+        self.release_main_rules()?;
         for route in self.netlink.routes()? {
             if route.protocol == ROUTE_PROTOCOL && tables.contains(&route.table) {
                 self.netlink.remove_route(&route)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Removes the rules that lead past the main table's default routes, for families in which no
+    /// instance needs them any more.
+    fn release_main_rules(&mut self) -> Result<(), DeviceError> {
+        let rules = self.netlink.rules()?;
+        let ours = || rules.iter().filter(|rule| rule.protocol == ROUTE_PROTOCOL);
+        for rule in ours().filter(|rule| rule.priority == PRIORITY_MAIN) {
+            let needed =
+                ours().any(|other| other.priority == PRIORITY_TUNNEL && other.ipv4 == rule.ipv4);
+            if !needed {
+                self.netlink.remove_rule(rule)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn loosen_reverse_path_filter(&mut self, interface: &str) -> Result<(), DeviceError> {
+        // The larger number of both counts, so that an interface at 2 is loose whatever "all" says
+        // (Linux Documentation/networking/ip-sysctl.rst).
+        let key = format!("net.ipv4.conf.{}.rp_filter", interface.replace('.', "/"));
+        let all = sysctl::read("net.ipv4.conf.all.rp_filter")?;
+        let own = sysctl::read(&key)?;
+        if own == "1" || (own == "0" && all == "1") {
+            self.settings.insert(key.clone());
+            self.instance.change_setting(&key, "2")?;
         }
         Ok(())
     }
@@ -193,7 +228,7 @@ impl Drop for Routes {
         if let Err(error) = self.remove_all() {
             tracing::warn!(%error, "routes could not be removed; the next start tries again");
         }
-        self.instance.restore_settings();
+        self.instance.restore(|key| self.settings.contains(key));
     }
 }
 
@@ -221,18 +256,6 @@ fn default_rules(ipv4: bool, table: u32) -> [Rule; 2] {
         },
         Rule { priority: PRIORITY_TUNNEL, table, ..rule },
     ]
-}
-
-fn loosen_reverse_path_filter(instance: &Instance, interface: &str) -> Result<(), DeviceError> {
-    // The larger number of both counts, so that an interface at 2 is loose whatever "all" says
-    // (Linux Documentation/networking/ip-sysctl.rst).
-    let key = format!("net.ipv4.conf.{}.rp_filter", interface.replace('.', "/"));
-    let all = sysctl::read("net.ipv4.conf.all.rp_filter")?;
-    let own = sysctl::read(&key)?;
-    if own == "1" || (own == "0" && all == "1") {
-        instance.change_setting(&key, "2")?;
-    }
-    Ok(())
 }
 
 const MAIN_TABLE: u32 = 254;

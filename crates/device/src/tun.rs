@@ -88,7 +88,8 @@ pub struct WriteCounts {
 }
 
 impl Tun {
-    /// Makes the interface in the network namespace of the calling thread and sets it up.
+    /// Makes the interface in the network namespace of the calling thread and sets it up. Where IPv6
+    /// is switched off it goes without addresses of IPv6.
     ///
     /// # Errors
     /// [`DeviceError::NoPermission`], [`DeviceError::NoTunDevice`], [`DeviceError::NameInUse`],
@@ -103,7 +104,10 @@ impl Tun {
         prevent_link_local(&name);
         netlink.set_link(index, true, Some(u32::from(options.mtu)))?;
         for prefix in &options.addresses {
-            netlink.add_address(index, *prefix)?;
+            match netlink.add_address(index, *prefix) {
+                Err(error @ DeviceError::NoIpv6 { .. }) => tracing::warn!("{error}"),
+                result => result?,
+            }
         }
         Ok(Self {
             fd,

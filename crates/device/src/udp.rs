@@ -221,7 +221,10 @@ impl UplinkSocket {
     /// [`DeviceError::NoInterface`], [`DeviceError::NoPermission`].
     pub fn open(options: &UdpOptions) -> Result<Self, DeviceError> {
         let address = options.bind;
-        let failed = |error| DeviceError::system(format!("open a UDP socket at {address}"), error);
+        let failed = |error| {
+            let what = format!("open a UDP socket at {address}");
+            DeviceError::of_family(address.is_ipv4(), what, error)
+        };
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))
             .map_err(failed)?;
         let dual = address.is_ipv6() && address.ip().is_unspecified();

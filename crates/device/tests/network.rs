@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
 use roadweave_device::{
-    Ecn, FilterOptions, Filters, Gateway, Instance, Monitor, Netlink, Outgoing, Prefix,
+    Ecn, FilterOptions, Filters, Gateway, Instance, IntoTun, Monitor, Netlink, Outgoing, Prefix,
     ROUTE_PROTOCOL, Routes, SendOutcome, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent,
     UplinkSelector, UplinkSocket, cleanup, wait_readable,
 };
@@ -81,6 +81,7 @@ impl TwoModems {
                 mtu: 1500,
                 masquerade: vec![prefix("192.168.8.0/24")],
                 masquerade_into_tun: None,
+                into_tun: IntoTun::Anything,
                 forward: false,
             };
             let filters = modem.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
@@ -276,6 +277,7 @@ fn inner_addresses_are_masqueraded_and_segments_clamped() {
             mtu: 1200,
             masquerade: vec![prefix("10.8.0.0/24"), prefix("fd08::/64")],
             masquerade_into_tun: None,
+            into_tun: IntoTun::Answers,
             forward: true,
         };
         let filters = server.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
@@ -372,6 +374,7 @@ fn helper_installs_everything() {
         mtu: 1400,
         masquerade: vec![prefix("10.8.0.0/24")],
         masquerade_into_tun: None,
+        into_tun: IntoTun::Anything,
         forward: true,
     };
     let _filters = Filters::install(&instance, &options).unwrap();

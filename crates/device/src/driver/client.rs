@@ -9,18 +9,19 @@ use ipnet::IpNet;
 use roadweave_quic::{Epoch, Identity, PublicKey, TransportConfig};
 use roadweave_tunnel::{Client, ClientConfig, ClientEvent, LaneConfig};
 use roadweave_types::{DropCounters, DropReason, Instant, UplinkId};
-use roadweave_wire::Welcome;
 use serde_json::{Value, json};
 
+use super::granted::Granted;
+use super::resolver::Resolver;
 use super::{
-    CONTROL, DriverError, MONITOR, SIGNALS, SOCKETS, TUN, TunSettings, resolve, send_all, status,
-    to_prefix, to_quic_ecn, wait, write_inner,
+    CONTROL, DriverError, MONITOR, SIGNALS, SOCKETS, TUN, TunSettings, send_all, status,
+    to_quic_ecn, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
 use crate::{
-    Clock, DeviceError, FilterOptions, Filters, Gateway, Instance, InstanceLock, Interest, Monitor,
-    Netlink, Poller, Prefix, Routes, Signal, Signals, Token, Tun, TunOptions, UdpOptions, Uplink,
-    UplinkEvent, UplinkSelector, UplinkSocket, Waker, cleanup,
+    Clock, DeviceError, Gateway, Instance, InstanceLock, Interest, Monitor, Poller, Routes, Signal,
+    Signals, Token, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent, UplinkSelector, UplinkSocket,
+    Waker, cleanup,
 };
 
 /// How long a server may stay silent before the user is told.
@@ -35,7 +36,8 @@ const UPLINK_RETRY: Duration = Duration::from_secs(2);
 pub struct ClientOptions {
     /// Its own name, for the server's logs.
     pub name: String,
-    /// The server's addresses, `host:port`, tried in turn.
+    /// The server's addresses, `host:port`, tried in turn. Names are looked up again while none of
+    /// them answers.
     pub servers: Vec<String>,
     /// The server's public key.
     pub server_key: PublicKey,
@@ -77,30 +79,26 @@ struct Driver {
     sockets: BTreeMap<UplinkId, UplinkSocket>,
     tun: Tun,
     options: ClientOptions,
-    ipv4: bool,
+    resolver: Resolver,
     joined: bool,
     next_reminder: Instant,
     next_uplink_retry: Option<Instant>,
     drops: DropCounters,
-    instance: Instance,
     // Dropped in this order: what they set up is removed before the instance's lock.
-    filters: Option<Filters>,
+    granted: Granted,
     routes: Routes,
     _lock: InstanceLock,
 }
 
 impl Driver {
     fn start(mut options: ClientOptions) -> Result<Self, DriverError> {
+        // Before anything is changed, so that no signal leaves changes behind.
+        let signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
         let instance = Instance::new(&options.tun.name)?;
         let lock = instance.lock()?;
         cleanup(&instance, &lock)?;
-        let mut servers = resolve(&options.servers)?;
-        // One family for all uplinks: the first that the resolver prefers.
-        let ipv4 = servers[0].is_ipv4();
-        servers.retain(|server| server.is_ipv4() == ipv4);
         let clock = Clock::start();
         let poller = Poller::new()?;
-        let signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate])?;
         // Its addresses and routes come when the server has granted them.
         let tun = Tun::open(&TunOptions {
             name: options.tun.name.clone(),
@@ -119,13 +117,14 @@ impl Driver {
         poller.add(&monitor, MONITOR, Interest::Read)?;
         let config = ClientConfig {
             name: options.name.clone(),
-            servers,
+            servers: Vec::new(),
             server_key: options.server_key,
             transport: options.transport.clone(),
             lanes: options.lanes.clone(),
         };
         let epoch = Epoch::new(clock.epoch());
         let client = Client::new(epoch, config, options.identity.clone())?;
+        let resolver = Resolver::new(options.servers.clone(), waker.clone());
         tracing::info!(tun = tun.name(), offload = ?tun.offload(), "the client runs");
         Ok(Self {
             clock,
@@ -138,23 +137,23 @@ impl Driver {
             sockets: BTreeMap::new(),
             tun,
             options,
-            ipv4,
+            resolver,
             joined: false,
             next_reminder: Instant::ZERO + PATIENCE,
             next_uplink_retry: None,
             drops: DropCounters::default(),
-            instance,
-            filters: None,
+            granted: Granted::new(instance),
             routes,
             _lock: lock,
         })
     }
 
     fn run(&mut self) -> Result<(), DriverError> {
-        self.look_at_uplinks(Instant::ZERO)?;
+        self.look_at_uplinks(Instant::ZERO);
         loop {
             let reminder = (!self.joined).then_some(self.next_reminder);
-            let timeouts = [self.client.poll_timeout(), reminder, self.next_uplink_retry];
+            let lookup = self.resolver.poll_timeout();
+            let timeouts = [self.client.poll_timeout(), reminder, lookup, self.next_uplink_retry];
             let ready = wait(&mut self.poller, self.clock, timeouts.into_iter().flatten().min())
                 .map_err(|error| DeviceError::system("wait for events", error))?;
             let now = self.clock.now();
@@ -162,23 +161,37 @@ impl Driver {
                 match token {
                     TUN => self.read_tun(now)?,
                     SIGNALS => {
-                        if self.signals.take().is_some() {
+                        if self.take_signals() {
                             return Ok(());
                         }
                     }
-                    CONTROL => self.answer(),
-                    MONITOR => self.look_at_uplinks(now)?,
+                    CONTROL => self.on_wake(now),
+                    MONITOR => self.look_at_uplinks(now),
                     Token(number) => self.read_socket(now, number),
                 }
             }
             if self.next_uplink_retry.is_some_and(|at| at <= now) {
                 self.retry_uplinks(now);
             }
+            self.resolver.service(now, self.joined);
             self.client.service(self.clock.now());
             self.flush();
-            self.handle_events()?;
+            self.handle_events();
             self.remind(now);
         }
+    }
+
+    fn take_signals(&mut self) -> bool {
+        while let Some(signal) = self.signals.take() {
+            match signal {
+                Signal::Interrupt | Signal::Terminate => return true,
+                Signal::Hangup => tracing::warn!(
+                    "SIGHUP changes nothing: a client reads its configuration when it starts"
+                ),
+                Signal::Child => {}
+            }
+        }
+        false
     }
 
     fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
@@ -221,8 +234,16 @@ impl Driver {
         self.drops.add(DropReason::DeviceFull, refused);
     }
 
-    fn look_at_uplinks(&mut self, now: Instant) -> Result<(), DriverError> {
-        for event in self.monitor.poll()? {
+    fn look_at_uplinks(&mut self, now: Instant) {
+        let events = match self.monitor.poll() {
+            Ok(events) => events,
+            Err(error) => {
+                tracing::warn!("{error}; trying again");
+                self.next_uplink_retry = Some(now + UPLINK_RETRY);
+                return;
+            }
+        };
+        for event in events {
             match event {
                 UplinkEvent::Appeared(uplink) => {
                     // A replugged interface is a new one under an old name: its socket is dead.
@@ -236,7 +257,6 @@ impl Driver {
                 }
             }
         }
-        Ok(())
     }
 
     /// Brings an uplink into service as it is now, or takes it out.
@@ -257,7 +277,8 @@ impl Driver {
     fn open_uplink(&mut self, now: Instant, uplink: &Uplink) -> Result<(), DeviceError> {
         self.routes.set_uplink(uplink)?;
         if !self.sockets.contains_key(&uplink.id) {
-            let socket = UplinkSocket::open(&UdpOptions::uplink(&uplink.name, self.ipv4))?;
+            self.granted.guard_against(&uplink.name);
+            let socket = open_socket(&uplink.name)?;
             let token = Token(SOCKETS + u64::from(uplink.id.0));
             self.poller.add(&socket, token, Interest::Read)?;
             self.sockets.insert(uplink.id, socket);
@@ -279,6 +300,7 @@ impl Driver {
 
     fn retry_uplinks(&mut self, now: Instant) {
         self.next_uplink_retry = None;
+        self.look_at_uplinks(now);
         let uplinks: Vec<Uplink> = self.monitor.uplinks().cloned().collect();
         for uplink in uplinks {
             if !self.sockets.contains_key(&uplink.id) {
@@ -287,20 +309,27 @@ impl Driver {
         }
     }
 
+    /// Whether an uplink leads to the server, in one family at least.
+    ///
     /// Without names in the configuration, an uplink is what leads to the Internet.
     fn is_wanted(&self, uplink: &Uplink) -> bool {
         let named = !self.options.uplinks.include.is_empty();
-        let leads_out =
-            matches!(uplink.gateway(self.ipv4), Some(Gateway::Known(_) | Gateway::Direct));
-        uplink.is_usable(self.ipv4) && (named || leads_out)
+        let servers = self.resolver.found();
+        [true, false].into_iter().any(|ipv4| {
+            let leads_out =
+                matches!(uplink.gateway(ipv4), Some(Gateway::Known(_) | Gateway::Direct));
+            let has_server =
+                servers.is_empty() || servers.iter().any(|server| server.is_ipv4() == ipv4);
+            uplink.is_usable(ipv4) && (named || leads_out) && has_server
+        })
     }
 
-    fn handle_events(&mut self) -> Result<(), DriverError> {
+    fn handle_events(&mut self) {
         while let Some(event) = self.client.poll_event() {
             match event {
                 ClientEvent::Joined { welcome, server } => {
                     self.joined = true;
-                    self.apply(&welcome)?;
+                    self.granted.apply(&mut self.routes, &self.tun, &self.options, &welcome);
                     // Whoever reads this may use the tunnel.
                     tracing::info!(%server, addresses = ?welcome.addresses, "joined");
                 }
@@ -315,45 +344,6 @@ impl Driver {
                 }
             }
         }
-        Ok(())
-    }
-
-    /// Gives the TUN what the server granted, and leads inner traffic into it.
-    fn apply(&mut self, welcome: &Welcome) -> Result<(), DriverError> {
-        let mut netlink = Netlink::open()?;
-        let mtu = welcome.mtu.min(self.options.tun.mtu);
-        netlink.set_link(self.tun.index(), true, Some(u32::from(mtu)))?;
-        // Prefixes behind the box are granted too; its own addresses are the whole ones.
-        let own = welcome.addresses.iter().filter(|net| net.prefix_len() == net.max_prefix_len());
-        for address in own.clone() {
-            netlink.add_address(self.tun.index(), to_prefix(*address))?;
-        }
-        let mut prefixes: Vec<Prefix> =
-            self.options.into_tunnel.iter().copied().map(to_prefix).collect();
-        prefixes.extend(welcome.gateways.iter().copied().map(Prefix::host));
-        let has = |ipv4: bool| welcome.addresses.iter().any(|net| net.addr().is_ipv4() == ipv4);
-        prefixes.retain(|prefix| has(prefix.is_ipv4()));
-        self.routes.route_into_tun(self.tun.index(), &prefixes)?;
-        if self.options.masquerade {
-            let filters = FilterOptions {
-                tun: self.tun.name().to_owned(),
-                mtu,
-                masquerade: Vec::new(),
-                masquerade_into_tun: Some(
-                    welcome.addresses.iter().copied().map(to_prefix).collect(),
-                ),
-                forward: true,
-            };
-            self.filters = None;
-            match Filters::install(&self.instance, &filters) {
-                Ok(filters) => self.filters = Some(filters),
-                Err(error) => tracing::warn!(
-                    "no NAT for what is behind this box: {error}; \
-                     set routes.masquerade = false if it is not wanted"
-                ),
-            }
-        }
-        Ok(())
     }
 
     fn remind(&mut self, now: Instant) {
@@ -361,6 +351,10 @@ impl Driver {
             return;
         }
         self.next_reminder = now + REMINDER;
+        // The resolver tells by itself that there is no server yet.
+        if self.resolver.found().is_empty() {
+            return;
+        }
         let servers = self.options.servers.join(", ");
         if self.sockets.is_empty() {
             tracing::warn!("no uplink is usable; `ip address` shows the interfaces there are");
@@ -372,8 +366,19 @@ impl Driver {
         }
     }
 
-    fn answer(&mut self) {
+    fn on_wake(&mut self, now: Instant) {
         self.waker.clear();
+        if self.resolver.poll(now) {
+            self.client.set_servers(now, self.resolver.found().to_vec());
+            // Other families may be wanted now.
+            for uplink in self.monitor.uplinks().cloned().collect::<Vec<Uplink>>() {
+                self.use_uplink(now, &uplink);
+            }
+        }
+        self.answer();
+    }
+
+    fn answer(&mut self) {
         while let Some(request) = self.control.poll_request() {
             let answer = match request.method.as_str() {
                 "status" => Ok(self.status()),
@@ -396,5 +401,13 @@ impl Driver {
         self.client.close(self.clock.now());
         self.flush();
         tracing::info!("the client stops");
+    }
+}
+
+/// A socket for both families, or for IPv4 where the kernel has no IPv6.
+fn open_socket(interface: &str) -> Result<UplinkSocket, DeviceError> {
+    match UplinkSocket::open(&UdpOptions::uplink(interface, false)) {
+        Err(DeviceError::NoIpv6 { .. }) => UplinkSocket::open(&UdpOptions::uplink(interface, true)),
+        result => result,
     }
 }

@@ -1,7 +1,7 @@
 //! The server's event loop.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -13,17 +13,19 @@ use roadweave_types::{DropCounters, DropReason, Instant};
 use serde_json::{Value, json};
 
 use super::{
-    CONTROL, DriverError, SIGNALS, SOCKETS, TUN, TunSettings, send_all, status, to_prefix,
-    to_quic_ecn, wait, write_inner,
+    CONTROL, DriverError, SIGNALS, SOCKETS, TUN, TunSettings, lead_into_tun, send_all, status,
+    to_prefix, to_quic_ecn, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
 use crate::{
-    Clock, FilterOptions, Filters, Instance, Interest, Poller, Prefix, Routes, Signal, Signals,
-    Token, Tun, TunOptions, UdpOptions, UplinkSocket, Waker, cleanup,
+    Clock, DeviceError, FilterOptions, Filters, Instance, Interest, IntoTun, Poller, Prefix,
+    Routes, Signal, Signals, Token, Tun, TunOptions, UdpOptions, UplinkSocket, Waker, cleanup,
 };
 
 /// How often the time of day is told to the table of peers.
 const TIME_OF_DAY: Duration = Duration::from_secs(1);
+/// How often the user is told that the socket fails.
+const REMINDER: Duration = Duration::from_secs(60);
 
 /// Reads the clients of the configuration again.
 pub type Reload = Box<dyn FnMut() -> Result<Vec<(PublicKey, Peer)>, String>>;
@@ -81,41 +83,38 @@ struct Driver {
     reload: Reload,
     next_time_of_day: Instant,
     drops: DropCounters,
+    next_receive_warning: Instant,
     addresses: Vec<IpNet>,
+    masquerade: bool,
     /// What of the clients lies beyond the server's own inner networks.
     routed: Vec<Prefix>,
     // Dropped in this order: what they set up is removed before the instance's lock.
-    _filters: Option<Filters>,
+    filters: Filters,
     routes: Routes,
     _lock: crate::InstanceLock,
 }
 
 impl Driver {
     fn start(options: ServerOptions) -> Result<Self, DriverError> {
+        // Before anything is changed, so that no signal leaves changes behind.
+        let signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
         let instance = Instance::new(&options.tun.name)?;
         let lock = instance.lock()?;
         cleanup(&instance, &lock)?;
         let clock = Clock::start();
         let poller = Poller::new()?;
-        let signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
-        let socket = UplinkSocket::open(&UdpOptions::server(options.listen))?;
+        let socket = open_socket(options.listen)?;
         let prefixes: Vec<Prefix> = options.addresses.iter().copied().map(to_prefix).collect();
         let tun = Tun::open(&TunOptions {
             name: options.tun.name.clone(),
             mtu: options.tun.mtu,
-            addresses: prefixes.clone(),
+            addresses: prefixes,
             offload: options.tun.offload,
         })?;
         let mut routes = Routes::open(&instance)?;
         let routed = beyond(&options.peers, &options.addresses);
-        routes.route_into_tun(tun.index(), &routed)?;
-        let filters = FilterOptions {
-            tun: tun.name().to_owned(),
-            mtu: options.tun.mtu,
-            masquerade: if options.masquerade { prefixes } else { Vec::new() },
-            masquerade_into_tun: None,
-            forward: true,
-        };
+        lead_into_tun(&mut routes, &tun, &routed);
+        let filters = filter_options(&tun, options.masquerade, &options.addresses, &routed);
         let filters = Filters::install(&instance, &filters)?;
         let waker = Waker::new()?;
         let control = ControlServer::start(&instance, waker.clone())?;
@@ -146,9 +145,11 @@ impl Driver {
             reload: options.reload,
             next_time_of_day: Instant::ZERO,
             drops: DropCounters::default(),
+            next_receive_warning: Instant::ZERO,
             addresses: options.addresses,
+            masquerade: options.masquerade,
             routed,
-            _filters: Some(filters),
+            filters,
             routes,
             _lock: lock,
         })
@@ -158,7 +159,7 @@ impl Driver {
         loop {
             let timeout = [self.server.poll_timeout(), Some(self.next_time_of_day)];
             let ready = wait(&mut self.poller, self.clock, timeout.into_iter().flatten().min())
-                .map_err(|error| crate::DeviceError::system("wait for events", error))?;
+                .map_err(|error| DeviceError::system("wait for events", error))?;
             let now = self.clock.now();
             self.tell_time_of_day(now);
             for token in ready {
@@ -170,7 +171,7 @@ impl Driver {
                         }
                     }
                     CONTROL => self.answer(),
-                    _ => self.read_socket(now)?,
+                    _ => self.read_socket(now),
                 }
             }
             self.server.service(self.clock.now());
@@ -187,19 +188,23 @@ impl Driver {
             .map_err(|source| DriverError::TunGone { name: self.tun.name().to_owned(), source })
     }
 
-    fn read_socket(&mut self, now: Instant) -> Result<(), DriverError> {
+    fn read_socket(&mut self, now: Instant) {
         let server = &mut self.server;
-        self.socket
-            .recv(|incoming| {
-                let source = Source {
-                    remote: incoming.remote,
-                    local: Local::Address(incoming.local),
-                    ecn: to_quic_ecn(incoming.ecn),
-                };
-                server.handle_packet(now, source, BytesMut::from(incoming.payload));
-            })
-            .map_err(|error| crate::DeviceError::system("receive from the network", error))?;
-        Ok(())
+        let received = self.socket.recv(|incoming| {
+            let source = Source {
+                remote: incoming.remote,
+                local: Local::Address(incoming.local),
+                ecn: to_quic_ecn(incoming.ecn),
+            };
+            server.handle_packet(now, source, BytesMut::from(incoming.payload));
+        });
+        // The clients' sessions are worth more than one failure; the next call may succeed.
+        if let Err(error) = received
+            && now >= self.next_receive_warning
+        {
+            self.next_receive_warning = now + REMINDER;
+            tracing::error!(%error, "cannot receive from the network; trying again");
+        }
     }
 
     fn flush(&mut self) {
@@ -231,12 +236,13 @@ impl Driver {
         let routed = beyond(&peers, &self.addresses);
         let gone: Vec<Prefix> =
             self.routed.iter().filter(|prefix| !routed.contains(prefix)).copied().collect();
-        let changed = self
-            .routes
-            .route_out_of_tun(self.tun.index(), &gone)
-            .and_then(|()| self.routes.route_into_tun(self.tun.index(), &routed));
-        if let Err(error) = changed {
-            tracing::error!(%error, "what lies behind some clients cannot be reached");
+        if let Err(error) = self.routes.route_out_of_tun(self.tun.index(), &gone) {
+            tracing::warn!(%error, "routes to what lay behind some clients are left");
+        }
+        lead_into_tun(&mut self.routes, &self.tun, &routed);
+        let filters = filter_options(&self.tun, self.masquerade, &self.addresses, &routed);
+        if let Err(error) = self.filters.replace(&filters) {
+            tracing::error!("the packet filters are still those of the old clients: {error}");
         }
         self.routed = routed;
         self.peers.replace(peers);
@@ -267,6 +273,7 @@ impl Driver {
             self.next_time_of_day = now + TIME_OF_DAY;
             let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             self.peers.set_unix_time(since_1970.as_secs());
+            self.server.on_time_of_day(now);
         }
     }
 
@@ -292,4 +299,35 @@ fn beyond(peers: &[(PublicKey, Peer)], own: &[IpNet]) -> Vec<Prefix> {
     let prefixes = peers.iter().flat_map(|(_, peer)| &peer.addresses);
     let outside = prefixes.filter(|prefix| !own.iter().any(|network| network.contains(*prefix)));
     outside.copied().map(to_prefix).collect()
+}
+
+/// The filters of a server: an open router only for its clients.
+fn filter_options(
+    tun: &Tun,
+    masquerade: bool,
+    addresses: &[IpNet],
+    routed: &[Prefix],
+) -> FilterOptions {
+    let inner = addresses.iter().copied().map(to_prefix).chain(routed.iter().copied());
+    FilterOptions {
+        tun: tun.name().to_owned(),
+        mtu: tun.mtu(),
+        masquerade: if masquerade { inner.collect() } else { Vec::new() },
+        masquerade_into_tun: None,
+        // Without masquerade the clients' addresses are known outside, and meant to be reached.
+        into_tun: if masquerade { IntoTun::Answers } else { IntoTun::Anything },
+        forward: true,
+    }
+}
+
+/// The socket at `listen`; one for all addresses does without IPv6 where the kernel has none.
+fn open_socket(listen: SocketAddr) -> Result<UplinkSocket, DeviceError> {
+    match UplinkSocket::open(&UdpOptions::server(listen)) {
+        Err(error @ DeviceError::NoIpv6 { .. }) if listen.ip().is_unspecified() => {
+            tracing::warn!("{error}; listening for IPv4 alone");
+            let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, listen.port()));
+            UplinkSocket::open(&UdpOptions::server(any))
+        }
+        result => result,
+    }
 }
