@@ -256,3 +256,29 @@ fn a_reliable_lane_gives_up_what_an_outage_made_worthless_and_goes_on() {
     assert!(dropped + given_up > 0, "the oldest were ten seconds old");
     assert!(delivered + dropped + given_up >= 200, "{delivered} + {dropped} + {given_up}");
 }
+
+#[test]
+fn a_sole_uplink_that_got_a_new_address_while_it_was_dead_comes_back() {
+    let mut world = Plan::new("xnc", vec![link(20, 20)]).build().join();
+    stream(&mut world, 30, 5);
+    // The server moves the path to the new address, and its challenges stay without an answer.
+    let now = world.now;
+    world.wires[0].down.set_dead(now, true);
+    world.wires[0].public.set_port(33_333);
+    for number in 0..100 {
+        world.send_up(&packet_up(number, 300));
+        world.run(ms(100));
+    }
+    world.set_dead(0, false);
+    let healed = world.now;
+    let before = world.up.len();
+    for number in 0..100 {
+        world.send_up(&packet_up(10_000 + number, 300));
+        world.run(ms(20));
+    }
+    let resumed = world.up[before..]
+        .iter()
+        .find(|arrival| number(&arrival.packet) >= 10_000)
+        .map(|arrival| arrival.at.since(healed));
+    assert!(resumed.is_some_and(|after| after < ms(1900)), "{resumed:?} {:?}", world.client_events);
+}
