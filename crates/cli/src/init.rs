@@ -1,8 +1,8 @@
 //! `roadweave init` and `roadweave keygen`: keys, and a pair of files that trust each other.
 
-use std::fs::OpenOptions;
+use std::fs::{OpenOptions, Permissions};
 use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -143,15 +143,28 @@ fn generate() -> Result<Identity> {
 fn write_secret(path: &Path, text: &str) -> Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file =
-        options.open(path).with_context(|| format!("cannot write {}", path.display()))?;
-    file.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))
+    let failed = || format!("cannot write {}", path.display());
+    let mut file = options.open(path).with_context(failed)?;
+    // A file that was there has kept its mode.
+    file.set_permissions(Permissions::from_mode(0o600)).with_context(failed)?;
+    file.write_all(text.as_bytes()).with_context(failed)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::{ClientFile, ServerFile, load};
+
+    #[test]
+    fn a_file_that_is_overwritten_is_for_its_owner_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("client.toml");
+        std::fs::write(&path, "old").expect("written");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("set");
+        write_secret(&path, "new").expect("written");
+        let mode = std::fs::metadata(&path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
 
     #[test]
     fn the_files_can_be_read_and_trust_each_other() {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::fields::{
     LaneFields, PrivateKey, TransportFields, TunFields, lane_configs, networks, validate_lanes,
+    validate_networks,
 };
 use super::{Fault, Validate};
 
@@ -108,6 +109,8 @@ impl Validate for ClientFile {
                 ));
             }
         }
+        self.transport.validate()?;
+        validate_networks("routes.into_tunnel", &self.routes.into_tunnel)?;
         validate_lanes(&self.lanes)
     }
 }

@@ -173,6 +173,22 @@ impl Default for TransportFields {
 }
 
 impl TransportFields {
+    /// # Errors
+    /// When sessions would end between two signs of life.
+    pub fn validate(&self) -> Result<(), Fault> {
+        let idle_timeout_ms = self.idle_timeout_seconds.get() * 1000;
+        if self.keep_alive_ms.get() < idle_timeout_ms {
+            return Ok(());
+        }
+        let message = format!(
+            "transport.keep_alive_ms = {} is no shorter than transport.idle_timeout_seconds = {}; \
+             write less than {idle_timeout_ms}",
+            self.keep_alive_ms.get(),
+            self.idle_timeout_seconds.get()
+        );
+        Err(Fault::new("transport.keep_alive_ms", message))
+    }
+
     /// The settings, with a seed for everything random that is no secret of TLS.
     pub fn to_config(&self, rng_seed: [u8; 32]) -> TransportConfig {
         TransportConfig {
@@ -308,6 +324,19 @@ pub fn validate_lanes(lanes: &[LaneFields]) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+/// Checks that networks are written with the bits of the host clear; `field` is where they stand.
+pub fn validate_networks(field: &str, networks: &[IpNet]) -> Result<(), Fault> {
+    match networks.iter().enumerate().find(|(_, network)| network.addr() != network.network()) {
+        None => Ok(()),
+        Some((position, network)) => {
+            let (host, all) = (IpNet::from(network.addr()), network.trunc());
+            let message =
+                format!("{network} is neither an address nor a network; write {host} or {all}");
+            Err(Fault::new(format!("{field}.{position}"), message))
+        }
+    }
 }
 
 /// Reads a list of networks.

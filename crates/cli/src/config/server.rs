@@ -10,7 +10,7 @@ use toml::value::Datetime;
 
 use super::fields::{
     LaneFields, PrivateKey, TransportFields, TunFields, lane_configs, listen, networks,
-    validate_lanes,
+    validate_lanes, validate_networks,
 };
 use super::{Fault, Validate};
 
@@ -116,6 +116,7 @@ impl Validate for ServerFile {
                            such as addresses = [\"10.77.0.1/24\"]";
             return Err(Fault::new("addresses", message));
         }
+        self.transport.validate()?;
         validate_lanes(&self.lanes)?;
         for (position, lane) in self.lanes.iter().enumerate() {
             if lane.strategy.as_str().starts_with("single:") {
@@ -153,15 +154,29 @@ impl ServerFile {
             );
             return fault("addresses", message);
         }
+        validate_networks(&format!("peers.{position}.addresses"), &peer.addresses)?;
         for (number, address) in peer.addresses.iter().enumerate() {
-            let taken = |other: &&PeerFields| other.addresses.contains(address);
-            if let Some(other) = before.iter().find(taken) {
+            let field = format!("addresses.{number}");
+            if let Some(own) = self.addresses.iter().find(|own| address.contains(&own.addr())) {
                 let message = format!(
-                    "peers \"{}\" and \"{}\" both have the address {address}; \
+                    "peer \"{}\": {address} holds the server's own address {}; \
+                     give the client others",
+                    peer.name,
+                    own.addr()
+                );
+                return fault(&field, message);
+            }
+            let overlaps = |other: &IpNet| other.contains(address) || address.contains(other);
+            let taken = before.iter().find_map(|other| {
+                Some((other, other.addresses.iter().find(|taken| overlaps(taken))?))
+            });
+            if let Some((other, taken)) = taken {
+                let message = format!(
+                    "peers \"{}\" and \"{}\" share addresses, {taken} and {address}; \
                      give each client its own",
                     other.name, peer.name
                 );
-                return fault(&format!("addresses.{number}"), message);
+                return fault(&field, message);
             }
         }
         match peer.expires.as_ref().map(unix_seconds) {

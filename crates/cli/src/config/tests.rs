@@ -65,6 +65,14 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
         &format!("{}[routes]\ninto_tunnel = [\"10.0.0.1\"]\n", client("")),
         &["line 7", "into_tunnel", "\"10.0.0.1\" is no network", "10.77.0.2/32"],
     );
+    check_client(
+        &format!("{}[routes]\ninto_tunnel = [\"10.1.0.0/16\", \"10.0.0.1/8\"]\n", client("")),
+        &["line 7", "10.0.0.1/8", "write 10.0.0.1/32 or 10.0.0.0/8"],
+    );
+    check_client(
+        &format!("{}[transport]\nidle_timeout_seconds = 10\nkeep_alive_ms = 10000\n", client("")),
+        &["line 8", "transport.keep_alive_ms = 10000", "less than 10000"],
+    );
     let lane = "[[lanes]]\nmatch = { ports = [1, 2] }\n";
     check_client(
         &format!("{}{lane}[[lanes]]\nname = \"two\"\nmatch = {{ ports = [5, 3] }}\n", client("")),
@@ -92,6 +100,10 @@ fn peers_that_collide_are_refused() {
     };
     check(format!("{bus}{}", peer("van", KEY, "\"10.77.0.3/32\"")), 8, "same public_key");
     check(format!("{bus}{}", peer("van", other, "\"10.77.0.2/32\"")), 9, "10.77.0.2/32");
+    check(format!("{bus}{}", peer("van", other, "\"10.77.0.0/30\"")), 9, "server's own address");
+    check(format!("{bus}{}", peer("van", other, "\"10.77.0.2/31\"")), 9, "share addresses");
+    check(peer("van", other, "\"10.77.0.2/24\""), 5, "write 10.77.0.2/32 or 10.77.0.0/24");
+    check(peer("van", other, "\"10.77.0.1/32\""), 5, "holds the server's own address");
     check(peer("van", other, ""), 5, "addresses is empty");
     check(format!("{bus}expires = 2027-01-31\n"), 6, "time zone");
     check("addresses = []\n".into(), 2, "addresses is empty");
