@@ -173,7 +173,7 @@ impl Driver {
             if self.next_uplink_retry.is_some_and(|at| at <= now) {
                 self.retry_uplinks(now);
             }
-            self.resolver.service(now, self.joined);
+            self.resolver.service(now);
             self.client.service(self.clock.now());
             self.flush();
             self.handle_events();
@@ -335,7 +335,9 @@ impl Driver {
                 }
                 ClientEvent::Left { reason, rest } => {
                     self.joined = false;
-                    self.next_reminder = self.clock.now() + rest + PATIENCE;
+                    let now = self.clock.now();
+                    self.next_reminder = now + rest + PATIENCE;
+                    self.resolver.on_left(now);
                     if rest.is_zero() {
                         tracing::warn!("left: {reason}; connecting again");
                     } else {
@@ -368,7 +370,7 @@ impl Driver {
 
     fn on_wake(&mut self, now: Instant) {
         self.waker.clear();
-        if self.resolver.poll(now) {
+        if self.resolver.poll(now, self.joined) {
             self.client.set_servers(now, self.resolver.found().to_vec());
             // Other families may be wanted now.
             for uplink in self.monitor.uplinks().cloned().collect::<Vec<Uplink>>() {

@@ -3,11 +3,11 @@
 //! ```text
 //! service ─► thread: getaddrinfo ─► answer, waker ─► poll ─► Client::set_servers
 //!    ▲        failed: again after 2 s                 │
-//!    └──────── not joined: again after 10 s ──────────┘
+//!    └──────── again after 10 s, or 60 s if joined ───┘
 //! ```
 //!
 //! A vehicle starts before its modems do, so that no name can be found is no end. And a server may
-//! move, so as long as it does not answer its names are looked up again.
+//! move, so its names are looked up again, seldom while a session is up: it may have fallen silent.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -21,6 +21,8 @@ use crate::Waker;
 const RETRY: Duration = Duration::from_secs(2);
 /// How soon to look again while no server answers.
 const AGAIN: Duration = Duration::from_secs(10);
+/// How soon to look again while a session is up.
+const SELDOM: Duration = Duration::from_secs(60);
 /// How often the user is told of failures.
 const REMINDER: Duration = Duration::from_secs(60);
 
@@ -33,7 +35,9 @@ pub(super) struct Resolver {
     waker: Waker,
     sender: Sender<Answer>,
     answers: Receiver<Answer>,
-    /// When to look up; `None` while a thread does.
+    /// Whether all names are addresses, which need no second look.
+    fixed: bool,
+    /// When to look up; `None` while a thread does, and when there is no need.
     next: Option<Instant>,
     next_reminder: Instant,
     found: Vec<SocketAddr>,
@@ -44,6 +48,7 @@ impl Resolver {
     pub(super) fn new(names: Vec<String>, waker: Waker) -> Self {
         let (sender, answers) = channel();
         Self {
+            fixed: names.iter().all(|name| name.parse::<SocketAddr>().is_ok()),
             names,
             waker,
             sender,
@@ -64,13 +69,14 @@ impl Resolver {
         self.next
     }
 
-    /// Looks up what is due. While a session is `joined` the names do not matter.
-    pub(super) fn service(&mut self, now: Instant, joined: bool) {
+    /// The session is over: looks again soon.
+    pub(super) fn on_left(&mut self, now: Instant) {
+        self.next = self.next.map(|next| next.min(now + AGAIN));
+    }
+
+    /// Looks up what is due.
+    pub(super) fn service(&mut self, now: Instant) {
         if self.next.is_none_or(|next| now < next) {
-            return;
-        }
-        if joined {
-            self.next = Some(now + AGAIN);
             return;
         }
         self.next = None;
@@ -85,12 +91,13 @@ impl Resolver {
         }
     }
 
-    /// Takes an answer; returns whether there are other addresses now than before.
-    pub(super) fn poll(&mut self, now: Instant) -> bool {
+    /// Takes an answer; returns whether there are other addresses now than before. `joined`: a
+    /// session is up.
+    pub(super) fn poll(&mut self, now: Instant, joined: bool) -> bool {
         let Ok(answer) = self.answers.try_recv() else { return false };
         match answer {
             Ok(found) => {
-                self.next = Some(now + AGAIN);
+                self.next = (!self.fixed).then_some(now + if joined { SELDOM } else { AGAIN });
                 let news = found != self.found;
                 self.found = found;
                 news
@@ -137,10 +144,10 @@ mod tests {
     use super::*;
 
     /// Lets the thread end, and takes its answer.
-    fn poll(resolver: &mut Resolver, now: Instant) -> bool {
+    fn poll(resolver: &mut Resolver, now: Instant, joined: bool) -> bool {
         assert!(crate::wait_readable(&resolver.waker, Duration::from_secs(20)).unwrap());
         resolver.waker.clear();
-        resolver.poll(now)
+        resolver.poll(now, joined)
     }
 
     fn resolver(name: &str) -> Resolver {
@@ -148,25 +155,35 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_does_not_answer_is_looked_up_again() {
-        let mut resolver = resolver("192.0.2.1:4433");
+    fn a_server_that_may_have_moved_is_looked_up_again() {
+        let mut resolver = resolver("localhost:4433");
         let now = Instant::ZERO + Duration::from_secs(5);
-        resolver.service(now, false);
+        resolver.service(now);
         assert_eq!(resolver.poll_timeout(), None, "one thread at a time");
-        assert!(poll(&mut resolver, now));
-        assert_eq!(resolver.found(), ["192.0.2.1:4433".parse().unwrap()]);
+        assert!(poll(&mut resolver, now, false));
+        assert!(resolver.found().iter().all(|found| found.ip().is_loopback()));
         assert_eq!(resolver.poll_timeout(), Some(now + AGAIN));
-        resolver.service(now + AGAIN, true);
-        assert_eq!(resolver.poll_timeout(), Some(now + AGAIN * 2), "joined: nothing to look up");
-        resolver.service(now + AGAIN * 2, false);
-        assert!(!poll(&mut resolver, now + AGAIN * 2), "the same as before is no news");
+        resolver.service(now + AGAIN);
+        assert!(!poll(&mut resolver, now + AGAIN, true), "the same as before is no news");
+        assert_eq!(resolver.poll_timeout(), Some(now + AGAIN + SELDOM));
+        resolver.on_left(now + AGAIN);
+        assert_eq!(resolver.poll_timeout(), Some(now + AGAIN * 2));
+    }
+
+    #[test]
+    fn an_address_is_looked_up_once() {
+        let mut resolver = resolver("192.0.2.1:4433");
+        resolver.service(Instant::ZERO);
+        assert!(poll(&mut resolver, Instant::ZERO, false));
+        assert_eq!(resolver.found(), ["192.0.2.1:4433".parse().unwrap()]);
+        assert_eq!(resolver.poll_timeout(), None);
     }
 
     #[test]
     fn a_name_that_cannot_be_found_is_tried_again_soon() {
         let mut resolver = resolver("no port");
-        resolver.service(Instant::ZERO, false);
-        assert!(!poll(&mut resolver, Instant::ZERO));
+        resolver.service(Instant::ZERO);
+        assert!(!poll(&mut resolver, Instant::ZERO, false));
         assert_eq!(resolver.poll_timeout(), Some(Instant::ZERO + RETRY));
     }
 }
