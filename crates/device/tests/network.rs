@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
 use roadweave_device::{
-    Ecn, FilterOptions, Filters, Gateway, Instance, IntoTun, Monitor, Netlink, Outgoing, Prefix,
-    ROUTE_PROTOCOL, Routes, SendOutcome, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent,
-    UplinkSelector, UplinkSocket, cleanup, wait_readable,
+    DeviceError, Ecn, FilterOptions, Filters, Gateway, Instance, IntoTun, Monitor, Netlink,
+    Outgoing, Prefix, ROUTE_PROTOCOL, Routes, SendOutcome, Tun, TunOptions, UdpOptions, Uplink,
+    UplinkEvent, UplinkSelector, UplinkSocket, cleanup, wait_readable,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -309,6 +309,130 @@ fn inner_addresses_are_masqueraded_and_segments_clamped() {
                 assert_eq!(leftovers(), Vec::<String>::new());
             })
             .unwrap();
+    });
+}
+
+/// One client forwards for what is behind it; its uplink's network is foreign.
+#[test]
+fn an_uplink_is_no_way_into_the_tunnel_but_for_answers() {
+    run_sandboxed("an_uplink_is_no_way_into_the_tunnel_but_for_answers", || {
+        let names = ["box", "tunnel", "uplink", "lan"];
+        let [vehicle, tunnel, uplink, lan] = names.map(|name| NetNs::create(name).unwrap());
+        cable((&vehicle, "rw0", &["10.8.0.2/24"]), (&tunnel, "rw0", &["10.8.0.1/24"]));
+        cable((&vehicle, "eth1", &["10.1.0.2/24"]), (&uplink, "eth1", &["10.1.0.1/24"]));
+        cable((&vehicle, "lan0", &["10.2.0.2/24"]), (&lan, "lan0", &["10.2.0.1/24"]));
+        tunnel.ip("route add default via 10.8.0.2").unwrap();
+        uplink.ip("route add default via 10.1.0.2").unwrap();
+        lan.ip("route add default via 10.2.0.2").unwrap();
+        let instance = Instance::new("client").unwrap();
+        let mut options = FilterOptions {
+            tun: "rw0".to_owned(),
+            mtu: 1400,
+            masquerade: Vec::new(),
+            masquerade_into_tun: None,
+            into_tun: IntoTun::Anything,
+            forward: true,
+        };
+        let mut filters = vehicle.enter(|| Filters::install(&instance, &options).unwrap()).unwrap();
+        let wait = Duration::from_millis(500);
+        let reaches = |from: &NetNs, to: &NetNs, address: &str| {
+            let socket = to.enter(|| UdpSocket::bind(address).unwrap()).unwrap();
+            socket.set_read_timeout(Some(wait)).unwrap();
+            let sender = from.enter(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+            sender.set_read_timeout(Some(wait)).unwrap();
+            sender.send_to(b"there", address).unwrap();
+            let Ok((_, remote)) = socket.recv_from(&mut [0; 9]) else { return false };
+            socket.send_to(b"back", remote).unwrap();
+            sender.recv(&mut [0; 9]).is_ok()
+        };
+        assert!(reaches(&uplink, &tunnel, "10.8.0.1:70"), "the test can fail");
+        options.into_tun = IntoTun::NotFrom(vec!["eth1".to_owned()]);
+        vehicle.enter(|| filters.replace(&options).unwrap()).unwrap();
+        assert!(!reaches(&uplink, &tunnel, "10.8.0.1:71"));
+        assert!(reaches(&lan, &tunnel, "10.8.0.1:72"));
+        assert!(reaches(&tunnel, &uplink, "10.1.0.1:73"), "answers get through");
+        options.into_tun = IntoTun::Answers;
+        vehicle.enter(|| filters.replace(&options).unwrap()).unwrap();
+        assert!(!reaches(&lan, &tunnel, "10.8.0.1:74"));
+        assert!(reaches(&tunnel, &lan, "10.2.0.1:75"));
+        vehicle.enter(move || drop(filters)).unwrap();
+    });
+}
+
+#[test]
+fn two_instances_leave_each_other_alone() {
+    run_sandboxed("two_instances_leave_each_other_alone", || {
+        let (vehicle, modem) = (NetNs::create("box").unwrap(), NetNs::create("modem").unwrap());
+        cable((&vehicle, "eth1", &["10.1.0.2/24"]), (&modem, "eth1", &["10.1.0.1/24"]));
+        vehicle.set_sysctl("net.ipv4.conf.eth1.rp_filter", "1").unwrap();
+        let work = || {
+            let [first, second] = ["first", "second"].map(|name| Instance::new(name).unwrap());
+            let (one, two) = (tun("rw0", "10.8.0.2/24"), tun("rw1", "10.9.0.2/24"));
+            let mut routes = Routes::open(&first).unwrap();
+            let selector = UplinkSelector { include: vec!["eth1".to_owned()], exclude: vec![] };
+            let mut monitor = Monitor::open(selector).unwrap();
+            monitor.poll().unwrap();
+            for uplink in monitor.uplinks() {
+                routes.set_uplink(uplink).unwrap();
+            }
+            routes.route_into_tun(one.index(), &[Prefix::DEFAULT_V4]).unwrap();
+            let options = FilterOptions {
+                tun: "rw0".to_owned(),
+                mtu: 1400,
+                masquerade: Vec::new(),
+                masquerade_into_tun: None,
+                into_tun: IntoTun::Anything,
+                forward: true,
+            };
+            let filters = Filters::install(&first, &options).unwrap();
+            // The filters' end is not the routes' end.
+            drop(filters);
+            assert_eq!(sysctl("net/ipv4/ip_forward"), "0");
+            assert_eq!(sysctl("net/ipv4/conf/eth1/rp_filter"), "2");
+
+            let before = leftovers();
+            let mut other = Routes::open(&second).unwrap();
+            other.route_into_tun(two.index(), &[Prefix::DEFAULT_V4]).unwrap();
+            assert_ne!(leftovers(), before);
+            drop(other);
+            assert_eq!(leftovers(), before);
+            assert!(before.contains(&"rule 530".to_owned()), "{before:?}");
+            drop(routes);
+            assert_eq!(leftovers(), Vec::<String>::new());
+            assert_eq!(sysctl("net/ipv4/conf/eth1/rp_filter"), "1");
+        };
+        vehicle.enter(work).unwrap();
+    });
+}
+
+#[test]
+fn without_ipv6_the_rest_works() {
+    run_sandboxed("without_ipv6_the_rest_works", || {
+        let vehicle = NetNs::create("box").unwrap();
+        for interface in ["all", "default"] {
+            vehicle.set_sysctl(&format!("net.ipv6.conf.{interface}.disable_ipv6"), "1").unwrap();
+        }
+        let work = || {
+            let addresses = vec![prefix("fd08::2/64"), prefix("10.8.0.2/24")];
+            let (name, mtu) = ("rw0".to_owned(), 1400);
+            let tun = Tun::open(&TunOptions { name, mtu, addresses, offload: true }).unwrap();
+            let mut netlink = Netlink::open().unwrap();
+            let own = netlink.addresses().unwrap();
+            assert!(own.contains(&(tun.index(), prefix("10.8.0.2/24"))), "{own:?}");
+            let error = netlink.add_address(tun.index(), prefix("fd08::3/128")).unwrap_err();
+            assert!(matches!(error, DeviceError::NoIpv6 { .. }), "{error}");
+            let mut routes = Routes::open(&Instance::new("client").unwrap()).unwrap();
+            let error = routes.route_into_tun(tun.index(), &[Prefix::DEFAULT_V6]).unwrap_err();
+            assert!(matches!(error, DeviceError::NoIpv6 { .. }), "{error}");
+            routes.route_into_tun(tun.index(), &[Prefix::DEFAULT_V4]).unwrap();
+
+            // What is granted no more can be taken away, also twice.
+            netlink.remove_address(tun.index(), prefix("10.8.0.2/24")).unwrap();
+            netlink.remove_address(tun.index(), prefix("10.8.0.2/24")).unwrap();
+            let own = netlink.addresses().unwrap();
+            assert!(!own.iter().any(|(index, _)| *index == tun.index()), "{own:?}");
+        };
+        vehicle.enter(work).unwrap();
     });
 }
 
