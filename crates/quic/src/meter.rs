@@ -266,8 +266,31 @@ pub(crate) struct RoundTrip {
     pub(crate) min: Duration,
     mean_deviation: Duration,
     swing: Swing,
+    recent: RecentMin,
     sampled: bool,
     newest: Option<Instant>,
+}
+
+/// The smallest round-trip time of the last 5 to 10 seconds: the network that a vehicle is in changes.
+#[derive(Clone, Copy, Debug, Default)]
+struct RecentMin {
+    began: Option<Instant>,
+    now: Option<Duration>,
+    before: Option<Duration>,
+}
+
+impl RecentMin {
+    fn update(&mut self, now: Instant, sample: Duration) {
+        if self.began.is_none_or(|began| now >= began + RECENT) {
+            self.before = self.now.take();
+            self.began = Some(now);
+        }
+        self.now = Some(self.now.map_or(sample, |least| least.min(sample)));
+    }
+
+    fn min(&self) -> Duration {
+        self.now.into_iter().chain(self.before).min().unwrap_or_default()
+    }
 }
 
 /// How far the round-trip time rises within one round trip.
@@ -306,6 +329,7 @@ impl RoundTrip {
             min: initial,
             mean_deviation: initial / 2,
             swing: Swing::default(),
+            recent: RecentMin::default(),
             sampled: false,
             newest: None,
         }
@@ -313,6 +337,7 @@ impl RoundTrip {
 
     fn update(&mut self, now: Instant, sample: Duration) {
         self.latest = sample;
+        self.recent.update(now, sample);
         if self.sampled {
             self.min = self.min.min(sample);
             self.mean_deviation = (self.mean_deviation * 3 + self.smoothed.abs_diff(sample)) / 4;
@@ -338,7 +363,7 @@ impl RoundTrip {
 /// the others must take over within a few round trips. So a path without a queue (its round-trip time is
 /// near its minimum) and without loss may carry an initial window, and twice what it delivered in the last
 /// round trip: slow start (RFC 9002 section 7.3.1) that ends with the first sign of a queue, as HyStart++
-/// (RFC 9406) ends it. After half a second of full use the controller knows enough, and the path is its
+/// (RFC 9406) ends it. After a second of full use the controller knows enough, and the path is its
 /// own again: it keeps queues shorter than a slow start does. RFC 7661 has the case for not holding an
 /// application-limited sender to what it happened to send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -405,14 +430,17 @@ impl DeliveryRate {
     }
 }
 
-/// How much above its minimum the round-trip time of a path without a queue may be, beyond an eighth.
-const RAMP_SLACK: Duration = Duration::from_millis(5);
+/// How much above its recent minimum the round-trip time of a path without a queue may be, beyond a half:
+/// that of a moving vehicle varies by as much.
+const RAMP_SLACK: Duration = Duration::from_millis(10);
+/// Half of what counts as recent.
+const RECENT: Duration = Duration::from_secs(5);
 /// For how long a path that is used to the full may outrun its controller.
-const RAMP_TIME: Duration = Duration::from_millis(500);
+const RAMP_TIME: Duration = Duration::from_millis(1000);
 /// How long a path may have room to spare and still count as used to the full.
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 /// The share of lost packets above which a path is left to its controller.
-const RAMP_LOSS_MAX: f32 = 0.02;
+const RAMP_LOSS_MAX: f32 = 0.05;
 /// What any path without congestion may have in flight: a new connection may send 10 (RFC 6928), content
 /// networks use 32.
 const RAMP_PACKETS: u64 = 32;
