@@ -18,7 +18,8 @@ pub enum DeviceError {
     },
     /// The folder for locks and sockets belongs to somebody else.
     #[error(
-        "no permission to write in {}: run as root, or make the folder and give it to this user",
+        "no permission to write in {}: run as root or grant CAP_NET_ADMIN and make the folder for \
+         this user",
         .directory.display()
     )]
     NoRunDirectory {

@@ -15,7 +15,8 @@
 //! fit the interface that they are bound to. Two uplinks with equal addresses and gateways differ by
 //! interface only, which is what the rules look at.
 //!
-//! Prefixes other than the default go into the main table, where the longest prefix wins.
+//! Prefixes other than the default go into the main table, where the longest prefix wins. Their metric
+//! is the TUN's index: of two tunnels to one network the older one carries it until it ends.
 //!
 //! Strict reverse path filtering (`rp_filter` 1) would drop what comes in by any but the main
 //! default's interface; on uplinks it is made loose (2) and restored at the end.
@@ -239,7 +240,7 @@ fn tun_route(tun: u32, prefix: Prefix, table: u32) -> Route {
         gateway: None,
         interface: Some(tun),
         table: if prefix.length() == 0 { table } else { MAIN_TABLE },
-        metric: 0,
+        metric: tun,
         protocol: ROUTE_PROTOCOL,
     }
 }
