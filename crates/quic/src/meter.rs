@@ -377,8 +377,8 @@ pub(crate) struct Ramp {
 impl Meter {
     pub(crate) fn ramp(&self, now: Instant) -> Ramp {
         let rtt = &self.rtt;
-        let calm =
-            rtt.smoothed <= rtt.min + rtt.min / 8 + RAMP_SLACK && self.loss() < RAMP_LOSS_MAX;
+        let least = rtt.recent.min();
+        let calm = rtt.smoothed <= least + least / 2 + RAMP_SLACK && self.loss() < RAMP_LOSS_MAX;
         let busy = self.limited_until.is_some_and(|until| now <= until + BUSY_PAUSE)
             && self.busy_since.is_some_and(|since| now > since + RAMP_TIME);
         if !calm || busy || !rtt.sampled {
