@@ -10,7 +10,7 @@ demo: packages
 	target/release/roadweave demo $(DEMO_ARGS)
 
 test: packages
-	$(CARGO) test --workspace
+	$(CARGO) test --workspace --no-fail-fast
 
 lint:
 	$(CARGO) fmt --all --check
