@@ -8,8 +8,8 @@
 //! ```
 //!
 //! IDs come in ascending order, so the packets are a queue without gaps, and each event finds its
-//! packet in constant time. The timer is a heap whose entries are checked when they come up: an
-//! acknowledged packet leaves its entry behind, and it is dropped then.
+//! packet in constant time. The timer is a heap whose entries are checked when they come to its front:
+//! an acknowledged packet leaves its entry behind, and it is dropped then.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -133,7 +133,24 @@ impl<T: Copy> Flight<T> {
             self.first = self.first.next();
             self.gone += 1;
         }
+        self.trim_timer();
         Some((before, tag))
+    }
+
+    /// Drops the entries at the front of the timer that wait for nothing any more: acknowledgements
+    /// come in about the order of transmissions, and each entry that stays wakes the sender for nothing.
+    fn trim_timer(&mut self) {
+        while let Some(Reverse((_, sequence, transmission))) = self.timer.peek().copied() {
+            let index = sequence.checked_sub(self.gone).map(|index| index as usize);
+            let slot = index.and_then(|index| self.slots.get(index));
+            let waits = |slot: &Slot<T>| {
+                slot.transmissions == transmission && matches!(slot.state, State::InFlight { .. })
+            };
+            if slot.is_some_and(waits) {
+                return;
+            }
+            self.timer.pop();
+        }
     }
 
     /// Takes the next packet whose time is over for lost.
@@ -215,6 +232,21 @@ mod tests {
         assert_eq!(overdue(&mut flight, at(53)), [ids[1], ids[3]]);
         assert_eq!(flight.state(ids[3]), Some(State::Lost));
         assert_eq!(flight.state(ids[0]), None, "settled packets at the front are gone");
+    }
+
+    #[test]
+    fn nobody_is_woken_for_packets_that_were_acknowledged() {
+        let mut flight = Flight::new();
+        for id in 0..4 {
+            flight.on_sent(at(id.into()), PacketId(id), PathId(0), PATIENCE, ());
+        }
+        flight.set(PacketId(1), State::Settled);
+        assert_eq!(flight.poll_timeout(), Some(at(50)));
+        flight.set(PacketId(0), State::Settled);
+        assert_eq!(flight.poll_timeout(), Some(at(52)));
+        flight.set(PacketId(2), State::Settled);
+        flight.set(PacketId(3), State::Settled);
+        assert_eq!(flight.poll_timeout(), None);
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl Connection {
         if any_data {
             self.timing.acknowledge.get_or_insert(now + ACK_DELAY);
         } else {
-            self.want_control_flush(now + FEEDBACK_DELAY);
+            self.want_control_flush(now, FEEDBACK_DELAY);
         }
         self.flush(now);
     }

@@ -49,7 +49,7 @@ impl Connection {
     pub fn handle_timeout(&mut self, now: Instant) {
         self.timing.woken = now;
         if self.run_library_timers(now) {
-            self.want_control_flush(now);
+            self.want_control_flush(now, Duration::ZERO);
         }
         if self.messages_out.poll_timeout().is_some_and(|at| at <= now) {
             self.want_flush(now);
@@ -90,11 +90,14 @@ impl Connection {
         *flush = Some(flush.map_or(at, |already| already.min(at)));
     }
 
-    /// Wants a flush for the library's sake. While datagrams come in and are acknowledged anyway, it can
-    /// wait: most often the library wants no more than to acknowledge.
-    pub(super) fn want_control_flush(&mut self, at: Instant) {
-        let busy = self.timing.acknowledge.is_some();
-        self.want_flush(if busy { at + BUSY_DELAY } else { at });
+    /// Wants a flush at `now`, or a little later, for the library's sake. While datagrams come in and are
+    /// acknowledged anyway, or leave and take acknowledgements along, it can wait: most often the library
+    /// wants no more than to acknowledge.
+    pub(super) fn want_control_flush(&mut self, now: Instant, delay: Duration) {
+        let receiving = self.timing.acknowledge.is_some();
+        let sending = now - self.timing.last_sent_data < FEEDBACK_DELAY;
+        let delay = if receiving || sending { delay + BUSY_DELAY } else { delay };
+        self.want_flush(now + delay);
     }
 
     /// Lets the library's timers fire: delayed acknowledgements, loss detection, challenges.
