@@ -1,14 +1,15 @@
 //! The event loops: they join the sans-IO tunnel with TUN, sockets and clock.
 //!
 //! ```text
-//! Poller ─► TUN readable     ─► handle_inner  ┐
-//!        ─► socket readable  ─► handle_packet ├─► service ─► drain ─► sockets
-//!        ─► timeout          ─────────────────┘          └─► poll_inner ─► TUN
+//! Poller ─► TUN readable     ─► handle_inner                   ┐
+//!        ─► socket readable  ─► handle_packet ─► inner ─► TUN  ├─► service ─► drain ─► sockets
+//!        ─► timeout          ──────────────────────────────────┘
 //!        ─► monitor, signals, control ─► uplinks, end, status
 //! ```
 //!
 //! One thread does all of it. Work comes in batches: everything that is readable is taken first, then
-//! the tunnel is serviced once, so that what leaves can leave in runs (GSO).
+//! the tunnel is serviced once, so that what leaves can leave in runs (GSO). What is complete goes to
+//! the TUN before that: acknowledgements take longer to make than the packet that they are for can wait.
 
 mod client;
 mod granted;

@@ -336,6 +336,7 @@ impl Server {
         }
         if self.sessions.contains_key(&id) {
             self.touched.insert(id);
+            self.take_inner(id);
         }
     }
 
@@ -452,6 +453,10 @@ impl Server {
         connection.flush(now);
         let next = joined.session.poll_timeout();
         self.set_timer(id, next);
+    }
+
+    /// Puts out what a session has for the device: at once, since no service is needed for that.
+    fn take_inner(&mut self, id: ConnectionId) {
         while let Some(packet) = self.sessions.get_mut(&id).and_then(|at| at.session.poll_inner()) {
             self.deliver(packet);
         }

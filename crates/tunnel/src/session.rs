@@ -193,14 +193,15 @@ impl Session {
         }
     }
 
-    /// Sends what may leave now: acknowledgements, repairs, waiting packets.
+    /// Sends what may leave now: repairs, waiting packets, and behind them acknowledgements, which
+    /// are due within a millisecond and not at once.
     pub fn service(&mut self, now: Instant, carrier: &mut impl Carrier) {
+        for sender in &mut self.senders {
+            sender.service(now, carrier);
+        }
         if let Some(path) = carrier.feedback_due(now) {
             let feedback = self.feedback(now);
             carrier.send_feedback_on(now, path, feedback.to_bytes());
-        }
-        for sender in &mut self.senders {
-            sender.service(now, carrier);
         }
         self.receivers.values_mut().for_each(|receiver| receiver.expire(now));
     }

@@ -173,9 +173,11 @@ impl Driver {
             if self.next_uplink_retry.is_some_and(|at| at <= now) {
                 self.retry_uplinks(now);
             }
+            self.deliver();
             self.resolver.service(now);
             self.client.service(self.clock.now());
             self.flush();
+            self.deliver();
             self.handle_events();
             self.remind(now);
         }
@@ -229,6 +231,10 @@ impl Driver {
             });
         });
         self.drops.add(DropReason::SendFailed, homeless);
+    }
+
+    /// Hands what came from the server to the TUN.
+    fn deliver(&mut self) {
         let client = &mut self.client;
         let refused = write_inner(&mut self.tun, || client.poll_inner());
         self.drops.add(DropReason::DeviceFull, refused);

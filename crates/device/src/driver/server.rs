@@ -174,8 +174,10 @@ impl Driver {
                     _ => self.read_socket(now),
                 }
             }
+            self.deliver();
             self.server.service(self.clock.now());
             self.flush();
+            self.deliver();
             self.tell_events();
         }
     }
@@ -212,6 +214,10 @@ impl Driver {
         self.server.drain(|outbox| {
             send_all(outbox, |_, outgoing| Some(socket.send(outgoing)));
         });
+    }
+
+    /// Hands what came from the clients to the TUN.
+    fn deliver(&mut self) {
         let server = &mut self.server;
         let refused = write_inner(&mut self.tun, || server.poll_inner());
         self.drops.add(DropReason::DeviceFull, refused);
