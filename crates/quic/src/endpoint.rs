@@ -317,6 +317,27 @@ impl Endpoint {
         &mut self.outbox
     }
 
+    /// Hands every outbox that is not empty to `send` and clears it.
+    pub fn drain(&mut self, mut send: impl FnMut(&Outbox)) {
+        let of_connections =
+            self.connections.iter_mut().map(|(id, connection)| (Some(*id), connection.outbox()));
+        for (id, outbox) in std::iter::once((None, &mut self.outbox)).chain(of_connections) {
+            if !outbox.is_empty() {
+                send(outbox);
+                outbox.clear();
+                self.touched.extend(id);
+            }
+        }
+    }
+
+    /// Closes every connection with `reason`; their goodbyes wait in the outboxes.
+    pub fn close(&mut self, now: Instant, reason: &str) {
+        for (id, connection) in &mut self.connections {
+            connection.close(now, 0, reason);
+            self.touched.insert(*id);
+        }
+    }
+
     /// What the endpoint counts.
     pub fn stats(&self) -> EndpointStats {
         self.stats

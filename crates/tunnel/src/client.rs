@@ -320,28 +320,13 @@ impl Client {
     }
 
     /// Hands over everything that waits for the network, and forgets it.
-    pub fn drain(&mut self, mut send: impl FnMut(&Outbox)) {
-        let mut empty = |outbox: &mut Outbox| {
-            if !outbox.is_empty() {
-                send(outbox);
-                outbox.clear();
-            }
-        };
-        empty(self.endpoint.outbox());
-        for id in self.endpoint.connection_ids() {
-            if let Some(connection) = self.endpoint.connection_mut(id) {
-                empty(connection.outbox());
-            }
-        }
+    pub fn drain(&mut self, send: impl FnMut(&Outbox)) {
+        self.endpoint.drain(send);
     }
 
     /// Says goodbye to the server; drain once more afterwards.
     pub fn close(&mut self, now: Instant) {
-        for id in self.endpoint.connection_ids() {
-            if let Some(connection) = self.endpoint.connection_mut(id) {
-                connection.close(now, 0, "the client stops");
-            }
-        }
+        self.endpoint.close(now, "the client stops");
     }
 
     /// The session, once the server has welcomed this client.

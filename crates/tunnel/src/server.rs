@@ -201,28 +201,13 @@ impl Server {
     }
 
     /// Hands over everything that waits for the network, and forgets it.
-    pub fn drain(&mut self, mut send: impl FnMut(&Outbox)) {
-        let mut empty = |outbox: &mut Outbox| {
-            if !outbox.is_empty() {
-                send(outbox);
-                outbox.clear();
-            }
-        };
-        empty(self.endpoint.outbox());
-        for id in self.endpoint.connection_ids() {
-            if let Some(connection) = self.endpoint.connection_mut(id) {
-                empty(connection.outbox());
-            }
-        }
+    pub fn drain(&mut self, send: impl FnMut(&Outbox)) {
+        self.endpoint.drain(send);
     }
 
     /// Says goodbye to all clients; drain once more afterwards.
     pub fn close(&mut self, now: Instant) {
-        for id in self.endpoint.connection_ids() {
-            if let Some(connection) = self.endpoint.connection_mut(id) {
-                connection.close(now, 0, "the server stops");
-            }
-        }
+        self.endpoint.close(now, "the server stops");
     }
 
     /// All sessions, by the time they came.

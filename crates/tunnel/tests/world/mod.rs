@@ -157,13 +157,8 @@ impl World {
 
     pub fn joined(&self) -> bool {
         self.client_events
-            .iter()
-            .rev()
-            .find_map(|(_, event)| match event {
-                ClientEvent::Joined { .. } => Some(true),
-                ClientEvent::Left { .. } => Some(false),
-            })
-            .unwrap_or(false)
+            .last()
+            .is_some_and(|(_, event)| matches!(event, ClientEvent::Joined { .. }))
     }
 
     /// The server process is killed and started again.
