@@ -6,8 +6,7 @@ DEMO_ARGS ?=
 .PHONY: demo test lint bench packages clean
 
 demo: packages
-	$(CARGO) build --release --quiet --package roadweave-cli
-	target/release/roadweave demo $(DEMO_ARGS)
+	$(CARGO) run --release --quiet --package roadweave-cli -- demo $(DEMO_ARGS)
 
 test: packages
 	$(CARGO) test --workspace --no-fail-fast
@@ -18,8 +17,7 @@ lint:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 
 bench: packages
-	$(CARGO) build --release --quiet --package roadweave-cli
-	target/release/roadweave bench tunnel
+	$(CARGO) run --release --quiet --package roadweave-cli -- bench tunnel
 
 packages:
 	@deploy/packages.sh
