@@ -121,7 +121,8 @@ impl Load<'_> {
 /// Finds the highest rate between `low` and `high` at which less than [`LOSS_MAX`] is lost, by
 /// bisection; returns what `measure` gave for it, or, if every rate was too high, for the lowest.
 ///
-/// A sender that does not reach the rate asked for is itself the limit: no higher one is tried.
+/// A sender that does not reach the rate asked for is itself the limit: no higher one is tried. A rate
+/// counts as too high when it fails twice: a moment's work of another process is no limit.
 ///
 /// # Errors
 /// Those of `measure`.
@@ -132,7 +133,10 @@ pub fn highest_rate<T>(
     let mut best = None;
     while high / low > RATIO {
         let rate = (low * high).sqrt();
-        let (run, more) = measure(rate)?;
+        let (mut run, mut more) = measure(rate)?;
+        if run.loss >= LOSS_MAX {
+            (run, more) = measure(rate)?;
+        }
         if run.loss < LOSS_MAX {
             low = rate;
             let reached = run.sent_bps * RATIO > rate;
@@ -194,7 +198,7 @@ mod tests {
         for capacity in [2e8, 1e9, 3.3e9] {
             let (found, runs) = search(capacity, 1e11);
             assert!(found <= capacity && found > capacity / 1.05, "{found} of {capacity}");
-            assert!(runs < 10, "{runs}");
+            assert!(runs < 18, "{runs}");
         }
     }
 
@@ -203,6 +207,18 @@ mod tests {
         let (found, runs) = search(1e11, 2e9);
         assert_eq!(found, 2e9);
         assert!(runs <= 3, "{runs}");
+    }
+
+    #[test]
+    fn one_disturbed_run_does_not_lower_the_result() {
+        let mut runs = 0;
+        let found = highest_rate((1e8, 6.4e9), |rate| {
+            runs += 1;
+            let loss = if runs == 1 || rate > 1e9 { 0.5 } else { 0.0 };
+            Ok((UdpRun { packets: 1, sent_bps: rate, goodput_bps: rate * (1.0 - loss), loss }, ()))
+        });
+        // The first rate, 800 Mbit/s, is one that the path carries.
+        assert!(found.unwrap().0.goodput_bps > 9.5e8);
     }
 
     #[test]
