@@ -46,7 +46,7 @@ pub struct TunnelArgs {
     /// Print the figures as one JSON object
     #[arg(long)]
     json: bool,
-    /// Duration of each of the about 25 measurements, seconds
+    /// Duration of each of the about 25 to 40 measurements, seconds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
     /// How packets are spread and repaired: `xnc`, `minrtt` or `single:lan0`
