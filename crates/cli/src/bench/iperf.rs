@@ -56,6 +56,8 @@ pub struct UdpRun {
     pub goodput_bps: f64,
     /// Packets lost of all sent, 0..1.
     pub loss: f64,
+    /// Whether the sender did not reach the rate asked for: the path may carry more.
+    pub limited_by_sender: bool,
 }
 
 /// Makes sure that iperf3 is there.
@@ -139,14 +141,14 @@ pub fn highest_rate<T>(
         }
         if run.loss < LOSS_MAX {
             low = rate;
-            let reached = run.sent_bps * RATIO > rate;
+            run.limited_by_sender = run.sent_bps * RATIO < rate;
             if best
                 .as_ref()
                 .is_none_or(|(best, _): &(UdpRun, T)| run.goodput_bps > best.goodput_bps)
             {
                 best = Some((run, more));
             }
-            if !reached {
+            if run.limited_by_sender {
                 break;
             }
         } else {
@@ -171,6 +173,7 @@ fn parse_udp(report: &Value) -> Option<UdpRun> {
         sent_bps: bps(sent),
         goodput_bps: bps(sent - lost),
         loss: if sent == 0 { 1.0 } else { lost as f64 / sent as f64 },
+        limited_by_sender: false,
     })
 }
 
@@ -181,22 +184,24 @@ mod tests {
     use super::*;
 
     /// What comes of a search on a path that carries `capacity`, by a sender that makes `sender`.
-    fn search(capacity: f64, sender: f64) -> (f64, usize) {
+    fn search(capacity: f64, sender: f64) -> (UdpRun, usize) {
         let mut runs = 0;
         let found = highest_rate((1e8, 6.4e9), |rate| {
             runs += 1;
             let sent_bps = rate.min(sender);
             let goodput_bps = sent_bps.min(capacity);
             let loss = 1.0 - goodput_bps / sent_bps;
-            Ok((UdpRun { packets: 1, sent_bps, goodput_bps, loss }, ()))
+            Ok((UdpRun { sent_bps, goodput_bps, loss, ..UdpRun::default() }, ()))
         });
-        (found.unwrap().0.goodput_bps, runs)
+        (found.unwrap().0, runs)
     }
 
     #[test]
     fn the_search_ends_close_below_the_capacity() {
         for capacity in [2e8, 1e9, 3.3e9] {
-            let (found, runs) = search(capacity, 1e11);
+            let (run, runs) = search(capacity, 1e11);
+            let found = run.goodput_bps;
+            assert!(!run.limited_by_sender);
             assert!(found <= capacity && found > capacity / 1.05, "{found} of {capacity}");
             assert!(runs < 18, "{runs}");
         }
@@ -204,8 +209,8 @@ mod tests {
 
     #[test]
     fn a_sender_that_is_the_limit_ends_the_search() {
-        let (found, runs) = search(1e11, 2e9);
-        assert_eq!(found, 2e9);
+        let (run, runs) = search(1e11, 2e9);
+        assert_eq!((run.goodput_bps, run.limited_by_sender), (2e9, true));
         assert!(runs <= 3, "{runs}");
     }
 
@@ -215,7 +220,8 @@ mod tests {
         let found = highest_rate((1e8, 6.4e9), |rate| {
             runs += 1;
             let loss = if runs == 1 || rate > 1e9 { 0.5 } else { 0.0 };
-            Ok((UdpRun { packets: 1, sent_bps: rate, goodput_bps: rate * (1.0 - loss), loss }, ()))
+            let goodput_bps = rate * (1.0 - loss);
+            Ok((UdpRun { sent_bps: rate, goodput_bps, loss, ..UdpRun::default() }, ()))
         });
         // The first rate, 800 Mbit/s, is one that the path carries.
         assert!(found.unwrap().0.goodput_bps > 9.5e8);
@@ -223,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_path_slower_than_the_lowest_rate_is_measured_all_the_same() {
-        assert_eq!(search(1e7, 1e11).0, 1e7);
+        assert_eq!(search(1e7, 1e11).0.goodput_bps, 1e7);
     }
 
     #[test]

@@ -10,6 +10,8 @@ use crate::sandbox::daemon::CpuTime;
 pub struct Results {
     /// Payload of UDP packets of 1,300 bytes through the tunnel, below 1 % loss, bits per second.
     pub udp_goodput_bps: f64,
+    /// Whether that is what iperf3 can send, and not what the tunnel carries.
+    pub udp_limited_by_sender: bool,
     /// One TCP stream through the tunnel, bits per second.
     pub tcp_goodput_bps: f64,
     /// The congestion control of that stream.
@@ -58,6 +60,8 @@ pub struct CpuShares {
 pub struct Bare {
     /// As [`Results::udp_goodput_bps`].
     pub udp_goodput_bps: f64,
+    /// Whether `udp_goodput_bps` is what iperf3 can send, and not what the veth carries.
+    pub udp_limited_by_sender: bool,
     /// As [`Results::tcp_goodput_bps`].
     pub tcp_goodput_bps: f64,
     /// Round-trip time.
@@ -87,6 +91,10 @@ impl Results {
         table.remove_style(TableComponent::MiddleIntersections);
         table.set_header(["", "tunnel", "bare veth"]);
         let mbps = |bps: f64| format!("{:.0} Mbit/s", bps / 1e6);
+        let udp = |bps: f64, at_least: bool| {
+            let bound = if at_least { "at least " } else { "" };
+            format!("{bound}{}", mbps(bps))
+        };
         let us = |us: f64| format!("{us:.0} us");
         let (veth, per_core) = (&self.veth, &self.packets_per_second_per_core);
         let tunnel_latency =
@@ -96,8 +104,8 @@ impl Results {
         let rows = [
             [
                 "UDP, 1,300 bytes, loss below 1 %".into(),
-                mbps(self.udp_goodput_bps),
-                mbps(veth.udp_goodput_bps),
+                udp(self.udp_goodput_bps, self.udp_limited_by_sender),
+                udp(veth.udp_goodput_bps, veth.udp_limited_by_sender),
             ],
             [tcp, mbps(self.tcp_goodput_bps), mbps(veth.tcp_goodput_bps)],
             [
@@ -174,10 +182,16 @@ mod tests {
         let results = Results {
             udp_goodput_bps: 1.25e9,
             added_latency_us: latency(90.0, 140.0),
-            veth: Bare { latency_us: latency(30.0, 60.0), ..Bare::default() },
+            veth: Bare {
+                udp_goodput_bps: 1.98e9,
+                udp_limited_by_sender: true,
+                latency_us: latency(30.0, 60.0),
+                ..Bare::default()
+            },
             ..Results::default()
         };
         let text = results.render();
+        assert!(text.contains("at least 1980 Mbit/s") && !text.contains("at least 1250"), "{text}");
         assert!(text.contains("1250 Mbit/s") && text.contains("120 us (+90 us)"), "{text}");
     }
 }

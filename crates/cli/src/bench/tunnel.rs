@@ -150,7 +150,12 @@ impl Bench {
             Ok((load.udp(rate)?, ()))
         };
         let (udp, ()) = iperf::highest_rate(RATES, measure)?;
-        Ok(Bare { udp_goodput_bps: udp.goodput_bps, tcp_goodput_bps, latency_us })
+        Ok(Bare {
+            udp_goodput_bps: udp.goodput_bps,
+            udp_limited_by_sender: udp.limited_by_sender,
+            tcp_goodput_bps,
+            latency_us,
+        })
     }
 
     fn measure_tunnel(&self, tunnel: &mut Tunnel, veth: Bare) -> anyhow::Result<Results> {
@@ -181,6 +186,7 @@ impl Bench {
         let bare = veth.latency_us;
         Ok(Results {
             udp_goodput_bps: udp.goodput_bps,
+            udp_limited_by_sender: udp.limited_by_sender,
             tcp_goodput_bps,
             tcp_congestion_control: iperf::TCP_CONGESTION_CONTROL.to_owned(),
             packets_per_second_per_core: Ends {
