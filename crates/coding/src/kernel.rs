@@ -103,6 +103,32 @@ impl Kernel {
         }
     }
 
+    /// Sets `y` to the sum of `coefficient * x` over all `terms`.
+    ///
+    /// # Panics
+    /// If an `x` is longer than `y`.
+    pub fn dot(self, y: &mut [u8], terms: &[Term<'_>]) {
+        y.fill(0);
+        self.dot_add(y, terms);
+    }
+
+    /// Sets every output to its own linear combination of the same sources.
+    ///
+    /// `coefficients`: one row per output, `outputs[j]` becomes the sum over all `i` of
+    /// `coefficients[j * sources.len() + i] * sources[i]`.
+    ///
+    /// # Panics
+    /// If a source is longer than an output, or `coefficients` has not `outputs.len() * sources.len()` entries.
+    pub fn combine(self, outputs: &mut [&mut [u8]], coefficients: &[u8], sources: &[&[u8]]) {
+        assert_eq!(coefficients.len(), outputs.len() * sources.len(), "a coefficient per pair");
+        for (row, y) in outputs.iter_mut().enumerate() {
+            y.fill(0);
+            for (column, x) in sources.iter().enumerate() {
+                self.mul_add(y, coefficients[row * sources.len() + column], x);
+            }
+        }
+    }
+
     /// Adds the sum of `coefficient * x` over all `terms` to `y`.
     ///
     /// # Panics
