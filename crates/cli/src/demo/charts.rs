@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
-
-use super::results::{Run, Timeline};
+use roadweave_lab::figures::{Run, Timeline};
 
 /// One colour per strategy or link, told apart by most colour-blind readers (Okabe and Ito), in
 /// red, green and blue.

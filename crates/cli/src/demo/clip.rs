@@ -15,8 +15,9 @@ use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use roadweave_lab::video::frame_id::{self, PICTURE_HEIGHT, PICTURE_WIDTH};
+
 use super::ffmpeg::{self, FfmpegError, Running};
-use super::frame_id::{self, PICTURE_HEIGHT, PICTURE_WIDTH};
 
 /// Frames per second of every clip.
 pub const FPS: u32 = 30;

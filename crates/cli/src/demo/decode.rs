@@ -18,13 +18,14 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use roadweave_lab::video::frame_id;
+use roadweave_lab::video::h264;
+use roadweave_lab::video::quality::Playout;
+use roadweave_lab::video::rtp::{Depacketizer, Discarded, RtpPacket};
+use roadweave_lab::video::stream_log::{ArrivedPacket, SentStream};
+
 use super::clip::FPS;
 use super::ffmpeg::{self, FfmpegError, Running};
-use super::frame_id;
-use super::h264;
-use super::quality::Playout;
-use super::rtp::{Depacketizer, Discarded, RtpPacket};
-use super::stream_log::{ArrivedPacket, SentStream};
 
 /// Size at which pictures are compared.
 const WIDTH: usize = 640;

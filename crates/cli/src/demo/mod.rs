@@ -7,26 +7,20 @@
 //!
 //! Everything runs in a sandbox (`roadweave_device::netns::Sandbox`) that the kernel removes with the
 //! program, whatever ends it; files lie on the sandbox's own file system. Where to start reading:
-//! [`stage`] for a run, [`quality`] for what the figures mean.
+//! [`stage`] for a run, [`roadweave_lab::video::quality`] for what the figures mean.
 
 mod charts;
 mod clip;
 mod configs;
 mod decode;
 mod ffmpeg;
-mod frame_id;
-mod h264;
 mod progress;
-mod quality;
 mod report;
-mod results;
-mod rtp;
 mod sampler;
 mod scenario;
 mod sink;
 mod source;
 mod stage;
-mod stream_log;
 mod table;
 mod world;
 
@@ -36,12 +30,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use roadweave_device::netns::Sandbox;
+use roadweave_lab::figures::{Results, Run, Scene};
+use roadweave_lab::video::quality::Player;
 use roadweave_tunnel::Strategy;
 
 use self::clip::ClipSpec;
 use self::progress::Display;
-use self::quality::Player;
-use self::results::{Results, Run, Scene};
 use self::scenario::Scenario;
 use self::stage::Stage;
 use self::world::World;

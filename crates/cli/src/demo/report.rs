@@ -3,8 +3,9 @@
 
 use std::fmt::Write as _;
 
+use roadweave_lab::figures::{Results, Run, Scene};
+
 use super::charts::{self, COLORS, LINK_COLORS};
-use super::results::{Results, Run, Scene};
 use super::table::COLUMNS;
 
 const STYLE: &str = "

@@ -6,10 +6,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use roadweave_lab::figures::Timeline;
 use roadweave_types::Instant;
 use serde_json::Value;
-
-use super::results::Timeline;
 
 /// One reading of the client's counters.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use roadweave_emulate::{Capacity, EmulateFile, Emulation, LinkFields, Place, Trace};
+use roadweave_lab::figures::Timeline;
 
-use super::results::Timeline;
 use super::world;
 
 /// Operators of the synthetic links, one link each.

@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use roadweave_lab::video::stream_log::ArrivedPacket;
 use roadweave_types::Instant;
 
-use super::stream_log::ArrivedPacket;
 use crate::sandbox::{clock, sockets};
 
 /// How often the sink looks at the clock when nothing arrives.

@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use roadweave_lab::video::h264::{AccessUnit, Splitter};
+use roadweave_lab::video::rtp::{CLOCK_HZ, Packetizer};
+use roadweave_lab::video::stream_log::SentPacket;
 use roadweave_types::Instant;
 
-use super::h264::{AccessUnit, Splitter};
-use super::rtp::{CLOCK_HZ, Packetizer};
-use super::stream_log::SentPacket;
 use crate::sandbox::{clock, sockets};
 
 const READ_SIZE: usize = 64 << 10;

@@ -18,17 +18,17 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use roadweave_device::netns::NetNs;
+use roadweave_lab::figures::{Figures, Run, Timeline};
+use roadweave_lab::video::quality::{self, Player, Playout};
+use roadweave_lab::video::stream_log::{Arrivals, SentStream};
 use roadweave_types::Instant;
 use rustix::process::Signal;
 
 use super::clip;
 use super::configs::Configs;
 use super::decode::{self, RunFiles};
-use super::quality::{self, Player, Playout};
-use super::results::{Figures, Run, Timeline};
 use super::sampler::{self, Sample};
 use super::scenario::Scenario;
-use super::stream_log::{Arrivals, SentStream};
 use super::world::{VIEWER, World};
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;

@@ -1,8 +1,7 @@
 //! The results as a table for the terminal.
 
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
-
-use super::results::{Figures, Results};
+use roadweave_lab::figures::{Figures, Results};
 
 /// The heading of a column, and what stands in it.
 type Column = (&'static str, fn(&Figures) -> String);
@@ -55,8 +54,8 @@ fn millis(millis: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::quality::Percentiles;
     use super::*;
+    use roadweave_lab::video::quality::Percentiles;
 
     #[test]
     fn every_figure_has_a_column_with_its_unit() {

@@ -4,13 +4,13 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use roadweave_lab::video::h264::Splitter;
+use roadweave_lab::video::quality::{Player, Quality, measure};
+use roadweave_lab::video::rtp::Packetizer;
+use roadweave_lab::video::stream_log::{Arrivals, SentPacket};
 use roadweave_types::Instant;
 
 use super::super::clip::ClipSpec;
-use super::super::h264::Splitter;
-use super::super::quality::{Player, Quality, measure};
-use super::super::rtp::Packetizer;
-use super::super::stream_log::{Arrivals, SentPacket};
 use super::*;
 
 const FRAMES: usize = 60;

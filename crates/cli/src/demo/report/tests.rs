@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::quality::Percentiles;
-use super::super::results::{Figures, Timeline};
+use roadweave_lab::figures::{Figures, Timeline};
+use roadweave_lab::video::quality::Percentiles;
+
 use super::*;
 
 fn invented_run(strategy: &str, scale: f64) -> Run {

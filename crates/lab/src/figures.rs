@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::quality::Percentiles;
+use crate::video::quality::Percentiles;
 
 /// The result of a whole demo; the names are those that every measuring command uses.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
