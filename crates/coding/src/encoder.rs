@@ -1,9 +1,13 @@
 //! The sender's side: keeps what may be lost, and combines it.
 //!
 //! ```text
-//! insert > [ pool: ID > symbol ] > encode(start, count, seed) > coded packet
+//! insert > [ pool: ID > symbol ] > range(start, count) > encode_all(seeds) > coded packets
 //!            forget: acknowledged, or given up      expire: too old to be worth a repair
 //! ```
+//!
+//! A repair sends several coded packets over one range. Its symbols are looked up once, before
+//! anything is made for it; then all of them are written in one pass over the symbols, each behind
+//! the header of the datagram that it leaves in.
 
 use std::time::Duration;
 
@@ -11,7 +15,7 @@ use bytes::{Bytes, BytesMut};
 use roadweave_types::{DropCounters, DropReason, Instant, PacketId};
 use thiserror::Error;
 
-use crate::kernel::{Kernel, Term};
+use crate::kernel::Kernel;
 use crate::pool::Pool;
 use crate::{COUNT_MAX, CodedRange, coefficients, symbol};
 
@@ -56,8 +60,14 @@ impl Encoder {
     /// An empty encoder.
     #[must_use]
     pub fn new(config: EncoderConfig) -> Self {
+        Self::with_kernel(config, Kernel::fastest())
+    }
+
+    /// An empty encoder that computes with `kernel`, for measurements; the results are the same.
+    #[must_use]
+    pub fn with_kernel(config: EncoderConfig, kernel: Kernel) -> Self {
         let pool = Pool::new(config.bytes_max);
-        Self { config, kernel: Kernel::fastest(), pool, drops: DropCounters::default() }
+        Self { config, kernel, pool, drops: DropCounters::default() }
     }
 
     /// Keeps the symbol of a packet, and discards the oldest ones if the pool is full.
@@ -90,33 +100,35 @@ impl Encoder {
         self.pool.get(u64::from(id.0))
     }
 
-    /// Appends the coded packet of `range` to `out` and returns its length, bytes.
+    /// Looks up the symbols of a range, to make coded packets of them.
     ///
-    /// It is as long as the longest symbol of the range. For a range of one packet it is the symbol.
+    /// # Errors
+    /// [`EncodeError`] if the range is no range or has a hole.
+    pub fn range(&self, start: PacketId, count: u16) -> Result<EncodeRange<'_>, EncodeError> {
+        if count == 0 || count > COUNT_MAX {
+            return Err(EncodeError::Count(count));
+        }
+        let mut symbols = Vec::with_capacity(usize::from(count));
+        let mut coded_len = 0;
+        for offset in 0..count {
+            let id = start.plus(u32::from(offset));
+            let symbol = self.symbol(id).ok_or(EncodeError::Missing(id))?;
+            coded_len = coded_len.max(symbol.len());
+            symbols.push(&symbol[..]);
+        }
+        Ok(EncodeRange { kernel: self.kernel, symbols, coded_len })
+    }
+
+    /// Appends the coded packet of `range` to `out` and returns its length, bytes.
     ///
     /// # Errors
     /// [`EncodeError`]; then `out` is as it was.
-    ///
-    /// Source: CellFusion section 4.3.2.
     pub fn encode(&self, range: CodedRange, out: &mut BytesMut) -> Result<usize, EncodeError> {
-        if range.count == 0 || range.count > COUNT_MAX {
-            return Err(EncodeError::Count(range.count));
-        }
-        let count = usize::from(range.count);
-        let mut coefficients = [0; COUNT_MAX as usize];
-        coefficients::fill(range.seed, &mut coefficients[..count]);
-        let mut terms: [Term<'_>; COUNT_MAX as usize] = [(0, &[]); COUNT_MAX as usize];
-        let mut length = 0;
-        for (offset, term) in terms[..count].iter_mut().enumerate() {
-            let id = range.start.plus(offset as u32);
-            let symbol = self.symbol(id).ok_or(EncodeError::Missing(id))?;
-            *term = (coefficients[offset], symbol);
-            length = length.max(symbol.len());
-        }
+        let symbols = self.range(range.start, range.count)?;
         let start = out.len();
-        out.resize(start + length, 0);
-        self.kernel.dot_add(&mut out[start..], &terms[..count]);
-        Ok(length)
+        out.resize(start + symbols.coded_len(), 0);
+        symbols.encode(range.seed, &mut out[start..]);
+        Ok(symbols.coded_len())
     }
 
     /// Symbols held.
@@ -147,8 +159,62 @@ impl Encoder {
     }
 }
 
+/// The symbols of an encode range, all there: what is left cannot fail.
+///
+/// Source: CellFusion section 4.3.2.
+#[derive(Debug)]
+pub struct EncodeRange<'a> {
+    kernel: Kernel,
+    symbols: Vec<&'a [u8]>,
+    coded_len: usize,
+}
+
+impl EncodeRange<'_> {
+    /// The length of every coded packet of the range, bytes: that of its longest symbol.
+    #[must_use]
+    pub fn coded_len(&self) -> usize {
+        self.coded_len
+    }
+
+    /// Overwrites `out` with one coded packet. For a range of one packet it is the symbol.
+    ///
+    /// `out`: of [`EncodeRange::coded_len`].
+    ///
+    /// # Panics
+    /// If `out` has another length.
+    pub fn encode(&self, seed: u32, out: &mut [u8]) {
+        let mut coefficients = [0; COUNT_MAX as usize];
+        let coefficients = &mut coefficients[..self.symbols.len()];
+        coefficients::fill(seed, coefficients);
+        self.combine(&mut [out], coefficients);
+    }
+
+    /// Overwrites each of `outputs` with the coded packet of the seed at the same place, all in one
+    /// pass over the symbols.
+    ///
+    /// `outputs`: each of [`EncodeRange::coded_len`], as the room behind the headers of datagrams.
+    ///
+    /// # Panics
+    /// If an output has another length, or there is not one for each seed.
+    pub fn encode_all(&self, seeds: &[u32], outputs: &mut [&mut [u8]]) {
+        assert_eq!(seeds.len(), outputs.len(), "a seed for each output");
+        let mut coefficients = vec![0; seeds.len() * self.symbols.len()];
+        coefficients::fill_rows(seeds, &mut coefficients);
+        self.combine(outputs, &coefficients);
+    }
+
+    fn combine(&self, outputs: &mut [&mut [u8]], coefficients: &[u8]) {
+        for output in &*outputs {
+            assert_eq!(output.len(), self.coded_len, "an output takes one coded packet");
+        }
+        self.kernel.combine(outputs, coefficients, &self.symbols);
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::gf256;
     use crate::test_support::{coded, encoder, symbol};
@@ -201,6 +267,55 @@ mod tests {
         check(range(0, 3), EncodeError::Missing(PacketId(1)));
         check(range(0, 0), EncodeError::Count(0));
         check(range(0, COUNT_MAX + 1), EncodeError::Count(COUNT_MAX + 1));
+    }
+
+    /// The packets that one pass writes behind headers of `header` bytes.
+    fn all_behind_headers(range: &EncodeRange<'_>, seeds: &[u32], header: usize) -> Vec<Vec<u8>> {
+        let mut datagrams = vec![vec![0xee; header + range.coded_len()]; seeds.len()];
+        let mut outputs: Vec<&mut [u8]> =
+            datagrams.iter_mut().map(|datagram| &mut datagram[header..]).collect();
+        range.encode_all(seeds, &mut outputs);
+        datagrams
+    }
+
+    proptest! {
+        #[test]
+        fn all_at_once_are_the_packets_one_by_one(
+            lengths in prop::collection::vec(1..1500_usize, 1..=usize::from(COUNT_MAX)),
+            seeds in prop::collection::vec(any::<u32>(), 0..20),
+            start: u32,
+            header in 0..40_usize,
+        ) {
+            let symbols: Vec<Bytes> =
+                lengths.iter().zip(7..).map(|(length, seed)| symbol(*length, seed)).collect();
+            let encoder = encoder(PacketId(start), &symbols);
+            let count = symbols.len() as u16;
+            let range = encoder.range(PacketId(start), count).expect("the range is held");
+            prop_assert_eq!(range.coded_len(), 2 + lengths.iter().max().expect("not empty"));
+            let together = all_behind_headers(&range, &seeds, header);
+            for (datagram, seed) in together.iter().zip(&seeds) {
+                let range = CodedRange { start: PacketId(start), count, seed: *seed };
+                prop_assert_eq!(&datagram[..header], &vec![0xee; header]);
+                prop_assert_eq!(&datagram[header..], &coded(&encoder, range)[..]);
+            }
+        }
+    }
+
+    #[test]
+    fn every_kernel_makes_the_same_packets() {
+        let symbols = [symbol(900, 1), symbol(1278, 2), symbol(3, 3), symbol(1278, 4)];
+        let by_kernel = |kernel: Kernel| {
+            let mut encoder = Encoder::with_kernel(EncoderConfig::default(), kernel);
+            for (id, symbol) in symbols.iter().enumerate() {
+                encoder.insert(Instant::ZERO, PacketId(id as u32), symbol.clone());
+            }
+            let range = encoder.range(PacketId(0), 4).expect("the range is held");
+            all_behind_headers(&range, &[5, 6, 7, 8, 9], 12)
+        };
+        let expected = by_kernel(Kernel::PORTABLE);
+        for kernel in Kernel::available() {
+            assert_eq!(by_kernel(kernel), expected, "{}", kernel.name());
+        }
     }
 
     #[test]

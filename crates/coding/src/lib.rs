@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! sender    source packet > Encoder::insert        the pool keeps what is not yet acknowledged
-//!           lost range    > Encoder::encode        start, count, seed > one coded packet
+//!           lost range    > Encoder::range         start, count, seeds > coded packets
 //! receiver  source packet > Decoder::on_source  \
 //!           coded packet  > Decoder::on_coded   --> every packet once, the moment it is determined
 //! ```
@@ -32,7 +32,7 @@ mod test_support;
 mod window;
 
 pub use decoder::{CodedOutcome, Decoder, DecoderConfig, DecoderStats, SourceOutcome};
-pub use encoder::{EncodeError, Encoder, EncoderConfig};
+pub use encoder::{EncodeError, EncodeRange, Encoder, EncoderConfig};
 pub use symbol::{SYMBOL_BYTES_MAX, SYMBOL_PREFIX_BYTES, symbol_len};
 
 use roadweave_types::PacketId;
