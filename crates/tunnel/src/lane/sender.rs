@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use rand_core::RngCore;
 use rand_pcg::Pcg64Mcg;
-use roadweave_coding::{CodedRange, Encoder, EncoderConfig};
+use roadweave_coding::{EncodeError, Encoder, EncoderConfig};
 use roadweave_recovery::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket};
 use roadweave_schedule::{Decision, PacketInfo, PathSet, Scheduler, UnknownScheduler};
 use roadweave_types::{
@@ -442,17 +442,16 @@ impl LaneSender {
                 self.encoder.forget(id);
             }
             Repair::Coded { start, count, shares } => {
-                'repair: for (path, share) in shares {
-                    for _ in 0..share {
-                        let Some(datagram) = self.encode(start, count) else {
-                            // A packet of the range had to leave the pool for want of memory.
-                            self.stats.drops.add(DropReason::RepairExpired, u64::from(count));
-                            break 'repair;
-                        };
-                        self.stats.coded_datagrams += 1;
-                        self.stats.coded_bytes += datagram.len() as u64;
-                        self.queue_repair(now, path, start, datagram);
+                match self.encode(start, count, &shares) {
+                    Ok(datagrams) => {
+                        for (path, datagram) in datagrams {
+                            self.stats.coded_datagrams += 1;
+                            self.stats.coded_bytes += datagram.len() as u64;
+                            self.queue_repair(now, path, start, datagram);
+                        }
                     }
+                    // A packet of the range had to leave the pool for want of memory.
+                    Err(_) => self.stats.drops.add(DropReason::RepairExpired, u64::from(count)),
                 }
                 (0..u32::from(count)).for_each(|at| _ = self.encoder.forget(start.plus(at)));
             }
@@ -462,12 +461,38 @@ impl LaneSender {
         }
     }
 
-    fn encode(&mut self, start: PacketId, count: u16) -> Option<Bytes> {
-        let seed = self.seeds.next_u32();
-        let mut datagram = BytesMut::with_capacity(2048);
-        Coded::write_header(self.lane, start, count, seed, &mut datagram);
-        self.encoder.encode(CodedRange { start, count, seed }, &mut datagram).ok()?;
-        Some(datagram.freeze())
+    /// The coded datagrams of a repair, each with its path.
+    ///
+    /// Those of one path are cut from one buffer, which stays until the last of them has left: they
+    /// leave together.
+    fn encode(
+        &mut self,
+        start: PacketId,
+        count: u16,
+        shares: &[(PathId, u16)],
+    ) -> Result<Vec<(PathId, Bytes)>, EncodeError> {
+        let range = self.encoder.range(start, count)?;
+        let datagram_len = CODED_HEADER + range.coded_len();
+        let buffer = |share: u16| BytesMut::zeroed(usize::from(share) * datagram_len);
+        let mut buffers: Vec<BytesMut> = shares.iter().map(|(_, share)| buffer(*share)).collect();
+        let (mut seeds, mut outputs) = (Vec::new(), Vec::new());
+        for datagram in buffers.iter_mut().flat_map(|buffer| buffer.chunks_exact_mut(datagram_len))
+        {
+            let (mut header, coded) = datagram.split_at_mut(CODED_HEADER);
+            let seed = self.seeds.next_u32();
+            Coded::write_header(self.lane, start, count, seed, &mut header);
+            seeds.push(seed);
+            outputs.push(coded);
+        }
+        range.encode_all(&seeds, &mut outputs);
+        let mut datagrams = Vec::with_capacity(seeds.len());
+        for ((path, _), buffer) in shares.iter().zip(buffers) {
+            let mut rest = buffer.freeze();
+            while !rest.is_empty() {
+                datagrams.push((*path, rest.split_to(datagram_len)));
+            }
+        }
+        Ok(datagrams)
     }
 
     fn queue_repair(&mut self, now: Instant, path: PathId, id: PacketId, datagram: Bytes) {
@@ -507,6 +532,9 @@ fn path_ids(chosen: PathSet, paths: &[PathSnapshot]) -> Vec<PathId> {
 
 #[cfg(test)]
 mod tests {
+    use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
+    use roadweave_wire::Datagram;
+
     use super::*;
 
     #[test]
@@ -536,6 +564,57 @@ mod tests {
         let together: Vec<u8> =
             sender.queue.iter().flat_map(|part| part.datagram.body().to_vec()).collect();
         assert_eq!(together, packet);
+    }
+
+    #[test]
+    fn a_repair_gives_each_path_its_share_of_coded_packets() {
+        let mut sender = sender_with_pool([4, 900, 60]);
+        let shares = vec![(PathId(1), 2), (PathId(3), 1)];
+        sender.repair(Instant::ZERO, Repair::Coded { start: PacketId(0), count: 3, shares });
+        assert_eq!((sender.stats.coded_datagrams, sender.stats.coded_bytes), (3, 3 * 914));
+        assert!(sender.encoder.is_empty(), "a range is repaired once");
+        let shares = |path| sender.repairs.get(&PathId(path)).map_or(0, VecDeque::len);
+        assert_eq!([0, 1, 2, 3].map(shares), [0, 2, 0, 1]);
+
+        let mut decoder = Decoder::new(DecoderConfig::default());
+        let mut delivered = Vec::new();
+        for repair in sender.repairs.values().flatten() {
+            let Ok(Datagram::Coded(coded)) = Datagram::parse(repair.datagram.clone()) else {
+                panic!("a coded datagram: {repair:?}");
+            };
+            assert_eq!(coded.lane, LaneId(5));
+            let Coded { start, count, seed, payload, .. } = coded;
+            let range = CodedRange { start, count, seed };
+            decoder.on_coded(Instant::ZERO, range, payload, &mut delivered);
+        }
+        let lengths: Vec<usize> = delivered.iter().map(|(_, symbol)| symbol.len()).collect();
+        assert_eq!(lengths, [6, 902, 62]);
+    }
+
+    #[test]
+    fn a_repair_with_a_hole_sends_nothing_and_is_counted() {
+        let mut sender = sender_with_pool([4, 900, 60]);
+        assert!(sender.encoder.forget(PacketId(1)));
+        let before = sender.seeds.clone();
+        let shares = vec![(PathId(1), 2)];
+        sender.repair(Instant::ZERO, Repair::Coded { start: PacketId(0), count: 3, shares });
+        assert!(sender.repairs.is_empty());
+        assert_eq!(sender.stats.coded_datagrams, 0);
+        assert_eq!(sender.stats.drops.get(DropReason::RepairExpired), 3);
+        assert_eq!(sender.seeds, before);
+    }
+
+    /// A sender of lane 5 that has sent packets of these lengths.
+    fn sender_with_pool(lengths: [usize; 3]) -> LaneSender {
+        let config = LaneConfig::new("default", crate::Strategy::xnc());
+        let mut sender =
+            LaneSender::new(LaneId(5), config, 1, |_| None).expect("xnc needs no uplink");
+        for (length, id) in lengths.into_iter().zip(0..) {
+            let symbol = Symbol { position: Position::Whole, body: &vec![7; length] };
+            let datagram = SourceDatagram::new(LaneId(5), &symbol).finish(PacketId(id));
+            sender.encoder.insert(Instant::ZERO, PacketId(id), datagram.slice(SOURCE_HEADER..));
+        }
+        sender
     }
 
     #[test]
