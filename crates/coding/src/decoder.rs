@@ -135,7 +135,12 @@ impl Decoder {
     /// A decoder that has seen nothing.
     #[must_use]
     pub fn new(config: DecoderConfig) -> Self {
-        let kernel = Kernel::fastest();
+        Self::with_kernel(config, Kernel::fastest())
+    }
+
+    /// A decoder that computes with `kernel`, for measurements; the results are the same.
+    #[must_use]
+    pub fn with_kernel(config: DecoderConfig, kernel: Kernel) -> Self {
         Self {
             config,
             kernel,
