@@ -20,20 +20,22 @@ use crate::timeline::{Timeline, nanos};
 pub enum Capacity {
     /// A rate that changes at known times.
     Rates(Timeline<Rate>),
-    /// Moments at which a whole packet may leave.
+    /// Moments at which bytes may leave.
     Opportunities(Opportunities),
 }
 
-/// Moments at which up to [`Opportunities::BYTES`] bytes may leave, repeated without end.
+/// Moments at which bytes may leave, repeated without end.
 ///
-/// The period is the time of the last opportunity, so that an opportunity at zero falls together
-/// with the last one of the pass before.
+/// An opportunity at zero falls together with one at the end of the pass before.
 ///
-/// Source: mahimahi, src/frontend/link_queue.cc.
+/// Source: mahimahi, src/frontend/link_queue.cc, where each carries [`Opportunities::BYTES`]; a
+/// recording knows how many bytes came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opportunities {
-    /// ns since the start, ascending, the last one above 0.
-    at: Vec<u64>,
+    /// When bytes may leave, ns since the start, and how many, above 0; no moment descends.
+    slots: Vec<(u64, u64)>,
+    /// ns, not before the last slot, above 0.
+    period: u64,
 }
 
 /// Sends packets one after another, as fast as a [`Capacity`] allows.
@@ -63,10 +65,9 @@ impl Capacity {
     /// The mean rate of one pass.
     pub fn mean_rate(&self) -> Rate {
         let (bytes, length) = match self {
-            Self::Opportunities(opportunities) => (
-                opportunities.at.len() as f64 * Opportunities::BYTES as f64,
-                opportunities.period(),
-            ),
+            Self::Opportunities(opportunities) => {
+                (opportunities.bytes() as f64, opportunities.period())
+            }
             Self::Rates(rates) => {
                 let Some(length) = rates.length() else {
                     return rates.at(Duration::ZERO);
@@ -91,38 +92,66 @@ impl Capacity {
 }
 
 impl Opportunities {
-    /// What one opportunity carries, in bytes of IP packets.
+    /// What one opportunity of Mahimahi carries, in bytes of IP packets.
     pub const BYTES: u64 = 1_500;
 
-    /// Opportunities at the times `at` after the start, in any order; `None` unless one is later
-    /// than zero.
+    /// Opportunities of [`Opportunities::BYTES`] at the times `at` after the start, in any order,
+    /// with the last time as the period; `None` unless one is later than zero.
     pub fn new(at: impl IntoIterator<Item = Duration>) -> Option<Self> {
-        let mut at: Vec<u64> = at.into_iter().map(nanos).collect();
-        at.sort_unstable();
-        (at.last().is_some_and(|&last| last > 0)).then_some(Self { at })
+        let mut slots: Vec<(u64, u64)> =
+            at.into_iter().map(|at| (nanos(at), Self::BYTES)).collect();
+        slots.sort_unstable();
+        let period = slots.last().map_or(0, |last| last.0);
+        (period > 0).then_some(Self { slots, period })
+    }
+
+    /// Opportunities of so many bytes at times after the start, in any order, that repeat after
+    /// `period`; none at all for a link that never carries anything. Those of zero bytes are left out.
+    ///
+    /// `None` when the period is zero or one comes after it.
+    pub fn with_bytes(
+        slots: impl IntoIterator<Item = (Duration, u64)>,
+        period: Duration,
+    ) -> Option<Self> {
+        let mut slots: Vec<(u64, u64)> = slots
+            .into_iter()
+            .filter(|&(_, bytes)| bytes > 0)
+            .map(|(at, bytes)| (nanos(at), bytes))
+            .collect();
+        slots.sort_unstable();
+        let period = nanos(period);
+        let last = slots.last().map_or(0, |last| last.0);
+        (period > 0 && last <= period).then_some(Self { slots, period })
     }
 
     /// After what time they repeat.
     pub fn period(&self) -> Duration {
-        Duration::from_nanos(self.period_nanos())
+        Duration::from_nanos(self.period)
     }
 
-    fn period_nanos(&self) -> u64 {
-        *self.at.last().expect("new refuses an empty list")
+    /// Those of one pass, ascending: when, and how many bytes.
+    pub fn iter(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
+        self.slots.iter().map(|&(at, bytes)| (Duration::from_nanos(at), bytes))
+    }
+
+    /// The bytes of one pass.
+    pub fn bytes(&self) -> u64 {
+        self.slots.iter().fold(0, |sum, slot| sum.saturating_add(slot.1))
     }
 
     /// The number of the first opportunity later than `time` ns after the start.
     fn first_after(&self, time: u64) -> u64 {
-        let period = self.period_nanos();
-        let within = self.at.partition_point(|&at| at <= time % period);
-        (time / period).saturating_mul(self.at.len() as u64).saturating_add(within as u64)
+        let within = self.slots.partition_point(|slot| slot.0 <= time % self.period);
+        (time / self.period).saturating_mul(self.slots.len() as u64).saturating_add(within as u64)
     }
 
-    /// When opportunity `number` comes, ns after the start.
-    fn time_of(&self, number: u64) -> u64 {
-        let count = self.at.len() as u64;
-        let within = usize::try_from(number % count).expect("less than the list's length");
-        (number / count).saturating_mul(self.period_nanos()).saturating_add(self.at[within])
+    /// When opportunity `number`, counted over all passes, comes, ns after the start, and how many
+    /// bytes it carries; `None` when there is none.
+    fn slot(&self, number: u64) -> Option<(u64, u64)> {
+        let count = self.slots.len() as u64;
+        let within = usize::try_from(number.checked_rem(count)?).ok()?;
+        let (at, bytes) = self.slots[within];
+        Some(((number / count).saturating_mul(self.period).saturating_add(at), bytes))
     }
 }
 
@@ -228,12 +257,16 @@ impl Transmitter {
             self.opportunity_left -= bytes;
             return Some(nanos(self.busy_until.since(self.origin)));
         }
-        let missing = bytes - self.opportunity_left;
-        let used = missing.div_ceil(Opportunities::BYTES);
-        let last = self.opportunity.checked_add(used - 1)?;
-        self.opportunity = last.checked_add(1)?;
-        self.opportunity_left = used * Opportunities::BYTES - missing;
-        Some(opportunities.time_of(last))
+        let mut missing = bytes - self.opportunity_left;
+        loop {
+            let (at, carries) = opportunities.slot(self.opportunity)?;
+            self.opportunity = self.opportunity.checked_add(1)?;
+            if missing <= carries {
+                self.opportunity_left = carries - missing;
+                return Some(at);
+            }
+            missing -= carries;
+        }
     }
 }
 

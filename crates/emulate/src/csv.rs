@@ -1,22 +1,31 @@
-//! Recordings as CSV: `t_ms,capacity_kbps,rtt_ms,loss`.
+//! Recordings as CSV; docs/traces.md has the format for users.
 //!
 //! ```text
 //! t_ms,capacity_kbps,rtt_ms,loss     values hold from their time until the next row
 //! 0,52365,91.0,0                     capacity of the recorded direction
 //! 100,,56.2,0                        a blank cell: unknown, the value before it stays
 //! 200,39849,,1                       loss is a share of packets, 0..1
+//!
+//! t_ms,bytes,delay_ms,loss           the same with what `roadweave record` measures
+//! 0,,21.4,0.01                       one-way delay instead of the round trip
+//! 3,2800,,                           a delivery opportunity: 2,800 bytes may leave at 3 ms
+//! 5000,,,                            the last row only ends the recording
 //! ```
 //!
 //! Columns may be in any order, and all but `t_ms` may be absent. What is never known takes its
 //! value from [`Unknown`]; what becomes known later has its first known value from the start.
 //! Empty lines and lines that begin with `#` are skipped. When a recording is over, it starts
-//! again; its last row lasts as long as the row before it.
+//! again; its last row lasts as long as the row before it, unless there is a column `bytes`.
+
+mod write;
+
+pub use write::format_csv;
 
 use std::time::Duration;
 
 use roadweave_types::Rate;
 
-use crate::capacity::Capacity;
+use crate::capacity::{Capacity, Opportunities};
 use crate::error::TraceError;
 use crate::timeline::{AtEnd, Timeline};
 use crate::trace::Trace;
@@ -66,7 +75,7 @@ pub fn parse_csv(file: &str, text: &str, unknown: Unknown) -> Result<Trace, Trac
     for (number, line) in lines {
         last = number;
         let row = header.row(at(number), line)?;
-        let time = (row[TIME].unwrap_or(0.0) * 1e6) as u64;
+        let time = (row[TIME].unwrap_or(0.0) * 1e6).round() as u64;
         if times.last().is_some_and(|&before| time <= before) {
             let place = Place { column: header.column_of(TIME, line), ..at(number) };
             let problem = "the time is not later than that of the row before".into();
@@ -80,35 +89,68 @@ pub fn parse_csv(file: &str, text: &str, unknown: Unknown) -> Result<Trace, Trac
     if times.is_empty() {
         return Err(at(last + 1).error("no row follows the header".into(), "each row is a time"));
     }
-    build(&times, &columns, unknown)
+    let has_bytes = header.cells[BYTES].is_some();
+    if has_bytes && times[times.len() - 1] == 0 {
+        let problem = "the last row is at 0".into();
+        return Err(
+            at(last).error(problem, "with a column `bytes` the last row ends the recording")
+        );
+    }
+    build(&times, &columns, has_bytes, unknown)
 }
 
 fn build(
     times: &[u64],
     columns: &[Vec<Option<f64>>; FIELDS.len()],
+    has_bytes: bool,
     unknown: Unknown,
 ) -> Result<Trace, TraceError> {
-    let rates =
-        timeline(times, &columns[CAPACITY], |kbps| Rate::from_bps((kbps * 1e3).round() as u64))?;
-    let delay =
-        timeline(times, &columns[RTT], |ms| Duration::from_nanos((ms * 1e6 / 2.0).round() as u64))?;
-    let loss = timeline(times, &columns[LOSS], |share| share)?;
+    let length = length(times, has_bytes);
+    let rates = timeline(times, length, &columns[CAPACITY], |kbps| {
+        Rate::from_bps((kbps * 1e3).round() as u64)
+    })?;
+    let one_way = |ms: f64| Duration::from_nanos((ms * 1e6).round() as u64);
+    let rtt = timeline(times, length, &columns[RTT], |ms| one_way(ms / 2.0))?;
+    let delay = timeline(times, length, &columns[DELAY], one_way)?;
+    let loss = timeline(times, length, &columns[LOSS], |share| share)?;
+    let capacity = match opportunities(times, length, &columns[BYTES]).filter(|_| has_bytes) {
+        Some(opportunities) => Capacity::Opportunities(opportunities),
+        None => Capacity::Rates(rates.unwrap_or_else(|| Timeline::constant(unknown.capacity))),
+    };
     Ok(Trace::new(
-        Capacity::Rates(rates.unwrap_or_else(|| Timeline::constant(unknown.capacity))),
-        delay.unwrap_or_else(|| Timeline::constant(unknown.rtt / 2)),
+        capacity,
+        delay.or(rtt).unwrap_or_else(|| Timeline::constant(unknown.rtt / 2)),
         loss.unwrap_or_else(|| Timeline::constant(unknown.loss)),
     ))
+}
+
+/// How long one pass takes, ns.
+fn length(times: &[u64], last_row_ends: bool) -> u64 {
+    match times {
+        [.., last] if last_row_ends => *last,
+        [.., before, last] => last + (last - before),
+        _ => times[0] + LONE_ROW_NANOS,
+    }
+}
+
+fn opportunities(times: &[u64], length: u64, column: &[Option<f64>]) -> Option<Opportunities> {
+    let slots = times.iter().zip(column).filter_map(|(&at, cell)| {
+        let bytes = (*cell)?.round() as u64;
+        Some((Duration::from_nanos(at), bytes))
+    });
+    Opportunities::with_bytes(slots, Duration::from_nanos(length))
 }
 
 /// The timeline of one column; `None` when nothing of it is known.
 fn timeline<V: Copy + PartialEq>(
     times: &[u64],
+    length: u64,
     column: &[Option<f64>],
     value_of: impl Fn(f64) -> V,
 ) -> Result<Option<Timeline<V>>, TraceError> {
     let known = times.iter().zip(column).filter_map(|(&at, cell)| Some((at, value_of((*cell)?))));
     let mut steps: Vec<(Duration, V)> = Vec::new();
-    for (at, value) in known {
+    for (at, value) in known.filter(|&(at, _)| at < length) {
         match steps.last() {
             None => steps.push((Duration::ZERO, value)),
             Some(&(_, before)) if before == value => {}
@@ -118,12 +160,7 @@ fn timeline<V: Copy + PartialEq>(
     if steps.is_empty() {
         return Ok(None);
     }
-    let last_step = match times {
-        [.., before, last] => last - before,
-        _ => LONE_ROW_NANOS,
-    };
-    let length = Duration::from_nanos(times[times.len() - 1] + last_step);
-    Ok(Some(Timeline::new(steps, length, AtEnd::Repeat)?))
+    Ok(Some(Timeline::new(steps, Duration::from_nanos(length), AtEnd::Repeat)?))
 }
 
 /// Where each known column stands in a row.
@@ -149,6 +186,14 @@ impl Header {
         }
         if cells[TIME].is_none() {
             return Err(place.error("no column `t_ms`".into(), HEADER_CURE));
+        }
+        for (one, other) in [(CAPACITY, BYTES), (RTT, DELAY)] {
+            if let (Some(first), Some(second)) = (cells[one], cells[other]) {
+                let place = Place { column: column_of(line, first.max(second)), ..place };
+                let names = (FIELDS[one].name, FIELDS[other].name);
+                let problem = format!("both `{}` and `{}`", names.0, names.1);
+                return Err(place.error(problem, "a recording has one of the two"));
+            }
         }
         Ok(Self { cells, count: names.len() })
     }
@@ -219,7 +264,9 @@ const TIME: usize = 0;
 const CAPACITY: usize = 1;
 const RTT: usize = 2;
 const LOSS: usize = 3;
-const FIELDS: [Field; 4] = [
+const BYTES: usize = 4;
+const DELAY: usize = 5;
+const FIELDS: [Field; 6] = [
     Field {
         name: "t_ms",
         max: 1e12,
@@ -244,74 +291,23 @@ const FIELDS: [Field; 4] = [
         may_be_blank: true,
         cure: "the loss is a share of packets from 0 to 1, or blank when unknown",
     },
+    Field {
+        name: "bytes",
+        max: 1e9,
+        may_be_blank: true,
+        cure: "the bytes that may leave at that time are a number from 0 to 1e9, or blank for none",
+    },
+    Field {
+        name: "delay_ms",
+        max: 1e6,
+        may_be_blank: true,
+        cure: "the one-way delay is a number of milliseconds from 0 to 1e6, or blank when unknown",
+    },
 ];
-const HEADER_CURE: &str = "the first line names the columns: t_ms,capacity_kbps,rtt_ms,loss";
+const HEADER_CURE: &str =
+    "the first line names the columns: t_ms,capacity_kbps,rtt_ms,loss or t_ms,bytes,delay_ms,loss";
 /// How long the only row of a file lasts, ns.
 const LONE_ROW_NANOS: u64 = 100_000_000;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(text: &str) -> Result<Trace, String> {
-        parse_csv("x.csv", text, Unknown::default()).map_err(|error| error.to_string())
-    }
-
-    fn rates(trace: &Trace) -> &Timeline<Rate> {
-        match &**trace.capacity() {
-            Capacity::Rates(rates) => rates,
-            Capacity::Opportunities(_) => panic!("CSV holds rates"),
-        }
-    }
-
-    #[test]
-    fn rows_hold_until_the_next_and_then_start_again() {
-        let trace = parse("t_ms,capacity_kbps,rtt_ms,loss\n0,1000,50,0\n100,2000,60,1\n").unwrap();
-        let at = |ms| (rates(&trace).at(ms), trace.delay().at(ms), trace.loss().at(ms));
-        let ms = Duration::from_millis;
-        assert_eq!(at(ms(99)), (Rate::from_kbps(1_000), ms(25), 0.0));
-        assert_eq!(at(ms(199)), (Rate::from_kbps(2_000), ms(30), 1.0));
-        assert_eq!(at(ms(200)), (Rate::from_kbps(1_000), ms(25), 0.0));
-    }
-
-    #[test]
-    fn blank_cells_keep_the_last_value_and_the_first_known_counts_from_the_start() {
-        let trace = parse("t_ms,rtt_ms,capacity_kbps\n50,,8\n100,40,\n150,,16\n").unwrap();
-        let ms = Duration::from_millis;
-        assert_eq!(trace.delay().at(ms(0)), ms(20));
-        assert_eq!(rates(&trace).at(ms(0)), Rate::from_kbps(8));
-        assert_eq!(rates(&trace).at(ms(149)), Rate::from_kbps(8));
-        assert_eq!(rates(&trace).at(ms(150)), Rate::from_kbps(16));
-        assert_eq!(trace.length(), Some(ms(200)));
-    }
-
-    #[test]
-    fn absent_columns_have_their_default() {
-        let trace = parse("# walked\n\nt_ms\r\n0\r\n1000\r\n").unwrap();
-        assert_eq!(*trace.capacity().as_ref(), Capacity::constant(Rate::from_kbps(20_000)));
-        assert_eq!(trace.delay().at(Duration::ZERO), Duration::from_millis(25));
-        assert_eq!(trace.loss().at(Duration::ZERO), 0.0);
-    }
-
-    #[test]
-    fn errors_name_the_place_and_the_cure() {
-        let check = |text: &str, place: &str, words: &str| {
-            let error = parse(text).unwrap_err();
-            assert!(error.starts_with(&format!("x.csv:{place}: ")), "{error}");
-            assert!(error.contains(words), "{error}");
-        };
-        check("", "1:1", "the file is empty");
-        check("t_ms,speed\n0,1", "1:6", "unknown column `speed`; the first line names");
-        check("loss\n0", "1:1", "no column `t_ms`");
-        check("t_ms,loss,loss\n", "1:11", "column `loss` twice");
-        check("t_ms,loss\n", "2:1", "no row");
-        check("t_ms,loss\n0,0\n0,0", "3:1", "not later");
-        check("loss,t_ms\n0,5\n\n0.5,4", "4:5", "not later");
-        check("t_ms,loss\n0,0\n9,1.5", "3:3", "`1.5` is no loss; the loss is a share");
-        check("t_ms,capacity_kbps\n0,-1", "2:3", "`-1` is no capacity_kbps");
-        check("t_ms,rtt_ms\n0,NaN", "2:3", "`NaN` is no rtt_ms");
-        check("t_ms,rtt_ms\n,5", "2:1", "`` is no t_ms");
-        check("t_ms,rtt_ms\n0,5,6", "2:5", "3 cells; the header has 2 columns");
-        check("t_ms,rtt_ms\n0", "2:3", "1 cells");
-    }
-}
+mod tests;

@@ -51,10 +51,12 @@ impl Drive {
     }
 
     /// Reads a directory with one CSV recording of the uplink per link, `<name>.csv`, in the order
-    /// of their names; other files are ignored.
+    /// of their names, and of the downlink where there is a `<name>.down.csv`; other files are
+    /// ignored.
     ///
     /// # Errors
-    /// [`TraceError`] when the directory or a recording cannot be read, or none is there.
+    /// [`TraceError`] when the directory or a recording cannot be read, none is there, or there is
+    /// a downlink without its uplink.
     pub fn read(dir: &Path) -> Result<Self, TraceError> {
         let failed = |source| TraceError::Read { file: dir.into(), source };
         let mut files: Vec<PathBuf> = Vec::new();
@@ -65,14 +67,23 @@ impl Drive {
             }
         }
         files.sort_unstable();
-        if files.is_empty() {
+        let (downs, ups): (Vec<PathBuf>, Vec<PathBuf>) =
+            files.into_iter().partition(|file| is_downlink(file));
+        if let Some(down) = downs.iter().find(|down| !ups.contains(&uplink_of(down))) {
+            return Err(TraceError::NoUplink { file: down.clone(), uplink: uplink_of(down) });
+        }
+        if ups.is_empty() {
             return Err(TraceError::EmptyDrive { dir: dir.into() });
         }
         let link = |file: &PathBuf| {
             let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            Ok(DriveLink::from_uplink(name, read_csv(file, Unknown::default())?))
+            let mut link = DriveLink::from_uplink(name, read_csv(file, Unknown::default())?);
+            if let Some(down) = downs.iter().find(|down| uplink_of(down) == *file) {
+                link.down = read_csv(down, Unknown::default())?;
+            }
+            Ok(link)
         };
-        Ok(Self { links: files.iter().map(link).collect::<Result<_, TraceError>>()? })
+        Ok(Self { links: ups.iter().map(link).collect::<Result<_, TraceError>>()? })
     }
 
     /// The length of the longest link; `None` when nothing ever changes.
@@ -93,6 +104,16 @@ impl DriveLink {
     pub fn symmetric(name: impl Into<String>, trace: Trace) -> Self {
         Self { name: name.into(), up: trace.clone(), down: trace }
     }
+}
+
+/// Whether `file` is a `<name>.down.csv`.
+fn is_downlink(file: &Path) -> bool {
+    file.file_stem().is_some_and(|stem| Path::new(stem).extension() == Some("down".as_ref()))
+}
+
+/// The `<name>.csv` that belongs to the `<name>.down.csv` of `down`.
+fn uplink_of(down: &Path) -> PathBuf {
+    down.with_extension("").with_extension("csv")
 }
 
 #[cfg(test)]
@@ -121,6 +142,11 @@ mod tests {
         fs::write(dir.join("att.csv"), "t_ms,rtt_ms\n0,80\n").unwrap();
         fs::write(dir.join("drive.json"), "{}").unwrap();
         let drive = Drive::read(&dir).unwrap();
+        fs::write(dir.join("att.down.csv"), "t_ms,bytes,delay_ms\n0,,7\n1000,500,\n").unwrap();
+        let both_ways = Drive::read(&dir).unwrap();
+        fs::write(dir.join("modem.down.csv"), "t_ms\n0\n").unwrap();
+        let alone = Drive::read(&dir).unwrap_err().to_string();
+        fs::remove_file(dir.join("modem.down.csv")).unwrap();
         fs::write(dir.join("bad.csv"), "t_ms\nx\n").unwrap();
         let bad = Drive::read(&dir).unwrap_err().to_string();
         fs::remove_dir_all(&dir).unwrap();
@@ -129,6 +155,12 @@ mod tests {
         assert_eq!(drive.links[0].name, "att");
         assert_eq!(drive.links[0].down.delay().at(Duration::ZERO), Duration::from_millis(40));
         assert_eq!(drive.links[1].up.capacity().mean_rate(), Rate::from_kbps(1_000));
+        assert_eq!(both_ways.links.len(), 2);
+        assert_eq!(both_ways.links[0].up, drive.links[0].up);
+        let down = &both_ways.links[0].down;
+        assert_eq!(down.capacity().mean_rate(), Rate::from_bps(4_000));
+        assert_eq!(down.delay().at(Duration::ZERO), Duration::from_millis(7));
+        assert!(alone.contains("modem.down.csv: no uplink"), "{alone}");
         assert!(bad.contains("bad.csv:2:1: `x` is no t_ms"), "{bad}");
     }
 }

@@ -47,6 +47,14 @@ pub enum TraceError {
         /// The directory.
         dir: PathBuf,
     },
+    /// There is a downlink whose link has no uplink.
+    #[error("{}: no uplink; a link's `{}` is missing", file.display(), uplink.display())]
+    NoUplink {
+        /// The downlink.
+        file: PathBuf,
+        /// The file that should be there.
+        uplink: PathBuf,
+    },
     /// The values make no timeline.
     #[error(transparent)]
     Timeline(#[from] TimelineError),

@@ -32,7 +32,7 @@ pub use capacity::{Capacity, Opportunities, Transmitter};
 pub use config::{
     EmulateFile, EmulatedLink, Emulation, EmulationError, LINKS_MAX, LinkFields, Place, TunEnd,
 };
-pub use csv::{Unknown, parse_csv};
+pub use csv::{Unknown, format_csv, parse_csv};
 pub use drive::{Drive, DriveLink};
 pub use error::TraceError;
 pub use link::{Jitter, Link, LinkSettings, LinkStats};

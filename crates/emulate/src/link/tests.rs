@@ -209,6 +209,28 @@ fn an_opportunity_at_zero_falls_together_with_the_last_of_the_pass_before() {
     assert_eq!(times, [10, 10, 20, 20]);
 }
 
+#[test]
+fn an_opportunity_carries_its_own_bytes_and_repeats_after_its_period() {
+    let slots = [(2, 1_000), (4, 3_000), (5, 0)].map(|(at, bytes)| (MS * at, bytes));
+    let opportunities = Opportunities::with_bytes(slots, MS * 10).unwrap();
+    let mut link = link(mbps(0, 0).with_capacity(Capacity::Opportunities(opportunities)));
+    // 1,000 at 2 ms and 3,000 at 4 ms carry the first two and 1,500 of the third's 2,000.
+    for (packet, bytes) in [(1, 1_500), (2, 1_000), (3, 2_000), (4, 500), (5, 3_000)] {
+        link.push(Instant::ZERO, bytes, packet).unwrap();
+    }
+    let expected = [(4, 1), (4, 2), (12, 3), (12, 4), (14, 5)];
+    assert_eq!(drain(&mut link), expected.map(|(at, packet)| (Instant::from_millis(at), packet)));
+}
+
+#[test]
+fn without_opportunities_nothing_ever_departs() {
+    let none = Opportunities::with_bytes([], MS * 10).unwrap();
+    let mut link = link(mbps(0, 0).with_capacity(Capacity::Opportunities(none)));
+    link.push(Instant::from_millis(25), 100, 1).unwrap();
+    assert_eq!(link.poll_timeout(), None);
+    assert_eq!(Opportunities::with_bytes([(MS * 11, 1)], MS * 10), None);
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Wait(u64),

@@ -1,0 +1,130 @@
+//! The other way: a trace as CSV, so that reading it gives the trace back.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use crate::capacity::{Capacity, Opportunities};
+use crate::timeline::{Timeline, nanos};
+use crate::trace::Trace;
+
+/// One pass of `trace` as CSV: `t_ms,capacity_kbps,delay_ms,loss`, or with `bytes` in place of the
+/// capacity when the trace has delivery opportunities.
+///
+/// [`parse_csv`](crate::parse_csv) gives an equal trace when all that changes has the same length.
+/// With rates the last value is written twice when it would otherwise last too long or too short.
+pub fn format_csv(trace: &Trace) -> String {
+    let length = trace.length().map_or(CONSTANT_NANOS, nanos);
+    match &**trace.capacity() {
+        Capacity::Opportunities(opportunities) => with_bytes(trace, opportunities, length),
+        Capacity::Rates(_) => with_rates(trace, length),
+    }
+}
+
+fn with_bytes(trace: &Trace, opportunities: &Opportunities, length: u64) -> String {
+    let mut text = String::from("t_ms,bytes,delay_ms,loss\n");
+    let mut times = changes(trace, length);
+    times.extend(opportunities.iter().map(|slot| nanos(slot.0)));
+    times.insert(length);
+    let mut slots = opportunities.iter().peekable();
+    let mut written = Written::default();
+    for at in times {
+        let mut bytes = 0;
+        while let Some((_, more)) = slots.next_if(|slot| nanos(slot.0) == at) {
+            bytes += more;
+        }
+        millis(&mut text, at);
+        text.push(',');
+        if bytes > 0 {
+            let _ = write!(text, "{bytes}");
+        }
+        text.push(',');
+        if at < length {
+            written.add(&mut text, trace, at);
+        } else {
+            text.push(',');
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn with_rates(trace: &Trace, length: u64) -> String {
+    let mut text = String::from("t_ms,capacity_kbps,delay_ms,loss\n");
+    let mut times = changes(trace, length);
+    // The last row lasts as long as the one before it.
+    let last = times.last().copied().unwrap_or(0);
+    let before = times.iter().rev().nth(1).map_or(0, |&before| last - before);
+    if length - last != before && length - last > 1 {
+        times.insert(last + (length - last) / 2);
+    }
+    let mut written = Written::default();
+    for at in times {
+        millis(&mut text, at);
+        text.push(',');
+        if let Capacity::Rates(rates) = &**trace.capacity() {
+            let rate = rates.at(Duration::from_nanos(at)).as_bps();
+            if written.rate.replace(rate) != Some(rate) {
+                let _ = write!(text, "{}", rate as f64 / 1e3);
+            }
+        }
+        text.push(',');
+        written.add(&mut text, trace, at);
+        text.push('\n');
+    }
+    text
+}
+
+/// What the rows so far say; only what changes is written.
+#[derive(Default)]
+struct Written {
+    rate: Option<u64>,
+    delay: Option<Duration>,
+    loss: Option<f64>,
+}
+
+impl Written {
+    fn add(&mut self, text: &mut String, trace: &Trace, at: u64) {
+        let at = Duration::from_nanos(at);
+        let (delay, loss) = (trace.delay().at(at), trace.loss().at(at));
+        if self.delay.replace(delay) != Some(delay) {
+            millis(text, nanos(delay));
+        }
+        text.push(',');
+        if self.loss.replace(loss) != Some(loss) {
+            let _ = write!(text, "{loss}");
+        }
+    }
+}
+
+/// When anything but opportunities changes within one pass, ns; zero is among them.
+fn changes(trace: &Trace, length: u64) -> BTreeSet<u64> {
+    let mut times = BTreeSet::from([0]);
+    add_changes(trace.delay(), length, &mut times);
+    add_changes(trace.loss(), length, &mut times);
+    if let Capacity::Rates(rates) = &**trace.capacity() {
+        add_changes(rates, length, &mut times);
+    }
+    times
+}
+
+fn add_changes<V: Copy>(timeline: &Timeline<V>, length: u64, times: &mut BTreeSet<u64>) {
+    let mut at = 0;
+    while let Some(end) = timeline.span(at).end.filter(|&end| end < length) {
+        times.insert(end);
+        at = end;
+    }
+}
+
+/// `nanos` in milliseconds, exactly.
+fn millis(text: &mut String, nanos: u64) {
+    let (whole, rest) = (nanos / 1_000_000, nanos % 1_000_000);
+    let _ = write!(text, "{whole}");
+    if rest > 0 {
+        let digits = format!("{rest:06}");
+        let _ = write!(text, ".{}", digits.trim_end_matches('0'));
+    }
+}
+
+/// How much is written of what never changes, ns.
+const CONSTANT_NANOS: u64 = 1_000_000_000;
