@@ -28,8 +28,9 @@ pub struct Figures {
     pub fps: f64,
     /// Sum of the gaps between shown frames above 200 ms, by the stream time, 0..1.
     pub stall_ratio: f64,
-    /// Mean structural similarity of what was seen to what was sent, 0..1.
-    pub ssim: f64,
+    /// Mean structural similarity of what was seen to what was sent, 0..1; absent unless the pictures
+    /// were decoded and compared.
+    pub ssim: Option<f64>,
     /// Delay of the packets that arrived, ms.
     pub delay_ms: Percentiles,
     /// Share of packets lost or later than the deadline, 0..1.
@@ -38,8 +39,9 @@ pub struct Figures {
     pub late: f64,
     /// What was sent beyond the distinct inner packets, by the bytes of these, 0..1 and above.
     pub redundancy: f64,
-    /// CPU time of the client, by the duration of the stream, percent of one core.
-    pub cpu_percent: f64,
+    /// CPU time of the client, by the duration of the stream, percent of one core; absent in virtual
+    /// time.
+    pub cpu_percent: Option<f64>,
 }
 
 /// One run in full, for the report.
@@ -55,15 +57,25 @@ pub struct Run {
     pub timeline: Timeline,
 }
 
-/// What happened in each [`Timeline::STEP`] of a run.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// What happened in each [`Timeline::STEP`] of a run; what was not measured is empty.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Timeline {
     /// Rate at which the client sent over each uplink, Mbit/s, by the uplink's name.
     pub uplinks: Vec<(String, Vec<f64>)>,
     /// Packets of the stream sent in this step that never arrived or came after the deadline.
     pub missing: Vec<u32>,
+    /// Of the missing ones, those that did arrive.
+    pub late: Vec<u32>,
     /// Coded and repeated datagrams that the client sent.
     pub repairs: Vec<u32>,
+    /// Packets that arrived in this step by a repair.
+    pub recovered: Vec<u32>,
+    /// What each link can carry, vehicle to cloud, Mbit/s, by the link's name.
+    pub capacities: Vec<(String, Vec<f64>)>,
+    /// Bytes that waited in each link at the end of the step, vehicle to cloud, by the link's name.
+    pub link_queues: Vec<(String, Vec<u64>)>,
+    /// Bytes that waited in the client's lanes at the end of the step.
+    pub lane_queue: Vec<u64>,
 }
 
 impl Timeline {

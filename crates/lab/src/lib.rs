@@ -1,4 +1,23 @@
 //! Whole worlds in virtual time, and what a viewer saw of them.
+//!
+//! ```text
+//! Scenario ─► run ─► Stage ─┬─ World: client ═ links ═ server      world.rs
+//!                           ├─ applications at both ends           traffic.rs, video/
+//!                           └─ script, cross traffic               event.rs
+//!              └─► Outcome: figures, delays, stalls, time line     run.rs, figures.rs
+//! ```
+//!
+//! The lab runs the product's own `tunnel`, byte for byte, on links of `emulate` and one virtual clock:
+//! minutes of a drive take seconds, and equal scenarios have equal outcomes. It reads no clock, starts
+//! nothing and opens no socket.
 
+pub mod bound;
+pub mod event;
 pub mod figures;
+pub mod inner;
+mod random;
+pub mod run;
+pub mod scenario;
+pub mod traffic;
 pub mod video;
+pub mod world;

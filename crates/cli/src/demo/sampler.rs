@@ -80,6 +80,7 @@ pub fn timeline<'a>(
         uplinks: uplinks.map(of_uplink).collect(),
         missing: vec![0; steps as usize],
         repairs: repairs.into_iter().map(|count| count.round() as u32).collect(),
+        ..Timeline::default()
     }
 }
 

@@ -11,7 +11,7 @@ pub const COLUMNS: &[Column] = &[
     ("strategy", |f| f.strategy.clone()),
     ("fps", |f| format!("{:.1}", f.fps)),
     ("stall", |f| percent(f.stall_ratio)),
-    ("SSIM", |f| format!("{:.3}", f.ssim)),
+    ("SSIM", |f| known(f.ssim, |ssim| format!("{ssim:.3}"))),
     ("delay p50", |f| millis(f.delay_ms.p50)),
     ("p95", |f| millis(f.delay_ms.p95)),
     ("p99", |f| millis(f.delay_ms.p99)),
@@ -19,7 +19,7 @@ pub const COLUMNS: &[Column] = &[
     ("residual loss", |f| percent(f.residual_loss)),
     ("of it late", |f| percent(f.late)),
     ("redundancy", |f| percent(f.redundancy)),
-    ("CPU", |f| percent(f.cpu_percent / 100.0)),
+    ("CPU", |f| known(f.cpu_percent, |cpu| percent(cpu / 100.0))),
 ];
 
 /// The table, with lines as wide as it needs.
@@ -37,6 +37,11 @@ pub fn render(results: &Results) -> String {
         column.set_cell_alignment(CellAlignment::Right);
     }
     table.to_string()
+}
+
+/// What stands for a figure that may be absent.
+fn known(figure: Option<f64>, show: impl Fn(f64) -> String) -> String {
+    figure.map_or_else(|| "\u{2013}".to_owned(), show)
 }
 
 fn percent(share: f64) -> String {
@@ -63,12 +68,12 @@ mod tests {
             strategy: "xnc".into(),
             fps: 29.96,
             stall_ratio: 0.0012,
-            ssim: 0.9876,
+            ssim: Some(0.9876),
             delay_ms: Percentiles { p50: 31.25, p95: 60.0, p99: 99.94, p999: 123.4 },
             residual_loss: 0.0101,
             late: 0.001,
             redundancy: 0.043,
-            cpu_percent: 4.5,
+            cpu_percent: Some(4.5),
         };
         let text = render(&Results { strategies: vec![figures], ..Results::default() });
         let row = text.lines().find(|line| line.contains("xnc")).unwrap();

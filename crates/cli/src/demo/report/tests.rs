@@ -21,12 +21,12 @@ fn invented_run(strategy: &str, scale: f64) -> Run {
             strategy: strategy.into(),
             fps: 29.0 - scale,
             stall_ratio: 0.01 * scale,
-            ssim: 0.99 - 0.02 * scale,
+            ssim: Some(0.99 - 0.02 * scale),
             delay_ms: Percentiles::of_sorted(&delays),
             residual_loss: 0.01 * scale,
             late: 0.002 * scale,
             redundancy: 0.04,
-            cpu_percent: 4.2,
+            cpu_percent: Some(4.2),
         },
         delays,
         stalls: vec![(Duration::from_millis(4_200), Duration::from_millis(4_800))],
@@ -34,6 +34,7 @@ fn invented_run(strategy: &str, scale: f64) -> Run {
             uplinks: (0..4).map(|i| (format!("link{i}"), wave(f64::from(i)))).collect(),
             missing: (0..200).map(|step| if step % 40 == 3 { 12 } else { 0 }).collect(),
             repairs: (0..200).map(|step| if step % 9 == 3 { 7 } else { 0 }).collect(),
+            ..Timeline::default()
         },
     }
 }

@@ -1,0 +1,69 @@
+//! What happens to links while a scenario runs: a script of events, and traffic of others.
+//!
+//! ```text
+//! script ─┬─ down, up, rebind, unplug, plug ─► the world, when their time comes
+//!         └─ delay, capacity ─► the links' traces, before the run (so that the bound knows them too)
+//! cross traffic ─► a link's queue, packet by packet
+//! ```
+
+mod cross;
+mod traces;
+
+use std::time::Duration;
+
+use crate::world::World;
+
+pub use cross::{CrossSource, CrossTraffic};
+pub use traces::apply_to_traces;
+pub(crate) use traces::slots_until;
+
+/// An event of a script.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Event {
+    /// When, after the start of the stream.
+    pub at: Duration,
+    /// The link, from 0.
+    pub link: usize,
+    /// What happens.
+    pub action: Action,
+}
+
+/// What may happen to a link.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Action {
+    /// It dies: it loses what it holds and all that it is given.
+    Down,
+    /// It lives again.
+    Up,
+    /// The network's address translator gives it another public address; the vehicle does not notice.
+    Rebind,
+    /// The modem is pulled out: it dies and its interface vanishes.
+    Unplug,
+    /// The modem is plugged in: it lives, and its interface appears with another address.
+    Plug,
+    /// From now on its propagation delay is the trace's plus this, both ways.
+    Delay(Duration),
+    /// From now on its capacity is the trace's times this (0..=1,000), both ways.
+    Capacity(f64),
+}
+
+impl Action {
+    /// Lets it happen; delay and capacity are in the traces already.
+    pub fn act_on(self, world: &mut World, link: usize) {
+        match self {
+            Self::Down => world.set_dead(link, true),
+            Self::Up => world.set_dead(link, false),
+            Self::Rebind => world.rebind(link),
+            Self::Unplug => {
+                world.set_dead(link, true);
+                world.remove_uplink(link);
+            }
+            Self::Plug => {
+                world.set_dead(link, false);
+                world.rebind(link);
+                world.add_uplink(link);
+            }
+            Self::Delay(_) | Self::Capacity(_) => {}
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! One run of a scenario: from the first handshake to the figures.
+//!
+//! ```text
+//!        connect             lead-in        settle │ stream                        │ drain
+//! ├──────────────────────────┼──────────────┼──────┼───────────────────────────────┼──────┤
+//! 0   all paths usable, or 5 s   2 s          0.5 s  scenario.seconds                2 s
+//!     traces from their beginning                    traces from their beginning again
+//! ```
+//!
+//! The tunnel that is measured is one in use, not one that has just started, as in `roadweave demo`:
+//! first the session joins and opens its paths, for at most 5 s (15 s if there is no path at all); then
+//! the scenario's videos and constant streams run for 2 s on ports that nobody counts; after half a
+//! second of rest the traces of all links, and all that is random in them, start from their beginning,
+//! and with them the stream, the script and the cross traffic. Whatever the links did before, each
+//! strategy meets the same links at the same moment of the stream.
+
+mod outcome;
+mod stage;
+
+use std::time::Duration;
+
+use crate::event::CrossSource;
+use crate::figures::Timeline;
+use crate::scenario::{DRAIN, Scenario};
+use crate::traffic::{TrafficKind, TrafficSpec};
+use crate::world::{World, WorldConfig, WorldError};
+
+use outcome::Recorder;
+pub use outcome::{LinkReport, Outcome};
+pub use stage::Stage;
+
+/// How long all paths are waited for.
+const ALL_PATHS: Duration = Duration::from_secs(5);
+/// How long the first path is waited for.
+const FIRST_PATH: Duration = Duration::from_secs(15);
+/// How often the paths are looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// How long the lead-in lasts.
+const LEAD_IN: Duration = Duration::from_secs(2);
+/// Between lead-in and stream.
+const SETTLE: Duration = Duration::from_millis(500);
+/// Ports of the lead-in begin here.
+const LEAD_IN_PORT: u16 = 40_000;
+
+/// Runs `scenario`.
+///
+/// # Errors
+/// [`WorldError`] when its links or lanes make no world. A session that never comes up is an outcome:
+/// nothing arrives.
+pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
+    let world = World::new(WorldConfig {
+        links: scenario.links_with_events(),
+        lanes_up: scenario.lanes.clone(),
+        lanes_down: scenario.lanes_down(),
+        congestion: scenario.congestion,
+        seed: scenario.seed,
+        trust: Default::default(),
+    })?;
+    let mut stage = Stage::new(world);
+    warm_up(&mut stage, scenario);
+
+    let start = stage.world.now();
+    stage.world.restart_links();
+    for (index, spec) in (0..).zip(&scenario.traffic) {
+        stage.add_traffic(spec.build(start, scenario.seed.wrapping_add(index)));
+    }
+    for cross in &scenario.cross {
+        stage.add_cross(CrossSource::new(*cross, start));
+    }
+    stage.add_script(&scenario.events, start);
+
+    let mut recorder = Recorder::new(scenario, &mut stage.world);
+    let end = start + scenario.duration();
+    let mut step = start;
+    while step < end {
+        step = end.min(step + Timeline::STEP);
+        stage.run_until(step);
+        recorder.sample(&mut stage.world);
+    }
+    stage.run_until(end + DRAIN);
+    Ok(recorder.finish(scenario, &mut stage))
+}
+
+/// Brings the tunnel up and into use.
+fn warm_up(stage: &mut Stage, scenario: &Scenario) {
+    let begin = stage.world.now();
+    loop {
+        let waited = stage.world.now().since(begin);
+        let patience = if stage.world.is_joined() { ALL_PATHS } else { FIRST_PATH };
+        if stage.world.all_paths_usable() || waited >= patience {
+            break;
+        }
+        stage.run_until(stage.world.now() + LOOK);
+    }
+    let start = stage.world.now();
+    for (index, spec) in (0..).zip(&scenario.traffic) {
+        stage.add_traffic(
+            lead_in(spec, index).build(start, scenario.seed.wrapping_add(index.into())),
+        );
+    }
+    stage.run_until(start + LEAD_IN + SETTLE);
+    stage.clear_traffic();
+}
+
+/// The same application at another port, for a short time.
+fn lead_in(spec: &TrafficSpec, index: u16) -> TrafficSpec {
+    let is_stream = matches!(spec.kind, TrafficKind::Video { .. } | TrafficKind::Constant { .. });
+    TrafficSpec {
+        port: LEAD_IN_PORT + index,
+        begin: Duration::ZERO,
+        lasting: if is_stream { LEAD_IN } else { Duration::ZERO },
+        ..spec.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests;

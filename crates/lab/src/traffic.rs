@@ -1,0 +1,200 @@
+//! Applications at both ends of the tunnel.
+//!
+//! ```text
+//! poll_timeout ─► poll_transmit ─► (direction, inner packet) ─► World ─► handle_arrival ─► report
+//! ```
+//!
+//! An application plays both of its ends: it says when it wants to send, gives out inner packets, takes
+//! those that came out of the tunnel (only its own, told by their port), and reports in the end. It does
+//! no I/O and reads no clock. [`TrafficSpec`] says which application to make.
+
+mod constant;
+mod video;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use roadweave_emulate::Direction;
+use roadweave_types::{Instant, Rate};
+use serde::{Deserialize, Serialize};
+
+use crate::video::h264::AccessUnit;
+use crate::video::quality::StreamLog;
+use crate::video::quality::{Percentiles, Player, packet_delays};
+
+pub use constant::ConstantTraffic;
+pub use video::{FrameSource, VideoReport, VideoTraffic};
+
+/// An application at both ends.
+pub trait Traffic: std::fmt::Debug + Send {
+    /// The port of its packets at both ends.
+    fn port(&self) -> u16;
+
+    /// When [`Traffic::poll_transmit`] has something to send, or something else is due; `None` when
+    /// nothing is unless a packet arrives.
+    fn poll_timeout(&self) -> Option<Instant>;
+
+    /// The next inner packet that is to leave at `now`, and the end it leaves from. Call it until it
+    /// returns `None`: at [`Traffic::poll_timeout`], and after packets have arrived.
+    fn poll_transmit(&mut self, now: Instant) -> Option<(Direction, Bytes)>;
+
+    /// An inner packet of this application has come out at the end of `direction`.
+    fn handle_arrival(&mut self, now: Instant, direction: Direction, packet: &Bytes);
+
+    /// What has become of it. `end`: when the observation ended.
+    fn report(&self, end: Instant) -> TrafficReport;
+}
+
+/// Which application to make.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrafficSpec {
+    /// What it is called in reports.
+    pub name: String,
+    /// The way of its data.
+    pub direction: Direction,
+    /// Its port; different for each application of a scenario.
+    pub port: u16,
+    /// When it begins, after the start of the stream.
+    pub begin: Duration,
+    /// How long it lasts.
+    pub lasting: Duration,
+    /// What it does.
+    pub kind: TrafficKind,
+}
+
+/// What an application does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TrafficKind {
+    /// H.264 as RTP (RFC 6184); all packets of a frame leave at once.
+    Video {
+        /// The coded pictures.
+        frames: FrameSource,
+        /// How they are shown.
+        player: Player,
+    },
+    /// Packets of one size at even intervals.
+    Constant {
+        /// The rate of inner packets, headers included.
+        rate: Rate,
+        /// The size of an inner packet, bytes, headers included, 36..=65,535.
+        packet_bytes: usize,
+    },
+}
+
+impl TrafficSpec {
+    /// A synthetic video of `bitrate` from the vehicle, for `lasting`, called `video`.
+    pub fn video(bitrate: Rate, lasting: Duration) -> Self {
+        Self {
+            name: "video".into(),
+            direction: Direction::Up,
+            port: FIRST_PORT,
+            begin: Duration::ZERO,
+            lasting,
+            kind: TrafficKind::Video {
+                frames: FrameSource::Synthetic { bitrate },
+                player: Player::default(),
+            },
+        }
+    }
+
+    /// The video of these coded pictures, one after the other until `lasting` is over.
+    pub fn clip(units: Arc<[AccessUnit]>, lasting: Duration) -> Self {
+        let kind =
+            TrafficKind::Video { frames: FrameSource::Clip(units), player: Player::default() };
+        Self { kind, ..Self::video(Rate::ZERO, lasting) }
+    }
+
+    /// Whether it is a video.
+    pub fn is_video(&self) -> bool {
+        matches!(self.kind, TrafficKind::Video { .. })
+    }
+
+    /// The application, with its stream beginning at `start`; `seed` decides all that is random in it.
+    pub fn build(&self, start: Instant, seed: u64) -> Box<dyn Traffic> {
+        match &self.kind {
+            TrafficKind::Video { frames, player } => {
+                Box::new(VideoTraffic::new(self, frames.clone(), player.clone(), start, seed))
+            }
+            TrafficKind::Constant { rate, packet_bytes } => {
+                Box::new(ConstantTraffic::new(self, *rate, *packet_bytes, start))
+            }
+        }
+    }
+}
+
+/// What became of an application.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrafficReport {
+    /// Its name.
+    pub name: String,
+    /// Inner packets sent, both ways.
+    pub sent_packets: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Inner packets that arrived, each once.
+    pub arrived_packets: u64,
+    /// Packets that arrived again, or that this application never sent.
+    pub unexpected_packets: u64,
+    /// Delay of the packets that arrived.
+    pub delay_ms: Percentiles,
+    /// What only this kind of application knows.
+    #[serde(skip)]
+    pub detail: Detail,
+}
+
+/// What only one kind of application knows.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Detail {
+    /// Nothing.
+    #[default]
+    None,
+    /// Packets that nobody waits for: when each was sent and when it arrived.
+    Stream(Stream),
+    /// A video.
+    Video(Box<VideoReport>),
+}
+
+/// When packets were sent and when they arrived.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Stream {
+    /// Send times, and frames if there are any.
+    pub log: StreamLog,
+    /// One entry per packet of the log.
+    pub arrivals: Vec<Option<Instant>>,
+}
+
+impl Stream {
+    /// The delays of the packets that arrived, ascending.
+    pub fn delays(&self) -> Vec<Duration> {
+        packet_delays(&self.log, &self.arrivals)
+    }
+
+    /// Notes the arrival of packet `index`; `false` when it had arrived before or was never sent.
+    pub fn note_arrival(&mut self, now: Instant, index: usize) -> bool {
+        match self.arrivals.get_mut(index) {
+            Some(arrival @ None) => {
+                *arrival = Some(now);
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+impl TrafficReport {
+    /// When its packets were sent and when they arrived, for those applications that know.
+    pub fn stream(&self) -> Option<&Stream> {
+        match &self.detail {
+            Detail::Stream(stream) => Some(stream),
+            Detail::Video(video) => Some(&video.stream),
+            Detail::None => None,
+        }
+    }
+}
+
+/// The port of a scenario's first application.
+pub const FIRST_PORT: u16 = 5_000;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,278 @@
+//! Video: coded pictures as RTP, at both ends.
+//!
+//! ```text
+//! clip or synthetic sizes ─► access unit, one per 1/fps ─► Packetizer ─► tunnel ─► arrival times
+//!                                                        quality: stalls, frames, delays ◄──┘
+//! ```
+//!
+//! What came out is judged by times alone; a picture can be rebuilt from them afterwards, since the
+//! packets of a clip are known ([`VideoReport::write_logs`]).
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use roadweave_emulate::Direction;
+use roadweave_types::{Instant, Rate};
+
+use super::{Detail, Stream, Traffic, TrafficReport, TrafficSpec};
+use crate::inner;
+use crate::random::Random;
+use crate::video::h264::{AccessUnit, NAL_IDR};
+use crate::video::quality::{self, Percentiles, Player, Playout, Quality, SentFrame};
+use crate::video::rtp::{CLOCK_HZ, Packetizer, RtpPacket};
+use crate::video::stream_log::{ArrivedPacket, SentPacket};
+
+/// Where coded pictures come from.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FrameSource {
+    /// These, again and again.
+    Clip(Arc<[AccessUnit]>),
+    /// Pictures of random bytes and sizes, with an IDR frame every second.
+    Synthetic {
+        /// The rate of coded pictures, without headers.
+        bitrate: Rate,
+    },
+}
+
+/// A video and what became of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct VideoReport {
+    /// When packets were sent and when they arrived.
+    pub stream: Stream,
+    /// What the player made of it.
+    pub playout: Playout,
+    /// What a viewer saw.
+    pub quality: Quality,
+    /// The viewer.
+    pub player: Player,
+    /// The RTP packets' numbers, timestamps and sizes, one per packet of the stream.
+    packets: Vec<PacketRecord>,
+}
+
+/// What is kept of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PacketRecord {
+    timestamp: u32,
+    sequence: u16,
+    bytes: u16,
+}
+
+/// A video at both ends.
+#[derive(Debug)]
+pub struct VideoTraffic {
+    name: String,
+    port: u16,
+    direction: Direction,
+    frames: FrameSource,
+    player: Player,
+    start: Instant,
+    frame_count: u64,
+    packetizer: Packetizer,
+    random: Random,
+    /// The rest of the newest frame.
+    outgoing: VecDeque<Bytes>,
+    stream: Stream,
+    records: Vec<PacketRecord>,
+    sent_bytes: u64,
+    arrived: u64,
+    unexpected: u64,
+}
+
+impl VideoTraffic {
+    /// The video of `frames` from `start` on, as `spec` says. `seed` decides sizes and bytes of
+    /// synthetic pictures.
+    pub fn new(
+        spec: &TrafficSpec,
+        frames: FrameSource,
+        player: Player,
+        start: Instant,
+        seed: u64,
+    ) -> Self {
+        let frame_count = spec.lasting.as_nanos() * u128::from(player.fps) / NANOS;
+        let is_empty = matches!(&frames, FrameSource::Clip(units) if units.is_empty());
+        Self {
+            name: spec.name.clone(),
+            port: spec.port,
+            direction: spec.direction,
+            frame_count: if is_empty { 0 } else { u64::try_from(frame_count).unwrap_or(u64::MAX) },
+            frames,
+            player,
+            start: start + spec.begin,
+            packetizer: Packetizer::new(SSRC, 0),
+            random: Random::new(seed),
+            outgoing: VecDeque::new(),
+            stream: Stream::default(),
+            records: Vec::new(),
+            sent_bytes: 0,
+            arrived: 0,
+            unexpected: 0,
+        }
+    }
+
+    /// When frame `number` is captured.
+    fn captured(&self, number: u64) -> Instant {
+        let nanos = u128::from(number) * NANOS / u128::from(self.player.fps.max(1));
+        self.start + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+
+    /// Takes the next picture and cuts it into packets.
+    fn capture(&mut self, now: Instant) {
+        let number = self.stream.log.frames.len() as u64;
+        let unit = match &self.frames {
+            FrameSource::Clip(units) => units[(number % units.len() as u64) as usize].clone(),
+            FrameSource::Synthetic { bitrate } => {
+                synthetic(number, *bitrate, self.player.fps.max(1), &mut self.random)
+            }
+        };
+        let timestamp = number * u64::from(CLOCK_HZ) / u64::from(self.player.fps.max(1));
+        let first = self.stream.log.packets.len();
+        for packet in self.packetizer.packetize(&unit, timestamp as u32) {
+            self.records.push(PacketRecord {
+                timestamp: timestamp as u32,
+                sequence: self.records.len() as u16,
+                bytes: packet.len() as u16,
+            });
+            self.stream.log.packets.push(now);
+            self.stream.arrivals.push(None);
+            self.outgoing.push_back(packet);
+        }
+        let packets = first..self.stream.log.packets.len();
+        self.stream.log.frames.push(SentFrame { captured: now, idr: unit.is_idr(), packets });
+    }
+
+    /// The packet that an RTP header belongs to: the only one of its sequence number near its frame.
+    fn index_of(&self, packet: &RtpPacket) -> Option<usize> {
+        let fps = u64::from(self.player.fps.max(1));
+        let ticks = u64::from(packet.timestamp) * fps;
+        let frame = usize::try_from(ticks.div_ceil(u64::from(CLOCK_HZ))).ok()?;
+        let packets = self.stream.log.frames.get(frame)?.packets.clone();
+        let offset = packet.sequence.wrapping_sub(packets.start as u16);
+        let index = packets.start + usize::from(offset);
+        packets.contains(&index).then_some(index)
+    }
+}
+
+impl Traffic for VideoTraffic {
+    fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let next = self.stream.log.frames.len() as u64;
+        (next < self.frame_count).then(|| self.captured(next))
+    }
+
+    fn poll_transmit(&mut self, now: Instant) -> Option<(Direction, Bytes)> {
+        if self.outgoing.is_empty() && self.poll_timeout().is_some_and(|due| due <= now) {
+            self.capture(now);
+        }
+        let packet = inner::udp(self.direction, self.port, &self.outgoing.pop_front()?);
+        self.sent_bytes += packet.len() as u64;
+        Some((self.direction, packet))
+    }
+
+    fn handle_arrival(&mut self, now: Instant, direction: Direction, packet: &Bytes) {
+        let packet = RtpPacket::parse(&inner::payload(packet)).ok();
+        let index = packet.filter(|_| direction == self.direction).and_then(|p| self.index_of(&p));
+        match index.is_some_and(|index| self.stream.note_arrival(now, index)) {
+            true => self.arrived += 1,
+            false => self.unexpected += 1,
+        }
+    }
+
+    fn report(&self, end: Instant) -> TrafficReport {
+        let Stream { log, arrivals } = &self.stream;
+        let playout = Playout::new(log, arrivals, &self.player, end);
+        let quality = quality::measure(log, arrivals, &playout, &self.player);
+        TrafficReport {
+            name: self.name.clone(),
+            sent_packets: log.packets.len() as u64,
+            sent_bytes: self.sent_bytes,
+            arrived_packets: self.arrived,
+            unexpected_packets: self.unexpected,
+            delay_ms: Percentiles::of_sorted(&self.stream.delays()),
+            detail: Detail::Video(Box::new(VideoReport {
+                stream: self.stream.clone(),
+                playout,
+                quality,
+                player: self.player.clone(),
+                packets: self.records.clone(),
+            })),
+        }
+    }
+}
+
+impl VideoReport {
+    /// Writes what the camera and the viewer of a demo would have written: the log of what was sent and
+    /// that of what arrived, for those who decode it. `clip`: the pictures that were sent.
+    ///
+    /// # Errors
+    /// Those of the two writers.
+    pub fn write_logs(
+        &self,
+        clip: &[AccessUnit],
+        mut sent: impl Write,
+        mut arrived: impl Write,
+    ) -> io::Result<()> {
+        let mut packetizer = Packetizer::new(SSRC, 0);
+        let mut arrivals = Vec::new();
+        for (number, frame) in self.stream.log.frames.iter().enumerate() {
+            let timestamp = self.packets.get(frame.packets.start).map_or(0, |p| p.timestamp);
+            let datagrams = packetizer.packetize(&clip[number % clip.len()], timestamp);
+            for (index, datagram) in frame.packets.clone().zip(datagrams) {
+                let record = self.packets[index];
+                let packet = SentPacket {
+                    frame: number,
+                    idr: frame.idr,
+                    captured: frame.captured,
+                    sent: self.stream.log.packets[index],
+                    sequence: record.sequence,
+                    timestamp,
+                    bytes: usize::from(record.bytes),
+                };
+                packet.write(&mut sent)?;
+                arrivals.extend(self.stream.arrivals[index].map(|at| (at, index, datagram)));
+            }
+        }
+        arrivals.sort_by_key(|(at, index, _)| (*at, *index));
+        arrivals
+            .iter()
+            .try_for_each(|(at, _, datagram)| ArrivedPacket::write(*at, datagram, &mut arrived))
+    }
+}
+
+/// A picture of random bytes: one slice. An IDR frame a second is [`IDR_SIZE`] times as large as the
+/// others; sizes vary by a tenth, and the mean is `bitrate`.
+fn synthetic(number: u64, bitrate: Rate, fps: u32, random: &mut Random) -> AccessUnit {
+    let idr = number.is_multiple_of(u64::from(fps));
+    let per_second = bitrate.bytes_in(Duration::from_secs(1)) as f64;
+    let ordinary = per_second / (f64::from(fps) - 1.0 + IDR_SIZE);
+    let mean = if idr { ordinary * IDR_SIZE } else { ordinary };
+    let size = mean * (1.0 + VARIATION * (2.0 * random.unit() - 1.0));
+    let size = (size.round() as usize).max(SLICE_HEADER);
+    let mut slice = BytesMut::with_capacity(size + 8);
+    // nal_ref_idc 3; then the bit that says that the picture begins here, and the frame's number.
+    slice.put_u8(0x60 | if idr { NAL_IDR } else { NAL_SLICE });
+    slice.put_u8(0x80);
+    slice.put_u64(number);
+    while slice.len() < size {
+        slice.put_u64(random.bits());
+    }
+    slice.truncate(size);
+    AccessUnit { nals: vec![slice.freeze()] }
+}
+
+const NANOS: u128 = 1_000_000_000;
+/// The stream's identifier in RTP.
+const SSRC: u32 = 0x726f_6164;
+/// NAL unit type of a slice that is no IDR picture's.
+const NAL_SLICE: u8 = 1;
+/// Bytes before the random ones of a synthetic slice.
+const SLICE_HEADER: usize = 10;
+/// How much larger an IDR frame is: what low-latency encoders with a buffer of some frames allow.
+const IDR_SIZE: f64 = 2.0;
+/// How far the size of a synthetic frame is from the mean, at most.
+const VARIATION: f64 = 0.1;

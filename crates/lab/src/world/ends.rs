@@ -1,0 +1,60 @@
+//! The client and the server of a world, which know each other by their keys.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use roadweave_quic::{Epoch, Identity, TransportConfig};
+use roadweave_tunnel::{Client, ClientConfig, Peer, PeerTable, Server, ServerConfig};
+
+use super::{MTU, SERVER, Trust, WorldConfig, WorldError};
+use crate::inner::VEHICLE;
+
+/// The name of the only client.
+const NAME: &str = "vehicle";
+/// The server's inner address.
+const GATEWAY: [u8; 4] = [10, 77, 0, 1];
+
+/// Seeds of identities; [`STRANGER`] is neither's.
+const CLIENT_KEY: [u8; 32] = [1; 32];
+const SERVER_KEY: [u8; 32] = [2; 32];
+const STRANGER: [u8; 32] = [9; 32];
+
+pub(super) fn client(epoch: Epoch, world: &WorldConfig) -> Result<Client, WorldError> {
+    let expected = if world.trust.server_is_right { SERVER_KEY } else { STRANGER };
+    let config = ClientConfig {
+        name: NAME.into(),
+        servers: vec![SERVER],
+        server_key: Identity::from_seed(expected).public_key(),
+        transport: transport(world, 1),
+        lanes: world.lanes_up.clone(),
+    };
+    Ok(Client::new(epoch, config, Arc::new(Identity::from_seed(CLIENT_KEY)))?)
+}
+
+pub(super) fn server(epoch: Epoch, world: &WorldConfig) -> Result<Server, WorldError> {
+    let known = if world.trust.client_is_known { CLIENT_KEY } else { STRANGER };
+    let v6 = "fd77::2".parse::<IpAddr>().expect("it is written as RFC 5952 says");
+    let peer = Peer {
+        name: NAME.into(),
+        addresses: vec![IpAddr::from(VEHICLE).into(), v6.into()],
+        expires_unix: world.trust.expires_unix,
+    };
+    let peers = Arc::new(PeerTable::new([(Identity::from_seed(known).public_key(), peer)]));
+    peers.set_unix_time(Trust::UNIX_TIME);
+    let config = ServerConfig {
+        transport: transport(world, 2),
+        lanes: world.lanes_down.clone(),
+        gateways: vec![IpAddr::from(GATEWAY)],
+        mtu: MTU,
+        clients_reach_clients: false,
+    };
+    let identity = Arc::new(Identity::from_seed(SERVER_KEY));
+    Ok(Server::new(epoch, config, identity, peers)?)
+}
+
+/// The product's settings, with a seed that differs from side to side.
+fn transport(world: &WorldConfig, side: u8) -> TransportConfig {
+    let mut seed = [side; 32];
+    seed[..8].copy_from_slice(&world.seed.to_le_bytes());
+    TransportConfig { congestion: world.congestion, ..TransportConfig::new(seed) }
+}
