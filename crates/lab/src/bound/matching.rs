@@ -1,0 +1,145 @@
+//! How many bytes can arrive within a deadline, whatever the schedule.
+//!
+//! A packet released at `r` can use a slot's byte at `t` if `r <= t` and `t + delay <= r + deadline`:
+//! each byte of capacity serves the packets released in one interval, `t + delay - deadline <= r <= t`.
+//! For such interval graphs (convex bipartite graphs) a greedy rule finds the greatest matching: go
+//! through the packets by release and give each the usable bytes that expire first.
+//!
+//! Source: F. Glover, "Maximum matching in a convex bipartite graph", Naval Research Logistics
+//! Quarterly 14 (1967), for bytes in place of vertices.
+
+use std::collections::BTreeSet;
+
+use super::slots::{Budget, Slot, budget_of};
+
+/// Bytes that are released at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Batch {
+    /// ns since the links' origin.
+    pub released: u64,
+    pub bytes: u64,
+}
+
+/// Slots and batches, ready to be matched under any deadline.
+#[derive(Clone, Debug)]
+pub(super) struct Matching<'a> {
+    slots: &'a [Slot],
+    /// Slots by the arrival of their first byte.
+    by_arrival: Vec<usize>,
+    /// Ascending by release, one per moment.
+    batches: Vec<Batch>,
+    /// What arrives later is not observed, ns since the origin.
+    end: u64,
+}
+
+/// The state of one matching.
+struct Sweep<'a> {
+    slots: &'a [Slot],
+    /// Slots that can be used now or later, by their cursor: what is before it is used.
+    active: BTreeSet<(u64, usize)>,
+    group: Vec<(u64, usize)>,
+    spent: Vec<(u64, usize)>,
+}
+
+impl<'a> Matching<'a> {
+    /// `batches` in any order; arrivals after `end` do not count.
+    pub fn new(slots: &'a [Slot], mut batches: Vec<Batch>, end: u64) -> Self {
+        let mut by_arrival: Vec<usize> = (0..slots.len()).collect();
+        by_arrival.sort_by_key(|&index| slots[index].from.saturating_add(slots[index].delay));
+        batches.sort_unstable_by_key(|batch| batch.released);
+        batches.dedup_by(|later, earlier| {
+            let same = later.released == earlier.released;
+            earlier.bytes += if same { later.bytes } else { 0 };
+            same
+        });
+        Self { slots, by_arrival, batches, end }
+    }
+
+    /// The bytes that cannot arrive within `deadline` ns of their release in any schedule.
+    pub fn missing_bytes(&self, deadline: u64) -> u64 {
+        let mut sweep = Sweep {
+            slots: self.slots,
+            active: BTreeSet::new(),
+            group: Vec::new(),
+            spent: Vec::new(),
+        };
+        let mut next = 0;
+        let mut missing: Budget = 0;
+        for batch in &self.batches {
+            let latest = batch.released.saturating_add(deadline).min(self.end);
+            while let Some(&index) = self.by_arrival.get(next)
+                && self.slots[index].from.saturating_add(self.slots[index].delay) <= latest
+            {
+                sweep.active.insert((self.slots[index].from, index));
+                next += 1;
+            }
+            missing += sweep.serve(batch, latest);
+        }
+        // What is less than a byte is the rounding of a nanosecond.
+        u64::try_from(missing / budget_of(1)).unwrap_or(u64::MAX)
+    }
+}
+
+impl Sweep<'_> {
+    /// Gives the batch what can arrive by `latest`, the earliest moments first; returns what lacks.
+    fn serve(&mut self, batch: &Batch, latest: u64) -> Budget {
+        let mut need = budget_of(batch.bytes);
+        while need > 0 {
+            let Some(until) = self.gather(batch.released, latest) else { break };
+            let at = self.group[0].0.max(batch.released);
+            let slots = self.slots;
+            let rate: Budget = self.group.iter().map(|&(_, i)| Budget::from(slots[i].bps)).sum();
+            let available = Budget::from(until - at) * rate;
+            let used_until = if need < available {
+                // Rounded down, which is optimistic by less than a nanosecond's bytes.
+                at + u64::try_from(need / rate).unwrap_or(u64::MAX)
+            } else {
+                until
+            };
+            need = need.saturating_sub(available);
+            for &(cursor, index) in &self.group {
+                self.active.remove(&(cursor, index));
+                if used_until < slots[index].to {
+                    self.active.insert((used_until, index));
+                }
+            }
+        }
+        need
+    }
+
+    /// Fills `group` with the slots that can be used at the earliest usable moment, together until
+    /// the returned moment; `None` when none can be used.
+    fn gather(&mut self, released: u64, latest: u64) -> Option<u64> {
+        self.group.clear();
+        self.spent.clear();
+        let mut at = 0;
+        let mut until = u64::MAX;
+        for &(cursor, index) in &self.active {
+            let slot = &self.slots[index];
+            let start = cursor.max(released);
+            if start >= until {
+                break;
+            }
+            if start >= slot.to {
+                self.spent.push((cursor, index));
+                continue;
+            }
+            let limit = slot.to.min(latest.saturating_sub(slot.delay));
+            if start >= limit {
+                continue;
+            }
+            if self.group.is_empty() {
+                at = start;
+            } else if start > at {
+                until = until.min(start);
+                break;
+            }
+            until = until.min(limit);
+            self.group.push((cursor, index));
+        }
+        for spent in &self.spent {
+            self.active.remove(spent);
+        }
+        (!self.group.is_empty()).then_some(until)
+    }
+}
