@@ -1,5 +1,6 @@
 //! `roadweave bench`: how fast this machine makes it.
 
+mod coding;
 mod echo;
 mod iperf;
 mod results;
@@ -16,6 +17,7 @@ pub struct BenchArgs {
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
+    Coding(coding::CodingArgs),
     Tunnel(tunnel::TunnelArgs),
 }
 
@@ -26,6 +28,7 @@ impl BenchArgs {
     /// When something is missing, with the cure, or a part fails, with what it said.
     pub fn run(&self) -> anyhow::Result<()> {
         match &self.what {
+            What::Coding(args) => args.run(),
             What::Tunnel(args) => args.run(),
         }
     }

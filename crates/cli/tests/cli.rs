@@ -86,6 +86,8 @@ fn help_tells_of_every_command_and_its_options() {
     check(&["show", "--help"], &["--socket", "/run/roadweave/rw0.sock", "--json", "--watch"]);
     check(&["emulate", "--help"], &["--near", "--far", "--drive", "--synthetic", "--check"]);
     check(&["demo", "--help"], &["--drive", "--seconds", "--strategies", "--report", "--json"]);
+    check(&["bench", "--help"], &["coding", "tunnel"]);
+    check(&["bench", "coding", "--help"], &["--seconds", "--json"]);
 }
 
 #[test]
@@ -95,6 +97,37 @@ fn mistyped_words_are_refused_with_the_likely_one() {
     check_refused(&run(&["show", "--jsno"]), 2, &["'--jsno'", "'--json'"]);
     check_refused(&run(&["--log", "a=b=c", "keygen"]), 2, &["--log a=b=c", "\"debug\""]);
     check_refused(&run(&[]), 2, &["Usage: roadweave"]);
+}
+
+/// The names are those that scripts rely on. ISA-L may be missing, and so its ratios.
+#[test]
+fn the_bench_of_the_coding_tells_its_figures_as_json() {
+    let output = run(&["bench", "coding", "--seconds", "1", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let kernels = results["kernels"].as_array().unwrap();
+    assert_eq!(kernels[0]["name"], "portable");
+    for kernel in kernels {
+        for pointer in [
+            "/encode_bytes_per_second/4",
+            "/encode_bytes_per_second/10",
+            "/encode_bytes_per_second/32",
+            "/encode_bytes_per_second/one_of_10",
+            "/decode_bytes_per_second/10",
+            "/decode_bytes_per_second/3_of_10",
+            "/coded_packet_ns/10",
+            "/ratios/decode_10_over_rlnc",
+        ] {
+            let figure = kernel.pointer(pointer).and_then(Value::as_f64);
+            assert!(figure.is_some_and(|figure| figure > 0.0), "{pointer}: {kernel}");
+        }
+    }
+    let ratios = results["ratios"].as_object().unwrap();
+    for name in ["encode_10_over_rlnc", "decode_10_over_rlnc"] {
+        assert!(ratios[name].as_f64().unwrap() > 0.0, "{ratios:?}");
+    }
+    let installed = !results["rivals"]["isal"].is_null();
+    assert_eq!(ratios["encode_10_over_isal"].is_number(), installed, "{ratios:?}");
 }
 
 #[test]
