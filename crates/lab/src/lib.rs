@@ -12,8 +12,11 @@
 //! nothing and opens no socket.
 
 pub mod bound;
+pub mod class;
+pub mod compare;
 pub mod event;
 pub mod figures;
+pub mod histogram;
 pub mod inner;
 mod random;
 pub mod run;

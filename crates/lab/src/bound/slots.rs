@@ -18,6 +18,8 @@ use std::time::Duration;
 use roadweave_emulate::{Capacity, Opportunities, Timeline, Trace};
 use roadweave_types::Rate;
 
+use crate::event::slots_until;
+
 /// The largest packet on a link, bytes: Ethernet's. What the tunnel sends is smaller.
 pub const LINK_PACKET_BYTES_MAX: u64 = 1_500;
 
@@ -123,16 +125,11 @@ fn stretches_of_opportunities(
     horizon: Duration,
 ) -> Vec<Stretch> {
     let mut lumps: Vec<(u64, u64)> = Vec::new();
-    let mut pass = Duration::ZERO;
-    while pass < horizon {
-        for (at, bytes) in opportunities.iter() {
-            let at = nanos(pass + at);
-            match lumps.last_mut().filter(|last| last.0 == at) {
-                Some(last) => last.1 += bytes,
-                None => lumps.push((at, bytes)),
-            }
+    for (at, bytes) in slots_until(opportunities, horizon) {
+        match lumps.last_mut().filter(|last| last.0 == nanos(at)) {
+            Some(last) => last.1 += bytes,
+            None => lumps.push((nanos(at), bytes)),
         }
-        pass += opportunities.period();
     }
     let lumps = lumps.into_iter().filter(|lump| lump.0 < nanos(horizon));
     let stretch = |(from, bytes): (u64, u64)| Stretch {

@@ -1,0 +1,384 @@
+//! Many drives under many strategies: the figures of each, and all together.
+//!
+//! ```text
+//!   drive x strategy ──Job──> Scenario ──run──> Outcome ──> Measured ─┐
+//!   drive ───────────────────────────────────────────────> Bound ─────┼─> Compared (per drive)
+//!                                                                     └─> Pooled (all, per class)
+//! ```
+//!
+//! A [`Measured`] depends on nothing but the drive, the strategy and the [`Setting`], so whoever runs
+//! the jobs may do so in any order, on any number of cores, and keep results for later. What is made
+//! of them is a pure function again: equal settings give equal bytes of JSON.
+//!
+//! The names of strategies, beyond those of the tunnel: `single:*` stands for every link of a drive by
+//! itself, `best-single` for the one of them that did best, which is known only afterwards.
+//!
+//! Delays are those of *all* packets sent: one that never arrives, or later than the deadline, counts
+//! as the deadline. Otherwise a strategy could improve its percentiles by dropping packets. Those of
+//! the packets that did arrive are given apart.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use roadweave_emulate::{Drive, Trace};
+use roadweave_tunnel::{Strategy, UnknownStrategy};
+use roadweave_types::{Instant, Rate};
+use serde::{Deserialize, Serialize};
+
+use crate::bound::{Bound, Offered, Question, delays_of_all};
+use crate::class::Class;
+use crate::figures::{Figures, Timeline};
+use crate::histogram::Histogram;
+use crate::run::{LinkReport, Outcome};
+use crate::scenario::{DRAIN, Scenario};
+use crate::traffic::{Detail, TrafficSpec};
+use crate::video::quality::{Percentiles, Player};
+
+mod pool;
+
+pub use pool::Pooled;
+
+/// Stands for every link of a drive by itself.
+pub const EVERY_SINGLE: &str = "single:*";
+/// Stands for the link of a drive that did best by itself.
+pub const BEST_SINGLE: &str = "best-single";
+
+/// What all runs of a comparison have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setting {
+    /// Rate of the video, bit/s.
+    pub bitrate_bps: u64,
+    /// Duration of the stream, seconds.
+    pub seconds: u32,
+    /// Seed of everything random.
+    pub seed: u64,
+}
+
+/// A strategy as the user names it: one of the tunnel's, or one that stands for others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Contestant {
+    /// One of the tunnel's.
+    Strategy(Strategy),
+    /// [`EVERY_SINGLE`].
+    EverySingle,
+    /// [`BEST_SINGLE`].
+    BestSingle,
+}
+
+/// What one strategy did on one drive.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// The figures; `delay_ms` is that of all packets sent.
+    #[serde(flatten)]
+    pub figures: Figures,
+    /// Delay of the packets that arrived, ms.
+    pub delay_arrived_ms: Percentiles,
+    /// From the capture of a frame to its last packet, of complete frames, ms.
+    pub frame_delay_ms: Percentiles,
+    /// What a report draws.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Box<RunDetail>>,
+}
+
+/// One run in detail.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RunDetail {
+    /// Delays of all packets sent, up to the deadline.
+    pub delays: Histogram,
+    /// Begin and end of every stall, ms since the start of the stream.
+    pub stalls_ms: Vec<(f64, f64)>,
+    /// What passed through each link.
+    pub links: Vec<LinkReport>,
+    /// What happened over time.
+    pub timeline: Timeline,
+}
+
+/// One strategy on one drive, beside the bound and the first strategy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// What it did.
+    #[serde(flatten)]
+    pub measured: Measured,
+    /// The link that was best, for [`BEST_SINGLE`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+    /// Its p99 delay by the bound's.
+    pub delay_p99_over_bound: Option<f64>,
+    /// Its stall ratio by that of the bound; absent where the bound does not stall.
+    pub stall_ratio_over_bound: Option<f64>,
+    /// Its p99 delay by the first strategy's.
+    pub delay_p99_over_first: Option<f64>,
+    /// Its stall ratio by the first strategy's; absent where that does not stall.
+    pub stall_ratio_over_first: Option<f64>,
+}
+
+/// All strategies on one drive.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Compared {
+    /// The drive's name.
+    pub name: String,
+    /// How hard it is for this stream.
+    pub class: Class,
+    /// What no strategy can beat.
+    pub bound: Bound,
+    /// Delays that no strategy can beat; with details only.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bound_within: Vec<(f64, f64)>,
+    /// In the order in which they were named, the links of [`EVERY_SINGLE`] in the drive's order.
+    pub strategies: Vec<Entry>,
+}
+
+/// The drives of one class.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ClassPool {
+    /// The class.
+    pub class: Class,
+    /// Its drives.
+    pub drives: usize,
+    /// The strategies on them.
+    pub pooled: Vec<Pooled>,
+}
+
+/// A whole comparison.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Comparison {
+    /// The version of the program.
+    pub version: String,
+    /// What all runs had in common.
+    #[serde(flatten)]
+    pub setting: Setting,
+    /// By name.
+    pub drives: Vec<Compared>,
+    /// Each strategy over all drives, the first first.
+    pub pooled: Vec<Pooled>,
+    /// The same for each class that has drives, the easiest first.
+    pub classes: Vec<ClassPool>,
+}
+
+impl Setting {
+    /// Duration of the stream.
+    pub fn duration(&self) -> Duration {
+        Duration::from_secs(self.seconds.into())
+    }
+
+    /// Rate of the video.
+    pub fn bitrate(&self) -> Rate {
+        Rate::from_bps(self.bitrate_bps)
+    }
+
+    /// The stream of generated frames.
+    pub fn video(&self) -> TrafficSpec {
+        TrafficSpec::video(self.bitrate(), self.duration())
+    }
+
+    /// The scenario of one job with the stream of `video`.
+    pub fn scenario(
+        &self,
+        name: &str,
+        drive: &Drive,
+        strategy: Strategy,
+        video: &TrafficSpec,
+    ) -> Scenario {
+        let scenario =
+            Scenario::of_drive(name, drive, strategy, self.bitrate(), self.seconds, self.seed);
+        Scenario { traffic: vec![video.clone()], ..scenario }
+    }
+
+    /// The bound on `drive` for the stream of `video`, and, for each of some delays in ms, the share
+    /// of packets that can arrive within it.
+    pub fn bound(&self, drive: &Drive, video: &TrafficSpec) -> (Bound, Vec<(f64, f64)>) {
+        let offered = Offered::new(video, Instant::ZERO, self.seed);
+        let links: Vec<&Trace> = drive.links.iter().map(|link| &link.up).collect();
+        let question = Question {
+            links: &links,
+            origin: Instant::ZERO,
+            stream: &offered.stream,
+            bytes: &offered.bytes,
+            player: &Player::default(),
+            end: Instant::ZERO + self.duration() + DRAIN,
+        };
+        let delays: Vec<Duration> = curve_delays(question.player.deadline);
+        let shares = Bound::shares_within(&question, &delays);
+        let curve = delays.iter().map(|delay| delay.as_secs_f64() * 1e3).zip(shares);
+        (Bound::new(&question), curve.collect())
+    }
+
+    /// How hard `drive` is for the stream.
+    pub fn class(&self, drive: &Drive) -> Class {
+        let links: Vec<&Trace> = drive.links.iter().map(|link| &link.up).collect();
+        Class::of(&links, self.bitrate(), self.duration())
+    }
+}
+
+/// Delays from 1 ms to `deadline`, each a twentieth longer than the one before.
+fn curve_delays(deadline: Duration) -> Vec<Duration> {
+    let first = Duration::from_millis(1);
+    let next = |delay: &Duration| (*delay < deadline).then(|| (*delay * 21 / 20).min(deadline));
+    std::iter::successors(Some(first), next).collect()
+}
+
+impl Contestant {
+    /// Those of a list of names.
+    ///
+    /// # Errors
+    /// The first name that is none.
+    pub fn parse_all<'a>(
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Vec<Self>, UnknownStrategy> {
+        let parse = |name: &str| {
+            Ok(match name {
+                EVERY_SINGLE => Self::EverySingle,
+                BEST_SINGLE => Self::BestSingle,
+                other => Self::Strategy(other.parse()?),
+            })
+        };
+        names.into_iter().map(parse).collect()
+    }
+
+    /// What has to be run on `drive` for these contestants, each strategy once, in order.
+    pub fn strategies(contestants: &[Self], drive: &Drive) -> Vec<Strategy> {
+        let mut seen = BTreeSet::new();
+        let all = contestants.iter().flat_map(|contestant| contestant.strategies_on(drive));
+        all.filter(|strategy| seen.insert(strategy.as_str().to_owned())).collect()
+    }
+
+    fn strategies_on(&self, drive: &Drive) -> Vec<Strategy> {
+        match self {
+            Self::Strategy(strategy) => vec![strategy.clone()],
+            Self::EverySingle | Self::BestSingle => {
+                let name = |link: &roadweave_emulate::DriveLink| format!("single:{}", link.name);
+                drive.links.iter().filter_map(|link| name(link).parse().ok()).collect()
+            }
+        }
+    }
+}
+
+impl Measured {
+    /// What is kept of a run's outcome.
+    pub fn new(outcome: &Outcome) -> Self {
+        let mut figures = outcome.run.figures.clone();
+        let delay_arrived_ms = figures.delay_ms.clone();
+        let mut delays = outcome.run.delays.clone();
+        let judged = outcome.traffic.iter().find_map(|report| match &report.detail {
+            Detail::Video(video) => Some((&video.stream, video.player.deadline)),
+            _ => None,
+        });
+        if let Some((stream, deadline)) = judged {
+            delays = delays_of_all(&stream.log, &stream.arrivals, deadline);
+            figures.delay_ms = Percentiles::of_sorted(&delays);
+        }
+        let ms = |time: &Duration| time.as_secs_f64() * 1e3;
+        Self {
+            figures,
+            delay_arrived_ms,
+            frame_delay_ms: outcome.frame_delay_ms.clone(),
+            detail: Some(Box::new(RunDetail {
+                delays: Histogram::new(&delays),
+                stalls_ms: outcome.run.stalls.iter().map(|(from, to)| (ms(from), ms(to))).collect(),
+                links: outcome.links.clone(),
+                timeline: outcome.run.timeline.clone(),
+            })),
+        }
+    }
+
+    /// What decides which of two is better: stalls first, then the tail of delays.
+    fn badness(&self) -> [f64; 5] {
+        let delay = &self.figures.delay_ms;
+        [self.figures.stall_ratio, delay.p99, delay.p95, delay.p50, self.figures.residual_loss]
+    }
+}
+
+impl Compared {
+    /// Puts together what the strategies of `contestants` did on one drive.
+    ///
+    /// `measured`: one entry per strategy of [`Contestant::strategies`], in its order.
+    pub fn new(
+        name: &str,
+        class: Class,
+        bound: (Bound, Vec<(f64, f64)>),
+        contestants: &[Contestant],
+        drive: &Drive,
+        measured: &[Measured],
+    ) -> Self {
+        let find = |strategy: &Strategy| {
+            measured.iter().find(|measured| measured.figures.strategy == strategy.as_str())
+        };
+        let mut strategies: Vec<Entry> = Vec::new();
+        for contestant in contestants {
+            let own = contestant.strategies_on(drive);
+            let own = own
+                .iter()
+                .filter_map(find)
+                .map(|measured| Entry { measured: measured.clone(), ..Entry::default() });
+            match contestant {
+                Contestant::BestSingle => strategies.extend(best_single(own)),
+                _ => strategies.extend(own),
+            }
+        }
+        let (bound, bound_within) = bound;
+        let first = strategies.first().map(|first| first.measured.figures.clone());
+        for entry in &mut strategies {
+            let figures = &entry.measured.figures;
+            let (stall, p99) = (figures.stall_ratio, figures.delay_ms.p99);
+            entry.delay_p99_over_bound = ratio(p99, bound.delay_ms.p99);
+            entry.stall_ratio_over_bound = ratio(stall, bound.stall_ratio);
+            if let Some(first) = &first {
+                entry.delay_p99_over_first = ratio(p99, first.delay_ms.p99);
+                entry.stall_ratio_over_first = ratio(stall, first.stall_ratio);
+            }
+        }
+        Self { name: name.to_owned(), class, bound, bound_within, strategies }
+    }
+}
+
+impl Comparison {
+    /// Puts together what was found on all drives, which are sorted by name.
+    pub fn new(version: &str, setting: Setting, mut drives: Vec<Compared>) -> Self {
+        drives.sort_by(|a, b| a.name.cmp(&b.name));
+        let all: Vec<&Compared> = drives.iter().collect();
+        let of_class = |class: Class| -> Vec<&Compared> {
+            drives.iter().filter(|drive| drive.class == class).collect()
+        };
+        let classes = Class::ALL.map(|class| (class, of_class(class)));
+        let classes =
+            classes.into_iter().filter(|(_, drives)| !drives.is_empty()).map(|(class, drives)| {
+                ClassPool { class, drives: drives.len(), pooled: Pooled::of_drives(&drives) }
+            });
+        Self {
+            version: version.to_owned(),
+            setting,
+            classes: classes.collect(),
+            pooled: Pooled::of_drives(&all),
+            drives,
+        }
+    }
+
+    /// The same without what only a report needs.
+    #[must_use]
+    pub fn without_details(mut self) -> Self {
+        for drive in &mut self.drives {
+            drive.bound_within.clear();
+            drive.strategies.iter_mut().for_each(|entry| entry.measured.detail = None);
+        }
+        self
+    }
+}
+
+/// The best of the links by themselves, called so.
+fn best_single(singles: impl Iterator<Item = Entry>) -> Option<Entry> {
+    let worse = |a: &Entry, b: &Entry| {
+        let (a, b) = (a.measured.badness(), b.measured.badness());
+        a.iter().zip(&b).map(|(a, b)| a.total_cmp(b)).find(|order| order.is_ne())
+    };
+    let mut best = singles.min_by(|a, b| worse(a, b).unwrap_or(std::cmp::Ordering::Equal))?;
+    let name = std::mem::replace(&mut best.measured.figures.strategy, BEST_SINGLE.to_owned());
+    best.link = name.strip_prefix("single:").map(str::to_owned);
+    Some(best)
+}
+
+fn ratio(part: f64, whole: f64) -> Option<f64> {
+    (whole > 0.0).then(|| part / whole)
+}
+
+#[cfg(test)]
+mod tests;

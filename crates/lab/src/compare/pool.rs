@@ -1,0 +1,115 @@
+//! One strategy over many drives.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Compared, Entry, ratio};
+use crate::figures::Figures;
+use crate::histogram::Histogram;
+use crate::video::quality::Percentiles;
+
+/// One strategy over many drives.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Pooled {
+    /// Means over the drives. `delay_ms`: of all packets of all drives together, to half a percent.
+    #[serde(flatten)]
+    pub figures: Figures,
+    /// The drives on which it ran.
+    pub drives: usize,
+    /// Mean stall ratio over the drives, 0..1.
+    pub stall_ratio_mean: f64,
+    /// 95 of 100 drives stall at most so much.
+    pub stall_ratio_p95: f64,
+    /// 99 of 100 drives stall at most so much.
+    pub stall_ratio_p99: f64,
+    /// Its p99 delay by the bound's, mean over the drives.
+    pub delay_p99_over_bound: Option<f64>,
+    /// Its p99 delay by the first strategy's, mean over the drives.
+    pub delay_p99_over_first: Option<f64>,
+    /// Its mean stall ratio by that of the first strategy.
+    pub stall_ratio_over_first: Option<f64>,
+    /// Its mean stall ratio by that of the bound.
+    pub stall_ratio_over_bound: Option<f64>,
+}
+
+impl Pooled {
+    /// Every strategy of `drives`, in the order in which they occur first.
+    pub(super) fn of_drives(drives: &[&Compared]) -> Vec<Self> {
+        let entries =
+            || drives.iter().flat_map(|drive| drive.strategies.iter().map(|entry| (*drive, entry)));
+        let mut names: Vec<&str> = Vec::new();
+        for (_, entry) in entries() {
+            if !names.contains(&name(entry)) {
+                names.push(name(entry));
+            }
+        }
+        let of_name = |wanted: &&str| -> Self {
+            Self::new(&entries().filter(|(_, entry)| name(entry) == *wanted).collect::<Vec<_>>())
+        };
+        let mut pooled: Vec<Self> = names.iter().map(of_name).collect();
+        let first = pooled.first().map_or(0.0, |first| first.stall_ratio_mean);
+        for pooled in &mut pooled {
+            pooled.stall_ratio_over_first = ratio(pooled.stall_ratio_mean, first);
+        }
+        pooled
+    }
+
+    /// One strategy on the drives on which it ran, at least one.
+    fn new(entries: &[(&Compared, &Entry)]) -> Self {
+        let mean_of = |value: &dyn Fn(&Figures) -> f64| {
+            mean(entries.iter().map(|(_, entry)| value(&entry.measured.figures))).unwrap_or(0.0)
+        };
+        let mut stalls: Vec<f64> =
+            entries.iter().map(|(_, entry)| entry.measured.figures.stall_ratio).collect();
+        stalls.sort_unstable_by(f64::total_cmp);
+        let stall_at =
+            |percent: usize| stalls[(stalls.len() * percent).div_ceil(100).saturating_sub(1)];
+        let stall_ratio_mean = mean_of(&|figures| figures.stall_ratio);
+        let bound = mean(entries.iter().map(|(drive, _)| drive.bound.stall_ratio));
+        Self {
+            figures: Figures {
+                strategy: entries.first().map_or("", |(_, entry)| name(entry)).to_owned(),
+                fps: mean_of(&|figures| figures.fps),
+                stall_ratio: stall_ratio_mean,
+                ssim: mean(entries.iter().filter_map(|(_, entry)| entry.measured.figures.ssim)),
+                delay_ms: delays(entries),
+                residual_loss: mean_of(&|figures| figures.residual_loss),
+                late: mean_of(&|figures| figures.late),
+                redundancy: mean_of(&|figures| figures.redundancy),
+                cpu_percent: None,
+            },
+            drives: entries.len(),
+            stall_ratio_mean,
+            stall_ratio_p95: stall_at(95),
+            stall_ratio_p99: stall_at(99),
+            delay_p99_over_bound: mean_ratio(entries, |entry| entry.delay_p99_over_bound),
+            delay_p99_over_first: mean_ratio(entries, |entry| entry.delay_p99_over_first),
+            stall_ratio_over_first: None,
+            stall_ratio_over_bound: ratio(stall_ratio_mean, bound.unwrap_or(0.0)),
+        }
+    }
+}
+
+fn name(entry: &Entry) -> &str {
+    &entry.measured.figures.strategy
+}
+
+/// Percentiles of all packets of all drives.
+fn delays(entries: &[(&Compared, &Entry)]) -> Percentiles {
+    let mut all = Histogram::default();
+    for detail in entries.iter().filter_map(|(_, entry)| entry.measured.detail.as_ref()) {
+        all.merge(&detail.delays);
+    }
+    all.percentiles()
+}
+
+fn mean_ratio(
+    entries: &[(&Compared, &Entry)],
+    ratio_of: impl Fn(&Entry) -> Option<f64>,
+) -> Option<f64> {
+    mean(entries.iter().filter_map(|(_, entry)| ratio_of(entry)))
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| sum / f64::from(count))
+}
