@@ -20,6 +20,9 @@ use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
 /// More packets than this are never watched: at 1 Gbit/s it is more than a second's worth.
 const CAPACITY: usize = 1 << 17;
 
+/// Packets taken for lost of which a caller has not asked yet, at most.
+const NEWLY_LOST_MAX: usize = 1 << 12;
+
 /// Where a packet stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
@@ -48,6 +51,8 @@ pub(crate) struct Flight<T> {
     timer: BinaryHeap<Reverse<(Instant, u64, u32)>>,
     /// Packets that left the front so far: orders IDs across their wrap.
     gone: u64,
+    /// Packets taken for lost that nobody has been told of.
+    newly_lost: VecDeque<PacketId>,
 }
 
 /// A packet whose time was over.
@@ -67,6 +72,7 @@ impl<T: Copy> Flight<T> {
             slots: VecDeque::new(),
             timer: BinaryHeap::new(),
             gone: 0,
+            newly_lost: VecDeque::new(),
         }
     }
 
@@ -128,6 +134,9 @@ impl<T: Copy> Flight<T> {
         let slot = &mut self.slots[index];
         let before = std::mem::replace(&mut slot.state, state);
         let tag = slot.tag;
+        if state == State::Lost {
+            self.note_lost(id);
+        }
         while self.slots.front().is_some_and(|slot| slot.state == State::Settled) {
             self.slots.pop_front();
             self.first = self.first.next();
@@ -135,6 +144,18 @@ impl<T: Copy> Flight<T> {
         }
         self.trim_timer();
         Some((before, tag))
+    }
+
+    /// The next packet taken for lost that nobody has been told of.
+    pub(crate) fn poll_lost(&mut self) -> Option<PacketId> {
+        self.newly_lost.pop_front()
+    }
+
+    fn note_lost(&mut self, id: PacketId) {
+        if self.newly_lost.len() >= NEWLY_LOST_MAX {
+            self.newly_lost.pop_front();
+        }
+        self.newly_lost.push_back(id);
     }
 
     /// Drops the entries at the front of the timer that wait for nothing any more: acknowledgements
@@ -184,8 +205,10 @@ impl<T: Copy> Flight<T> {
                 }
             }
             slot.state = State::Lost;
+            let tag = slot.tag;
             let id = self.first.plus(index as u32);
-            return Some(Overdue { id, tag: slot.tag, transmissions: transmission });
+            self.note_lost(id);
+            return Some(Overdue { id, tag, transmissions: transmission });
         }
         None
     }

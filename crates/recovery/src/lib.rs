@@ -69,6 +69,17 @@ pub enum Repair {
     },
 }
 
+impl Repair {
+    /// The packets that it is to bring back: the first, and how many; `None` if it gives them up.
+    pub fn brings_back(&self) -> Option<(PacketId, u32)> {
+        match *self {
+            Self::Again { id } | Self::Copies { id, .. } => Some((id, 1)),
+            Self::Coded { start, count, .. } => Some((start, u32::from(count))),
+            Self::Abandon { .. } => None,
+        }
+    }
+}
+
 /// What a recovery has done so far, in packets unless it says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecoveryStats {
@@ -104,6 +115,12 @@ pub trait Recovery: Send + std::fmt::Debug {
     ///
     /// `paths`: all paths of the session, ascending `PathId`, as they are after the last repair.
     fn poll_repair(&mut self, now: Instant, paths: &[PathSnapshot]) -> Option<Repair>;
+
+    /// A packet that was taken for lost since the last call, for whoever follows single packets. Those
+    /// that nobody fetches are forgotten, the oldest first.
+    fn poll_lost(&mut self) -> Option<PacketId> {
+        None
+    }
 
     /// When [`Recovery::poll_repair`] must be asked again at the latest.
     fn poll_timeout(&self) -> Option<Instant>;

@@ -89,6 +89,10 @@ impl Recovery for Reliable {
         None
     }
 
+    fn poll_lost(&mut self) -> Option<PacketId> {
+        self.flight.poll_lost()
+    }
+
     fn poll_timeout(&self) -> Option<Instant> {
         self.flight.poll_timeout()
     }

@@ -362,6 +362,10 @@ impl Recovery for Xnc {
         None
     }
 
+    fn poll_lost(&mut self) -> Option<PacketId> {
+        self.flight.poll_lost()
+    }
+
     fn poll_timeout(&self) -> Option<Instant> {
         let expire_after = self.config.lane.expire_after + Duration::from_nanos(1);
         let expiry = self.ranges.front().map(|range| range.last_sent + expire_after);

@@ -27,6 +27,7 @@ use roadweave_types::{DropCounters, DropReason, Instant, PathId, PathSnapshot, U
 use roadweave_wire::{Control, Hello, Welcome};
 
 use crate::lane::LaneConfig;
+use crate::observe::PacketEvent;
 use crate::session::{Session, SessionConfig, SessionError};
 use crate::status::{SessionStatus, path_reports};
 
@@ -136,6 +137,8 @@ pub struct Client {
     setback: Duration,
     events: VecDeque<ClientEvent>,
     drops: DropCounters,
+    /// Whether sessions note what happens to each packet.
+    observes: bool,
 }
 
 impl Client {
@@ -162,6 +165,7 @@ impl Client {
             setback: Duration::ZERO,
             events: VecDeque::new(),
             drops: DropCounters::default(),
+            observes: false,
         })
     }
 
@@ -314,6 +318,19 @@ impl Client {
         self.current.as_mut()?.session.poll_inner()
     }
 
+    /// Begins to note what happens to each packet, in this session and those to come, or stops.
+    pub fn observe_packets(&mut self, is_on: bool) {
+        self.observes = is_on;
+        if let Some(current) = &mut self.current {
+            current.session.observe_packets(is_on);
+        }
+    }
+
+    /// Something that happened to a packet, if [`Client::observe_packets`] asked for it.
+    pub fn poll_packet_event(&mut self) -> Option<PacketEvent> {
+        self.current.as_mut()?.session.poll_packet_event()
+    }
+
     /// What the driver must know.
     pub fn poll_event(&mut self) -> Option<ClientEvent> {
         self.events.pop_front()
@@ -400,10 +417,11 @@ impl Client {
         let uplinks = &self.uplinks;
         let by_name =
             |name: &str| uplinks.iter().find(|(_, uplink)| uplink.name == name).map(|(id, _)| *id);
-        let session = match Session::new(config, by_name) {
+        let mut session = match Session::new(config, by_name) {
             Ok(session) => session,
             Err(error) => return self.leave(now, error.to_string(), After::Refusal),
         };
+        session.observe_packets(self.observes);
         self.current = Some(Current { id, server, session, since: now, welcome: None });
         self.send_control(id, &Control::Hello(Hello { name: self.config.name.clone() }));
         self.name_paths(id);

@@ -16,8 +16,8 @@ use roadweave_types::LaneId;
 use roadweave_wire::InnerPacket;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use receiver::LaneReceiver;
 pub use receiver::ReceiveStats;
+pub(crate) use receiver::{Delivery, LaneReceiver};
 pub use sender::SendStats;
 pub(crate) use sender::{LaneSender, TokenKind};
 pub use strategy::{Strategy, UnknownStrategy};

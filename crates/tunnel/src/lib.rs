@@ -14,6 +14,7 @@
 mod carrier;
 mod client;
 mod lane;
+mod observe;
 mod peers;
 mod server;
 mod session;
@@ -24,6 +25,7 @@ pub use client::{Client, ClientConfig, ClientError, ClientEvent};
 pub use lane::{
     LANES_MAX, LaneConfig, LaneRule, ReceiveStats, SendStats, Strategy, UnknownStrategy,
 };
+pub use observe::{PacketEvent, PacketStep};
 pub use peers::{Peer, PeerTable};
 pub use server::{Server, ServerConfig, ServerEvent};
 pub use session::{LaneStats, Session, SessionConfig, SessionError, SessionStats};

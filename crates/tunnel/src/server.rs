@@ -22,6 +22,7 @@ use roadweave_types::{DropCounters, DropReason, Instant, PathId};
 use roadweave_wire::{Control, InnerPacket, Welcome};
 
 use crate::lane::LaneConfig;
+use crate::observe::PacketEvent;
 use crate::peers::{Peer, PeerTable};
 use crate::session::{Session, SessionConfig};
 use crate::status::{SessionStatus, path_reports};
@@ -104,6 +105,8 @@ pub struct Server {
     inbox: VecDeque<Bytes>,
     events: VecDeque<ServerEvent>,
     drops: DropCounters,
+    /// Whether sessions note what happens to each packet.
+    observes: bool,
 }
 
 impl Server {
@@ -133,6 +136,7 @@ impl Server {
             inbox: VecDeque::new(),
             events: VecDeque::new(),
             drops: DropCounters::default(),
+            observes: false,
         })
     }
 
@@ -193,6 +197,18 @@ impl Server {
     /// An inner packet for the device.
     pub fn poll_inner(&mut self) -> Option<Bytes> {
         self.inbox.pop_front()
+    }
+
+    /// Begins to note what happens to each packet, in these sessions and those to come, or stops.
+    pub fn observe_packets(&mut self, is_on: bool) {
+        self.observes = is_on;
+        self.sessions.values_mut().for_each(|joined| joined.session.observe_packets(is_on));
+    }
+
+    /// Something that happened to a packet of a client, if [`Server::observe_packets`] asked for it.
+    pub fn poll_packet_event(&mut self) -> Option<(PublicKey, PacketEvent)> {
+        let event = |joined: &mut Joined| Some((joined.key, joined.session.poll_packet_event()?));
+        self.sessions.values_mut().find_map(event)
     }
 
     /// What the driver must know.
@@ -370,7 +386,7 @@ impl Server {
             peer_sources: Some(peer.addresses.clone()),
             seed: seed ^ id.0,
         };
-        let session = match Session::new(config, |_| None) {
+        let mut session = match Session::new(config, |_| None) {
             Ok(session) => session,
             Err(error) => {
                 let refuse = Control::Refuse { reason: error.to_string() };
@@ -380,6 +396,7 @@ impl Server {
                 return;
             }
         };
+        session.observe_packets(self.observes);
         let welcome = Control::Welcome(Welcome {
             addresses: peer.addresses.clone(),
             gateways: self.config.gateways.clone(),

@@ -22,9 +22,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::carrier::Carrier;
 use crate::lane::{
-    LANES_MAX, LaneConfig, LaneReceiver, LaneSender, ReceiveStats, SendStats, Strategy, TokenKind,
-    classify,
+    Delivery, LANES_MAX, LaneConfig, LaneReceiver, LaneSender, ReceiveStats, SendStats, Strategy,
+    TokenKind, classify,
 };
+use crate::observe::{PacketEvent, PacketLog, PacketStep};
 
 /// How often the feedback that carries acknowledgements also reports what was received.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
@@ -102,6 +103,8 @@ pub struct Session {
     inbox: VecDeque<Bytes>,
     next_report: Instant,
     drops: DropCounters,
+    /// What happens to packets of the receiving direction.
+    log: PacketLog,
 }
 
 impl Session {
@@ -131,6 +134,7 @@ impl Session {
             inbox: VecDeque::new(),
             next_report: Instant::ZERO,
             drops: DropCounters::default(),
+            log: PacketLog::default(),
         })
     }
 
@@ -154,11 +158,11 @@ impl Session {
     pub fn handle_datagram(&mut self, now: Instant, datagram: Bytes) {
         match Datagram::parse(datagram) {
             Ok(Datagram::Source { lane, id, symbol }) => {
-                self.receive(lane, |receiver, deliver| {
+                self.receive(now, lane, |receiver, deliver| {
                     receiver.handle_source(now, id, symbol, deliver);
                 });
             }
-            Ok(Datagram::Coded(coded)) => self.receive(coded.lane, |receiver, deliver| {
+            Ok(Datagram::Coded(coded)) => self.receive(now, coded.lane, |receiver, deliver| {
                 receiver.handle_coded(now, coded, deliver);
             }),
             Ok(Datagram::Feedback(feedback)) => {
@@ -216,6 +220,19 @@ impl Session {
         self.senders.iter().filter_map(LaneSender::poll_timeout).min()
     }
 
+    /// Begins to note what happens to each packet, or stops.
+    pub fn observe_packets(&mut self, is_on: bool) {
+        self.log.switch(is_on);
+        self.senders.iter_mut().for_each(|sender| sender.log().switch(is_on));
+    }
+
+    /// Something that happened to a packet, if [`Session::observe_packets`] asked for it; in order
+    /// within each lane and direction.
+    pub fn poll_packet_event(&mut self) -> Option<PacketEvent> {
+        let sent = self.senders.iter_mut().find_map(|sender| sender.log().poll());
+        sent.or_else(|| self.log.poll())
+    }
+
     /// The figures of the session so far.
     pub fn stats(&self) -> SessionStats {
         let lane = |(position, sender): (usize, &LaneSender)| {
@@ -242,8 +259,9 @@ impl Session {
     /// Runs `handle` on the receiver of `lane` and checks what it delivers.
     fn receive(
         &mut self,
+        now: Instant,
         lane: LaneId,
-        handle: impl FnOnce(&mut LaneReceiver, &mut dyn FnMut(Bytes)),
+        handle: impl FnOnce(&mut LaneReceiver, &mut dyn FnMut(Delivery)),
     ) {
         if usize::from(lane.0) >= LANES_MAX {
             self.drops.count(DropReason::UnknownMessage);
@@ -251,10 +269,17 @@ impl Session {
         }
         let receiver = self.receivers.entry(lane).or_insert_with(|| LaneReceiver::new(lane));
         let (inbox, drops, sources) = (&mut self.inbox, &mut self.drops, &self.peer_sources);
-        handle(receiver, &mut |packet: Bytes| match check_inner(&packet, sources.as_deref()) {
+        let log = &mut self.log;
+        handle(receiver, &mut |Delivery { id, decoded, packet }| match check_inner(
+            &packet,
+            sources.as_deref(),
+        ) {
             Err(reason) => drops.count(reason),
             Ok(()) if inbox.len() >= INBOX_MAX => drops.count(DropReason::DeviceFull),
-            Ok(()) => inbox.push_back(packet),
+            Ok(()) => {
+                inbox.push_back(packet);
+                log.note(now, lane, id, PacketStep::Delivered { decoded });
+            }
         });
     }
 

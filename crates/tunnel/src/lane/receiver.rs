@@ -27,6 +27,16 @@ pub struct ReceiveStats {
     pub drops: DropCounters,
 }
 
+/// An inner packet that is known now.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    /// The packet's ID, or that of the fragment that was missing last.
+    pub(crate) id: PacketId,
+    /// Whether it was computed from coded packets.
+    pub(crate) decoded: bool,
+    pub(crate) packet: Bytes,
+}
+
 /// The receiving half of a lane.
 #[derive(Debug)]
 pub(crate) struct LaneReceiver {
@@ -66,21 +76,26 @@ impl LaneReceiver {
         now: Instant,
         id: PacketId,
         symbol: Bytes,
-        deliver: impl FnMut(Bytes),
+        deliver: impl FnMut(Delivery),
     ) {
         let mut determined = std::mem::take(&mut self.determined);
         if self.decoder.on_source(now, id, symbol, &mut determined) == SourceOutcome::New {
             self.note(id);
         }
-        self.deliver(now, determined, deliver);
+        self.deliver(now, determined, Some(id), deliver);
     }
 
     /// Takes a coded datagram, and hands out the inner packets that are known with it.
-    pub(crate) fn handle_coded(&mut self, now: Instant, coded: Coded, deliver: impl FnMut(Bytes)) {
+    pub(crate) fn handle_coded(
+        &mut self,
+        now: Instant,
+        coded: Coded,
+        deliver: impl FnMut(Delivery),
+    ) {
         let range = CodedRange { start: coded.start, count: coded.count, seed: coded.seed };
         let mut determined = std::mem::take(&mut self.determined);
         self.decoder.on_coded(now, range, coded.payload, &mut determined);
-        self.deliver(now, determined, deliver);
+        self.deliver(now, determined, None, deliver);
     }
 
     /// Lets go of what is too old to be of use.
@@ -129,11 +144,13 @@ impl LaneReceiver {
         }
     }
 
+    /// Hands out the inner packets of `determined`; `as_sent`: the one that came as it is.
     fn deliver(
         &mut self,
         now: Instant,
         mut determined: Vec<(PacketId, Bytes)>,
-        mut deliver: impl FnMut(Bytes),
+        as_sent: Option<PacketId>,
+        mut deliver: impl FnMut(Delivery),
     ) {
         for (id, symbol) in determined.drain(..) {
             self.known += 1;
@@ -150,7 +167,7 @@ impl LaneReceiver {
             if let Some(packet) = packet {
                 self.delivered_packets += 1;
                 self.delivered_bytes += packet.len() as u64;
-                deliver(packet);
+                deliver(Delivery { id, decoded: as_sent != Some(id), packet });
             }
         }
         self.determined = determined;

@@ -29,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::carrier::{Carrier, SendError};
 use crate::lane::LaneConfig;
+use crate::observe::{PacketLog, PacketStep};
 
 /// What became of a datagram is told with a token: what it was, its lane and its packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +131,7 @@ pub(crate) struct LaneSender {
     next_id: PacketId,
     seeds: Pcg64Mcg,
     stats: SendStats,
+    log: PacketLog,
 }
 
 impl LaneSender {
@@ -158,6 +160,7 @@ impl LaneSender {
             next_id: PacketId(0),
             seeds: Pcg64Mcg::new(u128::from(seed) << 8 | u128::from(lane.0)),
             stats: SendStats::default(),
+            log: PacketLog::default(),
             config,
         })
     }
@@ -172,6 +175,11 @@ impl LaneSender {
         stats.drops.add(DropReason::RepairExpired, stats.recovery.abandoned);
         stats.drops.merge(self.encoder.drops());
         stats
+    }
+
+    /// What happens to each packet, for whoever asks.
+    pub(crate) fn log(&mut self) -> &mut PacketLog {
+        &mut self.log
     }
 
     /// Takes an inner packet that belongs here.
@@ -202,6 +210,9 @@ impl LaneSender {
     pub(crate) fn service(&mut self, now: Instant, carrier: &mut impl Carrier) {
         while let Some(repair) = self.poll_repair(now, carrier) {
             self.repair(now, repair);
+        }
+        while let Some(id) = self.recovery.poll_lost() {
+            self.log.note(now, self.lane, id, PacketStep::Lost);
         }
         self.send_repairs(now, carrier);
         self.expire(now);
@@ -336,6 +347,8 @@ impl LaneSender {
         self.stats.sent_bytes += queued.datagram.body().len() as u64;
         let datagram = queued.datagram.finish(id);
         self.encoder.insert(now, id, datagram.slice(SOURCE_HEADER..));
+        let sent = PacketStep::Sent { path: chosen[0], queued: queued.since };
+        self.log.note(now, self.lane, id, sent);
         self.send_source(now, id, datagram, queued.ends_frame, &chosen, carrier);
         true
     }
@@ -427,6 +440,11 @@ impl LaneSender {
 
     /// Makes what the recovery wants and puts it on its way.
     fn repair(&mut self, now: Instant, repair: Repair) {
+        if let Some((start, count)) = repair.brings_back() {
+            for id in (0..count).map(|at| start.plus(at)) {
+                self.log.note(now, self.lane, id, PacketStep::RepairAsked);
+            }
+        }
         match repair {
             Repair::Again { id } => self.again.push_back((now, id)),
             Repair::Copies { id, paths } => {

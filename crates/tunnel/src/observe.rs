@@ -1,0 +1,100 @@
+//! What happens to each packet of a session's lanes, for whoever wants to know why one came late.
+//!
+//! ```text
+//! sending side:    Sent ─► Lost ─► RepairAsked ─► (Lost again ...)
+//! receiving side:  Delivered, in the order of the inner packets that a session puts out
+//! ```
+//!
+//! Counters tell how often something happened, not to which packet. Nobody is told unless they ask
+//! with [`Session::observe_packets`](crate::Session::observe_packets), and whoever asks must fetch the
+//! events: beyond some ten thousand the oldest are forgotten.
+
+use std::collections::VecDeque;
+
+use roadweave_types::{Instant, LaneId, PacketId, PathId};
+
+/// Something that happened to a packet of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketEvent {
+    /// When.
+    pub at: Instant,
+    /// The lane.
+    pub lane: LaneId,
+    /// The packet; of an inner packet in fragments, the fragment.
+    pub id: PacketId,
+    /// What happened.
+    pub what: PacketStep,
+}
+
+/// What may happen to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PacketStep {
+    /// It left for the first time.
+    Sent {
+        /// The path, or the first of several.
+        path: PathId,
+        /// When it came in.
+        queued: Instant,
+    },
+    /// It was taken for lost, by QUIC or by the recovery's timer.
+    Lost,
+    /// The recovery had it sent again, or coded packets over it.
+    RepairAsked,
+    /// The inner packet that it completes went to the device.
+    Delivered {
+        /// Whether it was computed from coded packets.
+        decoded: bool,
+    },
+}
+
+/// Events that wait to be fetched.
+#[derive(Debug, Default)]
+pub(crate) struct PacketLog {
+    is_on: bool,
+    events: VecDeque<PacketEvent>,
+}
+
+/// Events that are kept: what happens to ten thousand packets in a burst.
+const EVENTS_MAX: usize = 1 << 15;
+
+impl PacketLog {
+    /// Begins to note, or stops and forgets.
+    pub(crate) fn switch(&mut self, is_on: bool) {
+        self.is_on = is_on;
+        self.events.clear();
+    }
+
+    pub(crate) fn note(&mut self, at: Instant, lane: LaneId, id: PacketId, what: PacketStep) {
+        if !self.is_on {
+            return;
+        }
+        if self.events.len() >= EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(PacketEvent { at, lane, id, what });
+    }
+
+    pub(crate) fn poll(&mut self) -> Option<PacketEvent> {
+        self.events.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(log: &mut PacketLog, id: u32) {
+        log.note(Instant::ZERO, LaneId(0), PacketId(id), PacketStep::Lost);
+    }
+
+    #[test]
+    fn nothing_is_kept_unless_asked_for_and_memory_is_bounded() {
+        let mut log = PacketLog::default();
+        note(&mut log, 0);
+        assert_eq!(log.poll(), None);
+        log.switch(true);
+        (0..EVENTS_MAX as u32 + 2).for_each(|id| note(&mut log, id));
+        assert_eq!(log.events.len(), EVENTS_MAX);
+        assert_eq!(log.poll().map(|event| event.id), Some(PacketId(2)), "the oldest went");
+    }
+}
