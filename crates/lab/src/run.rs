@@ -14,6 +14,7 @@
 //! and with them the stream, the script and the cross traffic. Whatever the links did before, each
 //! strategy meets the same links at the same moment of the stream.
 
+mod causes;
 mod outcome;
 mod stage;
 
@@ -25,6 +26,7 @@ use crate::scenario::{DRAIN, Scenario};
 use crate::traffic::{TrafficKind, TrafficSpec};
 use crate::world::{World, WorldConfig, WorldError};
 
+pub use causes::{Cause, Causes};
 use outcome::Recorder;
 pub use outcome::{LinkReport, Outcome};
 pub use stage::Stage;
@@ -57,6 +59,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
         trust: Default::default(),
     })?;
     let mut stage = Stage::new(world);
+    stage.world.observe_packets();
     warm_up(&mut stage, scenario);
 
     let start = stage.world.now();
@@ -68,6 +71,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
         stage.add_cross(CrossSource::new(*cross, start));
     }
     stage.add_script(&scenario.events, start);
+    stage.watch(scenario.judged().map(|index| scenario.traffic[index].port));
 
     let mut recorder = Recorder::new(scenario, &mut stage.world);
     let end = start + scenario.duration();
@@ -75,7 +79,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
     while step < end {
         step = end.min(step + Timeline::STEP);
         stage.run_until(step);
-        recorder.sample(&mut stage.world);
+        recorder.sample(&mut stage);
     }
     stage.run_until(end + DRAIN);
     Ok(recorder.finish(scenario, &mut stage))

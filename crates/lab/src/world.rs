@@ -17,6 +17,7 @@
 //! and equal calls give equal worlds: only the bytes of TLS secrets differ, none of the times or sizes.
 
 mod ends;
+mod trails;
 mod wire;
 
 use std::collections::VecDeque;
@@ -31,6 +32,8 @@ use roadweave_tunnel::{
 };
 use roadweave_types::{Instant, PathStatus, UplinkId};
 
+pub use trails::Trail;
+use trails::Trails;
 pub use wire::CrossStats;
 use wire::Wire;
 
@@ -124,6 +127,8 @@ pub struct Arrival {
     /// The outer packet that brought it, or the last part that was missing of it; `None` if it had to
     /// wait for a timer.
     pub ride: Option<Ride>,
+    /// What happened to it before, if [`World::observe_packets`] asked for it.
+    pub trail: Option<Trail>,
 }
 
 /// The way of an outer packet through a link.
@@ -151,6 +156,8 @@ pub struct World {
     server_events: Vec<(Instant, ServerEvent)>,
     stray: u64,
     steps: u32,
+    /// The packets under way, if they are followed.
+    trails: Option<Trails>,
 }
 
 /// One end, when it is due, and whether it has been touched since it was serviced.
@@ -184,6 +191,7 @@ impl World {
             server_events: Vec::new(),
             stray: 0,
             steps: 0,
+            trails: None,
             config,
         };
         (0..world.wires.len()).for_each(|link| world.add_uplink(link));
@@ -264,6 +272,13 @@ impl World {
         self.now = self.now.max(end);
     }
 
+    /// Follows each packet from now on: arrivals tell their [`Trail`].
+    pub fn observe_packets(&mut self) {
+        self.trails = Some(Trails::default());
+        self.client.end.observe_packets(true);
+        self.server.end.observe_packets(true);
+    }
+
     /// An inner packet that came out of the tunnel, in the order of their coming.
     pub fn poll_arrival(&mut self) -> Option<Arrival> {
         self.arrivals.pop_front()
@@ -287,16 +302,32 @@ impl World {
     }
 
     fn take_from_server(&mut self, ride: Option<Ride>) {
-        let (at, direction) = (self.now, Direction::Up);
+        let (at, direction, first) = (self.now, Direction::Up, self.arrivals.len());
         while let Some(packet) = self.server.end.poll_inner() {
-            self.arrivals.push_back(Arrival { at, direction, packet, ride });
+            self.arrivals.push_back(Arrival { at, direction, packet, ride, trail: None });
+        }
+        if let Some(trails) = &mut self.trails {
+            let events = || self.server.end.poll_packet_event().map(|(_, event)| event);
+            trails.follow(
+                Direction::Down,
+                std::iter::from_fn(events),
+                self.arrivals.range_mut(first..),
+            );
         }
     }
 
     fn take_from_client(&mut self, ride: Option<Ride>) {
-        let (at, direction) = (self.now, Direction::Down);
+        let (at, direction, first) = (self.now, Direction::Down, self.arrivals.len());
         while let Some(packet) = self.client.end.poll_inner() {
-            self.arrivals.push_back(Arrival { at, direction, packet, ride });
+            self.arrivals.push_back(Arrival { at, direction, packet, ride, trail: None });
+        }
+        if let Some(trails) = &mut self.trails {
+            let events = || self.client.end.poll_packet_event();
+            trails.follow(
+                Direction::Up,
+                std::iter::from_fn(events),
+                self.arrivals.range_mut(first..),
+            );
         }
     }
 
@@ -313,6 +344,9 @@ impl World {
         });
         self.take_from_client(None);
         while let Some(event) = self.client.end.poll_event() {
+            if let Some(trails) = &mut self.trails {
+                trails.clear();
+            }
             self.client_events.push((now, event));
         }
         self.client.due = self.client.end.poll_timeout();
@@ -377,6 +411,9 @@ impl World {
     /// None that [`World::new`] had not.
     pub fn restart_server(&mut self) -> Result<(), WorldError> {
         self.server = Side::new(ends::server(self.epoch, &self.config)?);
+        if self.trails.is_some() {
+            self.observe_packets();
+        }
         Ok(())
     }
 

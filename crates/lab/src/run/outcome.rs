@@ -7,7 +7,7 @@ use roadweave_tunnel::{ClientEvent, ServerEvent};
 use roadweave_types::{DropCounters, DropReason, Instant};
 use serde::{Deserialize, Serialize};
 
-use super::Stage;
+use super::{Causes, Stage};
 use crate::event::slots_until;
 use crate::figures::{Run, Timeline};
 use crate::scenario::Scenario;
@@ -23,6 +23,8 @@ pub struct Outcome {
     pub run: Run,
     /// From the capture of a frame to its last packet, of complete frames; zero without a video.
     pub frame_delay_ms: Percentiles,
+    /// Where late packets of the judged application lost their time.
+    pub causes: Causes,
     /// All applications, in the order of the scenario.
     pub traffic: Vec<TrafficReport>,
     /// All links, in the order of the scenario.
@@ -59,6 +61,7 @@ pub(super) struct Recorder {
     /// Bytes of distinct inner packets, and of the datagrams that carried them, since the start.
     inner_bytes: u64,
     datagram_bytes: u64,
+    repaired: u64,
     drops_before: DropCounters,
     links_before: Vec<LinkReport>,
     events_before: (usize, usize),
@@ -70,7 +73,6 @@ struct Reading {
     /// Bytes that the client put into each link.
     link_bytes: Vec<u64>,
     repairs: u64,
-    recovered: u64,
     inner_bytes: u64,
     datagram_bytes: u64,
 }
@@ -96,6 +98,7 @@ impl Recorder {
             last: Reading::take(world),
             inner_bytes: 0,
             datagram_bytes: 0,
+            repaired: 0,
             drops_before: drops(world),
             links_before: links.map(|link| LinkReport::take(name(link), world, link)).collect(),
             events_before: (world.client_events().len(), world.server_events().len()),
@@ -103,7 +106,8 @@ impl Recorder {
     }
 
     /// Adds a step to the time line: what happened since the last one.
-    pub(super) fn sample(&mut self, world: &mut World) {
+    pub(super) fn sample(&mut self, stage: &mut Stage) {
+        let world = &mut stage.world;
         let reading = Reading::take(world);
         let to_mbps = 8.0 / 1e6 / Timeline::STEP.as_secs_f64();
         for (link, (_, rates)) in self.timeline.uplinks.iter_mut().enumerate() {
@@ -120,8 +124,9 @@ impl Recorder {
         let now = &self.last;
         let repairs = now.repairs.saturating_sub(last.repairs);
         self.timeline.repairs.push(u32::try_from(repairs).unwrap_or(u32::MAX));
-        let recovered = now.recovered.saturating_sub(last.recovered);
-        self.timeline.recovered.push(u32::try_from(recovered).unwrap_or(u32::MAX));
+        let repaired = stage.repaired() - self.repaired;
+        self.repaired += repaired;
+        self.timeline.recovered.push(u32::try_from(repaired).unwrap_or(u32::MAX));
         self.inner_bytes += now.inner_bytes.saturating_sub(last.inner_bytes);
         self.datagram_bytes += now.datagram_bytes.saturating_sub(last.datagram_bytes);
     }
@@ -133,6 +138,7 @@ impl Recorder {
             stage.traffic().iter().map(|traffic| traffic.report(end)).collect();
         let judged = scenario.judged().and_then(|index| traffic.get(index));
         let mut outcome = Outcome {
+            causes: stage.causes().clone(),
             links: self.link_reports(&stage.world),
             events: self.events(&stage.world),
             drops: self.drops(&stage.world),
@@ -235,9 +241,6 @@ impl Reading {
             reading.repairs += sent.coded_datagrams + sent.duplicate_datagrams;
             reading.inner_bytes += sent.sent_bytes;
             reading.datagram_bytes += sent.source_bytes + sent.coded_bytes + sent.duplicate_bytes;
-        }
-        for lane in world.server_status().iter().flat_map(|status| &status.stats.lanes) {
-            reading.recovered += lane.received.recovered;
         }
         reading
     }

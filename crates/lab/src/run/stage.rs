@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use roadweave_types::Instant;
 
+use super::causes::{Causes, is_repaired};
 use crate::event::{Action, CrossSource, Event};
 use crate::inner;
 use crate::traffic::Traffic;
@@ -19,6 +20,10 @@ pub struct Stage {
     /// In the order of time.
     script: VecDeque<(Instant, usize, Action)>,
     unclaimed: u64,
+    /// The port of the packets that are looked at one by one.
+    watched: Option<u16>,
+    causes: Causes,
+    repaired: u64,
 }
 
 impl Stage {
@@ -30,6 +35,9 @@ impl Stage {
             cross: Vec::new(),
             script: VecDeque::new(),
             unclaimed: 0,
+            watched: None,
+            causes: Causes::default(),
+            repaired: 0,
         }
     }
 
@@ -58,6 +66,22 @@ impl Stage {
     pub fn add_script(&mut self, events: &[Event], start: Instant) {
         self.script.extend(events.iter().map(|event| (start + event.at, event.link, event.action)));
         self.script.make_contiguous().sort_by_key(|(at, ..)| *at);
+    }
+
+    /// Looks at each packet that goes to `port` from now on, if the world observes packets.
+    pub fn watch(&mut self, port: Option<u16>) {
+        self.watched = port;
+        (self.causes, self.repaired) = (Causes::default(), 0);
+    }
+
+    /// Where the late ones of the watched packets lost their time.
+    pub fn causes(&self) -> &Causes {
+        &self.causes
+    }
+
+    /// How many of the watched packets came by a repair.
+    pub fn repaired(&self) -> u64 {
+        self.repaired
     }
 
     /// Inner packets that came out of the tunnel and belong to no application.
@@ -116,6 +140,11 @@ impl Stage {
     fn hand_over(&mut self) {
         while let Some(arrival) = self.world.poll_arrival() {
             let port = inner::port(&arrival.packet);
+            if port.is_some() && port == self.watched {
+                self.causes.note(&arrival);
+                let repaired = arrival.trail.is_some_and(|trail| is_repaired(&arrival, &trail));
+                self.repaired += u64::from(repaired);
+            }
             match self.traffic.iter_mut().find(|traffic| Some(traffic.port()) == port) {
                 Some(traffic) => {
                     traffic.handle_arrival(arrival.at, arrival.direction, &arrival.packet);
