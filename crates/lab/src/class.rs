@@ -1,9 +1,10 @@
 //! How hard a drive is for a stream.
 //!
 //! ```text
-//!   per 100 ms and link: capacity, or none while packets are lost or the delay is above 80 ms
-//!     one link nearly always enough ──> easy          the sum, at least 98 % of the time ──> decisive
-//!     at least 90 %                 ──> tight         less                               ──> starved
+//!   per 100 ms and link: capacity, or none while packets are lost or the delay is above 80 ms;
+//!   each the mean of three, since a pause of 100 ms is no lack yet
+//!     one link enough, 99 % of the time ──> easy      the sum, 98 % of the time ──> decisive
+//!     the sum, 90 % of the time         ──> tight     less                      ──> starved
 //! ```
 //!
 //! On decisive drives a bond is worth the most: no link alone suffices, all together do.
@@ -25,7 +26,7 @@ pub enum Class {
     Easy,
     /// The links suffice together, and none does alone.
     Decisive,
-    /// The links suffice together at least 90 % of the time.
+    /// The links suffice together 90 % of the time.
     Tight,
     /// They suffice less often.
     Starved,
@@ -45,11 +46,14 @@ impl Class {
         };
         let alone = usable.iter().map(|link| share(&|step| link[step] >= wanted));
         let together = share(&|step| usable.iter().map(|link| link[step]).sum::<f64>() >= wanted);
-        match together {
-            _ if alone.fold(0.0, f64::max) >= ALONE => Self::Easy,
-            DECISIVE.. => Self::Decisive,
-            TIGHT.. => Self::Tight,
-            _ => Self::Starved,
+        if alone.fold(0.0, f64::max) > ALONE {
+            Self::Easy
+        } else if together > DECISIVE {
+            Self::Decisive
+        } else if together > TIGHT {
+            Self::Tight
+        } else {
+            Self::Starved
         }
     }
 
@@ -70,7 +74,7 @@ impl fmt::Display for Class {
     }
 }
 
-/// What a link can be used for in each [`STEP`], bit/s.
+/// What a link can be used for around each [`STEP`], bit/s.
 fn usable(trace: &Trace, duration: Duration) -> Vec<f64> {
     let steps = duration.as_nanos().div_ceil(STEP.as_nanos()) as u32;
     let mut rates: Vec<f64> = match &**trace.capacity() {
@@ -93,7 +97,11 @@ fn usable(trace: &Trace, duration: Duration) -> Vec<f64> {
             *rate = 0.0;
         }
     }
-    rates
+    let around = |step: usize| {
+        let around = &rates[step.saturating_sub(1)..rates.len().min(step + 2)];
+        around.iter().sum::<f64>() / around.len() as f64
+    };
+    (0..rates.len()).map(around).collect()
 }
 
 /// The resolution.
