@@ -1,5 +1,6 @@
 //! All links of a vehicle over one drive.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use roadweave_types::Rate;
 use crate::capacity::Capacity;
 use crate::csv::Unknown;
 use crate::error::TraceError;
-use crate::load::read_csv;
+use crate::load::read_trace;
 use crate::synthetic::{Operator, synthetic_trace};
 use crate::trace::Trace;
 
@@ -50,36 +51,41 @@ impl Drive {
         Self { links: operators.iter().enumerate().map(link).collect() }
     }
 
-    /// Reads a directory with one CSV recording of the uplink per link, `<name>.csv`, in the order
-    /// of their names, and of the downlink where there is a `<name>.down.csv`; other files are
-    /// ignored.
+    /// Reads a directory with one recording of the uplink per link, in the order of their names, and
+    /// of the downlink where there is one; other files are ignored.
+    ///
+    /// `<name>.csv` and `<name>.down.csv`, or in Mahimahi's format, of which delay and loss are not
+    /// known, `<name>.up` or `<name>.mm` and `<name>.down`, also as `<name>_up.mm` and `<name>_down.mm`.
     ///
     /// # Errors
-    /// [`TraceError`] when the directory or a recording cannot be read, none is there, or there is
-    /// a downlink without its uplink.
+    /// [`TraceError`] when the directory or a recording cannot be read, none is there, there is
+    /// a downlink without its uplink, or one direction of a link twice.
     pub fn read(dir: &Path) -> Result<Self, TraceError> {
         let failed = |source| TraceError::Read { file: dir.into(), source };
-        let mut files: Vec<PathBuf> = Vec::new();
+        let mut ups: BTreeMap<String, PathBuf> = BTreeMap::new();
+        let mut downs: BTreeMap<String, PathBuf> = BTreeMap::new();
         for entry in fs::read_dir(dir).map_err(failed)? {
             let file = entry.map_err(failed)?.path();
-            if file.extension().is_some_and(|extension| extension == "csv") {
-                files.push(file);
+            let Some((name, way)) = link_of(&file) else { continue };
+            let ways = if way == Way::Up { &mut ups } else { &mut downs };
+            if let Some(other) = ways.get(name) {
+                let (file, other) = (file.clone().max(other.clone()), file.min(other.clone()));
+                return Err(TraceError::Twice { file, other });
             }
+            ways.insert(name.to_owned(), file);
         }
-        files.sort_unstable();
-        let (downs, ups): (Vec<PathBuf>, Vec<PathBuf>) =
-            files.into_iter().partition(|file| is_downlink(file));
-        if let Some(down) = downs.iter().find(|down| !ups.contains(&uplink_of(down))) {
-            return Err(TraceError::NoUplink { file: down.clone(), uplink: uplink_of(down) });
+        if let Some((name, down)) = downs.iter().find(|(name, _)| !ups.contains_key(*name)) {
+            let ending = if is_csv(down) { "csv" } else { "up" };
+            let uplink = dir.join(format!("{name}.{ending}"));
+            return Err(TraceError::NoUplink { file: down.clone(), uplink });
         }
         if ups.is_empty() {
             return Err(TraceError::EmptyDrive { dir: dir.into() });
         }
-        let link = |file: &PathBuf| {
-            let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let mut link = DriveLink::from_uplink(name, read_csv(file, Unknown::default())?);
-            if let Some(down) = downs.iter().find(|down| uplink_of(down) == *file) {
-                link.down = read_csv(down, Unknown::default())?;
+        let link = |(name, file): (&String, &PathBuf)| {
+            let mut link = DriveLink::from_uplink(name, read_trace(file, Unknown::default())?);
+            if let Some(down) = downs.get(name) {
+                link.down = read_trace(down, Unknown::default())?;
             }
             Ok(link)
         };
@@ -106,14 +112,33 @@ impl DriveLink {
     }
 }
 
-/// Whether `file` is a `<name>.down.csv`.
-fn is_downlink(file: &Path) -> bool {
-    file.file_stem().is_some_and(|stem| Path::new(stem).extension() == Some("down".as_ref()))
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Up,
+    Down,
 }
 
-/// The `<name>.csv` that belongs to the `<name>.down.csv` of `down`.
-fn uplink_of(down: &Path) -> PathBuf {
-    down.with_extension("").with_extension("csv")
+/// Endings of the files of a drive; of two that fit, the longer one comes first.
+const ENDINGS: [(&str, Way); 9] = [
+    (".down.csv", Way::Down),
+    (".csv", Way::Up),
+    (".down.mm", Way::Down),
+    ("_down.mm", Way::Down),
+    (".up.mm", Way::Up),
+    ("_up.mm", Way::Up),
+    (".mm", Way::Up),
+    (".down", Way::Down),
+    (".up", Way::Up),
+];
+
+/// The link that a file describes, by its name; `None` for other files.
+fn link_of(file: &Path) -> Option<(&str, Way)> {
+    let name = file.file_name()?.to_str()?;
+    ENDINGS.iter().find_map(|(ending, way)| Some((name.strip_suffix(ending)?, *way)))
+}
+
+fn is_csv(file: &Path) -> bool {
+    file.extension().is_some_and(|extension| extension == "csv")
 }
 
 #[cfg(test)]
@@ -147,6 +172,9 @@ mod tests {
         fs::write(dir.join("modem.down.csv"), "t_ms\n0\n").unwrap();
         let alone = Drive::read(&dir).unwrap_err().to_string();
         fs::remove_file(dir.join("modem.down.csv")).unwrap();
+        fs::write(dir.join("att.up"), "1\n").unwrap();
+        let twice = Drive::read(&dir).unwrap_err().to_string();
+        fs::remove_file(dir.join("att.up")).unwrap();
         fs::write(dir.join("bad.csv"), "t_ms\nx\n").unwrap();
         let bad = Drive::read(&dir).unwrap_err().to_string();
         fs::remove_dir_all(&dir).unwrap();
@@ -161,6 +189,36 @@ mod tests {
         assert_eq!(down.capacity().mean_rate(), Rate::from_bps(4_000));
         assert_eq!(down.delay().at(Duration::ZERO), Duration::from_millis(7));
         assert!(alone.contains("modem.down.csv: no uplink"), "{alone}");
+        assert!(twice.contains("att.up: ") && twice.contains("att.csv"), "{twice}");
         assert!(bad.contains("bad.csv:2:1: `x` is no t_ms"), "{bad}");
+    }
+
+    #[test]
+    fn files_of_mahimahi_are_links_too() {
+        let dir = std::env::temp_dir().join(format!("roadweave-mahimahi-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        for (file, text) in [
+            ("a.up", "1\n2\n"),
+            ("a.down", "1\n4\n"),
+            ("b.mm", "1\n"),
+            ("c_up.mm", "2\n"),
+            ("c_down.mm", "1\n"),
+            ("notes.txt", "no link"),
+        ] {
+            fs::write(dir.join(file), text).unwrap();
+        }
+        let drive = Drive::read(&dir).unwrap();
+        fs::write(dir.join("d.down"), "1\n").unwrap();
+        let alone = Drive::read(&dir).unwrap_err().to_string();
+        fs::remove_dir_all(&dir).unwrap();
+
+        let names: Vec<&str> = drive.links.iter().map(|link| link.name.as_str()).collect();
+        assert_eq!(names, ["a", "b", "c"]);
+        let rates = |index: usize| {
+            let link = &drive.links[index];
+            [&link.up, &link.down].map(|trace| trace.capacity().mean_rate().as_bps() / 1_000_000)
+        };
+        assert_eq!([rates(0), rates(1), rates(2)], [[12, 6], [12, 20], [6, 12]]);
+        assert!(alone.contains("d.down: no uplink") && alone.contains("d.up"), "{alone}");
     }
 }

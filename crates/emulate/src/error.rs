@@ -55,6 +55,14 @@ pub enum TraceError {
         /// The file that should be there.
         uplink: PathBuf,
     },
+    /// Two files describe the same direction of the same link.
+    #[error("{}: the link is described by {} already", file.display(), other.display())]
+    Twice {
+        /// The second file.
+        file: PathBuf,
+        /// The first one.
+        other: PathBuf,
+    },
     /// The values make no timeline.
     #[error(transparent)]
     Timeline(#[from] TimelineError),
