@@ -1,36 +1,55 @@
 //! The receiver's side: hands out every packet once, the moment it is determined.
 //!
 //! ```text
-//! source packet --> window: missing?  ----------------------------------> out
-//!                      |                                                   ^
-//!                      v                                                   |
-//!                   known symbols --> blocks of equations -- determined ---+
-//!                      |                 ^
-//! coded packet --> less what is known ---+
+//! source packet --> Window: missing? ------------------------------------> out
+//!                     |                                                     ^
+//!                     v                                                     |
+//!                   Pool of known symbols        Matrix: coefficients       |
+//!                     |                            ^      |  which rows     |
+//!                     v                            |      v  are solved     |
+//! coded packet --> Equations: the Block that it belongs to --> one pass ----+
+//!                                                     over the payloads
 //! ```
 //!
 //! Packets that were delivered are remembered twice: in a bitmap, so that none is delivered again,
 //! and for a while with their bytes, because a later equation may cover them. Equations that share
-//! missing packets form a [`Block`].
+//! missing packets form a block, which eliminates on coefficients alone; payloads are kept as they
+//! came and read when packets are solved. Start reading with [`Decoder`], then `block.rs` and
+//! `matrix.rs`.
 //!
-//! What a broken or hostile peer can do: get its own packets refused, and get false bytes delivered
-//! for packets that it sent false equations about. What is known is never changed by an equation, a
-//! contradiction costs the equations of one block, and memory and the work per packet have a bound.
+//! # What a broken or hostile peer can do
+//!
+//! - A false *coded packet* falsifies what is determined with it. While encode ranges do not overlap
+//!   in part, as those of CellFusion section 4.4.2 never do, these are packets of its own range.
+//!   Where ranges overlap, a packet of one helps to determine packets of the other, and passes its
+//!   error on: to repair across ranges is to trust across ranges. It ends where no range overlaps,
+//!   and at the width of a block.
+//! - What was delivered is never changed by an equation, and a source packet that comes is always
+//!   believed. An equation that contradicts either is dropped; of equations that contradict one
+//!   another, those that made the impossible packet.
+//! - Memory has bounds in bytes and in age; the work for a packet has one by the width of a block;
+//!   what is refused or given up is counted.
 
+mod bits;
+mod block;
+mod equations;
+mod matrix;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use roadweave_types::{DropCounters, DropReason, Instant, PacketId};
 
-use crate::block::{Block, Contradiction};
-use crate::equations::Equations;
-use crate::kernel::{Kernel, Term};
+use self::bits::Bits;
+use self::block::{NewEquation, Span};
+use self::equations::{Added, Equations};
+use self::window::{Place, Position, Window};
+use crate::kernel::Kernel;
 use crate::pool::Pool;
 use crate::symbol::{SYMBOL_BYTES_MAX, SYMBOL_PREFIX_BYTES, is_symbol};
-use crate::window::{Place, Position, Window};
 use crate::{COUNT_MAX, CodedRange, coefficients};
 
 /// The bounds of a [`Decoder`].
@@ -40,7 +59,8 @@ pub struct DecoderConfig {
     pub expiry: Duration,
     /// The most bytes of delivered symbols to keep, each with an allowance of 128 bytes.
     pub known_bytes_max: usize,
-    /// The most bytes of equations to keep, each with an allowance of 512 bytes.
+    /// The most bytes of equations to keep, each with an allowance of 512 bytes, and of the known
+    /// symbols that they cover.
     pub equation_bytes_max: usize,
 }
 
@@ -122,13 +142,14 @@ pub struct DecoderStats {
 #[derive(Debug)]
 pub struct Decoder {
     config: DecoderConfig,
-    kernel: Kernel,
     /// None before the first packet.
     window: Option<Window>,
     delivered_at: Instant,
     known: Pool,
     equations: Equations,
     stats: DecoderStats,
+    /// Kept for its memory: what the equations determined and is to be delivered.
+    solved: Vec<(Position, Bytes)>,
 }
 
 impl Decoder {
@@ -143,12 +164,12 @@ impl Decoder {
     pub fn with_kernel(config: DecoderConfig, kernel: Kernel) -> Self {
         Self {
             config,
-            kernel,
             window: None,
             delivered_at: Instant::ZERO,
             known: Pool::new(config.known_bytes_max),
             equations: Equations::new(kernel, config.expiry, config.equation_bytes_max),
             stats: DecoderStats::default(),
+            solved: Vec::new(),
         }
     }
 
@@ -170,7 +191,9 @@ impl Decoder {
             Ok(position) => {
                 self.deliver(now, position, symbol.clone(), out);
                 self.stats.new_sources += 1;
-                self.learn(now, position, &symbol, out);
+                let (stats, solved) = (&mut self.stats, &mut self.solved);
+                self.equations.learn(now, position, &symbol, stats, solved);
+                self.deliver_solved(now, out);
                 return SourceOutcome::New;
             }
             Err(refusal) => refusal,
@@ -192,57 +215,31 @@ impl Decoder {
     ) -> CodedOutcome {
         self.stats.coded += 1;
         self.expire(now);
-        let first = match self.place_coded(now, range, &payload) {
-            Ok(first) => first,
-            Err((outcome, reason)) => {
-                self.stats.drops.count(reason);
+        let (first, missing) = match self.place_coded(now, range, &payload) {
+            Ok(placed) => placed,
+            Err(outcome) => {
+                self.count_refused(outcome);
                 return outcome;
             }
         };
         let mut coefficients = [0; COUNT_MAX as usize];
         let coefficients = &mut coefficients[..usize::from(range.count)];
         coefficients::fill(range.seed, coefficients);
-
-        let mut missing = Vec::with_capacity(coefficients.len());
-        let mut known: Vec<Term<'_>> = Vec::with_capacity(coefficients.len());
-        for (position, coefficient) in (first..).zip(coefficients.iter()) {
-            match self.known.get(position) {
-                Some(symbol) => known.push((*coefficient, symbol)),
-                None => missing.push((position, *coefficient)),
-            }
-        }
-        if known.iter().any(|(_, symbol)| symbol.len() > payload.len()) {
-            self.stats.drops.count(DropReason::Inconsistent);
-            return CodedOutcome::Inconsistent;
-        }
-        let window = self.window.as_ref().expect("the packet was placed in it");
-        if missing.iter().all(|(position, _)| window.place(*position) != Place::Missing) {
-            self.stats.redundant += 1;
-            return CodedOutcome::Redundant;
-        }
-        let mut block = self.equations.take_for(now, &missing, &mut self.stats.drops);
-        let is_new = block.insert(now, &missing, || {
-            let mut payload = BytesMut::from(payload);
-            self.kernel.dot_add(&mut payload, &known);
-            payload
-        });
-        if !is_new {
-            self.stats.redundant += 1;
-            self.equations.put(block, &mut self.stats.drops);
-            return CodedOutcome::Redundant;
-        }
-        let before = out.len();
-        match self.settle(now, block, out) {
-            Err(Contradiction) => CodedOutcome::Inconsistent,
-            Ok(()) if out.len() > before => CodedOutcome::Determined(out.len() - before),
-            Ok(()) => CodedOutcome::Kept,
+        let span = Span { first, last: first + u64::from(range.count) - 1 };
+        let new = NewEquation { at: now, span, coefficients, missing, payload };
+        let added = self.equations.add(new, &self.known, &mut self.stats, &mut self.solved);
+        match (self.deliver_solved(now, out), added) {
+            (0, Added::Used) => CodedOutcome::Kept,
+            (0, Added::Redundant) => CodedOutcome::Redundant,
+            (0, Added::Inconsistent) => CodedOutcome::Inconsistent,
+            (delivered, _) => CodedOutcome::Determined(delivered),
         }
     }
 
     /// Drops equations and delivered symbols that are too old; also done by the other methods.
     pub fn expire(&mut self, now: Instant) {
         self.known.expire(now, self.config.expiry);
-        self.equations.expire(now, &mut self.stats.drops);
+        self.equations.expire(now, &mut self.stats);
     }
 
     /// What came in and went out.
@@ -283,28 +280,58 @@ impl Decoder {
         }
     }
 
-    /// Decides whether a coded packet is to be used; gives the position of its first packet.
+    /// Decides whether a coded packet is to be used; gives the position of its first packet, and
+    /// which of its packets have no known symbol, by offset.
     fn place_coded(
         &mut self,
         now: Instant,
         range: CodedRange,
         payload: &[u8],
-    ) -> Result<Position, (CodedOutcome, DropReason)> {
+    ) -> Result<(Position, Bits), CodedOutcome> {
         let lengths = SYMBOL_PREFIX_BYTES + 1..=SYMBOL_BYTES_MAX;
         if range.count == 0 || range.count > COUNT_MAX || !lengths.contains(&payload.len()) {
-            return Err((CodedOutcome::Malformed, DropReason::MalformedMessage));
+            return Err(CodedOutcome::Malformed);
         }
         let length = u64::from(range.count) - 1;
         let (last, place) = self.place(now, range.start.plus(u32::from(range.count) - 1));
         if place == Place::FarAhead {
-            return Err((CodedOutcome::FarAhead, DropReason::IdJump));
+            return Err(CodedOutcome::FarAhead);
         }
         let first = last.saturating_sub(length);
         let window = self.window.as_ref().expect("the last packet was placed in it");
         if window.place(first) == Place::Behind {
-            return Err((CodedOutcome::Late, DropReason::Late));
+            return Err(CodedOutcome::Late);
         }
-        Ok(first)
+        let wanted = window.missing(first, range.count.into());
+        if wanted == 0 {
+            return Err(CodedOutcome::Redundant);
+        }
+        let mut missing = Bits::from(wanted);
+        for offset in (Bits::run(0, range.count.into()) & !missing).iter() {
+            match self.known.get(first + offset as u64) {
+                Some(symbol) if symbol.len() > payload.len() => {
+                    return Err(CodedOutcome::Inconsistent);
+                }
+                Some(_) => {}
+                // Delivered so long ago that its bytes are forgotten.
+                None => missing.insert(offset),
+            }
+        }
+        Ok((first, missing))
+    }
+
+    fn count_refused(&mut self, outcome: CodedOutcome) {
+        let reason = match outcome {
+            CodedOutcome::Late => DropReason::Late,
+            CodedOutcome::FarAhead => DropReason::IdJump,
+            CodedOutcome::Malformed => DropReason::MalformedMessage,
+            CodedOutcome::Inconsistent => DropReason::Inconsistent,
+            CodedOutcome::Redundant | CodedOutcome::Kept | CodedOutcome::Determined(_) => {
+                self.stats.redundant += 1;
+                return;
+            }
+        };
+        self.stats.drops.count(reason);
     }
 
     /// Unfolds an ID; starts the window at the first one, and moves it after a long silence.
@@ -323,73 +350,35 @@ impl Decoder {
         (position, place)
     }
 
-    /// Uses a packet that came to simplify the equations that cover it.
-    fn learn(
-        &mut self,
-        now: Instant,
-        position: Position,
-        symbol: &[u8],
-        out: &mut Vec<(PacketId, Bytes)>,
-    ) {
-        let drops = &mut self.stats.drops;
-        let Some(mut block) = self.equations.take_with(now, position, drops) else { return };
-        let before = block.len();
-        let contradicting = block.learn(position, symbol);
-        let redundant = before - block.len() - contradicting;
-        drops.add(DropReason::Inconsistent, contradicting as u64);
-        self.stats.redundant += redundant as u64;
-        // A contradiction costs the block and is counted; the source packet is good nevertheless.
-        let _ = self.settle(now, block, out);
+    /// Hands out what equations determined, and returns how many packets that were.
+    fn deliver_solved(&mut self, now: Instant, out: &mut Vec<(PacketId, Bytes)>) -> usize {
+        let mut solved = std::mem::take(&mut self.solved);
+        let before = out.len();
+        let all = solved.len();
+        for (position, symbol) in solved.drain(..) {
+            self.deliver(now, position, symbol, out);
+        }
+        let delivered = out.len() - before;
+        self.stats.recovered += delivered as u64;
+        // The others had been delivered, and forgotten since.
+        self.stats.redundant += (all - delivered) as u64;
+        self.solved = solved;
+        delivered
     }
 
-    /// Delivers what a block determines, and puts back what remains of it.
-    ///
-    /// # Errors
-    /// [`Contradiction`]; then the block is dropped.
-    fn settle(
-        &mut self,
-        now: Instant,
-        mut block: Block,
-        out: &mut Vec<(PacketId, Bytes)>,
-    ) -> Result<(), Contradiction> {
-        let before = block.len();
-        let solved = block.solve().inspect_err(|Contradiction| {
-            self.stats.drops.add(DropReason::Inconsistent, before as u64);
-        })?;
-        for (position, symbol) in &solved {
-            if self.deliver(now, *position, symbol.clone(), out) {
-                self.stats.recovered += 1;
-            } else {
-                self.stats.redundant += 1;
-            }
-        }
-        if solved.len() < before {
-            for (position, symbol) in &solved {
-                block.learn(*position, symbol);
-            }
-            // Each solved packet used up one equation; others that went contradicted it.
-            let contradicting = before - block.len() - solved.len();
-            self.stats.drops.add(DropReason::Inconsistent, contradicting as u64);
-            self.equations.put(block, &mut self.stats.drops);
-        }
-        Ok(())
-    }
-
-    /// Hands a packet out unless it was delivered or is too old; returns whether it did.
+    /// Hands a packet out unless it was delivered or is too old.
     fn deliver(
         &mut self,
         now: Instant,
         position: Position,
         symbol: Bytes,
         out: &mut Vec<(PacketId, Bytes)>,
-    ) -> bool {
+    ) {
         let window = self.window.as_mut().expect("the packet was placed in it");
-        if !window.deliver(position) {
-            return false;
+        if window.deliver(position) {
+            self.delivered_at = now;
+            self.known.insert(now, position, symbol.clone());
+            out.push((PacketId(position as u32), symbol));
         }
-        self.delivered_at = now;
-        self.known.insert(now, position, symbol.clone());
-        out.push((PacketId(position as u32), symbol));
-        true
     }
 }

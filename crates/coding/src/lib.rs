@@ -18,18 +18,15 @@
 //! Start reading with [`Encoder`], then [`Decoder`]; the arithmetic is in [`gf256`] and [`kernel`].
 //! Source: CellFusion section 4.3, appendices A and B.
 
-mod block;
 pub mod coefficients;
 mod decoder;
 mod encoder;
-mod equations;
 pub mod gf256;
 pub mod kernel;
 mod pool;
 mod symbol;
 #[cfg(test)]
 mod test_support;
-mod window;
 
 pub use decoder::{CodedOutcome, Decoder, DecoderConfig, DecoderStats, SourceOutcome};
 pub use encoder::{EncodeError, EncodeRange, Encoder, EncoderConfig};

@@ -1,6 +1,15 @@
 //! Symbols by ID, bounded in bytes and in age.
 //!
+//! ```text
+//! key        ... 61 62 63 64 65 66 67 ...      counts upwards, mostly
+//! ring slot      61 62 63  0  1  2  3          key modulo the length of the ring
+//! stragglers     3                             displaced by 67: a map, nearly always empty
+//! ```
+//!
 //! The sender keeps here what it may have to code, the receiver what later equations may cover.
+//! Neighbours lie side by side, and to find one costs an index and a comparison. The ring grows
+//! while it is at least half full; keys that lie further apart than that share slots, and then the
+//! map has the older one.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
@@ -14,17 +23,26 @@ use roadweave_types::Instant;
 pub(crate) struct Pool {
     bytes_max: usize,
     bytes: usize,
-    symbols: HashMap<u64, Held, BuildHasherDefault<KeyHasher>>,
+    len: usize,
+    /// Empty, or a power of two.
+    ring: Vec<Slot>,
+    stragglers: HashMap<u64, Held, BuildHasherDefault<KeyHasher>>,
     /// In the order of insertion. An entry whose symbol is gone, or was inserted anew since, is
     /// stale; stale entries are swept when they outnumber the others.
-    order: VecDeque<(u64, Instant, u64)>,
-    insertions: u64,
+    order: VecDeque<(u64, Instant)>,
 }
 
-#[derive(Debug)]
+/// A place of the ring: the symbol of `key`, if there is one.
+#[derive(Clone, Debug, Default)]
+struct Slot {
+    key: u64,
+    held: Option<Held>,
+}
+
+#[derive(Clone, Debug)]
 struct Held {
     symbol: Bytes,
-    insertion: u64,
+    at: Instant,
 }
 
 impl Pool {
@@ -32,9 +50,10 @@ impl Pool {
         Self {
             bytes_max,
             bytes: 0,
-            symbols: HashMap::default(),
+            len: 0,
+            ring: Vec::new(),
+            stragglers: HashMap::default(),
             order: VecDeque::new(),
-            insertions: 0,
         }
     }
 
@@ -42,9 +61,9 @@ impl Pool {
     pub(crate) fn insert(&mut self, now: Instant, key: u64, symbol: Bytes) -> u64 {
         self.remove(key);
         self.bytes += cost(&symbol);
-        self.insertions += 1;
-        self.symbols.insert(key, Held { symbol, insertion: self.insertions });
-        self.order.push_back((key, now, self.insertions));
+        self.len += 1;
+        self.order.push_back((key, now));
+        self.place(key, Held { symbol, at: now });
         let mut evicted = 0;
         while self.bytes > self.bytes_max {
             evicted += u64::from(self.pop_front());
@@ -53,15 +72,20 @@ impl Pool {
     }
 
     pub(crate) fn get(&self, key: u64) -> Option<&Bytes> {
-        self.symbols.get(&key).map(|held| &held.symbol)
+        self.held(key).map(|held| &held.symbol)
     }
 
     pub(crate) fn remove(&mut self, key: u64) -> bool {
-        let Some(held) = self.symbols.remove(&key) else { return false };
+        let Some(held) = self.take(key) else { return false };
         self.bytes -= cost(&held.symbol);
-        if self.order.len() > STALE_ENTRIES_MIN + 2 * self.symbols.len() {
-            let symbols = &self.symbols;
-            self.order.retain(|(key, _, insertion)| is_live(symbols, *key, *insertion));
+        self.len -= 1;
+        if self.len == 0 && self.ring.len() > RING_IDLE_MAX {
+            self.ring = Vec::new();
+        }
+        if self.order.len() > STALE_ENTRIES_MIN + 2 * self.len {
+            let mut order = std::mem::take(&mut self.order);
+            order.retain(|(key, at)| self.is_live(*key, *at));
+            self.order = order;
         }
         true
     }
@@ -69,7 +93,7 @@ impl Pool {
     /// Discards what is older than `age_max`; returns how many symbols.
     pub(crate) fn expire(&mut self, now: Instant, age_max: Duration) -> u64 {
         let mut expired = 0;
-        while self.order.front().is_some_and(|(_, at, _)| now.since(*at) > age_max) {
+        while self.order.front().is_some_and(|(_, at)| now.since(*at) > age_max) {
             expired += u64::from(self.pop_front());
         }
         expired
@@ -77,7 +101,7 @@ impl Pool {
 
     /// Symbols held.
     pub(crate) fn len(&self) -> usize {
-        self.symbols.len()
+        self.len
     }
 
     /// Bytes held, with an allowance for the bookkeeping of each symbol.
@@ -87,25 +111,77 @@ impl Pool {
 
     /// Discards the oldest entry; returns whether a symbol went with it.
     fn pop_front(&mut self) -> bool {
-        let Some((key, _, insertion)) = self.order.pop_front() else { return false };
-        is_live(&self.symbols, key, insertion) && self.remove(key)
+        let Some((key, at)) = self.order.pop_front() else { return false };
+        self.is_live(key, at) && self.remove(key)
     }
-}
 
-fn is_live(
-    symbols: &HashMap<u64, Held, BuildHasherDefault<KeyHasher>>,
-    key: u64,
-    insertion: u64,
-) -> bool {
-    symbols.get(&key).is_some_and(|held| held.insertion == insertion)
+    fn is_live(&self, key: u64, at: Instant) -> bool {
+        self.held(key).is_some_and(|held| held.at == at)
+    }
+
+    fn held(&self, key: u64) -> Option<&Held> {
+        let slot = self.ring.get(self.slot_of(key))?;
+        if slot.key == key && slot.held.is_some() {
+            return slot.held.as_ref();
+        }
+        if self.stragglers.is_empty() { None } else { self.stragglers.get(&key) }
+    }
+
+    fn take(&mut self, key: u64) -> Option<Held> {
+        let slot = self.slot_of(key);
+        let slot = self.ring.get_mut(slot)?;
+        if slot.key == key && slot.held.is_some() {
+            return slot.held.take();
+        }
+        if self.stragglers.is_empty() { None } else { self.stragglers.remove(&key) }
+    }
+
+    /// Puts a symbol that is not there into the ring.
+    fn place(&mut self, key: u64, held: Held) {
+        let slot = self.slot_of(key);
+        let is_taken = self.ring.get(slot).is_none_or(|slot| slot.held.is_some());
+        if is_taken && 2 * self.len > self.ring.len() {
+            self.grow();
+        }
+        let slot = self.slot_of(key);
+        let slot = &mut self.ring[slot];
+        if let Some(displaced) = slot.held.replace(held) {
+            self.stragglers.insert(slot.key, displaced);
+        }
+        slot.key = key;
+    }
+
+    fn grow(&mut self) {
+        let slots = (2 * self.ring.len()).max(RING_MIN);
+        let ring = std::mem::replace(&mut self.ring, vec![Slot::default(); slots]);
+        let held = ring.into_iter().filter_map(|slot| Some((slot.key, slot.held?)));
+        for (key, held) in held.chain(std::mem::take(&mut self.stragglers)) {
+            let slot = self.slot_of(key);
+            let slot = &mut self.ring[slot];
+            if let Some(displaced) = slot.held.replace(held) {
+                self.stragglers.insert(slot.key, displaced);
+            }
+            slot.key = key;
+        }
+    }
+
+    fn slot_of(&self, key: u64) -> usize {
+        // For an empty ring this is beyond its end, as it should be.
+        key as usize & self.ring.len().wrapping_sub(1)
+    }
 }
 
 fn cost(symbol: &Bytes) -> usize {
     symbol.len() + OVERHEAD_BYTES
 }
 
-/// What a symbol costs beside its bytes: a slot of the table and an entry of the order.
+/// What a symbol costs beside its bytes: up to two slots of the ring, and an entry of the order.
 const OVERHEAD_BYTES: usize = 128;
+
+const RING_MIN: usize = 64;
+
+/// The longest ring that is kept while nothing is held.
+const RING_IDLE_MAX: usize = 1024;
 
 const STALE_ENTRIES_MIN: usize = 64;
 

@@ -76,7 +76,9 @@ pub struct DropCounters(BTreeMap<DropReason, u64>);
 impl DropCounters {
     /// Counts `packets` packets.
     pub fn add(&mut self, reason: DropReason, packets: u64) {
-        *self.0.entry(reason).or_default() += packets;
+        if packets > 0 {
+            *self.0.entry(reason).or_default() += packets;
+        }
     }
 
     /// Counts one packet.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use bytes::BytesMut;
 use proptest::prelude::*;
 
 use super::*;

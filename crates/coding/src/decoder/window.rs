@@ -67,6 +67,21 @@ impl Window {
         if self.bits[word] & bit == 0 { Place::Missing } else { Place::Delivered }
     }
 
+    /// Which of the `count` positions from `first` are missing, by offset, a bit each.
+    ///
+    /// `count`: 1 to 64. None of them is [`Place::Behind`]; those ahead of the newest are missing.
+    pub(crate) fn missing(&self, first: Position, count: u32) -> u64 {
+        debug_assert!((1..=64).contains(&count) && self.place(first) != Place::Behind);
+        let (word, bit) = index(first);
+        let shift = bit.trailing_zeros();
+        let next = self.bits[(word + 1) % self.bits.len()];
+        // In two steps, because a shift by all 64 bits is none.
+        let delivered = self.bits[word] >> shift | next << 1 << (63 - shift);
+        let behind_newest = (self.newest + 1).saturating_sub(first).min(64) as u32;
+        let ahead = u64::MAX.checked_shl(behind_newest).unwrap_or(0);
+        (!delivered | ahead) & u64::MAX >> (64 - count)
+    }
+
     /// Notes the delivery of `position`; returns whether it was missing.
     pub(crate) fn deliver(&mut self, position: Position) -> bool {
         if self.place(position) != Place::Missing {
@@ -156,6 +171,7 @@ mod tests {
         #[test]
         fn a_window_remembers_what_a_set_would(
             start in prop_oneof![Just(u32::MAX - 100), any::<u32>()],
+            count in 1u32..=64,
             steps in prop::collection::vec(
                 prop_oneof![-50i64..50, -140_000i64..80_000], 1..200),
         ) {
@@ -166,6 +182,14 @@ mod tests {
                 let place = reference.place(position);
                 prop_assert_eq!(window.place(position), place);
                 prop_assert_eq!(window.position(PacketId(position as u32)), position);
+                if place != Place::Behind {
+                    let missing = window.missing(position, count);
+                    for offset in 0..64 {
+                        let place = reference.place(position + offset);
+                        let expected = offset < count.into() && place != Place::Delivered;
+                        prop_assert_eq!(missing >> offset & 1 == 1, expected, "offset {}", offset);
+                    }
+                }
                 prop_assert_eq!(window.deliver(position), place == Place::Missing);
                 if place == Place::Missing {
                     reference.newest = reference.newest.max(position);

@@ -1,0 +1,527 @@
+//! Equations that share missing packets, and what follows from them.
+//!
+//! ```text
+//! column              0  1  2  3  4  5  6  7         position: base + column
+//! missing             x  .  .  x  .  x  x  .
+//! known                  s  s     s        s         symbols that equations cover
+//! equation A          [-----------]                  payload A, as it came
+//! equation B          [-----------]                  payload B
+//! equation C                   [-----------]         payload C
+//!
+//! coefficients > Matrix > solved row: recipe over A, B, C and coefficients of known columns
+//!                                 `--> one pass over payloads and symbols > the missing packet
+//! ```
+//!
+//! Elimination works on coefficients alone ([`Matrix`]). Payloads and known symbols are held as they
+//! came, without a copy, and are read when packets are solved: all packets that become solved in
+//! the same moment come out of one pass over what they are made of. So an equation that turns out
+//! to be useless costs no arithmetic on its payload.
+//!
+//! Source: CellFusion section 4.3.3; the recipes are ours.
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use roadweave_types::Instant;
+
+use super::bits::{BITS, Bits};
+use super::matrix::Matrix;
+use super::window::Position;
+use crate::kernel::Kernel;
+use crate::pool::Pool;
+use crate::symbol::symbol_len;
+
+/// The most consecutive packets that a block may span, which bounds the work per packet: two of the
+/// longest ranges, so that ranges may overlap.
+pub(super) const SPAN_MAX: u64 = BITS as u64;
+
+/// Consecutive packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) first: Position,
+    pub(super) last: Position,
+}
+
+impl Span {
+    pub(super) fn len(self) -> u64 {
+        self.last - self.first + 1
+    }
+
+    /// The shortest span that contains both.
+    pub(super) fn join(self, other: Self) -> Self {
+        Self { first: self.first.min(other.first), last: self.last.max(other.last) }
+    }
+
+    /// What one block can keep of equations over this span, if it must have room for `part` of it:
+    /// as much as possible of the newest packets.
+    pub(super) fn keepable(self, part: Self) -> Self {
+        let newest = (self.last + 1).saturating_sub(SPAN_MAX).max(self.first);
+        let first = newest.min(part.first);
+        Self { first, last: self.last.min(first + SPAN_MAX - 1) }
+    }
+
+    fn contains(self, other: Self) -> bool {
+        self.first <= other.first && other.last <= self.last
+    }
+}
+
+/// A coded packet that came, and what is known of its range.
+#[derive(Debug)]
+pub(super) struct NewEquation<'a> {
+    pub(super) at: Instant,
+    pub(super) span: Span,
+    /// One per packet of the span, none of them zero.
+    pub(super) coefficients: &'a [u8],
+    /// By offset in the span: the packets without a known symbol. Not empty.
+    pub(super) missing: Bits,
+    pub(super) payload: Bytes,
+}
+
+/// Equations over up to [`SPAN_MAX`] consecutive packets.
+#[derive(Debug)]
+pub(super) struct Block {
+    kernel: Kernel,
+    /// The position of column 0.
+    base: Position,
+    /// The columns that are covered by equations, but not known.
+    missing: Bits,
+    /// The columns of `known`.
+    known_set: Bits,
+    known: Vec<Known>,
+    equations: Vec<Equation>,
+    matrix: Matrix,
+    bytes: usize,
+    /// No equation is older.
+    oldest: Instant,
+    /// Kept for its memory: `(column, row)` of what is being solved.
+    ready: Vec<(u8, u8)>,
+}
+
+/// A coded packet, as it came.
+#[derive(Debug)]
+struct Equation {
+    at: Instant,
+    columns: Bits,
+    payload: Bytes,
+}
+
+/// A packet that is known and covered by equations.
+#[derive(Debug)]
+struct Known {
+    column: usize,
+    symbol: Bytes,
+}
+
+/// Equations that were removed because a packet became known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Removed {
+    /// They had nothing left to tell.
+    pub(super) redundant: u64,
+    /// They contradict the packet.
+    pub(super) inconsistent: u64,
+}
+
+impl Block {
+    pub(super) fn new(kernel: Kernel) -> Self {
+        Self {
+            kernel,
+            base: 0,
+            missing: Bits::EMPTY,
+            known_set: Bits::EMPTY,
+            known: Vec::new(),
+            equations: Vec::new(),
+            matrix: Matrix::new(kernel),
+            bytes: 0,
+            oldest: Instant::ZERO,
+            ready: Vec::new(),
+        }
+    }
+
+    /// Equations held.
+    pub(super) fn len(&self) -> usize {
+        self.equations.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.equations.is_empty()
+    }
+
+    /// Bytes held: payloads and symbols that equations cover, with their allowances.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether `position` is a missing packet.
+    pub(super) fn lacks(&self, position: Position) -> bool {
+        self.column(position).is_some_and(|column| self.missing.has(column))
+    }
+
+    /// Whether `position` or one behind it is a missing packet.
+    pub(super) fn reaches(&self, position: Position) -> bool {
+        self.missing.last().is_some_and(|column| position <= self.base + column as u64)
+    }
+
+    /// Whether it takes little memory when it is empty.
+    pub(super) fn is_small(&self) -> bool {
+        self.matrix.is_small()
+    }
+
+    /// The packets that equations cover; none if the block is empty.
+    pub(super) fn span(&self) -> Option<Span> {
+        span_of(self.base, self.covered())
+    }
+
+    /// Makes room for an equation over `span`, and returns how many others had to go because a block
+    /// cannot hold both.
+    pub(super) fn make_room(&mut self, span: Span) -> u64 {
+        if self.is_empty() {
+            self.base = span.first;
+        }
+        let columns = (span.last + 1).saturating_sub(self.base);
+        let mut removed = 0;
+        if span.first < self.base || columns > SPAN_MAX {
+            let all = self.span().map_or(span, |own| own.join(span));
+            removed = self.keep_within(all.keepable(span));
+            self.rebase(self.span().map_or(span, |own| own.join(span)));
+        } else {
+            self.matrix.widen(columns as usize);
+        }
+        removed
+    }
+
+    /// Drops the equations that cover packets outside of `span`; returns how many.
+    pub(super) fn keep_within(&mut self, span: Span) -> u64 {
+        let base = self.base;
+        self.remove_equations(|equation| {
+            !span_of(base, equation.columns).is_some_and(|own| span.contains(own))
+        })
+    }
+
+    /// Takes over the equations of another block, which is empty then. Together they span no more than
+    /// [`SPAN_MAX`] packets, and no packet is missing in both.
+    pub(super) fn merge(&mut self, other: &mut Self) -> Removed {
+        // One block may know what the other lacks: it was delivered long ago and forgotten since.
+        let removed = self.learn_from(other).plus(other.learn_from(self));
+        match (self.span(), other.span()) {
+            (_, None) => {}
+            (None, _) => std::mem::swap(self, other),
+            (Some(own), Some(others)) => {
+                self.rebase(own.join(others));
+                other.rebase(own.join(others));
+                self.matrix.append(&other.matrix);
+                self.missing |= other.missing;
+                other.equations.drain(..).for_each(|equation| self.push_equation(equation));
+                other.known.drain(..).for_each(|known| self.push_known(known));
+            }
+        }
+        other.clear();
+        removed
+    }
+
+    /// Adds an equation, for which there is [room](Self::make_room), if it tells something new;
+    /// returns whether it does.
+    ///
+    /// `known`: has the packets of its span that are not missing.
+    pub(super) fn insert(&mut self, new: NewEquation<'_>, known: &Pool) -> bool {
+        let first = (new.span.first - self.base) as usize;
+        let columns = Bits::run(first, new.coefficients.len());
+        let missing = new.missing.shifted(first as isize) & !self.known_set;
+        if !self.matrix.insert(first, new.coefficients, self.missing | missing) {
+            return false;
+        }
+        self.missing |= missing;
+        for column in (columns & !self.missing & !self.known_set).iter() {
+            let symbol = known.get(self.base + column as u64).cloned();
+            let symbol = symbol.expect("a packet is missing or known");
+            self.push_known(Known { column, symbol });
+        }
+        self.push_equation(Equation { at: new.at, columns, payload: new.payload });
+        true
+    }
+
+    /// Takes note of a packet that became known, if it is missing here. The caller must
+    /// [settle](Self::settle) what follows.
+    pub(super) fn learn(&mut self, position: Position, symbol: &Bytes) -> Removed {
+        let mut removed = Removed::default();
+        let Some(column) = self.column(position) else { return removed };
+        if !self.missing.has(column) {
+            return removed;
+        }
+        removed.inconsistent = self.remove_equations(|equation| {
+            equation.columns.has(column) && equation.payload.len() < symbol.len()
+        });
+        // With the equations the column may have gone.
+        if self.missing.has(column) {
+            removed.redundant = self.note(column, symbol.clone());
+        }
+        removed
+    }
+
+    /// Appends the packets that are determined to `solved`, ascending, with their symbols, and takes
+    /// note of them; each uses up one equation. Returns how many equations were removed because they
+    /// contradict one another or what is known.
+    pub(super) fn settle(&mut self, solved: &mut Vec<(Position, Bytes)>) -> u64 {
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.clear();
+        self.matrix.solved(self.missing, &mut ready);
+        let start = solved.len();
+        self.evaluate(&ready, solved);
+        let suspects = self.cut(&ready, &mut solved[start..]);
+        let before = self.len();
+        if !suspects.is_empty() {
+            let mut kept = 0;
+            for index in 0..ready.len() {
+                let recipe = self.matrix.recipe(usize::from(ready[index].1));
+                if (recipe & suspects).is_empty() {
+                    ready.swap(kept, index);
+                    solved.swap(start + kept, start + index);
+                    kept += 1;
+                }
+            }
+            ready.truncate(kept);
+            solved.truncate(start + kept);
+            self.remove_suspects(suspects);
+        }
+        let inconsistent = (before - self.len()) as u64;
+        if ready.len() == self.len() {
+            self.clear();
+        } else {
+            for ((column, _), (_, symbol)) in ready.iter().zip(&solved[start..]) {
+                self.note(usize::from(*column), symbol.clone());
+            }
+        }
+        self.ready = ready;
+        inconsistent
+    }
+
+    /// Drops the equations older than `age_max`; returns how many.
+    pub(super) fn expire(&mut self, now: Instant, age_max: Duration) -> u64 {
+        if now.since(self.oldest) <= age_max {
+            return 0;
+        }
+        let expired = self.remove_equations(|equation| now.since(equation.at) > age_max);
+        self.oldest = self.equations.iter().map(|equation| equation.at).min().unwrap_or(now);
+        expired
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.missing = Bits::EMPTY;
+        self.known_set = Bits::EMPTY;
+        self.known.clear();
+        self.equations.clear();
+        self.matrix.clear();
+        self.bytes = 0;
+    }
+
+    /// The one place where payloads are combined: appends the packets of the rows in `ready`, with
+    /// whatever follows their ends.
+    fn evaluate(&self, ready: &[(u8, u8)], solved: &mut Vec<(Position, Bytes)>) {
+        if ready.is_empty() {
+            return;
+        }
+        let rows = || ready.iter().map(|(_, row)| self.matrix.row(usize::from(*row)));
+        let is_used = |cell: usize| rows().any(|row| row[cell] != 0);
+        let most = self.equations.len() + self.known.len();
+        let (mut cells, mut sources) = (Vec::with_capacity(most), Vec::with_capacity(most));
+        let mut push = |cell, source| {
+            if is_used(cell) {
+                cells.push(cell);
+                sources.push(source);
+            }
+        };
+        for (number, equation) in self.equations.iter().enumerate() {
+            push(self.matrix.cell_of(number), &equation.payload[..]);
+        }
+        for known in &self.known {
+            push(known.column, &known.symbol[..]);
+        }
+        let mut coefficients = Vec::with_capacity(ready.len() * cells.len());
+        for row in rows() {
+            coefficients.extend(cells.iter().map(|cell| row[*cell]));
+        }
+        let length = sources.iter().map(|source| source.len()).max().unwrap_or(0);
+        let at_once = (SHARED_BYTES_MAX / length.max(1)).max(1);
+        let groups = ready.chunks(at_once).zip(coefficients.chunks(at_once * cells.len()));
+        for (ready, coefficients) in groups {
+            let mut buffer = BytesMut::zeroed(length * ready.len());
+            let mut outputs: Vec<&mut [u8]> = buffer.chunks_exact_mut(length).collect();
+            self.kernel.combine(&mut outputs, coefficients, &sources);
+            let mut buffer = buffer.freeze();
+            for (column, _) in ready {
+                let position = self.base + u64::from(*column);
+                solved.push((position, buffer.split_to(length)));
+            }
+        }
+    }
+
+    /// Cuts solved packets to their lengths, and returns the equations that one of them casts doubt
+    /// on: those that it is made of, if it is no symbol, and also those that are too short for it.
+    fn cut(&self, ready: &[(u8, u8)], solved: &mut [(Position, Bytes)]) -> Bits {
+        let shortest = self.equations.iter().map(|equation| equation.payload.len()).min();
+        let mut suspects = Bits::EMPTY;
+        for ((column, row), (_, symbol)) in ready.iter().zip(solved) {
+            let Some(length) = symbol_len(symbol) else {
+                suspects |= self.matrix.recipe(usize::from(*row));
+                continue;
+            };
+            symbol.truncate(length);
+            if shortest.is_some_and(|shortest| shortest < length) {
+                let column = usize::from(*column);
+                let too_short = |(number, equation): (usize, &Equation)| {
+                    let is_short = equation.payload.len() < length;
+                    (is_short && equation.columns.has(column)).then_some(number)
+                };
+                let short: Bits = self.equations.iter().enumerate().filter_map(too_short).collect();
+                if !short.is_empty() {
+                    suspects |= short | self.matrix.recipe(usize::from(*row));
+                }
+            }
+        }
+        suspects
+    }
+
+    /// Takes over what the other block knows and this one lacks.
+    fn learn_from(&mut self, other: &Self) -> Removed {
+        let learnt = other.known.iter().map(|known| {
+            let position = other.base + known.column as u64;
+            self.learn(position, &known.symbol)
+        });
+        learnt.fold(Removed::default(), Removed::plus)
+    }
+
+    /// Makes a missing packet a known one, and drops the equation that then has nothing left to
+    /// tell, if there is one; returns how many.
+    fn note(&mut self, column: usize, symbol: Bytes) -> u64 {
+        self.missing.remove(column);
+        self.push_known(Known { column, symbol });
+        let Some(row) = self.matrix.release(column, self.missing) else { return 0 };
+        let equation = self.matrix.recipe(row).first().expect("recipes are invertible");
+        self.remove_with_row(equation, row);
+        self.tidy();
+        1
+    }
+
+    fn push_equation(&mut self, equation: Equation) {
+        if self.is_empty() {
+            self.oldest = equation.at;
+        }
+        self.oldest = self.oldest.min(equation.at);
+        self.bytes += equation.payload.len() + EQUATION_OVERHEAD_BYTES;
+        self.equations.push(equation);
+    }
+
+    fn push_known(&mut self, known: Known) {
+        if !self.known_set.has(known.column) {
+            self.known_set.insert(known.column);
+            self.bytes += known.symbol.len() + KNOWN_OVERHEAD_BYTES;
+            self.known.push(known);
+        }
+    }
+
+    fn remove_suspects(&mut self, suspects: Bits) {
+        for equation in (0..self.len()).rev().filter(|equation| suspects.has(*equation)) {
+            let row = self.matrix.user_of(equation).expect("recipes are invertible");
+            self.remove_with_row(equation, row);
+        }
+        self.tidy();
+    }
+
+    fn remove_equations(&mut self, condemned: impl Fn(&Equation) -> bool) -> u64 {
+        let before = self.len();
+        for equation in (0..before).rev() {
+            if condemned(&self.equations[equation]) {
+                let row = self.matrix.user_of(equation).expect("recipes are invertible");
+                self.remove_with_row(equation, row);
+            }
+        }
+        if self.len() < before {
+            self.tidy();
+        }
+        (before - self.len()) as u64
+    }
+
+    fn remove_with_row(&mut self, equation: usize, row: usize) {
+        self.matrix.remove(row, equation);
+        let removed = self.equations.swap_remove(equation);
+        self.bytes -= removed.payload.len() + EQUATION_OVERHEAD_BYTES;
+    }
+
+    /// Lets go of the columns that no equation covers any more.
+    fn tidy(&mut self) {
+        let covered = self.covered();
+        self.missing = self.missing & covered;
+        self.known_set = self.known_set & covered;
+        let bytes = &mut self.bytes;
+        self.known.retain(|known| {
+            let is_covered = covered.has(known.column);
+            if !is_covered {
+                *bytes -= known.symbol.len() + KNOWN_OVERHEAD_BYTES;
+            }
+            is_covered
+        });
+    }
+
+    /// The column of `position`, if there can be one.
+    fn column(&self, position: Position) -> Option<usize> {
+        let column = usize::try_from(position.checked_sub(self.base)?).ok()?;
+        (column < BITS).then_some(column)
+    }
+
+    fn covered(&self) -> Bits {
+        self.equations.iter().fold(Bits::EMPTY, |covered, equation| covered | equation.columns)
+    }
+
+    /// Gives column 0 to the first packet of `span`, which contains all that equations cover, and
+    /// makes room for all of `span`.
+    fn rebase(&mut self, span: Span) {
+        let by = self.base as isize - span.first as isize;
+        self.matrix.widen(span.len() as usize);
+        self.base = span.first;
+        if by == 0 || self.is_empty() {
+            return;
+        }
+        self.matrix.shift(by);
+        self.missing = self.missing.shifted(by);
+        self.known_set = self.known_set.shifted(by);
+        for known in &mut self.known {
+            known.column = known.column.wrapping_add_signed(by);
+        }
+        for equation in &mut self.equations {
+            equation.columns = equation.columns.shifted(by);
+        }
+    }
+}
+
+impl NewEquation<'_> {
+    /// From the first to the last missing packet.
+    pub(super) fn missing_span(&self) -> Span {
+        let at = |offset: Option<usize>| self.span.first + offset.expect("one is missing") as u64;
+        Span { first: at(self.missing.first()), last: at(self.missing.last()) }
+    }
+}
+
+impl Removed {
+    fn plus(self, other: Self) -> Self {
+        Self {
+            redundant: self.redundant + other.redundant,
+            inconsistent: self.inconsistent + other.inconsistent,
+        }
+    }
+}
+
+/// From the first to the last of `columns`, column 0 being at `base`; none if there are none.
+fn span_of(base: Position, columns: Bits) -> Option<Span> {
+    let (first, last) = (columns.first()? as u64, columns.last()? as u64);
+    Some(Span { first: base + first, last: base + last })
+}
+
+/// What an equation costs beside its payload: at most 256 bytes of the matrix, twice because its
+/// memory grows by doubling.
+const EQUATION_OVERHEAD_BYTES: usize = 512;
+
+/// What a known symbol costs beside its bytes.
+const KNOWN_OVERHEAD_BYTES: usize = 64;
+
+/// The most bytes that solved packets share one allocation for; a packet keeps all of it alive.
+const SHARED_BYTES_MAX: usize = 32 << 10;
