@@ -3,7 +3,7 @@
 CARGO ?= cargo
 DEMO_ARGS ?=
 
-.PHONY: demo test lint bench packages clean
+.PHONY: demo test lint bench callgrind packages clean
 
 demo: packages
 	$(CARGO) run --release --quiet --package roadweave-cli -- demo $(DEMO_ARGS)
@@ -18,6 +18,10 @@ lint:
 
 bench: packages
 	$(CARGO) run --release --quiet --package roadweave-cli -- bench tunnel
+	$(CARGO) run --release --quiet --package roadweave-cli -- bench coding
+
+callgrind:
+	@CARGO=$(CARGO) deploy/callgrind.sh
 
 packages:
 	@deploy/packages.sh

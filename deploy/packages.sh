@@ -11,6 +11,8 @@ need ping iputils-ping
 need ffmpeg ffmpeg
 need iperf3 iperf3
 need unshare util-linux
+# A library, which `bench coding` compares with.
+/sbin/ldconfig -p 2>/dev/null | grep -q 'libisal\.so\.2' || missing="$missing libisal2"
 
 [ -z "$missing" ] && exit 0
 
