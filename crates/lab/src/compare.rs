@@ -29,7 +29,7 @@ use crate::bound::{Bound, Offered, Question, delays_of_all};
 use crate::class::Class;
 use crate::figures::{Figures, Timeline};
 use crate::histogram::Histogram;
-use crate::run::{LinkReport, Outcome};
+use crate::run::{Causes, LinkReport, Outcome};
 use crate::scenario::{DRAIN, Scenario};
 use crate::traffic::{Detail, TrafficSpec};
 use crate::video::quality::{Percentiles, Player};
@@ -75,6 +75,8 @@ pub struct Measured {
     pub delay_arrived_ms: Percentiles,
     /// From the capture of a frame to its last packet, of complete frames, ms.
     pub frame_delay_ms: Percentiles,
+    /// Where late packets lost their time.
+    pub causes: Causes,
     /// What a report draws.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Box<RunDetail>>,
@@ -272,6 +274,7 @@ impl Measured {
             figures,
             delay_arrived_ms,
             frame_delay_ms: outcome.frame_delay_ms.clone(),
+            causes: outcome.causes.clone(),
             detail: Some(Box::new(RunDetail {
                 delays: Histogram::new(&delays),
                 stalls_ms: outcome.run.stalls.iter().map(|(from, to)| (ms(from), ms(to))).collect(),

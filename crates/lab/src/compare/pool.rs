@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Compared, Entry, ratio};
 use crate::figures::Figures;
 use crate::histogram::Histogram;
+use crate::run::Causes;
 use crate::video::quality::Percentiles;
 
 /// One strategy over many drives.
@@ -15,6 +16,8 @@ pub struct Pooled {
     pub figures: Figures,
     /// The drives on which it ran.
     pub drives: usize,
+    /// Where late packets lost their time, on all drives together.
+    pub causes: Causes,
     /// Mean stall ratio over the drives, 0..1.
     pub stall_ratio_mean: f64,
     /// 95 of 100 drives stall at most so much.
@@ -78,6 +81,7 @@ impl Pooled {
                 cpu_percent: None,
             },
             drives: entries.len(),
+            causes: causes(entries),
             stall_ratio_mean,
             stall_ratio_p95: stall_at(95),
             stall_ratio_p99: stall_at(99),
@@ -100,6 +104,12 @@ fn delays(entries: &[(&Compared, &Entry)]) -> Percentiles {
         all.merge(&detail.delays);
     }
     all.percentiles()
+}
+
+fn causes(entries: &[(&Compared, &Entry)]) -> Causes {
+    let mut all = Causes::default();
+    entries.iter().for_each(|(_, entry)| all.merge(&entry.measured.causes));
+    all
 }
 
 fn mean_ratio(

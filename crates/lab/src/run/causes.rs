@@ -50,6 +50,23 @@ impl Causes {
     /// Packets that take longer are looked at, ms: the default deadline of a lane.
     pub const LATE_MS: u64 = 100;
 
+    /// Adds those of another run.
+    pub fn merge(&mut self, other: &Self) {
+        self.late += other.late;
+        self.repaired += other.repaired;
+        let pairs = [
+            (&mut self.window_wait, &other.window_wait),
+            (&mut self.detection, &other.detection),
+            (&mut self.recovery, &other.recovery),
+            (&mut self.link_queue, &other.link_queue),
+            (&mut self.propagation, &other.propagation),
+        ];
+        for (sum, cause) in pairs {
+            sum.packets += cause.packets;
+            sum.seconds += cause.seconds;
+        }
+    }
+
     /// Looks at a packet that has arrived.
     pub(super) fn note(&mut self, arrival: &Arrival) {
         let Some(trail) = arrival.trail else { return };
