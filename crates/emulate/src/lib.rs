@@ -23,6 +23,7 @@ mod loss;
 mod mahimahi;
 mod random;
 mod realtime;
+mod recorder;
 mod synthetic;
 mod timeline;
 mod trace;
@@ -40,6 +41,11 @@ pub use load::{read_csv, read_mahimahi, read_trace};
 pub use loss::GilbertElliott;
 pub use mahimahi::parse_mahimahi;
 pub use realtime::{EmulateError, Emulator, LinkReport, WayReport};
+pub use recorder::{
+    DelayClock, DirectionRecording, DirectionSummary, LinkRecording, PlanError, RecordClient,
+    RecordError, RecordLimits, RecordMode, RecordPhase, RecordPlan, RecordProgress, RecordServer,
+    RecordServerStatistics, Refusal,
+};
 pub use synthetic::{Gaps, Operator, RttQuantiles, synthetic_trace};
 pub use timeline::{AtEnd, Timeline, TimelineError};
 pub use trace::Trace;

@@ -1,0 +1,340 @@
+//! The server's side of all recordings.
+//!
+//! ```text
+//!  Hello ─> Pending: address, secret ─ Challenge ─>
+//!  Open (secret) ─> Session: address, Endpoint, LogSender ─ Welcome ─>
+//!  packets and reports of that address ─> Endpoint ─> data, reports with the log
+//! ```
+//!
+//! Whoever opens a session has shown that it receives what is sent to its address. A session that
+//! falls silent gets no data after three seconds and ends after two minutes.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use roadweave_types::{Instant, Rate};
+
+use super::endpoint::{Endpoint, header_bytes};
+use super::log::LogSender;
+use super::message::{Message, Open, Packet, Refusal, Report, Welcome};
+use super::plan::{PlanClock, RecordMode, RecordPlan};
+
+/// What a server allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecordLimits {
+    /// Sessions at a time, one for each link of a client.
+    pub sessions: usize,
+    /// The longest plan.
+    pub length: Duration,
+    /// The highest rate at which it sends to one session.
+    pub rate: Rate,
+}
+
+/// What a server has done since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordServerStatistics {
+    /// Sessions now.
+    pub sessions: usize,
+    /// Sessions that began.
+    pub opened: u64,
+    /// Requests that were refused.
+    pub refused: u64,
+    /// Datagrams that belong to nothing.
+    pub ignored: u64,
+    /// Bytes of data sent, as IP packets, by sessions that are over.
+    pub bytes_sent: u64,
+    /// Bytes of data received, as IP packets, by sessions that are over.
+    pub bytes_received: u64,
+}
+
+/// Takes part in any number of recordings.
+pub struct RecordServer {
+    limits: RecordLimits,
+    /// Makes secrets that nobody can guess.
+    secrets: Box<dyn FnMut() -> u64 + Send>,
+    /// The wall clock at [`Instant::ZERO`], since 1970.
+    unix_epoch: Duration,
+    /// Who was challenged, the oldest first.
+    pending: VecDeque<Pending>,
+    sessions: BTreeMap<u64, Session>,
+    /// The session that may send next: all get their turn.
+    turn: u64,
+    answers: VecDeque<(SocketAddr, Vec<u8>)>,
+    statistics: RecordServerStatistics,
+}
+
+struct Pending {
+    remote: SocketAddr,
+    token: u64,
+    at: Instant,
+}
+
+struct Session {
+    remote: SocketAddr,
+    /// The plan's start on the wall clock, us since 1970.
+    start_unix_us: u64,
+    endpoint: Endpoint,
+    log: LogSender,
+}
+
+impl Default for RecordLimits {
+    /// 64 links, an hour, 200 Mbit/s.
+    fn default() -> Self {
+        Self { sessions: 64, length: Duration::from_secs(3_600), rate: Rate::from_kbps(200_000) }
+    }
+}
+
+impl RecordServer {
+    /// A server without sessions.
+    ///
+    /// `secrets` yields numbers that nobody can guess; `unix_epoch` is the wall clock, since 1970, at
+    /// [`Instant::ZERO`].
+    pub fn new(
+        limits: RecordLimits,
+        unix_epoch: Duration,
+        secrets: impl FnMut() -> u64 + Send + 'static,
+    ) -> Self {
+        Self {
+            limits,
+            secrets: Box::new(secrets),
+            unix_epoch,
+            pending: VecDeque::new(),
+            sessions: BTreeMap::new(),
+            turn: 0,
+            answers: VecDeque::new(),
+            statistics: RecordServerStatistics::default(),
+        }
+    }
+
+    /// Takes in a datagram.
+    pub fn handle_datagram(&mut self, now: Instant, remote: SocketAddr, payload: &[u8]) {
+        match Message::decode(payload) {
+            Some(Message::Hello { nonce }) => self.handle_hello(now, remote, nonce),
+            Some(Message::Open(open)) => self.handle_open(now, remote, open),
+            Some(Message::Packet(packet)) => self.handle_packet(now, remote, &packet),
+            Some(Message::Report(report)) => self.handle_report(now, remote, &report, payload),
+            Some(Message::Close { token }) if self.session(token, remote).is_some() => {
+                self.end_session(token);
+            }
+            _ => match Message::foreign_hello(payload) {
+                Some(nonce) => self.refuse(remote, nonce, Refusal::Version),
+                None => self.statistics.ignored += 1,
+            },
+        }
+    }
+
+    /// The next datagram to send, and to whom.
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<(SocketAddr, Vec<u8>)> {
+        if let Some(answer) = self.answers.pop_front() {
+            return Some(answer);
+        }
+        // Each session sends one datagram, then the next one does.
+        let turn = self.turn;
+        let mut poll = |(&token, session): (&u64, &mut Session)| {
+            Some((token, session.remote, session.poll_transmit(now)?))
+        };
+        let later = self.sessions.range_mut(turn..).find_map(&mut poll);
+        let sent = later.or_else(|| self.sessions.range_mut(..turn).find_map(poll));
+        let (token, remote, datagram) = sent?;
+        self.turn = token.wrapping_add(1);
+        Some((remote, datagram))
+    }
+
+    /// When [`RecordServer::poll_transmit`] has something next; [`Instant::FAR_FUTURE`] for never.
+    pub fn poll_timeout(&mut self, now: Instant) -> Instant {
+        self.forget_silent(now);
+        if !self.answers.is_empty() {
+            return now;
+        }
+        let ends = self.sessions.values().map(|session| session.endpoint.heard_at + SESSION_KEPT);
+        let due = self.sessions.values().map(|session| session.poll_timeout(now));
+        due.chain(ends).min().unwrap_or(Instant::FAR_FUTURE)
+    }
+
+    /// What it has done so far.
+    pub fn statistics(&self) -> RecordServerStatistics {
+        RecordServerStatistics { sessions: self.sessions.len(), ..self.statistics }
+    }
+
+    fn handle_hello(&mut self, now: Instant, remote: SocketAddr, nonce: u64) {
+        self.pending.retain(|pending| now.since(pending.at) < PENDING_KEPT);
+        // A repeated Hello gets the same answer, so that its first answer stays valid.
+        let known = self.pending.iter().find(|pending| pending.remote == remote);
+        let token = known.map_or_else(&mut self.secrets, |pending| pending.token);
+        if known.is_none() {
+            if self.pending.len() >= PENDING_MAX {
+                self.pending.pop_front();
+            }
+            self.pending.push_back(Pending { remote, token, at: now });
+        }
+        self.answer(remote, &Message::Challenge { nonce, token });
+    }
+
+    fn handle_open(&mut self, now: Instant, remote: SocketAddr, open: Open) {
+        // The Welcome may have been lost.
+        for (token, resumed) in [(open.token, false), (open.resume, true)] {
+            if let Some(session) = self.session(token, remote) {
+                let start_unix_us = session.start_unix_us;
+                let welcome = Welcome { token: open.token, resumed, start_unix_us };
+                return self.answer(remote, &Message::Welcome(welcome));
+            }
+        }
+        let is_pending =
+            |pending: &Pending| pending.token == open.token && pending.remote == remote;
+        let Some(index) = self.pending.iter().position(is_pending) else {
+            self.statistics.ignored += 1;
+            return;
+        };
+        self.pending.remove(index);
+        if let Some(session) = self.sessions.get_mut(&open.resume) {
+            // It is the same client: it knows the session's secret, and that of its new address.
+            session.remote = remote;
+            session.endpoint.on_heard(now);
+            let start_unix_us = session.start_unix_us;
+            let welcome = Welcome { token: open.token, resumed: true, start_unix_us };
+            return self.answer(remote, &Message::Welcome(welcome));
+        }
+        if self.sessions.len() >= self.limits.sessions {
+            return self.refuse(remote, open.token, Refusal::Busy);
+        }
+        if !self.allows(&open.plan) {
+            return self.refuse(remote, open.token, Refusal::Plan);
+        }
+        let session = self.new_session(now, remote, &open);
+        let (token, start_unix_us) = (open.token, session.start_unix_us);
+        self.sessions.insert(token, session);
+        self.answer(remote, &Message::Welcome(Welcome { token, resumed: false, start_unix_us }));
+    }
+
+    fn new_session(&mut self, now: Instant, remote: SocketAddr, open: &Open) -> Session {
+        self.statistics.opened += 1;
+        let elapsed = Duration::from_micros(open.elapsed_us).min(open.plan.duration());
+        let start = (self.unix_epoch + now.since(Instant::ZERO)).saturating_sub(elapsed);
+        let endpoint = Endpoint::new(
+            now,
+            open.token,
+            &open.plan,
+            PlanClock::new(now, elapsed),
+            open.plan.down,
+            header_bytes(remote.is_ipv4()),
+        );
+        Session {
+            remote,
+            start_unix_us: u64::try_from(start.as_micros()).unwrap_or(u64::MAX),
+            endpoint,
+            log: LogSender::default(),
+        }
+    }
+
+    fn allows(&self, plan: &RecordPlan) -> bool {
+        let sends = match plan.mode {
+            _ if !plan.down => Rate::ZERO,
+            RecordMode::Constant(rate) => rate,
+            RecordMode::Saturate => plan.rate_max,
+        };
+        plan.check().is_ok() && plan.length <= self.limits.length && sends <= self.limits.rate
+    }
+
+    fn handle_packet(&mut self, now: Instant, remote: SocketAddr, packet: &Packet) {
+        let Some(session) = self.session(packet.token, remote) else {
+            self.statistics.ignored += 1;
+            return;
+        };
+        session.log.on_confirmed(now, packet.confirmed);
+        let log = &mut session.log;
+        session.endpoint.handle_packet(now, packet, &mut |entry| log.push(entry));
+        if packet.finishing {
+            session.endpoint.sender.finish();
+        }
+    }
+
+    fn handle_report(&mut self, now: Instant, remote: SocketAddr, report: &Report, payload: &[u8]) {
+        let Some(session) = self.session(report.token, remote) else {
+            self.statistics.ignored += 1;
+            return;
+        };
+        session.log.on_confirmed(now, report.confirmed);
+        let log = &mut session.log;
+        let log = &mut |entry| log.push(entry);
+        session.endpoint.handle_report(now, report, payload.len(), log);
+    }
+
+    fn session(&mut self, token: u64, remote: SocketAddr) -> Option<&mut Session> {
+        self.sessions.get_mut(&token).filter(|session| session.remote == remote)
+    }
+
+    fn refuse(&mut self, remote: SocketAddr, to: u64, why: Refusal) {
+        self.statistics.refused += 1;
+        self.answer(remote, &Message::Refuse { to, why });
+    }
+
+    fn answer(&mut self, remote: SocketAddr, message: &Message) {
+        if self.answers.len() < ANSWERS_MAX {
+            self.answers.push_back((remote, message.encode()));
+        }
+    }
+
+    fn forget_silent(&mut self, now: Instant) {
+        let is_silent = |session: &Session| now.since(session.endpoint.heard_at) >= SESSION_KEPT;
+        let silent = self.sessions.iter().filter(|entry| is_silent(entry.1));
+        let silent: Vec<u64> = silent.map(|entry| *entry.0).collect();
+        silent.into_iter().for_each(|token| self.end_session(token));
+    }
+
+    fn end_session(&mut self, token: u64) {
+        if let Some(session) = self.sessions.remove(&token) {
+            self.statistics.bytes_sent += session.endpoint.sender.data_bytes();
+            self.statistics.bytes_received += session.endpoint.receiver.bytes();
+        }
+    }
+}
+
+impl Session {
+    fn poll_transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
+        let round_trip = self.endpoint.sender.round_trip();
+        if self.log.poll_timeout(round_trip).is_some_and(|due| due <= now) {
+            self.endpoint.receiver.due_at(now);
+        }
+        // A probe does not wait behind a report.
+        if let Some(packet) = self.endpoint.poll_packet(now, 0) {
+            return Some(packet);
+        }
+        let log = &mut self.log;
+        let report = self.endpoint.receiver.poll_report(now, &mut |entry| log.push(entry));
+        let mut report = report?;
+        report.token = self.endpoint.token;
+        (report.log_first, report.entries) = self.log.take(now, round_trip);
+        report.log_end = self.log.end();
+        report.log_discarded = self.log.discarded();
+        if self.log.has_news() {
+            self.endpoint.receiver.due_at(now);
+        }
+        Some(Message::Report(report).encode())
+    }
+
+    fn poll_timeout(&self, now: Instant) -> Instant {
+        // What was due of the log has made a report due.
+        let round_trip = self.endpoint.sender.round_trip();
+        let log = self.log.poll_timeout(round_trip).filter(|&due| due > now);
+        self.endpoint.poll_timeout(now).min(log.unwrap_or(Instant::FAR_FUTURE))
+    }
+}
+
+impl fmt::Debug for RecordServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecordServer")
+            .field("limits", &self.limits)
+            .field("statistics", &self.statistics())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How long a challenge can be answered: clients wait for their slowest link.
+const PENDING_KEPT: Duration = Duration::from_secs(30);
+const PENDING_MAX: usize = 1_024;
+/// Answers that wait to be sent.
+const ANSWERS_MAX: usize = 256;
+/// How long a silent session is kept, as links in tunnels come back.
+const SESSION_KEPT: Duration = Duration::from_secs(120);

@@ -1,0 +1,218 @@
+//! Strangers, repetitions and nonsense: a server is no amplifier, and nothing panics or grows.
+
+use std::net::SocketAddr;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::recorder::message::{Message, Open, Packet, PacketKind, REQUEST_BYTES};
+
+fn address(port: u16) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 1], port))
+}
+
+fn server(limits: RecordLimits) -> RecordServer {
+    let mut secret = 10;
+    RecordServer::new(limits, Duration::ZERO, move || {
+        secret += 1;
+        secret
+    })
+}
+
+/// All that the server sends at `now`.
+fn answers(server: &mut RecordServer, now: Instant) -> Vec<(SocketAddr, Vec<u8>)> {
+    std::iter::from_fn(|| server.poll_transmit(now)).take(10_000).collect()
+}
+
+fn open(token: u64, plan: RecordPlan) -> Vec<u8> {
+    Message::Open(Open { token, resume: 0, elapsed_us: 0, plan }).encode()
+}
+
+/// Answers the server's challenge for `remote`; returns what it says then.
+fn open_session(
+    server: &mut RecordServer,
+    remote: SocketAddr,
+    plan: RecordPlan,
+) -> Option<Message> {
+    server.handle_datagram(Instant::ZERO, remote, &Message::Hello { nonce: 5 }.encode());
+    let (to, challenge) = server.poll_transmit(Instant::ZERO).unwrap();
+    let Some(Message::Challenge { nonce: 5, token }) = Message::decode(&challenge) else {
+        panic!("no challenge but {challenge:?}");
+    };
+    assert_eq!(to, remote);
+    server.handle_datagram(Instant::ZERO, remote, &open(token, plan));
+    answers(server, Instant::ZERO).iter().find_map(|(_, answer)| Message::decode(answer))
+}
+
+#[test]
+fn an_address_that_answers_no_challenge_gets_less_than_it_sends() {
+    let mut server = server(RecordLimits::default());
+    let (mut sent, mut got) = (0, 0);
+    for round in 0..1_000_u64 {
+        let now = Instant::from_millis(round * 10);
+        for request in [
+            Message::Hello { nonce: round }.encode(),
+            open(round, RecordPlan::default()),
+            Message::Close { token: round }.encode(),
+        ] {
+            sent += request.len();
+            server.handle_datagram(now, address(7), &request);
+        }
+        got += answers(&mut server, now).iter().map(|(_, answer)| answer.len()).sum::<usize>();
+    }
+    assert!(got * 4 < sent, "{got} for {sent}");
+    assert_eq!(server.statistics().sessions, 0);
+}
+
+#[test]
+fn a_secret_is_good_for_its_own_address_only() {
+    let mut server = server(RecordLimits::default());
+    server.handle_datagram(Instant::ZERO, address(1), &Message::Hello { nonce: 5 }.encode());
+    let (_, challenge) = server.poll_transmit(Instant::ZERO).unwrap();
+    let Some(Message::Challenge { token, .. }) = Message::decode(&challenge) else { panic!() };
+    server.handle_datagram(Instant::ZERO, address(2), &open(token, RecordPlan::default()));
+    assert_eq!(answers(&mut server, Instant::ZERO), []);
+    assert_eq!((server.statistics().sessions, server.statistics().ignored), (0, 1));
+    server.handle_datagram(Instant::ZERO, address(1), &open(token, RecordPlan::default()));
+    assert_eq!(server.statistics().sessions, 1);
+}
+
+#[test]
+fn a_client_that_falls_silent_gets_no_flood() {
+    let mut server = server(RecordLimits::default());
+    let plan = RecordPlan {
+        mode: RecordMode::Constant(Rate::from_kbps(100_000)),
+        ..RecordPlan::default()
+    };
+    assert!(matches!(open_session(&mut server, address(1), plan), Some(Message::Welcome(_))));
+    let mut bytes = [0; 130];
+    for ms in 0..130_000 {
+        let now = Instant::from_millis(ms);
+        server.poll_timeout(now);
+        let sent = answers(&mut server, now);
+        bytes[ms as usize / 1_000] += sent.iter().map(|(_, sent)| sent.len()).sum::<usize>();
+    }
+    // The plan's first two seconds are probes; within the third it still counts as there.
+    assert!(bytes[2] > 100_000, "{bytes:?}");
+    assert!(bytes[4..].iter().all(|&bytes| bytes < 1_500), "{bytes:?}");
+    assert_eq!((bytes[125], server.statistics().sessions), (0, 0));
+}
+
+#[test]
+fn a_server_refuses_what_is_beyond_its_limits() {
+    let limits = RecordLimits { sessions: 2, length: SECOND * 60, rate: Rate::from_kbps(80_000) };
+    let mut server = server(limits);
+    let fits = RecordPlan { rate_max: Rate::from_kbps(80_000), ..plan(60) };
+    let refused = |answer, expected| match answer {
+        Some(Message::Refuse { why, .. }) => assert_eq!(why, expected),
+        other => panic!("{other:?}"),
+    };
+    let longer = RecordPlan { length: SECOND * 61, ..fits.clone() };
+    let faster = RecordPlan { rate_max: Rate::from_kbps(80_001), ..fits.clone() };
+    let broken = RecordPlan { packet_bytes: 10, ..fits.clone() };
+    refused(open_session(&mut server, address(1), longer), Refusal::Plan);
+    refused(open_session(&mut server, address(2), faster.clone()), Refusal::Plan);
+    refused(open_session(&mut server, address(3), broken), Refusal::Plan);
+    // Towards the server a client may send as fast as it likes.
+    let up_only = RecordPlan { down: false, ..faster };
+    assert!(matches!(open_session(&mut server, address(4), up_only), Some(Message::Welcome(_))));
+    let fitting = open_session(&mut server, address(5), fits.clone());
+    assert!(matches!(fitting, Some(Message::Welcome(_))));
+    refused(open_session(&mut server, address(6), fits), Refusal::Busy);
+}
+
+#[test]
+fn a_client_hears_of_a_refusal_and_of_another_version() {
+    let trace = constant(10_000, 20);
+    let long = RecordPlan { length: SECOND * 7_000, ..RecordPlan::default() };
+    let mut world = World::new(&long, &[(trace.clone(), trace)]);
+    world.run();
+    let error = world.recording(0, DelayClock::HalfRoundTrip).unwrap_err();
+    assert_eq!(error, RecordError::Refused(Refusal::Plan));
+
+    let mut server = server(RecordLimits::default());
+    let mut hello = Message::Hello { nonce: 5 }.encode();
+    hello[1] = 0x21;
+    server.handle_datagram(Instant::ZERO, address(1), &hello);
+    let (_, answer) = server.poll_transmit(Instant::ZERO).unwrap();
+    let version = Message::Refuse { to: 5, why: Refusal::Version };
+    assert_eq!(Message::decode(&answer), Some(version));
+}
+
+#[test]
+fn a_server_that_never_answers_ends_in_an_error() {
+    let trace = constant(10_000, 20).with_loss(Timeline::constant(1.0));
+    let mut world = World::new(&plan(2), &[(trace.clone(), trace)]);
+    world.run();
+    let error = world.recording(0, DelayClock::HalfRoundTrip).unwrap_err();
+    assert_eq!(error, RecordError::NoAnswer);
+}
+
+fn message() -> impl Strategy<Value = Vec<u8>> {
+    let tokens = 9..14_u64;
+    let packet = (tokens.clone(), any::<u32>(), any::<[u16; 2]>(), any::<u64>(), any::<u32>());
+    let packet = packet.prop_map(|(token, number, [cycle, probes], sent_us, confirmed)| {
+        Message::Packet(Packet {
+            token,
+            kind: [PacketKind::Data, PacketKind::Tail, PacketKind::Probe][number as usize % 3],
+            finishing: number % 11 == 0,
+            number,
+            cycle: cycle % 20,
+            sent_us,
+            confirmed: confirmed % 100,
+            probes,
+            payload_bytes: 60,
+        })
+    });
+    let report = (tokens.clone(), any::<[u32; 6]>(), any::<[u64; 3]>());
+    let report = report.prop_map(|(token, short, long)| {
+        Message::Report(crate::recorder::message::Report {
+            token,
+            highest: short[0] % 1_000,
+            sent_us: long[0],
+            received_us: long[1],
+            held_us: short[1],
+            bytes: long[2],
+            confirmed: short[2],
+            log_end: short[3],
+            log_discarded: short[4],
+            log_first: short[5] % 10,
+            entries: Vec::new(),
+        })
+    });
+    let open =
+        (tokens.clone(), tokens.clone(), any::<u64>()).prop_map(|(token, resume, elapsed_us)| {
+            let plan = RecordPlan::default();
+            Message::Open(Open { token, resume, elapsed_us, plan })
+        });
+    let other = (tokens, any::<bool>()).prop_map(|(token, hello)| match hello {
+        true => Message::Hello { nonce: token },
+        false => Message::Close { token },
+    });
+    let known = prop_oneof![packet, report, open, other].prop_map(|message| message.encode());
+    prop_oneof![8 => known, 1 => prop::collection::vec(any::<u8>(), 0..REQUEST_BYTES)]
+}
+
+proptest! {
+    #[test]
+    fn any_datagrams_leave_a_server_and_a_client_in_order(
+        datagrams in prop::collection::vec((message(), 0..2_000_u64, 1..3_u16), 1..120)
+    ) {
+        let mut server = server(RecordLimits { sessions: 2, ..RecordLimits::default() });
+        let mut client = RecordClient::new(plan(20), true, 9, Duration::ZERO);
+        let mut now = Instant::ZERO;
+        client.start(now);
+        for (datagram, wait_ms, port) in datagrams {
+            now += MS * wait_ms as u32;
+            server.handle_datagram(now, address(port), &datagram);
+            client.handle_datagram(now, &datagram);
+            prop_assert!(answers(&mut server, now).len() < 10_000);
+            prop_assert!(std::iter::from_fn(|| client.poll_transmit(now)).take(10_000).count() < 10_000);
+            prop_assert!(client.poll_timeout(now) > now, "the client spins");
+            prop_assert!(server.poll_timeout(now) > now, "the server spins");
+            prop_assert!(server.statistics().sessions <= 2);
+        }
+        client.finish(now);
+        let _ = client.recording(DelayClock::Synchronized);
+    }
+}
