@@ -6,6 +6,9 @@
 //! code ──────────┘
 //! ```
 
+mod fields;
+mod file;
+
 use std::time::Duration;
 
 use roadweave_emulate::{Drive, DriveLink, LinkSettings};
@@ -17,6 +20,8 @@ use crate::event::{CrossTraffic, Event, apply_to_traces};
 use crate::random::mix;
 use crate::traffic::TrafficSpec;
 use crate::world::WorldLink;
+
+pub use file::ScenarioError;
 
 /// What is to be run. Equal scenarios have equal outcomes.
 #[derive(Clone, Debug)]

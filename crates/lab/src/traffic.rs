@@ -9,6 +9,7 @@
 //! no I/O and reads no clock. [`TrafficSpec`] says which application to make.
 
 mod constant;
+mod requests;
 mod video;
 
 use std::sync::Arc;
@@ -17,13 +18,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use roadweave_emulate::Direction;
 use roadweave_types::{Instant, Rate};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::video::h264::AccessUnit;
 use crate::video::quality::StreamLog;
 use crate::video::quality::{Percentiles, Player, packet_delays};
 
 pub use constant::ConstantTraffic;
+pub use requests::{App, RequestReport, RequestTraffic};
 pub use video::{FrameSource, VideoReport, VideoTraffic};
 
 /// An application at both ends.
@@ -80,6 +82,8 @@ pub enum TrafficKind {
         /// The size of an inner packet, bytes, headers included, 36..=65,535.
         packet_bytes: usize,
     },
+    /// Requests and responses (RAVEN section 5.2), whatever the direction.
+    Requests(App),
 }
 
 impl TrafficSpec {
@@ -119,12 +123,13 @@ impl TrafficSpec {
             TrafficKind::Constant { rate, packet_bytes } => {
                 Box::new(ConstantTraffic::new(self, *rate, *packet_bytes, start))
             }
+            TrafficKind::Requests(app) => Box::new(RequestTraffic::new(self, *app, start, seed)),
         }
     }
 }
 
 /// What became of an application.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TrafficReport {
     /// Its name.
     pub name: String,
@@ -139,20 +144,26 @@ pub struct TrafficReport {
     /// Delay of the packets that arrived.
     pub delay_ms: Percentiles,
     /// What only this kind of application knows.
-    #[serde(skip)]
+    #[serde(flatten, skip_serializing_if = "Detail::is_untold")]
     pub detail: Detail,
 }
 
 /// What only one kind of application knows.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Detail {
     /// Nothing.
     #[default]
+    #[serde(skip)]
     None,
     /// Packets that nobody waits for: when each was sent and when it arrived.
+    #[serde(skip)]
     Stream(Stream),
     /// A video.
+    #[serde(skip)]
     Video(Box<VideoReport>),
+    /// Requests and responses.
+    Requests(RequestReport),
 }
 
 /// When packets were sent and when they arrived.
@@ -182,13 +193,20 @@ impl Stream {
     }
 }
 
+impl Detail {
+    /// Whether it holds nothing for people to read.
+    fn is_untold(&self) -> bool {
+        matches!(self, Self::None | Self::Stream(_) | Self::Video(_))
+    }
+}
+
 impl TrafficReport {
     /// When its packets were sent and when they arrived, for those applications that know.
     pub fn stream(&self) -> Option<&Stream> {
         match &self.detail {
             Detail::Stream(stream) => Some(stream),
             Detail::Video(video) => Some(&video.stream),
-            Detail::None => None,
+            Detail::None | Detail::Requests(_) => None,
         }
     }
 }

@@ -1,0 +1,300 @@
+//! `scenario.toml`: what may stand in it, and errors that say where it is wrong and what would be right.
+//!
+//! Every field has its unit in its name and a line in docs/lab.md, which a test holds against these
+//! types. Links are described as for `roadweave emulate`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use roadweave_emulate::{Drive, EmulateFile, EmulationError, LinkFields, Place, TraceError};
+use roadweave_quic::CongestionControl;
+use roadweave_tunnel::{LANES_MAX, LaneConfig, LaneRule, Strategy};
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::Scenario;
+use super::fields::{CrossFields, EventFields, Fault, TrafficFields};
+use crate::world::WorldLink;
+
+/// Why a file is no scenario.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScenarioError {
+    /// It cannot be read.
+    #[error("cannot read {}: {source}", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It is no TOML, or a field in it is unknown or has a value that cannot be.
+    #[error("{}: {message}", file.display())]
+    Invalid {
+        /// The file.
+        file: PathBuf,
+        /// Line, field, and what would be right.
+        message: String,
+    },
+    /// A recording that it names cannot be used.
+    #[error("{}: {source}", file.display())]
+    Trace {
+        /// The scenario's file.
+        file: PathBuf,
+        /// Which recording, and why.
+        source: TraceError,
+    },
+}
+
+/// The file as it is written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ScenarioFile {
+    name: Option<String>,
+    strategy: Option<Strategy>,
+    #[serde(default)]
+    congestion: CongestionControl,
+    #[serde(default = "one")]
+    seed: u64,
+    #[serde(default = "half_a_minute")]
+    seconds: u32,
+    drive: Option<PathBuf>,
+    #[serde(default, rename = "link")]
+    links: Vec<LinkFields>,
+    #[serde(default, rename = "lane")]
+    lanes: Vec<LaneFields>,
+    #[serde(default)]
+    traffic: Vec<TrafficFields>,
+    #[serde(default, rename = "event")]
+    events: Vec<EventFields>,
+    #[serde(default)]
+    cross: Vec<CrossFields>,
+}
+
+/// A lane; what is absent is as in the product.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LaneFields {
+    name: String,
+    strategy: Strategy,
+    ports: Option<[u16; 2]>,
+    dscp: Option<Vec<u8>>,
+    deadline_ms: Option<u64>,
+    expire_after_ms: Option<u64>,
+    queue_bytes: Option<usize>,
+}
+
+impl Scenario {
+    /// Reads a scenario; its recordings are looked for from its own directory on.
+    ///
+    /// # Errors
+    /// [`ScenarioError`] with the file, the line, the field and what would be right.
+    pub fn read(file: &Path) -> Result<Self, ScenarioError> {
+        let text = fs::read_to_string(file)
+            .map_err(|source| ScenarioError::Read { file: file.into(), source })?;
+        Self::parse(file, &text)
+    }
+
+    /// The scenario of `text`; `file` is what errors call it, and where recordings are looked for.
+    ///
+    /// # Errors
+    /// As [`Scenario::read`].
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ScenarioError> {
+        let invalid = |message: String| ScenarioError::Invalid { file: file.into(), message };
+        let parsed: ScenarioFile = toml::from_str(text)
+            .map_err(|error| invalid(error.to_string().trim_end().to_owned()))?;
+        let default_name = || file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let dir = file.parent().unwrap_or(Path::new(""));
+        parsed.resolve(default_name, dir).map_err(|problem| match problem {
+            Problem::Fault(fault) => invalid(match line_of(text, &fault.field) {
+                Some(line) => format!("line {line}: {}", fault.message),
+                None => fault.message,
+            }),
+            Problem::Trace(source) => ScenarioError::Trace { file: file.into(), source },
+        })
+    }
+}
+
+/// Why a file that could be read makes no scenario.
+enum Problem {
+    Fault(Fault),
+    Trace(TraceError),
+}
+
+impl ScenarioFile {
+    fn resolve(self, name: impl FnOnce() -> String, dir: &Path) -> Result<Scenario, Problem> {
+        let seconds = self.seconds;
+        if !(1..=SECONDS_MAX).contains(&seconds) {
+            let message = format!("seconds: {seconds}; a stream lasts 1 to {SECONDS_MAX}");
+            return Err(Fault::new("seconds", message).into());
+        }
+        let links = self.resolve_links(dir)?;
+        let lanes = self.resolve_lanes(&links)?;
+        let duration = Duration::from_secs(seconds.into());
+        let names: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
+        let mut traffic = Vec::new();
+        for (index, fields) in self.traffic.iter().enumerate() {
+            traffic.push(fields.resolve(index, &traffic, duration, dir)?);
+        }
+        if traffic.is_empty() {
+            let message = "no traffic; write [[traffic]] with kind = \"video\", \"constant\", ...";
+            return Err(Fault::new("traffic", message).into());
+        }
+        let events = self.events.iter().enumerate().map(|(index, e)| e.resolve(index, &names));
+        let events = events.collect::<Result<_, _>>()?;
+        let cross = self.cross.iter().enumerate();
+        let cross = cross.map(|(index, cross)| cross.resolve(index, &names, duration));
+        Ok(Scenario {
+            name: self.name.clone().unwrap_or_else(name),
+            cross: cross.collect::<Result<_, _>>()?,
+            links,
+            lanes,
+            congestion: self.congestion,
+            traffic,
+            events,
+            seed: self.seed,
+            seconds,
+        })
+    }
+
+    fn resolve_links(&self, dir: &Path) -> Result<Vec<WorldLink>, Problem> {
+        match (&self.drive, self.links.is_empty()) {
+            (Some(_), false) => {
+                let message =
+                    "drive: there are [[link]] tables too; a scenario has one or the other";
+                Err(Fault::new("drive", message).into())
+            }
+            (None, true) => {
+                let message = "no link; write drive = \"DIRECTORY\" or [[link]] tables";
+                Err(Fault::new("link", message).into())
+            }
+            (Some(drive), true) => {
+                let drive = Drive::read(&dir.join(drive)).map_err(Problem::Trace)?;
+                let links = drive.links.iter().zip(0..);
+                Ok(links.map(|(link, index)| WorldLink::new(link, index, self.seed)).collect())
+            }
+            (None, false) => {
+                let file = EmulateFile {
+                    seed: self.seed,
+                    place: Place::default(),
+                    links: self.links.clone(),
+                };
+                let emulation = file.resolve(dir).map_err(|error| match error {
+                    EmulationError::Trace(error) => Problem::Trace(error),
+                    EmulationError::Field { link, field, problem, cure } => Fault::new(
+                        format!("link.{}.{field}", link - 1),
+                        format!("link {link}: {field}: {problem}; {cure}"),
+                    )
+                    .into(),
+                    other => Fault::new("link", other.to_string()).into(),
+                })?;
+                let link = |link: roadweave_emulate::EmulatedLink| WorldLink {
+                    name: link.name,
+                    up: link.up,
+                    down: link.down,
+                };
+                Ok(emulation.links.into_iter().map(link).collect())
+            }
+        }
+    }
+
+    fn resolve_lanes(&self, links: &[WorldLink]) -> Result<Vec<LaneConfig>, Problem> {
+        if let (Some(_), false) = (&self.strategy, self.lanes.is_empty()) {
+            let message = "strategy: there are [[lane]] tables, each with a strategy of its own";
+            return Err(Fault::new("strategy", message).into());
+        }
+        if self.lanes.len() > LANES_MAX {
+            let message = format!("{} lanes; at most {LANES_MAX} are possible", self.lanes.len());
+            return Err(Fault::new("lane", message).into());
+        }
+        let known = |strategy: &Strategy| match strategy.as_str().split_once(':') {
+            Some((_, uplink)) => links.iter().any(|link| link.name == uplink),
+            None => true,
+        };
+        let names = || links.iter().map(|link| link.name.as_str()).collect::<Vec<_>>().join(", ");
+        if self.lanes.is_empty() {
+            let strategy = self.strategy.clone().unwrap_or_else(Strategy::xnc);
+            if !known(&strategy) {
+                let message =
+                    format!("strategy: no link of \"{strategy}\"; there are: {}", names());
+                return Err(Fault::new("strategy", message).into());
+            }
+            return Ok(vec![LaneConfig::new("default", strategy)]);
+        }
+        let lanes = self.lanes.iter().enumerate().map(|(index, fields)| {
+            if !known(&fields.strategy) {
+                let field = format!("lane.{index}.strategy");
+                let strategy = &fields.strategy;
+                let message =
+                    format!("strategy: no link of \"{strategy}\"; there are: {}", names());
+                return Err(Fault::new(field, message).into());
+            }
+            Ok(fields.resolve())
+        });
+        lanes.collect()
+    }
+}
+
+impl LaneFields {
+    fn resolve(&self) -> LaneConfig {
+        let mut lane = LaneConfig::new(&*self.name, self.strategy.clone());
+        lane.rule = LaneRule {
+            dscp: self.dscp.clone(),
+            ports: self.ports.map(|[first, last]| first..=last),
+            ..LaneRule::default()
+        };
+        if let Some(millis) = self.deadline_ms {
+            lane.deadline = Duration::from_millis(millis);
+        }
+        if let Some(millis) = self.expire_after_ms {
+            lane.expire_after = Duration::from_millis(millis);
+        }
+        lane.queue_bytes_max = self.queue_bytes.unwrap_or(lane.queue_bytes_max);
+        lane
+    }
+}
+
+impl From<Fault> for Problem {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// The line of a field (names, and numbers from 0, divided by dots), or of the innermost part of its
+/// path that is there.
+fn line_of(text: &str, field: &str) -> Option<usize> {
+    let table = DeTable::parse(text).ok()?;
+    let mut steps = field.split('.');
+    let mut value = find(table.get_ref(), steps.next()?)?;
+    for step in steps {
+        let inner = match value.get_ref() {
+            DeValue::Table(table) => find(table, step),
+            DeValue::Array(array) => step.parse().ok().and_then(|at: usize| array.get(at)),
+            _ => None,
+        };
+        let Some(inner) = inner else { break };
+        value = inner;
+    }
+    let before = text.get(..value.span().start)?;
+    Some(before.matches('\n').count() + 1)
+}
+
+fn find<'a, 'i>(table: &'a DeTable<'i>, name: &str) -> Option<&'a Spanned<DeValue<'i>>> {
+    table.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| value)
+}
+
+fn one() -> u64 {
+    1
+}
+
+fn half_a_minute() -> u32 {
+    30
+}
+
+/// The longest stream.
+const SECONDS_MAX: u32 = 3_600;
+
+#[cfg(test)]
+mod tests;

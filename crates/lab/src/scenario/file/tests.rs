@@ -1,0 +1,115 @@
+use roadweave_emulate::{Capacity, Direction};
+use roadweave_types::Rate;
+
+use super::*;
+use crate::event::Action;
+use crate::traffic::{App, FrameSource, TrafficKind};
+
+const LINKS: &str = "[[link]]\nname = \"a\"\nrate_kbps = 8_000\ndelay_ms = 20\n\
+                     [[link]]\nname = \"b\"\noperator = \"lte\"\n";
+const VIDEO: &str = "[[traffic]]\nkind = \"video\"\nrate_kbps = 5_000\n";
+
+fn parse(text: &str) -> Result<Scenario, String> {
+    Scenario::parse(Path::new("bus.toml"), text).map_err(|error| error.to_string())
+}
+
+#[test]
+fn the_smallest_file_has_the_products_defaults() {
+    let scenario = parse(&format!("{LINKS}{VIDEO}")).unwrap();
+    assert_eq!((scenario.name.as_str(), scenario.seed, scenario.seconds), ("bus", 1, 30));
+    assert_eq!(scenario.lanes, [LaneConfig::new("default", Strategy::xnc())]);
+    assert_eq!(scenario.congestion, CongestionControl::Bbr);
+    let rate = |link: usize| match scenario.links[link].up.trace.capacity().as_ref() {
+        Capacity::Rates(rates) => rates.at(Duration::ZERO),
+        Capacity::Opportunities(_) => panic!("a fixed rate"),
+    };
+    assert_eq!(rate(0), Rate::from_kbps(8_000));
+    let video = &scenario.traffic[0];
+    assert_eq!((video.lasting, video.direction), (Duration::from_secs(30), Direction::Up));
+    let frames = FrameSource::Synthetic { bitrate: Rate::from_kbps(5_000) };
+    assert!(matches!(&video.kind, TrafficKind::Video { frames: is, .. } if *is == frames));
+}
+
+#[test]
+fn everything_that_may_stand_in_a_file_is_understood() {
+    let text = "name = \"n\"\nseed = 9\nseconds = 8\ncongestion = \"cubic\"\n\
+        [[lane]]\nname = \"l\"\nstrategy = \"single:b\"\nports = [1, 9]\ndscp = [46]\n\
+        deadline_ms = 50\nexpire_after_ms = 90\nqueue_bytes = 1000\n\
+        [[traffic]]\nkind = \"constant\"\nrate_kbps = 10\npacket_bytes = 64\ndirection = \"down\"\n\
+        port = 7\nbegin_s = 1.5\nlasting_s = 20\n\
+        [[traffic]]\nkind = \"requests\"\napp = \"music\"\n\
+        [[event]]\nat_s = 2\nlink = \"b\"\naction = \"delay\"\ndelay_ms = 7.5\n\
+        [[cross]]\nlink = \"a\"\nrate_kbps = 100\nbegin_s = 1\nend_s = 2\non_s = 0.1\noff_s = 0.2\n";
+    let scenario = parse(&format!("{text}{LINKS}")).unwrap();
+    assert_eq!(scenario.strategy(), "single:b");
+    assert_eq!(scenario.lanes[0].rule.ports, Some(1..=9));
+    assert_eq!(scenario.lanes_down()[0].strategy, Strategy::xnc(), "a server has no uplinks");
+    let [constant, music] = &scenario.traffic[..] else { panic!("two applications") };
+    let ms = Duration::from_millis;
+    assert_eq!((constant.begin, constant.lasting, constant.port), (ms(1_500), ms(6_500), 7));
+    assert_eq!(music.kind, TrafficKind::Requests(App::Music));
+    let action = Action::Delay(Duration::from_micros(7_500));
+    assert_eq!(scenario.events, [crate::event::Event { at: ms(2_000), link: 1, action }]);
+    assert_eq!((scenario.cross[0].on, scenario.cross[0].end), (ms(100), ms(2_000)));
+}
+
+#[test]
+fn errors_name_the_file_the_line_the_field_and_the_cure() {
+    let check = |text: &str, words: &[&str]| {
+        let error = parse(text).unwrap_err();
+        for word in ["bus.toml: "].iter().chain(words) {
+            assert!(error.contains(word), "no {word:?} in: {error}");
+        }
+    };
+    let with = |more: &str| format!("{LINKS}{VIDEO}{more}");
+    check("seconds = \"x\"", &["line 1", "seconds"]);
+    check(&with("[[even]]\n"), &["line 11", "unknown field `even`"]);
+    check("", &["no link", "drive = "]);
+    check(LINKS, &["no traffic", "[[traffic]]"]);
+    check(&format!("seconds = 0\n{LINKS}{VIDEO}"), &["line 1", "1 to 3600"]);
+    check(&format!("strategy = \"best\"\n{LINKS}"), &["line 1", "unknown strategy", "xnc"]);
+    check(&format!("strategy = \"single:c\"\n{LINKS}"), &["line 1", "there are: a, b"]);
+    check(&format!("drive = \"x\"\n{LINKS}"), &["line 1", "one or the other"]);
+    check(&format!("drive = \"nowhere\"\n{VIDEO}"), &["nowhere"]);
+    check(&format!("{VIDEO}[[link]]\nname = \"a\"\n"), &["line 4", "link 1: rate_kbps", "absent"]);
+    check(
+        &format!("{VIDEO}[[link]]\nname = \"a\"\noperator = \"o2\"\n"),
+        &["line 6", "unknown `o2`", "att, verizon"],
+    );
+    check(&with("[[event]]\nat_s = 1\nlink = \"c\"\naction = \"up\"\n"), &["line 13", "a, b"]);
+    check(&with("[[event]]\nat_s = -1\nlink = \"a\"\naction = \"up\"\n"), &["line 12", "at_s"]);
+    check(&with("[[event]]\nat_s = 1\nlink = \"a\"\naction = \"delay\"\n"), &["delay_ms", "60000"]);
+    check(
+        &with("[[event]]\nat_s = 1\nlink = \"a\"\naction = \"up\"\nfactor = 1.0\n"),
+        &["line 15", "action = \"capacity\""],
+    );
+    check(&with("[[traffic]]\nkind = \"constant\"\n"), &["traffic 2: rate_kbps", "kbit/s"]);
+    check(&with("[[traffic]]\nkind = \"requests\"\n"), &["line 11", "app", "recommender"]);
+    check(
+        &with("[[traffic]]\nkind = \"requests\"\napp = \"music\"\nfps = 30\n"),
+        &["line 14", "traffic 2: fps", "nothing"],
+    );
+    check(
+        &with("[[traffic]]\nkind = \"constant\"\nrate_kbps = 1\nport = 5000\n"),
+        &["line 14", "port"],
+    );
+    check(
+        &with("[[traffic]]\nkind = \"video\"\nfile = \"none.h264\"\n"),
+        &["line 13", "none.h264"],
+    );
+    check(&with("[[cross]]\nlink = \"a\"\nrate_kbps = 0\n"), &["line 13", "cross 1: rate_kbps"]);
+    check(&with("[[cross]]\nlink = \"a\"\nrate_kbps = 5\non_s = 1\n"), &["cross 1: off_s"]);
+}
+
+#[test]
+fn the_scenarios_that_users_learn_from_can_be_read() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
+    let mut count = 0;
+    for entry in fs::read_dir(&dir).unwrap() {
+        let file = entry.unwrap().path();
+        let scenario = Scenario::read(&file).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(scenario.name, file.file_stem().unwrap().to_string_lossy());
+        count += 1;
+    }
+    assert!(count >= 4, "{count} scenarios in {}", dir.display());
+}
