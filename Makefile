@@ -2,8 +2,9 @@
 
 CARGO ?= cargo
 DEMO_ARGS ?=
+FUZZ_SECONDS ?= 60
 
-.PHONY: demo test lint bench callgrind packages clean
+.PHONY: demo test test-aarch64 fuzz lint bench callgrind packages clean
 
 demo: packages
 	$(CARGO) run --release --quiet --package roadweave-cli -- demo $(DEMO_ARGS)
@@ -11,8 +12,17 @@ demo: packages
 test: packages
 	$(CARGO) test --workspace --no-fail-fast
 
+# The tests of crates/coding as an ARM box runs them, by qemu.
+test-aarch64:
+	@CARGO="$(CARGO)" deploy/aarch64-test.sh
+
+# Every decoder of foreign bytes, so many seconds each.
+fuzz: packages
+	@CARGO="$(CARGO)" fuzz/run.sh --seconds $(FUZZ_SECONDS)
+
 lint:
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
 

@@ -5,6 +5,7 @@ set -eu
 missing=""
 need() { command -v "$1" >/dev/null 2>&1 || missing="$missing $2"; }
 need cc gcc
+need c++ g++
 need ip iproute2
 need nft nftables
 need ping iputils-ping

@@ -1,0 +1,30 @@
+//! A control message: refused, or its meaning survives being written and read again.
+
+use bytes::Bytes;
+use roadweave_types::PathId;
+use roadweave_wire::{Control, Hello, Welcome};
+
+/// Parses the bytes.
+pub fn run(data: &[u8]) {
+    let Ok(message) = Control::parse(Bytes::copy_from_slice(data)) else { return };
+    assert_eq!(Control::parse(message.to_bytes()), Ok(message));
+}
+
+/// One of each kind, and one with a field of a later version.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let networks = ["10.64.0.2/32", "fd64::2/128", "192.168.7.0/24"];
+    let welcome = Welcome {
+        addresses: networks.iter().map(|text| text.parse().expect("a network")).collect(),
+        gateways: ["10.64.0.1", "fd64::1"].map(|text| text.parse().expect("an address")).to_vec(),
+        mtu: 1_400,
+    };
+    let messages = [
+        Control::Hello(Hello { name: "bus-17".into() }),
+        Control::Welcome(welcome),
+        Control::Refuse { reason: "unknown key".into() },
+        Control::PathName { path: PathId(3), uplink: "wwan0".into() },
+    ];
+    let mut seeds: Vec<Vec<u8>> = messages.iter().map(|m| m.to_bytes().to_vec()).collect();
+    seeds.push([&seeds[0][..], &[0xff, 0xfe, 0, 2, 1, 2]].concat());
+    seeds
+}

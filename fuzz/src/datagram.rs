@@ -1,0 +1,40 @@
+//! The payload of a DATAGRAM frame: refused, or written again as it came.
+
+use bytes::{Bytes, BytesMut};
+use roadweave_types::{LaneId, PacketId};
+use roadweave_wire::{
+    Coded, Datagram, Feedback, LaneReport, MAX_FEEDBACK_LANES, Position, SourceDatagram, Symbol,
+};
+
+/// Parses the bytes.
+pub fn run(data: &[u8]) {
+    let bytes = Bytes::copy_from_slice(data);
+    let Ok(datagram) = Datagram::parse(bytes.clone()) else { return };
+    let written = match datagram {
+        Datagram::Source { lane, id, symbol } => {
+            let symbol = Symbol::parse(&symbol).expect("the symbol of a source packet was checked");
+            SourceDatagram::new(lane, &symbol).finish(id)
+        }
+        Datagram::Coded(coded) => {
+            let Coded { lane, count, seed, start, payload } = coded;
+            let mut written = BytesMut::new();
+            Coded::write_header(lane, start, count, seed, &mut written);
+            written.extend_from_slice(&payload);
+            written.freeze()
+        }
+        Datagram::Feedback(feedback) => feedback.to_bytes(),
+    };
+    assert_eq!(written, bytes);
+}
+
+/// One of each kind.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let symbol = Symbol { position: Position::Last, body: b"inner packet" };
+    let source = SourceDatagram::new(LaneId(3), &symbol).finish(PacketId(u32::MAX));
+    let mut coded = BytesMut::new();
+    Coded::write_header(LaneId(0), PacketId(7), 10, 99, &mut coded);
+    coded.extend_from_slice(&[9; 30]);
+    let report = LaneReport { lane: 1, highest: PacketId(9), delivered: 8, recovered: 7, lost: 6 };
+    let feedback = |lanes| Feedback { lanes: vec![report; lanes] }.to_bytes().to_vec();
+    vec![source.to_vec(), coded.to_vec(), feedback(0), feedback(2), feedback(MAX_FEEDBACK_LANES)]
+}

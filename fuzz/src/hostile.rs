@@ -1,0 +1,226 @@
+//! An honest sender with false packets among its own: what these touch may be wrong, nothing else.
+//!
+//! ```text
+//! packets:1 | start:4 | { step:1 | arguments }
+//!
+//! honest ranges      [-----]   [------]      [------]
+//! false ranges           [--]                           [---]
+//! may be wrong       [------]                           [---]
+//! exactly right                [------]      [------]
+//! ```
+//!
+//! A false packet that is believed makes the receiver misread the true coded packets that cover the same
+//! packets, and so on; so the packets that may be wrong are those which a chain of overlapping
+//! ranges joins to a false one. All others come out as if there were no false packets:
+//! when the true ones determine them, byte for byte.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Duration;
+
+use bytes::Bytes;
+use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
+use roadweave_types::{Instant, PacketId};
+
+use crate::model::{self, Model};
+use crate::{Script, Writer};
+
+/// A source packet of the sender: index:1.
+const SOURCE: u8 = 0;
+/// A coded packet of the sender: first:1, count:1, seed:4.
+const CODED: u8 = 1;
+/// A false source packet: offset:1, length:1, body.
+const FALSE_SOURCE: u8 = 2;
+/// A false coded packet: offset:1, count:1, seed:4, length:1, bytes.
+const FALSE_CODED: u8 = 3;
+/// A coded packet of the sender with one byte changed: first:1, count:1, seed:4, at:1, change:1.
+const CHANGED_CODED: u8 = 4;
+const STEPS: u8 = 5;
+
+/// The decoder keeps at most 128 missing packets together; more need not be solved.
+const PACKETS_MAX: usize = 100;
+/// All within half of the decoder's expiry, so that nothing is too old.
+const STEPS_MAX: u64 = 1_000;
+const STEP: Duration = Duration::from_micros(300);
+/// Offsets are bytes: false packets lie up to so many IDs before the first true one.
+const BEFORE: i64 = 64;
+
+struct World {
+    decoder: Decoder,
+    start: PacketId,
+    now: Instant,
+    symbols: Vec<Vec<u8>>,
+    model: Model,
+    /// By index, each range as the packets it covers.
+    honest: Vec<Range<i64>>,
+    hostile: Vec<Range<i64>>,
+    out: Vec<(PacketId, Bytes)>,
+}
+
+/// Plays the script and looks at what came out.
+pub fn run(data: &[u8]) {
+    let mut script = Script::new(data);
+    let Some(mut world) = World::new(&mut script) else { return };
+    for _ in 0..STEPS_MAX {
+        if world.step(&mut script).is_none() {
+            break;
+        }
+        world.now += STEP;
+    }
+    world.check();
+}
+
+impl World {
+    fn new(script: &mut Script<'_>) -> Option<Self> {
+        let packets = 1 + usize::from(script.u8()?) % PACKETS_MAX;
+        Some(Self {
+            decoder: Decoder::new(DecoderConfig::default()),
+            start: PacketId(script.u32()?),
+            now: Instant::ZERO,
+            symbols: (0..packets).map(true_symbol).collect(),
+            model: Model::new(packets),
+            honest: Vec::new(),
+            hostile: Vec::new(),
+            out: Vec::new(),
+        })
+    }
+
+    fn step(&mut self, script: &mut Script<'_>) -> Option<()> {
+        match script.u8()? % STEPS {
+            SOURCE => {
+                let index = usize::from(script.u8()?) % self.symbols.len();
+                let symbol = self.symbols[index].clone();
+                self.model.take_source(index, &symbol);
+                self.source(index as i64, symbol);
+            }
+            CODED => {
+                let (first, count, seed) = self.range(script)?;
+                let payload = model::combine(&self.symbols[first..first + count], seed);
+                self.model.take_coded(first, count, seed, &payload);
+                self.honest.push(first as i64..(first + count) as i64);
+                self.coded(first as i64, count as u16, seed, payload);
+            }
+            FALSE_SOURCE => {
+                let (at, length) = (i64::from(script.u8()?) - BEFORE, script.u8()?);
+                self.hostile.push(at..at + 1);
+                self.source(at, model::symbol(length % 4, script.bytes(length.into())));
+            }
+            FALSE_CODED => {
+                let at = i64::from(script.u8()?) - BEFORE;
+                let (count, seed, length) = (script.u8()?, script.u32()?, script.u8()?);
+                self.hostile.push(at..at + i64::from(count));
+                let payload = script.bytes(length.into()).to_vec();
+                self.coded(at, count.into(), seed, payload);
+            }
+            _ => {
+                let (first, count, seed) = self.range(script)?;
+                let (at, change) = (usize::from(script.u8()?), script.u8()?);
+                let mut payload = model::combine(&self.symbols[first..first + count], seed);
+                let at = at % payload.len();
+                payload[at] ^= change;
+                self.hostile.push(first as i64..(first + count) as i64);
+                self.coded(first as i64, count as u16, seed, payload);
+            }
+        }
+        Some(())
+    }
+
+    /// A range of the sender's packets, and a seed.
+    fn range(&self, script: &mut Script<'_>) -> Option<(usize, usize, u32)> {
+        let (first, count, seed) = (script.u8()?, script.u8()?, script.u32()?);
+        let first = usize::from(first) % self.symbols.len();
+        Some((first, (1 + usize::from(count) % 64).min(self.symbols.len() - first), seed))
+    }
+
+    fn id(&self, index: i64) -> PacketId {
+        self.start.plus(index as u32)
+    }
+
+    fn source(&mut self, index: i64, symbol: Vec<u8>) {
+        self.decoder.on_source(self.now, self.id(index), symbol.into(), &mut self.out);
+    }
+
+    fn coded(&mut self, first: i64, count: u16, seed: u32, payload: Vec<u8>) {
+        let range = CodedRange { start: self.id(first), count, seed };
+        self.decoder.on_coded(self.now, range, payload.into(), &mut self.out);
+    }
+
+    fn check(self) {
+        let mut delivered = BTreeMap::new();
+        for (id, symbol) in &self.out {
+            let index = i64::from(id.distance(self.start));
+            assert!(delivered.insert(index, &symbol[..]).is_none(), "{id} was delivered twice");
+        }
+        let touched = touched(&self.honest, self.hostile);
+        let is_touched = |index: i64| touched.iter().any(|range| range.contains(&index));
+        delivered.retain(|index, _| !is_touched(*index));
+        let determined = self.model.determined().into_iter();
+        let expected: BTreeMap<i64, &[u8]> = determined
+            .map(|(index, symbol)| (index as i64, symbol))
+            .filter(|(index, _)| !is_touched(*index))
+            .collect();
+        assert_eq!(delivered, expected);
+    }
+}
+
+/// The hostile ranges, and every honest one that a chain of overlaps joins to them.
+fn touched(honest: &[Range<i64>], mut touched: Vec<Range<i64>>) -> Vec<Range<i64>> {
+    let mut rest = honest.to_vec();
+    loop {
+        let overlaps = |range: &Range<i64>| {
+            touched.iter().any(|other| range.start < other.end && other.start < range.end)
+        };
+        let (more, left): (Vec<_>, Vec<_>) = rest.into_iter().partition(overlaps);
+        if more.is_empty() {
+            return touched;
+        }
+        touched.extend(more);
+        rest = left;
+    }
+}
+
+fn true_symbol(index: usize) -> Vec<u8> {
+    let body: Vec<u8> = (0..1 + index * 5 % 41).map(|at| (index * 29 + at * 11) as u8).collect();
+    model::symbol(index as u8 % 4, &body)
+}
+
+/// Repairs beside and between false packets of each kind, one of them across the wrap.
+pub fn seeds() -> Vec<Vec<u8>> {
+    let begin = |packets: u8, start: u32| Writer::default().u8(packets - 1).u32(start);
+    let mut beside = begin(40, u32::MAX - 12);
+    for seed in 0..6 {
+        beside = beside
+            .u8(CODED)
+            .u8(0)
+            .u8(4)
+            .u32(seed)
+            .u8(CHANGED_CODED)
+            .u8(20)
+            .u8(4)
+            .u32(seed)
+            .u8(seed as u8)
+            .u8(1)
+            .u8(CODED)
+            .u8(10)
+            .u8(3)
+            .u32(seed)
+            .u8(FALSE_SOURCE)
+            .u8(30 + BEFORE as u8)
+            .u8(2)
+            .bytes(b"no")
+            .u8(FALSE_CODED)
+            .u8(0)
+            .u8(63)
+            .u32(seed)
+            .u8(5)
+            .bytes(b"12345");
+    }
+    let mut between = begin(10, 0);
+    for index in [0, 2, 3, 7, 8] {
+        between = between.u8(SOURCE).u8(index).u8(FALSE_SOURCE).u8(index + 70).u8(1).bytes(b"x");
+    }
+    for seed in 0..6 {
+        between = between.u8(CODED).u8(0).u8(9).u32(seed);
+    }
+    vec![beside.finish(), between.finish()]
+}

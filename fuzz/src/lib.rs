@@ -1,0 +1,39 @@
+//! What the fuzz targets do with the bytes that libFuzzer makes, and the bytes that it starts from.
+//!
+//! ```text
+//! seeds > corpus/TARGET > libFuzzer > fuzz_targets/TARGET.rs > run(bytes), which panics on a fault
+//! ```
+//!
+//! | target | what | beside not panicking |
+//! |---|---|---|
+//! | `coding_decoder` | [`decoder`] | memory bounded, everything counted, nothing delivered twice |
+//! | `coding_hostile` | [`hostile`] | what no false packet touches is delivered in time, and right |
+//! | `wire_datagram` | [`datagram`] | what is parsed is written again byte for byte |
+//! | `wire_control` | [`control`] | what is parsed reads back the same |
+//! | `wire_inner` | [`inner`] | views stay within the packet |
+//!
+//! Two targets need more than bytes. They read them as a [`Script`]: a byte that chooses what to do,
+//! then its arguments. A script that ends early is a shorter script, so that every input is one.
+
+pub mod control;
+pub mod datagram;
+pub mod decoder;
+pub mod hostile;
+pub mod inner;
+#[allow(missing_docs, dead_code, reason = "written for the tests of the coding crate")]
+#[path = "../../crates/coding/tests/model/mod.rs"]
+mod model;
+mod script;
+
+pub use script::{Script, Writer};
+
+/// The inputs that the search starts from, by target: `(target, inputs)`.
+pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 5] {
+    [
+        ("coding_decoder", decoder::seeds()),
+        ("coding_hostile", hostile::seeds()),
+        ("wire_datagram", datagram::seeds()),
+        ("wire_control", control::seeds()),
+        ("wire_inner", inner::seeds()),
+    ]
+}
