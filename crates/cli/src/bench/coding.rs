@@ -84,8 +84,7 @@ pub const ENCODES: [Encode; 4] = [
     Encode { key: "one_of_10", sources: 10, coded: 1 },
 ];
 
-/// What is decoded. The rivals only do the first: they have no notion of packets that arrived as
-/// they are.
+/// What is decoded; the first is what the rivals are compared by.
 pub const DECODES: [Decode; 2] = [
     Decode { key: "10", lost: &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9] },
     Decode { key: "3_of_10", lost: &[2, 5, 8] },
@@ -94,46 +93,33 @@ pub const DECODES: [Decode; 2] = [
 /// The packets of a run that is decoded.
 const DECODED: usize = 10;
 
-/// Someone whose speed is measured, and where in the rounds.
-struct Contestant {
-    name: &'static str,
-    encodes: Vec<(&'static Encode, Entry)>,
-    decodes: Vec<(&'static Decode, Entry)>,
+/// The packets of all tasks.
+struct Ground {
+    /// For each of [`ENCODES`].
+    encoded: [Packets; ENCODES.len()],
+    decoded: Packets,
+}
+
+impl Ground {
+    fn new() -> Self {
+        let encoded = ENCODES.each_ref().map(|encode| Packets::new(encode.sources));
+        Self { encoded, decoded: Packets::new(DECODED) }
+    }
+
+    fn encodes(&self) -> impl Iterator<Item = (&'static Encode, &Packets)> {
+        ENCODES.iter().zip(&self.encoded)
+    }
 }
 
 fn measure(time: Duration) -> anyhow::Result<Results> {
-    let isal = Isal::load();
-    let encoded = ENCODES.each_ref().map(|encode| Packets::new(encode.sources));
-    let work = || ENCODES.iter().zip(&encoded);
-    let decoded = Packets::new(DECODED);
+    let (ground, isal) = (Ground::new(), Isal::load());
     let mut rounds = Rounds::default();
-
-    let mut kernels = Vec::new();
-    for kernel in Kernel::available() {
-        let encodes = work().map(|(encode, packets)| {
-            (encode, rounds.add(ours::encode(kernel, packets, encode.coded)))
-        });
-        let encodes = encodes.collect();
-        let decodes = DECODES.iter();
-        let decodes = decodes
-            .map(|decode| (decode, rounds.add(ours::decode(kernel, &decoded, decode.lost))))
-            .collect();
-        kernels.push(Contestant { name: kernel.name(), encodes, decodes });
-    }
-    let isal = isal.as_ref().map(|isal| {
-        let encodes = work().map(|(encode, packets)| {
-            (encode, rounds.add(rivals::isal_encode(isal, packets, encode.coded)))
-        });
-        let encodes = encodes.collect();
-        let decodes = vec![(&DECODES[0], rounds.add(rivals::isal_decode(isal, &decoded)))];
-        Contestant { name: "isal", encodes, decodes }
-    });
-    let mut encodes = Vec::new();
-    for (encode, packets) in work() {
-        encodes.push((encode, rounds.add(rivals::rlnc_encode(packets, encode.coded)?)));
-    }
-    let decodes = vec![(&DECODES[0], rounds.add(rivals::rlnc_decode(&decoded)?))];
-    let rlnc = Contestant { name: "rlnc", encodes, decodes };
+    let kernels: Vec<Contestant> = Kernel::available()
+        .into_iter()
+        .map(|kernel| Contestant::kernel(kernel, &ground, &mut rounds))
+        .collect();
+    let isal = isal.as_ref().map(|isal| Contestant::isal(isal, &ground, &mut rounds));
+    let rlnc = Contestant::rlnc(&ground, &mut rounds)?;
 
     let bar = progress(time);
     rounds.run(time, |done, of| {
@@ -146,7 +132,53 @@ fn measure(time: Duration) -> anyhow::Result<Results> {
     Ok(Results::new(kernels.iter().map(figures).collect(), rivals))
 }
 
+/// Someone whose speed is measured, and where in the rounds.
+struct Contestant {
+    name: &'static str,
+    encodes: Vec<(&'static Encode, Entry)>,
+    decodes: Vec<(&'static Decode, Entry)>,
+}
+
 impl Contestant {
+    fn kernel(kernel: Kernel, ground: &Ground, rounds: &mut Rounds<'_>) -> Self {
+        let mut contestant = Self::new(kernel.name());
+        for (encode, packets) in ground.encodes() {
+            let entry = rounds.add(ours::encode(kernel, packets, encode.coded));
+            contestant.encodes.push((encode, entry));
+        }
+        for decode in &DECODES {
+            let entry = rounds.add(ours::decode(kernel, &ground.decoded, decode.lost));
+            contestant.decodes.push((decode, entry));
+        }
+        contestant
+    }
+
+    fn isal<'a>(isal: &'a Isal, ground: &'a Ground, rounds: &mut Rounds<'a>) -> Self {
+        let mut contestant = Self::new("isal");
+        for (encode, packets) in ground.encodes() {
+            let entry = rounds.add(rivals::isal_encode(isal, packets, encode.coded));
+            contestant.encodes.push((encode, entry));
+        }
+        let entry = rounds.add(rivals::isal_decode(isal, &ground.decoded));
+        contestant.decodes.push((&DECODES[0], entry));
+        contestant
+    }
+
+    fn rlnc(ground: &Ground, rounds: &mut Rounds<'_>) -> anyhow::Result<Self> {
+        let mut contestant = Self::new("rlnc");
+        for (encode, packets) in ground.encodes() {
+            let entry = rounds.add(rivals::rlnc_encode(packets, encode.coded)?);
+            contestant.encodes.push((encode, entry));
+        }
+        let entry = rounds.add(rivals::rlnc_decode(&ground.decoded)?);
+        contestant.decodes.push((&DECODES[0], entry));
+        Ok(contestant)
+    }
+
+    fn new(name: &'static str) -> Self {
+        Self { name, encodes: Vec::new(), decodes: Vec::new() }
+    }
+
     fn figures(&self, rounds: &Rounds<'_>) -> Figures {
         let mut figures = Figures { name: self.name, ..Figures::default() };
         let nanos = |entry| rounds.median_ns(entry).expect("all rounds have been run");
