@@ -1,14 +1,26 @@
 //! Vectors times coefficients, at the speed that the processor allows.
 //!
 //! ```text
-//! mul_add   y ^= c * x                       eliminates one coefficient
-//! dot_add   y ^= c_1*x_1 + ... + c_n*x_n     one coded packet, or one repaired packet; fused:
-//!                                            a strip of y stays in registers for all x_i
+//! mul_add   y ^= c * x                      eliminates one coefficient
+//! dot       y = c_1*x_1 + ... + c_n*x_n     one coded packet, or one repaired packet
+//! combine   y_j = sum over i of c_ji*x_i    several of them from the same sources
 //! ```
 //!
-//! Inputs shorter than `y` count as padded with zeros. All kernels give the same bytes; which one
-//! runs is decided once per process ([`Kernel::fastest`]).
+//! In the fused two, sums stay in registers until they are complete: sources are only read, outputs
+//! only written. Shorter inputs count as padded with zeros. All kernels give the same bytes; which
+//! one runs is decided once per process ([`Kernel::fastest`]).
+//!
+//! ```text
+//! Kernel > token of an instruction set (isa) > loops, compiled for it > its multiplication (x86, neon)
+//!        > portable
+//! ```
 
+mod isa;
+mod loops;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod portable;
+mod terms;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -16,7 +28,7 @@ mod x86;
 
 use std::sync::OnceLock;
 
-use crate::gf256;
+use self::terms::Rows;
 
 /// A coefficient and the vector that it multiplies.
 pub type Term<'a> = (u8, &'a [u8]);
@@ -25,38 +37,39 @@ pub type Term<'a> = (u8, &'a [u8]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kernel(Kind);
 
-/// Private, so that a kernel comes only from [`Kernel::available`], which asks the processor.
+/// The tokens prove that the processor has the instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Portable,
+    #[cfg(target_arch = "aarch64")]
+    Neon(neon::Neon),
     #[cfg(target_arch = "x86_64")]
-    Avx2,
+    Ssse3(x86::Ssse3),
     #[cfg(target_arch = "x86_64")]
-    GfniAvx2,
+    Avx2(x86::Avx2),
+    #[cfg(target_arch = "x86_64")]
+    GfniAvx2(x86::GfniAvx2),
+    #[cfg(target_arch = "x86_64")]
+    GfniAvx512(x86::GfniAvx512),
 }
 
-impl Kind {
-    /// The slowest first.
-    const ALL: &[Self] = &[
-        Self::Portable,
-        #[cfg(target_arch = "x86_64")]
-        Self::Avx2,
-        #[cfg(target_arch = "x86_64")]
-        Self::GfniAvx2,
-    ];
-
-    fn is_supported(self) -> bool {
-        match self {
-            Self::Portable => true,
+/// Calls the method of the token, or the function of the portable kernel.
+macro_rules! dispatch {
+    ($kind:expr, $isa:ident => $call:expr, portable => $portable:expr) => {
+        match $kind {
+            Kind::Portable => $portable,
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon($isa) => $call,
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 => std::arch::is_x86_feature_detected!("avx2"),
+            Kind::Ssse3($isa) => $call,
             #[cfg(target_arch = "x86_64")]
-            Self::GfniAvx2 => {
-                std::arch::is_x86_feature_detected!("avx2")
-                    && std::arch::is_x86_feature_detected!("gfni")
-            }
+            Kind::Avx2($isa) => $call,
+            #[cfg(target_arch = "x86_64")]
+            Kind::GfniAvx2($isa) => $call,
+            #[cfg(target_arch = "x86_64")]
+            Kind::GfniAvx512($isa) => $call,
         }
-    }
+    };
 }
 
 impl Kernel {
@@ -73,7 +86,20 @@ impl Kernel {
     /// The kernels that this processor can run, the slowest first.
     #[must_use]
     pub fn available() -> Vec<Self> {
-        Kind::ALL.iter().copied().filter(|kind| kind.is_supported()).map(Self).collect()
+        let all = [
+            Some(Kind::Portable),
+            #[cfg(target_arch = "aarch64")]
+            neon::Neon::detect().map(Kind::Neon),
+            #[cfg(target_arch = "x86_64")]
+            x86::Ssse3::detect().map(Kind::Ssse3),
+            #[cfg(target_arch = "x86_64")]
+            x86::Avx2::detect().map(Kind::Avx2),
+            #[cfg(target_arch = "x86_64")]
+            x86::GfniAvx2::detect().map(Kind::GfniAvx2),
+            #[cfg(target_arch = "x86_64")]
+            x86::GfniAvx512::detect().map(Kind::GfniAvx512),
+        ];
+        all.into_iter().flatten().map(Self).collect()
     }
 
     /// The name that reports use.
@@ -81,10 +107,16 @@ impl Kernel {
     pub const fn name(self) -> &'static str {
         match self.0 {
             Kind::Portable => "portable",
+            #[cfg(target_arch = "aarch64")]
+            Kind::Neon(_) => "neon",
             #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => "avx2",
+            Kind::Ssse3(_) => "ssse3",
             #[cfg(target_arch = "x86_64")]
-            Kind::GfniAvx2 => "gfni-avx2",
+            Kind::Avx2(_) => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Kind::GfniAvx2(_) => "gfni-avx2",
+            #[cfg(target_arch = "x86_64")]
+            Kind::GfniAvx512(_) => "gfni-avx512",
         }
     }
 
@@ -92,15 +124,12 @@ impl Kernel {
     ///
     /// # Panics
     /// If `x` is longer than `y`.
+    #[inline]
     pub fn mul_add(self, y: &mut [u8], coefficient: u8, x: &[u8]) {
-        assert!(x.len() <= y.len(), "{} bytes do not fit {}", x.len(), y.len());
-        match self.0 {
-            Kind::Portable => mul_add_portable(y, coefficient, x),
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => x86::mul_add_avx2(y, coefficient, x),
-            #[cfg(target_arch = "x86_64")]
-            Kind::GfniAvx2 => x86::mul_add_gfni(y, coefficient, x),
-        }
+        let y = start(y, x.len());
+        dispatch!(self.0,
+            isa => isa.mul_add(y, coefficient, x),
+            portable => portable::mul_add(y, coefficient, x))
     }
 
     /// Sets `y` to the sum of `coefficient * x` over all `terms`.
@@ -108,51 +137,44 @@ impl Kernel {
     /// # Panics
     /// If an `x` is longer than `y`.
     pub fn dot(self, y: &mut [u8], terms: &[Term<'_>]) {
-        y.fill(0);
-        self.dot_add(y, terms);
+        let length = terms.iter().map(|(_, x)| x.len()).max().unwrap_or(0);
+        start(y, length);
+        let (y, padding) = y.split_at_mut(length);
+        padding.fill(0);
+        dispatch!(self.0,
+            isa => isa.dot(y, terms),
+            portable => portable::combine(&mut [y], terms, length))
     }
 
     /// Sets every output to its own linear combination of the same sources.
     ///
-    /// `coefficients`: one row per output, `outputs[j]` becomes the sum over all `i` of
-    /// `coefficients[j * sources.len() + i] * sources[i]`.
+    /// `coefficients`: a row of `sources.len()` for each output, so that `outputs[j]` becomes the
+    /// sum over all `i` of `coefficients[j * sources.len() + i] * sources[i]`.
     ///
     /// # Panics
-    /// If a source is longer than an output, or `coefficients` has not `outputs.len() * sources.len()` entries.
+    /// If a source is longer than an output, or `coefficients` has not
+    /// `outputs.len() * sources.len()` entries.
     pub fn combine(self, outputs: &mut [&mut [u8]], coefficients: &[u8], sources: &[&[u8]]) {
-        assert_eq!(coefficients.len(), outputs.len() * sources.len(), "a coefficient per pair");
-        for (row, y) in outputs.iter_mut().enumerate() {
-            y.fill(0);
-            for (column, x) in sources.iter().enumerate() {
-                self.mul_add(y, coefficients[row * sources.len() + column], x);
-            }
+        assert_eq!(
+            coefficients.len(),
+            outputs.len() * sources.len(),
+            "a coefficient for each output and source"
+        );
+        let length = sources.iter().map(|x| x.len()).max().unwrap_or(0);
+        for y in outputs.iter_mut() {
+            start(y, length);
+            y[length..].fill(0);
         }
-    }
-
-    /// Adds the sum of `coefficient * x` over all `terms` to `y`.
-    ///
-    /// # Panics
-    /// If an `x` is longer than `y`.
-    pub fn dot_add(self, y: &mut [u8], terms: &[Term<'_>]) {
-        let longest = terms.iter().map(|(_, x)| x.len()).max().unwrap_or(0);
-        assert!(longest <= y.len(), "{longest} bytes do not fit {}", y.len());
-        match self.0 {
-            Kind::Portable => {
-                for (coefficient, x) in terms {
-                    mul_add_portable(y, *coefficient, x);
-                }
-            }
-            #[cfg(target_arch = "x86_64")]
-            Kind::Avx2 => x86::dot_add_avx2(y, terms),
-            #[cfg(target_arch = "x86_64")]
-            Kind::GfniAvx2 => x86::dot_add_gfni(y, terms),
-        }
+        let terms = Rows { coefficients, sources };
+        dispatch!(self.0,
+            isa => isa.combine(outputs, terms, length),
+            portable => portable::combine(outputs, terms, length))
     }
 }
 
-fn mul_add_portable(y: &mut [u8], coefficient: u8, x: &[u8]) {
-    let (low, high) = gf256::products(coefficient).split_at(16);
-    for (y, x) in y.iter_mut().zip(x) {
-        *y ^= low[usize::from(x & 15)] ^ high[usize::from(x >> 4)];
-    }
+/// The part of `y` that something of `length` bytes is added to or written to.
+#[inline]
+fn start(y: &mut [u8], length: usize) -> &mut [u8] {
+    assert!(length <= y.len(), "{length} bytes do not fit {}", y.len());
+    &mut y[..length]
 }

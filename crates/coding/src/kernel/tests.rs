@@ -1,4 +1,6 @@
-//! Every kernel against a field that we did not write.
+//! Every kernel against byte-by-byte arithmetic, and that against a field that we did not write.
+
+use std::ops::Range;
 
 use galois_2p8::{Field, GeneralField, IrreducablePolynomial};
 use proptest::prelude::*;
@@ -7,18 +9,149 @@ use super::*;
 use crate::gf256;
 use crate::test_support::Noise;
 
-/// The same field as ours, by another implementation.
-fn independent_field() -> impl Field {
-    GeneralField::new(IrreducablePolynomial::Poly84310)
+/// What surrounds the vectors of a test, and must still be there after it.
+const CANARY: u8 = 0xa5;
+
+/// Vectors in one buffer, each as far from a cache line's start as wanted, with canaries between.
+struct Placed {
+    bytes: Vec<u8>,
+    ranges: Vec<Range<usize>>,
+}
+
+impl Placed {
+    fn new(vectors: &[Vec<u8>], alignment: usize) -> Self {
+        let room = vectors.iter().map(|vector| vector.len() + 3 * 64).sum::<usize>() + 64;
+        let mut bytes = vec![CANARY; room];
+        let mut ranges = Vec::new();
+        let mut end = 0;
+        for (index, vector) in vectors.iter().enumerate() {
+            let line = end + 64 + bytes[end..].as_ptr().align_offset(64) % 64;
+            let start = line + (alignment + 13 * index) % 64;
+            end = start + vector.len();
+            bytes[start..end].copy_from_slice(vector);
+            ranges.push(start..end);
+        }
+        Self { bytes, ranges }
+    }
+
+    fn slices(&self) -> Vec<&[u8]> {
+        self.ranges.iter().map(|range| &self.bytes[range.clone()]).collect()
+    }
+
+    fn slices_mut(&mut self) -> Vec<&mut [u8]> {
+        let mut rest = &mut self.bytes[..];
+        let mut passed = 0;
+        let mut slices = Vec::new();
+        for range in &self.ranges {
+            let (before, after) = rest.split_at_mut(range.end - passed);
+            slices.push(&mut before[range.start - passed..]);
+            rest = after;
+            passed = range.end;
+        }
+        slices
+    }
+
+    /// Panics unless the vectors are `expected` and nothing beside them has changed.
+    fn check(&self, expected: &[Vec<u8>], what: &str) {
+        for (index, (actual, expected)) in self.slices().iter().zip(expected).enumerate() {
+            assert!(actual == expected, "output {index} of {what}");
+        }
+        let mut outside = self.bytes.clone();
+        self.ranges.iter().for_each(|range| outside[range.clone()].fill(CANARY));
+        assert!(outside.iter().all(|byte| *byte == CANARY), "beside the outputs of {what}");
+    }
+}
+
+/// One call of `combine`, and those of `dot` and `mul_add` that give the same bytes.
+#[derive(Clone, Debug)]
+struct Case {
+    source_lengths: Vec<usize>,
+    /// The coefficients of each output.
+    rows: Vec<Vec<u8>>,
+    /// By how much the outputs are longer than the longest source: this, twice this, ...
+    spare: usize,
+    alignment_sources: usize,
+    alignment_outputs: usize,
+}
+
+impl Case {
+    fn sources(&self) -> Vec<Vec<u8>> {
+        let lengths = self.source_lengths.iter().enumerate();
+        lengths.map(|(index, length)| noise(*length, index as u8)).collect()
+    }
+
+    /// What the outputs hold before.
+    fn noise_outputs(&self) -> Vec<Vec<u8>> {
+        let longest = self.source_lengths.iter().copied().max().unwrap_or(0);
+        (1..=self.rows.len()).map(|index| noise(longest + index * self.spare, 77)).collect()
+    }
+
+    /// The outputs, added to what was there or set.
+    fn expected(&self, sources: &[Vec<u8>], is_added: bool) -> Vec<Vec<u8>> {
+        let mut outputs = self.noise_outputs();
+        for (y, row) in outputs.iter_mut().zip(&self.rows) {
+            if !is_added {
+                y.fill(0);
+            }
+            for (coefficient, x) in row.iter().zip(sources) {
+                for (y, x) in y.iter_mut().zip(x) {
+                    *y ^= gf256::mul(*coefficient, *x);
+                }
+            }
+        }
+        outputs
+    }
+
+    /// Panics unless all operations of all kernels give the right bytes.
+    fn check(&self) {
+        let vectors = self.sources();
+        let placed = Placed::new(&vectors, self.alignment_sources);
+        let sources = placed.slices();
+        let expected = self.expected(&vectors, false);
+        let expected_added = self.expected(&vectors, true);
+        for kernel in Kernel::available() {
+            let name = kernel.name();
+
+            let mut outputs = Placed::new(&self.noise_outputs(), self.alignment_outputs);
+            kernel.combine(&mut outputs.slices_mut(), &self.rows.concat(), &sources);
+            outputs.check(&expected, &format!("combine of {name}"));
+
+            let mut outputs = Placed::new(&self.noise_outputs(), self.alignment_outputs);
+            for (y, row) in outputs.slices_mut().into_iter().zip(&self.rows) {
+                let terms: Vec<Term<'_>> =
+                    row.iter().copied().zip(sources.iter().copied()).collect();
+                kernel.dot(y, &terms);
+            }
+            outputs.check(&expected, &format!("dot of {name}"));
+
+            let mut outputs = Placed::new(&self.noise_outputs(), self.alignment_outputs);
+            for (y, row) in outputs.slices_mut().into_iter().zip(&self.rows) {
+                for (coefficient, x) in row.iter().zip(&sources) {
+                    kernel.mul_add(y, *coefficient, x);
+                }
+            }
+            outputs.check(&expected_added, &format!("mul_add of {name}"));
+        }
+    }
 }
 
 fn noise(length: usize, seed: u8) -> Vec<u8> {
     Noise::new(seed.into()).bytes(length)
 }
 
+/// `outputs` rows for `sources` sources; 0 and 1 are among the coefficients.
+fn rows(outputs: usize, sources: usize) -> Vec<Vec<u8>> {
+    let coefficient = |output, source| match (output + source) % 5 {
+        0 => (source % 2) as u8,
+        _ => (output * 83 + source * 29 + 7) as u8,
+    };
+    let row = |output| (0..sources).map(|source| coefficient(output, source)).collect();
+    (0..outputs).map(row).collect()
+}
+
 #[test]
 fn all_products_agree_with_an_independent_field() {
-    let field = independent_field();
+    let field = GeneralField::new(IrreducablePolynomial::Poly84310);
     let all: Vec<u8> = (0..=255).collect();
     for a in 0..=255 {
         for b in 0..=255 {
@@ -29,77 +162,146 @@ fn all_products_agree_with_an_independent_field() {
         }
         let expected: Vec<u8> = all.iter().map(|b| field.mult(a, *b)).collect();
         for kernel in Kernel::available() {
-            let mut products = [0; 256];
-            kernel.mul_add(&mut products, a, &all);
-            assert_eq!(products[..], expected, "{a} in {}", kernel.name());
-            let mut products = [0; 256];
-            kernel.dot_add(&mut products, &[(a, &all)]);
-            assert_eq!(products[..], expected, "{a} fused in {}", kernel.name());
+            let mut products = [[0; 256]; 3];
+            let [added, dotted, combined] = &mut products;
+            kernel.mul_add(added, a, &all);
+            kernel.dot(dotted, &[(a, &all)]);
+            kernel.combine(&mut [combined], &[a], &[&all]);
+            assert!(products.iter().all(|row| row[..] == expected), "{a} in {}", kernel.name());
         }
     }
 }
 
 #[test]
-fn kernels_agree_at_every_length_and_alignment() {
-    let x = noise(340, 1);
-    let y = noise(340, 2);
-    for kernel in Kernel::available() {
-        for length in 0..=300 {
-            for offset in [0, 1, 7, 31, 33] {
-                let coefficient = (length as u8).wrapping_mul(37) ^ offset as u8;
-                let mut expected = y.clone();
-                for (y, x) in expected[40 - offset..].iter_mut().zip(&x[offset..offset + length]) {
-                    *y ^= gf256::mul(coefficient, *x);
-                }
-                let mut actual = y.clone();
-                let x = &x[offset..offset + length];
-                kernel.mul_add(&mut actual[40 - offset..], coefficient, x);
-                assert_eq!(actual, expected, "{length} at {offset} in {}", kernel.name());
-                actual.copy_from_slice(&y);
-                kernel.dot_add(&mut actual[40 - offset..], &[(coefficient, x)]);
-                assert_eq!(actual, expected, "{length} at {offset} fused in {}", kernel.name());
+fn kernels_agree_at_every_short_length() {
+    for length in 0..=300 {
+        Case {
+            source_lengths: vec![length; 3],
+            rows: rows(4, 3),
+            spare: length % 3,
+            alignment_sources: length % 64,
+            alignment_outputs: length * 5 % 64,
+        }
+        .check();
+    }
+}
+
+#[test]
+fn kernels_agree_at_every_alignment() {
+    for alignment in 0..64 {
+        for length in [1, 16, 48, 64, 100, 256, 1_282] {
+            for (alignment_sources, alignment_outputs) in [(alignment, 0), (0, alignment)] {
+                let source_lengths = vec![length; 2];
+                let rows = rows(2, 2);
+                Case { source_lengths, rows, spare: 0, alignment_sources, alignment_outputs }
+                    .check();
             }
         }
     }
 }
 
 #[test]
-fn a_dot_product_of_nothing_changes_nothing() {
+fn kernels_agree_for_every_number_of_outputs_and_sources() {
+    for outputs in 0..=20 {
+        for sources in [0, 1, 2, 3, 10, 11, 64] {
+            Case {
+                source_lengths: vec![300; sources],
+                rows: rows(outputs, sources),
+                spare: 1,
+                alignment_sources: 3,
+                alignment_outputs: 5,
+            }
+            .check();
+        }
+    }
+}
+
+#[test]
+fn a_source_may_end_anywhere() {
+    for length in 0..=600 {
+        Case {
+            source_lengths: vec![600, length, 600, length / 2],
+            rows: rows(3, 4),
+            spare: 0,
+            alignment_sources: 1,
+            alignment_outputs: 2,
+        }
+        .check();
+    }
+}
+
+#[test]
+fn an_empty_sum_is_zero() {
     for kernel in Kernel::available() {
         let mut y = noise(200, 3);
-        kernel.dot_add(&mut y, &[]);
-        kernel.dot_add(&mut y, &[(5, &[])]);
-        kernel.dot_add(&mut y, &[(0, &noise(200, 4))]);
-        assert_eq!(y, noise(200, 3));
+        kernel.dot(&mut y, &[]);
+        assert_eq!(y, [0; 200], "{}", kernel.name());
+        let mut outputs = [noise(200, 3), noise(50, 4)];
+        let [first, second] = &mut outputs;
+        kernel.combine(&mut [first, second], &[], &[]);
+        assert_eq!(outputs, [vec![0; 200], vec![0; 50]], "{}", kernel.name());
     }
+}
+
+#[test]
+fn the_portable_kernel_is_the_slowest() {
+    let kernels = Kernel::available();
+    assert_eq!(kernels.first(), Some(&Kernel::PORTABLE));
+    assert_eq!(kernels.last(), Some(&Kernel::fastest()));
 }
 
 #[test]
 #[should_panic(expected = "3 bytes do not fit 2")]
-fn a_vector_that_does_not_fit_is_refused() {
-    Kernel::fastest().dot_add(&mut [0; 2], &[(1, &[1]), (1, &[1, 2, 3])]);
+fn mul_add_refuses_what_does_not_fit() {
+    Kernel::fastest().mul_add(&mut [0; 2], 1, &[1, 2, 3]);
+}
+
+#[test]
+#[should_panic(expected = "3 bytes do not fit 2")]
+fn dot_refuses_what_does_not_fit() {
+    Kernel::fastest().dot(&mut [0; 2], &[(1, &[1]), (1, &[1, 2, 3])]);
+}
+
+#[test]
+#[should_panic(expected = "3 bytes do not fit 2")]
+fn combine_refuses_what_does_not_fit() {
+    Kernel::fastest().combine(&mut [&mut [0; 4], &mut [0; 2]], &[1, 1], &[&[1, 2, 3]]);
+}
+
+#[test]
+#[should_panic(expected = "a coefficient for each output and source")]
+fn combine_refuses_a_wrong_number_of_coefficients() {
+    Kernel::fastest().combine(&mut [&mut [0; 4]], &[1, 1, 1], &[&[1], &[2]]);
+}
+
+fn case() -> impl Strategy<Value = Case> {
+    let coefficient = || prop_oneof![1 => 0u8..=1, 4 => any::<u8>()];
+    let length = |longest: usize| prop_oneof![2 => Just(longest), 1 => 0..=longest];
+    (0usize..=9_000, 0usize..=64, 0usize..=20)
+        .prop_flat_map(move |(longest, sources, outputs)| {
+            let row = prop::collection::vec(coefficient(), sources);
+            (
+                prop::collection::vec(length(longest), sources),
+                prop::collection::vec(row, outputs),
+                0usize..80,
+                0usize..64,
+                0usize..64,
+            )
+        })
+        .prop_map(|(source_lengths, rows, spare, alignment_sources, alignment_outputs)| Case {
+            source_lengths,
+            rows,
+            spare,
+            alignment_sources,
+            alignment_outputs,
+        })
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
     #[test]
-    fn a_dot_product_is_the_sum_of_its_terms(
-        terms in prop::collection::vec((any::<u8>(), 0usize..700, any::<u8>()), 0..20),
-        spare in 0usize..150,
-    ) {
-        let vectors: Vec<(u8, Vec<u8>)> =
-            terms.iter().map(|(c, length, seed)| (*c, noise(*length, *seed))).collect();
-        let terms: Vec<Term<'_>> = vectors.iter().map(|(c, x)| (*c, &x[..])).collect();
-        let longest = vectors.iter().map(|(_, x)| x.len()).max().unwrap_or(0);
-        let mut expected = noise(longest + spare, 9);
-        for (coefficient, x) in &terms {
-            for (y, x) in expected.iter_mut().zip(*x) {
-                *y ^= gf256::mul(*coefficient, *x);
-            }
-        }
-        for kernel in Kernel::available() {
-            let mut actual = noise(longest + spare, 9);
-            kernel.dot_add(&mut actual, &terms);
-            prop_assert_eq!(&actual, &expected, "{}", kernel.name());
-        }
+    fn kernels_agree_on_anything(case in case()) {
+        case.check();
     }
 }

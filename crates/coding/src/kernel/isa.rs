@@ -1,0 +1,119 @@
+//! What a kernel asks of an instruction set.
+//!
+//! ```text
+//! x > load > operand   \
+//!                        multiply_add > sum > store
+//! coefficient > factor /
+//! ```
+//!
+//! A value of a type that implements [`Isa`] is a token: whoever holds one has proof that the
+//! processor has the instructions, so that every method is safe to call. The `loops` are written
+//! once for all instruction sets and inlined into functions that are compiled for each.
+
+/// The vector operations of one instruction set; a value proves that the processor has it.
+pub(super) trait Isa: Copy {
+    /// [`Isa::WIDTH`] bytes.
+    type Vector: Copy;
+    /// A vector made ready for being multiplied by any number of coefficients.
+    type Operand: Copy;
+    /// A coefficient made ready for multiplying any number of vectors.
+    type Factor: Copy;
+
+    /// The bytes of a vector.
+    const WIDTH: usize;
+    /// Whether [`Isa::multiply_add_pair`] is better than two times [`Isa::multiply_add`].
+    const HAS_PAIRS: bool = false;
+
+    /// A vector of zeros.
+    fn zero(self) -> Self::Vector;
+
+    /// Loads the first [`Isa::WIDTH`] bytes; panics if there are fewer.
+    fn load(self, bytes: &[u8]) -> Self::Vector;
+
+    /// Stores to the first [`Isa::WIDTH`] bytes; panics if there are fewer.
+    fn store(self, bytes: &mut [u8], vector: Self::Vector);
+
+    /// Prepares a coefficient.
+    fn factor(self, coefficient: u8) -> Self::Factor;
+
+    /// Prepares a vector.
+    fn operand(self, x: Self::Vector) -> Self::Operand;
+
+    /// `sum + factor * x`.
+    fn multiply_add(
+        self,
+        sum: Self::Vector,
+        factor: Self::Factor,
+        x: Self::Operand,
+    ) -> Self::Vector;
+
+    /// The sum and two products.
+    #[inline(always)]
+    fn multiply_add_pair(
+        self,
+        sum: Self::Vector,
+        [(factor, x), (factor_next, next)]: [(Self::Factor, Self::Operand); 2],
+    ) -> Self::Vector {
+        self.multiply_add(self.multiply_add(sum, factor, x), factor_next, next)
+    }
+
+    /// Adds `coefficient * x` to `y`, of the same length, below [`Isa::WIDTH`].
+    fn mul_add_rest(self, y: &mut [u8], coefficient: u8, x: &[u8]);
+}
+
+/// Gives a token its kernel: the `loops`, compiled for its instruction set.
+///
+/// `dot`: how many vectors of the output are summed up at once; `combine`: how many outputs, by how
+/// many vectors of each. The most that fits the registers is about the best.
+///
+/// A function that is compiled for more than the processor at hand may only be called where the
+/// features are known to be there, which is what the token says.
+macro_rules! entry_points {
+    ($isa:ident, $features:literal, dot: $dot:literal, combine: $group:literal x $vectors:literal) => {
+        impl $isa {
+            #[inline]
+            pub(in crate::kernel) fn mul_add(self, y: &mut [u8], coefficient: u8, x: &[u8]) {
+                #[target_feature(enable = $features)]
+                fn compiled(isa: $isa, y: &mut [u8], coefficient: u8, x: &[u8]) {
+                    crate::kernel::loops::mul_add(isa, y, coefficient, x);
+                }
+                // SAFETY: the token proves the features.
+                unsafe { compiled(self, y, coefficient, x) }
+            }
+
+            #[inline]
+            pub(in crate::kernel) fn dot(self, y: &mut [u8], terms: &[crate::kernel::Term<'_>]) {
+                #[target_feature(enable = $features)]
+                fn compiled(isa: $isa, y: &mut [u8], terms: &[crate::kernel::Term<'_>]) {
+                    let length = y.len();
+                    crate::kernel::loops::combine::<_, _, 1, $dot>(isa, &mut [y], terms, length);
+                }
+                // SAFETY: the token proves the features.
+                unsafe { compiled(self, y, terms) }
+            }
+
+            #[inline]
+            pub(in crate::kernel) fn combine(
+                self,
+                outputs: &mut [&mut [u8]],
+                terms: crate::kernel::terms::Rows<'_>,
+                length: usize,
+            ) {
+                #[target_feature(enable = $features)]
+                fn compiled(
+                    isa: $isa,
+                    outputs: &mut [&mut [u8]],
+                    terms: crate::kernel::terms::Rows<'_>,
+                    length: usize,
+                ) {
+                    crate::kernel::loops::combine::<_, _, $group, $vectors>(
+                        isa, outputs, terms, length,
+                    );
+                }
+                // SAFETY: the token proves the features.
+                unsafe { compiled(self, outputs, terms, length) }
+            }
+        }
+    };
+}
+pub(super) use entry_points;
