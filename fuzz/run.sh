@@ -31,9 +31,14 @@ bin="../target/fuzz/$host/release"
 for target in "$@"; do
     mkdir -p "corpus/$target" artifacts
     log="../target/fuzz/$target.log"
-    if ! "$bin/$target" "corpus/$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
-        -artifact_prefix="artifacts/$target-" -print_final_stats=1 >"$log" 2>&1; then
-        tail -n 60 "$log" >&2
+    case $target in
+        coding_*) length=1024 ;; # scripts: longer ones only take longer
+        *) length=4200 ;;        # just beyond the longest control message
+    esac
+    if ! "$bin/$target" "corpus/$target" -max_total_time="$seconds" -max_len=$length -timeout=10 \
+        -rss_limit_mb=2048 -artifact_prefix="artifacts/$target-" -print_final_stats=1 \
+        >"$log" 2>&1; then
+        grep -A 4 -e "panicked at" -e "ERROR: " -e "Test unit written" "$log" | head -n 40 >&2
         echo "$target found a fault; the whole log is in target/fuzz/$target.log" >&2
         exit 1
     fi

@@ -5,6 +5,8 @@
 //! ```
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
+use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig, symbol_len};
@@ -74,14 +76,16 @@ impl World {
         match script.u8()? % STEPS {
             TRUE_SOURCE => {
                 let index = script.u8()?;
-                self.source(self.start.plus(index.into()), true_symbol(index.into()));
+                self.source(
+                    self.start.plus(index.into()),
+                    TRUE_SYMBOLS[usize::from(index)].clone(),
+                );
             }
             TRUE_CODED => {
                 let (first, count, seed) = (script.u8()?, script.u8()?, script.u32()?);
                 let first = usize::from(first);
                 let count = usize::from(count).clamp(1, TRUE_PACKETS - first);
-                let symbols: Vec<_> = (first..first + count).map(true_symbol).collect();
-                let payload = model::combine(&symbols, seed);
+                let payload = model::combine(&TRUE_SYMBOLS[first..first + count], seed);
                 self.coded(self.start.plus(first as u32), count as u16, seed, payload);
             }
             SOURCE => {
@@ -100,7 +104,7 @@ impl World {
                 self.coded(id, count, seed, payload);
             }
             PAUSE => {
-                self.now += std::time::Duration::from_millis(script.u16()?.into());
+                self.now += Duration::from_millis(script.u16()?.into());
                 self.decoder.expire(self.now);
             }
             WILD_SOURCE => {
@@ -144,12 +148,16 @@ impl World {
     }
 }
 
-fn true_symbol(index: usize) -> Vec<u8> {
-    let body: Vec<u8> = (0..1 + index % 37).map(|at| (index * 31 + at * 7) as u8).collect();
-    model::symbol(index as u8 % 4, &body)
-}
+static TRUE_SYMBOLS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+    let symbol = |index: usize| {
+        let body: Vec<u8> = (0..1 + index % 37).map(|at| (index * 31 + at * 7) as u8).collect();
+        model::symbol(index as u8 % 4, &body)
+    };
+    (0..TRUE_PACKETS).map(symbol).collect()
+});
 
-/// A session with losses across the wrap; one with little memory; and false packets of each kind.
+/// Losses across the wrap; many equations in little memory; packets that are determined again after
+/// they were forgotten; and false packets of each kind.
 pub fn seeds() -> Vec<Vec<u8>> {
     let world = |known: u16, equations: u16, start: u32| {
         Writer::default().u16(known).u16(equations).u32(start)
@@ -164,6 +172,13 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mut floods = world(1_000, 5_000, 7);
     for first in 0..30 {
         floods = floods.u8(TRUE_CODED).u8(first * 4).u8(9).u32(first.into());
+    }
+    let mut forgotten = world(300, u16::MAX, 0);
+    for index in (0..20).filter(|index| *index != 4) {
+        forgotten = forgotten.u8(TRUE_SOURCE).u8(index);
+    }
+    for seed in 0..5 {
+        forgotten = forgotten.u8(TRUE_CODED).u8(2).u8(4).u32(seed);
     }
     let mut falsehoods = world(u16::MAX, u16::MAX, 0);
     for seed in 0..4 {
@@ -196,5 +211,5 @@ pub fn seeds() -> Vec<Vec<u8>> {
             .u16(64)
             .u32(seed);
     }
-    vec![losses.finish(), floods.finish(), falsehoods.finish()]
+    vec![losses.finish(), floods.finish(), forgotten.finish(), falsehoods.finish()]
 }

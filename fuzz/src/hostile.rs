@@ -16,6 +16,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -49,7 +50,7 @@ struct World {
     decoder: Decoder,
     start: PacketId,
     now: Instant,
-    symbols: Vec<Vec<u8>>,
+    symbols: &'static [Vec<u8>],
     model: Model,
     /// By index, each range as the packets it covers.
     honest: Vec<Range<i64>>,
@@ -77,7 +78,7 @@ impl World {
             decoder: Decoder::new(DecoderConfig::default()),
             start: PacketId(script.u32()?),
             now: Instant::ZERO,
-            symbols: (0..packets).map(true_symbol).collect(),
+            symbols: &TRUE_SYMBOLS[..packets],
             model: Model::new(packets),
             honest: Vec::new(),
             hostile: Vec::new(),
@@ -179,10 +180,14 @@ fn touched(honest: &[Range<i64>], mut touched: Vec<Range<i64>>) -> Vec<Range<i64
     }
 }
 
-fn true_symbol(index: usize) -> Vec<u8> {
-    let body: Vec<u8> = (0..1 + index * 5 % 41).map(|at| (index * 29 + at * 11) as u8).collect();
-    model::symbol(index as u8 % 4, &body)
-}
+static TRUE_SYMBOLS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+    let symbol = |index: usize| {
+        let body: Vec<u8> =
+            (0..1 + index * 5 % 41).map(|at| (index * 29 + at * 11) as u8).collect();
+        model::symbol(index as u8 % 4, &body)
+    };
+    (0..PACKETS_MAX).map(symbol).collect()
+});
 
 /// Repairs beside and between false packets of each kind, one of them across the wrap.
 pub fn seeds() -> Vec<Vec<u8>> {

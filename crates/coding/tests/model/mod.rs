@@ -6,9 +6,19 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
-/// The product in GF(2^8) modulo x^8 + x^4 + x^3 + x + 1: shift, add, reduce.
-pub fn mul(mut a: u8, mut b: u8) -> u8 {
+/// The product in GF(2^8) modulo x^8 + x^4 + x^3 + x + 1.
+pub fn mul(a: u8, b: u8) -> u8 {
+    PRODUCTS[usize::from(a)][usize::from(b)]
+}
+
+static PRODUCTS: LazyLock<[[u8; 256]; 256]> = LazyLock::new(|| {
+    std::array::from_fn(|a| std::array::from_fn(|b| mul_bitwise(a as u8, b as u8)))
+});
+
+/// The product by its definition: shift, add, reduce.
+fn mul_bitwise(mut a: u8, mut b: u8) -> u8 {
     let mut product = 0;
     while b != 0 {
         if b & 1 == 1 {
@@ -140,7 +150,8 @@ impl Row {
 /// Adds `factor * x` to `sum`, which grows to the length of `x`.
 fn add(sum: &mut Vec<u8>, factor: u8, x: &[u8]) {
     sum.resize(sum.len().max(x.len()), 0);
+    let products = &PRODUCTS[usize::from(factor)];
     for (sum, x) in sum.iter_mut().zip(x) {
-        *sum ^= mul(factor, *x);
+        *sum ^= products[usize::from(*x)];
     }
 }
