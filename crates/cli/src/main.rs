@@ -11,6 +11,7 @@ mod demo;
 mod emulate;
 mod exit;
 mod init;
+mod lab;
 mod run;
 mod sandbox;
 mod show;
@@ -46,6 +47,7 @@ enum Command {
     Show(show::ShowArgs),
     Emulate(emulate::EmulateArgs),
     Demo(demo::DemoArgs),
+    Lab(lab::LabArgs),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
     BenchEcho(bench::EchoArgs),
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Server(args) => args.run(),
         Command::Show(args) => args.run(),
         Command::Demo(args) => args.run(),
+        Command::Lab(args) => args.run(),
         Command::Bench(args) => args.run(),
         Command::BenchEcho(args) => args.run(),
         Command::DemoSource(args) => args.run(),

@@ -42,10 +42,12 @@
 
 use std::time::Duration;
 
-use roadweave_emulate::Trace;
+use roadweave_emulate::{Direction, LinkSettings, Trace};
 use roadweave_types::Instant;
 use serde::{Deserialize, Serialize};
 
+use crate::scenario::{DRAIN, Scenario};
+use crate::traffic::TrafficKind;
 use crate::video::quality::{self, Percentiles, Player, Playout, StreamLog};
 
 mod greedy;
@@ -107,6 +109,9 @@ pub struct Reachable {
     pub residual_loss: f64,
 }
 
+/// Delays in ms, ascending, and the share of all packets that can arrive within each, 0..1.
+pub type Curve = Vec<(f64, f64)>;
+
 /// How precise the bound's delays are: it errs to the low side by less than this.
 const DELAY_STEP: Duration = Duration::from_micros(10);
 
@@ -132,6 +137,42 @@ impl Bound {
         }
     }
 
+    /// The bound of a scenario for its judged stream, and the delays that nobody beats.
+    ///
+    /// `None` where there is none: the stream goes by what arrives, or a link has jitter, which makes
+    /// some packets faster than its trace says. Links that die and cross traffic only make it worse
+    /// than the bound.
+    pub fn of_scenario(scenario: &Scenario) -> Option<(Self, Curve)> {
+        let index = scenario.judged()?;
+        let spec = &scenario.traffic[index];
+        let links = scenario.links_with_events();
+        let links: Vec<&LinkSettings> = links
+            .iter()
+            .map(|link| if spec.direction == Direction::Up { &link.up } else { &link.down })
+            .collect();
+        if links.iter().any(|link| link.jitter.is_some()) {
+            return None;
+        }
+        let seed = scenario.seed.wrapping_add(index as u64);
+        let offered = Offered::new(spec, Instant::ZERO, seed);
+        let player = match &spec.kind {
+            TrafficKind::Video { player, .. } => player.clone(),
+            _ => Player::default(),
+        };
+        let question = Question {
+            links: &links.iter().map(|link| &link.trace).collect::<Vec<_>>(),
+            origin: Instant::ZERO,
+            stream: &offered.stream,
+            bytes: &offered.bytes,
+            player: &player,
+            end: Instant::ZERO + scenario.duration() + DRAIN,
+        };
+        let delays: Vec<Duration> = curve_delays(player.deadline);
+        let shares = Self::shares_within(&question, &delays);
+        let curve = delays.iter().map(|delay| delay.as_secs_f64() * 1e3).zip(shares);
+        (!offered.bytes.is_empty()).then(|| (Self::new(&question), curve.collect()))
+    }
+
     /// The share of packets that can arrive within each of `delays`, 0..1: above every schedule's
     /// distribution of delays, in which packets that never arrive count as late.
     pub fn shares_within(question: &Question<'_>, delays: &[Duration]) -> Vec<f64> {
@@ -142,6 +183,13 @@ impl Bound {
         };
         delays.iter().map(share).collect()
     }
+}
+
+/// Delays from 1 ms to `deadline`, each a twentieth longer than the one before.
+fn curve_delays(deadline: Duration) -> Vec<Duration> {
+    let first = Duration::from_millis(1);
+    let next = |delay: &Duration| (*delay < deadline).then(|| (*delay * 21 / 20).min(deadline));
+    std::iter::successors(Some(first), next).collect()
 }
 
 impl Reachable {

@@ -21,18 +21,19 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use roadweave_emulate::{Drive, Trace};
+use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{Strategy, UnknownStrategy};
-use roadweave_types::{Instant, Rate};
+use roadweave_types::Rate;
 use serde::{Deserialize, Serialize};
 
-use crate::bound::{Bound, Offered, Question, delays_of_all};
+use crate::bound::{Bound, Curve, delays_of_all};
 use crate::class::Class;
 use crate::figures::{Figures, Timeline};
 use crate::histogram::Histogram;
 use crate::run::{Causes, LinkReport, Outcome};
-use crate::scenario::{DRAIN, Scenario};
+use crate::scenario::Scenario;
 use crate::traffic::{Detail, TrafficSpec};
-use crate::video::quality::{Percentiles, Player};
+use crate::video::quality::Percentiles;
 
 mod pool;
 
@@ -52,6 +53,8 @@ pub struct Setting {
     pub seconds: u32,
     /// Seed of everything random.
     pub seed: u64,
+    /// The congestion control of every path.
+    pub congestion: CongestionControl,
 }
 
 /// A strategy as the user names it: one of the tunnel's, or one that stands for others.
@@ -123,9 +126,9 @@ pub struct Compared {
     pub class: Class,
     /// What no strategy can beat.
     pub bound: Bound,
-    /// Delays that no strategy can beat; with details only.
+    /// The delays that no strategy can beat; with details only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub bound_within: Vec<(f64, f64)>,
+    pub bound_within: Curve,
     /// In the order in which they were named, the links of [`EVERY_SINGLE`] in the drive's order.
     pub strategies: Vec<Entry>,
 }
@@ -183,26 +186,7 @@ impl Setting {
     ) -> Scenario {
         let scenario =
             Scenario::of_drive(name, drive, strategy, self.bitrate(), self.seconds, self.seed);
-        Scenario { traffic: vec![video.clone()], ..scenario }
-    }
-
-    /// The bound on `drive` for the stream of `video`, and, for each of some delays in ms, the share
-    /// of packets that can arrive within it.
-    pub fn bound(&self, drive: &Drive, video: &TrafficSpec) -> (Bound, Vec<(f64, f64)>) {
-        let offered = Offered::new(video, Instant::ZERO, self.seed);
-        let links: Vec<&Trace> = drive.links.iter().map(|link| &link.up).collect();
-        let question = Question {
-            links: &links,
-            origin: Instant::ZERO,
-            stream: &offered.stream,
-            bytes: &offered.bytes,
-            player: &Player::default(),
-            end: Instant::ZERO + self.duration() + DRAIN,
-        };
-        let delays: Vec<Duration> = curve_delays(question.player.deadline);
-        let shares = Bound::shares_within(&question, &delays);
-        let curve = delays.iter().map(|delay| delay.as_secs_f64() * 1e3).zip(shares);
-        (Bound::new(&question), curve.collect())
+        Scenario { traffic: vec![video.clone()], congestion: self.congestion, ..scenario }
     }
 
     /// How hard `drive` is for the stream.
@@ -210,13 +194,6 @@ impl Setting {
         let links: Vec<&Trace> = drive.links.iter().map(|link| &link.up).collect();
         Class::of(&links, self.bitrate(), self.duration())
     }
-}
-
-/// Delays from 1 ms to `deadline`, each a twentieth longer than the one before.
-fn curve_delays(deadline: Duration) -> Vec<Duration> {
-    let first = Duration::from_millis(1);
-    let next = |delay: &Duration| (*delay < deadline).then(|| (*delay * 21 / 20).min(deadline));
-    std::iter::successors(Some(first), next).collect()
 }
 
 impl Contestant {
@@ -298,7 +275,7 @@ impl Compared {
     pub fn new(
         name: &str,
         class: Class,
-        bound: (Bound, Vec<(f64, f64)>),
+        bound: (Bound, Curve),
         contestants: &[Contestant],
         drive: &Drive,
         measured: &[Measured],

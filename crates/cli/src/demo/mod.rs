@@ -10,9 +10,9 @@
 //! [`stage`] for a run, [`roadweave_lab::video::quality`] for what the figures mean.
 
 mod charts;
-mod clip;
+pub(crate) mod clip;
 mod configs;
-mod decode;
+pub(crate) mod decode;
 mod ffmpeg;
 mod progress;
 mod report;

@@ -1,11 +1,17 @@
 use roadweave_emulate::DriveLink;
+use roadweave_types::Instant;
 
 use super::*;
+use crate::bound::Offered;
 
 fn drive(links: &[&str]) -> Drive {
     let trace = Trace::constant(Rate::from_kbps(4_000), Duration::from_millis(20));
     let link = |name: &&str| DriveLink::symmetric(*name, trace.clone());
     Drive { links: links.iter().map(link).collect() }
+}
+
+fn setting(bitrate_bps: u64, seconds: u32) -> Setting {
+    Setting { bitrate_bps, seconds, seed: 4, congestion: CongestionControl::Cubic }
 }
 
 fn measured(strategy: &str, stall_ratio: f64, p99: f64) -> Measured {
@@ -23,7 +29,7 @@ fn measured(strategy: &str, stall_ratio: f64, p99: f64) -> Measured {
     Measured { figures, detail, ..Measured::default() }
 }
 
-fn bound(p99: f64) -> (Bound, Vec<(f64, f64)>) {
+fn bound(p99: f64) -> (Bound, Curve) {
     let delay_ms = Percentiles { p99, ..Percentiles::default() };
     (Bound { delay_ms, ..Bound::default() }, vec![(p99, 0.99)])
 }
@@ -68,7 +74,7 @@ fn comparison(drives: &[(&str, Class, f64, f64)]) -> Comparison {
         let measured = [measured("minrtt", minrtt, 100.0), measured("xnc", xnc, 50.0)];
         Compared::new(name, class, bound(40.0), &contestants, &drive(&["a"]), &measured)
     };
-    let setting = Setting { bitrate_bps: 8_000_000, seconds: 3, seed: 1 };
+    let setting = setting(8_000_000, 3);
     Comparison::new("0.0.0", setting, drives.iter().map(compared).collect())
 }
 
@@ -112,12 +118,12 @@ fn details_can_be_left_out() {
 
 #[test]
 fn a_job_of_a_small_drive_is_measured_beside_its_bound() {
-    let setting = Setting { bitrate_bps: 2_000_000, seconds: 2, seed: 4 };
+    let setting = setting(2_000_000, 2);
     let drive = drive(&["a", "b"]);
     let video = setting.video();
     let scenario = setting.scenario("d", &drive, "minrtt".parse().unwrap(), &video);
     let measured = Measured::new(&crate::run::run(&scenario).unwrap());
-    let (bound, within) = setting.bound(&drive, &video);
+    let (bound, within) = Bound::of_scenario(&scenario).unwrap();
     assert_eq!(measured.figures.strategy, "minrtt");
     assert_eq!(measured.figures.fps, 30.0);
     assert_eq!(measured.figures.delay_ms, measured.delay_arrived_ms, "nothing was lost");

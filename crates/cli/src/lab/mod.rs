@@ -1,0 +1,47 @@
+//! `roadweave lab`: whole drives in virtual time.
+//!
+//! ```text
+//!   compare: drives ──> jobs (drive x strategy, bounds) ──> workers ──> Comparison ──> table, JSON
+//!                                      ^                       |
+//!                                      └─ kept results <───────┘
+//!   run:     scenario.toml ──────────> one job ───────────────────────> Outcome ─────> table, JSON
+//! ```
+//!
+//! The experiments themselves are `roadweave_lab`; here are files, processes, threads and the screen.
+
+mod compare;
+mod drives;
+mod kept;
+mod pictures;
+mod run;
+mod table;
+mod workers;
+
+pub use self::compare::CompareArgs;
+pub use self::run::RunArgs;
+
+/// Runs experiments in virtual time: minutes of a drive in seconds, repeatable to the byte
+#[derive(Debug, clap::Args)]
+pub struct LabArgs {
+    #[command(subcommand)]
+    command: LabCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum LabCommand {
+    Run(RunArgs),
+    Compare(CompareArgs),
+}
+
+impl LabArgs {
+    /// Runs the experiment.
+    ///
+    /// # Errors
+    /// Those of the command.
+    pub fn run(&self) -> anyhow::Result<()> {
+        match &self.command {
+            LabCommand::Run(args) => args.run(),
+            LabCommand::Compare(args) => args.run(),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Pictures for the lab: a clip that is encoded once, and the comparison of what arrived of it.
+
+use std::fs::{self, File};
+use std::io::{BufReader, BufWriter, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use indicatif::ProgressBar;
+use roadweave_lab::compare::Setting;
+use roadweave_lab::run::Outcome;
+use roadweave_lab::traffic::{Detail, TrafficSpec};
+use roadweave_lab::video::h264::{AccessUnit, Splitter};
+use roadweave_lab::video::stream_log::SentStream;
+
+use crate::demo::clip::ClipSpec;
+use crate::demo::decode::{self, RunFiles};
+
+/// A clip and its pictures.
+#[derive(Debug)]
+pub struct Pictures {
+    clip: PathBuf,
+    units: Arc<[AccessUnit]>,
+}
+
+impl Pictures {
+    /// The generated clip of a setting, from the user's cache or else encoded now.
+    ///
+    /// # Errors
+    /// When ffmpeg is missing or fails, or the cache cannot be written.
+    pub fn prepare(setting: &Setting) -> anyhow::Result<Self> {
+        let folder = cache()?;
+        let clip = folder.join(format!("clip-{}-{}s.h264", setting.bitrate_bps, setting.seconds));
+        if !clip.exists() {
+            fs::create_dir_all(&folder)
+                .with_context(|| format!("cannot make {}", folder.display()))?;
+            encode(setting, &clip)?;
+        }
+        let units = read_units(&clip)
+            .with_context(|| format!("cannot read the clip {}", clip.display()))?;
+        Ok(Self { clip, units })
+    }
+
+    /// The clip as a stream.
+    pub fn video(&self, setting: &Setting) -> TrafficSpec {
+        TrafficSpec::clip(Arc::clone(&self.units), setting.duration())
+    }
+
+    /// How similar the pictures that a viewer saw were to those that were sent, 0..1.
+    ///
+    /// # Errors
+    /// When ffmpeg or a file fails.
+    pub fn ssim(&self, outcome: &Outcome) -> anyhow::Result<f64> {
+        let video = outcome.traffic.iter().find_map(|report| match &report.detail {
+            Detail::Video(video) => Some(video),
+            _ => None,
+        });
+        let Some(video) = video else { bail!("there is no video to compare") };
+        let scratch = tempfile::tempdir()?;
+        let path = |name: &str| scratch.path().join(name);
+        let create = |name: &str| File::create(path(name)).map(BufWriter::new);
+        let (mut sent, mut arrived) = (create("sent.csv")?, create("arrived.log")?);
+        video.write_logs(&self.units, &mut sent, &mut arrived)?;
+        sent.flush()?;
+        arrived.flush()?;
+        let stream = SentStream::read(BufReader::new(File::open(path("sent.csv"))?))?;
+        let files = RunFiles {
+            clip: self.clip.clone(),
+            arrivals: path("arrived.log"),
+            scratch: scratch.path().to_owned(),
+        };
+        Ok(decode::compare(&stream, &video.playout, &files)?.mean())
+    }
+}
+
+/// Where clips are kept.
+fn cache() -> anyhow::Result<PathBuf> {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+    Ok(base.context("neither XDG_CACHE_HOME nor HOME is set")?.join("roadweave"))
+}
+
+fn encode(setting: &Setting, clip: &Path) -> anyhow::Result<()> {
+    let spec =
+        ClipSpec { source: None, seconds: setting.seconds, bitrate_bps: setting.bitrate_bps };
+    eprintln!("encoding {} s of video to {}", setting.seconds, clip.display());
+    let bar = ProgressBar::new(spec.frames().into());
+    // A clip that was not finished must not be taken for one.
+    let part = clip.with_extension(format!("{}.part", std::process::id()));
+    let encoded = spec.encode(&part, |frames| bar.set_position(frames));
+    bar.finish_and_clear();
+    if let Err(error) = encoded {
+        let _ = fs::remove_file(&part);
+        return Err(error.into());
+    }
+    fs::rename(&part, clip).with_context(|| format!("cannot write {}", clip.display()))
+}
+
+fn read_units(clip: &Path) -> anyhow::Result<Arc<[AccessUnit]>> {
+    let mut file = File::open(clip)?;
+    let mut splitter = Splitter::default();
+    let mut piece = vec![0; 1 << 20];
+    let mut units = Vec::new();
+    loop {
+        let length = file.read(&mut piece)?;
+        match length {
+            0 => splitter.finish(),
+            _ => splitter.push(&piece[..length])?,
+        }
+        units.extend(std::iter::from_fn(|| splitter.next_access_unit()));
+        if length == 0 {
+            return Ok(units.into());
+        }
+    }
+}

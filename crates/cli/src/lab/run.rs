@@ -1,0 +1,184 @@
+//! `roadweave lab run`: one scenario.
+
+use std::io::{self, Write as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::bail;
+use roadweave_lab::bound::Bound;
+use roadweave_lab::compare::Measured;
+use roadweave_lab::run::{self, LinkReport, Outcome};
+use roadweave_lab::scenario::Scenario;
+use roadweave_lab::traffic::TrafficReport;
+use roadweave_tunnel::Strategy;
+use roadweave_types::DropReason;
+use serde::Serialize;
+
+use super::table;
+use crate::exit::BadInput;
+
+/// Runs one scenario in virtual time and tells what came of it
+///
+/// A scenario is a TOML file of links, applications and events; `scenarios/` has some. Equal scenarios
+/// give equal results, to the byte.
+#[derive(Debug, clap::Args)]
+pub struct RunArgs {
+    /// The scenario's file
+    #[arg(value_name = "SCENARIO")]
+    scenario: PathBuf,
+    /// Use this strategy instead of the scenario's
+    #[arg(long)]
+    strategy: Option<Strategy>,
+    /// Use this seed instead of the scenario's
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only say whether the scenario's file is right
+    #[arg(long)]
+    check: bool,
+    /// Print the results as one JSON object
+    #[arg(long)]
+    json: bool,
+    /// With --json: also the delays and the time line
+    #[arg(long, requires = "json")]
+    details: bool,
+}
+
+/// What a run is told as in JSON.
+#[derive(Debug, Serialize)]
+struct Told {
+    scenario: String,
+    seed: u64,
+    seconds: u32,
+    /// What no strategy can beat; absent where there is no such bound.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bound: Option<Bound>,
+    /// The one strategy of the run.
+    strategies: [Measured; 1],
+    traffic: Vec<TrafficReport>,
+    links: Vec<LinkReport>,
+    events: Vec<ToldEvent>,
+    drops: Vec<ToldDrop>,
+}
+
+/// Something that the client or the server told.
+#[derive(Debug, Serialize)]
+struct ToldEvent {
+    at_ms: f64,
+    event: String,
+}
+
+/// Inner packets that an end discarded.
+#[derive(Debug, Serialize)]
+struct ToldDrop {
+    reason: DropReason,
+    packets: u64,
+}
+
+impl RunArgs {
+    /// Runs the scenario.
+    ///
+    /// # Errors
+    /// [`BadInput`] when the scenario's file is wrong, and when its links or lanes make no world.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let scenario = self.read()?;
+        if self.check {
+            println!("{} is right", self.scenario.display());
+            return Ok(());
+        }
+        let outcome = run::run(&scenario).map_err(BadInput::new)?;
+        let told = self.tell(&scenario, &outcome);
+        let mut out = io::stdout().lock();
+        if self.json {
+            serde_json::to_writer_pretty(&mut out, &told)?;
+            writeln!(out)?;
+        } else {
+            write!(out, "{}", told.in_words())?;
+        }
+        Ok(())
+    }
+
+    fn read(&self) -> anyhow::Result<Scenario> {
+        let mut scenario = Scenario::read(&self.scenario).map_err(BadInput::new)?;
+        if let Some(strategy) = &self.strategy {
+            let [lane] = &mut scenario.lanes[..] else {
+                bail!(BadInput::new(format!(
+                    "--strategy: {} has several lanes; write their strategies there",
+                    self.scenario.display()
+                )));
+            };
+            let known = |link: &str| scenario.links.iter().any(|known| known.name == link);
+            if let Some(link) =
+                strategy.as_str().strip_prefix("single:").filter(|link| !known(link))
+            {
+                bail!(BadInput::new(format!(
+                    "--strategy {strategy}: {} has no link {link}",
+                    self.scenario.display()
+                )));
+            }
+            lane.strategy = strategy.clone();
+        }
+        scenario.seed = self.seed.unwrap_or(scenario.seed);
+        Ok(scenario)
+    }
+
+    fn tell(&self, scenario: &Scenario, outcome: &Outcome) -> Told {
+        let mut measured = Measured::new(outcome);
+        if !self.details {
+            measured.detail = None;
+        }
+        let event = |(at, event): &(Duration, String)| ToldEvent {
+            at_ms: at.as_secs_f64() * 1e3,
+            event: event.clone(),
+        };
+        Told {
+            scenario: scenario.name.clone(),
+            seed: scenario.seed,
+            seconds: scenario.seconds,
+            bound: Bound::of_scenario(scenario).map(|(bound, _)| bound),
+            strategies: [measured],
+            traffic: outcome.traffic.clone(),
+            links: outcome.links.clone(),
+            events: outcome.events.iter().map(event).collect(),
+            drops: outcome
+                .drops
+                .iter()
+                .map(|(reason, packets)| ToldDrop { reason: *reason, packets: *packets })
+                .collect(),
+        }
+    }
+}
+
+impl Told {
+    fn in_words(&self) -> String {
+        let mut text = format!(
+            "{}, {} s, seed {}\n{}\n",
+            self.scenario,
+            self.seconds,
+            self.seed,
+            table::of_run(&self.strategies[0], self.bound.as_ref())
+        );
+        for report in &self.traffic {
+            text += &format!(
+                "{}: {} of {} packets arrived, delay p50 {}, p99 {}\n",
+                report.name,
+                report.arrived_packets,
+                report.sent_packets,
+                table::millis(report.delay_ms.p50),
+                table::millis(report.delay_ms.p99)
+            );
+        }
+        for link in &self.links {
+            text += &format!(
+                "link {}: {} packets, {} lost, {} found its queue full\n",
+                link.name, link.pushed, link.lost, link.queue_full
+            );
+        }
+        for drop in &self.drops {
+            text += &format!("discarded: {} packets, {}\n", drop.packets, drop.reason.name());
+        }
+        for event in &self.events {
+            text += &format!("at {:.1} s {}\n", event.at_ms / 1e3, event.event);
+        }
+        text
+    }
+}

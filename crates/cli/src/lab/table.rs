@@ -1,0 +1,171 @@
+//! Comparisons as tables for the terminal.
+
+use std::fmt::Write as _;
+
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use roadweave_lab::bound::Bound;
+use roadweave_lab::compare::{Compared, Comparison, Measured, Pooled};
+use roadweave_lab::video::quality::Percentiles;
+
+/// The heading of a column, and what stands in it.
+type Column = (&'static str, fn(&Pooled) -> String);
+
+const COLUMNS: &[Column] = &[
+    ("strategy", |p| p.figures.strategy.clone()),
+    ("drives", |p| p.drives.to_string()),
+    ("fps", |p| format!("{:.2}", p.figures.fps)),
+    ("stall", |p| percent(p.stall_ratio_mean)),
+    ("p95", |p| percent(p.stall_ratio_p95)),
+    ("p99", |p| percent(p.stall_ratio_p99)),
+    ("of first", |p| times(p.stall_ratio_over_first)),
+    ("SSIM", |p| p.figures.ssim.map_or("-".into(), |ssim| format!("{ssim:.3}"))),
+    ("delay p50", |p| millis(p.figures.delay_ms.p50)),
+    ("p95", |p| millis(p.figures.delay_ms.p95)),
+    ("p99", |p| millis(p.figures.delay_ms.p99)),
+    ("p99.9", |p| millis(p.figures.delay_ms.p999)),
+    ("p99 of bound", |p| times(p.delay_p99_over_bound)),
+    ("residual loss", |p| percent(p.figures.residual_loss)),
+    ("redundancy", |p| percent(p.figures.redundancy)),
+];
+
+/// The comparison's tables: all drives, each class, and the bound in words.
+pub fn render(comparison: &Comparison) -> String {
+    let mut text = String::new();
+    let setting = &comparison.setting;
+    let all: Vec<&Compared> = comparison.drives.iter().collect();
+    // Writing to a string does not fail.
+    let _ = writeln!(
+        text,
+        "{} drives, {} s of {} Mbit/s, seed {}\n{}\n{}",
+        all.len(),
+        setting.seconds,
+        setting.bitrate_bps as f64 / 1e6,
+        setting.seed,
+        table(&comparison.pooled),
+        bound(&all)
+    );
+    for pool in &comparison.classes {
+        let drives: Vec<&Compared> =
+            comparison.drives.iter().filter(|drive| drive.class == pool.class).collect();
+        let _ = writeln!(
+            text,
+            "\n{}, {} drives\n{}\n{}",
+            pool.class,
+            pool.drives,
+            table(&pool.pooled),
+            bound(&drives)
+        );
+    }
+    text
+}
+
+fn table(pooled: &[Pooled]) -> String {
+    let mut table = bare();
+    table.set_header(COLUMNS.iter().map(|(heading, _)| *heading));
+    for pooled in pooled {
+        table.add_row(COLUMNS.iter().map(|(_, content)| content(pooled)));
+    }
+    right_aligned(table)
+}
+
+/// A table without lines between its rows.
+fn bare() -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.remove_style(TableComponent::HorizontalLines);
+    table.remove_style(TableComponent::MiddleIntersections);
+    table
+}
+
+fn right_aligned(mut table: Table) -> String {
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table.to_string()
+}
+
+/// One run, and what nobody beats on its links.
+pub fn of_run(measured: &Measured, bound: Option<&Bound>) -> String {
+    let mut table = bare();
+    table.set_header(RUN_COLUMNS);
+    let figures = &measured.figures;
+    let delay = &figures.delay_ms;
+    let delays = |delay: &Percentiles| [delay.p50, delay.p95, delay.p99, delay.p999].map(millis);
+    let [p50, p95, p99, p999] = delays(delay);
+    table.add_row([
+        figures.strategy.clone(),
+        format!("{:.2}", figures.fps),
+        percent(figures.stall_ratio),
+        p50,
+        p95,
+        p99,
+        p999,
+        percent(figures.residual_loss),
+        percent(figures.redundancy),
+    ]);
+    if let Some(bound) = bound {
+        let reachable = &bound.reachable;
+        for (name, fps, stall, delay, loss) in [
+            (
+                "(reachable)",
+                reachable.fps,
+                reachable.stall_ratio,
+                &reachable.delay_ms,
+                reachable.residual_loss,
+            ),
+            ("(bound)", bound.fps, bound.stall_ratio, &bound.delay_ms, bound.residual_loss),
+        ] {
+            let [p50, p95, p99, p999] = delays(delay);
+            let fps = format!("{fps:.2}");
+            let row = [
+                name.to_owned(),
+                fps,
+                percent(stall),
+                p50,
+                p95,
+                p99,
+                p999,
+                percent(loss),
+                "-".to_owned(),
+            ];
+            table.add_row(row);
+        }
+    }
+    right_aligned(table)
+}
+
+const RUN_COLUMNS: [&str; 9] =
+    ["strategy", "fps", "stall", "delay p50", "p95", "p99", "p99.9", "residual loss", "redundancy"];
+
+/// What nobody beats, and what one who knows the future reaches, on average.
+fn bound(drives: &[&Compared]) -> String {
+    let mean = |value: fn(&Compared) -> f64| {
+        drives.iter().map(|drive| value(drive)).sum::<f64>() / drives.len().max(1) as f64
+    };
+    format!(
+        "bound: stall {}, delay p99 {}; reachable with the future known: stall {}, delay p99 {} \
+         (means over the drives)",
+        percent(mean(|drive| drive.bound.stall_ratio)),
+        millis(mean(|drive| drive.bound.delay_ms.p99)),
+        percent(mean(|drive| drive.bound.reachable.stall_ratio)),
+        millis(mean(|drive| drive.bound.reachable.delay_ms.p99)),
+    )
+}
+
+fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    if percent > 0.0 && percent < 1.0 {
+        format!("{percent:.2} %")
+    } else {
+        format!("{percent:.1} %")
+    }
+}
+
+fn times(ratio: Option<f64>) -> String {
+    ratio.map_or("-".into(), |ratio| format!("{ratio:.2} x"))
+}
+
+/// A delay as a person reads it.
+pub fn millis(millis: f64) -> String {
+    if millis < 100.0 { format!("{millis:.1} ms") } else { format!("{millis:.0} ms") }
+}
