@@ -113,3 +113,29 @@ fn the_scenarios_that_users_learn_from_can_be_read() {
     }
     assert!(count >= 4, "{count} scenarios in {}", dir.display());
 }
+
+/// The fields that a table may have, as the error about an unknown one lists them.
+fn fields_of(table: &str) -> Vec<String> {
+    let text = match table {
+        "" => "zz = 1\n".to_owned(),
+        table => format!("[[{table}]]\nzz = 1\n"),
+    };
+    let error = parse(&text).unwrap_err();
+    let (_, list) = error.split_once("expected one of ").unwrap_or_else(|| panic!("{error}"));
+    list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_field_has_its_line_in_the_documentation() {
+    let documentation = include_str!("../../../../../docs/lab.md");
+    for table in ["", "link", "lane", "traffic", "event", "cross"] {
+        let fields = fields_of(table);
+        assert!(fields.len() >= 5, "{table}: {fields:?}");
+        for field in fields.iter().filter(|field| !field.ends_with("_addresses")) {
+            let name = if table.is_empty() { field.clone() } else { format!("{table}.{field}") };
+            let told = documentation.contains(&format!("`{name}`"))
+                || documentation.contains(&format!("`[[{name}]]`"));
+            assert!(told, "docs/lab.md has no `{name}`");
+        }
+    }
+}
