@@ -36,8 +36,8 @@ pub fn render(comparison: &Comparison) -> String {
     // Writing to a string does not fail.
     let _ = writeln!(
         text,
-        "{} drives, {} s of {} Mbit/s, seed {}\n{}\n{}",
-        all.len(),
+        "{}, {} s of {} Mbit/s, seed {}\n{}\n{}",
+        count(all.len()),
         setting.seconds,
         setting.bitrate_bps as f64 / 1e6,
         setting.seed,
@@ -49,9 +49,9 @@ pub fn render(comparison: &Comparison) -> String {
             comparison.drives.iter().filter(|drive| drive.class == pool.class).collect();
         let _ = writeln!(
             text,
-            "\n{}, {} drives\n{}\n{}",
+            "\n{}, {}\n{}\n{}",
             pool.class,
-            pool.drives,
+            count(pool.drives),
             table(&pool.pooled),
             bound(&drives)
         );
@@ -150,6 +150,10 @@ fn bound(drives: &[&Compared]) -> String {
         percent(mean(|drive| drive.bound.reachable.stall_ratio)),
         millis(mean(|drive| drive.bound.reachable.delay_ms.p99)),
     )
+}
+
+fn count(drives: usize) -> String {
+    if drives == 1 { "1 drive".into() } else { format!("{drives} drives") }
 }
 
 fn percent(share: f64) -> String {

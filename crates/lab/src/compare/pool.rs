@@ -6,7 +6,7 @@ use super::{Compared, Entry, ratio};
 use crate::figures::Figures;
 use crate::histogram::Histogram;
 use crate::run::Causes;
-use crate::video::quality::Percentiles;
+use crate::video::quality::{Percentiles, Player};
 
 /// One strategy over many drives.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -97,13 +97,16 @@ fn name(entry: &Entry) -> &str {
     &entry.measured.figures.strategy
 }
 
-/// Percentiles of all packets of all drives.
+/// Percentiles of all packets of all drives, none of them above the deadline that delays stop at.
 fn delays(entries: &[(&Compared, &Entry)]) -> Percentiles {
     let mut all = Histogram::default();
     for detail in entries.iter().filter_map(|(_, entry)| entry.measured.detail.as_ref()) {
         all.merge(&detail.delays);
     }
-    all.percentiles()
+    let deadline = Player::default().deadline.as_secs_f64() * 1e3;
+    let Percentiles { p50, p95, p99, p999 } = all.percentiles();
+    let [p50, p95, p99, p999] = [p50, p95, p99, p999].map(|delay| delay.min(deadline));
+    Percentiles { p50, p95, p99, p999 }
 }
 
 fn causes(entries: &[(&Compared, &Entry)]) -> Causes {
