@@ -12,6 +12,7 @@ mod emulate;
 mod exit;
 mod init;
 mod lab;
+mod record;
 mod run;
 mod sandbox;
 mod show;
@@ -48,6 +49,7 @@ enum Command {
     Emulate(emulate::EmulateArgs),
     Demo(demo::DemoArgs),
     Lab(lab::LabArgs),
+    Record(record::RecordArgs),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
     BenchEcho(bench::EchoArgs),
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         Command::Show(args) => args.run(),
         Command::Demo(args) => args.run(),
         Command::Lab(args) => args.run(),
+        Command::Record(args) => args.run(),
         Command::Bench(args) => args.run(),
         Command::BenchEcho(args) => args.run(),
         Command::DemoSource(args) => args.run(),

@@ -43,8 +43,8 @@ pub use mahimahi::parse_mahimahi;
 pub use realtime::{EmulateError, Emulator, LinkReport, WayReport};
 pub use recorder::{
     DelayClock, DirectionRecording, DirectionSummary, LinkRecording, PlanError, RecordClient,
-    RecordError, RecordLimits, RecordMode, RecordPhase, RecordPlan, RecordProgress, RecordServer,
-    RecordServerStatistics, Refusal,
+    RecordError, RecordLimits, RecordMode, RecordPeer, RecordPhase, RecordPlan, RecordProgress,
+    RecordServer, RecordServerStatistics, Refusal,
 };
 pub use synthetic::{Gaps, Operator, RttQuantiles, synthetic_trace};
 pub use timeline::{AtEnd, Timeline, TimelineError};

@@ -29,7 +29,7 @@ pub use client::{RecordClient, RecordError, RecordPhase, RecordProgress};
 pub use measurement::{DelayClock, DirectionRecording, DirectionSummary, LinkRecording};
 pub use message::Refusal;
 pub use plan::{PlanError, RecordMode, RecordPlan};
-pub use server::{RecordLimits, RecordServer, RecordServerStatistics};
+pub use server::{RecordLimits, RecordPeer, RecordServer, RecordServerStatistics};
 
 #[cfg(test)]
 mod tests;

@@ -155,6 +155,11 @@ impl RecordClient {
         }
     }
 
+    /// The plan that it follows.
+    pub fn plan(&self) -> &RecordPlan {
+        &self.plan
+    }
+
     /// Whether the server has answered.
     pub fn is_ready(&self) -> bool {
         self.endpoint.is_some() || !matches!(self.handshake, Handshake::Challenge { .. })

@@ -4,7 +4,7 @@
 //!  prelude    cycle 1                                        cycle 2
 //! |. . . . .|fill|======= counted =======|drain|. . . . . .|fill|=== ...
 //!   probes    data, at full throttle            probes
-//!   2 s       1/20   1/2 of the cycle      <=1/4  >=1/5
+//!   2 s      0.5 s  1/2 of the cycle      <=1/4  the rest
 //! ```
 //!
 //! Both directions of all links follow one plan, each counting from its own sender's start.
@@ -130,13 +130,15 @@ impl RecordPlan {
     pub const LENGTHS: RangeInclusive<Duration> =
         Duration::from_secs(2)..=Duration::from_secs(7_200);
     /// What [`RecordPlan::cycle`] may be: probes need some time, and delays change every few seconds.
-    pub const CYCLES: RangeInclusive<Duration> = Duration::from_secs(2)..=Duration::from_secs(60);
+    pub const CYCLES: RangeInclusive<Duration> = Duration::from_secs(4)..=Duration::from_secs(60);
     /// What [`RecordPlan::packet_bytes`] may be.
     pub const PACKETS: RangeInclusive<u16> = 200..=1_500;
     /// What rates may be.
     pub const RATES: RangeInclusive<Rate> = Rate::from_kbps(100)..=Rate::from_kbps(10_000_000);
     /// Probes before the first cycle.
     pub(super) const PRELUDE: Duration = Duration::from_secs(2);
+    /// How long a cycle's first data does not count.
+    const FILL: Duration = Duration::from_millis(500);
     /// The time from probe to probe.
     pub(super) const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -196,7 +198,7 @@ impl RecordPlan {
 
     /// When deliveries begin to count in `cycle`, from 1, since the sender's start.
     pub(super) fn counts_from(&self, cycle: u16) -> Duration {
-        self.cycle_start(cycle) + self.fill()
+        self.cycle_start(cycle) + Self::FILL
     }
 
     /// How long a queue may take to drain before probes are sent all the same.
@@ -237,13 +239,9 @@ impl RecordPlan {
 
     fn cycle_length(&self) -> Duration {
         match self.mode {
-            RecordMode::Constant(_) => self.fill() + self.length,
+            RecordMode::Constant(_) => Self::FILL + self.length,
             RecordMode::Saturate => self.cycle,
         }
-    }
-
-    fn fill(&self) -> Duration {
-        self.cycle / 20
     }
 
     pub(super) fn encode(&self, to: &mut Vec<u8>) {

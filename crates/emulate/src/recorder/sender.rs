@@ -69,8 +69,10 @@ struct Estimate {
     last: Option<(u64, u64)>,
     /// When a rate was seen; the highest first, each later one lower.
     rates: VecDeque<(Instant, Rate)>,
-    /// The highest rate of all, from which a cycle starts.
+    /// The highest rate of this cycle.
     highest: Rate,
+    /// The highest rate of the cycle before, with which this one starts.
+    before: Rate,
     /// The smallest difference of the receiver's and the sender's clock so far, us.
     difference_min: Option<i64>,
     /// The time from a packet's departure to its report.
@@ -143,6 +145,7 @@ impl Sender {
             self.cycle = moment.cycle;
             self.last_data = 0;
             self.probes = None;
+            self.estimate.begin_cycle();
         }
         match moment.phase {
             Phase::Done => None,
@@ -277,6 +280,16 @@ impl Sender {
 }
 
 impl Estimate {
+    /// Forgets the rates at which probes and tails came.
+    fn begin_cycle(&mut self) {
+        if self.highest > Rate::ZERO {
+            self.before = self.highest;
+        }
+        self.highest = Rate::ZERO;
+        self.rates.clear();
+        self.last = None;
+    }
+
     fn add(&mut self, now: Instant, report: &Report, round_trip: Duration) {
         let difference = signed(report.received_us).saturating_sub(signed(report.sent_us));
         let least = self.difference_min.map_or(difference, |least| least.min(difference));
@@ -315,14 +328,15 @@ impl Estimate {
         self.highest = self.highest.max(rate);
     }
 
-    /// The highest rate within `period` before `until`; of all when there is none, as at the beginning
-    /// of a cycle.
+    /// The highest rate within `period` before `until`, or of all that is known.
     fn rate(&self, until: Instant, period: Duration) -> Rate {
-        if self.highest == Rate::ZERO {
-            return RATE_FIRST;
-        }
         let recent = self.rates.iter().find(|&&(at, _)| until.since(at) <= period);
-        recent.map_or(self.highest, |&(_, rate)| rate).max(RATE_MIN)
+        match recent {
+            Some(&(_, rate)) => rate.max(RATE_MIN),
+            None if self.highest > Rate::ZERO => self.highest.max(RATE_MIN),
+            None if self.before > Rate::ZERO => self.before.max(RATE_MIN),
+            None => RATE_FIRST,
+        }
     }
 
     fn pace(&self, now: Instant, plan: &RecordPlan) -> Rate {

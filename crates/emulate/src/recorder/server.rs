@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use roadweave_types::{Instant, Rate};
@@ -30,6 +30,15 @@ pub struct RecordLimits {
     pub length: Duration,
     /// The highest rate at which it sends to one session.
     pub rate: Rate,
+}
+
+/// Where a client is, and by which of the server's addresses it knows the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordPeer {
+    /// The client's address.
+    pub remote: SocketAddr,
+    /// The server's address that the client sends to, if it is known: answers come from it.
+    pub local: Option<IpAddr>,
 }
 
 /// What a server has done since its start.
@@ -61,18 +70,18 @@ pub struct RecordServer {
     sessions: BTreeMap<u64, Session>,
     /// The session that may send next: all get their turn.
     turn: u64,
-    answers: VecDeque<(SocketAddr, Vec<u8>)>,
+    answers: VecDeque<(RecordPeer, Vec<u8>)>,
     statistics: RecordServerStatistics,
 }
 
 struct Pending {
-    remote: SocketAddr,
+    peer: RecordPeer,
     token: u64,
     at: Instant,
 }
 
 struct Session {
-    remote: SocketAddr,
+    peer: RecordPeer,
     /// The plan's start on the wall clock, us since 1970.
     start_unix_us: u64,
     endpoint: Endpoint,
@@ -109,37 +118,37 @@ impl RecordServer {
     }
 
     /// Takes in a datagram.
-    pub fn handle_datagram(&mut self, now: Instant, remote: SocketAddr, payload: &[u8]) {
+    pub fn handle_datagram(&mut self, now: Instant, peer: RecordPeer, payload: &[u8]) {
         match Message::decode(payload) {
-            Some(Message::Hello { nonce }) => self.handle_hello(now, remote, nonce),
-            Some(Message::Open(open)) => self.handle_open(now, remote, open),
-            Some(Message::Packet(packet)) => self.handle_packet(now, remote, &packet),
-            Some(Message::Report(report)) => self.handle_report(now, remote, &report, payload),
-            Some(Message::Close { token }) if self.session(token, remote).is_some() => {
+            Some(Message::Hello { nonce }) => self.handle_hello(now, peer, nonce),
+            Some(Message::Open(open)) => self.handle_open(now, peer, open),
+            Some(Message::Packet(packet)) => self.handle_packet(now, peer, &packet),
+            Some(Message::Report(report)) => self.handle_report(now, peer, &report, payload),
+            Some(Message::Close { token }) if self.session(token, peer).is_some() => {
                 self.end_session(token);
             }
             _ => match Message::foreign_hello(payload) {
-                Some(nonce) => self.refuse(remote, nonce, Refusal::Version),
+                Some(nonce) => self.refuse(peer, nonce, Refusal::Version),
                 None => self.statistics.ignored += 1,
             },
         }
     }
 
     /// The next datagram to send, and to whom.
-    pub fn poll_transmit(&mut self, now: Instant) -> Option<(SocketAddr, Vec<u8>)> {
+    pub fn poll_transmit(&mut self, now: Instant) -> Option<(RecordPeer, Vec<u8>)> {
         if let Some(answer) = self.answers.pop_front() {
             return Some(answer);
         }
         // Each session sends one datagram, then the next one does.
         let turn = self.turn;
         let mut poll = |(&token, session): (&u64, &mut Session)| {
-            Some((token, session.remote, session.poll_transmit(now)?))
+            Some((token, session.peer, session.poll_transmit(now)?))
         };
         let later = self.sessions.range_mut(turn..).find_map(&mut poll);
         let sent = later.or_else(|| self.sessions.range_mut(..turn).find_map(poll));
-        let (token, remote, datagram) = sent?;
+        let (token, peer, datagram) = sent?;
         self.turn = token.wrapping_add(1);
-        Some((remote, datagram))
+        Some((peer, datagram))
     }
 
     /// When [`RecordServer::poll_transmit`] has something next; [`Instant::FAR_FUTURE`] for never.
@@ -158,31 +167,30 @@ impl RecordServer {
         RecordServerStatistics { sessions: self.sessions.len(), ..self.statistics }
     }
 
-    fn handle_hello(&mut self, now: Instant, remote: SocketAddr, nonce: u64) {
+    fn handle_hello(&mut self, now: Instant, peer: RecordPeer, nonce: u64) {
         self.pending.retain(|pending| now.since(pending.at) < PENDING_KEPT);
         // A repeated Hello gets the same answer, so that its first answer stays valid.
-        let known = self.pending.iter().find(|pending| pending.remote == remote);
+        let known = self.pending.iter().find(|pending| pending.peer == peer);
         let token = known.map_or_else(&mut self.secrets, |pending| pending.token);
         if known.is_none() {
             if self.pending.len() >= PENDING_MAX {
                 self.pending.pop_front();
             }
-            self.pending.push_back(Pending { remote, token, at: now });
+            self.pending.push_back(Pending { peer, token, at: now });
         }
-        self.answer(remote, &Message::Challenge { nonce, token });
+        self.answer(peer, &Message::Challenge { nonce, token });
     }
 
-    fn handle_open(&mut self, now: Instant, remote: SocketAddr, open: Open) {
+    fn handle_open(&mut self, now: Instant, peer: RecordPeer, open: Open) {
         // The Welcome may have been lost.
         for (token, resumed) in [(open.token, false), (open.resume, true)] {
-            if let Some(session) = self.session(token, remote) {
+            if let Some(session) = self.session(token, peer) {
                 let start_unix_us = session.start_unix_us;
                 let welcome = Welcome { token: open.token, resumed, start_unix_us };
-                return self.answer(remote, &Message::Welcome(welcome));
+                return self.answer(peer, &Message::Welcome(welcome));
             }
         }
-        let is_pending =
-            |pending: &Pending| pending.token == open.token && pending.remote == remote;
+        let is_pending = |pending: &Pending| pending.token == open.token && pending.peer == peer;
         let Some(index) = self.pending.iter().position(is_pending) else {
             self.statistics.ignored += 1;
             return;
@@ -190,25 +198,25 @@ impl RecordServer {
         self.pending.remove(index);
         if let Some(session) = self.sessions.get_mut(&open.resume) {
             // It is the same client: it knows the session's secret, and that of its new address.
-            session.remote = remote;
+            session.peer = peer;
             session.endpoint.on_heard(now);
             let start_unix_us = session.start_unix_us;
             let welcome = Welcome { token: open.token, resumed: true, start_unix_us };
-            return self.answer(remote, &Message::Welcome(welcome));
+            return self.answer(peer, &Message::Welcome(welcome));
         }
         if self.sessions.len() >= self.limits.sessions {
-            return self.refuse(remote, open.token, Refusal::Busy);
+            return self.refuse(peer, open.token, Refusal::Busy);
         }
         if !self.allows(&open.plan) {
-            return self.refuse(remote, open.token, Refusal::Plan);
+            return self.refuse(peer, open.token, Refusal::Plan);
         }
-        let session = self.new_session(now, remote, &open);
+        let session = self.new_session(now, peer, &open);
         let (token, start_unix_us) = (open.token, session.start_unix_us);
         self.sessions.insert(token, session);
-        self.answer(remote, &Message::Welcome(Welcome { token, resumed: false, start_unix_us }));
+        self.answer(peer, &Message::Welcome(Welcome { token, resumed: false, start_unix_us }));
     }
 
-    fn new_session(&mut self, now: Instant, remote: SocketAddr, open: &Open) -> Session {
+    fn new_session(&mut self, now: Instant, peer: RecordPeer, open: &Open) -> Session {
         self.statistics.opened += 1;
         let elapsed = Duration::from_micros(open.elapsed_us).min(open.plan.duration());
         let start = (self.unix_epoch + now.since(Instant::ZERO)).saturating_sub(elapsed);
@@ -218,10 +226,10 @@ impl RecordServer {
             &open.plan,
             PlanClock::new(now, elapsed),
             open.plan.down,
-            header_bytes(remote.is_ipv4()),
+            header_bytes(peer.remote.is_ipv4()),
         );
         Session {
-            remote,
+            peer,
             start_unix_us: u64::try_from(start.as_micros()).unwrap_or(u64::MAX),
             endpoint,
             log: LogSender::default(),
@@ -237,8 +245,8 @@ impl RecordServer {
         plan.check().is_ok() && plan.length <= self.limits.length && sends <= self.limits.rate
     }
 
-    fn handle_packet(&mut self, now: Instant, remote: SocketAddr, packet: &Packet) {
-        let Some(session) = self.session(packet.token, remote) else {
+    fn handle_packet(&mut self, now: Instant, peer: RecordPeer, packet: &Packet) {
+        let Some(session) = self.session(packet.token, peer) else {
             self.statistics.ignored += 1;
             return;
         };
@@ -250,8 +258,8 @@ impl RecordServer {
         }
     }
 
-    fn handle_report(&mut self, now: Instant, remote: SocketAddr, report: &Report, payload: &[u8]) {
-        let Some(session) = self.session(report.token, remote) else {
+    fn handle_report(&mut self, now: Instant, peer: RecordPeer, report: &Report, payload: &[u8]) {
+        let Some(session) = self.session(report.token, peer) else {
             self.statistics.ignored += 1;
             return;
         };
@@ -261,18 +269,18 @@ impl RecordServer {
         session.endpoint.handle_report(now, report, payload.len(), log);
     }
 
-    fn session(&mut self, token: u64, remote: SocketAddr) -> Option<&mut Session> {
-        self.sessions.get_mut(&token).filter(|session| session.remote == remote)
+    fn session(&mut self, token: u64, peer: RecordPeer) -> Option<&mut Session> {
+        self.sessions.get_mut(&token).filter(|session| session.peer == peer)
     }
 
-    fn refuse(&mut self, remote: SocketAddr, to: u64, why: Refusal) {
+    fn refuse(&mut self, peer: RecordPeer, to: u64, why: Refusal) {
         self.statistics.refused += 1;
-        self.answer(remote, &Message::Refuse { to, why });
+        self.answer(peer, &Message::Refuse { to, why });
     }
 
-    fn answer(&mut self, remote: SocketAddr, message: &Message) {
+    fn answer(&mut self, peer: RecordPeer, message: &Message) {
         if self.answers.len() < ANSWERS_MAX {
-            self.answers.push_back((remote, message.encode()));
+            self.answers.push_back((peer, message.encode()));
         }
     }
 

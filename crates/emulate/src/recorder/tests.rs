@@ -202,7 +202,7 @@ fn each_direction_has_its_own_delay_when_clocks_are_synchronised() {
 
 #[test]
 fn several_links_follow_one_plan_and_every_run_is_the_same() {
-    let traces = [(6_000, 20), (30_000, 35), (90_000, 8)]
+    let traces = [(6_000, 20), (30_000, 35), (40_000, 8)]
         .map(|(kbps, delay_ms)| (constant(kbps, delay_ms), constant(2 * kbps, delay_ms)));
     let run = || {
         let world = recorded(&plan(10), &traces);
@@ -337,4 +337,19 @@ fn a_recording_that_is_interrupted_keeps_what_it_has() {
     world.run();
     let error = world.recording(0, DelayClock::HalfRoundTrip).unwrap_err();
     assert_eq!(error, RecordError::TooShort);
+}
+
+#[test]
+fn short_cycles_measure_the_same() {
+    let plan = RecordPlan { cycle: SECOND * 4, ..plan(8) };
+    let world = recorded(&plan, &[(constant(4_000, 40), constant(8_000, 40))]);
+    let recording = world.recording(0, DelayClock::HalfRoundTrip).unwrap();
+    for (direction, kbps) in [(&recording.up, 4_000), (&recording.down, 8_000)] {
+        check(direction, Rate::from_kbps(kbps), MS * 40);
+        // From the first moment of each cycle on.
+        for from in [0, 1_000, 2_000, 3_000] {
+            let bytes = bytes_of(&direction.trace, MS * from, MS * 250);
+            assert_within(bytes as f64, Rate::from_kbps(kbps).bytes_in(MS * 250) as f64, 0.03);
+        }
+    }
 }

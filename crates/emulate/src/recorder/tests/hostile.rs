@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::recorder::message::{Message, Open, Packet, PacketKind, REQUEST_BYTES};
 
-fn address(port: u16) -> SocketAddr {
-    SocketAddr::from(([192, 0, 2, 1], port))
+fn address(port: u16) -> RecordPeer {
+    RecordPeer { remote: SocketAddr::from(([192, 0, 2, 1], port)), local: None }
 }
 
 fn server(limits: RecordLimits) -> RecordServer {
@@ -20,7 +20,7 @@ fn server(limits: RecordLimits) -> RecordServer {
 }
 
 /// All that the server sends at `now`.
-fn answers(server: &mut RecordServer, now: Instant) -> Vec<(SocketAddr, Vec<u8>)> {
+fn answers(server: &mut RecordServer, now: Instant) -> Vec<(RecordPeer, Vec<u8>)> {
     std::iter::from_fn(|| server.poll_transmit(now)).take(10_000).collect()
 }
 
@@ -28,19 +28,15 @@ fn open(token: u64, plan: RecordPlan) -> Vec<u8> {
     Message::Open(Open { token, resume: 0, elapsed_us: 0, plan }).encode()
 }
 
-/// Answers the server's challenge for `remote`; returns what it says then.
-fn open_session(
-    server: &mut RecordServer,
-    remote: SocketAddr,
-    plan: RecordPlan,
-) -> Option<Message> {
-    server.handle_datagram(Instant::ZERO, remote, &Message::Hello { nonce: 5 }.encode());
+/// Answers the server's challenge for `peer`; returns what it says then.
+fn open_session(server: &mut RecordServer, peer: RecordPeer, plan: RecordPlan) -> Option<Message> {
+    server.handle_datagram(Instant::ZERO, peer, &Message::Hello { nonce: 5 }.encode());
     let (to, challenge) = server.poll_transmit(Instant::ZERO).unwrap();
     let Some(Message::Challenge { nonce: 5, token }) = Message::decode(&challenge) else {
         panic!("no challenge but {challenge:?}");
     };
-    assert_eq!(to, remote);
-    server.handle_datagram(Instant::ZERO, remote, &open(token, plan));
+    assert_eq!(to, peer);
+    server.handle_datagram(Instant::ZERO, peer, &open(token, plan));
     answers(server, Instant::ZERO).iter().find_map(|(_, answer)| Message::decode(answer))
 }
 

@@ -7,7 +7,8 @@ use roadweave_types::Instant;
 
 use crate::link::{Link, LinkSettings};
 use crate::recorder::{
-    DelayClock, LinkRecording, RecordClient, RecordError, RecordLimits, RecordPlan, RecordServer,
+    DelayClock, LinkRecording, RecordClient, RecordError, RecordLimits, RecordPeer, RecordPlan,
+    RecordServer,
 };
 use crate::trace::Trace;
 
@@ -103,10 +104,10 @@ impl World {
                     moved = true;
                 }
             }
-            while let Some((remote, datagram)) = self.server.poll_transmit(self.server_now()) {
+            while let Some((peer, datagram)) = self.server.poll_transmit(self.server_now()) {
                 moved = true;
                 // An address that a client has left gets nothing.
-                if let Some(link) = self.ports.iter().position(|port| *port == remote.port()) {
+                if let Some(link) = self.ports.iter().position(|port| *port == peer.remote.port()) {
                     self.push(link, 1, datagram);
                 }
             }
@@ -120,7 +121,8 @@ impl World {
         let mut moved = false;
         while let Some(datagram) = self.links[link][0].poll(self.now) {
             let remote = SocketAddr::from(([10, 0, 0, 1], self.ports[link]));
-            self.server.handle_datagram(self.now - self.server_started, remote, &datagram);
+            let peer = RecordPeer { remote, local: None };
+            self.server.handle_datagram(self.now - self.server_started, peer, &datagram);
             moved = true;
         }
         while let Some(datagram) = self.links[link][1].poll(self.now) {

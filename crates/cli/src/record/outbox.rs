@@ -1,0 +1,99 @@
+//! Datagrams on their way out of a socket: runs of one length go in one system call, and what the
+//! socket does not take waits.
+
+use std::net::{IpAddr, SocketAddr};
+
+use roadweave_device::{Ecn, Outgoing, SendFailure, SendOutcome, UplinkSocket};
+
+/// Datagrams of one length to one address.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    to: Option<Destination>,
+    contents: Vec<u8>,
+    segment: usize,
+    /// What did not fit the run while the socket was full.
+    held: Option<(Destination, Vec<u8>)>,
+    blocked: bool,
+    /// Why the last run failed, if it did.
+    failure: Option<SendFailure>,
+}
+
+/// Where a datagram goes, and from which of this machine's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// The other side.
+    pub remote: SocketAddr,
+    /// The address to send from; the kernel chooses without it.
+    pub local: Option<IpAddr>,
+}
+
+impl Outbox {
+    /// Whether a datagram may be pushed; if not, wait until the socket is writable.
+    pub fn is_open(&self) -> bool {
+        !self.blocked
+    }
+
+    /// Takes a datagram, while it is open; sends those before it when it does not fit their run.
+    pub fn push(&mut self, socket: &mut UplinkSocket, to: Destination, datagram: Vec<u8>) {
+        let fits = self.to == Some(to)
+            && self.segment == datagram.len()
+            && self.contents.len() + datagram.len() <= RUN_BYTES_MAX;
+        if !fits {
+            self.flush(socket);
+        }
+        if self.blocked {
+            self.held = Some((to, datagram));
+            return;
+        }
+        self.append(to, &datagram);
+    }
+
+    /// Sends what waits, unless the socket is full.
+    pub fn flush(&mut self, socket: &mut UplinkSocket) {
+        self.send(socket);
+        if !self.blocked
+            && let Some((to, datagram)) = self.held.take()
+        {
+            self.append(to, &datagram);
+            self.send(socket);
+        }
+    }
+
+    /// Why the last run failed, if it did.
+    pub fn failure(&self) -> Option<SendFailure> {
+        self.failure
+    }
+
+    fn append(&mut self, to: Destination, datagram: &[u8]) {
+        self.to = Some(to);
+        self.segment = datagram.len();
+        self.contents.extend_from_slice(datagram);
+    }
+
+    fn send(&mut self, socket: &mut UplinkSocket) {
+        let Some(to) = self.to.filter(|_| !self.contents.is_empty()) else { return };
+        let outcome = socket.send(&Outgoing {
+            destination: to.remote,
+            source: to.local,
+            ecn: Ecn::NotCapable,
+            contents: &self.contents,
+            segment_size: self.segment,
+        });
+        self.blocked = outcome == SendOutcome::Blocked;
+        self.failure = match outcome {
+            SendOutcome::Failed(failure) => Some(failure),
+            SendOutcome::Sent | SendOutcome::Blocked => None,
+        };
+        if !self.blocked {
+            self.contents.clear();
+        }
+    }
+
+    /// Forgets what waits, for another socket.
+    pub fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// A run is short, so that datagrams leave as evenly as they were made.
+const RUN_BYTES_MAX: usize = 16_000;
