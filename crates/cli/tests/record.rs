@@ -99,6 +99,7 @@ fn help_says_what_is_measured_and_wrong_options_what_would_be_right() {
         let output = roadweave(words);
         let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
         assert_eq!(output.status.code(), Some(code), "{text}");
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(parts.iter().all(|part| text.contains(part)), "{parts:?}: {text}");
     };
     check(&["record", "--help"], 0, &["fills every", "half as long", "client", "server"]);

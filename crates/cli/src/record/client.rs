@@ -38,7 +38,7 @@ pub struct ClientArgs {
     #[arg(long, value_enum, default_value_t = Mode::Saturate)]
     mode: Mode,
     /// The rate of --mode constant, above what the link can carry: 100M for 5G, 50M for LTE. For
-    /// --mode saturate the highest rate, 200M unless given. INTERFACE=RATE for one link alone
+    /// --mode saturate the highest rate, 200M unless given. NAME=RATE for one link alone
     #[arg(long, value_name = "[NAME=]RATE,..", value_delimiter = ',', value_parser = parse_link_rate)]
     rate: Vec<LinkRate>,
     /// Directions whose capacity to measure; delay and loss are measured in both

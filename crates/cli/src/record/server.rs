@@ -21,7 +21,7 @@ use crate::init::random;
 /// password: whoever can reach the port can record, within the limits below.
 #[derive(Debug, clap::Args)]
 pub struct ServerArgs {
-    /// Where to listen; [::] takes IPv4 as well
+    /// Where to listen; unless given, at every address of IPv4 and IPv6
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::from(([0; 16], PORT)))]
     listen: SocketAddr,
     /// Links that may be recorded at a time, of all clients together
