@@ -140,6 +140,7 @@ mod tests {
         recovery.on_lost(at(10), PacketId(0), PathId(0));
         assert_eq!(recovery.poll_repair(at(10), &paths), Some(Repair::Again { id: PacketId(0) }));
         assert_eq!(recovery.poll_repair(at(10), &paths), None);
+        assert_eq!((recovery.poll_lost(), recovery.poll_lost()), (Some(PacketId(0)), None));
     }
 
     #[test]

@@ -142,7 +142,8 @@ mod tests {
     #[test]
     fn a_delay_jump_adds_to_a_trace_that_repeats() {
         let ms = Duration::from_millis;
-        let delay = Timeline::new([(S * 0, ms(10)), (S, ms(20))], S * 2, AtEnd::Repeat).unwrap();
+        let delay =
+            Timeline::new([(Duration::ZERO, ms(10)), (S, ms(20))], S * 2, AtEnd::Repeat).unwrap();
         let trace = Trace::constant(Rate::from_kbps(8), ms(1)).with_delay(delay);
         let changed = apply(trace, &[(6, Action::Delay(ms(0))), (3, Action::Delay(ms(100)))]);
         let at = |millis| changed.delay().at(ms(millis)).as_millis();

@@ -122,7 +122,10 @@ impl Stage {
     }
 
     fn play_script(&mut self, now: Instant) {
-        while let Some((_, link, action)) = self.script.pop_front_if(|(at, ..)| *at <= now) {
+        while let Some((_, link, action)) =
+            self.script.front().filter(|(at, ..)| *at <= now).copied()
+        {
+            self.script.pop_front();
             action.act_on(&mut self.world, link);
         }
     }

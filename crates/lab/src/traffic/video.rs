@@ -72,6 +72,8 @@ pub struct VideoTraffic {
     frame_count: u64,
     packetizer: Packetizer,
     random: Random,
+    /// What synthetic pictures are filled with.
+    noise: Bytes,
     /// The rest of the newest frame.
     outgoing: VecDeque<Bytes>,
     stream: Stream,
@@ -92,6 +94,9 @@ impl VideoTraffic {
         seed: u64,
     ) -> Self {
         let frame_count = spec.lasting.as_nanos() * u128::from(player.fps) / NANOS;
+        let player = Player { fps: player.fps.max(1), ..player };
+        let mut random = Random::new(seed);
+        let noise = (0..NOISE / 8).flat_map(|_| random.bits().to_be_bytes()).collect();
         let is_empty = matches!(&frames, FrameSource::Clip(units) if units.is_empty());
         Self {
             name: spec.name.clone(),
@@ -102,7 +107,8 @@ impl VideoTraffic {
             player,
             start: start + spec.begin,
             packetizer: Packetizer::new(SSRC, 0),
-            random: Random::new(seed),
+            random,
+            noise,
             outgoing: VecDeque::new(),
             stream: Stream::default(),
             records: Vec::new(),
@@ -114,7 +120,7 @@ impl VideoTraffic {
 
     /// When frame `number` is captured.
     fn captured(&self, number: u64) -> Instant {
-        let nanos = u128::from(number) * NANOS / u128::from(self.player.fps.max(1));
+        let nanos = u128::from(number) * NANOS / u128::from(self.player.fps);
         self.start + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
@@ -124,10 +130,11 @@ impl VideoTraffic {
         let unit = match &self.frames {
             FrameSource::Clip(units) => units[(number % units.len() as u64) as usize].clone(),
             FrameSource::Synthetic { bitrate } => {
-                synthetic(number, *bitrate, self.player.fps.max(1), &mut self.random)
+                let size = synthetic_size(number, *bitrate, self.player.fps, &mut self.random);
+                synthetic(number, self.player.fps, size, &self.noise)
             }
         };
-        let timestamp = number * u64::from(CLOCK_HZ) / u64::from(self.player.fps.max(1));
+        let timestamp = number * u64::from(CLOCK_HZ) / u64::from(self.player.fps);
         let first = self.stream.log.packets.len();
         for packet in self.packetizer.packetize(&unit, timestamp as u32) {
             self.records.push(PacketRecord {
@@ -145,7 +152,7 @@ impl VideoTraffic {
 
     /// The packet that an RTP header belongs to: the only one of its sequence number near its frame.
     fn index_of(&self, packet: &RtpPacket) -> Option<usize> {
-        let fps = u64::from(self.player.fps.max(1));
+        let fps = u64::from(self.player.fps);
         let ticks = u64::from(packet.timestamp) * fps;
         let frame = usize::try_from(ticks.div_ceil(u64::from(CLOCK_HZ))).ok()?;
         let packets = self.stream.log.frames.get(frame)?.packets.clone();
@@ -244,25 +251,32 @@ impl VideoReport {
     }
 }
 
-/// A picture of random bytes: one slice. An IDR frame a second is [`IDR_SIZE`] times as large as the
-/// others; sizes vary by a tenth, and the mean is `bitrate`.
-fn synthetic(number: u64, bitrate: Rate, fps: u32, random: &mut Random) -> AccessUnit {
-    let idr = number.is_multiple_of(u64::from(fps));
+/// The size of synthetic picture `number`, bytes. An IDR frame a second is [`IDR_SIZE`] times as large as
+/// the others; sizes vary by a tenth, and the mean is `bitrate`.
+fn synthetic_size(number: u64, bitrate: Rate, fps: u32, random: &mut Random) -> usize {
     let per_second = bitrate.bytes_in(Duration::from_secs(1)) as f64;
     let ordinary = per_second / (f64::from(fps) - 1.0 + IDR_SIZE);
-    let mean = if idr { ordinary * IDR_SIZE } else { ordinary };
+    let mean = if is_idr(number, fps) { ordinary * IDR_SIZE } else { ordinary };
     let size = mean * (1.0 + VARIATION * (2.0 * random.unit() - 1.0));
-    let size = (size.round() as usize).max(SLICE_HEADER);
-    let mut slice = BytesMut::with_capacity(size + 8);
-    // nal_ref_idc 3; then the bit that says that the picture begins here, and the frame's number.
-    slice.put_u8(0x60 | if idr { NAL_IDR } else { NAL_SLICE });
+    (size.round() as usize).max(SLICE_HEADER)
+}
+
+/// A picture of `size` bytes, at least [`SLICE_HEADER`]: one slice with the frame's number and noise.
+fn synthetic(number: u64, fps: u32, size: usize, noise: &[u8]) -> AccessUnit {
+    let mut slice = BytesMut::with_capacity(size);
+    // nal_ref_idc 3; then the bit that says that the picture begins here.
+    slice.put_u8(0x60 | if is_idr(number, fps) { NAL_IDR } else { NAL_SLICE });
     slice.put_u8(0x80);
     slice.put_u64(number);
     while slice.len() < size {
-        slice.put_u64(random.bits());
+        let rest = size - slice.len();
+        slice.put_slice(&noise[..rest.min(noise.len())]);
     }
-    slice.truncate(size);
     AccessUnit { nals: vec![slice.freeze()] }
+}
+
+fn is_idr(number: u64, fps: u32) -> bool {
+    number.is_multiple_of(u64::from(fps))
 }
 
 const NANOS: u128 = 1_000_000_000;
@@ -270,7 +284,9 @@ const NANOS: u128 = 1_000_000_000;
 const SSRC: u32 = 0x726f_6164;
 /// NAL unit type of a slice that is no IDR picture's.
 const NAL_SLICE: u8 = 1;
-/// Bytes before the random ones of a synthetic slice.
+/// Bytes of noise, again and again, in synthetic pictures; a multiple of 8.
+const NOISE: usize = 1 << 16;
+/// Bytes before the noise of a synthetic slice.
 const SLICE_HEADER: usize = 10;
 /// How much larger an IDR frame is: what low-latency encoders with a buffer of some frames allow.
 const IDR_SIZE: f64 = 2.0;

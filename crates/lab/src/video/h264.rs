@@ -37,6 +37,11 @@ impl AccessUnit {
     pub fn len(&self) -> usize {
         self.nals.iter().map(Bytes::len).sum()
     }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// Why a byte stream cannot be split.
