@@ -5,6 +5,7 @@
 //!                                      ^                       |
 //!                                      └─ kept results <───────┘
 //!   run:     scenario.toml ──────────> one job ───────────────────────> Outcome ─────> table, JSON
+//!   report:  that JSON ──────────────────────────────────────────────> Comparison ──> HTML
 //! ```
 //!
 //! The experiments themselves are `roadweave_lab`; here are files, processes, threads and the screen.
@@ -13,11 +14,13 @@ mod compare;
 mod drives;
 mod kept;
 mod pictures;
+mod report;
 mod run;
 mod table;
 mod workers;
 
 pub use self::compare::CompareArgs;
+pub use self::report::ReportArgs;
 pub use self::run::RunArgs;
 
 /// Runs experiments in virtual time: minutes of a drive in seconds, repeatable to the byte
@@ -31,6 +34,7 @@ pub struct LabArgs {
 enum LabCommand {
     Run(RunArgs),
     Compare(CompareArgs),
+    Report(ReportArgs),
 }
 
 impl LabArgs {
@@ -42,6 +46,7 @@ impl LabArgs {
         match &self.command {
             LabCommand::Run(args) => args.run(),
             LabCommand::Compare(args) => args.run(),
+            LabCommand::Report(args) => args.run(),
         }
     }
 }

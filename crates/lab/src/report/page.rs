@@ -1,0 +1,230 @@
+//! What all reports look like: the page, its colours, tables, legends, and figures in words.
+//!
+//! The colours are those of Okabe and Ito, which most colour-blind readers tell apart; where there are
+//! more strategies than colours, lines are dashed too. Links have shades of blue and grey of their own,
+//! so that nobody takes a link for a strategy. A class names a colour, the style sheet has one set for
+//! light pages and paper and another for dark ones.
+
+/// The beginning of a page, up to and with its heading.
+///
+/// `title`: of the page; `subtitle`: what it is about, in a sentence.
+pub fn begin(title: &str, subtitle: &str) -> String {
+    let (title, subtitle) = (escape(title), escape(subtitle));
+    format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width\">\
+         <meta name=\"color-scheme\" content=\"light dark\">\
+         <title>{title}</title><style>{STYLE}</style></head><body>\n\
+         <h1>{title}</h1><p class=\"muted\">{subtitle}</p>\n"
+    )
+}
+
+/// The end of a page.
+pub const END: &str = "</body></html>\n";
+
+/// The class of a strategy's colour; `index`: its place among the strategies.
+pub fn strategy_class(index: usize) -> String {
+    match index / STRATEGY_COLORS {
+        0 => format!("s{index}"),
+        round => format!("s{} dash{}", index % STRATEGY_COLORS, (round - 1) % DASHES),
+    }
+}
+
+/// The class of the bound's colour.
+pub const BOUND_CLASS: &str = "bound";
+
+/// The class of a link's colour; `index`: its place among the links.
+pub fn link_class(index: usize) -> String {
+    format!("k{}", index % LINK_COLORS)
+}
+
+/// Colours and what they stand for.
+///
+/// `entries`: class and name, in the order of display.
+pub fn legend<'a>(entries: impl IntoIterator<Item = (String, &'a str)>) -> String {
+    let entry = |(class, name): (String, &str)| {
+        format!("<span class=\"key\">{}{}</span> ", swatch(&class), escape(name))
+    };
+    let entries: String = entries.into_iter().map(entry).collect();
+    format!("<p class=\"legend\">{entries}</p>\n")
+}
+
+/// A sample of a colour.
+pub fn swatch(class: &str) -> String {
+    format!(
+        "<svg class=\"swatch\" viewBox=\"0 0 20 10\" aria-hidden=\"true\">\
+         <path class=\"line thick {class}\" d=\"M0 5h20\"/></svg>"
+    )
+}
+
+/// A table whose first column names the rows.
+///
+/// `rows`: cells in HTML, as many as there are `headings`, which are plain text.
+pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
+    let heading = |text: &&str| format!("<th scope=\"col\">{}</th>", escape(text));
+    let row = |cells: &Vec<String>| {
+        let (first, rest) = cells.split_first().map_or(("", &[][..]), |(a, b)| (a, b));
+        let rest: String = rest.iter().map(|cell| format!("<td>{cell}</td>")).collect();
+        format!("<tr><th scope=\"row\">{first}</th>{rest}</tr>\n")
+    };
+    let (headings, rows): (String, String) =
+        (headings.iter().map(heading).collect(), rows.iter().map(row).collect());
+    format!(
+        "<div class=\"wide\" tabindex=\"0\"><table><thead><tr>{headings}</tr></thead>\n\
+         <tbody>{rows}</tbody></table></div>\n"
+    )
+}
+
+/// Pairs of a word and what there is to say about it.
+pub fn definitions<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {
+    let pair = |(word, text): (&str, &str)| {
+        format!("<dt>{}</dt><dd>{}</dd>\n", escape(word), escape(text))
+    };
+    format!("<dl>{}</dl>\n", pairs.into_iter().map(pair).collect::<String>())
+}
+
+/// A drawing that is never smaller than legible.
+pub fn drawing(svg: &str) -> String {
+    format!("<div class=\"wide\" tabindex=\"0\">{svg}</div>\n")
+}
+
+/// `text` as HTML, in content and in attributes.
+pub fn escape(text: &str) -> String {
+    let mut html = String::with_capacity(text.len());
+    for char in text.chars() {
+        match char {
+            '&' => html.push_str("&amp;"),
+            '<' => html.push_str("&lt;"),
+            '>' => html.push_str("&gt;"),
+            '"' => html.push_str("&quot;"),
+            '\'' => html.push_str("&#39;"),
+            // HTML allows no control characters.
+            control if control.is_control() => html.push('\u{fffd}'),
+            other => html.push(other),
+        }
+    }
+    html
+}
+
+/// A share of 0..1 in percent.
+pub fn percent(share: f64) -> String {
+    let percent = share * 100.0;
+    match percent {
+        0.0 => "0 %".to_owned(),
+        small if small < 0.005 => "below 0.01 %".to_owned(),
+        small if small < 1.0 => format!("{small:.2} %"),
+        _ => format!("{percent:.1} %"),
+    }
+}
+
+/// A time in milliseconds.
+pub fn millis(millis: f64) -> String {
+    if millis < 100.0 { format!("{millis:.1} ms") } else { format!("{millis:.0} ms") }
+}
+
+/// A ratio, or a dash where there is none.
+pub fn times(ratio: Option<f64>) -> String {
+    match ratio {
+        Some(ratio) if ratio >= 100.0 => format!("{ratio:.0}\u{d7}"),
+        Some(ratio) => format!("{ratio:.2}\u{d7}"),
+        None => NOTHING.to_owned(),
+    }
+}
+
+/// Stands for a figure that there is not.
+pub const NOTHING: &str = "\u{2013}";
+
+/// Colours `s0`, `s1` and so on, of the style sheet.
+const STRATEGY_COLORS: usize = 7;
+/// Colours `k0`, `k1` and so on.
+const LINK_COLORS: usize = 6;
+/// Kinds of dashed lines, `dash0` and so on.
+const DASHES: usize = 3;
+
+const STYLE: &str = "
+:root{--ink:#1c2430;--soft:#5a6474;--rule:#e0e4ea;--paper:#fff;--tint:#f5f7fa;
+--s0:#0072b2;--s1:#e69f00;--s2:#009e73;--s3:#cc79a7;--s4:#56b4e9;--s5:#d55e00;--s6:#787878;
+--k0:#1f4e79;--k1:#9cc9e3;--k2:#5b8db8;--k3:#c3cad4;--k4:#6b7280;--k5:#d4e6f1;
+--c0:#5b8ff9;--c1:#ee8866;--c2:#44bb99;--c3:#e3cf57;--c4:#b9bfc9;--c5:#b3261e;
+--lane:#b7791f;--sent:#a5dcc9;--recovered:#00795a;--missing:#b3261e;--late:#f0a59f;--stall:#dc2626}
+@media screen and (prefers-color-scheme:dark){:root{--ink:#e3e8ef;--soft:#9aa5b5;--rule:#313a47;
+--paper:#12161c;--tint:#1a2029;--s0:#4ba3e3;--s1:#f0b429;--s2:#2cc295;--s3:#dc93ba;--s4:#8fd0f7;
+--s5:#f07b2e;--s6:#a0a6ae;--k0:#3f78b5;--k1:#b5dcf0;--k2:#74a7d3;--k3:#8b96a5;--k4:#5c6675;
+--k5:#dbe9f2;--c3:#d8c23c;--c4:#7c8593;--c5:#f0645a;--lane:#e0a03c;--sent:#2f6b58;
+--recovered:#3fd1a5;--missing:#f0645a;--late:#7a3d3a;--stall:#f0645a}}
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1080px;
+margin:2.5rem auto;padding:0 1.5rem}
+h1{font-size:1.6rem;margin:0 0 .2rem}h2{font-size:1.25rem;margin:2.6rem 0 .4rem}
+h3{font-size:1rem;margin:1.8rem 0 .3rem}p{margin:.3rem 0;max-width:52rem}
+.muted,dt,thead th{color:var(--soft)}
+code{font:13px/1.5 ui-monospace,monospace;background:var(--tint);padding:.1rem .3rem;
+overflow-wrap:anywhere}
+table{border-collapse:collapse;width:100%;margin:.6rem 0;font-variant-numeric:tabular-nums}
+th,td{padding:.35rem .45rem;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap;
+font-size:.86rem}
+th{font-weight:600}thead th{font-size:.78rem;white-space:normal;vertical-align:bottom}
+th:first-child{text-align:left}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1.2rem;margin:.4rem 0}
+dd{margin:0;max-width:48rem;overflow-wrap:anywhere}
+.wide{overflow-x:auto}.wide>svg{display:block;width:100%;min-width:640px;height:auto}
+.legend{margin:.5rem 0 .2rem}.key{white-space:nowrap;margin-right:1.1em;font-size:.86rem}
+.swatch{width:20px;height:10px;margin-right:.4em}
+svg text{font:13px system-ui,sans-serif;fill:var(--soft)}
+svg .name{fill:var(--ink)}
+.line{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round}.line.thick{stroke-width:6}
+.grid{fill:none;stroke:var(--rule)}.axis,.mark{fill:none;stroke:var(--soft)}
+.mark{stroke-dasharray:5 4}
+.area{fill:currentColor;stroke:none}.box{fill:currentColor;fill-opacity:.3;stroke:currentColor}
+.whisker{fill:none;stroke:currentColor;stroke-width:1.5}.median{fill:none;stroke:currentColor;
+stroke-width:3}.mean{fill:var(--paper);stroke:currentColor;stroke-width:1.5}
+.stall{fill:var(--stall);fill-opacity:.22}
+.s0{color:var(--s0)}.s1{color:var(--s1)}.s2{color:var(--s2)}.s3{color:var(--s3)}.s4{color:var(--s4)}
+.s5{color:var(--s5)}.s6{color:var(--s6)}.k0{color:var(--k0)}.k1{color:var(--k1)}.k2{color:var(--k2)}
+.k3{color:var(--k3)}.k4{color:var(--k4)}.k5{color:var(--k5)}.c0{color:var(--c0)}.c1{color:var(--c1)}
+.c2{color:var(--c2)}.c3{color:var(--c3)}.c4{color:var(--c4)}.c5{color:var(--c5)}
+.stalled{color:var(--stall);opacity:.35}
+.lane{color:var(--lane)}.sent{color:var(--sent)}.recovered{color:var(--recovered)}
+.missing{color:var(--missing)}.late{color:var(--late)}.bound{color:var(--ink)}
+.line.bound{stroke-dasharray:7 3}.line.dash0{stroke-dasharray:9 3}.line.dash1{stroke-dasharray:3 3}
+.line.dash2{stroke-dasharray:9 3 2 3}.thick.line{stroke-dasharray:none}
+.line.thick.bound{stroke-width:3;stroke-dasharray:5 2}
+details{border-bottom:1px solid var(--rule)}
+summary{cursor:pointer;padding:.35rem 0;font-variant-numeric:tabular-nums;font-size:.86rem}
+summary:hover{background:var(--tint)}
+.row{display:inline-grid;width:calc(100% - 1.5em);gap:.6rem;vertical-align:top;
+grid-template-columns:minmax(9rem,2fr) repeat(var(--columns),minmax(4rem,1fr))}
+.row>*{text-align:right;overflow-wrap:anywhere}.row>:first-child{text-align:left;font-weight:600}
+.head{color:var(--soft);font-size:.78rem;font-weight:600;padding-left:1.2em}
+@media print{body{max-width:none;margin:0;font-size:12px}figure,svg,tr{break-inside:avoid}
+.wide{overflow:visible}}
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_be_markup() {
+        let hostile = "<script>alert('1' + \"2\") && x</script>\n\0";
+        let expected = "&lt;script&gt;alert(&#39;1&#39; + &quot;2&quot;) &amp;&amp; x&lt;/script&gt;\
+            \u{fffd}\u{fffd}";
+        assert_eq!(escape(hostile), expected);
+    }
+
+    #[test]
+    fn figures_have_units_and_as_many_digits_as_they_deserve() {
+        let shares = [0.0, 0.000_01, 0.001_234, 0.012_3, 1.0].map(percent);
+        assert_eq!(shares, ["0 %", "below 0.01 %", "0.12 %", "1.2 %", "100.0 %"]);
+        assert_eq!([31.26, 123.4].map(millis), ["31.3 ms", "123 ms"]);
+        assert_eq!(
+            [Some(1.5), Some(1_234.0), None].map(times),
+            ["1.50\u{d7}", "1234\u{d7}", "\u{2013}"]
+        );
+    }
+
+    #[test]
+    fn strategies_beyond_the_colours_are_dashed() {
+        let classes = [0, 6, 7, 15].map(strategy_class);
+        assert_eq!(classes, ["s0", "s6", "s0 dash0", "s1 dash1"]);
+    }
+}

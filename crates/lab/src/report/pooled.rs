@@ -1,0 +1,142 @@
+//! What several drives have in common: delays of all their packets, and their bounds.
+
+use std::collections::BTreeMap;
+
+use super::charts::Curve;
+use super::{page, strategy};
+use crate::bound::Bound;
+use crate::compare::Compared;
+use crate::histogram::Histogram;
+use crate::run::Causes;
+
+/// The packets of a strategy on several drives.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Packets {
+    /// Their delays, as far as they were kept.
+    pub delays: Histogram,
+    /// Those that never arrived.
+    pub lost: f64,
+}
+
+impl Packets {
+    /// Those of `name` on `drives`.
+    pub fn of(name: &str, drives: &[&Compared]) -> Self {
+        let mut packets = Self::default();
+        let entries = drives.iter().flat_map(|drive| &drive.strategies);
+        for entry in entries.filter(|entry| strategy(entry) == name) {
+            if let Some(detail) = &entry.measured.detail {
+                let figures = &entry.measured.figures;
+                let lost = (figures.residual_loss - figures.late).max(0.0);
+                packets.lost += lost * detail.delays.count() as f64;
+                packets.delays.merge(&detail.delays);
+            }
+        }
+        packets
+    }
+
+    /// Their delays as a curve.
+    pub fn curve(&self, name: &str, class: String) -> Curve {
+        let count = self.delays.count().max(1) as f64;
+        let points = self.delays.cumulative().map(|(ms, below)| (ms, below as f64 / count));
+        Curve { name: name.to_owned(), class, points: points.collect() }
+    }
+}
+
+/// The best that anybody can do on several drives.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Limit {
+    /// Share of the packets of all drives that can arrive within a delay in ms, 0..1; empty without
+    /// details.
+    pub curve: Vec<(f64, f64)>,
+}
+
+impl Limit {
+    /// That of `drives`, each as important as it has packets.
+    pub fn of(drives: &[&Compared]) -> Self {
+        let packets = |drive: &Compared| {
+            let mut details = drive.strategies.iter().filter_map(|e| e.measured.detail.as_ref());
+            details.next().map_or(0, |detail| detail.delays.count()) as f64
+        };
+        let all: f64 = drives.iter().map(|drive| packets(drive)).sum();
+        if all == 0.0 || drives.iter().any(|drive| drive.bound_within.is_empty()) {
+            return Self::default();
+        }
+        // Delays in microseconds, so that they have an order.
+        let mut shares: BTreeMap<u64, f64> = BTreeMap::new();
+        for (ms, _) in drives.iter().flat_map(|drive| &drive.bound_within) {
+            shares.entry((ms * 1e3).round() as u64).or_default();
+        }
+        for drive in drives {
+            let weight = packets(drive) / all;
+            for (us, share) in &mut shares {
+                *share += weight * share_within(&drive.bound_within, *us as f64 / 1e3);
+            }
+        }
+        Self { curve: shares.into_iter().map(|(us, share)| (us as f64 / 1e3, share)).collect() }
+    }
+
+    /// The share of packets that cannot arrive within a delay.
+    pub fn beyond(&self, ms: f64) -> Option<f64> {
+        (!self.curve.is_empty()).then(|| 1.0 - share_within(&self.curve, ms))
+    }
+
+    /// The delay within which a share of the packets can arrive.
+    pub fn delay_at(&self, share: f64) -> Option<f64> {
+        self.curve.iter().find(|point| point.1 >= share).map(|point| point.0)
+    }
+
+    /// The bound as a curve.
+    pub fn as_curve(&self) -> Curve {
+        Curve {
+            name: "bound".to_owned(),
+            class: page::BOUND_CLASS.to_owned(),
+            points: self.curve.clone(),
+        }
+    }
+}
+
+/// The share of the first delay that is not below `ms`: what is between two of them errs to the bound's
+/// side.
+fn share_within(curve: &[(f64, f64)], ms: f64) -> f64 {
+    let at = curve.partition_point(|point| point.0 < ms - 1e-3);
+    curve.get(at).or(curve.last()).map_or(0.0, |point| point.1)
+}
+
+/// The mean of a figure of the bounds.
+pub(super) fn mean(drives: &[&Compared], figure: impl Fn(&Bound) -> f64) -> f64 {
+    drives.iter().map(|drive| figure(&drive.bound)).sum::<f64>() / drives.len().max(1) as f64
+}
+
+/// So many of 100 drives have at most this stall ratio.
+pub(super) fn stall_at(drives: &[&Compared], percent: usize, of: impl Fn(&Bound) -> f64) -> f64 {
+    let mut stalls: Vec<f64> = drives.iter().map(|drive| of(&drive.bound)).collect();
+    stalls.sort_unstable_by(f64::total_cmp);
+    let rank = (stalls.len() * percent).div_ceil(100);
+    stalls.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
+}
+
+/// A cause of lateness: its name, the class of its colour, and the packets of which it took most.
+pub(super) fn causes(causes: &Causes) -> [(&'static str, &'static str, &crate::run::Cause); 5] {
+    [
+        ("waiting for window", "c0", &causes.window_wait),
+        ("detection", "c1", &causes.detection),
+        ("recovery", "c2", &causes.recovery),
+        ("link queue", "c3", &causes.link_queue),
+        ("propagation", "c4", &causes.propagation),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn between_two_delays_the_bound_errs_to_its_own_side() {
+        let limit = Limit { curve: vec![(1.0, 0.0), (2.0, 0.5), (4.0, 1.0)] };
+        assert_eq!(limit.beyond(3.0), Some(0.0));
+        assert_eq!(limit.beyond(2.0), Some(0.5));
+        assert_eq!(limit.beyond(9.0), Some(0.0));
+        assert_eq!(Limit::default().beyond(1.0), None);
+        assert_eq!((limit.delay_at(0.5), limit.delay_at(0.51)), (Some(2.0), Some(4.0)));
+    }
+}

@@ -1,0 +1,261 @@
+//! Time lines: strips one below the other on one axis of seconds, stalls shaded through all of them.
+//!
+//! ```text
+//!   Mbit/s   ▁▂▅▇▅▂  rates, stacked
+//!   packets  ▂ ▁     what was done above,
+//!               ▔▂   what went wrong below the line
+//!   kB       ▁▁▅▇▁▁  queues, stacked
+//!            0      10      20 s
+//! ```
+//!
+//! Values are steps, not curves: what is drawn for 200 ms is true for these 200 ms.
+
+use super::svg::{Anchor, Path, Scale, Svg};
+use crate::figures::Timeline;
+
+/// Everything on one axis.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Figure {
+    /// What it shows, for those who cannot see it.
+    pub label: String,
+    /// How many steps of [`Timeline::STEP`] there are.
+    pub steps: usize,
+    /// How many of them make one column.
+    pub group: usize,
+    /// From the top down.
+    pub strips: Vec<Strip>,
+    /// Begin and end of every stall, seconds.
+    pub stalls: Vec<(f64, f64)>,
+}
+
+/// One kind of values over time.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Strip {
+    /// What they are, with their unit.
+    pub title: String,
+    /// Height, in the page's pixels.
+    pub height: f64,
+    /// Areas above the line, the first farthest back.
+    pub above: Vec<Layer>,
+    /// Areas below the line.
+    pub below: Vec<Layer>,
+    /// The highest value of the axis, or the highest there is.
+    pub top: Option<f64>,
+    /// The same below the line.
+    pub bottom: Option<f64>,
+    /// A value to compare with.
+    pub mark: Option<f64>,
+}
+
+/// An area from zero to a value per column.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Layer {
+    /// The class of its colour.
+    pub class: String,
+    /// One value per column, not negative.
+    pub values: Vec<f64>,
+}
+
+/// What becomes of several steps in one column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Merge {
+    /// Their mean.
+    Mean,
+    /// Their sum.
+    Sum,
+    /// The highest of them.
+    Max,
+}
+
+impl Merge {
+    /// The columns of `values`, `group` steps in each.
+    pub fn columns(self, values: impl IntoIterator<Item = f64>, group: usize) -> Vec<f64> {
+        let values: Vec<f64> = values.into_iter().collect();
+        let column = |steps: &[f64]| match self {
+            Self::Mean => steps.iter().sum::<f64>() / steps.len() as f64,
+            Self::Sum => steps.iter().sum(),
+            Self::Max => steps.iter().copied().fold(0.0, f64::max),
+        };
+        values.chunks(group.max(1)).map(column).collect()
+    }
+}
+
+/// Layers that stand one on the other, the first at the bottom.
+pub fn stack(series: impl IntoIterator<Item = Layer>) -> Vec<Layer> {
+    let mut below: Vec<f64> = Vec::new();
+    let mut layers = Vec::new();
+    for Layer { class, values } in series {
+        below.resize(below.len().max(values.len()), 0.0);
+        below.iter_mut().zip(&values).for_each(|(sum, value)| *sum += value);
+        layers.push(Layer { class, values: below.clone() });
+    }
+    // Each area covers what lies below it, so the highest one comes first.
+    layers.reverse();
+    layers
+}
+
+/// The highest value of some layers.
+pub fn highest<'a>(layers: impl IntoIterator<Item = &'a Layer>) -> f64 {
+    layers.into_iter().flat_map(|layer| &layer.values).copied().fold(0.0, f64::max)
+}
+
+impl Figure {
+    /// Draws it.
+    pub fn draw(&self) -> String {
+        let seconds = (self.steps as f64 * Timeline::STEP.as_secs_f64()).max(1e-3);
+        let x = Scale { values: (0.0, seconds), places: (LEFT, WIDTH - RIGHT) };
+        let bottom: f64 = self.strips.iter().map(|strip| TITLE + strip.height).sum();
+        let mut svg = Svg::new((WIDTH, bottom + AXIS), &self.label);
+        for tick in x.ticks(9) {
+            let place = x.at(tick);
+            svg.line("grid", (place, TITLE), (place, bottom));
+            svg.text((place, bottom + 16.0), Anchor::Middle, &format!("{} s", tidy(tick)));
+        }
+        let mut top = 0.0;
+        for strip in &self.strips {
+            strip.draw(&mut svg, x, top + TITLE, self.group);
+            top += TITLE + strip.height;
+        }
+        for &(from, to) in &self.stalls {
+            let (left, right) = (x.at(from), x.at(to));
+            let title = format!("stall of {:.2} s from {from:.1} s on", to - from);
+            let size = ((right - left).max(1.0), bottom - TITLE);
+            svg.rect("stall", (left, TITLE), size, &title);
+        }
+        svg.finish()
+    }
+}
+
+impl Strip {
+    fn draw(&self, svg: &mut Svg, x: Scale, top: f64, group: usize) {
+        svg.text((x.places.0, top - 6.0), Anchor::Start, &self.title);
+        let above = self.top.unwrap_or_else(|| highest(&self.above)).max(self.least());
+        let below = match self.below.is_empty() {
+            true => 0.0,
+            false => self.bottom.unwrap_or_else(|| highest(&self.below)).max(self.least()),
+        };
+        let y = Scale { values: (-below, above), places: (top + self.height, top) };
+        let ticks = y.ticks(if self.height < 80.0 { 2 } else { 4 });
+        for tick in &ticks {
+            let place = y.at(*tick);
+            svg.line("grid", (x.places.0, place), (x.places.1, place));
+            svg.text((x.places.0 - 8.0, place + 4.5), Anchor::End, &tidy(tick.abs()));
+        }
+        for (layers, sign) in [(&self.above, 1.0), (&self.below, -1.0)] {
+            for layer in layers.iter().filter(|layer| highest([*layer]) > 0.0) {
+                svg.path(&format!("area {}", layer.class), &layer.outline(x, y, sign, group));
+            }
+        }
+        let base = y.at(0.0);
+        svg.line("axis", (x.places.0, base), (x.places.1, base));
+        if let Some(mark) = self.mark.filter(|mark| *mark <= above) {
+            svg.line("mark", (x.places.0, y.at(mark)), (x.places.1, y.at(mark)));
+        }
+    }
+
+    /// An axis shows at least so much, so that a single packet does not look like a disaster.
+    fn least(&self) -> f64 {
+        if self.below.is_empty() { 1.0 } else { 5.0 }
+    }
+}
+
+impl Layer {
+    fn outline(&self, x: Scale, y: Scale, sign: f64, group: usize) -> Path {
+        let column = group.max(1) as f64 * Timeline::STEP.as_secs_f64();
+        let base = y.at(0.0).round();
+        let mut path = Path::from((x.places.0, base));
+        let mut at = base;
+        for (index, value) in self.values.iter().enumerate() {
+            let height = y.at(sign * value).round();
+            if height != at {
+                let left = x.at(column * index as f64);
+                path.line_to((left, at));
+                path.line_to((left, height));
+                at = height;
+            }
+        }
+        let right = x.at(column * self.values.len() as f64);
+        path.line_to((right, at));
+        path.line_to((right, base));
+        path.close();
+        path
+    }
+}
+
+/// A tick's value without needless digits.
+fn tidy(value: f64) -> String {
+    let text = format!("{value:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+const WIDTH: f64 = 1_000.0;
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 36.0;
+/// Room for a strip's title above it.
+const TITLE: f64 = 22.0;
+/// Room for the axis of seconds.
+const AXIS: f64 = 24.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layer(values: &[f64]) -> Layer {
+        Layer { class: "k0".into(), values: values.to_vec() }
+    }
+
+    #[test]
+    fn columns_are_means_sums_or_peaks_of_their_steps() {
+        let steps = [1.0, 3.0, 5.0, 0.0, 7.0];
+        assert_eq!(Merge::Mean.columns(steps, 2), [2.0, 2.5, 7.0]);
+        assert_eq!(Merge::Sum.columns(steps, 2), [4.0, 5.0, 7.0]);
+        assert_eq!(Merge::Max.columns(steps, 2), [3.0, 5.0, 7.0]);
+        assert_eq!(Merge::Max.columns(steps, 0), steps);
+    }
+
+    #[test]
+    fn stacked_layers_stand_one_on_the_other() {
+        let layers = stack([layer(&[1.0, 2.0]), layer(&[10.0]), layer(&[0.0, 5.0, 3.0])]);
+        let values: Vec<_> = layers.iter().map(|layer| layer.values.as_slice()).collect();
+        assert_eq!(values, [&[11.0, 7.0, 3.0][..], &[11.0, 2.0], &[1.0, 2.0]]);
+        assert_eq!(highest(&layers), 11.0);
+    }
+
+    #[test]
+    fn an_area_goes_in_steps_and_equal_neighbours_share_one() {
+        let x = Scale { values: (0.0, 0.4), places: (0.0, 40.0) };
+        let y = Scale { values: (0.0, 10.0), places: (10.0, 0.0) };
+        let outline = layer(&[4.0, 4.0, 0.0, 2.0]).outline(x, y, 1.0, 1);
+        let mut expected = Path::from((0.0, 10.0));
+        for point in [(0.0, 6.0), (20.0, 6.0), (20.0, 10.0), (30.0, 10.0), (30.0, 8.0), (40.0, 8.0)]
+        {
+            expected.line_to(point);
+        }
+        expected.line_to((40.0, 10.0));
+        expected.close();
+        assert_eq!(outline, expected);
+    }
+
+    #[test]
+    fn a_figure_shows_its_strips_and_stalls_and_an_empty_one_nothing() {
+        let strip = Strip {
+            title: "packets".into(),
+            height: 60.0,
+            above: vec![layer(&[1.0, 900.0])],
+            below: vec![layer(&[0.0, 3.0])],
+            ..Strip::default()
+        };
+        let figure = Figure {
+            label: "a drive".into(),
+            steps: 2,
+            group: 1,
+            strips: vec![strip.clone(), strip],
+            stalls: vec![(0.05, 0.1)],
+        };
+        let svg = figure.draw();
+        assert_eq!(svg.matches("class=\"area k0\"").count(), 4);
+        assert_eq!(svg.matches("<title>stall of 0.05 s from 0.1 s on</title>").count(), 1);
+        let empty = Figure::default().draw();
+        assert!(!empty.contains("NaN") && empty.ends_with("</svg>\n"));
+    }
+}
