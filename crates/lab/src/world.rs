@@ -381,6 +381,11 @@ impl World {
         self.wires[link].set_dead(self.now, dead);
     }
 
+    /// Kills one direction of a link, or brings it back.
+    pub fn set_dead_way(&mut self, link: usize, direction: Direction, dead: bool) {
+        self.wires[link].link_mut(direction).set_dead(self.now, dead);
+    }
+
     /// The network's translator shows the server another address of the vehicle from now on; packets
     /// to the old one go nowhere.
     pub fn rebind(&mut self, link: usize) {

@@ -2,8 +2,10 @@
 
 mod world;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use roadweave_emulate::Direction;
 use roadweave_tunnel::{ClientEvent, ServerEvent};
 use world::*;
 
@@ -101,12 +103,12 @@ fn serde_json_name(status: roadweave_types::PathStatus) -> &'static str {
 fn uplinks_appear_vanish_and_come_back_while_it_runs() {
     let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build().join();
     for round in 0..5 {
-        world.client.remove_uplink(world.now, uplink(0));
+        world.inner.remove_uplink(0);
         world.run(ms(1500));
         assert_eq!(world.client_status().paths.len(), 1, "round {round}");
         world.send_up(&packet_up(round, 300));
         world.run(ms(300));
-        world.client.add_uplink(world.now, uplink(0), &name(0));
+        world.inner.add_uplink(0);
         world.run(ms(2500));
         assert_eq!(world.client_status().paths.len(), 2, "round {round}");
     }
@@ -116,12 +118,12 @@ fn uplinks_appear_vanish_and_come_back_while_it_runs() {
 #[test]
 fn the_only_uplink_may_be_replaced_by_another() {
     let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build();
-    world.client.remove_uplink(world.now, uplink(1));
+    world.inner.remove_uplink(1);
     let mut world = world.join();
-    world.client.remove_uplink(world.now, uplink(0));
+    world.inner.remove_uplink(0);
     world.set_dead(0, true);
     world.run(ms(3000));
-    world.client.add_uplink(world.now, uplink(1), &name(1));
+    world.inner.add_uplink(1);
     let appeared = world.now;
     for number in 0..50 {
         world.send_up(&packet_up(number, 300));
@@ -131,14 +133,18 @@ fn the_only_uplink_may_be_replaced_by_another() {
     assert!(first.is_some_and(|after| after < ms(1500)), "{first:?} {:?}", world.client_events);
 }
 
+fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
 #[test]
 fn an_address_translator_may_give_any_path_a_new_address() {
     let links = vec![link(20, 20), link(20, 30)];
     let mut world = Plan::new("xnc", links).build().join();
     let sent = stream_with(&mut world, 240, 10, |world, frame| match frame {
-        60 => world.wires[0].public.set_port(30_001),
-        120 => world.wires[1].public = "100.99.0.9:40000".parse().expect("an address"),
-        180 => world.wires[0].public = "100.99.0.8:40001".parse().expect("an address"),
+        60 => world.inner.set_public(0, address("100.64.0.1:30001")),
+        120 => world.inner.set_public(1, address("100.99.0.9:40000")),
+        180 => world.inner.set_public(0, address("100.99.0.8:40001")),
         _ => {}
     });
     let arrived = arrivals(&world.up);
@@ -225,7 +231,7 @@ fn a_server_that_ends_each_session_is_asked_less_and_less_often() {
         if joined > ended {
             ended = joined;
             world.run(ms(100));
-            world.server.close(world.now);
+            world.close_server();
         }
     }
     // At once, then after 0, 1, 2, 4, 8, 16 and 32 seconds.
@@ -262,9 +268,8 @@ fn a_sole_uplink_that_got_a_new_address_while_it_was_dead_comes_back() {
     let mut world = Plan::new("xnc", vec![link(20, 20)]).build().join();
     stream(&mut world, 30, 5);
     // The server moves the path to the new address, and its challenges stay without an answer.
-    let now = world.now;
-    world.wires[0].down.set_dead(now, true);
-    world.wires[0].public.set_port(33_333);
+    world.inner.set_dead_way(0, Direction::Down, true);
+    world.inner.rebind(0);
     for number in 0..100 {
         world.send_up(&packet_up(number, 300));
         world.run(ms(100));

@@ -139,7 +139,7 @@ fn packets_from_foreign_addresses_are_dropped_and_counted() {
     world.send_up(b"no IP packet at all");
     world.run(ms(300));
     assert_eq!(arrivals(&world.up).keys().copied().collect::<Vec<_>>(), [2]);
-    assert_eq!(world.server.status()[0].stats.drops.get(DropReason::SpoofedSource), 1);
+    assert_eq!(world.inner.server_status()[0].stats.drops.get(DropReason::SpoofedSource), 1);
     assert_eq!(world.client_status().stats.drops.get(DropReason::MalformedInner), 1);
 }
 

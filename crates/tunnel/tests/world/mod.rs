@@ -1,28 +1,18 @@
-//! A client, a server and the links between them, in virtual time and with real TLS.
-//!
-//! ```text
-//! send_up ─► Client ─► links up ─► Server ─► arrived up
-//! arrived down ◄─ Client ◄─ links down ◄─ Server ◄─ send_down
-//! ```
+//! The lab's world, with what the tunnel's tests need around it: plans in a line, numbered packets,
+//! streams, and what arrived in order.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use roadweave_emulate::{Link, LinkSettings, Trace};
-use roadweave_quic::{CongestionControl, Epoch, Identity, Local, Source, TransportConfig};
-use roadweave_tunnel::{
-    Client, ClientConfig, ClientEvent, LaneConfig, Peer, PeerTable, Server, ServerConfig,
-    ServerEvent, SessionStatus, Strategy,
-};
-use roadweave_types::{Instant, Rate, UplinkId};
-
-pub const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), 4433);
-const UDP_IP_HEADERS: usize = 28;
+use bytes::Bytes;
+use roadweave_emulate::{Direction, LinkSettings, Trace};
+use roadweave_lab::world::{Trust, World as Inner, WorldConfig, WorldLink};
+use roadweave_quic::CongestionControl;
+use roadweave_tunnel::{ClientEvent, LaneConfig, ServerEvent, SessionStatus, Strategy};
+use roadweave_types::{Instant, Rate};
 
 pub fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -30,17 +20,6 @@ pub fn ms(millis: u64) -> Duration {
 
 pub fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
-}
-
-/// A packet on its way: where it seems to come from, and its bytes.
-type OnTheWay = (SocketAddr, Bytes);
-
-/// One link between the vehicle and the server.
-pub struct Wire {
-    pub up: Link<OnTheWay>,
-    pub down: Link<OnTheWay>,
-    /// The address that the network's translator shows to the server.
-    pub public: SocketAddr,
 }
 
 /// How the world is made.
@@ -82,7 +61,40 @@ impl Plan {
     }
 
     pub fn build(self) -> World {
-        World::new(self)
+        let link = |(index, link): (usize, &LinkPlan)| {
+            let make = |direction: u64| {
+                let seed = self.seed.wrapping_mul(1000) + index as u64 * 2 + direction;
+                (link.settings)(LinkSettings::new(link.trace.clone(), seed))
+            };
+            WorldLink { name: name(index), up: make(0), down: make(1) }
+        };
+        let lane = |strategy: &str| {
+            LaneConfig::new("default", strategy.parse::<Strategy>().expect("known"))
+        };
+        let mut inner = Inner::new(WorldConfig {
+            links: self.links.iter().enumerate().map(link).collect(),
+            lanes_up: vec![lane(self.strategy)],
+            lanes_down: vec![lane("xnc")],
+            congestion: self.congestion,
+            seed: self.seed,
+            trust: Trust {
+                client_is_known: !self.wrong_client,
+                server_is_right: !self.wrong_server,
+                expires_unix: self.expires_unix,
+            },
+        })
+        .expect("plans make worlds");
+        inner.flush();
+        let mut world = World {
+            inner,
+            now: Instant::ZERO,
+            up: Vec::new(),
+            down: Vec::new(),
+            client_events: Vec::new(),
+            server_events: Vec::new(),
+        };
+        world.look();
+        world
     }
 }
 
@@ -93,227 +105,87 @@ pub struct Arrival {
     pub packet: Bytes,
 }
 
+/// The lab's world, and what has come out of it so far.
 pub struct World {
+    pub inner: Inner,
     pub now: Instant,
-    pub client: Client,
-    pub server: Server,
-    pub wires: Vec<Wire>,
     pub up: Vec<Arrival>,
     pub down: Vec<Arrival>,
     pub client_events: Vec<(Instant, ClientEvent)>,
     pub server_events: Vec<(Instant, ServerEvent)>,
-    /// Packets of the server that went to an address that no link has any more.
-    pub stray: u64,
-    epoch: Epoch,
-    plan: Plan,
 }
 
 impl World {
-    #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
-    fn new(plan: Plan) -> Self {
-        let epoch = Epoch::new(std::time::Instant::now());
-        let client = make_client(epoch, &plan);
-        let server = make_server(epoch, &plan);
-        let wire = |(index, link): (usize, &LinkPlan)| {
-            let make = |direction: u64| {
-                let seed = plan.seed.wrapping_mul(1000) + index as u64 * 2 + direction;
-                let settings = LinkSettings::new(link.trace.clone(), seed);
-                Link::new((link.settings)(settings))
-            };
-            let public = SocketAddr::from(([100, 64, 0, index as u8 + 1], 20_000));
-            Wire { up: make(0), down: make(1), public }
-        };
-        let wires = plan.links.iter().enumerate().map(wire).collect::<Vec<_>>();
-        let mut world = Self {
-            now: Instant::ZERO,
-            client,
-            server,
-            wires,
-            up: Vec::new(),
-            down: Vec::new(),
-            client_events: Vec::new(),
-            server_events: Vec::new(),
-            stray: 0,
-            epoch,
-            plan,
-        };
-        for index in 0..world.wires.len() {
-            world.client.add_uplink(world.now, uplink(index), &name(index));
-        }
-        world.settle();
-        world
-    }
-
     /// Runs until the session is up; panics when it does not come.
     pub fn join(mut self) -> Self {
         let end = self.now + Duration::from_secs(10);
-        while self.now < end && !self.joined() {
+        while self.now < end && !self.inner.is_joined() {
             self.run(ms(10));
         }
-        assert!(self.joined(), "no session: {:?}", self.client_events);
+        assert!(self.inner.is_joined(), "no session: {:?}", self.client_events);
         self.run(ms(1500)); // all paths are opened
         self
     }
 
-    pub fn joined(&self) -> bool {
-        self.client_events
-            .last()
-            .is_some_and(|(_, event)| matches!(event, ClientEvent::Joined { .. }))
-    }
-
     /// The server process is killed and started again.
     pub fn restart_server(&mut self) {
-        self.server = make_server(self.epoch, &self.plan);
+        self.inner.restart_server().expect("it could be made before");
+    }
+
+    /// The server says goodbye.
+    pub fn close_server(&mut self) {
+        let now = self.now;
+        self.inner.ends_mut().1.close(now);
+        self.flush();
     }
 
     pub fn set_dead(&mut self, index: usize, dead: bool) {
-        let now = self.now;
-        self.wires[index].up.set_dead(now, dead);
-        self.wires[index].down.set_dead(now, dead);
+        self.inner.set_dead(index, dead);
     }
 
     pub fn send_up(&mut self, packet: &[u8]) {
-        self.client.handle_inner(self.now, packet);
-        self.client.service(self.now);
-        self.settle();
+        self.inner.handle_inner(Direction::Up, packet);
+        self.flush();
     }
 
     pub fn send_down(&mut self, packet: &[u8]) {
-        self.server.handle_inner(self.now, packet);
-        self.server.service(self.now);
-        self.settle();
+        self.inner.handle_inner(Direction::Down, packet);
+        self.flush();
+    }
+
+    pub fn flush(&mut self) {
+        self.inner.flush();
+        self.look();
     }
 
     pub fn run(&mut self, time: Duration) {
-        let end = self.now + time;
-        let mut spins = 0;
-        while let Some(next) = self.next_event().filter(|next| *next <= end) {
-            spins = if next > self.now { 0 } else { spins + 1 };
-            assert!(spins < 10_000, "nothing moves at {}", self.now);
-            self.now = next.max(self.now);
-            self.client.service(self.now);
-            self.server.service(self.now);
-            self.deliver();
-            self.settle();
-        }
-        self.now = end;
+        self.inner.run_until(self.now + time);
+        self.look();
     }
 
     pub fn client_status(&self) -> SessionStatus {
-        self.client.status().expect("the session is up")
+        self.inner.client_status().expect("the session is up")
     }
 
-    fn next_event(&self) -> Option<Instant> {
-        let links =
-            self.wires.iter().flat_map(|wire| [wire.up.poll_timeout(), wire.down.poll_timeout()]);
-        links.chain([self.client.poll_timeout(), self.server.poll_timeout()]).flatten().min()
+    /// Takes out what has come.
+    fn look(&mut self) {
+        self.now = self.inner.now();
+        while let Some(arrival) = self.inner.poll_arrival() {
+            let came = match arrival.direction {
+                Direction::Up => &mut self.up,
+                Direction::Down => &mut self.down,
+            };
+            came.push(Arrival { at: arrival.at, packet: arrival.packet });
+        }
+        self.client_events
+            .extend_from_slice(&self.inner.client_events()[self.client_events.len()..]);
+        self.server_events
+            .extend_from_slice(&self.inner.server_events()[self.server_events.len()..]);
     }
-
-    fn deliver(&mut self) {
-        let now = self.now;
-        for (index, wire) in self.wires.iter_mut().enumerate() {
-            while let Some((remote, packet)) = wire.up.poll(now) {
-                let local = Local::Address(Some(SERVER.ip()));
-                let source = Source { remote, local, ecn: None };
-                self.server.handle_packet(now, source, BytesMut::from(&packet[..]));
-            }
-            while let Some((remote, packet)) = wire.down.poll(now) {
-                let packet = BytesMut::from(&packet[..]);
-                self.client.handle_packet(now, uplink(index), remote, None, packet);
-            }
-        }
-        self.client.service(now);
-        self.server.service(now);
-    }
-
-    /// Moves everything that waits in outboxes and inboxes.
-    fn settle(&mut self) {
-        let (now, wires) = (self.now, &mut self.wires);
-        self.client.drain(|outbox| {
-            for (route, packet) in outbox.packets() {
-                let index = route.uplink.expect("a client's packet has an uplink").0 as usize;
-                let wire = &mut wires[index];
-                let on_the_way = (wire.public, Bytes::copy_from_slice(packet));
-                let _ = wire.up.push(now, packet.len() + UDP_IP_HEADERS, on_the_way);
-            }
-        });
-        let stray = &mut self.stray;
-        self.server.drain(|outbox| {
-            for (route, packet) in outbox.packets() {
-                match wires.iter_mut().find(|wire| wire.public == route.destination) {
-                    Some(wire) => {
-                        let on_the_way = (SERVER, Bytes::copy_from_slice(packet));
-                        let _ = wire.down.push(now, packet.len() + UDP_IP_HEADERS, on_the_way);
-                    }
-                    None => *stray += 1,
-                }
-            }
-        });
-        while let Some(packet) = self.server.poll_inner() {
-            self.up.push(Arrival { at: now, packet });
-        }
-        while let Some(packet) = self.client.poll_inner() {
-            self.down.push(Arrival { at: now, packet });
-        }
-        while let Some(event) = self.client.poll_event() {
-            self.client_events.push((now, event));
-        }
-        while let Some(event) = self.server.poll_event() {
-            self.server_events.push((now, event));
-        }
-    }
-}
-
-pub fn uplink(index: usize) -> UplinkId {
-    UplinkId(index as u32)
 }
 
 pub fn name(index: usize) -> String {
     format!("wwan{index}")
-}
-
-fn transport(plan: &Plan, side: u8) -> TransportConfig {
-    let mut seed = [side; 32];
-    seed[..8].copy_from_slice(&plan.seed.to_le_bytes());
-    TransportConfig { congestion: plan.congestion, ..TransportConfig::new(seed) }
-}
-
-fn lanes(strategy: &str) -> Vec<LaneConfig> {
-    vec![LaneConfig::new("default", strategy.parse::<Strategy>().expect("a strategy"))]
-}
-
-fn make_client(epoch: Epoch, plan: &Plan) -> Client {
-    let server = if plan.wrong_server { 9 } else { 2 };
-    let config = ClientConfig {
-        name: "bus".into(),
-        servers: vec![SERVER],
-        server_key: Identity::from_seed([server; 32]).public_key(),
-        transport: transport(plan, 1),
-        lanes: lanes(plan.strategy),
-    };
-    Client::new(epoch, config, Arc::new(Identity::from_seed([1; 32]))).expect("a client")
-}
-
-fn make_server(epoch: Epoch, plan: &Plan) -> Server {
-    let known = if plan.wrong_client { 8 } else { 1 };
-    let peer = Peer {
-        name: "bus".into(),
-        addresses: vec![
-            "10.77.0.2/32".parse().expect("a network"),
-            "fd77::2/128".parse().expect("a network"),
-        ],
-        expires_unix: plan.expires_unix,
-    };
-    let peers = Arc::new(PeerTable::new([(Identity::from_seed([known; 32]).public_key(), peer)]));
-    peers.set_unix_time(1_800_000_000);
-    let config = ServerConfig {
-        transport: transport(plan, 2),
-        lanes: lanes("xnc"),
-        gateways: vec!["10.77.0.1".parse().expect("an address")],
-        mtu: 1360,
-        clients_reach_clients: false,
-    };
-    Server::new(epoch, config, Arc::new(Identity::from_seed([2; 32])), peers).expect("a server")
 }
 
 /// A UDP packet of the client, numbered in its payload, `length` bytes in all.
@@ -396,10 +268,9 @@ pub fn stream_with(
         for packet in 0..per_frame {
             let number = start + frame * per_frame + packet;
             sent.insert(number, world.now);
-            world.client.handle_inner(world.now, &packet_up(number, 1240));
+            world.inner.handle_inner(Direction::Up, &packet_up(number, 1240));
         }
-        world.client.service(world.now);
-        world.settle();
+        world.flush();
         world.run(Duration::from_nanos(33_333_333));
     }
     world.run(ms(1500));
