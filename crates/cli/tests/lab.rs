@@ -234,3 +234,33 @@ fn a_scenario_that_is_wrong_is_told_with_its_line() {
     let unknown = lab(folder.path(), &["run", "right.toml", "--strategy", "single:zz"]);
     check_refused(&unknown, 2, &["right.toml has no link zz"]);
 }
+
+#[test]
+fn a_report_tells_what_a_comparison_found() {
+    let folder = drives();
+    let write = |name: &str, more: &[&str]| {
+        fs::write(folder.path().join(name), printed(&compare(folder.path(), more))).unwrap();
+    };
+    write("detailed.json", &["--json", "--details"]);
+    write("short.json", &["--json"]);
+    let report = |arguments: &[&str]| lab(folder.path(), &[&["report"], arguments].concat());
+    for (results, pages) in
+        [("detailed.json", ["a.html", "b.html"]), ("short.json", ["c.html", "d.html"])]
+    {
+        for page in pages {
+            assert_eq!(printed(&report(&[results, "--out", page])), "");
+        }
+        let [one, other] = pages.map(|page| fs::read_to_string(folder.path().join(page)).unwrap());
+        assert!(one == other, "equal results, another report");
+        for word in
+            ["recorded", "mahimahi", "best-single", "single:modem", "minrtt", "xnc", "bound"]
+        {
+            assert!(one.contains(word), "{word} is missing in {results}");
+        }
+        assert_eq!(one.contains("xnc on recorded over time"), results == "detailed.json");
+    }
+    let refused = report(&["detailed.json", "--timelines", "ecf"]);
+    check_refused(&refused, 2, &["--timelines", "ecf", "minrtt, xnc"]);
+    check_refused(&report(&["drives/recorded/att.csv"]), 2, &["att.csv", "lab compare --json"]);
+    check_refused(&report(&["nowhere.json"]), 2, &["nowhere.json"]);
+}

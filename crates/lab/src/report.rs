@@ -4,7 +4,7 @@
 //!   Comparison ──> head: what was run, how to repeat it         report.rs
 //!              ──> all drives, then each class:                 report/group.rs, pooled.rs
 //!                    table, delays, box plots, causes           report/charts.rs
-//!              ──> each drive: figures and time lines           report/drives.rs, timeline.rs
+//!              ──> each drive: figures and time lines           report/drives.rs, strips.rs, timeline.rs
 //!                                                 page.rs: style, tables;  svg.rs: drawing
 //! ```
 //!
@@ -17,6 +17,7 @@ mod drives;
 mod group;
 pub mod page;
 mod pooled;
+pub mod strips;
 pub mod svg;
 pub mod timeline;
 
@@ -35,11 +36,12 @@ pub fn render(comparison: &Comparison, options: &Options) -> String {
     let report = Report { comparison, names, timelines: options.timelines.as_deref() };
     let all: Vec<&Compared> = comparison.drives.iter().collect();
     let mut html = report.head();
-    html += &group::render(&report, "All drives", &all, &comparison.pooled);
+    html +=
+        &group::render(&report, &format!("All drives: {}", all.len()), &all, &comparison.pooled);
     for pool in &comparison.classes {
         let drives: Vec<&Compared> =
             all.iter().copied().filter(|drive| drive.class == pool.class).collect();
-        let title = format!("{}: {} of the drives", capitalized(pool.class.as_str()), pool.drives);
+        let title = format!("{} drives: {}", capitalized(pool.class.as_str()), pool.drives);
         html += &group::render(&report, &title, &drives, &pool.pooled);
     }
     html += &drives::render(&report);
@@ -60,8 +62,12 @@ struct Report<'a> {
 
 impl Report<'_> {
     /// The class of a strategy's colour.
+    ///
+    /// Single links take what colours are left, however many there are.
     fn class(&self, strategy: &str) -> String {
-        let index = self.names.iter().position(|name| *name == strategy);
+        let singles = self.names.iter().filter(|name| is_single(name));
+        let mut names = self.names.iter().filter(|name| !is_single(name)).chain(singles);
+        let index = names.position(|name| *name == strategy);
         page::strategy_class(index.unwrap_or(self.names.len()))
     }
 
@@ -69,7 +75,7 @@ impl Report<'_> {
     fn has_timeline(&self, strategy: &str) -> bool {
         match self.timelines {
             Some(wanted) => wanted.iter().any(|name| name == strategy),
-            None => !strategy.starts_with("single:"),
+            None => !is_single(strategy),
         }
     }
 
@@ -104,7 +110,8 @@ impl Report<'_> {
             ("seed", &seed),
             ("congestion control", &congestion),
         ]);
-        html += "<p>To repeat it, with DIR the directory of the drives:</p>\n<p><code>";
+        html +=
+            "<p>To repeat it, with DIR the directory of the drives:</p>\n<p class=\"whole\"><code>";
         html += &page::escape(&self.command());
         html += "</code></p>\n";
         if !self.is_detailed() {
@@ -122,7 +129,7 @@ impl Report<'_> {
             "roadweave lab compare --drives DIR --strategies '{}' --bitrate {} --seconds {} --seed {} \
              --congestion {} {}--json --details > results.json; roadweave lab report results.json",
             self.named_strategies().join(","),
-            setting.bitrate_bps,
+            bitrate(setting.bitrate_bps),
             setting.seconds,
             setting.seed,
             setting.congestion,
@@ -132,7 +139,6 @@ impl Report<'_> {
 
     /// The strategies as the user may have named them: every link of each drive is `single:*`.
     fn named_strategies(&self) -> Vec<&str> {
-        let is_single = |name: &str| name.starts_with("single:");
         let has_every = |drive: &Compared| {
             let singles =
                 drive.strategies.iter().filter(|entry| is_single(strategy(entry))).count();
@@ -157,6 +163,19 @@ fn name(figures: &crate::figures::Figures) -> &str {
 
 fn strategy(entry: &Entry) -> &str {
     name(&entry.measured.figures)
+}
+
+/// A bitrate as the command line takes it.
+fn bitrate(bps: u64) -> String {
+    match bps % 100_000 {
+        0 => format!("{}M", bps as f64 / 1e6),
+        _ => bps.to_string(),
+    }
+}
+
+/// Whether a strategy is a link by itself.
+fn is_single(name: &str) -> bool {
+    name.starts_with("single:")
 }
 
 fn capitalized(word: &str) -> String {

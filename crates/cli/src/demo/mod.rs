@@ -9,7 +9,6 @@
 //! program, whatever ends it; files lie on the sandbox's own file system. Where to start reading:
 //! [`stage`] for a run, [`roadweave_lab::video::quality`] for what the figures mean.
 
-mod charts;
 pub(crate) mod clip;
 mod configs;
 pub(crate) mod decode;

@@ -1,137 +1,149 @@
-//! The report: one HTML file that needs nothing else, with the table, the delay CDF and a time line
-//! per strategy. Pure: data in, text out.
+//! The report: one HTML file that needs nothing else, with the table, the delays and a time line per
+//! strategy. Pure: data in, text out.
 
-use std::fmt::Write as _;
+use roadweave_lab::figures::{Results, Run, Scene, Timeline};
+use roadweave_lab::report::charts::{self, Curve};
+use roadweave_lab::report::page::{self, escape, link_class, strategy_class, swatch};
+use roadweave_lab::report::strips;
+use roadweave_lab::report::timeline::Figure;
 
-use roadweave_lab::figures::{Results, Run, Scene};
-
-use super::charts::{self, COLORS, LINK_COLORS};
 use super::table::COLUMNS;
-
-const STYLE: &str = "
-body{font:15px/1.5 system-ui,sans-serif;color:#1c2430;background:#fff;max-width:1080px;
-margin:2.5rem auto;padding:0 1.5rem}
-h1{font-size:1.6rem;margin:0 0 .2rem}h2{font-size:1.1rem;margin:2.4rem 0 .4rem}
-p,dd,dt{margin:.2rem 0}.muted{color:#667080}
-table{border-collapse:collapse;width:100%;margin:.8rem 0;font-variant-numeric:tabular-nums}
-th,td{padding:.4rem .5rem;text-align:right;border-bottom:1px solid #e3e7ec;white-space:nowrap}
-th{font-weight:600;color:#667080;font-size:.82rem}
-th:first-child,td:first-child{text-align:left;font-weight:600}
-dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1.2rem}dt{color:#667080}dd{margin:.2rem 0}
-i.key{display:inline-block;width:.9em;height:.9em;border-radius:2px;margin:0 .35em 0 1em;
-vertical-align:-.1em}i.key:first-child{margin-left:0}
-svg{display:block;width:100%;height:auto}svg text{font-family:system-ui,sans-serif}
-.wide{overflow-x:auto}";
 
 /// The whole report.
 pub fn render(results: &Results, scene: &Scene, runs: &[Run]) -> String {
-    let mut html = String::with_capacity(1 << 20);
-    html.push_str("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
-    html.push_str("<meta name=\"viewport\" content=\"width=device-width\">");
-    let _ = writeln!(html, "<title>Roadweave demo</title><style>{STYLE}</style></head><body>");
-    let _ = writeln!(
-        html,
-        "<h1>Roadweave demo</h1><p class=\"muted\">{} s of 1080p30 video over {} emulated links, \
-         scenario {}, seed {}</p>",
+    let subtitle = format!(
+        "{} s of 1080p30 video over {} emulated links, scenario {}, seed {}",
         results.seconds,
         scene.links.len(),
-        escape(&results.scenario),
+        results.scenario,
         results.seed
     );
-    table(&mut html, results);
-    delays(&mut html, runs);
-    time_lines(&mut html, scene, runs);
-    facts(&mut html, scene);
-    definitions(&mut html);
-    html.push_str("</body></html>\n");
+    let mut html = page::begin("Roadweave demo", &subtitle);
+    html += &table(results);
+    html += &delays(runs);
+    html += &time_lines(scene, runs);
+    html += "<h2>What was run</h2>\n";
+    html +=
+        &page::definitions(scene.facts.iter().map(|(word, text)| (word.as_str(), text.as_str())));
+    html += "<h2>What the figures mean</h2>\n";
+    html += &page::definitions(MEANINGS);
+    html + page::END
+}
+
+fn table(results: &Results) -> String {
+    let headings: Vec<&str> = COLUMNS.iter().map(|(heading, _)| *heading).collect();
+    let row = |(index, figures)| {
+        let cells = COLUMNS.iter().map(|(_, content)| escape(&content(figures)));
+        let mut cells: Vec<String> = cells.collect();
+        cells[0].insert_str(0, &swatch(&strategy_class(index)));
+        cells
+    };
+    let rows: Vec<Vec<String>> = results.strategies.iter().enumerate().map(row).collect();
+    page::table(&headings, &rows)
+}
+
+fn delays(runs: &[Run]) -> String {
+    let curve = |(index, run): (usize, &Run)| Curve {
+        name: run.figures.strategy.clone(),
+        class: strategy_class(index),
+        points: points(run),
+    };
+    let curves: Vec<Curve> = runs.iter().enumerate().map(curve).collect();
+    let legend = curves.iter().map(|curve| (curve.class.clone(), curve.name.as_str()));
+    format!(
+        "<h2>Packet delay</h2>\n<p class=\"muted\">Share of all packets sent that arrived within a \
+         delay; each line of the grid is a tenth of the packets that the one below left. What a curve \
+         lacks was lost.</p>\n{}{}",
+        page::legend(legend),
+        page::drawing(&charts::delays(&curves))
+    )
+}
+
+/// Delays in ms and the share of all packets that arrived within each.
+fn points(run: &Run) -> Vec<(f64, f64)> {
+    let arrived = 1.0 - (run.figures.residual_loss - run.figures.late);
+    let count = run.delays.len() as f64;
+    let point = |(rank, delay): (usize, &std::time::Duration)| {
+        (delay.as_secs_f64() * 1e3, arrived * (rank + 1) as f64 / count)
+    };
+    run.delays.iter().enumerate().map(point).collect()
+}
+
+fn time_lines(scene: &Scene, runs: &[Run]) -> String {
+    let links = scene.links.iter().enumerate();
+    let links = links.map(|(index, (name, _))| (link_class(index), name.as_str()));
+    let marks = strips::MARKS.map(|(class, name)| (class.to_owned(), name));
+    let marks = marks.into_iter().filter(|(class, _)| MARKS.contains(&class.as_str()));
+    let mut html = format!(
+        "<h2>Capacity of the links</h2>\n<p class=\"muted\">From the vehicle to the cloud, the same for \
+         every strategy.</p>\n{}",
+        page::legend(links.chain(marks))
+    );
+    let steps = scene.links.iter().map(|(_, rates)| rates.len()).max().unwrap_or(0);
+    let group = strips::group(steps, COLUMNS_MAX);
+    let capacities = strips::rates("what they carry, Mbit/s, stacked", &scene.links, group);
+    html += &page::drawing(
+        &Figure {
+            label: "What the links carry over time".to_owned(),
+            steps,
+            group,
+            strips: vec![capacities],
+            stalls: Vec::new(),
+        }
+        .draw(),
+    );
+    for run in runs {
+        html += &format!("<h2>{}</h2>\n", escape(&run.figures.strategy));
+        html += &page::drawing(&time_line(run).draw());
+    }
     html
 }
 
-fn table(html: &mut String, results: &Results) {
-    html.push_str("<div class=\"wide\"><table><thead><tr>");
-    for (heading, _) in COLUMNS {
-        let _ = write!(html, "<th>{heading}</th>");
-    }
-    html.push_str("</tr></thead><tbody>");
-    for (index, figures) in results.strategies.iter().enumerate() {
-        html.push_str("<tr>");
-        for (column, (_, content)) in COLUMNS.iter().enumerate() {
-            let key = if column == 0 { key(&COLORS, index) } else { String::new() };
-            let _ = write!(html, "<td>{key}{}</td>", escape(&content(figures)));
-        }
-        html.push_str("</tr>");
-    }
-    html.push_str("</tbody></table></div>\n");
-}
-
-fn delays(html: &mut String, runs: &[Run]) {
-    html.push_str("<h2>Packet delay</h2><p class=\"muted\">Share of all packets sent that ");
-    html.push_str("arrived within a delay; what a curve lacks to 100 % was lost. ");
-    legend(html, &COLORS, runs.iter().map(|run| run.figures.strategy.as_str()));
-    html.push_str("</p>\n");
-    html.push_str(&charts::delay_cdf(runs));
-}
-
-fn time_lines(html: &mut String, scene: &Scene, runs: &[Run]) {
-    html.push_str("<h2>Capacity of the links</h2><p class=\"muted\">Mbit/s, vehicle to cloud, ");
-    html.push_str("stacked; the same for every strategy. ");
-    legend(html, &LINK_COLORS, scene.links.iter().map(|(name, _)| name.as_str()));
-    html.push_str("</p>\n");
-    html.push_str(&charts::stacked(&scene.links, &[]));
-    for run in runs {
-        let _ = writeln!(
-            html,
-            "<h2>{}</h2><p class=\"muted\">Mbit/s sent over each link, stacked; red bands are \
-             stalls. Below: packets per 100 ms, repairs sent upwards (green), packets \
-             missing downwards (red).</p>",
-            escape(&run.figures.strategy)
-        );
-        html.push_str(&charts::stacked(&run.timeline.uplinks, &run.stalls));
-        html.push_str(&charts::losses(&run.timeline));
+fn time_line(run: &Run) -> Figure {
+    let Timeline { uplinks, .. } = &run.timeline;
+    let steps = strips::steps(&run.timeline);
+    let group = strips::group(steps, COLUMNS_MAX);
+    Figure {
+        label: format!(
+            "{} over time: rates per link, repairs and missing packets; {} stalls",
+            run.figures.strategy,
+            run.stalls.len()
+        ),
+        steps,
+        group,
+        strips: vec![
+            strips::rates("sent over each link, Mbit/s, stacked", uplinks, group),
+            strips::packets(&run.timeline, group),
+        ],
+        stalls: run.stalls.iter().map(|(a, b)| (a.as_secs_f64(), b.as_secs_f64())).collect(),
     }
 }
 
-fn facts(html: &mut String, scene: &Scene) {
-    html.push_str("<h2>What was run</h2><dl>");
-    for (word, value) in &scene.facts {
-        let _ = write!(html, "<dt>{}</dt><dd>{}</dd>", escape(word), escape(value));
-    }
-    html.push_str("</dl>\n");
-}
+/// A time line with more columns looks no better.
+const COLUMNS_MAX: usize = 450;
+/// What the demo measures of [`strips::MARKS`]; queues and what repairs brought are the lab's.
+const MARKS: [&str; 4] = ["sent", "missing", "late", "stalled"];
 
-fn definitions(html: &mut String) {
-    html.push_str(
-        "<h2>What the figures mean</h2><dl>\
-         <dt>fps</dt><dd>frames shown per second whose packets all arrived, as did those of every \
-         frame back to the last IDR frame</dd>\
-         <dt>stall</dt><dd>sum of the gaps between shown frames above 200 ms, by the stream time</dd>\
-         <dt>SSIM</dt><dd>similarity of each frame sent to the picture seen in its place, at \
-         640x360; a missing frame leaves the last picture standing</dd>\
-         <dt>delay</dt><dd>from the camera's socket to the viewer's, of packets that arrived</dd>\
-         <dt>residual loss</dt><dd>packets that never arrived, or after the deadline (\u{201c}of it \
-         late\u{201d})</dd>\
-         <dt>redundancy</dt><dd>bytes sent in the tunnel beyond the distinct packets, by the bytes \
-         of these</dd>\
-         <dt>CPU</dt><dd>CPU time of the vehicle's client, percent of one core</dd></dl>\n",
-    );
-}
-
-type Palette = [(u8, u8, u8)];
-
-fn legend<'a>(html: &mut String, palette: &Palette, names: impl Iterator<Item = &'a str>) {
-    for (index, name) in names.enumerate() {
-        let _ = write!(html, "{}{}", key(palette, index), escape(name));
-    }
-}
-
-fn key(palette: &Palette, index: usize) -> String {
-    let (red, green, blue) = palette[index % palette.len()];
-    format!("<i class=\"key\" style=\"background:rgb({red},{green},{blue})\"></i>")
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
+const MEANINGS: [(&str, &str); 7] = [
+    (
+        "fps",
+        "frames shown per second whose packets all arrived, as did those of every frame back to the last \
+         IDR frame",
+    ),
+    ("stall", "sum of the gaps between shown frames above 200 ms, by the stream time"),
+    (
+        "SSIM",
+        "similarity of each frame sent to the picture seen in its place, at 640x360; a missing frame \
+         leaves the last picture standing",
+    ),
+    ("delay", "from the camera's socket to the viewer's, of packets that arrived"),
+    (
+        "residual loss",
+        "packets that never arrived, or after the deadline (\u{201c}of it late\u{201d})",
+    ),
+    ("redundancy", "bytes sent in the tunnel beyond the distinct packets, by the bytes of these"),
+    ("CPU", "CPU time of the vehicle's client, percent of one core"),
+];
 
 #[cfg(test)]
 mod tests;

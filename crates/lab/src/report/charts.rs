@@ -50,10 +50,10 @@ pub struct Bar {
 ///
 /// Both axes are logarithmic; a curve that ends below the top has lost the rest of its packets.
 pub fn delays(curves: &[Curve]) -> String {
-    let ends =
-        || curves.iter().flat_map(|curve| [curve.points.first(), curve.points.last()]).flatten();
-    let low = ends().map(|point| point.0).fold(100.0, f64::min).max(1.0);
-    let high = ends().map(|point| point.0).fold(200.0, f64::max).min(60e3);
+    let points = || curves.iter().flat_map(|curve| &curve.points);
+    let visible = points().filter(|point| point.1 >= VISIBLE).map(|point| point.0);
+    let low = visible.fold(100.0, f64::min).max(1.0);
+    let high = points().map(|point| point.0).fold(200.0, f64::max).min(60e3);
     let label =
         format!("Delay distributions of {}; the table has their percentiles", names(curves));
     let mut svg = Svg::new((WIDTH, 380.0), &label);
@@ -302,6 +302,8 @@ const RIGHT: f64 = 20.0;
 const NAMES: f64 = 150.0;
 const NAME_CHARS: usize = 18;
 const ROW: f64 = 24.0;
+/// Smaller shares cannot be told from nothing.
+const VISIBLE: f64 = 0.005;
 /// The delays' axis ends at 99.99 %.
 const NINES: f64 = 4.0;
 const SHARES: [(f64, &str); 6] = [
@@ -312,8 +314,10 @@ const SHARES: [(f64, &str); 6] = [
     (0.999, "99.9 %"),
     (0.999_9, "99.99 %"),
 ];
-const TICKS_MS: [f64; 15] =
-    [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3, 5e3, 10e3, 20e3, 50e3];
+const TICKS_MS: [f64; 21] = [
+    1.0, 2.0, 3.0, 5.0, 7.0, 10.0, 20.0, 30.0, 50.0, 70.0, 100.0, 200.0, 300.0, 500.0, 700.0, 1e3,
+    2e3, 5e3, 10e3, 20e3, 50e3,
+];
 
 #[cfg(test)]
 mod tests {

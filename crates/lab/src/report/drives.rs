@@ -3,8 +3,8 @@
 use super::charts::{self, Curve};
 use super::page::{self, NOTHING, escape, link_class, millis, percent, times};
 use super::pooled::{Limit, Packets};
-use super::timeline::{Figure, Layer, Merge, Strip, highest, stack};
-use super::{Report, strategy};
+use super::timeline::{Figure, Layer, Strip, highest};
+use super::{Report, strategy, strips};
 use crate::bound::Bound;
 use crate::compare::{Compared, Entry, RunDetail};
 use crate::figures::Timeline;
@@ -167,7 +167,9 @@ impl Section<'_> {
         let legend: Vec<(String, String)> = links.iter().enumerate().map(link).collect();
         let legend = legend.iter().map(|(class, name)| (class.clone(), name.as_str()));
         let mut html = "<h3>Capacity of the links</h3>\n".to_owned();
-        html += &page::legend(legend.chain(MARKS.map(|(class, name)| (class.to_owned(), name))));
+        html += &page::legend(
+            legend.chain(strips::MARKS.map(|(class, name)| (class.to_owned(), name))),
+        );
         html += &page::drawing(&self.capacities(&first.timeline).draw());
         let mut strips: Vec<[Strip; 3]> =
             details.iter().map(|(_, detail)| self.strips(&detail.timeline)).collect();
@@ -182,23 +184,12 @@ impl Section<'_> {
     /// The rates that the links can carry, as far up as they matter for the stream.
     fn capacities(&self, timeline: &Timeline) -> Figure {
         let mbps = self.report.comparison.setting.bitrate_bps as f64 / 1e6;
-        let above = self.stacked(&timeline.capacities, Merge::Mean, timeline);
-        let strip = Strip {
-            title: format!(
-                "what they carry, Mbit/s, stacked; dashed: the video's {mbps}; cut off at {}",
-                mbps * CAPACITY_SHOWN
-            ),
-            height: 120.0,
-            top: Some(highest(&above).min(mbps * CAPACITY_SHOWN)),
-            above,
-            mark: Some(mbps),
-            ..Strip::default()
-        };
+        let group = self.group(timeline);
         Figure {
             label: format!("What the links of {} carry over time", self.drive.name),
-            steps: steps(timeline),
-            group: self.group(timeline),
-            strips: vec![strip],
+            steps: strips::steps(timeline),
+            group,
+            strips: strips::capacities(&timeline.capacities, mbps, group),
             stalls: Vec::new(),
         }
     }
@@ -206,43 +197,12 @@ impl Section<'_> {
     /// What is sent, what is repaired and lost, and what waits.
     fn strips(&self, timeline: &Timeline) -> [Strip; 3] {
         let group = self.group(timeline);
-        let counts = |class: &str, counts: &[u32]| Layer {
-            class: class.to_owned(),
-            values: Merge::Sum.columns(counts.iter().map(|count| f64::from(*count)), group),
-        };
-        let kilobytes = |class: String, bytes: &[u64]| Layer {
-            class,
-            values: Merge::Max.columns(bytes.iter().map(|bytes| *bytes as f64 / 1e3), group),
-        };
-        let lane = kilobytes("lane".to_owned(), &timeline.lane_queue);
-        let links = timeline.link_queues.iter().enumerate();
-        let links = links.map(|(index, (_, bytes))| kilobytes(link_class(index), bytes));
-        let rates = Strip {
-            title: "sent over each link, Mbit/s, stacked".to_owned(),
-            height: 90.0,
-            above: self.stacked(&timeline.uplinks, Merge::Mean, timeline),
-            ..Strip::default()
-        };
-        let packets = Strip {
-            title: format!(
-                "packets per {} ms; up: repairs sent, brought by a repair; down: missing, of these late",
-                group as u128 * Timeline::STEP.as_millis()
-            ),
-            height: 80.0,
-            above: vec![
-                counts("sent", &timeline.repairs),
-                counts("recovered", &timeline.recovered),
-            ],
-            below: vec![counts("missing", &timeline.missing), counts("late", &timeline.late)],
-            ..Strip::default()
-        };
-        let queues = Strip {
-            title: "waiting in the lane and in each link, kB, stacked".to_owned(),
-            height: 90.0,
-            above: stack(std::iter::once(lane).chain(links)),
-            ..Strip::default()
-        };
-        [rates, packets, queues]
+        let title = "sent over each link, Mbit/s, stacked";
+        [
+            strips::rates(title, &timeline.uplinks, group),
+            strips::packets(timeline, group),
+            strips::queues(timeline, group),
+        ]
     }
 
     fn figure(&self, entry: &Entry, detail: &RunDetail, strips: [Strip; 3]) -> Figure {
@@ -257,36 +217,17 @@ impl Section<'_> {
         );
         Figure {
             label,
-            steps: steps(&detail.timeline),
+            steps: strips::steps(&detail.timeline),
             group: self.group(&detail.timeline),
             strips: strips.into(),
             stalls: detail.stalls_ms.iter().map(|(from, to)| (from / 1e3, to / 1e3)).collect(),
         }
     }
 
-    fn stacked(
-        &self,
-        series: &[(String, Vec<f64>)],
-        merge: Merge,
-        timeline: &Timeline,
-    ) -> Vec<Layer> {
-        let group = self.group(timeline);
-        let layer = |(index, (_, values)): (usize, &(String, Vec<f64>))| Layer {
-            class: link_class(index),
-            values: merge.columns(values.iter().copied(), group),
-        };
-        stack(series.iter().enumerate().map(layer))
-    }
-
     /// How many steps make one column.
     fn group(&self, timeline: &Timeline) -> usize {
-        steps(timeline).div_ceil(self.columns).max(1)
+        strips::group(strips::steps(timeline), self.columns)
     }
-}
-
-fn steps(timeline: &Timeline) -> usize {
-    let rates = timeline.uplinks.iter().chain(&timeline.capacities).map(|(_, rates)| rates.len());
-    rates.max().unwrap_or(0).max(timeline.repairs.len())
 }
 
 fn delays(delay: &Percentiles) -> [String; 4] {
@@ -320,19 +261,8 @@ const COLUMNS: [&str; 12] = [
     "residual loss",
     "redun\u{ad}dancy",
 ];
-/// What else has a colour in time lines.
-const MARKS: [(&str, &str); 6] = [
-    ("lane", "lane's queue"),
-    ("sent", "repairs sent"),
-    ("recovered", "brought by a repair"),
-    ("missing", "missing"),
-    ("late", "of these late"),
-    ("stalled", "stall"),
-];
 /// A point of stall ratio weighs more than any ratio of delays.
 const STALL_WEIGHT: f64 = 1e6;
-/// Capacities are drawn up to so many times the video's rate.
-const CAPACITY_SHOWN: f64 = 3.0;
 /// Time lines of all drives together have so many columns, about 40 bytes each, so that a browser
 /// can hold them.
 const COLUMNS_IN_ALL: usize = 200_000;

@@ -134,16 +134,24 @@ fn delays(report: &Report<'_>, drives: &[&Compared], pooled: &[Pooled], limit: &
 fn quality(report: &Report<'_>, drives: &[&Compared], pooled: &[Pooled]) -> String {
     let plot = Plot { report, drives, pooled };
     let mut panels = vec![
-        plot.panel(("fps", 1.0, ""), |entry| Some(entry.measured.figures.fps), |bound| bound.fps),
+        plot.panel(
+            ("fps", 1.0, ""),
+            |entry| Some(entry.measured.figures.fps),
+            |bound| Some(bound.fps),
+        ),
         plot.panel(
             ("stall ratio", 100.0, " %"),
             |entry| Some(entry.measured.figures.stall_ratio),
-            |bound| bound.stall_ratio,
+            |bound| Some(bound.stall_ratio),
         ),
     ];
     let has_pictures = pooled.iter().any(|pooled| pooled.figures.ssim.is_some());
     if has_pictures {
-        panels.push(plot.panel(("SSIM", 1.0, ""), |entry| entry.measured.figures.ssim, |_| 1.0));
+        panels.push(plot.panel(
+            ("SSIM", 1.0, ""),
+            |entry| entry.measured.figures.ssim,
+            |_| Some(1.0),
+        ));
     }
     let pictures = if has_pictures { "" } else { " SSIM was not measured (--ssim)." };
     format!(
@@ -161,17 +169,17 @@ fn costs(report: &Report<'_>, drives: &[&Compared], pooled: &[Pooled]) -> String
         plot.panel(
             ("redundancy", 100.0, " %"),
             |entry| Some(entry.measured.figures.redundancy),
-            |_| 0.0,
+            |_| None,
         ),
         plot.panel(
             ("residual loss", 100.0, " %"),
             |entry| Some(entry.measured.figures.residual_loss),
-            |bound| bound.residual_loss,
+            |bound| Some(bound.residual_loss),
         ),
         plot.panel(
             ("p99 delay by the bound's", 1.0, "\u{d7}"),
             |e| e.delay_p99_over_bound,
-            |_| 1.0,
+            |_| Some(1.0),
         ),
     ];
     format!(
@@ -201,7 +209,7 @@ impl Plot<'_> {
         &self,
         (title, factor, unit): (&str, f64, &'static str),
         figure: impl Fn(&Entry) -> Option<f64>,
-        bound: impl Fn(&Bound) -> f64,
+        bound: impl Fn(&Bound) -> Option<f64>,
     ) -> Panel {
         let of_strategy = |pooled: &Pooled| {
             let entries = self.drives.iter().flat_map(|drive| {
@@ -211,8 +219,8 @@ impl Plot<'_> {
             own.filter_map(|(on, entry)| Some((figure(entry)?, on.to_owned()))).collect()
         };
         let mut samples: Vec<Vec<(f64, String)>> = self.pooled.iter().map(of_strategy).collect();
-        let of_bound = |drive: &&Compared| (bound(&drive.bound), drive.name.clone());
-        samples.push(self.drives.iter().map(of_bound).collect());
+        let of_bound = |drive: &&Compared| Some((bound(&drive.bound)?, drive.name.clone()));
+        samples.push(self.drives.iter().filter_map(of_bound).collect());
         Panel { title: title.to_owned(), factor, unit, samples }
     }
 }
@@ -252,11 +260,12 @@ fn lateness(drives: &[&Compared], pooled: &[Pooled], limit: &Limit) -> String {
             &bars,
         ));
     }
+    html += "<p class=\"muted\">Packets, and what each late one spends on average:</p>\n";
     html + &page::table(&CAUSE_COLUMNS, &rows)
 }
 
 const CAUSE_COLUMNS: [&str; 9] = [
-    "mean of a late packet",
+    "strategy",
     "late packets",
     "of them repaired",
     "never arrived",

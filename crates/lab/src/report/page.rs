@@ -152,15 +152,16 @@ const STYLE: &str = "
 --s5:#f07b2e;--s6:#a0a6ae;--k0:#3f78b5;--k1:#b5dcf0;--k2:#74a7d3;--k3:#8b96a5;--k4:#5c6675;
 --k5:#dbe9f2;--c3:#d8c23c;--c4:#7c8593;--c5:#f0645a;--lane:#e0a03c;--sent:#2f6b58;
 --recovered:#3fd1a5;--missing:#f0645a;--late:#7a3d3a;--stall:#f0645a}}
-body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1080px;
+body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:1180px;
 margin:2.5rem auto;padding:0 1.5rem}
 h1{font-size:1.6rem;margin:0 0 .2rem}h2{font-size:1.25rem;margin:2.6rem 0 .4rem}
 h3{font-size:1rem;margin:1.8rem 0 .3rem}p{margin:.3rem 0;max-width:52rem}
+.whole,.legend{max-width:none}
 .muted,dt,thead th{color:var(--soft)}
 code{font:13px/1.5 ui-monospace,monospace;background:var(--tint);padding:.1rem .3rem;
 overflow-wrap:anywhere}
 table{border-collapse:collapse;width:100%;margin:.6rem 0;font-variant-numeric:tabular-nums}
-th,td{padding:.35rem .45rem;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap;
+th,td{padding:.35rem .35rem;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap;
 font-size:.86rem}
 th{font-weight:600}thead th{font-size:.78rem;white-space:normal;vertical-align:bottom}
 th:first-child{text-align:left}
@@ -172,8 +173,8 @@ dd{margin:0;max-width:48rem;overflow-wrap:anywhere}
 svg text{font:13px system-ui,sans-serif;fill:var(--soft)}
 svg .name{fill:var(--ink)}
 .line{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round}.line.thick{stroke-width:6}
-.grid{fill:none;stroke:var(--rule)}.axis,.mark{fill:none;stroke:var(--soft)}
-.mark{stroke-dasharray:5 4}
+.grid{fill:none;stroke:var(--rule)}.axis{fill:none;stroke:var(--soft)}
+.mark{fill:none;stroke:var(--ink);stroke-dasharray:5 4}
 .area{fill:currentColor;stroke:none}.box{fill:currentColor;fill-opacity:.3;stroke:currentColor}
 .whisker{fill:none;stroke:currentColor;stroke-width:1.5}.median{fill:none;stroke:currentColor;
 stroke-width:3}.mean{fill:var(--paper);stroke:currentColor;stroke-width:1.5}
@@ -189,12 +190,15 @@ stroke-width:3}.mean{fill:var(--paper);stroke:currentColor;stroke-width:1.5}
 .line.dash2{stroke-dasharray:9 3 2 3}.thick.line{stroke-dasharray:none}
 .line.thick.bound{stroke-width:3;stroke-dasharray:5 2}
 details{border-bottom:1px solid var(--rule)}
-summary{cursor:pointer;padding:.35rem 0;font-variant-numeric:tabular-nums;font-size:.86rem}
+summary{cursor:pointer;list-style:none;padding:.35rem 0 .35rem 1.3em;position:relative;font-variant-numeric:tabular-nums;font-size:.86rem}
+summary::-webkit-details-marker{display:none}
+summary::before{content:\"\\25b8\";position:absolute;left:.2em}
+details[open]>summary::before{content:\"\\25be\"}
 summary:hover{background:var(--tint)}
-.row{display:inline-grid;width:calc(100% - 1.5em);gap:.6rem;vertical-align:top;
+.row{display:grid;gap:.6rem;
 grid-template-columns:minmax(9rem,2fr) repeat(var(--columns),minmax(4rem,1fr))}
 .row>*{text-align:right;overflow-wrap:anywhere}.row>:first-child{text-align:left;font-weight:600}
-.head{color:var(--soft);font-size:.78rem;font-weight:600;padding-left:1.2em}
+.head{color:var(--soft);font-size:.78rem;font-weight:600;padding-left:1.43em}
 @media print{body{max-width:none;margin:0;font-size:12px}figure,svg,tr{break-inside:avoid}
 .wide{overflow:visible}}
 ";

@@ -80,9 +80,11 @@ impl Limit {
         (!self.curve.is_empty()).then(|| 1.0 - share_within(&self.curve, ms))
     }
 
-    /// The delay within which a share of the packets can arrive.
+    /// The delay within which a share of the packets can arrive: the deadline, where the curve ends, if
+    /// they cannot by then.
     pub fn delay_at(&self, share: f64) -> Option<f64> {
-        self.curve.iter().find(|point| point.1 >= share).map(|point| point.0)
+        let reached = self.curve.iter().find(|point| point.1 >= share);
+        reached.or(self.curve.last()).map(|point| point.0)
     }
 
     /// The bound as a curve.
@@ -138,5 +140,7 @@ mod tests {
         assert_eq!(limit.beyond(9.0), Some(0.0));
         assert_eq!(Limit::default().beyond(1.0), None);
         assert_eq!((limit.delay_at(0.5), limit.delay_at(0.51)), (Some(2.0), Some(4.0)));
+        let lossy = Limit { curve: vec![(1.0, 0.0), (700.0, 0.9)] };
+        assert_eq!(lossy.delay_at(0.99), Some(700.0), "the deadline");
     }
 }

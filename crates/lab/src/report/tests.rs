@@ -141,7 +141,7 @@ fn the_report_names_every_strategy_and_drive_and_how_to_repeat_it() {
         assert!(html.contains(word), "{word} is missing");
     }
     let command = "roadweave lab compare --drives DIR --strategies \
-        &#39;single:*,best-single,minrtt,xnc&#39; --bitrate 8000000 --seconds 20 --seed 7 \
+        &#39;single:*,best-single,minrtt,xnc&#39; --bitrate 8M --seconds 20 --seed 7 \
         --congestion bbr --json --details";
     assert!(html.contains(command));
     assert!(check_balanced(&html) > 1_000);
@@ -185,7 +185,7 @@ fn time_lines_are_those_that_were_asked_for() {
 fn the_same_strategy_has_the_same_colour_everywhere() {
     let comparison = comparison();
     let html = render(&comparison, &Options::default());
-    let xnc = page::swatch("s4") + "xnc";
+    let xnc = page::swatch("s2") + "xnc";
     // In the tables of all drives, two classes and three drives, and in the legends of delays.
     assert_eq!(html.matches(&xnc).count(), 12, "one colour");
     assert_eq!(html.matches("</svg>xnc").count(), 12, "no other");

@@ -128,14 +128,14 @@ impl Figure {
 
 impl Strip {
     fn draw(&self, svg: &mut Svg, x: Scale, top: f64, group: usize) {
-        svg.text((x.places.0, top - 6.0), Anchor::Start, &self.title);
+        svg.text((x.places.0, top - 7.0), Anchor::Start, &self.title);
         let above = self.top.unwrap_or_else(|| highest(&self.above)).max(self.least());
         let below = match self.below.is_empty() {
             true => 0.0,
             false => self.bottom.unwrap_or_else(|| highest(&self.below)).max(self.least()),
         };
         let y = Scale { values: (-below, above), places: (top + self.height, top) };
-        let ticks = y.ticks(if self.height < 80.0 { 2 } else { 4 });
+        let ticks = y.ticks(if self.height < 80.0 { 2 } else { 5 });
         for tick in &ticks {
             let place = y.at(*tick);
             svg.line("grid", (x.places.0, place), (x.places.1, place));
@@ -192,7 +192,7 @@ const WIDTH: f64 = 1_000.0;
 const LEFT: f64 = 64.0;
 const RIGHT: f64 = 36.0;
 /// Room for a strip's title above it.
-const TITLE: f64 = 22.0;
+const TITLE: f64 = 28.0;
 /// Room for the axis of seconds.
 const AXIS: f64 = 24.0;
 
