@@ -117,8 +117,7 @@ impl Stage {
         tell(Progress::Comparing);
         let mut run = self.measure(&files, &samples, start)?;
         run.figures.strategy = strategy.to_owned();
-        run.figures.cpu_percent =
-            Some(100.0 * cpu_time.as_secs_f64() / f64::from(self.seconds));
+        run.figures.cpu_percent = Some(100.0 * cpu_time.as_secs_f64() / f64::from(self.seconds));
         fs::remove_file(&files.sent).and_then(|()| fs::remove_file(&files.arrived))?;
         Ok(run)
     }
