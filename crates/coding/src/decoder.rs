@@ -148,8 +148,6 @@ pub struct Decoder {
     known: Pool,
     equations: Equations,
     stats: DecoderStats,
-    /// Kept for its memory: what the equations determined and is to be delivered.
-    solved: Vec<(Position, Bytes)>,
 }
 
 impl Decoder {
@@ -169,7 +167,6 @@ impl Decoder {
             known: Pool::new(config.known_bytes_max),
             equations: Equations::new(kernel, config.expiry, config.equation_bytes_max),
             stats: DecoderStats::default(),
-            solved: Vec::new(),
         }
     }
 
@@ -186,14 +183,15 @@ impl Decoder {
         out: &mut Vec<(PacketId, Bytes)>,
     ) -> SourceOutcome {
         self.stats.sources += 1;
-        self.expire(now);
+        let oldest = self.expire_before(now);
         let (outcome, reason) = match self.place_source(now, id, &symbol) {
             Ok(position) => {
-                self.deliver(now, position, symbol.clone(), out);
+                self.note_delivery(now, position, &symbol);
                 self.stats.new_sources += 1;
-                let (stats, solved) = (&mut self.stats, &mut self.solved);
-                self.equations.learn(now, position, &symbol, stats, solved);
-                self.deliver_solved(now, out);
+                out.push((id, symbol.clone()));
+                let determined = out.len();
+                self.equations.learn(oldest, position, &symbol, &mut self.stats, out);
+                self.deliver_from(now, determined, out);
                 return SourceOutcome::New;
             }
             Err(refusal) => refusal,
@@ -214,7 +212,7 @@ impl Decoder {
         out: &mut Vec<(PacketId, Bytes)>,
     ) -> CodedOutcome {
         self.stats.coded += 1;
-        self.expire(now);
+        let oldest = self.expire_before(now);
         let (first, missing) = match self.place_coded(now, range, &payload) {
             Ok(placed) => placed,
             Err(outcome) => {
@@ -227,8 +225,9 @@ impl Decoder {
         coefficients::fill(range.seed, coefficients);
         let span = Span { first, last: first + u64::from(range.count) - 1 };
         let new = NewEquation { at: now, span, coefficients, missing, payload };
-        let added = self.equations.add(new, &self.known, &mut self.stats, &mut self.solved);
-        match (self.deliver_solved(now, out), added) {
+        let determined = out.len();
+        let added = self.equations.add(oldest, new, &self.known, &mut self.stats, out);
+        match (self.deliver_from(now, determined, out), added) {
             (0, Added::Used) => CodedOutcome::Kept,
             (0, Added::Redundant) => CodedOutcome::Redundant,
             (0, Added::Inconsistent) => CodedOutcome::Inconsistent,
@@ -238,8 +237,7 @@ impl Decoder {
 
     /// Drops equations and delivered symbols that are too old; also done by the other methods.
     pub fn expire(&mut self, now: Instant) {
-        self.known.expire(now, self.config.expiry);
-        self.equations.expire(now, &mut self.stats);
+        self.expire_before(now);
     }
 
     /// What came in and went out.
@@ -350,35 +348,48 @@ impl Decoder {
         (position, place)
     }
 
-    /// Hands out what equations determined, and returns how many packets that were.
-    fn deliver_solved(&mut self, now: Instant, out: &mut Vec<(PacketId, Bytes)>) -> usize {
-        let mut solved = std::mem::take(&mut self.solved);
-        let before = out.len();
-        let all = solved.len();
-        for (position, symbol) in solved.drain(..) {
-            self.deliver(now, position, symbol, out);
+    /// Drops what is too old; returns the moment from which on things are not.
+    fn expire_before(&mut self, now: Instant) -> Instant {
+        let oldest = now - self.config.expiry;
+        self.known.expire_before(oldest);
+        self.equations.expire(now, oldest, &mut self.stats);
+        oldest
+    }
+
+    /// Keeps of `out`, from `determined` on, what was not delivered before, and returns how many that
+    /// are. The others had been delivered, and their bytes forgotten since.
+    fn deliver_from(
+        &mut self,
+        now: Instant,
+        determined: usize,
+        out: &mut Vec<(PacketId, Bytes)>,
+    ) -> usize {
+        let mut kept = determined;
+        for index in determined..out.len() {
+            let (id, symbol) = &out[index];
+            let window = self.window.as_ref().expect("packets were placed in it");
+            if self.note_delivery(now, window.position(*id), symbol) {
+                if kept < index {
+                    out.swap(kept, index);
+                }
+                kept += 1;
+            }
         }
-        let delivered = out.len() - before;
+        self.stats.redundant += (out.len() - kept) as u64;
+        out.truncate(kept);
+        let delivered = kept - determined;
         self.stats.recovered += delivered as u64;
-        // The others had been delivered, and forgotten since.
-        self.stats.redundant += (all - delivered) as u64;
-        self.solved = solved;
         delivered
     }
 
-    /// Hands a packet out unless it was delivered or is too old.
-    fn deliver(
-        &mut self,
-        now: Instant,
-        position: Position,
-        symbol: Bytes,
-        out: &mut Vec<(PacketId, Bytes)>,
-    ) {
-        let window = self.window.as_mut().expect("the packet was placed in it");
-        if window.deliver(position) {
+    /// Notes that a packet is handed out, unless it was before or is too old; returns whether it is.
+    fn note_delivery(&mut self, now: Instant, position: Position, symbol: &Bytes) -> bool {
+        let window = self.window.as_mut().expect("packets were placed in it");
+        let is_new = window.deliver(position);
+        if is_new {
             self.delivered_at = now;
             self.known.insert(now, position, symbol.clone());
-            out.push((PacketId(position as u32), symbol));
         }
+        is_new
     }
 }

@@ -4,6 +4,9 @@
 //! mul_add   y ^= c * x                      eliminates one coefficient
 //! dot       y = c_1*x_1 + ... + c_n*x_n     one coded packet, or one repaired packet
 //! combine   y_j = sum over i of c_ji*x_i    several of them from the same sources
+//!
+//! add_rows, clear_column                    the two steps of Gauss-Jordan elimination, on a matrix
+//!                                           whose rows lie one after the other
 //! ```
 //!
 //! In the fused two, sums stay in registers until they are complete: sources are only read, outputs
@@ -130,6 +133,34 @@ impl Kernel {
         dispatch!(self.0,
             isa => isa.mul_add(y, coefficient, x),
             portable => portable::mul_add(y, coefficient, x))
+    }
+
+    /// Adds `factors[i]` times the row `i` to `y`.
+    ///
+    /// `rows`: one after the other, each as long as `y`, at least as many as `factors`.
+    ///
+    /// # Panics
+    /// If there are fewer rows than factors.
+    pub fn add_rows(self, y: &mut [u8], factors: &[u8], rows: &[u8]) {
+        let rows = &rows[..factors.len() * y.len()];
+        dispatch!(self.0,
+            isa => isa.add_rows(y, factors, rows),
+            portable => portable::add_rows(y, factors, rows))
+    }
+
+    /// Adds such a multiple of `x` to every row that its byte at `column` becomes zero.
+    ///
+    /// `rows`: one after the other, each as long as `x`. `x[column]` is 1.
+    ///
+    /// # Panics
+    /// If `column` is not within a row, or the rows do not end with `rows`.
+    pub fn clear_column(self, rows: &mut [u8], column: usize, x: &[u8]) {
+        let is_whole = rows.len().is_multiple_of(x.len());
+        assert!(column < x.len() && is_whole, "column {column} of rows of {} bytes", x.len());
+        debug_assert_eq!(x[column], 1, "the coefficient that clears others");
+        dispatch!(self.0,
+            isa => isa.clear_column(rows, column, x),
+            portable => portable::clear_column(rows, column, x))
     }
 
     /// Sets `y` to the sum of `coefficient * x` over all `terms`.

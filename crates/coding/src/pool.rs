@@ -92,8 +92,13 @@ impl Pool {
 
     /// Discards what is older than `age_max`; returns how many symbols.
     pub(crate) fn expire(&mut self, now: Instant, age_max: Duration) -> u64 {
+        self.expire_before(now - age_max)
+    }
+
+    /// Discards what was inserted before `oldest`; returns how many symbols.
+    pub(crate) fn expire_before(&mut self, oldest: Instant) -> u64 {
         let mut expired = 0;
-        while self.order.front().is_some_and(|(_, at)| now.since(*at) > age_max) {
+        while self.order.front().is_some_and(|(_, at)| *at < oldest) {
             expired += u64::from(self.pop_front());
         }
         expired
@@ -208,6 +213,10 @@ impl Hasher for KeyHasher {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
     use super::*;
 
     const AGE_MAX: Duration = Duration::from_millis(700);
@@ -256,5 +265,55 @@ mod tests {
             assert!(pool.order.len() <= STALE_ENTRIES_MIN + 3, "{}", pool.order.len());
         }
         assert!(pool.get(0).is_some());
+    }
+
+    #[test]
+    fn stragglers_come_home_when_the_ring_grows() {
+        let mut pool = Pool::new(1 << 20);
+        pool.insert(at(0), 0, bytes(1));
+        pool.insert(at(0), RING_MIN as u64, bytes(2));
+        assert_eq!(pool.stragglers.len(), 1);
+        (1..RING_MIN as u64).for_each(|key| _ = pool.insert(at(0), key, bytes(3)));
+        pool.insert(at(0), RING_MIN as u64 + 1, bytes(4));
+        assert_eq!((pool.ring.len(), pool.stragglers.len()), (2 * RING_MIN, 0));
+        assert_eq!(pool.get(0).map(Bytes::len), Some(1));
+    }
+
+    #[test]
+    fn a_long_ring_goes_when_it_is_empty() {
+        let mut pool = Pool::new(1 << 20);
+        (0..2_000).for_each(|key| _ = pool.insert(at(0), key, bytes(10)));
+        assert!(pool.ring.len() >= 2_000);
+        assert_eq!(pool.expire(at(701), AGE_MAX), 2_000);
+        assert_eq!((pool.ring.len(), pool.get(5)), (0, None));
+        pool.insert(at(800), 5, bytes(10));
+        assert!(pool.get(5).is_some());
+    }
+
+    proptest! {
+        /// Keys that lie side by side and far apart, so that they share slots of the ring.
+        #[test]
+        fn a_pool_holds_what_a_map_would(
+            steps in prop::collection::vec((0u64..200, 0u64..20, any::<bool>()), 1..400),
+        ) {
+            let (mut pool, mut reference) = (Pool::new(1 << 20), BTreeMap::new());
+            for (low, high, is_insertion) in steps {
+                let key = low + high * 256;
+                if is_insertion {
+                    let symbol = bytes(key as usize);
+                    pool.insert(at(0), key, symbol.clone());
+                    reference.insert(key, symbol);
+                } else {
+                    prop_assert_eq!(pool.remove(key), reference.remove(&key).is_some());
+                }
+                prop_assert_eq!(pool.len(), reference.len());
+                prop_assert!(pool.ring.len() <= RING_MIN.max(4 * pool.order.len()));
+                let bytes: usize = reference.values().map(cost).sum();
+                prop_assert_eq!(pool.bytes(), bytes);
+            }
+            for key in 0..20 * 256 {
+                prop_assert_eq!(pool.get(key), reference.get(&key));
+            }
+        }
     }
 }

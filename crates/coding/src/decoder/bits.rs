@@ -13,36 +13,44 @@ impl Bits {
     pub(super) const EMPTY: Self = Self(0);
 
     /// `first` and the numbers behind it, `count` in all.
+    #[inline]
     pub(super) fn run(first: usize, count: usize) -> Self {
         debug_assert!(count > 0 && first + count <= BITS, "{count} from {first}");
         Self(u128::MAX >> (BITS - count) << first)
     }
 
+    #[inline]
     pub(super) fn has(self, number: usize) -> bool {
         self.0 >> number & 1 != 0
     }
 
+    #[inline]
     pub(super) fn insert(&mut self, number: usize) {
         self.0 |= 1 << number;
     }
 
+    #[inline]
     pub(super) fn remove(&mut self, number: usize) {
         self.0 &= !(1 << number);
     }
 
+    #[inline]
     pub(super) fn is_empty(self) -> bool {
         self.0 == 0
     }
 
+    #[inline]
     pub(super) fn first(self) -> Option<usize> {
         (self.0 != 0).then(|| self.0.trailing_zeros() as usize)
     }
 
+    #[inline]
     pub(super) fn last(self) -> Option<usize> {
         (self.0 != 0).then(|| self.0.ilog2() as usize)
     }
 
     /// The numbers, ascending.
+    #[inline]
     pub(super) fn iter(self) -> impl Iterator<Item = usize> {
         let mut left = self;
         std::iter::from_fn(move || {
@@ -53,6 +61,7 @@ impl Bits {
     }
 
     /// Every number plus `by`, which may be negative; none may leave the bounds.
+    #[inline]
     pub(super) fn shifted(self, by: isize) -> Self {
         let moved = match by {
             0.. => Self(self.0 << by),
@@ -64,6 +73,7 @@ impl Bits {
 }
 
 impl From<u64> for Bits {
+    #[inline]
     fn from(bits: u64) -> Self {
         Self(bits.into())
     }
@@ -72,6 +82,7 @@ impl From<u64> for Bits {
 impl BitAnd for Bits {
     type Output = Self;
 
+    #[inline]
     fn bitand(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
@@ -80,12 +91,14 @@ impl BitAnd for Bits {
 impl BitOr for Bits {
     type Output = Self;
 
+    #[inline]
     fn bitor(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
 
 impl BitOrAssign for Bits {
+    #[inline]
     fn bitor_assign(&mut self, other: Self) {
         self.0 |= other.0;
     }
@@ -94,6 +107,7 @@ impl BitOrAssign for Bits {
 impl Not for Bits {
     type Output = Self;
 
+    #[inline]
     fn not(self) -> Self {
         Self(!self.0)
     }

@@ -19,9 +19,9 @@
 //!
 //! Source: CellFusion section 4.3.3; the recipes are ours.
 
-use std::time::Duration;
+mod solve;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use roadweave_types::Instant;
 
 use super::bits::{BITS, Bits};
@@ -29,7 +29,6 @@ use super::matrix::Matrix;
 use super::window::Position;
 use crate::kernel::Kernel;
 use crate::pool::Pool;
-use crate::symbol::symbol_len;
 
 /// The most consecutive packets that a block may span, which bounds the work per packet: two of the
 /// longest ranges, so that ranges may overlap.
@@ -132,7 +131,7 @@ impl Block {
             equations: Vec::new(),
             matrix: Matrix::new(kernel),
             bytes: 0,
-            oldest: Instant::ZERO,
+            oldest: Instant::FAR_FUTURE,
             ready: Vec::new(),
         }
     }
@@ -192,7 +191,7 @@ impl Block {
     /// Drops the equations that cover packets outside of `span`; returns how many.
     pub(super) fn keep_within(&mut self, span: Span) -> u64 {
         let base = self.base;
-        self.remove_equations(|equation| {
+        self.remove_equations(|_, equation| {
             !span_of(base, equation.columns).is_some_and(|own| span.contains(own))
         })
     }
@@ -247,7 +246,7 @@ impl Block {
         if !self.missing.has(column) {
             return removed;
         }
-        removed.inconsistent = self.remove_equations(|equation| {
+        removed.inconsistent = self.remove_equations(|_, equation| {
             equation.columns.has(column) && equation.payload.len() < symbol.len()
         });
         // With the equations the column may have gone.
@@ -257,50 +256,14 @@ impl Block {
         removed
     }
 
-    /// Appends the packets that are determined to `solved`, ascending, with their symbols, and takes
-    /// note of them; each uses up one equation. Returns how many equations were removed because they
-    /// contradict one another or what is known.
-    pub(super) fn settle(&mut self, solved: &mut Vec<(Position, Bytes)>) -> u64 {
-        let mut ready = std::mem::take(&mut self.ready);
-        ready.clear();
-        self.matrix.solved(self.missing, &mut ready);
-        let start = solved.len();
-        self.evaluate(&ready, solved);
-        let suspects = self.cut(&ready, &mut solved[start..]);
-        let before = self.len();
-        if !suspects.is_empty() {
-            let mut kept = 0;
-            for index in 0..ready.len() {
-                let recipe = self.matrix.recipe(usize::from(ready[index].1));
-                if (recipe & suspects).is_empty() {
-                    ready.swap(kept, index);
-                    solved.swap(start + kept, start + index);
-                    kept += 1;
-                }
-            }
-            ready.truncate(kept);
-            solved.truncate(start + kept);
-            self.remove_suspects(suspects);
-        }
-        let inconsistent = (before - self.len()) as u64;
-        if ready.len() == self.len() {
-            self.clear();
-        } else {
-            for ((column, _), (_, symbol)) in ready.iter().zip(&solved[start..]) {
-                self.note(usize::from(*column), symbol.clone());
-            }
-        }
-        self.ready = ready;
-        inconsistent
-    }
-
-    /// Drops the equations older than `age_max`; returns how many.
-    pub(super) fn expire(&mut self, now: Instant, age_max: Duration) -> u64 {
-        if now.since(self.oldest) <= age_max {
+    /// Drops the equations that came before `oldest`; returns how many.
+    pub(super) fn expire(&mut self, oldest: Instant) -> u64 {
+        if self.oldest >= oldest {
             return 0;
         }
-        let expired = self.remove_equations(|equation| now.since(equation.at) > age_max);
-        self.oldest = self.equations.iter().map(|equation| equation.at).min().unwrap_or(now);
+        let expired = self.remove_equations(|_, equation| equation.at < oldest);
+        self.oldest =
+            self.equations.iter().map(|equation| equation.at).min().unwrap_or(Instant::FAR_FUTURE);
         expired
     }
 
@@ -312,73 +275,7 @@ impl Block {
         self.equations.clear();
         self.matrix.clear();
         self.bytes = 0;
-    }
-
-    /// The one place where payloads are combined: appends the packets of the rows in `ready`, with
-    /// whatever follows their ends.
-    fn evaluate(&self, ready: &[(u8, u8)], solved: &mut Vec<(Position, Bytes)>) {
-        if ready.is_empty() {
-            return;
-        }
-        let rows = || ready.iter().map(|(_, row)| self.matrix.row(usize::from(*row)));
-        let is_used = |cell: usize| rows().any(|row| row[cell] != 0);
-        let most = self.equations.len() + self.known.len();
-        let (mut cells, mut sources) = (Vec::with_capacity(most), Vec::with_capacity(most));
-        let mut push = |cell, source| {
-            if is_used(cell) {
-                cells.push(cell);
-                sources.push(source);
-            }
-        };
-        for (number, equation) in self.equations.iter().enumerate() {
-            push(self.matrix.cell_of(number), &equation.payload[..]);
-        }
-        for known in &self.known {
-            push(known.column, &known.symbol[..]);
-        }
-        let mut coefficients = Vec::with_capacity(ready.len() * cells.len());
-        for row in rows() {
-            coefficients.extend(cells.iter().map(|cell| row[*cell]));
-        }
-        let length = sources.iter().map(|source| source.len()).max().unwrap_or(0);
-        let at_once = (SHARED_BYTES_MAX / length.max(1)).max(1);
-        let groups = ready.chunks(at_once).zip(coefficients.chunks(at_once * cells.len()));
-        for (ready, coefficients) in groups {
-            let mut buffer = BytesMut::zeroed(length * ready.len());
-            let mut outputs: Vec<&mut [u8]> = buffer.chunks_exact_mut(length).collect();
-            self.kernel.combine(&mut outputs, coefficients, &sources);
-            let mut buffer = buffer.freeze();
-            for (column, _) in ready {
-                let position = self.base + u64::from(*column);
-                solved.push((position, buffer.split_to(length)));
-            }
-        }
-    }
-
-    /// Cuts solved packets to their lengths, and returns the equations that one of them casts doubt
-    /// on: those that it is made of, if it is no symbol, and also those that are too short for it.
-    fn cut(&self, ready: &[(u8, u8)], solved: &mut [(Position, Bytes)]) -> Bits {
-        let shortest = self.equations.iter().map(|equation| equation.payload.len()).min();
-        let mut suspects = Bits::EMPTY;
-        for ((column, row), (_, symbol)) in ready.iter().zip(solved) {
-            let Some(length) = symbol_len(symbol) else {
-                suspects |= self.matrix.recipe(usize::from(*row));
-                continue;
-            };
-            symbol.truncate(length);
-            if shortest.is_some_and(|shortest| shortest < length) {
-                let column = usize::from(*column);
-                let too_short = |(number, equation): (usize, &Equation)| {
-                    let is_short = equation.payload.len() < length;
-                    (is_short && equation.columns.has(column)).then_some(number)
-                };
-                let short: Bits = self.equations.iter().enumerate().filter_map(too_short).collect();
-                if !short.is_empty() {
-                    suspects |= short | self.matrix.recipe(usize::from(*row));
-                }
-            }
-        }
-        suspects
+        self.oldest = Instant::FAR_FUTURE;
     }
 
     /// Takes over what the other block knows and this one lacks.
@@ -403,9 +300,6 @@ impl Block {
     }
 
     fn push_equation(&mut self, equation: Equation) {
-        if self.is_empty() {
-            self.oldest = equation.at;
-        }
         self.oldest = self.oldest.min(equation.at);
         self.bytes += equation.payload.len() + EQUATION_OVERHEAD_BYTES;
         self.equations.push(equation);
@@ -419,20 +313,16 @@ impl Block {
         }
     }
 
-    fn remove_suspects(&mut self, suspects: Bits) {
-        for equation in (0..self.len()).rev().filter(|equation| suspects.has(*equation)) {
-            let row = self.matrix.user_of(equation).expect("recipes are invertible");
-            self.remove_with_row(equation, row);
-        }
-        self.tidy();
-    }
-
-    fn remove_equations(&mut self, condemned: impl Fn(&Equation) -> bool) -> u64 {
+    /// Drops the equations for which `is_condemned` holds; returns how many.
+    ///
+    /// `is_condemned`: gets the number and the equation; called once for each.
+    fn remove_equations(&mut self, is_condemned: impl Fn(usize, &Equation) -> bool) -> u64 {
         let before = self.len();
-        for equation in (0..before).rev() {
-            if condemned(&self.equations[equation]) {
-                let row = self.matrix.user_of(equation).expect("recipes are invertible");
-                self.remove_with_row(equation, row);
+        // From the last on, because the last one gets the number of the one that goes.
+        for number in (0..before).rev() {
+            if is_condemned(number, &self.equations[number]) {
+                let row = self.matrix.user_of(number).expect("recipes are invertible");
+                self.remove_with_row(number, row);
             }
         }
         if self.len() < before {
@@ -516,12 +406,9 @@ fn span_of(base: Position, columns: Bits) -> Option<Span> {
     Some(Span { first: base + first, last: base + last })
 }
 
-/// What an equation costs beside its payload: at most 256 bytes of the matrix, twice because its
-/// memory grows by doubling.
+/// What an equation costs beside its payload: a row of the matrix, at most 256 bytes, twice because
+/// its memory grows by doubling.
 const EQUATION_OVERHEAD_BYTES: usize = 512;
 
 /// What a known symbol costs beside its bytes.
 const KNOWN_OVERHEAD_BYTES: usize = 64;
-
-/// The most bytes that solved packets share one allocation for; a packet keeps all of it alive.
-const SHARED_BYTES_MAX: usize = 32 << 10;

@@ -7,11 +7,11 @@
 //! equation                  .     [-----------------]           joins two blocks into one
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_types::{DropReason, Instant};
+use roadweave_types::{DropReason, Instant, PacketId};
 
 use super::DecoderStats;
 use super::block::{Block, NewEquation, Removed, Span};
@@ -23,16 +23,17 @@ use crate::pool::Pool;
 #[derive(Debug)]
 pub(super) struct Equations {
     kernel: Kernel,
-    age_max: Duration,
     bytes_max: usize,
     bytes: usize,
     equations: usize,
-    /// None is empty. From its key to its last missing packet, a block overlaps no other.
-    blocks: BTreeMap<Position, Box<Block>>,
+    /// Ascending by the first packet that was missing, and so by all others: blocks do not overlap.
+    /// None is empty.
+    blocks: VecDeque<(Position, Box<Block>)>,
     /// Empty blocks, for their memory.
-    #[expect(clippy::vec_box, reason = "a box moves between here and the map")]
+    #[expect(clippy::vec_box, reason = "a box moves between here and the blocks")]
     spare: Vec<Box<Block>>,
-    swept_at: Instant,
+    sweep_at: Instant,
+    sweep_interval: Duration,
 }
 
 /// What became of an equation.
@@ -50,31 +51,32 @@ impl Equations {
     pub(super) fn new(kernel: Kernel, age_max: Duration, bytes_max: usize) -> Self {
         Self {
             kernel,
-            age_max,
             bytes_max,
             bytes: 0,
             equations: 0,
-            blocks: BTreeMap::new(),
+            blocks: VecDeque::new(),
             spare: Vec::new(),
-            swept_at: Instant::ZERO,
+            sweep_at: Instant::ZERO,
+            sweep_interval: age_max / SWEEPS_PER_AGE,
         }
     }
 
     /// Adds an equation, and appends the packets that it determines to `solved`, ascending; each uses
     /// up one equation. All others that go are counted in `stats`.
     ///
-    /// `known`: has the packets that are not missing.
+    /// `oldest`: equations from before that moment are used no more. `known`: has the packets that are
+    /// not missing.
     pub(super) fn add(
         &mut self,
+        oldest: Instant,
         new: NewEquation<'_>,
         known: &Pool,
         stats: &mut DecoderStats,
-        solved: &mut Vec<(Position, Bytes)>,
+        solved: &mut Vec<(PacketId, Bytes)>,
     ) -> Added {
-        let (now, age_max) = (new.at, self.age_max);
-        let key = self.block_for(&new, stats);
-        let added = self.update(key, |block| {
-            stats.drops.add(DropReason::Late, block.expire(now, age_max));
+        let index = self.block_for(&new, stats);
+        let added = self.update(index, |block| {
+            stats.drops.add(DropReason::Late, block.expire(oldest));
             stats.drops.add(DropReason::ReceiveMemory, block.make_room(new.span));
             let is_new = block.insert(new, known);
             let inconsistent = block.settle(solved);
@@ -94,19 +96,19 @@ impl Equations {
     /// does.
     pub(super) fn learn(
         &mut self,
-        now: Instant,
+        oldest: Instant,
         position: Position,
         symbol: &Bytes,
         stats: &mut DecoderStats,
-        solved: &mut Vec<(Position, Bytes)>,
+        solved: &mut Vec<(PacketId, Bytes)>,
     ) {
-        let Some((key, block)) = self.blocks.range(..=position).next_back() else { return };
-        if !block.lacks(position) {
+        let Some(index) =
+            self.last_from(position).filter(|index| self.blocks[*index].1.lacks(position))
+        else {
             return;
-        }
-        let (key, age_max) = (*key, self.age_max);
-        self.update(key, |block| {
-            stats.drops.add(DropReason::Late, block.expire(now, age_max));
+        };
+        self.update(index, |block| {
+            stats.drops.add(DropReason::Late, block.expire(oldest));
             block.learn(position, symbol).count(stats);
             stats.drops.add(DropReason::Inconsistent, block.settle(solved));
         });
@@ -115,14 +117,13 @@ impl Equations {
 
     /// Drops what is too old, in intervals: until then it costs memory, but [`Self::add`] and
     /// [`Self::learn`] never use it.
-    pub(super) fn expire(&mut self, now: Instant, stats: &mut DecoderStats) {
-        if now.since(self.swept_at) < self.age_max / SWEEPS_PER_AGE {
+    pub(super) fn expire(&mut self, now: Instant, oldest: Instant, stats: &mut DecoderStats) {
+        if now < self.sweep_at {
             return;
         }
-        self.swept_at = now;
-        let age_max = self.age_max;
-        for key in self.blocks.keys().copied().collect::<Vec<_>>() {
-            let late = self.update(key, |block| block.expire(now, age_max));
+        self.sweep_at = now + self.sweep_interval;
+        for index in (0..self.blocks.len()).rev() {
+            let late = self.update(index, |block| block.expire(oldest));
             stats.drops.add(DropReason::Late, late);
         }
     }
@@ -137,59 +138,87 @@ impl Equations {
         self.bytes
     }
 
-    /// The key of the block that an equation belongs to; it may be new and empty. Blocks that the
-    /// equation joins become one.
-    fn block_for(&mut self, new: &NewEquation<'_>, stats: &mut DecoderStats) -> Position {
-        let missing = new.missing_span();
-        let nearest = self.blocks.range(..=missing.last).next_back();
-        if let Some((key, _)) = nearest.filter(|(_, block)| block.reaches(missing.first)) {
-            if *key <= missing.first {
-                return *key;
-            }
-            return self.join(new.span, missing, stats);
+    /// The last block that has no packet behind `position` as its first.
+    fn last_from(&self, position: Position) -> Option<usize> {
+        if self.blocks.back().is_some_and(|(first, _)| *first <= position) {
+            return Some(self.blocks.len() - 1);
         }
-        let block = self.spare.pop().unwrap_or_else(|| Box::new(Block::new(self.kernel)));
-        self.blocks.insert(missing.first, block);
-        missing.first
+        self.blocks.partition_point(|(first, _)| *first <= position).checked_sub(1)
     }
 
-    /// Makes one block of those that overlap `missing`, and returns its key.
+    /// The block that an equation belongs to; it may be new and empty. Blocks that the equation joins
+    /// become one.
+    fn block_for(&mut self, new: &NewEquation<'_>, stats: &mut DecoderStats) -> usize {
+        let missing = new.missing_span();
+        let Some(last) = self.last_from(missing.last) else {
+            return self.open(0, missing.first);
+        };
+        let (first, block) = &self.blocks[last];
+        if !block.reaches(missing.first) {
+            self.open(last + 1, missing.first)
+        } else if *first <= missing.first {
+            last
+        } else {
+            self.join(last, new.span, missing.first, stats)
+        }
+    }
+
+    /// Puts in an empty block.
+    fn open(&mut self, index: usize, first: Position) -> usize {
+        let block = self.spare.pop().unwrap_or_else(|| Box::new(Block::new(self.kernel)));
+        self.blocks.insert(index, (first, block));
+        index
+    }
+
+    /// Makes one block of that at `index` and those before it that reach the packet `first`.
     ///
-    /// A block that has no room for all of them and an equation over `span` loses its equations over
-    /// the oldest packets.
-    fn join(&mut self, span: Span, missing: Span, stats: &mut DecoderStats) -> Position {
-        let mut key = missing.first;
-        let mut joined = Vec::new();
-        while let Some((found, block)) = self.blocks.range(..=missing.last).next_back()
-            && block.reaches(missing.first)
+    /// Those that have no room for all and for an equation over `span` lose their equations over the
+    /// oldest packets.
+    fn join(
+        &mut self,
+        mut index: usize,
+        span: Span,
+        mut first: Position,
+        stats: &mut DecoderStats,
+    ) -> usize {
+        let mut joined = vec![self.take(index)];
+        while let Some(before) = index.checked_sub(1)
+            && self.blocks[before].1.reaches(first)
         {
-            let found = *found;
-            joined.push(self.take(found));
-            key = key.min(found);
+            index = before;
+            joined.push(self.take(before));
         }
-        let all = joined.iter().filter_map(|block| block.span()).fold(span, Span::join);
+        let all = joined.iter().filter_map(|(_, block)| block.span()).fold(span, Span::join);
         let keepable = all.keepable(span);
-        let mut merged = self.spare.pop().unwrap_or_else(|| Box::new(Block::new(self.kernel)));
-        for mut block in joined {
+        let mut merged: Option<Box<Block>> = None;
+        for (key, mut block) in joined {
+            first = first.min(key);
             stats.drops.add(DropReason::ReceiveMemory, block.keep_within(keepable));
-            merged.merge(&mut block).count(stats);
-            self.recycle(block);
+            match &mut merged {
+                None => merged = Some(block),
+                Some(merged) => {
+                    merged.merge(&mut block).count(stats);
+                    self.recycle(block);
+                }
+            }
         }
-        self.bytes += merged.bytes();
-        self.equations += merged.len();
-        self.blocks.insert(key, merged);
-        key
+        if let Some(merged) = merged {
+            self.bytes += merged.bytes();
+            self.equations += merged.len();
+            self.blocks.insert(index, (first, merged));
+        }
+        index
     }
 
     /// Works on a block, and takes it out if it is empty then.
-    fn update<R>(&mut self, key: Position, work: impl FnOnce(&mut Block) -> R) -> R {
-        let block = self.blocks.get_mut(&key).expect("the key was just found");
+    fn update<R>(&mut self, index: usize, work: impl FnOnce(&mut Block) -> R) -> R {
+        let block = &mut self.blocks[index].1;
         let (bytes, equations) = (block.bytes(), block.len());
         let result = work(block);
         self.bytes = self.bytes - bytes + block.bytes();
         self.equations = self.equations - equations + block.len();
         if block.is_empty() {
-            let block = self.take(key);
+            let (_, block) = self.take(index);
             self.recycle(block);
         }
         result
@@ -198,18 +227,17 @@ impl Equations {
     /// Drops the blocks of the oldest packets while there is no memory for all.
     fn evict(&mut self, stats: &mut DecoderStats) {
         while self.bytes > self.bytes_max {
-            let Some((key, block)) = self.blocks.first_key_value() else { break };
+            let (_, block) = self.take(0);
             stats.drops.add(DropReason::ReceiveMemory, block.len() as u64);
-            let block = self.take(*key);
             self.recycle(block);
         }
     }
 
-    fn take(&mut self, key: Position) -> Box<Block> {
-        let block = self.blocks.remove(&key).expect("the key was just found");
+    fn take(&mut self, index: usize) -> (Position, Box<Block>) {
+        let (first, block) = self.blocks.remove(index).expect("it was just found");
         self.bytes -= block.bytes();
         self.equations -= block.len();
-        block
+        (first, block)
     }
 
     fn recycle(&mut self, mut block: Box<Block>) {
@@ -263,8 +291,14 @@ mod tests {
             };
             let mut solved = Vec::new();
             let known = Pool::new(0);
-            assert_eq!(self.equations.add(new, &known, &mut self.stats, &mut solved), Added::Used);
+            let oldest = at(millis) - AGE_MAX;
+            let added = self.equations.add(oldest, new, &known, &mut self.stats, &mut solved);
+            assert_eq!(added, Added::Used);
             assert!(solved.is_empty());
+        }
+
+        fn expire(&mut self, millis: u64) {
+            self.equations.expire(at(millis), at(millis) - AGE_MAX, &mut self.stats);
         }
 
         fn drops(&self, reason: DropReason) -> u64 {
@@ -272,7 +306,7 @@ mod tests {
         }
 
         fn spans(&self) -> Vec<(Position, Position)> {
-            let spans = self.equations.blocks.values().filter_map(|block| block.span());
+            let spans = self.equations.blocks.iter().filter_map(|(_, block)| block.span());
             spans.map(|span| (span.first, span.last)).collect()
         }
     }
@@ -331,8 +365,8 @@ mod tests {
     fn an_old_equation_is_not_used_between_two_sweeps() {
         let mut fixture = Fixture::new();
         fixture.add(10, 0, 5);
-        fixture.equations.expire(at(700), &mut fixture.stats);
-        fixture.equations.expire(at(711), &mut fixture.stats);
+        fixture.expire(700);
+        fixture.expire(711);
         assert_eq!(fixture.equations.len(), 1);
         fixture.add(711, 3, 2);
         assert_eq!((fixture.equations.len(), fixture.drops(DropReason::Late)), (1, 1));
@@ -344,10 +378,10 @@ mod tests {
         fixture.add(0, 0, 5);
         fixture.add(500, 3, 5);
         fixture.add(0, 100, 5);
-        fixture.equations.expire(at(800), &mut fixture.stats);
+        fixture.expire(800);
         assert_eq!(fixture.drops(DropReason::Late), 2);
         assert_eq!(fixture.spans(), [(3, 7)]);
-        fixture.equations.expire(at(1300), &mut fixture.stats);
+        fixture.expire(1300);
         assert_eq!((fixture.spans().len(), fixture.equations.len()), (0, 0));
         assert_eq!(fixture.equations.bytes(), 0);
     }

@@ -59,19 +59,15 @@ impl Matrix {
         self.pivots.iter().position(|column| usize::from(*column) == pivot)
     }
 
-    /// A row with both of its halves; [`Self::cell_of`] tells which byte stands for what.
-    pub(super) fn row(&self, row: usize) -> &[u8] {
-        &self.cells[self.range_of(row)]
-    }
-
-    /// Where a row has the factor of `equation`. The coefficient of a column is at the column.
-    pub(super) fn cell_of(&self, equation: usize) -> usize {
-        self.width + equation
+    /// The coefficients of a row, by column, and its recipe, by equation.
+    pub(super) fn halves(&self, row: usize) -> (&[u8], &[u8]) {
+        let (coefficients, recipe) = self.row(row).split_at(self.width);
+        (coefficients, &recipe[..self.len()])
     }
 
     /// The equations that `row` is made of.
     pub(super) fn recipe(&self, row: usize) -> Bits {
-        let recipe = &self.row(row)[self.width..][..self.len()];
+        let (_, recipe) = self.halves(row);
         (0..recipe.len()).filter(|equation| recipe[*equation] != 0).collect()
     }
 
@@ -80,6 +76,14 @@ impl Matrix {
     /// `missing`: the columns of missing packets.
     pub(super) fn solved(&self, missing: Bits, solved: &mut Vec<(u8, u8)>) {
         let free = missing & !self.pivot_set;
+        if let Some(first) = free.first() {
+            // Nearly always all rows have something in the first free column.
+            let mut column =
+                self.cells.get(first..).unwrap_or_default().iter().step_by(self.stride());
+            if column.all(|coefficient| *coefficient != 0) {
+                return;
+            }
+        }
         for (index, pivot) in self.pivots.iter().enumerate() {
             let row = self.row(index);
             if free.iter().all(|column| row[column] == 0) {
@@ -101,15 +105,13 @@ impl Matrix {
         self.scratch.fill(0);
         self.scratch[first..first + coefficients.len()].copy_from_slice(coefficients);
         self.scratch[self.width + self.pivots.len()] = 1;
-        for (index, pivot) in self.pivots.iter().enumerate() {
-            // Rows are zero at each other's pivots, so its coefficient is what it was in the beginning.
-            let factor = usize::from(*pivot).checked_sub(first);
-            let factor = factor.and_then(|offset| coefficients.get(offset));
-            if let Some(factor) = factor {
-                let row = &self.cells[self.range_of(index)];
-                self.kernel.mul_add(&mut self.scratch, *factor, row);
-            }
+        // Rows are zero at each other's pivots, so one pass with the coefficients as they came will do.
+        let mut factors = [0; BITS];
+        for (factor, pivot) in factors.iter_mut().zip(&self.pivots) {
+            let offset = usize::from(*pivot).wrapping_sub(first);
+            *factor = coefficients.get(offset).copied().unwrap_or(0);
         }
+        self.kernel.add_rows(&mut self.scratch, &factors[..self.pivots.len()], &self.cells);
         let Some(pivot) = free.iter().find(|column| self.scratch[*column] != 0) else {
             return false;
         };
@@ -118,12 +120,7 @@ impl Matrix {
         let (others, row) = self.cells.split_at_mut(rows);
         let scale = gf256::invert(self.scratch[pivot]);
         self.kernel.mul_add(row, scale, &self.scratch);
-        let mut others = others;
-        for _ in 0..self.pivots.len() {
-            let (other, rest) = others.split_at_mut(row.len());
-            add(self.kernel, other, pivot, row);
-            others = rest;
-        }
+        self.kernel.clear_column(others, pivot, row);
         self.pivots.push(pivot as u8);
         self.pivot_set.insert(pivot);
         true
@@ -146,9 +143,7 @@ impl Matrix {
         let stride = 2 * self.width;
         let row = &mut self.cells[index * stride..][..stride];
         self.kernel.mul_add(&mut self.scratch, gf256::invert(row[pivot]), row);
-        for other in self.cells.chunks_exact_mut(stride) {
-            add(self.kernel, other, pivot, &self.scratch);
-        }
+        self.kernel.clear_column(&mut self.cells, pivot, &self.scratch);
         // That cleared the row itself as well.
         self.cells[index * stride..][..stride].copy_from_slice(&self.scratch);
         self.pivots[index] = pivot as u8;
@@ -173,8 +168,8 @@ impl Matrix {
         self.cells.truncate(last);
         let pivot = self.pivots.swap_remove(row);
         self.pivot_set.remove(usize::from(pivot));
+        self.kernel.clear_column(&mut self.cells, dropped, &self.scratch);
         for other in self.cells.chunks_exact_mut(stride) {
-            add(self.kernel, other, dropped, &self.scratch);
             other.swap(dropped, moved);
         }
     }
@@ -250,6 +245,15 @@ impl Matrix {
         self.width <= WIDTH_SMALL
     }
 
+    fn row(&self, row: usize) -> &[u8] {
+        &self.cells[self.range_of(row)]
+    }
+
+    /// Where a row has the factor of `equation`.
+    fn cell_of(&self, equation: usize) -> usize {
+        self.width + equation
+    }
+
     fn stride(&self) -> usize {
         2 * self.width
     }
@@ -260,14 +264,6 @@ impl Matrix {
 
     fn rows(&self) -> std::slice::ChunksExact<'_, u8> {
         self.cells.chunks_exact(2 * self.width)
-    }
-}
-
-/// Makes `row` zero at `column` by adding a multiple of `other`, which is 1 there.
-fn add(kernel: Kernel, row: &mut [u8], column: usize, other: &[u8]) {
-    let factor = row[column];
-    if factor != 0 {
-        kernel.mul_add(row, factor, other);
     }
 }
 

@@ -82,6 +82,26 @@ macro_rules! entry_points {
             }
 
             #[inline]
+            pub(in crate::kernel) fn add_rows(self, y: &mut [u8], factors: &[u8], rows: &[u8]) {
+                #[target_feature(enable = $features)]
+                fn compiled(isa: $isa, y: &mut [u8], factors: &[u8], rows: &[u8]) {
+                    crate::kernel::loops::add_rows(isa, y, factors, rows);
+                }
+                // SAFETY: the token proves the features.
+                unsafe { compiled(self, y, factors, rows) }
+            }
+
+            #[inline]
+            pub(in crate::kernel) fn clear_column(self, rows: &mut [u8], column: usize, x: &[u8]) {
+                #[target_feature(enable = $features)]
+                fn compiled(isa: $isa, rows: &mut [u8], column: usize, x: &[u8]) {
+                    crate::kernel::loops::clear_column(isa, rows, column, x);
+                }
+                // SAFETY: the token proves the features.
+                unsafe { compiled(self, rows, column, x) }
+            }
+
+            #[inline]
             pub(in crate::kernel) fn dot(self, y: &mut [u8], terms: &[crate::kernel::Term<'_>]) {
                 #[target_feature(enable = $features)]
                 fn compiled(isa: $isa, y: &mut [u8], terms: &[crate::kernel::Term<'_>]) {

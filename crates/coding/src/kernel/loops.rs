@@ -34,6 +34,36 @@ pub(super) fn mul_add<I: Isa>(isa: I, y: &mut [u8], coefficient: u8, x: &[u8]) {
     }
 }
 
+/// Adds `factors[i]` times the row `i` to `y`; rows are as long as `y`.
+#[inline(always)]
+pub(super) fn add_rows<I: Isa>(isa: I, y: &mut [u8], factors: &[u8], rows: &[u8]) {
+    let length = y.len();
+    let mut offset = 0;
+    while offset + I::WIDTH <= length {
+        let mut sum = isa.load(&y[offset..]);
+        for (index, factor) in factors.iter().enumerate() {
+            let x = isa.operand(isa.load(&rows[index * length + offset..]));
+            sum = isa.multiply_add(sum, isa.factor(*factor), x);
+        }
+        isa.store(&mut y[offset..], sum);
+        offset += I::WIDTH;
+    }
+    if offset < length {
+        for (factor, row) in factors.iter().zip(rows.chunks_exact(length)) {
+            isa.mul_add_rest(&mut y[offset..], *factor, &row[offset..]);
+        }
+    }
+}
+
+/// Adds `row[column] * x` to every row; rows are as long as `x`.
+#[inline(always)]
+pub(super) fn clear_column<I: Isa>(isa: I, rows: &mut [u8], column: usize, x: &[u8]) {
+    for row in rows.chunks_exact_mut(x.len()) {
+        let coefficient = row[column];
+        mul_add(isa, row, coefficient, x);
+    }
+}
+
 /// Sets the first `length` bytes of every output to its combination.
 ///
 /// `length` is that of the longest source, and no output is shorter. `GROUP`, 1..=[`GROUP_MAX`]:

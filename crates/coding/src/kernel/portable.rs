@@ -45,6 +45,21 @@ pub(super) fn mul_add_bytes(y: &mut [u8], coefficient: u8, x: &[u8]) {
     }
 }
 
+/// Adds `factors[i]` times the row `i` to `y`; rows are as long as `y`.
+pub(super) fn add_rows(y: &mut [u8], factors: &[u8], rows: &[u8]) {
+    for (index, factor) in factors.iter().enumerate() {
+        mul_add(y, *factor, &rows[index * y.len()..][..y.len()]);
+    }
+}
+
+/// Adds `row[column] * x` to every row; rows are as long as `x`.
+pub(super) fn clear_column(rows: &mut [u8], column: usize, x: &[u8]) {
+    for row in rows.chunks_exact_mut(x.len()) {
+        let coefficient = row[column];
+        mul_add(row, coefficient, x);
+    }
+}
+
 /// Sets the first `length` bytes, the length of the longest source, of every output.
 pub(super) fn combine<T: Terms>(outputs: &mut [&mut [u8]], terms: T, length: usize) {
     for offset in (0..length).step_by(STRIP) {

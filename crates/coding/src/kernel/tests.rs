@@ -230,6 +230,38 @@ fn a_source_may_end_anywhere() {
     }
 }
 
+/// The steps of elimination against the same, row by row and byte by byte.
+#[test]
+fn kernels_eliminate_as_bytes_would() {
+    let product = |factor: u8, row: &[u8]| row.iter().map(|x| gf256::mul(factor, *x)).collect();
+    let add = |y: &mut [u8], x: Vec<u8>| y.iter_mut().zip(x).for_each(|(y, x)| *y ^= x);
+    for length in [1, 7, 16, 31, 32, 33, 64, 100, 128, 256] {
+        for count in [0, 1, 2, 9] {
+            let rows = noise(length * count, 1);
+            let factors = noise(count, 2);
+            let mut sum = noise(length, 3);
+            let mut pivot = noise(length, 4);
+            let column = length / 2;
+            pivot[column] = 1;
+            let (before, mut cleared) = (sum.clone(), rows.clone());
+            for (row, factor) in rows.chunks_exact(length).zip(&factors) {
+                add(&mut sum, product(*factor, row));
+            }
+            for row in cleared.chunks_exact_mut(length) {
+                add(row, product(row[column], &pivot));
+            }
+            for kernel in Kernel::available() {
+                let (mut y, mut matrix) = (before.clone(), rows.clone());
+                kernel.add_rows(&mut y, &factors, &rows);
+                assert!(y == sum, "{}: {count} rows of {length} bytes", kernel.name());
+                kernel.clear_column(&mut matrix, column, &pivot);
+                assert!(matrix == cleared, "{}: {count} rows of {length} bytes", kernel.name());
+                assert!(matrix.chunks_exact(length).all(|row| row[column] == 0));
+            }
+        }
+    }
+}
+
 #[test]
 fn an_empty_sum_is_zero() {
     for kernel in Kernel::available() {

@@ -1,0 +1,149 @@
+//! From solved rows to packets.
+//!
+//! ```text
+//!                 payloads  known symbols
+//! row 0       [   recipe   | coefficients  ]       packet     >  prefix > length
+//! row 2       [   recipe   | coefficients  ]   =   packet     >  prefix > length
+//! ...                                              no symbol  >  its equations are suspect
+//! ```
+
+use bytes::{Bytes, BytesMut};
+use roadweave_types::PacketId;
+
+use super::{Block, Equation, Known};
+use crate::decoder::bits::Bits;
+use crate::symbol::symbol_len;
+
+impl Block {
+    /// Appends the packets that are determined to `solved`, ascending, with their symbols, and takes
+    /// note of them; each uses up one equation. Returns how many equations were removed because they
+    /// contradict one another or what is known.
+    ///
+    /// When a packet turns out impossible, some equation that it is made of is false, but which one
+    /// cannot be told: all of them go, and nothing else that is made of them is believed.
+    pub(in crate::decoder) fn settle(&mut self, solved: &mut Vec<(PacketId, Bytes)>) -> u64 {
+        let mut ready = std::mem::take(&mut self.ready);
+        ready.clear();
+        self.matrix.solved(self.missing, &mut ready);
+        let mut inconsistent = 0;
+        if !ready.is_empty() {
+            let start = solved.len();
+            self.evaluate(&ready, solved);
+            let suspects = self.cut(&ready, &mut solved[start..]);
+            if !suspects.is_empty() {
+                self.withhold(suspects, &mut ready, solved, start);
+                inconsistent = self.remove_equations(|number, _| suspects.has(number));
+            }
+            if ready.len() == self.len() {
+                self.clear();
+            } else {
+                for ((column, _), (_, symbol)) in ready.iter().zip(&solved[start..]) {
+                    self.note(usize::from(*column), symbol.clone());
+                }
+            }
+        }
+        self.ready = ready;
+        inconsistent
+    }
+
+    /// The one place where payloads are combined: appends the packets of the rows in `ready`, each
+    /// with the padding behind it.
+    fn evaluate(&self, ready: &[(u8, u8)], solved: &mut Vec<(PacketId, Bytes)>) {
+        let rows = || ready.iter().map(|(_, row)| usize::from(*row));
+        let used = if ready.len() == self.len() {
+            Bits::run(0, self.len())
+        } else {
+            rows().fold(Bits::EMPTY, |used, row| used | self.matrix.recipe(row))
+        };
+        let is_used =
+            |known: &&Known| rows().any(|row| self.matrix.halves(row).0[known.column] != 0);
+        let known: Vec<&Known> = self.known.iter().filter(is_used).collect();
+        let mut sources: Vec<&[u8]> = Vec::with_capacity(self.len() + known.len());
+        sources.extend(used.iter().map(|number| &self.equations[number].payload[..]));
+        sources.extend(known.iter().map(|known| &known.symbol[..]));
+
+        let mut factors = Vec::with_capacity(ready.len() * sources.len());
+        for row in rows() {
+            let (coefficients, recipe) = self.matrix.halves(row);
+            if ready.len() == self.len() {
+                factors.extend_from_slice(recipe);
+            } else {
+                factors.extend(used.iter().map(|number| recipe[number]));
+            }
+            factors.extend(known.iter().map(|known| coefficients[known.column]));
+        }
+        let length = sources.iter().map(|source| source.len()).max().unwrap_or(0).max(1);
+        let at_once = (SHARED_BYTES_MAX / length).max(1);
+        let groups = ready.chunks(at_once).zip(factors.chunks(at_once * sources.len()));
+        for (ready, factors) in groups {
+            let mut packets = BytesMut::zeroed(length * ready.len());
+            let mut outputs: Vec<&mut [u8]> = packets.chunks_exact_mut(length).collect();
+            self.kernel.combine(&mut outputs, factors, &sources);
+            let packets = packets.freeze();
+            for (number, (column, _)) in ready.iter().enumerate() {
+                let id = PacketId((self.base + u64::from(*column)) as u32);
+                solved.push((id, packets.slice(number * length..(number + 1) * length)));
+            }
+        }
+    }
+
+    /// Cuts solved packets to their lengths, and returns the equations that one of them casts doubt
+    /// on: those that it is made of, if it is no symbol; and with them those that are too short for
+    /// it, although they cover it.
+    fn cut(&self, ready: &[(u8, u8)], solved: &mut [(PacketId, Bytes)]) -> Bits {
+        let shortest = self.equations.iter().map(|equation| equation.payload.len()).min();
+        let mut suspects = Bits::EMPTY;
+        for ((column, row), (_, symbol)) in ready.iter().zip(solved) {
+            let recipe = || self.matrix.recipe(usize::from(*row));
+            let Some(length) = symbol_len(symbol) else {
+                suspects |= recipe();
+                continue;
+            };
+            if shortest.is_some_and(|shortest| shortest < length) {
+                let too_short = self.too_short(usize::from(*column), length);
+                if !too_short.is_empty() {
+                    suspects |= recipe() | too_short;
+                }
+            }
+            if length < symbol.len() / 2 {
+                // Padding that nobody counts must not keep memory.
+                *symbol = Bytes::copy_from_slice(&symbol[..length]);
+            } else {
+                symbol.truncate(length);
+            }
+        }
+        suspects
+    }
+
+    /// The equations that cover `column`, but have less than `length` bytes.
+    fn too_short(&self, column: usize, length: usize) -> Bits {
+        let is_short =
+            |equation: &Equation| equation.columns.has(column) && equation.payload.len() < length;
+        (0..self.len()).filter(|number| is_short(&self.equations[*number])).collect()
+    }
+
+    /// Takes back the packets that are made of `suspects`: out of `ready`, and out of `solved` from
+    /// `start` on, where the packet of each row stands.
+    fn withhold(
+        &self,
+        suspects: Bits,
+        ready: &mut Vec<(u8, u8)>,
+        solved: &mut Vec<(PacketId, Bytes)>,
+        start: usize,
+    ) {
+        let mut kept = 0;
+        for index in 0..ready.len() {
+            let recipe = self.matrix.recipe(usize::from(ready[index].1));
+            if (recipe & suspects).is_empty() {
+                ready.swap(kept, index);
+                solved.swap(start + kept, start + index);
+                kept += 1;
+            }
+        }
+        ready.truncate(kept);
+        solved.truncate(start + kept);
+    }
+}
+
+/// The most bytes that solved packets share one allocation for; each of them keeps all of it.
+const SHARED_BYTES_MAX: usize = 32 << 10;
