@@ -12,7 +12,7 @@ fi
 cargo=${CARGO:-cargo}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-program=$(CARGO_PROFILE_BENCH_LTO=off "$cargo" bench --package roadweave-tunnel --bench coding_share --no-run 2>&1 |
+program=$(CARGO_PROFILE_BENCH_LTO=false "$cargo" bench --package roadweave-tunnel --bench coding_share --no-run 2>&1 |
     tee /dev/stderr | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
 
 for strategy in xnc minrtt; do

@@ -75,6 +75,7 @@ pub struct DropCounters(BTreeMap<DropReason, u64>);
 
 impl DropCounters {
     /// Counts `packets` packets.
+    #[inline]
     pub fn add(&mut self, reason: DropReason, packets: u64) {
         if packets > 0 {
             *self.0.entry(reason).or_default() += packets;
