@@ -350,7 +350,7 @@ mod tests {
         let rows = rows(["a name that is much too long for its place"]);
         let charts = [
             delays(&[Curve::default()]),
-            boxes(&rows, &[panel.clone()]),
+            boxes(&rows, std::slice::from_ref(&panel)),
             boxes(&[], &[panel]),
             bars("none", &[Bar { name: "a".into(), parts: vec![("c0".into(), 0.0)] }]),
         ];
