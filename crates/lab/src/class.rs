@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn classes_go_by_what_links_carry_alone_and_together() {
         let (strong, half, gap) =
-            (link([40; 10]), link([16; 10]), [0, 40, 40, 40, 40, 40, 40, 40, 40, 40]);
+            (link([40; 10]), link([20; 10]), [0, 40, 40, 40, 40, 40, 40, 40, 40, 40]);
         check(&[&strong], Class::Easy);
         check(&[&half, &strong], Class::Easy);
         check(&[&half, &half], Class::Decisive);

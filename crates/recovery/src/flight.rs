@@ -28,8 +28,8 @@ const NEWLY_LOST_MAX: usize = 1 << 12;
 pub(crate) enum State {
     /// On its way on a path.
     InFlight { path: PathId, sent: Instant },
-    /// Taken for lost, and not repaired.
-    Lost,
+    /// Taken for lost on a path, and not repaired.
+    Lost { path: PathId, sent: Instant },
     /// Acknowledged, repaired or given up.
     Settled,
 }
@@ -134,7 +134,7 @@ impl<T: Copy> Flight<T> {
         let slot = &mut self.slots[index];
         let before = std::mem::replace(&mut slot.state, state);
         let tag = slot.tag;
-        if state == State::Lost {
+        if matches!(state, State::Lost { .. }) {
             self.note_lost(id);
         }
         while self.slots.front().is_some_and(|slot| slot.state == State::Settled) {
@@ -144,6 +144,16 @@ impl<T: Copy> Flight<T> {
         }
         self.trim_timer();
         Some((before, tag))
+    }
+
+    /// Takes a packet in flight on `path` for lost and returns its tag.
+    pub(crate) fn on_lost(&mut self, id: PacketId, path: PathId) -> Option<T> {
+        match self.state(id)? {
+            State::InFlight { path: on, sent } if on == path => {
+                self.set(id, State::Lost { path, sent }).map(|(_, tag)| tag)
+            }
+            _ => None,
+        }
     }
 
     /// The next packet taken for lost that nobody has been told of.
@@ -197,14 +207,14 @@ impl<T: Copy> Flight<T> {
             if slot.transmissions != transmission {
                 continue;
             }
-            if let Some(path) = paths.iter().find(|known| known.id == path) {
-                let due = sent + patience(path, transmission);
+            if let Some(snapshot) = paths.iter().find(|known| known.id == path) {
+                let due = sent + patience(snapshot, transmission);
                 if due > now {
                     self.timer.push(Reverse((due, sequence, transmission)));
                     continue;
                 }
             }
-            slot.state = State::Lost;
+            slot.state = State::Lost { path, sent };
             let tag = slot.tag;
             let id = self.first.plus(index as u32);
             self.note_lost(id);
@@ -253,7 +263,7 @@ mod tests {
         flight.set(ids[2], State::Settled);
         assert_eq!(overdue(&mut flight, at(50)), []);
         assert_eq!(overdue(&mut flight, at(53)), [ids[1], ids[3]]);
-        assert_eq!(flight.state(ids[3]), Some(State::Lost));
+        assert_eq!(flight.state(ids[3]), Some(State::Lost { path: PathId(0), sent: at(3) }));
         assert_eq!(flight.state(ids[0]), None, "settled packets at the front are gone");
     }
 

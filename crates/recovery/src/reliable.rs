@@ -46,20 +46,19 @@ impl Recovery for Reliable {
     }
 
     fn on_acknowledged(&mut self, _now: Instant, id: PacketId) {
-        if let Some((State::Lost, _)) = self.flight.set(id, State::Settled) {
+        if let Some((State::Lost { .. }, _)) = self.flight.set(id, State::Settled) {
             self.stats.spurious += 1;
         }
     }
 
     fn on_abandoned(&mut self, id: PacketId) {
-        if matches!(self.flight.set(id, State::Settled), Some((State::Lost, _))) {
+        if matches!(self.flight.set(id, State::Settled), Some((State::Lost { .. }, _))) {
             self.stats.abandoned += 1;
         }
     }
 
     fn on_lost(&mut self, _now: Instant, id: PacketId, path: PathId) {
-        if matches!(self.flight.state(id), Some(State::InFlight { path: on, .. }) if on == path) {
-            self.flight.set(id, State::Lost);
+        if self.flight.on_lost(id, path).is_some() {
             self.stats.lost += 1;
             self.lost.push_back(id);
         }
@@ -80,7 +79,7 @@ impl Recovery for Reliable {
             self.lost.push_back(overdue.id);
         }
         while let Some(id) = self.lost.pop_front() {
-            if self.flight.state(id) == Some(State::Lost) {
+            if matches!(self.flight.state(id), Some(State::Lost { .. })) {
                 self.stats.repairs += 1;
                 self.stats.repaired += 1;
                 return Some(Repair::Again { id });

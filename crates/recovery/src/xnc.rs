@@ -13,7 +13,9 @@
 //! ```
 //!
 //! [`Spread::Lean`] keeps the same n' but sends no more than the windows' share of it: one path that
-//! fails costs a few coded packets, which the paths' recent loss allows for, and not the whole repair.
+//! fails costs a few coded packets, which the paths' recent loss allows for, and not the whole repair. It
+//! avoids the path that lost the most of the run, unless something newer was acknowledged there: before
+//! its probe timeout a dead path is not suspected, and would swallow the repair as well.
 //!
 //! Then the packets are forgotten: there is one shot. The losses of a burst are detected one after
 //! the other within a few milliseconds; they are gathered for [`XncConfig::gather`] or until the
@@ -109,6 +111,8 @@ pub struct Xnc {
     first_range: u64,
     /// The ranges with losses, by sequence number.
     pending: BTreeMap<u64, Pending>,
+    /// By path: when the newest packet left that was acknowledged.
+    answered: BTreeMap<PathId, Instant>,
     stats: RecoveryStats,
 }
 
@@ -121,6 +125,7 @@ impl Xnc {
             ranges: VecDeque::new(),
             first_range: 0,
             pending: BTreeMap::new(),
+            answered: BTreeMap::new(),
             stats: RecoveryStats::default(),
         }
     }
@@ -207,7 +212,7 @@ impl Xnc {
     /// Forgets `count` packets from `start`; returns how many of them were lost.
     fn settle(&mut self, start: PacketId, count: u32) -> u32 {
         let before = |flight: &mut Flight<u64>, id| flight.set(id, State::Settled);
-        let lost = |(state, _)| state == State::Lost;
+        let lost = |(state, _)| matches!(state, State::Lost { .. });
         (0..count)
             .filter(|offset| before(&mut self.flight, start.plus(*offset)).is_some_and(lost))
             .count() as u32
@@ -215,10 +220,27 @@ impl Xnc {
 
     /// The next run of consecutive lost packets in `range`.
     fn first_run(&self, range: &Range) -> Option<(PacketId, u32)> {
-        let lost = |offset: u32| self.flight.state(range.start.plus(offset)) == Some(State::Lost);
+        let lost = |offset: u32| {
+            matches!(self.flight.state(range.start.plus(offset)), Some(State::Lost { .. }))
+        };
         let begin = (0..range.count).find(|offset| lost(*offset))?;
         let length = (begin..range.count).take_while(|offset| lost(*offset)).count();
         Some((range.start.plus(begin), length as u32))
+    }
+
+    /// The path that lost the most packets of a run, if nothing that left there after one of them was
+    /// acknowledged.
+    fn silent_path(&self, start: PacketId, lost: u32) -> Option<PathId> {
+        let mut losses: BTreeMap<PathId, (u32, Instant)> = BTreeMap::new();
+        for offset in 0..lost {
+            if let Some(State::Lost { path, sent }) = self.flight.state(start.plus(offset)) {
+                let (count, newest) = losses.entry(path).or_insert((0, sent));
+                *count += 1;
+                *newest = sent.max(*newest);
+            }
+        }
+        let (path, (_, newest)) = losses.into_iter().max_by_key(|(_, (count, _))| *count)?;
+        self.answered.get(&path).is_none_or(|answered| *answered < newest).then_some(path)
     }
 
     /// The repair of one run, if the windows allow it now.
@@ -229,9 +251,29 @@ impl Xnc {
         bytes: u64,
         paths: &[PathSnapshot],
     ) -> Option<Repair> {
+        let usable = || paths.iter().filter(|path| path.is_usable());
+        if self.config.spread == Spread::Lean
+            && let Some(silent) = self.silent_path(start, lost)
+        {
+            let answering = usable().filter(|path| path.id != silent).collect();
+            let repair = self.spread(start, lost, bytes, answering);
+            if repair.is_some() {
+                return repair;
+            }
+        }
+        self.spread(start, lost, bytes, usable().collect())
+    }
+
+    /// The repair of one run over `usable` paths, if their windows allow it.
+    fn spread(
+        &self,
+        start: PacketId,
+        lost: u32,
+        bytes: u64,
+        mut usable: Vec<&PathSnapshot>,
+    ) -> Option<Repair> {
         let room = |path: &PathSnapshot| path.window_room() / bytes.max(1);
-        let mut usable: Vec<&PathSnapshot> =
-            paths.iter().filter(|path| path.is_usable() && room(path) > 0).collect();
+        usable.retain(|path| room(path) > 0);
         if lost == 1 {
             if self.config.spread == Spread::Lean {
                 usable.sort_by_key(|path| path.smoothed_rtt);
@@ -311,8 +353,9 @@ impl Recovery for Xnc {
 
     fn on_acknowledged(&mut self, _now: Instant, id: PacketId) {
         let Some((before, sequence)) = self.flight.set(id, State::Settled) else { return };
-        if before == State::Lost {
-            self.stats.spurious += 1;
+        if let State::InFlight { path, sent } | State::Lost { path, sent } = before {
+            let answered = self.answered.entry(path).or_insert(sent);
+            *answered = sent.max(*answered);
         }
         match before {
             State::InFlight { .. } => {
@@ -320,7 +363,10 @@ impl Recovery for Xnc {
                     range.in_flight = range.in_flight.saturating_sub(1);
                 }
             }
-            State::Lost => self.on_range_repaired(sequence, 1),
+            State::Lost { .. } => {
+                self.stats.spurious += 1;
+                self.on_range_repaired(sequence, 1);
+            }
             State::Settled => {}
         }
     }
@@ -328,15 +374,16 @@ impl Recovery for Xnc {
     fn on_abandoned(&mut self, _id: PacketId) {} // it never asks for `Repair::Again`
 
     fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) {
-        if matches!(self.flight.state(id), Some(State::InFlight { path: on, .. }) if on == path)
-            && let Some((_, sequence)) = self.flight.set(id, State::Lost)
-        {
+        if let Some(sequence) = self.flight.on_lost(id, path) {
             self.on_range_loss(now, sequence);
         }
     }
 
     fn poll_repair(&mut self, now: Instant, paths: &[PathSnapshot]) -> Option<Repair> {
         self.detect(now, paths);
+        if self.answered.len() > paths.len() {
+            self.answered.retain(|id, _| paths.iter().any(|path| path.id == *id));
+        }
         if let Some(abandon) = self.retire(now) {
             return Some(abandon);
         }
