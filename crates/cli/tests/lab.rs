@@ -60,10 +60,8 @@ fn drives() -> TempDir {
     folder
 }
 
-const SMALL: [&str; 11] = [
+const SMALL: [&str; 9] = [
     "compare",
-    "--congestion",
-    "cubic",
     "--drives",
     "drives",
     "--bitrate",
@@ -171,7 +169,6 @@ fn mistakes_are_told_with_their_place_and_cure() {
 
 const SCENARIO: &str = r#"
 strategy = "xnc"
-congestion = "cubic"
 seconds = 3
 
 [[link]]

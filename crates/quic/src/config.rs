@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CongestionControl {
-    /// BBR version 3: paces at the bandwidth it measures and does not take random loss for congestion.
+    /// BBR version 3, fitted to the links of vehicles: paces at the bandwidth it measures, keeps the queue
+    /// short, and takes neither random loss nor jitter for congestion.
     #[default]
     Bbr,
     /// CUBIC (RFC 9438): halts at loss, fills the bottleneck's queue.
@@ -78,8 +79,8 @@ pub struct TransportConfig {
     /// From this many handshakes under way on, a server lets clients prove their address first
     /// (RFC 9000 section 8.1.2).
     pub retry_threshold: usize,
-    /// The seed of everything random that is not a secret of TLS. It must be unpredictable in
-    /// production; equal seeds give equal runs.
+    /// The seed of everything random that is not a secret of TLS, the times at which congestion control
+    /// probes included. It must be unpredictable in production; equal seeds give equal runs.
     pub rng_seed: [u8; 32],
 }
 

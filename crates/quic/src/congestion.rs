@@ -1,15 +1,21 @@
 //! The congestion controllers that the gates wrap, by name.
 
+mod bbr;
+
 use std::sync::Arc;
 
-use noq_proto::congestion::{Bbr3Config, ControllerFactory, CubicConfig};
+use noq_proto::congestion::{ControllerFactory, CubicConfig};
 
+use self::bbr::BbrFactory;
 use crate::config::CongestionControl;
 
-/// What builds the controller of a path.
-pub(crate) fn factory(name: CongestionControl) -> Arc<dyn ControllerFactory + Send + Sync> {
+/// What builds the controller of a path; `seed` is for what it does at random times.
+pub(crate) fn factory(
+    name: CongestionControl,
+    seed: u64,
+) -> Arc<dyn ControllerFactory + Send + Sync> {
     match name {
-        CongestionControl::Bbr => Arc::new(Bbr3Config::default()),
+        CongestionControl::Bbr => Arc::new(BbrFactory::new(seed)),
         CongestionControl::Cubic => Arc::new(CubicConfig::default()),
     }
 }

@@ -7,13 +7,17 @@ use noq_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, VarInt};
 use crate::config::{ConfigError, TransportConfig};
 use crate::congestion;
 use crate::gate::GateFactory;
+use crate::identity::derive_secret;
 
 pub(crate) fn transport_config(
     config: &TransportConfig,
 ) -> Result<noq_proto::TransportConfig, ConfigError> {
     let idle_timeout = IdleTimeout::try_from(config.idle_timeout)
         .map_err(|_| ConfigError::OutOfBounds { field: "idle_timeout" })?;
-    let gates = GateFactory::new(congestion::factory(config.congestion), config.initial_rtt);
+    let seed = derive_secret(&config.rng_seed, b"congestion control");
+    let seed = u64::from_le_bytes(*seed.first_chunk().expect("a secret has 32 bytes"));
+    let controllers = congestion::factory(config.congestion, seed);
+    let gates = GateFactory::new(controllers, config.initial_rtt);
 
     let mut transport = noq_proto::TransportConfig::default();
     transport

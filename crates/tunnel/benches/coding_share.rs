@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A client and a server with real TLS in virtual time, so that the same arguments are the same
-//! instructions, but for BBR's own dice. With `xnc` about 5 % of the datagrams are coded; `minrtt`
+//! instructions, but for the keys of TLS. With `xnc` about 5 % of the datagrams are coded; `minrtt`
 //! carries the same stream over the same links by sending lost packets again.
 //! `deploy/callgrind.sh` runs this under valgrind and tells the shares.
 

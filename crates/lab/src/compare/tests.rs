@@ -11,7 +11,7 @@ fn drive(links: &[&str]) -> Drive {
 }
 
 fn setting(bitrate_bps: u64, seconds: u32) -> Setting {
-    Setting { bitrate_bps, seconds, seed: 4, congestion: CongestionControl::Cubic }
+    Setting { bitrate_bps, seconds, seed: 4, congestion: CongestionControl::Bbr }
 }
 
 fn measured(strategy: &str, stall_ratio: f64, p99: f64) -> Measured {

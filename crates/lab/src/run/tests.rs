@@ -78,6 +78,7 @@ fn equal_scenarios_have_equal_outcomes() {
             link.up.seed = seed + index as u64;
         }
         scenario.seed = seed;
+        scenario.congestion = CongestionControl::Bbr;
         run(&scenario).unwrap()
     };
     let (first, second) = (run(1), run(1));

@@ -52,8 +52,8 @@ fn saturated_links_are_filled_without_long_queues() {
         let (median, p95) = (percentile(waits, 0.5), percentile(waits, 0.95));
         let found = format!("{rate} Mbit/s: {share:.3} filled, queue {median:?}, p95 {p95:?}");
         println!("{found}");
-        assert!(share > 0.88, "{found}");
-        assert!(median < ms(20) && p95 < ms(150), "{found}");
+        assert!(share > 0.97, "{found}");
+        assert!(median < ms(10) && p95 < ms(80), "{found}");
     }
 }
 
@@ -87,8 +87,7 @@ fn a_slow_flow_does_not_spoil_the_estimate() {
     });
     let rate = world.path(CLIENT, PathId(0)).pacing_rate.unwrap();
     println!("paced at {rate}, {late} of {frames} frames were not gone before the next");
-    // BBR halves what is in flight for 200 ms each 5 s to measure the round-trip time.
-    assert!(late * 100 <= frames * 8);
+    assert!(late * 100 <= frames, "{late} of {frames}");
     assert!(rate <= Rate::from_kbps(60_000), "{rate}");
     assert!(rate >= Rate::from_kbps(7_000), "{rate}");
     let waits = &mut world.links[0].directions[CLIENT].waited;
@@ -141,5 +140,5 @@ fn frames_keep_their_pace_under_jitter() {
         Some(next)
     });
     println!("{late} of {frames} frames were not gone before the next");
-    assert!(late * 100 <= frames * 10);
+    assert!(late * 100 <= frames * 4, "{late} of {frames}");
 }

@@ -181,16 +181,16 @@ fn the_largest_datagram_fits_even_when_it_must_be_escaped() {
 
 #[test]
 fn equal_seeds_give_equal_runs() {
-    // Not with BBR: the library draws the times of its bandwidth probes from the system's entropy and
-    // offers no seed.
-    let config = TransportConfig { congestion: CongestionControl::Cubic, ..config(7) };
-    let run = || {
-        let mut world = World::connected_with(lossy(0.1), &config);
-        send_in_turn(&mut world, CLIENT, 4, ms(1), ms(1000));
-        world.run(ms(1000));
-        (world.packets, world.sides[CLIENT].books.acknowledged.clone())
-    };
-    let (first, second) = (run(), run());
-    assert_eq!(first.0, second.0);
-    assert!(first.1 == second.1, "the same datagrams are acknowledged at the same times");
+    for congestion in [CongestionControl::Bbr, CongestionControl::Cubic] {
+        let config = TransportConfig { congestion, ..config(7) };
+        let run = || {
+            let mut world = World::connected_with(lossy(0.1), &config);
+            send_in_turn(&mut world, CLIENT, 4, ms(1), ms(1000));
+            world.run(ms(1000));
+            (world.packets, world.sides[CLIENT].books.acknowledged.clone())
+        };
+        let (first, second) = (run(), run());
+        assert_eq!(first.0, second.0);
+        assert!(first.1 == second.1, "the same datagrams are acknowledged at the same times");
+    }
 }

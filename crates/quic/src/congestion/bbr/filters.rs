@@ -1,0 +1,73 @@
+//! The best value of late, in constant memory.
+
+/// The best value of the present window and of the one before, so that it stays for one to two windows.
+///
+/// Whoever rotates it decides what a window is; a filter that nobody rotates forgets nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Best {
+    better: fn(f64, f64) -> f64,
+    present: Option<f64>,
+    previous: Option<f64>,
+}
+
+impl Best {
+    /// A filter that keeps the greatest value.
+    pub(super) fn greatest() -> Self {
+        Self { better: f64::max, present: None, previous: None }
+    }
+
+    /// A filter that keeps the least value.
+    pub(super) fn least() -> Self {
+        Self { better: f64::min, present: None, previous: None }
+    }
+
+    pub(super) fn update(&mut self, value: f64) {
+        self.present = Some(self.present.map_or(value, |best| (self.better)(best, value)));
+    }
+
+    /// Begins a new window.
+    pub(super) fn rotate(&mut self) {
+        self.previous = self.present.take();
+    }
+
+    /// Forgets all but `value`.
+    pub(super) fn reset(&mut self, value: f64) {
+        (self.present, self.previous) = (Some(value), None);
+    }
+
+    pub(super) fn get(&self) -> Option<f64> {
+        match (self.present, self.previous) {
+            (Some(one), Some(other)) => Some((self.better)(one, other)),
+            (one, other) => one.or(other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_best_value_stays_for_one_to_two_windows() {
+        let mut filter = Best::greatest();
+        assert_eq!(filter.get(), None);
+        [3.0, 9.0, 5.0].into_iter().for_each(|value| filter.update(value));
+        assert_eq!(filter.get(), Some(9.0));
+        filter.rotate();
+        filter.update(4.0);
+        assert_eq!(filter.get(), Some(9.0));
+        filter.rotate();
+        assert_eq!(filter.get(), Some(4.0));
+        filter.rotate();
+        assert_eq!(filter.get(), None);
+    }
+
+    #[test]
+    fn a_reset_leaves_one_value() {
+        let mut filter = Best::least();
+        filter.update(1.0);
+        filter.rotate();
+        filter.reset(7.0);
+        assert_eq!(filter.get(), Some(7.0));
+    }
+}

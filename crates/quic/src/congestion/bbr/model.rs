@@ -1,0 +1,185 @@
+//! What the path can carry, as the rounds have shown it.
+//!
+//! ```text
+//! rounds > max rate      the best of the last seconds: what the path can do
+//!          short rate    what came through beside a queue or loss: what it does at present; grows back
+//!          rate = the lower of the two;  rate x base round-trip time = the path's volume (BDP)
+//! ```
+
+use std::time::{Duration, Instant};
+
+use super::delay::{Delay, Verdict};
+use super::filters::Best;
+use super::rounds::Round;
+
+/// The path as it seems.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    pub(super) delay: Delay,
+    max_rate: Best,
+    /// The age of the present window of `max_rate`.
+    max_rate_age: Duration,
+    short_rate: Option<f64>,
+    aggregation: Aggregation,
+    /// Whether a queue stood in the last round.
+    pub(super) queued: bool,
+    /// Whether the last round lost more than chance explains, or was marked.
+    pub(super) lossy: bool,
+}
+
+impl Model {
+    pub(super) fn new() -> Self {
+        Self {
+            delay: Delay::new(),
+            max_rate: Best::greatest(),
+            max_rate_age: Duration::ZERO,
+            short_rate: None,
+            aggregation: Aggregation::new(),
+            queued: false,
+            lossy: false,
+        }
+    }
+
+    /// What the path carries, bytes per second; 0 before the first round.
+    pub(super) fn rate(&self) -> f64 {
+        self.max_rate().min(self.short_rate.unwrap_or(f64::INFINITY))
+    }
+
+    fn max_rate(&self) -> f64 {
+        self.max_rate.get().unwrap_or(0.0)
+    }
+
+    /// What is in flight when the path is full and the queue empty, bytes; 0 before the first round.
+    pub(super) fn volume(&self) -> f64 {
+        self.delay.base().map_or(0.0, |base| self.rate() * (base + ACKNOWLEDGEMENT_DELAY))
+    }
+
+    /// What must be in flight beyond the volume, since acknowledgements come in bunches; bytes.
+    pub(super) fn aggregated(&self) -> f64 {
+        self.aggregation.best.get().unwrap_or(0.0).min(self.volume())
+    }
+
+    pub(super) fn is_congested(&self) -> bool {
+        self.queued || self.lossy
+    }
+
+    /// Notes that a batch of acknowledgements told of the arrival of `bytes`.
+    pub(super) fn on_batch(&mut self, now: Instant, bytes: u64) {
+        let rate = self.rate();
+        self.aggregation.on_batch(now, bytes as f64, rate);
+    }
+
+    /// Learns from a round; `in_flight`: bytes at its end.
+    pub(super) fn on_round(&mut self, now: Instant, round: &Round, in_flight: u64) {
+        let verdict = self.delay.on_round(now, round);
+        let queued = verdict != Verdict::Clear;
+        if queued && !self.queued {
+            // What was before the last queue but one is no news of this path any more. A single pause of
+            // a base station leaves the estimate alone, a link that has become slow does not.
+            self.begin_window();
+        }
+        self.queued = verdict == Verdict::Queue;
+        if let Verdict::LongerRoute(rate) = verdict {
+            self.short_rate = Some(rate * AFTER_TEST);
+        }
+        let chance = if self.queued { LOSS_IN_QUEUE } else { LOSS_BY_CHANCE };
+        self.lossy = round.loss > chance || round.marked;
+        self.update_max(round);
+        self.update_short(round, in_flight as f64);
+        self.aggregation.on_round();
+    }
+
+    /// Begins anew at `rate`, as after persistent congestion.
+    pub(super) fn begin_at(&mut self, rate: f64) {
+        self.short_rate = Some(rate);
+    }
+
+    fn update_max(&mut self, round: &Round) {
+        let limited_by_path = !round.app_limited || self.queued;
+        let elapsed = round.elapsed.min(MAX_RATE_WINDOW);
+        self.max_rate_age += if limited_by_path { elapsed } else { elapsed / APP_LIMITED_AGEING };
+        if self.max_rate_age >= MAX_RATE_WINDOW {
+            self.begin_window();
+        }
+        if limited_by_path || round.rate > self.max_rate() {
+            self.max_rate.update(round.rate);
+        }
+    }
+
+    fn begin_window(&mut self) {
+        self.max_rate.rotate();
+        self.max_rate_age = Duration::ZERO;
+    }
+
+    fn update_short(&mut self, round: &Round, in_flight: f64) {
+        if self.queued && in_flight > self.volume() * OURS {
+            // A queue that never emptied means a link that never rested: the round shows its rate.
+            self.short_rate = Some(round.rate);
+        } else if self.lossy {
+            self.short_rate = Some(round.rate.max(self.rate() * BETA));
+        } else if let Some(rate) = self.short_rate {
+            let growth = if self.queued { 1.0 } else { GROWTH };
+            let grown = rate.max(round.rate) * growth;
+            self.short_rate = (grown < self.max_rate()).then_some(grown);
+        }
+    }
+}
+
+/// How much more is acknowledged at times than the rate explains (draft section 5.5.9).
+#[derive(Clone, Debug)]
+struct Aggregation {
+    /// Bytes.
+    best: Best,
+    rounds: u32,
+    /// When the present bunch began, and what was acknowledged since, bytes.
+    bunch: Option<(Instant, f64)>,
+}
+
+impl Aggregation {
+    fn new() -> Self {
+        Self { best: Best::greatest(), rounds: 0, bunch: None }
+    }
+
+    fn on_batch(&mut self, now: Instant, bytes: f64, rate: f64) {
+        let (began, before) = self.bunch.unwrap_or((now, 0.0));
+        let expected = rate * now.saturating_duration_since(began).as_secs_f64();
+        let surplus = if before <= expected {
+            self.bunch = Some((now, bytes));
+            bytes
+        } else {
+            self.bunch = Some((began, before + bytes));
+            before + bytes - expected
+        };
+        self.best.update(surplus);
+    }
+
+    fn on_round(&mut self) {
+        self.rounds += 1;
+        if self.rounds >= AGGREGATION_ROUNDS {
+            self.rounds = 0;
+            self.best.rotate();
+        }
+    }
+}
+
+/// What acknowledging may add to a packet's round-trip time, seconds.
+const ACKNOWLEDGEMENT_DELAY: f64 = 0.002;
+/// The draft keeps the best rate for two cycles of probing, 4 s and more (sections 2.10, 5.5.6). Links of vehicles change
+/// within a second.
+const MAX_RATE_WINDOW: Duration = Duration::from_secs(1);
+/// How much more slowly the estimate of a sender ages that does not use it.
+const APP_LIMITED_AGEING: u32 = 5;
+/// The draft's LossThresh, 2 % in a round (section 5.5.10), holds beside a queue.
+const LOSS_IN_QUEUE: f64 = 0.02;
+/// Without a queue, radio links lose up to 5 % by chance, and more by chance in a single round.
+const LOSS_BY_CHANCE: f64 = 0.10;
+/// What is kept after a round with loss, the draft's Beta (section 5.5.10).
+const BETA: f64 = 0.7;
+/// A queue is ours when there is more in flight than the path's volume and this.
+const OURS: f64 = 1.1;
+/// By how much the rate grows back in each round without congestion.
+const GROWTH: f64 = 1.5;
+/// The share of its rate that a path resumes with when its route has become longer.
+const AFTER_TEST: f64 = 0.5;
+/// Rounds in half of the draft's ExtraAckedFilterLen (section 2.11).
+const AGGREGATION_ROUNDS: u32 = 5;

@@ -1,0 +1,240 @@
+//! Rounds: what the acknowledgements of one round-trip time say together.
+//!
+//! ```text
+//! sent          |--- 1 2 3 4 5 ---|             rate = bytes acknowledged / the longer of the two spans
+//! acknowledged        |----- 1  2  3  4  5 -----|   round-trip time = the mean over all packets
+//! ```
+//!
+//! A round lasts one base round-trip time by the clock. Those of the draft (section 5.5.1) last until a packet
+//! that was sent in the round is acknowledged: they stretch with the queue that they ought to show soon.
+//!
+//! The draft samples the rate at each acknowledgement, from counters noted with each packet (section 4.1).
+//! The rate of a whole round needs no memory of packets: the round is framed by the newest packet
+//! acknowledged at its beginning and at its end, and both ends of that frame, sending and acknowledging,
+//! bound the rate as in the draft.
+//!
+//! Base stations pause for hundreds of milliseconds and then pass on what has gathered. Such a silence says
+//! nothing of the rate at which a path delivers when it does; the rate is measured after it.
+
+use std::time::{Duration, Instant};
+
+/// What a round has shown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Round {
+    /// What came through, bytes per second.
+    pub(super) rate: f64,
+    /// The mean round-trip time of its packets, seconds.
+    pub(super) rtt: f64,
+    /// The standard error of that mean, seconds.
+    pub(super) rtt_error: f64,
+    /// Lost bytes as a share of all whose fate was learned, 0..=1.
+    pub(super) loss: f64,
+    /// Whether routers marked packets instead of dropping them (RFC 3168).
+    pub(super) marked: bool,
+    /// Whether the sender left room unused, so that `rate` need not be what the path can carry.
+    pub(super) app_limited: bool,
+    pub(super) elapsed: Duration,
+}
+
+/// Collects a round.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Collector {
+    began: Option<Border>,
+    latest: Option<Instant>,
+    /// The longest time between two batches of acknowledgements that is no silence.
+    silence: Duration,
+    resumed: Option<Resumed>,
+    newest_sent: Option<Instant>,
+    packets: u32,
+    bytes: u64,
+    lost: u64,
+    rtt_sum: f64,
+    rtt_squares: f64,
+    app_limited: bool,
+    marked: bool,
+}
+
+/// Where a round begins or ends: at an acknowledgement, and at the sending of the newest packet of it.
+#[derive(Clone, Copy, Debug)]
+struct Border {
+    acknowledged: Instant,
+    sent: Instant,
+}
+
+/// The first acknowledgement after a silence, and what had come before.
+#[derive(Clone, Copy, Debug)]
+struct Resumed {
+    at: Border,
+    packets: u32,
+    bytes: u64,
+}
+
+impl Collector {
+    pub(super) fn on_acknowledged(&mut self, now: Instant, sent: Instant, bytes: u64) {
+        let rtt = now.saturating_duration_since(sent).as_secs_f64();
+        let here = Border { acknowledged: now, sent };
+        self.began.get_or_insert(here);
+        let latest = self.latest.replace(now).unwrap_or(now);
+        if now.saturating_duration_since(latest) > self.silence {
+            self.resumed = Some(Resumed { at: here, packets: self.packets, bytes: self.bytes });
+        }
+        self.newest_sent = self.newest_sent.max(Some(sent));
+        self.packets += 1;
+        self.bytes += bytes;
+        self.rtt_sum += rtt;
+        self.rtt_squares += rtt * rtt;
+    }
+
+    pub(super) fn on_lost(&mut self, bytes: u64) {
+        self.lost += bytes;
+    }
+
+    pub(super) fn on_marked(&mut self) {
+        self.marked = true;
+    }
+
+    /// Ends a batch of acknowledgements, and the round as well if it has lasted for `span` and saw enough
+    /// packets to say anything.
+    pub(super) fn on_batch_end(
+        &mut self,
+        now: Instant,
+        app_limited: bool,
+        span: Duration,
+    ) -> Option<Round> {
+        self.app_limited |= app_limited;
+        self.silence = span.max(SILENCE_MIN);
+        let began = self.began?;
+        let end = Border { acknowledged: now, sent: self.newest_sent?.max(began.sent) };
+        let elapsed = end.acknowledged.saturating_duration_since(began.acknowledged);
+        if elapsed < span || self.packets < PACKETS_MIN {
+            return None;
+        }
+        let packets = f64::from(self.packets);
+        let rtt = self.rtt_sum / packets;
+        let variance = (self.rtt_squares / packets - rtt * rtt).max(0.0);
+        let round = Round {
+            rate: self.rate(began, end),
+            rtt,
+            rtt_error: (variance / packets).sqrt(),
+            loss: self.lost as f64 / (self.lost + self.bytes).max(1) as f64,
+            marked: self.marked,
+            app_limited: self.app_limited,
+            elapsed,
+        };
+        *self = Self {
+            began: Some(end),
+            latest: self.latest,
+            silence: self.silence,
+            newest_sent: Some(end.sent),
+            ..Self::default()
+        };
+        Some(round)
+    }
+
+    /// Bytes per second between two borders, or from the last silence on if enough came after it. On a link
+    /// so slow that each packet comes after a silence it is the rate of them all.
+    fn rate(&self, began: Border, end: Border) -> f64 {
+        let span = |began: Border| {
+            let acknowledging = end.acknowledged.saturating_duration_since(began.acknowledged);
+            acknowledging.max(end.sent.saturating_duration_since(began.sent))
+        };
+        let (span, bytes) = match self.resumed {
+            Some(resumed)
+                if self.packets - resumed.packets >= PACKETS_MIN
+                    && span(resumed.at) >= TIME_MIN =>
+            {
+                (span(resumed.at), self.bytes - resumed.bytes)
+            }
+            _ => (span(began), self.bytes),
+        };
+        bytes as f64 / span.max(TIME_MIN).as_secs_f64()
+    }
+}
+
+/// The fewest packets that make a round: of fewer, one late packet would pass for a queue.
+const PACKETS_MIN: u32 = 4;
+/// Frames come each 33 ms; acknowledgements this far apart, and a base round-trip time, mean a pause.
+const SILENCE_MIN: Duration = Duration::from_millis(50);
+/// No rate is measured over less: acknowledgements come in batches each millisecond, and the first packets
+/// after a silence in one or two.
+const TIME_MIN: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// Acknowledges a packet of 1000 bytes at each pair of times in milliseconds, and ends the round.
+    fn round(packets: &[(u32, u32)]) -> Round {
+        let start = Instant::now();
+        let mut collector = Collector::default();
+        let mut last = start;
+        for (sent, acknowledged) in packets {
+            last = start + MS * *acknowledged;
+            collector.on_acknowledged(last, start + MS * *sent, 1000);
+        }
+        collector.on_batch_end(last, false, MS).expect("the round is over")
+    }
+
+    #[test]
+    fn the_rate_is_that_of_acknowledging_or_of_sending_whichever_is_lower() {
+        // A link that passes a packet each 4 ms, then acknowledgements that were held up.
+        let slow = round(&[(0, 50), (1, 54), (2, 58), (3, 62), (4, 66)]);
+        assert_eq!(slow.rate, 5000.0 / 0.016);
+        let bunched = round(&[(0, 50), (4, 50), (8, 50), (12, 50), (16, 51)]);
+        assert_eq!(bunched.rate, 5000.0 / 0.016);
+    }
+
+    #[test]
+    fn a_few_packets_at_once_after_a_silence_show_no_rate() {
+        let seldom = round(&[(0, 50), (200, 250), (400, 450), (600, 650), (601, 651), (601, 651)]);
+        assert_eq!(seldom.rate, 6000.0 / 0.601);
+        let together = round(&[(0, 50), (400, 450), (400, 450), (400, 450), (401, 451)]);
+        assert_eq!(together.rate, 5000.0 / 0.401);
+    }
+
+    #[test]
+    fn the_error_of_the_mean_grows_with_jitter_alone() {
+        let steady = round(&[(0, 50), (1, 51), (2, 52), (3, 53)]);
+        assert_eq!((steady.rtt, steady.rtt_error), (0.05, 0.0));
+        let jittery = round(&[(0, 40), (1, 61), (2, 42), (3, 63)]);
+        assert!((jittery.rtt - 0.05).abs() < 1e-9);
+        assert!((jittery.rtt_error - 0.005).abs() < 1e-9, "{jittery:?}");
+    }
+
+    #[test]
+    fn a_pause_of_the_link_is_left_out_of_the_rate() {
+        let start = Instant::now();
+        let mut collector = Collector::default();
+        let acknowledge = |collector: &mut Collector, at: u32, sent: u32| {
+            collector.on_acknowledged(start + MS * at, start + MS * sent, 1000);
+            collector.on_batch_end(start + MS * at, false, MS * 50)
+        };
+        assert_eq!(acknowledge(&mut collector, 50, 0), None);
+        assert_eq!(acknowledge(&mut collector, 52, 2), None);
+        for packet in 2..10 {
+            // All at once after half a second, as they were sent each 2 ms.
+            collector.on_acknowledged(start + MS * 550, start + MS * packet * 2, 1000);
+        }
+        let round = acknowledge(&mut collector, 550, 20).expect("it has lasted");
+        assert_eq!(round.rate, 9000.0 / 0.016);
+        let slow: Vec<_> = (1..5).map(|n| acknowledge(&mut collector, 550 + n * 100, 20)).collect();
+        assert_eq!(slow[3].map(|round| round.rate), Some(4000.0 / 0.4));
+    }
+
+    #[test]
+    fn few_packets_or_a_short_time_are_no_round() {
+        let start = Instant::now();
+        let mut collector = Collector::default();
+        for packet in 0..4 {
+            assert_eq!(collector.on_batch_end(start + MS * 99, false, MS * 20), None);
+            collector.on_acknowledged(start + MS * packet, start, 1000);
+        }
+        assert_eq!(collector.on_batch_end(start + MS * 19, true, MS * 20), None);
+        collector.on_lost(1000);
+        let round = collector.on_batch_end(start + MS * 20, false, MS * 20).expect("it is over");
+        assert_eq!((round.loss, round.app_limited), (0.2, true));
+    }
+}

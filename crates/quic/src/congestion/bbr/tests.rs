@@ -1,0 +1,212 @@
+//! What the controller does on links that behave like those of vehicles.
+
+mod bottleneck;
+
+use bottleneck::{PACKET, Traffic, World, check, link, ms};
+use proptest::prelude::*;
+
+use super::*;
+
+fn bulk(mbps: f64, round_trip: Duration) -> World {
+    World::new(link(mbps, round_trip), 1).with(Traffic::Bulk)
+}
+
+#[test]
+fn a_link_is_full_within_a_few_round_trips() {
+    let mut world = bulk(50.0, ms(40));
+    world.run(ms(400));
+    let seen = world.run(ms(200));
+    println!("{seen:?}");
+    assert!(seen.mbps[0] > 45.0, "{seen:?}");
+}
+
+#[test]
+fn the_queue_of_a_full_link_stays_short() {
+    for (mbps, round_trip) in [(50.0, 40), (20.0, 40), (5.0, 60), (100.0, 20), (2.0, 80)] {
+        let mut world = bulk(mbps, ms(round_trip));
+        world.run(ms(2000));
+        let seen = world.run(ms(20_000));
+        println!("{mbps} Mbit/s, {round_trip} ms: {seen:?}");
+        assert!(seen.mbps[0] > mbps * 0.93, "{mbps}: {seen:?}");
+        assert!(seen.rtt_mean < round_trip as f64 * 1e-3 * 1.3, "{mbps}: {seen:?}");
+    }
+}
+
+#[test]
+fn a_link_that_drops_to_a_quarter_is_followed_within_a_few_round_trips() {
+    let mut world = bulk(40.0, ms(50));
+    world.run(ms(3000));
+    let before = world.flows[0].bbr.pacing_rate.unwrap();
+    world.link.mbps = 10.0;
+    world.run(ms(250));
+    let after = world.flows[0].bbr.pacing_rate.unwrap();
+    println!("{before} {after}");
+    assert!(after < before / 2, "{before} to {after}");
+    world.run(ms(750));
+    let seen = world.run(ms(5000));
+    println!("{seen:?}");
+    assert!(seen.rtt_mean < 0.070 && seen.mbps[0] > 9.0, "{seen:?}");
+}
+
+#[test]
+fn a_link_that_becomes_four_times_as_fast_is_followed() {
+    let mut world = bulk(10.0, ms(50));
+    world.run(ms(5000));
+    world.link.mbps = 40.0;
+    world.run(ms(4000));
+    let seen = world.run(ms(1000));
+    println!("{seen:?}");
+    assert!(seen.mbps[0] > 36.0, "{seen:?}");
+}
+
+#[test]
+fn a_pause_of_the_link_is_soon_forgotten() {
+    let mut world = bulk(30.0, ms(50));
+    world.run(ms(5000));
+    world.link.mbps = 0.0;
+    world.run(ms(500));
+    world.link.mbps = 30.0;
+    world.run(ms(100));
+    let seen = world.run(ms(500));
+    println!("{seen:?}");
+    assert!(seen.mbps[0] > 27.0, "{seen:?}");
+    let later = world.run(ms(5000));
+    assert!(later.rtt_mean < 0.065, "{later:?}");
+}
+
+#[test]
+fn jitter_and_reordering_are_no_congestion() {
+    for jitter_ms in [2.0, 8.0, 20.0] {
+        let mut world = bulk(30.0, ms(70));
+        world.link.jitter_ms = jitter_ms;
+        world.run(ms(2000));
+        let seen = world.run(ms(20_000));
+        println!("{jitter_ms} ms: {seen:?}");
+        assert!(seen.mbps[0] > 30.0 * 0.85, "{jitter_ms} ms: {seen:?}");
+        assert!(seen.rtt_mean < 0.105, "{jitter_ms} ms: {seen:?}");
+    }
+}
+
+#[test]
+fn random_loss_is_no_congestion() {
+    for loss in [0.02, 0.05] {
+        let mut world = bulk(30.0, ms(50));
+        world.link.loss = loss;
+        world.run(ms(2000));
+        let seen = world.run(ms(20_000));
+        println!("{loss}: {seen:?}");
+        assert!(seen.mbps[0] > 30.0 * (1.0 - loss) * 0.9, "{loss}: {seen:?}");
+        assert!(seen.rtt_mean < 0.065, "{loss}: {seen:?}");
+    }
+}
+
+#[test]
+fn a_queue_of_a_few_packets_is_enough() {
+    let mut world = bulk(30.0, ms(50));
+    world.link.queue_max = 15 * PACKET;
+    world.run(ms(2000));
+    let seen = world.run(ms(10_000));
+    println!("{seen:?}");
+    assert!(seen.mbps[0] > 25.0, "{seen:?}");
+}
+
+#[test]
+fn two_flows_share_a_link() {
+    for seed in 1..=5 {
+        let mut world = World::new(link(40.0, ms(50)), seed).with(Traffic::Bulk);
+        world.run(ms(5000));
+        world.add(Traffic::Bulk);
+        world.run(ms(10_000));
+        let seen = world.run(ms(30_000));
+        println!("seed {seed}: {seen:?}");
+        let (one, other) = (seen.mbps[0], seen.mbps[1]);
+        assert!(one.min(other) > one.max(other) * 0.7, "seed {seed}: {seen:?}");
+        assert!(one + other > 36.0, "seed {seed}: {seen:?}");
+    }
+}
+
+#[test]
+fn a_video_is_never_held_back_on_a_link_with_room() {
+    let mut world = World::new(link(40.0, ms(50)), 1).with(Traffic::Video { mbps: 8.0 });
+    world.run(ms(3000));
+    for _ in 0..10 {
+        let seen = world.run(ms(3000));
+        let frame = (8.0e6 / 8.0 / 30.0) as u64 / PACKET;
+        assert!(seen.backlog_max <= frame, "a frame was gone before the next came: {seen:?}");
+        assert!(seen.rtt_mean < 0.060, "{seen:?}");
+        assert!(world.flows[0].bbr.model.rate() >= 0.95e6, "{:?}", world.flows[0].bbr.model);
+    }
+}
+
+#[test]
+fn an_idle_flow_keeps_its_estimate_and_comes_back_at_once() {
+    let mut world = bulk(20.0, ms(50));
+    world.run(ms(3000));
+    world.flows[0].traffic = Traffic::Silent;
+    world.run(ms(30_000));
+    world.flows[0].traffic = Traffic::Bulk;
+    world.run(ms(150));
+    let seen = world.run(ms(500));
+    println!("{seen:?}");
+    assert!(seen.mbps[0] > 18.0 && seen.rtt_max < 0.150, "{seen:?}");
+}
+
+#[test]
+fn a_longer_route_is_told_from_a_queue() {
+    for (from, to) in [(30, 90), (15, 60), (60, 25)] {
+        let mut world = bulk(20.0, ms(from));
+        world.run(ms(5000));
+        world.link.round_trip = ms(to);
+        world.run(ms(2000));
+        let seen = world.run(ms(5000));
+        println!("{from} to {to} ms: {seen:?}");
+        assert!(seen.mbps[0] > 17.0, "{from} to {to} ms: {seen:?}");
+        assert!(seen.rtt_mean < to as f64 * 1e-3 * 1.35, "{from} to {to} ms: {seen:?}");
+    }
+}
+
+#[test]
+fn persistent_congestion_leaves_the_least_window() {
+    let mut world = bulk(20.0, ms(50));
+    world.run(ms(3000));
+    let now = world.now;
+    world.flows[0].bbr.on_congestion_event(now, now, true, false, PACKET, 1);
+    assert_eq!(world.flows[0].bbr.window(), 4 * PACKET);
+    world.run(ms(1000));
+    let seen = world.run(ms(1000));
+    assert!(seen.mbps[0] > 18.0, "{seen:?}");
+}
+
+#[test]
+fn equal_seeds_give_equal_runs() {
+    let run = |seed| {
+        let mut world = World::new(link(20.0, ms(50)), seed).with(Traffic::Bulk);
+        world.link.loss = 0.01;
+        (0..20).map(|_| world.run(ms(500))).collect::<Vec<_>>()
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1), run(2));
+}
+
+proptest! {
+    /// Whatever a peer acknowledges, and in whatever order.
+    #[test]
+    fn nothing_makes_the_window_vanish_or_explode(
+        steps in proptest::collection::vec((0..5u8, 0..400u64, 0..70_000u64), 1..300),
+    ) {
+        #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+        let start = Instant::now();
+        let mut bbr = Bbr::new(PACKET as u16, Random(1));
+        let mut now = start + ms(1000);
+        for (kind, millis, bytes) in steps {
+            match kind {
+                0 => now += ms(millis),
+                1 => bbr.on_acknowledged(now, start + ms(millis * 5), bytes),
+                2 => bbr.on_batch_end(now, bytes, millis % 2 == 0),
+                3 => bbr.on_lost(bytes),
+                _ => bbr.on_congestion_event(now, now, millis % 3 == 0, millis % 2 == 0, bytes, 1),
+            }
+            check(&bbr);
+        }
+    }
+}
