@@ -8,6 +8,7 @@
 //! those that came out of the tunnel (only its own, told by their port), and reports in the end. It does
 //! no I/O and reads no clock. [`TrafficSpec`] says which application to make.
 
+mod bulk;
 mod constant;
 mod requests;
 mod video;
@@ -24,6 +25,7 @@ use crate::video::h264::AccessUnit;
 use crate::video::quality::StreamLog;
 use crate::video::quality::{Percentiles, Player, packet_delays};
 
+pub use bulk::{Bulk, BulkReport, BulkTraffic, fairness};
 pub use constant::ConstantTraffic;
 pub use requests::{App, RequestReport, RequestTraffic};
 pub use video::{FrameSource, VideoReport, VideoTraffic};
@@ -84,6 +86,8 @@ pub enum TrafficKind {
     },
     /// Requests and responses (RAVEN section 5.2), whatever the direction.
     Requests(App),
+    /// A bulk transfer over QUIC.
+    Bulk(Bulk),
 }
 
 impl TrafficSpec {
@@ -124,6 +128,7 @@ impl TrafficSpec {
                 Box::new(ConstantTraffic::new(self, *rate, *packet_bytes, start))
             }
             TrafficKind::Requests(app) => Box::new(RequestTraffic::new(self, *app, start, seed)),
+            TrafficKind::Bulk(bulk) => Box::new(BulkTraffic::new(self, *bulk, start, seed)),
         }
     }
 }
@@ -164,6 +169,8 @@ pub enum Detail {
     Video(Box<VideoReport>),
     /// Requests and responses.
     Requests(RequestReport),
+    /// A bulk transfer.
+    Bulk(Box<BulkReport>),
 }
 
 /// When packets were sent and when they arrived.
@@ -206,8 +213,16 @@ impl TrafficReport {
         match &self.detail {
             Detail::Stream(stream) => Some(stream),
             Detail::Video(video) => Some(&video.stream),
+            Detail::Bulk(bulk) => Some(&bulk.stream),
             Detail::None | Detail::Requests(_) => None,
         }
+    }
+}
+
+fn opposite(direction: Direction) -> Direction {
+    match direction {
+        Direction::Up => Direction::Down,
+        Direction::Down => Direction::Up,
     }
 }
 

@@ -17,6 +17,7 @@
 //! and equal calls give equal worlds: only the bytes of TLS secrets differ, none of the times or sizes.
 
 mod ends;
+mod tamper;
 mod trails;
 mod wire;
 
@@ -32,6 +33,7 @@ use roadweave_tunnel::{
 };
 use roadweave_types::{Instant, PathStatus, UplinkId};
 
+pub use tamper::Tampering;
 pub use trails::Trail;
 use trails::Trails;
 pub use wire::CrossStats;
@@ -150,6 +152,8 @@ pub struct World {
     config: WorldConfig,
     client: Side<Client>,
     server: Side<Server>,
+    /// How often the server was restarted.
+    server_lives: u8,
     wires: Vec<Wire>,
     arrivals: VecDeque<Arrival>,
     client_events: Vec<(Instant, ClientEvent)>,
@@ -184,7 +188,8 @@ impl World {
             now: Instant::ZERO,
             epoch,
             client: Side::new(ends::client(epoch, &config)?),
-            server: Side::new(ends::server(epoch, &config)?),
+            server: Side::new(ends::server(epoch, &config, 0)?),
+            server_lives: 0,
             wires: wires.collect(),
             arrivals: VecDeque::new(),
             client_events: Vec::new(),
@@ -397,6 +402,11 @@ impl World {
         self.wires[link].public = public;
     }
 
+    /// Both directions of a link do this to what comes out of them from now on; `seed` decides when.
+    pub fn tamper(&mut self, link: usize, tampering: Tampering, seed: u64) {
+        self.wires[link].tamper(tampering, seed);
+    }
+
     /// The vehicle's interface to a link is there, or has got another address.
     pub fn add_uplink(&mut self, link: usize) {
         let name = &self.config.links[link].name;
@@ -410,12 +420,14 @@ impl World {
         self.empty_client();
     }
 
-    /// The server is killed and started again, with the same key and nothing else.
+    /// The server is killed and started again, with the same key and nothing else
+    /// of its former life.
     ///
     /// # Errors
     /// None that [`World::new`] had not.
     pub fn restart_server(&mut self) -> Result<(), WorldError> {
-        self.server = Side::new(ends::server(self.epoch, &self.config)?);
+        self.server_lives = self.server_lives.wrapping_add(1);
+        self.server = Side::new(ends::server(self.epoch, &self.config, self.server_lives)?);
         if self.trails.is_some() {
             self.observe_packets();
         }
@@ -492,6 +504,12 @@ impl World {
     /// Bytes that wait for capacity in one direction of a link.
     pub fn link_queue_bytes(&mut self, link: usize, direction: Direction) -> usize {
         self.wires[link].link_mut(direction).queue_bytes(self.now)
+    }
+
+    /// Bytes of UDP payload that came out of one direction of a link to no use: corrupted (see
+    /// [`World::tamper`]), or overtaken by more packets than QUIC remembers.
+    pub fn useless_bytes(&self, link: usize, direction: Direction) -> u64 {
+        self.wires[link].useless_bytes(direction)
     }
 
     /// Packets for which there was no link any more.

@@ -15,7 +15,8 @@
 //!         Gate ------- meter                          what was sent, its fate, round-trip times
 //! ```
 //!
-//! Start reading at [`Connection`], then `gate`.
+//! Start reading at [`Connection`], then `gate`. [`Transfer`] stands apart: an ordinary QUIC connection, as
+//! applications inside the tunnel have them.
 
 mod config;
 mod congestion;
@@ -37,6 +38,7 @@ mod secrets;
 mod simulation;
 mod stats;
 mod tls;
+mod transfer;
 mod transport;
 mod virtual_address;
 
@@ -51,6 +53,7 @@ pub use event::{
 pub use identity::{Identity, InvalidKey, PublicKey};
 pub use outbox::{Ecn, Outbox, Route, Run, Runs};
 pub use stats::{ConnectionStats, EndpointStats, PathStats};
+pub use transfer::{Transfer, TransferConfig, TransferEnd, TransferProgress};
 
 /// The longest message of [`Connection::send_message`], bytes.
 pub const MESSAGE_MAX: usize = 16 * 1024;

@@ -86,7 +86,8 @@ pub struct LaneStats {
 /// The figures of a session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SessionStats {
-    /// By lane, in the order of the configuration.
+    /// By lane: those of the sending direction in the order of the configuration, behind them those that
+    /// only the peer has, by their number.
     pub lanes: Vec<LaneStats>,
     /// Datagrams and packets discarded outside the lanes, by reason.
     pub drops: DropCounters,
@@ -250,8 +251,14 @@ impl Session {
                 peer_missing: report.lost,
             }
         };
+        let beyond = LaneId(self.senders.len() as u8);
+        let only_received = self.receivers.range(beyond..).map(|(id, receiver)| LaneStats {
+            name: format!("received-{}", id.0),
+            received: receiver.stats(),
+            ..LaneStats::default()
+        });
         SessionStats {
-            lanes: self.senders.iter().enumerate().map(lane).collect(),
+            lanes: self.senders.iter().enumerate().map(lane).chain(only_received).collect(),
             drops: self.drops.clone(),
         }
     }

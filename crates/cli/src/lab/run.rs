@@ -9,7 +9,7 @@ use roadweave_lab::bound::Bound;
 use roadweave_lab::compare::Measured;
 use roadweave_lab::run::{self, LinkReport, Outcome};
 use roadweave_lab::scenario::Scenario;
-use roadweave_lab::traffic::TrafficReport;
+use roadweave_lab::traffic::{BulkReport, Detail, TrafficReport};
 use roadweave_tunnel::Strategy;
 use roadweave_types::DropReason;
 use serde::Serialize;
@@ -55,6 +55,9 @@ struct Told {
     /// The one strategy of the run.
     strategies: [Measured; 1],
     traffic: Vec<TrafficReport>,
+    /// Jain's index of the bulk transfers' goodputs, if there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fairness: Option<f64>,
     links: Vec<LinkReport>,
     events: Vec<ToldEvent>,
     drops: Vec<ToldDrop>,
@@ -137,6 +140,7 @@ impl RunArgs {
             bound: Bound::of_scenario(scenario).map(|(bound, _)| bound),
             strategies: [measured],
             traffic: outcome.traffic.clone(),
+            fairness: outcome.fairness,
             links: outcome.links.clone(),
             events: outcome.events.iter().map(event).collect(),
             drops: outcome
@@ -166,6 +170,14 @@ impl Told {
                 table::millis(report.delay_ms.p50),
                 table::millis(report.delay_ms.p99)
             );
+            if let Detail::Bulk(bulk) = &report.detail {
+                text += &format!("{}: {}\n", report.name, bulk_in_words(bulk));
+            }
+        }
+        if let Some(fairness) = self.fairness {
+            text += &format!(
+                "fairness among bulk transfers: {fairness:.3} (Jain's index, 1 is best)\n"
+            );
         }
         for link in &self.links {
             text += &format!(
@@ -181,4 +193,17 @@ impl Told {
         }
         text
     }
+}
+
+fn bulk_in_words(bulk: &BulkReport) -> String {
+    let completion = match (bulk.completion_s, bulk.is_broken) {
+        (Some(seconds), _) => format!(", complete after {seconds:.2} s"),
+        (None, true) => ", its connection broke".to_owned(),
+        (None, false) => String::new(),
+    };
+    format!(
+        "{:.2} Mbit/s of goodput, {} packets taken for lost{completion}",
+        bulk.goodput_bps / 1e6,
+        bulk.lost_packets
+    )
 }

@@ -11,7 +11,7 @@ use super::{Causes, Stage};
 use crate::event::slots_until;
 use crate::figures::{Run, Timeline};
 use crate::scenario::Scenario;
-use crate::traffic::{Detail, Stream, TrafficReport};
+use crate::traffic::{Detail, Stream, TrafficReport, fairness};
 use crate::video::quality::{Percentiles, Player};
 use crate::world::World;
 
@@ -27,6 +27,8 @@ pub struct Outcome {
     pub causes: Causes,
     /// All applications, in the order of the scenario.
     pub traffic: Vec<TrafficReport>,
+    /// How evenly its bulk transfers shared, if there are several; see [`fairness`].
+    pub fairness: Option<f64>,
     /// All links, in the order of the scenario.
     pub links: Vec<LinkReport>,
     /// What the client and the server had to tell after the stream began, in words.
@@ -153,6 +155,7 @@ impl Recorder {
             self.judge(report, &mut outcome);
         }
         outcome.run.timeline = self.timeline;
+        outcome.fairness = fairness(&traffic);
         outcome.traffic = traffic;
         outcome
     }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_emulate::Direction;
+use roadweave_quic::CongestionControl;
 use roadweave_types::Rate;
 use serde::{Deserialize, Serialize};
 
 use crate::event::{Action, CrossTraffic, Event};
-use crate::traffic::{App, FIRST_PORT, FrameSource, TrafficKind, TrafficSpec};
+use crate::traffic::{App, Bulk, FIRST_PORT, FrameSource, TrafficKind, TrafficSpec};
 use crate::video::h264::{AccessUnit, Splitter};
 use crate::video::quality::Player;
 
@@ -61,6 +62,7 @@ enum Kind {
     Video,
     Constant,
     Requests,
+    Bulk,
 }
 
 /// An application; which fields belong to it depends on its kind.
@@ -80,6 +82,8 @@ pub(super) struct TrafficFields {
     file: Option<PathBuf>,
     fps: Option<u32>,
     app: Option<App>,
+    bytes: Option<u64>,
+    congestion: Option<CongestionControl>,
 }
 
 impl TrafficFields {
@@ -110,6 +114,7 @@ impl TrafficFields {
             Kind::Requests => TrafficKind::Requests(
                 self.app.ok_or_else(|| fault("app", "absent; speech, music or recommender"))?,
             ),
+            Kind::Bulk => self.bulk(index)?,
         };
         Ok(TrafficSpec {
             name: self.name.clone().unwrap_or_else(|| self.default_name()),
@@ -128,6 +133,7 @@ impl TrafficFields {
             (Kind::Requests, _) => "recommender",
             (Kind::Video, _) => "video",
             (Kind::Constant, _) => "constant",
+            (Kind::Bulk, _) => "bulk",
         }
         .to_owned()
     }
@@ -136,11 +142,13 @@ impl TrafficFields {
     fn check_unused(&self, index: usize) -> Result<(), Fault> {
         let kind = self.kind;
         let given = [
-            ("rate_kbps", self.rate_kbps.is_some(), kind != Kind::Requests),
+            ("rate_kbps", self.rate_kbps.is_some(), matches!(kind, Kind::Video | Kind::Constant)),
             ("packet_bytes", self.packet_bytes.is_some(), kind == Kind::Constant),
             ("file", self.file.is_some(), kind == Kind::Video),
             ("fps", self.fps.is_some(), kind == Kind::Video),
             ("app", self.app.is_some(), kind == Kind::Requests),
+            ("bytes", self.bytes.is_some(), kind == Kind::Bulk),
+            ("congestion", self.congestion.is_some(), kind == Kind::Bulk),
         ];
         match given.into_iter().find(|(_, given, belongs)| *given && !belongs) {
             Some((field, ..)) => {
@@ -163,6 +171,14 @@ impl TrafficFields {
             return Err(Fault::at("traffic", index, "packet_bytes", message));
         }
         Ok(TrafficKind::Constant { rate: self.rate(index)?, packet_bytes })
+    }
+
+    fn bulk(&self, index: usize) -> Result<TrafficKind, Fault> {
+        if self.bytes == Some(0) {
+            return Err(Fault::at("traffic", index, "bytes", "0; at least one, or absent"));
+        }
+        let congestion = self.congestion.unwrap_or(CongestionControl::Cubic);
+        Ok(TrafficKind::Bulk(Bulk { bytes: self.bytes, congestion }))
     }
 
     fn video(&self, index: usize, dir: &Path) -> Result<TrafficKind, Fault> {

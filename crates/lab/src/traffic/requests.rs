@@ -24,7 +24,7 @@ use roadweave_types::Instant;
 use serde::{Deserialize, Serialize};
 
 use self::message::{Header, Incoming, Kind, Outgoing};
-use super::{Detail, Traffic, TrafficReport, TrafficSpec};
+use super::{Detail, Traffic, TrafficReport, TrafficSpec, opposite};
 use crate::inner;
 use crate::random::Random;
 use crate::video::quality::Percentiles;
@@ -304,13 +304,6 @@ impl App {
             (Self::Music, _) => (200, 16_000),
             (Self::Recommender, _) => (500, 8_000),
         }
-    }
-}
-
-fn opposite(direction: Direction) -> Direction {
-    match direction {
-        Direction::Up => Direction::Down,
-        Direction::Down => Direction::Up,
     }
 }
 

@@ -25,13 +25,14 @@ pub(super) fn client(epoch: Epoch, world: &WorldConfig) -> Result<Client, WorldE
         name: NAME.into(),
         servers: vec![SERVER],
         server_key: Identity::from_seed(expected).public_key(),
-        transport: transport(world, 1),
+        transport: transport(world, 1, 0),
         lanes: world.lanes_up.clone(),
     };
     Ok(Client::new(epoch, config, Arc::new(Identity::from_seed(CLIENT_KEY)))?)
 }
 
-pub(super) fn server(epoch: Epoch, world: &WorldConfig) -> Result<Server, WorldError> {
+/// `life`: how often it was restarted.
+pub(super) fn server(epoch: Epoch, world: &WorldConfig, life: u8) -> Result<Server, WorldError> {
     let known = if world.trust.client_is_known { CLIENT_KEY } else { STRANGER };
     let v6 = "fd77::2".parse::<IpAddr>().expect("it is written as RFC 5952 says");
     let peer = Peer {
@@ -42,7 +43,7 @@ pub(super) fn server(epoch: Epoch, world: &WorldConfig) -> Result<Server, WorldE
     let peers = Arc::new(PeerTable::new([(Identity::from_seed(known).public_key(), peer)]));
     peers.set_unix_time(Trust::UNIX_TIME);
     let config = ServerConfig {
-        transport: transport(world, 2),
+        transport: transport(world, 2, life),
         lanes: world.lanes_down.clone(),
         gateways: vec![IpAddr::from(GATEWAY)],
         mtu: MTU,
@@ -52,9 +53,10 @@ pub(super) fn server(epoch: Epoch, world: &WorldConfig) -> Result<Server, WorldE
     Ok(Server::new(epoch, config, identity, peers)?)
 }
 
-/// The product's settings, with a seed that differs from side to side.
-fn transport(world: &WorldConfig, side: u8) -> TransportConfig {
+/// The product's settings, with a seed that differs from side to side and from life to life.
+fn transport(world: &WorldConfig, side: u8, life: u8) -> TransportConfig {
     let mut seed = [side; 32];
+    seed[31] ^= life;
     seed[..8].copy_from_slice(&world.seed.to_le_bytes());
     TransportConfig { congestion: world.congestion, ..TransportConfig::new(seed) }
 }

@@ -1,12 +1,15 @@
 //! Both directions of one link, with the address translator at its end and those who share it.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use bytes::BytesMut;
-use roadweave_emulate::{Direction, Link};
+use roadweave_emulate::{Direction, Link, LinkSettings};
 use roadweave_types::Instant;
 
+use super::tamper::{Tamperer, Tampering};
 use super::{Ride, SERVER, UDP_IP_HEADERS, WorldLink};
+use crate::random::mix;
 
 /// What a link carries.
 #[derive(Debug)]
@@ -17,6 +20,8 @@ pub(super) enum Load {
         from: SocketAddr,
         /// When it was put in.
         boarded: Instant,
+        /// How many were put in before it.
+        number: u64,
         /// Its UDP payload.
         packet: BytesMut,
     },
@@ -41,11 +46,28 @@ pub(super) struct Wire {
     pub(super) name: String,
     /// The address that the network's translator shows to the server.
     pub(super) public: SocketAddr,
-    up: Link<Load>,
-    down: Link<Load>,
-    cross_up: CrossStats,
-    cross_down: CrossStats,
+    up: Way,
+    down: Way,
 }
+
+/// One direction of a [`Wire`].
+#[derive(Debug)]
+struct Way {
+    link: Link<Load>,
+    cross: CrossStats,
+    /// Packets of the tunnel that were put in.
+    boarded: u64,
+    /// The highest number of those that came out.
+    newest: u64,
+    /// Those of packets that were overtaken by too many, and those that former tamperers corrupted.
+    useless_bytes: u64,
+    tamperer: Option<Tamperer>,
+    /// What the tamperer made of the packet that came out last.
+    out: VecDeque<Out>,
+}
+
+/// A packet of the tunnel at the end of a link: where it seems to come from, its bytes, and how it came.
+type Out = (SocketAddr, BytesMut, Ride);
 
 impl Wire {
     pub(super) fn new(index: u32, link: &WorldLink) -> Self {
@@ -54,58 +76,38 @@ impl Wire {
         Self {
             name: link.name.clone(),
             public: SocketAddr::from(([100, 64, high, low], FIRST_PORT)),
-            up: Link::new(link.up.clone()),
-            down: Link::new(link.down.clone()),
-            cross_up: CrossStats::default(),
-            cross_down: CrossStats::default(),
+            up: Way::new(&link.up),
+            down: Way::new(&link.down),
         }
     }
 
     pub(super) fn push_up(&mut self, now: Instant, packet: BytesMut) {
-        let bytes = packet.len() + UDP_IP_HEADERS;
-        // What the link drops, it counts.
-        let _ = self.up.push(now, bytes, Load::Tunnel { from: self.public, boarded: now, packet });
+        self.up.push(now, self.public, packet);
     }
 
     pub(super) fn push_down(&mut self, now: Instant, packet: BytesMut) {
-        let bytes = packet.len() + UDP_IP_HEADERS;
-        let _ = self.down.push(now, bytes, Load::Tunnel { from: SERVER, boarded: now, packet });
+        self.down.push(now, SERVER, packet);
     }
 
     pub(super) fn push_cross(&mut self, now: Instant, direction: Direction, bytes: usize) {
-        let (link, cross) = self.parts(direction);
+        let Way { link, cross, .. } = self.way_mut(direction);
         cross.pushed += 1;
         cross.pushed_bytes += bytes as u64;
         let _ = link.push(now, bytes, Load::Cross);
     }
 
-    /// The next packet of the tunnel that has arrived by `now`: where it seems to come from, its bytes,
-    /// and how it came (the caller knows the number of this link).
-    pub(super) fn poll(
-        &mut self,
-        now: Instant,
-        direction: Direction,
-    ) -> Option<(SocketAddr, BytesMut, Ride)> {
-        let (link, cross) = self.parts(direction);
-        loop {
-            match link.poll(now)? {
-                Load::Cross => cross.delivered += 1,
-                Load::Tunnel { from, boarded, packet } => {
-                    let settings = link.settings();
-                    let propagation = settings.trace.delay().at(boarded.since(settings.origin));
-                    return Some((from, packet, Ride { link: 0, boarded, propagation }));
-                }
-            }
-        }
+    /// The next packet of the tunnel that has arrived by `now`; the caller knows the number of this link.
+    pub(super) fn poll(&mut self, now: Instant, direction: Direction) -> Option<Out> {
+        self.way_mut(direction).poll(now)
     }
 
     pub(super) fn poll_timeouts(&self) -> [Option<Instant>; 2] {
-        [self.up.poll_timeout(), self.down.poll_timeout()]
+        [self.up.link.poll_timeout(), self.down.link.poll_timeout()]
     }
 
     pub(super) fn set_dead(&mut self, now: Instant, dead: bool) {
-        self.up.set_dead(now, dead);
-        self.down.set_dead(now, dead);
+        self.up.link.set_dead(now, dead);
+        self.down.link.set_dead(now, dead);
     }
 
     pub(super) fn rebind(&mut self) {
@@ -114,35 +116,102 @@ impl Wire {
     }
 
     pub(super) fn restart(&mut self, now: Instant) {
-        self.up.restart(now);
-        self.down.restart(now);
+        self.up.link.restart(now);
+        self.down.link.restart(now);
+    }
+
+    pub(super) fn tamper(&mut self, tampering: Tampering, seed: u64) {
+        for (way, stream) in [(&mut self.up, 0), (&mut self.down, 1)] {
+            way.useless_bytes = way.useless_bytes();
+            way.tamperer = Some(Tamperer::new(tampering, mix(seed, stream)));
+        }
+    }
+
+    pub(super) fn useless_bytes(&self, direction: Direction) -> u64 {
+        self.way(direction).useless_bytes()
     }
 
     pub(super) fn link(&self, direction: Direction) -> &Link<Load> {
+        &self.way(direction).link
+    }
+
+    pub(super) fn link_mut(&mut self, direction: Direction) -> &mut Link<Load> {
+        &mut self.way_mut(direction).link
+    }
+
+    pub(super) fn cross_stats(&self, direction: Direction) -> &CrossStats {
+        &self.way(direction).cross
+    }
+
+    fn way(&self, direction: Direction) -> &Way {
         match direction {
             Direction::Up => &self.up,
             Direction::Down => &self.down,
         }
     }
 
-    pub(super) fn link_mut(&mut self, direction: Direction) -> &mut Link<Load> {
-        self.parts(direction).0
-    }
-
-    pub(super) fn cross_stats(&self, direction: Direction) -> &CrossStats {
+    fn way_mut(&mut self, direction: Direction) -> &mut Way {
         match direction {
-            Direction::Up => &self.cross_up,
-            Direction::Down => &self.cross_down,
-        }
-    }
-
-    fn parts(&mut self, direction: Direction) -> (&mut Link<Load>, &mut CrossStats) {
-        match direction {
-            Direction::Up => (&mut self.up, &mut self.cross_up),
-            Direction::Down => (&mut self.down, &mut self.cross_down),
+            Direction::Up => &mut self.up,
+            Direction::Down => &mut self.down,
         }
     }
 }
 
+impl Way {
+    fn new(link: &LinkSettings) -> Self {
+        Self {
+            link: Link::new(link.clone()),
+            cross: CrossStats::default(),
+            boarded: 0,
+            newest: 0,
+            useless_bytes: 0,
+            tamperer: None,
+            out: VecDeque::new(),
+        }
+    }
+
+    fn push(&mut self, now: Instant, from: SocketAddr, packet: BytesMut) {
+        let bytes = packet.len() + UDP_IP_HEADERS;
+        let load = Load::Tunnel { from, boarded: now, number: self.boarded, packet };
+        self.boarded += 1;
+        // What the link drops, it counts.
+        let _ = self.link.push(now, bytes, load);
+    }
+
+    fn useless_bytes(&self) -> u64 {
+        self.useless_bytes + self.tamperer.as_ref().map_or(0, Tamperer::spoilt_bytes)
+    }
+
+    fn poll(&mut self, now: Instant) -> Option<Out> {
+        loop {
+            if let Some(out) = self.out.pop_front() {
+                return Some(out);
+            }
+            match self.link.poll(now)? {
+                Load::Cross => self.cross.delivered += 1,
+                Load::Tunnel { from, boarded, number, packet } => {
+                    self.newest = self.newest.max(number);
+                    if self.newest - number >= TOO_LATE {
+                        self.useless_bytes += packet.len() as u64;
+                    }
+                    let settings = self.link.settings();
+                    let propagation = settings.trace.delay().at(boarded.since(settings.origin));
+                    let ride = Ride { link: 0, boarded, propagation };
+                    match &mut self.tamperer {
+                        None => return Some((from, packet, ride)),
+                        Some(tamperer) => {
+                            self.out.extend(tamperer.pass(packet).map(|bytes| (from, bytes, ride)));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A packet that so many later ones have overtaken counts as replayed: the QUIC library remembers no
+/// more of them.
+const TOO_LATE: u64 = 128;
 /// The first port that a translator gives.
 const FIRST_PORT: u16 = 20_000;

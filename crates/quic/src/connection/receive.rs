@@ -33,7 +33,8 @@ impl Connection {
             path.on_heard(now, bytes);
             self.timing.last_path = Some(path.id);
         }
-        let any_data = self.take_datagrams(now, path);
+        // A packet that the peer sent before it changed its address, and that came late, is as good as any.
+        let any_data = self.take_datagrams(now, path.or(self.timing.last_path));
         self.process(now);
         if matches!(self.phase, Phase::Handshake { .. }) {
             self.flush_all(now);

@@ -123,6 +123,21 @@ fn a_changed_port_keeps_the_path() {
     check_rebinding(std::net::SocketAddr::from(([100, 64, 0, 1], 33_333)));
 }
 
+/// They come in from an address that the server has forgotten; it acknowledges them all the same.
+#[test]
+fn latecomers_from_a_former_address_are_received() {
+    let mut world = World::connected(links(&[100]));
+    use_all(&mut world, ms(5), ms(500));
+    world.links[0].address = std::net::SocketAddr::from(([100, 64, 0, 1], 33_333));
+    world.links[0].direction(CLIENT).delay = ms(20);
+    use_all(&mut world, ms(5), ms(500));
+    world.run(ms(2000));
+    assert_eq!(world.server().path_stats(PathId(0)).unwrap().rebindings, 1);
+    assert_eq!(world.check_books(CLIENT), 0);
+    let received = world.sides[SERVER].books.received.len();
+    assert_eq!(received, world.sides[CLIENT].books.sent.len(), "nothing was lost");
+}
+
 /// What a lost control frame left in the library's queue must not hold back the challenge of the only
 /// path, which is at a new address.
 #[test]

@@ -3,7 +3,7 @@ use roadweave_types::Rate;
 
 use super::*;
 use crate::event::Action;
-use crate::traffic::{App, FrameSource, TrafficKind};
+use crate::traffic::{App, Bulk, FrameSource, TrafficKind};
 
 const LINKS: &str = "[[link]]\nname = \"a\"\nrate_kbps = 8_000\ndelay_ms = 20\n\
                      [[link]]\nname = \"b\"\noperator = \"lte\"\n";
@@ -38,16 +38,19 @@ fn everything_that_may_stand_in_a_file_is_understood() {
         [[traffic]]\nkind = \"constant\"\nrate_kbps = 10\npacket_bytes = 64\ndirection = \"down\"\n\
         port = 7\nbegin_s = 1.5\nlasting_s = 20\n\
         [[traffic]]\nkind = \"requests\"\napp = \"music\"\n\
+        [[traffic]]\nkind = \"bulk\"\nbytes = 5_000\ncongestion = \"bbr\"\n\
         [[event]]\nat_s = 2\nlink = \"b\"\naction = \"delay\"\ndelay_ms = 7.5\n\
         [[cross]]\nlink = \"a\"\nrate_kbps = 100\nbegin_s = 1\nend_s = 2\non_s = 0.1\noff_s = 0.2\n";
     let scenario = parse(&format!("{text}{LINKS}")).unwrap();
     assert_eq!(scenario.strategy(), "single:b");
     assert_eq!(scenario.lanes[0].rule.ports, Some(1..=9));
     assert_eq!(scenario.lanes_down()[0].strategy, Strategy::xnc(), "a server has no uplinks");
-    let [constant, music] = &scenario.traffic[..] else { panic!("two applications") };
+    let [constant, music, bulk] = &scenario.traffic[..] else { panic!("three applications") };
     let ms = Duration::from_millis;
     assert_eq!((constant.begin, constant.lasting, constant.port), (ms(1_500), ms(6_500), 7));
     assert_eq!(music.kind, TrafficKind::Requests(App::Music));
+    let five_thousand = Bulk { bytes: Some(5_000), congestion: CongestionControl::Bbr };
+    assert_eq!((bulk.kind.clone(), &*bulk.name), (TrafficKind::Bulk(five_thousand), "bulk"));
     let action = Action::Delay(Duration::from_micros(7_500));
     assert_eq!(scenario.events, [crate::event::Event { at: ms(2_000), link: 1, action }]);
     assert_eq!((scenario.cross[0].on, scenario.cross[0].end), (ms(100), ms(2_000)));
@@ -89,6 +92,8 @@ fn errors_name_the_file_the_line_the_field_and_the_cure() {
         &with("[[traffic]]\nkind = \"requests\"\napp = \"music\"\nfps = 30\n"),
         &["line 14", "traffic 2: fps", "nothing"],
     );
+    check(&with("[[traffic]]\nkind = \"bulk\"\nbytes = 0\n"), &["line 13", "traffic 2: bytes"]);
+    check(&with("[[traffic]]\nkind = \"bulk\"\nrate_kbps = 9\n"), &["line 13", "nothing"]);
     check(
         &with("[[traffic]]\nkind = \"constant\"\nrate_kbps = 1\nport = 5000\n"),
         &["line 14", "port"],

@@ -1,0 +1,147 @@
+//! What a broken or hostile network does to the packets of a link, beyond losing them.
+//!
+//! ```text
+//! link ─► [corrupt or cut] ─► packet, its double, an old packet, a forged one ─► the end
+//! ```
+
+use std::collections::VecDeque;
+
+use bytes::BytesMut;
+
+use crate::random::Random;
+
+/// How often a link tampers with a packet that comes out of it; each a share of packets, 0..=1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tampering {
+    /// Some of its bits are flipped, or its end is missing.
+    pub corrupt: f64,
+    /// It comes twice.
+    pub duplicate: f64,
+    /// One of the last [`Tampering::REMEMBERED`] comes again after it.
+    pub replay: f64,
+    /// Random bytes come after it, as if from the same address.
+    pub forge: f64,
+}
+
+impl Tampering {
+    /// Packets from which a replayed one is taken.
+    pub const REMEMBERED: usize = 256;
+}
+
+/// Tampers with the packets of one direction of a link.
+#[derive(Debug)]
+pub(super) struct Tamperer {
+    tampering: Tampering,
+    random: Random,
+    /// What may be replayed, as it came out of the link.
+    remembered: VecDeque<BytesMut>,
+    spoilt_bytes: u64,
+}
+
+impl Tamperer {
+    pub(super) fn new(tampering: Tampering, seed: u64) -> Self {
+        let random = Random::new(seed);
+        Self { tampering, random, remembered: VecDeque::new(), spoilt_bytes: 0 }
+    }
+
+    /// Bytes of the packets that were corrupted.
+    pub(super) fn spoilt_bytes(&self) -> u64 {
+        self.spoilt_bytes
+    }
+
+    /// What arrives instead of `packet`, in its order; at most four packets.
+    pub(super) fn pass(&mut self, mut packet: BytesMut) -> impl Iterator<Item = BytesMut> {
+        let Tampering { corrupt, duplicate, replay, forge } = self.tampering;
+        if self.remembered.len() >= Tampering::REMEMBERED {
+            self.remembered.pop_front();
+        }
+        self.remembered.push_back(packet.clone());
+        if self.happens(corrupt) {
+            self.spoilt_bytes += packet.len() as u64;
+            self.spoil(&mut packet);
+        }
+        let double = self.happens(duplicate).then(|| packet.clone());
+        let old = self.happens(replay).then(|| {
+            let position = self.below(self.remembered.len());
+            self.remembered[position].clone()
+        });
+        let forged = self.happens(forge).then(|| self.forged());
+        [Some(packet), double, old, forged].into_iter().flatten()
+    }
+
+    fn happens(&mut self, share: f64) -> bool {
+        self.random.unit() < share
+    }
+
+    /// A number below `end`, which is above 0.
+    fn below(&mut self, end: usize) -> usize {
+        (self.random.bits() % end as u64) as usize
+    }
+
+    fn spoil(&mut self, packet: &mut BytesMut) {
+        if packet.is_empty() {
+            return;
+        }
+        if self.happens(0.3) {
+            let length = self.below(packet.len());
+            packet.truncate(length);
+            return;
+        }
+        for _ in 0..=self.below(4) {
+            let position = self.below(packet.len());
+            packet[position] ^= 1 << self.below(8);
+        }
+    }
+
+    /// Random bytes, or the beginning of a real packet and random bytes behind it.
+    fn forged(&mut self) -> BytesMut {
+        let length = self.below(FORGED_MAX);
+        let mut bytes: BytesMut = (0..length).map(|_| self.random.bits() as u8).collect();
+        if self.happens(0.5)
+            && let Some(real) = self.remembered.back()
+        {
+            let genuine = length.min(real.len()).min(GENUINE);
+            bytes[..genuine].copy_from_slice(&real[..genuine]);
+        }
+        bytes
+    }
+}
+
+/// The length of forged packets, bytes.
+const FORGED_MAX: usize = 1_500;
+/// The flags and the connection ID of a short header: enough to reach a connection.
+const GENUINE: usize = 9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn passed(tampering: Tampering) -> Vec<Vec<BytesMut>> {
+        let mut tamperer = Tamperer::new(tampering, 1);
+        (0..200_u8).map(|n| tamperer.pass(BytesMut::from(&[n; 40][..])).collect()).collect()
+    }
+
+    #[test]
+    fn nothing_happens_unless_it_is_asked_for() {
+        let all = passed(Tampering::default());
+        assert!((0..200_u8).all(|n| all[usize::from(n)] == [BytesMut::from(&[n; 40][..])]));
+    }
+
+    #[test]
+    fn each_kind_does_what_its_name_says() {
+        let whole = |n: usize| BytesMut::from(&[n as u8; 40][..]);
+        let corrupted = passed(Tampering { corrupt: 1.0, ..Tampering::default() });
+        assert!(corrupted.iter().all(|packets| packets.len() == 1));
+        // A bit that is flipped twice is as it was.
+        let changed = corrupted.iter().enumerate().filter(|(n, packets)| packets[0] != whole(*n));
+        assert!(changed.count() > 190);
+        let doubled = passed(Tampering { duplicate: 1.0, ..Tampering::default() });
+        assert!(doubled.iter().enumerate().all(|(n, packets)| *packets == [whole(n), whole(n)]));
+        let replayed = passed(Tampering { replay: 1.0, ..Tampering::default() });
+        assert!(replayed.iter().enumerate().all(|(n, packets)| {
+            packets.len() == 2 && (0..=n).any(|old| packets[1] == whole(old))
+        }));
+        let forged = passed(Tampering { forge: 1.0, ..Tampering::default() });
+        assert!(forged.iter().all(|packets| packets.len() == 2 && packets[1].len() < FORGED_MAX));
+    }
+}

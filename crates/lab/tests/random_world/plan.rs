@@ -1,0 +1,324 @@
+//! What happens in a random world: all of it follows from one seed.
+
+use std::time::Duration;
+
+use rand_core::{RngCore, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use roadweave_emulate::{
+    AtEnd, Capacity, Direction, GilbertElliott, Jitter, LinkSettings, Timeline, Trace,
+};
+use roadweave_lab::event::Action;
+use roadweave_lab::world::{Tampering, Trust, WorldConfig, WorldLink};
+use roadweave_quic::CongestionControl;
+use roadweave_tunnel::{LaneConfig, LaneRule};
+use roadweave_types::{Instant, Rate};
+
+/// Every strategy; that which names an uplink serves the vehicle only.
+const STRATEGIES: [&str; 4] = ["xnc", "xnc-sigcomm23", "minrtt", "single:link0"];
+/// The ports of lane n begin at n times this, after [`FIRST_PORT`].
+pub const PORTS_PER_LANE: u16 = 100;
+pub const FIRST_PORT: u16 = 5_000;
+
+/// One random world. Times count from the beginning.
+#[derive(Debug)]
+pub struct Plan {
+    pub seed: u64,
+    /// When all that is broken has been mended.
+    pub heal: Duration,
+    pub congestion: CongestionControl,
+    pub links: Vec<LinkPlan>,
+    pub lanes_up: Vec<LaneConfig>,
+    pub lanes_down: Vec<LaneConfig>,
+    pub flows: Vec<Flow>,
+    /// Ascending.
+    pub events: Vec<(Duration, Happening)>,
+}
+
+#[derive(Debug)]
+pub struct LinkPlan {
+    pub up: WayPlan,
+    pub down: WayPlan,
+    pub tampering: Option<Tampering>,
+}
+
+/// One direction of a link. Steps: when each value begins, ms, the first at 0, and the value.
+#[derive(Debug)]
+pub struct WayPlan {
+    /// kbit/s.
+    pub rates: Vec<(u64, u64)>,
+    /// ms.
+    pub delays: Vec<(u64, u64)>,
+    /// Percent.
+    pub losses: Vec<(u64, u64)>,
+    pub burst_loss: Option<GilbertElliott>,
+    pub jitter: Option<Jitter>,
+    pub queue_bytes: usize,
+}
+
+/// Packets at even intervals.
+#[derive(Clone, Debug)]
+pub struct Flow {
+    pub direction: Direction,
+    pub port: u16,
+    pub begin: Duration,
+    pub interval: Duration,
+    /// Of an inner packet, headers included.
+    pub bytes: usize,
+    pub kind: Kind,
+}
+
+/// What is the matter with the packets of a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing.
+    Good,
+    /// Nothing, and they are of IPv6.
+    GoodV6,
+    /// Their source is not the vehicle's.
+    Spoofed,
+    /// They go to where no client is, or from the vehicle to itself.
+    Unroutable,
+    /// They are no IP packets.
+    Garbage,
+    /// They are larger than what the tunnel carries.
+    Oversized,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Happening {
+    Link(usize, Action),
+    RestartServer,
+}
+
+impl Plan {
+    pub fn new(seed: u64) -> Self {
+        let mut dice = Dice(Pcg64Mcg::seed_from_u64(seed));
+        let heal = dice.ms(1_500..4_000);
+        let hostile = dice.once_in(4);
+        let count = dice.within(1..5);
+        let links = (0..count).map(|_| dice.link(heal, hostile)).collect();
+        let lanes_up = dice.lanes(&STRATEGIES);
+        let lanes_down = dice.lanes(&STRATEGIES[..3]);
+        let lanes = [lanes_up.len(), lanes_down.len()];
+        let flows = (0..dice.within(1..5)).map(|index| dice.flow(index as u16, lanes)).collect();
+        let quiet = dice.once_in(3);
+        let happenings = if quiet { 0 } else { dice.within(1..6) };
+        let mut events: Vec<_> = (0..happenings).map(|_| dice.happening(heal, count)).collect();
+        events.sort_by_key(|(at, _)| *at);
+        let cubic = dice.once_in(3);
+        let congestion = if cubic { CongestionControl::Cubic } else { CongestionControl::Bbr };
+        Self { seed, heal, congestion, links, lanes_up, lanes_down, flows, events }
+    }
+
+    pub fn world(&self) -> WorldConfig {
+        let links = (0..).zip(&self.links).map(|(index, link)| WorldLink {
+            name: format!("link{index}"),
+            up: link.up.settings(self.seed ^ (2 * index)),
+            down: link.down.settings(self.seed ^ (2 * index + 1)),
+        });
+        WorldConfig {
+            links: links.collect(),
+            lanes_up: self.lanes_up.clone(),
+            lanes_down: self.lanes_down.clone(),
+            congestion: self.congestion,
+            seed: self.seed,
+            trust: Trust::default(),
+        }
+    }
+
+    pub fn lanes(&self, direction: Direction) -> &[LaneConfig] {
+        match direction {
+            Direction::Up => &self.lanes_up,
+            Direction::Down => &self.lanes_down,
+        }
+    }
+
+    /// Whether the lane of `port` uses the first link and no other.
+    pub fn is_bound(&self, direction: Direction, port: u16) -> bool {
+        let lane = usize::from((port - FIRST_PORT) / PORTS_PER_LANE);
+        self.lanes(direction)[lane].strategy.as_str().starts_with("single:")
+    }
+
+    /// Whether packets of the lane of `port` come in the order in which they were sent: nothing
+    /// reorders them, and nobody sends them again.
+    pub fn is_ordered(&self, direction: Direction, port: u16) -> bool {
+        let way = self.links[0].way(direction);
+        self.is_bound(direction, port)
+            && way.jitter.is_none_or(|jitter| !jitter.reorders)
+            && self.links[0].tampering.is_none()
+    }
+}
+
+impl LinkPlan {
+    pub fn way(&self, direction: Direction) -> &WayPlan {
+        match direction {
+            Direction::Up => &self.up,
+            Direction::Down => &self.down,
+        }
+    }
+}
+
+impl WayPlan {
+    fn settings(&self, seed: u64) -> LinkSettings {
+        let rates = timeline(&self.rates, Rate::from_kbps);
+        let delays = timeline(&self.delays, Duration::from_millis);
+        let losses = timeline(&self.losses, |percent| percent as f64 / 100.0);
+        LinkSettings {
+            trace: Trace::new(Capacity::Rates(rates), delays, losses),
+            origin: Instant::ZERO,
+            queue_bytes: self.queue_bytes,
+            burst_loss: self.burst_loss,
+            jitter: self.jitter,
+            seed,
+        }
+    }
+}
+
+fn timeline<V: Copy>(steps: &[(u64, u64)], value: impl Fn(u64) -> V) -> Timeline<V> {
+    let end = Duration::from_millis(steps.last().map_or(0, |(at, _)| *at) + 1);
+    let steps = steps.iter().map(|(at, step)| (Duration::from_millis(*at), value(*step)));
+    Timeline::new(steps, end, AtEnd::Hold).expect("steps ascend from zero")
+}
+
+struct Dice(Pcg64Mcg);
+
+impl Dice {
+    /// A number in `range`.
+    fn within(&mut self, range: std::ops::Range<u64>) -> u64 {
+        range.start + self.0.next_u64() % (range.end - range.start)
+    }
+
+    /// True once in `times`.
+    fn once_in(&mut self, times: u64) -> bool {
+        self.within(0..times) == 0
+    }
+
+    fn ms(&mut self, range: std::ops::Range<u64>) -> Duration {
+        Duration::from_millis(self.within(range))
+    }
+
+    fn link(&mut self, heal: Duration, hostile: bool) -> LinkPlan {
+        let share = |dice: &mut Self| match dice.within(0..3) {
+            0 => 0.0,
+            _ => dice.within(1..100) as f64 / 1_000.0,
+        };
+        let tampering = hostile.then(|| Tampering {
+            corrupt: share(self),
+            duplicate: share(self),
+            replay: share(self),
+            forge: share(self),
+        });
+        LinkPlan { up: self.way(heal), down: self.way(heal), tampering }
+    }
+
+    fn way(&mut self, heal: Duration) -> WayPlan {
+        let rates = self.steps(heal, 300..6_000, |dice| match dice.within(0..5) {
+            0 => 0,
+            1 => dice.within(10..300),
+            _ => dice.within(300..6_000),
+        });
+        let delays = self.steps(heal, 1..100, |dice| match dice.within(0..4) {
+            0 => dice.within(100..600),
+            _ => dice.within(1..100),
+        });
+        let losses = self.steps(heal, 0..1, |dice| match dice.within(0..4) {
+            0 => dice.within(10..100),
+            1 => dice.within(1..10),
+            _ => 0,
+        });
+        let burst_loss = self.once_in(4).then(|| {
+            let share = self.within(1..8) as f64 / 100.0;
+            GilbertElliott::bursts(share, self.within(1..12) as f64)
+        });
+        let jitter = self.once_in(3).then(|| Jitter {
+            deviation: Duration::from_micros(self.within(100..15_000)),
+            reorders: self.once_in(2),
+        });
+        let queue_bytes = match self.within(0..4) {
+            0 => self.within(4_500..20_000) as usize,
+            _ => self.within(20_000..200_000) as usize,
+        };
+        WayPlan { rates, delays, losses, burst_loss, jitter, queue_bytes }
+    }
+
+    /// Values that `wild` finds until `heal`, and one of `calm` from then on.
+    fn steps(
+        &mut self,
+        heal: Duration,
+        calm: std::ops::Range<u64>,
+        wild: impl Fn(&mut Self) -> u64,
+    ) -> Vec<(u64, u64)> {
+        let heal = heal.as_millis() as u64;
+        let first = if self.once_in(2) { self.within(calm.clone()) } else { wild(self) };
+        let mut steps = vec![(0, first)];
+        if self.once_in(2) {
+            let mut at = self.within(50..1_000);
+            while at < heal {
+                steps.push((at, wild(self)));
+                at += self.within(50..1_500);
+            }
+        }
+        steps.push((heal, self.within(calm)));
+        steps
+    }
+
+    fn lanes(&mut self, strategies: &[&str]) -> Vec<LaneConfig> {
+        let count = self.within(1..4) as u16;
+        let lane = |index: u16| {
+            let strategy = strategies[self.within(0..strategies.len() as u64) as usize];
+            let first = FIRST_PORT + index * PORTS_PER_LANE;
+            let ports = first..=first + PORTS_PER_LANE - 1;
+            LaneConfig {
+                rule: LaneRule { ports: Some(ports), ..LaneRule::default() },
+                deadline: self.ms(30..200),
+                expire_after: self.ms(150..1_000),
+                queue_bytes_max: self.within(5_000..500_000) as usize,
+                rtp_frames: self.once_in(2),
+                ..LaneConfig::new(format!("lane{index}"), strategy.parse().expect("known"))
+            }
+        };
+        (0..count).map(lane).collect()
+    }
+
+    fn flow(&mut self, index: u16, lanes: [usize; 2]) -> Flow {
+        let direction = if self.once_in(2) { Direction::Up } else { Direction::Down };
+        let lanes = if direction == Direction::Up { lanes[0] } else { lanes[1] };
+        let kind = match self.within(0..12) {
+            0 if direction == Direction::Up => Kind::Spoofed,
+            1 => Kind::Unroutable,
+            2 => Kind::Garbage,
+            3 => Kind::Oversized,
+            4 => Kind::GoodV6,
+            _ => Kind::Good,
+        };
+        let bytes = match self.within(0..6) {
+            _ if kind == Kind::Oversized => self.within(16_384..40_000),
+            0 => self.within(2_000..9_000),
+            1 => self.within(60..100),
+            _ => self.within(100..1_361),
+        };
+        // At most 300 packets and 1.5 Mbit per second.
+        let interval = (bytes * 8 * 1_000 / 1_500).max(3_300);
+        Flow {
+            direction,
+            port: FIRST_PORT + self.within(0..lanes as u64) as u16 * PORTS_PER_LANE + index,
+            begin: self.ms(0..1_200),
+            interval: Duration::from_micros(interval * self.within(1..6)),
+            bytes: bytes as usize,
+            kind,
+        }
+    }
+
+    fn happening(&mut self, heal: Duration, links: u64) -> (Duration, Happening) {
+        let at = self.ms(0..heal.as_millis() as u64);
+        let action = match self.within(0..12) {
+            0..3 => Action::Down,
+            3..5 => Action::Up,
+            5..7 => Action::Rebind,
+            7..9 => Action::Unplug,
+            9..11 => Action::Plug,
+            _ => return (at, Happening::RestartServer),
+        };
+        (at, Happening::Link(self.within(0..links) as usize, action))
+    }
+}
