@@ -12,10 +12,13 @@ mod emulate;
 mod exit;
 mod init;
 mod lab;
+mod rate;
 mod record;
 mod run;
 mod sandbox;
 mod show;
+mod table;
+mod trace;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -50,6 +53,7 @@ enum Command {
     Demo(demo::DemoArgs),
     Lab(lab::LabArgs),
     Record(record::RecordArgs),
+    Trace(trace::TraceArgs),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
     BenchEcho(bench::EchoArgs),
@@ -70,6 +74,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => args.run(),
         Command::Lab(args) => args.run(),
         Command::Record(args) => args.run(),
+        Command::Trace(args) => args.run(),
         Command::Bench(args) => args.run(),
         Command::BenchEcho(args) => args.run(),
         Command::DemoSource(args) => args.run(),

@@ -82,6 +82,27 @@ impl Capacity {
         Rate::from_bps((bytes * 8.0 / length.as_secs_f64()).round() as u64)
     }
 
+    /// The mean rate in each `step` from the start to `end`, bit/s; both above 0, the last step may
+    /// be shorter.
+    ///
+    /// An opportunity counts for the step that it ends, as it serves what has waited.
+    pub fn mean_rates(&self, step: Duration, end: Duration) -> Vec<f64> {
+        let opportunities = match self {
+            Self::Rates(rates) => {
+                return rates.means(nanos(step), nanos(end), |rate| rate.as_bps() as f64);
+            }
+            Self::Opportunities(opportunities) => opportunities,
+        };
+        let (step, end) = (nanos(step), nanos(end));
+        let mut rates = vec![0.0; usize::try_from(end.div_ceil(step)).unwrap_or(usize::MAX)];
+        for (at, bytes) in opportunities.until(Duration::from_nanos(end)) {
+            let index = nanos(at).saturating_sub(1) / step;
+            let lasting = (end - index * step).min(step);
+            rates[index as usize] += bytes as f64 * 8e9 / lasting as f64;
+        }
+        rates
+    }
+
     /// How long one pass takes; `None` for a rate that never changes.
     pub fn length(&self) -> Option<Duration> {
         match self {
@@ -132,6 +153,19 @@ impl Opportunities {
     /// Those of one pass, ascending: when, and how many bytes.
     pub fn iter(&self) -> impl Iterator<Item = (Duration, u64)> + '_ {
         self.slots.iter().map(|&(at, bytes)| (Duration::from_nanos(at), bytes))
+    }
+
+    /// Those of all passes that begin before `end`, up to and with `end`: when, and how many bytes.
+    pub fn until(&self, end: Duration) -> impl Iterator<Item = (Duration, u64)> + '_ {
+        let end = nanos(end);
+        let passes = if self.slots.is_empty() { 0 } else { end.div_ceil(self.period) };
+        (0..passes)
+            .flat_map(|pass| {
+                let begin = pass * self.period;
+                self.slots.iter().map(move |&(at, bytes)| (begin.saturating_add(at), bytes))
+            })
+            .take_while(move |&(at, _)| at <= end)
+            .map(|(at, bytes)| (Duration::from_nanos(at), bytes))
     }
 
     /// The bytes of one pass.
@@ -273,5 +307,35 @@ impl Transmitter {
 impl From<Rate> for Capacity {
     fn from(rate: Rate) -> Self {
         Self::constant(rate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn mean_rates_count_every_byte_once() {
+        let slots = [(0, 100), (2, 1_000), (5, 50), (10, 10)].map(|(at, bytes)| (MS * at, bytes));
+        let opportunities = Opportunities::with_bytes(slots, MS * 10).expect("within the period");
+        let capacity = Capacity::Opportunities(opportunities);
+        let bytes = |step: u32, end: u32| -> Vec<f64> {
+            let rates = capacity.mean_rates(MS * step, MS * end);
+            let lasting = (0..end).step_by(step as usize).map(|at| step.min(end - at));
+            rates.iter().zip(lasting).map(|(rate, ms)| rate * f64::from(ms) / 8e3).collect()
+        };
+        assert_eq!(bytes(5, 10), [1_150.0, 10.0]);
+        assert_eq!(bytes(2, 5), [1_100.0, 0.0, 50.0]);
+        assert_eq!(bytes(10, 25), [1_260.0, 1_160.0, 1_050.0]);
+        assert_eq!(capacity.mean_rates(MS * 10, MS * 10)[0], capacity.mean_rate().as_bps() as f64);
+    }
+
+    #[test]
+    fn a_link_that_carries_nothing_has_no_rate() {
+        let nothing = Opportunities::with_bytes([], MS * 10).expect("a period");
+        assert_eq!(Capacity::Opportunities(nothing).mean_rates(MS * 5, MS * 15), [0.0; 3]);
+        assert_eq!(Capacity::constant(Rate::ZERO).mean_rates(MS * 5, MS * 15), [0.0; 3]);
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use roadweave_types::Rate;
 
+use crate::bridge::Direction;
 use crate::capacity::Capacity;
 use crate::csv::Unknown;
 use crate::error::TraceError;
@@ -30,6 +31,17 @@ pub struct DriveLink {
     pub up: Trace,
     /// To the vehicle.
     pub down: Trace,
+}
+
+/// The files of one link in the directory of a drive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkFiles {
+    /// What the link is called.
+    pub name: String,
+    /// The recording from the vehicle.
+    pub up: PathBuf,
+    /// The recording to the vehicle, if there is one.
+    pub down: Option<PathBuf>,
 }
 
 impl Drive {
@@ -61,18 +73,44 @@ impl Drive {
     /// [`TraceError`] when the directory or a recording cannot be read, none is there, there is
     /// a downlink without its uplink, or one direction of a link twice.
     pub fn read(dir: &Path) -> Result<Self, TraceError> {
+        let link = |files: LinkFiles| {
+            let mut link =
+                DriveLink::from_uplink(files.name, read_trace(&files.up, Unknown::default())?);
+            if let Some(down) = files.down {
+                link.down = read_trace(&down, Unknown::default())?;
+            }
+            Ok(link)
+        };
+        let files = LinkFiles::of_directory(dir)?.into_iter();
+        Ok(Self { links: files.map(link).collect::<Result<_, TraceError>>()? })
+    }
+
+    /// The length of the longest link; `None` when nothing ever changes.
+    pub fn length(&self) -> Option<Duration> {
+        self.links.iter().filter_map(|link| link.up.length().max(link.down.length())).max()
+    }
+}
+
+impl LinkFiles {
+    /// The recordings in `dir`, in the order of their links' names, at least one; other files are
+    /// ignored.
+    ///
+    /// # Errors
+    /// [`TraceError`] when the directory cannot be read, no recording is there, there is a downlink
+    /// without its uplink, or one direction of a link twice.
+    pub fn of_directory(dir: &Path) -> Result<Vec<Self>, TraceError> {
         let failed = |source| TraceError::Read { file: dir.into(), source };
         let mut ups: BTreeMap<String, PathBuf> = BTreeMap::new();
         let mut downs: BTreeMap<String, PathBuf> = BTreeMap::new();
         for entry in fs::read_dir(dir).map_err(failed)? {
             let file = entry.map_err(failed)?.path();
-            let Some((name, way)) = link_of(&file) else { continue };
-            let ways = if way == Way::Up { &mut ups } else { &mut downs };
-            if let Some(other) = ways.get(name) {
+            let Some((name, direction)) = Self::name_of(&file) else { continue };
+            let files = if direction == Direction::Up { &mut ups } else { &mut downs };
+            if let Some(other) = files.get(name) {
                 let (file, other) = (file.clone().max(other.clone()), file.min(other.clone()));
                 return Err(TraceError::Twice { file, other });
             }
-            ways.insert(name.to_owned(), file);
+            files.insert(name.to_owned(), file);
         }
         if let Some((name, down)) = downs.iter().find(|(name, _)| !ups.contains_key(*name)) {
             let ending = if is_csv(down) { "csv" } else { "up" };
@@ -82,19 +120,19 @@ impl Drive {
         if ups.is_empty() {
             return Err(TraceError::EmptyDrive { dir: dir.into() });
         }
-        let link = |(name, file): (&String, &PathBuf)| {
-            let mut link = DriveLink::from_uplink(name, read_trace(file, Unknown::default())?);
-            if let Some(down) = downs.get(name) {
-                link.down = read_trace(down, Unknown::default())?;
-            }
-            Ok(link)
+        let of_link = |(name, up): (String, PathBuf)| {
+            let down = downs.remove(&name);
+            Self { name, up, down }
         };
-        Ok(Self { links: ups.iter().map(link).collect::<Result<_, TraceError>>()? })
+        Ok(ups.into_iter().map(of_link).collect())
     }
 
-    /// The length of the longest link; `None` when nothing ever changes.
-    pub fn length(&self) -> Option<Duration> {
-        self.links.iter().filter_map(|link| link.up.length().max(link.down.length())).max()
+    /// The link and direction that a file in a drive describes, by its name; `None` for other files.
+    pub fn name_of(file: &Path) -> Option<(&str, Direction)> {
+        let name = file.file_name()?.to_str()?;
+        ENDINGS
+            .iter()
+            .find_map(|(ending, direction)| Some((name.strip_suffix(ending)?, *direction)))
     }
 }
 
@@ -112,30 +150,18 @@ impl DriveLink {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Up,
-    Down,
-}
-
 /// Endings of the files of a drive; of two that fit, the longer one comes first.
-const ENDINGS: [(&str, Way); 9] = [
-    (".down.csv", Way::Down),
-    (".csv", Way::Up),
-    (".down.mm", Way::Down),
-    ("_down.mm", Way::Down),
-    (".up.mm", Way::Up),
-    ("_up.mm", Way::Up),
-    (".mm", Way::Up),
-    (".down", Way::Down),
-    (".up", Way::Up),
+const ENDINGS: [(&str, Direction); 9] = [
+    (".down.csv", Direction::Down),
+    (".csv", Direction::Up),
+    (".down.mm", Direction::Down),
+    ("_down.mm", Direction::Down),
+    (".up.mm", Direction::Up),
+    ("_up.mm", Direction::Up),
+    (".mm", Direction::Up),
+    (".down", Direction::Down),
+    (".up", Direction::Up),
 ];
-
-/// The link that a file describes, by its name; `None` for other files.
-fn link_of(file: &Path) -> Option<(&str, Way)> {
-    let name = file.file_name()?.to_str()?;
-    ENDINGS.iter().find_map(|(ending, way)| Some((name.strip_suffix(ending)?, *way)))
-}
 
 fn is_csv(file: &Path) -> bool {
     file.extension().is_some_and(|extension| extension == "csv")

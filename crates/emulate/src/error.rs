@@ -42,7 +42,7 @@ pub enum TraceError {
         cure: String,
     },
     /// The directory holds no trace.
-    #[error("{}: no link here; a drive is a directory with one .csv file per link", dir.display())]
+    #[error("{}: no link here; a drive is a directory with a file NAME.csv or NAME.up per link", dir.display())]
     EmptyDrive {
         /// The directory.
         dir: PathBuf,

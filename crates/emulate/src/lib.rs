@@ -24,6 +24,8 @@ mod mahimahi;
 mod random;
 mod realtime;
 mod recorder;
+mod reshape;
+mod statistics;
 mod synthetic;
 mod timeline;
 mod trace;
@@ -34,17 +36,21 @@ pub use config::{
     EmulateFile, EmulatedLink, Emulation, EmulationError, LINKS_MAX, LinkFields, Place, TunEnd,
 };
 pub use csv::{Unknown, format_csv, parse_csv};
-pub use drive::{Drive, DriveLink};
+pub use drive::{Drive, DriveLink, LinkFiles};
 pub use error::TraceError;
 pub use link::{Jitter, Link, LinkSettings, LinkStats};
-pub use load::{read_csv, read_mahimahi, read_trace};
+pub use load::{FILE_BYTES_MAX, read_csv, read_mahimahi, read_trace};
 pub use loss::GilbertElliott;
-pub use mahimahi::parse_mahimahi;
+pub use mahimahi::{format_mahimahi, parse_mahimahi};
 pub use realtime::{EmulateError, Emulator, LinkReport, WayReport};
 pub use recorder::{
     DelayClock, DirectionRecording, DirectionSummary, LinkRecording, PlanError, RecordClient,
     RecordError, RecordLimits, RecordMode, RecordPeer, RecordPhase, RecordPlan, RecordProgress,
     RecordServer, RecordServerStatistics, Refusal,
+};
+pub use statistics::{
+    Autocorrelation, CapacityQuantiles, DelayQuantiles, DeliveryGaps, Dips, LENGTH_MAX, Lengths,
+    LossStatistics, PairStatistics, RoundTripStatistics, TraceStatistics,
 };
 pub use synthetic::{Gaps, Operator, RttQuantiles, synthetic_trace};
 pub use timeline::{AtEnd, Timeline, TimelineError};

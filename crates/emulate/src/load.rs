@@ -10,7 +10,7 @@ use crate::mahimahi::parse_mahimahi;
 use crate::trace::Trace;
 
 /// The largest file that is read as a trace, bytes.
-pub(crate) const FILE_BYTES_MAX: u64 = 64 << 20;
+pub const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// Reads a CSV recording.
 ///

@@ -80,9 +80,8 @@ fn delays(random: &mut Random, rtt: &RttQuantiles, length: Duration) -> Timeline
         if random.chance(spikes.chance) {
             let height =
                 RttQuantiles::SPIKE_MS * (1.0 - random.unit()).powf(-1.0 / spikes.exponent);
-            // High ones last longer for the reason above; they are rarer, so that the share of
-            // time above each height stays.
-            if height < SLOW_MS || random.chance(SLOW_MS / height) {
+            // High ones last longer for the reason above; they are rarer for it.
+            if random.chance(spikes.kept(height, FALL_MS_MAX)) {
                 spike = spike.max(height.min(SPIKE_MS_MAX));
             }
         }
@@ -144,8 +143,8 @@ struct Component {
 /// at 10 s) and to the correlation between operators (0.15 within runs).
 const COMPONENTS: [Component; 3] = [
     Component { weight: 0.4, memory_seconds: 120.0, shared: 0.4 },
-    Component { weight: 0.5, memory_seconds: 12.0, shared: 0.2 },
-    Component { weight: 0.1, memory_seconds: 2.0, shared: 0.1 },
+    Component { weight: 0.54, memory_seconds: 13.0, shared: 0.17 },
+    Component { weight: 0.06, memory_seconds: 2.0, shared: 0.1 },
 ];
 
 /// How long a value of the capacity stays.
@@ -156,10 +155,8 @@ const PROBE: Duration = Duration::from_millis(200);
 const RTT_WANDER: f64 = 0.12;
 /// Twice the length of a probe, since a delay is half a round-trip time.
 const FALL_MS_MAX: f64 = 400.0;
-/// The height from which a spike falls by [`FALL_MS_MAX`] and not by half.
-const SLOW_MS: f64 = 2.0 * FALL_MS_MAX;
 /// The highest spike.
-const SPIKE_MS_MAX: f64 = 9_000.0;
+const SPIKE_MS_MAX: f64 = 15_000.0;
 
 // Parts of a seed, so that each source of chance has its own generator.
 const SCORES: u64 = 0;

@@ -107,6 +107,29 @@ impl<V: Copy> Timeline<V> {
         self.steps.iter().zip(ends).map(|(&(at, v), end)| (Duration::from_nanos(end - at), v))
     }
 
+    /// The mean of `value_of` in each `step` from the start to `end`, all ns and above 0; the last
+    /// step may be shorter.
+    pub(crate) fn means(&self, step: u64, end: u64, value_of: impl Fn(V) -> f64) -> Vec<f64> {
+        let mut means = Vec::new();
+        let mut span = self.span(0);
+        let mut begin = 0;
+        while begin < end {
+            let next = begin.saturating_add(step).min(end);
+            let (mut at, mut sum) = (begin, 0.0);
+            while at < next {
+                let until = span.end.unwrap_or(u64::MAX).min(next);
+                sum += value_of(span.value) * (until - at) as f64;
+                at = until;
+                if span.end == Some(at) {
+                    span = self.span(at);
+                }
+            }
+            means.push(sum / (next - begin) as f64);
+            begin = next;
+        }
+        means
+    }
+
     /// How many values one pass has.
     pub(crate) fn steps(&self) -> usize {
         self.steps.len()
@@ -155,6 +178,16 @@ mod tests {
         let timeline = timeline(AtEnd::Hold);
         assert_eq!(timeline.span(10), Span { value: 'b', end: Some(15) });
         assert_eq!(timeline.span(1_000), Span { value: 'c', end: None });
+    }
+
+    #[test]
+    fn means_weigh_each_value_by_its_time_over_all_passes() {
+        let value_of = |letter| f64::from(u32::from(letter) - u32::from('a'));
+        let repeats = timeline(AtEnd::Repeat);
+        assert_eq!(repeats.means(20, 50, value_of), [0.75, 0.75, 0.0]);
+        assert_eq!(repeats.means(4, 18, value_of), [0.0, 0.0, 0.5, 1.25, 2.0]);
+        assert_eq!(timeline(AtEnd::Hold).means(30, 60, value_of), [35.0 / 30.0, 2.0]);
+        assert_eq!(Timeline::constant('c').means(7, 10, value_of), [2.0, 2.0]);
     }
 
     #[test]

@@ -49,7 +49,7 @@ const DEFAULT_BITRATE_BPS: u64 = 30_000_000;
 /// The stream's duration unless told otherwise.
 const DEFAULT_SECONDS: u32 = 20;
 /// The first seed whose links suffice together, and of which none suffices alone.
-const DEFAULT_SEED: u64 = 3;
+const DEFAULT_SEED: u64 = 10;
 /// On the sandbox's own file system.
 const DIRECTORY: &str = "/run/roadweave-demo";
 /// Stands for the best single link in `--strategies`.

@@ -134,11 +134,11 @@ mod tests {
     use super::super::{DEFAULT_BITRATE_BPS, DEFAULT_SECONDS, DEFAULT_SEED};
     use super::*;
 
-    #[test]
-    fn the_default_links_suffice_together_and_not_alone() {
-        let scenario = Scenario::synthetic(DEFAULT_SEED).unwrap();
+    /// The share of a stream that the best link carries alone, and the share of the time in which all
+    /// together are too slow for it.
+    fn alone_and_together(seed: u64) -> (f64, f64) {
+        let scenario = Scenario::synthetic(seed).unwrap();
         let (_, alone) = scenario.best_link(DEFAULT_BITRATE_BPS, DEFAULT_SECONDS);
-        assert!((0.6..0.97).contains(&alone), "the best link alone carries {alone}");
         // A link is of use while it neither loses packets nor takes longer than 80 ms.
         let usable = |at: Duration| -> f64 {
             let traces = scenario.links.links.iter().map(|link| &link.up.trace);
@@ -149,8 +149,17 @@ mod tests {
         };
         let wanted = DEFAULT_BITRATE_BPS as f64 * 1.1;
         let short = steps(DEFAULT_SECONDS).filter(|at| usable(*at) < wanted).count();
-        let share = short as f64 / f64::from(DEFAULT_SECONDS * 10);
-        assert!(share < 0.02, "all together are too slow {share} of the time");
+        (alone, short as f64 / f64::from(DEFAULT_SECONDS * 10))
+    }
+
+    #[test]
+    fn the_default_links_are_the_first_that_suffice_together_and_not_alone() {
+        let suffice = |&seed: &u64| {
+            let (alone, together) = alone_and_together(seed);
+            println!("seed {seed}: alone {alone:.3}, too slow together {together:.3}");
+            (0.6..0.97).contains(&alone) && together < 0.02
+        };
+        assert_eq!((1..100).find(suffice), Some(DEFAULT_SEED));
     }
 
     #[test]

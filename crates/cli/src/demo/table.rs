@@ -1,7 +1,8 @@
 //! The results as a table for the terminal.
 
-use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use roadweave_lab::figures::{Figures, Results};
+
+use crate::table::{bare, right_aligned};
 
 /// The heading of a column, and what stands in it.
 type Column = (&'static str, fn(&Figures) -> String);
@@ -24,19 +25,12 @@ pub const COLUMNS: &[Column] = &[
 
 /// The table, with lines as wide as it needs.
 pub fn render(results: &Results) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    // Lines above, below and under the heading, none between the rows.
-    table.remove_style(TableComponent::HorizontalLines);
-    table.remove_style(TableComponent::MiddleIntersections);
+    let mut table = bare();
     table.set_header(COLUMNS.iter().map(|(heading, _)| *heading));
     for figures in &results.strategies {
         table.add_row(COLUMNS.iter().map(|(_, content)| content(figures)));
     }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table.to_string()
+    right_aligned(table, 1)
 }
 
 /// What stands for a figure that may be absent.

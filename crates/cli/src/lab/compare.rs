@@ -11,6 +11,7 @@ use roadweave_lab::scenario::Scenario;
 use roadweave_lab::traffic::TrafficSpec;
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::Strategy;
+use roadweave_types::Rate;
 
 use super::drives::{self, NamedDrive};
 use super::kept::{Kept, Key};
@@ -18,6 +19,7 @@ use super::pictures::Pictures;
 use super::table;
 use super::workers::work_all;
 use crate::exit::BadInput;
+use crate::rate;
 
 /// Runs every strategy on every drive, in virtual time, and compares what a viewer saw
 ///
@@ -34,8 +36,8 @@ pub struct CompareArgs {
     #[arg(long, value_delimiter = ',', default_value = "best-single,minrtt,xnc")]
     strategies: Vec<String>,
     /// Rate of the video, bit/s, as in 30M or 800k
-    #[arg(long, default_value = "30M", value_parser = parse_bitrate)]
-    bitrate: u64,
+    #[arg(long, default_value = "30M", value_parser = rate::parse_video)]
+    bitrate: Rate,
     /// Duration of the stream on each drive, seconds
     #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     seconds: u32,
@@ -121,7 +123,7 @@ impl CompareArgs {
             BadInput::new(format!("--strategies: {error}, single:*, best-single"))
         })?;
         let setting = Setting {
-            bitrate_bps: self.bitrate,
+            bitrate_bps: self.bitrate.as_bps(),
             seconds: self.seconds,
             seed: self.seed,
             congestion: self.congestion,
@@ -256,38 +258,4 @@ fn check_links(contestants: &[Contestant], drives: &[NamedDrive]) -> Result<(), 
         }
     }
     Ok(())
-}
-
-fn parse_bitrate(text: &str) -> Result<u64, String> {
-    let (number, unit) = match text.strip_suffix(['M', 'm']) {
-        Some(number) => (number, 1e6),
-        None => text.strip_suffix(['k', 'K']).map_or((text, 1.0), |number| (number, 1e3)),
-    };
-    let bps = number.parse::<f64>().map_or(0.0, |number| number * unit);
-    if (BITRATE_MIN..=BITRATE_MAX).contains(&bps) {
-        Ok(bps.round() as u64)
-    } else {
-        Err("a rate from 100k to 200M bit/s, such as 30M".to_owned())
-    }
-}
-
-/// Bounds of the video's rate, bit/s.
-const BITRATE_MIN: f64 = 100e3;
-const BITRATE_MAX: f64 = 200e6;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bitrates_have_units() {
-        for (text, bps) in
-            [("30M", 30_000_000), ("0.5M", 500_000), ("800k", 800_000), ("8e6", 8_000_000)]
-        {
-            assert_eq!(parse_bitrate(text), Ok(bps));
-        }
-        for text in ["", "M", "30", "-30M", "30G", "1e99", "NaNM"] {
-            assert!(parse_bitrate(text).is_err(), "{text}");
-        }
-    }
 }

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use roadweave_lab::bound::Bound;
 use roadweave_lab::compare::{Compared, Comparison, Measured, Pooled};
 use roadweave_lab::video::quality::Percentiles;
+
+use crate::table::{bare, right_aligned};
 
 /// The heading of a column, and what stands in it.
 type Column = (&'static str, fn(&Pooled) -> String);
@@ -65,23 +66,7 @@ fn table(pooled: &[Pooled]) -> String {
     for pooled in pooled {
         table.add_row(COLUMNS.iter().map(|(_, content)| content(pooled)));
     }
-    right_aligned(table)
-}
-
-/// A table without lines between its rows.
-fn bare() -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    table.remove_style(TableComponent::HorizontalLines);
-    table.remove_style(TableComponent::MiddleIntersections);
-    table
-}
-
-fn right_aligned(mut table: Table) -> String {
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table.to_string()
+    right_aligned(table, 1)
 }
 
 /// One run, and what nobody beats on its links.
@@ -131,7 +116,7 @@ pub fn of_run(measured: &Measured, bound: Option<&Bound>) -> String {
             table.add_row(row);
         }
     }
-    right_aligned(table)
+    right_aligned(table, 1)
 }
 
 const RUN_COLUMNS: [&str; 9] =

@@ -127,6 +127,18 @@ impl RttQuantiles {
     }
 }
 
+impl Spikes {
+    /// The share of spikes of a `height` (ms) that are left when spikes fall by at most `fall` (ms)
+    /// per probe, so that the share of time above each height stays.
+    ///
+    /// One of height h is above x for (h - x) / fall probes instead of 1 / (1 - d^a) on average; when
+    /// the share k / h of them is left, the mean is k / fall / (a + 1).
+    pub(super) fn kept(&self, height: f64, fall: f64) -> f64 {
+        let falling = 1.0 - RttQuantiles::DECAY.powf(self.exponent);
+        fall * (self.exponent + 1.0) / falling / height
+    }
+}
+
 impl Gaps {
     /// Two per minute of 200 to 600 ms.
     pub const OCCASIONAL: Self = Self { per_minute: 2.0, at_least: &[(200.0, 1.0), (600.0, 0.0)] };
@@ -141,6 +153,13 @@ impl Gaps {
             (3_000.0, 0.0),
         ],
     };
+
+    /// How long a pause is on average, ms.
+    pub(super) fn mean_ms(&self) -> f64 {
+        let shortest = self.at_least.first().map_or(0.0, |&(ms, _)| ms);
+        let between = |pair: &[(f64, f64)]| (pair[1].0 - pair[0].0) * (pair[0].1 + pair[1].1) / 2.0;
+        shortest + self.at_least.windows(2).map(between).sum::<f64>()
+    }
 
     /// The length in ms that the share `share` (0..1) of pauses exceeds, linear between the known.
     pub(super) fn exceeded_by(&self, share: f64) -> f64 {

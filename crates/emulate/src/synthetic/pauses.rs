@@ -25,12 +25,14 @@ impl Pauses {
     pub fn draw(random: &mut Random, operator: &Operator, length: Duration) -> Self {
         let mut pauses = Vec::new();
         let gaps = operator.gaps;
-        draw_events(random, operator.handovers_per_minute, length, |random, begin| {
+        draw_events(random, operator.handovers_per_minute, 0.0, length, |random, begin| {
             pauses.push(Pause { begin, end: begin + handover(random), repaid: false });
+            0
         });
-        draw_events(random, gaps.per_minute, length, |random, begin| {
+        draw_events(random, gaps.per_minute, gaps.mean_ms(), length, |random, begin| {
             let lasts = (gaps.exceeded_by(random.unit()) * 1e6) as u64;
             pauses.push(Pause { begin, end: begin + lasts, repaid: true });
+            lasts
         });
         Self(pauses)
     }
@@ -112,23 +114,28 @@ impl Debt {
     }
 }
 
-/// Calls `event` with its time in ns for each event of a Poisson process.
+/// Calls `event` with its time in ns for each event of a process in which what is between the end of
+/// one and the next has no memory. `event` returns how long it takes until the next may come, ns, on
+/// average `mean_ms`.
 fn draw_events(
     random: &mut Random,
     per_minute: f64,
+    mean_ms: f64,
     length: Duration,
-    mut event: impl FnMut(&mut Random, u64),
+    mut event: impl FnMut(&mut Random, u64) -> u64,
 ) {
     if per_minute <= 0.0 {
         return;
     }
+    let between = (60e9 / per_minute - mean_ms * 1e6).max(0.0);
     let mut at = 0.0;
     loop {
-        at += random.exponential(60e9 / per_minute);
+        at += random.exponential(between);
         if at >= nanos(length) as f64 {
             return;
         }
-        event(random, at as u64);
+        // However short events are, they come to an end.
+        at += (event(random, at as u64) as f64).max(1.0);
     }
 }
 

@@ -88,6 +88,33 @@ pub fn drawing(svg: &str) -> String {
     format!("<div class=\"wide\" tabindex=\"0\">{svg}</div>\n")
 }
 
+/// A drawing as a file of its own, in the colours of a light page.
+///
+/// `svg`: as [`Svg::finish`](super::svg::Svg::finish) gives it. Colours are written out, since not all that
+/// shows drawings knows variables.
+pub fn standalone(svg: &str) -> String {
+    let light = STYLE.split('}').next().unwrap_or_default();
+    let variables = light.split(['{', ';', '\n']).filter_map(|pair| pair.split_once(':'));
+    let colours: Vec<(String, &str)> = variables
+        .filter(|(name, _)| name.starts_with("--"))
+        .map(|(name, colour)| (format!("var({name})"), colour))
+        .collect();
+    // What concerns drawings comes after the last rule for the page around them.
+    let rules = STYLE.find("svg text{").map_or("", |at| &STYLE[at..]);
+    let rules = rules.find("details{").map_or(rules, |at| &rules[..at]);
+    let style =
+        colours.iter().fold(rules.replace("svg text{", "text{"), |style, (name, colour)| {
+            style.replace(name, colour)
+        });
+    // As large as its viewBox, the first of its attributes: 0 0 WIDTH HEIGHT.
+    let mut size = svg.split('"').nth(1).unwrap_or_default().split(' ').skip(2);
+    let (width, height) = (size.next().unwrap_or("100%"), size.next().unwrap_or("100%"));
+    let head =
+        format!("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" ");
+    let paper = "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>";
+    svg.replacen("<svg ", &head, 1).replacen('>', &format!("><style>{style}</style>{paper}"), 1)
+}
+
 /// `text` as HTML, in content and in attributes.
 pub fn escape(text: &str) -> String {
     let mut html = String::with_capacity(text.len());
@@ -224,6 +251,19 @@ mod tests {
             [Some(1.5), Some(1_234.0), None].map(times),
             ["1.50\u{d7}", "1234\u{d7}", "\u{2013}"]
         );
+    }
+
+    #[test]
+    fn a_drawing_of_its_own_has_its_colours_and_needs_nothing_else() {
+        let mut svg = crate::report::svg::Svg::new((10.0, 5.0), "a > b");
+        svg.line("line k1", (0.0, 0.0), (1.0, 1.0));
+        let alone = standalone(&svg.finish());
+        let begin = "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"10\" height=\"5\" viewBox";
+        assert!(alone.starts_with(begin), "{alone}");
+        assert!(alone.contains(".k1{color:#9cc9e3}") && alone.contains(".stall{fill:#dc2626"));
+        assert!(alone.contains("text{font:13px system-ui,sans-serif;fill:#5a6474}"), "{alone}");
+        assert!(!alone.contains("var(") && !alone.contains("body") && !alone.contains("details"));
+        assert!(alone.contains("aria-label=\"a &gt; b\"><style>"), "{alone}");
     }
 
     #[test]

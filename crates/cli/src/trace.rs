@@ -1,0 +1,82 @@
+//! `roadweave trace`: recordings of links, looked at, drawn, rewritten and made up.
+//!
+//! ```text
+//!   FILE|DIR ─> inputs ─┬─> info      tables, JSON
+//!                       ├─> plot      HTML, SVG
+//!                       └─> convert ─┬─> files
+//!   seed ──────────────────> generate ┘
+//! ```
+//!
+//! What a recording is and what it is like is `roadweave_emulate`'s; here are files and the screen.
+
+mod convert;
+mod generate;
+mod info;
+mod inputs;
+mod outputs;
+mod plot;
+
+use std::time::Duration;
+
+/// Looks at recordings of links, draws them, converts them, and makes synthetic ones
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct TraceArgs {
+    #[command(subcommand)]
+    command: TraceCommand,
+}
+
+const EXAMPLES: &str = "\
+A recording is a file per link and direction: CSV (t_ms,capacity_kbps,rtt_ms,loss and others) or \
+Mahimahi's format. A drive is a directory of them: NAME.csv and NAME.down.csv, or NAME.up and NAME.down.
+
+Examples:
+  roadweave trace info drive-1                      what its links are like, alone and together
+  roadweave trace plot drive-1 --out drive-1.html   the same to look at
+  roadweave trace convert modem.csv --out modem.up  for mahimahi's mm-link
+  roadweave trace generate --seed 7 --out drive-7   four cellular links that never existed";
+
+#[derive(Debug, clap::Subcommand)]
+enum TraceCommand {
+    Info(info::InfoArgs),
+    Plot(plot::PlotArgs),
+    Convert(convert::ConvertArgs),
+    Generate(generate::GenerateArgs),
+}
+
+impl TraceArgs {
+    /// # Errors
+    /// Those of the command.
+    pub fn run(&self) -> anyhow::Result<()> {
+        match &self.command {
+            TraceCommand::Info(args) => args.run(),
+            TraceCommand::Plot(args) => args.run(),
+            TraceCommand::Convert(args) => args.run(),
+            TraceCommand::Generate(args) => args.run(),
+        }
+    }
+}
+
+/// The part of a recording that is wanted.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+struct Part {
+    /// Begin so many seconds after the recording's start
+    #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
+    from: Option<Duration>,
+    /// Only so many seconds; beyond its end, a recording starts again
+    #[arg(long, value_name = "SECONDS", value_parser = parse_length)]
+    seconds: Option<Duration>,
+}
+
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.0..=DAY).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "0 to 86400 seconds, such as 12.5".into())
+}
+
+fn parse_length(text: &str) -> Result<Duration, String> {
+    let length = parse_seconds(text).ok().filter(|length| !length.is_zero());
+    length.ok_or_else(|| "above 0, up to 86400 seconds, such as 90".into())
+}
+
+/// Seconds; what is analysed or written at most.
+const DAY: f64 = 86_400.0;
