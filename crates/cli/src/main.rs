@@ -12,6 +12,7 @@ mod emulate;
 mod exit;
 mod init;
 mod lab;
+mod qoe;
 mod rate;
 mod record;
 mod run;

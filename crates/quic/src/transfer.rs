@@ -392,7 +392,7 @@ impl PeerPolicy for Anyone {
 fn transport_config(config: &TransferConfig) -> noq_proto::TransportConfig {
     let mut transport = noq_proto::TransportConfig::default();
     transport
-        .congestion_controller_factory(congestion::factory(config.congestion))
+        .congestion_controller_factory(congestion::factory(config.congestion, config.seed))
         .initial_mtu(config.payload_max)
         .mtu_discovery_config(None)
         // A vehicle may be without any link for minutes.

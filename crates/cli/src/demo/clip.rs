@@ -11,11 +11,14 @@
 //! whole rate. The encoder works as in a vehicle: no B-frames, an IDR frame every second, a buffer
 //! of 100 ms, slices that are encoded in parallel.
 
-use std::io::{BufRead as _, BufReader};
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use roadweave_lab::video::frame_id::{self, PICTURE_HEIGHT, PICTURE_WIDTH};
+use roadweave_lab::video::h264::{AccessUnit, Splitter};
 
 use super::ffmpeg::{self, FfmpegError, Running};
 
@@ -95,6 +98,28 @@ impl ClipSpec {
         command.args(["-g", &interval, "-keyint_min", &interval, "-sc_threshold", "0", "-bf", "0"]);
         // As many slices on every machine: zerolatency makes one per thread.
         command.args(["-threads", "4", "-f", "h264"]).arg(out);
+    }
+}
+
+/// The coded pictures of an H.264 byte stream.
+///
+/// # Errors
+/// When it cannot be read or is none.
+pub fn read(clip: &Path) -> anyhow::Result<Arc<[AccessUnit]>> {
+    let mut file = File::open(clip)?;
+    let mut splitter = Splitter::default();
+    let mut piece = vec![0; 1 << 20];
+    let mut units = Vec::new();
+    loop {
+        let length = file.read(&mut piece)?;
+        match length {
+            0 => splitter.finish(),
+            _ => splitter.push(&piece[..length])?,
+        }
+        units.extend(std::iter::from_fn(|| splitter.next_access_unit()));
+        if length == 0 {
+            return Ok(units.into());
+        }
     }
 }
 

@@ -102,7 +102,8 @@ pub fn compare(
         let out = BufWriter::with_capacity(1 << 20, File::create(&received)?);
         write_received(stream, playout, log, out)?
     };
-    let mut comparer = start_comparer(&files.clip, &statistics)?;
+    let sent = stream.log.frames.len();
+    let mut comparer = start_comparer(&files.clip, sent, &statistics)?;
     let pipe = comparer.child.stdin.take().expect("standard input is piped");
     let mut screen = Screen::new(BufWriter::with_capacity(PICTURE, pipe), fed);
     // Where nothing arrived there is nothing to decode, and ffmpeg would call that an error.
@@ -110,18 +111,15 @@ pub fn compare(
         0 => Ok(()),
         _ => decode(&received, &mut screen),
     };
-    let result = shown.and_then(|()| Ok(screen.finish(stream.log.frames.len())?));
+    let result = shown.and_then(|()| Ok(screen.finish(sent)?));
     // If the comparer died, its own words say more than our broken pipe.
     comparer.finish()?;
     let (decoded, unreadable) = result?;
     let ssim = read_statistics(&statistics)?;
     std::fs::remove_file(&received)?;
     std::fs::remove_file(&statistics)?;
-    if ssim.len() != stream.log.frames.len() {
-        return Err(DecodeError::Incomplete {
-            compared: ssim.len(),
-            sent: stream.log.frames.len(),
-        });
+    if ssim.len() != sent {
+        return Err(DecodeError::Incomplete { compared: ssim.len(), sent });
     }
     Ok(Comparison { ssim, decoded, unreadable, discarded })
 }
@@ -190,13 +188,13 @@ fn decode(received: &Path, screen: &mut Screen<impl Write>) -> Result<(), Decode
     Ok(decoder.finish()?)
 }
 
-/// Starts the ffmpeg that compares the clip with raw pictures at its standard input.
-fn start_comparer(clip: &Path, statistics: &Path) -> Result<Running, FfmpegError> {
+/// Starts the ffmpeg that compares the first `frames` of the clip with raw pictures at its standard input.
+fn start_comparer(clip: &Path, frames: usize, statistics: &Path) -> Result<Running, FfmpegError> {
     let size = format!("{WIDTH}x{HEIGHT}");
     let rate = FPS.to_string();
     let name = statistics.to_string_lossy().replace('\\', "\\\\").replace(':', "\\:");
     let graph = format!(
-        "[0:v]scale={WIDTH}:{HEIGHT},format={PIXEL_FORMAT},settb=1/{FPS},setpts=N[sent];\
+        "[0:v]trim=end_frame={frames},scale={WIDTH}:{HEIGHT},format={PIXEL_FORMAT},settb=1/{FPS},setpts=N[sent];\
          [1:v]settb=1/{FPS},setpts=N[seen];[sent][seen]ssim=stats_file='{name}'"
     );
     let mut command: Command = ffmpeg::command();

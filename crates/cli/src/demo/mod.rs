@@ -13,6 +13,7 @@ pub(crate) mod clip;
 mod configs;
 pub(crate) mod decode;
 mod ffmpeg;
+mod kept;
 mod progress;
 mod report;
 mod sampler;
@@ -34,6 +35,7 @@ use roadweave_lab::video::quality::Player;
 use roadweave_tunnel::Strategy;
 
 use self::clip::ClipSpec;
+use self::kept::Kept;
 use self::progress::Display;
 use self::scenario::Scenario;
 use self::stage::Stage;
@@ -76,6 +78,15 @@ pub struct DemoArgs {
     /// Stream this video instead of a generated one
     #[arg(long, value_name = "FILE")]
     video: Option<PathBuf>,
+    /// Stream this H.264 byte stream as it is, such as the clip that --keep left
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["video", "bitrate"])]
+    clip: Option<PathBuf>,
+    /// Do not decode and compare the pictures; with --clip, ffmpeg is not needed then
+    #[arg(long)]
+    no_ssim: bool,
+    /// Keep in DIR what `roadweave qoe` reads: the clip, and what each run sent and received
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
     /// Where the report goes
     #[arg(long, value_name = "FILE", default_value = "roadweave-demo.html")]
     report: PathBuf,
@@ -95,27 +106,42 @@ impl DemoArgs {
             None => Scenario::synthetic(self.seed),
         };
         let scenario = scenario.map_err(|error| BadInput::new(format!("{error:#}")))?;
-        let strategies = self.strategies(&scenario)?;
-        ffmpeg::check()?;
+        let bitrate_bps = self.bitrate_bps()?;
+        let strategies = self.strategies(&scenario, bitrate_bps)?;
+        if self.clip.is_none() || !self.no_ssim {
+            ffmpeg::check()?;
+        }
         match Sandbox::enter()? {
             Sandbox::Ended(code) => std::process::exit(code),
-            Sandbox::Inside => self.run_inside(scenario, &strategies),
+            Sandbox::Inside => self.run_inside(scenario, bitrate_bps, &strategies),
         }
     }
 
-    fn run_inside(&self, scenario: Scenario, strategies: &[String]) -> anyhow::Result<()> {
+    fn run_inside(
+        &self,
+        scenario: Scenario,
+        bitrate_bps: u64,
+        strategies: &[String],
+    ) -> anyhow::Result<()> {
         exit_when_told()?;
         let directory = Path::new(DIRECTORY);
         fs::create_dir_all(directory).context("cannot make a directory for the demo")?;
         let display = Display::new(strategies.len());
-        let clip = self.encode_clip(directory, &display)?;
+        let clip = match &self.clip {
+            Some(clip) => clip.clone(),
+            None => self.encode_clip(directory, bitrate_bps, &display)?,
+        };
+        let keep = self.keep.as_deref().map(|keep| Kept::new(keep, &clip)).transpose()?;
         let stage = Stage {
             scenario,
             world: World::build()?,
             directory: directory.to_owned(),
             clip,
+            bitrate_bps,
             seconds: self.seconds,
             player: Player::default(),
+            compare_pictures: !self.no_ssim,
+            keep,
             program: std::env::current_exe().context("cannot find this program")?,
         };
         let mut runs = Vec::new();
@@ -128,8 +154,8 @@ impl DemoArgs {
     }
 
     /// The strategies' names as the tunnel knows them.
-    fn strategies(&self, scenario: &Scenario) -> Result<Vec<String>, BadInput> {
-        let (best, _) = scenario.best_link(self.bitrate_bps(), self.seconds);
+    fn strategies(&self, scenario: &Scenario, bitrate_bps: u64) -> Result<Vec<String>, BadInput> {
+        let (best, _) = scenario.best_link(bitrate_bps, self.seconds);
         let named = |name: &String| {
             let name = match name.as_str() {
                 BEST_SINGLE => format!("single:{best}"),
@@ -143,12 +169,13 @@ impl DemoArgs {
         self.strategies.iter().map(named).collect()
     }
 
-    fn encode_clip(&self, directory: &Path, display: &Display) -> anyhow::Result<PathBuf> {
-        let spec = ClipSpec {
-            source: self.video.clone(),
-            seconds: self.seconds,
-            bitrate_bps: self.bitrate_bps(),
-        };
+    fn encode_clip(
+        &self,
+        directory: &Path,
+        bitrate_bps: u64,
+        display: &Display,
+    ) -> anyhow::Result<PathBuf> {
+        let spec = ClipSpec { source: self.video.clone(), seconds: self.seconds, bitrate_bps };
         let path = directory.join("clip.h264");
         let bar = display.encoding(spec.frames());
         spec.encode(&path, |frames| bar.set_position(frames))?;
@@ -182,11 +209,12 @@ impl DemoArgs {
         let rate = |(name, rates): &(String, Vec<f64>)| {
             format!("{name} {:.1}", rates.iter().sum::<f64>() / rates.len().max(1) as f64)
         };
-        let (best, share) = stage.scenario.best_link(self.bitrate_bps(), self.seconds);
-        let video = match &self.video {
+        let (best, share) = stage.scenario.best_link(stage.bitrate_bps, self.seconds);
+        let video = match self.video.as_ref().or(self.clip.as_ref()) {
             Some(file) => file.display().to_string(),
             None => "generated".to_owned(),
         };
+        let mbps = (stage.bitrate_bps as f64 / 1e5).round() / 10.0;
         let player = &stage.player;
         let facts = [
             ("version", format!("roadweave {}", env!("CARGO_PKG_VERSION"))),
@@ -199,7 +227,7 @@ impl DemoArgs {
                     share * 100.0
                 ),
             ),
-            ("video", format!("{video}, 1080p30, H.264 at {} Mbit/s, RTP", self.bitrate)),
+            ("video", format!("{video}, {} fps, H.264 at {mbps} Mbit/s, RTP", clip::FPS)),
             (
                 "player",
                 format!(
@@ -213,8 +241,19 @@ impl DemoArgs {
         Scene { links, facts }
     }
 
-    fn bitrate_bps(&self) -> u64 {
-        (self.bitrate * 1e6).round() as u64
+    /// The rate of the stream that will be sent, before RTP headers.
+    fn bitrate_bps(&self) -> anyhow::Result<u64> {
+        let Some(clip) = &self.clip else { return Ok((self.bitrate * 1e6).round() as u64) };
+        let unusable = |problem| BadInput::new(format!("--clip {}: {problem}", clip.display()));
+        let units = clip::read(clip).map_err(|error| unusable(error.to_string()))?;
+        let frames = ClipSpec { source: None, seconds: self.seconds, bitrate_bps: 0 }.frames();
+        if units.len() < frames as usize {
+            let problem =
+                format!("{} frames, but --seconds {} takes {frames}", units.len(), self.seconds);
+            return Err(unusable(problem).into());
+        }
+        let bytes = units.iter().flat_map(|unit| &unit.nals).map(bytes::Bytes::len).sum::<usize>();
+        Ok(bytes as u64 * 8 * u64::from(clip::FPS) / units.len() as u64)
     }
 }
 

@@ -9,27 +9,26 @@
 //! The traces start with the first frame that counts, in every run at the same moment of the stream.
 //! What comes before makes the tunnel one that is in use: its first windows are not what is measured.
 
-use std::fs::{self, File};
-use std::io::BufReader;
+use std::fs;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use roadweave_device::netns::NetNs;
 use roadweave_lab::figures::{Figures, Run, Timeline};
-use roadweave_lab::video::quality::{self, Player, Playout};
-use roadweave_lab::video::stream_log::{Arrivals, SentStream};
+use roadweave_lab::video::quality::{self, Player};
+use roadweave_lab::video::stream_log::SentStream;
 use roadweave_types::Instant;
 use rustix::process::Signal;
 
 use super::clip;
 use super::configs::Configs;
-use super::decode::{self, RunFiles};
+use super::kept::Kept;
 use super::sampler::{self, Sample};
 use super::scenario::Scenario;
 use super::world::{VIEWER, World};
+use crate::qoe::{Logs, View};
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
 use crate::sandbox::tunnel::{Site, Tunnel};
@@ -54,10 +53,16 @@ pub struct Stage {
     pub directory: PathBuf,
     /// The reference clip.
     pub clip: PathBuf,
-    /// Its duration, seconds.
+    /// Its rate before RTP headers.
+    pub bitrate_bps: u64,
+    /// For how long it is streamed, seconds.
     pub seconds: u32,
     /// The receiving application.
     pub player: Player,
+    /// Whether what arrives is decoded and compared with the clip.
+    pub compare_pictures: bool,
+    /// Where the logs of each run are kept.
+    pub keep: Option<Kept>,
     /// This program.
     pub program: PathBuf,
 }
@@ -73,12 +78,6 @@ pub enum Progress {
     Comparing,
 }
 
-/// The files of one run.
-struct Files {
-    sent: PathBuf,
-    arrived: PathBuf,
-}
-
 /// The tunnel and what it runs over.
 struct Bridged {
     emulator: Daemon,
@@ -91,10 +90,7 @@ impl Stage {
     /// # Errors
     /// When a process fails, with what it said, or the tunnel is not built in time.
     pub fn run(&self, strategy: &str, mut tell: impl FnMut(Progress)) -> anyhow::Result<Run> {
-        let files = Files {
-            sent: self.directory.join("sent.csv"),
-            arrived: self.directory.join("arrived.log"),
-        };
+        let files = Logs::of(&self.directory);
         tell(Progress::Connecting);
         let configs = Configs::write(&self.directory, &self.scenario, strategy)?;
         let mut bridged = self.start_tunnel(&configs)?;
@@ -118,6 +114,9 @@ impl Stage {
         let mut run = self.measure(&files, &samples, start)?;
         run.figures.strategy = strategy.to_owned();
         run.figures.cpu_percent = Some(100.0 * cpu_time.as_secs_f64() / f64::from(self.seconds));
+        if let Some(keep) = &self.keep {
+            keep.take(strategy, &files)?;
+        }
         fs::remove_file(&files.sent).and_then(|()| fs::remove_file(&files.arrived))?;
         Ok(run)
     }
@@ -139,7 +138,7 @@ impl Stage {
     }
 
     /// Streams the beginning of the clip to a port at which nobody listens.
-    fn send_lead_in(&self, files: &Files) -> anyhow::Result<()> {
+    fn send_lead_in(&self, files: &Logs) -> anyhow::Result<()> {
         let nobody = SocketAddr::new(VIEWER.ip(), VIEWER.port() + 2);
         let mut command = self.camera_command(files, nobody);
         command.arg("--frames").arg(LEAD_IN_FRAMES.to_string());
@@ -147,20 +146,21 @@ impl Stage {
         Daemon::start("camera", &mut command, &self.directory)?.wait(patience)
     }
 
-    fn start_camera(&self, files: &Files, start: Instant) -> anyhow::Result<Daemon> {
+    fn start_camera(&self, files: &Logs, start: Instant) -> anyhow::Result<Daemon> {
         let mut command = self.camera_command(files, VIEWER);
         command.arg("--start-ns").arg(start.as_nanos().to_string());
+        command.arg("--frames").arg((self.seconds * clip::FPS).to_string());
         Daemon::start("camera", &mut command, &self.directory)
     }
 
-    fn camera_command(&self, files: &Files, to: SocketAddr) -> Command {
+    fn camera_command(&self, files: &Logs, to: SocketAddr) -> Command {
         let mut command = self.program_in(&self.world.vehicle);
         command.arg("demo-source").arg(&self.clip).arg("--to").arg(to.to_string());
         command.arg("--out").arg(&files.sent);
         command
     }
 
-    fn start_viewer(&self, files: &Files, start: Instant) -> anyhow::Result<Daemon> {
+    fn start_viewer(&self, files: &Logs, start: Instant) -> anyhow::Result<Daemon> {
         let until = start + self.duration() + DRAIN;
         let mut command = self.program_in(&self.world.cloud);
         command.arg("demo-sink").arg("--listen").arg(VIEWER.to_string());
@@ -191,41 +191,28 @@ impl Stage {
         Ok((samples, bridged.tunnel.client.cpu_time()?.since(cpu_before).total()))
     }
 
-    fn measure(&self, files: &Files, samples: &[Sample], start: Instant) -> anyhow::Result<Run> {
-        let open = |path: &Path| {
-            let file =
-                File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
-            anyhow::Ok(BufReader::with_capacity(1 << 20, file))
+    fn measure(&self, files: &Logs, samples: &[Sample], start: Instant) -> anyhow::Result<Run> {
+        let view = View::of(files, &self.player)?;
+        let ssim = match self.compare_pictures {
+            true => Some(view.compare(&self.clip, &self.directory)?.mean()),
+            false => None,
         };
-        let stream = SentStream::read(open(&files.sent)?)?;
-        let arrivals = Arrivals::read(&stream, open(&files.arrived)?)?.first;
-        let end = start + self.duration() + DRAIN;
-        let playout = Playout::new(&stream.log, &arrivals, &self.player, end);
-        let quality = quality::measure(&stream.log, &arrivals, &playout, &self.player);
-        let compared = decode::compare(
-            &stream,
-            &playout,
-            &RunFiles {
-                clip: self.clip.clone(),
-                arrivals: files.arrived.clone(),
-                scratch: self.directory.clone(),
-            },
-        )?;
+        let View { stream, arrivals, quality, .. } = view;
         let uplinks = self.scenario.uplinks();
         let mut timeline = sampler::timeline(samples, uplinks, start, self.duration());
-        self.count_missing(&stream, &arrivals, start, &mut timeline);
+        self.count_missing(&stream, &arrivals.first, start, &mut timeline);
         Ok(Run {
             figures: Figures {
                 fps: quality.fps,
                 stall_ratio: quality.stall_ratio,
-                ssim: Some(compared.mean()),
+                ssim,
                 residual_loss: quality.residual_loss(),
                 late: quality.late,
                 delay_ms: quality.packet_delay,
                 redundancy: sampler::redundancy(samples),
                 ..Figures::default()
             },
-            delays: quality::packet_delays(&stream.log, &arrivals),
+            delays: quality::packet_delays(&stream.log, &arrivals.first),
             stalls: quality.stalls,
             timeline,
         })

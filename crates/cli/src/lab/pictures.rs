@@ -1,7 +1,7 @@
 //! Pictures for the lab: a clip that is encoded once, and the comparison of what arrived of it.
 
 use std::fs::{self, File};
-use std::io::{BufReader, BufWriter, Read as _, Write as _};
+use std::io::{BufReader, BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use indicatif::ProgressBar;
 use roadweave_lab::compare::Setting;
 use roadweave_lab::run::Outcome;
 use roadweave_lab::traffic::{Detail, TrafficSpec};
-use roadweave_lab::video::h264::{AccessUnit, Splitter};
+use roadweave_lab::video::h264::AccessUnit;
 use roadweave_lab::video::stream_log::SentStream;
 
-use crate::demo::clip::ClipSpec;
+use crate::demo::clip::{self, ClipSpec};
 use crate::demo::decode::{self, RunFiles};
 
 /// A clip and its pictures.
@@ -36,7 +36,7 @@ impl Pictures {
                 .with_context(|| format!("cannot make {}", folder.display()))?;
             encode(setting, &clip)?;
         }
-        let units = read_units(&clip)
+        let units = clip::read(&clip)
             .with_context(|| format!("cannot read the clip {}", clip.display()))?;
         Ok(Self { clip, units })
     }
@@ -94,22 +94,4 @@ fn encode(setting: &Setting, clip: &Path) -> anyhow::Result<()> {
         return Err(error.into());
     }
     fs::rename(&part, clip).with_context(|| format!("cannot write {}", clip.display()))
-}
-
-fn read_units(clip: &Path) -> anyhow::Result<Arc<[AccessUnit]>> {
-    let mut file = File::open(clip)?;
-    let mut splitter = Splitter::default();
-    let mut piece = vec![0; 1 << 20];
-    let mut units = Vec::new();
-    loop {
-        let length = file.read(&mut piece)?;
-        match length {
-            0 => splitter.finish(),
-            _ => splitter.push(&piece[..length])?,
-        }
-        units.extend(std::iter::from_fn(|| splitter.next_access_unit()));
-        if length == 0 {
-            return Ok(units.into());
-        }
-    }
 }

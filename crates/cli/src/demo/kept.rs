@@ -1,0 +1,78 @@
+//! What `--keep` leaves of a demo, for `roadweave qoe` and for further runs of the same clip.
+//!
+//! ```text
+//!   DIR/clip.h264
+//!   DIR/xnc/sent.csv, arrived.log
+//!   DIR/single-att/sent.csv, arrived.log
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+
+use crate::qoe::Logs;
+
+/// The directory of `--keep`.
+#[derive(Debug)]
+pub struct Kept {
+    directory: PathBuf,
+}
+
+impl Kept {
+    /// Makes `directory` if it is not there, and puts the clip into it.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn new(directory: &Path, clip: &Path) -> anyhow::Result<Self> {
+        let kept = Self { directory: directory.to_owned() };
+        kept.copy(clip, Path::new("clip.h264"))?;
+        Ok(kept)
+    }
+
+    /// Keeps the logs of the run with `strategy`; those of an earlier one are overwritten.
+    ///
+    /// # Errors
+    /// What the system refused.
+    pub fn take(&self, strategy: &str, logs: &Logs) -> anyhow::Result<()> {
+        // A colon in a file's name is trouble for other programs.
+        let run = Logs::of(Path::new(&strategy.replace(':', "-")));
+        self.copy(&logs.sent, &run.sent)?;
+        self.copy(&logs.arrived, &run.arrived)
+    }
+
+    fn copy(&self, from: &Path, to: &Path) -> anyhow::Result<()> {
+        let to = self.directory.join(to);
+        let unwritable = || format!("--keep: cannot write {}", to.display());
+        if let Some(parent) = to.parent() {
+            fs::create_dir_all(parent).with_context(unwritable)?;
+        }
+        // Copying a file onto itself would empty it.
+        if to.canonicalize().is_ok_and(|to| from.canonicalize().is_ok_and(|from| from == to)) {
+            return Ok(());
+        }
+        fs::copy(from, &to).with_context(unwritable).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_lie_side_by_side_and_a_clip_that_is_there_already_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let clip = folder.path().join("clip.h264");
+        fs::write(&clip, b"pictures").unwrap();
+        let logs = Logs::of(&folder.path().join("run"));
+        fs::create_dir(folder.path().join("run")).unwrap();
+        fs::write(&logs.sent, b"sent").unwrap();
+        fs::write(&logs.arrived, b"arrived").unwrap();
+        let kept = Kept::new(folder.path(), &clip).unwrap();
+        kept.take("single:att", &logs).unwrap();
+        assert_eq!(fs::read(&clip).unwrap(), b"pictures");
+        let read = |path: &str| fs::read(folder.path().join(path)).unwrap();
+        assert_eq!(read("single-att/sent.csv"), b"sent");
+        assert_eq!(read("single-att/arrived.log"), b"arrived");
+    }
+}
