@@ -28,8 +28,9 @@ for strategy in xnc minrtt; do
         }
         /^calls=/ {
             split($1, parts, "="); calls = parts[2]; getline; cost = $2
-            if (caller ~ /^coding_share::/ && callee ~ /roadweave_tunnel::/) tunnel += cost
-            if (caller ~ /roadweave_tunnel::/ && callee ~ /coding_share::/) tunnel -= cost
+            outside = "^<?(coding_share|roadweave_lab)::"
+            if (caller ~ outside && callee ~ /^<?roadweave_tunnel::/) tunnel += cost
+            if (caller ~ /^<?roadweave_tunnel::/ && callee ~ outside) tunnel -= cost
             if (caller ~ /roadweave_tunnel::/ && callee ~ /roadweave_coding::/) {
                 instructions[callee] += cost; times[callee] += calls; all += cost
                 if (callee ~ /::(range|encode_all|on_coded)$/) coded += cost
