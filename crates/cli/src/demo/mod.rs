@@ -60,7 +60,7 @@ const BEST_SINGLE: &str = "single";
 /// Streams video through the tunnel over emulated links, with one strategy after another
 #[derive(Debug, clap::Args)]
 pub struct DemoArgs {
-    /// Replay the recorded drive in DIR, a file LINK.csv per link; default: synthetic links
+    /// Replay the recorded drive in DIR, files as in docs/traces.md; default: synthetic links
     #[arg(long, value_name = "DIR")]
     drive: Option<PathBuf>,
     /// Duration of the stream in each run, seconds

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
-use roadweave_emulate::{Capacity, EmulateFile, Emulation, LinkFields, Place, Trace};
+use anyhow::Context as _;
+use roadweave_emulate::{EmulateFile, Emulation, LinkFields, LinkFiles, Place, Trace};
 use roadweave_lab::figures::Timeline;
 
 use super::world;
@@ -36,35 +36,22 @@ impl Scenario {
         Self::new("synthetic".to_owned(), seed, OPERATORS.map(link).to_vec())
     }
 
-    /// The recorded drive in `directory`: a CSV file per link.
+    /// The recorded drive in `directory`: a file per link and direction.
     ///
     /// # Errors
     /// When there is no recording, or one is malformed.
     pub fn recorded(directory: &Path, seed: u64) -> anyhow::Result<Self> {
         let unreadable = || format!("cannot read the drive {}", directory.display());
         let directory = directory.canonicalize().with_context(unreadable)?;
-        let mut recordings = Vec::new();
-        for entry in std::fs::read_dir(&directory).with_context(unreadable)? {
-            let path = entry.with_context(unreadable)?.path();
-            if path.extension().is_some_and(|extension| extension == "csv") {
-                recordings.push(path);
-            }
-        }
-        recordings.sort_unstable();
-        if recordings.is_empty() {
-            bail!(
-                "no recording in {}: a drive is a directory with a file per link, link.csv, with \
-                 the columns t_ms,capacity_kbps,rtt_ms,loss",
-                directory.display()
-            );
-        }
-        let link = |trace: std::path::PathBuf| LinkFields {
-            name: trace.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
-            trace: Some(trace),
+        let link = |files: LinkFiles| LinkFields {
+            name: files.name,
+            trace: Some(files.up),
+            trace_down: files.down,
             ..LinkFields::default()
         };
+        let links = LinkFiles::of_directory(&directory)?.into_iter().map(link).collect();
         let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Self::new(name, seed, recordings.into_iter().map(link).collect())
+        Self::new(name, seed, links)
     }
 
     fn new(name: String, seed: u64, links: Vec<LinkFields>) -> anyhow::Result<Self> {
@@ -85,7 +72,8 @@ impl Scenario {
 
     /// Name and capacity of each link, vehicle to cloud, Mbit/s per [`Timeline::STEP`].
     pub fn capacities(&self, seconds: u32) -> Vec<(String, Vec<f64>)> {
-        let of_link = |trace: &Trace| steps(seconds).map(|at| rate_bps(trace, at) / 1e6).collect();
+        let of_link =
+            |trace: &Trace| rates_bps(trace, seconds).into_iter().map(|bps| bps / 1e6).collect();
         self.links.links.iter().map(|l| (l.name.clone(), of_link(&l.up.trace))).collect()
     }
 
@@ -99,8 +87,10 @@ impl Scenario {
         let mut best: Option<(&str, f64, f64)> = None;
         for link in &self.links.links {
             let trace = &link.up.trace;
-            let carried = |at| (rate_bps(trace, at) * (1.0 - trace.loss().at(at))).min(wanted);
-            let share = mean(steps(seconds).map(carried)) / wanted;
+            let carried =
+                |(rate, at): (f64, Duration)| (rate * (1.0 - trace.loss().at(at))).min(wanted);
+            let rates = rates_bps(trace, seconds).into_iter().zip(steps(seconds));
+            let share = mean(rates.map(carried)) / wanted;
             let delay = mean(steps(seconds).map(|at| trace.delay().at(at).as_secs_f64()));
             let better = |&(_, best_share, best_delay): &(&str, f64, f64)| {
                 share > best_share || share == best_share && delay < best_delay
@@ -117,11 +107,9 @@ fn steps(seconds: u32) -> impl Iterator<Item = Duration> {
     (0..seconds * 10).map(|step| Timeline::STEP * step)
 }
 
-fn rate_bps(trace: &Trace, at: Duration) -> f64 {
-    match trace.capacity().as_ref() {
-        Capacity::Rates(rates) => rates.at(at).as_bps() as f64,
-        other => other.mean_rate().as_bps() as f64,
-    }
+/// What a link can carry in each of [`steps`], bit/s.
+fn rates_bps(trace: &Trace, seconds: u32) -> Vec<f64> {
+    trace.capacity().mean_rates(Timeline::STEP, Duration::from_secs(seconds.into()))
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> f64 {
@@ -140,15 +128,17 @@ mod tests {
         let scenario = Scenario::synthetic(seed).unwrap();
         let (_, alone) = scenario.best_link(DEFAULT_BITRATE_BPS, DEFAULT_SECONDS);
         // A link is of use while it neither loses packets nor takes longer than 80 ms.
-        let usable = |at: Duration| -> f64 {
-            let traces = scenario.links.links.iter().map(|link| &link.up.trace);
-            let good = traces.filter(|trace| {
-                trace.loss().at(at) == 0.0 && trace.delay().at(at) <= Duration::from_millis(80)
-            });
-            good.map(|trace| rate_bps(trace, at)).sum()
-        };
+        let mut usable = vec![0.0; DEFAULT_SECONDS as usize * 10];
+        for trace in scenario.links.links.iter().map(|link| &link.up.trace) {
+            let rates = rates_bps(trace, DEFAULT_SECONDS).into_iter().zip(steps(DEFAULT_SECONDS));
+            for (usable, (rate, at)) in usable.iter_mut().zip(rates) {
+                if trace.loss().at(at) == 0.0 && trace.delay().at(at) <= Duration::from_millis(80) {
+                    *usable += rate;
+                }
+            }
+        }
         let wanted = DEFAULT_BITRATE_BPS as f64 * 1.1;
-        let short = steps(DEFAULT_SECONDS).filter(|at| usable(*at) < wanted).count();
+        let short = usable.iter().filter(|usable| **usable < wanted).count();
         (alone, short as f64 / f64::from(DEFAULT_SECONDS * 10))
     }
 
@@ -183,9 +173,27 @@ mod tests {
     }
 
     #[test]
+    fn both_directions_of_a_link_are_one_link() {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("modem.csv", "t_ms,capacity_kbps\n0,9000\n"),
+            ("modem.down.csv", "t_ms,capacity_kbps\n0,50000\n"),
+            ("wifi.up", "1\n"),
+        ] {
+            std::fs::write(directory.path().join(name), text).unwrap();
+        }
+        let scenario = Scenario::recorded(directory.path(), 1).unwrap();
+        assert_eq!(scenario.uplinks().collect::<Vec<_>>(), ["modem", "wifi"]);
+        let mean = |trace: &Trace| trace.capacity().mean_rate().as_bps();
+        assert_eq!(mean(&scenario.links.links[0].down.trace), 50_000_000);
+        // An opportunity of 1,500 bytes each ms.
+        assert_eq!(scenario.capacities(1)[1].1, [12.0; 10]);
+    }
+
+    #[test]
     fn a_directory_without_recordings_says_what_a_drive_is() {
         let directory = tempfile::tempdir().unwrap();
         let error = Scenario::recorded(directory.path(), 1).unwrap_err().to_string();
-        assert!(error.contains("capacity_kbps"), "{error}");
+        assert!(error.contains("a file NAME.csv or NAME.up per link"), "{error}");
     }
 }
