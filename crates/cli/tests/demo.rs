@@ -41,7 +41,8 @@ fn a_short_demo_measures_and_reports() {
     }
     let directory = tempfile::tempdir().unwrap();
     let report = directory.path().join("report.html");
-    let output = demo(&report).output().unwrap();
+    let kept = directory.path().join("kept");
+    let output = demo(&report).arg("--keep").arg(&kept).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     let results: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -58,6 +59,13 @@ fn a_short_demo_measures_and_reports() {
     assert!(figures["delay_ms"]["p50"].as_f64().unwrap() > 5.0, "links have a delay: {results:#}");
     assert!(figure("cpu_percent") > 0.0, "{results:#}");
     assert!(fs::read_to_string(&report).unwrap().contains("<svg"));
+
+    let mut qoe = Command::new(env!("CARGO_BIN_EXE_roadweave"));
+    qoe.args(["qoe", "--json"]).arg(kept.join("xnc")).arg("--clip").arg(kept.join("clip.h264"));
+    let seen: serde_json::Value = serde_json::from_slice(&qoe.output().unwrap().stdout).unwrap();
+    for name in ["strategy", "fps", "stall_ratio", "ssim", "delay_ms", "residual_loss", "late"] {
+        assert_eq!(seen["strategies"][0][name], figures[name], "{name} from the files it kept");
+    }
 }
 
 #[test]

@@ -224,7 +224,7 @@ fn a_scenario_that_is_wrong_is_told_with_its_line() {
     check_refused(
         &lab(folder.path(), &["run", "wrong.toml"]),
         2,
-        &["wrong.toml", "23", "sideways"],
+        &["wrong.toml", "22", "sideways"],
     );
     check_refused(&lab(folder.path(), &["run", "none.toml"]), 2, &["none.toml"]);
     fs::write(folder.path().join("right.toml"), SCENARIO).unwrap();

@@ -198,10 +198,18 @@ fn start_comparer(clip: &Path, frames: usize, statistics: &Path) -> Result<Runni
          [1:v]settb=1/{FPS},setpts=N[seen];[sent][seen]ssim=stats_file='{name}'"
     );
     let mut command: Command = ffmpeg::command();
-    command.args(["-f", "h264", "-i"]).arg(clip);
+    if is_byte_stream(clip) {
+        command.args(["-f", "h264"]);
+    }
+    command.arg("-i").arg(clip);
     command.args(["-f", "rawvideo", "-pix_fmt", PIXEL_FORMAT, "-s", &size, "-r", &rate]);
     command.args(["-i", "pipe:0", "-lavfi", &graph, "-f", "null", "-"]);
     Running::start("compare the pictures", command.stdin(Stdio::piped()))
+}
+
+/// Whether a video is an H.264 byte stream, which says of itself neither what it is nor how fast.
+pub fn is_byte_stream(clip: &Path) -> bool {
+    clip.extension().is_some_and(|extension| extension == "h264" || extension == "264")
 }
 
 /// Turns decoded pictures into one picture per frame of the reference.

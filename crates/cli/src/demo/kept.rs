@@ -35,8 +35,7 @@ impl Kept {
     /// # Errors
     /// What the system refused.
     pub fn take(&self, strategy: &str, logs: &Logs) -> anyhow::Result<()> {
-        // A colon in a file's name is trouble for other programs.
-        let run = Logs::of(Path::new(&strategy.replace(':', "-")));
+        let run = Logs::of_run(Path::new(""), strategy);
         self.copy(&logs.sent, &run.sent)?;
         self.copy(&logs.arrived, &run.arrived)
     }

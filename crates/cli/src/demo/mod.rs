@@ -12,7 +12,7 @@
 pub(crate) mod clip;
 mod configs;
 pub(crate) mod decode;
-mod ffmpeg;
+pub(crate) mod ffmpeg;
 mod kept;
 mod progress;
 mod report;
@@ -21,7 +21,7 @@ mod scenario;
 mod sink;
 mod source;
 mod stage;
-mod table;
+pub(crate) mod table;
 mod world;
 
 use std::fs;

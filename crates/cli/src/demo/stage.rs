@@ -192,7 +192,7 @@ impl Stage {
     }
 
     fn measure(&self, files: &Logs, samples: &[Sample], start: Instant) -> anyhow::Result<Run> {
-        let view = View::of(files, &self.player)?;
+        let view = View::of(files, Some(&self.player))?;
         let ssim = match self.compare_pictures {
             true => Some(view.compare(&self.clip, &self.directory)?.mean()),
             false => None,

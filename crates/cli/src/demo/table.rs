@@ -34,11 +34,12 @@ pub fn render(results: &Results) -> String {
 }
 
 /// What stands for a figure that may be absent.
-fn known(figure: Option<f64>, show: impl Fn(f64) -> String) -> String {
+pub fn known(figure: Option<f64>, show: impl Fn(f64) -> String) -> String {
     figure.map_or_else(|| "\u{2013}".to_owned(), show)
 }
 
-fn percent(share: f64) -> String {
+/// A share, 0..1, as percent.
+pub fn percent(share: f64) -> String {
     let percent = share * 100.0;
     if percent > 0.0 && percent < 1.0 {
         format!("{percent:.2} %")
@@ -47,7 +48,8 @@ fn percent(share: f64) -> String {
     }
 }
 
-fn millis(millis: f64) -> String {
+/// Milliseconds with their unit.
+pub fn millis(millis: f64) -> String {
     if millis < 100.0 { format!("{millis:.1} ms") } else { format!("{millis:.0} ms") }
 }
 

@@ -1,21 +1,24 @@
 //! `roadweave lab run`: one scenario.
 
-use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write as _};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use roadweave_lab::bound::Bound;
 use roadweave_lab::compare::Measured;
 use roadweave_lab::run::{self, LinkReport, Outcome};
 use roadweave_lab::scenario::Scenario;
-use roadweave_lab::traffic::{BulkReport, Detail, TrafficReport};
+use roadweave_lab::traffic::{BulkReport, Detail, FrameSource, TrafficKind, TrafficReport};
+use roadweave_lab::video::h264::AccessUnit;
 use roadweave_tunnel::Strategy;
 use roadweave_types::DropReason;
 use serde::Serialize;
 
 use super::table;
 use crate::exit::BadInput;
+use crate::qoe::Logs;
 
 /// Runs one scenario in virtual time and tells what came of it
 ///
@@ -32,6 +35,9 @@ pub struct RunArgs {
     /// Use this seed instead of the scenario's
     #[arg(long)]
     seed: Option<u64>,
+    /// Keep in DIR/STRATEGY what `roadweave qoe` reads of the judged video, which must have a `file`
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
     /// Only say whether the scenario's file is right
     #[arg(long)]
     check: bool,
@@ -88,7 +94,12 @@ impl RunArgs {
             println!("{} is right", self.scenario.display());
             return Ok(());
         }
+        let units = self.keep.as_ref().map(|_| clip_of(&scenario)).transpose()?;
         let outcome = run::run(&scenario).map_err(BadInput::new)?;
+        if let (Some(directory), Some(units)) = (&self.keep, units) {
+            keep(&scenario, &outcome, units, directory)
+                .with_context(|| format!("--keep: cannot write to {}", directory.display()))?;
+        }
         let told = self.tell(&scenario, &outcome);
         let mut out = io::stdout().lock();
         if self.json {
@@ -150,6 +161,35 @@ impl RunArgs {
                 .collect(),
         }
     }
+}
+
+/// The pictures of the video that is judged.
+fn clip_of(scenario: &Scenario) -> Result<&[AccessUnit], BadInput> {
+    match scenario.judged().map(|index| &scenario.traffic[index].kind) {
+        Some(TrafficKind::Video { frames: FrameSource::Clip(units), .. }) => Ok(units),
+        _ => Err(BadInput::new(
+            "--keep: there is no video with a `file` whose packets could be kept",
+        )),
+    }
+}
+
+/// Writes the logs of the video that is judged.
+fn keep(
+    scenario: &Scenario,
+    outcome: &Outcome,
+    units: &[AccessUnit],
+    directory: &Path,
+) -> anyhow::Result<()> {
+    let report = scenario.judged().and_then(|index| outcome.traffic.get(index));
+    let Some(Detail::Video(video)) = report.map(|report| &report.detail) else { return Ok(()) };
+    let logs = Logs::of_run(directory, &scenario.strategy());
+    if let Some(parent) = logs.sent.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    let mut sent = BufWriter::new(File::create(&logs.sent)?);
+    let mut arrived = BufWriter::new(File::create(&logs.arrived)?);
+    video.write_logs(units, &mut sent, &mut arrived)?;
+    Ok(sent.flush().and_then(|()| arrived.flush())?)
 }
 
 impl Told {
