@@ -9,9 +9,8 @@ mod server;
 
 use std::path::{Path, PathBuf};
 
+use roadweave_lab::scenario::line_of;
 use serde::de::DeserializeOwned;
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
 
 pub use client::ClientFile;
 #[cfg(test)]
@@ -79,29 +78,6 @@ fn parse<T: DeserializeOwned + Validate>(text: &str) -> Result<T, String> {
         None => fault.message,
     })?;
     Ok(file)
-}
-
-/// The line of a field, or of the innermost part of its path that is there.
-fn line_of(text: &str, field: &str) -> Option<usize> {
-    let table = DeTable::parse(text).ok()?;
-    let mut steps = field.split('.');
-    let first = steps.next()?;
-    let mut value = find(table.get_ref(), first)?;
-    for step in steps {
-        let inner = match value.get_ref() {
-            DeValue::Table(table) => find(table, step),
-            DeValue::Array(array) => step.parse().ok().and_then(|at: usize| array.get(at)),
-            _ => None,
-        };
-        let Some(inner) = inner else { break };
-        value = inner;
-    }
-    let before = text.get(..value.span().start)?;
-    Some(before.matches('\n').count() + 1)
-}
-
-fn find<'a, 'i>(table: &'a DeTable<'i>, name: &str) -> Option<&'a Spanned<DeValue<'i>>> {
-    table.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| value)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use crate::random::mix;
 use crate::traffic::TrafficSpec;
 use crate::world::WorldLink;
 
-pub use file::ScenarioError;
+pub use file::{ScenarioError, line_of};
 
 /// What is to be run. Equal scenarios have equal outcomes.
 #[derive(Clone, Debug)]

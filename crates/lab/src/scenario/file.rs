@@ -262,9 +262,9 @@ impl From<Fault> for Problem {
     }
 }
 
-/// The line of a field (names, and numbers from 0, divided by dots), or of the innermost part of its
-/// path that is there.
-fn line_of(text: &str, field: &str) -> Option<usize> {
+/// The line of `text`, a TOML file, with a field (names, and numbers from 0, divided by dots), or with
+/// the innermost part of its path that is there. `None` if nothing of it is.
+pub fn line_of(text: &str, field: &str) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let mut steps = field.split('.');
     let mut value = find(table.get_ref(), steps.next()?)?;
