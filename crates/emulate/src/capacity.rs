@@ -230,16 +230,6 @@ impl Transmitter {
         self.busy_until = self.busy_until.min(now.max(self.origin));
     }
 
-    /// Starts the capacity from its beginning at `now`; packets keep their departures.
-    pub fn restart(&mut self, now: Instant) {
-        self.origin = now;
-        if let Capacity::Opportunities(opportunities) = &*self.capacity {
-            let busy = nanos(self.busy_until.since(now));
-            self.opportunity = opportunities.first_after(busy);
-            self.opportunity_left = 0;
-        }
-    }
-
     /// When `bytes` bytes are through, ns since the origin; `None`: never.
     fn finish_at_rates(
         &mut self,

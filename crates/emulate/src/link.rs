@@ -31,8 +31,8 @@ pub struct Link<T> {
     burst_loss: Option<LossProcess>,
     random: Random,
     dead: bool,
-    /// What has not departed yet, lost or not: departure and bytes.
-    waiting: VecDeque<(Instant, usize)>,
+    /// What has not departed yet, lost or not.
+    waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
     /// What will arrive, the earliest on top.
     arriving: BinaryHeap<Arriving<T>>,
@@ -87,6 +87,13 @@ pub struct LinkStats {
     pub in_link: u64,
     /// The largest queue so far, bytes.
     pub queue_bytes_max: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    number: u64,
+    departs: Instant,
+    bytes: usize,
 }
 
 #[derive(Debug)]
@@ -144,7 +151,7 @@ impl<T> Link<T> {
             return Err(self.count_drop(DropReason::LinkQueueFull, bytes));
         }
         let departs = self.transmitter.transmit(now, bytes);
-        self.waiting.push_back((departs, bytes));
+        self.waiting.push_back(Waiting { number, departs, bytes });
         self.waiting_bytes += bytes;
         self.stats.queue_bytes_max = self.stats.queue_bytes_max.max(self.waiting_bytes);
         if self.is_lost(departs) {
@@ -198,12 +205,39 @@ impl<T> Link<T> {
 
     /// Starts the trace, and all that is random, from its beginning at `now`.
     ///
-    /// Packets under way arrive as if nothing had happened.
+    /// Packets under way arrive as if nothing had happened; those that wait depart as the trace says from
+    /// its beginning on.
     pub fn restart(&mut self, now: Instant) {
+        self.forget_departed(now);
         self.settings.origin = now;
-        self.transmitter.restart(now);
+        self.transmitter = Transmitter::new(self.settings.trace.capacity().clone(), now);
         self.random = Random::new(self.settings.seed);
         self.burst_loss = self.settings.burst_loss.map(LossProcess::new);
+
+        // Numbers ascend in the queue: what has a lower one than its front has departed.
+        let first = self.waiting.front().map_or(u64::MAX, |waiting| waiting.number);
+        let (mut held, under_way): (Vec<_>, Vec<_>) =
+            self.arriving.drain().partition(|packet| packet.number >= first);
+        held.sort_unstable_by_key(|packet| packet.number);
+        self.last_arrival = under_way.iter().map(|packet| packet.at).fold(now, Instant::max);
+        self.arriving.extend(under_way);
+        let mut held = held.into_iter().peekable();
+        for index in 0..self.waiting.len() {
+            let Waiting { number, bytes, .. } = self.waiting[index];
+            let departs = self.transmitter.transmit(now, bytes);
+            self.waiting[index].departs = departs;
+            // One that is missing was lost.
+            if let Some(packet) = held.next_if(|packet| packet.number == number) {
+                let at = self.arrival(departs);
+                self.arriving.push(Arriving { at, ..packet });
+            }
+        }
+    }
+
+    /// The same with another trace in the place of this one.
+    pub fn restart_with(&mut self, now: Instant, trace: Trace) {
+        self.settings.trace = trace;
+        self.restart(now);
     }
 
     /// Whether the link is dead.
@@ -228,11 +262,8 @@ impl<T> Link<T> {
     }
 
     fn forget_departed(&mut self, now: Instant) {
-        while let Some(&(departs, bytes)) = self.waiting.front()
-            && departs <= now
-        {
-            self.waiting.pop_front();
-            self.waiting_bytes -= bytes;
+        while let Some(waiting) = self.waiting.pop_front_if(|waiting| waiting.departs <= now) {
+            self.waiting_bytes -= waiting.bytes;
         }
     }
 

@@ -51,7 +51,7 @@ const LEAD_IN_PORT: u16 = 40_000;
 /// nothing arrives.
 pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
     let world = World::new(WorldConfig {
-        links: scenario.links_with_events(),
+        links: scenario.links.clone(),
         lanes_up: scenario.lanes.clone(),
         lanes_down: scenario.lanes_down(),
         congestion: scenario.congestion,
@@ -63,7 +63,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
     warm_up(&mut stage, scenario);
 
     let start = stage.world.now();
-    stage.world.restart_links();
+    stage.world.restart_links(scenario.links_with_events());
     for (index, spec) in (0..).zip(&scenario.traffic) {
         stage.add_traffic(spec.build(start, scenario.seed.wrapping_add(index)));
     }

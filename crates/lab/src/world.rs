@@ -434,10 +434,13 @@ impl World {
         Ok(())
     }
 
-    /// Starts the traces of all links, and all that is random in them, from their beginning now.
-    /// Packets under way arrive as if nothing had happened.
-    pub fn restart_links(&mut self) {
-        self.wires.iter_mut().for_each(|wire| wire.restart(self.now));
+    /// Starts all links, and all that is random in them, from their beginning now, with the traces of
+    /// `links`, which are as many. Packets under way arrive as if nothing had happened; those that wait
+    /// depart as the traces say.
+    pub fn restart_links(&mut self, links: Vec<WorldLink>) {
+        for (wire, link) in self.wires.iter_mut().zip(links) {
+            wire.restart(self.now, link.up.trace, link.down.trace);
+        }
     }
 
     /// Both ends and what they may be told beyond; follow it with [`World::flush`].

@@ -310,3 +310,34 @@ proptest! {
         prop_assert_eq!(delivered.len() as u64, stats.delivered, "a packet came twice");
     }
 }
+
+/// Capacity ends after a second; what waits then departs when the trace begins again.
+#[test]
+fn what_waits_at_a_restart_departs_by_the_trace_as_it_begins() {
+    let rates = [(0, 12), (1_000, 0)].map(|(at, r)| (MS * at, Rate::from_kbps(r * 1_000)));
+    let rates = Timeline::new(rates, MS * 2_000, AtEnd::Hold).unwrap();
+    let mut link = link(mbps(1, 20).with_capacity(Capacity::Rates(rates)));
+    for (at, packet) in [(990, 1), (1_500, 2), (1_500, 3)] {
+        link.push(Instant::from_millis(at), 1_500, packet).unwrap();
+    }
+    link.push(Instant::from_millis(1_500), 1_500, 4).unwrap();
+    link.restart(Instant::from_millis(3_000));
+    assert_eq!(link.queue_bytes(Instant::from_millis(3_000)), 4_500);
+    link.push(Instant::from_millis(3_001), 1_500, 5).unwrap();
+    let expected = [(1_011, 1), (3_021, 2), (3_022, 3), (3_023, 4), (3_024, 5)];
+    assert_eq!(drain(&mut link), expected.map(|(at, packet)| (Instant::from_millis(at), packet)));
+    let stats = link.stats();
+    assert_eq!((stats.pushed, stats.delivered, stats.in_link), (5, 5, 0));
+}
+
+#[test]
+fn what_is_on_its_way_at_a_restart_arrives_before_what_waited() {
+    let mut link = link(mbps(12, 50));
+    for packet in 0..3 {
+        link.push(Instant::ZERO, 1_500, packet).unwrap();
+    }
+    // The first has departed at 1 ms and arrives at 51 ms, although the delay is 10 ms from now on.
+    link.restart_with(Instant::from_millis(1), mbps(12, 10));
+    let expected = [(51, 0), (51, 1), (51, 2)];
+    assert_eq!(drain(&mut link), expected.map(|(at, packet)| (Instant::from_millis(at), packet)));
+}

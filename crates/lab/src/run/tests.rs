@@ -1,4 +1,4 @@
-use roadweave_emulate::{Direction, DriveLink, Trace};
+use roadweave_emulate::{AtEnd, Capacity, Direction, DriveLink, Timeline, Trace};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::Strategy;
 use roadweave_types::{Instant, Rate};
@@ -42,6 +42,41 @@ fn event(at_ms: u64, link: usize, action: Action) -> Event {
 /// The largest of `values` in the steps from `from` to `to`, seconds.
 fn peak(values: &[f64], from: usize, to: usize) -> f64 {
     values[from * 10..to * 10].iter().copied().fold(0.0, f64::max)
+}
+
+/// The packets of frames captured between two moments of the stream, and how many of them arrived.
+fn arrived_between(outcome: &Outcome, begin: Duration, end: Duration) -> (usize, usize) {
+    let stream = outcome.traffic[0].stream().unwrap();
+    let start = stream.log.frames[0].captured;
+    let within = |at: Instant| (begin..end).contains(&at.since(start));
+    let frames = stream.log.frames.iter().filter(|frame| within(frame.captured));
+    let packets: Vec<_> =
+        frames.flat_map(|frame| &stream.arrivals[frame.packets.clone()]).collect();
+    (packets.len(), packets.iter().filter(|arrival| arrival.is_some()).count())
+}
+
+#[test]
+fn events_of_the_stream_do_not_happen_before_it() {
+    let scenario = Scenario {
+        events: vec![event(2_000, 0, Action::Capacity(0.0))],
+        ..video("single:a", vec![constant("a", 20, 20, 0)], 4, 4)
+    };
+    let outcome = run(&scenario).unwrap();
+    let (sent, arrived) = arrived_between(&outcome, Duration::ZERO, Duration::from_millis(1_900));
+    assert_eq!((sent > 700, arrived), (true, sent));
+}
+
+#[test]
+fn a_link_that_pauses_in_the_lead_in_does_not_pause_in_the_stream() {
+    let rates = [(0, 20), (1_500, 0)]
+        .map(|(at, mbps)| (Duration::from_millis(at), Rate::from_kbps(mbps * 1_000)));
+    let rates = Timeline::new(rates, Duration::from_secs(6), AtEnd::Repeat).unwrap();
+    let mut link = constant("a", 20, 20, 0);
+    link.up.trace = link.up.trace.with_capacity(Capacity::Rates(rates));
+    let outcome = run(&video("single:a", vec![link], 4, 2)).unwrap();
+    let (begin, end) = (Duration::from_millis(300), Duration::from_millis(1_400));
+    let (sent, arrived) = arrived_between(&outcome, begin, end);
+    assert_eq!((sent > 400, arrived), (true, sent));
 }
 
 #[test]

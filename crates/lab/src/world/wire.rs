@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use bytes::BytesMut;
-use roadweave_emulate::{Direction, Link, LinkSettings};
+use roadweave_emulate::{Direction, Link, LinkSettings, Trace};
 use roadweave_types::Instant;
 
 use super::tamper::{Tamperer, Tampering};
@@ -115,9 +115,9 @@ impl Wire {
         self.public.set_port(port);
     }
 
-    pub(super) fn restart(&mut self, now: Instant) {
-        self.up.link.restart(now);
-        self.down.link.restart(now);
+    pub(super) fn restart(&mut self, now: Instant, up: Trace, down: Trace) {
+        self.up.link.restart_with(now, up);
+        self.down.link.restart_with(now, down);
     }
 
     pub(super) fn tamper(&mut self, tampering: Tampering, seed: u64) {
