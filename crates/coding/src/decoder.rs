@@ -26,7 +26,7 @@
 //!   and at the width of a block.
 //! - What was delivered is never changed by an equation, and a source packet that comes is always
 //!   believed. An equation that contradicts either is dropped; of equations that contradict one
-//!   another, those that made the impossible packet.
+//!   another, those that made the impossible packet, and the fourth time all of the block.
 //! - Memory has bounds in bytes and in age; the work for a packet has one by the width of a block;
 //!   what is refused or given up is counted.
 

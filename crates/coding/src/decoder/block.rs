@@ -21,6 +21,9 @@
 
 mod solve;
 
+#[cfg(test)]
+pub(super) use self::solve::COMBINED_BYTES;
+
 use bytes::Bytes;
 use roadweave_types::Instant;
 
@@ -92,6 +95,8 @@ pub(super) struct Block {
     bytes: usize,
     /// No equation is older.
     oldest: Instant,
+    /// How often packets turned out impossible since the block was empty.
+    contradictions: u32,
     /// Kept for its memory: `(column, row)` of what is being solved.
     ready: Vec<(u8, u8)>,
 }
@@ -132,6 +137,7 @@ impl Block {
             matrix: Matrix::new(kernel),
             bytes: 0,
             oldest: Instant::FAR_FUTURE,
+            contradictions: 0,
             ready: Vec::new(),
         }
     }
@@ -209,6 +215,7 @@ impl Block {
                 other.rebase(own.join(others));
                 self.matrix.append(&other.matrix);
                 self.missing |= other.missing;
+                self.contradictions += other.contradictions;
                 other.equations.drain(..).for_each(|equation| self.push_equation(equation));
                 other.known.drain(..).for_each(|known| self.push_known(known));
             }
@@ -276,6 +283,7 @@ impl Block {
         self.matrix.clear();
         self.bytes = 0;
         self.oldest = Instant::FAR_FUTURE;
+        self.contradictions = 0;
     }
 
     /// Takes over what the other block knows and this one lacks.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use bytes::BytesMut;
 use proptest::prelude::*;
 
+use super::block::COMBINED_BYTES;
 use super::*;
 use crate::Encoder;
 use crate::gf256;
@@ -508,6 +509,38 @@ fn a_contradiction_does_not_hold_back_what_has_nothing_to_do_with_it() {
     decoder.on_source(at(0), PacketId(1), symbols[1].clone(), &mut out);
     assert_eq!(out, [(PacketId(1), symbols[1].clone()), (PacketId(0), symbols[0].clone())]);
     assert_eq!(decoder.stats().drops.get(DropReason::Inconsistent), 1);
+    assert_conservation(&decoder);
+}
+
+/// One false packet, repeated, determines 128 packets with the same 127 equations, the first of them
+/// impossible.
+#[test]
+fn repeated_contradictions_do_not_repeat_the_work() {
+    let symbols: Vec<Bytes> = (0..128).map(|seed| symbol(100, seed)).collect();
+    let impossible = Bytes::from_static(&[0, 0, 1]);
+    let encoder = encoder(PacketId(0), &symbols);
+    let (mut decoder, mut out) = (decoder(), Delivered::new());
+    for start in 0..127 {
+        let pair = range(start, 2, start);
+        let mut payload = coded(&encoder, pair).to_vec();
+        if start == 0 {
+            // Its coefficient is 1.
+            payload.iter_mut().zip(&symbols[0]).for_each(|(sum, byte)| *sum ^= byte);
+            payload.iter_mut().zip(&impossible).for_each(|(sum, byte)| *sum ^= byte);
+        }
+        decoder.on_coded(at(0), pair, payload.into(), &mut out);
+    }
+    assert_eq!(decoder.pending(), 127);
+    let before = COMBINED_BYTES.get();
+    for _ in 0..100 {
+        let outcome = decoder.on_coded(at(1), range(0, 1, 0), impossible.clone(), &mut out);
+        assert_eq!(outcome, CodedOutcome::Inconsistent);
+    }
+    let once = 128 * 128 * 102;
+    let work = COMBINED_BYTES.get() - before;
+    assert!(work <= 4 * once + 100 * 3, "{} times", work as f64 / once as f64);
+    assert!(out.is_empty(), "{out:?}");
+    assert_eq!(decoder.pending(), 0);
     assert_conservation(&decoder);
 }
 

@@ -20,7 +20,9 @@ impl Block {
     /// contradict one another or what is known.
     ///
     /// When a packet turns out impossible, some equation that it is made of is false, but which one
-    /// cannot be told: all of them go, and nothing else that is made of them is believed.
+    /// cannot be told: all of them go, and nothing else that is made of them is believed. The
+    /// equations that this does not suspect stay, although they were computed with in vain; so that a
+    /// peer cannot repeat that, the [last](CONTRADICTIONS_MAX) contradiction takes all of the block.
     pub(in crate::decoder) fn settle(&mut self, solved: &mut Vec<(PacketId, Bytes)>) -> u64 {
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
@@ -33,6 +35,7 @@ impl Block {
             if !suspects.is_empty() {
                 self.withhold(suspects, &mut ready, solved, start);
                 inconsistent = self.remove_equations(|number, _| suspects.has(number));
+                self.contradictions += 1;
             }
             if ready.len() == self.len() {
                 self.clear();
@@ -40,6 +43,10 @@ impl Block {
                 for ((column, _), (_, symbol)) in ready.iter().zip(&solved[start..]) {
                     self.note(usize::from(*column), symbol.clone());
                 }
+            }
+            if self.contradictions >= CONTRADICTIONS_MAX {
+                inconsistent += self.len() as u64;
+                self.clear();
             }
         }
         self.ready = ready;
@@ -73,6 +80,8 @@ impl Block {
             factors.extend(known.iter().map(|known| coefficients[known.column]));
         }
         let length = sources.iter().map(|source| source.len()).max().unwrap_or(0).max(1);
+        #[cfg(test)]
+        COMBINED_BYTES.with(|bytes| bytes.set(bytes.get() + factors.len() * length));
         let at_once = (SHARED_BYTES_MAX / length).max(1);
         let groups = ready.chunks(at_once).zip(factors.chunks(at_once * sources.len()));
         for (ready, factors) in groups {
@@ -143,6 +152,16 @@ impl Block {
         ready.truncate(kept);
         solved.truncate(start + kept);
     }
+}
+
+/// The contradiction that a block does not survive.
+const CONTRADICTIONS_MAX: u32 = 4;
+
+#[cfg(test)]
+thread_local! {
+    /// Bytes that went through multiplications on this thread, the work of solving.
+    pub(in crate::decoder) static COMBINED_BYTES: std::cell::Cell<usize> =
+        const { std::cell::Cell::new(0) };
 }
 
 /// The most bytes that solved packets share one allocation for; each of them keeps all of it.
