@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_coding::{CodedRange, Decoder, DecoderConfig, symbol_len};
+use roadweave_coding::{CodedRange, Decoder, DecoderConfig, SourceOutcome, symbol_len};
 use roadweave_types::{Instant, PacketId};
 
 use crate::{Script, Writer, model};
@@ -40,8 +40,8 @@ struct World {
     bytes_max: usize,
     start: PacketId,
     now: Instant,
-    /// Since the last ID from anywhere: such a one may move the decoder's window, and what has
-    /// left the window on one side may enter it again on the other when IDs wrap.
+    /// Since a source packet was last refused for its ID: it and the next such one may move the
+    /// decoder's window, and what has left the window on one side may enter it again on the other.
     delivered: BTreeSet<u32>,
     out: Vec<(PacketId, Bytes)>,
 }
@@ -110,12 +110,10 @@ impl World {
             WILD_SOURCE => {
                 let id = PacketId(script.u32()?);
                 self.source(id, model::symbol(0, &[1]));
-                self.delivered.clear();
             }
             _ => {
                 let (id, count, seed) = (PacketId(script.u32()?), script.u16()?, script.u32()?);
                 self.coded(id, count, seed, vec![1; 9]);
-                self.delivered.clear();
             }
         }
         Some(())
@@ -127,7 +125,10 @@ impl World {
     }
 
     fn source(&mut self, id: PacketId, symbol: Vec<u8>) {
-        self.decoder.on_source(self.now, id, symbol.into(), &mut self.out);
+        let outcome = self.decoder.on_source(self.now, id, symbol.into(), &mut self.out);
+        if matches!(outcome, SourceOutcome::FarAhead | SourceOutcome::Late) {
+            self.delivered.clear();
+        }
     }
 
     fn coded(&mut self, start: PacketId, count: u16, seed: u32, payload: Vec<u8>) {

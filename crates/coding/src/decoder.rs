@@ -46,7 +46,8 @@ use roadweave_types::{DropCounters, DropReason, Instant, PacketId};
 use self::bits::Bits;
 use self::block::{NewEquation, Span};
 use self::equations::{Added, Equations};
-use self::window::{Place, Position, Window};
+pub use self::window::WINDOW_IDS;
+use self::window::{AHEAD_IDS_MAX, Place, Position, Window};
 use crate::kernel::Kernel;
 use crate::pool::Pool;
 use crate::symbol::{SYMBOL_BYTES_MAX, SYMBOL_PREFIX_BYTES, is_symbol};
@@ -134,17 +135,25 @@ pub struct DecoderStats {
 
 /// Solves for missing packets as source and coded packets come in, in any order.
 ///
-/// IDs wrap. The decoder follows the newest ID; a window of 131,072 IDs behind it separates new
-/// packets from duplicates. An ID more than 65,536 ahead of the newest is refused, so that one broken
-/// packet cannot push the window away from the lane's traffic, unless no packet was delivered for
-/// longer than the expiry: then nothing in the window can still be repaired, the peer may have gone
-/// on without us (an outage of all paths), and the window moves to the new ID.
+/// IDs wrap. The decoder follows the newest ID; a window of [`WINDOW_IDS`] behind it separates new
+/// packets from duplicates. What lies further behind, or more than 65,536 ahead, is refused, so that
+/// one broken packet cannot push the window away from the lane's traffic.
+///
+/// The window itself may lie in the wrong place: the peer went on without us (an outage of all
+/// paths), or a broken packet was believed. The decoder doubts it when no packet was delivered for
+/// longer than the expiry, or only one ever. Then two source packets that lie near one another, but
+/// not near the window, move it: the first is refused all the same, the second and all after it are
+/// delivered. If they lie behind the window, what precedes them counts as delivered, lest something
+/// be delivered twice.
 #[derive(Debug)]
 pub struct Decoder {
     config: DecoderConfig,
     /// None before the first packet.
     window: Option<Window>,
     delivered_at: Instant,
+    /// The last source packet that was refused for its ID while the window was in doubt, if none was
+    /// delivered since.
+    stray: Option<PacketId>,
     known: Pool,
     equations: Equations,
     stats: DecoderStats,
@@ -164,6 +173,7 @@ impl Decoder {
             config,
             window: None,
             delivered_at: Instant::ZERO,
+            stray: None,
             known: Pool::new(config.known_bytes_max),
             equations: Equations::new(kernel, config.expiry, config.equation_bytes_max),
             stats: DecoderStats::default(),
@@ -213,7 +223,7 @@ impl Decoder {
     ) -> CodedOutcome {
         self.stats.coded += 1;
         let oldest = self.expire_before(now);
-        let (first, missing) = match self.place_coded(now, range, &payload) {
+        let (first, missing) = match self.place_coded(range, &payload) {
             Ok(placed) => placed,
             Err(outcome) => {
                 self.count_refused(outcome);
@@ -269,10 +279,11 @@ impl Decoder {
         if !is_symbol(symbol) {
             return Err((SourceOutcome::Malformed, DropReason::MalformedMessage));
         }
-        let (position, place) = self.place(now, id);
+        let (position, place) = self.place(id);
         match place {
             Place::Missing => Ok(position),
             Place::Delivered => Err((SourceOutcome::Duplicate, DropReason::Duplicate)),
+            Place::Behind | Place::FarAhead if self.follow(now, id, position) => Ok(position),
             Place::Behind => Err((SourceOutcome::Late, DropReason::Late)),
             Place::FarAhead => Err((SourceOutcome::FarAhead, DropReason::IdJump)),
         }
@@ -282,7 +293,6 @@ impl Decoder {
     /// which of its packets have no known symbol, by offset.
     fn place_coded(
         &mut self,
-        now: Instant,
         range: CodedRange,
         payload: &[u8],
     ) -> Result<(Position, Bits), CodedOutcome> {
@@ -291,7 +301,7 @@ impl Decoder {
             return Err(CodedOutcome::Malformed);
         }
         let length = u64::from(range.count) - 1;
-        let (last, place) = self.place(now, range.start.plus(u32::from(range.count) - 1));
+        let (last, place) = self.place(range.start.plus(u32::from(range.count) - 1));
         if place == Place::FarAhead {
             return Err(CodedOutcome::FarAhead);
         }
@@ -332,20 +342,28 @@ impl Decoder {
         self.stats.drops.count(reason);
     }
 
-    /// Unfolds an ID; starts the window at the first one, and moves it after a long silence.
-    fn place(&mut self, now: Instant, id: PacketId) -> (Position, Place) {
-        let window = self.window.get_or_insert_with(|| {
-            self.delivered_at = now;
-            Window::starting_at(id)
-        });
+    /// Unfolds an ID; the first one starts the window.
+    fn place(&mut self, id: PacketId) -> (Position, Place) {
+        let window = self.window.get_or_insert_with(|| Window::starting_at(id));
         let position = window.position(id);
-        let place = window.place(position);
-        if place == Place::FarAhead && now.since(self.delivered_at) > self.config.expiry {
-            self.delivered_at = now;
-            window.advance(position);
-            return (position, Place::Missing);
+        (position, window.place(position))
+    }
+
+    /// Moves the window to a source packet that is not near it, if it is in doubt and the last such
+    /// packet was near this one; returns whether it does.
+    fn follow(&mut self, now: Instant, id: PacketId, position: Position) -> bool {
+        let is_alone = self.stats.new_sources + self.stats.recovered <= 1;
+        if !is_alone && now.since(self.delivered_at) <= self.config.expiry {
+            return false;
         }
-        (position, place)
+        let Some(stray) = self.stray.replace(id) else { return false };
+        let distance = i64::from(id.distance(stray));
+        if distance == 0 || distance.unsigned_abs() >= AHEAD_IDS_MAX {
+            return false;
+        }
+        let window = self.window.as_mut().expect("packets were placed in it");
+        window.restart(position.saturating_add_signed(-distance.max(0)));
+        true
     }
 
     /// Drops what is too old; returns the moment from which on things are not.
@@ -388,6 +406,7 @@ impl Decoder {
         let is_new = window.deliver(position);
         if is_new {
             self.delivered_at = now;
+            self.stray = None;
             self.known.insert(now, position, symbol.clone());
         }
         is_new
