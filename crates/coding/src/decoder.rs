@@ -24,9 +24,11 @@
 //!   Where ranges overlap, a packet of one helps to determine packets of the other, and passes its
 //!   error on: to repair across ranges is to trust across ranges. It ends where no range overlaps,
 //!   and at the width of a block.
-//! - What was delivered is never changed by an equation, and a source packet that comes is always
-//!   believed. An equation that contradicts either is dropped; of equations that contradict one
-//!   another, those that made the impossible packet, and the fourth time all of the block.
+//! - What was delivered is never changed by an equation. A source packet that comes is always
+//!   believed: one that comes after it was determined is a duplicate, and not delivered again, but
+//!   equations are solved with it from then on. What false equations determined stays delivered.
+//! - An equation that contradicts what is known is dropped; of equations that contradict one another,
+//!   those that made the impossible packet, and the fourth time all of the block.
 //! - Memory has bounds in bytes and in age; the work for a packet has one by the width of a block;
 //!   what is refused or given up is counted.
 
@@ -274,7 +276,7 @@ impl Decoder {
         &mut self,
         now: Instant,
         id: PacketId,
-        symbol: &[u8],
+        symbol: &Bytes,
     ) -> Result<Position, (SourceOutcome, DropReason)> {
         if !is_symbol(symbol) {
             return Err((SourceOutcome::Malformed, DropReason::MalformedMessage));
@@ -282,11 +284,25 @@ impl Decoder {
         let (position, place) = self.place(id);
         match place {
             Place::Missing => Ok(position),
-            Place::Delivered => Err((SourceOutcome::Duplicate, DropReason::Duplicate)),
+            Place::Delivered => {
+                self.correct(now, position, symbol);
+                Err((SourceOutcome::Duplicate, DropReason::Duplicate))
+            }
             Place::Behind | Place::FarAhead if self.follow(now, id, position) => Ok(position),
             Place::Behind => Err((SourceOutcome::Late, DropReason::Late)),
             Place::FarAhead => Err((SourceOutcome::FarAhead, DropReason::IdJump)),
         }
+    }
+
+    /// Believes a source packet rather than what is held in its place: coded packets may have
+    /// determined that, and one of them may have been false.
+    fn correct(&mut self, now: Instant, position: Position, symbol: &Bytes) {
+        match self.known.get(position) {
+            Some(held) if held == symbol => return,
+            Some(_) => _ = self.known.insert(now, position, symbol.clone()),
+            None => {}
+        }
+        self.equations.correct(position, symbol, &mut self.stats);
     }
 
     /// Decides whether a coded packet is to be used; gives the position of its first packet, and

@@ -253,14 +253,24 @@ impl Block {
         if !self.missing.has(column) {
             return removed;
         }
-        removed.inconsistent = self.remove_equations(|_, equation| {
-            equation.columns.has(column) && equation.payload.len() < symbol.len()
-        });
+        removed.inconsistent = self.remove_too_short(column, symbol.len());
         // With the equations the column may have gone.
         if self.missing.has(column) {
             removed.redundant = self.note(column, symbol.clone());
         }
         removed
+    }
+
+    /// Believes `symbol` rather than what is known of the packet, if anything is; returns how many
+    /// equations were removed because they contradict it.
+    pub(super) fn correct(&mut self, position: Position, symbol: &Bytes) -> u64 {
+        let Some(column) = self.column(position) else { return 0 };
+        let Some(known) = self.known.iter_mut().find(|known| known.column == column) else {
+            return 0;
+        };
+        self.bytes = self.bytes - known.symbol.len() + symbol.len();
+        known.symbol = symbol.clone();
+        self.remove_too_short(column, symbol.len())
     }
 
     /// Drops the equations that came before `oldest`; returns how many.
@@ -337,6 +347,13 @@ impl Block {
             self.tidy();
         }
         (before - self.len()) as u64
+    }
+
+    /// Drops the equations that cover `column`, but have less than `length` bytes; returns how many.
+    fn remove_too_short(&mut self, column: usize, length: usize) -> u64 {
+        self.remove_equations(|_, equation| {
+            equation.columns.has(column) && equation.payload.len() < length
+        })
     }
 
     fn remove_with_row(&mut self, equation: usize, row: usize) {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use roadweave_types::{DropReason, Instant, PacketId};
 
 use super::DecoderStats;
-use super::block::{Block, NewEquation, Removed, Span};
+use super::block::{Block, NewEquation, Removed, SPAN_MAX, Span};
 use super::window::Position;
 use crate::kernel::Kernel;
 use crate::pool::Pool;
@@ -112,6 +112,20 @@ impl Equations {
             block.learn(position, symbol).count(stats);
             stats.drops.add(DropReason::Inconsistent, block.settle(solved));
         });
+        self.evict(stats);
+    }
+
+    /// Believes `symbol` rather than what the blocks know of the packet.
+    pub(super) fn correct(&mut self, position: Position, symbol: &Bytes, stats: &mut DecoderStats) {
+        // Blocks that cover it have a missing packet less than their longest span away.
+        let mut next = self.last_from(position + SPAN_MAX);
+        while let Some(index) = next
+            && self.blocks[index].1.reaches(position.saturating_sub(SPAN_MAX))
+        {
+            let inconsistent = self.update(index, |block| block.correct(position, symbol));
+            stats.drops.add(DropReason::Inconsistent, inconsistent);
+            next = index.checked_sub(1);
+        }
         self.evict(stats);
     }
 

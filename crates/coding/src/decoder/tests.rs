@@ -246,7 +246,8 @@ proptest! {
     }
 
     /// A false coded packet over garbage, ranges of any kind: sources that come are as they were
-    /// sent, and packets that no chain of overlapping ranges connects to the false one.
+    /// sent, and packets that no chain of overlapping ranges connects to the false one. Two ranges
+    /// are not connected by packets that came as they are before both ranges were there.
     #[test]
     fn an_error_travels_no_further_than_ranges_overlap(
         lengths in prop::collection::vec(20usize..30, 60),
@@ -256,23 +257,27 @@ proptest! {
     ) {
         let (mut schedule, mut decoder) = (Schedule::new(PacketId(0), &lengths), decoder());
         let wrong = wrong.index(arrivals.len());
-        let (mut ranges, mut touched) = (Vec::new(), BTreeSet::new());
+        let mut came = vec![usize::MAX; 60];
+        let (mut ranges, mut reached) = (Vec::new(), Vec::new());
         for (index, arrival) in arrivals.into_iter().enumerate() {
-            if let Arrival::Coded { first, count, .. } = arrival {
-                ranges.push(first..first + count);
-                if index == wrong {
-                    touched.extend(first..first + count);
+            match arrival {
+                Arrival::Source(packet) => came[packet] = came[packet].min(index),
+                Arrival::Coded { first, count, .. } if index == wrong => {
+                    reached.push((index, first..first + count));
                 }
+                Arrival::Coded { first, count, .. } => ranges.push((index, first..first + count)),
             }
             schedule.arrive_unchecked(&mut decoder, arrival, (index == wrong).then_some(byte));
             assert_conservation(&decoder);
         }
-        for _ in 0..ranges.len() {
-            for range in &ranges {
-                if range.clone().any(|packet| touched.contains(&packet)) {
-                    touched.extend(range.clone());
-                }
-            }
+        let mut touched = BTreeSet::new();
+        while let Some((at, packets)) = reached.pop() {
+            let connects = |(other, others): &mut (usize, std::ops::Range<usize>)| {
+                let both_there = at.max(*other);
+                packets.clone().any(|packet| others.contains(&packet) && came[packet] > both_there)
+            };
+            reached.extend(ranges.extract_if(.., connects));
+            touched.extend(packets);
         }
         for packet in schedule.wrong {
             prop_assert!(touched.contains(&packet), "packet {} is wrong", packet);
@@ -564,6 +569,37 @@ fn a_contradiction_does_not_hold_back_what_has_nothing_to_do_with_it() {
     assert_eq!(out, [(PacketId(1), symbols[1].clone()), (PacketId(0), symbols[0].clone())]);
     assert_eq!(decoder.stats().drops.get(DropReason::Inconsistent), 1);
     assert_conservation(&decoder);
+}
+
+/// A false coded packet determines packet 1, packet 1 itself comes late, and then equations cover it.
+#[test]
+fn a_source_packet_is_believed_although_it_was_determined_before() {
+    let symbols = [symbol(20, 0), symbol(24, 1), symbol(20, 2)];
+    let encoder = encoder(PacketId(0), &symbols);
+    for is_covered in [false, true] {
+        let (mut decoder, mut out) = (decoder(), Delivered::new());
+        decoder.on_coded(at(0), range(1, 1, 0), symbol(20, 99), &mut out);
+        let [early, late] = [5, 6].map(|seed| range(0, 3, seed));
+        if is_covered {
+            let outcome = decoder.on_coded(at(0), early, coded(&encoder, early), &mut out);
+            assert_eq!(outcome, CodedOutcome::Kept);
+            let short = Bytes::from(vec![1; 22]);
+            decoder.on_coded(at(0), range(1, 3, 7), short, &mut out);
+            assert_eq!(decoder.pending(), 2);
+        }
+        let outcome = decoder.on_source(at(1), PacketId(1), symbols[1].clone(), &mut out);
+        assert_eq!(outcome, SourceOutcome::Duplicate);
+        assert_eq!(decoder.pending(), usize::from(is_covered), "one is too short for packet 1");
+        if !is_covered {
+            decoder.on_coded(at(1), early, coded(&encoder, early), &mut out);
+        }
+        decoder.on_coded(at(2), late, coded(&encoder, late), &mut out);
+        let [zero, two] = [0, 2].map(|id| (PacketId(id), symbols[id as usize].clone()));
+        assert_eq!(out[1..], [zero, two]);
+        assert_conservation(&decoder);
+        decoder.expire(at(2_000));
+        assert_eq!(decoder.bytes(), 0);
+    }
 }
 
 /// One false packet, repeated, determines 128 packets with the same 127 equations, the first of them
