@@ -46,7 +46,7 @@ use bytes::Bytes;
 use roadweave_types::{DropCounters, DropReason, Instant, PacketId};
 
 use self::bits::Bits;
-use self::block::{NewEquation, Span};
+use self::block::{NewEquation, Span, unshare};
 use self::equations::{Added, Equations};
 pub use self::window::WINDOW_IDS;
 use self::window::{AHEAD_IDS_MAX, Place, Position, Window};
@@ -398,33 +398,31 @@ impl Decoder {
         determined: usize,
         out: &mut Vec<(PacketId, Bytes)>,
     ) -> usize {
-        let mut kept = determined;
-        for index in determined..out.len() {
-            let (id, symbol) = &out[index];
-            let window = self.window.as_ref().expect("packets were placed in it");
-            if self.note_delivery(now, window.position(*id), symbol) {
-                if kept < index {
-                    out.swap(kept, index);
-                }
-                kept += 1;
+        let window = self.window.as_ref().expect("packets were placed in it");
+        let is_repeated =
+            |(id, _): &mut (PacketId, Bytes)| window.place(window.position(*id)) != Place::Missing;
+        let repeated = out.extract_if(determined.., is_repeated).count();
+        for (id, symbol) in &mut out[determined..] {
+            if repeated > 0 {
+                unshare(symbol);
             }
+            let window = self.window.as_ref().expect("packets were placed in it");
+            let position = window.position(*id);
+            self.note_delivery(now, position, symbol);
         }
-        self.stats.redundant += (out.len() - kept) as u64;
-        out.truncate(kept);
-        let delivered = kept - determined;
+        self.stats.redundant += repeated as u64;
+        let delivered = out.len() - determined;
         self.stats.recovered += delivered as u64;
         delivered
     }
 
-    /// Notes that a packet is handed out, unless it was before or is too old; returns whether it is.
-    fn note_delivery(&mut self, now: Instant, position: Position, symbol: &Bytes) -> bool {
+    /// Notes that a missing packet is handed out.
+    fn note_delivery(&mut self, now: Instant, position: Position, symbol: &Bytes) {
         let window = self.window.as_mut().expect("packets were placed in it");
         let is_new = window.deliver(position);
-        if is_new {
-            self.delivered_at = now;
-            self.stray = None;
-            self.known.insert(now, position, symbol.clone());
-        }
-        is_new
+        debug_assert!(is_new, "{position} was not missing");
+        self.delivered_at = now;
+        self.stray = None;
+        self.known.insert(now, position, symbol.clone());
     }
 }

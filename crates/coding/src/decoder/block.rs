@@ -23,6 +23,7 @@ mod solve;
 
 #[cfg(test)]
 pub(super) use self::solve::COMBINED_BYTES;
+pub(super) use self::solve::unshare;
 
 use bytes::Bytes;
 use roadweave_types::Instant;

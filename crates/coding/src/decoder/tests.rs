@@ -695,6 +695,65 @@ fn padding_keeps_no_memory() {
     }
 }
 
+/// Whether more than `bytes` are allocated for a packet that nobody else holds.
+fn has_room_beyond(symbol: Bytes, bytes: usize) -> bool {
+    let mut symbol = symbol.try_into_mut().expect("nobody else holds it");
+    symbol.clear();
+    symbol.try_reclaim(bytes + 1)
+}
+
+#[test]
+fn packets_solved_together_share_memory_in_small_groups() {
+    let symbols: Vec<Bytes> = (0..60).map(|seed| symbol(1_400, seed)).collect();
+    let encoder = encoder(PacketId(0), &symbols);
+    let (mut decoder, mut out) = (decoder(), Delivered::new());
+    for seed in 0..61 {
+        let range = range(0, 60, seed);
+        decoder.on_coded(at(0), range, coded(&encoder, range), &mut out);
+    }
+    assert_eq!(out.len(), 60);
+    decoder.expire(at(2_000));
+    let (_, last) = out.pop().expect("60 packets");
+    drop(out);
+    assert!(!has_room_beyond(last, 32 << 10));
+}
+
+/// Of 20 packets that are solved together, one is delivered; the others were before.
+#[test]
+fn a_packet_does_not_keep_the_memory_of_those_that_it_was_solved_with() {
+    let symbols: Vec<Bytes> = (0..20).map(|seed| symbol(1_400, seed)).collect();
+    let encoder = encoder(PacketId(0), &symbols);
+    let config = DecoderConfig { known_bytes_max: 0, ..DecoderConfig::default() };
+    let (mut decoder, mut out) = (Decoder::new(config), Delivered::new());
+    for id in 1..20 {
+        decoder.on_source(at(0), PacketId(id), symbols[id as usize].clone(), &mut out);
+    }
+    out.clear();
+    for seed in 0..20 {
+        let range = range(0, 20, seed);
+        decoder.on_coded(at(0), range, coded(&encoder, range), &mut out);
+    }
+    let (id, symbol) = out.pop().expect("packet 0 is determined");
+    assert_eq!((id, &symbol), (PacketId(0), &symbols[0]));
+    assert!(!has_room_beyond(symbol, 2_000));
+    assert_conservation(&decoder);
+}
+
+/// Of 20 packets that are solved together, one is long.
+#[test]
+fn a_long_packet_does_not_keep_the_padding_of_short_ones() {
+    let symbols: Vec<Bytes> =
+        (0..20).map(|seed| symbol(if seed == 7 { 1_400 } else { 5 }, seed)).collect();
+    let encoder = encoder(PacketId(0), &symbols);
+    let (mut decoder, mut out) = (decoder(), Delivered::new());
+    for seed in 0..20 {
+        let range = range(0, 20, seed);
+        decoder.on_coded(at(0), range, coded(&encoder, range), &mut out);
+    }
+    decoder.expire(at(2_000));
+    assert!(!has_room_beyond(out.swap_remove(7).1, 2_000));
+}
+
 /// A flood of equations, each over packets that never come, in chains that all overlap.
 #[test]
 fn a_flood_of_equations_costs_bounded_memory() {

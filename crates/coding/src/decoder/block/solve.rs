@@ -31,18 +31,22 @@ impl Block {
         if !ready.is_empty() {
             let start = solved.len();
             self.evaluate(&ready, solved);
+            let room: usize = solved[start..].iter().map(|(_, symbol)| symbol.len()).sum();
             let suspects = self.cut(&ready, &mut solved[start..]);
             if !suspects.is_empty() {
                 self.withhold(suspects, &mut ready, solved, start);
                 inconsistent = self.remove_equations(|number, _| suspects.has(number));
                 self.contradictions += 1;
             }
+            // Padding and withheld packets, which nobody counts, must not keep memory.
+            let held: usize = solved[start..].iter().map(|(_, symbol)| symbol.len()).sum();
+            if held < room / 2 {
+                solved[start..].iter_mut().for_each(|(_, symbol)| unshare(symbol));
+            }
             if ready.len() == self.len() {
                 self.clear();
             } else {
-                for ((column, _), (_, symbol)) in ready.iter().zip(&solved[start..]) {
-                    self.note(usize::from(*column), symbol.clone());
-                }
+                self.note_all(&ready, &solved[start..]);
             }
             if self.contradictions >= CONTRADICTIONS_MAX {
                 inconsistent += self.len() as u64;
@@ -114,14 +118,23 @@ impl Block {
                     suspects |= recipe() | too_short;
                 }
             }
-            if length < symbol.len() / 2 {
-                // Padding that nobody counts must not keep memory.
-                *symbol = Bytes::copy_from_slice(&symbol[..length]);
-            } else {
-                symbol.truncate(length);
-            }
+            symbol.truncate(length);
         }
         suspects
+    }
+
+    /// Takes note of packets that were solved together.
+    fn note_all(&mut self, ready: &[(u8, u8)], solved: &[(PacketId, Bytes)]) {
+        let mut noted = Bits::EMPTY;
+        for ((column, _), (_, symbol)) in ready.iter().zip(solved) {
+            self.note(usize::from(*column), symbol.clone());
+            noted.insert(usize::from(*column));
+        }
+        if ready.len() > 1 {
+            // Those that equations still cover may stay here when the others have gone.
+            let known = self.known.iter_mut().filter(|known| noted.has(known.column));
+            known.for_each(|known| unshare(&mut known.symbol));
+        }
     }
 
     /// The equations that cover `column`, but have less than `length` bytes.
@@ -154,6 +167,11 @@ impl Block {
     }
 }
 
+/// Gives a symbol memory of its own.
+pub(in crate::decoder) fn unshare(symbol: &mut Bytes) {
+    *symbol = Bytes::copy_from_slice(symbol);
+}
+
 /// The contradiction that a block does not survive.
 const CONTRADICTIONS_MAX: u32 = 4;
 
@@ -164,5 +182,6 @@ thread_local! {
         const { std::cell::Cell::new(0) };
 }
 
-/// The most bytes that solved packets share one allocation for; each of them keeps all of it.
+/// The most bytes that solved packets share one allocation for. Each of them keeps all of it, so they
+/// share only where they stay and go together, and fill at least half of it.
 const SHARED_BYTES_MAX: usize = 32 << 10;
