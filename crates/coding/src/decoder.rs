@@ -102,7 +102,8 @@ pub enum CodedOutcome {
     Determined(usize),
     /// It is kept until more is known, or memory runs out.
     Kept,
-    /// It tells nothing that is not known or does not follow from the equations kept.
+    /// It tells nothing that is not known or does not follow from the equations kept, or it only
+    /// determined packets that were delivered so long ago that their bytes are forgotten.
     Redundant,
     /// It covers packets too far behind the newest one.
     Late,
@@ -239,9 +240,10 @@ impl Decoder {
         let new = NewEquation { at: now, span, coefficients, missing, payload };
         let determined = out.len();
         let added = self.equations.add(oldest, new, &self.known, &mut self.stats, out);
+        let solved = out.len() - determined;
         match (self.deliver_from(now, determined, out), added) {
-            (0, Added::Used) => CodedOutcome::Kept,
-            (0, Added::Redundant) => CodedOutcome::Redundant,
+            (0, Added::Used) if solved == 0 => CodedOutcome::Kept,
+            (0, Added::Used | Added::Redundant) => CodedOutcome::Redundant,
             (0, Added::Inconsistent) => CodedOutcome::Inconsistent,
             (delivered, _) => CodedOutcome::Determined(delivered),
         }

@@ -126,6 +126,14 @@ pub(super) struct Removed {
     pub(super) inconsistent: u64,
 }
 
+/// Equations that were removed because an impossible packet came out of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Contradicting {
+    pub(super) count: u64,
+    /// The equation that was added last is one of them.
+    pub(super) has_newest: bool,
+}
+
 impl Block {
     pub(super) fn new(kernel: Kernel) -> Self {
         Self {

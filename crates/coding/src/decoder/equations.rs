@@ -79,12 +79,12 @@ impl Equations {
             stats.drops.add(DropReason::Late, block.expire(oldest));
             stats.drops.add(DropReason::ReceiveMemory, block.make_room(new.span));
             let is_new = block.insert(new, known);
-            let inconsistent = block.settle(solved);
-            stats.drops.add(DropReason::Inconsistent, inconsistent);
-            match (is_new, inconsistent) {
+            let contradicting = block.settle(solved);
+            stats.drops.add(DropReason::Inconsistent, contradicting.count);
+            match (is_new, contradicting.has_newest) {
                 (false, _) => Added::Redundant,
-                (true, 0) => Added::Used,
-                (true, _) => Added::Inconsistent,
+                (true, false) => Added::Used,
+                (true, true) => Added::Inconsistent,
             }
         });
         stats.redundant += u64::from(added == Added::Redundant);
@@ -110,7 +110,7 @@ impl Equations {
         self.update(index, |block| {
             stats.drops.add(DropReason::Late, block.expire(oldest));
             block.learn(position, symbol).count(stats);
-            stats.drops.add(DropReason::Inconsistent, block.settle(solved));
+            stats.drops.add(DropReason::Inconsistent, block.settle(solved).count);
         });
         self.evict(stats);
     }

@@ -836,6 +836,47 @@ fn blocks_that_join_share_what_each_of_them_knows() {
     assert_conservation(&decoder);
 }
 
+/// A false equation is found out when its block is joined with one that knows packet 10; the equation
+/// that joins them is not to blame.
+#[test]
+fn an_equation_that_joins_blocks_does_not_answer_for_theirs() {
+    let (mut decoder, coded) = forgetful();
+    let mut out = Delivered::new();
+    let garbage = Bytes::from(Noise::new(8).bytes(30));
+    let outcome = decoder.on_coded(at(0), range(9, 2, 1), garbage, &mut out);
+    assert_eq!(outcome, CodedOutcome::Kept, "packet 10 counts as missing here");
+    let outcome = decoder.on_coded(at(0), range(10, 4, 2), coded(range(10, 4, 2)), &mut out);
+    assert_eq!((outcome, decoder.pending()), (CodedOutcome::Kept, 2));
+    assert_eq!(decoder.stats().drops.get(DropReason::Inconsistent), 1);
+    assert_conservation(&decoder);
+}
+
+/// Packet 0 was delivered and forgotten; two equations over packets that are missing determine it and
+/// nothing else.
+#[test]
+fn a_coded_packet_that_determines_only_what_was_delivered_is_redundant() {
+    let coefficients = |count, seed| {
+        let mut coefficients = [0; 3];
+        coefficients::fill(seed, &mut coefficients[..count]);
+        coefficients
+    };
+    let [_, one, two] = coefficients(3, 1);
+    let is_multiple = |seed: &u32| gf256::mul(one, coefficients(2, *seed)[1]) == two;
+    let seed = (0..10_000).find(is_multiple).expect("one of 255 is");
+    let symbols = symbols(3);
+    let encoder = encoder(PacketId(0), &symbols);
+    let config = DecoderConfig { known_bytes_max: 0, ..DecoderConfig::default() };
+    let (mut decoder, mut out) = (Decoder::new(config), Delivered::new());
+    decoder.on_source(at(0), PacketId(0), symbols[0].clone(), &mut out);
+    let [first, second] = [range(0, 3, 1), range(1, 2, seed)];
+    let outcome = decoder.on_coded(at(0), first, coded(&encoder, first), &mut out);
+    assert_eq!(outcome, CodedOutcome::Kept);
+    let outcome = decoder.on_coded(at(0), second, coded(&encoder, second), &mut out);
+    assert_eq!((outcome, decoder.pending()), (CodedOutcome::Redundant, 1));
+    assert_eq!(out.len(), 1);
+    assert_conservation(&decoder);
+}
+
 /// Delivered symbols leave the memory for them, and equations over them still work.
 #[test]
 fn packets_delivered_long_ago_are_unknown_but_not_delivered_again() {

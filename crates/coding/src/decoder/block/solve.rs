@@ -10,24 +10,27 @@
 use bytes::{Bytes, BytesMut};
 use roadweave_types::PacketId;
 
-use super::{Block, Equation, Known};
+use super::{Block, Contradicting, Equation, Known};
 use crate::decoder::bits::Bits;
 use crate::symbol::symbol_len;
 
 impl Block {
     /// Appends the packets that are determined to `solved`, ascending, with their symbols, and takes
-    /// note of them; each uses up one equation. Returns how many equations were removed because they
+    /// note of them; each uses up one equation. Returns which equations were removed because they
     /// contradict one another or what is known.
     ///
     /// When a packet turns out impossible, some equation that it is made of is false, but which one
     /// cannot be told: all of them go, and nothing else that is made of them is believed. The
     /// equations that this does not suspect stay, although they were computed with in vain; so that a
     /// peer cannot repeat that, the [last](CONTRADICTIONS_MAX) contradiction takes all of the block.
-    pub(in crate::decoder) fn settle(&mut self, solved: &mut Vec<(PacketId, Bytes)>) -> u64 {
+    pub(in crate::decoder) fn settle(
+        &mut self,
+        solved: &mut Vec<(PacketId, Bytes)>,
+    ) -> Contradicting {
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
         self.matrix.solved(self.missing, &mut ready);
-        let mut inconsistent = 0;
+        let mut contradicting = Contradicting::default();
         if !ready.is_empty() {
             let start = solved.len();
             self.evaluate(&ready, solved);
@@ -35,7 +38,8 @@ impl Block {
             let suspects = self.cut(&ready, &mut solved[start..]);
             if !suspects.is_empty() {
                 self.withhold(suspects, &mut ready, solved, start);
-                inconsistent = self.remove_equations(|number, _| suspects.has(number));
+                contradicting.has_newest = suspects.has(self.len() - 1);
+                contradicting.count = self.remove_equations(|number, _| suspects.has(number));
                 self.contradictions += 1;
             }
             // Padding and withheld packets, which nobody counts, must not keep memory.
@@ -49,12 +53,13 @@ impl Block {
                 self.note_all(&ready, &solved[start..]);
             }
             if self.contradictions >= CONTRADICTIONS_MAX {
-                inconsistent += self.len() as u64;
+                contradicting.has_newest = true;
+                contradicting.count += self.len() as u64;
                 self.clear();
             }
         }
         self.ready = ready;
-        inconsistent
+        contradicting
     }
 
     /// The one place where payloads are combined: appends the packets of the rows in `ready`, each
