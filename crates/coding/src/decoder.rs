@@ -62,8 +62,9 @@ pub struct DecoderConfig {
     pub expiry: Duration,
     /// The most bytes of delivered symbols to keep, each with an allowance of 128 bytes.
     pub known_bytes_max: usize,
-    /// The most bytes of equations to keep, each with an allowance of 512 bytes, and of the known
-    /// symbols that they cover.
+    /// The most bytes of equations to keep, each with an allowance of 640 bytes, and of the known
+    /// symbols that they cover, each with 80, and 1,024 for each group of equations that are
+    /// connected by missing packets.
     pub equation_bytes_max: usize,
 }
 

@@ -93,6 +93,7 @@ pub(super) struct Block {
     known: Vec<Known>,
     equations: Vec<Equation>,
     matrix: Matrix,
+    /// Without what the block itself costs.
     bytes: usize,
     /// No equation is older.
     oldest: Instant,
@@ -160,9 +161,10 @@ impl Block {
         self.equations.is_empty()
     }
 
-    /// Bytes held: payloads and symbols that equations cover, with their allowances.
+    /// Bytes held: payloads and symbols that equations cover, with the allowances; none if it is
+    /// empty.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        if self.is_empty() { 0 } else { BLOCK_OVERHEAD_BYTES + self.bytes }
     }
 
     /// Whether `position` is a missing packet.
@@ -440,9 +442,22 @@ fn span_of(base: Position, columns: Bits) -> Option<Span> {
     Some(Span { first: base + first, last: base + last })
 }
 
-/// What an equation costs beside its payload: a row of the matrix, at most 256 bytes, twice because
-/// its memory grows by doubling.
-const EQUATION_OVERHEAD_BYTES: usize = 512;
+/// What a block costs beside what it holds: itself, its place among the others, a row of the matrix for
+/// what is being computed, and the four elements that a vector has room for at least.
+const BLOCK_OVERHEAD_BYTES: usize = 1024;
 
-/// What a known symbol costs beside its bytes.
-const KNOWN_OVERHEAD_BYTES: usize = 64;
+/// What an equation costs beside its payload: itself and a row of the matrix, twice, because their
+/// memory grows by doubling.
+const EQUATION_OVERHEAD_BYTES: usize = 640;
+
+/// What a known symbol costs beside its bytes: its entry, which likewise counts twice.
+const KNOWN_OVERHEAD_BYTES: usize = 80;
+
+const _: () = {
+    const ROW_BYTES: usize = 2 * BITS;
+    let elements = 4 * (size_of::<Equation>() + size_of::<Known>() + size_of::<(u8, u8)>());
+    let place = 2 * size_of::<(Position, Box<Block>)>();
+    assert!(BLOCK_OVERHEAD_BYTES >= size_of::<Block>() + place + ROW_BYTES + elements);
+    assert!(EQUATION_OVERHEAD_BYTES >= 2 * (size_of::<Equation>() + ROW_BYTES));
+    assert!(KNOWN_OVERHEAD_BYTES >= 2 * size_of::<Known>());
+};

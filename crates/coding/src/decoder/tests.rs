@@ -820,7 +820,7 @@ fn a_symbol_that_no_equation_covers_any_more_costs_nothing() {
     let younger = coded(&encoder, range(1, 3, 1));
     decoder.on_coded(at(500), range(1, 3, 1), younger.clone(), &mut out);
     decoder.expire(at(800));
-    assert_eq!((decoder.pending(), decoder.bytes()), (1, younger.len() + 512));
+    assert_eq!((decoder.pending(), decoder.bytes()), (1, younger.len() + 640 + 1024));
 }
 
 #[test]
