@@ -29,6 +29,10 @@
 //!   equations are solved with it from then on. What false equations determined stays delivered.
 //! - An equation that contradicts what is known is dropped; of equations that contradict one another,
 //!   those that made the impossible packet, and the fourth time all of the block.
+//! - A coded packet that would connect more than 128 packets costs the equations over the oldest of
+//!   them, however many, and few as the new one may tell: newer packets can still be in time, and
+//!   a false coded packet could as well have falsified all that it is connected with. They count
+//!   as [`DropReason::ReceiveMemory`], like those that leave for want of bytes.
 //! - Memory has bounds in bytes and in age; the work for a packet has one by the width of a block;
 //!   what is refused or given up is counted.
 

@@ -186,8 +186,8 @@ impl Equations {
 
     /// Makes one block of that at `index` and those before it that reach the packet `first`.
     ///
-    /// Those that have no room for all and for an equation over `span` lose their equations over the
-    /// oldest packets.
+    /// If together with an equation over `span` they are too wide for one block, they lose their
+    /// equations over the oldest packets.
     fn join(
         &mut self,
         mut index: usize,
