@@ -387,6 +387,20 @@ mod tests {
     }
 
     #[test]
+    fn a_few_small_blocks_are_kept_for_reuse() {
+        let mut fixture = Fixture::new();
+        for round in 0..3 {
+            for block in 0..20 {
+                fixture.add(round * 1_000, block * 100, if block % 2 == 0 { 5 } else { 64 });
+            }
+            fixture.expire(round * 1_000 + 701);
+            assert_eq!(fixture.equations.len(), 0);
+            assert_eq!(fixture.equations.spare.len(), SPARE_BLOCKS_MAX);
+            assert!(fixture.equations.spare.iter().all(|block| block.is_small()));
+        }
+    }
+
+    #[test]
     fn expired_equations_leave_nothing_behind() {
         let mut fixture = Fixture::new();
         fixture.add(0, 0, 5);

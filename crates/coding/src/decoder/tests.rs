@@ -439,6 +439,31 @@ fn one_broken_id_costs_a_lane_no_more_than_one_packet() {
     }
 }
 
+#[test]
+fn ids_are_near_one_another_within_half_a_window() {
+    for (distance, is_near) in [(1, true), (65_535, true), (65_536, false), (1 << 31, false)] {
+        for is_ascending in [true, false] {
+            let mut decoder = decoder();
+            assert!(arrive(&mut decoder, 0, 0, true));
+            let ids = [1 << 30, (1 << 30) + distance];
+            let [first, second] = if is_ascending { ids } else { [ids[1], ids[0]] };
+            assert!(!arrive(&mut decoder, 1, first, true));
+            assert_eq!(arrive(&mut decoder, 1, second, true), is_near, "{distance}");
+        }
+    }
+}
+
+#[test]
+fn broken_ids_with_good_ones_between_them_move_no_window() {
+    let mut decoder = decoder();
+    assert!((0..100).all(|id| arrive(&mut decoder, 0, id, true)));
+    for id in 0..10 {
+        let millis = 1_000 * u64::from(id + 1);
+        assert!(!arrive(&mut decoder, millis, (1 << 30) + id, true));
+        assert!(arrive(&mut decoder, millis, 100 + id, true));
+    }
+}
+
 /// Two broken IDs near one another move a lane's window; its own packets move it back, and nothing
 /// that was delivered before is delivered again.
 #[test]
@@ -602,15 +627,14 @@ fn a_source_packet_is_believed_although_it_was_determined_before() {
     }
 }
 
-/// One false packet, repeated, determines 128 packets with the same 127 equations, the first of them
-/// impossible.
-#[test]
-fn repeated_contradictions_do_not_repeat_the_work() {
-    let symbols: Vec<Bytes> = (0..128).map(|seed| symbol(100, seed)).collect();
+/// A decoder with an equation over each two neighbours of so many packets, and what the first of them
+/// takes for packet 0, which is no symbol and determines all others.
+fn with_false_pairs(packets: u32) -> (Decoder, Bytes) {
+    let symbols: Vec<Bytes> = (0..packets).map(|seed| symbol(100, seed.into())).collect();
     let impossible = Bytes::from_static(&[0, 0, 1]);
     let encoder = encoder(PacketId(0), &symbols);
     let (mut decoder, mut out) = (decoder(), Delivered::new());
-    for start in 0..127 {
+    for start in 0..packets - 1 {
         let pair = range(start, 2, start);
         let mut payload = coded(&encoder, pair).to_vec();
         if start == 0 {
@@ -620,6 +644,16 @@ fn repeated_contradictions_do_not_repeat_the_work() {
         }
         decoder.on_coded(at(0), pair, payload.into(), &mut out);
     }
+    assert!(out.is_empty());
+    (decoder, impossible)
+}
+
+/// One false packet, repeated, determines 128 packets with the same 127 equations, the first of them
+/// impossible.
+#[test]
+fn repeated_contradictions_do_not_repeat_the_work() {
+    let (mut decoder, impossible) = with_false_pairs(128);
+    let mut out = Delivered::new();
     assert_eq!(decoder.pending(), 127);
     let before = COMBINED_BYTES.get();
     for _ in 0..100 {
@@ -631,6 +665,25 @@ fn repeated_contradictions_do_not_repeat_the_work() {
     assert!(work <= 4 * once + 100 * 3, "{} times", work as f64 / once as f64);
     assert!(out.is_empty(), "{out:?}");
     assert_eq!(decoder.pending(), 0);
+    assert_conservation(&decoder);
+}
+
+#[test]
+fn contradictions_are_not_forgotten_when_blocks_join() {
+    let (mut decoder, impossible) = with_false_pairs(10);
+    let mut out = Delivered::new();
+    let mut contradict = |decoder: &mut Decoder| {
+        decoder.on_coded(at(1), range(0, 1, 0), impossible.clone(), &mut out)
+    };
+    (0..3).for_each(|_| _ = contradict(&mut decoder));
+    assert_eq!(decoder.pending(), 9);
+    for (start, count) in [(20, 2), (9, 12)] {
+        let payload = symbol(100, 1);
+        decoder.on_coded(at(1), range(start, count, 1), payload, &mut Delivered::new());
+    }
+    assert_eq!(decoder.pending(), 11);
+    contradict(&mut decoder);
+    assert_eq!((decoder.pending(), out.len()), (0, 0));
     assert_conservation(&decoder);
 }
 
@@ -739,6 +792,25 @@ fn a_packet_does_not_keep_the_memory_of_those_that_it_was_solved_with() {
     assert_conservation(&decoder);
 }
 
+/// Of 20 packets that are solved together, an equation covers the last one, and keeps it.
+#[test]
+fn an_equation_does_not_keep_more_than_the_packets_that_it_covers() {
+    let symbols: Vec<Bytes> = (0..22).map(|seed| symbol(1_400, seed)).collect();
+    let encoder = encoder(PacketId(0), &symbols);
+    let config = DecoderConfig { known_bytes_max: 0, ..DecoderConfig::default() };
+    let (mut decoder, mut out) = (Decoder::new(config), Delivered::new());
+    let waiting = range(19, 3, 1);
+    decoder.on_coded(at(0), waiting, coded(&encoder, waiting), &mut out);
+    for seed in 0..20 {
+        let range = range(0, 20, seed);
+        decoder.on_coded(at(0), range, coded(&encoder, range), &mut out);
+    }
+    assert_eq!((decoder.pending(), out.len()), (1, 20));
+    let (_, first) = out.swap_remove(0);
+    drop(out);
+    assert!(first.is_unique(), "the decoder keeps packet 19 alone");
+}
+
 /// Of 20 packets that are solved together, one is long.
 #[test]
 fn a_long_packet_does_not_keep_the_padding_of_short_ones() {
@@ -770,6 +842,28 @@ fn a_flood_of_equations_costs_bounded_memory() {
     assert!(decoder.pending() > 0);
     assert!(decoder.stats().drops.get(DropReason::ReceiveMemory) > 10_000);
     assert_conservation(&decoder);
+}
+
+/// An equation keeps the packets that it covers: the one that comes, and the one that comes instead of
+/// a false one, are more than there is memory for.
+#[test]
+fn known_packets_of_equations_have_a_bound() {
+    for is_first in [true, false] {
+        let config = DecoderConfig {
+            equation_bytes_max: 1024 + 640 + 1_000 + 500,
+            ..DecoderConfig::default()
+        };
+        let (mut decoder, mut out) = (Decoder::new(config), Delivered::new());
+        if !is_first {
+            decoder.on_coded(at(0), range(1, 1, 1), symbol(9, 1), &mut out);
+        }
+        decoder.on_coded(at(0), range(0, 3, 1), vec![1; 1_000].into(), &mut out);
+        assert_eq!(decoder.pending(), 1);
+        decoder.on_source(at(0), PacketId(1), symbol(900, 1), &mut out);
+        assert_eq!(decoder.pending(), 0);
+        assert_eq!(decoder.stats().drops.get(DropReason::ReceiveMemory), 1);
+        assert_conservation(&decoder);
+    }
 }
 
 #[test]
