@@ -1,7 +1,7 @@
 //! Any sequence of packets and pauses: nothing may panic, grow, vanish uncounted or come out twice.
 //!
 //! ```text
-//! known_bytes_max:2 | equation_bytes_max:2 | start:4 | { step:1 | arguments }
+//! known_bytes_max/16:2 | equation_bytes_max/16:2 | kernel:1 | start:4 | { step:1 | arguments }
 //! ```
 
 use std::collections::BTreeSet;
@@ -9,7 +9,8 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_coding::{CodedRange, Decoder, DecoderConfig, symbol_len};
+use roadweave_coding::kernel::Kernel;
+use roadweave_coding::{CodedRange, Decoder, DecoderConfig, SourceOutcome, symbol_len};
 use roadweave_types::{Instant, PacketId};
 
 use crate::{Script, Writer, model};
@@ -40,8 +41,8 @@ struct World {
     bytes_max: usize,
     start: PacketId,
     now: Instant,
-    /// Since the last ID from anywhere: such a one may move the decoder's window, and what has
-    /// left the window on one side may enter it again on the other when IDs wrap.
+    /// Since a source packet was last refused for its ID: it and the next such one may move the
+    /// decoder's window, and what has left the window on one side may enter it again on the other.
     delivered: BTreeSet<u32>,
     out: Vec<(PacketId, Bytes)>,
 }
@@ -58,12 +59,14 @@ pub fn run(data: &[u8]) {
 impl World {
     fn new(script: &mut Script<'_>) -> Option<Self> {
         let config = DecoderConfig {
-            known_bytes_max: script.u16()?.into(),
-            equation_bytes_max: script.u16()?.into(),
+            known_bytes_max: 16 * usize::from(script.u16()?),
+            equation_bytes_max: 16 * usize::from(script.u16()?),
             ..DecoderConfig::default()
         };
+        let kernels = Kernel::available();
+        let kernel = kernels[usize::from(script.u8()?) % kernels.len()];
         Some(Self {
-            decoder: Decoder::new(config),
+            decoder: Decoder::with_kernel(config, kernel),
             bytes_max: config.known_bytes_max + config.equation_bytes_max,
             start: PacketId(script.u32()?),
             now: Instant::ZERO,
@@ -110,12 +113,10 @@ impl World {
             WILD_SOURCE => {
                 let id = PacketId(script.u32()?);
                 self.source(id, model::symbol(0, &[1]));
-                self.delivered.clear();
             }
             _ => {
                 let (id, count, seed) = (PacketId(script.u32()?), script.u16()?, script.u32()?);
                 self.coded(id, count, seed, vec![1; 9]);
-                self.delivered.clear();
             }
         }
         Some(())
@@ -127,7 +128,10 @@ impl World {
     }
 
     fn source(&mut self, id: PacketId, symbol: Vec<u8>) {
-        self.decoder.on_source(self.now, id, symbol.into(), &mut self.out);
+        let outcome = self.decoder.on_source(self.now, id, symbol.into(), &mut self.out);
+        if matches!(outcome, SourceOutcome::FarAhead | SourceOutcome::Late) {
+            self.delivered.clear();
+        }
     }
 
     fn coded(&mut self, start: PacketId, count: u16, seed: u32, payload: Vec<u8>) {
@@ -160,7 +164,7 @@ static TRUE_SYMBOLS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 /// they were forgotten; and false packets of each kind.
 pub fn seeds() -> Vec<Vec<u8>> {
     let world = |known: u16, equations: u16, start: u32| {
-        Writer::default().u16(known).u16(equations).u32(start)
+        Writer::default().u16(known).u16(equations).u8(0).u32(start)
     };
     let mut losses = world(u16::MAX, u16::MAX, u32::MAX - 3);
     for index in (0..10).filter(|index| index % 3 != 1) {
@@ -169,11 +173,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
     for seed in 0..3 {
         losses = losses.u8(TRUE_CODED).u8(0).u8(10).u32(seed);
     }
-    let mut floods = world(1_000, 5_000, 7);
+    let mut floods = world(60, 400, 7);
     for first in 0..30 {
         floods = floods.u8(TRUE_CODED).u8(first * 4).u8(9).u32(first.into());
     }
-    let mut forgotten = world(300, u16::MAX, 0);
+    let mut forgotten = world(20, u16::MAX, 0);
     for index in (0..20).filter(|index| *index != 4) {
         forgotten = forgotten.u8(TRUE_SOURCE).u8(index);
     }

@@ -11,7 +11,8 @@
 //!
 //! A false packet that is believed makes the receiver misread the true coded packets that cover the same
 //! packets, and so on; so the packets that may be wrong are those which a chain of overlapping
-//! ranges joins to a false one. All others come out as if there were no false packets:
+//! ranges joins to a false one. A packet that comes as it was sent joins no ranges of which one
+//! came later still: by then it is known. All others come out as if there were no false packets:
 //! when the true ones determine them, byte for byte.
 
 use std::collections::BTreeMap;
@@ -52,10 +53,23 @@ struct World {
     now: Instant,
     symbols: &'static [Vec<u8>],
     model: Model,
-    /// By index, each range as the packets it covers.
-    honest: Vec<Range<i64>>,
-    hostile: Vec<Range<i64>>,
+    /// How many packets came.
+    came: usize,
+    /// The source packets of the sender: when each came, and its index.
+    sources: Vec<(usize, i64)>,
+    honest: Vec<Covered>,
+    hostile: Vec<Covered>,
     out: Vec<(PacketId, Bytes)>,
+}
+
+/// What a packet tells about.
+struct Covered {
+    /// When it came.
+    at: usize,
+    /// By index.
+    packets: Range<i64>,
+    /// A source packet is believed at once, and over what was known before.
+    is_source: bool,
 }
 
 /// Plays the script and looks at what came out.
@@ -80,6 +94,8 @@ impl World {
             now: Instant::ZERO,
             symbols: &TRUE_SYMBOLS[..packets],
             model: Model::new(packets),
+            came: 0,
+            sources: Vec::new(),
             honest: Vec::new(),
             hostile: Vec::new(),
             out: Vec::new(),
@@ -87,29 +103,31 @@ impl World {
     }
 
     fn step(&mut self, script: &mut Script<'_>) -> Option<()> {
+        self.came += 1;
         match script.u8()? % STEPS {
             SOURCE => {
                 let index = usize::from(script.u8()?) % self.symbols.len();
                 let symbol = self.symbols[index].clone();
                 self.model.take_source(index, &symbol);
+                self.sources.push((self.came, index as i64));
                 self.source(index as i64, symbol);
             }
             CODED => {
                 let (first, count, seed) = self.range(script)?;
                 let payload = model::combine(&self.symbols[first..first + count], seed);
                 self.model.take_coded(first, count, seed, &payload);
-                self.honest.push(first as i64..(first + count) as i64);
+                self.honest.push(self.covered(first as i64, count as i64, false));
                 self.coded(first as i64, count as u16, seed, payload);
             }
             FALSE_SOURCE => {
                 let (at, length) = (i64::from(script.u8()?) - BEFORE, script.u8()?);
-                self.hostile.push(at..at + 1);
+                self.hostile.push(self.covered(at, 1, true));
                 self.source(at, model::symbol(length % 4, script.bytes(length.into())));
             }
             FALSE_CODED => {
                 let at = i64::from(script.u8()?) - BEFORE;
                 let (count, seed, length) = (script.u8()?, script.u32()?, script.u8()?);
-                self.hostile.push(at..at + i64::from(count));
+                self.hostile.push(self.covered(at, count.into(), false));
                 let payload = script.bytes(length.into()).to_vec();
                 self.coded(at, count.into(), seed, payload);
             }
@@ -119,7 +137,7 @@ impl World {
                 let mut payload = model::combine(&self.symbols[first..first + count], seed);
                 let at = at % payload.len();
                 payload[at] ^= change;
-                self.hostile.push(first as i64..(first + count) as i64);
+                self.hostile.push(self.covered(first as i64, count as i64, false));
                 self.coded(first as i64, count as u16, seed, payload);
             }
         }
@@ -131,6 +149,10 @@ impl World {
         let (first, count, seed) = (script.u8()?, script.u8()?, script.u32()?);
         let first = usize::from(first) % self.symbols.len();
         Some((first, (1 + usize::from(count) % 64).min(self.symbols.len() - first), seed))
+    }
+
+    fn covered(&self, first: i64, count: i64, is_source: bool) -> Covered {
+        Covered { at: self.came, packets: first..first + count, is_source }
     }
 
     fn id(&self, index: i64) -> PacketId {
@@ -152,8 +174,8 @@ impl World {
             let index = i64::from(id.distance(self.start));
             assert!(delivered.insert(index, &symbol[..]).is_none(), "{id} was delivered twice");
         }
-        let touched = touched(&self.honest, self.hostile);
-        let is_touched = |index: i64| touched.iter().any(|range| range.contains(&index));
+        let touched = touched(&self.sources, self.honest, self.hostile);
+        let is_touched = |index: i64| touched.iter().any(|other| other.packets.contains(&index));
         delivered.retain(|index, _| !is_touched(*index));
         let determined = self.model.determined().into_iter();
         let expected: BTreeMap<i64, &[u8]> = determined
@@ -165,19 +187,27 @@ impl World {
 }
 
 /// The hostile ranges, and every honest one that a chain of overlaps joins to them.
-fn touched(honest: &[Range<i64>], mut touched: Vec<Range<i64>>) -> Vec<Range<i64>> {
-    let mut rest = honest.to_vec();
-    loop {
-        let overlaps = |range: &Range<i64>| {
-            touched.iter().any(|other| range.start < other.end && other.start < range.end)
+fn touched(
+    sources: &[(usize, i64)],
+    mut rest: Vec<Covered>,
+    mut touched: Vec<Covered>,
+) -> Vec<Covered> {
+    let mut next = 0;
+    while let Some(wrong) = touched.get(next) {
+        // A false source packet replaces a true one that came before it.
+        let since = if wrong.is_source { wrong.at } else { 0 };
+        let joins = |other: &mut Covered| {
+            let until = wrong.at.max(other.at);
+            let is_known = |index: i64| {
+                sources.iter().any(|(at, source)| *source == index && (since..until).contains(at))
+            };
+            wrong.packets.clone().any(|index| other.packets.contains(&index) && !is_known(index))
         };
-        let (more, left): (Vec<_>, Vec<_>) = rest.into_iter().partition(overlaps);
-        if more.is_empty() {
-            return touched;
-        }
+        let more: Vec<Covered> = rest.extract_if(.., joins).collect();
         touched.extend(more);
-        rest = left;
+        next += 1;
     }
+    touched
 }
 
 static TRUE_SYMBOLS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {

@@ -24,9 +24,15 @@
 //!   Where ranges overlap, a packet of one helps to determine packets of the other, and passes its
 //!   error on: to repair across ranges is to trust across ranges. It ends where no range overlaps,
 //!   and at the width of a block.
-//! - What was delivered is never changed by an equation, and a source packet that comes is always
-//!   believed. An equation that contradicts either is dropped; of equations that contradict one
-//!   another, those that made the impossible packet.
+//! - What was delivered is never changed by an equation. A source packet that comes is always
+//!   believed: one that comes after it was determined is a duplicate, and not delivered again, but
+//!   equations are solved with it from then on. What false equations determined stays delivered.
+//! - An equation that contradicts what is known is dropped; of equations that contradict one another,
+//!   those that made the impossible packet, and the fourth time all of the block.
+//! - A coded packet that would connect more than 128 packets costs the equations over the oldest of
+//!   them, however many, and few as the new one may tell: newer packets can still be in time, and
+//!   a false coded packet could as well have falsified all that it is connected with. They count
+//!   as [`DropReason::ReceiveMemory`], like those that leave for want of bytes.
 //! - Memory has bounds in bytes and in age; the work for a packet has one by the width of a block;
 //!   what is refused or given up is counted.
 
@@ -44,9 +50,10 @@ use bytes::Bytes;
 use roadweave_types::{DropCounters, DropReason, Instant, PacketId};
 
 use self::bits::Bits;
-use self::block::{NewEquation, Span};
+use self::block::{NewEquation, Span, unshare};
 use self::equations::{Added, Equations};
-use self::window::{Place, Position, Window};
+pub use self::window::WINDOW_IDS;
+use self::window::{AHEAD_IDS_MAX, Place, Position, Window};
 use crate::kernel::Kernel;
 use crate::pool::Pool;
 use crate::symbol::{SYMBOL_BYTES_MAX, SYMBOL_PREFIX_BYTES, is_symbol};
@@ -59,8 +66,9 @@ pub struct DecoderConfig {
     pub expiry: Duration,
     /// The most bytes of delivered symbols to keep, each with an allowance of 128 bytes.
     pub known_bytes_max: usize,
-    /// The most bytes of equations to keep, each with an allowance of 512 bytes, and of the known
-    /// symbols that they cover.
+    /// The most bytes of equations to keep, each with an allowance of 640 bytes, and of the known
+    /// symbols that they cover, each with 80, and 1,024 for each group of equations that are
+    /// connected by missing packets.
     pub equation_bytes_max: usize,
 }
 
@@ -99,7 +107,8 @@ pub enum CodedOutcome {
     Determined(usize),
     /// It is kept until more is known, or memory runs out.
     Kept,
-    /// It tells nothing that is not known or does not follow from the equations kept.
+    /// It tells nothing that is not known or does not follow from the equations kept, or it only
+    /// determined packets that were delivered so long ago that their bytes are forgotten.
     Redundant,
     /// It covers packets too far behind the newest one.
     Late,
@@ -134,17 +143,25 @@ pub struct DecoderStats {
 
 /// Solves for missing packets as source and coded packets come in, in any order.
 ///
-/// IDs wrap. The decoder follows the newest ID; a window of 131,072 IDs behind it separates new
-/// packets from duplicates. An ID more than 65,536 ahead of the newest is refused, so that one broken
-/// packet cannot push the window away from the lane's traffic, unless no packet was delivered for
-/// longer than the expiry: then nothing in the window can still be repaired, the peer may have gone
-/// on without us (an outage of all paths), and the window moves to the new ID.
+/// IDs wrap. The decoder follows the newest ID; a window of [`WINDOW_IDS`] behind it separates new
+/// packets from duplicates. What lies further behind, or more than 65,536 ahead, is refused, so that
+/// one broken packet cannot push the window away from the lane's traffic.
+///
+/// The window itself may lie in the wrong place: the peer went on without us (an outage of all
+/// paths), or a broken packet was believed. The decoder doubts it when no packet was delivered for
+/// longer than the expiry, or only one ever. Then two source packets that lie near one another, but
+/// not near the window, move it: the first is refused all the same, the second and all after it are
+/// delivered. If they lie behind the window, what precedes them counts as delivered, lest something
+/// be delivered twice.
 #[derive(Debug)]
 pub struct Decoder {
     config: DecoderConfig,
     /// None before the first packet.
     window: Option<Window>,
     delivered_at: Instant,
+    /// The last source packet that was refused for its ID while the window was in doubt, if none was
+    /// delivered since.
+    stray: Option<PacketId>,
     known: Pool,
     equations: Equations,
     stats: DecoderStats,
@@ -164,6 +181,7 @@ impl Decoder {
             config,
             window: None,
             delivered_at: Instant::ZERO,
+            stray: None,
             known: Pool::new(config.known_bytes_max),
             equations: Equations::new(kernel, config.expiry, config.equation_bytes_max),
             stats: DecoderStats::default(),
@@ -213,7 +231,7 @@ impl Decoder {
     ) -> CodedOutcome {
         self.stats.coded += 1;
         let oldest = self.expire_before(now);
-        let (first, missing) = match self.place_coded(now, range, &payload) {
+        let (first, missing) = match self.place_coded(range, &payload) {
             Ok(placed) => placed,
             Err(outcome) => {
                 self.count_refused(outcome);
@@ -227,9 +245,10 @@ impl Decoder {
         let new = NewEquation { at: now, span, coefficients, missing, payload };
         let determined = out.len();
         let added = self.equations.add(oldest, new, &self.known, &mut self.stats, out);
+        let solved = out.len() - determined;
         match (self.deliver_from(now, determined, out), added) {
-            (0, Added::Used) => CodedOutcome::Kept,
-            (0, Added::Redundant) => CodedOutcome::Redundant,
+            (0, Added::Used) if solved == 0 => CodedOutcome::Kept,
+            (0, Added::Used | Added::Redundant) => CodedOutcome::Redundant,
             (0, Added::Inconsistent) => CodedOutcome::Inconsistent,
             (delivered, _) => CodedOutcome::Determined(delivered),
         }
@@ -264,25 +283,39 @@ impl Decoder {
         &mut self,
         now: Instant,
         id: PacketId,
-        symbol: &[u8],
+        symbol: &Bytes,
     ) -> Result<Position, (SourceOutcome, DropReason)> {
         if !is_symbol(symbol) {
             return Err((SourceOutcome::Malformed, DropReason::MalformedMessage));
         }
-        let (position, place) = self.place(now, id);
+        let (position, place) = self.place(id);
         match place {
             Place::Missing => Ok(position),
-            Place::Delivered => Err((SourceOutcome::Duplicate, DropReason::Duplicate)),
+            Place::Delivered => {
+                self.correct(now, position, symbol);
+                Err((SourceOutcome::Duplicate, DropReason::Duplicate))
+            }
+            Place::Behind | Place::FarAhead if self.follow(now, id, position) => Ok(position),
             Place::Behind => Err((SourceOutcome::Late, DropReason::Late)),
             Place::FarAhead => Err((SourceOutcome::FarAhead, DropReason::IdJump)),
         }
+    }
+
+    /// Believes a source packet rather than what is held in its place: coded packets may have
+    /// determined that, and one of them may have been false.
+    fn correct(&mut self, now: Instant, position: Position, symbol: &Bytes) {
+        match self.known.get(position) {
+            Some(held) if held == symbol => return,
+            Some(_) => _ = self.known.insert(now, position, symbol.clone()),
+            None => {}
+        }
+        self.equations.correct(position, symbol, &mut self.stats);
     }
 
     /// Decides whether a coded packet is to be used; gives the position of its first packet, and
     /// which of its packets have no known symbol, by offset.
     fn place_coded(
         &mut self,
-        now: Instant,
         range: CodedRange,
         payload: &[u8],
     ) -> Result<(Position, Bits), CodedOutcome> {
@@ -291,7 +324,7 @@ impl Decoder {
             return Err(CodedOutcome::Malformed);
         }
         let length = u64::from(range.count) - 1;
-        let (last, place) = self.place(now, range.start.plus(u32::from(range.count) - 1));
+        let (last, place) = self.place(range.start.plus(u32::from(range.count) - 1));
         if place == Place::FarAhead {
             return Err(CodedOutcome::FarAhead);
         }
@@ -332,20 +365,28 @@ impl Decoder {
         self.stats.drops.count(reason);
     }
 
-    /// Unfolds an ID; starts the window at the first one, and moves it after a long silence.
-    fn place(&mut self, now: Instant, id: PacketId) -> (Position, Place) {
-        let window = self.window.get_or_insert_with(|| {
-            self.delivered_at = now;
-            Window::starting_at(id)
-        });
+    /// Unfolds an ID; the first one starts the window.
+    fn place(&mut self, id: PacketId) -> (Position, Place) {
+        let window = self.window.get_or_insert_with(|| Window::starting_at(id));
         let position = window.position(id);
-        let place = window.place(position);
-        if place == Place::FarAhead && now.since(self.delivered_at) > self.config.expiry {
-            self.delivered_at = now;
-            window.advance(position);
-            return (position, Place::Missing);
+        (position, window.place(position))
+    }
+
+    /// Moves the window to a source packet that is not near it, if it is in doubt and the last such
+    /// packet was near this one; returns whether it does.
+    fn follow(&mut self, now: Instant, id: PacketId, position: Position) -> bool {
+        let is_alone = self.stats.new_sources + self.stats.recovered <= 1;
+        if !is_alone && now.since(self.delivered_at) <= self.config.expiry {
+            return false;
         }
-        (position, place)
+        let Some(stray) = self.stray.replace(id) else { return false };
+        let distance = i64::from(id.distance(stray));
+        if distance == 0 || distance.unsigned_abs() >= AHEAD_IDS_MAX {
+            return false;
+        }
+        let window = self.window.as_mut().expect("packets were placed in it");
+        window.restart(position.saturating_add_signed(-distance.max(0)));
+        true
     }
 
     /// Drops what is too old; returns the moment from which on things are not.
@@ -364,32 +405,31 @@ impl Decoder {
         determined: usize,
         out: &mut Vec<(PacketId, Bytes)>,
     ) -> usize {
-        let mut kept = determined;
-        for index in determined..out.len() {
-            let (id, symbol) = &out[index];
-            let window = self.window.as_ref().expect("packets were placed in it");
-            if self.note_delivery(now, window.position(*id), symbol) {
-                if kept < index {
-                    out.swap(kept, index);
-                }
-                kept += 1;
+        let window = self.window.as_ref().expect("packets were placed in it");
+        let is_repeated =
+            |(id, _): &mut (PacketId, Bytes)| window.place(window.position(*id)) != Place::Missing;
+        let repeated = out.extract_if(determined.., is_repeated).count();
+        for (id, symbol) in &mut out[determined..] {
+            if repeated > 0 {
+                unshare(symbol);
             }
+            let window = self.window.as_ref().expect("packets were placed in it");
+            let position = window.position(*id);
+            self.note_delivery(now, position, symbol);
         }
-        self.stats.redundant += (out.len() - kept) as u64;
-        out.truncate(kept);
-        let delivered = kept - determined;
+        self.stats.redundant += repeated as u64;
+        let delivered = out.len() - determined;
         self.stats.recovered += delivered as u64;
         delivered
     }
 
-    /// Notes that a packet is handed out, unless it was before or is too old; returns whether it is.
-    fn note_delivery(&mut self, now: Instant, position: Position, symbol: &Bytes) -> bool {
+    /// Notes that a missing packet is handed out.
+    fn note_delivery(&mut self, now: Instant, position: Position, symbol: &Bytes) {
         let window = self.window.as_mut().expect("packets were placed in it");
         let is_new = window.deliver(position);
-        if is_new {
-            self.delivered_at = now;
-            self.known.insert(now, position, symbol.clone());
-        }
-        is_new
+        debug_assert!(is_new, "{position} was not missing");
+        self.delivered_at = now;
+        self.stray = None;
+        self.known.insert(now, position, symbol.clone());
     }
 }

@@ -28,7 +28,7 @@ mod symbol;
 #[cfg(test)]
 mod test_support;
 
-pub use decoder::{CodedOutcome, Decoder, DecoderConfig, DecoderStats, SourceOutcome};
+pub use decoder::{CodedOutcome, Decoder, DecoderConfig, DecoderStats, SourceOutcome, WINDOW_IDS};
 pub use encoder::{EncodeError, EncodeRange, Encoder, EncoderConfig};
 pub use symbol::{SYMBOL_BYTES_MAX, SYMBOL_PREFIX_BYTES, symbol_len};
 

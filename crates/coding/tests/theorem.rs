@@ -16,6 +16,9 @@ use roadweave_types::{Instant, PacketId};
 
 const START: PacketId = PacketId(u32::MAX - 5);
 
+/// For each n, and for all of them together.
+const CELLS: usize = (*COUNTS.end() - *COUNTS.start() + 2) * (EXTRA_MAX + 1);
+
 /// A whole packet of `length` bytes, prefix and body (docs/wire.md).
 fn symbol(length: u8) -> Bytes {
     [&[0, length][..], &vec![length; length.into()]].concat().into()
@@ -46,7 +49,6 @@ fn extra_needed(
 
 /// Makes `trials` trials for each n, and asks for each n and for all together.
 fn check(trials: u64, mut seed: impl FnMut() -> u32) {
-    let cells = (COUNTS.count() + 1) * (EXTRA_MAX + 1);
     let mut all = Tally::default();
     let mut deviations = Vec::new();
     for count in COUNTS {
@@ -59,12 +61,12 @@ fn check(trials: u64, mut seed: impl FnMut() -> u32) {
         for _ in 0..trials {
             tally.count(extra_needed(&symbols, &encoder, &mut seed));
         }
-        let found = tally.deviations(cells);
+        let found = tally.deviations(CELLS);
         deviations.extend(found.into_iter().map(|deviation| format!("n = {count}, {deviation}")));
         all.add(&tally);
     }
     deviations
-        .extend(all.deviations(cells).into_iter().map(|deviation| format!("all n, {deviation}")));
+        .extend(all.deviations(CELLS).into_iter().map(|deviation| format!("all n, {deviation}")));
     assert!(deviations.is_empty(), "{deviations:#?}");
 }
 
@@ -88,11 +90,10 @@ fn seeds_in_sequence_are_as_good_as_random_ones() {
 #[test]
 fn a_deviation_is_noticed_on_either_side() {
     let tally = |trials, failures| Tally { trials, failures: [failures, 0, 0, 0, 0] };
-    let cells = COUNTS.count() * (EXTRA_MAX + 1);
-    assert!(tally(100_000, 390).deviations(cells).is_empty());
-    assert!(tally(100_000, 530).deviations(cells)[0].contains("more than 3.937e-3"));
-    assert!(tally(100_000, 265).deviations(cells)[0].contains("less than 3.906e-3"));
-    assert!(tally(100, 0).deviations(cells).is_empty(), "too few trials to tell");
+    assert!(tally(100_000, 390).deviations(CELLS).is_empty());
+    assert!(tally(100_000, 530).deviations(CELLS)[0].contains("more than 3.937e-3"));
+    assert!(tally(100_000, 265).deviations(CELLS)[0].contains("less than 3.906e-3"));
+    assert!(tally(100, 0).deviations(CELLS).is_empty(), "too few trials to tell");
     for extra in 0..=EXTRA_MAX {
         let (least, most) = (law::failure_min(extra), law::failure_max(extra));
         assert!(

@@ -21,6 +21,10 @@
 
 mod solve;
 
+#[cfg(test)]
+pub(super) use self::solve::COMBINED_BYTES;
+pub(super) use self::solve::unshare;
+
 use bytes::Bytes;
 use roadweave_types::Instant;
 
@@ -89,9 +93,12 @@ pub(super) struct Block {
     known: Vec<Known>,
     equations: Vec<Equation>,
     matrix: Matrix,
+    /// Without what the block itself costs.
     bytes: usize,
     /// No equation is older.
     oldest: Instant,
+    /// How often packets turned out impossible since the block was empty.
+    contradictions: u32,
     /// Kept for its memory: `(column, row)` of what is being solved.
     ready: Vec<(u8, u8)>,
 }
@@ -120,6 +127,14 @@ pub(super) struct Removed {
     pub(super) inconsistent: u64,
 }
 
+/// Equations that were removed because an impossible packet came out of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Contradicting {
+    pub(super) count: u64,
+    /// The equation that was added last is one of them.
+    pub(super) has_newest: bool,
+}
+
 impl Block {
     pub(super) fn new(kernel: Kernel) -> Self {
         Self {
@@ -132,6 +147,7 @@ impl Block {
             matrix: Matrix::new(kernel),
             bytes: 0,
             oldest: Instant::FAR_FUTURE,
+            contradictions: 0,
             ready: Vec::new(),
         }
     }
@@ -145,9 +161,10 @@ impl Block {
         self.equations.is_empty()
     }
 
-    /// Bytes held: payloads and symbols that equations cover, with their allowances.
+    /// Bytes held: payloads and symbols that equations cover, with the allowances; none if it is
+    /// empty.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes
+        if self.is_empty() { 0 } else { BLOCK_OVERHEAD_BYTES + self.bytes }
     }
 
     /// Whether `position` is a missing packet.
@@ -209,6 +226,7 @@ impl Block {
                 other.rebase(own.join(others));
                 self.matrix.append(&other.matrix);
                 self.missing |= other.missing;
+                self.contradictions += other.contradictions;
                 other.equations.drain(..).for_each(|equation| self.push_equation(equation));
                 other.known.drain(..).for_each(|known| self.push_known(known));
             }
@@ -246,14 +264,24 @@ impl Block {
         if !self.missing.has(column) {
             return removed;
         }
-        removed.inconsistent = self.remove_equations(|_, equation| {
-            equation.columns.has(column) && equation.payload.len() < symbol.len()
-        });
+        removed.inconsistent = self.remove_too_short(column, symbol.len());
         // With the equations the column may have gone.
         if self.missing.has(column) {
             removed.redundant = self.note(column, symbol.clone());
         }
         removed
+    }
+
+    /// Believes `symbol` rather than what is known of the packet, if anything is; returns how many
+    /// equations were removed because they contradict it.
+    pub(super) fn correct(&mut self, position: Position, symbol: &Bytes) -> u64 {
+        let Some(column) = self.column(position) else { return 0 };
+        let Some(known) = self.known.iter_mut().find(|known| known.column == column) else {
+            return 0;
+        };
+        self.bytes = self.bytes - known.symbol.len() + symbol.len();
+        known.symbol = symbol.clone();
+        self.remove_too_short(column, symbol.len())
     }
 
     /// Drops the equations that came before `oldest`; returns how many.
@@ -276,6 +304,7 @@ impl Block {
         self.matrix.clear();
         self.bytes = 0;
         self.oldest = Instant::FAR_FUTURE;
+        self.contradictions = 0;
     }
 
     /// Takes over what the other block knows and this one lacks.
@@ -329,6 +358,13 @@ impl Block {
             self.tidy();
         }
         (before - self.len()) as u64
+    }
+
+    /// Drops the equations that cover `column`, but have less than `length` bytes; returns how many.
+    fn remove_too_short(&mut self, column: usize, length: usize) -> u64 {
+        self.remove_equations(|_, equation| {
+            equation.columns.has(column) && equation.payload.len() < length
+        })
     }
 
     fn remove_with_row(&mut self, equation: usize, row: usize) {
@@ -406,9 +442,22 @@ fn span_of(base: Position, columns: Bits) -> Option<Span> {
     Some(Span { first: base + first, last: base + last })
 }
 
-/// What an equation costs beside its payload: a row of the matrix, at most 256 bytes, twice because
-/// its memory grows by doubling.
-const EQUATION_OVERHEAD_BYTES: usize = 512;
+/// What a block costs beside what it holds: itself, its place among the others, a row of the matrix for
+/// what is being computed, and the four elements that a vector has room for at least.
+const BLOCK_OVERHEAD_BYTES: usize = 1024;
 
-/// What a known symbol costs beside its bytes.
-const KNOWN_OVERHEAD_BYTES: usize = 64;
+/// What an equation costs beside its payload: itself and a row of the matrix, twice, because their
+/// memory grows by doubling.
+const EQUATION_OVERHEAD_BYTES: usize = 640;
+
+/// What a known symbol costs beside its bytes: its entry, which likewise counts twice.
+const KNOWN_OVERHEAD_BYTES: usize = 80;
+
+const _: () = {
+    const ROW_BYTES: usize = 2 * BITS;
+    let elements = 4 * (size_of::<Equation>() + size_of::<Known>() + size_of::<(u8, u8)>());
+    let place = 2 * size_of::<(Position, Box<Block>)>();
+    assert!(BLOCK_OVERHEAD_BYTES >= size_of::<Block>() + place + ROW_BYTES + elements);
+    assert!(EQUATION_OVERHEAD_BYTES >= 2 * (size_of::<Equation>() + ROW_BYTES));
+    assert!(KNOWN_OVERHEAD_BYTES >= 2 * size_of::<Known>());
+};

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use roadweave_types::{DropReason, Instant, PacketId};
 
 use super::DecoderStats;
-use super::block::{Block, NewEquation, Removed, Span};
+use super::block::{Block, NewEquation, Removed, SPAN_MAX, Span};
 use super::window::Position;
 use crate::kernel::Kernel;
 use crate::pool::Pool;
@@ -79,12 +79,12 @@ impl Equations {
             stats.drops.add(DropReason::Late, block.expire(oldest));
             stats.drops.add(DropReason::ReceiveMemory, block.make_room(new.span));
             let is_new = block.insert(new, known);
-            let inconsistent = block.settle(solved);
-            stats.drops.add(DropReason::Inconsistent, inconsistent);
-            match (is_new, inconsistent) {
+            let contradicting = block.settle(solved);
+            stats.drops.add(DropReason::Inconsistent, contradicting.count);
+            match (is_new, contradicting.has_newest) {
                 (false, _) => Added::Redundant,
-                (true, 0) => Added::Used,
-                (true, _) => Added::Inconsistent,
+                (true, false) => Added::Used,
+                (true, true) => Added::Inconsistent,
             }
         });
         stats.redundant += u64::from(added == Added::Redundant);
@@ -110,8 +110,22 @@ impl Equations {
         self.update(index, |block| {
             stats.drops.add(DropReason::Late, block.expire(oldest));
             block.learn(position, symbol).count(stats);
-            stats.drops.add(DropReason::Inconsistent, block.settle(solved));
+            stats.drops.add(DropReason::Inconsistent, block.settle(solved).count);
         });
+        self.evict(stats);
+    }
+
+    /// Believes `symbol` rather than what the blocks know of the packet.
+    pub(super) fn correct(&mut self, position: Position, symbol: &Bytes, stats: &mut DecoderStats) {
+        // Blocks that cover it have a missing packet less than their longest span away.
+        let mut next = self.last_from(position + SPAN_MAX);
+        while let Some(index) = next
+            && self.blocks[index].1.reaches(position.saturating_sub(SPAN_MAX))
+        {
+            let inconsistent = self.update(index, |block| block.correct(position, symbol));
+            stats.drops.add(DropReason::Inconsistent, inconsistent);
+            next = index.checked_sub(1);
+        }
         self.evict(stats);
     }
 
@@ -172,8 +186,8 @@ impl Equations {
 
     /// Makes one block of that at `index` and those before it that reach the packet `first`.
     ///
-    /// Those that have no room for all and for an equation over `span` lose their equations over the
-    /// oldest packets.
+    /// If together with an equation over `span` they are too wide for one block, they lose their
+    /// equations over the oldest packets.
     fn join(
         &mut self,
         mut index: usize,
@@ -370,6 +384,20 @@ mod tests {
         assert_eq!(fixture.equations.len(), 1);
         fixture.add(711, 3, 2);
         assert_eq!((fixture.equations.len(), fixture.drops(DropReason::Late)), (1, 1));
+    }
+
+    #[test]
+    fn a_few_small_blocks_are_kept_for_reuse() {
+        let mut fixture = Fixture::new();
+        for round in 0..3 {
+            for block in 0..20 {
+                fixture.add(round * 1_000, block * 100, if block % 2 == 0 { 5 } else { 64 });
+            }
+            fixture.expire(round * 1_000 + 701);
+            assert_eq!(fixture.equations.len(), 0);
+            assert_eq!(fixture.equations.spare.len(), SPARE_BLOCKS_MAX);
+            assert!(fixture.equations.spare.iter().all(|block| block.is_small()));
+        }
     }
 
     #[test]

@@ -140,7 +140,7 @@ impl Matrix {
             return Some(index);
         };
         self.scratch.fill(0);
-        let stride = 2 * self.width;
+        let stride = self.stride();
         let row = &mut self.cells[index * stride..][..stride];
         self.kernel.mul_add(&mut self.scratch, gf256::invert(row[pivot]), row);
         self.kernel.clear_column(&mut self.cells, pivot, &self.scratch);
@@ -157,7 +157,7 @@ impl Matrix {
     /// The other rows may get the pivot column of the dropped row; theirs stay their own. The last
     /// equation gets the number of the dropped one, as with [`Vec::swap_remove`].
     pub(super) fn remove(&mut self, row: usize, equation: usize) {
-        let stride = 2 * self.width;
+        let stride = self.stride();
         let last = self.cells.len() - stride;
         let (dropped, moved) = (self.cell_of(equation), self.cell_of(self.len() - 1));
         self.scratch.fill(0);
@@ -242,7 +242,7 @@ impl Matrix {
 
     /// Whether the rows are short, so that their memory is worth keeping.
     pub(super) fn is_small(&self) -> bool {
-        self.width <= WIDTH_SMALL
+        self.width == WIDTH_MIN
     }
 
     fn row(&self, row: usize) -> &[u8] {
@@ -263,11 +263,9 @@ impl Matrix {
     }
 
     fn rows(&self) -> std::slice::ChunksExact<'_, u8> {
-        self.cells.chunks_exact(2 * self.width)
+        self.cells.chunks_exact(self.stride())
     }
 }
 
 /// Room for an encode range of usual size: 10 packets.
 const WIDTH_MIN: usize = 32;
-
-const WIDTH_SMALL: usize = 32;

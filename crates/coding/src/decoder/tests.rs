@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use bytes::BytesMut;
 use proptest::prelude::*;
 
+use super::block::COMBINED_BYTES;
 use super::*;
 use crate::Encoder;
 use crate::gf256;
@@ -245,7 +246,8 @@ proptest! {
     }
 
     /// A false coded packet over garbage, ranges of any kind: sources that come are as they were
-    /// sent, and packets that no chain of overlapping ranges connects to the false one.
+    /// sent, and packets that no chain of overlapping ranges connects to the false one. Two ranges
+    /// are not connected by packets that came as they are before both ranges were there.
     #[test]
     fn an_error_travels_no_further_than_ranges_overlap(
         lengths in prop::collection::vec(20usize..30, 60),
@@ -255,23 +257,27 @@ proptest! {
     ) {
         let (mut schedule, mut decoder) = (Schedule::new(PacketId(0), &lengths), decoder());
         let wrong = wrong.index(arrivals.len());
-        let (mut ranges, mut touched) = (Vec::new(), BTreeSet::new());
+        let mut came = vec![usize::MAX; 60];
+        let (mut ranges, mut reached) = (Vec::new(), Vec::new());
         for (index, arrival) in arrivals.into_iter().enumerate() {
-            if let Arrival::Coded { first, count, .. } = arrival {
-                ranges.push(first..first + count);
-                if index == wrong {
-                    touched.extend(first..first + count);
+            match arrival {
+                Arrival::Source(packet) => came[packet] = came[packet].min(index),
+                Arrival::Coded { first, count, .. } if index == wrong => {
+                    reached.push((index, first..first + count));
                 }
+                Arrival::Coded { first, count, .. } => ranges.push((index, first..first + count)),
             }
             schedule.arrive_unchecked(&mut decoder, arrival, (index == wrong).then_some(byte));
             assert_conservation(&decoder);
         }
-        for _ in 0..ranges.len() {
-            for range in &ranges {
-                if range.clone().any(|packet| touched.contains(&packet)) {
-                    touched.extend(range.clone());
-                }
-            }
+        let mut touched = BTreeSet::new();
+        while let Some((at, packets)) = reached.pop() {
+            let connects = |(other, others): &mut (usize, std::ops::Range<usize>)| {
+                let both_there = at.max(*other);
+                packets.clone().any(|packet| others.contains(&packet) && came[packet] > both_there)
+            };
+            reached.extend(ranges.extract_if(.., connects));
+            touched.extend(packets);
         }
         for packet in schedule.wrong {
             prop_assert!(touched.contains(&packet), "packet {} is wrong", packet);
@@ -372,8 +378,22 @@ fn equations_older_than_the_expiry_count_no_more() {
     assert_eq!(decoder.bytes(), 0);
 }
 
+/// A lane of single packets: takes in a source packet, or a coded packet over one other.
+fn arrive(decoder: &mut Decoder, millis: u64, id: u32, is_source: bool) -> bool {
+    let mut out = Delivered::new();
+    let body = symbol(9, id.into());
+    if is_source {
+        let outcome = decoder.on_source(at(millis), PacketId(id), body, &mut out);
+        assert_eq!(outcome == SourceOutcome::New, !out.is_empty());
+    } else {
+        decoder.on_coded(at(millis), range(id, 2, 1), body, &mut out);
+    }
+    assert_conservation(decoder);
+    !out.is_empty()
+}
+
 #[test]
-fn a_jump_ahead_is_refused_while_packets_come_and_believed_after_a_silence() {
+fn a_jump_is_refused_while_packets_come_and_after_a_silence_believed_the_second_time() {
     let (mut decoder, mut out) = (decoder(), Delivered::new());
     let mut source =
         |millis, id| decoder.on_source(at(millis), PacketId(id), symbol(9, 9), &mut out);
@@ -382,17 +402,82 @@ fn a_jump_ahead_is_refused_while_packets_come_and_believed_after_a_silence() {
     assert_eq!(source(2, 8), SourceOutcome::New);
     assert_eq!(source(3, 7), SourceOutcome::Duplicate);
     assert_eq!(source(702, 70_000), SourceOutcome::FarAhead);
-    assert_eq!(source(703, 200_000), SourceOutcome::New);
+    assert_eq!(source(703, 200_000), SourceOutcome::FarAhead);
+    assert_eq!(source(703, 200_000), SourceOutcome::FarAhead, "the same again is no second one");
     assert_eq!(source(704, 200_001), SourceOutcome::New);
     assert_eq!(source(705, 199_000), SourceOutcome::New);
     assert_eq!(source(706, 9), SourceOutcome::Late);
-    assert_eq!(decoder.stats().drops.get(DropReason::IdJump), 2);
+    assert_eq!(source(707, 10), SourceOutcome::Late);
+    assert_eq!(decoder.stats().drops.get(DropReason::IdJump), 4);
     let behind = range(199_999 - 131_072, 3, 1);
     assert_eq!(decoder.on_coded(at(707), behind, symbol(9, 9), &mut out), CodedOutcome::Late);
     let far = range(1_000_000, 2, 1);
     let outcome = decoder.on_coded(at(707), far, symbol(9, 9), &mut out);
     assert_eq!(outcome, CodedOutcome::FarAhead);
     assert_conservation(&decoder);
+}
+
+/// After a second of silence, on a lane of a packet each second, and as the very first of a lane.
+#[test]
+fn one_broken_id_costs_a_lane_no_more_than_one_packet() {
+    for (before, pause) in [(100, 800), (100, 1), (0, 1), (0, 1_000), (1, 1), (1, 1_000)] {
+        for is_source in [false, true] {
+            for wild in [1 << 30, 3 << 30, 200_000, u32::MAX - 200_000] {
+                let mut decoder = decoder();
+                assert!((0..before).all(|id| arrive(&mut decoder, id.into(), id, true)));
+                let mut millis = 100 + pause;
+                arrive(&mut decoder, millis, wild, is_source);
+                let mut refused = 0;
+                for id in before..before + 1_000 {
+                    millis += pause;
+                    refused += u32::from(!arrive(&mut decoder, millis, id, true));
+                }
+                let most = u32::from(before == 0);
+                assert!(refused <= most, "{refused} lost: {before}, {pause}, {is_source}, {wild}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ids_are_near_one_another_within_half_a_window() {
+    for (distance, is_near) in [(1, true), (65_535, true), (65_536, false), (1 << 31, false)] {
+        for is_ascending in [true, false] {
+            let mut decoder = decoder();
+            assert!(arrive(&mut decoder, 0, 0, true));
+            let ids = [1 << 30, (1 << 30) + distance];
+            let [first, second] = if is_ascending { ids } else { [ids[1], ids[0]] };
+            assert!(!arrive(&mut decoder, 1, first, true));
+            assert_eq!(arrive(&mut decoder, 1, second, true), is_near, "{distance}");
+        }
+    }
+}
+
+#[test]
+fn broken_ids_with_good_ones_between_them_move_no_window() {
+    let mut decoder = decoder();
+    assert!((0..100).all(|id| arrive(&mut decoder, 0, id, true)));
+    for id in 0..10 {
+        let millis = 1_000 * u64::from(id + 1);
+        assert!(!arrive(&mut decoder, millis, (1 << 30) + id, true));
+        assert!(arrive(&mut decoder, millis, 100 + id, true));
+    }
+}
+
+/// Two broken IDs near one another move a lane's window; its own packets move it back, and nothing
+/// that was delivered before is delivered again.
+#[test]
+fn a_window_that_was_moved_away_returns_after_a_silence() {
+    for wild in [1 << 30, 3 << 30] {
+        let mut decoder = decoder();
+        assert!((0..100).all(|id| arrive(&mut decoder, 0, id, true)));
+        assert!(!arrive(&mut decoder, 800, wild, true));
+        assert!(arrive(&mut decoder, 800, wild + 1, true));
+        assert!((100..110).all(|id| !arrive(&mut decoder, 900, id, true)), "no silence yet");
+        assert!(!arrive(&mut decoder, 1_501, 111, true));
+        assert!((112..500).all(|id| arrive(&mut decoder, 1_502, id, true)));
+        assert!((0..111).all(|id| !arrive(&mut decoder, 1_503, id, true)));
+    }
 }
 
 #[test]
@@ -511,6 +596,97 @@ fn a_contradiction_does_not_hold_back_what_has_nothing_to_do_with_it() {
     assert_conservation(&decoder);
 }
 
+/// A false coded packet determines packet 1, packet 1 itself comes late, and then equations cover it.
+#[test]
+fn a_source_packet_is_believed_although_it_was_determined_before() {
+    let symbols = [symbol(20, 0), symbol(24, 1), symbol(20, 2)];
+    let encoder = encoder(PacketId(0), &symbols);
+    for is_covered in [false, true] {
+        let (mut decoder, mut out) = (decoder(), Delivered::new());
+        decoder.on_coded(at(0), range(1, 1, 0), symbol(20, 99), &mut out);
+        let [early, late] = [5, 6].map(|seed| range(0, 3, seed));
+        if is_covered {
+            let outcome = decoder.on_coded(at(0), early, coded(&encoder, early), &mut out);
+            assert_eq!(outcome, CodedOutcome::Kept);
+            let short = Bytes::from(vec![1; 22]);
+            decoder.on_coded(at(0), range(1, 3, 7), short, &mut out);
+            assert_eq!(decoder.pending(), 2);
+        }
+        let outcome = decoder.on_source(at(1), PacketId(1), symbols[1].clone(), &mut out);
+        assert_eq!(outcome, SourceOutcome::Duplicate);
+        assert_eq!(decoder.pending(), usize::from(is_covered), "one is too short for packet 1");
+        if !is_covered {
+            decoder.on_coded(at(1), early, coded(&encoder, early), &mut out);
+        }
+        decoder.on_coded(at(2), late, coded(&encoder, late), &mut out);
+        let [zero, two] = [0, 2].map(|id| (PacketId(id), symbols[id as usize].clone()));
+        assert_eq!(out[1..], [zero, two]);
+        assert_conservation(&decoder);
+        decoder.expire(at(2_000));
+        assert_eq!(decoder.bytes(), 0);
+    }
+}
+
+/// A decoder with an equation over each two neighbours of so many packets, and what the first of them
+/// takes for packet 0, which is no symbol and determines all others.
+fn with_false_pairs(packets: u32) -> (Decoder, Bytes) {
+    let symbols: Vec<Bytes> = (0..packets).map(|seed| symbol(100, seed.into())).collect();
+    let impossible = Bytes::from_static(&[0, 0, 1]);
+    let encoder = encoder(PacketId(0), &symbols);
+    let (mut decoder, mut out) = (decoder(), Delivered::new());
+    for start in 0..packets - 1 {
+        let pair = range(start, 2, start);
+        let mut payload = coded(&encoder, pair).to_vec();
+        if start == 0 {
+            // Its coefficient is 1.
+            payload.iter_mut().zip(&symbols[0]).for_each(|(sum, byte)| *sum ^= byte);
+            payload.iter_mut().zip(&impossible).for_each(|(sum, byte)| *sum ^= byte);
+        }
+        decoder.on_coded(at(0), pair, payload.into(), &mut out);
+    }
+    assert!(out.is_empty());
+    (decoder, impossible)
+}
+
+/// One false packet, repeated, determines 128 packets with the same 127 equations, the first of them
+/// impossible.
+#[test]
+fn repeated_contradictions_do_not_repeat_the_work() {
+    let (mut decoder, impossible) = with_false_pairs(128);
+    let mut out = Delivered::new();
+    assert_eq!(decoder.pending(), 127);
+    let before = COMBINED_BYTES.get();
+    for _ in 0..100 {
+        let outcome = decoder.on_coded(at(1), range(0, 1, 0), impossible.clone(), &mut out);
+        assert_eq!(outcome, CodedOutcome::Inconsistent);
+    }
+    let once = 128 * 128 * 102;
+    let work = COMBINED_BYTES.get() - before;
+    assert!(work <= 4 * once + 100 * 3, "{} times", work as f64 / once as f64);
+    assert!(out.is_empty(), "{out:?}");
+    assert_eq!(decoder.pending(), 0);
+    assert_conservation(&decoder);
+}
+
+#[test]
+fn contradictions_are_not_forgotten_when_blocks_join() {
+    let (mut decoder, impossible) = with_false_pairs(10);
+    let mut out = Delivered::new();
+    let mut contradict = |decoder: &mut Decoder| {
+        decoder.on_coded(at(1), range(0, 1, 0), impossible.clone(), &mut out)
+    };
+    (0..3).for_each(|_| _ = contradict(&mut decoder));
+    assert_eq!(decoder.pending(), 9);
+    for (start, count) in [(20, 2), (9, 12)] {
+        let payload = symbol(100, 1);
+        decoder.on_coded(at(1), range(start, count, 1), payload, &mut Delivered::new());
+    }
+    assert_eq!(decoder.pending(), 11);
+    contradict(&mut decoder);
+    assert_eq!((decoder.pending(), out.len()), (0, 0));
+    assert_conservation(&decoder);
+}
+
 /// The sum of two long packets may end in zeros; without these it is shorter than they are, which
 /// the format forbids, and nothing may follow from it.
 #[test]
@@ -572,6 +748,84 @@ fn padding_keeps_no_memory() {
     }
 }
 
+/// Whether more than `bytes` are allocated for a packet that nobody else holds.
+fn has_room_beyond(symbol: Bytes, bytes: usize) -> bool {
+    let mut symbol = symbol.try_into_mut().expect("nobody else holds it");
+    symbol.clear();
+    symbol.try_reclaim(bytes + 1)
+}
+
+#[test]
+fn packets_solved_together_share_memory_in_small_groups() {
+    let symbols: Vec<Bytes> = (0..60).map(|seed| symbol(1_400, seed)).collect();
+    let encoder = encoder(PacketId(0), &symbols);
+    let (mut decoder, mut out) = (decoder(), Delivered::new());
+    for seed in 0..61 {
+        let range = range(0, 60, seed);
+        decoder.on_coded(at(0), range, coded(&encoder, range), &mut out);
+    }
+    assert_eq!(out.len(), 60);
+    decoder.expire(at(2_000));
+    let (_, last) = out.pop().expect("60 packets");
+    drop(out);
+    assert!(!has_room_beyond(last, 32 << 10));
+}
+
+/// Of 20 packets that are solved together, one is delivered; the others were before.
+#[test]
+fn a_packet_does_not_keep_the_memory_of_those_that_it_was_solved_with() {
+    let symbols: Vec<Bytes> = (0..20).map(|seed| symbol(1_400, seed)).collect();
+    let encoder = encoder(PacketId(0), &symbols);
+    let config = DecoderConfig { known_bytes_max: 0, ..DecoderConfig::default() };
+    let (mut decoder, mut out) = (Decoder::new(config), Delivered::new());
+    for id in 1..20 {
+        decoder.on_source(at(0), PacketId(id), symbols[id as usize].clone(), &mut out);
+    }
+    out.clear();
+    for seed in 0..20 {
+        let range = range(0, 20, seed);
+        decoder.on_coded(at(0), range, coded(&encoder, range), &mut out);
+    }
+    let (id, symbol) = out.pop().expect("packet 0 is determined");
+    assert_eq!((id, &symbol), (PacketId(0), &symbols[0]));
+    assert!(!has_room_beyond(symbol, 2_000));
+    assert_conservation(&decoder);
+}
+
+/// Of 20 packets that are solved together, an equation covers the last one, and keeps it.
+#[test]
+fn an_equation_does_not_keep_more_than_the_packets_that_it_covers() {
+    let symbols: Vec<Bytes> = (0..22).map(|seed| symbol(1_400, seed)).collect();
+    let encoder = encoder(PacketId(0), &symbols);
+    let config = DecoderConfig { known_bytes_max: 0, ..DecoderConfig::default() };
+    let (mut decoder, mut out) = (Decoder::new(config), Delivered::new());
+    let waiting = range(19, 3, 1);
+    decoder.on_coded(at(0), waiting, coded(&encoder, waiting), &mut out);
+    for seed in 0..20 {
+        let range = range(0, 20, seed);
+        decoder.on_coded(at(0), range, coded(&encoder, range), &mut out);
+    }
+    assert_eq!((decoder.pending(), out.len()), (1, 20));
+    let (_, first) = out.swap_remove(0);
+    drop(out);
+    assert!(first.is_unique(), "the decoder keeps packet 19 alone");
+}
+
+/// Of 20 packets that are solved together, one is long.
+#[test]
+fn a_long_packet_does_not_keep_the_padding_of_short_ones() {
+    let symbols: Vec<Bytes> =
+        (0..20).map(|seed| symbol(if seed == 7 { 1_400 } else { 5 }, seed)).collect();
+    let encoder = encoder(PacketId(0), &symbols);
+    let (mut decoder, mut out) = (decoder(), Delivered::new());
+    for seed in 0..20 {
+        let range = range(0, 20, seed);
+        decoder.on_coded(at(0), range, coded(&encoder, range), &mut out);
+    }
+    decoder.expire(at(2_000));
+    assert!(!has_room_beyond(out.swap_remove(7).1, 2_000));
+}
+
 /// A flood of equations, each over packets that never come, in chains that all overlap.
 #[test]
 fn a_flood_of_equations_costs_bounded_memory() {
@@ -588,6 +842,28 @@ fn a_flood_of_equations_costs_bounded_memory() {
     assert!(decoder.pending() > 0);
     assert!(decoder.stats().drops.get(DropReason::ReceiveMemory) > 10_000);
     assert_conservation(&decoder);
+}
+
+/// An equation keeps the packets that it covers: the one that comes, and the one that comes instead of
+/// a false one, are more than there is memory for.
+#[test]
+fn known_packets_of_equations_have_a_bound() {
+    for is_first in [true, false] {
+        let config = DecoderConfig {
+            equation_bytes_max: 1024 + 640 + 1_000 + 500,
+            ..DecoderConfig::default()
+        };
+        let (mut decoder, mut out) = (Decoder::new(config), Delivered::new());
+        if !is_first {
+            decoder.on_coded(at(0), range(1, 1, 1), symbol(9, 1), &mut out);
+        }
+        decoder.on_coded(at(0), range(0, 3, 1), vec![1; 1_000].into(), &mut out);
+        assert_eq!(decoder.pending(), 1);
+        decoder.on_source(at(0), PacketId(1), symbol(900, 1), &mut out);
+        assert_eq!(decoder.pending(), 0);
+        assert_eq!(decoder.stats().drops.get(DropReason::ReceiveMemory), 1);
+        assert_conservation(&decoder);
+    }
 }
 
 #[test]
@@ -638,7 +914,7 @@ fn a_symbol_that_no_equation_covers_any_more_costs_nothing() {
     let younger = coded(&encoder, range(1, 3, 1));
     decoder.on_coded(at(500), range(1, 3, 1), younger.clone(), &mut out);
     decoder.expire(at(800));
-    assert_eq!((decoder.pending(), decoder.bytes()), (1, younger.len() + 512));
+    assert_eq!((decoder.pending(), decoder.bytes()), (1, younger.len() + 640 + 1024));
 }
 
 #[test]
@@ -651,6 +927,47 @@ fn blocks_that_join_share_what_each_of_them_knows() {
     assert_eq!(outcome, CodedOutcome::Determined(2));
     assert_eq!(out.iter().map(|(id, _)| id.0).collect::<Vec<_>>(), [11, 12]);
     assert_eq!(decoder.pending(), 1);
+    assert_conservation(&decoder);
+}
+
+/// A false equation is found out when its block is joined with one that knows packet 10; the equation
+/// that joins them is not to blame.
+#[test]
+fn an_equation_that_joins_blocks_does_not_answer_for_theirs() {
+    let (mut decoder, coded) = forgetful();
+    let mut out = Delivered::new();
+    let garbage = Bytes::from(Noise::new(8).bytes(30));
+    let outcome = decoder.on_coded(at(0), range(9, 2, 1), garbage, &mut out);
+    assert_eq!(outcome, CodedOutcome::Kept, "packet 10 counts as missing here");
+    let outcome = decoder.on_coded(at(0), range(10, 4, 2), coded(range(10, 4, 2)), &mut out);
+    assert_eq!((outcome, decoder.pending()), (CodedOutcome::Kept, 2));
+    assert_eq!(decoder.stats().drops.get(DropReason::Inconsistent), 1);
+    assert_conservation(&decoder);
+}
+
+/// Packet 0 was delivered and forgotten; two equations over packets that are missing determine it and
+/// nothing else.
+#[test]
+fn a_coded_packet_that_determines_only_what_was_delivered_is_redundant() {
+    let coefficients = |count, seed| {
+        let mut coefficients = [0; 3];
+        coefficients::fill(seed, &mut coefficients[..count]);
+        coefficients
+    };
+    let [_, one, two] = coefficients(3, 1);
+    let is_multiple = |seed: &u32| gf256::mul(one, coefficients(2, *seed)[1]) == two;
+    let seed = (0..10_000).find(is_multiple).expect("one of 255 is");
+    let symbols = symbols(3);
+    let encoder = encoder(PacketId(0), &symbols);
+    let config = DecoderConfig { known_bytes_max: 0, ..DecoderConfig::default() };
+    let (mut decoder, mut out) = (Decoder::new(config), Delivered::new());
+    decoder.on_source(at(0), PacketId(0), symbols[0].clone(), &mut out);
+    let [first, second] = [range(0, 3, 1), range(1, 2, seed)];
+    let outcome = decoder.on_coded(at(0), first, coded(&encoder, first), &mut out);
+    assert_eq!(outcome, CodedOutcome::Kept);
+    let outcome = decoder.on_coded(at(0), second, coded(&encoder, second), &mut out);
+    assert_eq!((outcome, decoder.pending()), (CodedOutcome::Redundant, 1));
+    assert_eq!(out.len(), 1);
     assert_conservation(&decoder);
 }
 

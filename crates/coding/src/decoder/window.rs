@@ -10,10 +10,10 @@
 
 use roadweave_types::PacketId;
 
-/// How many IDs are remembered as delivered or missing: 131,072, more than 0.7 s at 1 Gbit/s.
+/// How many IDs a decoder remembers as delivered or missing: 131,072, more than 0.7 s at 1 Gbit/s.
 ///
 /// A packet further behind the newest one is too old: nobody knows whether it was delivered.
-pub(crate) const WINDOW_IDS: u64 = 1 << 17;
+pub const WINDOW_IDS: u64 = 1 << 17;
 
 /// How far ahead of the newest packet a believable ID may be.
 pub(crate) const AHEAD_IDS_MAX: u64 = WINDOW_IDS / 2;
@@ -38,6 +38,8 @@ pub(crate) enum Place {
 #[derive(Debug)]
 pub(crate) struct Window {
     newest: Position,
+    /// The highest that `newest` was before the window was moved back; zero if it never was.
+    moved_back_from: Position,
     bits: Box<[u64]>,
 }
 
@@ -45,8 +47,8 @@ impl Window {
     /// A window in which `newest` and all before it are missing.
     pub(crate) fn starting_at(newest: PacketId) -> Self {
         let bits = vec![0; (WINDOW_IDS / 64) as usize].into_boxed_slice();
-        // One wrap above zero, so that IDs before the first one have a position.
-        Self { newest: (1 << 32) + u64::from(newest.0), bits }
+        // So far above zero that no number of moves back ends there.
+        Self { newest: (1 << 62) + u64::from(newest.0), moved_back_from: 0, bits }
     }
 
     /// The position of `id`: the one nearest to the newest.
@@ -93,8 +95,22 @@ impl Window {
         true
     }
 
+    /// Goes on with the packets from `first` on, which is not near the window.
+    ///
+    /// What is skipped ahead is missing. But after a move back, and until the window is where it was
+    /// before, what precedes `first` counts as delivered, since some of it may have been.
+    pub(crate) fn restart(&mut self, first: Position) {
+        if first > self.newest && self.newest >= self.moved_back_from {
+            self.advance(first - 1);
+        } else {
+            self.moved_back_from = self.moved_back_from.max(self.newest);
+            self.bits.fill(u64::MAX);
+            self.newest = first - 1;
+        }
+    }
+
     /// Makes `position` the newest, if it is ahead; what it skips is missing.
-    pub(crate) fn advance(&mut self, position: Position) {
+    fn advance(&mut self, position: Position) {
         if position.saturating_sub(self.newest) >= WINDOW_IDS {
             self.bits.fill(0);
             self.newest = position;
@@ -161,10 +177,24 @@ mod tests {
         let mut window = Window::starting_at(PacketId(0));
         let first = window.position(PacketId(0));
         assert!(window.deliver(first));
-        window.advance(first + 3 * WINDOW_IDS);
+        window.restart(first + 3 * WINDOW_IDS + 1);
         assert_eq!(window.place(first), Place::Behind);
         assert_eq!(window.place(first + 2 * WINDOW_IDS + 1), Place::Missing);
         assert_eq!(window.place(first + 3 * WINDOW_IDS), Place::Missing);
+    }
+
+    #[test]
+    fn a_move_back_takes_what_precedes_for_delivered() {
+        let mut window = Window::starting_at(PacketId(0));
+        let first = window.position(PacketId(1 << 30).plus(1 << 31));
+        window.restart(first);
+        for before in [1, 100, WINDOW_IDS] {
+            assert_eq!(window.place(first - before), Place::Delivered, "{before} before");
+        }
+        assert_eq!(window.place(first - WINDOW_IDS - 1), Place::Behind);
+        assert!(window.deliver(first + 5) && window.deliver(first));
+        assert_eq!(window.place(first + 4), Place::Missing);
+        assert_eq!(window.place(first - 1), Place::Delivered);
     }
 
     proptest! {

@@ -1,7 +1,7 @@
 //! The receiving half of a lane: source and coded datagrams in, inner packets out as they are known.
 
 use bytes::Bytes;
-use roadweave_coding::{CodedRange, Decoder, DecoderConfig, SourceOutcome};
+use roadweave_coding::{CodedRange, Decoder, DecoderConfig, WINDOW_IDS};
 use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PacketId};
 use roadweave_wire::{Coded, LaneReport, Position, SYMBOL_HEADER, Symbol};
 use serde::{Deserialize, Serialize};
@@ -43,14 +43,26 @@ pub(crate) struct LaneReceiver {
     lane: LaneId,
     decoder: Decoder,
     fragments: Fragments,
-    highest: Option<PacketId>,
-    /// Packet IDs from the first to the highest, to know how many never came.
-    span: u64,
-    known: u64,
+    /// None before the first packet.
+    run: Option<Run>,
+    /// What the runs before it lost.
+    lost_before: u64,
     delivered_packets: u64,
     delivered_bytes: u64,
     drops: DropCounters,
     determined: Vec<(PacketId, Bytes)>,
+}
+
+/// Packets whose IDs follow one another, to know how many never came.
+///
+/// A lane is one run, unless the decoder had to look for it elsewhere: what a leap of its window skips
+/// was not lost.
+#[derive(Debug)]
+struct Run {
+    first: PacketId,
+    highest: PacketId,
+    /// Packets that are known.
+    known: u64,
 }
 
 impl LaneReceiver {
@@ -60,9 +72,8 @@ impl LaneReceiver {
             lane,
             decoder: Decoder::new(config),
             fragments: Fragments::new(config.expiry),
-            highest: None,
-            span: 0,
-            known: 0,
+            run: None,
+            lost_before: 0,
             delivered_packets: 0,
             delivered_bytes: 0,
             drops: DropCounters::default(),
@@ -79,9 +90,7 @@ impl LaneReceiver {
         deliver: impl FnMut(Delivery),
     ) {
         let mut determined = std::mem::take(&mut self.determined);
-        if self.decoder.on_source(now, id, symbol, &mut determined) == SourceOutcome::New {
-            self.note(id);
-        }
+        self.decoder.on_source(now, id, symbol, &mut determined);
         self.deliver(now, determined, Some(id), deliver);
     }
 
@@ -107,10 +116,10 @@ impl LaneReceiver {
     pub(crate) fn report(&self) -> LaneReport {
         LaneReport {
             lane: self.lane.0,
-            highest: self.highest.unwrap_or_default(),
+            highest: self.run.as_ref().map(|run| run.highest).unwrap_or_default(),
             delivered: self.delivered_packets,
             recovered: self.decoder.stats().recovered,
-            lost: self.span.saturating_sub(self.known),
+            lost: self.lost_before + self.run.as_ref().map_or(0, Run::lost),
         }
     }
 
@@ -131,16 +140,12 @@ impl LaneReceiver {
     }
 
     fn note(&mut self, id: PacketId) {
-        match self.highest {
-            None => {
-                self.span = 1;
-                self.highest = Some(id);
+        match &mut self.run {
+            Some(run) if run.is_near(id) => run.note(id),
+            run => {
+                self.lost_before += run.as_ref().map_or(0, Run::lost);
+                *run = Some(Run { first: id, highest: id, known: 1 });
             }
-            Some(highest) if highest.precedes(id) => {
-                self.span += u64::from(id.distance(highest).unsigned_abs());
-                self.highest = Some(id);
-            }
-            Some(_) => {}
         }
     }
 
@@ -153,7 +158,6 @@ impl LaneReceiver {
         mut deliver: impl FnMut(Delivery),
     ) {
         for (id, symbol) in determined.drain(..) {
-            self.known += 1;
             self.note(id);
             let Ok(Symbol { position, .. }) = Symbol::parse(&symbol) else {
                 self.drops.count(DropReason::Inconsistent);
@@ -171,5 +175,70 @@ impl LaneReceiver {
             }
         }
         self.determined = determined;
+    }
+}
+
+impl Run {
+    /// Whether a packet belongs here: the decoder hands out others only after its window moved away.
+    fn is_near(&self, id: PacketId) -> bool {
+        u64::from(id.distance(self.highest).unsigned_abs()) < WINDOW_IDS
+    }
+
+    fn note(&mut self, id: PacketId) {
+        self.known += 1;
+        if id.precedes(self.first) {
+            self.first = id;
+        }
+        if self.highest.precedes(id) {
+            self.highest = id;
+        }
+    }
+
+    fn lost(&self) -> u64 {
+        let span = self.highest.0.wrapping_sub(self.first.0);
+        (u64::from(span) + 1).saturating_sub(self.known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lane() -> LaneReceiver {
+        LaneReceiver::new(LaneId(0))
+    }
+
+    /// Hands in whole packets of three bytes with these IDs; returns the report.
+    fn arrive(lane: &mut LaneReceiver, millis: u64, ids: &[u32]) -> LaneReport {
+        for id in ids {
+            let symbol = Bytes::from_static(&[0, 1, 7]);
+            lane.handle_source(Instant::from_millis(millis), PacketId(*id), symbol, |_| {});
+        }
+        lane.report()
+    }
+
+    #[test]
+    fn packets_before_the_first_one_do_not_hide_losses() {
+        let report = arrive(&mut lane(), 0, &[5, 0, 1, 2, 3, 4, 10]);
+        assert_eq!((report.highest, report.lost), (PacketId(10), 4));
+    }
+
+    #[test]
+    fn losses_are_counted_across_the_wrap() {
+        let report = arrive(&mut lane(), 0, &[u32::MAX - 1, 1, u32::MAX, 5]);
+        assert_eq!((report.highest, report.lost), (PacketId(5), 4));
+    }
+
+    #[test]
+    fn broken_ids_are_no_losses() {
+        for wild in [1 << 30, 3 << 30] {
+            let mut lane = lane();
+            arrive(&mut lane, 0, &[wild]);
+            let report = arrive(&mut lane, 1, &[0, 1, 2, 4]);
+            assert_eq!((report.highest, report.lost), (PacketId(4), 1), "the first of a lane");
+            assert_eq!(arrive(&mut lane, 900, &[wild]).lost, 1, "after a silence");
+            let report = arrive(&mut lane, 901, &[6]);
+            assert_eq!((report.highest, report.lost), (PacketId(6), 2));
+        }
     }
 }

@@ -10,40 +10,56 @@
 use bytes::{Bytes, BytesMut};
 use roadweave_types::PacketId;
 
-use super::{Block, Equation, Known};
+use super::{Block, Contradicting, Equation, Known};
 use crate::decoder::bits::Bits;
 use crate::symbol::symbol_len;
 
 impl Block {
     /// Appends the packets that are determined to `solved`, ascending, with their symbols, and takes
-    /// note of them; each uses up one equation. Returns how many equations were removed because they
+    /// note of them; each uses up one equation. Returns which equations were removed because they
     /// contradict one another or what is known.
     ///
     /// When a packet turns out impossible, some equation that it is made of is false, but which one
-    /// cannot be told: all of them go, and nothing else that is made of them is believed.
-    pub(in crate::decoder) fn settle(&mut self, solved: &mut Vec<(PacketId, Bytes)>) -> u64 {
+    /// cannot be told: all of them go, and nothing else that is made of them is believed. The
+    /// equations that this does not suspect stay, although they were computed with in vain; so that a
+    /// peer cannot repeat that, the [last](CONTRADICTIONS_MAX) contradiction takes all of the block.
+    pub(in crate::decoder) fn settle(
+        &mut self,
+        solved: &mut Vec<(PacketId, Bytes)>,
+    ) -> Contradicting {
         let mut ready = std::mem::take(&mut self.ready);
         ready.clear();
         self.matrix.solved(self.missing, &mut ready);
-        let mut inconsistent = 0;
+        let mut contradicting = Contradicting::default();
         if !ready.is_empty() {
             let start = solved.len();
             self.evaluate(&ready, solved);
+            let room: usize = solved[start..].iter().map(|(_, symbol)| symbol.len()).sum();
             let suspects = self.cut(&ready, &mut solved[start..]);
             if !suspects.is_empty() {
                 self.withhold(suspects, &mut ready, solved, start);
-                inconsistent = self.remove_equations(|number, _| suspects.has(number));
+                contradicting.has_newest = suspects.has(self.len() - 1);
+                contradicting.count = self.remove_equations(|number, _| suspects.has(number));
+                self.contradictions += 1;
+            }
+            // Padding and withheld packets, which nobody counts, must not keep memory.
+            let held: usize = solved[start..].iter().map(|(_, symbol)| symbol.len()).sum();
+            if held < room / 2 {
+                solved[start..].iter_mut().for_each(|(_, symbol)| unshare(symbol));
             }
             if ready.len() == self.len() {
                 self.clear();
             } else {
-                for ((column, _), (_, symbol)) in ready.iter().zip(&solved[start..]) {
-                    self.note(usize::from(*column), symbol.clone());
-                }
+                self.note_all(&ready, &solved[start..]);
+            }
+            if self.contradictions >= CONTRADICTIONS_MAX {
+                contradicting.has_newest = true;
+                contradicting.count += self.len() as u64;
+                self.clear();
             }
         }
         self.ready = ready;
-        inconsistent
+        contradicting
     }
 
     /// The one place where payloads are combined: appends the packets of the rows in `ready`, each
@@ -73,6 +89,8 @@ impl Block {
             factors.extend(known.iter().map(|known| coefficients[known.column]));
         }
         let length = sources.iter().map(|source| source.len()).max().unwrap_or(0).max(1);
+        #[cfg(test)]
+        COMBINED_BYTES.with(|bytes| bytes.set(bytes.get() + factors.len() * length));
         let at_once = (SHARED_BYTES_MAX / length).max(1);
         let groups = ready.chunks(at_once).zip(factors.chunks(at_once * sources.len()));
         for (ready, factors) in groups {
@@ -105,14 +123,23 @@ impl Block {
                     suspects |= recipe() | too_short;
                 }
             }
-            if length < symbol.len() / 2 {
-                // Padding that nobody counts must not keep memory.
-                *symbol = Bytes::copy_from_slice(&symbol[..length]);
-            } else {
-                symbol.truncate(length);
-            }
+            symbol.truncate(length);
         }
         suspects
+    }
+
+    /// Takes note of packets that were solved together.
+    fn note_all(&mut self, ready: &[(u8, u8)], solved: &[(PacketId, Bytes)]) {
+        let mut noted = Bits::EMPTY;
+        for ((column, _), (_, symbol)) in ready.iter().zip(solved) {
+            self.note(usize::from(*column), symbol.clone());
+            noted.insert(usize::from(*column));
+        }
+        if ready.len() > 1 {
+            // Those that equations still cover may stay here when the others have gone.
+            let known = self.known.iter_mut().filter(|known| noted.has(known.column));
+            known.for_each(|known| unshare(&mut known.symbol));
+        }
     }
 
     /// The equations that cover `column`, but have less than `length` bytes.
@@ -145,5 +172,21 @@ impl Block {
     }
 }
 
-/// The most bytes that solved packets share one allocation for; each of them keeps all of it.
+/// Gives a symbol memory of its own.
+pub(in crate::decoder) fn unshare(symbol: &mut Bytes) {
+    *symbol = Bytes::copy_from_slice(symbol);
+}
+
+/// The contradiction that a block does not survive.
+const CONTRADICTIONS_MAX: u32 = 4;
+
+#[cfg(test)]
+thread_local! {
+    /// Bytes that went through multiplications on this thread, the work of solving.
+    pub(in crate::decoder) static COMBINED_BYTES: std::cell::Cell<usize> =
+        const { std::cell::Cell::new(0) };
+}
+
+/// The most bytes that solved packets share one allocation for. Each of them keeps all of it, so they
+/// share only where they stay and go together, and fill at least half of it.
 const SHARED_BYTES_MAX: usize = 32 << 10;
