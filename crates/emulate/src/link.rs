@@ -262,8 +262,11 @@ impl<T> Link<T> {
     }
 
     fn forget_departed(&mut self, now: Instant) {
-        while let Some(waiting) = self.waiting.pop_front_if(|waiting| waiting.departs <= now) {
-            self.waiting_bytes -= waiting.bytes;
+        while let Some(&Waiting { departs, bytes, .. }) = self.waiting.front()
+            && departs <= now
+        {
+            self.waiting.pop_front();
+            self.waiting_bytes -= bytes;
         }
     }
 
