@@ -10,7 +10,8 @@ pub struct Curve {
     pub name: String,
     /// The class of its colour.
     pub class: String,
-    /// Delays in ms, ascending, and the share of all packets that arrived within each, 0..1.
+    /// Delays in ms, ascending, and the share of all packets that arrived within each, 0..1; between
+    /// two delays the share is that of the lower one.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -78,24 +79,22 @@ pub fn delays(curves: &[Curve]) -> String {
     svg.finish()
 }
 
+/// Steps: nothing is drawn that the points do not say.
 fn curve_path(points: &[(f64, f64)], x: Scale, y: Scale) -> Option<Path> {
     let mut places = points.iter().map(|&(ms, share)| (x.at(ms.log10()), y.at(nines(share))));
-    let (first, top) = (places.next()?, y.places.1);
-    let mut path = Path::from((first.0, y.places.0));
-    let mut last = path_to(&mut path, first);
+    let (mut last, top) = (places.next()?, y.places.1);
+    let mut path = Path::from((last.0, y.places.0));
+    path.line_to(last);
     for place in places {
         // What is nearer than a pixel looks no better, and what has left the chart not at all.
         let moved = (place.0 - last.0).abs() + (place.1 - last.1).abs();
         if last.1 > top && (moved >= 1.0 || place.1 <= top) {
-            last = path_to(&mut path, place);
+            path.line_to((place.0, last.1));
+            path.line_to(place);
+            last = place;
         }
     }
     Some(path)
-}
-
-fn path_to(path: &mut Path, place: Point) -> Point {
-    path.line_to(place);
-    place
 }
 
 /// How many nines a share has: 1 for 90 %, 2 for 99 %.
@@ -342,6 +341,17 @@ mod tests {
             assert!((nines(share) - expected).abs() < 1e-9, "{share}");
         }
         assert!(nines(1.0) > NINES && nines(1.5) > NINES);
+    }
+
+    #[test]
+    fn a_curve_rises_in_steps() {
+        let x = Scale { values: (0.0, 1.0), places: (0.0, 100.0) };
+        let y = Scale { values: (0.0, 1.0), places: (100.0, 0.0) };
+        let points = [(1.0, 0.0), (10.0, 0.9)];
+        let mut expected = Path::from((0.0, 100.0));
+        expected.line_to((100.0, 100.0));
+        expected.line_to((100.0, 0.0));
+        assert_eq!(curve_path(&points, x, y), Some(expected));
     }
 
     #[test]

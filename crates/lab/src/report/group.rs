@@ -7,6 +7,7 @@ use super::{Report, name, strategy};
 use crate::bound::Bound;
 use crate::compare::{Compared, Entry, Pooled};
 use crate::run::Causes;
+use crate::video::quality::Percentiles;
 
 /// A section with everything about a group.
 ///
@@ -103,8 +104,9 @@ fn bound_row(drives: &[&Compared], limit: &Limit) -> Vec<String> {
         percent(stall_at(drives, 99, stall)),
     ];
     row.resize_with(DELAYS_FROM, || NOTHING.to_owned());
-    let delay = |share: f64| limit.delay_at(share).map_or(NOTHING.to_owned(), millis);
-    row.extend([0.5, 0.95, 0.99, 0.999].map(delay));
+    if let Some(Percentiles { p50, p95, p99, p999 }) = limit.percentiles() {
+        row.extend([p50, p95, p99, p999].map(millis));
+    }
     row.resize_with(COLUMNS.len(), || NOTHING.to_owned());
     row[COLUMNS.len() - 2] = percent(mean(drives, |bound| bound.residual_loss));
     row

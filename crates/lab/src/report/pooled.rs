@@ -8,6 +8,7 @@ use crate::bound::Bound;
 use crate::compare::Compared;
 use crate::histogram::Histogram;
 use crate::run::Causes;
+use crate::video::quality::Percentiles;
 
 /// The packets of a strategy on several drives.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,6 +49,8 @@ pub(super) struct Limit {
     /// Share of the packets of all drives that can arrive within a delay in ms, 0..1; empty without
     /// details.
     pub curve: Vec<(f64, f64)>,
+    /// The lowest percentiles of a drive: those of all drives' packets together are not below them.
+    pub least: Percentiles,
 }
 
 impl Limit {
@@ -64,7 +67,7 @@ impl Limit {
         // Delays in microseconds, so that they have an order.
         let mut shares: BTreeMap<u64, f64> = BTreeMap::new();
         for (ms, _) in drives.iter().flat_map(|drive| &drive.bound_within) {
-            shares.entry((ms * 1e3).round() as u64).or_default();
+            shares.entry((ms * 1e3).floor() as u64).or_default();
         }
         for drive in drives {
             let weight = packets(drive) / all;
@@ -72,7 +75,18 @@ impl Limit {
                 *share += weight * share_within(&drive.bound_within, *us as f64 / 1e3);
             }
         }
-        Self { curve: shares.into_iter().map(|(us, share)| (us as f64 / 1e3, share)).collect() }
+        let least = |of: fn(&Percentiles) -> f64| {
+            drives.iter().map(|drive| of(&drive.bound.delay_ms)).fold(f64::INFINITY, f64::min)
+        };
+        Self {
+            curve: shares.into_iter().map(|(us, share)| (us as f64 / 1e3, share)).collect(),
+            least: Percentiles {
+                p50: least(|delay| delay.p50),
+                p95: least(|delay| delay.p95),
+                p99: least(|delay| delay.p99),
+                p999: least(|delay| delay.p999),
+            },
+        }
     }
 
     /// The share of packets that cannot arrive within a delay.
@@ -80,19 +94,36 @@ impl Limit {
         (!self.curve.is_empty()).then(|| 1.0 - share_within(&self.curve, ms))
     }
 
-    /// The delay within which a share of the packets can arrive: the deadline, where the curve ends, if
-    /// they cannot by then.
-    pub fn delay_at(&self, share: f64) -> Option<f64> {
-        let reached = self.curve.iter().find(|point| point.1 >= share);
-        reached.or(self.curve.last()).map(|point| point.0)
+    /// The percentiles that no strategy's delays are below, ms.
+    pub fn percentiles(&self) -> Option<Percentiles> {
+        let Percentiles { p50, p95, p99, p999 } = self.least;
+        Some(Percentiles {
+            p50: self.delay_at(0.5)?.max(p50),
+            p95: self.delay_at(0.95)?.max(p95),
+            p99: self.delay_at(0.99)?.max(p99),
+            p999: self.delay_at(0.999)?.max(p999),
+        })
     }
 
-    /// The bound as a curve.
+    /// A delay within which no larger share of the packets can arrive, ms: of the curve, the last one
+    /// that is too short, or the deadline, where it ends, if that is.
+    fn delay_at(&self, share: f64) -> Option<f64> {
+        let (last, _) = self.curve.last()?;
+        Some(match self.curve.iter().position(|point| point.1 >= share) {
+            None => *last,
+            // Anything may be possible below the first delay.
+            Some(0) => 0.0,
+            Some(reached) => self.curve[reached - 1].0,
+        })
+    }
+
+    /// The bound as a curve, which rises to each share right behind the delay before.
     pub fn as_curve(&self) -> Curve {
+        let delays = self.curve.first().into_iter().chain(&self.curve).map(|point| point.0);
         Curve {
             name: "bound".to_owned(),
             class: page::BOUND_CLASS.to_owned(),
-            points: self.curve.clone(),
+            points: delays.zip(self.curve.iter().map(|point| point.1)).collect(),
         }
     }
 }
@@ -134,13 +165,26 @@ mod tests {
 
     #[test]
     fn between_two_delays_the_bound_errs_to_its_own_side() {
-        let limit = Limit { curve: vec![(1.0, 0.0), (2.0, 0.5), (4.0, 1.0)] };
+        let of_curve = |curve: &[(f64, f64)]| Limit { curve: curve.into(), ..Limit::default() };
+        let limit = of_curve(&[(1.0, 0.0), (2.0, 0.5), (4.0, 1.0)]);
         assert_eq!(limit.beyond(3.0), Some(0.0));
         assert_eq!(limit.beyond(2.0), Some(0.5));
         assert_eq!(limit.beyond(9.0), Some(0.0));
         assert_eq!(Limit::default().beyond(1.0), None);
-        assert_eq!((limit.delay_at(0.5), limit.delay_at(0.51)), (Some(2.0), Some(4.0)));
-        let lossy = Limit { curve: vec![(1.0, 0.0), (700.0, 0.9)] };
+        assert_eq!((limit.delay_at(0.5), limit.delay_at(0.51)), (Some(1.0), Some(2.0)));
+        assert_eq!(limit.as_curve().points, [(1.0, 0.0), (1.0, 0.5), (2.0, 1.0)]);
+        let quick = of_curve(&[(1.0, 0.9), (2.0, 1.0)]);
+        assert_eq!(quick.delay_at(0.5), Some(0.0));
+        let lossy = of_curve(&[(1.0, 0.0), (700.0, 0.9)]);
         assert_eq!(lossy.delay_at(0.99), Some(700.0), "the deadline");
+    }
+
+    #[test]
+    fn what_no_single_drive_can_do_all_together_cannot_either() {
+        let least = Percentiles { p50: 1.25, ..Percentiles::default() };
+        let limit = Limit { curve: vec![(1.0, 0.0), (2.0, 1.0)], least };
+        let percentiles = limit.percentiles().unwrap();
+        assert_eq!((percentiles.p50, percentiles.p95), (1.25, 1.0));
+        assert_eq!(Limit::default().percentiles(), None);
     }
 }

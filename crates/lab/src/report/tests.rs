@@ -207,3 +207,51 @@ fn a_comparison_of_nothing_has_a_report() {
     assert!(html.ends_with("</html>\n") && !html.contains("NaN"));
     check_balanced(&html);
 }
+
+/// Two drives on which nothing is lost and little waits, so that strategies come close to the bound.
+fn measured_comparison() -> Comparison {
+    let setting =
+        Setting { bitrate_bps: 1_000_000, seconds: 3, seed: 1, congestion: CongestionControl::Bbr };
+    let contestants = Contestant::parse_all(["single:a", "xnc"]).unwrap();
+    let compared = |delay_ms: u64| {
+        let trace = Trace::constant(Rate::from_kbps(100_000), Duration::from_millis(delay_ms));
+        let drive = Drive { links: vec![DriveLink::symmetric("a", trace)] };
+        let strategies = Contestant::strategies(&contestants, &drive);
+        let scenario = |strategy| setting.scenario("d", &drive, strategy, &setting.video());
+        let bound = Bound::of_scenario(&scenario("xnc".parse().unwrap())).unwrap();
+        let measured: Vec<Measured> = strategies
+            .into_iter()
+            .map(|strategy| Measured::new(&crate::run::run(&scenario(strategy)).unwrap()))
+            .collect();
+        let name = format!("{delay_ms} ms");
+        Compared::new(&name, setting.class(&drive), bound, &contestants, &drive, &measured)
+    };
+    let drives = [20, 33].map(compared);
+    Comparison::new("1.2.3", setting, drives.into())
+}
+
+#[test]
+fn no_row_and_no_curve_is_below_the_bound() {
+    let comparison = measured_comparison();
+    let all: Vec<&Compared> = comparison.drives.iter().collect();
+    for drives in [&all[..], &all[..1], &all[1..]] {
+        let limit = pooled::Limit::of(drives);
+        let bound = limit.percentiles().unwrap();
+        let curve = limit.as_curve().points;
+        for name in ["single:a", "xnc"] {
+            let packets = pooled::Packets::of(name, drives);
+            let found = packets.delays.percentiles();
+            for (found, bound) in
+                [(found.p50, bound.p50), (found.p95, bound.p95), (found.p99, bound.p99)]
+            {
+                assert!(found >= bound, "{name}: {found} ms, bound {bound} ms");
+                assert!(bound > 19.0, "{bound} ms");
+            }
+            for (ms, share) in packets.curve(name, String::new()).points {
+                let behind = curve.partition_point(|point| point.0 < ms);
+                let most = behind.checked_sub(1).map_or(0.0, |before| curve[before].1);
+                assert!(share <= most, "{name}: {share} within {ms} ms, bound {most}");
+            }
+        }
+    }
+}
