@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use comfy_table::{CellAlignment, Table, presets};
+use roadweave_lab::bound::delays_of_all;
 use roadweave_lab::scenario::DRAIN;
 use roadweave_lab::video::quality::{self, Percentiles, Player, Playout, Quality, StreamLog};
 use roadweave_lab::video::stream_log::{Arrivals, SentStream};
@@ -63,7 +64,10 @@ struct Seen {
     fps: f64,
     stall_ratio: f64,
     ssim: Option<f64>,
+    /// Of all packets sent; one that is lost or later than the deadline counts as the deadline.
     delay_ms: Percentiles,
+    /// Of the packets that arrived.
+    delay_arrived_ms: Percentiles,
     /// From the capture of a frame to its last packet, of complete frames.
     frame_delay_ms: Percentiles,
     residual_loss: f64,
@@ -209,6 +213,9 @@ pub struct View {
     pub playout: Playout,
     /// What a viewer saw.
     pub quality: Quality,
+    /// Delays of all packets sent; one that never arrived, or later than the deadline, counts as the
+    /// deadline.
+    pub delay_ms: Percentiles,
     arrived: PathBuf,
 }
 
@@ -242,7 +249,9 @@ impl View {
         let end = last + Duration::from_secs(1) / player.fps + DRAIN;
         let playout = Playout::new(&stream.log, &arrivals.first, &player, end);
         let quality = quality::measure(&stream.log, &arrivals.first, &playout, &player);
-        Ok(Self { stream, arrivals, playout, quality, arrived: logs.arrived.clone() })
+        let delays = delays_of_all(&stream.log, &arrivals.first, player.deadline);
+        let delay_ms = Percentiles::of_sorted(&delays);
+        Ok(Self { stream, arrivals, playout, quality, delay_ms, arrived: logs.arrived.clone() })
     }
 
     /// Whether the two logs are those of one stream.
@@ -287,7 +296,8 @@ impl View {
             fps: quality.fps,
             stall_ratio: quality.stall_ratio,
             ssim: None,
-            delay_ms: quality.packet_delay.clone(),
+            delay_ms: self.delay_ms.clone(),
+            delay_arrived_ms: quality.packet_delay.clone(),
             frame_delay_ms: quality.frame_delay.clone(),
             residual_loss: quality.residual_loss(),
             late: quality.late,

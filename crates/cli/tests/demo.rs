@@ -63,7 +63,16 @@ fn a_short_demo_measures_and_reports() {
     let mut qoe = Command::new(env!("CARGO_BIN_EXE_roadweave"));
     qoe.args(["qoe", "--json"]).arg(kept.join("xnc")).arg("--clip").arg(kept.join("clip.h264"));
     let seen: serde_json::Value = serde_json::from_slice(&qoe.output().unwrap().stdout).unwrap();
-    for name in ["strategy", "fps", "stall_ratio", "ssim", "delay_ms", "residual_loss", "late"] {
+    for name in [
+        "strategy",
+        "fps",
+        "stall_ratio",
+        "ssim",
+        "delay_ms",
+        "delay_arrived_ms",
+        "residual_loss",
+        "late",
+    ] {
         assert_eq!(seen["strategies"][0][name], figures[name], "{name} from the files it kept");
     }
 }

@@ -217,6 +217,24 @@ fn a_scenario_runs_and_tells_the_same_each_time() {
 }
 
 #[test]
+fn without_a_video_there_are_neither_frames_nor_stalls() {
+    let folder = tempfile::tempdir().unwrap();
+    let constant = SCENARIO.replace("\"video\"", "\"constant\"");
+    fs::write(folder.path().join("c.toml"), constant).unwrap();
+    let json = printed(&lab(folder.path(), &["run", "c.toml", "--json", "--strategy", "single:a"]));
+    let json: Value = serde_json::from_str(&json).unwrap();
+    let (single, bound) = (&json["strategies"][0], &json["bound"]);
+    for figures in [single, bound, &bound["reachable"]] {
+        assert!(figures["fps"].is_null() && figures["stall_ratio"].is_null(), "{figures}");
+    }
+    let p95 = |figures: &Value| figures["delay_ms"]["p95"].as_f64().unwrap();
+    assert!(p95(single) == 700.0 && p95(bound) < 100.0, "a dead link loses: {json}");
+    let table = printed(&lab(folder.path(), &["run", "c.toml"]));
+    let row = table.lines().find(|line| line.contains("(bound)")).unwrap();
+    assert_eq!(row.split_whitespace().skip(1).take(2).collect::<Vec<_>>(), ["-", "-"], "{table}");
+}
+
+#[test]
 fn a_scenario_that_is_wrong_is_told_with_its_line() {
     let folder = tempfile::tempdir().unwrap();
     let wrong = SCENARIO.replace("action = \"down\"", "action = \"sideways\"");

@@ -32,8 +32,8 @@ use crate::figures::{Figures, Timeline};
 use crate::histogram::Histogram;
 use crate::run::{Causes, LinkReport, Outcome};
 use crate::scenario::Scenario;
-use crate::traffic::{Detail, TrafficSpec};
-use crate::video::quality::Percentiles;
+use crate::traffic::{Detail, TrafficReport, TrafficSpec};
+use crate::video::quality::{Percentiles, Player};
 
 mod pool;
 
@@ -71,11 +71,9 @@ pub enum Contestant {
 /// What one strategy did on one drive.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The figures; `delay_ms` is that of all packets sent.
+    /// The figures.
     #[serde(flatten)]
     pub figures: Figures,
-    /// Delay of the packets that arrived, ms.
-    pub delay_arrived_ms: Percentiles,
     /// From the capture of a frame to its last packet, of complete frames, ms.
     pub frame_delay_ms: Percentiles,
     /// Where late packets lost their time.
@@ -236,20 +234,22 @@ impl Measured {
     /// What is kept of a run's outcome.
     pub fn new(outcome: &Outcome) -> Self {
         let mut figures = outcome.run.figures.clone();
-        let delay_arrived_ms = figures.delay_ms.clone();
+        figures.delay_arrived_ms = Some(figures.delay_ms.clone());
         let mut delays = outcome.run.delays.clone();
-        let judged = outcome.traffic.iter().find_map(|report| match &report.detail {
-            Detail::Video(video) => Some((&video.stream, video.player.deadline)),
-            _ => None,
-        });
-        if let Some((stream, deadline)) = judged {
+        // As in `Scenario::judged`.
+        let is_video = |report: &&TrafficReport| matches!(report.detail, Detail::Video(_));
+        let judged = outcome.traffic.iter().find(is_video).or(outcome.traffic.first());
+        if let Some((report, stream)) = judged.and_then(|report| Some((report, report.stream()?))) {
+            let deadline = match &report.detail {
+                Detail::Video(video) => video.player.deadline,
+                _ => Player::default().deadline,
+            };
             delays = delays_of_all(&stream.log, &stream.arrivals, deadline);
             figures.delay_ms = Percentiles::of_sorted(&delays);
         }
         let ms = |time: &Duration| time.as_secs_f64() * 1e3;
         Self {
             figures,
-            delay_arrived_ms,
             frame_delay_ms: outcome.frame_delay_ms.clone(),
             causes: outcome.causes.clone(),
             detail: Some(Box::new(RunDetail {

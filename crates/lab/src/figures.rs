@@ -31,8 +31,12 @@ pub struct Figures {
     /// Mean structural similarity of what was seen to what was sent, 0..1; absent unless the pictures
     /// were decoded and compared.
     pub ssim: Option<f64>,
-    /// Delay of the packets that arrived, ms.
+    /// Delay of all packets sent, ms; one that never arrived, or later than the deadline, counts as the
+    /// deadline.
     pub delay_ms: Percentiles,
+    /// Delay of the packets that arrived, ms; absent where several runs are pooled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_arrived_ms: Option<Percentiles>,
     /// Share of packets lost or later than the deadline, 0..1.
     pub residual_loss: f64,
     /// The part of `residual_loss` that did arrive, after the deadline, 0..1.

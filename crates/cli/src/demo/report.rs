@@ -136,7 +136,11 @@ const MEANINGS: [(&str, &str); 7] = [
         "similarity of each frame sent to the picture seen in its place, at 640x360; a missing frame \
          leaves the last picture standing",
     ),
-    ("delay", "from the camera's socket to the viewer's, of packets that arrived"),
+    (
+        "delay",
+        "from the camera's socket to the viewer's, of all packets; one that never arrived, or after the \
+         deadline of 700 ms, counts as 700 ms",
+    ),
     (
         "residual loss",
         "packets that never arrived, or after the deadline (\u{201c}of it late\u{201d})",

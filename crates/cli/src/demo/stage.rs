@@ -197,7 +197,7 @@ impl Stage {
             true => Some(view.compare(&self.clip, &self.directory)?.mean()),
             false => None,
         };
-        let View { stream, arrivals, quality, .. } = view;
+        let View { stream, arrivals, quality, delay_ms, .. } = view;
         let uplinks = self.scenario.uplinks();
         let mut timeline = sampler::timeline(samples, uplinks, start, self.duration());
         self.count_missing(&stream, &arrivals.first, start, &mut timeline);
@@ -208,7 +208,8 @@ impl Stage {
                 ssim,
                 residual_loss: quality.residual_loss(),
                 late: quality.late,
-                delay_ms: quality.packet_delay,
+                delay_ms,
+                delay_arrived_ms: Some(quality.packet_delay),
                 redundancy: sampler::redundancy(samples),
                 ..Figures::default()
             },

@@ -66,6 +66,7 @@ mod tests {
             stall_ratio: 0.0012,
             ssim: Some(0.9876),
             delay_ms: Percentiles { p50: 31.25, p95: 60.0, p99: 99.94, p999: 123.4 },
+            delay_arrived_ms: None,
             residual_loss: 0.0101,
             late: 0.001,
             redundancy: 0.043,

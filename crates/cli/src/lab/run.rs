@@ -15,6 +15,7 @@ use roadweave_lab::video::h264::AccessUnit;
 use roadweave_tunnel::Strategy;
 use roadweave_types::DropReason;
 use serde::Serialize;
+use serde_json::Value;
 
 use super::table;
 use crate::exit::BadInput;
@@ -60,6 +61,9 @@ struct Told {
     bound: Option<Bound>,
     /// The one strategy of the run.
     strategies: [Measured; 1],
+    /// Whether the judged application is a video, which alone has frames and stalls.
+    #[serde(skip)]
+    is_video: bool,
     traffic: Vec<TrafficReport>,
     /// Jain's index of the bulk transfers' goodputs, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -103,7 +107,10 @@ impl RunArgs {
         let told = self.tell(&scenario, &outcome);
         let mut out = io::stdout().lock();
         if self.json {
-            serde_json::to_writer_pretty(&mut out, &told)?;
+            match told.is_video {
+                true => serde_json::to_writer_pretty(&mut out, &told)?,
+                false => serde_json::to_writer_pretty(&mut out, &told.without_video()?)?,
+            }
             writeln!(out)?;
         } else {
             write!(out, "{}", told.in_words())?;
@@ -150,6 +157,7 @@ impl RunArgs {
             seconds: scenario.seconds,
             bound: Bound::of_scenario(scenario).map(|(bound, _)| bound),
             strategies: [measured],
+            is_video: scenario.judged().is_some_and(|index| scenario.traffic[index].is_video()),
             traffic: outcome.traffic.clone(),
             fairness: outcome.fairness,
             links: outcome.links.clone(),
@@ -193,13 +201,26 @@ fn keep(
 }
 
 impl Told {
+    /// In JSON, with null for what only a video has.
+    fn without_video(&self) -> serde_json::Result<Value> {
+        let mut json = serde_json::to_value(self)?;
+        for figures in ["/strategies/0", "/bound", "/bound/reachable"] {
+            for name in ["fps", "stall_ratio"] {
+                if let Some(figure) = json.pointer_mut(&format!("{figures}/{name}")) {
+                    *figure = Value::Null;
+                }
+            }
+        }
+        Ok(json)
+    }
+
     fn in_words(&self) -> String {
         let mut text = format!(
             "{}, {} s, seed {}\n{}\n",
             self.scenario,
             self.seconds,
             self.seed,
-            table::of_run(&self.strategies[0], self.bound.as_ref())
+            table::of_run(&self.strategies[0], self.bound.as_ref(), self.is_video)
         );
         for report in &self.traffic {
             text += &format!(

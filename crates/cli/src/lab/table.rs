@@ -69,8 +69,9 @@ fn table(pooled: &[Pooled]) -> String {
     right_aligned(table, 1)
 }
 
-/// One run, and what nobody beats on its links.
-pub fn of_run(measured: &Measured, bound: Option<&Bound>) -> String {
+/// One run, and what nobody beats on its links. `is_video`: whether there are frames and stalls.
+pub fn of_run(measured: &Measured, bound: Option<&Bound>, is_video: bool) -> String {
+    let of_video = |figure: String| if is_video { figure } else { "-".to_owned() };
     let mut table = bare();
     table.set_header(RUN_COLUMNS);
     let figures = &measured.figures;
@@ -79,8 +80,8 @@ pub fn of_run(measured: &Measured, bound: Option<&Bound>) -> String {
     let [p50, p95, p99, p999] = delays(delay);
     table.add_row([
         figures.strategy.clone(),
-        format!("{:.2}", figures.fps),
-        percent(figures.stall_ratio),
+        of_video(format!("{:.2}", figures.fps)),
+        of_video(percent(figures.stall_ratio)),
         p50,
         p95,
         p99,
@@ -101,11 +102,10 @@ pub fn of_run(measured: &Measured, bound: Option<&Bound>) -> String {
             ("(bound)", bound.fps, bound.stall_ratio, &bound.delay_ms, bound.residual_loss),
         ] {
             let [p50, p95, p99, p999] = delays(delay);
-            let fps = format!("{fps:.2}");
             let row = [
                 name.to_owned(),
-                fps,
-                percent(stall),
+                of_video(format!("{fps:.2}")),
+                of_video(percent(stall)),
                 p50,
                 p95,
                 p99,

@@ -75,6 +75,7 @@ impl Pooled {
                 stall_ratio: stall_ratio_mean,
                 ssim: mean(entries.iter().filter_map(|(_, entry)| entry.measured.figures.ssim)),
                 delay_ms: delays(entries),
+                delay_arrived_ms: None,
                 residual_loss: mean_of(&|figures| figures.residual_loss),
                 late: mean_of(&|figures| figures.late),
                 redundancy: mean_of(&|figures| figures.redundancy),

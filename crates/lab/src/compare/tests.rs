@@ -3,6 +3,8 @@ use roadweave_types::Instant;
 
 use super::*;
 use crate::bound::Offered;
+use crate::event::{Action, Event};
+use crate::traffic::TrafficKind;
 
 fn drive(links: &[&str]) -> Drive {
     let trace = Trace::constant(Rate::from_kbps(4_000), Duration::from_millis(20));
@@ -126,7 +128,8 @@ fn a_job_of_a_small_drive_is_measured_beside_its_bound() {
     let (bound, within) = Bound::of_scenario(&scenario).unwrap();
     assert_eq!(measured.figures.strategy, "minrtt");
     assert_eq!(measured.figures.fps, 30.0);
-    assert_eq!(measured.figures.delay_ms, measured.delay_arrived_ms, "nothing was lost");
+    let arrived = measured.figures.delay_arrived_ms.as_ref();
+    assert_eq!(Some(&measured.figures.delay_ms), arrived, "nothing was lost");
     assert!(bound.delay_ms.p50 > 20.0 && bound.delay_ms.p50 < measured.figures.delay_ms.p50);
     assert_eq!(
         (within.first().map(|at| at.1), within.last().map(|at| at.1)),
@@ -135,4 +138,31 @@ fn a_job_of_a_small_drive_is_measured_beside_its_bound() {
     assert_eq!(setting.class(&drive), Class::Easy);
     let detail = measured.detail.unwrap();
     assert_eq!(detail.delays.count() as usize, Offered::new(&video, Instant::ZERO, 4).bytes.len());
+}
+
+#[test]
+fn delays_beside_the_bound_are_those_of_all_packets_whatever_the_traffic_is() {
+    let setting = setting(2_000_000, 2);
+    let drive = drive(&["a"]);
+    let kind = TrafficKind::Constant { rate: Rate::from_kbps(1_000), packet_bytes: 1_000 };
+    let stream = TrafficSpec { kind, ..setting.video() };
+    let mut scenario = setting.scenario("d", &drive, "single:a".parse().unwrap(), &stream);
+    let event = |ms, action| Event { at: Duration::from_millis(ms), link: 0, action };
+    scenario.events = vec![event(500, Action::Down), event(1_500, Action::Up)];
+    let measured = Measured::new(&crate::run::run(&scenario).unwrap());
+    let (bound, _) = Bound::of_scenario(&scenario).unwrap();
+    let figures = &measured.figures;
+    assert!(figures.residual_loss > 0.1, "{figures:?}");
+    assert_eq!(figures.delay_ms.p95, 700.0, "lost packets count as late ones");
+    assert!(figures.delay_arrived_ms.as_ref().unwrap().p50 < 700.0);
+    for (found, best) in [
+        (figures.delay_ms.p50, bound.delay_ms.p50),
+        (figures.delay_ms.p95, bound.delay_ms.p95),
+        (figures.delay_ms.p99, bound.delay_ms.p99),
+    ] {
+        assert!(found >= best, "{found} {best}");
+    }
+    let detail = measured.detail.as_ref().unwrap();
+    let sent = Offered::new(&stream, Instant::ZERO, 4).bytes.len();
+    assert_eq!(detail.delays.count() as usize, sent);
 }

@@ -23,6 +23,7 @@ fn invented_run(strategy: &str, scale: f64) -> Run {
             stall_ratio: 0.01 * scale,
             ssim: Some(0.99 - 0.02 * scale),
             delay_ms: Percentiles::of_sorted(&delays),
+            delay_arrived_ms: Some(Percentiles::of_sorted(&delays)),
             residual_loss: 0.01 * scale,
             late: 0.002 * scale,
             redundancy: 0.04,
@@ -92,5 +93,7 @@ fn json_uses_the_names_that_every_command_uses() {
     {
         assert!(!figures[name].is_null(), "{name}");
     }
-    assert_eq!(keys(&figures["delay_ms"]), ["p50", "p95", "p99", "p999"]);
+    for name in ["delay_ms", "delay_arrived_ms"] {
+        assert_eq!(keys(&figures[name]), ["p50", "p95", "p99", "p999"]);
+    }
 }
