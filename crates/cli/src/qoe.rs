@@ -133,6 +133,9 @@ impl QoeArgs {
                 Some(view.compare(clip, scratch.path())?)
             }
         };
+        if let Some(comparison) = &comparison {
+            comparison.warn_of_nothing_decoded(&run.display().to_string());
+        }
         if let Some(Comparison { unreadable: unreadable @ 1.., decoded, .. }) = comparison {
             eprintln!(
                 "{}: {unreadable} of {decoded} pictures carry no legible frame ID, and were taken for \

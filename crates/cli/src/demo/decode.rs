@@ -9,8 +9,8 @@
 //!
 //! Both sides are reduced to 640x360 before the comparison (bicubic, the same filter), which makes
 //! it quick; SSIM is ffmpeg's, over all three planes with its usual weights. Damaged pictures are as
-//! ffmpeg's error concealment leaves them; before the first picture the viewer sees black. A
-//! picture whose bar code was destroyed is taken for the next frame of which anything arrived.
+//! ffmpeg's error concealment leaves them; before the first picture the viewer sees black, and
+//! throughout if nothing that arrived can be decoded. A picture whose bar code was destroyed is taken for the next frame of which anything arrived.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -59,6 +59,8 @@ pub enum DecodeError {
 pub struct Comparison {
     /// SSIM of each frame of the reference with what the viewer saw in its place, 0..1.
     pub ssim: Vec<f32>,
+    /// Frames of which anything was given to the decoder.
+    pub fed: usize,
     /// Pictures that ffmpeg decoded.
     pub decoded: usize,
     /// Those of them whose frame ID could not be read.
@@ -72,6 +74,16 @@ impl Comparison {
     pub fn mean(&self) -> f64 {
         let sum: f64 = self.ssim.iter().map(|ssim| f64::from(*ssim)).sum();
         sum / self.ssim.len().max(1) as f64
+    }
+
+    /// Says so if something arrived in `run` and no picture came of it.
+    pub fn warn_of_nothing_decoded(&self, run: &str) {
+        if self.fed > 0 && self.decoded == 0 {
+            eprintln!(
+                "{run}: what arrived of {} frames cannot be decoded, so nothing was shown",
+                self.fed
+            );
+        }
     }
 }
 
@@ -105,12 +117,10 @@ pub fn compare(
     let sent = stream.log.frames.len();
     let mut comparer = start_comparer(&files.clip, sent, &statistics)?;
     let pipe = comparer.child.stdin.take().expect("standard input is piped");
+    let frames_fed = fed.len();
     let mut screen = Screen::new(BufWriter::with_capacity(PICTURE, pipe), fed);
     // Where nothing arrived there is nothing to decode, and ffmpeg would call that an error.
-    let shown = match std::fs::metadata(&received)?.len() {
-        0 => Ok(()),
-        _ => decode(&received, &mut screen),
-    };
+    let shown = if frames_fed == 0 { Ok(()) } else { decode(&received, &mut screen) };
     let result = shown.and_then(|()| Ok(screen.finish(sent)?));
     // If the comparer died, its own words say more than our broken pipe.
     comparer.finish()?;
@@ -121,7 +131,7 @@ pub fn compare(
     if ssim.len() != sent {
         return Err(DecodeError::Incomplete { compared: ssim.len(), sent });
     }
-    Ok(Comparison { ssim, decoded, unreadable, discarded })
+    Ok(Comparison { ssim, fed: frames_fed, decoded, unreadable, discarded })
 }
 
 /// Writes the byte stream that the player fed to its decoder; returns the frames in it, and what was
@@ -166,12 +176,15 @@ fn write_received(
     Ok((fed, depacketizer.discarded().clone()))
 }
 
-/// Decodes `received` and shows every picture that comes out.
+/// Decodes `received` and shows every picture that comes out: none where ffmpeg gives up because there
+/// is no picture in it, as without any parameter set.
 fn decode(received: &Path, screen: &mut Screen<impl Write>) -> Result<(), DecodeError> {
     let scale = format!("scale={WIDTH}:{HEIGHT}");
     let mut command = ffmpeg::command();
     // Damage is expected here: only what stops the decoder is worth a word.
     command.args(["-loglevel", "fatal", "-flags", "+output_corrupt", "-flags2", "+showall"]);
+    // Nor are pictures without their parameter sets a failure, however many there are.
+    command.args(["-max_error_rate", "1"]);
     command.args(["-f", "h264", "-i"]).arg(received);
     command.args(["-fps_mode", "passthrough", "-vf", &scale, "-pix_fmt", PIXEL_FORMAT]);
     command.args(["-f", "rawvideo", "pipe:1"]).stdout(Stdio::piped());
@@ -185,7 +198,15 @@ fn decode(received: &Path, screen: &mut Screen<impl Write>) -> Result<(), Decode
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(decoder.finish()?)
+    match decoder.finish() {
+        // One that was killed has no code.
+        Err(FfmpegError::Failed { status, .. })
+            if screen.decoded == 0 && status.code().is_some() =>
+        {
+            Ok(())
+        }
+        finished => Ok(finished?),
+    }
 }
 
 /// Starts the ffmpeg that compares the first `frames` of the clip with raw pictures at its standard input.

@@ -111,8 +111,7 @@ impl Stage {
         bridged.emulator.stop()?;
 
         tell(Progress::Comparing);
-        let mut run = self.measure(&files, &samples, start)?;
-        run.figures.strategy = strategy.to_owned();
+        let mut run = self.measure(strategy, &files, &samples, start)?;
         run.figures.cpu_percent = Some(100.0 * cpu_time.as_secs_f64() / f64::from(self.seconds));
         if let Some(keep) = &self.keep {
             keep.take(strategy, &files)?;
@@ -191,10 +190,20 @@ impl Stage {
         Ok((samples, bridged.tunnel.client.cpu_time()?.since(cpu_before).total()))
     }
 
-    fn measure(&self, files: &Logs, samples: &[Sample], start: Instant) -> anyhow::Result<Run> {
+    fn measure(
+        &self,
+        strategy: &str,
+        files: &Logs,
+        samples: &[Sample],
+        start: Instant,
+    ) -> anyhow::Result<Run> {
         let view = View::of(files, Some(&self.player))?;
         let ssim = match self.compare_pictures {
-            true => Some(view.compare(&self.clip, &self.directory)?.mean()),
+            true => {
+                let comparison = view.compare(&self.clip, &self.directory)?;
+                comparison.warn_of_nothing_decoded(strategy);
+                Some(comparison.mean())
+            }
             false => None,
         };
         let View { stream, arrivals, quality, delay_ms, .. } = view;
@@ -203,6 +212,7 @@ impl Stage {
         self.count_missing(&stream, &arrivals.first, start, &mut timeline);
         Ok(Run {
             figures: Figures {
+                strategy: strategy.to_owned(),
                 fps: quality.fps,
                 stall_ratio: quality.stall_ratio,
                 ssim,

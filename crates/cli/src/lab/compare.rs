@@ -206,7 +206,8 @@ impl Plan {
         let outcome = run::run(&self.scenario(drive, strategy))?;
         let mut measured = Measured::new(&outcome);
         if let Some(pictures) = &self.pictures {
-            measured.figures.ssim = Some(pictures.ssim(&outcome)?);
+            let name = format!("{strategy} on {}", drive.name);
+            measured.figures.ssim = Some(pictures.ssim(&name, &outcome)?);
         }
         if let Some(kept) = &self.kept {
             kept.keep(&key, &measured)?;

@@ -46,11 +46,12 @@ impl Pictures {
         TrafficSpec::clip(Arc::clone(&self.units), setting.duration())
     }
 
-    /// How similar the pictures that a viewer saw were to those that were sent, 0..1.
+    /// How similar the pictures that a viewer saw were to those that were sent, 0..1. `name`: of the
+    /// run, for a warning if there were none.
     ///
     /// # Errors
     /// When ffmpeg or a file fails.
-    pub fn ssim(&self, outcome: &Outcome) -> anyhow::Result<f64> {
+    pub fn ssim(&self, name: &str, outcome: &Outcome) -> anyhow::Result<f64> {
         let video = outcome.traffic.iter().find_map(|report| match &report.detail {
             Detail::Video(video) => Some(video),
             _ => None,
@@ -69,7 +70,9 @@ impl Pictures {
             arrivals: path("arrived.log"),
             scratch: scratch.path().to_owned(),
         };
-        Ok(decode::compare(&stream, &video.playout, &files)?.mean())
+        let comparison = decode::compare(&stream, &video.playout, &files)?;
+        comparison.warn_of_nothing_decoded(name);
+        Ok(comparison.mean())
     }
 }
 

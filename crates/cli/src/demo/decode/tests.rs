@@ -120,8 +120,25 @@ fn missing_frames_freeze_the_picture() {
 #[test]
 fn a_stream_of_which_nothing_arrives_is_black() {
     let Some((comparison, _, _)) = run(|_, _| true) else { return };
-    assert_eq!(comparison.decoded, 0);
+    assert_eq!((comparison.fed, comparison.decoded), (0, 0));
     assert!(comparison.mean() < 0.5, "{}", comparison.mean());
+}
+
+#[test]
+fn what_cannot_be_decoded_is_black() {
+    // Without the two IDR frames there are neither parameter sets nor anything to refer to.
+    let Some((comparison, playout, _)) = run(|frame, _| frame <= 30) else { return };
+    assert_eq!((comparison.fed, comparison.decoded), (FRAMES - 31, 0));
+    assert!(comparison.mean() < 0.5, "{}", comparison.mean());
+    assert_agreement(&comparison, &playout);
+}
+
+#[test]
+fn few_pictures_behind_many_that_cannot_be_decoded_are_seen() {
+    let Some((comparison, playout, _)) = run(|frame, _| frame == 0 || frame > 33) else { return };
+    assert_eq!(comparison.fed, 33);
+    assert_agreement(&comparison, &playout);
+    assert_eq!(comparison.ssim[33], 1.0);
 }
 
 #[test]
