@@ -16,7 +16,8 @@ test: packages
 test-aarch64:
 	@CARGO="$(CARGO)" deploy/aarch64-test.sh
 
-# Every decoder of foreign bytes, so many seconds each.
+# The decoders of the tunnel (crates/wire, crates/coding), so many seconds each. Those of recordings, of
+# the recorder and of RTP have property tests only.
 fuzz: packages
 	@CARGO="$(CARGO)" fuzz/run.sh --seconds $(FUZZ_SECONDS)
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fuzzes every decoder of foreign bytes, each target for so many seconds.
+# Fuzzes the decoders of crates/wire and crates/coding, each target for so many seconds.
 #
 #   fuzz/run.sh [--seconds 20] [TARGET...]
 #

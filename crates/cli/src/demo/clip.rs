@@ -52,9 +52,7 @@ impl ClipSpec {
     /// [`FfmpegError`] when ffmpeg or the encoder is missing or the source cannot be read.
     pub fn encode(&self, out: &Path, mut progress: impl FnMut(u64)) -> Result<(), FfmpegError> {
         ffmpeg::check()?;
-        let mut command = ffmpeg::command();
-        self.input(&mut command);
-        self.output(&mut command, out);
+        let mut command = self.command(out);
         command.args(["-progress", "pipe:1"]).stdout(Stdio::piped());
         let mut running = Running::start("encode the clip", &mut command)?;
         if let Some(stdout) = running.child.stdout.take() {
@@ -67,6 +65,18 @@ impl ClipSpec {
             }
         }
         running.finish()
+    }
+
+    /// Everything that the clip depends on but ffmpeg itself and the bytes of a source.
+    pub fn recipe(&self) -> String {
+        format!("{:?}", self.command(Path::new("")))
+    }
+
+    fn command(&self, out: &Path) -> Command {
+        let mut command = ffmpeg::command();
+        self.input(&mut command);
+        self.output(&mut command, out);
+        command
     }
 
     fn input(&self, command: &mut Command) {

@@ -50,6 +50,16 @@ pub fn check() -> Result<(), FfmpegError> {
     if encoders.contains(" libx264 ") { Ok(()) } else { Err(FfmpegError::NoX264) }
 }
 
+/// Which ffmpeg there is, in its own words.
+///
+/// # Errors
+/// [`FfmpegError::Missing`], or [`FfmpegError::Io`] when it cannot be started.
+pub fn version() -> Result<String, FfmpegError> {
+    let output = Command::new("ffmpeg").arg("-version").output().map_err(not_started)?;
+    // With the configuration and the versions of its libraries.
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 /// A running ffmpeg.
 #[derive(Debug)]
 pub struct Running {

@@ -196,7 +196,7 @@ impl Plan {
             drive: drive.name.clone(),
             strategy: strategy.as_str().to_owned(),
             setting: self.setting.clone(),
-            pictures: self.pictures.is_some(),
+            clip: self.pictures.as_ref().map(|pictures| pictures.fingerprint.clone()),
             recordings: drive.fingerprint.clone(),
             program: self.program.clone(),
         };

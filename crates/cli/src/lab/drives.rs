@@ -68,6 +68,16 @@ pub fn digest_of_file(file: &Path) -> anyhow::Result<String> {
     Ok(hex(&digest::digest(&SHA256, &bytes)))
 }
 
+/// A digest of texts, 16 hexadecimal digits.
+pub fn digest_of(texts: &[&str]) -> String {
+    let mut context = digest::Context::new(&SHA256);
+    for text in texts {
+        context.update(&(text.len() as u64).to_be_bytes());
+        context.update(text.as_bytes());
+    }
+    hex(&context.finish())
+}
+
 /// A digest of the names and bytes of all files in a directory.
 fn fingerprint(folder: &Path) -> anyhow::Result<String> {
     let mut context = digest::Context::new(&SHA256);

@@ -23,8 +23,9 @@ pub struct Key {
     /// What all runs of the comparison have in common.
     #[serde(flatten)]
     pub setting: Setting,
-    /// Whether the pictures were compared.
-    pub pictures: bool,
+    /// The fingerprint of the clip and of the ffmpeg with which pictures were compared, if they were.
+    #[serde(default)]
+    pub clip: Option<String>,
     /// A digest of the drive's files.
     pub recordings: String,
     /// A digest of the program.
@@ -127,7 +128,7 @@ mod tests {
                 seed: 1,
                 congestion: CongestionControl::Bbr,
             },
-            pictures: false,
+            clip: None,
             recordings: "ab".into(),
             program: "cd".into(),
         }
@@ -148,6 +149,8 @@ mod tests {
         assert_eq!(kept.find(&key("xnc")), Some(&measured(ratio)));
         assert_eq!(kept.find(&key("minrtt")), None);
         assert_eq!(kept.find(&Key { program: "ef".into(), ..key("xnc") }), None);
+        let clip = Some("01".to_owned());
+        assert_eq!(kept.find(&Key { clip, ..key("xnc") }), None);
         let setting = Setting { seed: 2, ..key("xnc").setting };
         assert_eq!(kept.find(&Key { setting, ..key("xnc") }), None);
     }

@@ -13,14 +13,18 @@ use roadweave_lab::traffic::{Detail, TrafficSpec};
 use roadweave_lab::video::h264::AccessUnit;
 use roadweave_lab::video::stream_log::SentStream;
 
+use super::drives;
 use crate::demo::clip::{self, ClipSpec};
 use crate::demo::decode::{self, RunFiles};
+use crate::demo::ffmpeg;
 
 /// A clip and its pictures.
 #[derive(Debug)]
 pub struct Pictures {
     clip: PathBuf,
     units: Arc<[AccessUnit]>,
+    /// Tells what is found with it from what any other clip or ffmpeg would give.
+    pub fingerprint: String,
 }
 
 impl Pictures {
@@ -30,15 +34,19 @@ impl Pictures {
     /// When ffmpeg is missing or fails, or the cache cannot be written.
     pub fn prepare(setting: &Setting) -> anyhow::Result<Self> {
         let folder = cache()?;
-        let clip = folder.join(format!("clip-{}-{}s.h264", setting.bitrate_bps, setting.seconds));
+        let spec =
+            ClipSpec { source: None, seconds: setting.seconds, bitrate_bps: setting.bitrate_bps };
+        let version = ffmpeg::version()?;
+        let clip = folder.join(file_name(&spec, &version));
         if !clip.exists() {
             fs::create_dir_all(&folder)
                 .with_context(|| format!("cannot make {}", folder.display()))?;
-            encode(setting, &clip)?;
+            encode(&spec, &clip)?;
         }
         let units = clip::read(&clip)
             .with_context(|| format!("cannot read the clip {}", clip.display()))?;
-        Ok(Self { clip, units })
+        let fingerprint = drives::digest_of(&[&drives::digest_of_file(&clip)?, &version]);
+        Ok(Self { clip, units, fingerprint })
     }
 
     /// The clip as a stream.
@@ -83,10 +91,14 @@ fn cache() -> anyhow::Result<PathBuf> {
     Ok(base.context("neither XDG_CACHE_HOME nor HOME is set")?.join("roadweave"))
 }
 
-fn encode(setting: &Setting, clip: &Path) -> anyhow::Result<()> {
-    let spec =
-        ClipSpec { source: None, seconds: setting.seconds, bitrate_bps: setting.bitrate_bps };
-    eprintln!("encoding {} s of video to {}", setting.seconds, clip.display());
+/// The clip's name in the cache, another one for each way to encode it and each ffmpeg.
+fn file_name(spec: &ClipSpec, ffmpeg_version: &str) -> String {
+    let digest = drives::digest_of(&[&spec.recipe(), ffmpeg_version]);
+    format!("clip-{}-{}s-{digest}.h264", spec.bitrate_bps, spec.seconds)
+}
+
+fn encode(spec: &ClipSpec, clip: &Path) -> anyhow::Result<()> {
+    eprintln!("encoding {} s of video to {}", spec.seconds, clip.display());
     let bar = ProgressBar::new(spec.frames().into());
     // A clip that was not finished must not be taken for one.
     let part = clip.with_extension(format!("{}.part", std::process::id()));
@@ -97,4 +109,21 @@ fn encode(setting: &Setting, clip: &Path) -> anyhow::Result<()> {
         return Err(error.into());
     }
     fs::rename(&part, clip).with_context(|| format!("cannot write {}", clip.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clip_is_used_again_only_if_it_would_be_encoded_the_same() {
+        let spec = ClipSpec { source: None, seconds: 3, bitrate_bps: 8_000_000 };
+        let name = file_name(&spec, "ffmpeg version 5");
+        assert_eq!(name, file_name(&spec.clone(), "ffmpeg version 5"));
+        assert!(name.starts_with("clip-8000000-3s-") && name.ends_with(".h264"), "{name}");
+        assert_ne!(name, file_name(&spec, "ffmpeg version 6"));
+        let looped = ClipSpec { source: Some("drive.mp4".into()), ..spec };
+        assert_ne!(name, file_name(&looped, "ffmpeg version 5"));
+        assert!(looped.recipe().contains("drive.mp4") && looped.recipe().contains("libx264"));
+    }
 }
