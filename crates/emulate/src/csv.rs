@@ -96,6 +96,10 @@ pub fn parse_csv(file: &str, text: &str, unknown: Unknown) -> Result<Trace, Trac
             at(last).error(problem, "with a column `bytes` the last row ends the recording")
         );
     }
+    if length(&times, has_bytes) < PERIOD_NANOS_MIN {
+        let problem = "the recording is over within a millisecond".into();
+        return Err(at(last).error(problem, "t_ms counts milliseconds; at least 1 is needed"));
+    }
     build(&times, &columns, has_bytes, unknown)
 }
 
@@ -306,6 +310,8 @@ const FIELDS: [Field; 6] = [
 ];
 const HEADER_CURE: &str =
     "the first line names the columns: t_ms,capacity_kbps,rtt_ms,loss or t_ms,bytes,delay_ms,loss";
+/// The shortest recording: it is played again and again, and each pass costs work.
+const PERIOD_NANOS_MIN: u64 = 1_000_000;
 /// How long the only row of a file lasts, ns.
 const LONE_ROW_NANOS: u64 = 100_000_000;
 

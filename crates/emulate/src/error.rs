@@ -20,12 +20,10 @@ pub enum TraceError {
         source: io::Error,
     },
     /// The file is too large to be a trace.
-    #[error("{}: {bytes} bytes are too many for a trace; at most {} are read", file.display(), crate::load::FILE_BYTES_MAX)]
+    #[error("{}: too large for a trace; at most {} bytes are read", file.display(), crate::load::FILE_BYTES_MAX)]
     TooLarge {
         /// The file.
         file: PathBuf,
-        /// Its size.
-        bytes: u64,
     },
     /// The file's text breaks its format.
     #[error("{file}:{line}:{column}: {problem}; {cure}")]

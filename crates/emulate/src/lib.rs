@@ -39,7 +39,7 @@ pub use csv::{Unknown, format_csv, parse_csv};
 pub use drive::{Drive, DriveLink, LinkFiles};
 pub use error::TraceError;
 pub use link::{Jitter, Link, LinkSettings, LinkStats};
-pub use load::{FILE_BYTES_MAX, read_csv, read_mahimahi, read_trace};
+pub use load::{FILE_BYTES_MAX, read_at_most, read_csv, read_mahimahi, read_trace};
 pub use loss::GilbertElliott;
 pub use mahimahi::{format_mahimahi, parse_mahimahi};
 pub use realtime::{EmulateError, Emulator, LinkReport, WayReport};

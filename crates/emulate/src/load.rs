@@ -1,6 +1,7 @@
 //! Traces from files.
 
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 use crate::capacity::{Capacity, Opportunities};
@@ -43,9 +44,47 @@ pub fn read_trace(file: &Path, unknown: Unknown) -> Result<Trace, TraceError> {
 
 fn read(file: &Path) -> Result<String, TraceError> {
     let failed = |source| TraceError::Read { file: file.into(), source };
-    let bytes = fs::metadata(file).map_err(failed)?.len();
-    if bytes > FILE_BYTES_MAX {
-        return Err(TraceError::TooLarge { file: file.into(), bytes });
+    match read_at_most(file, FILE_BYTES_MAX) {
+        Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+            Err(TraceError::TooLarge { file: file.into() })
+        }
+        Err(error) => Err(failed(error)),
+        Ok(bytes) => String::from_utf8(bytes).map_err(|error| failed(io::Error::other(error))),
     }
-    fs::read_to_string(file).map_err(failed)
+}
+
+/// The bytes of a file, at most `bytes_max`, whatever the file says its size is: devices and pipes
+/// have none.
+///
+/// # Errors
+/// Those of the file, and [`io::ErrorKind::FileTooLarge`].
+pub fn read_at_most(file: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(file)?.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > bytes_max {
+        let problem = format!("more than {bytes_max} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, problem));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_without_an_end_is_too_large() {
+        let error = read_trace(Path::new("/dev/zero"), Unknown::default()).unwrap_err();
+        assert!(matches!(error, TraceError::TooLarge { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_file_of_the_allowed_size_is_read_and_one_byte_more_refused() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        let bytes = read_at_most(&file, u64::MAX).unwrap();
+        let size = bytes.len() as u64;
+        assert_eq!(read_at_most(&file, size).unwrap(), bytes);
+        let error = read_at_most(&file, size - 1).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::FileTooLarge);
+    }
 }

@@ -6,12 +6,14 @@
 //!  packets and reports of that address ─> Endpoint ─> data, reports with the log
 //! ```
 //!
-//! Whoever opens a session has shown that it receives what is sent to its address. A session that
-//! falls silent gets no data after three seconds and ends after two minutes.
+//! Whoever opens a session has shown that it receives what is sent to its address. A session ends half
+//! a minute after its plan, whatever still comes; one that falls silent gets no data after three
+//! seconds and ends after two minutes. A network (an IPv4 address, or 64 bits of an IPv6 one) has so
+//! many sessions and challenges at most, and does not push out those of others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use roadweave_types::{Instant, Rate};
@@ -24,7 +26,8 @@ use super::plan::{PlanClock, RecordMode, RecordPlan};
 /// What a server allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordLimits {
-    /// Sessions at a time, one for each link of a client.
+    /// Sessions at a time, one for each link of a client; of these, one network has
+    /// 16 at most.
     pub sessions: usize,
     /// The longest plan.
     pub length: Duration,
@@ -84,6 +87,8 @@ struct Session {
     peer: RecordPeer,
     /// The plan's start on the wall clock, us since 1970.
     start_unix_us: u64,
+    /// When it ends, whatever comes.
+    ends_at: Instant,
     endpoint: Endpoint,
     log: LogSender,
 }
@@ -153,11 +158,11 @@ impl RecordServer {
 
     /// When [`RecordServer::poll_transmit`] has something next; [`Instant::FAR_FUTURE`] for never.
     pub fn poll_timeout(&mut self, now: Instant) -> Instant {
-        self.forget_silent(now);
+        self.end_sessions(now);
         if !self.answers.is_empty() {
             return now;
         }
-        let ends = self.sessions.values().map(|session| session.endpoint.heard_at + SESSION_KEPT);
+        let ends = self.sessions.values().map(Session::kept_until);
         let due = self.sessions.values().map(|session| session.poll_timeout(now));
         due.chain(ends).min().unwrap_or(Instant::FAR_FUTURE)
     }
@@ -173,12 +178,30 @@ impl RecordServer {
         let known = self.pending.iter().find(|pending| pending.peer == peer);
         let token = known.map_or_else(&mut self.secrets, |pending| pending.token);
         if known.is_none() {
-            if self.pending.len() >= PENDING_MAX {
-                self.pending.pop_front();
-            }
+            self.make_room(network_of(peer));
             self.pending.push_back(Pending { peer, token, at: now });
         }
         self.answer(peer, &Message::Challenge { nonce, token });
+    }
+
+    /// Makes room for a challenge to `network`: one that has enough gives up its own oldest, or else,
+    /// when there are too many in all, whoever has the most does.
+    fn make_room(&mut self, network: IpAddr) {
+        let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
+        for pending in &self.pending {
+            *counts.entry(network_of(pending.peer)).or_default() += 1;
+        }
+        let own = counts.get(&network).copied().unwrap_or(0);
+        let greatest = counts.into_iter().max_by_key(|(_, count)| *count);
+        let from = match greatest {
+            _ if own >= PENDING_PER_NETWORK => network,
+            Some((greatest, _)) if self.pending.len() >= PENDING_MAX => greatest,
+            _ => return,
+        };
+        let oldest = self.pending.iter().position(|pending| network_of(pending.peer) == from);
+        if let Some(index) = oldest {
+            self.pending.remove(index);
+        }
     }
 
     fn handle_open(&mut self, now: Instant, peer: RecordPeer, open: Open) {
@@ -204,7 +227,12 @@ impl RecordServer {
             let welcome = Welcome { token: open.token, resumed: true, start_unix_us };
             return self.answer(peer, &Message::Welcome(welcome));
         }
-        if self.sessions.len() >= self.limits.sessions {
+        self.end_sessions(now);
+        let network = network_of(peer);
+        let of_network = |session: &&Session| network_of(session.peer) == network;
+        if self.sessions.len() >= self.limits.sessions
+            || self.sessions.values().filter(of_network).count() >= SESSIONS_PER_NETWORK
+        {
             return self.refuse(peer, open.token, Refusal::Busy);
         }
         if !self.allows(&open.plan) {
@@ -220,17 +248,19 @@ impl RecordServer {
         self.statistics.opened += 1;
         let elapsed = Duration::from_micros(open.elapsed_us).min(open.plan.duration());
         let start = (self.unix_epoch + now.since(Instant::ZERO)).saturating_sub(elapsed);
+        let clock = PlanClock::new(now, elapsed);
         let endpoint = Endpoint::new(
             now,
             open.token,
             &open.plan,
-            PlanClock::new(now, elapsed),
+            clock,
             open.plan.down,
             header_bytes(peer.remote.is_ipv4()),
         );
         Session {
             peer,
             start_unix_us: u64::try_from(start.as_micros()).unwrap_or(u64::MAX),
+            ends_at: clock.instant(open.plan.duration()) + FINISH_MAX,
             endpoint,
             log: LogSender::default(),
         }
@@ -284,11 +314,11 @@ impl RecordServer {
         }
     }
 
-    fn forget_silent(&mut self, now: Instant) {
-        let is_silent = |session: &Session| now.since(session.endpoint.heard_at) >= SESSION_KEPT;
-        let silent = self.sessions.iter().filter(|entry| is_silent(entry.1));
-        let silent: Vec<u64> = silent.map(|entry| *entry.0).collect();
-        silent.into_iter().for_each(|token| self.end_session(token));
+    /// Ends the sessions that are silent or beyond their plan.
+    fn end_sessions(&mut self, now: Instant) {
+        let over = self.sessions.iter().filter(|(_, session)| session.kept_until() <= now);
+        let over: Vec<u64> = over.map(|entry| *entry.0).collect();
+        over.into_iter().for_each(|token| self.end_session(token));
     }
 
     fn end_session(&mut self, token: u64) {
@@ -300,6 +330,10 @@ impl RecordServer {
 }
 
 impl Session {
+    fn kept_until(&self) -> Instant {
+        self.ends_at.min(self.endpoint.heard_at + SESSION_KEPT)
+    }
+
     fn poll_transmit(&mut self, now: Instant) -> Option<Vec<u8>> {
         let round_trip = self.endpoint.sender.round_trip();
         if self.log.poll_timeout(round_trip).is_some_and(|due| due <= now) {
@@ -339,10 +373,24 @@ impl fmt::Debug for RecordServer {
     }
 }
 
+/// Who shares limits: an IPv4 address, or the network of an IPv6 one, in which a host has all
+/// addresses that it likes.
+fn network_of(peer: RecordPeer) -> IpAddr {
+    match peer.remote.ip().to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
+        address @ IpAddr::V4(_) => address,
+    }
+}
+
+/// The most sessions of one network: the links of a vehicle may share a carrier's address.
+const SESSIONS_PER_NETWORK: usize = 16;
 /// How long a challenge can be answered: clients wait for their slowest link.
 const PENDING_KEPT: Duration = Duration::from_secs(30);
 const PENDING_MAX: usize = 1_024;
+const PENDING_PER_NETWORK: usize = 32;
 /// Answers that wait to be sent.
 const ANSWERS_MAX: usize = 256;
+/// How long a client may fetch the rest of the log after its plan.
+const FINISH_MAX: Duration = Duration::from_secs(30);
 /// How long a silent session is kept, as links in tunnels come back.
 const SESSION_KEPT: Duration = Duration::from_secs(120);

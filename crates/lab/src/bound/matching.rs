@@ -45,7 +45,7 @@ impl<'a> Matching<'a> {
     /// `batches` in any order; arrivals after `end` do not count.
     pub fn new(slots: &'a [Slot], mut batches: Vec<Batch>, end: u64) -> Self {
         let mut by_arrival: Vec<usize> = (0..slots.len()).collect();
-        by_arrival.sort_by_key(|&index| slots[index].from.saturating_add(slots[index].delay));
+        by_arrival.sort_by_key(|&index| slots[index].arrival(slots[index].from));
         batches.sort_unstable_by_key(|batch| batch.released);
         batches.dedup_by(|later, earlier| {
             let same = later.released == earlier.released;
@@ -68,7 +68,7 @@ impl<'a> Matching<'a> {
         for batch in &self.batches {
             let latest = batch.released.saturating_add(deadline).min(self.end);
             while let Some(&index) = self.by_arrival.get(next)
-                && self.slots[index].from.saturating_add(self.slots[index].delay) <= latest
+                && self.slots[index].arrival(self.slots[index].from) <= latest
             {
                 sweep.active.insert((self.slots[index].from, index));
                 next += 1;
@@ -124,7 +124,7 @@ impl Sweep<'_> {
                 self.spent.push((cursor, index));
                 continue;
             }
-            let limit = slot.to.min(latest.saturating_sub(slot.delay));
+            let limit = slot.to.min(slot.departure(latest));
             if start >= limit {
                 continue;
             }

@@ -39,14 +39,25 @@ pub(super) struct Slot {
     pub to: u64,
     /// Bits per second, above zero.
     pub bps: u64,
-    /// No byte arrives sooner than this after it was sent, ns.
-    pub delay: u64,
+    /// No byte arrives sooner than this after it was sent, ns; below zero at an opportunity, whose bytes
+    /// leave all at its beginning.
+    pub delay: i64,
 }
 
 impl Slot {
     /// What it carries from `from` to `to`, both within it.
     pub fn budget(&self, from: u64, to: u64) -> Budget {
         Budget::from(to - from) * Budget::from(self.bps)
+    }
+
+    /// When a byte arrives that is sent at `time`.
+    pub fn arrival(&self, time: u64) -> u64 {
+        time.saturating_add_signed(self.delay)
+    }
+
+    /// The latest moment to send what shall arrive by `time`.
+    pub fn departure(&self, time: u64) -> u64 {
+        time.saturating_sub_signed(self.delay)
     }
 }
 
@@ -64,8 +75,8 @@ struct Stretch {
     from: u64,
     to: u64,
     bps: u64,
-    /// `None` when everything is lost.
-    delay: Option<u64>,
+    /// As in [`Slot`]; `None` when everything is lost.
+    delay: Option<i64>,
 }
 
 impl Stretch {
@@ -137,8 +148,7 @@ fn stretches_of_opportunities(
         to: from + LUMP_NANOS,
         bps: (bytes * 8).saturating_mul(1_000_000_000).div_ceil(LUMP_NANOS),
         // Sent at the end of the stretch, it still arrives as if sent at its begin.
-        delay: delay_at(trace, Duration::from_nanos(from))
-            .map(|delay| delay.saturating_sub(LUMP_NANOS)),
+        delay: delay_at(trace, Duration::from_nanos(from)).map(|delay| delay - LUMP_NANOS as i64),
     };
     lumps.map(stretch).collect()
 }
@@ -149,8 +159,9 @@ const LUMP_NANOS: u64 = 10_000;
 /// The delay of what departs `at`; `None` when it is lost for certain.
 ///
 /// With less loss than all, the bound is lucky and loses nothing.
-fn delay_at(trace: &Trace, at: Duration) -> Option<u64> {
-    (trace.loss().at(at) < 1.0).then(|| nanos(trace.delay().at(at)))
+fn delay_at(trace: &Trace, at: Duration) -> Option<i64> {
+    let delay = || i64::try_from(nanos(trace.delay().at(at))).unwrap_or(i64::MAX);
+    (trace.loss().at(at) < 1.0).then(delay)
 }
 
 /// The slots of one link: its last bytes before a change may profit from the change.
@@ -163,7 +174,7 @@ fn relaxed(stretches: &[Stretch]) -> Vec<Slot> {
         }
         let slot = |from, to, delay| Slot { from, to, bps, delay };
         let best = best_arrival_after(stretches, index)
-            .filter(|&at| delay.is_none_or(|delay| at < to.saturating_add(delay)));
+            .filter(|&at| delay.is_none_or(|delay| at < to.saturating_add_signed(delay)));
         let Some(best) = best else {
             slots.extend(delay.map(|delay| slot(from, to, delay)));
             continue;
@@ -175,7 +186,7 @@ fn relaxed(stretches: &[Stretch]) -> Vec<Slot> {
         {
             slots.push(slot(from, tail, delay));
         }
-        slots.push(slot(tail, to, best.saturating_sub(to)));
+        slots.push(slot(tail, to, difference(best, to)));
     }
     slots
 }
@@ -191,11 +202,16 @@ fn best_arrival_after(stretches: &[Stretch], index: usize) -> Option<u64> {
         {
             break;
         }
-        let arrival = stretch.delay.map(|delay| stretch.from.saturating_add(delay));
+        let arrival = stretch.delay.map(|delay| stretch.from.saturating_add_signed(delay));
         best = [best, arrival].into_iter().flatten().min();
         between += stretch.budget();
     }
     best
+}
+
+/// `a - b`.
+fn difference(a: u64, b: u64) -> i64 {
+    i64::try_from(i128::from(a) - i128::from(b)).unwrap_or(i64::MAX)
 }
 
 pub(super) fn nanos(duration: Duration) -> u64 {

@@ -44,7 +44,7 @@ pub(super) fn unavoidable(
     // A departure is rounded up to the next nanosecond.
     let mut showable: Vec<(u64, u64)> = slots
         .iter()
-        .map(|slot| (slot.from + slot.delay, slot.to + 1 + slot.delay + patience))
+        .map(|slot| (slot.arrival(slot.from), slot.arrival(slot.to + 1).saturating_add(patience)))
         .collect();
     showable.sort_unstable();
     let first = first_completion(slots, frames, end).unwrap_or(end).min(stream_end);
@@ -91,11 +91,11 @@ fn completion(slots: &[Slot], frame: &Frame, end: u64) -> Option<u64> {
 
 /// What can be sent from `released` on and arrive by `time`. `slots` ascend by `from`.
 fn carried(slots: &[Slot], released: u64, time: u64) -> Budget {
-    let begun = slots.iter().take_while(|slot| slot.from < time);
+    let begun = slots.iter().take_while(|slot| slot.from <= time);
     begun
         .map(|slot| {
             let from = slot.from.max(released);
-            let to = slot.to.min(time.saturating_sub(slot.delay));
+            let to = slot.to.min(slot.departure(time));
             if from < to { slot.budget(from, to) } else { 0 }
         })
         .sum()

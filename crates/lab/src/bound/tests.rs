@@ -130,6 +130,30 @@ fn opportunities_of_mahimahi_are_a_bound_too() {
 }
 
 #[test]
+fn an_opportunity_without_delay_brings_its_last_byte_at_once() {
+    let at = (1..=1_000).map(|ms| MS * ms);
+    let opportunities = Capacity::Opportunities(Opportunities::new(at).unwrap());
+    let trace = Trace::constant(Rate::ZERO, Duration::ZERO).with_capacity(opportunities);
+    let (mut log, bytes) = stream(Instant::ZERO, 60, 1, 1_500);
+    // A frame in 31 ms, each 1 ms before an opportunity or just at one.
+    for (number, frame) in (0_u64..).zip(&mut log.frames) {
+        frame.captured = Instant::from_millis(31 * number);
+        log.packets[frame.packets.start] = frame.captured;
+    }
+    let player = Player::default();
+    let end = Instant::from_millis(3_000);
+    let dice = vec![(0, 9, 0)];
+    let arrivals = play(&[&trace], &log, &bytes, &dice, end);
+    let found = Percentiles::of_sorted(&delays_of_all(&log, &arrivals, player.deadline));
+    let links = [&trace];
+    let question = question(&links, &log, &bytes, &player, end);
+    let bound = Bound::new(&question).delay_ms;
+    assert_eq!(found.p999, 1.0);
+    assert!((0.98..=1.0).contains(&bound.p999) && bound.p50 <= found.p50, "{bound:?} {found:?}");
+    assert_eq!(Bound::shares_within(&question, &[MS]), [1.0]);
+}
+
+#[test]
 fn shares_within_ascend_to_what_is_not_lost() {
     let trace = Trace::constant(Rate::from_kbps(180), Duration::ZERO);
     let (log, bytes) = stream(Instant::ZERO, 300, 1, 1_500);
@@ -171,8 +195,8 @@ fn missing_by_flow(slots: &[Slot], batches: &[Batch], deadline: u64) -> u64 {
         .iter()
         .flat_map(|slot| (slot.from / TICK..slot.to / TICK).map(|tick| (tick * TICK, slot.delay)))
         .collect();
-    let usable = |released: u64, (at, delay): (u64, u64)| {
-        released <= at && at + TICK + delay <= released + deadline
+    let usable = |released: u64, (at, delay): (u64, i64)| {
+        released <= at && (at + TICK).saturating_add_signed(delay) <= released + deadline
     };
     fn augment(
         unit: usize,
@@ -206,11 +230,11 @@ fn missing_by_flow(slots: &[Slot], batches: &[Batch], deadline: u64) -> u64 {
 const TICK: u64 = 1_000;
 
 fn tick_slot() -> impl Strategy<Value = Slot> {
-    (0_u64..20, 1_u64..12, 0_u64..10).prop_map(|(from, lasting, delay)| Slot {
+    (0_u64..20, 1_u64..12, -10_i64..10).prop_map(|(from, lasting, delay)| Slot {
         from: from * TICK,
         to: (from + lasting) * TICK,
         bps: 8 * 1_000_000_000 / TICK,
-        delay: delay * TICK,
+        delay: delay * TICK as i64,
     })
 }
 

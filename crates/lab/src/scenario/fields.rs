@@ -1,5 +1,7 @@
 //! The tables of a scenario's file that say what happens: traffic, events, cross traffic.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +31,12 @@ impl Fault {
     }
 
     /// A fault in table `index` of those called `table`.
-    fn at(table: &str, index: usize, field: &str, message: impl std::fmt::Display) -> Self {
+    pub(super) fn at(
+        table: &str,
+        index: usize,
+        field: &str,
+        message: impl std::fmt::Display,
+    ) -> Self {
         Self::new(
             format!("{table}.{index}.{field}"),
             format!("{table} {}: {field}: {message}", index + 1),
@@ -97,6 +104,9 @@ impl TrafficFields {
     ) -> Result<TrafficSpec, Fault> {
         let fault = |field: &str, message: &str| Fault::at("traffic", index, field, message);
         let begin = seconds(self.begin_s).ok_or_else(|| fault("begin_s", SECONDS))?;
+        if begin >= duration {
+            return Err(fault("begin_s", &too_late(self.begin_s, duration)));
+        }
         let left = duration.saturating_sub(begin);
         let lasting = match self.lasting_s {
             Some(lasting) => seconds(lasting).ok_or_else(|| fault("lasting_s", SECONDS))?.min(left),
@@ -226,7 +236,12 @@ enum ActionName {
 
 impl EventFields {
     /// The event; `links`: the names of the links.
-    pub(super) fn resolve(&self, index: usize, links: &[&str]) -> Result<Event, Fault> {
+    pub(super) fn resolve(
+        &self,
+        index: usize,
+        links: &[&str],
+        duration: Duration,
+    ) -> Result<Event, Fault> {
         let fault = |field: &str, message: &str| Fault::at("event", index, field, message);
         let only_for = |field: &str, action: &str| {
             fault(field, &format!("only an event with action = \"{action}\" has it"))
@@ -256,6 +271,9 @@ impl EventFields {
             }
         };
         let at = seconds(self.at_s).ok_or_else(|| fault("at_s", SECONDS))?;
+        if at >= duration {
+            return Err(fault("at_s", &too_late(self.at_s, duration)));
+        }
         Ok(Event { at, link: find_link("event", index, &self.link, links)?, action })
     }
 }
@@ -305,13 +323,21 @@ impl CrossFields {
         if on.is_zero() {
             return Err(fault("on_s", "it must be above 0"));
         }
+        let begin = time("begin_s", Some(self.begin_s), Duration::ZERO)?;
+        if begin >= duration {
+            return Err(fault("begin_s", &too_late(self.begin_s, duration)));
+        }
+        let end = time("end_s", self.end_s, duration)?;
+        if end <= begin {
+            return Err(fault("end_s", "it must be later than begin_s"));
+        }
         Ok(CrossTraffic {
             link: find_link("cross", index, &self.link, links)?,
             direction: self.direction.into(),
             rate: Rate::from_kbps(self.rate_kbps),
             packet_bytes,
-            begin: time("begin_s", Some(self.begin_s), Duration::ZERO)?,
-            end: time("end_s", self.end_s, duration)?,
+            begin,
+            end,
             on,
             off: time("off_s", self.off_s, Duration::ZERO)?,
         })
@@ -334,11 +360,16 @@ fn default_port(index: usize) -> u16 {
 fn read_clip(file: &Path) -> Result<Arc<[AccessUnit]>, String> {
     let unreadable = |error: std::io::Error| format!("{}: {error}", file.display());
     let mut splitter = Splitter::default();
-    let bytes = std::fs::read(file).map_err(unreadable)?;
+    let mut clip = File::open(file).map_err(unreadable)?.take(CLIP_BYTES_MAX + 1);
     let mut units = Vec::new();
-    for piece in bytes.chunks(PIECE) {
-        splitter.push(piece).map_err(|error| format!("{}: {error}", file.display()))?;
+    let mut piece = Vec::new();
+    while clip.by_ref().take(PIECE).read_to_end(&mut piece).map_err(unreadable)? > 0 {
+        splitter.push(&piece).map_err(|error| format!("{}: {error}", file.display()))?;
         units.extend(std::iter::from_fn(|| splitter.next_access_unit()));
+        piece.clear();
+    }
+    if clip.limit() == 0 {
+        return Err(format!("{}: more than {CLIP_BYTES_MAX} bytes", file.display()));
     }
     splitter.finish();
     units.extend(std::iter::from_fn(|| splitter.next_access_unit()));
@@ -353,6 +384,10 @@ fn seconds(value: f64) -> Option<Duration> {
     (0.0..=1e6).contains(&value).then(|| Duration::from_nanos((value * 1e9).round() as u64))
 }
 
+fn too_late(value: f64, duration: Duration) -> String {
+    format!("{value}; everything is over after {} s", duration.as_secs())
+}
+
 const SECONDS: &str = "seconds from 0 on";
 const RATE_KBPS_MAX: u64 = 10_000_000;
 /// A packet of 1,200 bytes unless told otherwise.
@@ -361,5 +396,7 @@ const PACKET_BYTES: usize = 1_200;
 const LEAD_IN: u16 = 40_000;
 /// Between the ports of two applications.
 const PORT_STEP: usize = 10;
+/// The largest clip, bytes.
+const CLIP_BYTES_MAX: u64 = 1 << 30;
 /// How much of a clip is split at a time, bytes.
-const PIECE: usize = 1 << 20;
+const PIECE: u64 = 1 << 20;

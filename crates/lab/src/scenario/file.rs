@@ -4,18 +4,21 @@
 //! types. Links are described as for `roadweave emulate`.
 
 use std::fs;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use roadweave_emulate::{Drive, EmulateFile, EmulationError, LinkFields, Place, TraceError};
+use roadweave_emulate::{
+    Capacity, Drive, EmulateFile, EmulationError, LinkFields, Place, Timeline, Trace, TraceError,
+};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LANES_MAX, LaneConfig, LaneRule, Strategy};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::Scenario;
 use super::fields::{CrossFields, EventFields, Fault, TrafficFields};
+use super::{DRAIN, Scenario};
 use crate::world::WorldLink;
 
 /// Why a file is no scenario.
@@ -130,9 +133,10 @@ impl ScenarioFile {
             let message = format!("seconds: {seconds}; a stream lasts 1 to {SECONDS_MAX}");
             return Err(Fault::new("seconds", message).into());
         }
-        let links = self.resolve_links(dir)?;
-        let lanes = self.resolve_lanes(&links)?;
         let duration = Duration::from_secs(seconds.into());
+        let links = self.resolve_links(dir)?;
+        check_changes(&links, duration)?;
+        let lanes = self.resolve_lanes(&links)?;
         let names: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
         let mut traffic = Vec::new();
         for (index, fields) in self.traffic.iter().enumerate() {
@@ -142,7 +146,8 @@ impl ScenarioFile {
             let message = "no traffic; write [[traffic]] with kind = \"video\", \"constant\", ...";
             return Err(Fault::new("traffic", message).into());
         }
-        let events = self.events.iter().enumerate().map(|(index, e)| e.resolve(index, &names));
+        let events = self.events.iter().enumerate();
+        let events = events.map(|(index, event)| event.resolve(index, &names, duration));
         let events = events.collect::<Result<_, _>>()?;
         let cross = self.cross.iter().enumerate();
         let cross = cross.map(|(index, cross)| cross.resolve(index, &names, duration));
@@ -231,6 +236,7 @@ impl ScenarioFile {
                     format!("strategy: no link of \"{strategy}\"; there are: {}", names());
                 return Err(Fault::new(field, message).into());
             }
+            fields.check(index, &self.lanes[..index])?;
             Ok(fields.resolve())
         });
         lanes.collect()
@@ -238,6 +244,35 @@ impl ScenarioFile {
 }
 
 impl LaneFields {
+    /// Refuses what a configuration of the product may not have either; `before`: the lanes above.
+    fn check(&self, index: usize, before: &[Self]) -> Result<(), Fault> {
+        let fault = |field: &str, message: String| Err(Fault::at("lane", index, field, message));
+        if self.name.is_empty() || before.iter().any(|other| other.name == self.name) {
+            let message = format!("\"{}\"; a name that no other lane has is needed", self.name);
+            return fault("name", message);
+        }
+        if let Some([first, last]) = self.ports.filter(|[first, last]| first > last) {
+            return fault("ports", format!("[{first}, {last}]; write the lower port first"));
+        }
+        if let Some(code) = self.dscp.iter().flatten().find(|code| **code > DSCP_MAX) {
+            return fault("dscp", format!("{code}; code points go from 0 to {DSCP_MAX}"));
+        }
+        for (field, millis) in
+            [("deadline_ms", self.deadline_ms), ("expire_after_ms", self.expire_after_ms)]
+        {
+            if let Some(millis) = millis.filter(|millis| !LANE_MS.contains(millis)) {
+                return fault(field, format!("{millis}; 1 to {} ms", LANE_MS.end()));
+            }
+        }
+        match self.queue_bytes.filter(|bytes| !QUEUE_BYTES.contains(bytes)) {
+            Some(bytes) => {
+                let (min, max) = (QUEUE_BYTES.start(), QUEUE_BYTES.end());
+                fault("queue_bytes", format!("{bytes}; {min} to {max} bytes"))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn resolve(&self) -> LaneConfig {
         let mut lane = LaneConfig::new(&*self.name, self.strategy.clone());
         lane.rule = LaneRule {
@@ -254,6 +289,45 @@ impl LaneFields {
         lane.queue_bytes_max = self.queue_bytes.unwrap_or(lane.queue_bytes_max);
         lane
     }
+}
+
+/// Refuses recordings that would change too often until the end: each change is kept.
+fn check_changes(links: &[WorldLink], duration: Duration) -> Result<(), Fault> {
+    let end = duration + DRAIN;
+    for link in links {
+        let most = [&link.up, &link.down].map(|way| changes_of(&way.trace, end));
+        if let Some(changes) = most.into_iter().find(|&changes| changes > CHANGES_MAX) {
+            let message = format!(
+                "link {}: its recording changes {changes} times in {} s; {CHANGES_MAX} times are \
+                 possible",
+                link.name,
+                end.as_secs()
+            );
+            return Err(Fault::new("link", message));
+        }
+    }
+    Ok(())
+}
+
+/// How often a trace changes until `end`, passes cut off counted whole.
+fn changes_of(trace: &Trace, end: Duration) -> u128 {
+    fn of<V: Copy>(timeline: &Timeline<V>, end: Duration) -> u128 {
+        let passes = timeline.length().map_or(1, |length| passes(length, end));
+        passes.saturating_mul(timeline.iter().count() as u128)
+    }
+    let capacity = match &**trace.capacity() {
+        Capacity::Rates(rates) => of(rates, end),
+        Capacity::Opportunities(opportunities) => {
+            let mut times: Vec<_> = opportunities.iter().map(|(at, _)| at).collect();
+            times.dedup();
+            passes(opportunities.period(), end).saturating_mul(times.len() as u128)
+        }
+    };
+    capacity + of(trace.delay(), end) + of(trace.loss(), end)
+}
+
+fn passes(length: Duration, end: Duration) -> u128 {
+    end.as_nanos().div_ceil(length.as_nanos().max(1))
 }
 
 impl From<Fault> for Problem {
@@ -295,6 +369,13 @@ fn half_a_minute() -> u32 {
 
 /// The longest stream.
 const SECONDS_MAX: u32 = 3_600;
+/// How often a link may change until the end, by its recording.
+const CHANGES_MAX: u128 = 10_000_000;
+/// As in the product's configuration.
+const LANE_MS: RangeInclusive<u64> = 1..=60_000;
+/// As in the product's configuration.
+const QUEUE_BYTES: RangeInclusive<usize> = 10_000..=1_000_000_000;
+const DSCP_MAX: u8 = 63;
 
 #[cfg(test)]
 mod tests;

@@ -77,15 +77,20 @@ impl SentPacket {
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.split(',').map(|field| field.parse::<u64>().ok());
         let mut next = || fields.next().flatten();
-        Some(Self {
+        let packet = Self {
             frame: usize::try_from(next()?).ok()?,
-            idr: next()? == 1,
+            idr: match next()? {
+                0 => false,
+                1 => true,
+                _ => return None,
+            },
             captured: Instant::from_nanos(next()?),
             sent: Instant::from_nanos(next()?),
             sequence: u16::try_from(next()?).ok()?,
             timestamp: u32::try_from(next()?).ok()?,
             bytes: usize::try_from(next()?).ok()?,
-        })
+        };
+        fields.next().is_none().then_some(packet)
     }
 }
 
@@ -123,9 +128,17 @@ impl SentStream {
         self.index.get(&(packet.timestamp, packet.sequence)).copied()
     }
 
-    /// Adds a packet; `false` when its frame is neither the newest nor the one after it.
+    /// Adds a packet; `false` when its frame is neither the newest nor the one after it, was taken
+    /// before that one, or when the packet is there already.
     fn push(&mut self, packet: &SentPacket) -> bool {
         let index = self.log.packets.len();
+        let Some(bytes) = self.bytes.checked_add(packet.bytes as u64) else { return false };
+        if self.log.frames.last().is_some_and(|newest| packet.captured < newest.captured)
+            || self.index.insert((packet.timestamp, packet.sequence), index).is_some()
+        {
+            return false;
+        }
+        self.bytes = bytes;
         if packet.frame == self.log.frames.len() {
             self.timestamps.push(packet.timestamp);
             self.log.frames.push(SentFrame {
@@ -134,14 +147,12 @@ impl SentStream {
                 packets: index..index,
             });
         }
-        if packet.frame + 1 != self.log.frames.len() {
+        if self.log.frames.len().checked_sub(1) != Some(packet.frame) {
             return false;
         }
         let Some(frame) = self.log.frames.last_mut() else { return false };
         frame.packets.end = index + 1;
         self.log.packets.push(packet.sent);
-        self.index.insert((packet.timestamp, packet.sequence), index);
-        self.bytes += packet.bytes as u64;
         true
     }
 }
@@ -271,9 +282,37 @@ mod tests {
 
     #[test]
     fn malformed_lines_are_named() {
-        for text in ["", "1,2,3", "0,1,x,0,0,0,0", "5,1,0,0,0,0,0", "0,1,0,0,70000,0,0"] {
+        let lines = [
+            "",
+            "1,2,3",
+            "0,1,x,0,0,0,0",
+            "5,1,0,0,0,0,0",
+            "18446744073709551615,1,0,0,0,0,0",
+            "0,1,0,0,70000,0,0",
+            "0,7,0,0,0,0,0",
+            "0,1,0,0,0,0,0,0",
+        ];
+        for text in lines {
             let error = SentStream::read(format!("{text}\n").as_bytes()).unwrap_err();
             assert!(error.to_string().contains("line 1"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn lines_that_go_with_none_before_are_named() {
+        for text in [
+            // More bytes than can be counted.
+            "0,1,9,9,1,0,18446744073709551615",
+            // Taken before the frame before it.
+            "1,0,8,9,1,3000,100",
+            // The same packet again.
+            "0,1,9,9,0,0,100",
+            // A frame is left out.
+            "2,0,9,9,1,3000,100",
+        ] {
+            let error =
+                SentStream::read(format!("0,1,9,9,0,0,1\n{text}\n").as_bytes()).unwrap_err();
+            assert!(error.to_string().contains("line 2"), "{text}: {error}");
         }
     }
 }

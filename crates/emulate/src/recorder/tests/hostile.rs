@@ -5,10 +5,14 @@ use std::net::SocketAddr;
 use proptest::prelude::*;
 
 use super::*;
-use crate::recorder::message::{Message, Open, Packet, PacketKind, REQUEST_BYTES};
+use crate::recorder::message::{Message, Open, Packet, PacketKind, REQUEST_BYTES, Report};
 
 fn address(port: u16) -> RecordPeer {
-    RecordPeer { remote: SocketAddr::from(([192, 0, 2, 1], port)), local: None }
+    address_of(1, port)
+}
+
+fn address_of(host: u8, port: u16) -> RecordPeer {
+    RecordPeer { remote: SocketAddr::from(([192, 0, 2, host], port)), local: None }
 }
 
 fn server(limits: RecordLimits) -> RecordServer {
@@ -28,16 +32,31 @@ fn open(token: u64, plan: RecordPlan) -> Vec<u8> {
     Message::Open(Open { token, resume: 0, elapsed_us: 0, plan }).encode()
 }
 
-/// Answers the server's challenge for `peer`; returns what it says then.
-fn open_session(server: &mut RecordServer, peer: RecordPeer, plan: RecordPlan) -> Option<Message> {
-    server.handle_datagram(Instant::ZERO, peer, &Message::Hello { nonce: 5 }.encode());
-    let (to, challenge) = server.poll_transmit(Instant::ZERO).unwrap();
+/// The server's challenge for `peer`.
+fn challenge(server: &mut RecordServer, now: Instant, peer: RecordPeer) -> u64 {
+    server.handle_datagram(now, peer, &Message::Hello { nonce: 5 }.encode());
+    let (to, challenge) = server.poll_transmit(now).unwrap();
     let Some(Message::Challenge { nonce: 5, token }) = Message::decode(&challenge) else {
         panic!("no challenge but {challenge:?}");
     };
     assert_eq!(to, peer);
-    server.handle_datagram(Instant::ZERO, peer, &open(token, plan));
-    answers(server, Instant::ZERO).iter().find_map(|(_, answer)| Message::decode(answer))
+    token
+}
+
+/// Answers the server's challenge for `peer`; returns what it says then.
+fn open_session_at(
+    server: &mut RecordServer,
+    now: Instant,
+    peer: RecordPeer,
+    plan: RecordPlan,
+) -> Option<Message> {
+    let token = challenge(server, now, peer);
+    server.handle_datagram(now, peer, &open(token, plan));
+    answers(server, now).iter().find_map(|(_, answer)| Message::decode(answer))
+}
+
+fn open_session(server: &mut RecordServer, peer: RecordPeer, plan: RecordPlan) -> Option<Message> {
+    open_session_at(server, Instant::ZERO, peer, plan)
 }
 
 #[test]
@@ -92,6 +111,81 @@ fn a_client_that_falls_silent_gets_no_flood() {
     assert!(bytes[2] > 100_000, "{bytes:?}");
     assert!(bytes[4..].iter().all(|&bytes| bytes < 1_500), "{bytes:?}");
     assert_eq!((bytes[125], server.statistics().sessions), (0, 0));
+}
+
+#[test]
+fn a_session_ends_with_its_plan_however_long_its_client_talks() {
+    let limits = RecordLimits { sessions: 1, ..RecordLimits::default() };
+    let mut server = server(limits);
+    let plan = plan(2);
+    let Some(Message::Welcome(welcome)) = open_session(&mut server, address(1), plan.clone())
+    else {
+        panic!("no session");
+    };
+    let report = Report {
+        token: welcome.token,
+        highest: 0,
+        sent_us: 0,
+        received_us: 0,
+        held_us: 0,
+        bytes: 0,
+        confirmed: 0,
+        log_end: 0,
+        log_discarded: 0,
+        log_first: 0,
+        entries: Vec::new(),
+    };
+    let talk = Message::Report(report).encode();
+    let last = Instant::ZERO + plan.duration() + SECOND * 29;
+    let mut now = Instant::ZERO;
+    while now < last {
+        now += SECOND;
+        server.handle_datagram(now, address(1), &talk);
+        server.poll_timeout(now);
+        answers(&mut server, now);
+        assert_eq!((server.statistics().sessions, server.statistics().ignored), (1, 0), "{now}");
+    }
+    // An attempt to hold the only slot ends here; the next client finds it free.
+    let next = open_session_at(&mut server, now + SECOND, address_of(2, 1), plan);
+    assert!(matches!(next, Some(Message::Welcome(_))), "{next:?}");
+    server.handle_datagram(now + SECOND, address(1), &talk);
+    assert_eq!((server.statistics().sessions, server.statistics().ignored), (1, 1));
+}
+
+#[test]
+fn one_address_leaves_sessions_to_others() {
+    let mut server = server(RecordLimits::default());
+    let opened = (1..40)
+        .filter(|port| {
+            matches!(open_session(&mut server, address(*port), plan(10)), Some(Message::Welcome(_)))
+        })
+        .count();
+    assert_eq!(opened, 16);
+    let other = open_session(&mut server, address_of(2, 1), plan(10));
+    assert!(matches!(other, Some(Message::Welcome(_))), "{other:?}");
+}
+
+#[test]
+fn one_address_that_asks_for_many_challenges_voids_none_of_others() {
+    let mut server = server(RecordLimits::default());
+    let token = challenge(&mut server, Instant::ZERO, address_of(2, 1));
+    for port in 1..5_000 {
+        challenge(&mut server, Instant::ZERO, address(port));
+    }
+    server.handle_datagram(Instant::ZERO, address_of(2, 1), &open(token, plan(10)));
+    assert_eq!(server.statistics().sessions, 1);
+    answers(&mut server, Instant::ZERO);
+    // Many addresses of one IPv6 network are one address.
+    let v6 = |host: u16| {
+        let address = [0x2001, 0xdb8, 0, 0, 0, 0, 0, host];
+        RecordPeer { remote: SocketAddr::from((address, 9)), local: None }
+    };
+    let token = challenge(&mut server, Instant::ZERO, address_of(2, 2));
+    for host in 1..5_000 {
+        challenge(&mut server, Instant::ZERO, v6(host));
+    }
+    server.handle_datagram(Instant::ZERO, address_of(2, 2), &open(token, plan(10)));
+    assert_eq!(server.statistics().sessions, 2);
 }
 
 #[test]

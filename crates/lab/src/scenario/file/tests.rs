@@ -1,4 +1,4 @@
-use roadweave_emulate::{Capacity, Direction};
+use roadweave_emulate::{AtEnd, Capacity, Direction, DriveLink};
 use roadweave_types::Rate;
 
 use super::*;
@@ -34,7 +34,7 @@ fn the_smallest_file_has_the_products_defaults() {
 fn everything_that_may_stand_in_a_file_is_understood() {
     let text = "name = \"n\"\nseed = 9\nseconds = 8\ncongestion = \"cubic\"\n\
         [[lane]]\nname = \"l\"\nstrategy = \"single:b\"\nports = [1, 9]\ndscp = [46]\n\
-        deadline_ms = 50\nexpire_after_ms = 90\nqueue_bytes = 1000\n\
+        deadline_ms = 50\nexpire_after_ms = 90\nqueue_bytes = 10_000\n\
         [[traffic]]\nkind = \"constant\"\nrate_kbps = 10\npacket_bytes = 64\ndirection = \"down\"\n\
         port = 7\nbegin_s = 1.5\nlasting_s = 20\n\
         [[traffic]]\nkind = \"requests\"\napp = \"music\"\n\
@@ -102,8 +102,53 @@ fn errors_name_the_file_the_line_the_field_and_the_cure() {
         &with("[[traffic]]\nkind = \"video\"\nfile = \"none.h264\"\n"),
         &["line 13", "none.h264"],
     );
+    check(
+        &with("[[traffic]]\nkind = \"video\"\nfile = \"/dev/zero\"\nfps = 30\n"),
+        &["line 13", "traffic 2: file: /dev/zero: not an H.264"],
+    );
     check(&with("[[cross]]\nlink = \"a\"\nrate_kbps = 0\n"), &["line 13", "cross 1: rate_kbps"]);
     check(&with("[[cross]]\nlink = \"a\"\nrate_kbps = 5\non_s = 1\n"), &["cross 1: off_s"]);
+}
+
+#[test]
+fn what_could_never_be_is_refused() {
+    let check = |text: &str, words: &[&str]| {
+        let error = parse(&format!("seconds = 3\n{LINKS}{VIDEO}{text}")).unwrap_err();
+        assert!(words.iter().all(|word| error.contains(word)), "{text}: {error}");
+    };
+    let lane = |more: &str| format!("[[lane]]\nname = \"l\"\nstrategy = \"xnc\"\n{more}\n");
+    check(&lane("ports = [6000, 5000]"), &["line 15", "lane 1: ports", "lower port first"]);
+    check(&lane("deadline_ms = 0"), &["line 15", "lane 1: deadline_ms: 0; 1 to 60000"]);
+    check(&lane("expire_after_ms = 60_001"), &["line 15", "expire_after_ms"]);
+    check(&lane("queue_bytes = 9_999"), &["line 15", "queue_bytes: 9999; 10000 to"]);
+    check(&lane("dscp = [46, 64]"), &["line 15", "dscp: 64"]);
+    check(&format!("{}{}", lane(""), lane("")), &["line 17", "lane 2: name", "no other lane"]);
+    check("[[lane]]\nname = \"\"\nstrategy = \"xnc\"\n", &["line 13", "lane 1: name"]);
+    check(
+        "[[traffic]]\nkind = \"requests\"\napp = \"music\"\nbegin_s = 100\n",
+        &["line 15", "traffic 2: begin_s: 100", "over after 3 s"],
+    );
+    check(
+        "[[event]]\nat_s = 3\nlink = \"a\"\naction = \"up\"\n",
+        &["line 13", "at_s: 3", "over after 3 s"],
+    );
+    let cross = "[[cross]]\nlink = \"a\"\nrate_kbps = 5\n";
+    check(&format!("{cross}begin_s = 3\n"), &["line 15", "begin_s", "over after 3 s"]);
+    check(&format!("{cross}begin_s = 2\nend_s = 2\n"), &["line 16", "end_s", "later"]);
+}
+
+#[test]
+fn a_recording_of_endless_changes_is_refused() {
+    let steps = (0..1_000).map(|step| (Duration::from_micros(step), Duration::from_nanos(step)));
+    let delay = Timeline::new(steps, Duration::from_millis(1), AtEnd::Repeat).unwrap();
+    let link = DriveLink::from_uplink(
+        "a",
+        Trace::constant(Rate::from_kbps(1_000), Duration::ZERO).with_delay(delay),
+    );
+    let links = [WorldLink::new(&link, 0, 1)];
+    assert_eq!(check_changes(&links, Duration::from_secs(1)), Ok(()));
+    let fault = check_changes(&links, Duration::from_secs(30)).unwrap_err();
+    assert!(fault.message.contains("changes 32000002 times in 32 s"), "{fault:?}");
 }
 
 #[test]
