@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_types::PathId;
+use roadweave_types::{Instant, PathId};
 
 use crate::identity::PublicKey;
 
@@ -45,6 +46,12 @@ pub enum Event {
         path: PathId,
         /// The sender's token for it.
         token: u64,
+        /// When it left.
+        sent: Instant,
+        /// The length of the packet that it left in, bytes.
+        bytes: u32,
+        /// Its round trip, without the time that the peer waited for other packets to acknowledge.
+        rtt: Duration,
     },
     /// A datagram of [`send_on`](crate::Connection::send_on) is taken for lost. It may arrive yet;
     /// nothing more will be said of it.

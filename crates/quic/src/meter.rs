@@ -25,8 +25,18 @@ pub(crate) enum Cargo {
 /// What became of a packet's cargo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    Acknowledged,
+    Acknowledged(Answer),
     Lost,
+}
+
+/// What the acknowledgement of a packet tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) sent: Instant,
+    pub(crate) bytes: u16,
+    /// Its round trip, without what the peer waited for the newer packets that it acknowledged together
+    /// with this one: no longer than they left after it, and no longer than a peer waits.
+    pub(crate) rtt: Duration,
 }
 
 /// How the sender did in the time that a batch of acknowledgements covers.
@@ -57,6 +67,8 @@ pub(crate) struct Meter {
     in_flight: u64,
     last_sent: Option<u64>,
     signals: Vec<(Cargo, Fate)>,
+    /// How many of the signals are older than the present batch of acknowledgements.
+    settled_signals: usize,
     /// The newest packet that was acknowledged, by number and by the time it was sent.
     newest_acknowledged: Option<(u64, Instant)>,
     last_acknowledged: Option<Instant>,
@@ -81,6 +93,7 @@ impl Meter {
             in_flight: 0,
             last_sent: None,
             signals: Vec::new(),
+            settled_signals: 0,
             newest_acknowledged: None,
             last_acknowledged: None,
             rtt: RoundTrip::new(initial_rtt),
@@ -130,7 +143,8 @@ impl Meter {
         if self.newest_acknowledged.is_none_or(|(newest, _)| pn > newest) {
             self.newest_acknowledged = Some((pn, sent));
         }
-        self.settle(pn, Fate::Acknowledged);
+        let rtt = now.saturating_duration_since(sent);
+        self.settle(pn, Fate::Acknowledged(Answer { sent, bytes: bytes as u16, rtt }));
     }
 
     pub(crate) fn on_lost(&mut self, pn: u64) {
@@ -146,10 +160,28 @@ impl Meter {
             self.rtt.newest = Some(sent);
             self.rtt.update(now, now.saturating_duration_since(sent));
         }
+        self.take_waits_off();
         self.delivery.update(now, self.rtt.smoothed);
         self.expire(now);
+        self.settled_signals = self.signals.len();
         let window_limited = std::mem::take(&mut self.window_limited);
         Progress { app_limited: self.is_app_limited(now), window_limited }
+    }
+
+    /// Takes what the peer waited off the round trips of the present batch.
+    fn take_waits_off(&mut self) {
+        let batch = &mut self.signals[self.settled_signals..];
+        let newest = batch.iter().filter_map(|(_, fate)| match fate {
+            Fate::Acknowledged(answer) => Some(answer.sent),
+            Fate::Lost => None,
+        });
+        let Some(newest) = newest.max() else { return };
+        for (_, fate) in batch {
+            if let Fate::Acknowledged(answer) = fate {
+                let waited = newest.saturating_duration_since(answer.sent).min(ACK_DELAY_MAX);
+                answer.rtt = answer.rtt.saturating_sub(waited);
+            }
+        }
     }
 
     pub(crate) fn on_metrics(&mut self, metrics: &ControllerMetrics, window: u64) {
@@ -188,6 +220,7 @@ impl Meter {
 
     /// Takes what became of cargo since the last call, in the order in which it was learned.
     pub(crate) fn take_signals(&mut self) -> std::vec::Drain<'_, (Cargo, Fate)> {
+        self.settled_signals = 0;
         self.signals.drain(..)
     }
 
@@ -478,6 +511,33 @@ mod tests {
         assert!(meter.claim(Some(Cargo::Datagram(token))));
     }
 
+    fn acknowledged(token: u64, sent: Instant, rtt: Duration) -> (Cargo, Fate) {
+        (Cargo::Datagram(token), Fate::Acknowledged(Answer { sent, bytes: 1000, rtt }))
+    }
+
+    #[test]
+    fn a_round_trip_does_not_hold_what_the_peer_waited_for_newer_packets() {
+        let (mut meter, start) = meter();
+        send(&mut meter, start, 1, 1);
+        send(&mut meter, start + MS * 9, 2, 2);
+        send(&mut meter, start + MS * 10, 3, 3);
+        for (pn, sent) in [(3, 10), (2, 9), (1, 0)] {
+            meter.on_acknowledged(start + MS * 50, start + MS * sent, 1000, pn);
+        }
+        meter.on_acks_end(start + MS * 50);
+        meter.on_acks_end(start + MS * 51);
+        let signals: Vec<_> = meter.take_signals().collect();
+        assert_eq!(
+            signals,
+            [
+                acknowledged(3, start + MS * 10, MS * 40),
+                acknowledged(2, start + MS * 9, MS * 40),
+                // The peer waits no longer than 2 ms, whatever was sent later.
+                acknowledged(1, start, MS * 48),
+            ]
+        );
+    }
+
     #[test]
     fn each_token_gets_one_fate() {
         let (mut meter, start) = meter();
@@ -493,10 +553,7 @@ mod tests {
         meter.on_acknowledged(start + MS, start, 1000, 6);
         let signals: Vec<_> = meter.take_signals().collect();
         let lost = |pn: u64| (Cargo::Datagram(pn * 100), Fate::Lost);
-        assert_eq!(
-            signals,
-            [(Cargo::Datagram(800), Fate::Acknowledged), lost(5), lost(6), lost(9)]
-        );
+        assert_eq!(signals, [acknowledged(800, start, MS), lost(5), lost(6), lost(9)]);
         assert_eq!(meter.in_flight(), 0);
     }
 
@@ -509,7 +566,7 @@ mod tests {
         meter.on_acks_end(start + MS * 50);
         assert_eq!(
             meter.take_signals().collect::<Vec<_>>(),
-            [(Cargo::Datagram(2), Fate::Acknowledged)]
+            [acknowledged(2, start + MS, MS * 49)]
         );
         meter.on_acks_end(start + MS * 3000);
         assert_eq!(meter.take_signals().collect::<Vec<_>>(), [(Cargo::Datagram(1), Fate::Lost)]);

@@ -184,6 +184,7 @@ impl Path {
             loss: meter.loss(),
             mtu: meter.mtu,
             last_acknowledged: meter.last_acknowledged().map(|at| epoch.of_std(at)),
+            queued_bytes: 0,
         }
     }
 

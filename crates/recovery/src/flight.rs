@@ -1,18 +1,22 @@
 //! The packets of a lane that are not settled, and the timer that finds the lost ones.
 //!
 //! ```text
-//!              ┌── acknowledged ──────────────► settled
-//! sent ─► in flight ── threshold or QUIC ─► lost ─► settled
-//!              ▲                              │
-//!              └────────── sent again ────────┘
+//!                        ┌── acknowledged ──────────────► settled
+//! waiting ─ sent ─► in flight ── threshold or QUIC ─► lost ─► settled
+//!                        ▲                              │
+//!                        └────────── sent again ────────┘
 //! ```
+//!
+//! A packet may have copies on several paths, some of them still waiting for theirs. It is in flight
+//! as long as one of them is, and lost when all are; a copy that waits is not overdue. Packets with one
+//! copy are the rule and pay nothing for the others.
 //!
 //! IDs come in ascending order, so the packets are a queue without gaps, and each event finds its
 //! packet in constant time. The timer is a heap whose entries are checked when they come to its front:
 //! an acknowledged packet leaves its entry behind, and it is dropped then.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
@@ -26,7 +30,9 @@ const NEWLY_LOST_MAX: usize = 1 << 12;
 /// Where a packet stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// On its way on a path.
+    /// All of its copies wait for their paths.
+    Waiting,
+    /// On its way on a path, perhaps on others as well.
     InFlight { path: PathId, sent: Instant },
     /// Taken for lost on a path, and not repaired.
     Lost { path: PathId, sent: Instant },
@@ -41,6 +47,14 @@ struct Slot<T> {
     tag: T,
 }
 
+/// A copy beyond the one that a packet's state tells of.
+#[derive(Clone, Copy, Debug)]
+struct Further {
+    path: PathId,
+    /// When it left; `None` while it waits.
+    sent: Option<Instant>,
+}
+
 /// The unsettled packets of one lane, each with a tag of the caller's.
 #[derive(Debug)]
 pub(crate) struct Flight<T> {
@@ -48,6 +62,8 @@ pub(crate) struct Flight<T> {
     /// The ID that the next new packet has; `None` before the first.
     next: Option<PacketId>,
     slots: VecDeque<Slot<T>>,
+    /// By sequence number: the copies beyond the first that is in flight.
+    further: BTreeMap<u64, Vec<Further>>,
     timer: BinaryHeap<Reverse<(Instant, u64, u32)>>,
     /// Packets that left the front so far: orders IDs across their wrap.
     gone: u64,
@@ -70,13 +86,24 @@ impl<T: Copy> Flight<T> {
             first: PacketId(0),
             next: None,
             slots: VecDeque::new(),
+            further: BTreeMap::new(),
             timer: BinaryHeap::new(),
             gone: 0,
             newly_lost: VecDeque::new(),
         }
     }
 
-    /// Notes a transmission that counts as lost after `patience`.
+    /// Whether `id` is one that was not seen before.
+    pub(crate) fn is_new(&self, id: PacketId) -> bool {
+        self.next.is_none_or(|next| next == id)
+    }
+
+    /// Whether there is nothing to watch.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Notes that a copy left on `path`, which counts as lost after `patience`.
     ///
     /// Returns the tag of a packet that had to leave unsettled, because too many are watched.
     pub(crate) fn on_sent(
@@ -87,40 +114,83 @@ impl<T: Copy> Flight<T> {
         patience: Duration,
         tag: T,
     ) -> Option<T> {
-        let state = State::InFlight { path, sent: now };
-        let mut evicted = None;
-        if self.next.is_none_or(|next| next == id) {
-            if self.slots.is_empty() {
-                self.first = id;
-            }
-            self.next = Some(id.next());
-            self.slots.push_back(Slot { state, transmissions: 1, tag });
-            evicted = self.evict();
-        } else {
+        let evicted = self.introduce(id, tag);
+        let Some(index) = self.index(id) else { return evicted };
+        let sequence = self.gone + index as u64;
+        let waited = self.take_further(sequence, path);
+        let slot = &mut self.slots[index];
+        match slot.state {
             // A transmission of a packet that was settled in the meantime needs no watching.
-            let index = self.index(id)?;
-            let slot = &mut self.slots[index];
-            if slot.state == State::Settled {
-                return None;
+            State::Settled => return evicted,
+            State::InFlight { .. } => {
+                self.further.entry(sequence).or_default().push(Further { path, sent: Some(now) });
+                if !waited {
+                    return evicted; // the timer runs, and will ask for all copies
+                }
             }
-            slot.state = state;
-            slot.transmissions += 1;
+            State::Waiting | State::Lost { .. } => {
+                slot.state = State::InFlight { path, sent: now };
+                slot.transmissions += 1;
+            }
         }
-        if let Some(index) = self.index(id) {
-            let entry = (now + patience, self.gone + index as u64, self.slots[index].transmissions);
-            self.timer.push(Reverse(entry));
-        }
+        self.timer.push(Reverse((now + patience, sequence, self.slots[index].transmissions)));
         evicted
     }
 
-    fn evict(&mut self) -> Option<T> {
+    /// Notes a copy that waits for `path`.
+    ///
+    /// Returns the tag of a packet that had to leave unsettled, because too many are watched.
+    pub(crate) fn on_waiting(&mut self, id: PacketId, path: PathId, tag: T) -> Option<T> {
+        let evicted = self.introduce(id, tag);
+        let Some(index) = self.index(id) else { return evicted };
+        let slot = &mut self.slots[index];
+        if slot.state == State::Settled {
+            return evicted;
+        }
+        if matches!(slot.state, State::Lost { .. }) {
+            slot.state = State::Waiting;
+        }
+        let copies = self.further.entry(self.gone + index as u64).or_default();
+        copies.push(Further { path, sent: None });
+        evicted
+    }
+
+    /// Makes a place for a packet that is new; returns the tag of one that had to leave for it.
+    fn introduce(&mut self, id: PacketId, tag: T) -> Option<T> {
+        if !self.is_new(id) {
+            return None;
+        }
+        if self.slots.is_empty() {
+            self.first = id;
+        }
+        self.next = Some(id.next());
+        self.slots.push_back(Slot { state: State::Waiting, transmissions: 0, tag });
         if self.slots.len() <= CAPACITY {
             return None;
         }
+        let slot = self.pop_front()?;
+        (slot.state != State::Settled).then_some(slot.tag)
+    }
+
+    fn pop_front(&mut self) -> Option<Slot<T>> {
         let slot = self.slots.pop_front()?;
+        self.further.remove(&self.gone);
         self.first = self.first.next();
         self.gone += 1;
-        (slot.state != State::Settled).then_some(slot.tag)
+        Some(slot)
+    }
+
+    /// Forgets a further copy on `path`; says whether there was one that waited.
+    fn take_further(&mut self, sequence: u64, path: PathId) -> bool {
+        let Some(copies) = self.further.get_mut(&sequence) else { return false };
+        let found = copies.iter().position(|copy| copy.path == path && copy.sent.is_none());
+        if let Some(at) = found {
+            copies.remove(at);
+        }
+        if copies.is_empty() {
+            self.further.remove(&sequence);
+        }
+        found.is_some()
     }
 
     /// The state of a packet; `None` when it is not watched any more.
@@ -134,26 +204,49 @@ impl<T: Copy> Flight<T> {
         let slot = &mut self.slots[index];
         let before = std::mem::replace(&mut slot.state, state);
         let tag = slot.tag;
+        self.further.remove(&(self.gone + index as u64));
         if matches!(state, State::Lost { .. }) {
             self.note_lost(id);
         }
         while self.slots.front().is_some_and(|slot| slot.state == State::Settled) {
-            self.slots.pop_front();
-            self.first = self.first.next();
-            self.gone += 1;
+            self.pop_front();
         }
         self.trim_timer();
         Some((before, tag))
     }
 
-    /// Takes a packet in flight on `path` for lost and returns its tag.
-    pub(crate) fn on_lost(&mut self, id: PacketId, path: PathId) -> Option<T> {
-        match self.state(id)? {
+    /// A copy on `path` is lost, on its way or before it left. Returns the packet's tag if it was the last.
+    pub(crate) fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) -> Option<T> {
+        let index = self.index(id)?;
+        let sequence = self.gone + index as u64;
+        let copies = self.further.get_mut(&sequence);
+        let at =
+            copies.as_ref().and_then(|copies| copies.iter().position(|copy| copy.path == path));
+        let lost = match self.slots[index].state {
             State::InFlight { path: on, sent } if on == path => {
-                self.set(id, State::Lost { path, sent }).map(|(_, tag)| tag)
+                let left = copies.and_then(|copies| take_left(copies));
+                self.slots[index].state = match left {
+                    Some((path, sent)) => State::InFlight { path, sent },
+                    None if self.further.contains_key(&sequence) => State::Waiting,
+                    None => return self.set(id, State::Lost { path, sent }).map(|(_, tag)| tag),
+                };
+                sent
             }
-            _ => None,
+            State::InFlight { .. } | State::Waiting => {
+                copies?.remove(at?);
+                now
+            }
+            State::Lost { .. } | State::Settled => return None,
+        };
+        if self.further.get(&sequence).is_some_and(Vec::is_empty) {
+            self.further.remove(&sequence);
+            if self.slots[index].state == State::Waiting {
+                return self.set(id, State::Lost { path, sent: lost }).map(|(_, tag)| tag);
+            }
         }
+        // The timer passes over packets with a copy that waits: it must look at this one anew.
+        self.timer.push(Reverse((now, sequence, self.slots[index].transmissions)));
+        None
     }
 
     /// The next packet taken for lost that nobody has been told of.
@@ -207,13 +300,28 @@ impl<T: Copy> Flight<T> {
             if slot.transmissions != transmission {
                 continue;
             }
-            if let Some(snapshot) = paths.iter().find(|known| known.id == path) {
-                let due = sent + patience(snapshot, transmission);
-                if due > now {
-                    self.timer.push(Reverse((due, sequence, transmission)));
+            let due_on = |path: PathId, sent: Instant| {
+                let snapshot = paths.iter().find(|known| known.id == path)?;
+                Some(sent + patience(snapshot, transmission))
+            };
+            let mut last = due_on(path, sent);
+            if let Some(copies) = self.further.get(&sequence) {
+                if copies.iter().any(|copy| copy.sent.is_none()) {
                     continue;
                 }
+                last = copies
+                    .iter()
+                    .filter_map(|copy| due_on(copy.path, copy.sent?))
+                    .chain(last)
+                    .max();
             }
+            if let Some(due) = last
+                && due > now
+            {
+                self.timer.push(Reverse((due, sequence, transmission)));
+                continue;
+            }
+            self.further.remove(&sequence);
             slot.state = State::Lost { path, sent };
             let tag = slot.tag;
             let id = self.first.plus(index as u32);
@@ -232,6 +340,13 @@ impl<T: Copy> Flight<T> {
         let index = usize::try_from(id.distance(self.first)).ok()?;
         (index < self.slots.len()).then_some(index)
     }
+}
+
+/// Takes a copy that has left out of the further ones.
+fn take_left(copies: &mut Vec<Further>) -> Option<(PathId, Instant)> {
+    let at = copies.iter().position(|copy| copy.sent.is_some())?;
+    let Further { path, sent } = copies.remove(at);
+    Some((path, sent?))
 }
 
 #[cfg(test)]
@@ -316,6 +431,65 @@ mod tests {
         let mut flight = Flight::new();
         flight.on_sent(at(0), PacketId(0), PathId(7), PATIENCE, ());
         assert_eq!(overdue(&mut flight, at(50)), [PacketId(0)]);
+    }
+
+    #[test]
+    fn a_packet_is_lost_only_when_all_of_its_copies_are() {
+        let mut flight = Flight::new();
+        let id = PacketId(0);
+        for path in 0..3 {
+            flight.on_sent(at(u64::from(path)), id, PathId(path), PATIENCE, ());
+        }
+        assert_eq!(flight.on_lost(at(10), id, PathId(0)), None);
+        assert_eq!(flight.on_lost(at(10), id, PathId(0)), None, "it was told before");
+        assert_eq!(flight.on_lost(at(11), id, PathId(2)), None);
+        assert_eq!(flight.state(id), Some(State::InFlight { path: PathId(1), sent: at(1) }));
+        assert_eq!(flight.on_lost(at(12), id, PathId(1)), Some(()));
+        assert_eq!(flight.state(id), Some(State::Lost { path: PathId(1), sent: at(1) }));
+        assert!(flight.further.is_empty());
+    }
+
+    #[test]
+    fn a_packet_is_overdue_when_its_last_copy_is() {
+        let mut flight = Flight::new();
+        flight.on_sent(at(0), PacketId(0), PathId(0), PATIENCE, ());
+        flight.on_sent(at(0), PacketId(1), PathId(0), PATIENCE, ());
+        flight.on_sent(at(20), PacketId(0), PathId(1), PATIENCE, ());
+        let paths = [path(0, 40, 10), path(1, 40, 10)];
+        let mut overdue = |ms| {
+            let patience = |path: &PathSnapshot, _: u32| PATIENCE * (path.id.0 + 1);
+            flight.poll_overdue(at(ms), &paths, patience).map(|overdue| overdue.id)
+        };
+        assert_eq!(overdue(50), Some(PacketId(1)));
+        assert_eq!(overdue(119), None);
+        assert_eq!(overdue(120), Some(PacketId(0)));
+    }
+
+    #[test]
+    fn a_copy_that_waits_for_its_path_is_neither_overdue_nor_forgotten() {
+        let mut flight = Flight::new();
+        let (waits, also) = (PacketId(0), PacketId(1));
+        flight.on_waiting(waits, PathId(1), ());
+        flight.on_sent(at(0), also, PathId(0), PATIENCE, ());
+        flight.on_waiting(also, PathId(1), ());
+        assert_eq!(overdue(&mut flight, at(900)), []);
+        flight.on_sent(at(1000), waits, PathId(1), PATIENCE, ());
+        assert_eq!(flight.state(waits), Some(State::InFlight { path: PathId(1), sent: at(1000) }));
+        assert_eq!(flight.on_lost(at(1001), also, PathId(1)), None, "it could not leave");
+        assert_eq!(overdue(&mut flight, at(1001)), [also]);
+        assert_eq!(overdue(&mut flight, at(1049)), []);
+        assert_eq!(overdue(&mut flight, at(1050)), [waits]);
+        assert!(flight.further.is_empty());
+    }
+
+    #[test]
+    fn a_packet_none_of_whose_copies_could_leave_is_lost() {
+        let mut flight = Flight::new();
+        flight.on_waiting(PacketId(0), PathId(0), ());
+        flight.on_waiting(PacketId(0), PathId(1), ());
+        assert_eq!(flight.on_lost(at(5), PacketId(0), PathId(0)), None);
+        assert_eq!(flight.on_lost(at(6), PacketId(0), PathId(1)), Some(()));
+        assert_eq!(flight.poll_lost(), Some(PacketId(0)));
     }
 
     #[test]

@@ -23,12 +23,12 @@ pub use reliable::Reliable;
 pub use threshold::loss_threshold;
 pub use xnc::{Spread, Xnc, XncConfig};
 
-/// A source packet that has just left.
+/// A copy of a source packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentPacket {
-    /// Its ID; first transmissions come in ascending order without gaps.
+    /// The packet's ID; first copies come in ascending order without gaps.
     pub id: PacketId,
-    /// The path it went out on.
+    /// The path of this copy.
     pub path: PathId,
     /// The length of its datagram, bytes.
     pub bytes: u32,
@@ -98,9 +98,16 @@ pub struct RecoveryStats {
 }
 
 /// Watches the source packets of one lane and asks for repairs.
+///
+/// A packet may be sent on several paths: each copy is told by itself, and the packet is lost only when
+/// all of them are.
 pub trait Recovery: Send + std::fmt::Debug {
-    /// A source packet left, for the first time or after [`Repair::Again`].
+    /// A copy of a source packet left: the first, a further one, or one after [`Repair::Again`].
     fn on_sent(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]);
+
+    /// A copy of a source packet waits for its path. [`Recovery::on_sent`] follows when it leaves, or
+    /// [`Recovery::on_lost`] if it never does.
+    fn on_waiting(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]);
 
     /// The peer has it.
     fn on_acknowledged(&mut self, now: Instant, id: PacketId);
@@ -108,13 +115,19 @@ pub trait Recovery: Send + std::fmt::Debug {
     /// A packet of [`Repair::Again`] found no room in time.
     fn on_abandoned(&mut self, id: PacketId);
 
-    /// QUIC declared the transmission on `path` lost, or the path was closed.
+    /// QUIC declared the copy on `path` lost, the path was closed, or a copy that waited cannot leave.
     fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId);
 
     /// What to do next, one repair at a time: call until `None`, after every event and timeout.
     ///
     /// `paths`: all paths of the session, ascending `PathId`, as they are after the last repair.
-    fn poll_repair(&mut self, now: Instant, paths: &[PathSnapshot]) -> Option<Repair>;
+    /// `backlog`: the bytes of the lane's packets that have not left for the first time; where there are
+    /// none, what room the paths have is to spare.
+    fn poll_repair(&mut self, now: Instant, paths: &[PathSnapshot], backlog: u64)
+    -> Option<Repair>;
+
+    /// Whether all packets are settled, so that it has nothing left to do.
+    fn is_settled(&self) -> bool;
 
     /// A packet that was taken for lost since the last call, for whoever follows single packets. Those
     /// that nobody fetches are forgotten, the oldest first.
@@ -127,6 +140,19 @@ pub trait Recovery: Send + std::fmt::Debug {
 
     /// What it has done so far.
     fn stats(&self) -> RecoveryStats;
+}
+
+impl RecoveryStats {
+    /// Adds the figures of `other`.
+    pub fn merge(&mut self, other: &Self) {
+        let Self { lost, lost_by_timer, spurious, repairs, repaired, abandoned } = other;
+        self.lost += lost;
+        self.lost_by_timer += lost_by_timer;
+        self.spurious += spurious;
+        self.repairs += repairs;
+        self.repaired += repaired;
+        self.abandoned += abandoned;
+    }
 }
 
 /// What every recovery may need to know of its lane.
@@ -194,6 +220,7 @@ mod testing {
             loss: 0.0,
             mtu: 1452,
             last_acknowledged: None,
+            queued_bytes: 0,
         }
     }
 }

@@ -10,11 +10,15 @@ pub struct NoRecovery;
 
 impl Recovery for NoRecovery {
     fn on_sent(&mut self, _now: Instant, _packet: SentPacket, _paths: &[PathSnapshot]) {}
+    fn on_waiting(&mut self, _now: Instant, _packet: SentPacket, _paths: &[PathSnapshot]) {}
     fn on_acknowledged(&mut self, _now: Instant, _id: PacketId) {}
     fn on_abandoned(&mut self, _id: PacketId) {}
     fn on_lost(&mut self, _now: Instant, _id: PacketId, _path: PathId) {}
-    fn poll_repair(&mut self, _now: Instant, _paths: &[PathSnapshot]) -> Option<Repair> {
+    fn poll_repair(&mut self, _: Instant, _: &[PathSnapshot], _backlog: u64) -> Option<Repair> {
         None
+    }
+    fn is_settled(&self) -> bool {
+        true
     }
     fn poll_timeout(&self) -> Option<Instant> {
         None

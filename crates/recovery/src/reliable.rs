@@ -45,6 +45,12 @@ impl Recovery for Reliable {
         }
     }
 
+    fn on_waiting(&mut self, now: Instant, packet: SentPacket, _paths: &[PathSnapshot]) {
+        if self.flight.on_waiting(packet.id, packet.path, now).is_some() {
+            self.stats.abandoned += 1;
+        }
+    }
+
     fn on_acknowledged(&mut self, _now: Instant, id: PacketId) {
         if let Some((State::Lost { .. }, _)) = self.flight.set(id, State::Settled) {
             self.stats.spurious += 1;
@@ -57,14 +63,19 @@ impl Recovery for Reliable {
         }
     }
 
-    fn on_lost(&mut self, _now: Instant, id: PacketId, path: PathId) {
-        if self.flight.on_lost(id, path).is_some() {
+    fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) {
+        if self.flight.on_lost(now, id, path).is_some() {
             self.stats.lost += 1;
             self.lost.push_back(id);
         }
     }
 
-    fn poll_repair(&mut self, now: Instant, paths: &[PathSnapshot]) -> Option<Repair> {
+    fn poll_repair(
+        &mut self,
+        now: Instant,
+        paths: &[PathSnapshot],
+        _backlog: u64,
+    ) -> Option<Repair> {
         let patience = |path: &PathSnapshot, transmissions: u32| {
             path.pto * (1 << (transmissions - 1).min(BACKOFF_MAX))
         };
@@ -86,6 +97,10 @@ impl Recovery for Reliable {
             }
         }
         None
+    }
+
+    fn is_settled(&self) -> bool {
+        self.flight.is_empty()
     }
 
     fn poll_lost(&mut self) -> Option<PacketId> {
@@ -120,14 +135,14 @@ mod tests {
         let mut recovery = Reliable::new(RecoveryConfig::default());
         let again = Some(Repair::Again { id: PacketId(0) });
         recovery.on_sent(at(0), sent(0), &paths);
-        assert_eq!(recovery.poll_repair(at(49), &paths), None);
-        assert_eq!(recovery.poll_repair(at(50), &paths), again);
+        assert_eq!(recovery.poll_repair(at(49), &paths, 0), None);
+        assert_eq!(recovery.poll_repair(at(50), &paths, 0), again);
         recovery.on_sent(at(50), sent(0), &paths);
-        assert_eq!(recovery.poll_repair(at(149), &paths), None, "the timeout has doubled");
-        assert_eq!(recovery.poll_repair(at(150), &paths), again);
+        assert_eq!(recovery.poll_repair(at(149), &paths, 0), None, "the timeout has doubled");
+        assert_eq!(recovery.poll_repair(at(150), &paths, 0), again);
         recovery.on_sent(at(150), sent(0), &paths);
         recovery.on_acknowledged(at(160), PacketId(0));
-        assert_eq!(recovery.poll_repair(at(9000), &paths), None);
+        assert_eq!(recovery.poll_repair(at(9000), &paths, 0), None);
     }
 
     #[test]
@@ -137,9 +152,27 @@ mod tests {
         recovery.on_sent(at(0), sent(0), &paths);
         recovery.on_lost(at(10), PacketId(0), PathId(0));
         recovery.on_lost(at(10), PacketId(0), PathId(0));
-        assert_eq!(recovery.poll_repair(at(10), &paths), Some(Repair::Again { id: PacketId(0) }));
-        assert_eq!(recovery.poll_repair(at(10), &paths), None);
+        assert_eq!(
+            recovery.poll_repair(at(10), &paths, 0),
+            Some(Repair::Again { id: PacketId(0) })
+        );
+        assert_eq!(recovery.poll_repair(at(10), &paths, 0), None);
         assert_eq!((recovery.poll_lost(), recovery.poll_lost()), (Some(PacketId(0)), None));
+    }
+
+    #[test]
+    fn a_packet_on_two_paths_is_sent_again_when_both_copies_are_lost() {
+        let paths = [path(0, 40, 100), path(1, 90, 100)]; // PTO 50 ms and 100 ms
+        let mut recovery = Reliable::new(RecoveryConfig::default());
+        let again = Some(Repair::Again { id: PacketId(0) });
+        recovery.on_sent(at(0), sent(0), &paths);
+        recovery.on_sent(at(1), SentPacket { path: PathId(1), ..sent(0) }, &paths);
+        assert_eq!(recovery.poll_repair(at(100), &paths, 0), None, "the slower path has time");
+        recovery.on_lost(at(100), PacketId(0), PathId(1));
+        assert_eq!(recovery.poll_repair(at(100), &paths, 0), again);
+        assert!(!recovery.is_settled());
+        recovery.on_acknowledged(at(101), PacketId(0));
+        assert!(recovery.is_settled());
     }
 
     #[test]
@@ -150,7 +183,7 @@ mod tests {
         let mut now = at(0);
         let abandoned = loop {
             now = recovery.poll_timeout().expect("it is watched").max(now);
-            match recovery.poll_repair(now, &paths) {
+            match recovery.poll_repair(now, &paths, 0) {
                 Some(Repair::Again { .. }) => recovery.on_sent(now, sent(0), &paths),
                 Some(Repair::Abandon { .. }) => break now,
                 _ => {}

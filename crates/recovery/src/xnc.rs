@@ -168,6 +168,21 @@ impl Xnc {
         (sequence, self.ranges.back_mut().expect("one was pushed if there was none"))
     }
 
+    /// Puts a packet that is new into the current range; returns the sequence number of the range.
+    fn note_packet(&mut self, now: Instant, packet: &SentPacket) -> u64 {
+        if !self.flight.is_new(packet.id) {
+            return self.first_range; // its range is known to the flight
+        }
+        let range_packets = self.config.range_packets;
+        let (sequence, range) = self.current_range(now, packet.id);
+        range.count += 1;
+        range.in_flight += 1;
+        range.last_sent = now;
+        range.bytes_max = range.bytes_max.max(packet.bytes);
+        range.open = range.count < range_packets && !packet.ends_frame;
+        sequence
+    }
+
     fn on_range_loss(&mut self, now: Instant, sequence: u64) {
         self.stats.lost += 1;
         let gather = self.config.gather;
@@ -339,14 +354,15 @@ impl Recovery for Xnc {
             .iter()
             .find(|path| path.id == packet.path)
             .map_or(deadline, |path| loss_threshold(path, paths, deadline));
-        let range_packets = self.config.range_packets;
-        let (sequence, range) = self.current_range(now, packet.id);
-        range.count += 1;
-        range.in_flight += 1;
-        range.last_sent = now;
-        range.bytes_max = range.bytes_max.max(packet.bytes);
-        range.open = range.count < range_packets && !packet.ends_frame;
+        let sequence = self.note_packet(now, &packet);
         if self.flight.on_sent(now, packet.id, packet.path, patience, sequence).is_some() {
+            self.stats.abandoned += 1;
+        }
+    }
+
+    fn on_waiting(&mut self, now: Instant, packet: SentPacket, _paths: &[PathSnapshot]) {
+        let sequence = self.note_packet(now, &packet);
+        if self.flight.on_waiting(packet.id, packet.path, sequence).is_some() {
             self.stats.abandoned += 1;
         }
     }
@@ -358,7 +374,7 @@ impl Recovery for Xnc {
             *answered = sent.max(*answered);
         }
         match before {
-            State::InFlight { .. } => {
+            State::InFlight { .. } | State::Waiting => {
                 if let Some(range) = self.range_mut(sequence) {
                     range.in_flight = range.in_flight.saturating_sub(1);
                 }
@@ -374,12 +390,17 @@ impl Recovery for Xnc {
     fn on_abandoned(&mut self, _id: PacketId) {} // it never asks for `Repair::Again`
 
     fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) {
-        if let Some(sequence) = self.flight.on_lost(id, path) {
+        if let Some(sequence) = self.flight.on_lost(now, id, path) {
             self.on_range_loss(now, sequence);
         }
     }
 
-    fn poll_repair(&mut self, now: Instant, paths: &[PathSnapshot]) -> Option<Repair> {
+    fn poll_repair(
+        &mut self,
+        now: Instant,
+        paths: &[PathSnapshot],
+        _backlog: u64,
+    ) -> Option<Repair> {
         self.detect(now, paths);
         if self.answered.len() > paths.len() {
             self.answered.retain(|id, _| paths.iter().any(|path| path.id == *id));
@@ -407,6 +428,10 @@ impl Recovery for Xnc {
             return Some(repair);
         }
         None
+    }
+
+    fn is_settled(&self) -> bool {
+        self.flight.is_empty()
     }
 
     fn poll_lost(&mut self) -> Option<PacketId> {

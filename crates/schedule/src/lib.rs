@@ -11,7 +11,9 @@ mod minrtt;
 mod path_set;
 mod single;
 
-use roadweave_types::{Instant, PathSnapshot, UplinkId};
+use std::time::Duration;
+
+use roadweave_types::{Instant, PathId, PathSnapshot, UplinkId};
 
 pub use minrtt::MinRtt;
 pub use path_set::PathSet;
@@ -24,12 +26,31 @@ pub struct PacketInfo {
     pub bytes: usize,
     /// The bytes that wait to be sent, those of the packet included.
     pub backlog_bytes: u64,
+    /// A hash of the packet's 5-tuple: equal within a flow.
+    pub flow: u64,
+    /// How long it has waited for a path.
+    pub waited: Duration,
+}
+
+/// A datagram that the peer confirmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Acknowledged {
+    /// The path it went out on.
+    pub path: PathId,
+    /// When it left.
+    pub sent: Instant,
+    /// The length of the packet that carried it, bytes.
+    pub bytes: u32,
+    /// Its round trip, without what the peer waited.
+    pub rtt: Duration,
 }
 
 /// What to do with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Send it once on each of these paths; the set is not empty.
+    /// Send it once on each of these paths; the set is not empty. On a path without room it waits for
+    /// that path, which [`PathSnapshot::queued_bytes`] tells; a copy that still waits when another
+    /// was acknowledged is withdrawn.
     Send(PathSet),
     /// Keep it: no path has room, or waiting is better.
     Wait,
@@ -42,7 +63,41 @@ pub trait Scheduler: Send + std::fmt::Debug {
     /// `paths`: all paths of the session, ascending [`roadweave_types::PathId`]; the decision names
     /// positions in this slice. Returns [`Decision::Wait`] when every congestion window is full.
     fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision;
+
+    /// A datagram of the lane left on `path`: a source packet, a copy or a coded packet of `bytes` bytes.
+    fn on_sent(&mut self, _now: Instant, _path: PathId, _bytes: u32) {}
+
+    /// The peer has a datagram of the lane.
+    fn on_acknowledged(&mut self, _now: Instant, _acknowledged: &Acknowledged) {}
+
+    /// A datagram of the lane was lost on `path`.
+    fn on_lost(&mut self, _now: Instant, _path: PathId) {}
+
+    /// What it has learned of the networks, as JSON, to be kept over restarts; `None` if it learns
+    /// nothing.
+    fn learned(&self) -> Option<String> {
+        None
+    }
+
+    /// Takes up what [`Scheduler::learned`] gave in an earlier life.
+    ///
+    /// # Errors
+    /// When it cannot be read; nothing is changed then.
+    fn restore(&mut self, _learned: &str) -> Result<(), RestoreError> {
+        Ok(())
+    }
+
+    /// What an encoder should make of its next frame, bytes (LoLa section 3); `None` if it does not
+    /// know.
+    fn frame_target(&self, _now: Instant, _paths: &[PathSnapshot]) -> Option<u64> {
+        None
+    }
 }
+
+/// What a scheduler had learned cannot be taken up again.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("what was learned cannot be read: {0}")]
+pub struct RestoreError(pub String);
 
 /// A scheduler's name that is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -100,11 +100,12 @@ mod tests {
             loss: 0.0,
             mtu: 1452,
             last_acknowledged: None,
+            queued_bytes: 0,
         }
     }
 
     fn packet(backlog_bytes: u64) -> PacketInfo {
-        PacketInfo { bytes: 1200, backlog_bytes }
+        PacketInfo { bytes: 1200, backlog_bytes, flow: 0, waited: Duration::ZERO }
     }
 
     fn check(paths: &[PathSnapshot], expected: Option<usize>) {

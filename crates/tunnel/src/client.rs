@@ -23,6 +23,7 @@ use roadweave_quic::{
     CloseReason, ConfigError, Connection, ConnectionId, Ecn, Endpoint, Epoch, Event, Identity,
     Local, Outbox, PathError, PublicKey, Source, TransportConfig,
 };
+use roadweave_schedule::Acknowledged;
 use roadweave_types::{DropCounters, DropReason, Instant, PathId, PathSnapshot, UplinkId};
 use roadweave_wire::{Control, Hello, Welcome};
 
@@ -431,7 +432,10 @@ impl Client {
         let Some(current) = &mut self.current else { return };
         match event {
             Event::Received { datagram, .. } => current.session.handle_datagram(now, datagram),
-            Event::Acknowledged { token, .. } => current.session.on_acknowledged(now, token),
+            Event::Acknowledged { path, token, sent, bytes, rtt } => {
+                let acknowledged = Acknowledged { path, sent, bytes, rtt };
+                current.session.on_acknowledged(now, token, &acknowledged);
+            }
             Event::Lost { path, token } => current.session.on_lost(now, path, token),
             Event::PathUsable(path) => {
                 let id = current.id;

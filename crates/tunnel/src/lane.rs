@@ -4,6 +4,7 @@
 //! inner packet ─► first lane whose rule matches ─► LaneSender ~~~ network ~~~ LaneReceiver
 //! ```
 
+mod copies;
 mod fragments;
 mod receiver;
 mod sender;

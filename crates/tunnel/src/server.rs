@@ -18,6 +18,7 @@ use roadweave_quic::{
     ConfigError, Connection, ConnectionId, Endpoint, EndpointEvent, Epoch, Event, Identity, Outbox,
     PeerPolicy as _, PublicKey, Source, TransportConfig,
 };
+use roadweave_schedule::Acknowledged;
 use roadweave_types::{DropCounters, DropReason, Instant, PathId};
 use roadweave_wire::{Control, InnerPacket, Welcome};
 
@@ -345,7 +346,10 @@ impl Server {
         let Some(joined) = self.sessions.get_mut(&id) else { return };
         match event {
             Event::Received { datagram, .. } => joined.session.handle_datagram(now, datagram),
-            Event::Acknowledged { token, .. } => joined.session.on_acknowledged(now, token),
+            Event::Acknowledged { path, token, sent, bytes, rtt } => {
+                let acknowledged = Acknowledged { path, sent, bytes, rtt };
+                joined.session.on_acknowledged(now, token, &acknowledged);
+            }
             Event::Lost { path, token } => joined.session.on_lost(now, path, token),
             Event::PathClosed(path, _) => _ = joined.path_names.remove(&path),
             _ => {}

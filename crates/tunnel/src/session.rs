@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ipnet::IpNet;
-use roadweave_schedule::UnknownScheduler;
+use roadweave_schedule::{Acknowledged, UnknownScheduler};
 use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PathId, UplinkId};
 use roadweave_wire::{Datagram, Feedback, InnerPacket, LaneReport};
 use serde::{Deserialize, Serialize};
@@ -152,7 +152,7 @@ impl Session {
         let lane = classify(&self.lane_configs, &view);
         let sender = &mut self.senders[usize::from(lane.0)];
         let ends_frame = sender.config().rtp_frames && view.ends_rtp_frame();
-        sender.handle_inner(now, packet, ends_frame);
+        sender.handle_inner(now, packet, view.flow_hash(), ends_frame);
     }
 
     /// Takes a datagram that the peer sent.
@@ -181,20 +181,18 @@ impl Session {
     }
 
     /// The peer has the datagram sent with `token`.
-    pub fn on_acknowledged(&mut self, now: Instant, token: u64) {
-        if let (TokenKind::Source, lane, id) = TokenKind::parse(token)
-            && let Some(sender) = self.senders.get_mut(usize::from(lane.0))
-        {
-            sender.on_acknowledged(now, id);
+    pub fn on_acknowledged(&mut self, now: Instant, token: u64, acknowledged: &Acknowledged) {
+        let (kind, lane, id) = TokenKind::parse(token);
+        if let Some(sender) = self.senders.get_mut(usize::from(lane.0)) {
+            sender.on_acknowledged(now, kind, id, acknowledged);
         }
     }
 
     /// The carrier takes the datagram sent with `token` on `path` for lost.
     pub fn on_lost(&mut self, now: Instant, path: PathId, token: u64) {
-        if let (TokenKind::Source, lane, id) = TokenKind::parse(token)
-            && let Some(sender) = self.senders.get_mut(usize::from(lane.0))
-        {
-            sender.on_lost(now, id, path);
+        let (kind, lane, id) = TokenKind::parse(token);
+        if let Some(sender) = self.senders.get_mut(usize::from(lane.0)) {
+            sender.on_lost(now, kind, id, path);
         }
     }
 

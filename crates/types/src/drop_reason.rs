@@ -32,6 +32,10 @@ drop_reasons! {
     QueueExpired = "queue-expired",
     /// It was lost, and the time for a repair was over.
     RepairExpired = "repair-expired",
+    /// A copy that still waited for its path when another copy of its packet had been acknowledged.
+    CopyCancelled = "copy-cancelled",
+    /// A copy that never left: its path is gone or takes no more, or it had waited too long.
+    CopyUnsent = "copy-unsent",
     /// There is no session that it could go to.
     NoSession = "no-session",
     /// Its source address is not one of the sender's.

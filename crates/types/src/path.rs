@@ -54,6 +54,8 @@ pub struct PathSnapshot {
     pub mtu: u16,
     /// When the last acknowledgement for a packet of this path came.
     pub last_acknowledged: Option<Instant>,
+    /// Bytes of the lane that asks which wait for this path alone; 0 where no lane asks.
+    pub queued_bytes: u64,
 }
 
 impl PathSnapshot {

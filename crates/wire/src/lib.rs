@@ -11,6 +11,7 @@
 
 mod control;
 mod datagram;
+mod flow;
 mod inner;
 mod symbol;
 

@@ -226,15 +226,21 @@ impl Connection {
         let stats = self.index(id).map(|index| &mut self.paths[index].stats);
         match (cargo, fate) {
             (None, _) => {}
-            (Some(Cargo::Datagram(token)), Fate::Acknowledged) => {
+            (Some(Cargo::Datagram(token)), Fate::Acknowledged(answer)) => {
                 stats.into_iter().for_each(|stats| stats.datagrams_acknowledged += 1);
-                self.events.push_back(Event::Acknowledged { path: id, token });
+                self.events.push_back(Event::Acknowledged {
+                    path: id,
+                    token,
+                    sent: self.epoch.of_std(answer.sent),
+                    bytes: u32::from(answer.bytes),
+                    rtt: answer.rtt,
+                });
             }
             (Some(Cargo::Datagram(token)), Fate::Lost) => {
                 stats.into_iter().for_each(|stats| stats.datagrams_lost += 1);
                 self.events.push_back(Event::Lost { path: id, token });
             }
-            (Some(Cargo::Fragment(number)), Fate::Acknowledged) => {
+            (Some(Cargo::Fragment(number)), Fate::Acknowledged(_)) => {
                 self.messages_out.on_acknowledged(number);
                 self.want_flush(Instant::ZERO);
             }

@@ -389,7 +389,8 @@ impl Books {
                 let token = u64::from_be_bytes(datagram[1..9].try_into().unwrap());
                 self.received.push((token, path, link, now));
             }
-            Event::Acknowledged { path, token } => {
+            Event::Acknowledged { path, token, sent, rtt, .. } => {
+                assert!(sent + rtt <= now, "acknowledged before it came there");
                 let twice = self.acknowledged.insert(token, (path, now));
                 assert!(twice.is_none(), "datagram {token} was acknowledged twice");
             }

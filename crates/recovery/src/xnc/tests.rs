@@ -28,7 +28,7 @@ fn burst(xnc: &mut Xnc, count: u32, lost: &[u32], paths: &[PathSnapshot]) {
 }
 
 fn all_repairs(xnc: &mut Xnc, now: Instant, paths: &[PathSnapshot]) -> Vec<Repair> {
-    std::iter::from_fn(|| xnc.poll_repair(now, paths)).collect()
+    std::iter::from_fn(|| xnc.poll_repair(now, paths, 0)).collect()
 }
 
 #[test]

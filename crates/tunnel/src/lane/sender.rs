@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! inner packet ─► queue (bounded in bytes and age) ─► scheduler ─► source datagram ─► carrier
-//!                   ▲ again                             copy ─► encoder's pool
+//!                   ▲ again                             │ no room: queue of that path ─┘
+//!                   │                                   └ copy ─► encoder's pool
 //!                   │                                              │
 //!                 recovery ◄── acknowledged, lost, time            │
 //!                   └── copies, coded ◄────────────────────────────┘ ─► by path ─► pacer ─► carrier
@@ -10,6 +11,7 @@
 //!
 //! A packet gets its ID when it leaves, so that what expires in the queue leaves no gap.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -18,17 +20,21 @@ use rand_core::RngCore;
 use rand_pcg::Pcg64Mcg;
 use roadweave_coding::{EncodeError, Encoder, EncoderConfig};
 use roadweave_recovery::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket};
-use roadweave_schedule::{Decision, PacketInfo, PathSet, Scheduler, UnknownScheduler};
+use roadweave_schedule::{
+    Acknowledged, Decision, PacketInfo, PathSet, Scheduler, UnknownScheduler,
+};
 use roadweave_types::{
     DropCounters, DropReason, Instant, LaneId, PacketId, PathId, PathSnapshot, UplinkId,
 };
 use roadweave_wire::{
-    CODED_HEADER, Coded, Position, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Symbol,
+    CODED_HEADER, Coded, InnerPacket, Position, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram,
+    Symbol,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::carrier::{Carrier, SendError};
 use crate::lane::LaneConfig;
+use crate::lane::copies::{Copies, SourceCopy};
 use crate::observe::{PacketLog, PacketStep};
 
 /// What became of a datagram is told with a token: what it was, its lane and its packet.
@@ -76,6 +82,9 @@ pub struct SendStats {
     pub coded_bytes: u64,
     /// Bytes that wait for a free window.
     pub queue_bytes: u64,
+    /// Bytes of copies that wait for one path each.
+    #[serde(default)]
+    pub copy_queue_bytes: u64,
     /// What the recovery did.
     pub recovery: RecoveryStats,
     /// What was discarded, by reason.
@@ -98,6 +107,7 @@ impl SendStats {
 struct Queued {
     since: Instant,
     datagram: SourceDatagram,
+    flow: u64,
     ends_frame: bool,
     /// Whether it is a whole packet or the last fragment of one.
     ends_packet: bool,
@@ -126,6 +136,8 @@ pub(crate) struct LaneSender {
     again: VecDeque<(Instant, PacketId)>,
     /// Coded packets and copies, by path, until the pacer lets them through.
     repairs: BTreeMap<PathId, VecDeque<QueuedRepair>>,
+    /// Copies of source packets that wait for the paths that the scheduler chose.
+    copies: Copies,
     /// The age at which a packet in a queue is discarded.
     age_max: Duration,
     next_id: PacketId,
@@ -156,6 +168,7 @@ impl LaneSender {
             queue: VecDeque::new(),
             again: VecDeque::new(),
             repairs: BTreeMap::new(),
+            copies: Copies::default(),
             age_max,
             next_id: PacketId(0),
             seeds: Pcg64Mcg::new(u128::from(seed) << 8 | u128::from(lane.0)),
@@ -171,6 +184,7 @@ impl LaneSender {
 
     pub(crate) fn stats(&self) -> SendStats {
         let mut stats = self.stats.clone();
+        stats.copy_queue_bytes = self.copies.total_bytes();
         stats.recovery = self.recovery.stats();
         stats.drops.add(DropReason::RepairExpired, stats.recovery.abandoned);
         stats.drops.merge(self.encoder.drops());
@@ -183,7 +197,15 @@ impl LaneSender {
     }
 
     /// Takes an inner packet that belongs here.
-    pub(crate) fn handle_inner(&mut self, now: Instant, packet: &[u8], ends_frame: bool) {
+    ///
+    /// `flow`: a hash of its 5-tuple.
+    pub(crate) fn handle_inner(
+        &mut self,
+        now: Instant,
+        packet: &[u8],
+        flow: u64,
+        ends_frame: bool,
+    ) {
         self.stats.inner_packets += 1;
         self.stats.inner_bytes += packet.len() as u64;
         let datagram =
@@ -194,20 +216,51 @@ impl LaneSender {
             return;
         }
         self.stats.queue_bytes += bytes as u64;
-        self.queue.push_back(Queued { since: now, datagram, ends_frame, ends_packet: true });
+        let queued = Queued { since: now, datagram, flow, ends_frame, ends_packet: true };
+        self.queue.push_back(queued);
     }
 
-    pub(crate) fn on_acknowledged(&mut self, now: Instant, id: PacketId) {
-        self.recovery.on_acknowledged(now, id);
-        self.encoder.forget(id);
+    /// The peer has the datagram sent as `kind` for the packet `id`.
+    pub(crate) fn on_acknowledged(
+        &mut self,
+        now: Instant,
+        kind: TokenKind,
+        id: PacketId,
+        acknowledged: &Acknowledged,
+    ) {
+        self.scheduler.on_acknowledged(now, acknowledged);
+        if kind == TokenKind::Source {
+            self.recovery.on_acknowledged(now, id);
+            self.encoder.forget(id);
+            self.stats.drops.add(DropReason::CopyCancelled, self.copies.cancel(id));
+        }
     }
 
-    pub(crate) fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) {
-        self.recovery.on_lost(now, id, path);
+    /// The datagram sent as `kind` for the packet `id` was lost on `path`.
+    pub(crate) fn on_lost(&mut self, now: Instant, kind: TokenKind, id: PacketId, path: PathId) {
+        self.scheduler.on_lost(now, path);
+        if kind == TokenKind::Source {
+            self.recovery.on_lost(now, id, path);
+        }
     }
 
-    /// Sends what may leave now: repairs first, since they are older, then the queue.
+    /// Sends what may leave now: copies that wait for their path and repairs first, since they are older,
+    /// then the queue. What room is left then is to spare, and the recovery may use it.
     pub(crate) fn service(&mut self, now: Instant, carrier: &mut impl Carrier) {
+        let backlog = self.stats.queue_bytes;
+        self.send_copies(now, carrier);
+        self.repair_all(now, carrier);
+        self.expire(now);
+        while self.send_again(now, carrier) {}
+        while self.again.is_empty() && self.send_next(now, carrier) {}
+        if backlog > 0 && self.stats.queue_bytes == 0 {
+            self.repair_all(now, carrier);
+        }
+        self.encoder.expire(now);
+    }
+
+    /// Does what the recovery wants.
+    fn repair_all(&mut self, now: Instant, carrier: &mut impl Carrier) {
         while let Some(repair) = self.poll_repair(now, carrier) {
             self.repair(now, repair);
         }
@@ -215,10 +268,6 @@ impl LaneSender {
             self.log.note(now, self.lane, id, PacketStep::Lost);
         }
         self.send_repairs(now, carrier);
-        self.expire(now);
-        while self.send_again(now, carrier) {}
-        while self.again.is_empty() && self.send_next(now, carrier) {}
-        self.encoder.expire(now);
     }
 
     /// When [`LaneSender::service`] must be called again, if nothing else happens.
@@ -231,21 +280,31 @@ impl LaneSender {
             false => repair.since + REPAIR_PATIENCE,
         });
         let repair = repair.min();
-        [self.recovery.poll_timeout(), queued, again, repair].into_iter().flatten().min()
+        let copy = self.copies.oldest().map(|since| since + self.age_max);
+        [self.recovery.poll_timeout(), queued, again, repair, copy].into_iter().flatten().min()
     }
 
     /// What the recovery wants, with the windows less what is already on its way to them.
     fn poll_repair(&mut self, now: Instant, carrier: &mut impl Carrier) -> Option<Repair> {
-        let paths = carrier.paths(now);
-        if self.repairs.is_empty() {
-            return self.recovery.poll_repair(now, paths);
+        let mut paths = self.with_queues(carrier.paths(now));
+        if let Cow::Owned(paths) = &mut paths {
+            paths.iter_mut().for_each(|path| path.bytes_in_flight += path.queued_bytes);
+        }
+        self.recovery.poll_repair(now, &paths, self.stats.queue_bytes)
+    }
+
+    /// The paths, with what waits for each.
+    fn with_queues<'a>(&self, paths: &'a [PathSnapshot]) -> Cow<'a, [PathSnapshot]> {
+        if self.repairs.is_empty() && self.copies.is_empty() {
+            return Cow::Borrowed(paths);
         }
         let mut paths = paths.to_vec();
         for path in &mut paths {
-            let queued = self.repairs.get(&path.id).into_iter().flatten();
-            path.bytes_in_flight += queued.map(|repair| repair.datagram.len() as u64).sum::<u64>();
+            let repairs = self.repairs.get(&path.id).into_iter().flatten();
+            path.queued_bytes = self.copies.bytes(path.id)
+                + repairs.map(|repair| repair.datagram.len() as u64).sum::<u64>();
         }
-        self.recovery.poll_repair(now, &paths)
+        Cow::Owned(paths)
     }
 
     /// Sends the repairs that windows and pacers let through, those of a path that fell silent or
@@ -258,9 +317,10 @@ impl LaneSender {
                     continue;
                 }
                 let QueuedRepair { since, token, datagram, .. } = repair;
+                let bytes = datagram.len() as u32;
                 let chosen = repair_path(now, path, since, datagram.len(), carrier.paths(now));
                 match carrier.send_on(now, chosen, datagram, token) {
-                    Ok(()) => {}
+                    Ok(()) => self.scheduler.on_sent(now, chosen, bytes),
                     Err(SendError::TooLarge(_)) => self.stats.drops.count(DropReason::SendFailed),
                     Err(SendError::Blocked(datagram)) => {
                         let impatient = now.since(since) >= REPAIR_PATIENCE;
@@ -272,6 +332,27 @@ impl LaneSender {
             }
         }
         self.repairs.retain(|_, queue| !queue.is_empty());
+    }
+
+    /// Sends the copies that windows and pacers let through. Those of a path that is gone or silent are
+    /// given up: another copy may be on its way, and if none is, the recovery sends one elsewhere.
+    fn send_copies(&mut self, now: Instant, carrier: &mut impl Carrier) {
+        for path in self.copies.paths() {
+            while let Some((place, copy)) = self.copies.pop(path) {
+                let paths = carrier.paths(now);
+                let answers = paths.iter().any(|known| known.id == path && known.is_usable())
+                    || !paths.iter().any(PathSnapshot::is_usable);
+                if !answers || now.since(copy.since) >= self.age_max {
+                    self.stats.drops.count(DropReason::CopyUnsent);
+                    self.recovery.on_lost(now, copy.id, path);
+                    continue;
+                }
+                if let Some(blocked) = self.send_copy(now, path, copy, carrier) {
+                    self.copies.put_back(path, place, blocked);
+                    break;
+                }
+            }
+        }
     }
 
     /// Discards what has waited too long, oldest first.
@@ -296,32 +377,44 @@ impl LaneSender {
         Some(queued)
     }
 
-    /// The paths that the scheduler chooses now for a datagram of `bytes` bytes.
-    fn select(&mut self, now: Instant, bytes: usize, carrier: &mut impl Carrier) -> Vec<PathId> {
-        let paths = carrier.paths(now);
-        let packet = PacketInfo { bytes, backlog_bytes: self.stats.queue_bytes };
-        match self.scheduler.select(now, &packet, paths) {
-            Decision::Send(chosen) => path_ids(chosen, paths),
+    /// The paths that the scheduler chooses now for a packet.
+    fn select(
+        &mut self,
+        now: Instant,
+        packet: &PacketInfo,
+        carrier: &mut impl Carrier,
+    ) -> Vec<PathId> {
+        let paths = self.with_queues(carrier.paths(now));
+        match self.scheduler.select(now, packet, &paths) {
+            Decision::Send(chosen) => path_ids(chosen, &paths),
             Decision::Wait => Vec::new(),
         }
     }
 
     /// Sends the oldest packet that is to go out again; `false` when there is none or it must wait.
     fn send_again(&mut self, now: Instant, carrier: &mut impl Carrier) -> bool {
-        let Some((_, id)) = self.again.front().copied() else { return false };
+        let Some((since, id)) = self.again.front().copied() else { return false };
         let Some(datagram) = self.rebuild(id) else {
             self.again.pop_front();
             self.recovery.on_abandoned(id);
             return true;
         };
-        let chosen = self.select(now, datagram.len(), carrier);
+        let inner = &datagram[SOURCE_HEADER + SYMBOL_HEADER..];
+        let packet = PacketInfo {
+            bytes: datagram.len(),
+            backlog_bytes: self.stats.queue_bytes,
+            // A fragment says nothing of its flow.
+            flow: InnerPacket::parse(inner).map_or(0, |inner| inner.flow_hash()),
+            waited: now.since(since),
+        };
+        let chosen = self.select(now, &packet, carrier);
         if chosen.is_empty() {
             return false;
         }
         self.again.pop_front();
-        self.stats.duplicate_datagrams += 1;
-        self.stats.duplicate_bytes += datagram.len() as u64;
-        self.send_source(now, id, datagram, false, &chosen, carrier);
+        let (ends_frame, is_first) = (false, false);
+        let copy = SourceCopy { id, datagram, ends_frame, queued: since, since: now, is_first };
+        self.send_source(now, copy, &chosen, carrier);
         true
     }
 
@@ -334,7 +427,13 @@ impl LaneSender {
         if bytes > limit {
             return self.split_front(limit);
         }
-        let chosen = self.select(now, bytes, carrier);
+        let packet = PacketInfo {
+            bytes,
+            backlog_bytes: self.stats.queue_bytes,
+            flow: front.flow,
+            waited: now.since(front.since),
+        };
+        let chosen = self.select(now, &packet, carrier);
         if chosen.is_empty() {
             return false;
         }
@@ -345,54 +444,78 @@ impl LaneSender {
         self.stats.source_bytes += bytes as u64;
         self.stats.sent_packets += u64::from(queued.ends_packet);
         self.stats.sent_bytes += queued.datagram.body().len() as u64;
-        let datagram = queued.datagram.finish(id);
+        let Queued { since: queued, datagram, ends_frame, .. } = queued;
+        let datagram = datagram.finish(id);
         self.encoder.insert(now, id, datagram.slice(SOURCE_HEADER..));
-        let sent = PacketStep::Sent { path: chosen[0], queued: queued.since };
-        self.log.note(now, self.lane, id, sent);
-        self.send_source(now, id, datagram, queued.ends_frame, &chosen, carrier);
+        let copy = SourceCopy { id, datagram, ends_frame, queued, since: now, is_first: true };
+        self.send_source(now, copy, &chosen, carrier);
         true
     }
 
-    /// Sends one source packet on all chosen paths. A path that refuses counts as a loss: the
-    /// recovery will notice, as it does when the network loses the packet.
+    /// Sends one source packet on all chosen paths. What a path refuses waits for it, behind what
+    /// waits there already.
     fn send_source(
         &mut self,
         now: Instant,
-        id: PacketId,
-        datagram: Bytes,
-        ends_frame: bool,
+        mut copy: SourceCopy,
         chosen: &[PathId],
         carrier: &mut impl Carrier,
     ) {
-        for (copy, path) in chosen.iter().enumerate() {
-            if copy > 0 {
-                self.stats.duplicate_datagrams += 1;
-                self.stats.duplicate_bytes += datagram.len() as u64;
-            }
-            let token = TokenKind::Source.token(self.lane, id);
-            let sent = carrier.send_on(now, *path, datagram.clone(), token);
-            if copy == 0 {
-                let packet =
-                    SentPacket { id, path: *path, bytes: datagram.len() as u32, ends_frame };
-                self.recovery.on_sent(now, packet, carrier.paths(now));
-            }
-            match sent {
-                Ok(()) => {}
-                Err(SendError::Blocked(_)) => {
-                    self.stats.drops.count(DropReason::SendFailed);
-                    self.recovery.on_lost(now, id, *path);
-                }
-                // The path has become narrower since the packet was cut for it. Its ID stands for
-                // these bytes, so it cannot be cut again.
-                Err(SendError::TooLarge(_)) => {
-                    self.stats.drops.count(DropReason::OversizedInner);
-                    self.recovery.on_lost(now, id, *path);
-                    self.recovery.on_abandoned(id);
-                    self.encoder.forget(id);
-                    return;
-                }
+        let mut waiting = Vec::new();
+        for path in chosen {
+            let blocked = match self.copies.bytes(*path) {
+                0 => self.send_copy(now, *path, copy.clone(), carrier),
+                _ => Some(copy.clone()),
+            };
+            copy.is_first &= blocked.is_some();
+            waiting.extend(blocked.map(|_| *path));
+        }
+        for path in waiting {
+            self.recovery.on_waiting(now, sent_packet(&copy, path), carrier.paths(now));
+            let queued = self.copies.bytes(path) + copy.datagram.len() as u64;
+            if queued > self.config.queue_bytes_max as u64 {
+                self.stats.drops.count(DropReason::CopyUnsent);
+                self.recovery.on_lost(now, copy.id, path);
+            } else {
+                self.copies.push(path, copy.clone());
             }
         }
+    }
+
+    /// Sends a copy on `path`, or gives it back if there is no room.
+    fn send_copy(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        copy: SourceCopy,
+        carrier: &mut impl Carrier,
+    ) -> Option<SourceCopy> {
+        let id = copy.id;
+        let token = TokenKind::Source.token(self.lane, id);
+        let packet = sent_packet(&copy, path);
+        let sent = carrier.send_on(now, path, copy.datagram, token);
+        if let Err(SendError::Blocked(datagram)) = sent {
+            return Some(SourceCopy { datagram, ..copy });
+        }
+        self.recovery.on_sent(now, packet, carrier.paths(now));
+        if sent.is_err() {
+            // The path has become narrower since the packet was cut for it. Its ID stands for these
+            // bytes, so it cannot be cut again.
+            self.stats.drops.count(DropReason::OversizedInner);
+            self.recovery.on_lost(now, id, path);
+            self.recovery.on_abandoned(id);
+            self.encoder.forget(id);
+            return None;
+        }
+        self.copies.on_left(id);
+        self.scheduler.on_sent(now, path, packet.bytes);
+        if copy.is_first {
+            self.log.note(now, self.lane, id, PacketStep::Sent { path, queued: copy.queued });
+        } else {
+            self.stats.duplicate_datagrams += 1;
+            self.stats.duplicate_bytes += u64::from(packet.bytes);
+        }
+        None
     }
 
     /// Replaces the packet at the front by fragments whose datagrams have at most `limit` bytes.
@@ -424,6 +547,7 @@ impl LaneSender {
             self.queue.push_front(Queued {
                 since: whole.since,
                 datagram,
+                flow: whole.flow,
                 ends_frame: whole.ends_frame && last,
                 ends_packet: whole.ends_packet && last,
             });
@@ -544,102 +668,14 @@ const RANGE_SPAN: Duration = Duration::from_millis(60);
 /// How long a repair waits for the path that it is meant for.
 const REPAIR_PATIENCE: Duration = Duration::from_millis(10);
 
+fn sent_packet(copy: &SourceCopy, path: PathId) -> SentPacket {
+    let bytes = copy.datagram.len() as u32;
+    SentPacket { id: copy.id, path, bytes, ends_frame: copy.ends_frame }
+}
+
 fn path_ids(chosen: PathSet, paths: &[PathSnapshot]) -> Vec<PathId> {
     chosen.iter().filter_map(|position| paths.get(position)).map(|path| path.id).collect()
 }
 
 #[cfg(test)]
-mod tests {
-    use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
-    use roadweave_wire::Datagram;
-
-    use super::*;
-
-    #[test]
-    fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
-        let config = LaneConfig::new("default", crate::Strategy::xnc());
-        let mut sender =
-            LaneSender::new(LaneId(0), config, 1, |_| None).expect("xnc needs no uplink");
-        let packet: Vec<u8> = (0..3000_u32).map(|at| at as u8).collect();
-        sender.handle_inner(Instant::ZERO, &packet, true);
-        assert!(sender.split_front(1400));
-        assert!(sender.split_front(900), "the path became narrower");
-        let parts: Vec<(Position, bool, bool)> = sender
-            .queue
-            .iter()
-            .map(|part| (part.datagram.position(), part.ends_packet, part.ends_frame))
-            .collect();
-        use Position::{First, Last, Middle};
-        assert_eq!(
-            parts,
-            [
-                (First, false, false),
-                (Middle, false, false),
-                (Middle, false, false),
-                (Last, true, true)
-            ]
-        );
-        let together: Vec<u8> =
-            sender.queue.iter().flat_map(|part| part.datagram.body().to_vec()).collect();
-        assert_eq!(together, packet);
-    }
-
-    #[test]
-    fn a_repair_gives_each_path_its_share_of_coded_packets() {
-        let mut sender = sender_with_pool([4, 900, 60]);
-        let shares = vec![(PathId(1), 2), (PathId(3), 1)];
-        sender.repair(Instant::ZERO, Repair::Coded { start: PacketId(0), count: 3, shares });
-        assert_eq!((sender.stats.coded_datagrams, sender.stats.coded_bytes), (3, 3 * 914));
-        assert!(sender.encoder.is_empty(), "a range is repaired once");
-        let shares = |path| sender.repairs.get(&PathId(path)).map_or(0, VecDeque::len);
-        assert_eq!([0, 1, 2, 3].map(shares), [0, 2, 0, 1]);
-
-        let mut decoder = Decoder::new(DecoderConfig::default());
-        let mut delivered = Vec::new();
-        for repair in sender.repairs.values().flatten() {
-            let Ok(Datagram::Coded(coded)) = Datagram::parse(repair.datagram.clone()) else {
-                panic!("a coded datagram: {repair:?}");
-            };
-            assert_eq!(coded.lane, LaneId(5));
-            let Coded { start, count, seed, payload, .. } = coded;
-            let range = CodedRange { start, count, seed };
-            decoder.on_coded(Instant::ZERO, range, payload, &mut delivered);
-        }
-        let lengths: Vec<usize> = delivered.iter().map(|(_, symbol)| symbol.len()).collect();
-        assert_eq!(lengths, [6, 902, 62]);
-    }
-
-    #[test]
-    fn a_repair_with_a_hole_sends_nothing_and_is_counted() {
-        let mut sender = sender_with_pool([4, 900, 60]);
-        assert!(sender.encoder.forget(PacketId(1)));
-        let before = sender.seeds.clone();
-        let shares = vec![(PathId(1), 2)];
-        sender.repair(Instant::ZERO, Repair::Coded { start: PacketId(0), count: 3, shares });
-        assert!(sender.repairs.is_empty());
-        assert_eq!(sender.stats.coded_datagrams, 0);
-        assert_eq!(sender.stats.drops.get(DropReason::RepairExpired), 3);
-        assert_eq!(sender.seeds, before);
-    }
-
-    /// A sender of lane 5 that has sent packets of these lengths.
-    fn sender_with_pool(lengths: [usize; 3]) -> LaneSender {
-        let config = LaneConfig::new("default", crate::Strategy::xnc());
-        let mut sender =
-            LaneSender::new(LaneId(5), config, 1, |_| None).expect("xnc needs no uplink");
-        for (length, id) in lengths.into_iter().zip(0..) {
-            let symbol = Symbol { position: Position::Whole, body: &vec![7; length] };
-            let datagram = SourceDatagram::new(LaneId(5), &symbol).finish(PacketId(id));
-            sender.encoder.insert(Instant::ZERO, PacketId(id), datagram.slice(SOURCE_HEADER..));
-        }
-        sender
-    }
-
-    #[test]
-    fn tokens_read_back() {
-        for kind in [TokenKind::Source, TokenKind::Repair] {
-            let token = kind.token(LaneId(7), PacketId(u32::MAX));
-            assert_eq!(TokenKind::parse(token), (kind, LaneId(7), PacketId(u32::MAX)));
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,192 @@
+//! Copies that wait for one path each.
+//!
+//! ```text
+//! Send({A, B, C}) ─► A has room: leaves at once
+//!                    B, C have none: ─► queue of B ─► leaves when B has room
+//!                                       queue of C ─► acknowledged by way of A: withdrawn
+//! ```
+//!
+//! A scheduler may send a packet on paths that are full at the moment. Its copies then wait for these
+//! paths alone, in the order in which they came, and whichever is not needed any more is withdrawn:
+//! RAVEN's cancel (section 4).
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use roadweave_types::{Instant, PacketId, PathId};
+
+/// A copy of a source packet on its way to one path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SourceCopy {
+    pub(crate) id: PacketId,
+    pub(crate) datagram: Bytes,
+    pub(crate) ends_frame: bool,
+    /// When its packet came to the lane.
+    pub(crate) queued: Instant,
+    /// When it began to wait.
+    pub(crate) since: Instant,
+    /// Whether no other copy of the packet has left so far.
+    pub(crate) is_first: bool,
+}
+
+/// The copies of a lane that wait for their paths.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    queues: BTreeMap<PathId, Queue>,
+    /// By packet: where its copies wait.
+    packets: BTreeMap<u32, Packet>,
+    /// Copies that came so far: orders them.
+    count: u64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    bytes: u64,
+    copies: BTreeMap<u64, SourceCopy>,
+}
+
+#[derive(Debug, Default)]
+struct Packet {
+    places: Vec<(PathId, u64)>,
+    has_left: bool,
+}
+
+impl Copies {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queues.is_empty()
+    }
+
+    /// The paths for which something waits, ascending.
+    pub(crate) fn paths(&self) -> Vec<PathId> {
+        self.queues.keys().copied().collect()
+    }
+
+    /// Bytes that wait for `path`.
+    pub(crate) fn bytes(&self, path: PathId) -> u64 {
+        self.queues.get(&path).map_or(0, |queue| queue.bytes)
+    }
+
+    /// Bytes that wait for any path.
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.queues.values().map(|queue| queue.bytes).sum()
+    }
+
+    /// When the copy began to wait that has waited longest.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        self.queues.values().filter_map(Queue::front).map(|(_, copy)| copy.since).min()
+    }
+
+    /// Queues a copy for `path`.
+    pub(crate) fn push(&mut self, path: PathId, copy: SourceCopy) {
+        let packet = self.packets.entry(copy.id.0).or_default();
+        packet.places.push((path, self.count));
+        packet.has_left |= !copy.is_first;
+        let queue = self.queues.entry(path).or_default();
+        queue.bytes += copy.datagram.len() as u64;
+        queue.copies.insert(self.count, copy);
+        self.count += 1;
+    }
+
+    /// Takes the copy that is next on `path`. It may be given back with [`Copies::put_back`].
+    pub(crate) fn pop(&mut self, path: PathId) -> Option<(u64, SourceCopy)> {
+        let (place, _) = self.queues.get(&path)?.front()?;
+        let mut copy = self.remove(path, place)?;
+        if let Some(packet) = self.packets.get_mut(&copy.id.0) {
+            copy.is_first = !packet.has_left;
+            packet.places.retain(|other| *other != (path, place));
+            if packet.places.is_empty() {
+                self.packets.remove(&copy.id.0);
+            }
+        }
+        Some((place, copy))
+    }
+
+    /// A copy that was taken cannot leave yet.
+    pub(crate) fn put_back(&mut self, path: PathId, place: u64, copy: SourceCopy) {
+        let packet = self.packets.entry(copy.id.0).or_default();
+        packet.places.push((path, place));
+        packet.has_left |= !copy.is_first;
+        let queue = self.queues.entry(path).or_default();
+        queue.bytes += copy.datagram.len() as u64;
+        queue.copies.insert(place, copy);
+    }
+
+    /// A copy of a packet has left: those that still wait are further ones.
+    pub(crate) fn on_left(&mut self, id: PacketId) {
+        if let Some(packet) = self.packets.get_mut(&id.0) {
+            packet.has_left = true;
+        }
+    }
+
+    /// Withdraws the copies of a packet; returns how many.
+    pub(crate) fn cancel(&mut self, id: PacketId) -> u64 {
+        let Some(packet) = self.packets.remove(&id.0) else { return 0 };
+        let removed = packet.places.iter().filter_map(|(path, place)| self.remove(*path, *place));
+        removed.count() as u64
+    }
+
+    fn remove(&mut self, path: PathId, place: u64) -> Option<SourceCopy> {
+        let queue = self.queues.get_mut(&path)?;
+        let copy = queue.copies.remove(&place)?;
+        queue.bytes -= copy.datagram.len() as u64;
+        if queue.copies.is_empty() {
+            self.queues.remove(&path);
+        }
+        Some(copy)
+    }
+}
+
+impl Queue {
+    fn front(&self) -> Option<(u64, &SourceCopy)> {
+        self.copies.first_key_value().map(|(place, copy)| (*place, copy))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn copy(id: u32, bytes: usize) -> SourceCopy {
+        SourceCopy {
+            id: PacketId(id),
+            datagram: Bytes::from(vec![0; bytes]),
+            ends_frame: false,
+            queued: Instant::ZERO,
+            since: Instant::from_millis(id.into()),
+            is_first: true,
+        }
+    }
+
+    #[test]
+    fn copies_leave_in_order_and_only_the_first_of_a_packet_is_its_first() {
+        let mut copies = Copies::default();
+        for id in [7, 3] {
+            copies.push(PathId(0), copy(id, 100));
+            copies.push(PathId(2), copy(id, 100));
+        }
+        assert_eq!((copies.bytes(PathId(0)), copies.bytes(PathId(1))), (200, 0));
+        let (_, first) = copies.pop(PathId(0)).expect("it waits");
+        assert_eq!((first.id, first.is_first), (PacketId(7), true));
+        copies.on_left(PacketId(7));
+        let (_, second) = copies.pop(PathId(2)).expect("it waits");
+        assert_eq!((second.id, second.is_first), (PacketId(7), false));
+        let (place, blocked) = copies.pop(PathId(2)).expect("it waits");
+        assert_eq!(blocked.id, PacketId(3));
+        copies.push(PathId(2), copy(9, 100));
+        copies.put_back(PathId(2), place, blocked);
+        assert_eq!(copies.pop(PathId(2)).expect("it waits").1.id, PacketId(3), "its place is kept");
+    }
+
+    #[test]
+    fn a_packet_is_withdrawn_from_all_paths_and_leaves_nothing_behind() {
+        let mut copies = Copies::default();
+        copies.push(PathId(0), copy(1, 100));
+        copies.push(PathId(1), copy(1, 100));
+        copies.push(PathId(1), copy(2, 50));
+        assert_eq!(copies.oldest(), Some(Instant::from_millis(1)));
+        assert_eq!((copies.cancel(PacketId(1)), copies.cancel(PacketId(1))), (2, 0));
+        assert_eq!((copies.paths(), copies.total_bytes()), (vec![PathId(1)], 50));
+        assert_eq!(copies.cancel(PacketId(2)), 1);
+        assert!(copies.is_empty() && copies.packets.is_empty());
+    }
+}

@@ -1,0 +1,309 @@
+use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
+use roadweave_types::PathStatus;
+use roadweave_wire::Datagram;
+
+use super::*;
+
+#[test]
+fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
+    let config = LaneConfig::new("default", crate::Strategy::xnc());
+    let mut sender = LaneSender::new(LaneId(0), config, 1, |_| None).expect("xnc needs no uplink");
+    let packet: Vec<u8> = (0..3000_u32).map(|at| at as u8).collect();
+    sender.handle_inner(Instant::ZERO, &packet, 0, true);
+    assert!(sender.split_front(1400));
+    assert!(sender.split_front(900), "the path became narrower");
+    let parts: Vec<(Position, bool, bool)> = sender
+        .queue
+        .iter()
+        .map(|part| (part.datagram.position(), part.ends_packet, part.ends_frame))
+        .collect();
+    use Position::{First, Last, Middle};
+    assert_eq!(
+        parts,
+        [(First, false, false), (Middle, false, false), (Middle, false, false), (Last, true, true)]
+    );
+    let together: Vec<u8> =
+        sender.queue.iter().flat_map(|part| part.datagram.body().to_vec()).collect();
+    assert_eq!(together, packet);
+}
+
+#[test]
+fn a_repair_gives_each_path_its_share_of_coded_packets() {
+    let mut sender = sender_with_pool([4, 900, 60]);
+    let shares = vec![(PathId(1), 2), (PathId(3), 1)];
+    sender.repair(Instant::ZERO, Repair::Coded { start: PacketId(0), count: 3, shares });
+    assert_eq!((sender.stats.coded_datagrams, sender.stats.coded_bytes), (3, 3 * 914));
+    assert!(sender.encoder.is_empty(), "a range is repaired once");
+    let shares = |path| sender.repairs.get(&PathId(path)).map_or(0, VecDeque::len);
+    assert_eq!([0, 1, 2, 3].map(shares), [0, 2, 0, 1]);
+
+    let mut decoder = Decoder::new(DecoderConfig::default());
+    let mut delivered = Vec::new();
+    for repair in sender.repairs.values().flatten() {
+        let Ok(Datagram::Coded(coded)) = Datagram::parse(repair.datagram.clone()) else {
+            panic!("a coded datagram: {repair:?}");
+        };
+        assert_eq!(coded.lane, LaneId(5));
+        let Coded { start, count, seed, payload, .. } = coded;
+        let range = CodedRange { start, count, seed };
+        decoder.on_coded(Instant::ZERO, range, payload, &mut delivered);
+    }
+    let lengths: Vec<usize> = delivered.iter().map(|(_, symbol)| symbol.len()).collect();
+    assert_eq!(lengths, [6, 902, 62]);
+}
+
+#[test]
+fn a_repair_with_a_hole_sends_nothing_and_is_counted() {
+    let mut sender = sender_with_pool([4, 900, 60]);
+    assert!(sender.encoder.forget(PacketId(1)));
+    let before = sender.seeds.clone();
+    let shares = vec![(PathId(1), 2)];
+    sender.repair(Instant::ZERO, Repair::Coded { start: PacketId(0), count: 3, shares });
+    assert!(sender.repairs.is_empty());
+    assert_eq!(sender.stats.coded_datagrams, 0);
+    assert_eq!(sender.stats.drops.get(DropReason::RepairExpired), 3);
+    assert_eq!(sender.seeds, before);
+}
+
+/// A sender of lane 5 that has sent packets of these lengths.
+fn sender_with_pool(lengths: [usize; 3]) -> LaneSender {
+    let config = LaneConfig::new("default", crate::Strategy::xnc());
+    let mut sender = LaneSender::new(LaneId(5), config, 1, |_| None).expect("xnc needs no uplink");
+    for (length, id) in lengths.into_iter().zip(0..) {
+        let symbol = Symbol { position: Position::Whole, body: &vec![7; length] };
+        let datagram = SourceDatagram::new(LaneId(5), &symbol).finish(PacketId(id));
+        sender.encoder.insert(Instant::ZERO, PacketId(id), datagram.slice(SOURCE_HEADER..));
+    }
+    sender
+}
+
+#[test]
+fn tokens_read_back() {
+    for kind in [TokenKind::Source, TokenKind::Repair] {
+        let token = kind.token(LaneId(7), PacketId(u32::MAX));
+        assert_eq!(TokenKind::parse(token), (kind, LaneId(7), PacketId(u32::MAX)));
+    }
+}
+
+#[test]
+fn a_copy_for_a_path_without_room_waits_there_and_leaves_when_there_is_room() {
+    let mut carrier = Links::new([10_000, 0]);
+    let mut sender = sender_everywhere();
+    sender.handle_inner(at(0), &[7; 500], 1, false);
+    sender.handle_inner(at(0), &[7; 300], 1, false);
+    sender.service(at(0), &mut carrier);
+    assert_eq!(carrier.sent, [(PathId(0), 0), (PathId(0), 1)]);
+    assert_eq!(sender.stats().copy_queue_bytes, 508 + 308);
+    let queued = |sender: &LaneSender, carrier: &Links| {
+        sender.with_queues(&carrier.paths).iter().map(|path| path.queued_bytes).collect::<Vec<_>>()
+    };
+    assert_eq!(queued(&sender, &carrier), [0, 508 + 308]);
+
+    carrier.paths[1].congestion_window = 600;
+    sender.service(at(1), &mut carrier);
+    assert_eq!(carrier.sent[2..], [(PathId(1), 0)], "in order");
+    assert_eq!(queued(&sender, &carrier), [0, 308]);
+    let stats = sender.stats();
+    assert_eq!((stats.source_datagrams, stats.duplicate_datagrams), (2, 1));
+    assert_eq!(stats.redundancy(), (2.0 * 508.0 + 308.0) / 800.0 - 1.0);
+}
+
+#[test]
+fn a_copy_that_waits_is_withdrawn_when_another_is_acknowledged() {
+    let mut carrier = Links::new([10_000, 0]);
+    let mut sender = sender_everywhere();
+    sender.handle_inner(at(0), &[7; 500], 1, false);
+    sender.handle_inner(at(0), &[7; 300], 1, false);
+    sender.service(at(0), &mut carrier);
+    acknowledge(&mut sender, at(40), PathId(0), 0);
+    let stats = sender.stats();
+    assert_eq!((stats.copy_queue_bytes, stats.drops.get(DropReason::CopyCancelled)), (308, 1));
+    carrier.paths[1].congestion_window = 10_000;
+    sender.service(at(41), &mut carrier);
+    assert_eq!(carrier.sent[2..], [(PathId(1), 1)], "the first needs no copy any more");
+}
+
+#[test]
+fn a_packet_whose_copies_all_wait_is_sent_when_one_can_leave() {
+    let mut carrier = Links::new([0, 0]);
+    let mut sender = sender_everywhere();
+    sender.handle_inner(at(0), &[7; 500], 1, false);
+    sender.service(at(0), &mut carrier);
+    assert_eq!((carrier.sent.len(), sender.stats().copy_queue_bytes), (0, 2 * 508));
+    carrier.paths[1].congestion_window = 10_000;
+    sender.service(at(900), &mut carrier);
+    assert_eq!(carrier.sent, [(PathId(1), 0)], "waiting is no loss");
+    assert_eq!(sender.stats().recovery.lost, 0);
+    assert_eq!(sender.stats().duplicate_datagrams, 0, "the copy that left is the first");
+}
+
+#[test]
+fn the_copies_of_a_path_that_falls_silent_are_given_up_and_sent_elsewhere() {
+    let mut carrier = Links::new([0, 0]);
+    let mut sender = sender_everywhere();
+    sender.handle_inner(at(0), &[7; 500], 1, false);
+    carrier.paths[1].status = PathStatus::Standby;
+    sender.service(at(0), &mut carrier);
+    carrier.paths[0].status = PathStatus::Suspect;
+    carrier.paths[1].status = PathStatus::Usable;
+    carrier.paths[1].congestion_window = 10_000;
+    sender.service(at(1), &mut carrier);
+    assert_eq!(carrier.sent, [(PathId(1), 0)]);
+    sender.service(at(2), &mut carrier);
+    assert_eq!(carrier.sent.len(), 1);
+    assert_eq!(sender.stats().drops.get(DropReason::CopyUnsent), 1);
+}
+
+#[test]
+fn what_waits_for_a_path_is_bounded_in_bytes_and_in_age() {
+    let mut carrier = Links::new([10_000_000, 0]);
+    let mut sender = sender_everywhere();
+    sender.config.queue_bytes_max = 2000;
+    for _ in 0..5 {
+        sender.handle_inner(at(0), &[7; 500], 1, false);
+        sender.service(at(0), &mut carrier);
+    }
+    assert_eq!(carrier.sent.len(), 5);
+    let stats = sender.stats();
+    assert_eq!((stats.copy_queue_bytes, stats.drops.get(DropReason::CopyUnsent)), (3 * 508, 2));
+    let age_max = sender.age_max;
+    for id in 0..5 {
+        acknowledge(&mut sender, at(1), PathId(1), id + 100); // nothing that was sent
+    }
+    assert!(sender.poll_timeout().is_some_and(|due| due <= at(0) + age_max));
+    sender.service(at(0) + age_max, &mut carrier);
+    assert_eq!(sender.stats().copy_queue_bytes, 0);
+}
+
+#[test]
+fn the_scheduler_hears_of_flows_waits_and_fates() {
+    #[derive(Debug, Default)]
+    struct Listener(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+    impl Scheduler for Listener {
+        fn select(&mut self, _: Instant, packet: &PacketInfo, _: &[PathSnapshot]) -> Decision {
+            let PacketInfo { flow, waited, .. } = packet;
+            self.0.lock().unwrap().push(format!("{flow} waited {}", waited.as_millis()));
+            Decision::Send(PathSet::one(0))
+        }
+        fn on_sent(&mut self, _: Instant, path: PathId, bytes: u32) {
+            self.0.lock().unwrap().push(format!("{path} sent {bytes}"));
+        }
+        fn on_acknowledged(&mut self, _: Instant, acknowledged: &Acknowledged) {
+            let Acknowledged { path, rtt, .. } = acknowledged;
+            self.0.lock().unwrap().push(format!("{path} after {}", rtt.as_millis()));
+        }
+        fn on_lost(&mut self, _: Instant, path: PathId) {
+            self.0.lock().unwrap().push(format!("{path} lost"));
+        }
+    }
+    let heard = Listener::default();
+    let log = heard.0.clone();
+    let mut carrier = Links::new([10_000, 0]);
+    let mut sender = sender_everywhere();
+    sender.scheduler = Box::new(heard);
+    sender.handle_inner(at(0), &[7; 92], 77, false);
+    sender.service(at(3), &mut carrier);
+    acknowledge(&mut sender, at(40), PathId(0), 0);
+    sender.on_lost(at(41), TokenKind::Repair, PacketId(0), PathId(1));
+    let (a, b) = (PathId(0), PathId(1));
+    let expected = [
+        "77 waited 3".into(),
+        format!("{a} sent 100"),
+        format!("{a} after 40"),
+        format!("{b} lost"),
+    ];
+    assert_eq!(*log.lock().unwrap(), expected);
+}
+
+fn at(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+/// A sender of lane 0 that sends each packet on every path.
+fn sender_everywhere() -> LaneSender {
+    #[derive(Debug)]
+    struct Everywhere;
+    impl Scheduler for Everywhere {
+        fn select(&mut self, _: Instant, _: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
+            Decision::Send((0..paths.len()).filter(|at| paths[*at].is_usable()).collect())
+        }
+    }
+    let config = LaneConfig::new("default", "minrtt".parse().expect("a strategy"));
+    let mut sender = LaneSender::new(LaneId(0), config, 1, |_| None).expect("no uplink is named");
+    sender.scheduler = Box::new(Everywhere);
+    sender
+}
+
+fn acknowledge(sender: &mut LaneSender, now: Instant, path: PathId, id: u32) {
+    let rtt = now.since(at(0));
+    let acknowledged = Acknowledged { path, sent: at(0), bytes: 100, rtt };
+    sender.on_acknowledged(now, TokenKind::Source, PacketId(id), &acknowledged);
+}
+
+/// Two paths; what was sent on them, with the packets' IDs.
+struct Links {
+    paths: [PathSnapshot; 2],
+    sent: Vec<(PathId, u32)>,
+}
+
+impl Links {
+    /// `windows`: bytes that each path takes.
+    fn new(windows: [u64; 2]) -> Self {
+        let rtt = Duration::from_millis(100);
+        let mut id = 0;
+        let paths = windows.map(|congestion_window| {
+            id += 1;
+            PathSnapshot {
+                id: PathId(id - 1),
+                uplink: None,
+                status: PathStatus::Usable,
+                congestion_window,
+                bytes_in_flight: 0,
+                pacing_budget: u64::MAX,
+                pacing_rate: None,
+                smoothed_rtt: rtt,
+                min_rtt: rtt,
+                latest_rtt: rtt,
+                rtt_deviation: Duration::ZERO,
+                pto: rtt * 20,
+                loss: 0.0,
+                mtu: 1452,
+                last_acknowledged: None,
+                queued_bytes: 0,
+            }
+        });
+        Self { paths, sent: Vec::new() }
+    }
+}
+
+impl Carrier for Links {
+    fn paths(&mut self, _now: Instant) -> &[PathSnapshot] {
+        &self.paths
+    }
+
+    fn max_datagram_size(&self) -> usize {
+        1400
+    }
+
+    fn send_on(
+        &mut self,
+        _now: Instant,
+        path: PathId,
+        datagram: Bytes,
+        token: u64,
+    ) -> Result<(), SendError> {
+        let link = &mut self.paths[path.0 as usize];
+        if link.room() < datagram.len() as u64 || link.status == PathStatus::Standby {
+            return Err(SendError::Blocked(datagram));
+        }
+        link.bytes_in_flight += datagram.len() as u64;
+        self.sent.push((path, TokenKind::parse(token).2.0));
+        Ok(())
+    }
+
+    fn feedback_due(&self, _now: Instant) -> Option<PathId> {
+        None
+    }
+
+    fn send_feedback_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
+}
