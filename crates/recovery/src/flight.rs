@@ -224,7 +224,7 @@ impl<T: Copy> Flight<T> {
             copies.as_ref().and_then(|copies| copies.iter().position(|copy| copy.path == path));
         let lost = match self.slots[index].state {
             State::InFlight { path: on, sent } if on == path => {
-                let left = copies.and_then(|copies| take_left(copies));
+                let left = copies.and_then(take_left);
                 self.slots[index].state = match left {
                     Some((path, sent)) => State::InFlight { path, sent },
                     None if self.further.contains_key(&sequence) => State::Waiting,
