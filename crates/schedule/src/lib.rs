@@ -7,16 +7,24 @@
 //! A scheduler sees snapshots and returns a decision; it does no I/O, reads no clock, and knows
 //! neither QUIC nor recovery nor coding. [`by_name`] maps the names of configuration files to them.
 
+mod bonding;
+mod earliest;
+mod ecf;
 mod minrtt;
 mod path_set;
+mod redundant;
 mod single;
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId, PathSnapshot, UplinkId};
+use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, UplinkId};
 
+pub use bonding::Bonding;
+pub use earliest::Earliest;
+pub use ecf::Ecf;
 pub use minrtt::MinRtt;
 pub use path_set::PathSet;
+pub use redundant::Redundant;
 pub use single::Single;
 
 /// What a scheduler may know of a packet.
@@ -103,14 +111,16 @@ pub struct RestoreError(pub String);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownScheduler {
     /// No algorithm has this name.
-    #[error("unknown scheduler \"{0}\"; known are: minrtt, single:<uplink>")]
+    #[error(
+        "unknown scheduler \"{0}\"; known are: minrtt, ecf, earliest, bonding, redundant, single:<uplink>"
+    )]
     Name(String),
     /// `single:` names an uplink that is not configured.
     #[error("scheduler \"single:{0}\" names an uplink that is not known here")]
     Uplink(String),
 }
 
-/// The scheduler called `name`: `minrtt` or `single:<uplink>`.
+/// The scheduler called `name`: `minrtt`, `ecf`, `earliest`, `bonding`, `redundant` or `single:<uplink>`.
 ///
 /// `uplink` finds an uplink by the name that the user gave it.
 ///
@@ -126,7 +136,52 @@ pub fn by_name(
     }
     match name {
         "minrtt" => Ok(Box::new(MinRtt)),
+        "ecf" => Ok(Box::new(Ecf::default())),
+        "earliest" => Ok(Box::new(Earliest)),
+        "bonding" => Ok(Box::new(Bonding)),
+        "redundant" => Ok(Box::new(Redundant)),
         _ => Err(UnknownScheduler::Name(name.to_owned())),
+    }
+}
+
+/// The status that data may use now: usable paths where there are any, otherwise suspect ones.
+fn best_status(paths: &[PathSnapshot]) -> Option<PathStatus> {
+    [PathStatus::Usable, PathStatus::Suspect]
+        .into_iter()
+        .find(|status| paths.iter().any(|path| path.status == *status))
+}
+
+/// Snapshots and packets for tests.
+#[cfg(test)]
+mod testing {
+    use super::*;
+
+    /// A usable path with a round-trip time of `rtt_ms` and a free window of `room` bytes.
+    pub(crate) fn path(id: u32, rtt_ms: u64, room: u64) -> PathSnapshot {
+        let rtt = Duration::from_millis(rtt_ms);
+        PathSnapshot {
+            id: PathId(id),
+            uplink: None,
+            status: PathStatus::Usable,
+            congestion_window: room,
+            bytes_in_flight: 0,
+            pacing_budget: u64::MAX,
+            pacing_rate: None,
+            smoothed_rtt: rtt,
+            min_rtt: rtt,
+            latest_rtt: rtt,
+            rtt_deviation: Duration::ZERO,
+            pto: rtt,
+            loss: 0.0,
+            mtu: 1452,
+            last_acknowledged: None,
+            queued_bytes: 0,
+        }
+    }
+
+    /// A packet of `bytes` bytes that has just come, alone.
+    pub(crate) fn packet(bytes: usize) -> PacketInfo {
+        PacketInfo { bytes, backlog_bytes: bytes as u64, flow: 0, waited: Duration::ZERO }
     }
 }
 
@@ -137,7 +192,9 @@ mod tests {
     #[test]
     fn names_find_their_schedulers_and_errors_name_the_choices() {
         let uplink = |name: &str| (name == "wwan0").then_some(UplinkId(4));
-        assert!(by_name("minrtt", uplink).is_ok());
+        for name in ["minrtt", "ecf", "earliest", "bonding", "redundant"] {
+            assert!(by_name(name, uplink).is_ok(), "{name}");
+        }
         assert!(by_name("single:wwan0", uplink).is_ok());
         assert_eq!(
             by_name("single:eth9", uplink).expect_err("no such uplink"),

@@ -20,9 +20,9 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathSnapshot, PathStatus, Rate};
+use roadweave_types::{Instant, PathSnapshot, Rate};
 
-use crate::{Decision, PacketInfo, PathSet, Scheduler};
+use crate::{Decision, PacketInfo, PathSet, Scheduler, best_status};
 
 /// The min-RTT scheduler.
 #[derive(Debug, Default)]
@@ -67,45 +67,19 @@ fn time_to_arrive<'a>(
     Some(slowest?.saturating_add(Rate::from_bps(rate).time_for(backlog)))
 }
 
-/// The status that data may use now: usable paths where there are any, otherwise suspect ones.
-fn best_status(paths: &[PathSnapshot]) -> Option<PathStatus> {
-    [PathStatus::Usable, PathStatus::Suspect]
-        .into_iter()
-        .find(|status| paths.iter().any(|path| path.status == *status))
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use roadweave_types::PathId;
+    use roadweave_types::PathStatus;
 
     use super::*;
+    use crate::testing;
 
     fn path(id: u32, rtt_ms: u64, room: u64, status: PathStatus) -> PathSnapshot {
-        let rtt = Duration::from_millis(rtt_ms);
-        PathSnapshot {
-            id: PathId(id),
-            uplink: None,
-            status,
-            congestion_window: room,
-            bytes_in_flight: 0,
-            pacing_budget: u64::MAX,
-            pacing_rate: None,
-            smoothed_rtt: rtt,
-            min_rtt: rtt,
-            latest_rtt: rtt,
-            rtt_deviation: Duration::ZERO,
-            pto: rtt,
-            loss: 0.0,
-            mtu: 1452,
-            last_acknowledged: None,
-            queued_bytes: 0,
-        }
+        PathSnapshot { status, ..testing::path(id, rtt_ms, room) }
     }
 
     fn packet(backlog_bytes: u64) -> PacketInfo {
-        PacketInfo { bytes: 1200, backlog_bytes, flow: 0, waited: Duration::ZERO }
+        PacketInfo { backlog_bytes, ..testing::packet(1200) }
     }
 
     fn check(paths: &[PathSnapshot], expected: Option<usize>) {

@@ -1,0 +1,66 @@
+//! `earliest`: the path on which the packet is estimated to arrive first.
+//!
+//! Source: Pluribus (Mahajan et al., USENIX ATC 2012) sends source packets so.
+//!
+//! ```text
+//! estimate = what waits for the path / its rate  +  until its pacer lets the packet through  +  rtt / 2
+//! ```
+//!
+//! A path whose window is full has no estimate. If the best path must be waited for, the packet waits.
+
+use std::time::Duration;
+
+use roadweave_types::{Instant, PathSnapshot, Rate};
+
+use crate::{Decision, PacketInfo, PathSet, Scheduler, best_status};
+
+/// The scheduler of the earliest estimated delivery.
+#[derive(Debug, Default)]
+pub struct Earliest;
+
+impl Scheduler for Earliest {
+    fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
+        let status = best_status(paths);
+        let bytes = packet.bytes as u64;
+        let best = paths
+            .iter()
+            .enumerate()
+            .filter(|(_, path)| Some(path.status) == status && path.window_room() >= bytes)
+            .min_by_key(|(_, path)| (estimate(path, bytes), path.id));
+        match best {
+            Some((at, path)) if path.room() >= bytes => Decision::Send(PathSet::one(at)),
+            _ => Decision::Wait,
+        }
+    }
+}
+
+/// How long a packet of `bytes` bytes takes over `path`, if it was given to it now.
+fn estimate(path: &PathSnapshot, bytes: u64) -> Duration {
+    let ahead = (path.queued_bytes + bytes).saturating_sub(path.pacing_budget);
+    let rate = path.pacing_rate.unwrap_or(Rate::from_bps(u64::MAX));
+    path.smoothed_rtt / 2 + rate.time_for(ahead)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{packet, path};
+
+    #[test]
+    fn the_pacer_of_a_fast_path_is_waited_for_as_long_as_that_is_sooner() {
+        let mut fast = path(0, 20, 90_000);
+        fast.pacing_budget = 0;
+        fast.pacing_rate = Some(Rate::from_kbps(9_600)); // a packet of 1,200 bytes each millisecond
+        let select = |fast: &PathSnapshot| {
+            let paths = [fast.clone(), path(1, 60, 90_000)];
+            Earliest.select(Instant::ZERO, &packet(1200), &paths)
+        };
+        assert_eq!(select(&fast), Decision::Wait, "11 ms against 30 ms");
+        fast.queued_bytes = 24_000;
+        assert_eq!(select(&fast), Decision::Send(PathSet::one(1)), "31 ms against 30 ms");
+        fast.pacing_budget = 30_000;
+        assert_eq!(select(&fast), Decision::Send(PathSet::one(0)));
+        fast.bytes_in_flight = 90_000;
+        assert_eq!(select(&fast), Decision::Send(PathSet::one(1)), "its window is full");
+    }
+}

@@ -1,0 +1,129 @@
+//! `ecf`: earliest completion first, which would rather wait for a fast path than use a slow one.
+//!
+//! Source: Lim, Nahum, Towsley, Gibbens: "ECF: An MPTCP Path Scheduler to Manage Heterogeneous Paths"
+//! (CoNEXT 2017), algorithm 1. One of the yardsticks of CellFusion section 8.3.
+//!
+//! ```text
+//! x_f, the fastest path, has window ─► x_f
+//! it has none; x_s, the next with window:
+//!   k bytes wait, n = 1 + k/cwnd_f rounds on x_f, delta = max(sigma_f, sigma_s)
+//!   n·rtt_f < (1 + waiting·beta)·(rtt_s + delta)   x_f would be done before x_s answers,
+//!   and k/cwnd_s·rtt_s ≥ 2·rtt_f + delta           and x_s would be slower than that
+//!     ─► wait, and lean towards waiting from now on (hysteresis)
+//!   otherwise ─► x_s; the first condition not holding ends the leaning
+//! ```
+
+use std::time::Duration;
+
+use roadweave_types::{Instant, PathSnapshot};
+
+use crate::{Decision, PacketInfo, PathSet, Scheduler, best_status};
+
+/// beta of the paper: how much a sender that waits prefers to go on waiting.
+const BETA: f64 = 0.25;
+
+/// The ECF scheduler.
+#[derive(Debug, Default)]
+pub struct Ecf {
+    waiting: bool,
+}
+
+impl Scheduler for Ecf {
+    fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
+        let status = best_status(paths);
+        let bytes = packet.bytes as u64;
+        let candidates =
+            || paths.iter().enumerate().filter(|(_, path)| Some(path.status) == status);
+        let speed = |(_, path): &(usize, &PathSnapshot)| (path.smoothed_rtt, path.id);
+        let Some((fastest, fast)) = candidates().min_by_key(speed) else {
+            return Decision::Wait;
+        };
+        if fast.room() >= bytes {
+            return Decision::Send(PathSet::one(fastest));
+        }
+        let with_room = candidates().filter(|(_, path)| path.room() >= bytes);
+        match with_room.min_by_key(speed) {
+            Some((next, slow)) if !self.waits(packet.backlog_bytes, fast, slow) => {
+                Decision::Send(PathSet::one(next))
+            }
+            _ => Decision::Wait,
+        }
+    }
+}
+
+impl Ecf {
+    /// Whether to wait for `fast`, although `slow` has window.
+    fn waits(&mut self, backlog: u64, fast: &PathSnapshot, slow: &PathSnapshot) -> bool {
+        let seconds = |time: Duration| time.as_secs_f64();
+        let rounds = |path: &PathSnapshot| backlog as f64 / path.congestion_window.max(1) as f64;
+        let (rtt_fast, rtt_slow) = (seconds(fast.smoothed_rtt), seconds(slow.smoothed_rtt));
+        let delta = seconds(fast.rtt_deviation.max(slow.rtt_deviation));
+        let lean = if self.waiting { 1.0 + BETA } else { 1.0 };
+        if (1.0 + rounds(fast)) * rtt_fast >= lean * (rtt_slow + delta) {
+            self.waiting = false;
+            return false;
+        }
+        let worth_it = rounds(slow) * rtt_slow >= 2.0 * rtt_fast + delta;
+        self.waiting |= worth_it;
+        worth_it
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{packet, path};
+
+    /// What ECF does with `backlog` bytes when the fast path, of 20 ms and 12,000 bytes, is full.
+    fn decide(ecf: &mut Ecf, backlog: u64, slow: PathSnapshot) -> Decision {
+        let mut fast = path(0, 20, 12_000);
+        fast.bytes_in_flight = 12_000;
+        let packet = PacketInfo { backlog_bytes: backlog, ..packet(1200) };
+        ecf.select(Instant::ZERO, &packet, &[fast, slow])
+    }
+
+    const SLOW: Decision = Decision::Send(PathSet::EMPTY);
+
+    fn check(ecf: &mut Ecf, backlog: u64, slow: PathSnapshot, expected: Decision) {
+        let expected = if expected == SLOW { Decision::Send(PathSet::one(1)) } else { expected };
+        assert_eq!(decide(ecf, backlog, slow), expected, "{backlog}");
+    }
+
+    #[test]
+    fn the_fastest_path_with_window_is_used() {
+        let paths = [path(0, 60, 9000), path(1, 20, 9000)];
+        let decision = Ecf::default().select(Instant::ZERO, &packet(1200), &paths);
+        assert_eq!(decision, Decision::Send(PathSet::one(1)));
+    }
+
+    #[test]
+    fn it_waits_for_the_fast_path_exactly_when_the_slow_one_would_finish_later() {
+        // Two rounds of 20 ms on the fast path; the slow one answers after 100 ms.
+        check(&mut Ecf::default(), 12_000, path(1, 100, 12_000), Decision::Wait);
+        // 5 rounds of 20 ms are not less than 100 ms.
+        check(&mut Ecf::default(), 48_000, path(1, 100, 12_000), SLOW);
+        // The slow path is wide: it takes 0.3 rounds of 100 ms for what waits, less than 2 · 20 ms.
+        check(&mut Ecf::default(), 12_000, path(1, 100, 40_000), SLOW);
+        // minrtt would use any path with window; here a path that is hardly slower is used, too.
+        check(&mut Ecf::default(), 12_000, path(1, 39, 12_000), SLOW);
+    }
+
+    #[test]
+    fn a_sender_that_waits_leans_towards_waiting() {
+        let mut ecf = Ecf::default();
+        let slow = || path(1, 100, 12_000);
+        check(&mut ecf, 54_000, slow(), SLOW); // 5.5 rounds of 20 ms, against 100 ms
+        check(&mut ecf, 12_000, slow(), Decision::Wait);
+        check(&mut ecf, 54_000, slow(), Decision::Wait); // against 125 ms
+        check(&mut ecf, 66_000, slow(), SLOW); // 6.5 rounds
+        check(&mut ecf, 54_000, slow(), SLOW);
+    }
+
+    #[test]
+    fn an_uncertain_round_trip_counts_as_a_longer_one() {
+        let mut slow = path(1, 100, 12_000);
+        check(&mut Ecf::default(), 54_000, slow.clone(), SLOW);
+        slow.rtt_deviation = Duration::from_millis(20);
+        check(&mut Ecf::default(), 54_000, slow, Decision::Wait); // 110 ms against 120 ms
+    }
+}

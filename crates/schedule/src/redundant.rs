@@ -1,0 +1,44 @@
+//! `redundant`: every packet on every path that has room; the first copy to arrive wins.
+//!
+//! Source: the redundant framework (Networking'24) section III-A; CellFusion section 8.3 calls it RE.
+//!
+//! A path that stopped answering gets its copies as well, as far as its window reaches: here nothing is
+//! lost by trying. A path without room gets none, rather than late ones; only when no path has room
+//! does the packet wait.
+
+use roadweave_types::{Instant, PathSnapshot, PathStatus};
+
+use crate::{Decision, PacketInfo, PathSet, Scheduler};
+
+/// The scheduler that sends everything everywhere.
+#[derive(Debug, Default)]
+pub struct Redundant;
+
+impl Scheduler for Redundant {
+    fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
+        let takes = |path: &PathSnapshot| {
+            matches!(path.status, PathStatus::Usable | PathStatus::Suspect)
+                && path.room() >= packet.bytes as u64
+        };
+        let chosen: PathSet = (0..paths.len()).filter(|at| takes(&paths[*at])).collect();
+        if chosen.is_empty() { Decision::Wait } else { Decision::Send(chosen) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{packet, path};
+
+    #[test]
+    fn every_path_with_room_gets_a_copy() {
+        let select = |paths: &[PathSnapshot]| Redundant.select(Instant::ZERO, &packet(1200), paths);
+        let mut silent = path(2, 90, 9000);
+        silent.status = PathStatus::Suspect;
+        let mut idle = path(3, 10, 9000);
+        idle.status = PathStatus::Standby;
+        let paths = [path(0, 20, 9000), path(1, 30, 1199), silent, idle];
+        assert_eq!(select(&paths), Decision::Send([0, 2].into_iter().collect()));
+        assert_eq!(select(&[path(0, 20, 0), path(1, 30, 0)]), Decision::Wait);
+    }
+}
