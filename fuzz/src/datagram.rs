@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 use roadweave_types::{LaneId, PacketId};
 use roadweave_wire::{
-    Coded, Datagram, Feedback, LaneReport, MAX_FEEDBACK_LANES, Position, SourceDatagram, Symbol,
+    Coded, Datagram, Feedback, LaneReport, MAX_FEEDBACK_LANES, Position, SourceDatagram, Sum, Symbol,
 };
 
 /// Parses the bytes.
@@ -22,6 +22,12 @@ pub fn run(data: &[u8]) {
             written.extend_from_slice(&payload);
             written.freeze()
         }
+        Datagram::Sum(Sum { lane, start, mask, payload }) => {
+            let mut written = BytesMut::new();
+            Sum::write_header(lane, start, mask, &mut written);
+            written.extend_from_slice(&payload);
+            written.freeze()
+        }
         Datagram::Feedback(feedback) => feedback.to_bytes(),
     };
     assert_eq!(written, bytes);
@@ -34,7 +40,10 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let mut coded = BytesMut::new();
     Coded::write_header(LaneId(0), PacketId(7), 10, 99, &mut coded);
     coded.extend_from_slice(&[9; 30]);
+    let mut sum = BytesMut::new();
+    Sum::write_header(LaneId(0), PacketId(7), 0b1001, &mut sum);
+    sum.extend_from_slice(&[9; 30]);
     let report = LaneReport { lane: 1, highest: PacketId(9), delivered: 8, recovered: 7, lost: 6 };
     let feedback = |lanes| Feedback { lanes: vec![report; lanes] }.to_bytes().to_vec();
-    vec![source.to_vec(), coded.to_vec(), feedback(0), feedback(2), feedback(MAX_FEEDBACK_LANES)]
+    vec![source.to_vec(), coded.to_vec(), sum.to_vec(), feedback(0), feedback(2), feedback(MAX_FEEDBACK_LANES)]
 }

@@ -57,7 +57,7 @@ use self::window::{AHEAD_IDS_MAX, Place, Position, Window};
 use crate::kernel::Kernel;
 use crate::pool::Pool;
 use crate::symbol::{SYMBOL_BYTES_MAX, SYMBOL_PREFIX_BYTES, is_symbol};
-use crate::{COUNT_MAX, CodedRange, coefficients};
+use crate::{COUNT_MAX, CodedRange, Subset, coefficients};
 
 /// The bounds of a [`Decoder`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -229,19 +229,53 @@ impl Decoder {
         payload: Bytes,
         out: &mut Vec<(PacketId, Bytes)>,
     ) -> CodedOutcome {
-        self.stats.coded += 1;
-        let oldest = self.expire_before(now);
-        let (first, missing) = match self.place_coded(range, &payload) {
-            Ok(placed) => placed,
-            Err(outcome) => {
-                self.count_refused(outcome);
-                return outcome;
-            }
-        };
+        let count = usize::from(range.count);
+        if count == 0 || count > usize::from(COUNT_MAX) {
+            return self.refuse(CodedOutcome::Malformed);
+        }
         let mut coefficients = [0; COUNT_MAX as usize];
-        let coefficients = &mut coefficients[..usize::from(range.count)];
+        let coefficients = &mut coefficients[..count];
         coefficients::fill(range.seed, coefficients);
-        let span = Span { first, last: first + u64::from(range.count) - 1 };
+        self.on_equation(now, range.start, coefficients, payload, out)
+    }
+
+    /// Takes in a sum of packets: a coded packet whose coefficients are 1 and 0.
+    ///
+    /// `payload` and `out` as with [`Decoder::on_coded`].
+    pub fn on_sum(
+        &mut self,
+        now: Instant,
+        subset: Subset,
+        payload: Bytes,
+        out: &mut Vec<(PacketId, Bytes)>,
+    ) -> CodedOutcome {
+        if subset.mask & 1 == 0 {
+            return self.refuse(CodedOutcome::Malformed);
+        }
+        let mut coefficients = [0; COUNT_MAX as usize];
+        subset.offsets().for_each(|offset| coefficients[offset as usize] = 1);
+        let coefficients = &coefficients[..usize::from(subset.span())];
+        self.on_equation(now, subset.start, coefficients, payload, out)
+    }
+
+    /// Takes in `payload` as the sum of the packets from `start` on, each times its coefficient.
+    ///
+    /// `coefficients`: 1 to [`COUNT_MAX`], the first and the last of them not zero.
+    fn on_equation(
+        &mut self,
+        now: Instant,
+        start: PacketId,
+        coefficients: &[u8],
+        payload: Bytes,
+        out: &mut Vec<(PacketId, Bytes)>,
+    ) -> CodedOutcome {
+        let oldest = self.expire_before(now);
+        let (first, missing) = match self.place_coded(start, coefficients, &payload) {
+            Ok(placed) => placed,
+            Err(outcome) => return self.refuse(outcome),
+        };
+        self.stats.coded += 1;
+        let span = Span { first, last: first + coefficients.len() as u64 - 1 };
         let new = NewEquation { at: now, span, coefficients, missing, payload };
         let determined = out.len();
         let added = self.equations.add(oldest, new, &self.known, &mut self.stats, out);
@@ -316,15 +350,17 @@ impl Decoder {
     /// which of its packets have no known symbol, by offset.
     fn place_coded(
         &mut self,
-        range: CodedRange,
+        start: PacketId,
+        coefficients: &[u8],
         payload: &[u8],
     ) -> Result<(Position, Bits), CodedOutcome> {
         let lengths = SYMBOL_PREFIX_BYTES + 1..=SYMBOL_BYTES_MAX;
-        if range.count == 0 || range.count > COUNT_MAX || !lengths.contains(&payload.len()) {
+        if !lengths.contains(&payload.len()) {
             return Err(CodedOutcome::Malformed);
         }
-        let length = u64::from(range.count) - 1;
-        let (last, place) = self.place(range.start.plus(u32::from(range.count) - 1));
+        let count = coefficients.len();
+        let length = count as u64 - 1;
+        let (last, place) = self.place(start.plus(length as u32));
         if place == Place::FarAhead {
             return Err(CodedOutcome::FarAhead);
         }
@@ -333,12 +369,12 @@ impl Decoder {
         if window.place(first) == Place::Behind {
             return Err(CodedOutcome::Late);
         }
-        let wanted = window.missing(first, range.count.into());
-        if wanted == 0 {
+        let covered: Bits = (0..count).filter(|offset| coefficients[*offset] != 0).collect();
+        let mut missing = Bits::from(window.missing(first, count as u32)) & covered;
+        if missing.is_empty() {
             return Err(CodedOutcome::Redundant);
         }
-        let mut missing = Bits::from(wanted);
-        for offset in (Bits::run(0, range.count.into()) & !missing).iter() {
+        for offset in (covered & !missing).iter() {
             match self.known.get(first + offset as u64) {
                 Some(symbol) if symbol.len() > payload.len() => {
                     return Err(CodedOutcome::Inconsistent);
@@ -349,6 +385,13 @@ impl Decoder {
             }
         }
         Ok((first, missing))
+    }
+
+    /// Counts a coded packet that is not used.
+    fn refuse(&mut self, outcome: CodedOutcome) -> CodedOutcome {
+        self.stats.coded += 1;
+        self.count_refused(outcome);
+        outcome
     }
 
     fn count_refused(&mut self, outcome: CodedOutcome) {

@@ -193,6 +193,17 @@ impl<T: Copy> Flight<T> {
         found.is_some()
     }
 
+    /// The tag of the oldest packet that is not settled.
+    pub(crate) fn oldest(&self) -> Option<T> {
+        self.slots.front().map(|slot| slot.tag)
+    }
+
+    /// Whether a packet has more than one copy that is on its way or waits.
+    pub(crate) fn has_further(&self, id: PacketId) -> bool {
+        let sequence = self.index(id).map(|index| self.gone + index as u64);
+        sequence.is_some_and(|sequence| self.further.contains_key(&sequence))
+    }
+
     /// The state of a packet; `None` when it is not watched any more.
     pub(crate) fn state(&self, id: PacketId) -> Option<State> {
         self.index(id).map(|index| self.slots[index].state)

@@ -9,8 +9,11 @@
 
 mod flight;
 mod none;
+mod pluribus;
+mod qoe;
 mod reliable;
 mod threshold;
+mod xlink;
 mod xnc;
 
 use std::time::Duration;
@@ -19,9 +22,12 @@ use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
 use serde::{Deserialize, Serialize};
 
 pub use none::NoRecovery;
+pub use pluribus::Pluribus;
+pub use qoe::Qoe;
 pub use reliable::Reliable;
 pub use threshold::loss_threshold;
-pub use xnc::{Spread, Xnc, XncConfig};
+pub use xlink::Xlink;
+pub use xnc::{Detection, Spread, Xnc, XncConfig};
 
 /// A copy of a source packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +66,22 @@ pub enum Repair {
         /// How many coded packets to send on each path, ascending.
         shares: Vec<(PathId, u16)>,
     },
+    /// Send a further copy of this packet, which may be on its way, on this path now.
+    Reinject {
+        /// The packet.
+        id: PacketId,
+        /// The path.
+        path: PathId,
+    },
+    /// Send the sum of some packets on this path, now.
+    Sum {
+        /// The first packet of the sum.
+        start: PacketId,
+        /// Bit i says whether the i-th packet from `start` on belongs to the sum; bit 0 is set.
+        mask: u64,
+        /// The path.
+        path: PathId,
+    },
     /// Nothing more will be tried for these packets: their time is over.
     Abandon {
         /// The first packet.
@@ -70,12 +92,13 @@ pub enum Repair {
 }
 
 impl Repair {
-    /// The packets that it is to bring back: the first, and how many; `None` if it gives them up.
+    /// The lost packets that it is to bring back: the first, and how many; `None` if it gives them up, or
+    /// nothing is known to be lost.
     pub fn brings_back(&self) -> Option<(PacketId, u32)> {
         match *self {
             Self::Again { id } | Self::Copies { id, .. } => Some((id, 1)),
             Self::Coded { start, count, .. } => Some((start, u32::from(count))),
-            Self::Abandon { .. } => None,
+            Self::Reinject { .. } | Self::Sum { .. } | Self::Abandon { .. } => None,
         }
     }
 }
@@ -126,6 +149,9 @@ pub trait Recovery: Send + std::fmt::Debug {
     fn poll_repair(&mut self, now: Instant, paths: &[PathSnapshot], backlog: u64)
     -> Option<Repair>;
 
+    /// The receiving application tells how its buffer does.
+    fn set_qoe(&mut self, _now: Instant, _qoe: Qoe) {}
+
     /// Whether all packets are settled, so that it has nothing left to do.
     fn is_settled(&self) -> bool;
 
@@ -172,22 +198,41 @@ impl Default for RecoveryConfig {
 
 /// A recovery's name that is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown recovery \"{0}\"; known are: xnc, xnc-sigcomm23, reliable, none")]
+#[error("unknown recovery \"{0}\"; known are: {names}", names = NAMES.join(", "))]
 pub struct UnknownRecovery(String);
 
-/// The recovery called `name`: `xnc`, `xnc-sigcomm23` (as the paper has it), `reliable` or `none`.
+/// The names that [`by_name`] knows.
+pub const NAMES: [&str; 9] = [
+    "xnc",
+    "xnc-sigcomm23",
+    "xnc-no-coding",
+    "xnc-no-qoe",
+    "xnc-no-spread",
+    "reliable",
+    "xlink",
+    "pluribus",
+    "none",
+];
+
+/// The recovery called `name`, one of [`NAMES`].
+///
+/// `xnc-sigcomm23` is XNC as its paper has it; `xnc-no-coding`, `xnc-no-qoe` and `xnc-no-spread` are XNC
+/// without one of its parts ([`Spread`], [`Detection`]).
 ///
 /// # Errors
 /// When there is none of this name; the message lists what there is.
-pub fn by_name(name: &str, config: RecoveryConfig) -> Result<Box<dyn Recovery>, UnknownRecovery> {
+pub fn by_name(name: &str, lane: RecoveryConfig) -> Result<Box<dyn Recovery>, UnknownRecovery> {
+    let usual = XncConfig { lane, ..XncConfig::default() };
+    let xnc = |config| Ok(Box::new(Xnc::new(config)) as Box<dyn Recovery>);
     match name {
-        "xnc" => Ok(Box::new(Xnc::new(XncConfig { lane: config, ..XncConfig::default() }))),
-        "xnc-sigcomm23" => Ok(Box::new(Xnc::new(XncConfig {
-            lane: config,
-            spread: Spread::EveryPath,
-            ..XncConfig::default()
-        }))),
-        "reliable" => Ok(Box::new(Reliable::new(config))),
+        "xnc" => xnc(usual),
+        "xnc-sigcomm23" => xnc(XncConfig { spread: Spread::EveryPath, ..usual }),
+        "xnc-no-coding" => xnc(XncConfig { codes: false, ..usual }),
+        "xnc-no-qoe" => xnc(XncConfig { detection: Detection::Quic, ..usual }),
+        "xnc-no-spread" => xnc(XncConfig { spread: Spread::Fastest, ..usual }),
+        "reliable" => Ok(Box::new(Reliable::new(lane))),
+        "xlink" => Ok(Box::new(Xlink::new(lane))),
+        "pluribus" => Ok(Box::new(Pluribus::new(lane))),
         "none" => Ok(Box::new(NoRecovery)),
         _ => Err(UnknownRecovery(name.to_owned())),
     }
@@ -222,5 +267,19 @@ mod testing {
             last_acknowledged: None,
             queued_bytes: 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_known_and_errors_list_them() {
+        for name in NAMES {
+            assert!(by_name(name, RecoveryConfig::default()).is_ok(), "{name}");
+        }
+        let error = by_name("magic", RecoveryConfig::default()).expect_err("no such recovery");
+        assert!(error.to_string().contains("known are: xnc, xnc-sigcomm23,"), "{error}");
     }
 }

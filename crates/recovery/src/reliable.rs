@@ -34,6 +34,18 @@ impl Reliable {
     }
 }
 
+impl Reliable {
+    /// The packets that it watches, each tagged with the moment of its first transmission.
+    pub(crate) fn flight(&self) -> &Flight<Instant> {
+        &self.flight
+    }
+
+    /// When the oldest packet left that is not settled.
+    pub(crate) fn oldest(&self) -> Option<Instant> {
+        self.flight.oldest()
+    }
+}
+
 impl Recovery for Reliable {
     fn on_sent(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]) {
         let pto = paths

@@ -42,6 +42,18 @@ pub enum Spread {
     /// n' and what the paths' recent loss will take of it, in proportion to the windows; a single
     /// packet on the two fastest paths.
     Lean,
+    /// All n' on the fastest path, as soon as its window holds them: an ablation, without the one shot
+    /// over all paths.
+    Fastest,
+}
+
+/// When a packet counts as lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detection {
+    /// After min(threshold, PTO), the threshold following from the lane's deadline (section 4.4.1).
+    Qoe,
+    /// When QUIC says so, or after the PTO (RFC 9002 section 6): the ablation of section 8.3.5.
+    Quic,
 }
 
 /// The parameters of the algorithm; the defaults are the paper's, but for the spread.
@@ -59,6 +71,11 @@ pub struct XncConfig {
     pub path_share: f64,
     /// How many packets a repair sends.
     pub spread: Spread,
+    /// Whether repairs are coded. Otherwise they are as many copies of the lost packets, spread over the
+    /// paths in the same way: the ablation of section 8.3.5.
+    pub codes: bool,
+    /// When a packet counts as lost.
+    pub detection: Detection,
     /// How long the losses of a range are gathered before they are repaired together.
     pub gather: Duration,
 }
@@ -72,7 +89,19 @@ impl Default for XncConfig {
             extra: 3,
             path_share: 1.1,
             spread: Spread::Lean,
+            codes: true,
+            detection: Detection::Qoe,
             gather: Duration::from_millis(5),
+        }
+    }
+}
+
+impl XncConfig {
+    /// How long an acknowledgement may take on `path`.
+    fn patience(&self, path: &PathSnapshot, paths: &[PathSnapshot]) -> Duration {
+        match self.detection {
+            Detection::Qoe => loss_threshold(path, paths, self.lane.deadline),
+            Detection::Quic => path.pto,
         }
     }
 }
@@ -113,6 +142,8 @@ pub struct Xnc {
     pending: BTreeMap<u64, Pending>,
     /// By path: when the newest packet left that was acknowledged.
     answered: BTreeMap<PathId, Instant>,
+    /// Copies that are yet to be asked for, of a repair without coding.
+    copies: VecDeque<Repair>,
     stats: RecoveryStats,
 }
 
@@ -126,6 +157,7 @@ impl Xnc {
             first_range: 0,
             pending: BTreeMap::new(),
             answered: BTreeMap::new(),
+            copies: VecDeque::new(),
             stats: RecoveryStats::default(),
         }
     }
@@ -194,8 +226,8 @@ impl Xnc {
     }
 
     fn detect(&mut self, now: Instant, paths: &[PathSnapshot]) {
-        let deadline = self.config.lane.deadline;
-        let patience = |path: &PathSnapshot, _| loss_threshold(path, paths, deadline);
+        let config = self.config;
+        let patience = |path: &PathSnapshot, _| config.patience(path, paths);
         while let Some(overdue) = self.flight.poll_overdue(now, paths, patience) {
             self.stats.lost_by_timer += 1;
             self.on_range_loss(now, overdue.tag);
@@ -288,6 +320,18 @@ impl Xnc {
         mut usable: Vec<&PathSnapshot>,
     ) -> Option<Repair> {
         let room = |path: &PathSnapshot| path.window_room() / bytes.max(1);
+        let needed = u64::from(if lost == 1 { 1 } else { lost + u32::from(self.config.extra) });
+        if self.config.spread == Spread::Fastest {
+            let fitting = usable.iter().filter(|path| room(path) >= needed);
+            let fastest = fitting.min_by_key(|path| (path.smoothed_rtt, path.id))?.id;
+            return Some(match lost {
+                1 => Repair::Copies { id: start, paths: vec![fastest] },
+                _ => {
+                    let shares = vec![(fastest, saturating(needed))];
+                    Repair::Coded { start, count: lost as u16, shares }
+                }
+            });
+        }
         usable.retain(|path| room(path) > 0);
         if lost == 1 {
             if self.config.spread == Spread::Lean {
@@ -298,7 +342,6 @@ impl Xnc {
             let paths: Vec<PathId> = usable.iter().map(|path| path.id).collect();
             return (!paths.is_empty()).then_some(Repair::Copies { id: start, paths });
         }
-        let needed = u64::from(lost + u32::from(self.config.extra));
         let rooms: Vec<(PathId, u64)> = usable.iter().map(|path| (path.id, room(path))).collect();
         if rooms.iter().map(|(_, room)| room).sum::<u64>() < needed {
             return None;
@@ -306,7 +349,7 @@ impl Xnc {
         let cap = (needed as f64 * self.config.path_share).floor() as u64;
         let shares = match self.config.spread {
             Spread::EveryPath => every_path(&rooms, cap),
-            Spread::Lean => {
+            Spread::Lean | Spread::Fastest => {
                 let loss = usable.iter().map(|path| f64::from(path.loss)).fold(0.0, f64::max);
                 let wanted = needed as f64 / (1.0 - loss.min(LOSS_MAX));
                 in_proportion(&rooms, cap, wanted.ceil() as u64)
@@ -343,17 +386,41 @@ fn in_proportion(rooms: &[(PathId, u64)], cap: u64, wanted: u64) -> Vec<(PathId,
     paths.zip(shares).filter(|(_, share)| *share > 0).map(|(id, n)| (id, saturating(n))).collect()
 }
 
+/// The packets of a repair themselves in place of combinations: as many copies on each path, each packet
+/// once before any goes out a second time, and none twice on the same path.
+fn uncoded(start: PacketId, count: u16, shares: &[(PathId, u16)]) -> VecDeque<Repair> {
+    let most = shares.iter().map(|(_, share)| *share).max().unwrap_or(0);
+    // Path by path in turn, so that a packet's copies go different ways.
+    let places = (0..most).flat_map(|round| {
+        shares.iter().filter(move |(_, share)| *share > round).map(|(path, _)| *path)
+    });
+    let mut paths_of: Vec<Vec<PathId>> = vec![Vec::new(); usize::from(count)];
+    for path in places {
+        let without = paths_of.iter_mut().filter(|paths| !paths.contains(&path));
+        if let Some(paths) = without.min_by_key(|paths| paths.len()) {
+            paths.push(path);
+        }
+    }
+    let ids = (0..).map(|offset| start.plus(offset));
+    let with_paths = ids.zip(paths_of).filter(|(_, paths)| !paths.is_empty());
+    with_paths
+        .map(|(id, mut paths)| {
+            paths.sort_unstable();
+            Repair::Copies { id, paths }
+        })
+        .collect()
+}
+
 fn saturating(packets: u64) -> u16 {
     u16::try_from(packets).unwrap_or(u16::MAX)
 }
 
 impl Recovery for Xnc {
     fn on_sent(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]) {
-        let deadline = self.config.lane.deadline;
         let patience = paths
             .iter()
             .find(|path| path.id == packet.path)
-            .map_or(deadline, |path| loss_threshold(path, paths, deadline));
+            .map_or(self.config.lane.deadline, |path| self.config.patience(path, paths));
         let sequence = self.note_packet(now, &packet);
         if self.flight.on_sent(now, packet.id, packet.path, patience, sequence).is_some() {
             self.stats.abandoned += 1;
@@ -401,6 +468,9 @@ impl Recovery for Xnc {
         paths: &[PathSnapshot],
         _backlog: u64,
     ) -> Option<Repair> {
+        if let Some(copies) = self.copies.pop_front() {
+            return Some(copies);
+        }
         self.detect(now, paths);
         if self.answered.len() > paths.len() {
             self.answered.retain(|id, _| paths.iter().any(|path| path.id == *id));
@@ -425,7 +495,13 @@ impl Recovery for Xnc {
             self.on_range_repaired(sequence, lost);
             self.stats.repairs += 1;
             self.stats.repaired += u64::from(lost);
-            return Some(repair);
+            return match repair {
+                Repair::Coded { start, count, shares } if !self.config.codes => {
+                    self.copies = uncoded(start, count, &shares);
+                    self.copies.pop_front()
+                }
+                repair => Some(repair),
+            };
         }
         None
     }

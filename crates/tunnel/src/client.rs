@@ -23,13 +23,14 @@ use roadweave_quic::{
     CloseReason, ConfigError, Connection, ConnectionId, Ecn, Endpoint, Epoch, Event, Identity,
     Local, Outbox, PathError, PublicKey, Source, TransportConfig,
 };
+use roadweave_recovery::Qoe;
 use roadweave_schedule::Acknowledged;
 use roadweave_types::{DropCounters, DropReason, Instant, PathId, PathSnapshot, UplinkId};
 use roadweave_wire::{Control, Hello, Welcome};
 
-use crate::lane::LaneConfig;
+use crate::lane::{LaneConfig, Strategy};
 use crate::observe::PacketEvent;
-use crate::session::{Session, SessionConfig, SessionError};
+use crate::session::{Session, SessionConfig, SessionError, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
 
 /// How often a new attempt begins on each uplink while none has answered.
@@ -193,6 +194,40 @@ impl Client {
     pub fn remove_uplink(&mut self, now: Instant, id: UplinkId) {
         self.uplinks.remove(&id);
         self.service(now);
+    }
+
+    /// Lets a lane of the uplink direction follow another strategy, in this session and those to come.
+    ///
+    /// # Errors
+    /// When there is no such lane or uplink; nothing is changed then.
+    pub fn set_strategy(
+        &mut self,
+        now: Instant,
+        lane: &str,
+        strategy: Strategy,
+    ) -> Result<(), SetError> {
+        let position = find_lane(&self.config.lanes, lane)?;
+        let uplinks = &self.uplinks;
+        let by_name =
+            |name: &str| uplinks.iter().find(|(_, uplink)| uplink.name == name).map(|(id, _)| *id);
+        // Checked also when there is no session that could be asked.
+        strategy.scheduler(by_name)?;
+        if let Some(current) = &mut self.current {
+            current.session.set_strategy(lane, &strategy, by_name)?;
+        }
+        self.config.lanes[position].strategy = strategy;
+        self.service(now);
+        Ok(())
+    }
+
+    /// Tells what the application behind a lane of the uplink direction has in its buffer. Without a
+    /// session nobody asks.
+    ///
+    /// # Errors
+    /// When there is no such lane.
+    pub fn set_qoe(&mut self, now: Instant, lane: &str, qoe: Qoe) -> Result<(), SetError> {
+        find_lane(&self.config.lanes, lane)?;
+        self.current.as_mut().map_or(Ok(()), |current| current.session.set_qoe(now, lane, qoe))
     }
 
     /// Takes a packet that came in on an uplink.

@@ -5,6 +5,7 @@
 //! ```
 
 mod copies;
+mod eras;
 mod fragments;
 mod receiver;
 mod sender;

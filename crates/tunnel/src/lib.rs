@@ -27,6 +27,7 @@ pub use lane::{
 };
 pub use observe::{PacketEvent, PacketStep};
 pub use peers::{Peer, PeerTable};
+pub use roadweave_recovery::Qoe;
 pub use server::{Server, ServerConfig, ServerEvent};
-pub use session::{LaneStats, Session, SessionConfig, SessionError, SessionStats};
+pub use session::{LaneStats, Session, SessionConfig, SessionError, SessionStats, SetError};
 pub use status::{PathStatusReport, SessionStatus};

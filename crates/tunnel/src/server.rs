@@ -22,10 +22,10 @@ use roadweave_schedule::Acknowledged;
 use roadweave_types::{DropCounters, DropReason, Instant, PathId};
 use roadweave_wire::{Control, InnerPacket, Welcome};
 
-use crate::lane::LaneConfig;
+use crate::lane::{LaneConfig, Strategy};
 use crate::observe::PacketEvent;
 use crate::peers::{Peer, PeerTable};
-use crate::session::{Session, SessionConfig};
+use crate::session::{Session, SessionConfig, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
 
 /// How long a connection may stay without a hello.
@@ -139,6 +139,22 @@ impl Server {
             drops: DropCounters::default(),
             observes: false,
         })
+    }
+
+    /// Lets a lane of the downlink direction follow another strategy, in all sessions and those to come.
+    ///
+    /// # Errors
+    /// When there is no such lane, or the strategy names an uplink, which a server does not know; nothing
+    /// is changed then.
+    pub fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError> {
+        let position = find_lane(&self.config.lanes, lane)?;
+        strategy.scheduler(|_| None)?;
+        for (id, joined) in &mut self.sessions {
+            joined.session.set_strategy(lane, &strategy, |_| None)?;
+            self.touched.insert(*id);
+        }
+        self.config.lanes[position].strategy = strategy;
+        Ok(())
     }
 
     /// Takes a packet that came in.

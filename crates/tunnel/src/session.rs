@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ipnet::IpNet;
+use roadweave_recovery::Qoe;
 use roadweave_schedule::{Acknowledged, UnknownScheduler};
 use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PathId, UplinkId};
 use roadweave_wire::{Datagram, Feedback, InnerPacket, LaneReport};
@@ -60,6 +61,31 @@ pub enum SessionError {
     /// The strategy of a lane cannot be used here.
     #[error(transparent)]
     Strategy(#[from] UnknownScheduler),
+}
+
+/// Why a lane was not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetError {
+    /// There is no such lane.
+    #[error("there is no lane \"{lane}\"; there are: {known}")]
+    Lane {
+        /// The name that was given.
+        lane: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// The strategy cannot be used here.
+    #[error(transparent)]
+    Strategy(#[from] UnknownScheduler),
+}
+
+/// The place of the lane called `name`.
+pub(crate) fn find_lane(lanes: &[LaneConfig], name: &str) -> Result<usize, SetError> {
+    lanes.iter().position(|lane| lane.name == name).ok_or_else(|| {
+        let known: Vec<&str> = lanes.iter().map(|lane| lane.name.as_str()).collect();
+        SetError::Lane { lane: name.to_owned(), known: known.join(", ") }
+    })
 }
 
 /// The figures of one lane.
@@ -139,6 +165,34 @@ impl Session {
         })
     }
 
+    /// Lets a lane of the sending direction follow another strategy, from its next packet on.
+    ///
+    /// `uplink` finds an uplink by name, for strategies that name one.
+    ///
+    /// # Errors
+    /// When there is no such lane, or the strategy cannot be used here; nothing is changed then.
+    pub fn set_strategy(
+        &mut self,
+        lane: &str,
+        strategy: &Strategy,
+        uplink: impl Fn(&str) -> Option<UplinkId>,
+    ) -> Result<(), SetError> {
+        self.lane(lane)?.set_strategy(strategy.clone(), uplink).map_err(SetError::Strategy)
+    }
+
+    /// Takes what the application behind a lane tells of its buffer, for strategies that ask for it.
+    ///
+    /// # Errors
+    /// When there is no such lane.
+    pub fn set_qoe(&mut self, now: Instant, lane: &str, qoe: Qoe) -> Result<(), SetError> {
+        self.lane(lane).map(|sender| sender.set_qoe(now, qoe))
+    }
+
+    fn lane(&mut self, name: &str) -> Result<&mut LaneSender, SetError> {
+        let position = find_lane(&self.lane_configs, name)?;
+        Ok(&mut self.senders[position])
+    }
+
     /// Takes an inner packet for the peer.
     pub fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
         let Ok(view) = InnerPacket::parse(packet) else {
@@ -165,6 +219,9 @@ impl Session {
             }
             Ok(Datagram::Coded(coded)) => self.receive(now, coded.lane, |receiver, deliver| {
                 receiver.handle_coded(now, coded, deliver);
+            }),
+            Ok(Datagram::Sum(sum)) => self.receive(now, sum.lane, |receiver, deliver| {
+                receiver.handle_sum(now, sum, deliver);
             }),
             Ok(Datagram::Feedback(feedback)) => {
                 for report in feedback.lanes {

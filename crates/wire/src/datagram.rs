@@ -3,6 +3,7 @@
 //! ```text
 //! source    01 | lane | id:4             | symbol
 //! coded     02 | lane | count:2 | seed:4 | start:4 | coded symbol
+//! sum       04 | lane | start:4 | mask:8         | coded symbol
 //! feedback  03 | lanes | lanes * { lane | highest:4 | delivered:8 | recovered:8 | lost:8 }
 //! ```
 //!
@@ -17,11 +18,14 @@ use crate::symbol::{Position, SYMBOL_HEADER, Symbol, SymbolError};
 const KIND_SOURCE: u8 = 1;
 const KIND_CODED: u8 = 2;
 const KIND_FEEDBACK: u8 = 3;
+const KIND_SUM: u8 = 4;
 
 /// Bytes before the symbol of a source datagram.
 pub const SOURCE_HEADER: usize = 6;
 /// Bytes before the coded symbol of a coded datagram.
 pub const CODED_HEADER: usize = 12;
+/// Bytes before the coded symbol of a sum.
+pub const SUM_HEADER: usize = 14;
 /// The most lanes that one feedback message reports.
 pub const MAX_FEEDBACK_LANES: usize = 16;
 const LANE_REPORT: usize = 29;
@@ -40,6 +44,8 @@ pub enum Datagram {
     },
     /// A linear combination of symbols.
     Coded(Coded),
+    /// A sum of symbols.
+    Sum(Sum),
     /// What the other side received; it carries QUIC's acknowledgements on the path it takes.
     Feedback(Feedback),
 }
@@ -56,6 +62,19 @@ pub struct Coded {
     /// The first packet of the encode range.
     pub start: PacketId,
     /// The combination of the symbols, zero-padded to the longest.
+    pub payload: Bytes,
+}
+
+/// A coded packet whose coefficients are 1 and 0 (Pluribus, USENIX ATC 2012).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sum {
+    /// The lane whose IDs it uses.
+    pub lane: LaneId,
+    /// The first packet of the sum.
+    pub start: PacketId,
+    /// Bit i says whether the i-th packet from `start` on belongs to the sum; bit 0 is set.
+    pub mask: u64,
+    /// The sum of the symbols, zero-padded to the longest.
     pub payload: Bytes,
 }
 
@@ -101,6 +120,14 @@ pub enum DatagramError {
         /// The length of its symbol.
         bytes: usize,
     },
+    /// A sum that does not begin with the packet it says, or without a symbol.
+    #[error("sum of the packets {mask:#x} with {bytes} bytes")]
+    EmptySum {
+        /// Its packets.
+        mask: u64,
+        /// The length of its symbol.
+        bytes: usize,
+    },
     /// Feedback whose length does not fit the number of lanes it announces.
     #[error("feedback for {lanes} lanes has {bytes} bytes")]
     Feedback {
@@ -123,6 +150,7 @@ impl Datagram {
             KIND_SOURCE => SOURCE_HEADER,
             KIND_CODED => CODED_HEADER,
             KIND_FEEDBACK => 2,
+            KIND_SUM => SUM_HEADER,
             other => return Err(DatagramError::UnknownKind(other)),
         };
         if length < header {
@@ -137,6 +165,7 @@ impl Datagram {
                 Ok(Self::Source { lane, id, symbol: bytes })
             }
             KIND_CODED => Coded::parse(bytes).map(Self::Coded),
+            KIND_SUM => Sum::parse(bytes).map(Self::Sum),
             _ => Feedback::parse(bytes).map(Self::Feedback),
         }
     }
@@ -205,6 +234,26 @@ impl Coded {
         out.put_u16(count);
         out.put_u32(seed);
         out.put_u32(start.0);
+    }
+}
+
+impl Sum {
+    fn parse(mut bytes: Bytes) -> Result<Self, DatagramError> {
+        let lane = LaneId(bytes.get_u8());
+        let start = PacketId(bytes.get_u32());
+        let mask = bytes.get_u64();
+        if mask & 1 == 0 || bytes.len() < SYMBOL_HEADER {
+            return Err(DatagramError::EmptySum { mask, bytes: bytes.len() });
+        }
+        Ok(Self { lane, start, mask, payload: bytes })
+    }
+
+    /// Appends the header alone; the sum follows it.
+    pub fn write_header(lane: LaneId, start: PacketId, mask: u64, out: &mut impl BufMut) {
+        out.put_u8(KIND_SUM);
+        out.put_u8(lane.0);
+        out.put_u32(start.0);
+        out.put_u64(mask);
     }
 }
 
@@ -280,6 +329,21 @@ mod tests {
     }
 
     #[test]
+    fn a_sum_reads_back() {
+        let mut bytes = BytesMut::new();
+        Sum::write_header(LaneId(1), PacketId(7), 0x8000_0000_0000_0005, &mut bytes);
+        bytes.put_slice(&[9, 8, 7]);
+        assert_eq!(&bytes[..], [4, 1, 0, 0, 0, 7, 0x80, 0, 0, 0, 0, 0, 0, 5, 9, 8, 7]);
+        let expected = Sum {
+            lane: LaneId(1),
+            start: PacketId(7),
+            mask: 1 << 63 | 5,
+            payload: Bytes::from_static(&[9, 8, 7]),
+        };
+        assert_eq!(Datagram::parse(bytes.freeze()), Ok(Datagram::Sum(expected)));
+    }
+
+    #[test]
     fn feedback_reads_back() {
         let lane =
             LaneReport { lane: 2, highest: PacketId(5), delivered: 6, recovered: 7, lost: 8 };
@@ -310,6 +374,15 @@ mod tests {
         check(
             &[2, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 1],
             DatagramError::EmptyCombination { count: 3, bytes: 1 },
+        );
+        check(&[4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], DatagramError::Truncated(13));
+        check(
+            &[4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 1, 1],
+            DatagramError::EmptySum { mask: 2, bytes: 2 },
+        );
+        check(
+            &[4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1],
+            DatagramError::EmptySum { mask: 1, bytes: 1 },
         );
         check(&[3, 1, 0], DatagramError::Feedback { lanes: 1, bytes: 1 });
         check(&[3, 255], DatagramError::Feedback { lanes: 255, bytes: 0 });

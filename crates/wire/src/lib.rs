@@ -18,7 +18,7 @@ mod symbol;
 pub use control::{Control, ControlError, Hello, MAX_CONTROL_MESSAGE, Welcome};
 pub use datagram::{
     CODED_HEADER, Coded, Datagram, DatagramError, Feedback, LaneReport, MAX_FEEDBACK_LANES,
-    SOURCE_HEADER, SourceDatagram,
+    SOURCE_HEADER, SUM_HEADER, SourceDatagram, Sum,
 };
 pub use inner::{InnerError, InnerPacket, protocol};
 pub use symbol::{MAX_SYMBOL_BODY, Position, SYMBOL_HEADER, Symbol, SymbolError};

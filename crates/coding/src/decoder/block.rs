@@ -73,9 +73,9 @@ impl Span {
 pub(super) struct NewEquation<'a> {
     pub(super) at: Instant,
     pub(super) span: Span,
-    /// One per packet of the span, none of them zero.
+    /// One per packet of the span; a packet whose coefficient is zero is not covered.
     pub(super) coefficients: &'a [u8],
-    /// By offset in the span: the packets without a known symbol. Not empty.
+    /// By offset in the span: the packets that are covered, but have no known symbol. Not empty.
     pub(super) missing: Bits,
     pub(super) payload: Bytes,
 }
@@ -241,7 +241,9 @@ impl Block {
     /// `known`: has the packets of its span that are not missing.
     pub(super) fn insert(&mut self, new: NewEquation<'_>, known: &Pool) -> bool {
         let first = (new.span.first - self.base) as usize;
-        let columns = Bits::run(first, new.coefficients.len());
+        let covered = |offset: &usize| new.coefficients[*offset] != 0;
+        let columns: Bits =
+            (0..new.coefficients.len()).filter(covered).map(|offset| first + offset).collect();
         let missing = new.missing.shifted(first as isize) & !self.known_set;
         if !self.matrix.insert(first, new.coefficients, self.missing | missing) {
             return false;

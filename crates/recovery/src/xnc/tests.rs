@@ -176,6 +176,57 @@ fn shares_never_exceed_window_or_cap() {
     assert_eq!(in_proportion(&[], 11, 13), []);
 }
 
+fn ablation(config: XncConfig, lost: &[u32], paths: &[PathSnapshot], now: Instant) -> Vec<Repair> {
+    let mut xnc = Xnc::new(config);
+    burst(&mut xnc, 10, lost, paths);
+    all_repairs(&mut xnc, now, paths)
+}
+
+#[test]
+fn without_coding_the_lost_packets_go_out_again_as_spread_as_combinations_would() {
+    let config = XncConfig { codes: false, ..XncConfig::default() };
+    let paths = [path(1, 40, 100), path(2, 60, 100)];
+    // n' = 5 in proportion to the windows: 3 on one path, 2 on the other.
+    let repairs = ablation(config, &[4, 5], &paths, at(105));
+    let both = vec![PathId(1), PathId(2)];
+    let copies = |id| Repair::Copies { id: PacketId(id), paths: both.clone() };
+    assert_eq!(repairs, [copies(4), copies(5)], "no packet twice on a path");
+    let repairs = ablation(config, &[3, 4, 5, 6], &paths, at(105));
+    let sent: usize = repairs
+        .iter()
+        .map(|repair| match repair {
+            Repair::Copies { paths, .. } => paths.len(),
+            other => panic!("not coded: {other:?}"),
+        })
+        .sum();
+    assert_eq!((repairs.len(), sent), (4, 7), "n' = 7 copies of 4 packets");
+}
+
+#[test]
+fn without_qoe_a_packet_is_lost_when_quic_says_so() {
+    let slow =
+        [PathSnapshot { pto: Duration::from_millis(400), ..path(0, 40, 100) }, path(1, 40, 100)];
+    let quic = XncConfig { detection: Detection::Quic, ..XncConfig::default() };
+    // The deadline of 100 ms leaves 80 ms for the answer.
+    assert_eq!(ablation(XncConfig::default(), &[4, 5], &slow, at(85)).len(), 1);
+    assert_eq!(ablation(quic, &[4, 5], &slow, at(85)), []);
+    assert_eq!(ablation(quic, &[4, 5], &slow, at(400)).len(), 1);
+}
+
+#[test]
+fn without_spread_the_fastest_path_carries_a_repair_or_it_waits() {
+    let config = XncConfig { spread: Spread::Fastest, ..XncConfig::default() };
+    let coded =
+        |path| Repair::Coded { start: PacketId(4), count: 2, shares: vec![(PathId(path), 5)] };
+    let roomy = [path(1, 60, 100), path(2, 40, 5)];
+    assert_eq!(ablation(config, &[4, 5], &roomy, at(105)), [coded(2)]);
+    assert_eq!(ablation(config, &[4, 5], &[path(1, 60, 5), path(2, 40, 4)], at(105)), [coded(1)]);
+    // Together they had room, and each alone has not.
+    assert_eq!(ablation(config, &[4, 5], &[path(1, 60, 4), path(2, 40, 4)], at(105)), []);
+    let single = Repair::Copies { id: PacketId(4), paths: vec![PathId(2)] };
+    assert_eq!(ablation(config, &[4], &roomy, at(105)), [single]);
+}
+
 proptest! {
     /// Whatever is lost, no packet is repaired twice, each loss is repaired, given up or turns out to be
     /// none, and the recovery falls silent when nothing is in flight any more.
@@ -215,6 +266,7 @@ proptest! {
                     (0..u32::from(*count)).for_each(|at| settled[start.plus(at).0 as usize] += 1);
                 }
                 Repair::Abandon { .. } => {}
+                other => panic!("xnc never asks for {other:?}"),
             }
         }
         prop_assert!(settled.iter().all(|times| *times <= 1), "{settled:?}");

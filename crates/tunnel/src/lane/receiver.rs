@@ -1,9 +1,9 @@
 //! The receiving half of a lane: source and coded datagrams in, inner packets out as they are known.
 
 use bytes::Bytes;
-use roadweave_coding::{CodedRange, Decoder, DecoderConfig, WINDOW_IDS};
+use roadweave_coding::{CodedRange, Decoder, DecoderConfig, Subset, WINDOW_IDS};
 use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PacketId};
-use roadweave_wire::{Coded, LaneReport, Position, SYMBOL_HEADER, Symbol};
+use roadweave_wire::{Coded, LaneReport, Position, SYMBOL_HEADER, Sum, Symbol};
 use serde::{Deserialize, Serialize};
 
 use crate::lane::fragments::Fragments;
@@ -104,6 +104,14 @@ impl LaneReceiver {
         let range = CodedRange { start: coded.start, count: coded.count, seed: coded.seed };
         let mut determined = std::mem::take(&mut self.determined);
         self.decoder.on_coded(now, range, coded.payload, &mut determined);
+        self.deliver(now, determined, None, deliver);
+    }
+
+    /// Takes a sum of packets, and hands out the inner packets that are known with it.
+    pub(crate) fn handle_sum(&mut self, now: Instant, sum: Sum, deliver: impl FnMut(Delivery)) {
+        let subset = Subset { start: sum.start, mask: sum.mask };
+        let mut determined = std::mem::take(&mut self.determined);
+        self.decoder.on_sum(now, subset, sum.payload, &mut determined);
         self.deliver(now, determined, None, deliver);
     }
 

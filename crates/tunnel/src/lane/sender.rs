@@ -18,8 +18,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use rand_core::RngCore;
 use rand_pcg::Pcg64Mcg;
-use roadweave_coding::{EncodeError, Encoder, EncoderConfig};
-use roadweave_recovery::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket};
+use roadweave_coding::{EncodeError, Encoder, EncoderConfig, Subset};
+use roadweave_recovery::{Qoe, RecoveryConfig, RecoveryStats, Repair, SentPacket};
 use roadweave_schedule::{
     Acknowledged, Decision, PacketInfo, PathSet, Scheduler, UnknownScheduler,
 };
@@ -27,14 +27,15 @@ use roadweave_types::{
     DropCounters, DropReason, Instant, LaneId, PacketId, PathId, PathSnapshot, UplinkId,
 };
 use roadweave_wire::{
-    CODED_HEADER, Coded, InnerPacket, Position, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram,
+    CODED_HEADER, Coded, InnerPacket, Position, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Sum,
     Symbol,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::carrier::{Carrier, SendError};
-use crate::lane::LaneConfig;
 use crate::lane::copies::{Copies, SourceCopy};
+use crate::lane::eras::Eras;
+use crate::lane::{LaneConfig, Strategy};
 use crate::observe::{PacketLog, PacketStep};
 
 /// What became of a datagram is told with a token: what it was, its lane and its packet.
@@ -129,7 +130,7 @@ pub(crate) struct LaneSender {
     lane: LaneId,
     config: LaneConfig,
     scheduler: Box<dyn Scheduler>,
-    recovery: Box<dyn Recovery>,
+    recovery: Eras,
     encoder: Encoder,
     queue: VecDeque<Queued>,
     /// Lost packets that go out again before the queue, with the moment they were queued.
@@ -155,15 +156,14 @@ impl LaneSender {
         seed: u64,
         uplink: impl Fn(&str) -> Option<UplinkId>,
     ) -> Result<Self, UnknownScheduler> {
-        let recovery =
-            RecoveryConfig { deadline: config.deadline, expire_after: config.expire_after };
+        let recovery = recovery_config(&config);
         let age_max = config.strategy.keeps_for(config.expire_after);
         // A range expires by its last packet, so the first may be needed a little longer.
         let encoder = EncoderConfig { expiry: age_max + RANGE_SPAN, ..EncoderConfig::default() };
         Ok(Self {
             lane,
             scheduler: config.strategy.scheduler(uplink)?,
-            recovery: config.strategy.recovery(recovery),
+            recovery: Eras::new(config.strategy.recovery(recovery)),
             encoder: Encoder::new(encoder),
             queue: VecDeque::new(),
             again: VecDeque::new(),
@@ -176,6 +176,30 @@ impl LaneSender {
             log: PacketLog::default(),
             config,
         })
+    }
+
+    /// From the next packet on the lane follows another strategy. What was sent by then stays with the
+    /// recovery that it was sent with.
+    ///
+    /// # Errors
+    /// When the strategy names an uplink that is not known; nothing is changed then.
+    pub(crate) fn set_strategy(
+        &mut self,
+        strategy: Strategy,
+        uplink: impl Fn(&str) -> Option<UplinkId>,
+    ) -> Result<(), UnknownScheduler> {
+        self.scheduler = strategy.scheduler(uplink)?;
+        self.recovery.change(self.next_id, strategy.recovery(recovery_config(&self.config)));
+        // What the old recovery may ask for must be kept as long as it could expect.
+        self.age_max = self.age_max.max(strategy.keeps_for(self.config.expire_after));
+        self.encoder.set_expiry(self.age_max + RANGE_SPAN);
+        self.config.strategy = strategy;
+        Ok(())
+    }
+
+    /// The receiving application tells how its buffer does.
+    pub(crate) fn set_qoe(&mut self, now: Instant, qoe: Qoe) {
+        self.recovery.set_qoe(now, qoe);
     }
 
     pub(crate) fn config(&self) -> &LaneConfig {
@@ -256,13 +280,25 @@ impl LaneSender {
         if backlog > 0 && self.stats.queue_bytes == 0 {
             self.repair_all(now, carrier);
         }
+        if !self.recovery.has_past() {
+            self.settle_age();
+        }
         self.encoder.expire(now);
+    }
+
+    /// Keeps packets only as long as the strategy of today needs them.
+    fn settle_age(&mut self) {
+        let age_max = self.config.strategy.keeps_for(self.config.expire_after);
+        if age_max != self.age_max {
+            self.age_max = age_max;
+            self.encoder.set_expiry(age_max + RANGE_SPAN);
+        }
     }
 
     /// Does what the recovery wants.
     fn repair_all(&mut self, now: Instant, carrier: &mut impl Carrier) {
         while let Some(repair) = self.poll_repair(now, carrier) {
-            self.repair(now, repair);
+            self.repair(now, repair, carrier);
         }
         while let Some(id) = self.recovery.poll_lost() {
             self.log.note(now, self.lane, id, PacketStep::Lost);
@@ -423,7 +459,8 @@ impl LaneSender {
         let Some(front) = self.queue.front() else { return false };
         let bytes = front.datagram.len();
         // A coded packet over this one has a longer header and must fit as well.
-        let limit = carrier.max_datagram_size().saturating_sub(CODED_HEADER - SOURCE_HEADER);
+        let extra = self.config.strategy.repair_header() - SOURCE_HEADER;
+        let limit = carrier.max_datagram_size().saturating_sub(extra);
         if bytes > limit {
             return self.split_front(limit);
         }
@@ -563,7 +600,7 @@ impl LaneSender {
     }
 
     /// Makes what the recovery wants and puts it on its way.
-    fn repair(&mut self, now: Instant, repair: Repair) {
+    fn repair(&mut self, now: Instant, repair: Repair, carrier: &mut impl Carrier) {
         if let Some((start, count)) = repair.brings_back() {
             for id in (0..count).map(|at| start.plus(at)) {
                 self.log.note(now, self.lane, id, PacketStep::RepairAsked);
@@ -597,6 +634,16 @@ impl LaneSender {
                 }
                 (0..u32::from(count)).for_each(|at| _ = self.encoder.forget(start.plus(at)));
             }
+            Repair::Reinject { id, path } => {
+                // It may have been acknowledged meanwhile.
+                if let Some(datagram) = self.rebuild(id) {
+                    let (ends_frame, is_first) = (false, false);
+                    let (queued, since) = (now, now);
+                    let copy = SourceCopy { id, datagram, ends_frame, queued, since, is_first };
+                    self.send_source(now, copy, &[path], carrier);
+                }
+            }
+            Repair::Sum { start, mask, path } => self.send_sum(now, Subset { start, mask }, path),
             Repair::Abandon { start, count } => {
                 (0..count).for_each(|at| _ = self.encoder.forget(start.plus(at)));
             }
@@ -637,11 +684,29 @@ impl LaneSender {
         Ok(datagrams)
     }
 
+    /// Makes a sum of packets and puts it on its way.
+    fn send_sum(&mut self, now: Instant, subset: Subset, path: PathId) {
+        let mut datagram = BytesMut::with_capacity(SUM_BYTES);
+        Sum::write_header(self.lane, subset.start, subset.mask, &mut datagram);
+        if self.encoder.add_up(subset, &mut datagram).is_err() {
+            // A packet had to leave the pool for want of memory.
+            self.stats.drops.count(DropReason::RepairExpired);
+            return;
+        }
+        self.stats.coded_datagrams += 1;
+        self.stats.coded_bytes += datagram.len() as u64;
+        self.queue_repair(now, path, subset.start, datagram.freeze());
+    }
+
     fn queue_repair(&mut self, now: Instant, path: PathId, id: PacketId, datagram: Bytes) {
         let token = TokenKind::Repair.token(self.lane, id);
         let repair = QueuedRepair { since: now, token, datagram, impatient: false };
         self.repairs.entry(path).or_default().push_back(repair);
     }
+}
+
+fn recovery_config(lane: &LaneConfig) -> RecoveryConfig {
+    RecoveryConfig { deadline: lane.deadline, expire_after: lane.expire_after }
 }
 
 /// The path for a repair that was meant for `planned`.
@@ -665,6 +730,8 @@ fn repair_path(
 
 /// How much longer than its packets' expiry a range may last, at most: t of CellFusion section 4.4.2.
 const RANGE_SPAN: Duration = Duration::from_millis(60);
+/// What a sum takes in most cases, bytes.
+const SUM_BYTES: usize = 1500;
 /// How long a repair waits for the path that it is meant for.
 const REPAIR_PATIENCE: Duration = Duration::from_millis(10);
 

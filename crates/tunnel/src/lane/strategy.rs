@@ -4,9 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use roadweave_recovery::{Recovery, RecoveryConfig};
+use roadweave_recovery::{Recovery, RecoveryConfig, Reliable};
 use roadweave_schedule::{Scheduler, UnknownScheduler};
 use roadweave_types::UplinkId;
+use roadweave_wire::{CODED_HEADER, SUM_HEADER};
 use serde::{Deserialize, Serialize};
 
 /// A named choice of scheduler and recovery.
@@ -16,8 +17,58 @@ pub struct Strategy(String);
 
 /// A strategy's name that is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown strategy \"{0}\"; known are: xnc, xnc-sigcomm23, minrtt, single:<uplink>")]
+#[error("unknown strategy \"{0}\"; known are: {names}", names = Strategy::names())]
 pub struct UnknownStrategy(String);
+
+/// What a name stands for.
+#[derive(Debug)]
+struct Entry {
+    name: &'static str,
+    /// The name of its scheduler.
+    scheduler: &'static str,
+    /// The name of its recovery.
+    recovery: &'static str,
+    keeps: Keeps,
+}
+
+/// How long a packet that was sent may be needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Keeps {
+    /// While it is of use to the lane's applications.
+    UntilExpired,
+    /// Until a reliable recovery gives it up.
+    UntilGivenUp,
+}
+
+use Keeps::{UntilExpired, UntilGivenUp};
+
+const fn entry(
+    name: &'static str,
+    scheduler: &'static str,
+    recovery: &'static str,
+    keeps: Keeps,
+) -> Entry {
+    Entry { name, scheduler, recovery, keeps }
+}
+
+/// Every strategy but `single:<uplink>`, which is [`SINGLE`] with the uplink in its name.
+const STRATEGIES: [Entry; 13] = [
+    entry("xnc", "minrtt", "xnc", UntilExpired),
+    entry("xnc-sigcomm23", "minrtt", "xnc-sigcomm23", UntilExpired),
+    entry("xnc-no-coding", "minrtt", "xnc-no-coding", UntilExpired),
+    entry("xnc-no-qoe", "minrtt", "xnc-no-qoe", UntilExpired),
+    entry("xnc-no-spread", "minrtt", "xnc-no-spread", UntilExpired),
+    entry("minrtt", "minrtt", "reliable", UntilGivenUp),
+    entry("minrtt-unreliable", "minrtt", "none", UntilExpired),
+    entry("ecf", "ecf", "reliable", UntilGivenUp),
+    entry("xlink", "minrtt", "xlink", UntilGivenUp),
+    entry("pluribus", "earliest", "pluribus", UntilExpired),
+    entry("redundant", "redundant", "none", UntilExpired),
+    entry("bonding", "bonding", "none", UntilExpired),
+    SINGLE,
+];
+
+const SINGLE: Entry = entry("single:<uplink>", "single", "none", UntilExpired);
 
 impl Strategy {
     /// Min-RTT with network coding (CellFusion section 4), the default.
@@ -30,42 +81,60 @@ impl Strategy {
         &self.0
     }
 
+    /// All names, for messages; `single:<uplink>` stands for one of each uplink.
+    pub fn names() -> String {
+        STRATEGIES.map(|entry| entry.name).join(", ")
+    }
+
+    /// All names but `single:<uplink>`: those that need no uplink to be named.
+    pub fn for_any_uplinks() -> impl Iterator<Item = &'static str> {
+        STRATEGIES.iter().map(|entry| entry.name).filter(|name| *name != SINGLE.name)
+    }
+
     /// The scheduler, which needs to know the uplinks by name.
     pub(crate) fn scheduler(
         &self,
         uplink: impl Fn(&str) -> Option<UplinkId>,
     ) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
-        let name = if self.0.starts_with("single:") { self.0.as_str() } else { "minrtt" };
+        let entry = self.entry();
+        let name = if entry.name == SINGLE.name { self.as_str() } else { entry.scheduler };
         roadweave_schedule::by_name(name, uplink)
     }
 
     /// How long a sent packet may be needed for a repair, when it is worthless after `expire_after`.
     pub(crate) fn keeps_for(&self, expire_after: Duration) -> Duration {
-        match self.0.as_str() {
-            "minrtt" => roadweave_recovery::Reliable::GIVE_UP,
-            _ => expire_after,
+        match self.entry().keeps {
+            UntilExpired => expire_after,
+            UntilGivenUp => Reliable::GIVE_UP,
         }
     }
 
     pub(crate) fn recovery(&self, config: RecoveryConfig) -> Box<dyn Recovery> {
-        let name = match self.0.as_str() {
-            name @ ("xnc" | "xnc-sigcomm23") => name,
-            "minrtt" => "reliable",
-            _ => "none",
-        };
-        roadweave_recovery::by_name(name, config).expect("the names above are known")
+        let name = self.entry().recovery;
+        roadweave_recovery::by_name(name, config).expect("the table names recoveries that exist")
     }
+
+    /// The longest header of a repair: a packet that is cut for a path must fit behind it as well.
+    pub(crate) fn repair_header(&self) -> usize {
+        if self.entry().recovery == "pluribus" { SUM_HEADER } else { CODED_HEADER }
+    }
+
+    fn entry(&self) -> &'static Entry {
+        find(&self.0).expect("names are checked when they are read")
+    }
+}
+
+fn find(name: &str) -> Option<&'static Entry> {
+    if name.strip_prefix("single:").is_some_and(|uplink| !uplink.is_empty()) {
+        return Some(&SINGLE);
+    }
+    STRATEGIES.iter().find(|entry| entry.name == name)
 }
 
 impl FromStr for Strategy {
     type Err = UnknownStrategy;
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        let single = name.strip_prefix("single:").is_some_and(|uplink| !uplink.is_empty());
-        if single || matches!(name, "xnc" | "xnc-sigcomm23" | "minrtt") {
-            Ok(Self(name.to_owned()))
-        } else {
-            Err(UnknownStrategy(name.to_owned()))
-        }
+        find(name).map(|_| Self(name.to_owned())).ok_or_else(|| UnknownStrategy(name.to_owned()))
     }
 }
 
@@ -93,13 +162,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_checked_and_the_error_lists_them() {
-        for name in ["xnc", "xnc-sigcomm23", "minrtt", "single:wwan0"] {
-            assert_eq!(name.parse::<Strategy>().expect("known").as_str(), name);
+    fn every_strategy_has_a_scheduler_and_a_recovery() {
+        let names = Strategy::for_any_uplinks().chain(["single:wwan0"]);
+        for name in names {
+            let strategy: Strategy = name.parse().expect("known");
+            assert_eq!(strategy.as_str(), name);
+            assert!(strategy.scheduler(|_| Some(UplinkId(0))).is_ok(), "{name}");
+            strategy.recovery(RecoveryConfig::default());
         }
+        assert_eq!(Strategy::for_any_uplinks().count(), STRATEGIES.len() - 1);
+    }
+
+    #[test]
+    fn names_are_checked_and_the_error_lists_them() {
         for name in ["", "single:", "XNC", "fastest"] {
             let error = name.parse::<Strategy>().expect_err("unknown").to_string();
-            assert!(error.contains("known are: xnc"), "{error}");
+            assert!(error.contains("known are: xnc, xnc-sigcomm23,"), "{error}");
+            assert!(error.ends_with("bonding, single:<uplink>"), "{error}");
         }
+    }
+
+    #[test]
+    fn reliable_strategies_keep_their_packets() {
+        let keeps = |name: &str| {
+            name.parse::<Strategy>().expect("known").keeps_for(Duration::from_millis(700))
+        };
+        assert_eq!(keeps("xnc"), Duration::from_millis(700));
+        assert_eq!((keeps("ecf"), keeps("xlink")), (Reliable::GIVE_UP, Reliable::GIVE_UP));
     }
 }

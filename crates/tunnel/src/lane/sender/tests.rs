@@ -31,7 +31,11 @@ fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
 fn a_repair_gives_each_path_its_share_of_coded_packets() {
     let mut sender = sender_with_pool([4, 900, 60]);
     let shares = vec![(PathId(1), 2), (PathId(3), 1)];
-    sender.repair(Instant::ZERO, Repair::Coded { start: PacketId(0), count: 3, shares });
+    sender.repair(
+        Instant::ZERO,
+        Repair::Coded { start: PacketId(0), count: 3, shares },
+        &mut Links::new([0, 0]),
+    );
     assert_eq!((sender.stats.coded_datagrams, sender.stats.coded_bytes), (3, 3 * 914));
     assert!(sender.encoder.is_empty(), "a range is repaired once");
     let shares = |path| sender.repairs.get(&PathId(path)).map_or(0, VecDeque::len);
@@ -58,7 +62,11 @@ fn a_repair_with_a_hole_sends_nothing_and_is_counted() {
     assert!(sender.encoder.forget(PacketId(1)));
     let before = sender.seeds.clone();
     let shares = vec![(PathId(1), 2)];
-    sender.repair(Instant::ZERO, Repair::Coded { start: PacketId(0), count: 3, shares });
+    sender.repair(
+        Instant::ZERO,
+        Repair::Coded { start: PacketId(0), count: 3, shares },
+        &mut Links::new([0, 0]),
+    );
     assert!(sender.repairs.is_empty());
     assert_eq!(sender.stats.coded_datagrams, 0);
     assert_eq!(sender.stats.drops.get(DropReason::RepairExpired), 3);

@@ -1,0 +1,108 @@
+use super::*;
+use crate::testing::path;
+
+fn at(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+fn sent(id: u32, path: u32) -> SentPacket {
+    SentPacket { id: PacketId(id), path: PathId(path), bytes: 1200, ends_frame: false }
+}
+
+/// A fast and a slow path, with long probe timeouts.
+fn paths() -> [PathSnapshot; 2] {
+    [path(0, 20, 100), path(1, 200, 100)].map(|path| PathSnapshot { pto: path.pto * 50, ..path })
+}
+
+fn repairs(xlink: &mut Xlink, now: Instant, backlog: u64) -> Vec<Repair> {
+    let paths = paths();
+    std::iter::from_fn(|| xlink.poll_repair(now, &paths, backlog)).collect()
+}
+
+fn reinject(id: u32) -> Repair {
+    Repair::Reinject { id: PacketId(id), path: PathId(0) }
+}
+
+#[test]
+fn late_packets_of_the_slow_path_are_sent_again_on_the_fast_one_oldest_first_and_once() {
+    let mut xlink = Xlink::new(RecoveryConfig::default());
+    xlink.on_sent(at(0), sent(0, 1), &paths());
+    xlink.on_sent(at(1), sent(1, 0), &paths());
+    xlink.on_sent(at(2), sent(2, 1), &paths());
+    xlink.on_sent(at(3), sent(3, 1), &paths());
+    xlink.on_acknowledged(at(4), PacketId(2));
+    assert_eq!(repairs(&mut xlink, at(5), 1200), [], "new packets go first");
+    // 95 ms are left, the slow path takes 200.
+    assert_eq!(repairs(&mut xlink, at(5), 0), [reinject(0), reinject(3)]);
+    xlink.on_sent(at(5), sent(0, 0), &paths());
+    xlink.on_sent(at(5), sent(3, 0), &paths());
+    assert_eq!(repairs(&mut xlink, at(50), 0), []);
+    assert_eq!(xlink.stats().lost, 0, "nothing was lost so far");
+}
+
+#[test]
+fn a_path_that_is_fast_enough_needs_no_second_copy() {
+    let mut xlink = Xlink::new(RecoveryConfig::default());
+    let paths = [path(0, 20, 100), path(1, 60, 100)];
+    xlink.on_sent(at(0), sent(0, 1), &paths);
+    assert_eq!(xlink.poll_repair(at(30), &paths, 0), None, "70 ms are left, and 60 needed");
+    assert_eq!(xlink.poll_timeout(), Some(at(40)));
+    assert_eq!(xlink.poll_repair(at(41), &paths, 0), Some(reinject(0)), "59 ms are left");
+}
+
+#[test]
+fn copies_wait_for_room_on_the_fast_path() {
+    let mut xlink = Xlink::new(RecoveryConfig::default());
+    let full = [path(0, 20, 1), path(1, 200, 100)];
+    xlink.on_sent(at(0), sent(0, 1), &full);
+    assert_eq!(xlink.poll_repair(at(10), &full, 0), None);
+    assert_eq!(repairs(&mut xlink, at(10), 0), [reinject(0)]);
+}
+
+#[test]
+fn what_a_player_has_cached_decides_and_is_played_meanwhile() {
+    let mut xlink = Xlink::new(RecoveryConfig::default());
+    let cached = Qoe { cached_bytes: 0, cached_frames: 9, bps: 0, fps: 30.0 };
+    xlink.set_qoe(at(0), cached); // 300 ms
+    xlink.on_sent(at(0), sent(0, 1), &paths());
+    assert_eq!(repairs(&mut xlink, at(99), 0), []);
+    assert_eq!(repairs(&mut xlink, at(101), 0), [reinject(0)], "199 ms are left");
+}
+
+#[test]
+fn beyond_the_upper_threshold_it_is_off_and_below_the_lower_one_it_is_on() {
+    let mut xlink = Xlink::new(RecoveryConfig::default());
+    let qoe = |frames| Qoe { cached_bytes: 0, cached_frames: frames, bps: 0, fps: 1000.0 };
+    // The play-time left goes from 1 to 1,000 ms: T1 is 50 ms, T2 is 200 ms.
+    for ms in 1..=1000 {
+        xlink.set_qoe(at(ms * 10), qoe(ms));
+        assert_eq!(repairs(&mut xlink, at(ms * 10), 0), []);
+    }
+    let near = |duration: Duration, ms: u64| duration.as_millis().abs_diff(ms.into()) <= 1;
+    let (low, high) = xlink.observed.thresholds().expect("enough was seen");
+    assert!(near(low, 50) && near(high, 200), "{low:?}, {high:?}");
+    let mut decides = |left, rtt_ms| {
+        let paths = [path(0, 5, 100), path(1, rtt_ms, 100)];
+        xlink.set_qoe(at(20_000), qoe(left));
+        xlink.candidates.insert(PathId(1), [(at(0), PacketId(0))].into());
+        xlink.is_on(at(20_000), &paths)
+    };
+    assert!(!decides(250, 400), "it would be late, but there is much left");
+    assert!(decides(150, 160));
+    assert!(!decides(150, 140));
+    assert!(decides(40, 10), "it would be in time, but there is little left");
+}
+
+#[test]
+fn lost_packets_are_sent_again_and_may_be_reinjected_again() {
+    let mut xlink = Xlink::new(RecoveryConfig::default());
+    xlink.on_sent(at(0), sent(0, 1), &paths());
+    xlink.on_lost(at(1), PacketId(0), PathId(1));
+    assert_eq!(repairs(&mut xlink, at(1), 0), [Repair::Again { id: PacketId(0) }]);
+    xlink.on_sent(at(2), sent(0, 1), &paths());
+    assert_eq!(repairs(&mut xlink, at(2), 0), [reinject(0)]);
+    xlink.on_acknowledged(at(9), PacketId(0));
+    assert!(xlink.is_settled());
+    assert_eq!(repairs(&mut xlink, at(10), 0), []);
+    assert!(xlink.candidates.is_empty());
+}

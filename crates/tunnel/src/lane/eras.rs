@@ -1,0 +1,204 @@
+//! The recoveries of a lane whose strategy changes while it runs.
+//!
+//! ```text
+//! IDs     ... 17 18 19 | 20 21 22 | 23 24 ...
+//! era        minrtt       xlink      xnc        each packet belongs to the recovery that saw it first
+//! ```
+//!
+//! A packet stays with the recovery of its time until it is settled, so that none is forgotten when the
+//! strategy changes. A recovery of the past that has nothing left to do is dropped.
+
+use std::collections::VecDeque;
+
+use roadweave_recovery::{Qoe, Recovery, RecoveryStats, Repair, SentPacket};
+use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
+
+/// Recoveries of the past that are kept at once; the oldest gives up its packets beyond it.
+const PAST_MAX: usize = 4;
+
+/// The recoveries of a lane, by the packets that belong to them.
+#[derive(Debug)]
+pub(crate) struct Eras {
+    present: Era,
+    /// Oldest first.
+    past: VecDeque<Era>,
+    /// What recoveries did that are gone.
+    gone: RecoveryStats,
+}
+
+#[derive(Debug)]
+struct Era {
+    /// Its first packet.
+    first: PacketId,
+    recovery: Box<dyn Recovery>,
+}
+
+impl Eras {
+    pub(crate) fn new(recovery: Box<dyn Recovery>) -> Self {
+        Self {
+            present: Era { first: PacketId(0), recovery },
+            past: VecDeque::new(),
+            gone: RecoveryStats::default(),
+        }
+    }
+
+    /// From the packet `first` on, `recovery` takes over.
+    pub(crate) fn change(&mut self, first: PacketId, recovery: Box<dyn Recovery>) {
+        let before = std::mem::replace(&mut self.present, Era { first, recovery });
+        self.past.push_back(before);
+        self.tidy();
+        if self.past.len() > PAST_MAX
+            && let Some(oldest) = self.past.pop_front()
+        {
+            self.gone.merge(&oldest.recovery.stats());
+        }
+    }
+
+    /// Whether a recovery of the past still has packets.
+    pub(crate) fn has_past(&self) -> bool {
+        !self.past.is_empty()
+    }
+
+    pub(crate) fn on_sent(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]) {
+        if let Some(recovery) = self.of(packet.id) {
+            recovery.on_sent(now, packet, paths);
+        }
+    }
+
+    pub(crate) fn on_waiting(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]) {
+        if let Some(recovery) = self.of(packet.id) {
+            recovery.on_waiting(now, packet, paths);
+        }
+    }
+
+    pub(crate) fn on_acknowledged(&mut self, now: Instant, id: PacketId) {
+        if let Some(recovery) = self.of(id) {
+            recovery.on_acknowledged(now, id);
+        }
+    }
+
+    pub(crate) fn on_abandoned(&mut self, id: PacketId) {
+        if let Some(recovery) = self.of(id) {
+            recovery.on_abandoned(id);
+        }
+    }
+
+    pub(crate) fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) {
+        if let Some(recovery) = self.of(id) {
+            recovery.on_lost(now, id, path);
+        }
+    }
+
+    pub(crate) fn set_qoe(&mut self, now: Instant, qoe: Qoe) {
+        self.each().for_each(|recovery| recovery.set_qoe(now, qoe));
+    }
+
+    /// The next repair, those of older packets first.
+    pub(crate) fn poll_repair(
+        &mut self,
+        now: Instant,
+        paths: &[PathSnapshot],
+        backlog: u64,
+    ) -> Option<Repair> {
+        let repair = self.each().find_map(|recovery| recovery.poll_repair(now, paths, backlog));
+        if repair.is_none() && self.has_past() {
+            self.tidy();
+        }
+        repair
+    }
+
+    pub(crate) fn poll_lost(&mut self) -> Option<PacketId> {
+        self.each().find_map(Recovery::poll_lost)
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let past = self.past.iter().filter_map(|era| era.recovery.poll_timeout());
+        past.chain(self.present.recovery.poll_timeout()).min()
+    }
+
+    pub(crate) fn stats(&self) -> RecoveryStats {
+        let mut stats = self.gone;
+        for era in self.past.iter().chain([&self.present]) {
+            stats.merge(&era.recovery.stats());
+        }
+        stats
+    }
+
+    fn tidy(&mut self) {
+        let gone = &mut self.gone;
+        self.past.retain(|era| {
+            let is_needed = !era.recovery.is_settled();
+            if !is_needed {
+                gone.merge(&era.recovery.stats());
+            }
+            is_needed
+        });
+    }
+
+    fn each(&mut self) -> impl Iterator<Item = &mut (dyn Recovery + 'static)> {
+        let past = self.past.iter_mut().map(|era| &mut *era.recovery);
+        past.chain([&mut *self.present.recovery])
+    }
+
+    /// The recovery that `id` belongs to; none if that one is gone.
+    fn of(&mut self, id: PacketId) -> Option<&mut (dyn Recovery + 'static)> {
+        if self.past.is_empty() && !id.precedes(self.present.first) {
+            return Some(&mut *self.present.recovery);
+        }
+        let eras = self.past.iter_mut().chain([&mut self.present]);
+        eras.rev().find(|era| !id.precedes(era.first)).map(|era| &mut *era.recovery)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use roadweave_recovery::{NoRecovery, RecoveryConfig, Reliable};
+
+    use super::*;
+
+    fn reliable() -> Box<dyn Recovery> {
+        Box::new(Reliable::new(RecoveryConfig::default()))
+    }
+
+    fn sent(id: u32) -> SentPacket {
+        SentPacket { id: PacketId(id), path: PathId(0), bytes: 1200, ends_frame: false }
+    }
+
+    #[test]
+    fn a_packet_stays_with_the_recovery_of_its_time_until_it_is_settled() {
+        let mut eras = Eras::new(reliable());
+        eras.on_sent(Instant::ZERO, sent(0), &[]);
+        eras.on_sent(Instant::ZERO, sent(1), &[]);
+        eras.change(PacketId(2), Box::new(NoRecovery));
+        eras.on_sent(Instant::ZERO, sent(2), &[]);
+        let lost_at = Instant::from_millis(5);
+        (0..3).for_each(|id| eras.on_lost(lost_at, PacketId(id), PathId(0)));
+        let mut repairs = Vec::new();
+        while let Some(repair) = eras.poll_repair(lost_at, &[], 0) {
+            repairs.push(repair);
+        }
+        let again = |id| Repair::Again { id: PacketId(id) };
+        assert_eq!(repairs, [again(0), again(1)], "the new strategy repairs nothing");
+        (0..2).for_each(|id| eras.on_sent(lost_at, sent(id), &[]));
+        (0..2).for_each(|id| eras.on_acknowledged(lost_at, PacketId(id)));
+        assert_eq!(eras.poll_repair(lost_at, &[], 0), None);
+        assert!(!eras.has_past());
+        assert_eq!(eras.stats().lost, 2, "its figures are kept");
+        assert_eq!(eras.poll_timeout(), None);
+    }
+
+    #[test]
+    fn recoveries_of_the_past_are_bounded() {
+        let mut eras = Eras::new(reliable());
+        for id in 0..20 {
+            eras.on_sent(Instant::ZERO, sent(id), &[]);
+            eras.change(PacketId(id + 1), reliable());
+        }
+        assert_eq!(eras.past.len(), PAST_MAX);
+        eras.on_acknowledged(Instant::ZERO, PacketId(3)); // nobody watches it any more
+        let later = Instant::ZERO + Duration::from_secs(2);
+        assert!(eras.poll_repair(later, &[], 0).is_some());
+    }
+}
