@@ -29,7 +29,8 @@ use bytes::{Bytes, BytesMut};
 use roadweave_emulate::{Direction, LinkSettings, LinkStats};
 use roadweave_quic::{CongestionControl, Epoch, Local, Source};
 use roadweave_tunnel::{
-    Client, ClientError, ClientEvent, LaneConfig, Server, ServerEvent, SessionStatus,
+    Client, ClientError, ClientEvent, LaneConfig, Server, ServerEvent, SessionStatus, SetError,
+    Strategy,
 };
 use roadweave_types::{Instant, PathStatus, UplinkId};
 
@@ -441,6 +442,26 @@ impl World {
         for (wire, link) in self.wires.iter_mut().zip(links) {
             wire.restart(self.now, link.up.trace, link.down.trace);
         }
+    }
+
+    /// Lets a lane of one direction follow another strategy from now on.
+    ///
+    /// # Errors
+    /// When there is no such lane, or the strategy cannot be used there.
+    pub fn set_strategy(
+        &mut self,
+        direction: Direction,
+        lane: &str,
+        strategy: Strategy,
+    ) -> Result<(), SetError> {
+        let now = self.now;
+        let (client, server) = self.ends_mut();
+        match direction {
+            Direction::Up => client.set_strategy(now, lane, strategy),
+            Direction::Down => server.set_strategy(lane, strategy),
+        }?;
+        self.flush();
+        Ok(())
     }
 
     /// Both ends and what they may be told beyond; follow it with [`World::flush`].

@@ -10,11 +10,13 @@ use roadweave_emulate::{
 use roadweave_lab::event::Action;
 use roadweave_lab::world::{Tampering, Trust, WorldConfig, WorldLink};
 use roadweave_quic::CongestionControl;
-use roadweave_tunnel::{LaneConfig, LaneRule};
+use roadweave_tunnel::{LaneConfig, LaneRule, Strategy};
 use roadweave_types::{Instant, Rate};
 
-/// Every strategy; that which names an uplink serves the vehicle only.
-const STRATEGIES: [&str; 4] = ["xnc", "xnc-sigcomm23", "minrtt", "single:link0"];
+/// The strategy that names an uplink, which serves the vehicle only.
+const BOUND: &str = "single:link0";
+/// Strategies that repair nothing that is lost, or not for certain.
+const UNRELIABLE: [&str; 3] = ["minrtt-unreliable", "bonding", "pluribus"];
 /// The ports of lane n begin at n times this, after [`FIRST_PORT`].
 pub const PORTS_PER_LANE: u16 = 100;
 pub const FIRST_PORT: u16 = 5_000;
@@ -88,6 +90,8 @@ pub enum Kind {
 pub enum Happening {
     Link(usize, Action),
     RestartServer,
+    /// A lane changes its strategy.
+    Strategy(Direction, usize, &'static str),
 }
 
 impl Plan {
@@ -97,13 +101,23 @@ impl Plan {
         let hostile = dice.once_in(4);
         let count = dice.within(1..5);
         let links = (0..count).map(|_| dice.link(heal, hostile)).collect();
-        let lanes_up = dice.lanes(&STRATEGIES);
-        let lanes_down = dice.lanes(&STRATEGIES[..3]);
+        let down: Vec<&'static str> = Strategy::for_any_uplinks().collect();
+        let up: Vec<&'static str> = down.iter().copied().chain([BOUND]).collect();
+        let lanes_up = dice.lanes(&up);
+        let lanes_down = dice.lanes(&down);
         let lanes = [lanes_up.len(), lanes_down.len()];
         let flows = (0..dice.within(1..5)).map(|index| dice.flow(index as u16, lanes)).collect();
         let quiet = dice.once_in(3);
         let happenings = if quiet { 0 } else { dice.within(1..6) };
         let mut events: Vec<_> = (0..happenings).map(|_| dice.happening(heal, count)).collect();
+        for _ in 0..if dice.once_in(2) { dice.within(1..4) } else { 0 } {
+            let at = dice.ms(0..heal.as_millis() as u64);
+            let change = match dice.once_in(2) {
+                true => dice.change(Direction::Up, lanes[0], &up),
+                false => dice.change(Direction::Down, lanes[1], &down),
+            };
+            events.push((at, change));
+        }
         events.sort_by_key(|(at, _)| *at);
         let cubic = dice.once_in(3);
         let congestion = if cubic { CongestionControl::Cubic } else { CongestionControl::Bbr };
@@ -133,17 +147,31 @@ impl Plan {
         }
     }
 
-    /// Whether the lane of `port` uses the first link and no other.
-    pub fn is_bound(&self, direction: Direction, port: u16) -> bool {
+    /// The strategies that the lane of `port` has at one time or another.
+    fn strategies(&self, direction: Direction, port: u16) -> impl Iterator<Item = &str> {
         let lane = usize::from((port - FIRST_PORT) / PORTS_PER_LANE);
-        self.lanes(direction)[lane].strategy.as_str().starts_with("single:")
+        let changes = self.events.iter().filter_map(move |(_, what)| match what {
+            Happening::Strategy(way, of, name) if (*way, *of) == (direction, lane) => Some(*name),
+            _ => None,
+        });
+        changes.chain([self.lanes(direction)[lane].strategy.as_str()])
+    }
+
+    /// Whether the lane of `port` may use the first link and no other.
+    pub fn is_bound(&self, direction: Direction, port: u16) -> bool {
+        self.strategies(direction, port).any(|strategy| strategy == BOUND)
+    }
+
+    /// Whether the lane of `port` may leave losses as they are, on any of the links.
+    pub fn is_unreliable(&self, direction: Direction, port: u16) -> bool {
+        self.strategies(direction, port).any(|strategy| UNRELIABLE.contains(&strategy))
     }
 
     /// Whether packets of the lane of `port` come in the order in which they were sent: nothing
     /// reorders them, and nobody sends them again.
     pub fn is_ordered(&self, direction: Direction, port: u16) -> bool {
         let way = self.links[0].way(direction);
-        self.is_bound(direction, port)
+        self.strategies(direction, port).all(|strategy| strategy == BOUND)
             && way.jitter.is_none_or(|jitter| !jitter.reorders)
             && self.links[0].tampering.is_none()
     }
@@ -307,6 +335,18 @@ impl Dice {
             bytes: bytes as usize,
             kind,
         }
+    }
+
+    /// A lane of `lanes` gets one of the strategies.
+    fn change(
+        &mut self,
+        direction: Direction,
+        lanes: usize,
+        strategies: &[&'static str],
+    ) -> Happening {
+        let lane = self.within(0..lanes as u64) as usize;
+        let strategy = strategies[self.within(0..strategies.len() as u64) as usize];
+        Happening::Strategy(direction, lane, strategy)
     }
 
     fn happening(&mut self, heal: Duration, links: u64) -> (Duration, Happening) {

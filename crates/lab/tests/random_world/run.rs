@@ -228,6 +228,12 @@ impl<'a> Stage<'a> {
                 Happening::RestartServer => {
                     self.world.restart_server().map_err(|error| error.to_string())?;
                 }
+                Happening::Strategy(direction, lane, strategy) => {
+                    let lane = format!("lane{lane}");
+                    let strategy = strategy.parse().expect("the plan knows strategies");
+                    // A client whose uplink is unplugged does not know it by name.
+                    _ = self.world.set_strategy(direction, &lane, strategy);
+                }
             }
         }
         Ok(())
@@ -259,6 +265,10 @@ impl<'a> Stage<'a> {
                 return Err(format!("at {now} there are {} paths", status.paths.len()));
             }
             for (lane, config) in status.stats.lanes.iter().zip(self.plan.lanes(direction)) {
+                let copies_max = config.queue_bytes_max * status.paths.len().max(1);
+                if lane.sent.copy_queue_bytes as usize > copies_max + FRAGMENTS_EXCESS {
+                    return Err(format!("at {now} too many copies wait: {:?}", lane.sent));
+                }
                 if lane.sent.queue_bytes as usize > config.queue_bytes_max + FRAGMENTS_EXCESS {
                     return Err(format!("at {now} too much waits: {:?}", lane.sent));
                 }
@@ -302,8 +312,14 @@ impl<'a> Stage<'a> {
     ) -> Result<Duration, String> {
         let mut slowest = Duration::ZERO;
         for (direction, port) in probes {
-            let is_bound = self.plan.is_bound(*direction, *port);
-            if !(if is_bound { sound[0] } else { sound.contains(&true) }) {
+            let fit = if self.plan.is_unreliable(*direction, *port) {
+                !sound.contains(&false)
+            } else if self.plan.is_bound(*direction, *port) {
+                sound[0]
+            } else {
+                sound.contains(&true)
+            };
+            if !fit {
                 continue;
             }
             let (sent, came) = self.ledger.share(*direction, *port, well);
@@ -399,7 +415,9 @@ impl<'a> Stage<'a> {
         // In the queues.
         let left = sum(sender, |lane| lane.sent.sent_packets);
         let waited = sum(sender, |lane| dropped(&lane.sent.drops, &IN_QUEUE));
-        if sum(sender, |lane| lane.sent.queue_bytes) > 0 || entered != left + waited {
+        if sum(sender, |lane| lane.sent.queue_bytes + lane.sent.copy_queue_bytes) > 0
+            || entered != left + waited
+        {
             return Err(format!("{entered} entered, {left} left, {waited} dropped: {}", books()));
         }
         // On the way.
@@ -477,7 +495,8 @@ fn dropped(drops: &DropCounters, reasons: &[DropReason]) -> u64 {
 const AT_ENTRY: [DropReason; 3] =
     [DropReason::NoSession, DropReason::MalformedInner, DropReason::OversizedInner];
 const IN_QUEUE: [DropReason; 2] = [DropReason::QueueFull, DropReason::QueueExpired];
-const AT_EXIT: [DropReason; 2] = [DropReason::SendFailed, DropReason::OversizedInner];
+const AT_EXIT: [DropReason; 3] =
+    [DropReason::SendFailed, DropReason::OversizedInner, DropReason::CopyUnsent];
 const AT_RECEIVER: [DropReason; 3] =
     [DropReason::Late, DropReason::IdJump, DropReason::ReceiveMemory];
 const AT_DELIVERY: [DropReason; 2] = [DropReason::SpoofedSource, DropReason::DeviceFull];
