@@ -17,6 +17,7 @@ mod rate;
 mod record;
 mod run;
 mod sandbox;
+mod set;
 mod show;
 mod table;
 mod trace;
@@ -50,6 +51,7 @@ enum Command {
     Client(run::ClientArgs),
     Server(run::ServerArgs),
     Show(show::ShowArgs),
+    Set(set::SetArgs),
     Emulate(emulate::EmulateArgs),
     Demo(demo::DemoArgs),
     Lab(lab::LabArgs),
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         Command::Client(args) => args.run(),
         Command::Server(args) => args.run(),
         Command::Show(args) => args.run(),
+        Command::Set(args) => args.run(),
         Command::Demo(args) => args.run(),
         Command::Lab(args) => args.run(),
         Command::Qoe(args) => args.run(),

@@ -92,6 +92,42 @@ fn inner_packets_of_every_size_arrive_intact() {
     });
 }
 
+#[test]
+fn a_lane_changes_its_strategy_while_pings_cross() {
+    run_sandboxed("a_lane_changes_its_strategy_while_pings_cross", || {
+        let road = Road::new();
+        let (_server, _client) = road.start_both();
+        road.wait_for_paths(&["eth1", "eth2"]);
+        let strategy = |instance: &str| {
+            road.show(instance)["sessions"][0]["lanes"][0]["strategy"].as_str().unwrap().to_owned()
+        };
+        let set = |instance: &str, lane: &str, name: &str| {
+            roadweave(&["set", "--socket", &socket(instance), lane, "strategy", name])
+        };
+        assert_eq!((strategy(CLIENT), strategy(SERVER)), ("xnc".into(), "xnc".into()));
+        for name in ["redundant", "xlink", "single:eth2", "pluribus"] {
+            let output = set(CLIENT, "default", name);
+            assert!(output.status.success(), "{output:?}");
+            if !name.starts_with("single:") {
+                assert!(set(SERVER, "default", name).status.success());
+                assert_eq!(strategy(SERVER), name);
+            }
+            assert_eq!(strategy(CLIENT), name);
+            let output = ping(&road.vehicle, GATEWAY_V4, "-c 10 -i 0.05");
+            assert!(output.status.success(), "{name}: {output:?}");
+        }
+        let refused = |output: std::process::Output, part: &str| {
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert!(!output.status.success() && text.contains(part), "{text}");
+        };
+        refused(set(CLIENT, "default", "fastest"), "known are: xnc,");
+        refused(set(CLIENT, "video", "ecf"), "there are: default");
+        refused(set(CLIENT, "default", "single:eth9"), "eth9");
+        refused(set(SERVER, "default", "single:eth1"), "eth1");
+        assert_eq!(strategy(CLIENT), "pluribus");
+    });
+}
+
 /// Payloads of 1 byte to the largest that IP can, each compared with what comes back.
 fn check_udp_sizes(road: &Road, address: &str) {
     let socket = road.socket_to(address);

@@ -15,6 +15,7 @@ mod client;
 mod granted;
 mod resolver;
 mod server;
+mod settings;
 
 use std::time::Duration;
 

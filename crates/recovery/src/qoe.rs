@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use roadweave_types::Instant;
+use serde::{Deserialize, Serialize};
 
 /// The state of a player's buffer (XLINK section 5.2.1).
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Qoe {
     /// Bytes in the buffer.
     pub cached_bytes: u64,

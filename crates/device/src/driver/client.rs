@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::granted::Granted;
 use super::resolver::Resolver;
+use super::settings::{self, SetQoe, SetStrategy};
 use super::{
     CONTROL, DriverError, MONITOR, SIGNALS, SOCKETS, TUN, TunSettings, send_all, status,
     to_quic_ecn, wait, write_inner,
@@ -383,17 +384,29 @@ impl Driver {
                 self.use_uplink(now, &uplink);
             }
         }
-        self.answer();
+        self.answer(now);
     }
 
-    fn answer(&mut self) {
+    fn answer(&mut self, now: Instant) {
         while let Some(request) = self.control.poll_request() {
             let answer = match request.method.as_str() {
                 "status" => Ok(self.status()),
+                "set_strategy" => self.set_strategy(now, &request.params),
+                "set_qoe" => settings::parse(&request.params).and_then(|SetQoe { lane, qoe }| {
+                    settings::answer(self.client.set_qoe(now, &lane, qoe))
+                }),
                 other => Err(RpcError::method_not_found(other)),
             };
             request.answer(answer);
         }
+    }
+
+    fn set_strategy(&mut self, now: Instant, params: &Value) -> Result<Value, RpcError> {
+        let SetStrategy { lane, strategy } = settings::parse(params)?;
+        let name = strategy.to_string();
+        let answer = settings::answer(self.client.set_strategy(now, &lane, strategy))?;
+        tracing::info!(lane, strategy = name, "a lane's strategy is changed");
+        Ok(answer)
     }
 
     fn status(&self) -> Value {

@@ -12,6 +12,7 @@ use roadweave_tunnel::{Peer, PeerTable, Server, ServerConfig, ServerEvent};
 use roadweave_types::{DropCounters, DropReason, Instant};
 use serde_json::{Value, json};
 
+use super::settings::{self, SetStrategy};
 use super::{
     CONTROL, DriverError, SIGNALS, SOCKETS, TUN, TunSettings, lead_into_tun, send_all, status,
     to_prefix, to_quic_ecn, wait, write_inner,
@@ -260,10 +261,19 @@ impl Driver {
         while let Some(request) = self.control.poll_request() {
             let answer = match request.method.as_str() {
                 "status" => Ok(self.status()),
+                "set_strategy" => self.set_strategy(&request.params),
                 other => Err(RpcError::method_not_found(other)),
             };
             request.answer(answer);
         }
+    }
+
+    fn set_strategy(&mut self, params: &Value) -> Result<Value, RpcError> {
+        let SetStrategy { lane, strategy } = settings::parse(params)?;
+        let name = strategy.to_string();
+        let answer = settings::answer(self.server.set_strategy(&lane, strategy))?;
+        tracing::info!(lane, strategy = name, "a lane's strategy is changed");
+        Ok(answer)
     }
 
     fn status(&self) -> Value {

@@ -1,0 +1,46 @@
+//! `roadweave set`: changes a running client or server.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use roadweave_device::control::{RequestError, request};
+use roadweave_tunnel::Strategy;
+use serde_json::json;
+
+use crate::exit::BadInput;
+
+/// Changes a lane of a running client or server, until it is started anew
+#[derive(Debug, clap::Args)]
+pub struct SetArgs {
+    /// The socket of the running client or server
+    #[arg(long, default_value = "/run/roadweave/rw0.sock")]
+    socket: PathBuf,
+    /// The lane, as `roadweave show` names it
+    lane: String,
+    #[command(subcommand)]
+    setting: Setting,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Setting {
+    /// How the lane uses the paths and repairs losses, for what it sends from now on
+    Strategy {
+        /// The strategy's name; docs/configuration.md lists them
+        name: Strategy,
+    },
+}
+
+impl SetArgs {
+    /// # Errors
+    /// When nothing runs behind the socket, or it refuses.
+    pub fn run(&self) -> Result<()> {
+        let Self { socket, lane, setting: Setting::Strategy { name } } = self;
+        let params = json!({ "lane": lane, "strategy": name });
+        match request(socket, "set_strategy", &params) {
+            Ok(_) => println!("lane {lane} follows {name} now"),
+            Err(RequestError::Refused(error)) => return Err(BadInput::new(error.message).into()),
+            Err(other) => return Err(other.into()),
+        }
+        Ok(())
+    }
+}

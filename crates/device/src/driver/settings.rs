@@ -1,0 +1,57 @@
+//! What may be changed while the tunnel runs, as the control socket's callers say it.
+
+use roadweave_tunnel::{Qoe, SetError, Strategy};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use crate::control::RpcError;
+
+/// The parameters of `set_strategy`.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SetStrategy {
+    /// The lane's name.
+    pub(super) lane: String,
+    pub(super) strategy: Strategy,
+}
+
+/// The parameters of `set_qoe`.
+#[derive(Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SetQoe {
+    /// The lane's name.
+    pub(super) lane: String,
+    pub(super) qoe: Qoe,
+}
+
+/// The parameters of a request.
+pub(super) fn parse<T: DeserializeOwned>(params: &Value) -> Result<T, RpcError> {
+    T::deserialize(params).map_err(|error| RpcError::invalid_params(error.to_string()))
+}
+
+/// What the caller is told of a change.
+pub(super) fn answer(result: Result<(), SetError>) -> Result<Value, RpcError> {
+    result.map(|()| Value::Bool(true)).map_err(|error| RpcError::invalid_params(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn parameters_are_read_and_wrong_ones_refused_with_the_reason() {
+        let params = json!({ "lane": "default", "strategy": "ecf" });
+        let read: SetStrategy = parse(&params).expect("well-formed");
+        assert_eq!((read.lane.as_str(), read.strategy.as_str()), ("default", "ecf"));
+        let refused = |params| parse::<SetStrategy>(&params).expect_err("refused").message;
+        assert!(refused(json!({ "lane": "default", "strategy": "fastest" })).contains("known are"));
+        assert!(refused(json!({ "lane": "default" })).contains("strategy"));
+        assert!(refused(json!({ "lane": "a", "strategy": "ecf", "x": 1 })).contains("`x`"));
+        let qoe = json!({ "cached_bytes": 1, "cached_frames": 2, "bps": 3, "fps": 29.97 });
+        let read: SetQoe = parse(&json!({ "lane": "default", "qoe": qoe })).expect("well-formed");
+        assert_eq!(read.qoe.cached_frames, 2);
+    }
+}
