@@ -76,8 +76,7 @@ impl Xlink {
             }
         }
         let has_packets = |path: &&PathSnapshot| self.candidates.contains_key(&path.id);
-        let delivery = |path: &PathSnapshot| path.smoothed_rtt + path.rtt_deviation;
-        let slowest = paths.iter().filter(has_packets).map(delivery).max();
+        let slowest = paths.iter().filter(has_packets).map(delivery_time).max();
         slowest.is_some_and(|slowest| left < slowest)
     }
 
@@ -96,16 +95,18 @@ impl Xlink {
         });
     }
 
-    /// The oldest packet that a faster path has room for, with that path.
-    fn reinjection(&mut self, bytes: u64, paths: &[PathSnapshot]) -> Option<Repair> {
+    /// The oldest packet that a faster path has room for, on that path.
+    fn reinjection(&mut self, now: Instant, paths: &[PathSnapshot]) -> Option<Repair> {
         let oldest = self.candidates.iter().filter_map(|(slow, queue)| {
             let (sent, id) = *queue.front()?;
             let slow = paths.iter().find(|path| path.id == *slow)?;
+            // An answer that is overdue says that the path is slower than its figures.
+            let answer = delivery_time(slow).max(now.since(sent));
             let takes = |path: &&PathSnapshot| {
                 path.is_usable()
                     && path.id != slow.id
-                    && path.room().saturating_sub(path.queued_bytes) >= bytes
-                    && (path.smoothed_rtt < slow.smoothed_rtt || !slow.is_usable())
+                    && path.room().saturating_sub(path.queued_bytes) >= REINJECTED_BYTES
+                    && (path.smoothed_rtt < answer || !slow.is_usable())
             };
             let fast =
                 paths.iter().filter(takes).min_by_key(|path| (path.smoothed_rtt, path.id))?;
@@ -162,7 +163,7 @@ impl Recovery for Xlink {
         if backlog > 0 || !self.is_on(now, paths) {
             return None;
         }
-        self.reinjection(REINJECTED_BYTES, paths)
+        self.reinjection(now, paths)
     }
 
     fn set_qoe(&mut self, now: Instant, qoe: Qoe) {
@@ -185,6 +186,11 @@ impl Recovery for Xlink {
         let stats = self.reliable.stats();
         RecoveryStats { repairs: stats.repairs + self.reinjected, ..stats }
     }
+}
+
+/// How long a packet on `path` is expected to take (algorithm 1).
+fn delivery_time(path: &PathSnapshot) -> Duration {
+    path.smoothed_rtt + path.rtt_deviation
 }
 
 /// The play-times left that were seen of late.

@@ -1,7 +1,7 @@
 //! `ecf`: earliest completion first, which would rather wait for a fast path than use a slow one.
 //!
 //! Source: Lim, Nahum, Towsley, Gibbens: "ECF: An MPTCP Path Scheduler to Manage Heterogeneous Paths"
-//! (CoNEXT 2017), algorithm 1. One of the yardsticks of CellFusion section 8.3.
+//! (CoNEXT 2017). One of the yardsticks of CellFusion section 8.3.
 //!
 //! ```text
 //! x_f, the fastest path, has window ─► x_f
@@ -38,14 +38,17 @@ impl Scheduler for Ecf {
         let Some((fastest, fast)) = candidates().min_by_key(speed) else {
             return Decision::Wait;
         };
-        if fast.room() >= bytes {
-            return Decision::Send(PathSet::one(fastest));
+        // A path that has window, but whose pacer asks for a moment, is taken and waited for.
+        let send_on = |position: usize| match paths[position].room() >= bytes {
+            true => Decision::Send(PathSet::one(position)),
+            false => Decision::Wait,
+        };
+        if fast.window_room() >= bytes {
+            return send_on(fastest);
         }
-        let with_room = candidates().filter(|(_, path)| path.room() >= bytes);
-        match with_room.min_by_key(speed) {
-            Some((next, slow)) if !self.waits(packet.backlog_bytes, fast, slow) => {
-                Decision::Send(PathSet::one(next))
-            }
+        let with_window = candidates().filter(|(_, path)| path.window_room() >= bytes);
+        match with_window.min_by_key(speed) {
+            Some((next, slow)) if !self.waits(packet.backlog_bytes, fast, slow) => send_on(next),
             _ => Decision::Wait,
         }
     }
@@ -94,6 +97,14 @@ mod tests {
         let paths = [path(0, 60, 9000), path(1, 20, 9000)];
         let decision = Ecf::default().select(Instant::ZERO, &packet(1200), &paths);
         assert_eq!(decision, Decision::Send(PathSet::one(1)));
+    }
+
+    #[test]
+    fn the_pacer_of_the_fastest_path_is_waited_for() {
+        let mut paths = [path(0, 60, 9000), path(1, 20, 9000)];
+        paths[1].pacing_budget = 0;
+        let decision = Ecf::default().select(Instant::ZERO, &packet(1200), &paths);
+        assert_eq!(decision, Decision::Wait);
     }
 
     #[test]

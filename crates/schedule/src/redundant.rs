@@ -1,10 +1,10 @@
-//! `redundant`: every packet on every path that has room; the first copy to arrive wins.
+//! `redundant`: every packet on every path that has window; the first copy to arrive wins.
 //!
 //! Source: the redundant framework (Networking'24) section III-A; CellFusion section 8.3 calls it RE.
 //!
 //! A path that stopped answering gets its copies as well, as far as its window reaches: here nothing is
-//! lost by trying. A path without room gets none, rather than late ones; only when no path has room
-//! does the packet wait.
+//! lost by trying. Where a pacer holds a copy back, the copy waits for it, and is withdrawn if another
+//! comes first. A path without window gets none; only when no path has window does the packet wait.
 
 use roadweave_types::{Instant, PathSnapshot, PathStatus};
 
@@ -18,7 +18,7 @@ impl Scheduler for Redundant {
     fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
         let takes = |path: &PathSnapshot| {
             matches!(path.status, PathStatus::Usable | PathStatus::Suspect)
-                && path.room() >= packet.bytes as u64
+                && path.window_room() >= path.queued_bytes + packet.bytes as u64
         };
         let chosen: PathSet = (0..paths.len()).filter(|at| takes(&paths[*at])).collect();
         if chosen.is_empty() { Decision::Wait } else { Decision::Send(chosen) }
@@ -31,7 +31,7 @@ mod tests {
     use crate::testing::{packet, path};
 
     #[test]
-    fn every_path_with_room_gets_a_copy() {
+    fn every_path_with_window_gets_a_copy() {
         let select = |paths: &[PathSnapshot]| Redundant.select(Instant::ZERO, &packet(1200), paths);
         let mut silent = path(2, 90, 9000);
         silent.status = PathStatus::Suspect;
@@ -39,6 +39,11 @@ mod tests {
         idle.status = PathStatus::Standby;
         let paths = [path(0, 20, 9000), path(1, 30, 1199), silent, idle];
         assert_eq!(select(&paths), Decision::Send([0, 2].into_iter().collect()));
+        let mut paced = path(4, 20, 9000);
+        paced.pacing_budget = 0;
+        assert_eq!(select(&[paced.clone()]), Decision::Send(PathSet::one(0)), "it waits there");
+        paced.queued_bytes = 8000;
+        assert_eq!(select(&[paced]), Decision::Wait);
         assert_eq!(select(&[path(0, 20, 0), path(1, 30, 0)]), Decision::Wait);
     }
 }

@@ -258,9 +258,20 @@ pub fn stream_with(
     world: &mut World,
     frames: u64,
     mbps: u64,
+    before_frame: impl FnMut(&mut World, u64),
+) -> BTreeMap<u64, Instant> {
+    stream_of(world, frames, mbps, 1240, before_frame)
+}
+
+/// The same, in packets of `length` bytes.
+pub fn stream_of(
+    world: &mut World,
+    frames: u64,
+    mbps: u64,
+    length: usize,
     mut before_frame: impl FnMut(&mut World, u64),
 ) -> BTreeMap<u64, Instant> {
-    let per_frame = mbps * 1_000_000 / 8 / 30 / 1240;
+    let per_frame = mbps * 1_000_000 / 8 / 30 / length as u64;
     let mut sent = BTreeMap::new();
     let start = world.up.len() as u64 + 1_000_000 * (world.now.as_nanos() / 1_000_000_000 + 1);
     for frame in 0..frames {
@@ -268,7 +279,7 @@ pub fn stream_with(
         for packet in 0..per_frame {
             let number = start + frame * per_frame + packet;
             sent.insert(number, world.now);
-            world.inner.handle_inner(Direction::Up, &packet_up(number, 1240));
+            world.inner.handle_inner(Direction::Up, &packet_up(number, length));
         }
         world.flush();
         world.run(Duration::from_nanos(33_333_333));
