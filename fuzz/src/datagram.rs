@@ -3,7 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use roadweave_types::{LaneId, PacketId};
 use roadweave_wire::{
-    Coded, Datagram, Feedback, LaneReport, MAX_FEEDBACK_LANES, Position, SourceDatagram, Sum, Symbol,
+    Coded, Datagram, Feedback, LaneReport, MAX_FEEDBACK_LANES, Position, SourceDatagram, Sum,
+    Symbol,
 };
 
 /// Parses the bytes.
@@ -45,5 +46,12 @@ pub fn seeds() -> Vec<Vec<u8>> {
     sum.extend_from_slice(&[9; 30]);
     let report = LaneReport { lane: 1, highest: PacketId(9), delivered: 8, recovered: 7, lost: 6 };
     let feedback = |lanes| Feedback { lanes: vec![report; lanes] }.to_bytes().to_vec();
-    vec![source.to_vec(), coded.to_vec(), sum.to_vec(), feedback(0), feedback(2), feedback(MAX_FEEDBACK_LANES)]
+    vec![
+        source.to_vec(),
+        coded.to_vec(),
+        sum.to_vec(),
+        feedback(0),
+        feedback(2),
+        feedback(MAX_FEEDBACK_LANES),
+    ]
 }
