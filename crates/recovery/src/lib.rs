@@ -143,7 +143,8 @@ pub trait Recovery: Send + std::fmt::Debug {
 
     /// What to do next, one repair at a time: call until `None`, after every event and timeout.
     ///
-    /// `paths`: all paths of the session, ascending `PathId`, as they are after the last repair.
+    /// `paths`: all paths of the session, ascending `PathId`, as they are after the last repair; what waits
+    /// for a path counts as in flight there.
     /// `backlog`: the bytes of the lane's packets that have not left for the first time; where there are
     /// none, what room the paths have is to spare.
     fn poll_repair(&mut self, now: Instant, paths: &[PathSnapshot], backlog: u64)
@@ -236,6 +237,11 @@ pub fn by_name(name: &str, lane: RecoveryConfig) -> Result<Box<dyn Recovery>, Un
         "none" => Ok(Box::new(NoRecovery)),
         _ => Err(UnknownRecovery(name.to_owned())),
     }
+}
+
+/// Bytes that may leave on `path` at once, when what waits for it has left.
+pub(crate) fn spare(path: &PathSnapshot) -> u64 {
+    path.window_room().min(path.pacing_budget.saturating_sub(path.queued_bytes))
 }
 
 /// Snapshots for tests.

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
 
-use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket};
+use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket, spare};
 
 /// The recovery of Pluribus.
 #[derive(Debug)]
@@ -159,7 +159,6 @@ impl Recovery for Pluribus {
             return None;
         }
         // What its pacer would hold back would be in the way of new packets.
-        let spare = |path: &PathSnapshot| path.room().saturating_sub(path.queued_bytes);
         let path = usable()
             .filter(|path| spare(path) >= u64::from(path.mtu))
             .min_by_key(|path| (path.smoothed_rtt, path.id));

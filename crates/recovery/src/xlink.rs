@@ -23,7 +23,7 @@ use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
 
 use crate::flight::State;
 use crate::qoe::Report;
-use crate::{Qoe, Recovery, RecoveryConfig, RecoveryStats, Reliable, Repair, SentPacket};
+use crate::{Qoe, Recovery, RecoveryConfig, RecoveryStats, Reliable, Repair, SentPacket, spare};
 
 /// The recovery of XLINK, for datagrams.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ impl Xlink {
             let takes = |path: &&PathSnapshot| {
                 path.is_usable()
                     && path.id != slow.id
-                    && path.room().saturating_sub(path.queued_bytes) >= REINJECTED_BYTES
+                    && spare(path) >= REINJECTED_BYTES
                     && (path.smoothed_rtt < answer || !slow.is_usable())
             };
             let fast =

@@ -1,3 +1,5 @@
+use roadweave_tunnel::Strategy;
+
 use super::*;
 
 const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
@@ -120,17 +122,33 @@ fn private_keys_are_not_shown() {
     assert!(shown.contains("private_key: (hidden)"), "{shown}");
 }
 
-/// The tables of docs/configuration.md and the types name the same fields.
-#[test]
-fn the_documentation_names_every_field_with_its_default() {
-    let text = include_str!("../../../../docs/configuration.md");
-    let documented: std::collections::BTreeMap<&str, &str> = text
-        .lines()
+/// The first two columns of the tables in `text` whose first has code in it.
+fn table_of(text: &str) -> std::collections::BTreeMap<&str, &str> {
+    text.lines()
         .filter_map(|line| {
             let mut cells = line.strip_prefix("| `")?.split(" | ");
             Some((cells.next()?.trim_end_matches('`'), cells.next()?))
         })
-        .collect();
+        .collect()
+}
+
+#[test]
+fn the_documentation_names_every_strategy() {
+    let text = include_str!("../../../../docs/configuration.md");
+    let (_, strategies) = text.split_once("## Strategies").expect("a section of its own");
+    let documented: Vec<&str> = table_of(strategies).into_keys().collect();
+    let all = Strategy::names();
+    let mut known: Vec<&str> = all.split(", ").collect();
+    known.sort_unstable();
+    assert_eq!(documented, known);
+}
+
+/// The tables of docs/configuration.md and the types name the same fields.
+#[test]
+fn the_documentation_names_every_field_with_its_default() {
+    let text = include_str!("../../../../docs/configuration.md");
+    let (fields, _) = text.split_once("## Strategies").expect("a section of its own");
+    let documented = table_of(fields);
     let peer = format!(
         "[[peers]]\nname = \"a\"\npublic_key = \"{KEY}\"\naddresses = [\"10.0.0.1/32\"]\n\
          expires = 2027-01-31T00:00:00Z\n"
