@@ -312,7 +312,10 @@ impl<'a> Stage<'a> {
     ) -> Result<Duration, String> {
         let mut slowest = Duration::ZERO;
         for (direction, port) in probes {
-            let fit = if self.plan.is_unreliable(*direction, *port) {
+            let is_unreliable = self.plan.is_unreliable(*direction, *port);
+            // A sound link may lose a tenth, and of a few packets by chance more.
+            let enough = if is_unreliable { 5 } else { 9 };
+            let fit = if is_unreliable {
                 !sound.contains(&false)
             } else if self.plan.is_bound(*direction, *port) {
                 sound[0]
@@ -323,7 +326,7 @@ impl<'a> Stage<'a> {
                 continue;
             }
             let (sent, came) = self.ledger.share(*direction, *port, well);
-            if came * 10 < sent * 9 {
+            if came * 10 < sent * enough {
                 let events = self.world.client_events();
                 return Err(format!(
                     "of {sent} packets {direction:?} to {port} {came} came, {LIVENESS:?} after the \
