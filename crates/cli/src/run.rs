@@ -53,6 +53,7 @@ impl ClientArgs {
             tun: file.tun.to_settings(),
             into_tunnel: file.routes.into_tunnel,
             masquerade: file.routes.masquerade,
+            state_directory: file.state_directory,
             uplinks: UplinkSelector {
                 include: file.uplinks.include,
                 exclude: file.uplinks.exclude,
@@ -92,6 +93,7 @@ impl ServerArgs {
             addresses: file.addresses,
             tun,
             masquerade: file.masquerade,
+            state_directory: file.state_directory,
             reload: Box::new(reload),
         })?)
     }

@@ -57,6 +57,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
         congestion: scenario.congestion,
         seed: scenario.seed,
         trust: Default::default(),
+        learned: scenario.learned.clone(),
     })?;
     let mut stage = Stage::new(world);
     stage.world.observe_packets();
@@ -86,7 +87,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
 }
 
 /// Brings the tunnel up and into use.
-fn warm_up(stage: &mut Stage, scenario: &Scenario) {
+pub(crate) fn warm_up(stage: &mut Stage, scenario: &Scenario) {
     let begin = stage.world.now();
     loop {
         let waited = stage.world.now().since(begin);

@@ -9,6 +9,7 @@
 mod fields;
 mod file;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_emulate::{Drive, DriveLink, LinkSettings};
@@ -41,6 +42,8 @@ pub struct Scenario {
     pub events: Vec<Event>,
     /// Traffic of others on the links.
     pub cross: Vec<CrossTraffic>,
+    /// What the strategies have learned before, as JSON by the lane's name.
+    pub learned: BTreeMap<String, String>,
     /// Decides all that is random.
     pub seed: u64,
     /// How long the stream lasts, seconds.
@@ -58,6 +61,7 @@ impl Scenario {
             traffic: Vec::new(),
             events: Vec::new(),
             cross: Vec::new(),
+            learned: BTreeMap::new(),
             seed: 1,
             seconds: 30,
         }
@@ -106,7 +110,7 @@ impl Scenario {
     pub(crate) fn lanes_down(&self) -> Vec<LaneConfig> {
         let mut lanes = self.lanes.clone();
         for lane in &mut lanes {
-            if lane.strategy.as_str().contains(':') {
+            if lane.strategy.uplink().is_some() {
                 lane.strategy = Strategy::xnc();
             }
         }

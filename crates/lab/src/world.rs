@@ -21,7 +21,7 @@ mod tamper;
 mod trails;
 mod wire;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
@@ -64,6 +64,8 @@ pub struct WorldConfig {
     pub seed: u64,
     /// Who trusts whom.
     pub trust: Trust,
+    /// What the strategies at both ends have learned before, as JSON by the lane's name.
+    pub learned: BTreeMap<String, String>,
 }
 
 /// One link between the vehicle and the server.

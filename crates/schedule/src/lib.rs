@@ -10,8 +10,10 @@
 mod bonding;
 mod earliest;
 mod ecf;
+mod lola;
 mod minrtt;
 mod path_set;
+mod raven;
 mod redundant;
 mod single;
 
@@ -22,8 +24,10 @@ use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, UplinkId};
 pub use bonding::Bonding;
 pub use earliest::Earliest;
 pub use ecf::Ecf;
+pub use lola::Lola;
 pub use minrtt::MinRtt;
 pub use path_set::PathSet;
+pub use raven::{Raven, RavenConfig};
 pub use redundant::Redundant;
 pub use single::Single;
 
@@ -81,6 +85,9 @@ pub trait Scheduler: Send + std::fmt::Debug {
     /// A datagram of the lane was lost on `path`.
     fn on_lost(&mut self, _now: Instant, _path: PathId) {}
 
+    /// The name of the network that `path` runs over, by which it is known again after a restart.
+    fn name_path(&mut self, _path: PathId, _name: &str) {}
+
     /// What it has learned of the networks, as JSON, to be kept over restarts; `None` if it learns
     /// nothing.
     fn learned(&self) -> Option<String> {
@@ -112,7 +119,8 @@ pub struct RestoreError(pub String);
 pub enum UnknownScheduler {
     /// No algorithm has this name.
     #[error(
-        "unknown scheduler \"{0}\"; known are: minrtt, ecf, earliest, bonding, redundant, single:<uplink>"
+        "unknown scheduler \"{0}\"; known are: minrtt, ecf, earliest, bonding, redundant, raven, \
+         raven:<percent>, lola, single:<uplink>"
     )]
     Name(String),
     /// `single:` names an uplink that is not configured.
@@ -120,19 +128,24 @@ pub enum UnknownScheduler {
     Uplink(String),
 }
 
-/// The scheduler called `name`: `minrtt`, `ecf`, `earliest`, `bonding`, `redundant` or `single:<uplink>`.
+/// The scheduler called `name`: `minrtt`, `ecf`, `earliest`, `bonding`, `redundant`, `raven`, `raven:<percent>`,
+/// `lola` or `single:<uplink>`.
 ///
-/// `uplink` finds an uplink by the name that the user gave it.
+/// `deadline`: the packet delay that the lane wants. `uplink` finds an uplink by the name that the user gave it.
 ///
 /// # Errors
 /// When there is no such scheduler or uplink; the message lists what there is.
 pub fn by_name(
     name: &str,
+    deadline: Duration,
     uplink: impl Fn(&str) -> Option<UplinkId>,
 ) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
     if let Some(wanted) = name.strip_prefix("single:") {
         let found = uplink(wanted).ok_or_else(|| UnknownScheduler::Uplink(wanted.to_owned()))?;
         return Ok(Box::new(Single::new(found)));
+    }
+    if let Some(raven) = RavenConfig::by_name(name) {
+        return Ok(Box::new(Raven::new(raven)));
     }
     match name {
         "minrtt" => Ok(Box::new(MinRtt)),
@@ -140,6 +153,7 @@ pub fn by_name(
         "earliest" => Ok(Box::new(Earliest)),
         "bonding" => Ok(Box::new(Bonding)),
         "redundant" => Ok(Box::new(Redundant)),
+        "lola" => Ok(Box::new(Lola::new(deadline))),
         _ => Err(UnknownScheduler::Name(name.to_owned())),
     }
 }
@@ -192,15 +206,20 @@ mod tests {
     #[test]
     fn names_find_their_schedulers_and_errors_name_the_choices() {
         let uplink = |name: &str| (name == "wwan0").then_some(UplinkId(4));
-        for name in ["minrtt", "ecf", "earliest", "bonding", "redundant"] {
-            assert!(by_name(name, uplink).is_ok(), "{name}");
+        let by_name = |name: &str| by_name(name, Duration::from_millis(100), uplink);
+        for name in
+            ["minrtt", "ecf", "earliest", "bonding", "redundant", "raven", "raven:0", "lola"]
+        {
+            assert!(by_name(name).is_ok(), "{name}");
         }
-        assert!(by_name("single:wwan0", uplink).is_ok());
+        assert!(by_name("single:wwan0").is_ok());
         assert_eq!(
-            by_name("single:eth9", uplink).expect_err("no such uplink"),
+            by_name("single:eth9").expect_err("no such uplink"),
             UnknownScheduler::Uplink("eth9".into())
         );
-        let error = by_name("fastest", uplink).expect_err("no such scheduler").to_string();
-        assert!(error.contains("fastest") && error.contains("minrtt"), "{error}");
+        for name in ["fastest", "raven:", "raven:101", "raven:+5", "raven:9x"] {
+            let error = by_name(name).expect_err("no such scheduler").to_string();
+            assert!(error.contains(name) && error.contains("minrtt"), "{error}");
+        }
     }
 }

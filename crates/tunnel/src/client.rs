@@ -29,6 +29,7 @@ use roadweave_types::{DropCounters, DropReason, Instant, PathId, PathSnapshot, U
 use roadweave_wire::{Control, Hello, Welcome};
 
 use crate::lane::{LaneConfig, Strategy};
+use crate::learned::{Learned, keep_learned};
 use crate::observe::PacketEvent;
 use crate::session::{Session, SessionConfig, SessionError, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
@@ -141,6 +142,8 @@ pub struct Client {
     drops: DropCounters,
     /// Whether sessions note what happens to each packet.
     observes: bool,
+    /// What the strategies of earlier sessions have learned.
+    learned: Learned,
 }
 
 impl Client {
@@ -168,7 +171,27 @@ impl Client {
             events: VecDeque::new(),
             drops: DropCounters::default(),
             observes: false,
+            learned: Learned::new(),
         })
+    }
+
+    /// Takes up what [`Client::learned`] gave in an earlier life, for the sessions to come.
+    pub fn restore(&mut self, learned: Learned) {
+        self.learned = learned;
+    }
+
+    /// What the strategies have learned of the networks so far, in all sessions.
+    pub fn learned(&mut self) -> &Learned {
+        if let Some(current) = &self.current {
+            keep_learned(&mut self.learned, &self.config.server_key, &current.session);
+        }
+        &self.learned
+    }
+
+    /// What an encoder should make of its next frame, bytes, by the lane's name: for lanes whose
+    /// strategy knows.
+    pub fn frame_targets(&self) -> BTreeMap<String, u64> {
+        self.current.as_ref().map(|current| current.session.frame_targets()).unwrap_or_default()
     }
 
     /// An uplink is there and has an address. Call it again when its address has changed.
@@ -211,7 +234,7 @@ impl Client {
         let by_name =
             |name: &str| uplinks.iter().find(|(_, uplink)| uplink.name == name).map(|(id, _)| *id);
         // Checked also when there is no session that could be asked.
-        strategy.scheduler(by_name)?;
+        strategy.scheduler(self.config.lanes[position].deadline, by_name)?;
         if let Some(current) = &mut self.current {
             current.session.set_strategy(lane, &strategy, by_name)?;
         }
@@ -458,6 +481,9 @@ impl Client {
             Err(error) => return self.leave(now, error.to_string(), After::Refusal),
         };
         session.observe_packets(self.observes);
+        if let Some(learned) = self.learned.get(&self.config.server_key.to_string()) {
+            session.restore(learned);
+        }
         self.current = Some(Current { id, server, session, since: now, welcome: None });
         self.send_control(id, &Control::Hello(Hello { name: self.config.name.clone() }));
         self.name_paths(id);
@@ -510,6 +536,7 @@ impl Client {
     /// Ends the session and all attempts, and tries again after the rest that `after` asks for.
     fn leave(&mut self, now: Instant, reason: String, after: After) {
         if let Some(current) = self.current.take() {
+            keep_learned(&mut self.learned, &self.config.server_key, &current.session);
             if current.welcome.is_some() && now.since(current.since) >= LIVED_WELL {
                 (self.rest, self.setback) = (REST_MIN, Duration::ZERO);
             }
@@ -637,6 +664,9 @@ impl Client {
         });
         if let Some(uplink) = uplink.and_then(|uplink| self.uplinks.get(&uplink)) {
             let uplink = uplink.name.clone();
+            if let Some(current) = self.current.as_mut().filter(|current| current.id == id) {
+                current.session.name_path(path, &uplink);
+            }
             self.send_control(id, &Control::PathName { path, uplink });
         }
     }

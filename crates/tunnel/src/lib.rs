@@ -14,6 +14,7 @@
 mod carrier;
 mod client;
 mod lane;
+mod learned;
 mod observe;
 mod peers;
 mod server;
@@ -25,6 +26,7 @@ pub use client::{Client, ClientConfig, ClientError, ClientEvent};
 pub use lane::{
     LANES_MAX, LaneConfig, LaneRule, ReceiveStats, SendStats, Strategy, UnknownStrategy,
 };
+pub use learned::Learned;
 pub use observe::{PacketEvent, PacketStep};
 pub use peers::{Peer, PeerTable};
 pub use roadweave_recovery::Qoe;

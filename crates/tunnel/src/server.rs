@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use roadweave_types::{DropCounters, DropReason, Instant, PathId};
 use roadweave_wire::{Control, InnerPacket, Welcome};
 
 use crate::lane::{LaneConfig, Strategy};
+use crate::learned::{Learned, keep_learned};
 use crate::observe::PacketEvent;
 use crate::peers::{Peer, PeerTable};
 use crate::session::{Session, SessionConfig, SetError, find_lane};
@@ -108,6 +110,10 @@ pub struct Server {
     drops: DropCounters,
     /// Whether sessions note what happens to each packet.
     observes: bool,
+    /// What the strategies of sessions have learned, some time ago or until their end.
+    learned: Learned,
+    /// The session that was asked last what it has learned.
+    asked: Option<ConnectionId>,
 }
 
 impl Server {
@@ -138,6 +144,8 @@ impl Server {
             events: VecDeque::new(),
             drops: DropCounters::default(),
             observes: false,
+            learned: Learned::new(),
+            asked: None,
         })
     }
 
@@ -148,13 +156,47 @@ impl Server {
     /// is changed then.
     pub fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError> {
         let position = find_lane(&self.config.lanes, lane)?;
-        strategy.scheduler(|_| None)?;
+        strategy.scheduler(self.config.lanes[position].deadline, |_| None)?;
         for (id, joined) in &mut self.sessions {
             joined.session.set_strategy(lane, &strategy, |_| None)?;
             self.touched.insert(*id);
         }
         self.config.lanes[position].strategy = strategy;
         Ok(())
+    }
+
+    /// Takes up what [`Server::learned`] gave in an earlier life, for the sessions to come.
+    pub fn restore(&mut self, learned: Learned) {
+        self.learned = learned;
+    }
+
+    /// What the strategies have learned of the clients' networks, as far as they were asked.
+    pub fn learned(&self) -> &Learned {
+        &self.learned
+    }
+
+    /// Asks the next session what it has learned: one at a time, since there may be thousands.
+    pub fn ask_learned(&mut self) {
+        let after = self.asked.map_or(Bound::Unbounded, Bound::Excluded);
+        let next = self.sessions.range((after, Bound::Unbounded)).next();
+        self.asked = next.map(|(id, _)| *id);
+        if let Some((_, joined)) = next {
+            keep_learned(&mut self.learned, &joined.key, &joined.session);
+        }
+    }
+
+    /// Asks all sessions what they have learned, before the end.
+    pub fn ask_all_learned(&mut self) {
+        for joined in self.sessions.values() {
+            keep_learned(&mut self.learned, &joined.key, &joined.session);
+        }
+    }
+
+    /// What an encoder should make of its next frame, bytes, by the lane's name, by the client's name: for
+    /// lanes whose strategy knows.
+    pub fn frame_targets(&self) -> BTreeMap<String, BTreeMap<String, u64>> {
+        let targets = |joined: &Joined| (joined.peer.name.clone(), joined.session.frame_targets());
+        self.sessions.values().map(targets).collect()
     }
 
     /// Takes a packet that came in.
@@ -269,6 +311,8 @@ impl Server {
     /// the table was changed.
     pub fn on_peers_changed(&mut self, now: Instant) {
         self.routes.clear();
+        let known = |key: &str| key.parse().is_ok_and(|key| self.peers.get(&key).is_some());
+        self.learned.retain(|key, _| known(key));
         let changed: Vec<ConnectionId> = self
             .sessions
             .iter()
@@ -379,6 +423,7 @@ impl Server {
                 if let Some(joined) = self.sessions.get_mut(&id)
                     && joined.path_names.len() < NAMED_PATHS_MAX
                 {
+                    joined.session.name_path(path, &uplink);
                     joined.path_names.insert(path, uplink);
                 }
             }
@@ -417,6 +462,9 @@ impl Server {
             }
         };
         session.observe_packets(self.observes);
+        if let Some(learned) = self.learned.get(&key.to_string()) {
+            session.restore(learned);
+        }
         let welcome = Control::Welcome(Welcome {
             addresses: peer.addresses.clone(),
             gateways: self.config.gateways.clone(),
@@ -449,6 +497,9 @@ impl Server {
         self.touched.remove(&id);
         self.set_timer(id, None);
         let Some(joined) = self.sessions.remove(&id) else { return };
+        if self.peers.get(&joined.key).is_some() {
+            keep_learned(&mut self.learned, &joined.key, &joined.session);
+        }
         if self.by_key.get(&joined.key) == Some(&id) {
             self.by_key.remove(&joined.key);
         }

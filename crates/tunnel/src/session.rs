@@ -97,6 +97,9 @@ pub struct LaneStats {
     pub strategy: String,
     /// What was sent.
     pub sent: SendStats,
+    /// What an encoder should make of its next frame, bytes; only some strategies know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frame_target_bytes: Option<u64>,
     /// Bytes sent beyond the inner packets, per byte of inner packets.
     pub redundancy: f64,
     /// What was received.
@@ -289,6 +292,36 @@ impl Session {
         sent.or_else(|| self.log.poll())
     }
 
+    /// The name of the network that `path` runs over, by which strategies know it again.
+    pub fn name_path(&mut self, path: PathId, name: &str) {
+        self.senders.iter_mut().for_each(|sender| sender.name_path(path, name));
+    }
+
+    /// What the lanes' strategies have learned of the networks, as JSON by the lane's name.
+    pub fn learned(&self) -> BTreeMap<String, String> {
+        let lane = |sender: &LaneSender| Some((sender.config().name.clone(), sender.learned()?));
+        self.senders.iter().filter_map(lane).collect()
+    }
+
+    /// Takes up what [`Session::learned`] gave in an earlier life. What cannot be read is left out.
+    pub fn restore(&mut self, learned: &BTreeMap<String, String>) {
+        for sender in &mut self.senders {
+            let lane = sender.config().name.clone();
+            let Some(learned) = learned.get(&lane) else { continue };
+            if let Err(error) = sender.restore(learned) {
+                tracing::warn!(lane, "{error}");
+            }
+        }
+    }
+
+    /// What an encoder should make of its next frame, bytes, by the lane's name: for lanes whose
+    /// strategy knows.
+    pub fn frame_targets(&self) -> BTreeMap<String, u64> {
+        let lane =
+            |sender: &LaneSender| Some((sender.config().name.clone(), sender.frame_target()?));
+        self.senders.iter().filter_map(lane).collect()
+    }
+
     /// The figures of the session so far.
     pub fn stats(&self) -> SessionStats {
         let lane = |(position, sender): (usize, &LaneSender)| {
@@ -298,6 +331,7 @@ impl Session {
             LaneStats {
                 name: sender.config().name.clone(),
                 strategy: sender.config().strategy.to_string(),
+                frame_target_bytes: sender.frame_target(),
                 redundancy: sent.redundancy(),
                 sent,
                 received: self.receivers.get(&id).map(LaneReceiver::stats).unwrap_or_default(),

@@ -1,12 +1,14 @@
 //! `client.toml`.
 
+use std::path::PathBuf;
+
 use ipnet::IpNet;
 use roadweave_quic::PublicKey;
 use serde::{Deserialize, Serialize};
 
 use super::fields::{
-    LaneFields, PrivateKey, TransportFields, TunFields, lane_configs, networks, validate_lanes,
-    validate_networks,
+    LaneFields, PrivateKey, TransportFields, TunFields, lane_configs, networks, state_directory,
+    validate_lanes, validate_networks,
 };
 use super::{Fault, Validate};
 
@@ -30,6 +32,9 @@ pub struct ClientFile {
     /// What goes into the tunnel.
     #[serde(default)]
     pub routes: RouteFields,
+    /// Where what strategies have learned is kept.
+    #[serde(default = "state_directory")]
+    pub state_directory: PathBuf,
     /// The transport.
     #[serde(default)]
     pub transport: TransportFields,

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
@@ -210,7 +211,7 @@ impl TransportFields {
 pub struct LaneFields {
     /// Its name in statistics.
     pub name: String,
-    /// `xnc`, `minrtt` or `single:<uplink>`.
+    /// Scheduler and recovery; docs/configuration.md lists them.
     pub strategy: Strategy,
     /// The packet delay that its applications want.
     pub deadline_ms: Within<1, 60_000>,
@@ -337,6 +338,11 @@ pub fn validate_networks(field: &str, networks: &[IpNet]) -> Result<(), Fault> {
             Err(Fault::new(format!("{field}.{position}"), message))
         }
     }
+}
+
+/// Where what strategies have learned is kept, by default.
+pub fn state_directory() -> PathBuf {
+    "/var/lib/roadweave".into()
 }
 
 /// Reads a list of networks.

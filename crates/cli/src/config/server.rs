@@ -1,6 +1,7 @@
 //! `server.toml`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use ipnet::IpNet;
 use roadweave_quic::PublicKey;
@@ -10,7 +11,7 @@ use toml::value::Datetime;
 
 use super::fields::{
     LaneFields, PrivateKey, TransportFields, TunFields, lane_configs, listen, networks,
-    validate_lanes, validate_networks,
+    state_directory, validate_lanes, validate_networks,
 };
 use super::{Fault, Validate};
 
@@ -35,6 +36,9 @@ pub struct ServerFile {
     /// The TUN device.
     #[serde(default)]
     pub tun: TunFields,
+    /// Where what strategies have learned is kept.
+    #[serde(default = "state_directory")]
+    pub state_directory: PathBuf,
     /// The transport.
     #[serde(default)]
     pub transport: TransportFields,

@@ -1,6 +1,7 @@
 //! The client's event loop.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,14 +16,14 @@ use super::granted::Granted;
 use super::resolver::Resolver;
 use super::settings::{self, SetQoe, SetStrategy};
 use super::{
-    CONTROL, DriverError, MONITOR, SIGNALS, SOCKETS, TUN, TunSettings, send_all, status,
-    to_quic_ecn, wait, write_inner,
+    CONTROL, DriverError, MONITOR, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings, send_all,
+    status, to_quic_ecn, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
 use crate::{
     Clock, DeviceError, Gateway, Instance, InstanceLock, Interest, Monitor, Poller, Routes, Signal,
-    Signals, Token, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent, UplinkSelector, UplinkSocket,
-    Waker, cleanup,
+    Signals, StateFile, Token, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent, UplinkSelector,
+    UplinkSocket, Waker, cleanup,
 };
 
 /// How long a server may stay silent before the user is told.
@@ -56,6 +57,8 @@ pub struct ClientOptions {
     pub masquerade: bool,
     /// Which interfaces are uplinks.
     pub uplinks: UplinkSelector,
+    /// Where what strategies have learned is kept.
+    pub state_directory: PathBuf,
 }
 
 /// Runs a client until SIGINT or SIGTERM.
@@ -81,6 +84,8 @@ struct Driver {
     tun: Tun,
     options: ClientOptions,
     resolver: Resolver,
+    state: StateFile,
+    next_state: Instant,
     joined: bool,
     next_reminder: Instant,
     next_uplink_retry: Option<Instant>,
@@ -124,7 +129,9 @@ impl Driver {
             lanes: options.lanes.clone(),
         };
         let epoch = Epoch::new(clock.epoch());
-        let client = Client::new(epoch, config, options.identity.clone())?;
+        let mut client = Client::new(epoch, config, options.identity.clone())?;
+        let mut state = StateFile::new(&options.state_directory, instance.name());
+        client.restore(state.read());
         let resolver = Resolver::new(options.servers.clone(), waker.clone());
         tracing::info!(tun = tun.name(), offload = ?tun.offload(), "the client runs");
         Ok(Self {
@@ -139,6 +146,8 @@ impl Driver {
             tun,
             options,
             resolver,
+            state,
+            next_state: Instant::ZERO + STATE_INTERVAL,
             joined: false,
             next_reminder: Instant::ZERO + PATIENCE,
             next_uplink_retry: None,
@@ -154,7 +163,13 @@ impl Driver {
         loop {
             let reminder = (!self.joined).then_some(self.next_reminder);
             let lookup = self.resolver.poll_timeout();
-            let timeouts = [self.client.poll_timeout(), reminder, lookup, self.next_uplink_retry];
+            let timeouts = [
+                self.client.poll_timeout(),
+                reminder,
+                lookup,
+                self.next_uplink_retry,
+                Some(self.next_state),
+            ];
             let ready = wait(&mut self.poller, self.clock, timeouts.into_iter().flatten().min())
                 .map_err(|error| DeviceError::system("wait for events", error))?;
             let now = self.clock.now();
@@ -173,6 +188,10 @@ impl Driver {
             }
             if self.next_uplink_retry.is_some_and(|at| at <= now) {
                 self.retry_uplinks(now);
+            }
+            if self.next_state <= now {
+                self.next_state = now + STATE_INTERVAL;
+                self.state.write(self.client.learned());
             }
             self.deliver();
             self.resolver.service(now);
@@ -395,6 +414,7 @@ impl Driver {
                 "set_qoe" => settings::parse(&request.params).and_then(|SetQoe { lane, qoe }| {
                     settings::answer(self.client.set_qoe(now, &lane, qoe))
                 }),
+                "frame_targets" => Ok(json!(self.client.frame_targets())),
                 other => Err(RpcError::method_not_found(other)),
             };
             request.answer(answer);
@@ -419,6 +439,7 @@ impl Driver {
     }
 
     fn stop(&mut self) {
+        self.state.write_last(self.client.learned());
         self.client.close(self.clock.now());
         self.flush();
         tracing::info!("the client stops");

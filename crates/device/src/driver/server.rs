@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,13 +15,14 @@ use serde_json::{Value, json};
 
 use super::settings::{self, SetStrategy};
 use super::{
-    CONTROL, DriverError, SIGNALS, SOCKETS, TUN, TunSettings, lead_into_tun, send_all, status,
-    to_prefix, to_quic_ecn, wait, write_inner,
+    CONTROL, DriverError, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings, lead_into_tun,
+    send_all, status, to_prefix, to_quic_ecn, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
 use crate::{
     Clock, DeviceError, FilterOptions, Filters, Instance, Interest, IntoTun, Poller, Prefix,
-    Routes, Signal, Signals, Token, Tun, TunOptions, UdpOptions, UplinkSocket, Waker, cleanup,
+    Routes, Signal, Signals, StateFile, Token, Tun, TunOptions, UdpOptions, UplinkSocket, Waker,
+    cleanup,
 };
 
 /// How often the time of day is told to the table of peers.
@@ -47,6 +49,8 @@ pub struct ServerOptions {
     pub tun: TunSettings,
     /// Whether what clients send leaves with this machine's own address.
     pub masquerade: bool,
+    /// Where what strategies have learned is kept.
+    pub state_directory: PathBuf,
     /// Reads the clients again, on SIGHUP; an error leaves everything as it is.
     pub reload: Reload,
 }
@@ -83,6 +87,8 @@ struct Driver {
     tun: Tun,
     reload: Reload,
     next_time_of_day: Instant,
+    state: StateFile,
+    next_state: Instant,
     drops: DropCounters,
     next_receive_warning: Instant,
     addresses: Vec<IpNet>,
@@ -125,7 +131,9 @@ impl Driver {
         poller.add(&socket, Token(SOCKETS), Interest::Read)?;
         let peers = Arc::new(PeerTable::new(options.peers));
         let epoch = Epoch::new(clock.epoch());
-        let server = Server::new(epoch, options.config, options.identity, peers.clone())?;
+        let mut server = Server::new(epoch, options.config, options.identity, peers.clone())?;
+        let mut state = StateFile::new(&options.state_directory, instance.name());
+        server.restore(state.read());
         tracing::info!(
             listen = %socket.local_address(),
             tun = tun.name(),
@@ -145,6 +153,8 @@ impl Driver {
             tun,
             reload: options.reload,
             next_time_of_day: Instant::ZERO,
+            state,
+            next_state: Instant::ZERO + STATE_INTERVAL,
             drops: DropCounters::default(),
             next_receive_warning: Instant::ZERO,
             addresses: options.addresses,
@@ -262,6 +272,7 @@ impl Driver {
             let answer = match request.method.as_str() {
                 "status" => Ok(self.status()),
                 "set_strategy" => self.set_strategy(&request.params),
+                "frame_targets" => Ok(json!(self.server.frame_targets())),
                 other => Err(RpcError::method_not_found(other)),
             };
             request.answer(answer);
@@ -290,6 +301,11 @@ impl Driver {
             let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             self.peers.set_unix_time(since_1970.as_secs());
             self.server.on_time_of_day(now);
+            self.server.ask_learned();
+            if self.next_state <= now {
+                self.next_state = now + STATE_INTERVAL;
+                self.state.write(self.server.learned());
+            }
         }
     }
 
@@ -304,6 +320,8 @@ impl Driver {
     }
 
     fn stop(&mut self) {
+        self.server.ask_all_learned();
+        self.state.write_last(self.server.learned());
         self.server.close(self.clock.now());
         self.flush();
         tracing::info!("the server stops");

@@ -3,6 +3,7 @@
 //! Every field has its unit in its name and a line in docs/lab.md, which a test holds against these
 //! types. Links are described as for `roadweave emulate`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -159,6 +160,7 @@ impl ScenarioFile {
             congestion: self.congestion,
             traffic,
             events,
+            learned: BTreeMap::new(),
             seed: self.seed,
             seconds,
         })
@@ -214,9 +216,8 @@ impl ScenarioFile {
             let message = format!("{} lanes; at most {LANES_MAX} are possible", self.lanes.len());
             return Err(Fault::new("lane", message).into());
         }
-        let known = |strategy: &Strategy| match strategy.as_str().split_once(':') {
-            Some((_, uplink)) => links.iter().any(|link| link.name == uplink),
-            None => true,
+        let known = |strategy: &Strategy| {
+            strategy.uplink().is_none_or(|uplink| links.iter().any(|link| link.name == uplink))
         };
         let names = || links.iter().map(|link| link.name.as_str()).collect::<Vec<_>>().join(", ");
         if self.lanes.is_empty() {

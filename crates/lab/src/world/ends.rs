@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use roadweave_quic::{Epoch, Identity, TransportConfig};
-use roadweave_tunnel::{Client, ClientConfig, Peer, PeerTable, Server, ServerConfig};
+use roadweave_tunnel::{Client, ClientConfig, Learned, Peer, PeerTable, Server, ServerConfig};
 
 use super::{MTU, SERVER, Trust, WorldConfig, WorldError};
 use crate::inner::VEHICLE;
@@ -28,7 +28,10 @@ pub(super) fn client(epoch: Epoch, world: &WorldConfig) -> Result<Client, WorldE
         transport: transport(world, 1, 0),
         lanes: world.lanes_up.clone(),
     };
-    Ok(Client::new(epoch, config, Arc::new(Identity::from_seed(CLIENT_KEY)))?)
+    let server_key = config.server_key.to_string();
+    let mut client = Client::new(epoch, config, Arc::new(Identity::from_seed(CLIENT_KEY)))?;
+    client.restore(Learned::from([(server_key, world.learned.clone())]));
+    Ok(client)
 }
 
 /// `life`: how often it was restarted.
@@ -50,7 +53,10 @@ pub(super) fn server(epoch: Epoch, world: &WorldConfig, life: u8) -> Result<Serv
         clients_reach_clients: false,
     };
     let identity = Arc::new(Identity::from_seed(SERVER_KEY));
-    Ok(Server::new(epoch, config, identity, peers)?)
+    let mut server = Server::new(epoch, config, identity, peers)?;
+    let client_key = Identity::from_seed(known).public_key().to_string();
+    server.restore(Learned::from([(client_key, world.learned.clone())]));
+    Ok(server)
 }
 
 /// The product's settings, with a seed that differs from side to side and from life to life.

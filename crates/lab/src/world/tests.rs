@@ -25,6 +25,7 @@ fn config(strategy: &str, links: Vec<WorldLink>) -> WorldConfig {
         congestion: CongestionControl::default(),
         seed: 1,
         trust: Trust::default(),
+        learned: Default::default(),
     }
 }
 

@@ -16,7 +16,7 @@ use roadweave_types::{Instant, Rate};
 /// The strategy that names an uplink, which serves the vehicle only.
 const BOUND: &str = "single:link0";
 /// Strategies that repair nothing that is lost, or not for certain.
-const UNRELIABLE: [&str; 3] = ["minrtt-unreliable", "bonding", "pluribus"];
+const UNRELIABLE: [&str; 4] = ["minrtt-unreliable", "bonding", "pluribus", "lola"];
 /// The ports of lane n begin at n times this, after [`FIRST_PORT`].
 pub const PORTS_PER_LANE: u16 = 100;
 pub const FIRST_PORT: u16 = 5_000;
@@ -101,7 +101,7 @@ impl Plan {
         let hostile = dice.once_in(4);
         let count = dice.within(1..5);
         let links = (0..count).map(|_| dice.link(heal, hostile)).collect();
-        let down: Vec<&'static str> = Strategy::for_any_uplinks().collect();
+        let down: Vec<&'static str> = Strategy::for_any_uplinks().chain(["raven:100"]).collect();
         let up: Vec<&'static str> = down.iter().copied().chain([BOUND]).collect();
         let lanes_up = dice.lanes(&up);
         let lanes_down = dice.lanes(&down);
@@ -137,6 +137,7 @@ impl Plan {
             congestion: self.congestion,
             seed: self.seed,
             trust: Trust::default(),
+            learned: Default::default(),
         }
     }
 

@@ -21,7 +21,7 @@ use rand_pcg::Pcg64Mcg;
 use roadweave_coding::{EncodeError, Encoder, EncoderConfig, Subset};
 use roadweave_recovery::{Qoe, RecoveryConfig, RecoveryStats, Repair, SentPacket};
 use roadweave_schedule::{
-    Acknowledged, Decision, PacketInfo, PathSet, Scheduler, UnknownScheduler,
+    Acknowledged, Decision, PacketInfo, PathSet, RestoreError, Scheduler, UnknownScheduler,
 };
 use roadweave_types::{
     DropCounters, DropReason, Instant, LaneId, PacketId, PathId, PathSnapshot, UplinkId,
@@ -143,6 +143,10 @@ pub(crate) struct LaneSender {
     age_max: Duration,
     next_id: PacketId,
     seeds: Pcg64Mcg,
+    /// What the networks of the paths are called, for the next strategy.
+    path_names: BTreeMap<PathId, String>,
+    /// What an encoder should make of its next frame, bytes.
+    frame_target: Option<u64>,
     stats: SendStats,
     log: PacketLog,
 }
@@ -157,12 +161,12 @@ impl LaneSender {
         uplink: impl Fn(&str) -> Option<UplinkId>,
     ) -> Result<Self, UnknownScheduler> {
         let recovery = recovery_config(&config);
-        let age_max = config.strategy.keeps_for(config.expire_after);
+        let age_max = config.strategy.keeps_for(config.deadline, config.expire_after);
         // A range expires by its last packet, so the first may be needed a little longer.
         let encoder = EncoderConfig { expiry: age_max + RANGE_SPAN, ..EncoderConfig::default() };
         Ok(Self {
             lane,
-            scheduler: config.strategy.scheduler(uplink)?,
+            scheduler: config.strategy.scheduler(config.deadline, uplink)?,
             recovery: Eras::new(config.strategy.recovery(recovery)),
             encoder: Encoder::new(encoder),
             queue: VecDeque::new(),
@@ -172,6 +176,8 @@ impl LaneSender {
             age_max,
             next_id: PacketId(0),
             seeds: Pcg64Mcg::new(u128::from(seed) << 8 | u128::from(lane.0)),
+            path_names: BTreeMap::new(),
+            frame_target: None,
             stats: SendStats::default(),
             log: PacketLog::default(),
             config,
@@ -188,10 +194,17 @@ impl LaneSender {
         strategy: Strategy,
         uplink: impl Fn(&str) -> Option<UplinkId>,
     ) -> Result<(), UnknownScheduler> {
-        self.scheduler = strategy.scheduler(uplink)?;
+        let mut scheduler = strategy.scheduler(self.config.deadline, uplink)?;
+        // Of another kind of scheduler it is of no use.
+        if let Some(learned) = self.scheduler.learned() {
+            let _ = scheduler.restore(&learned);
+        }
+        self.path_names.iter().for_each(|(path, name)| scheduler.name_path(*path, name));
+        self.scheduler = scheduler;
         self.recovery.change(self.next_id, strategy.recovery(recovery_config(&self.config)));
         // What the old recovery may ask for must be kept as long as it could expect.
-        self.age_max = self.age_max.max(strategy.keeps_for(self.config.expire_after));
+        self.age_max =
+            self.age_max.max(strategy.keeps_for(self.config.deadline, self.config.expire_after));
         self.encoder.set_expiry(self.age_max + RANGE_SPAN);
         self.config.strategy = strategy;
         Ok(())
@@ -213,6 +226,33 @@ impl LaneSender {
         stats.drops.add(DropReason::RepairExpired, stats.recovery.abandoned);
         stats.drops.merge(self.encoder.drops());
         stats
+    }
+
+    /// What an encoder should make of its next frame, bytes, as things were at the last service.
+    pub(crate) fn frame_target(&self) -> Option<u64> {
+        self.frame_target
+    }
+
+    /// The name of the network that `path` runs over.
+    pub(crate) fn name_path(&mut self, path: PathId, name: &str) {
+        if self.path_names.len() >= PATH_NAMES_MAX {
+            self.path_names.pop_first();
+        }
+        self.path_names.insert(path, name.to_owned());
+        self.scheduler.name_path(path, name);
+    }
+
+    /// Takes up what the strategy has learned in an earlier life.
+    ///
+    /// # Errors
+    /// When it cannot be read; nothing is changed then.
+    pub(crate) fn restore(&mut self, learned: &str) -> Result<(), RestoreError> {
+        self.scheduler.restore(learned)
+    }
+
+    /// What the strategy has learned of the networks, as JSON.
+    pub(crate) fn learned(&self) -> Option<String> {
+        self.scheduler.learned()
     }
 
     /// What happens to each packet, for whoever asks.
@@ -284,11 +324,18 @@ impl LaneSender {
             self.settle_age();
         }
         self.encoder.expire(now);
+        if self.config.strategy.sizes_frames() {
+            let paths = self.with_queues(carrier.paths(now));
+            self.frame_target = self.scheduler.frame_target(now, &paths);
+        } else {
+            self.frame_target = None;
+        }
     }
 
     /// Keeps packets only as long as the strategy of today needs them.
     fn settle_age(&mut self) {
-        let age_max = self.config.strategy.keeps_for(self.config.expire_after);
+        let age_max =
+            self.config.strategy.keeps_for(self.config.deadline, self.config.expire_after);
         if age_max != self.age_max {
             self.age_max = age_max;
             self.encoder.set_expiry(age_max + RANGE_SPAN);
@@ -732,6 +779,8 @@ fn repair_path(
 const RANGE_SPAN: Duration = Duration::from_millis(60);
 /// What a sum takes in most cases, bytes.
 const SUM_BYTES: usize = 1500;
+/// Paths have names while they live, and there are no more at a time.
+const PATH_NAMES_MAX: usize = 32;
 /// How long a repair waits for the path that it is meant for.
 const REPAIR_PATIENCE: Duration = Duration::from_millis(10);
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use roadweave_recovery::{Recovery, RecoveryConfig, Reliable};
-use roadweave_schedule::{Scheduler, UnknownScheduler};
+use roadweave_schedule::{RavenConfig, Scheduler, UnknownScheduler};
 use roadweave_types::UplinkId;
 use roadweave_wire::{CODED_HEADER, SUM_HEADER};
 use serde::{Deserialize, Serialize};
@@ -38,9 +38,11 @@ enum Keeps {
     UntilExpired,
     /// Until a reliable recovery gives it up.
     UntilGivenUp,
+    /// Until the lane's deadline: what is late makes what follows late as well.
+    ToDeadline,
 }
 
-use Keeps::{UntilExpired, UntilGivenUp};
+use Keeps::{ToDeadline, UntilExpired, UntilGivenUp};
 
 const fn entry(
     name: &'static str,
@@ -51,8 +53,8 @@ const fn entry(
     Entry { name, scheduler, recovery, keeps }
 }
 
-/// Every strategy but `single:<uplink>`, which is [`SINGLE`] with the uplink in its name.
-const STRATEGIES: [Entry; 13] = [
+/// Every strategy; [`RAVEN_AT`] and [`SINGLE`] stand for many, with the confidence or the uplink in their names.
+const STRATEGIES: [Entry; 16] = [
     entry("xnc", "minrtt", "xnc", UntilExpired),
     entry("xnc-sigcomm23", "minrtt", "xnc-sigcomm23", UntilExpired),
     entry("xnc-no-coding", "minrtt", "xnc-no-coding", UntilExpired),
@@ -65,15 +67,24 @@ const STRATEGIES: [Entry; 13] = [
     entry("pluribus", "earliest", "pluribus", UntilExpired),
     entry("redundant", "redundant", "none", UntilExpired),
     entry("bonding", "bonding", "none", UntilExpired),
+    entry("raven", "raven", "reliable", UntilGivenUp),
+    RAVEN_AT,
+    entry("lola", "lola", "none", ToDeadline),
     SINGLE,
 ];
 
+const RAVEN_AT: Entry = entry("raven:<percent>", "raven", "reliable", UntilGivenUp);
 const SINGLE: Entry = entry("single:<uplink>", "single", "none", UntilExpired);
 
 impl Strategy {
     /// Min-RTT with network coding (CellFusion section 4), the default.
     pub fn xnc() -> Self {
         Self("xnc".into())
+    }
+
+    /// The uplink that it needs, by its name: that of `single:<uplink>`.
+    pub fn uplink(&self) -> Option<&str> {
+        self.0.strip_prefix("single:")
     }
 
     /// The name.
@@ -86,24 +97,27 @@ impl Strategy {
         STRATEGIES.map(|entry| entry.name).join(", ")
     }
 
-    /// All names but `single:<uplink>`: those that need no uplink to be named.
+    /// All names but those that stand for many: what needs no uplink to be named.
     pub fn for_any_uplinks() -> impl Iterator<Item = &'static str> {
-        STRATEGIES.iter().map(|entry| entry.name).filter(|name| *name != SINGLE.name)
+        STRATEGIES.iter().map(|entry| entry.name).filter(|name| !name.contains('<'))
     }
 
-    /// The scheduler, which needs to know the uplinks by name.
+    /// The scheduler, which needs to know the lane's deadline, and the uplinks by name.
     pub(crate) fn scheduler(
         &self,
+        deadline: Duration,
         uplink: impl Fn(&str) -> Option<UplinkId>,
     ) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
         let entry = self.entry();
-        let name = if entry.name == SINGLE.name { self.as_str() } else { entry.scheduler };
-        roadweave_schedule::by_name(name, uplink)
+        let name = if entry.name.contains('<') { self.as_str() } else { entry.scheduler };
+        roadweave_schedule::by_name(name, deadline, uplink)
     }
 
-    /// How long a sent packet may be needed for a repair, when it is worthless after `expire_after`.
-    pub(crate) fn keeps_for(&self, expire_after: Duration) -> Duration {
+    /// How long a packet may wait, and be needed for a repair once it was sent; `deadline` and
+    /// `expire_after` are the lane's.
+    pub(crate) fn keeps_for(&self, deadline: Duration, expire_after: Duration) -> Duration {
         match self.entry().keeps {
+            ToDeadline => deadline,
             UntilExpired => expire_after,
             UntilGivenUp => Reliable::GIVE_UP,
         }
@@ -112,6 +126,11 @@ impl Strategy {
     pub(crate) fn recovery(&self, config: RecoveryConfig) -> Box<dyn Recovery> {
         let name = self.entry().recovery;
         roadweave_recovery::by_name(name, config).expect("the table names recoveries that exist")
+    }
+
+    /// Whether its scheduler says what an encoder should make of its next frame.
+    pub(crate) fn sizes_frames(&self) -> bool {
+        self.0 == "lola"
     }
 
     /// The longest header of a repair: a packet that is cut for a path must fit behind it as well.
@@ -128,7 +147,10 @@ fn find(name: &str) -> Option<&'static Entry> {
     if name.strip_prefix("single:").is_some_and(|uplink| !uplink.is_empty()) {
         return Some(&SINGLE);
     }
-    STRATEGIES.iter().find(|entry| entry.name == name)
+    if name != "raven" && RavenConfig::by_name(name).is_some() {
+        return Some(&RAVEN_AT);
+    }
+    STRATEGIES.iter().find(|entry| entry.name == name && !name.contains('<'))
 }
 
 impl FromStr for Strategy {
@@ -163,31 +185,35 @@ mod tests {
 
     #[test]
     fn every_strategy_has_a_scheduler_and_a_recovery() {
-        let names = Strategy::for_any_uplinks().chain(["single:wwan0"]);
+        let names = Strategy::for_any_uplinks().chain(["single:wwan0", "raven:0", "raven:100"]);
         for name in names {
             let strategy: Strategy = name.parse().expect("known");
             assert_eq!(strategy.as_str(), name);
-            assert!(strategy.scheduler(|_| Some(UplinkId(0))).is_ok(), "{name}");
+            let deadline = Duration::from_millis(100);
+            assert!(strategy.scheduler(deadline, |_| Some(UplinkId(0))).is_ok(), "{name}");
             strategy.recovery(RecoveryConfig::default());
         }
-        assert_eq!(Strategy::for_any_uplinks().count(), STRATEGIES.len() - 1);
+        assert_eq!(Strategy::for_any_uplinks().count(), STRATEGIES.len() - 2);
     }
 
     #[test]
     fn names_are_checked_and_the_error_lists_them() {
-        for name in ["", "single:", "XNC", "fastest"] {
+        for name in ["", "single:", "XNC", "fastest", "raven:101", "raven:<percent>", "lola:3"] {
             let error = name.parse::<Strategy>().expect_err("unknown").to_string();
             assert!(error.contains("known are: xnc, xnc-sigcomm23,"), "{error}");
-            assert!(error.ends_with("bonding, single:<uplink>"), "{error}");
+            assert!(error.ends_with("lola, single:<uplink>"), "{error}");
         }
     }
 
     #[test]
     fn reliable_strategies_keep_their_packets() {
         let keeps = |name: &str| {
-            name.parse::<Strategy>().expect("known").keeps_for(Duration::from_millis(700))
+            let strategy = name.parse::<Strategy>().expect("known");
+            strategy.keeps_for(Duration::from_millis(100), Duration::from_millis(700))
         };
         assert_eq!(keeps("xnc"), Duration::from_millis(700));
+        assert_eq!(keeps("lola"), Duration::from_millis(100));
+        assert_eq!((keeps("raven"), keeps("raven:5")), (Reliable::GIVE_UP, Reliable::GIVE_UP));
         assert_eq!((keeps("ecf"), keeps("xlink")), (Reliable::GIVE_UP, Reliable::GIVE_UP));
     }
 }

@@ -77,6 +77,7 @@ impl Plan {
             lanes_down: vec![lane("xnc")],
             congestion: self.congestion,
             seed: self.seed,
+            learned: Default::default(),
             trust: Trust {
                 client_is_known: !self.wrong_client,
                 server_is_right: !self.wrong_server,

@@ -1,0 +1,130 @@
+//! How fast packets come out of a path, told by when they are acknowledged.
+//!
+//! ```text
+//! sent          a b c d e                          f g h
+//! arrived         a   b   c   d   e                  f   g   h       a link of a packet each 4 units
+//! acknowledged          ab    cd    e                  f    gh       gathered
+//!                       │ 8/2 │ 4/1 │- the pause -  0/1│ 8/2 │
+//! ```
+//!
+//! The peer gathers acknowledgements for a millisecond or two, so single arrivals are not known. What
+//! is: how many packets arrived between one batch and the next, and how long that took. The sender's own
+//! pauses are taken off, as in the paper.
+//!
+//! Source: LoLa section 3.2, equation 1; docs/deviations.md.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use roadweave_types::Instant;
+
+/// The pace of one path.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// The average time from one arrival to the next, seconds.
+    inter_arrival: Option<f64>,
+    batch: Option<Batch>,
+    /// When the newest packet of the batch before arrived, and its acknowledgement had come back.
+    previous: Option<Instant>,
+    newest_sent: Option<Instant>,
+    /// The smallest round trips of the last [`RECENT`], the newest behind; ascending.
+    round_trips: VecDeque<(Instant, Duration)>,
+}
+
+/// Packets acknowledged at one moment.
+#[derive(Debug)]
+struct Batch {
+    at: Instant,
+    /// The same for its newest packet, without what the peer waited for more of them.
+    arrived: Instant,
+    packets: u32,
+    /// The sender's pauses before them.
+    pauses: Duration,
+}
+
+impl Pace {
+    /// A packet that left at `sent` was acknowledged at `now`; `rtt`: without what the peer waited; `pause`:
+    /// a sender that waits longer between two packets has nothing to send.
+    pub(super) fn on_acknowledged(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        rtt: Duration,
+        pause: Duration,
+    ) {
+        self.note_round_trip(now, rtt);
+        if self.batch.as_ref().is_some_and(|batch| now > batch.at) {
+            self.end_batch();
+        }
+        let arrived = sent + rtt;
+        let new = Batch { at: now, arrived, packets: 0, pauses: Duration::ZERO };
+        let batch = self.batch.get_or_insert(new);
+        batch.arrived = batch.arrived.max(arrived);
+        // One that was overtaken says nothing of the pace.
+        let Some(newest) = self.newest_sent.replace(sent.max(self.newest_sent.unwrap_or(sent)))
+        else {
+            return;
+        };
+        if sent >= newest {
+            batch.packets += 1;
+            let gap = sent.since(newest);
+            batch.pauses += if gap > pause { gap } else { Duration::ZERO };
+        }
+    }
+
+    /// The average time from one packet to the next, seconds; `None` before the first two.
+    pub(super) fn inter_arrival(&self) -> Option<f64> {
+        self.inter_arrival
+    }
+
+    /// The smallest round trip of the last second, or else the last that there was.
+    pub(super) fn min_rtt(&self, now: Instant) -> Option<Duration> {
+        let recent = self.round_trips.iter().find(|(at, _)| now.since(*at) <= RECENT);
+        recent.or(self.round_trips.back()).map(|(_, rtt)| *rtt)
+    }
+
+    /// A pace that is known.
+    #[cfg(test)]
+    pub(super) fn known(now: Instant, inter_arrival: Duration, rtt: Duration) -> Self {
+        Self {
+            inter_arrival: Some(inter_arrival.as_secs_f64()),
+            round_trips: [(now, rtt)].into(),
+            ..Self::default()
+        }
+    }
+
+    fn end_batch(&mut self) {
+        let Some(batch) = self.batch.take() else { return };
+        let Some(previous) = self.previous.replace(batch.arrived) else { return };
+        if batch.packets == 0 {
+            return;
+        }
+        let took = batch.arrived.since(previous).saturating_sub(batch.pauses).as_secs_f64();
+        let sample = took / f64::from(batch.packets);
+        let keeps = (1.0 - GAIN).powi(batch.packets.cast_signed());
+        let known = self.inter_arrival.unwrap_or(sample);
+        self.inter_arrival = Some(sample + (known - sample) * keeps);
+    }
+
+    fn note_round_trip(&mut self, now: Instant, rtt: Duration) {
+        while self.round_trips.back().is_some_and(|(_, before)| *before >= rtt) {
+            self.round_trips.pop_back();
+        }
+        // One in so much time is enough, and bounds the queue.
+        let is_close = |(at, _): &(Instant, Duration)| now.since(*at) < RECENT / ROUND_TRIPS_MAX;
+        if !self.round_trips.back().is_some_and(is_close) {
+            self.round_trips.push_back((now, rtt));
+        }
+        while self.round_trips.len() > 1
+            && self.round_trips.front().is_some_and(|(at, _)| now.since(*at) > RECENT)
+        {
+            self.round_trips.pop_front();
+        }
+    }
+}
+
+/// The weight of a packet in the average: that of Salsify, which LoLa's measure follows.
+const GAIN: f64 = 0.1;
+/// The time whose smallest round trip counts.
+const RECENT: Duration = Duration::from_secs(1);
+const ROUND_TRIPS_MAX: u32 = 64;

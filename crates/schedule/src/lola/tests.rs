@@ -1,0 +1,320 @@
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+use roadweave_types::PathSnapshot;
+
+use super::*;
+use crate::testing::path;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A packet of 1,200 bytes, the first of so many bytes that wait.
+fn packet(backlog_bytes: u64) -> PacketInfo {
+    PacketInfo { backlog_bytes, ..crate::testing::packet(1200) }
+}
+
+fn at(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+/// A path whose pace is known: `owd_ms` one way, and a packet each `iat_ms`.
+fn paced(lola: &mut Lola, id: u32, owd_ms: u64, iat_ms: u64) -> PathSnapshot {
+    let pace = Pace::known(at(10_000), MS * iat_ms as u32, MS * 2 * owd_ms as u32);
+    let last_pair = Some(at(10_000));
+    let probed = PathState {
+        id: PathId(id),
+        pace,
+        pause: PAUSE_MIN,
+        last_sent: None,
+        last_pair,
+        flying: 0,
+        probes: 0,
+    };
+    lola.paths.push(probed);
+    path(id, 2 * owd_ms, u64::MAX / 4)
+}
+
+/// The latest arrival of `packets` packets in the best of all spreads, ms; `None` if they do not fit.
+fn best_of_all(paths: &[(u64, u64, u64)], packets: u64, delta: u64) -> Option<u64> {
+    let Some(((owd, iat, under_way), others)) = paths.split_first() else {
+        return (packets == 0).then_some(0);
+    };
+    let window = delta.saturating_sub(*owd) / iat;
+    let most = window.saturating_sub(*under_way).min(packets);
+    let spread = |here: u64| {
+        let rest = best_of_all(others, packets - here, delta)?;
+        let last = if here > 0 { owd + (under_way + here) * iat } else { 0 };
+        Some(last.max(rest))
+    };
+    (0..=most).filter_map(spread).min()
+}
+
+proptest! {
+    /// The latest arrival is that of the best spread there is, and what finds no place waits.
+    #[test]
+    fn the_last_packet_of_a_frame_arrives_as_soon_as_can_be(
+        specs in prop::collection::vec((1..70_u64, 1..20_u64, 0..5_u64), 1..4),
+        packets in 1..12_u64,
+    ) {
+        let mut lola = Lola::new(MS * 100);
+        let mut paths: Vec<PathSnapshot> = (0..)
+            .zip(&specs)
+            .map(|(id, (owd, iat, under_way))| PathSnapshot {
+                bytes_in_flight: under_way * 1200,
+                ..paced(&mut lola, id, *owd, *iat)
+            })
+            .collect();
+        let (mut last, mut placed) = (0, 0);
+        for left in (1..=packets).rev() {
+            let decision = lola.select(at(10_000), &packet(left * 1200), &paths);
+            let Decision::Send(set) = decision else { break };
+            prop_assert_eq!(set.len(), 1, "no path needs to be probed");
+            let position = set.iter().next().expect("one");
+            paths[position].bytes_in_flight += 1200;
+            let (owd, iat, _) = specs[position];
+            last = last.max(owd + paths[position].bytes_in_flight / 1200 * iat);
+            placed += 1;
+        }
+        prop_assert_eq!(Some(last), best_of_all(&specs, placed, 100));
+        let more = best_of_all(&specs, placed + 1, 100).is_some();
+        prop_assert!(placed == packets || !more, "all that fits is placed");
+        prop_assert!(last <= 100, "nothing arrives after delta: {last}");
+    }
+
+    /// The pace is the link's, however the acknowledgements are gathered, and whatever pauses there are.
+    #[test]
+    fn gathered_acknowledgements_tell_the_pace_of_the_link(
+        iat_us in 200..8_000_u64, gathered_us in 1..3_000_u64, more in 8..30_u64,
+    ) {
+        // A frame that arrives in one batch tells nothing.
+        let frame = more + 3 * gathered_us / iat_us;
+        let mut link = Link::new(Duration::from_micros(iat_us), MS * 20, 1);
+        link.gathers = Duration::from_micros(gathered_us);
+        let mut pace = Pace::default();
+        // Frames come as the link can take them, with a pause behind each.
+        let interval = Duration::from_micros(iat_us * (frame + 3)).max(MS * 40);
+        for number in 0..60 {
+            let begin = Instant::ZERO + interval * number;
+            for (now, sent, rtt) in link.acknowledgements(begin) {
+                pace.on_acknowledged(now, sent, rtt, PAUSE_MIN);
+            }
+            (0..frame).for_each(|_| link.push(begin));
+        }
+        for (now, sent, rtt) in link.acknowledgements(Instant::FAR_FUTURE) {
+            pace.on_acknowledged(now, sent, rtt, PAUSE_MIN);
+        }
+        let measured = pace.inter_arrival().expect("there were packets") * 1e6;
+        let off = measured / iat_us as f64;
+        prop_assert!((0.6..1.6).contains(&off), "{measured:.0} us, not {iat_us}");
+    }
+}
+
+#[test]
+fn a_sender_with_little_to_send_does_not_take_a_link_for_slow() {
+    let mut link = Link::new(MS * 2, MS * 30, 0);
+    let mut pace = Pace::default();
+    for number in 0..100 {
+        let now = at(20 * number);
+        for (now, sent, rtt) in link.acknowledgements(now) {
+            pace.on_acknowledged(now, sent, rtt, PAUSE_MIN);
+        }
+        link.push(now);
+    }
+    let measured = pace.inter_arrival().expect("there were packets");
+    assert!(measured < 0.002, "{measured} s");
+}
+
+/// A link of the lab's kind, but as small as can be: a packet each `iat`, one after the other.
+struct Link {
+    iat: Duration,
+    owd: Duration,
+    free_at: Instant,
+    gathers: Duration,
+    snapshot: PathSnapshot,
+    /// When each packet left, and when it arrives.
+    under_way: VecDeque<(Instant, Instant)>,
+    slowest: Duration,
+    pushed: u32,
+}
+
+impl Link {
+    fn new(iat: Duration, owd: Duration, id: u32) -> Self {
+        let snapshot = path(id, 2 * owd.as_millis() as u64, u64::MAX / 4);
+        Self {
+            iat,
+            owd,
+            free_at: Instant::ZERO,
+            gathers: MS,
+            snapshot,
+            under_way: VecDeque::new(),
+            slowest: Duration::ZERO,
+            pushed: 0,
+        }
+    }
+
+    /// Has this pace from now on, for what waits as well.
+    fn change(&mut self, now: Instant, iat: Duration) {
+        (self.iat, self.free_at) = (iat, now);
+        for (_, arrives) in &mut self.under_way {
+            self.free_at += iat;
+            *arrives = (*arrives).min(self.free_at + self.owd);
+        }
+    }
+
+    fn push(&mut self, now: Instant) {
+        self.free_at = self.free_at.max(now) + self.iat;
+        let arrives = self.free_at + self.owd;
+        self.pushed += 1;
+        self.slowest = self.slowest.max(arrives.since(now));
+        self.under_way.push_back((now, arrives));
+        self.snapshot.bytes_in_flight += 1200;
+    }
+
+    /// What is acknowledged until `now`: when, when it left, and its round trip.
+    fn acknowledgements(&mut self, now: Instant) -> Vec<(Instant, Instant, Duration)> {
+        let mut acknowledged = Vec::new();
+        while let Some(&(sent, arrives)) = self.under_way.front() {
+            let gathers = self.gathers.as_nanos() as u64;
+            let leaves = Instant::from_nanos(arrives.as_nanos().div_ceil(gathers) * gathers);
+            if leaves + self.owd > now {
+                break;
+            }
+            self.under_way.pop_front();
+            self.snapshot.bytes_in_flight -= 1200;
+            acknowledged.push((leaves + self.owd, sent, arrives.since(sent) + self.owd));
+        }
+        acknowledged
+    }
+}
+
+/// Sends frames of the size that LoLa wants over links, 30 a second, and lets `change` happen to them.
+fn stream(links: &mut [Link], frames: u64, mut change: impl FnMut(u64, &mut [Link])) -> Vec<u64> {
+    let mut lola = Lola::new(MS * 100);
+    let mut targets = Vec::new();
+    let mut waiting: VecDeque<Instant> = VecDeque::new();
+    for ms in 0..frames * 33 {
+        let now = at(ms);
+        for link in links.iter_mut() {
+            for (at, sent, rtt) in link.acknowledgements(now) {
+                let path = link.snapshot.id;
+                lola.on_acknowledged(at, &Acknowledged { path, sent, bytes: 1200, rtt });
+            }
+        }
+        let snapshots = |links: &[Link]| -> Vec<PathSnapshot> {
+            links.iter().map(|link| link.snapshot.clone()).collect()
+        };
+        if ms.is_multiple_of(33) {
+            change(ms / 33, links);
+            let target = lola.frame_target(now, &snapshots(links)).expect("a path is usable");
+            targets.push(target);
+            // A camera with something to show, that never makes more than 40 packets.
+            (0..(target / 1200).clamp(2, 40)).for_each(|_| waiting.push_back(now));
+        }
+        waiting.retain(|since| now.since(*since) < MS * 100);
+        while let Some(since) = waiting.front() {
+            let backlog_bytes = waiting.len() as u64 * 1200;
+            let info = PacketInfo { waited: now.since(*since), ..packet(backlog_bytes) };
+            let Decision::Send(set) = lola.select(now, &info, &snapshots(links)) else { break };
+            waiting.pop_front();
+            for position in set.iter() {
+                links[position].push(now);
+                lola.on_sent(now, links[position].snapshot.id, 1200);
+            }
+        }
+    }
+    targets
+}
+
+#[test]
+fn the_window_keeps_the_delay_below_delta_when_a_rate_halves() {
+    let mut links = [Link::new(MS * 2, MS * 20, 0), Link::new(MS * 3, MS * 30, 1)];
+    let mut before = Duration::ZERO;
+    let targets = stream(&mut links, 300, |frame, links| match frame {
+        20 => links.iter_mut().for_each(|link| link.slowest = Duration::ZERO),
+        150 => {
+            before = links[0].slowest;
+            links[0].iat *= 2;
+        }
+        // What was under way when it happened is late, and no more than what fits into delta.
+        156 => {
+            assert!(links[0].slowest < MS * 200, "{:?}", links[0].slowest);
+            links.iter_mut().for_each(|link| link.slowest = Duration::ZERO);
+        }
+        _ => {}
+    });
+    assert!(before <= MS * 105, "{before:?}");
+    for link in &links {
+        assert!(link.slowest <= MS * 105, "{:?}", link.slowest);
+    }
+    let mean = |targets: &[u64]| targets.iter().sum::<u64>() / targets.len() as u64;
+    let (fast, slow) = (mean(&targets[100..150]), mean(&targets[200..300]));
+    assert!(slow < fast * 4 / 5, "the encoder is told: {fast} bytes, then {slow}");
+}
+
+#[test]
+fn a_link_that_healed_is_found_by_a_pair_of_copies() {
+    let mut links = [Link::new(MS * 2, MS * 20, 0), Link::new(MS, MS * 10, 1)];
+    let mut pushed = [0; 4];
+    stream(&mut links, 400, |frame, links| match frame {
+        // A packet each 150 ms: no packet arrives in time, and the window is zero.
+        30 => links[1].iat = MS * 150,
+        100 => pushed[0] = links[1].pushed,
+        200 => {
+            pushed[1] = links[1].pushed;
+            links[1].change(at(200 * 33), MS);
+        }
+        220 => pushed[2] = links[1].pushed,
+        399 => pushed[3] = links[1].pushed,
+        _ => {}
+    });
+    let probes = pushed[1] - pushed[0];
+    assert!(probes <= 100 * 33 / 150 + 2, "no more than the link can carry: {probes}");
+    let used = pushed[3] - pushed[2];
+    assert!(used > 179 * 10, "the healed link carries its share again: {used}");
+}
+
+#[test]
+fn copies_are_two_of_the_next_frame_and_no_more() {
+    let mut lola = Lola::new(MS * 100);
+    let paths = [paced(&mut lola, 0, 10, 1), paced(&mut lola, 1, 60, 10)];
+    let sets = |lola: &mut Lola, now: u64| -> Vec<usize> {
+        let mut set = |left: u64| match lola.select(at(now), &packet(left * 1200), &paths) {
+            Decision::Send(set) => {
+                set.iter().for_each(|path| lola.on_sent(at(now), PathId(path as u32), 1200));
+                set.len()
+            }
+            Decision::Wait => 0,
+        };
+        (1..=4).rev().map(&mut set).collect()
+    };
+    assert_eq!(sets(&mut lola, 10_000), [1, 1, 1, 1], "both have had two packets just now");
+    assert_eq!(sets(&mut lola, 10_033), [2, 2, 1, 1], "33 ms are longer than 2 * 10 ms");
+    assert_eq!(sets(&mut lola, 10_050), [1, 1, 1, 1], "17 ms are not");
+}
+
+#[test]
+fn the_target_is_four_fifths_of_the_windows_less_what_is_under_way() {
+    let mut lola = Lola::new(MS * 100);
+    let mut paths = [paced(&mut lola, 0, 20, 4), paced(&mut lola, 1, 40, 6)];
+    paths[0].bytes_in_flight = 5 * 1200;
+    // Windows of 80/4 and 60/6 packets.
+    assert_eq!(lola.frame_target(at(10_000), &paths), Some((16 - 5 + 8) * 1200));
+    paths[1].status = PathStatus::Suspect;
+    assert_eq!(lola.frame_target(at(10_000), &paths), Some(11 * 1200));
+    paths[0].status = PathStatus::Suspect;
+    paths[0].bytes_in_flight = 100 * 1200;
+    assert_eq!(lola.frame_target(at(10_000), &paths), Some(8 * 1200));
+    assert_eq!(lola.frame_target(at(10_000), &[]), None);
+}
+
+#[test]
+fn the_pacer_of_the_best_path_is_waited_for_unless_another_is_sooner() {
+    let mut lola = Lola::new(MS * 100);
+    let mut paths = [paced(&mut lola, 0, 20, 1), paced(&mut lola, 1, 25, 1)];
+    paths[0].pacing_budget = 0;
+    paths[0].pacing_rate = Some(Rate::from_kbps(9_600));
+    assert_eq!(lola.select(at(10_000), &packet(1200), &paths), Decision::Wait, "1 ms");
+    paths[0].pacing_rate = Some(Rate::from_kbps(960));
+    let decision = lola.select(at(10_000), &packet(1200), &paths);
+    assert_eq!(decision, Decision::Send(PathSet::one(1)), "10 ms");
+}

@@ -1,0 +1,462 @@
+//! `raven`: copies where it is not certain which path is the fastest.
+//!
+//! ```text
+//! path      0     50    100 ms    Of every path a round trip is predicted, with an interval that holds it
+//! A         ├──x──┤               with the confidence that the user wants. A has the lowest prediction.
+//! B            ├──x───┤           B might be as fast: it gets a copy.
+//! C                    ├─x─┤      C certainly is not: nothing, until its interval has grown with the age
+//! C later   ├──────────x──────┤   of its newest sample. Then a copy finds out whether C has improved.
+//! ```
+//!
+//! A prediction is an average of the path's samples that forgets by time ([`forecast`]). How fast it
+//! forgets, how wide intervals are and how they grow is learned per network from a log of its round
+//! trips ([`tables`]): for the first time after a hundred samples, then after [`RavenConfig::relearn_samples`]
+//! or a day. Until then a network has what all networks together have taught, and before that what
+//! [`Tables::assumed`] says. A path without any sample gets a copy of everything.
+//!
+//! Large transfers must not be doubled. When all paths but one, or all that would be chosen, have a window's
+//! worth of the lane's data under way or waiting, packets go out once, by min-RTT; when fewer than two packets
+//! wait anywhere, the copies begin again. In the time between, copies wait for their paths, and the
+//! lane withdraws those of packets that have arrived.
+//!
+//! What the carrier measures by itself counts as well: keep-alives and other lanes' packets.
+//!
+//! Source: RAVEN section 4; docs/deviations.md.
+
+mod forecast;
+mod log;
+mod stored;
+mod tables;
+
+use std::time::Duration;
+
+use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus};
+
+use self::forecast::Forecast;
+use self::log::Log;
+use self::tables::{Interval, Tables};
+use crate::{
+    Acknowledged, Decision, MinRtt, PacketInfo, PathSet, RestoreError, Scheduler, best_status,
+};
+
+/// How RAVEN weighs response time against volume, and how often it learns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RavenConfig {
+    /// The confidence of the intervals, 0..=100 %: 0 sends no copies, 100 copies everything to
+    /// every path.
+    pub confidence: u8,
+    /// After so many new samples of a network its tables are learned anew,
+    pub relearn_samples: usize,
+    /// and after so much time.
+    pub relearn_after: Duration,
+}
+
+impl Default for RavenConfig {
+    fn default() -> Self {
+        Self {
+            confidence: 90,
+            relearn_samples: 2048,
+            relearn_after: Duration::from_secs(24 * 60 * 60),
+        }
+    }
+}
+
+impl RavenConfig {
+    /// The settings of `raven`, or of `raven:<percent>` with the confidence as a whole number, 0..=100;
+    /// `None` for any other name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        let all = Self::default();
+        match name.strip_prefix("raven")? {
+            "" => Some(all),
+            percent => {
+                let digits = percent.strip_prefix(':')?;
+                let is_number = digits.bytes().all(|digit| digit.is_ascii_digit());
+                let confidence =
+                    digits.parse().ok().filter(|percent| is_number && *percent <= 100)?;
+                Some(Self { confidence, ..all })
+            }
+        }
+    }
+}
+
+/// The scheduler of RAVEN.
+#[derive(Debug)]
+pub struct Raven {
+    config: RavenConfig,
+    mode: Mode,
+    paths: Vec<PathState>,
+    networks: Vec<Network>,
+    names: Vec<(PathId, String)>,
+    /// What holds before anything was learned.
+    assumed: Tables,
+    /// What all networks together have taught.
+    pooled: Option<Tables>,
+    pooled_at: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// Copies are sent where intervals overlap.
+    Redundant,
+    /// Packets are sent once: this is a large transfer.
+    Striping,
+}
+
+/// A path of this session.
+#[derive(Debug)]
+struct PathState {
+    id: PathId,
+    /// Where its network is in [`Raven::networks`].
+    network: usize,
+    forecast: Forecast,
+    /// This lane's datagrams under way, and their bytes.
+    flying: u64,
+    flying_bytes: u64,
+}
+
+/// A network, which may outlive its path and the program.
+#[derive(Debug, Default)]
+struct Network {
+    /// The uplink's name, once it is known; of one without a name nothing is kept.
+    name: Option<String>,
+    log: Log,
+    tables: Option<Tables>,
+    learned_at: Option<Instant>,
+    new_samples: usize,
+}
+
+impl Raven {
+    /// A scheduler that has learned nothing yet.
+    pub fn new(config: RavenConfig) -> Self {
+        Self {
+            config: RavenConfig { confidence: config.confidence.min(100), ..config },
+            mode: Mode::Redundant,
+            paths: Vec::new(),
+            networks: Vec::new(),
+            names: Vec::new(),
+            assumed: Tables::assumed(),
+            pooled: None,
+            pooled_at: None,
+        }
+    }
+
+    /// Learns from round trips that were recorded on the network called `name`, each with its moment,
+    /// ascending.
+    pub fn learn(&mut self, name: &str, samples: impl IntoIterator<Item = (Instant, Duration)>) {
+        let Some(network) = self.network(Some(name)) else { return };
+        self.networks[network].log.end_run();
+        let mut now = Instant::ZERO;
+        for (at, rtt) in samples {
+            self.networks[network].log.add(at.as_secs_f64(), rtt.as_secs_f64());
+            now = at;
+        }
+        self.networks[network].log.end_run();
+        self.relearn(now, network);
+        self.learn_pooled(now);
+    }
+
+    /// Brings the states of paths in line with the snapshots, and takes the carrier's newest samples.
+    fn look_at(&mut self, now: Instant, paths: &[PathSnapshot]) {
+        self.paths.retain(|state| paths.iter().any(|path| path.id == state.id));
+        for path in paths {
+            let Some(state) = self.state(path) else { continue };
+            let state = &mut self.paths[state];
+            if path.bytes_in_flight == 0 {
+                (state.flying, state.flying_bytes) = (0, 0);
+            }
+            if let Some(at) = path.last_acknowledged
+                && state.forecast.newest().is_none_or(|newest| at.as_secs_f64() > newest)
+            {
+                let position = self.paths.iter().position(|state| state.id == path.id);
+                position.into_iter().for_each(|state| self.sample(now, state, at, path.latest_rtt));
+            }
+        }
+    }
+
+    /// Where the state of `path` is; `None` if there are more paths than a session has.
+    fn state(&mut self, path: &PathSnapshot) -> Option<usize> {
+        if let Some(known) = self.paths.iter().position(|state| state.id == path.id) {
+            return Some(known);
+        }
+        if self.paths.len() >= NETWORKS_MAX {
+            return None;
+        }
+        let name = self.names.iter().find(|(id, _)| *id == path.id).map(|(_, name)| name.clone());
+        let network = self.network(name.as_deref())?;
+        self.networks[network].log.end_run();
+        self.paths.push(PathState {
+            id: path.id,
+            network,
+            forecast: Forecast::default(),
+            flying: 0,
+            flying_bytes: 0,
+        });
+        Some(self.paths.len() - 1)
+    }
+
+    /// Where the network called `name` is, or a new one without a name.
+    fn network(&mut self, name: Option<&str>) -> Option<usize> {
+        let known = |network: &Network| name.is_some() && network.name.as_deref() == name;
+        if let Some(known) = self.networks.iter().position(known) {
+            return Some(known);
+        }
+        if name.is_some_and(|name| name.len() > stored::NAME_MAX) {
+            return self.network(None);
+        }
+        if self.networks.len() < NETWORKS_MAX {
+            let name = name.map(str::to_owned);
+            self.networks.push(Network { name, ..Network::default() });
+            return Some(self.networks.len() - 1);
+        }
+        // The place of one that no path uses any more, nameless ones first.
+        let free = |at: &usize| !self.paths.iter().any(|path| path.network == *at);
+        let free = (0..self.networks.len()).filter(free);
+        let place = free.min_by_key(|at| self.networks[*at].name.is_some())?;
+        self.networks[place] = Network { name: name.map(str::to_owned), ..Network::default() };
+        Some(place)
+    }
+
+    /// Takes a round trip of the path at `state`, measured at `at`.
+    fn sample(&mut self, now: Instant, state: usize, at: Instant, rtt: Duration) {
+        let (at, rtt) = (at.as_secs_f64(), rtt.as_secs_f64());
+        if rtt < RTT_MIN {
+            return;
+        }
+        let place = self.paths[state].network;
+        let lambda = self.tables(place).lambda;
+        self.paths[state].forecast.add(at, rtt, lambda);
+        if !self.networks[place].log.add(at, rtt) {
+            return;
+        }
+        let network = &mut self.networks[place];
+        network.new_samples += 1;
+        let is_due = match network.learned_at {
+            None => network.new_samples >= FIRST_LEARNING,
+            Some(learned_at) => {
+                network.new_samples >= self.config.relearn_samples
+                    || now.since(learned_at) >= self.config.relearn_after
+            }
+        };
+        if is_due {
+            self.relearn(now, place);
+            if self.pooled_at.is_none_or(|at| now.since(at) >= POOLING_INTERVAL) {
+                self.learn_pooled(now);
+            }
+        }
+    }
+
+    fn relearn(&mut self, now: Instant, place: usize) {
+        let network = &mut self.networks[place];
+        network.new_samples = 0;
+        network.learned_at = Some(now);
+        if let Some(tables) = Tables::learn(&[&network.log]) {
+            network.tables = Some(tables);
+        }
+    }
+
+    fn learn_pooled(&mut self, now: Instant) {
+        let logs: Vec<&Log> = self.networks.iter().map(|network| &network.log).collect();
+        self.pooled = Tables::learn(&logs).or(self.pooled.take());
+        self.pooled_at = Some(now);
+    }
+
+    /// What is known of a network, or else of all of them, or else assumed.
+    fn tables(&self, place: usize) -> &Tables {
+        self.networks[place].tables.as_ref().or(self.pooled.as_ref()).unwrap_or(&self.assumed)
+    }
+
+    /// What is expected of each path that may carry data.
+    fn candidates(&self, now: Instant, paths: &[PathSnapshot]) -> Vec<Candidate> {
+        let may_carry =
+            |path: &PathSnapshot| matches!(path.status, PathStatus::Usable | PathStatus::Suspect);
+        let candidates = paths.iter().enumerate().filter(|(_, path)| may_carry(path));
+        let candidate = |(position, path): (usize, &PathSnapshot)| {
+            let state = self.paths.iter().find(|state| state.id == path.id);
+            let known = state.and_then(|state| {
+                let (predicted, newest) = (state.forecast.rtt()?, state.forecast.newest()?);
+                let age = (now.as_secs_f64() - newest).max(0.0);
+                let percent = self.config.confidence.clamp(1, 99);
+                Some((predicted, self.tables(state.network).interval(predicted, age, percent)))
+            });
+            let (predicted, interval) =
+                known.unwrap_or((path.smoothed_rtt.as_secs_f64(), Interval::UNKNOWN));
+            let flying = state.map_or(0, |state| state.flying_bytes);
+            Candidate {
+                position,
+                is_suspect: path.status == PathStatus::Suspect,
+                predicted,
+                interval,
+                room: if path.queued_bytes > 0 { 0 } else { path.room() },
+                is_full: flying + path.queued_bytes >= path.congestion_window,
+            }
+        };
+        candidates.map(candidate).collect()
+    }
+
+    /// The path with the lowest prediction, and those whose intervals meet its interval.
+    fn overlapping(&self, candidates: &[Candidate]) -> PathSet {
+        let Some(best) = lowest(candidates, |_| true) else { return PathSet::EMPTY };
+        let is_chosen = |candidate: &&Candidate| {
+            let overlaps = match self.config.confidence {
+                0 => false,
+                100 => true,
+                _ => candidate.interval.overlaps(&best.interval),
+            };
+            // What waits for a path that does not answer is given up.
+            let is_lost = candidate.is_suspect && candidate.room == 0;
+            candidate.position == best.position || overlaps && !is_lost
+        };
+        candidates.iter().filter(is_chosen).map(|candidate| candidate.position).collect()
+    }
+}
+
+/// What is expected of a path.
+#[derive(Debug)]
+struct Candidate {
+    position: usize,
+    is_suspect: bool,
+    predicted: f64,
+    interval: Interval,
+    /// Bytes that would leave at once.
+    room: u64,
+    /// Whether a window's worth of this lane's data is under way or waits.
+    is_full: bool,
+}
+
+/// The candidate with the lowest prediction among those that `may` be it; a path that fell silent only
+/// if there is no other at all.
+fn lowest(candidates: &[Candidate], may: impl Fn(&Candidate) -> bool) -> Option<&Candidate> {
+    let only_suspects = candidates.iter().all(|candidate| candidate.is_suspect);
+    candidates
+        .iter()
+        .filter(|candidate| (only_suspects || !candidate.is_suspect) && may(candidate))
+        .min_by(|a, b| a.predicted.total_cmp(&b.predicted))
+}
+
+impl Scheduler for Raven {
+    fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
+        self.look_at(now, paths);
+        let candidates = self.candidates(now, paths);
+        let mut chosen = self.overlapping(&candidates);
+        self.mode = next_mode(self.mode, packet, paths, &candidates, chosen);
+        if chosen.is_empty() {
+            return Decision::Wait;
+        }
+        if self.mode == Mode::Striping {
+            return MinRtt.select(now, packet, paths);
+        }
+        // Better a copy on a slower path at once than none that leaves now.
+        let has_room = |candidate: &Candidate| candidate.room >= packet.bytes as u64;
+        let leaves =
+            |candidate: &Candidate| chosen.contains(candidate.position) && has_room(candidate);
+        if !candidates.iter().any(leaves) {
+            match lowest(&candidates, has_room) {
+                Some(other) if self.config.confidence == 0 => chosen = PathSet::one(other.position),
+                Some(other) => chosen.insert(other.position),
+                None if self.config.confidence == 0 => return Decision::Wait,
+                None => {}
+            }
+        }
+        Decision::Send(chosen)
+    }
+
+    fn on_sent(&mut self, _now: Instant, path: PathId, bytes: u32) {
+        if let Some(state) = self.paths.iter_mut().find(|state| state.id == path) {
+            state.flying += 1;
+            state.flying_bytes += u64::from(bytes);
+        }
+    }
+
+    fn on_acknowledged(&mut self, now: Instant, acknowledged: &Acknowledged) {
+        let Some(state) = self.paths.iter().position(|state| state.id == acknowledged.path) else {
+            return;
+        };
+        self.paths[state].land();
+        self.sample(now, state, now, acknowledged.rtt);
+    }
+
+    fn on_lost(&mut self, _now: Instant, path: PathId) {
+        if let Some(state) = self.paths.iter_mut().find(|state| state.id == path) {
+            state.land();
+        }
+    }
+
+    fn name_path(&mut self, path: PathId, name: &str) {
+        self.names.retain(|(id, _)| *id != path);
+        if self.names.len() >= NETWORKS_MAX {
+            self.names.remove(0);
+        }
+        self.names.push((path, name.to_owned()));
+        if self.paths.iter().any(|state| state.id == path)
+            && let Some(network) = self.network(Some(name))
+        {
+            self.networks[network].log.end_run();
+            let states = self.paths.iter_mut().filter(|state| state.id == path);
+            states.for_each(|state| state.network = network);
+        }
+    }
+
+    fn learned(&self) -> Option<String> {
+        Some(stored::write(&self.networks, self.pooled.as_ref()))
+    }
+
+    fn restore(&mut self, learned: &str) -> Result<(), RestoreError> {
+        let (networks, pooled) = stored::read(learned)?;
+        for network in networks {
+            let Some(place) = self.network(network.name.as_deref()) else { continue };
+            // It is learned anew when there is enough that is new.
+            let learned_at = network.tables.is_some().then_some(Instant::ZERO);
+            self.networks[place] = Network { learned_at, ..network };
+        }
+        self.pooled = pooled.or(self.pooled.take());
+        Ok(())
+    }
+}
+
+impl PathState {
+    /// One of its datagrams is no longer under way.
+    fn land(&mut self) {
+        self.flying_bytes -= self.flying_bytes.checked_div(self.flying).unwrap_or(0);
+        self.flying = self.flying.saturating_sub(1);
+    }
+}
+
+/// Source: RAVEN section 4.5. A subflow's queue there is that of the kernel, which holds what is under way
+/// as well as what waits.
+fn next_mode(
+    mode: Mode,
+    packet: &PacketInfo,
+    paths: &[PathSnapshot],
+    candidates: &[Candidate],
+    chosen: PathSet,
+) -> Mode {
+    let status = best_status(paths);
+    let active = || {
+        candidates.iter().filter(move |candidate| {
+            paths.get(candidate.position).map(|path| path.status) == status
+        })
+    };
+    let full = active().filter(|candidate| candidate.is_full).count();
+    let all_chosen_full = active()
+        .filter(|candidate| chosen.contains(candidate.position))
+        .all(|candidate| candidate.is_full);
+    if full + 1 >= active().count() || all_chosen_full {
+        return Mode::Striping;
+    }
+    let two_packets = 2 * paths.iter().map(|path| u64::from(path.mtu)).max().unwrap_or(0);
+    let is_small = packet.backlog_bytes < two_packets
+        && active().all(|candidate| paths[candidate.position].queued_bytes < two_packets);
+    if is_small { Mode::Redundant } else { mode }
+}
+
+/// The most networks that are remembered.
+const NETWORKS_MAX: usize = 32;
+/// The samples after which a network is learned for the first time.
+const FIRST_LEARNING: usize = tables::SAMPLES_MIN + 1;
+/// Round trips below it are no samples, seconds: a prediction must have something to divide by.
+const RTT_MIN: f64 = 1e-6;
+/// How often what all networks have in common is learned anew, at most.
+const POOLING_INTERVAL: Duration = Duration::from_secs(600);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,328 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::path;
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A packet of 1,200 bytes, the first of so many bytes that wait.
+fn packet(backlog_bytes: u64) -> PacketInfo {
+    PacketInfo { backlog_bytes, ..crate::testing::packet(1200) }
+}
+
+fn at(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+fn raven(confidence: u8) -> Raven {
+    Raven::new(RavenConfig { confidence, ..RavenConfig::default() })
+}
+
+fn acknowledge(raven: &mut Raven, now: Instant, path: u32, rtt_ms: u64) {
+    let (rtt, path) = (MS * rtt_ms as u32, PathId(path));
+    raven.on_acknowledged(now, &Acknowledged { path, sent: now - rtt, bytes: 1200, rtt });
+}
+
+/// A scheduler that has just measured these round trips, and the paths.
+fn measured(confidence: u8, rtts_ms: &[u64]) -> (Raven, Vec<PathSnapshot>) {
+    let mut raven = raven(confidence);
+    let paths: Vec<_> = (0..).zip(rtts_ms).map(|(id, rtt_ms)| path(id, *rtt_ms, 30_000)).collect();
+    raven.select(at(0), &packet(1200), &paths);
+    for (id, rtt_ms) in (0..).zip(rtts_ms) {
+        acknowledge(&mut raven, at(0), id, *rtt_ms);
+    }
+    (raven, paths)
+}
+
+fn chosen(raven: &mut Raven, now: Instant, paths: &[PathSnapshot]) -> Vec<usize> {
+    match raven.select(now, &packet(1200), paths) {
+        Decision::Send(set) => set.iter().collect(),
+        Decision::Wait => Vec::new(),
+    }
+}
+
+#[test]
+fn paths_whose_intervals_overlap_get_copies_and_others_do_not() {
+    let (mut raven, paths) = measured(90, &[60, 50, 400]);
+    assert_eq!(chosen(&mut raven, at(0), &paths), [0, 1]);
+    let (mut raven, paths) = measured(90, &[400, 50, 300]);
+    assert_eq!(chosen(&mut raven, at(0), &paths), [1]);
+}
+
+#[test]
+fn confidence_weighs_volume_against_time() {
+    for (confidence, expected) in
+        [(0, &[1][..]), (20, &[1]), (50, &[0, 1]), (90, &[0, 1]), (100, &[0, 1, 2])]
+    {
+        let (mut raven, paths) = measured(confidence, &[60, 50, 400]);
+        assert_eq!(chosen(&mut raven, at(0), &paths), expected, "{confidence} %");
+    }
+}
+
+#[test]
+fn a_stale_bad_path_gets_probed_by_a_copy() {
+    let (mut raven, paths) = measured(90, &[50, 300]);
+    let mut copied_at = None;
+    for now in (0..60_000).step_by(20).map(at) {
+        acknowledge(&mut raven, now, 0, 50);
+        match &chosen(&mut raven, now, &paths)[..] {
+            [0] if copied_at.is_none() => {}
+            [0, 1] => {
+                copied_at = Some(now);
+                break;
+            }
+            other => panic!("{now}: {other:?}"),
+        }
+    }
+    let copied_at = copied_at.expect("in the end the intervals overlap");
+    assert!((1_000..30_000).contains(&(copied_at.as_nanos() / 1_000_000)), "{copied_at}");
+    // The copy finds out that the path is as bad as before, and there are no more of them.
+    acknowledge(&mut raven, copied_at, 1, 300);
+    assert_eq!(chosen(&mut raven, copied_at, &paths), [0]);
+    // Another one finds that it has improved.
+    acknowledge(&mut raven, copied_at + MS * 5_000, 1, 10);
+    (0..40).for_each(|_| acknowledge(&mut raven, copied_at + MS * 5_000, 1, 10));
+    acknowledge(&mut raven, copied_at + MS * 5_000, 0, 50);
+    assert_eq!(chosen(&mut raven, copied_at + MS * 5_000, &paths), [1]);
+}
+
+#[test]
+fn a_path_without_any_sample_gets_a_copy_of_everything() {
+    let (mut raven, mut paths) = measured(90, &[50]);
+    paths.push(path(7, 900, 30_000));
+    assert_eq!(chosen(&mut raven, at(1), &paths), [0, 1]);
+    acknowledge(&mut raven, at(1), 7, 900);
+    assert_eq!(chosen(&mut raven, at(1), &paths), [0]);
+}
+
+#[test]
+fn a_silent_path_is_never_the_only_one() {
+    let (mut raven, mut paths) = measured(90, &[10, 300]);
+    assert_eq!(chosen(&mut raven, at(0), &paths), [0]);
+    paths[0].status = PathStatus::Suspect;
+    let set = chosen(&mut raven, at(0), &paths);
+    assert!(set.contains(&1), "{set:?}");
+    paths[1].status = PathStatus::Suspect;
+    assert_eq!(chosen(&mut raven, at(0), &paths), [0]);
+    paths.iter_mut().for_each(|path| path.status = PathStatus::Standby);
+    assert_eq!(chosen(&mut raven, at(0), &paths), [0_usize; 0]);
+}
+
+#[test]
+fn what_the_carrier_measured_counts() {
+    let (mut raven, mut paths) = measured(90, &[50, 300]);
+    paths[1].last_acknowledged = Some(at(40_000));
+    paths[1].latest_rtt = MS * 20;
+    paths[0].last_acknowledged = Some(at(40_000));
+    assert_eq!(chosen(&mut raven, at(40_000), &paths), [1]);
+}
+
+#[test]
+fn a_large_transfer_is_not_doubled_and_what_follows_is_again() {
+    let (mut raven, mut paths) = measured(90, &[50, 55]);
+    let mut copies = 0;
+    // 300 packets at once, with windows of 25: they leave as they are chosen, nothing arrives yet.
+    for left in (1..=300_u64).rev() {
+        let Decision::Send(set) = raven.select(at(1), &packet(left * 1200), &paths) else { break };
+        copies += set.len() - 1;
+        for position in set.iter() {
+            let path = &mut paths[position];
+            if path.room() >= 1200 {
+                path.bytes_in_flight += 1200;
+                raven.on_sent(at(1), path.id, 1200);
+            } else {
+                path.queued_bytes += 1200;
+            }
+        }
+    }
+    assert!((24..=26).contains(&copies), "one window is doubled: {copies}");
+    // Everything has arrived; the last packets are few.
+    for path in &mut paths {
+        (path.bytes_in_flight, path.queued_bytes) = (0, 0);
+    }
+    assert_eq!(raven.select(at(90), &packet(4800), &paths), Decision::Send(PathSet::one(0)));
+    assert_eq!(chosen(&mut raven, at(90), &paths), [0, 1]);
+}
+
+#[test]
+fn a_transfer_over_the_one_certain_path_spills_when_that_is_full() {
+    let (mut raven, mut paths) = measured(90, &[50, 300, 400]);
+    let mut sent = [0; 3];
+    for left in (1..=60_u64).rev() {
+        let Decision::Send(set) = raven.select(at(1), &packet(left * 1200), &paths) else { break };
+        for position in set.iter() {
+            sent[position] += 1;
+            paths[position].bytes_in_flight += 1200;
+            raven.on_sent(at(1), paths[position].id, 1200);
+        }
+    }
+    assert_eq!(sent, [25, 25, 10]);
+}
+
+#[test]
+fn a_copy_waits_for_a_full_path_and_another_leaves_at_once() {
+    let (mut raven, mut paths) = measured(90, &[50, 55, 300]);
+    paths[0].pacing_budget = 0;
+    assert_eq!(chosen(&mut raven, at(0), &paths), [0, 1]);
+    paths[1].pacing_budget = 0;
+    assert_eq!(chosen(&mut raven, at(0), &paths), [0, 1, 2], "better slow than not at all");
+    paths[2].pacing_budget = 0;
+    assert_eq!(chosen(&mut raven, at(0), &paths), [0, 1], "they wait where they would be fastest");
+}
+
+#[test]
+fn a_lone_path_is_waited_for() {
+    let (mut raven, mut paths) = measured(90, &[50]);
+    assert_eq!(chosen(&mut raven, at(0), &paths), [0]);
+    paths[0].pacing_budget = 0;
+    assert_eq!(chosen(&mut raven, at(0), &paths), [0_usize; 0]);
+    assert_eq!(chosen(&mut raven, at(0), &[]), [0_usize; 0]);
+}
+
+#[test]
+fn what_other_lanes_have_under_way_ends_no_copies() {
+    let (mut raven, mut paths) = measured(90, &[50, 55]);
+    paths.iter_mut().for_each(|path| path.bytes_in_flight = 30_000);
+    assert_eq!(chosen(&mut raven, at(0), &paths), [0, 1]);
+}
+
+/// Round trips of a network that wander and have spikes, each 200 ms.
+fn recorded(base_ms: u64) -> Vec<(Instant, Duration)> {
+    let rtt = |n: u64| base_ms + n / 20 * 7 % 30 + if n.is_multiple_of(31) { 150 } else { 0 };
+    (0..600).map(|n| (at(n * 200), MS * rtt(n) as u32)).collect()
+}
+
+#[test]
+fn what_was_learned_lives_on() {
+    let mut teacher = raven(90);
+    teacher.learn("wwan0", recorded(50));
+    teacher.learn("wlan0", recorded(20));
+    let learned = teacher.learned().expect("it learns");
+    assert!(learned.len() < 40_000, "{} bytes", learned.len());
+
+    let mut pupil = raven(90);
+    pupil.restore(&learned).expect("it was written by the same program");
+    assert_eq!(pupil.learned().expect("it learns"), learned);
+    pupil.name_path(PathId(0), "wwan0");
+    let paths = [0, 1, 2].map(|id| path(id, 50, 30_000));
+    pupil.select(at(0), &packet(1200), &paths);
+    pupil.name_path(PathId(2), "wlan0");
+    let tables = |path: usize| pupil.tables(pupil.paths[path].network);
+    assert_eq!(tables(0), teacher.networks[0].tables.as_ref().expect("learned"));
+    assert_eq!(tables(2), teacher.networks[1].tables.as_ref().expect("learned"), "named later");
+    assert_eq!(tables(1), teacher.pooled.as_ref().expect("learned"), "nobody knows this one");
+}
+
+#[test]
+fn a_network_is_learned_when_there_is_enough_and_then_once_a_day() {
+    let (mut raven, paths) = measured(90, &[50]);
+    let learned_at = |raven: &Raven| raven.networks[0].learned_at;
+    let mut now = at(1_000);
+    for n in 0..99 {
+        acknowledge(&mut raven, now, 0, 50 + n % 7);
+        now += MS * 200;
+    }
+    assert_eq!(learned_at(&raven), None);
+    acknowledge(&mut raven, now, 0, 50);
+    assert_eq!(learned_at(&raven), Some(now));
+    let first = now;
+    while now.since(first) < Duration::from_secs(24 * 60 * 60) {
+        assert_eq!(learned_at(&raven), Some(first));
+        acknowledge(&mut raven, now, 0, 52);
+        now += Duration::from_secs(60);
+    }
+    acknowledge(&mut raven, now, 0, 52);
+    assert_eq!(learned_at(&raven), Some(now));
+    for _ in 0..2048 {
+        now += MS * 200;
+        acknowledge(&mut raven, now, 0, 53);
+    }
+    assert_eq!(learned_at(&raven), Some(now), "so many samples make it sooner");
+    assert_eq!(chosen(&mut raven, now, &paths), [0]);
+}
+
+#[test]
+fn nonsense_is_refused_with_a_reason_and_changes_nothing() {
+    let mut raven = raven(90);
+    raven.learn("wwan0", recorded(50));
+    let good = raven.learned().expect("it learns");
+    let check = |wrong: &str, reason: &str| {
+        let mut pupil = Raven::new(RavenConfig::default());
+        pupil.restore(&good).expect("good");
+        let error = pupil.restore(wrong).expect_err(wrong).to_string();
+        assert!(error.contains(reason), "{error}");
+        assert_eq!(pupil.learned().as_ref(), Some(&good));
+    };
+    check("", "EOF");
+    check("{}", "version");
+    check(r#"{"version":2,"nets":[]}"#, "its version is 2, this program knows 1");
+    check(r#"{"version":1,"networks":{},"more":1}"#, "more");
+    check(&good.replace("\"lambda_s\":", "\"lambda_s\":-"), "lambda_s is out of bounds");
+    check(&good.replace("\"errors\":[", "\"errors\":[1e9,"), "errors are not the percentiles");
+    check(&good.replace("\"ages\":[[0.25,", "\"ages\":[[70.0,"), "ages are no table");
+    check(&good.replace("[[[0.0,", "[[[5000.0,"), "do not ascend");
+    check(&good.replace("wwan0", &"w".repeat(65)), "its name is too long");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// A damaged file is taken or refused, and what was taken can be used.
+    #[test]
+    fn any_damage_is_survived(place in 0.0..1.0_f64, byte in 32_u8..127, cut in any::<bool>()) {
+        let mut teacher = raven(90);
+        teacher.learn("wwan0", recorded(50));
+        let mut text = teacher.learned().expect("it learns").into_bytes();
+        // Mostly in the tables, which come after the log.
+        let place = (place.sqrt() * text.len() as f64) as usize;
+        if cut { text.truncate(place) } else { text[place] = byte }
+        let text = String::from_utf8(text).expect("it is ASCII");
+        let (mut raven, paths) = measured(90, &[50, 60]);
+        let _ = raven.restore(&text);
+        for now in [at(1), at(100_000)] {
+            prop_assert!(!chosen(&mut raven, now, &paths).is_empty());
+        }
+    }
+
+    /// The decision is what the paper's words say, for any round trips and ages.
+    #[test]
+    fn the_lowest_prediction_and_all_that_overlap_are_chosen(
+        rtts in prop::collection::vec((1..800_u64, 0..20_000_u64), 2..6),
+        percent in 1_u8..100,
+    ) {
+        let mut raven = raven(percent);
+        let paths: Vec<_> =
+            (0..).zip(&rtts).map(|(id, (rtt, _))| path(id, *rtt, 30_000)).collect();
+        raven.select(at(0), &packet(1200), &paths);
+        for (id, (rtt, age)) in (0..).zip(&rtts) {
+            acknowledge(&mut raven, at(20_000 - age), id, *rtt);
+        }
+        let tables = Tables::assumed();
+        let interval = |(rtt, age): &(u64, u64)| {
+            tables.interval(*rtt as f64 / 1e3, *age as f64 / 1e3, percent)
+        };
+        let best = rtts.iter().min_by_key(|(rtt, _)| *rtt).map(interval).expect("paths");
+        let expected: Vec<usize> = (0..rtts.len())
+            .filter(|at| {
+                let this = interval(&rtts[*at]);
+                this.low <= best.high && best.low <= this.high
+            })
+            .collect();
+        prop_assert_eq!(chosen(&mut raven, at(20_000), &paths), expected);
+    }
+}
+
+#[test]
+fn memory_is_bounded_however_many_paths_come_and_go() {
+    let mut raven = raven(90);
+    for id in 0..500 {
+        raven.name_path(PathId(2 * id), &format!("modem{id}"));
+        let paths = [path(2 * id, 50, 30_000), path(2 * id + 1, 60, 30_000)];
+        raven.select(at(u64::from(id) * 1000), &packet(1200), &paths);
+        acknowledge(&mut raven, at(u64::from(id) * 1000), 2 * id, 50);
+    }
+    assert_eq!(raven.paths.len(), 2);
+    assert!(raven.networks.len() <= NETWORKS_MAX && raven.names.len() <= NETWORKS_MAX);
+    let newest = raven.networks.iter().find(|network| network.name.as_deref() == Some("modem499"));
+    assert!(newest.is_some(), "the newest are remembered");
+}
