@@ -279,3 +279,38 @@ fn a_report_tells_what_a_comparison_found() {
     check_refused(&report(&["drives/recorded/att.csv"]), 2, &["att.csv", "lab compare --json"]);
     check_refused(&report(&["nowhere.json"]), 2, &["nowhere.json"]);
 }
+
+#[test]
+fn raven_is_measured_at_every_confidence() {
+    let folder = tempfile::tempdir().unwrap();
+    for run in 0..4 {
+        let recording = folder.path().join(format!("traces/run{run}"));
+        fs::create_dir_all(&recording).unwrap();
+        for (link, rtt) in [("lte", 50), ("wifi", 58)] {
+            let mut csv = "t_ms,rtt_ms,loss\n".to_owned();
+            for row in 0..100 {
+                writeln!(csv, "{},{},0", row * 200, rtt + (row * 7 + run) % 15).unwrap();
+            }
+            fs::write(recording.join(format!("{link}.csv")), csv).unwrap();
+        }
+    }
+    let arguments = ["raven", "--traces", "traces", "--routes", "2", "--repeats", "1", "--json"];
+    let results = printed(&lab(folder.path(), &arguments));
+    assert_eq!(printed(&lab(folder.path(), &arguments)), results, "equal arguments, equal bytes");
+    let results: Value = serde_json::from_str(&results).unwrap();
+    let answers = results["answers"].as_array().unwrap();
+    assert_eq!(answers.len(), 3 * 2 * (2 + 6), "applications, routes, strategies");
+    let extra = |strategy: &str| -> f64 {
+        let of_strategy = answers.iter().filter(|answer| answer["strategy"] == strategy);
+        of_strategy.map(|answer| answer["extra_bytes"].as_f64().unwrap()).sum()
+    };
+    assert!(extra("raven:0") + 3.0 < extra("raven"), "copies cost bytes");
+    assert!(extra("raven") <= extra("raven:100") * 1.02, "and more confidence costs more");
+    assert_eq!(results["transfers"].as_array().unwrap().len(), 5);
+    let too_many = ["raven", "--traces", "traces", "--routes", "5"];
+    check_refused(
+        &lab(folder.path(), &too_many),
+        2,
+        &["--traces", "4 recordings make no 5 routes"],
+    );
+}

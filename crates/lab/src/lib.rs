@@ -19,6 +19,7 @@ pub mod figures;
 pub mod histogram;
 pub mod inner;
 mod random;
+pub mod raven;
 pub mod report;
 pub mod run;
 pub mod scenario;

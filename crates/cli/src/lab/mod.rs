@@ -5,6 +5,7 @@
 //!                                      ^                       |
 //!                                      └─ kept results <───────┘
 //!   run:     scenario.toml ──────────> one job ───────────────────────> Outcome ─────> table, JSON
+//!   raven:   recordings ──> routes ──> jobs (application x strategy) ───────────────> table, JSON
 //!   report:  that JSON ──────────────────────────────────────────────> Comparison ──> HTML
 //! ```
 //!
@@ -14,12 +15,14 @@ mod compare;
 mod drives;
 mod kept;
 mod pictures;
+mod raven;
 mod report;
 mod run;
 mod table;
 mod workers;
 
 pub use self::compare::CompareArgs;
+pub use self::raven::RavenArgs;
 pub use self::report::ReportArgs;
 pub use self::run::RunArgs;
 
@@ -35,6 +38,7 @@ enum LabCommand {
     Run(RunArgs),
     Compare(CompareArgs),
     Report(ReportArgs),
+    Raven(RavenArgs),
 }
 
 impl LabArgs {
@@ -47,6 +51,7 @@ impl LabArgs {
             LabCommand::Run(args) => args.run(),
             LabCommand::Compare(args) => args.run(),
             LabCommand::Report(args) => args.run(),
+            LabCommand::Raven(args) => args.run(),
         }
     }
 }
