@@ -16,8 +16,10 @@ use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use common::*;
+use roadweave_device::control::request;
 use roadweave_device::netns::run_sandboxed;
 use rustix::process::Signal;
+use serde_json::Value;
 
 #[test]
 fn pings_cross_the_tunnel_and_show_tells_of_it() {
@@ -321,5 +323,47 @@ fn sighup_adds_and_removes_peers_while_others_live_on() {
         assert!(road.wait_for_traffic() < Duration::from_secs(3));
         assert_eq!(client.count(" joined "), 1, "{}", client.log());
         assert_eq!(client.count("WARN"), 0, "{}", client.log());
+    });
+}
+
+#[test]
+fn what_strategies_learn_is_kept_and_encoders_are_told_their_targets() {
+    run_sandboxed("what_strategies_learn_is_kept_and_encoders_are_told_their_targets", || {
+        let road = Road::new();
+        let state = road.path("state");
+        let lanes = "[[lanes]]\nname = \"ping\"\nstrategy = \"raven\"\n\
+                     match = { protocols = [\"icmp\"] }\n\
+                     [[lanes]]\nname = \"video\"\nstrategy = \"lola\"\n";
+        for name in ["client.toml", "server.toml"] {
+            let line = format!("state_directory = \"{}\"\n", state.display());
+            road.edit(name, |text| format!("{line}{text}\n{lanes}"));
+        }
+        let files = ["rw0.learned.json", "rws.learned.json"].map(|name| state.join(name));
+        // The second time both begin with files that nobody can read.
+        for life in 0..2 {
+            let (server, client) = road.start_both();
+            road.wait_for_paths(&["eth1", "eth2"]);
+            assert!(ping(&road.vehicle, GATEWAY_V4, "-c 5 -i 0.12").status.success());
+            let socket = socket(CLIENT);
+            let targets = request(socket.as_ref(), "frame_targets", &Value::Null).unwrap();
+            assert!(targets["video"].as_u64() > Some(0), "{targets:#}");
+            for mut daemon in [client, server] {
+                daemon.signal(Signal::TERM);
+                assert_eq!(daemon.wait(), Some(0));
+                let log = daemon.log();
+                assert_eq!(log.contains("is not used"), life > 0, "{log}");
+            }
+            for file in &files {
+                let learned: Value =
+                    serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap();
+                assert_eq!(learned["version"], 1);
+                let lanes = learned["peers"].as_object().unwrap().values().next().unwrap();
+                for uplink in ["eth1", "eth2"] {
+                    let log = &lanes["ping"]["networks"][uplink]["log"];
+                    assert!(log.as_array().is_some_and(|runs| !runs.is_empty()), "{learned:#}");
+                }
+                fs::write(file, "{\"version\":").unwrap();
+            }
+        }
     });
 }
