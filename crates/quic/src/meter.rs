@@ -8,6 +8,8 @@
 //!
 //! Times are those of the library; [`Path`](crate::path) translates them.
 
+mod forecast;
+
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -300,11 +302,13 @@ pub(crate) struct RoundTrip {
     mean_deviation: Duration,
     swing: Swing,
     recent: RecentMin,
+    /// The same over the last frame or two.
+    fresh: RecentMin,
     sampled: bool,
     newest: Option<Instant>,
 }
 
-/// The smallest round-trip time of the last 5 to 10 seconds: the network that a vehicle is in changes.
+/// The smallest round-trip time of the last one or two times `half`: the network that a vehicle is in changes.
 #[derive(Clone, Copy, Debug, Default)]
 struct RecentMin {
     began: Option<Instant>,
@@ -313,8 +317,8 @@ struct RecentMin {
 }
 
 impl RecentMin {
-    fn update(&mut self, now: Instant, sample: Duration) {
-        if self.began.is_none_or(|began| now >= began + RECENT) {
+    fn update(&mut self, now: Instant, sample: Duration, half: Duration) {
+        if self.began.is_none_or(|began| now >= began + half) {
             self.before = self.now.take();
             self.began = Some(now);
         }
@@ -363,6 +367,7 @@ impl RoundTrip {
             mean_deviation: initial / 2,
             swing: Swing::default(),
             recent: RecentMin::default(),
+            fresh: RecentMin::default(),
             sampled: false,
             newest: None,
         }
@@ -370,7 +375,8 @@ impl RoundTrip {
 
     fn update(&mut self, now: Instant, sample: Duration) {
         self.latest = sample;
-        self.recent.update(now, sample);
+        self.recent.update(now, sample, RECENT);
+        self.fresh.update(now, sample, FRESH);
         if self.sampled {
             self.min = self.min.min(sample);
             self.mean_deviation = (self.mean_deviation * 3 + self.smoothed.abs_diff(sample)) / 4;
@@ -468,6 +474,8 @@ impl DeliveryRate {
 const RAMP_SLACK: Duration = Duration::from_millis(10);
 /// Half of what counts as recent.
 const RECENT: Duration = Duration::from_secs(5);
+/// Half of what counts as fresh.
+const FRESH: Duration = Duration::from_millis(60);
 /// For how long a path that is used to the full may outrun its controller.
 const RAMP_TIME: Duration = Duration::from_millis(1000);
 /// How long a path may have room to spare and still count as used to the full.

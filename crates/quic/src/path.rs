@@ -177,6 +177,7 @@ impl Path {
             pacing_budget: self.pacer.budget(),
             pacing_rate: Some(self.pacer.rate()),
             smoothed_rtt: meter.rtt.smoothed,
+            expected_rtt: meter.expected_rtt(epoch.to_std(now)),
             min_rtt: meter.rtt.min,
             latest_rtt: meter.rtt.latest,
             rtt_deviation: meter.rtt.deviation,

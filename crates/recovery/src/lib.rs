@@ -264,6 +264,7 @@ mod testing {
             pacing_budget: u64::MAX,
             pacing_rate: None,
             smoothed_rtt: rtt,
+            expected_rtt: rtt,
             min_rtt: rtt,
             latest_rtt: rtt,
             rtt_deviation: Duration::ZERO,

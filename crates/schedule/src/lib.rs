@@ -119,7 +119,7 @@ pub struct RestoreError(pub String);
 pub enum UnknownScheduler {
     /// No algorithm has this name.
     #[error(
-        "unknown scheduler \"{0}\"; known are: minrtt, ecf, earliest, bonding, redundant, raven, \
+        "unknown scheduler \"{0}\"; known are: minrtt, prompt, ecf, earliest, bonding, redundant, raven, \
          raven:<percent>, lola, single:<uplink>"
     )]
     Name(String),
@@ -128,7 +128,7 @@ pub enum UnknownScheduler {
     Uplink(String),
 }
 
-/// The scheduler called `name`: `minrtt`, `ecf`, `earliest`, `bonding`, `redundant`, `raven`, `raven:<percent>`,
+/// The scheduler called `name`: `minrtt`, `prompt`, `ecf`, `earliest`, `bonding`, `redundant`, `raven`, `raven:<percent>`,
 /// `lola` or `single:<uplink>`.
 ///
 /// `deadline`: the packet delay that the lane wants. `uplink` finds an uplink by the name that the user gave it.
@@ -148,7 +148,8 @@ pub fn by_name(
         return Ok(Box::new(Raven::new(raven)));
     }
     match name {
-        "minrtt" => Ok(Box::new(MinRtt)),
+        "minrtt" => Ok(Box::new(MinRtt::default())),
+        "prompt" => Ok(Box::new(MinRtt::prompt())),
         "ecf" => Ok(Box::new(Ecf::default())),
         "earliest" => Ok(Box::new(Earliest)),
         "bonding" => Ok(Box::new(Bonding)),
@@ -182,6 +183,7 @@ mod testing {
             pacing_budget: u64::MAX,
             pacing_rate: None,
             smoothed_rtt: rtt,
+            expected_rtt: rtt,
             min_rtt: rtt,
             latest_rtt: rtt,
             rtt_deviation: Duration::ZERO,
@@ -207,9 +209,17 @@ mod tests {
     fn names_find_their_schedulers_and_errors_name_the_choices() {
         let uplink = |name: &str| (name == "wwan0").then_some(UplinkId(4));
         let by_name = |name: &str| by_name(name, Duration::from_millis(100), uplink);
-        for name in
-            ["minrtt", "ecf", "earliest", "bonding", "redundant", "raven", "raven:0", "lola"]
-        {
+        for name in [
+            "minrtt",
+            "prompt",
+            "ecf",
+            "earliest",
+            "bonding",
+            "redundant",
+            "raven",
+            "raven:0",
+            "lola",
+        ] {
             assert!(by_name(name).is_ok(), "{name}");
         }
         assert!(by_name("single:wwan0").is_ok());

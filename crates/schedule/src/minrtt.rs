@@ -1,6 +1,9 @@
-//! `minrtt`: the path with the lowest smoothed round-trip time that has room.
+//! `minrtt`: the path with the lowest smoothed round-trip time that has room. `prompt`: the same by the
+//! round-trip time that the packet is expected to have.
 //!
-//! Source: CellFusion section 4.2, which takes it from multipath TCP's default scheduler.
+//! Source: CellFusion section 4.2, which takes min-RTT from multipath TCP's default scheduler. `prompt` is ours: the
+//! smoothed round-trip time is that of packets which left long ago, and so the video follows a link into its
+//! queue, and stays away from one whose queue has long been empty ([`PathSnapshot::expected_rtt`]).
 //!
 //! Two things the papers leave open:
 //!
@@ -26,7 +29,48 @@ use crate::{Decision, PacketInfo, PathSet, Scheduler, best_status};
 
 /// The min-RTT scheduler.
 #[derive(Debug, Default)]
-pub struct MinRtt;
+pub struct MinRtt {
+    by: RoundTrip,
+}
+
+/// Which round-trip time of a path counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum RoundTrip {
+    /// That of the packets acknowledged of late.
+    #[default]
+    Smoothed,
+    /// That of a packet which leaves now.
+    Expected,
+}
+
+impl MinRtt {
+    /// The scheduler that goes by what is expected, `prompt`.
+    pub fn prompt() -> Self {
+        Self { by: RoundTrip::Expected }
+    }
+
+    fn rtt(&self, path: &PathSnapshot) -> Duration {
+        match self.by {
+            RoundTrip::Smoothed => path.smoothed_rtt,
+            RoundTrip::Expected => path.expected_rtt,
+        }
+    }
+
+    /// How long `backlog` bytes take over `paths`, pacing and round trip together; `None` without paths.
+    fn time_to_arrive<'a>(
+        &self,
+        paths: impl Iterator<Item = &'a PathSnapshot>,
+        backlog: u64,
+    ) -> Option<Duration> {
+        let mut rate = 0_u64;
+        let mut slowest = None;
+        for path in paths {
+            rate = rate.saturating_add(path.pacing_rate.map_or(0, Rate::as_bps));
+            slowest = slowest.max(Some(self.rtt(path)));
+        }
+        Some(slowest?.saturating_add(Rate::from_bps(rate).time_for(backlog)))
+    }
+}
 
 impl Scheduler for MinRtt {
     fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
@@ -38,33 +82,17 @@ impl Scheduler for MinRtt {
             .iter()
             .enumerate()
             .filter(|(_, path)| with_window(path) && path.pacing_budget >= bytes)
-            .min_by_key(|(_, path)| (path.smoothed_rtt, path.id))
+            .min_by_key(|(_, path)| (self.rtt(path), path.id))
         else {
             return Decision::Wait;
         };
-        let faster = paths
-            .iter()
-            .filter(with_window)
-            .filter(|path| path.smoothed_rtt < fastest.smoothed_rtt);
-        match time_to_arrive(faster, packet.backlog_bytes) {
-            Some(time) if time < fastest.smoothed_rtt => Decision::Wait,
+        let rtt = self.rtt(fastest);
+        let faster = paths.iter().filter(with_window).filter(|path| self.rtt(path) < rtt);
+        match self.time_to_arrive(faster, packet.backlog_bytes) {
+            Some(time) if time < rtt => Decision::Wait,
             _ => Decision::Send(PathSet::one(position)),
         }
     }
-}
-
-/// How long `backlog` bytes take over `paths`, pacing and round trip together; `None` without paths.
-fn time_to_arrive<'a>(
-    paths: impl Iterator<Item = &'a PathSnapshot>,
-    backlog: u64,
-) -> Option<Duration> {
-    let mut rate = 0_u64;
-    let mut slowest = None;
-    for path in paths {
-        rate = rate.saturating_add(path.pacing_rate.map_or(0, Rate::as_bps));
-        slowest = slowest.max(Some(path.smoothed_rtt));
-    }
-    Some(slowest?.saturating_add(Rate::from_bps(rate).time_for(backlog)))
 }
 
 #[cfg(test)]
@@ -83,7 +111,7 @@ mod tests {
     }
 
     fn check(paths: &[PathSnapshot], expected: Option<usize>) {
-        let decision = MinRtt.select(Instant::ZERO, &packet(1200), paths);
+        let decision = MinRtt::default().select(Instant::ZERO, &packet(1200), paths);
         let expected = expected.map_or(Decision::Wait, |at| Decision::Send(PathSet::one(at)));
         assert_eq!(decision, expected, "{paths:#?}");
     }
@@ -108,6 +136,19 @@ mod tests {
     }
 
     #[test]
+    fn prompt_leaves_a_path_that_pauses_and_returns_to_one_that_has_recovered() {
+        let expected = |id, smoothed_ms, expected_ms| PathSnapshot {
+            expected_rtt: Duration::from_millis(expected_ms),
+            ..path(id, smoothed_ms, 9000, PathStatus::Usable)
+        };
+        let paths = [expected(0, 40, 120), expected(1, 300, 60)];
+        let decision =
+            |mut scheduler: MinRtt| scheduler.select(Instant::ZERO, &packet(1200), &paths);
+        assert_eq!(decision(MinRtt::prompt()), Decision::Send(PathSet::one(1)));
+        assert_eq!(decision(MinRtt::default()), Decision::Send(PathSet::one(0)));
+    }
+
+    #[test]
     fn the_pacer_holds_a_packet_back_as_the_window_does() {
         let mut paced = path(0, 10, 9000, PathStatus::Usable);
         paced.pacing_budget = 100;
@@ -120,7 +161,7 @@ mod tests {
         fast.pacing_budget = 0;
         fast.pacing_rate = Some(Rate::from_kbps(100_000));
         let paths = [fast, path(1, 50, 9000, PathStatus::Usable)];
-        let select = |backlog| MinRtt.select(Instant::ZERO, &packet(backlog), &paths);
+        let select = |backlog| MinRtt::default().select(Instant::ZERO, &packet(backlog), &paths);
         // At 100 Mbit/s, 9 ms pass 112,500 bytes.
         assert_eq!(select(100_000), Decision::Wait);
         assert_eq!(select(150_000), Decision::Send(PathSet::one(1)));

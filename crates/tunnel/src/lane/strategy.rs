@@ -55,11 +55,11 @@ const fn entry(
 
 /// Every strategy; [`RAVEN_AT`] and [`SINGLE`] stand for many, with the confidence or the uplink in their names.
 const STRATEGIES: [Entry; 16] = [
-    entry("xnc", "minrtt", "xnc", UntilExpired),
+    entry("xnc", "prompt", "xnc", UntilExpired),
     entry("xnc-sigcomm23", "minrtt", "xnc-sigcomm23", UntilExpired),
-    entry("xnc-no-coding", "minrtt", "xnc-no-coding", UntilExpired),
-    entry("xnc-no-qoe", "minrtt", "xnc-no-qoe", UntilExpired),
-    entry("xnc-no-spread", "minrtt", "xnc-no-spread", UntilExpired),
+    entry("xnc-no-coding", "prompt", "xnc-no-coding", UntilExpired),
+    entry("xnc-no-qoe", "prompt", "xnc-no-qoe", UntilExpired),
+    entry("xnc-no-spread", "prompt", "xnc-no-spread", UntilExpired),
     entry("minrtt", "minrtt", "reliable", UntilGivenUp),
     entry("minrtt-unreliable", "minrtt", "none", UntilExpired),
     entry("ecf", "ecf", "reliable", UntilGivenUp),

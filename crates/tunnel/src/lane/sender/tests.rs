@@ -270,6 +270,7 @@ impl Links {
                 pacing_budget: u64::MAX,
                 pacing_rate: None,
                 smoothed_rtt: rtt,
+                expected_rtt: rtt,
                 min_rtt: rtt,
                 latest_rtt: rtt,
                 rtt_deviation: Duration::ZERO,

@@ -1,0 +1,133 @@
+//! How long a packet would take that left now.
+//!
+//! ```text
+//!                   sent                 answered, or not yet
+//! the route         |---- fresh ----|
+//! what is ahead     |---- in flight / rate -------|                 Little's law
+//! what is overdue   |---- the oldest answer owed --------------->   the link pauses
+//!                                  expected: the longest of them
+//! ```
+//!
+//! The smoothed round-trip time tells of packets that left a round trip ago. With it, a scheduler goes on filling a link
+//! that has paused, until a timeout tells; fills a fast link until its queue shows; and never again tries a link whose last
+//! packets were slow, as nothing leaves there that could be faster.
+//!
+//! An answer is owed only for what left after the newest packet that was acknowledged: what is older was
+//! overtaken, and is lost rather than slow.
+
+use std::time::{Duration, Instant};
+
+use super::Meter;
+
+impl Meter {
+    /// The round-trip time that a packet would have which left at `now`; the initial one before the
+    /// first sample.
+    pub(crate) fn expected_rtt(&self, now: Instant) -> Duration {
+        if !self.rtt.sampled {
+            return self.rtt.smoothed;
+        }
+        let route = self.rtt.fresh.min();
+        route.max(self.time_to_drain(now)).max(self.owed_for(now))
+    }
+
+    /// How long the path takes for what is in flight.
+    ///
+    /// While it is used to the full and its round-trip time has grown, its rate is what it delivered in
+    /// the last round trip; otherwise it can do at least the best that it has done of late.
+    fn time_to_drain(&self, now: Instant) -> Duration {
+        let base = self.rtt.recent.min();
+        let queued = self.rtt.latest > base + base / QUEUE_SHARE + QUEUE_MIN;
+        let rate = match queued && !self.is_app_limited(now) {
+            true => self.delivery.newest(),
+            false => self.delivery.best(),
+        };
+        if rate == 0 {
+            return Duration::ZERO; // nothing is known
+        }
+        Duration::from_secs_f64((self.in_flight as f64 / rate as f64).min(DRAIN_MAX))
+    }
+
+    /// Since when the peer has owed an answer to a packet newer than those that it acknowledged.
+    fn owed_for(&self, now: Instant) -> Duration {
+        let newer = self
+            .newest_acknowledged
+            .map_or(0, |(newest, _)| self.sent.partition_point(|packet| packet.pn <= newest));
+        let owed = self.sent.range(newer..).find(|packet| !packet.settled);
+        owed.map_or(Duration::ZERO, |packet| now.saturating_duration_since(packet.at))
+    }
+}
+
+/// A round-trip time above the least of the last seconds by this share of it,
+const QUEUE_SHARE: u32 = 4;
+/// and by this much, stands for a queue.
+const QUEUE_MIN: Duration = Duration::from_millis(5);
+/// Seconds; nobody waits longer for a path.
+const DRAIN_MAX: f64 = 10.0;
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A path that carried a packet of 1000 bytes each millisecond for 200 ms, each acknowledged after 40;
+    /// the packets of the last 40 ms are on their way.
+    fn steady() -> (Meter, Instant) {
+        let start = Instant::now();
+        let mut meter = Meter::new(MS * 100, 1452);
+        meter.start_tracking();
+        for at in 0..200_u32 {
+            let now = start + MS * at;
+            if let Some(sent) = at.checked_sub(40) {
+                meter.on_acknowledged(now, start + MS * sent, 1000, u64::from(sent));
+                meter.on_acks_end(now);
+            }
+            meter.on_sent(now, 1000, u64::from(at));
+        }
+        (meter, start)
+    }
+
+    #[test]
+    fn an_even_stream_is_expected_to_go_on() {
+        let (meter, start) = steady();
+        let expected = meter.expected_rtt(start + MS * 199);
+        assert!((MS * 40..=MS * 42).contains(&expected), "{expected:?}");
+    }
+
+    #[test]
+    fn a_path_that_pauses_is_expected_to_take_as_long_as_it_has_paused() {
+        let (meter, start) = steady();
+        // The oldest packet in flight left at 160.
+        assert_eq!(meter.expected_rtt(start + MS * 260), MS * 100);
+    }
+
+    #[test]
+    fn a_lost_packet_that_was_overtaken_is_no_pause() {
+        let (mut meter, start) = steady();
+        for sent in 161..200 {
+            meter.on_acknowledged(start + MS * 240, start + MS * sent, 1000, u64::from(sent));
+        }
+        meter.on_acks_end(start + MS * 240);
+        assert!(meter.expected_rtt(start + MS * 260) < MS * 50, "packet 160 alone is missing");
+    }
+
+    #[test]
+    fn a_burst_waits_behind_itself() {
+        let (mut meter, start) = steady();
+        for pn in 200..320 {
+            meter.on_sent(start + MS * 200, 1000, pn);
+        }
+        let expected = meter.expected_rtt(start + MS * 200);
+        assert!(
+            (MS * 150..=MS * 170).contains(&expected),
+            "160 packets at one each ms: {expected:?}"
+        );
+    }
+
+    #[test]
+    fn nothing_is_expected_of_a_path_without_a_sample_but_the_initial_round_trip() {
+        let meter = Meter::new(MS * 100, 1452);
+        assert_eq!(meter.expected_rtt(Instant::now()), MS * 100);
+    }
+}
