@@ -8,10 +8,12 @@
 //! and the tunnel encodes and sends it. It knows neither QUIC nor the code.
 
 mod flight;
+mod hedge;
 mod none;
 mod pluribus;
 mod qoe;
 mod reliable;
+mod shots;
 mod threshold;
 mod xlink;
 mod xnc;
@@ -135,6 +137,9 @@ pub trait Recovery: Send + std::fmt::Debug {
     /// The peer has it.
     fn on_acknowledged(&mut self, now: Instant, id: PacketId);
 
+    /// The peer has a datagram of the repair that begins with packet `start`.
+    fn on_repair_acknowledged(&mut self, _start: PacketId) {}
+
     /// A packet of [`Repair::Again`] found no room in time.
     fn on_abandoned(&mut self, id: PacketId);
 
@@ -227,7 +232,7 @@ pub fn by_name(name: &str, lane: RecoveryConfig) -> Result<Box<dyn Recovery>, Un
     let xnc = |config| Ok(Box::new(Xnc::new(config)) as Box<dyn Recovery>);
     match name {
         "xnc" => xnc(usual),
-        "xnc-sigcomm23" => xnc(XncConfig { spread: Spread::EveryPath, ..usual }),
+        "xnc-sigcomm23" => xnc(XncConfig { spread: Spread::EveryPath, insists: false, ..usual }),
         "xnc-no-coding" => xnc(XncConfig { codes: false, ..usual }),
         "xnc-no-qoe" => xnc(XncConfig { detection: Detection::Quic, ..usual }),
         "xnc-no-spread" => xnc(XncConfig { spread: Spread::Fastest, ..usual }),

@@ -27,8 +27,14 @@ use std::time::Duration;
 use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
 
 use crate::flight::{Flight, State};
-use crate::threshold::loss_threshold;
+use crate::hedge::Hedge;
+use crate::shots::{Shot, Shots};
+use crate::threshold::{late_after, loss_threshold};
 use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket};
+
+mod shares;
+
+use self::shares::{LOSS_MAX, every_path, in_proportion, saturating, uncoded};
 
 /// Ranges that are watched at once; the oldest is given up beyond it.
 const RANGES_MAX: usize = 1 << 14;
@@ -78,6 +84,9 @@ pub struct XncConfig {
     pub detection: Detection,
     /// How long the losses of a range are gathered before they are repaired together.
     pub gather: Duration,
+    /// Whether a repair that did not arrive is fired again, and packets that are late beyond hope are repaired
+    /// while they may only be slow.
+    pub insists: bool,
 }
 
 impl Default for XncConfig {
@@ -92,6 +101,7 @@ impl Default for XncConfig {
             codes: true,
             detection: Detection::Qoe,
             gather: Duration::from_millis(5),
+            insists: true,
         }
     }
 }
@@ -103,6 +113,18 @@ impl XncConfig {
             Detection::Qoe => loss_threshold(path, paths, self.lane.deadline),
             Detection::Quic => path.pto,
         }
+    }
+
+    /// How long it may take before the packet is repaired on credit, if another path would be faster.
+    fn late_after(&self, path: &PathSnapshot, paths: &[PathSnapshot]) -> Option<Duration> {
+        let faster = |other: &PathSnapshot| {
+            other.id != path.id
+                && other.is_usable()
+                && other.window_room() >= u64::from(other.mtu) * 2
+                && other.expected_rtt <= path.expected_rtt
+        };
+        let may = self.insists && paths.iter().any(faster);
+        may.then(|| late_after(path, self.lane.deadline))
     }
 }
 
@@ -144,6 +166,8 @@ pub struct Xnc {
     answered: BTreeMap<PathId, Instant>,
     /// Copies that are yet to be asked for, of a repair without coding.
     copies: VecDeque<Repair>,
+    shots: Shots,
+    hedge: Hedge,
     stats: RecoveryStats,
 }
 
@@ -158,6 +182,8 @@ impl Xnc {
             pending: BTreeMap::new(),
             answered: BTreeMap::new(),
             copies: VecDeque::new(),
+            shots: Shots::default(),
+            hedge: Hedge::default(),
             stats: RecoveryStats::default(),
         }
     }
@@ -227,10 +253,27 @@ impl Xnc {
 
     fn detect(&mut self, now: Instant, paths: &[PathSnapshot]) {
         let config = self.config;
-        let patience = |path: &PathSnapshot, _| config.patience(path, paths);
-        while let Some(overdue) = self.flight.poll_overdue(now, paths, patience) {
+        loop {
+            let hedge = self.hedge;
+            let patience = |path: &PathSnapshot, _| {
+                let patience = config.patience(path, paths);
+                let late = hedge.is_solvent().then(|| config.late_after(path, paths)).flatten();
+                late.map_or(patience, |late| late.min(patience))
+            };
+            let Some(overdue) = self.flight.poll_overdue(now, paths, patience) else { return };
+            self.pay_for(now, overdue.id, overdue.tag, paths);
             self.stats.lost_by_timer += 1;
             self.on_range_loss(now, overdue.tag);
+        }
+    }
+
+    /// Takes the repair of a packet off the credit, if the packet may only be slow.
+    fn pay_for(&mut self, now: Instant, id: PacketId, sequence: u64, paths: &[PathSnapshot]) {
+        let Some(State::Lost { path, sent }) = self.flight.state(id) else { return };
+        let known = paths.iter().find(|known| known.id == path);
+        if known.is_some_and(|path| now.since(sent) < self.config.patience(path, paths)) {
+            let bytes = self.range_mut(sequence).map_or(0, |range| range.bytes_max);
+            self.hedge.spend(u64::from(bytes));
         }
     }
 
@@ -311,6 +354,55 @@ impl Xnc {
         self.spread(start, lost, bytes, usable().collect())
     }
 
+    /// Lets a repair go as the configuration wants it.
+    fn fire(&mut self, repair: Repair) -> Option<Repair> {
+        self.stats.repairs += 1;
+        match repair {
+            Repair::Coded { start, count, shares } if !self.config.codes => {
+                self.copies = uncoded(start, count, &shares);
+                self.copies.pop_front()
+            }
+            repair => Some(repair),
+        }
+    }
+
+    /// Watches whether a repair arrives: that of coded packets as a whole, otherwise packet by packet.
+    fn watch(&mut self, now: Instant, repair: &Repair, bytes: u64, paths: &[PathSnapshot]) {
+        let Some((start, count)) = repair.brings_back().filter(|_| self.config.insists) else {
+            return;
+        };
+        let patience = shot_patience(repair, paths);
+        let together = if self.config.codes { count } else { 1 };
+        for offset in (0..count).step_by(together as usize) {
+            let start = start.plus(offset);
+            let sent = (0..together).filter_map(|at| match self.flight.state(start.plus(at)) {
+                Some(State::Lost { sent, .. }) => Some(sent),
+                _ => None,
+            });
+            // Later than this it would be discarded, or not be worth its bytes.
+            let until = sent.min().unwrap_or(now) + self.config.lane.expire_after / 2;
+            self.shots.on_fired(now, Shot { start, count: together, bytes, until }, patience);
+        }
+    }
+
+    /// A further repair for one that has not arrived, if the windows allow it.
+    fn poll_missed(&mut self, now: Instant, paths: &[PathSnapshot]) -> Option<Repair> {
+        let (shot, missing) = self.shots.poll_missed(now)?;
+        let usable = paths.iter().filter(|path| path.is_usable()).collect();
+        let repair = match shot.count {
+            1 => self.spread(shot.start, 1, shot.bytes, usable)?,
+            // What is missing of many may be one, but which one is not known.
+            _ => match self.spread(shot.start, missing.max(2), shot.bytes, usable)? {
+                Repair::Coded { start, shares, .. } => {
+                    Repair::Coded { start, count: shot.count as u16, shares }
+                }
+                other => other,
+            },
+        };
+        self.shots.on_fired_again(now, shot, shot_patience(&repair, paths));
+        self.fire(repair)
+    }
+
     /// The repair of one run over `usable` paths, if their windows allow it.
     fn spread(
         &self,
@@ -335,7 +427,7 @@ impl Xnc {
         usable.retain(|path| room(path) > 0);
         if lost == 1 {
             if self.config.spread == Spread::Lean {
-                usable.sort_by_key(|path| path.smoothed_rtt);
+                usable.sort_by_key(|path| path.expected_rtt);
                 usable.truncate(2);
                 usable.sort_by_key(|path| path.id);
             }
@@ -359,68 +451,37 @@ impl Xnc {
     }
 }
 
-/// No repair grows beyond twice its size for the sake of loss.
-const LOSS_MAX: f64 = 0.5;
-
-/// As many packets as the windows hold, at most `cap` on each path.
-///
-/// `rooms`: path and free window in packets. Source: CellFusion section 4.5.2.
-fn every_path(rooms: &[(PathId, u64)], cap: u64) -> Vec<(PathId, u16)> {
-    rooms.iter().map(|(id, room)| (*id, saturating(*room.min(&cap)))).collect()
+/// When a repair should have arrived: the answer time of the slowest of its paths, as they look now.
+fn shot_patience(repair: &Repair, paths: &[PathSnapshot]) -> Duration {
+    let taken = |path: &&PathSnapshot| match repair {
+        Repair::Copies { paths, .. } => paths.contains(&path.id),
+        Repair::Coded { shares, .. } => shares.iter().any(|(id, _)| *id == path.id),
+        _ => false,
+    };
+    let slowest = paths.iter().filter(taken).map(|path| path.expected_rtt).max();
+    let slowest = slowest.unwrap_or_default();
+    (slowest + (slowest / 8).max(SHOT_SLACK)).max(SHOT_PATIENCE_MIN)
 }
 
-/// `wanted` packets in proportion to the free windows, at most `cap` and the window on each path.
-fn in_proportion(rooms: &[(PathId, u64)], cap: u64, wanted: u64) -> Vec<(PathId, u16)> {
-    let free: u64 = rooms.iter().map(|(_, room)| room).sum();
-    let limit = |room: &u64| (*room).min(cap);
-    let mut shares: Vec<u64> =
-        rooms.iter().map(|(_, room)| (wanted * room / free.max(1)).min(limit(room))).collect();
-    // What rounding and caps leave over goes where there is room.
-    let mut rest = wanted - shares.iter().sum::<u64>();
-    for (share, (_, room)) in shares.iter_mut().zip(rooms) {
-        let more = (limit(room) - *share).min(rest);
-        *share += more;
-        rest -= more;
-    }
-    let paths = rooms.iter().map(|(id, _)| *id);
-    paths.zip(shares).filter(|(_, share)| *share > 0).map(|(id, n)| (id, saturating(n))).collect()
-}
-
-/// The packets of a repair themselves in place of combinations: as many copies on each path, each packet
-/// once before any goes out a second time, and none twice on the same path.
-fn uncoded(start: PacketId, count: u16, shares: &[(PathId, u16)]) -> VecDeque<Repair> {
-    let most = shares.iter().map(|(_, share)| *share).max().unwrap_or(0);
-    // Path by path in turn, so that a packet's copies go different ways.
-    let places = (0..most).flat_map(|round| {
-        shares.iter().filter(move |(_, share)| *share > round).map(|(path, _)| *path)
-    });
-    let mut paths_of: Vec<Vec<PathId>> = vec![Vec::new(); usize::from(count)];
-    for path in places {
-        let without = paths_of.iter_mut().filter(|paths| !paths.contains(&path));
-        if let Some(paths) = without.min_by_key(|paths| paths.len()) {
-            paths.push(path);
-        }
-    }
-    let ids = (0..).map(|offset| start.plus(offset));
-    let with_paths = ids.zip(paths_of).filter(|(_, paths)| !paths.is_empty());
-    with_paths
-        .map(|(id, mut paths)| {
-            paths.sort_unstable();
-            Repair::Copies { id, paths }
-        })
-        .collect()
-}
-
-fn saturating(packets: u64) -> u16 {
-    u16::try_from(packets).unwrap_or(u16::MAX)
-}
+/// Granted to a repair beyond its round trip, for the pacer and the peer,
+const SHOT_SLACK: Duration = Duration::from_millis(5);
+/// and no less than this in all.
+const SHOT_PATIENCE_MIN: Duration = Duration::from_millis(50);
 
 impl Recovery for Xnc {
     fn on_sent(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]) {
-        let patience = paths
-            .iter()
-            .find(|path| path.id == packet.path)
-            .map_or(self.config.lane.deadline, |path| self.config.patience(path, paths));
+        let patience = paths.iter().find(|path| path.id == packet.path).map_or(
+            self.config.lane.deadline,
+            |path| {
+                let patience = self.config.patience(path, paths);
+                if self.config.insists {
+                    patience.min(late_after(path, self.config.lane.deadline))
+                } else {
+                    patience
+                }
+            },
+        );
+        self.hedge.earn(packet.bytes);
         let sequence = self.note_packet(now, &packet);
         if self.flight.on_sent(now, packet.id, packet.path, patience, sequence).is_some() {
             self.stats.abandoned += 1;
@@ -434,7 +495,12 @@ impl Recovery for Xnc {
         }
     }
 
+    fn on_repair_acknowledged(&mut self, start: PacketId) {
+        self.shots.on_repair_acknowledged(start);
+    }
+
     fn on_acknowledged(&mut self, _now: Instant, id: PacketId) {
+        self.shots.on_acknowledged(id);
         let Some((before, sequence)) = self.flight.set(id, State::Settled) else { return };
         if let State::InFlight { path, sent } | State::Lost { path, sent } = before {
             let answered = self.answered.entry(path).or_insert(sent);
@@ -478,6 +544,9 @@ impl Recovery for Xnc {
         if let Some(abandon) = self.retire(now) {
             return Some(abandon);
         }
+        if let Some(again) = self.poll_missed(now, paths) {
+            return Some(again);
+        }
         let pending: Vec<(u64, Pending)> = self.pending.iter().map(|(s, p)| (*s, *p)).collect();
         for (sequence, state) in pending {
             let Some(range) = self.range_mut(sequence).map(|range| *range) else { continue };
@@ -491,23 +560,17 @@ impl Recovery for Xnc {
                 self.pending.insert(sequence, Pending::NoWindow);
                 continue;
             };
+            self.watch(now, &repair, u64::from(range.bytes_max), paths);
             self.settle(start, lost);
             self.on_range_repaired(sequence, lost);
-            self.stats.repairs += 1;
             self.stats.repaired += u64::from(lost);
-            return match repair {
-                Repair::Coded { start, count, shares } if !self.config.codes => {
-                    self.copies = uncoded(start, count, &shares);
-                    self.copies.pop_front()
-                }
-                repair => Some(repair),
-            };
+            return self.fire(repair);
         }
         None
     }
 
     fn is_settled(&self) -> bool {
-        self.flight.is_empty()
+        self.flight.is_empty() && self.shots.is_empty()
     }
 
     fn poll_lost(&mut self) -> Option<PacketId> {
@@ -521,7 +584,10 @@ impl Recovery for Xnc {
             Pending::Gathering(until) => Some(*until),
             Pending::NoWindow => None,
         });
-        [self.flight.poll_timeout(), expiry, gathered.min()].into_iter().flatten().min()
+        [self.flight.poll_timeout(), self.shots.poll_timeout(), expiry, gathered.min()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn stats(&self) -> RecoveryStats {

@@ -77,6 +77,12 @@ impl Eras {
         }
     }
 
+    pub(crate) fn on_repair_acknowledged(&mut self, start: PacketId) {
+        if let Some(recovery) = self.of(start) {
+            recovery.on_repair_acknowledged(start);
+        }
+    }
+
     pub(crate) fn on_abandoned(&mut self, id: PacketId) {
         if let Some(recovery) = self.of(id) {
             recovery.on_abandoned(id);

@@ -293,6 +293,9 @@ impl LaneSender {
         acknowledged: &Acknowledged,
     ) {
         self.scheduler.on_acknowledged(now, acknowledged);
+        if kind == TokenKind::Repair {
+            self.recovery.on_repair_acknowledged(id);
+        }
         if kind == TokenKind::Source {
             self.recovery.on_acknowledged(now, id);
             self.encoder.forget(id);
@@ -665,7 +668,6 @@ impl LaneSender {
                     self.stats.duplicate_bytes += datagram.len() as u64;
                     self.queue_repair(now, path, id, datagram.clone());
                 }
-                self.encoder.forget(id);
             }
             Repair::Coded { start, count, shares } => {
                 match self.encode(start, count, &shares) {
@@ -679,7 +681,6 @@ impl LaneSender {
                     // A packet of the range had to leave the pool for want of memory.
                     Err(_) => self.stats.drops.add(DropReason::RepairExpired, u64::from(count)),
                 }
-                (0..u32::from(count)).for_each(|at| _ = self.encoder.forget(start.plus(at)));
             }
             Repair::Reinject { id, path } => {
                 // It may have been acknowledged meanwhile.
@@ -771,7 +772,7 @@ fn repair_path(
     paths
         .iter()
         .filter(|path| path.is_usable() && path.room() >= bytes as u64)
-        .min_by_key(|path| path.smoothed_rtt)
+        .min_by_key(|path| path.expected_rtt)
         .map_or(planned, |path| path.id)
 }
 
