@@ -343,7 +343,7 @@ impl Scheduler for Raven {
             return Decision::Wait;
         }
         if self.mode == Mode::Striping {
-            return MinRtt.select(now, packet, paths);
+            return MinRtt::default().select(now, packet, paths);
         }
         // Better a copy on a slower path at once than none that leaves now.
         let has_room = |candidate: &Candidate| candidate.room >= packet.bytes as u64;
