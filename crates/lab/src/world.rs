@@ -236,10 +236,12 @@ impl World {
         let now = self.now;
         if self.client.touched {
             self.client.end.service(now);
+            self.take_from_client(None);
             self.empty_client();
         }
         if self.server.touched {
             self.server.end.service(now);
+            self.take_from_server(None);
             self.empty_server();
         }
     }

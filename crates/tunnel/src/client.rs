@@ -484,8 +484,10 @@ impl Client {
         if let Some(learned) = self.learned.get(&self.config.server_key.to_string()) {
             session.restore(learned);
         }
+        let announcements: Vec<Control> = session.announcements().collect();
         self.current = Some(Current { id, server, session, since: now, welcome: None });
         self.send_control(id, &Control::Hello(Hello { name: self.config.name.clone() }));
+        announcements.iter().for_each(|message| self.send_control(id, message));
         self.name_paths(id);
     }
 
@@ -524,6 +526,9 @@ impl Client {
                 current.since = now;
                 current.welcome = Some(welcome.clone());
                 self.events.push_back(ClientEvent::Joined { welcome, server: current.server });
+            }
+            Ok(Control::LaneOrder { lane, order }) => {
+                current.session.on_lane_order(now, lane, order);
             }
             Ok(Control::Refuse { reason }) => {
                 self.leave(now, format!("refused by the server: {reason}"), After::Refusal);

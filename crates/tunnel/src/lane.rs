@@ -8,18 +8,22 @@ mod copies;
 mod eras;
 mod fragments;
 mod receiver;
+mod reorder;
 mod sender;
 mod strategy;
+mod succession;
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use roadweave_types::LaneId;
+use roadweave_types::{LaneId, Order};
 use roadweave_wire::InnerPacket;
 use serde::{Deserialize, Serialize};
 
 pub use receiver::ReceiveStats;
 pub(crate) use receiver::{Delivery, LaneReceiver};
+pub(crate) use reorder::HELD_MAX;
+pub use reorder::OrderStats;
 pub use sender::SendStats;
 pub(crate) use sender::{LaneSender, TokenKind};
 pub use strategy::{Strategy, UnknownStrategy};
@@ -42,6 +46,8 @@ pub struct LaneConfig {
     pub expire_after: Duration,
     /// The most bytes that wait for a free window.
     pub queue_bytes_max: usize,
+    /// What is promised about the order of its packets.
+    pub order: Order,
     /// Whether RTP's marker bit ends an encode range (CellFusion section 4.4.2).
     pub rtp_frames: bool,
 }
@@ -56,6 +62,7 @@ impl LaneConfig {
             deadline: Duration::from_millis(100),
             expire_after: Duration::from_millis(700),
             queue_bytes_max: 4 << 20,
+            order: Order::Pass,
             rtp_frames: true,
         }
     }

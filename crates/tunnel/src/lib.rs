@@ -24,7 +24,7 @@ mod status;
 pub use carrier::{Carrier, SendError};
 pub use client::{Client, ClientConfig, ClientError, ClientEvent};
 pub use lane::{
-    LANES_MAX, LaneConfig, LaneRule, ReceiveStats, SendStats, Strategy, UnknownStrategy,
+    LANES_MAX, LaneConfig, LaneRule, OrderStats, ReceiveStats, SendStats, Strategy, UnknownStrategy,
 };
 pub use learned::Learned;
 pub use observe::{PacketEvent, PacketStep};

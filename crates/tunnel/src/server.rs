@@ -427,6 +427,11 @@ impl Server {
                     joined.path_names.insert(path, uplink);
                 }
             }
+            Ok(Control::LaneOrder { lane, order }) => {
+                if let Some(joined) = self.sessions.get_mut(&id) {
+                    joined.session.on_lane_order(now, lane, order);
+                }
+            }
             Ok(_) => self.drops.count(DropReason::UnknownMessage),
             Err(_) => self.drops.count(DropReason::MalformedMessage),
         }
@@ -470,8 +475,10 @@ impl Server {
             gateways: self.config.gateways.clone(),
             mtu: self.config.mtu,
         });
-        if let Err(error) = connection.send_message(welcome.to_bytes()) {
-            tracing::warn!(%error, peer = peer.name, "cannot welcome");
+        for message in std::iter::once(welcome).chain(session.announcements()) {
+            if let Err(error) = connection.send_message(message.to_bytes()) {
+                tracing::warn!(%error, peer = peer.name, "cannot welcome");
+            }
         }
         if let Some(old) = self.by_key.insert(key, id) {
             self.end(now, old, "a newer session of the same client replaces it");
@@ -526,9 +533,12 @@ impl Server {
         connection.flush(now);
         let next = joined.session.poll_timeout();
         self.set_timer(id, next);
+        // Packets that have waited long enough for others.
+        self.take_inner(id);
     }
 
-    /// Puts out what a session has for the device: at once, since no service is needed for that.
+    /// Puts out what a session has for the device: at once, since no service is needed for what comes
+    /// in its turn.
     fn take_inner(&mut self, id: ConnectionId) {
         while let Some(packet) = self.sessions.get_mut(&id).and_then(|at| at.session.poll_inner()) {
             self.deliver(packet);

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A session owns neither the carrier nor a clock. After anything was handled, and at
-//! [`Session::poll_timeout`], call [`Session::service`].
+//! [`Session::poll_timeout`], call [`Session::service`], and take out what it then has to give.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
@@ -17,21 +17,23 @@ use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_recovery::Qoe;
 use roadweave_schedule::{Acknowledged, UnknownScheduler};
-use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PathId, UplinkId};
-use roadweave_wire::{Datagram, Feedback, InnerPacket, LaneReport};
+use roadweave_types::{DropCounters, DropReason, Instant, LaneId, Order, PathId, UplinkId};
+use roadweave_wire::{
+    Control, Datagram, Feedback, InnerPacket, LaneReport, MAX_SYMBOL_BODY, SUCCESSION_HEADER,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::carrier::Carrier;
 use crate::lane::{
-    Delivery, LANES_MAX, LaneConfig, LaneReceiver, LaneSender, ReceiveStats, SendStats, Strategy,
-    TokenKind, classify,
+    Delivery, HELD_MAX, LANES_MAX, LaneConfig, LaneReceiver, LaneSender, ReceiveStats, SendStats,
+    Strategy, TokenKind, classify,
 };
 use crate::observe::{PacketEvent, PacketLog, PacketStep};
 
 /// How often the feedback that carries acknowledgements also reports what was received.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
-/// Inner packets that wait to be taken out, at most: one coded datagram yields at most 64.
-const INBOX_MAX: usize = 4096;
+/// Inner packets that wait to be taken out, at most: all that the lanes may hold back, and some.
+const INBOX_MAX: usize = 4096 + LANES_MAX * HELD_MAX;
 
 /// How a session treats its packets.
 #[derive(Clone, Debug)]
@@ -202,7 +204,7 @@ impl Session {
             self.drops.count(DropReason::MalformedInner);
             return;
         };
-        if packet.len() > roadweave_wire::MAX_SYMBOL_BODY {
+        if packet.len() > MAX_SYMBOL_BODY - SUCCESSION_HEADER {
             self.drops.count(DropReason::OversizedInner);
             return;
         }
@@ -210,6 +212,19 @@ impl Session {
         let sender = &mut self.senders[usize::from(lane.0)];
         let ends_frame = sender.config().rtp_frames && view.ends_rtp_frame();
         sender.handle_inner(now, packet, view.flow_hash(), ends_frame);
+    }
+
+    /// What the peer must be told of the lanes of this side, once it has a session; again for a lane
+    /// whose order changes.
+    pub fn announcements(&self) -> impl Iterator<Item = Control> + '_ {
+        let orders = (0_u8..).zip(&self.senders).map(|(id, sender)| (LaneId(id), sender.order()));
+        let promised = orders.filter(|(_, order)| *order != Order::Pass);
+        promised.map(|(lane, order)| Control::LaneOrder { lane, order })
+    }
+
+    /// The peer promises the order of one of its lanes.
+    pub fn on_lane_order(&mut self, now: Instant, lane: LaneId, order: Order) {
+        self.receive(now, lane, |receiver, deliver| receiver.set_order(now, order, deliver));
     }
 
     /// Takes a datagram that the peer sent.
@@ -266,7 +281,17 @@ impl Session {
             let feedback = self.feedback(now);
             carrier.send_feedback_on(now, path, feedback.to_bytes());
         }
-        self.receivers.values_mut().for_each(|receiver| receiver.expire(now));
+        for (lane, receiver) in &mut self.receivers {
+            let mut gate = Gate {
+                now,
+                lane: *lane,
+                inbox: &mut self.inbox,
+                drops: &mut self.drops,
+                sources: self.peer_sources.as_deref(),
+                log: &mut self.log,
+            };
+            receiver.handle_timeout(now, &mut |delivery| gate.deliver(delivery));
+        }
     }
 
     /// An inner packet from the peer, for this side's device.
@@ -276,7 +301,8 @@ impl Session {
 
     /// When [`Session::service`] must be called again, if nothing else happens.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.senders.iter().filter_map(LaneSender::poll_timeout).min()
+        let sending = self.senders.iter().filter_map(LaneSender::poll_timeout);
+        sending.chain(self.receivers.values().filter_map(LaneReceiver::poll_timeout)).min()
     }
 
     /// Begins to note what happens to each packet, or stops.
@@ -364,19 +390,15 @@ impl Session {
             return;
         }
         let receiver = self.receivers.entry(lane).or_insert_with(|| LaneReceiver::new(lane));
-        let (inbox, drops, sources) = (&mut self.inbox, &mut self.drops, &self.peer_sources);
-        let log = &mut self.log;
-        handle(receiver, &mut |Delivery { id, decoded, packet }| match check_inner(
-            &packet,
-            sources.as_deref(),
-        ) {
-            Err(reason) => drops.count(reason),
-            Ok(()) if inbox.len() >= INBOX_MAX => drops.count(DropReason::DeviceFull),
-            Ok(()) => {
-                inbox.push_back(packet);
-                log.note(now, lane, id, PacketStep::Delivered { decoded });
-            }
-        });
+        let mut gate = Gate {
+            now,
+            lane,
+            inbox: &mut self.inbox,
+            drops: &mut self.drops,
+            sources: self.peer_sources.as_deref(),
+            log: &mut self.log,
+        };
+        handle(receiver, &mut |delivery| gate.deliver(delivery));
     }
 
     fn feedback(&mut self, now: Instant) -> Feedback {
@@ -385,6 +407,29 @@ impl Session {
         }
         self.next_report = now + REPORT_INTERVAL;
         Feedback { lanes: self.receivers.values().map(LaneReceiver::report).collect() }
+    }
+}
+
+/// Where inner packets go that a lane delivers, unless they may not.
+struct Gate<'a> {
+    now: Instant,
+    lane: LaneId,
+    inbox: &'a mut VecDeque<Bytes>,
+    drops: &'a mut DropCounters,
+    sources: Option<&'a [IpNet]>,
+    log: &'a mut PacketLog,
+}
+
+impl Gate<'_> {
+    fn deliver(&mut self, Delivery { id, decoded, packet }: Delivery) {
+        match check_inner(&packet, self.sources) {
+            Err(reason) => self.drops.count(reason),
+            Ok(()) if self.inbox.len() >= INBOX_MAX => self.drops.count(DropReason::DeviceFull),
+            Ok(()) => {
+                self.inbox.push_back(packet);
+                self.log.note(self.now, self.lane, id, PacketStep::Delivered { decoded });
+            }
+        }
     }
 }
 

@@ -54,6 +54,8 @@ drop_reasons! {
     Duplicate = "duplicate",
     /// A packet or equation too old to be of use.
     Late = "late",
+    /// It came after packets that follow it, in a lane that promises their order.
+    OutOfOrder = "out-of-order",
     /// A packet ID too far ahead of the lane's newest to be believed.
     IdJump = "id-jump",
     /// The receiving side's memory for equations or fragments was full.

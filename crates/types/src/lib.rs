@@ -5,10 +5,12 @@
 
 mod drop_reason;
 mod ids;
+mod order;
 mod path;
 mod time;
 
 pub use drop_reason::{DropCounters, DropReason};
 pub use ids::{LaneId, PacketId, PathId, UplinkId};
+pub use order::Order;
 pub use path::{PathSnapshot, PathStatus};
 pub use time::{Instant, Rate};

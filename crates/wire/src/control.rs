@@ -4,16 +4,18 @@
 //! client ── hello ──────────► server
 //! client ◄────────── welcome ── server      (or refuse, and the connection closes)
 //! client ── path name ──────► server        (for each path, again when one opens)
+//! client ◄─ lane order ─────► server        (for each lane of the sender that promises an order)
 //!
 //! message   kind:1 | fields
 //! field     type:2 | length:2 | value       (unknown types are skipped)
 //! ```
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use ipnet::IpNet;
-use roadweave_types::PathId;
+use roadweave_types::{LaneId, Order, PathId};
 
 /// The longest control message, bytes.
 pub const MAX_CONTROL_MESSAGE: usize = 4096;
@@ -24,12 +26,19 @@ const KIND_HELLO: u8 = 1;
 const KIND_WELCOME: u8 = 2;
 const KIND_REFUSE: u8 = 3;
 const KIND_PATH_NAME: u8 = 4;
+const KIND_LANE_ORDER: u8 = 5;
 
 const FIELD_NAME: u16 = 1;
 const FIELD_ADDRESS: u16 = 2;
 const FIELD_MTU: u16 = 3;
 const FIELD_GATEWAY: u16 = 4;
 const FIELD_PATH: u16 = 5;
+const FIELD_LANE: u16 = 6;
+const FIELD_ORDER: u16 = 7;
+
+const ORDER_PASS: u8 = 0;
+const ORDER_REORDER: u8 = 1;
+const ORDER_ADAPTIVE: u8 = 2;
 
 /// A control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +58,14 @@ pub enum Control {
         path: PathId,
         /// The interface it runs over.
         uplink: String,
+    },
+    /// The sender promises that the packets of one of its lanes come out in this order. It holds from
+    /// now on, until the next such message for the lane; before the first one nothing is promised.
+    LaneOrder {
+        /// The lane, of the sender's direction.
+        lane: LaneId,
+        /// What is promised; waits are in whole milliseconds.
+        order: Order,
     },
 }
 
@@ -116,6 +133,10 @@ impl Control {
                 path: PathId(u32::from_be_bytes(fields.array(FIELD_PATH)?)),
                 uplink: fields.text(FIELD_NAME)?,
             }),
+            KIND_LANE_ORDER => Ok(Self::LaneOrder {
+                lane: LaneId(u8::from_be_bytes(fields.array(FIELD_LANE)?)),
+                order: fields.order()?,
+            }),
             other => Err(ControlError::UnknownKind(other)),
         }
     }
@@ -147,6 +168,11 @@ impl Control {
                 put_text(&mut out, FIELD_NAME, uplink);
                 put_field(&mut out, FIELD_PATH, &path.0.to_be_bytes());
             }
+            Self::LaneOrder { lane, order } => {
+                out.put_u8(KIND_LANE_ORDER);
+                put_field(&mut out, FIELD_LANE, &[lane.0]);
+                put_order(&mut out, *order);
+            }
         }
         out.freeze()
     }
@@ -169,6 +195,16 @@ fn put_network(out: &mut BytesMut, kind: u16, network: IpNet) {
     };
     value.push(network.prefix_len());
     put_field(out, kind, &value);
+}
+
+fn put_order(out: &mut BytesMut, order: Order) {
+    let kind = match order {
+        Order::Pass => ORDER_PASS,
+        Order::Reorder { .. } => ORDER_REORDER,
+        Order::Adaptive { .. } => ORDER_ADAPTIVE,
+    };
+    let [high, low] = (order.max_buffer().min(Order::MAX_BUFFER).as_millis() as u16).to_be_bytes();
+    put_field(out, FIELD_ORDER, &[kind, high, low]);
 }
 
 /// The fields of one message, in the order in which they came.
@@ -213,6 +249,19 @@ impl Fields {
         Ok(text.to_owned())
     }
 
+    fn order(&self) -> Result<Order, ControlError> {
+        let [kind, wait @ ..] = self.array::<3>(FIELD_ORDER)?;
+        let max_buffer = Duration::from_millis(u16::from_be_bytes(wait).into());
+        // A longer wait would let a broken peer hold packets back for a minute.
+        let possible = max_buffer <= Order::MAX_BUFFER;
+        match kind {
+            ORDER_PASS if max_buffer.is_zero() => Ok(Order::Pass),
+            ORDER_REORDER if possible => Ok(Order::Reorder { max_buffer }),
+            ORDER_ADAPTIVE if possible => Ok(Order::Adaptive { max_buffer }),
+            _ => Err(ControlError::BadField(FIELD_ORDER)),
+        }
+    }
+
     fn networks(&self, kind: u16) -> Result<Vec<IpNet>, ControlError> {
         if self.all(kind).count() > MAX_NETWORKS {
             return Err(ControlError::BadField(kind));
@@ -251,6 +300,15 @@ mod tests {
             }),
             Control::Refuse { reason: "unknown peer".into() },
             Control::PathName { path: PathId(3), uplink: "wwan0".into() },
+            Control::LaneOrder { lane: LaneId(0), order: Order::Pass },
+            Control::LaneOrder {
+                lane: LaneId(7),
+                order: Order::Reorder { max_buffer: Order::MAX_BUFFER },
+            },
+            Control::LaneOrder {
+                lane: LaneId(3),
+                order: Order::Adaptive { max_buffer: Duration::from_millis(300) },
+            },
         ]
     }
 
@@ -292,6 +350,21 @@ mod tests {
         check(KIND_WELCOME, FIELD_ADDRESS, &[10, 0, 0, 1, 33], ControlError::BadField(2));
         check(KIND_HELLO, FIELD_MTU, &[0; 2], ControlError::MissingField(FIELD_NAME));
         check(77, FIELD_NAME, b"", ControlError::UnknownKind(77));
+        check(KIND_LANE_ORDER, FIELD_ORDER, &[1, 0, 1], ControlError::MissingField(FIELD_LANE));
+        let check_order = |value: &[u8]| {
+            let mut bytes = BytesMut::from(&[KIND_LANE_ORDER][..]);
+            put_field(&mut bytes, FIELD_LANE, &[1]);
+            put_field(&mut bytes, FIELD_ORDER, value);
+            let parsed = Control::parse(bytes.freeze());
+            assert_eq!(parsed, Err(ControlError::BadField(FIELD_ORDER)), "{value:?}");
+        };
+        let too_long = Order::MAX_BUFFER.as_millis() as u16 + 1;
+        let [high, low] = too_long.to_be_bytes();
+        check_order(&[1, high, low]);
+        check_order(&[2, 255, 255]);
+        check_order(&[3, 0, 100]);
+        check_order(&[0, 0, 1]);
+        check_order(&[1, 0]);
         assert_eq!(
             Control::parse(Bytes::from(vec![1; MAX_CONTROL_MESSAGE + 1])),
             Err(ControlError::TooLong(MAX_CONTROL_MESSAGE + 1))

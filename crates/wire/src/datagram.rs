@@ -13,6 +13,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use roadweave_types::{LaneId, PacketId};
 
+use crate::succession::{SUCCESSION_HEADER, succession};
 use crate::symbol::{Position, SYMBOL_HEADER, Symbol, SymbolError};
 
 const KIND_SOURCE: u8 = 1;
@@ -186,6 +187,24 @@ impl SourceDatagram {
         Self(bytes)
     }
 
+    /// A datagram for a whole inner packet, in a lane that keeps the order of each flow.
+    ///
+    /// # Panics
+    /// When the packet and its prefix are longer than [`MAX_SYMBOL_BODY`](crate::MAX_SYMBOL_BODY).
+    pub fn in_succession(lane: LaneId, packet: &[u8]) -> Self {
+        let body = [&succession(0)[..], packet].concat();
+        Self::new(lane, &Symbol { position: Position::Whole, body: &body })
+    }
+
+    /// Says that the packet follows the last one of its flow `after` IDs later: for datagrams made with
+    /// [`SourceDatagram::in_succession`], or first fragments of these.
+    pub fn set_succession(&mut self, after: u32) {
+        let at = SOURCE_HEADER + SYMBOL_HEADER;
+        if let Some(prefix) = self.0.get_mut(at..at + SUCCESSION_HEADER) {
+            prefix.copy_from_slice(&succession(after));
+        }
+    }
+
     /// The length of the datagram.
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
@@ -341,6 +360,18 @@ mod tests {
             payload: Bytes::from_static(&[9, 8, 7]),
         };
         assert_eq!(Datagram::parse(bytes.freeze()), Ok(Datagram::Sum(expected)));
+    }
+
+    fn a_packet_in_succession_keeps_its_place() {
+        let mut datagram = SourceDatagram::in_succession(LaneId(2), b"Epacket");
+        datagram.set_succession(300);
+        let Ok(Datagram::Source { symbol, .. }) = Datagram::parse(datagram.finish(PacketId(9)))
+        else {
+            panic!("a source datagram");
+        };
+        let body = symbol.slice(SYMBOL_HEADER..);
+        let expected = (Some(300), Bytes::from_static(b"Epacket"));
+        assert_eq!(crate::split_succession(body), expected);
     }
 
     #[test]

@@ -16,8 +16,7 @@ pub mod protocol {
 
 const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
-const UDP_HEADER: usize = 8;
-const RTP_HEADER: usize = 12;
+pub(crate) const UDP_HEADER: usize = 8;
 
 /// The header fields of one inner packet, checked against its length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,19 +122,11 @@ impl<'a> InnerPacket<'a> {
         Some((u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]])))
     }
 
-    /// Whether it looks like the last RTP packet of a video frame (RFC 3550 section 5.1: version 2
-    /// and the marker bit; RTCP's packet types are told apart as RFC 5761 section 4 says).
+    /// Whether it looks like the last RTP packet of a video frame: see [`InnerPacket::rtp`].
     ///
     /// A wrong guess costs little: it only ends an encode range early.
     pub fn ends_rtp_frame(&self) -> bool {
-        if self.protocol != protocol::UDP || self.later_fragment {
-            return false;
-        }
-        let Some(rtp) = self.payload.get(UDP_HEADER..) else { return false };
-        let Some(header) = rtp.first_chunk::<RTP_HEADER>() else { return false };
-        let marker = header[1] & 0x80 != 0;
-        let rtcp = (192..=223).contains(&header[1]);
-        header[0] >> 6 == 2 && marker && !rtcp
+        self.rtp().is_some_and(|header| header.marker)
     }
 }
 
@@ -179,7 +170,7 @@ mod tests {
     #[test]
     fn the_marker_ends_a_frame_and_rtcp_does_not() {
         let rtp = |second: u8| {
-            let mut payload = [0_u8; RTP_HEADER];
+            let mut payload = [0_u8; 12];
             (payload[0], payload[1]) = (0x80, second);
             InnerPacket::parse(&udp_v4(&payload)).expect("well-formed").ends_rtp_frame()
         };

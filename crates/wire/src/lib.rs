@@ -13,6 +13,8 @@ mod control;
 mod datagram;
 mod flow;
 mod inner;
+mod rtp;
+mod succession;
 mod symbol;
 
 pub use control::{Control, ControlError, Hello, MAX_CONTROL_MESSAGE, Welcome};
@@ -21,6 +23,8 @@ pub use datagram::{
     SOURCE_HEADER, SUM_HEADER, SourceDatagram, Sum,
 };
 pub use inner::{InnerError, InnerPacket, protocol};
+pub use rtp::RtpHeader;
+pub use succession::{SUCCESSION_HEADER, SUCCESSION_MAX, split_succession, succession};
 pub use symbol::{MAX_SYMBOL_BODY, Position, SYMBOL_HEADER, Symbol, SymbolError};
 
 /// The application protocol of the connection (RFC 7301): it names the version of this format.

@@ -15,6 +15,17 @@ const FRAGMENTS_MAX: usize = 512;
 /// Fragments of one packet, at most: an IP packet has 65,535 bytes, a datagram at least 1,100.
 const PIECES_MAX: u32 = 64;
 
+/// An inner packet that its fragments made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Joined {
+    /// The ID of its first fragment.
+    pub(crate) first: PacketId,
+    /// The ID of its last fragment.
+    pub(crate) last: PacketId,
+    /// What the fragments hold.
+    pub(crate) body: Bytes,
+}
+
 /// The fragments of one lane.
 #[derive(Debug)]
 pub(crate) struct Fragments {
@@ -45,7 +56,7 @@ impl Fragments {
         id: PacketId,
         position: Position,
         body: Bytes,
-    ) -> Option<Bytes> {
+    ) -> Option<Joined> {
         self.expire(now);
         if self.arrivals.len() >= FRAGMENTS_MAX {
             self.drop_oldest(DropReason::ReceiveMemory);
@@ -64,7 +75,7 @@ impl Fragments {
             packet.extend_from_slice(&body);
         }
         self.arrivals.retain(|(_, id)| self.pieces.contains_key(&id.0));
-        Some(packet.freeze())
+        Some(Joined { first, last, body: packet.freeze() })
     }
 
     /// Walks from `id` by `step` over middle fragments to the one at `wanted`.
@@ -137,6 +148,8 @@ mod tests {
             let mut whole: Vec<Bytes> = shuffled
                 .into_iter()
                 .filter_map(|(id, position, body)| fragments.insert(Instant::ZERO, id, position, body))
+                .inspect(|joined| assert_eq!(joined.last, joined.first.plus(joined.body.len() as u32 - 1)))
+                .map(|joined| joined.body)
                 .collect();
             whole.sort();
             let expected: Vec<Bytes> = sizes

@@ -1,12 +1,18 @@
-//! The receiving half of a lane: source and coded datagrams in, inner packets out as they are known.
+//! The receiving half of a lane: source and coded datagrams in, inner packets out, as soon as they are
+//! known or when it is their turn.
+//!
+//! ```text
+//! source, coded ─► Decoder ─► symbols ─► Fragments ─► Reorder ─► inner packets
+//! ```
 
 use bytes::Bytes;
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig, Subset, WINDOW_IDS};
-use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PacketId};
-use roadweave_wire::{Coded, LaneReport, Position, SYMBOL_HEADER, Sum, Symbol};
+use roadweave_types::{DropCounters, DropReason, Instant, LaneId, Order, PacketId};
+use roadweave_wire::{Coded, LaneReport, Position, SYMBOL_HEADER, Sum, Symbol, split_succession};
 use serde::{Deserialize, Serialize};
 
-use crate::lane::fragments::Fragments;
+use crate::lane::fragments::{Fragments, Joined};
+use crate::lane::reorder::{OrderStats, Reorder, Turn, Unit};
 
 /// What one lane has received.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,14 +29,16 @@ pub struct ReceiveStats {
     pub recovered: u64,
     /// Coded datagrams that told nothing new.
     pub redundant: u64,
+    /// How packets waited for one another.
+    pub order: OrderStats,
     /// What was discarded, by reason.
     pub drops: DropCounters,
 }
 
-/// An inner packet that is known now.
+/// An inner packet whose turn it is.
 #[derive(Debug)]
 pub(crate) struct Delivery {
-    /// The packet's ID, or that of the fragment that was missing last.
+    /// The packet's ID, or that of the fragment that came last.
     pub(crate) id: PacketId,
     /// Whether it was computed from coded packets.
     pub(crate) decoded: bool,
@@ -43,6 +51,7 @@ pub(crate) struct LaneReceiver {
     lane: LaneId,
     decoder: Decoder,
     fragments: Fragments,
+    reorder: Reorder,
     /// None before the first packet.
     run: Option<Run>,
     /// What the runs before it lost.
@@ -72,6 +81,7 @@ impl LaneReceiver {
             lane,
             decoder: Decoder::new(config),
             fragments: Fragments::new(config.expiry),
+            reorder: Reorder::new(Order::Pass, PacketId(0)),
             run: None,
             lost_before: 0,
             delivered_packets: 0,
@@ -81,25 +91,45 @@ impl LaneReceiver {
         }
     }
 
-    /// Takes a source datagram's symbol, and hands out the inner packets that are known with it.
+    /// The peer promises another order from now on; hands out what waits.
+    pub(crate) fn set_order(
+        &mut self,
+        now: Instant,
+        order: Order,
+        deliver: &mut dyn FnMut(Delivery),
+    ) {
+        if order == self.reorder.order() {
+            return;
+        }
+        let mut out = Outlet {
+            packets: &mut self.delivered_packets,
+            bytes: &mut self.delivered_bytes,
+            deliver,
+        };
+        self.reorder.handle_timeout(now, &mut |unit| out.release(unit));
+        self.reorder.flush(&mut |unit| out.release(unit));
+        self.reorder = Reorder::new(order, self.reorder.next_id());
+    }
+
+    /// Takes a source datagram's symbol, and hands out the inner packets whose turn it is with it.
     pub(crate) fn handle_source(
         &mut self,
         now: Instant,
         id: PacketId,
         symbol: Bytes,
-        deliver: impl FnMut(Delivery),
+        deliver: &mut dyn FnMut(Delivery),
     ) {
         let mut determined = std::mem::take(&mut self.determined);
         self.decoder.on_source(now, id, symbol, &mut determined);
         self.deliver(now, determined, Some(id), deliver);
     }
 
-    /// Takes a coded datagram, and hands out the inner packets that are known with it.
+    /// Takes a coded datagram, and hands out the inner packets whose turn it is with it.
     pub(crate) fn handle_coded(
         &mut self,
         now: Instant,
         coded: Coded,
-        deliver: impl FnMut(Delivery),
+        deliver: &mut dyn FnMut(Delivery),
     ) {
         let range = CodedRange { start: coded.start, count: coded.count, seed: coded.seed };
         let mut determined = std::mem::take(&mut self.determined);
@@ -107,17 +137,33 @@ impl LaneReceiver {
         self.deliver(now, determined, None, deliver);
     }
 
-    /// Takes a sum of packets, and hands out the inner packets that are known with it.
-    pub(crate) fn handle_sum(&mut self, now: Instant, sum: Sum, deliver: impl FnMut(Delivery)) {
+    /// Takes a sum of packets, and hands out the inner packets whose turn it is with it.
+    pub(crate) fn handle_sum(
+        &mut self,
+        now: Instant,
+        sum: Sum,
+        deliver: &mut dyn FnMut(Delivery),
+    ) {
         let subset = Subset { start: sum.start, mask: sum.mask };
         let mut determined = std::mem::take(&mut self.determined);
         self.decoder.on_sum(now, subset, sum.payload, &mut determined);
         self.deliver(now, determined, None, deliver);
     }
 
-    /// Lets go of what is too old to be of use.
-    pub(crate) fn expire(&mut self, now: Instant) {
+    /// Lets go of what is too old to be of use, and hands out what has waited long enough.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, deliver: &mut dyn FnMut(Delivery)) {
         self.decoder.expire(now);
+        let mut out = Outlet {
+            packets: &mut self.delivered_packets,
+            bytes: &mut self.delivered_bytes,
+            deliver,
+        };
+        self.reorder.handle_timeout(now, &mut |unit| out.release(unit));
+    }
+
+    /// When [`LaneReceiver::handle_timeout`] must be called, because a packet has waited long enough.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.reorder.poll_timeout()
     }
 
     /// What the peer is told of this lane.
@@ -143,6 +189,7 @@ impl LaneReceiver {
             coded_datagrams: decoder.coded,
             recovered: decoder.recovered,
             redundant: decoder.redundant,
+            order: self.reorder.stats(),
             drops,
         }
     }
@@ -157,32 +204,62 @@ impl LaneReceiver {
         }
     }
 
-    /// Hands out the inner packets of `determined`; `as_sent`: the one that came as it is.
+    /// Brings the symbols of `determined` into their order; `as_sent`: the one that came as it is.
     fn deliver(
         &mut self,
         now: Instant,
         mut determined: Vec<(PacketId, Bytes)>,
         as_sent: Option<PacketId>,
-        mut deliver: impl FnMut(Delivery),
+        deliver: &mut dyn FnMut(Delivery),
     ) {
         for (id, symbol) in determined.drain(..) {
             self.note(id);
-            let Ok(Symbol { position, .. }) = Symbol::parse(&symbol) else {
-                self.drops.count(DropReason::Inconsistent);
-                continue;
+            let Some(mut unit) = self.join(now, id, &symbol) else { continue };
+            unit.decoded = as_sent != Some(id);
+            let mut out = Outlet {
+                packets: &mut self.delivered_packets,
+                bytes: &mut self.delivered_bytes,
+                deliver,
             };
-            let body = symbol.slice(SYMBOL_HEADER..);
-            let packet = match position {
-                Position::Whole => Some(body),
-                _ => self.fragments.insert(now, id, position, body),
-            };
-            if let Some(packet) = packet {
-                self.delivered_packets += 1;
-                self.delivered_bytes += packet.len() as u64;
-                deliver(Delivery { id, decoded: as_sent != Some(id), packet });
+            let is_packet = unit.packet.is_some();
+            let turn = self.reorder.handle(now, unit, &mut |unit| out.release(unit));
+            if turn == Turn::Discarded && is_packet {
+                self.drops.count(DropReason::OutOfOrder);
             }
         }
         self.determined = determined;
+    }
+
+    /// What a symbol is, or completes. What is no symbol is counted, and takes its place all the same.
+    fn join(&mut self, now: Instant, id: PacketId, symbol: &Bytes) -> Option<Unit> {
+        let Ok(Symbol { position, .. }) = Symbol::parse(symbol) else {
+            self.drops.count(DropReason::Inconsistent);
+            return Some(Unit { first: id, last: id, id, after: 0, decoded: false, packet: None });
+        };
+        let body = symbol.slice(SYMBOL_HEADER..);
+        let Joined { first, last, body } = match position {
+            Position::Whole => Joined { first: id, last: id, body },
+            _ => self.fragments.insert(now, id, position, body)?,
+        };
+        let (after, packet) = split_succession(body);
+        let (after, packet) = (after.unwrap_or(0), Some(packet));
+        Some(Unit { first, last, id, after, decoded: false, packet })
+    }
+}
+
+/// Counts what goes out.
+struct Outlet<'a> {
+    packets: &'a mut u64,
+    bytes: &'a mut u64,
+    deliver: &'a mut dyn FnMut(Delivery),
+}
+
+impl Outlet<'_> {
+    fn release(&mut self, unit: Unit) {
+        let Unit { id, decoded, packet: Some(packet), .. } = unit else { return };
+        *self.packets += 1;
+        *self.bytes += packet.len() as u64;
+        (self.deliver)(Delivery { id, decoded, packet });
     }
 }
 
@@ -220,7 +297,7 @@ mod tests {
     fn arrive(lane: &mut LaneReceiver, millis: u64, ids: &[u32]) -> LaneReport {
         for id in ids {
             let symbol = Bytes::from_static(&[0, 1, 7]);
-            lane.handle_source(Instant::from_millis(millis), PacketId(*id), symbol, |_| {});
+            lane.handle_source(Instant::from_millis(millis), PacketId(*id), symbol, &mut |_| {});
         }
         lane.report()
     }

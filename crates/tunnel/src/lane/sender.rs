@@ -24,17 +24,18 @@ use roadweave_schedule::{
     Acknowledged, Decision, PacketInfo, PathSet, RestoreError, Scheduler, UnknownScheduler,
 };
 use roadweave_types::{
-    DropCounters, DropReason, Instant, LaneId, PacketId, PathId, PathSnapshot, UplinkId,
+    DropCounters, DropReason, Instant, LaneId, Order, PacketId, PathId, PathSnapshot, UplinkId,
 };
 use roadweave_wire::{
-    CODED_HEADER, Coded, InnerPacket, Position, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Sum,
-    Symbol,
+    CODED_HEADER, Coded, InnerPacket, Position, SOURCE_HEADER, SUCCESSION_HEADER, SYMBOL_HEADER,
+    SourceDatagram, Sum, Symbol, split_succession,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::carrier::{Carrier, SendError};
 use crate::lane::copies::{Copies, SourceCopy};
 use crate::lane::eras::Eras;
+use crate::lane::succession::Successions;
 use crate::lane::{LaneConfig, Strategy};
 use crate::observe::{PacketLog, PacketStep};
 
@@ -142,6 +143,8 @@ pub(crate) struct LaneSender {
     /// The age at which a packet in a queue is discarded.
     age_max: Duration,
     next_id: PacketId,
+    /// In a lane that keeps the order of each flow.
+    successions: Option<Successions>,
     seeds: Pcg64Mcg,
     /// What the networks of the paths are called, for the next strategy.
     path_names: BTreeMap<PathId, String>,
@@ -175,6 +178,7 @@ impl LaneSender {
             copies: Copies::default(),
             age_max,
             next_id: PacketId(0),
+            successions: matches!(config.order, Order::Adaptive { .. }).then(Successions::default),
             seeds: Pcg64Mcg::new(u128::from(seed) << 8 | u128::from(lane.0)),
             path_names: BTreeMap::new(),
             frame_target: None,
@@ -213,6 +217,12 @@ impl LaneSender {
     /// The receiving application tells how its buffer does.
     pub(crate) fn set_qoe(&mut self, now: Instant, qoe: Qoe) {
         self.recovery.set_qoe(now, qoe);
+    }
+
+    /// What the peer is told of the order of its packets: nobody needs to wait for longer than what is
+    /// lost may be sent again.
+    pub(crate) fn order(&self) -> Order {
+        self.config.order.at_most(self.age_max)
     }
 
     pub(crate) fn config(&self) -> &LaneConfig {
@@ -272,8 +282,13 @@ impl LaneSender {
     ) {
         self.stats.inner_packets += 1;
         self.stats.inner_bytes += packet.len() as u64;
-        let datagram =
-            SourceDatagram::new(self.lane, &Symbol { position: Position::Whole, body: packet });
+        let datagram = match &self.successions {
+            Some(_) => SourceDatagram::in_succession(self.lane, packet),
+            None => {
+                let symbol = Symbol { position: Position::Whole, body: packet };
+                SourceDatagram::new(self.lane, &symbol)
+            }
+        };
         let bytes = datagram.len();
         if self.stats.queue_bytes as usize + bytes > self.config.queue_bytes_max {
             self.stats.drops.count(DropReason::QueueFull);
@@ -485,12 +500,12 @@ impl LaneSender {
             self.recovery.on_abandoned(id);
             return true;
         };
-        let inner = &datagram[SOURCE_HEADER + SYMBOL_HEADER..];
+        let (_, inner) = split_succession(datagram.slice(SOURCE_HEADER + SYMBOL_HEADER..));
         let packet = PacketInfo {
             bytes: datagram.len(),
             backlog_bytes: self.stats.queue_bytes,
             // A fragment says nothing of its flow.
-            flow: InnerPacket::parse(inner).map_or(0, |inner| inner.flow_hash()),
+            flow: InnerPacket::parse(&inner).map_or(0, |inner| inner.flow_hash()),
             waited: now.since(since),
         };
         let chosen = self.select(now, &packet, carrier);
@@ -524,19 +539,32 @@ impl LaneSender {
         if chosen.is_empty() {
             return false;
         }
-        let Some(queued) = self.pop() else { return false };
+        let Some(mut queued) = self.pop() else { return false };
         let id = self.next_id;
         self.next_id = id.next();
+        let prefix = self.set_succession(&mut queued, id);
         self.stats.source_datagrams += 1;
         self.stats.source_bytes += bytes as u64;
         self.stats.sent_packets += u64::from(queued.ends_packet);
-        self.stats.sent_bytes += queued.datagram.body().len() as u64;
+        self.stats.sent_bytes += queued.datagram.body().len().saturating_sub(prefix) as u64;
         let Queued { since: queued, datagram, ends_frame, .. } = queued;
         let datagram = datagram.finish(id);
         self.encoder.insert(now, id, datagram.slice(SOURCE_HEADER..));
         let copy = SourceCopy { id, datagram, ends_frame, queued, since: now, is_first: true };
         self.send_source(now, copy, &chosen, carrier);
         true
+    }
+
+    /// Notes in a packet that leaves as `id` which one is before it in its flow, if the lane is one where
+    /// that matters. Returns the bytes that this takes.
+    fn set_succession(&mut self, queued: &mut Queued, id: PacketId) -> usize {
+        let Some(successions) = &mut self.successions else { return 0 };
+        let after = successions.on_sent(queued.flow, id);
+        if !matches!(queued.datagram.position(), Position::Whole | Position::First) {
+            return 0;
+        }
+        queued.datagram.set_succession(after);
+        SUCCESSION_HEADER
     }
 
     /// Sends one source packet on all chosen paths. What a path refuses waits for it, behind what

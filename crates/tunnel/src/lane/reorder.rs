@@ -1,0 +1,275 @@
+//! Keeps the order that a lane promises: packets wait for those before them, but not for long.
+//!
+//! ```text
+//! decoder, fragments ─► Unit ─► pass: nobody waits ────────────────────────────────► out
+//!                               reorder: for all before it in the lane      (strict)  ▲ later: discarded
+//!                               reorder-adaptive: for the one before it in its flow   ▲ later: out at once
+//!                                                 as long as waiting pays (adaptive, fill_times)
+//! ```
+//!
+//! What one flow loses need not concern the others of its lane, but IDs are counted per lane, and the
+//! flow of a packet that is not there is unknown. So in a lane with `reorder-adaptive` each packet
+//! carries the distance to the packet before it in its flow ([`roadweave_wire::succession`]).
+//! `reorder` does without, since the framework that it is taken from has one sequence for all.
+//!
+//! Memory is bounded in packets and bytes: when it is full, those that have waited longest go out.
+
+mod adaptive;
+mod fill_times;
+mod strict;
+
+use bytes::Bytes;
+use roadweave_coding::WINDOW_IDS;
+use roadweave_types::{Instant, Order, PacketId};
+use serde::{Deserialize, Serialize};
+
+use adaptive::Adaptive;
+use strict::Strict;
+
+/// Packets that one lane holds back, at most: 0.3 s at 150 Mbit/s.
+pub(crate) const HELD_MAX: usize = 4096;
+/// Their bytes, at most.
+const HELD_BYTES_MAX: usize = 8 << 20;
+
+/// A position in a lane that does not wrap; its low 32 bits are the ID.
+type Position = u64;
+
+/// An inner packet, whole, as it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unit {
+    /// The ID of it, or of its first fragment.
+    pub(crate) first: PacketId,
+    /// The ID of it, or of its last fragment.
+    pub(crate) last: PacketId,
+    /// The ID by which it became known.
+    pub(crate) id: PacketId,
+    /// How many IDs before `first` the packet before it in its flow ended; 0 if there is none near.
+    pub(crate) after: u16,
+    /// Whether it was computed from coded packets.
+    pub(crate) decoded: bool,
+    /// `None` for what can be no packet, but has its place.
+    pub(crate) packet: Option<Bytes>,
+}
+
+/// What became of a unit that was handed in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// It went out in its turn, or waits for it.
+    #[default]
+    Kept,
+    /// It missed its turn and went out late.
+    Late,
+    /// It missed its turn and was discarded.
+    Discarded,
+}
+
+/// How the packets of a lane waited for one another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrderStats {
+    /// What the peer promised: `pass`, `reorder` or `reorder-adaptive`.
+    pub order: String,
+    /// Packets that wait now.
+    pub held_packets: u64,
+    /// Their bytes.
+    pub held_bytes: u64,
+    /// Packets that have waited, those that wait now among them.
+    pub waited_packets: u64,
+    /// Packets that went out when nobody waited for them any more.
+    pub late_packets: u64,
+    /// How long a packet that is missing now is waited for, in microseconds.
+    pub wait_us: u64,
+}
+
+/// The order of one lane.
+#[derive(Debug)]
+pub(crate) struct Reorder {
+    order: Order,
+    keeper: Keeper,
+    /// The highest position that was seen, or the one before the first that is expected.
+    newest: Position,
+    held_bytes: usize,
+    waited: u64,
+    late: u64,
+}
+
+#[derive(Debug)]
+enum Keeper {
+    Pass,
+    Strict(Strict),
+    Adaptive(Box<Adaptive>),
+}
+
+/// A unit in its place.
+#[derive(Debug)]
+struct Placed {
+    first: Position,
+    last: Position,
+    since: Instant,
+    unit: Unit,
+}
+
+impl Placed {
+    /// The one before it in its flow, by last position; meaningless if there is none.
+    fn before(&self) -> Position {
+        self.first - u64::from(self.unit.after)
+    }
+
+    fn bytes(&self) -> usize {
+        self.unit.packet.as_ref().map_or(0, Bytes::len)
+    }
+}
+
+impl Reorder {
+    /// `order` for the packets from `begin` on; what precedes them goes out as it comes.
+    pub(crate) fn new(order: Order, begin: PacketId) -> Self {
+        let first = BASE + u64::from(begin.0);
+        let keeper = match order {
+            Order::Pass => Keeper::Pass,
+            Order::Reorder { max_buffer } => Keeper::Strict(Strict::new(first, max_buffer)),
+            Order::Adaptive { max_buffer } => {
+                Keeper::Adaptive(Box::new(Adaptive::new(first, max_buffer)))
+            }
+        };
+        Self { order, keeper, newest: first - 1, held_bytes: 0, waited: 0, late: 0 }
+    }
+
+    pub(crate) fn order(&self) -> Order {
+        self.order
+    }
+
+    /// The ID that follows all that were seen.
+    pub(crate) fn next_id(&self) -> PacketId {
+        PacketId(self.newest as u32).next()
+    }
+
+    /// Takes a unit, and hands out those whose turn it is; none is handed in twice.
+    pub(crate) fn handle(
+        &mut self,
+        now: Instant,
+        unit: Unit,
+        release: &mut dyn FnMut(Unit),
+    ) -> Turn {
+        if matches!(self.keeper, Keeper::Pass) {
+            self.newest = self.position(unit.last).max(self.newest);
+            release(unit);
+            return Turn::Kept;
+        }
+        // What is due comes first, however late the timer is.
+        self.handle_timeout(now, release);
+        let distance = unit.last.distance(PacketId(self.newest as u32));
+        if u64::from(distance.unsigned_abs()) >= WINDOW_IDS {
+            // The decoder has looked for the lane elsewhere; what went before says nothing about it.
+            self.flush(release);
+            let begun = Self::new(self.order, unit.first);
+            *self = Self { waited: self.waited, late: self.late, ..begun };
+        }
+        let last = self.position(unit.last);
+        let first = last - u64::from(unit.last.distance(unit.first).unsigned_abs());
+        let placed = Placed { first, last, since: now, unit };
+        self.newest = self.newest.max(last);
+        let held = self.held_packets();
+        let bytes = placed.bytes();
+        self.held_bytes += bytes;
+        let mut out = Outlet { held_bytes: &mut self.held_bytes, release };
+        let turn = match &mut self.keeper {
+            Keeper::Pass => Turn::Kept,
+            Keeper::Strict(strict) => strict.handle(placed, &mut out),
+            Keeper::Adaptive(adaptive) => adaptive.handle(placed, &mut out),
+        };
+        match turn {
+            Turn::Kept => self.waited += u64::from(self.held_packets() > held),
+            Turn::Late => self.late += 1,
+            Turn::Discarded => self.held_bytes -= bytes,
+        }
+        self.make_room(release);
+        turn
+    }
+
+    /// Hands out what has waited long enough.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, release: &mut dyn FnMut(Unit)) {
+        let mut out = Outlet { held_bytes: &mut self.held_bytes, release };
+        match &mut self.keeper {
+            Keeper::Pass => {}
+            Keeper::Strict(strict) => strict.handle_timeout(now, &mut out),
+            Keeper::Adaptive(adaptive) => adaptive.handle_timeout(now, &mut out),
+        }
+    }
+
+    /// When [`Reorder::handle_timeout`] must be called.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        match &self.keeper {
+            Keeper::Pass => None,
+            Keeper::Strict(strict) => strict.poll_timeout(),
+            Keeper::Adaptive(adaptive) => adaptive.poll_timeout(),
+        }
+    }
+
+    /// Hands out all that waits, in order.
+    pub(crate) fn flush(&mut self, release: &mut dyn FnMut(Unit)) {
+        while self.release_oldest(release) {}
+    }
+
+    pub(crate) fn stats(&self) -> OrderStats {
+        let wait = match &self.keeper {
+            Keeper::Adaptive(adaptive) => adaptive.wait(),
+            _ => self.order.max_buffer(),
+        };
+        OrderStats {
+            order: self.order.to_string(),
+            held_packets: self.held_packets() as u64,
+            held_bytes: self.held_bytes as u64,
+            waited_packets: self.waited,
+            late_packets: self.late,
+            wait_us: wait.as_micros() as u64,
+        }
+    }
+
+    fn held_packets(&self) -> usize {
+        match &self.keeper {
+            Keeper::Pass => 0,
+            Keeper::Strict(strict) => strict.len(),
+            Keeper::Adaptive(adaptive) => adaptive.len(),
+        }
+    }
+
+    fn make_room(&mut self, release: &mut dyn FnMut(Unit)) {
+        while (self.held_packets() > HELD_MAX || self.held_bytes > HELD_BYTES_MAX)
+            && self.release_oldest(release)
+        {}
+    }
+
+    /// Hands out the one whose time is over first, and those that it would have waited for; `false` if
+    /// none waits.
+    fn release_oldest(&mut self, release: &mut dyn FnMut(Unit)) -> bool {
+        let mut out = Outlet { held_bytes: &mut self.held_bytes, release };
+        match &mut self.keeper {
+            Keeper::Pass => false,
+            Keeper::Strict(strict) => strict.release_oldest(&mut out),
+            Keeper::Adaptive(adaptive) => adaptive.release_oldest(&mut out),
+        }
+    }
+
+    fn position(&self, id: PacketId) -> Position {
+        let distance = id.distance(PacketId(self.newest as u32));
+        self.newest.saturating_add_signed(i64::from(distance))
+    }
+}
+
+/// Where units go whose turn it is.
+struct Outlet<'a> {
+    held_bytes: &'a mut usize,
+    release: &'a mut dyn FnMut(Unit),
+}
+
+impl Outlet<'_> {
+    fn release(&mut self, placed: Placed) {
+        *self.held_bytes -= placed.bytes();
+        (self.release)(placed.unit);
+    }
+}
+
+/// The position of ID 0: so far up that nothing near it is below zero.
+const BASE: Position = 1 << 40;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,225 @@
+//! A packet waits for the one before it in its flow, as long as waiting pays.
+//!
+//! ```text
+//! IDs of the lane   1   2   3   4   5   6        flows: a = 1 2 5, b = 3 4 6
+//! there             a       b           b        2, 4 and 5 are missing: a gap each, with the time
+//!                                                at which a higher ID had come
+//! 6 waits for 4, until the gap of 4 has been open for `wait`, which is max_buffer at most
+//! 1 and 3 went out: what flow a misses is nothing to flow b
+//! ```
+//!
+//! A gap opens when a higher ID comes: no later than the first packet that waits for it, and no later than the
+//! gaps above it. So no packet waits for longer than max_buffer after its own arrival, and
+//! gaps are given up in ascending order, even while the wait changes.
+//!
+//! A packet that comes after it was given up goes out at once, late. Whoever receives it has seen the
+//! gap by then, and may have asked for it again: but TCP and QUIC acknowledge a late packet like any
+//! other, which spares its repetition or at least lets the sender notice that it was none too many
+//! (RFC 3522, RFC 8985 section 7.2), while a packet that is discarded here is a certain loss, and is
+//! repeated with a round trip of the whole way, the tunnel's again among it. A late packet can
+//! do worse than none only where an application takes what comes for the newest; such a flow has a
+//! lane with `reorder`.
+//!
+//! Gaps are remembered for `max_buffer`, given up or not, so that the wait can grow.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
+
+use roadweave_types::Instant;
+
+use super::fill_times::FillTimes;
+use super::{Outlet, Placed, Position, Turn};
+
+/// Runs of missing IDs that are remembered, at most.
+const GAPS_MAX: usize = 4096;
+/// Missing IDs that were given up and are remembered, at most.
+const GIVEN_UP_MAX: usize = 4096;
+
+/// Packets that wait for those before them in their flows.
+#[derive(Debug)]
+pub(super) struct Adaptive {
+    max_buffer: Duration,
+    /// The highest position that was seen, or the one before the first that is expected.
+    newest: Position,
+    /// Missing IDs, by the first of each run.
+    gaps: BTreeMap<Position, Gap>,
+    /// Missing IDs that somebody has stopped waiting for.
+    given_up: BTreeSet<Position>,
+    /// What waits, by last position, and since when the gap before it is open; if there is none, since
+    /// when it waits.
+    held: BTreeMap<Position, (Instant, Placed)>,
+    /// Who waits for a position, itself by last position. Never iterated.
+    waiting: HashMap<Position, Position>,
+    /// Who waits for a missing one, by the time at which its gap opened.
+    roots: BTreeSet<(Instant, Position)>,
+    fill_times: FillTimes,
+}
+
+/// A run of missing IDs.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    last: Position,
+    /// When a higher ID had come.
+    opened: Instant,
+}
+
+impl Adaptive {
+    pub(super) fn new(begin: Position, max_buffer: Duration) -> Self {
+        Self {
+            max_buffer,
+            newest: begin - 1,
+            gaps: BTreeMap::new(),
+            given_up: BTreeSet::new(),
+            held: BTreeMap::new(),
+            waiting: HashMap::new(),
+            roots: BTreeSet::new(),
+            fill_times: FillTimes::new(max_buffer),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    /// How long a gap is waited for that opens now.
+    pub(super) fn wait(&self) -> Duration {
+        self.fill_times.wait()
+    }
+
+    pub(super) fn handle(&mut self, placed: Placed, out: &mut Outlet<'_>) -> Turn {
+        let now = placed.since;
+        self.forget_gaps(now);
+        let is_late = self.note_arrival(now, placed.first, placed.last);
+        let last = placed.last;
+        let before = (placed.unit.after > 0).then(|| placed.before());
+        match before.filter(|before| !is_late && self.waits_for(*before)) {
+            Some(before) => {
+                let gap = self.gap_of(before);
+                let opened = gap.map_or(now, |gap| gap.opened);
+                if gap.is_some() {
+                    self.roots.insert((opened, last));
+                }
+                self.waiting.insert(before, last);
+                self.held.insert(last, (opened, placed));
+            }
+            None => {
+                // Whoever is before a late one is late as well.
+                before.into_iter().for_each(|before| self.release_up_to(before, out));
+                out.release(placed);
+                self.release_followers(last, out);
+            }
+        }
+        // The wait may have become shorter, or be over already.
+        self.handle_timeout(now, out);
+        if is_late { Turn::Late } else { Turn::Kept }
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant, out: &mut Outlet<'_>) {
+        while self.poll_timeout().is_some_and(|at| at <= now) && self.release_oldest(out) {}
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.roots.first().map(|(opened, _)| *opened + self.wait())
+    }
+
+    /// Releases the one that stops waiting first, behind those of its flow that are before it.
+    pub(super) fn release_oldest(&mut self, out: &mut Outlet<'_>) -> bool {
+        let Some((_, oldest)) = self.roots.first().copied() else { return false };
+        self.release_up_to(oldest, out);
+        true
+    }
+
+    /// Releases the one at `last`, behind those of its flow that it waits for, and then those that waited
+    /// for it. What is missing before them is given up.
+    fn release_up_to(&mut self, last: Position, out: &mut Outlet<'_>) {
+        let mut first = last;
+        let mut root = None;
+        while let Some((_, placed)) = self.held.get(&first) {
+            root = Some(first);
+            first = placed.before();
+        }
+        self.give_up(first);
+        self.waiting.remove(&first);
+        let Some(root) = root else { return };
+        self.release_held(root, out);
+        self.release_followers(root, out);
+    }
+
+    /// Whether one that has come waits for the one at `before`.
+    fn waits_for(&self, before: Position) -> bool {
+        // A second one that names the same packet is a peer's mistake: it does not wait.
+        !self.waiting.contains_key(&before)
+            && (self.held.contains_key(&before) || self.gap_of(before).is_some())
+    }
+
+    /// Releases those that wait for `last`, one after the other.
+    fn release_followers(&mut self, last: Position, out: &mut Outlet<'_>) {
+        let mut released = last;
+        while let Some(follower) = self.waiting.remove(&released) {
+            self.release_held(follower, out);
+            released = follower;
+        }
+    }
+
+    fn release_held(&mut self, last: Position, out: &mut Outlet<'_>) {
+        let Some((opened, placed)) = self.held.remove(&last) else { return };
+        self.roots.remove(&(opened, last));
+        out.release(placed);
+    }
+
+    /// Nobody waits for `position` any more, if it is missing.
+    fn give_up(&mut self, position: Position) {
+        if self.gap_of(position).is_some() {
+            self.given_up.insert(position);
+        }
+        if self.given_up.len() > GIVEN_UP_MAX {
+            self.given_up.pop_first();
+        }
+    }
+
+    fn gap_of(&self, position: Position) -> Option<Gap> {
+        let (_, gap) = self.gaps.range(..=position).next_back()?;
+        (gap.last >= position).then_some(*gap)
+    }
+
+    /// Keeps the gaps, and what is learned from them. Returns whether the packet was given up.
+    fn note_arrival(&mut self, now: Instant, first: Position, last: Position) -> bool {
+        if first > self.newest {
+            if first > self.newest + 1 {
+                let gap = Gap { last: first - 1, opened: now };
+                self.gaps.insert(self.newest + 1, gap);
+            }
+            self.newest = last;
+            return false;
+        }
+        self.newest = self.newest.max(last);
+        // One packet lies in one gap: its fragments become known together.
+        let Some((start, gap)) = self.gaps.range(..=first).next_back() else { return true };
+        let (start, gap) = (*start, *gap);
+        if gap.last < first {
+            return true;
+        }
+        self.gaps.remove(&start);
+        if start < first {
+            self.gaps.insert(start, Gap { last: first - 1, ..gap });
+        }
+        if gap.last > last {
+            self.gaps.insert(last + 1, gap);
+        }
+        self.fill_times.on_filled(now, now.since(gap.opened));
+        self.given_up.remove(&last)
+    }
+
+    /// Forgets gaps that have been open for longer than anybody waits.
+    fn forget_gaps(&mut self, now: Instant) {
+        while let Some((start, gap)) = self.gaps.first_key_value()
+            && (now.since(gap.opened) > self.max_buffer || self.gaps.len() > GAPS_MAX)
+        {
+            let (start, missing) = (*start, gap.last - *start + 1);
+            let kept = self.given_up.split_off(&(gap.last + 1));
+            self.given_up = kept;
+            self.gaps.remove(&start);
+            self.fill_times.on_never_filled(now, missing);
+        }
+    }
+}

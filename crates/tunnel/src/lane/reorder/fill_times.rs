@@ -1,0 +1,198 @@
+//! How long missing packets of a lane take to come, and so how long it pays to wait for one.
+//!
+//! ```text
+//! gap opens ─── 12 ms ───► filled ─► histogram, two spans of time: the present and the one before
+//!                                     wait = quantile of both and some slack
+//! ```
+//!
+//! Gaps have two causes: a packet on a slower path, which comes after the difference of the paths'
+//! delays, and a loss, which takes its detection and a repair. Most gaps are of the first kind, and the
+//! quantile is high enough that the second counts as well. What never comes takes no time at all: it
+//! is left out of the quantile. But where next to nothing comes any more, as on a single link that loses
+//! and is not repaired, nobody waits.
+
+use std::time::Duration;
+
+use roadweave_types::Instant;
+
+/// Of a thousand missing packets that come, so many shall come within the wait.
+const PER_MILLE: u64 = 995;
+/// Beyond the quantile: an eighth, and this much.
+const SLACK: Duration = Duration::from_millis(3);
+/// A span of time: what was learned is forgotten after one to two of these.
+const SPAN: Duration = Duration::from_secs(10);
+/// Outcomes below which a span lasts on, and with which something is known at all.
+const OUTCOMES_MIN: u64 = 16;
+/// Waiting pays when one in so many missing packets comes.
+const HOPELESS: u64 = 32;
+/// Steps of the histogram for each doubling.
+const STEPS: u32 = 8;
+/// Up to 16 s.
+const BINS: usize = (STEPS * 22) as usize;
+
+/// What became of the gaps of a lane.
+#[derive(Debug)]
+pub(super) struct FillTimes {
+    max_buffer: Duration,
+    present: Span,
+    before: Span,
+    wait: Duration,
+}
+
+#[derive(Debug)]
+struct Span {
+    since: Option<Instant>,
+    filled: [u32; BINS],
+    filled_total: u64,
+    never: u64,
+}
+
+impl FillTimes {
+    pub(super) fn new(max_buffer: Duration) -> Self {
+        Self { max_buffer, present: Span::new(), before: Span::new(), wait: max_buffer }
+    }
+
+    /// How long to wait for a packet that is missing; all of `max_buffer` while nothing is known.
+    pub(super) fn wait(&self) -> Duration {
+        self.wait
+    }
+
+    /// A missing packet came `after` its gap had opened.
+    pub(super) fn on_filled(&mut self, now: Instant, after: Duration) {
+        self.turn(now);
+        self.present.filled[bin(after)] += 1;
+        self.present.filled_total += 1;
+        self.wait = self.learned();
+    }
+
+    /// So many missing packets have not come within `max_buffer`.
+    pub(super) fn on_never_filled(&mut self, now: Instant, packets: u64) {
+        self.turn(now);
+        self.present.never = self.present.never.saturating_add(packets);
+        self.wait = self.learned();
+    }
+
+    fn turn(&mut self, now: Instant) {
+        let since = *self.present.since.get_or_insert(now);
+        if now.since(since) > SPAN && self.present.outcomes() >= OUTCOMES_MIN {
+            self.before = std::mem::replace(&mut self.present, Span::new());
+            self.present.since = Some(now);
+        }
+    }
+
+    fn learned(&self) -> Duration {
+        let filled = self.present.filled_total + self.before.filled_total;
+        let outcomes = self.present.outcomes().saturating_add(self.before.outcomes());
+        if outcomes < OUTCOMES_MIN {
+            return self.max_buffer;
+        }
+        if filled.saturating_mul(HOPELESS) < outcomes {
+            return SLACK.min(self.max_buffer);
+        }
+        let wanted = (filled * PER_MILLE).div_ceil(1000);
+        let mut seen = 0;
+        let bins = self.present.filled.iter().zip(&self.before.filled);
+        let quantile =
+            bins.map(|(now, before)| u64::from(*now) + u64::from(*before)).position(|in_bin| {
+                seen += in_bin;
+                seen >= wanted
+            });
+        let quantile = edge(quantile.unwrap_or(BINS));
+        (quantile + quantile / 8 + SLACK).min(self.max_buffer)
+    }
+}
+
+impl Span {
+    fn new() -> Self {
+        Self { since: None, filled: [0; BINS], filled_total: 0, never: 0 }
+    }
+
+    fn outcomes(&self) -> u64 {
+        self.filled_total.saturating_add(self.never)
+    }
+}
+
+/// The bin of a time: eight for each doubling, from 8 µs on.
+fn bin(time: Duration) -> usize {
+    let micros = (time.as_micros() as u64).max(u64::from(STEPS));
+    let doubling = micros.ilog2() - STEPS.ilog2();
+    let step = (micros >> doubling) as u32 - STEPS;
+    ((doubling * STEPS + step) as usize).min(BINS - 1)
+}
+
+/// Where a bin ends.
+fn edge(bin: usize) -> Duration {
+    let (doubling, step) = (bin as u32 / STEPS, bin as u32 % STEPS);
+    Duration::from_micros(u64::from(STEPS + step + 1) << doubling)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: Duration = Duration::from_millis(300);
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn fill(times: &mut FillTimes, now: u64, after_ms: u64, count: u32) {
+        (0..count).for_each(|_| times.on_filled(Instant::from_millis(now), ms(after_ms)));
+    }
+
+    #[test]
+    fn a_bin_ends_behind_its_times_and_not_an_eighth_further() {
+        for micros in [0, 7, 8, 9, 15, 16, 1000, 12_345, 300_000, 15_999_999] {
+            let time = Duration::from_micros(micros);
+            let edge = edge(bin(time));
+            assert!(time < edge && edge <= time.max(Duration::from_micros(8)) * 9 / 8 + ms(1));
+        }
+    }
+
+    #[test]
+    fn the_wait_is_all_there_is_until_something_is_known() {
+        let mut times = FillTimes::new(MAX);
+        assert_eq!(times.wait(), MAX);
+        fill(&mut times, 0, 10, OUTCOMES_MIN as u32);
+        assert!((ms(12)..ms(18)).contains(&times.wait()), "{:?}", times.wait());
+    }
+
+    #[test]
+    fn repairs_count_though_most_gaps_are_of_slower_paths() {
+        let mut times = FillTimes::new(MAX);
+        fill(&mut times, 0, 10, 990);
+        fill(&mut times, 0, 90, 10);
+        assert!((ms(90)..ms(120)).contains(&times.wait()), "{:?}", times.wait());
+    }
+
+    #[test]
+    fn gaps_that_never_fill_do_not_stretch_the_wait() {
+        let mut times = FillTimes::new(MAX);
+        fill(&mut times, 0, 10, 100);
+        let before = times.wait();
+        times.on_never_filled(Instant::ZERO, 1000);
+        assert_eq!(times.wait(), before);
+    }
+
+    #[test]
+    fn nobody_waits_for_what_never_comes() {
+        let mut times = FillTimes::new(MAX);
+        times.on_never_filled(Instant::ZERO, OUTCOMES_MIN);
+        assert_eq!(times.wait(), SLACK);
+        fill(&mut times, 1, 50, 2);
+        assert!(times.wait() > ms(50), "now some do: {:?}", times.wait());
+    }
+
+    #[test]
+    fn what_was_long_ago_is_forgotten() {
+        let mut times = FillTimes::new(MAX);
+        fill(&mut times, 0, 250, 100);
+        for second in 1..40 {
+            fill(&mut times, second * 1000, 10, 20);
+        }
+        assert!(times.wait() < ms(20), "{:?}", times.wait());
+        let mut late = FillTimes::new(ms(20));
+        fill(&mut late, 0, 250, 100);
+        assert_eq!(late.wait(), ms(20), "never longer than allowed");
+    }
+}

@@ -1,0 +1,87 @@
+//! One sequence for the whole lane, as the redundant framework keeps it.
+//!
+//! ```text
+//! next ─► 7   held: 9 10 12          8 comes: 8 9 10 go out, 12 waits for 11
+//!             7 comes never: when 9 has waited max_buffer, 9 and 10 go out, 7 and 8 are late
+//! ```
+//!
+//! The paper's `send()` waits at the lowest packet of a heap for min(MaxBufferTime, limit - now), and
+//! keeps as its limit the arrival of the packet that it waited at before. What it is after is that no
+//! packet waits longer than MaxBufferTime; but a packet further up in the heap may, since the wait at
+//! each gap begins anew. Here the limit is the earliest over all packets of the heap, which holds for
+//! each of them, and is the paper's where there is one gap.
+//!
+//! Source: redundant framework (Networking'24) section III-B, figure 5.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use roadweave_types::Instant;
+
+use super::{Outlet, Placed, Position, Turn};
+
+/// Packets that wait for all before them.
+#[derive(Debug)]
+pub(super) struct Strict {
+    /// What precedes it was sent before the order was promised.
+    begin: Position,
+    /// Whose turn it is.
+    next: Position,
+    max_buffer: Duration,
+    /// The heap, by first position.
+    held: BTreeMap<Position, Placed>,
+    /// The same by arrival.
+    arrivals: BTreeSet<(Instant, Position)>,
+}
+
+impl Strict {
+    pub(super) fn new(begin: Position, max_buffer: Duration) -> Self {
+        Self { begin, next: begin, max_buffer, held: BTreeMap::new(), arrivals: BTreeSet::new() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
+    }
+
+    pub(super) fn handle(&mut self, placed: Placed, out: &mut Outlet<'_>) -> Turn {
+        if placed.first < self.begin {
+            out.release(placed);
+            return Turn::Kept;
+        }
+        if placed.first < self.next {
+            return Turn::Discarded;
+        }
+        self.arrivals.insert((placed.since, placed.first));
+        self.held.insert(placed.first, placed);
+        self.release_in_order(out);
+        Turn::Kept
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Instant, out: &mut Outlet<'_>) {
+        while self.poll_timeout().is_some_and(|at| at <= now) && self.release_oldest(out) {}
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.arrivals.first().map(|(since, _)| *since + self.max_buffer)
+    }
+
+    /// Gives up what the packet that came first waits for.
+    pub(super) fn release_oldest(&mut self, out: &mut Outlet<'_>) -> bool {
+        let Some((_, oldest)) = self.arrivals.first().copied() else { return false };
+        while self.next <= oldest
+            && let Some(first) = self.held.keys().next().copied()
+        {
+            self.next = first;
+            self.release_in_order(out);
+        }
+        true
+    }
+
+    fn release_in_order(&mut self, out: &mut Outlet<'_>) {
+        while let Some(placed) = self.held.remove(&self.next) {
+            self.arrivals.remove(&(placed.since, placed.first));
+            self.next = placed.last + 1;
+            out.release(placed);
+        }
+    }
+}

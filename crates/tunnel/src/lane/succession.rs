@@ -1,0 +1,62 @@
+//! Which packet is before which in its flow, in a lane that keeps the order of each flow.
+
+use std::collections::{HashMap, VecDeque};
+
+use roadweave_types::PacketId;
+use roadweave_wire::SUCCESSION_MAX;
+
+/// The last packets of the flows of a lane. Memory is bounded: who is further back than can be named
+/// is forgotten.
+#[derive(Debug, Default)]
+pub(crate) struct Successions {
+    /// By flow. Never iterated.
+    last: HashMap<u64, PacketId>,
+    /// The same in the order of sending, with those that were followed meanwhile.
+    sent: VecDeque<(PacketId, u64)>,
+}
+
+impl Successions {
+    /// The packet or fragment `id` of `flow` leaves, IDs ascending. Returns how many IDs before it the last one
+    /// of its flow left; 0 if none did, or too far back.
+    pub(crate) fn on_sent(&mut self, flow: u64, id: PacketId) -> u32 {
+        while let Some((oldest, of)) = self.sent.front().copied()
+            && id.0.wrapping_sub(oldest.0) > u32::from(SUCCESSION_MAX)
+        {
+            self.sent.pop_front();
+            if self.last.get(&of) == Some(&oldest) {
+                self.last.remove(&of);
+            }
+        }
+        self.sent.push_back((id, flow));
+        self.last.insert(flow, id).map_or(0, |before| id.0.wrapping_sub(before.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_packet_follows_the_last_of_its_flow() {
+        let mut successions = Successions::default();
+        let ids = (0..).map(|at| PacketId(u32::MAX - 1).plus(at));
+        let after: Vec<u32> = [7, 8, 7, 7, 8]
+            .into_iter()
+            .zip(ids)
+            .map(|(flow, id)| successions.on_sent(flow, id))
+            .collect();
+        assert_eq!(after, [0, 0, 2, 1, 3]);
+    }
+
+    #[test]
+    fn memory_is_bounded_by_what_can_be_named() {
+        let mut successions = Successions::default();
+        successions.on_sent(1, PacketId(0));
+        for id in 1..20_000 {
+            successions.on_sent(1_000 + u64::from(id), PacketId(id));
+            assert!(successions.last.len() <= usize::from(SUCCESSION_MAX) + 1);
+            assert_eq!(successions.last.len(), successions.sent.len());
+        }
+        assert_eq!(successions.on_sent(1, PacketId(20_000)), 0, "too far back");
+    }
+}
