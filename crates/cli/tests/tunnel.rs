@@ -43,8 +43,13 @@ fn pings_cross_the_tunnel_and_show_tells_of_it() {
             }
             assert!(path["counters"]["bytes_received"].as_u64() > Some(0), "{path:#}");
         }
-        let lane = &session["lanes"][0];
-        assert_eq!((&lane["name"], &lane["strategy"]), (&"default".into(), &"xnc".into()));
+        let names = ["real-time", "interactive", "tcp", "other"];
+        for (lane, name) in session["lanes"].as_array().unwrap().iter().zip(names) {
+            assert_eq!(lane["name"], name);
+        }
+        // Echoes are small and few.
+        let lane = &session["lanes"][1];
+        assert_eq!((&lane["name"], &lane["strategy"]), (&"interactive".into(), &"xnc".into()));
         assert!(lane["sent"]["inner_packets"].as_u64() >= Some(40), "{lane:#}");
 
         // The server knows the same session, and the uplinks by their names.
@@ -52,12 +57,12 @@ fn pings_cross_the_tunnel_and_show_tells_of_it() {
         assert_eq!(server["role"], "server");
         assert_eq!(server["sessions"][0]["peer"], "vehicle-1");
         assert_eq!(usable(&server), ["eth1", "eth2"]);
-        let received = &server["sessions"][0]["lanes"][0]["received"]["delivered_packets"];
+        let received = &server["sessions"][0]["lanes"][1]["received"]["delivered_packets"];
         assert!(received.as_u64() >= Some(40), "{server:#}");
 
         let page = roadweave(&["show", "--socket", &socket(CLIENT)]);
         let page = String::from_utf8(page.stdout).unwrap();
-        for part in ["client vehicle-1", "10.77.0.2/32", "eth1", "eth2", "usable", "default"] {
+        for part in ["client vehicle-1", "10.77.0.2/32", "eth1", "eth2", "usable", "interactive"] {
             assert!(page.contains(part), "{part} is not in:\n{page}");
         }
     });

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use roadweave_emulate::{Drive, DriveLink, LinkSettings};
 use roadweave_quic::CongestionControl;
-use roadweave_tunnel::{LaneConfig, Strategy};
+use roadweave_tunnel::{LaneConfig, Strategy, default_lanes};
 use roadweave_types::Rate;
 
 use crate::event::{CrossTraffic, Event, apply_to_traces};
@@ -87,8 +87,12 @@ impl Scenario {
         Duration::from_secs(self.seconds.into())
     }
 
-    /// The strategy's name; of several lanes all names, with `+` in between.
+    /// The strategy's name; of several lanes all names, with `+` in between; `default` of the lanes of a
+    /// product that names none.
     pub fn strategy(&self) -> String {
+        if self.lanes == default_lanes() {
+            return "default".into();
+        }
         let names: Vec<&str> = self.lanes.iter().map(|lane| lane.strategy.as_str()).collect();
         names.join("+")
     }

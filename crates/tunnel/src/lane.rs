@@ -5,7 +5,9 @@
 //! ```
 
 mod copies;
+mod defaults;
 mod eras;
+mod flow;
 mod fragments;
 mod receiver;
 mod reorder;
@@ -16,10 +18,14 @@ mod succession;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use roadweave_types::{LaneId, Order};
 use roadweave_wire::InnerPacket;
 use serde::{Deserialize, Serialize};
 
+pub use defaults::default_lanes;
+pub use flow::FlowClass;
+pub(crate) use flow::FlowTable;
 pub use receiver::ReceiveStats;
 pub(crate) use receiver::{Delivery, LaneReceiver};
 pub(crate) use reorder::HELD_MAX;
@@ -38,6 +44,9 @@ pub struct LaneConfig {
     pub name: String,
     /// Which packets it takes.
     pub rule: LaneRule,
+    /// When the lanes compete for the paths, those with a smaller number come first; those with the
+    /// same number take turns.
+    pub rank: u8,
     /// Scheduler and recovery.
     pub strategy: Strategy,
     /// The packet delay that its applications want; it sets the pace of loss detection.
@@ -58,6 +67,7 @@ impl LaneConfig {
         Self {
             name: name.into(),
             rule: LaneRule::default(),
+            rank: 0,
             strategy,
             deadline: Duration::from_millis(100),
             expire_after: Duration::from_millis(700),
@@ -72,31 +82,108 @@ impl LaneConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LaneRule {
+    /// Kinds of flows, told from how they behave.
+    pub classes: Option<Vec<FlowClass>>,
     /// Protocol numbers, such as 17 for UDP.
     pub protocols: Option<Vec<u8>>,
     /// Differentiated services code points, 0..64.
     pub dscp: Option<Vec<u8>>,
+    /// Where it comes from.
+    pub source: Option<Vec<IpNet>>,
+    /// Where it goes.
+    pub destination: Option<Vec<IpNet>>,
     /// Source or destination port of TCP and UDP.
     pub ports: Option<RangeInclusive<u16>>,
+    /// Source port of TCP and UDP.
+    pub source_ports: Option<RangeInclusive<u16>>,
+    /// Destination port of TCP and UDP.
+    pub destination_ports: Option<RangeInclusive<u16>>,
 }
 
 impl LaneRule {
-    /// Whether `packet` belongs here.
-    pub fn matches(&self, packet: &InnerPacket<'_>) -> bool {
+    /// The rule that takes all flows of `class`.
+    pub fn class(class: FlowClass) -> Self {
+        Self { classes: Some(vec![class]), ..Self::default() }
+    }
+
+    /// Whether `packet`, of a flow of `class`, belongs here. A packet whose class is unknown belongs to
+    /// no lane that asks for one.
+    pub fn matches(&self, packet: &InnerPacket<'_>, class: Option<FlowClass>) -> bool {
         let listed = |list: &Option<Vec<u8>>, value| {
             list.as_ref().is_none_or(|values| values.contains(&value))
         };
-        let port_matches = self.ports.as_ref().is_none_or(|range| {
-            packet.ports().is_some_and(|(source, destination)| {
-                range.contains(&source) || range.contains(&destination)
+        let within = |networks: &Option<Vec<IpNet>>, address| {
+            networks
+                .as_ref()
+                .is_none_or(|networks| networks.iter().any(|network| network.contains(&address)))
+        };
+        let ports = packet.ports();
+        let in_range = |range: &Option<RangeInclusive<u16>>, port: fn((u16, u16)) -> [u16; 2]| {
+            range.as_ref().is_none_or(|range| {
+                ports.is_some_and(|ports| port(ports).iter().any(|port| range.contains(port)))
             })
-        });
-        listed(&self.protocols, packet.protocol) && listed(&self.dscp, packet.dscp) && port_matches
+        };
+        self.classes
+            .as_ref()
+            .is_none_or(|classes| class.is_some_and(|class| classes.contains(&class)))
+            && listed(&self.protocols, packet.protocol)
+            && listed(&self.dscp, packet.dscp)
+            && within(&self.source, packet.source)
+            && within(&self.destination, packet.destination)
+            && in_range(&self.ports, |(source, destination)| [source, destination])
+            && in_range(&self.source_ports, |(source, _)| [source; 2])
+            && in_range(&self.destination_ports, |(_, destination)| [destination; 2])
     }
 }
 
-/// The lane of `packet`: the first whose rule matches, otherwise the last.
-pub(crate) fn classify(lanes: &[LaneConfig], packet: &InnerPacket<'_>) -> LaneId {
-    let position = lanes.iter().position(|lane| lane.rule.matches(packet));
+/// The lane of `packet`, of a flow of `class`: the first whose rule matches, otherwise the last.
+pub(crate) fn classify(
+    lanes: &[LaneConfig],
+    packet: &InnerPacket<'_>,
+    class: Option<FlowClass>,
+) -> LaneId {
+    let position = lanes.iter().position(|lane| lane.rule.matches(packet, class));
     LaneId(position.unwrap_or(lanes.len().saturating_sub(1)) as u8)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(source: [u8; 4], ports: [u8; 4]) -> Vec<u8> {
+        let mut packet = vec![0x45, 0, 0, 24, 0, 0, 0, 0, 64, 6, 0, 0];
+        packet.extend(source);
+        packet.extend([198, 51, 100, 1]);
+        packet.extend(ports);
+        packet
+    }
+
+    #[test]
+    fn all_conditions_of_a_rule_must_hold() {
+        let bytes = tcp([10, 0, 0, 1], [0, 80, 0, 81]);
+        let packet = InnerPacket::parse(&bytes).expect("well-formed");
+        let networks = |network: &str| Some(vec![network.parse().expect("a network")]);
+        let check = |rule: LaneRule, expected: bool| {
+            let matched = rule.matches(&packet, Some(FlowClass::Tcp));
+            assert_eq!(matched, expected, "{rule:?}");
+        };
+        check(LaneRule::default(), true);
+        check(LaneRule { source: networks("10.0.0.0/8"), ..LaneRule::default() }, true);
+        check(LaneRule { source: networks("fd00::/8"), ..LaneRule::default() }, false);
+        check(LaneRule { destination: networks("10.0.0.0/8"), ..LaneRule::default() }, false);
+        check(LaneRule { destination: networks("198.51.100.1/32"), ..LaneRule::default() }, true);
+        for (port, either, source, destination) in
+            [(80, true, true, false), (81, true, false, true), (82, false, false, false)]
+        {
+            let ports = Some(port..=port);
+            check(LaneRule { ports: ports.clone(), ..LaneRule::default() }, either);
+            check(LaneRule { source_ports: ports.clone(), ..LaneRule::default() }, source);
+            check(LaneRule { destination_ports: ports, ..LaneRule::default() }, destination);
+        }
+        check(LaneRule::class(FlowClass::Tcp), true);
+        check(LaneRule::class(FlowClass::Other), false);
+        let both = LaneRule { source: networks("10.0.0.0/8"), ..LaneRule::class(FlowClass::Other) };
+        check(both, false);
+        assert!(!LaneRule::class(FlowClass::Tcp).matches(&packet, None));
+    }
 }

@@ -24,7 +24,8 @@ mod status;
 pub use carrier::{Carrier, SendError};
 pub use client::{Client, ClientConfig, ClientError, ClientEvent};
 pub use lane::{
-    LANES_MAX, LaneConfig, LaneRule, OrderStats, ReceiveStats, SendStats, Strategy, UnknownStrategy,
+    FlowClass, LANES_MAX, LaneConfig, LaneRule, OrderStats, ReceiveStats, SendStats, Strategy,
+    UnknownStrategy, default_lanes,
 };
 pub use learned::Learned;
 pub use observe::{PacketEvent, PacketStep};

@@ -25,8 +25,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::carrier::Carrier;
 use crate::lane::{
-    Delivery, HELD_MAX, LANES_MAX, LaneConfig, LaneReceiver, LaneSender, ReceiveStats, SendStats,
-    Strategy, TokenKind, classify,
+    Delivery, FlowTable, HELD_MAX, LANES_MAX, LaneConfig, LaneReceiver, LaneSender, ReceiveStats,
+    SendStats, Strategy, TokenKind, classify,
 };
 use crate::observe::{PacketEvent, PacketLog, PacketStep};
 
@@ -129,6 +129,10 @@ pub struct SessionStats {
 pub struct Session {
     lane_configs: Vec<LaneConfig>,
     senders: Vec<LaneSender>,
+    /// Which of the lanes of equal rank is asked first.
+    turn: usize,
+    /// What the flows are, if a lane asks for it.
+    flows: Option<FlowTable>,
     receivers: BTreeMap<LaneId, LaneReceiver>,
     peer_sources: Option<Vec<IpNet>>,
     peer_reports: BTreeMap<u8, LaneReport>,
@@ -157,9 +161,12 @@ impl Session {
             .zip(&config.lanes)
             .map(|(id, lane)| LaneSender::new(LaneId(id), lane.clone(), config.seed, &uplink))
             .collect::<Result<Vec<_>, _>>()?;
+        let by_class = config.lanes.iter().any(|lane| lane.rule.classes.is_some());
         Ok(Self {
             lane_configs: config.lanes,
             senders,
+            turn: 0,
+            flows: by_class.then(FlowTable::default),
             receivers: BTreeMap::new(),
             peer_sources: config.peer_sources,
             peer_reports: BTreeMap::new(),
@@ -208,10 +215,15 @@ impl Session {
             self.drops.count(DropReason::OversizedInner);
             return;
         }
-        let lane = classify(&self.lane_configs, &view);
+        let hash = view.flow_hash();
+        let flow = self.flows.as_mut().map(|flows| flows.on_packet(now, hash, &view));
+        let lane = classify(&self.lane_configs, &view, flow.map(|flow| flow.class));
         let sender = &mut self.senders[usize::from(lane.0)];
+        if sender.config().rtp_frames && flow.is_some_and(|flow| flow.begins_frame) {
+            sender.end_frame();
+        }
         let ends_frame = sender.config().rtp_frames && view.ends_rtp_frame();
-        sender.handle_inner(now, packet, view.flow_hash(), ends_frame);
+        sender.handle_inner(now, packet, hash, ends_frame);
     }
 
     /// What the peer must be told of the lanes of this side, once it has a session; again for a lane
@@ -272,10 +284,14 @@ impl Session {
     }
 
     /// Sends what may leave now: repairs, waiting packets, and behind them acknowledgements, which
-    /// are due within a millisecond and not at once.
+    /// are due within a millisecond and not at once. Hands out what has waited long enough for others.
     pub fn service(&mut self, now: Instant, carrier: &mut impl Carrier) {
-        for sender in &mut self.senders {
-            sender.service(now, carrier);
+        let lanes = self.senders.len();
+        self.turn = (self.turn + 1) % lanes;
+        let mut order: Vec<usize> = (0..lanes).map(|at| (at + self.turn) % lanes).collect();
+        order.sort_by_key(|lane| self.senders[*lane].config().rank);
+        for lane in order {
+            self.senders[lane].service(now, carrier);
         }
         if let Some(path) = carrier.feedback_due(now) {
             let feedback = self.feedback(now);

@@ -362,6 +362,7 @@ mod tests {
         assert_eq!(Datagram::parse(bytes.freeze()), Ok(Datagram::Sum(expected)));
     }
 
+    #[test]
     fn a_packet_in_succession_keeps_its_place() {
         let mut datagram = SourceDatagram::in_succession(LaneId(2), b"Epacket");
         datagram.set_succession(300);

@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_device::TunSettings;
 use roadweave_quic::{CongestionControl, Identity, TransportConfig};
-use roadweave_tunnel::{LANES_MAX, LaneConfig, LaneRule, Strategy};
+use roadweave_tunnel::{FlowClass, LANES_MAX, LaneConfig, LaneRule, Strategy, default_lanes};
+use roadweave_types::Order;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -219,6 +221,12 @@ pub struct LaneFields {
     pub expire_after_ms: Within<1, 60_000>,
     /// The most bytes that wait for a free window.
     pub queue_max_bytes: Within<10_000, 1_000_000_000>,
+    /// What is promised about the order of its packets: `pass`, `reorder` or `reorder-adaptive`.
+    pub ordering: Ordering,
+    /// The longest that a packet waits for those before it.
+    pub max_buffer_ms: Within<1, 10_000>,
+    /// When lanes compete for the paths, the smaller number comes first.
+    pub rank: Within<0, 7>,
     /// Whether RTP's marker bit ends an encode range.
     pub rtp_frames: bool,
     /// Which packets it takes; without a rule, all that no lane before it takes.
@@ -235,8 +243,34 @@ impl Default for LaneFields {
             deadline_ms: Within::of(lane.deadline.as_millis() as i64),
             expire_after_ms: Within::of(lane.expire_after.as_millis() as i64),
             queue_max_bytes: Within::of(lane.queue_bytes_max as i64),
+            ordering: Ordering::Pass,
+            max_buffer_ms: Within::of(Order::DEFAULT_BUFFER.as_millis() as i64),
+            rank: Within::of(lane.rank as i64),
             rtp_frames: lane.rtp_frames,
             rule: MatchFields::default(),
+        }
+    }
+}
+
+/// What a lane promises about the order of its packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ordering {
+    /// Nothing.
+    #[default]
+    Pass,
+    /// All packets in order, late ones are discarded.
+    Reorder,
+    /// Each flow in order as long as waiting pays.
+    ReorderAdaptive,
+}
+
+impl Ordering {
+    fn to_order(self, max_buffer: Duration) -> Order {
+        match self {
+            Self::Pass => Order::Pass,
+            Self::Reorder => Order::Reorder { max_buffer },
+            Self::ReorderAdaptive => Order::Adaptive { max_buffer },
         }
     }
 }
@@ -245,12 +279,43 @@ impl Default for LaneFields {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MatchFields {
+    /// Kinds of flows: `real-time`, `interactive`, `tcp` or `other`.
+    pub classes: Vec<FlowClass>,
     /// `tcp`, `udp` or `icmp`.
     pub protocols: Vec<Protocol>,
     /// Differentiated services code points.
     pub dscp: Vec<Within<0, 63>>,
-    /// First and last of the ports, source or destination.
-    pub ports: Option<[u16; 2]>,
+    /// Where packets come from.
+    #[serde(deserialize_with = "networks")]
+    pub source: Vec<IpNet>,
+    /// Where packets go.
+    #[serde(deserialize_with = "networks")]
+    pub destination: Vec<IpNet>,
+    /// A port or the first and last of several, source or destination.
+    pub ports: Option<Ports>,
+    /// The same of the source alone.
+    pub source_ports: Option<Ports>,
+    /// The same of the destination alone.
+    pub destination_ports: Option<Ports>,
+}
+
+/// Ports of TCP and UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "write a port, or [first, last]; ports go from 0 to 65535")]
+pub enum Ports {
+    /// This one.
+    One(u16),
+    /// The first and the last.
+    Range([u16; 2]),
+}
+
+impl Ports {
+    fn range(self) -> RangeInclusive<u16> {
+        match self {
+            Self::One(port) => port..=port,
+            Self::Range([first, last]) => first..=last,
+        }
+    }
 }
 
 /// A transport protocol.
@@ -273,14 +338,23 @@ impl LaneFields {
             Protocol::Udp => vec![protocol::UDP],
             Protocol::Icmp => vec![protocol::ICMP, protocol::ICMPV6],
         };
-        let listed = |list: Vec<u8>| (!list.is_empty()).then_some(list);
+        fn listed<V>(list: Vec<V>) -> Option<Vec<V>> {
+            (!list.is_empty()).then_some(list)
+        }
         LaneConfig {
             name: self.name.clone(),
             rule: LaneRule {
+                classes: listed(self.rule.classes.clone()),
                 protocols: listed(self.rule.protocols.iter().flat_map(numbers).collect()),
                 dscp: listed(self.rule.dscp.iter().map(|code| code.get() as u8).collect()),
-                ports: self.rule.ports.map(|[first, last]| first..=last),
+                source: listed(self.rule.source.clone()),
+                destination: listed(self.rule.destination.clone()),
+                ports: self.rule.ports.map(Ports::range),
+                source_ports: self.rule.source_ports.map(Ports::range),
+                destination_ports: self.rule.destination_ports.map(Ports::range),
             },
+            rank: self.rank.get() as u8,
+            order: self.ordering.to_order(self.max_buffer_ms.millis()),
             strategy: self.strategy.clone(),
             deadline: self.deadline_ms.millis(),
             expire_after: self.expire_after_ms.millis(),
@@ -290,10 +364,10 @@ impl LaneFields {
     }
 }
 
-/// The lanes of a file; without any, one for everything.
+/// The lanes of a file; without any, those of [`default_lanes`].
 pub fn lane_configs(lanes: &[LaneFields]) -> Vec<LaneConfig> {
     match lanes {
-        [] => vec![LaneFields::default().to_config()],
+        [] => default_lanes(),
         lanes => lanes.iter().map(LaneFields::to_config).collect(),
     }
 }
@@ -311,17 +385,27 @@ pub fn validate_lanes(lanes: &[LaneFields]) -> Result<(), Fault> {
                 format!("two lanes are called \"{}\"; give each its own name", lane.name),
             ));
         }
-        if let Some([first, last]) = lane.rule.ports
-            && first > last
-        {
-            return Err(Fault::new(
-                format!("lanes.{position}.match.ports"),
-                format!(
-                    "lane \"{}\": match.ports = [{first}, {last}] is empty; \
-                     write the lower port first",
-                    lane.name
-                ),
-            ));
+        let rule = &lane.rule;
+        for (field, ports) in [
+            ("ports", rule.ports),
+            ("source_ports", rule.source_ports),
+            ("destination_ports", rule.destination_ports),
+        ] {
+            if let Some(Ports::Range([first, last])) = ports
+                && first > last
+            {
+                return Err(Fault::new(
+                    format!("lanes.{position}.match.{field}"),
+                    format!(
+                        "lane \"{}\": match.{field} = [{first}, {last}] is empty; \
+                         write the lower port first",
+                        lane.name
+                    ),
+                ));
+            }
+        }
+        for (field, networks) in [("source", &rule.source), ("destination", &rule.destination)] {
+            validate_networks(&format!("lanes.{position}.match.{field}"), networks)?;
         }
     }
     Ok(())

@@ -1,4 +1,7 @@
-use roadweave_tunnel::Strategy;
+use std::time::Duration;
+
+use roadweave_tunnel::{FlowClass, Strategy};
+use roadweave_types::Order;
 
 use super::*;
 
@@ -22,9 +25,23 @@ fn check_client(text: &str, expected: &[&str]) {
 fn the_smallest_files_are_complete() {
     let file = parse::<ClientFile>(&client("")).expect("complete");
     assert_eq!(file.tun.mtu_bytes.get(), 1360);
-    assert_eq!(file.lane_configs()[0].strategy.as_str(), "xnc");
+    assert_eq!(file.lane_configs(), roadweave_tunnel::default_lanes());
     let server = parse::<ServerFile>(&format!("private_key = \"{KEY}\"")).expect("complete");
     assert_eq!(server.listen.port(), 4433);
+}
+
+#[test]
+fn a_lane_may_say_all_that_there_is_to_say() {
+    let text = "[[lanes]]\nordering = \"reorder\"\nmax_buffer_ms = 50\nrank = 2\n\
+                match = { classes = [\"tcp\"], source = [\"10.0.0.0/8\"], ports = 80, \
+                destination_ports = [1, 9] }\n";
+    let file = parse::<ClientFile>(&format!("{}{text}", client(""))).expect("complete");
+    let lane = &file.lane_configs()[0];
+    assert_eq!(lane.order, Order::Reorder { max_buffer: Duration::from_millis(50) });
+    assert_eq!((lane.rank, lane.rule.ports.clone()), (2, Some(80..=80)));
+    assert_eq!(lane.rule.destination_ports, Some(1..=9));
+    assert_eq!(lane.rule.classes, Some(vec![FlowClass::Tcp]));
+    assert_eq!(lane.rule.source, Some(vec!["10.0.0.0/8".parse().expect("a network")]));
 }
 
 #[test]
@@ -81,6 +98,13 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
         &["line 10", "lane \"two\": match.ports", "the lower port first"],
     );
     check_client(&format!("{}{lane}{lane}", client("")), &["line 8", "two lanes are called"]);
+    let lane = |fields: &str| format!("{}[[lanes]]\n{fields}\n", client(""));
+    check_client(&lane("ordering = \"sorted\""), &["line 7", "sorted", "`reorder-adaptive`"]);
+    check_client(&lane("max_buffer_ms = 20000"), &["line 7", "1 to 10000"]);
+    check_client(&lane("match = { classes = [\"video\"] }"), &["line 7", "video", "`real-time`"]);
+    check_client(&lane("match = { ports = [5] }"), &["line 7", "[first, last]"]);
+    check_client(&lane("match = { source_ports = [5, 3] }"), &["line 7", "match.source_ports"]);
+    check_client(&lane("match = { source = [\"10.0.0.1/8\"] }"), &["line 7", "10.0.0.0/8"]);
     check_client("= broken", &["line 1"]);
 }
 
@@ -153,7 +177,8 @@ fn the_documentation_names_every_field_with_its_default() {
         "[[peers]]\nname = \"a\"\npublic_key = \"{KEY}\"\naddresses = [\"10.0.0.1/32\"]\n\
          expires = 2027-01-31T00:00:00Z\n"
     );
-    let lane = "[[lanes]]\nmatch = { ports = [1, 2] }\n";
+    let lane = "[[lanes]]\n\
+                match = { ports = [1, 2], source_ports = 53, destination_ports = [1, 2] }\n";
     let client: ClientFile = parse(&format!("{}{lane}", client(""))).expect("complete");
     let server: ServerFile =
         parse(&format!("private_key = \"{KEY}\"\n{lane}{peer}")).expect("complete");

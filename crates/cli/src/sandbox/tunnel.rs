@@ -137,6 +137,8 @@ impl TunnelSpec<'_> {
              masquerade = false\n\
              [tun]\n\
              name = \"{SERVER_TUN}\"\n\
+             [[lanes]]\n\
+             name = \"{lane}\"\n\
              [[peers]]\n\
              name = \"vehicle\"\n\
              public_key = \"{public}\"\n\
@@ -144,6 +146,7 @@ impl TunnelSpec<'_> {
             port = self.server.port(),
             private = server.to_base64(),
             public = client.public_key(),
+            lane = self.lane,
             addresses = addresses.join(", "),
         )
     }

@@ -13,7 +13,8 @@ use roadweave_emulate::{
     Capacity, Drive, EmulateFile, EmulationError, LinkFields, Place, Timeline, Trace, TraceError,
 };
 use roadweave_quic::CongestionControl;
-use roadweave_tunnel::{LANES_MAX, LaneConfig, LaneRule, Strategy};
+use roadweave_tunnel::{FlowClass, LANES_MAX, LaneConfig, LaneRule, Strategy, default_lanes};
+use roadweave_types::Order;
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -67,6 +68,9 @@ struct ScenarioFile {
     drive: Option<PathBuf>,
     #[serde(default, rename = "link")]
     links: Vec<LinkFields>,
+    /// `lanes = "default"`: those of the product.
+    #[serde(rename = "lanes")]
+    preset: Option<LanePreset>,
     #[serde(default, rename = "lane")]
     lanes: Vec<LaneFields>,
     #[serde(default)]
@@ -77,14 +81,26 @@ struct ScenarioFile {
     cross: Vec<CrossFields>,
 }
 
+/// Lanes that need no description.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum LanePreset {
+    /// Those of a configuration of the product that names none.
+    Default,
+}
+
 /// A lane; what is absent is as in the product.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LaneFields {
     name: String,
     strategy: Strategy,
+    classes: Option<Vec<FlowClass>>,
     ports: Option<[u16; 2]>,
     dscp: Option<Vec<u8>>,
+    rank: Option<u8>,
+    ordering: Option<String>,
+    max_buffer_ms: Option<u64>,
     deadline_ms: Option<u64>,
     expire_after_ms: Option<u64>,
     queue_bytes: Option<usize>,
@@ -212,6 +228,14 @@ impl ScenarioFile {
             let message = "strategy: there are [[lane]] tables, each with a strategy of its own";
             return Err(Fault::new("strategy", message).into());
         }
+        if self.preset.is_some() {
+            if self.strategy.is_some() || !self.lanes.is_empty() {
+                let message =
+                    "lanes: there is a strategy or [[lane]] tables; a scenario has one of them";
+                return Err(Fault::new("lanes", message).into());
+            }
+            return Ok(default_lanes());
+        }
         if self.lanes.len() > LANES_MAX {
             let message = format!("{} lanes; at most {LANES_MAX} are possible", self.lanes.len());
             return Err(Fault::new("lane", message).into());
@@ -265,6 +289,15 @@ impl LaneFields {
                 return fault(field, format!("{millis}; 1 to {} ms", LANE_MS.end()));
             }
         }
+        let longest = Order::MAX_BUFFER.as_millis() as u64;
+        if let Some(millis) = self.max_buffer_ms.filter(|millis| !(1..=longest).contains(millis)) {
+            return fault("max_buffer_ms", format!("{millis}; 1 to {longest} ms"));
+        }
+        if let Some(name) = self.ordering.as_ref().filter(|name| !Order::NAMES.contains(&&***name))
+        {
+            let names = Order::NAMES.join(", ");
+            return fault("ordering", format!("no \"{name}\"; there are: {names}"));
+        }
         match self.queue_bytes.filter(|bytes| !QUEUE_BYTES.contains(bytes)) {
             Some(bytes) => {
                 let (min, max) = (QUEUE_BYTES.start(), QUEUE_BYTES.end());
@@ -277,6 +310,7 @@ impl LaneFields {
     fn resolve(&self) -> LaneConfig {
         let mut lane = LaneConfig::new(&*self.name, self.strategy.clone());
         lane.rule = LaneRule {
+            classes: self.classes.clone(),
             dscp: self.dscp.clone(),
             ports: self.ports.map(|[first, last]| first..=last),
             ..LaneRule::default()
@@ -287,6 +321,10 @@ impl LaneFields {
         if let Some(millis) = self.expire_after_ms {
             lane.expire_after = Duration::from_millis(millis);
         }
+        let max_buffer = self.max_buffer_ms.map_or(Order::DEFAULT_BUFFER, Duration::from_millis);
+        let order = self.ordering.as_ref().and_then(|name| Order::by_name(name, max_buffer));
+        lane.order = order.unwrap_or(lane.order);
+        lane.rank = self.rank.unwrap_or(lane.rank);
         lane.queue_bytes_max = self.queue_bytes.unwrap_or(lane.queue_bytes_max);
         lane
     }

@@ -23,6 +23,9 @@ pub struct Ledger {
     by_bytes: HashMap<(Direction, Bytes), usize>,
     /// By direction and lane, the number of the packet that came last.
     last: HashMap<(Direction, u16), usize>,
+    /// By direction and lane, since when the receiving side knows that it is to keep the order, and the
+    /// number of the packet that came last of those that were sent since then.
+    promised: HashMap<(Direction, usize), (Instant, usize)>,
     pub arrived_up: u64,
     pub arrived_down: u64,
     /// Depends on every arrival and its time.
@@ -49,6 +52,16 @@ impl Ledger {
         packet
     }
 
+    /// The receiving side keeps the order of a lane.
+    pub fn promise(&mut self, now: Instant, direction: Direction, lane: usize) {
+        self.promised.entry((direction, lane)).or_insert((now, 0));
+    }
+
+    /// The session has ended, and its promises with it.
+    pub fn end_promises(&mut self) {
+        self.promised.clear();
+    }
+
     /// A packet has come out of the tunnel.
     pub fn note(&mut self, plan: &Plan, arrival: &Arrival) -> Result<(), String> {
         let Arrival { at, direction, packet, .. } = arrival;
@@ -68,12 +81,23 @@ impl Ledger {
         if *at < sent.at {
             return Err(format!("packet {number} came at {at}, before it was sent at {}", sent.at));
         }
-        let port = sent.port;
+        let (port, sent_at) = (sent.port, sent.at);
         let last = self.last.entry((*direction, port / PORTS_PER_LANE)).or_default();
         if plan.is_ordered(*direction, port) && *last > number {
             return Err(format!("at {at} packet {number} came after packet {last}"));
         }
         *last = number;
+        if let Some(lane) = plan.promising(*direction, port)
+            && let Some((since, last)) = self.promised.get_mut(&(*direction, lane))
+            && sent_at > *since
+        {
+            if *last > number {
+                return Err(format!(
+                    "at {at} packet {number} came after {last}, against a promise"
+                ));
+            }
+            *last = number;
+        }
         match direction {
             Direction::Up => self.arrived_up += 1,
             Direction::Down => self.arrived_down += 1,

@@ -11,7 +11,7 @@ use roadweave_lab::event::Action;
 use roadweave_lab::world::{Tampering, Trust, WorldConfig, WorldLink};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, LaneRule, Strategy};
-use roadweave_types::{Instant, Rate};
+use roadweave_types::{Instant, Order, Rate};
 
 /// The strategy that names an uplink, which serves the vehicle only.
 const BOUND: &str = "single:link0";
@@ -172,9 +172,21 @@ impl Plan {
     /// reorders them, and nobody sends them again.
     pub fn is_ordered(&self, direction: Direction, port: u16) -> bool {
         let way = self.links[0].way(direction);
+        let lane = usize::from((port - FIRST_PORT) / PORTS_PER_LANE);
         self.strategies(direction, port).all(|strategy| strategy == BOUND)
+            // There a flow may wait while another of its lane does not.
+            && !matches!(self.lanes(direction)[lane].order, Order::Adaptive { .. })
             && way.jitter.is_none_or(|jitter| !jitter.reorders)
             && self.links[0].tampering.is_none()
+    }
+}
+
+impl Plan {
+    /// The lane of `port`, if it promises its order for good.
+    pub fn promising(&self, direction: Direction, port: u16) -> Option<usize> {
+        let lane = usize::from((port - FIRST_PORT) / PORTS_PER_LANE);
+        let order = self.lanes(direction)[lane].order;
+        matches!(order, Order::Reorder { .. }).then_some(lane)
     }
 }
 
@@ -303,10 +315,21 @@ impl Dice {
                 expire_after: self.ms(150..1_000),
                 queue_bytes_max: self.within(5_000..500_000) as usize,
                 rtp_frames: self.once_in(2),
+                order: self.order(),
+                rank: self.within(0..2) as u8,
                 ..LaneConfig::new(format!("lane{index}"), strategy.parse().expect("known"))
             }
         };
         (0..count).map(lane).collect()
+    }
+
+    fn order(&mut self) -> Order {
+        let max_buffer = self.ms(1..500);
+        match self.within(0..3) {
+            0 => Order::Pass,
+            1 => Order::Reorder { max_buffer },
+            _ => Order::Adaptive { max_buffer },
+        }
     }
 
     fn flow(&mut self, index: u16, lanes: [usize; 2]) -> Flow {

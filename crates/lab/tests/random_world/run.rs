@@ -78,7 +78,7 @@ impl Seen {
 }
 
 /// Reasons that strike in any few hundred worlds.
-const SEEN: [DropReason; 9] = [
+const SEEN: [DropReason; 10] = [
     DropReason::QueueFull,
     DropReason::QueueExpired,
     DropReason::RepairExpired,
@@ -88,6 +88,7 @@ const SEEN: [DropReason; 9] = [
     DropReason::MalformedInner,
     DropReason::OversizedInner,
     DropReason::Duplicate,
+    DropReason::OutOfOrder,
 ];
 
 /// Lets `plan` happen; the error says what went wrong.
@@ -258,8 +259,15 @@ impl<'a> Stage<'a> {
         if down.len() > 1 {
             return Err(format!("at {now} one client has {} sessions", down.len()));
         }
-        for (direction, status) in [(Direction::Up, up), (Direction::Down, down.into_iter().next())]
-        {
+        let down = down.into_iter().next();
+        let one_session = self.world.client_events().len() <= 1;
+        if one_session {
+            self.note_promises(now, Direction::Up, down.as_ref());
+            self.note_promises(now, Direction::Down, up.as_ref());
+        } else {
+            self.ledger.end_promises();
+        }
+        for (direction, status) in [(Direction::Up, up), (Direction::Down, down)] {
             let Some(status) = status else { continue };
             if status.paths.len() > PATHS_MAX {
                 return Err(format!("at {now} there are {} paths", status.paths.len()));
@@ -275,6 +283,22 @@ impl<'a> Stage<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Takes down which lanes that the plan wants ordered are known as such to the receiving side.
+    fn note_promises(&mut self, now: Instant, sent: Direction, receiver: Option<&SessionStatus>) {
+        let own = self.plan.lanes(other(sent)).len();
+        for lane in 0..self.plan.lanes(sent).len() {
+            let name = format!("received-{lane}");
+            let lanes = receiver.map_or(&[][..], |receiver| &receiver.stats.lanes);
+            let stats = match lane < own {
+                true => lanes.get(lane),
+                false => lanes.iter().find(|stats| stats.name == name),
+            };
+            if stats.is_some_and(|stats| stats.received.order.order == "reorder") {
+                self.ledger.promise(now, sent, lane);
+            }
+        }
     }
 
     fn losses(&self) -> Vec<[Losses; 2]> {
@@ -313,11 +337,17 @@ impl<'a> Stage<'a> {
         let mut slowest = Duration::ZERO;
         for (direction, port) in probes {
             let is_unreliable = self.plan.is_unreliable(*direction, *port);
-            // A sound link may lose a tenth, and of a few packets by chance more.
-            let enough = if is_unreliable { 5 } else { 9 };
+            let is_bound = self.plan.is_bound(*direction, *port);
+            let enough = match self.plan.promising(*direction, *port) {
+                // It discards what comes later than it waits.
+                Some(_) => 5,
+                // A sound link may lose a tenth, and of a few packets by chance more.
+                None if is_unreliable || is_bound => 5,
+                None => 9,
+            };
             let fit = if is_unreliable {
                 !sound.contains(&false)
-            } else if self.plan.is_bound(*direction, *port) {
+            } else if is_bound {
                 sound[0]
             } else {
                 sound.contains(&true)
@@ -427,6 +457,15 @@ impl<'a> Stage<'a> {
         let delivered = sum(receiver, |lane| lane.received.delivered_packets);
         let datagrams = sum(sender, |lane| lane.sent.source_datagrams);
         let known = sum(receiver, |lane| lane.received.source_datagrams + lane.received.recovered);
+        let held = sum(receiver, |lane| lane.received.order.held_packets);
+        let discarded = sum(receiver, |lane| lane.received.drops.get(DropReason::OutOfOrder));
+        let in_pieces = self.plan.flows.iter().any(|flow| flow.bytes > UNFRAGMENTED_MAX);
+        if held > 0 || !in_pieces && known != delivered + discarded {
+            return Err(format!(
+                "{known} known, {delivered} delivered, {discarded} late, {held} held: {}",
+                books()
+            ));
+        }
         if delivered > left || known > datagrams {
             return Err(format!("{delivered} of {left}, {known} of {datagrams} came: {}", books()));
         }
@@ -478,6 +517,13 @@ impl<'a> Stage<'a> {
         };
         let lost: u64 = (0..self.world.links()).map(of_link).sum();
         lost + self.world.stray() * PACKET_MAX
+    }
+}
+
+fn other(direction: Direction) -> Direction {
+    match direction {
+        Direction::Up => Direction::Down,
+        Direction::Down => Direction::Up,
     }
 }
 

@@ -299,6 +299,13 @@ impl LaneSender {
         self.queue.push_back(queued);
     }
 
+    /// The packet that came in last ended a video frame, as is known now.
+    pub(crate) fn end_frame(&mut self) {
+        if let Some(last) = self.queue.back_mut() {
+            last.ends_frame = true;
+        }
+    }
+
     /// The peer has the datagram sent as `kind` for the packet `id`.
     pub(crate) fn on_acknowledged(
         &mut self,

@@ -61,6 +61,15 @@ impl Plan {
     }
 
     pub fn build(self) -> World {
+        let lane = |strategy: &str| {
+            vec![LaneConfig::new("default", strategy.parse::<Strategy>().expect("known"))]
+        };
+        let lanes = lane(self.strategy);
+        self.build_with(lanes, lane("xnc"))
+    }
+
+    /// With these lanes from the vehicle and to it, whatever the strategy.
+    pub fn build_with(self, lanes_up: Vec<LaneConfig>, lanes_down: Vec<LaneConfig>) -> World {
         let link = |(index, link): (usize, &LinkPlan)| {
             let make = |direction: u64| {
                 let seed = self.seed.wrapping_mul(1000) + index as u64 * 2 + direction;
@@ -68,13 +77,10 @@ impl Plan {
             };
             WorldLink { name: name(index), up: make(0), down: make(1) }
         };
-        let lane = |strategy: &str| {
-            LaneConfig::new("default", strategy.parse::<Strategy>().expect("known"))
-        };
         let mut inner = Inner::new(WorldConfig {
             links: self.links.iter().enumerate().map(link).collect(),
-            lanes_up: vec![lane(self.strategy)],
-            lanes_down: vec![lane("xnc")],
+            lanes_up,
+            lanes_down,
             congestion: self.congestion,
             seed: self.seed,
             learned: Default::default(),

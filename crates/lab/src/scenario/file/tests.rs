@@ -35,6 +35,7 @@ fn everything_that_may_stand_in_a_file_is_understood() {
     let text = "name = \"n\"\nseed = 9\nseconds = 8\ncongestion = \"cubic\"\n\
         [[lane]]\nname = \"l\"\nstrategy = \"single:b\"\nports = [1, 9]\ndscp = [46]\n\
         deadline_ms = 50\nexpire_after_ms = 90\nqueue_bytes = 10_000\n\
+        classes = [\"tcp\"]\nrank = 1\nordering = \"reorder\"\nmax_buffer_ms = 40\n\
         [[traffic]]\nkind = \"constant\"\nrate_kbps = 10\npacket_bytes = 64\ndirection = \"down\"\n\
         port = 7\nbegin_s = 1.5\nlasting_s = 20\n\
         [[traffic]]\nkind = \"requests\"\napp = \"music\"\n\
@@ -44,6 +45,9 @@ fn everything_that_may_stand_in_a_file_is_understood() {
     let scenario = parse(&format!("{text}{LINKS}")).unwrap();
     assert_eq!(scenario.strategy(), "single:b");
     assert_eq!(scenario.lanes[0].rule.ports, Some(1..=9));
+    assert_eq!(scenario.lanes[0].rule.classes, Some(vec![FlowClass::Tcp]));
+    let order = Order::Reorder { max_buffer: Duration::from_millis(40) };
+    assert_eq!((scenario.lanes[0].order, scenario.lanes[0].rank), (order, 1));
     assert_eq!(scenario.lanes_down()[0].strategy, Strategy::xnc(), "a server has no uplinks");
     let [constant, music, bulk] = &scenario.traffic[..] else { panic!("three applications") };
     let ms = Duration::from_millis;
@@ -54,6 +58,15 @@ fn everything_that_may_stand_in_a_file_is_understood() {
     let action = Action::Delay(Duration::from_micros(7_500));
     assert_eq!(scenario.events, [crate::event::Event { at: ms(2_000), link: 1, action }]);
     assert_eq!((scenario.cross[0].on, scenario.cross[0].end), (ms(100), ms(2_000)));
+}
+
+#[test]
+fn the_products_lanes_can_be_asked_for() {
+    let scenario = parse(&format!("lanes = \"default\"\n{LINKS}{VIDEO}")).unwrap();
+    assert_eq!(scenario.lanes, default_lanes());
+    assert_eq!(scenario.strategy(), "default");
+    let both = parse(&format!("lanes = \"default\"\nstrategy = \"xnc\"\n{LINKS}{VIDEO}"));
+    assert!(both.unwrap_err().contains("line 1: lanes: there is a strategy"));
 }
 
 #[test]
@@ -121,6 +134,8 @@ fn what_could_never_be_is_refused() {
     check(&lane("deadline_ms = 0"), &["line 15", "lane 1: deadline_ms: 0; 1 to 60000"]);
     check(&lane("expire_after_ms = 60_001"), &["line 15", "expire_after_ms"]);
     check(&lane("queue_bytes = 9_999"), &["line 15", "queue_bytes: 9999; 10000 to"]);
+    check(&lane("ordering = \"sorted\""), &["line 15", "sorted", "reorder-adaptive"]);
+    check(&lane("max_buffer_ms = 10_001"), &["line 15", "max_buffer_ms: 10001; 1 to 10000"]);
     check(&lane("dscp = [46, 64]"), &["line 15", "dscp: 64"]);
     check(&format!("{}{}", lane(""), lane("")), &["line 17", "lane 2: name", "no other lane"]);
     check("[[lane]]\nname = \"\"\nstrategy = \"xnc\"\n", &["line 13", "lane 1: name"]);

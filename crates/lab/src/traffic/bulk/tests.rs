@@ -1,4 +1,5 @@
 use roadweave_emulate::{DriveLink, GilbertElliott, Trace};
+use roadweave_tunnel::{LaneConfig, Strategy, default_lanes};
 use roadweave_types::Rate;
 
 use super::*;
@@ -82,6 +83,30 @@ fn loss_and_delay_slow_it_down() {
     lossy.congestion = CongestionControl::Bbr;
     let lossy = goodput(&lossy);
     assert!(far < near * 0.8 && lossy < near * 0.7, "{near} {far} {lossy}");
+}
+
+#[test]
+fn in_the_products_lanes_two_links_carry_more_than_the_better_one() {
+    let link = |name: &str, delay_ms, index| {
+        let trace = Trace::constant(Rate::from_kbps(8_000), Duration::from_millis(delay_ms));
+        WorldLink::new(&DriveLink::symmetric(name, trace), index, 1)
+    };
+    let mut second = link("b", 45, 1);
+    second.up.burst_loss = Some(GilbertElliott::bursts(0.01, 4.0));
+    let goodput = |lanes: Vec<LaneConfig>| {
+        let scenario = Scenario {
+            links: vec![link("a", 20, 0), second.clone()],
+            lanes,
+            congestion: CongestionControl::Bbr,
+            ..over_one_link(20, &[ENDLESS], 8)
+        };
+        reports(&scenario).0[0].goodput_bps
+    };
+    let lanes = goodput(default_lanes());
+    let single = goodput(vec![LaneConfig::new("single", "single:a".parse().unwrap())]);
+    let pass = goodput(vec![LaneConfig::new("pass", Strategy::xnc())]);
+    assert!(lanes > 1.3 * single, "{lanes} {single}");
+    assert!(pass < 0.7 * lanes, "packets that overtake others are taken for lost: {pass} {lanes}");
 }
 
 #[test]

@@ -15,14 +15,20 @@ use std::time::Duration;
 
 use roadweave_types::Instant;
 
-/// Of a thousand missing packets that come, so many shall come within the wait.
-const PER_MILLE: u64 = 995;
-/// Beyond the quantile: an eighth, and this much.
+/// Of a thousand missing packets that come, so many shall come within half of the wait: a transfer that
+/// grows makes gaps that take ever longer, and each that is given up halves its window, while to wait for longer
+/// costs nothing but where a packet never comes. Inner QUIC over two links of 12 and 20 Mbit/s, the second of which
+/// loses 1 %, got 22.6 Mbit/s with 0.995 and an eighth more, 23.5 with 0.999 and half as much again,
+/// 25.9 with 0.999 and twice as long.
+const PER_MILLE: u64 = 999;
+/// Beyond that.
 const SLACK: Duration = Duration::from_millis(3);
 /// A span of time: what was learned is forgotten after one to two of these.
 const SPAN: Duration = Duration::from_secs(10);
-/// Outcomes below which a span lasts on, and with which something is known at all.
-const OUTCOMES_MIN: u64 = 16;
+/// Missing packets that have come before the wait becomes shorter than it may be: a transfer that begins
+/// doubles its rate with each round trip, and the first gaps say little of the next. A span lasts for
+/// as many at least.
+const FILLED_MIN: u64 = 1000;
 /// Waiting pays when one in so many missing packets comes.
 const HOPELESS: u64 = 32;
 /// Steps of the histogram for each doubling.
@@ -74,7 +80,7 @@ impl FillTimes {
 
     fn turn(&mut self, now: Instant) {
         let since = *self.present.since.get_or_insert(now);
-        if now.since(since) > SPAN && self.present.outcomes() >= OUTCOMES_MIN {
+        if now.since(since) > SPAN && self.present.outcomes() >= FILLED_MIN {
             self.before = std::mem::replace(&mut self.present, Span::new());
             self.present.since = Some(now);
         }
@@ -83,11 +89,11 @@ impl FillTimes {
     fn learned(&self) -> Duration {
         let filled = self.present.filled_total + self.before.filled_total;
         let outcomes = self.present.outcomes().saturating_add(self.before.outcomes());
-        if outcomes < OUTCOMES_MIN {
-            return self.max_buffer;
-        }
-        if filled.saturating_mul(HOPELESS) < outcomes {
+        if outcomes > filled.max(1).saturating_mul(HOPELESS) {
             return SLACK.min(self.max_buffer);
+        }
+        if filled < FILLED_MIN {
+            return self.max_buffer;
         }
         let wanted = (filled * PER_MILLE).div_ceil(1000);
         let mut seen = 0;
@@ -98,7 +104,7 @@ impl FillTimes {
                 seen >= wanted
             });
         let quantile = edge(quantile.unwrap_or(BINS));
-        (quantile + quantile / 8 + SLACK).min(self.max_buffer)
+        (quantile * 2 + SLACK).min(self.max_buffer)
     }
 }
 
@@ -152,9 +158,10 @@ mod tests {
     #[test]
     fn the_wait_is_all_there_is_until_something_is_known() {
         let mut times = FillTimes::new(MAX);
+        fill(&mut times, 0, 10, FILLED_MIN as u32 - 1);
         assert_eq!(times.wait(), MAX);
-        fill(&mut times, 0, 10, OUTCOMES_MIN as u32);
-        assert!((ms(12)..ms(18)).contains(&times.wait()), "{:?}", times.wait());
+        fill(&mut times, 0, 10, 1);
+        assert!((ms(20)..ms(30)).contains(&times.wait()), "{:?}", times.wait());
     }
 
     #[test]
@@ -162,13 +169,13 @@ mod tests {
         let mut times = FillTimes::new(MAX);
         fill(&mut times, 0, 10, 990);
         fill(&mut times, 0, 90, 10);
-        assert!((ms(90)..ms(120)).contains(&times.wait()), "{:?}", times.wait());
+        assert!((ms(180)..ms(220)).contains(&times.wait()), "{:?}", times.wait());
     }
 
     #[test]
     fn gaps_that_never_fill_do_not_stretch_the_wait() {
         let mut times = FillTimes::new(MAX);
-        fill(&mut times, 0, 10, 100);
+        fill(&mut times, 0, 10, 1000);
         let before = times.wait();
         times.on_never_filled(Instant::ZERO, 1000);
         assert_eq!(times.wait(), before);
@@ -177,22 +184,24 @@ mod tests {
     #[test]
     fn nobody_waits_for_what_never_comes() {
         let mut times = FillTimes::new(MAX);
-        times.on_never_filled(Instant::ZERO, OUTCOMES_MIN);
+        times.on_never_filled(Instant::ZERO, HOPELESS);
+        assert_eq!(times.wait(), MAX);
+        times.on_never_filled(Instant::ZERO, 1);
         assert_eq!(times.wait(), SLACK);
         fill(&mut times, 1, 50, 2);
-        assert!(times.wait() > ms(50), "now some do: {:?}", times.wait());
+        assert_eq!(times.wait(), MAX, "some do come");
     }
 
     #[test]
     fn what_was_long_ago_is_forgotten() {
         let mut times = FillTimes::new(MAX);
-        fill(&mut times, 0, 250, 100);
+        fill(&mut times, 0, 140, 100);
         for second in 1..40 {
-            fill(&mut times, second * 1000, 10, 20);
+            fill(&mut times, second * 1000, 10, 100);
         }
-        assert!(times.wait() < ms(20), "{:?}", times.wait());
-        let mut late = FillTimes::new(ms(20));
-        fill(&mut late, 0, 250, 100);
-        assert_eq!(late.wait(), ms(20), "never longer than allowed");
+        assert!(times.wait() < ms(30), "{:?}", times.wait());
+        let mut short = FillTimes::new(ms(20));
+        fill(&mut short, 0, 15, 1000);
+        assert_eq!(short.wait(), ms(20), "never longer than allowed");
     }
 }

@@ -135,17 +135,17 @@ fn adaptive_puts_out_late_what_it_gave_up() {
 #[test]
 fn adaptive_learns_how_long_gaps_take_to_fill() {
     let mut bench = Bench::adaptive();
-    for pair in 0..40_u32 {
-        let (id, at) = (2 * pair, u64::from(pair) * 100);
+    for pair in 0..1000_u32 {
+        let (id, at) = (2 * pair, u64::from(pair) * 30);
         bench.handle(at, unit(id + 1, 1));
         bench.handle(at + 20, unit(id, 1));
     }
-    assert_eq!(bench.out.len(), 80);
-    bench.handle(5000, unit(81, 1));
-    bench.run_until(6000);
-    let (at, id) = bench.out[80];
-    assert!(id == 81 && (5022..5032).contains(&at), "{at}");
-    assert_eq!(bench.handle(6000, unit(80, 1)), Turn::Late);
+    assert_eq!(bench.out.len(), 2000);
+    bench.handle(40_000, unit(2001, 1));
+    bench.run_until(41_000);
+    let (at, id) = bench.out[2000];
+    assert!(id == 2001 && (40_040..40_055).contains(&at), "{at}");
+    assert_eq!(bench.handle(41_000, unit(2000, 1)), Turn::Late);
 }
 
 #[test]

@@ -1,0 +1,188 @@
+//! What kind of flow an inner packet belongs to, told from how the flow behaves.
+//!
+//! ```text
+//! packet ─► 5-tuple ─► Flow: DSCP, RTP?, bytes in the last seconds ─► FlowClass ─► rules of the lanes
+//! ```
+//!
+//! | class | who |
+//! |---|---|
+//! | real-time | UDP that is RTP (see `rtp.rs`), or whose DSCP says that it is voice or video; with it all else of its 5-tuple: STUN, DTLS and RTCP of a call |
+//! | interactive | flows of any protocol that send little: name look-ups, time, keystrokes, handshakes, acknowledgements of slow transfers |
+//! | tcp | other TCP |
+//! | other | all else: QUIC, tunnels, games |
+//!
+//! Little is what fits a bucket of [`BURST`] bytes that fills at [`RATE`] bytes per second. A flow that empties
+//! it has grown; it is small again when the bucket is full.
+//!
+//! A flow that changes its class changes its lane, and lanes keep no order among themselves. So a flow that has
+//! grown moves after a pause of [`PAUSE`], in which what it sent before has passed: a transfer
+//! makes one while it waits for its first acknowledgements. If it makes none it moves after [`PATIENCE`]
+//! packets, at the risk that a few packets overtake others once in its life. A flow that has become small
+//! has been quiet for that. RTP moves at once: its packets are numbered, and its receiver sorts them.
+
+mod rtp;
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use roadweave_types::Instant;
+use roadweave_wire::{InnerPacket, protocol};
+use serde::{Deserialize, Serialize};
+
+use rtp::RtpDetector;
+
+/// Flows that are remembered, at most.
+const FLOWS_MAX: usize = 8192;
+/// How long a silent flow is remembered: longer than calls are on hold without a sign of life.
+const IDLE_MAX: Duration = Duration::from_secs(120);
+/// What an interactive flow may send at once, bytes.
+const BURST: u64 = 16_000;
+/// What it may send for long, bytes per second: 64 kbit/s, a voice without RTP.
+const RATE: u64 = 8_000;
+/// The pause in which a flow may change its lane: longer than paths differ in delay.
+const PAUSE: Duration = Duration::from_millis(20);
+/// Packets for which a flow that makes no pause stays in its lane.
+const PATIENCE: u32 = 64;
+
+/// A kind of flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FlowClass {
+    /// Calls and live video, over UDP.
+    RealTime,
+    /// Flows that send little.
+    Interactive,
+    /// TCP that sends more.
+    Tcp,
+    /// All else.
+    Other,
+}
+
+/// What is known of a packet's flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FlowView {
+    pub(crate) class: FlowClass,
+    /// Whether the packet before it in the flow ended a video frame without saying so.
+    pub(crate) begins_frame: bool,
+}
+
+/// The flows of one direction of a session.
+#[derive(Debug, Default)]
+pub(crate) struct FlowTable {
+    /// By [`InnerPacket::flow_hash`]. Never iterated.
+    flows: HashMap<u64, Flow>,
+    /// Each flow once, with when it was seen last or before: the front is looked at first when one must go.
+    ages: VecDeque<(Instant, u64)>,
+}
+
+#[derive(Debug)]
+struct Flow {
+    /// `None` before its first packet.
+    class: Option<FlowClass>,
+    seen: Instant,
+    /// Thousandths of bytes that it may send and remain interactive.
+    budget: u64,
+    has_grown: bool,
+    /// Packets since it wanted to change its class.
+    patience: u32,
+    rtp: RtpDetector,
+}
+
+impl FlowTable {
+    /// Takes the next packet of the flow that is called `hash`.
+    pub(crate) fn on_packet(
+        &mut self,
+        now: Instant,
+        hash: u64,
+        packet: &InnerPacket<'_>,
+    ) -> FlowView {
+        self.forget(now);
+        let flow = self.flows.entry(hash).or_insert_with(|| {
+            self.ages.push_back((now, hash));
+            Flow::new(now)
+        });
+        flow.on_packet(now, packet)
+    }
+
+    /// Forgets silent flows, and the most silent ones when there are too many.
+    fn forget(&mut self, now: Instant) {
+        while let Some((noted, hash)) = self.ages.front().copied()
+            && (now.since(noted) > IDLE_MAX || self.flows.len() >= FLOWS_MAX)
+        {
+            self.ages.pop_front();
+            let seen = self.flows.get(&hash).map_or(noted, |flow| flow.seen);
+            if seen > noted {
+                self.ages.push_back((seen, hash));
+            } else {
+                self.flows.remove(&hash);
+            }
+        }
+    }
+}
+
+impl Flow {
+    fn new(now: Instant) -> Self {
+        Self {
+            class: None,
+            seen: now,
+            budget: BURST * 1000,
+            has_grown: false,
+            patience: PATIENCE,
+            rtp: RtpDetector::default(),
+        }
+    }
+
+    fn on_packet(&mut self, now: Instant, packet: &InnerPacket<'_>) -> FlowView {
+        let pause = now.since(self.seen);
+        self.seen = now;
+        self.spend(pause, packet.payload.len());
+        let begins_frame = packet.rtp().is_some_and(|header| self.rtp.on_header(&header));
+        let wanted = self.wanted(packet);
+        let class = *self.class.get_or_insert(wanted);
+        if wanted == class {
+            self.patience = PATIENCE;
+        } else {
+            self.patience -= 1;
+            if pause >= PAUSE || wanted == FlowClass::RealTime || self.patience == 0 {
+                self.class = Some(wanted);
+                self.patience = PATIENCE;
+            }
+        }
+        FlowView { class: self.class.unwrap_or(wanted), begins_frame }
+    }
+
+    fn spend(&mut self, pause: Duration, bytes: usize) {
+        let earned = pause.as_millis().min(1 << 32) as u64 * RATE;
+        self.budget = (self.budget + earned).min(BURST * 1000);
+        if self.budget == BURST * 1000 {
+            self.has_grown = false;
+        }
+        self.budget = self.budget.saturating_sub(bytes as u64 * 1000);
+        self.has_grown |= self.budget == 0;
+    }
+
+    fn wanted(&self, packet: &InnerPacket<'_>) -> FlowClass {
+        let is_tcp = packet.protocol == protocol::TCP;
+        let is_udp = packet.protocol == protocol::UDP;
+        if is_udp && (self.rtp.is_rtp() || REAL_TIME_DSCP.contains(&packet.dscp)) {
+            return FlowClass::RealTime;
+        }
+        match (self.class, is_tcp) {
+            // What a call sends beside RTP stays with it.
+            (Some(FlowClass::RealTime), false) => FlowClass::RealTime,
+            _ if !self.has_grown && !BACKGROUND_DSCP.contains(&packet.dscp) => {
+                FlowClass::Interactive
+            }
+            (_, true) => FlowClass::Tcp,
+            (_, false) => FlowClass::Other,
+        }
+    }
+}
+
+/// CS4, AF41, AF42, AF43, CS5, VOICE-ADMIT and EF (RFC 4594 section 2.3, RFC 5865, RFC 8837).
+const REAL_TIME_DSCP: [u8; 7] = [32, 34, 36, 38, 40, 44, 46];
+/// LE and CS1 (RFC 8622).
+const BACKGROUND_DSCP: [u8; 2] = [1, 8];
+
+#[cfg(test)]
+mod tests;

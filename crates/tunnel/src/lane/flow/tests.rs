@@ -1,0 +1,157 @@
+use super::*;
+
+/// A UDP or TCP packet of the flow `flow` with `payload`, as it would be with the DSCP `dscp`.
+fn packet(protocol: u8, dscp: u8, flow: u8, payload: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x45, dscp << 2];
+    packet.extend((28 + payload.len() as u16).to_be_bytes());
+    packet.extend([0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, flow, 10, 1, 0, 2]);
+    packet.extend([0, 80, 1, 187, 0, 0, 0, 0]);
+    packet.extend(payload);
+    packet
+}
+
+fn rtp(ssrc: u32, sequence: u16, timestamp: u32, marker: bool) -> Vec<u8> {
+    let mut payload = vec![0x80, if marker { 0xe0 } else { 0x60 }];
+    payload.extend(sequence.to_be_bytes());
+    payload.extend(timestamp.to_be_bytes());
+    payload.extend(ssrc.to_be_bytes());
+    payload.extend([7; 1000]);
+    payload
+}
+
+#[derive(Default)]
+struct Bench(FlowTable);
+
+impl Bench {
+    fn view(&mut self, millis: u64, bytes: &[u8]) -> FlowView {
+        let packet = InnerPacket::parse(bytes).expect("well-formed");
+        self.0.on_packet(Instant::from_millis(millis), packet.flow_hash(), &packet)
+    }
+
+    fn udp(&mut self, millis: u64, payload: &[u8]) -> FlowClass {
+        self.view(millis, &packet(protocol::UDP, 0, 1, payload)).class
+    }
+
+    fn tcp(&mut self, millis: u64, payload: &[u8]) -> FlowClass {
+        self.view(millis, &packet(protocol::TCP, 0, 1, payload)).class
+    }
+}
+
+#[test]
+fn a_call_is_real_time_from_its_fourth_packet_on_and_takes_the_rest_along() {
+    let mut bench = Bench::default();
+    let stun = [0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42];
+    assert_eq!(bench.udp(0, &stun), FlowClass::Interactive);
+    assert_eq!(bench.udp(1, &[22, 0xfe, 0xfd, 0]), FlowClass::Interactive, "DTLS");
+    // Audio and video share the flow; both wrap, and one packet was lost before.
+    let classes: Vec<_> = [65_534_u16, 65_535, 1, 2]
+        .into_iter()
+        .flat_map(|sequence| [(1, sequence), (2, sequence.wrapping_add(9))])
+        .map(|(ssrc, sequence)| bench.udp(20, &rtp(ssrc, sequence, 0, false)))
+        .collect();
+    assert_eq!(classes[..6], [FlowClass::Interactive; 6]);
+    assert_eq!(classes[6..], [FlowClass::RealTime; 2]);
+    for rest in [&stun[..], &[22, 0xfe, 0xfd, 0], &[0x81, 200, 0, 6, 0, 0, 0, 1]] {
+        assert_eq!(bench.udp(30, rest), FlowClass::RealTime);
+    }
+    for at in 0..200 {
+        assert_eq!(bench.udp(40 + at, &[0x16; 1200]), FlowClass::RealTime, "data of the call");
+    }
+}
+
+#[test]
+fn what_is_no_rtp_is_not_taken_for_it() {
+    let mut random = 7_u64;
+    let mut next = || {
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(11);
+        (random >> 33) as u32
+    };
+    let mut bench = Bench::default();
+    for at in 0..400 {
+        // A resolver that asks many questions from one port: ID, flags, counts.
+        let mut dns = vec![0x80 | next() as u8, next() as u8, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1];
+        dns.extend([3; 30]);
+        assert_ne!(bench.udp(at * 50, &dns), FlowClass::RealTime, "DNS");
+    }
+    let mut bench = Bench::default();
+    for at in 0..2000 {
+        // QUIC with a greased fixed bit: random behind the first byte.
+        let mut quic = vec![0x80 | next() as u8 & 0x3f];
+        quic.extend(std::iter::repeat_with(|| next() as u8).take(60));
+        assert_ne!(bench.udp(at * 10, &quic), FlowClass::RealTime, "QUIC");
+    }
+    let mut bench = Bench::default();
+    for sequence in 0..100 {
+        let repeated = rtp(1, 5 + sequence % 2 * 100, 0, true);
+        assert_ne!(bench.udp(u64::from(sequence), &repeated), FlowClass::RealTime, "no counting");
+    }
+}
+
+#[test]
+fn frames_without_markers_are_told_by_their_timestamps() {
+    let mut bench = Bench::default();
+    let mut begins = Vec::new();
+    for sequence in 0..12_u16 {
+        let frame = u32::from(sequence / 3);
+        let bytes = packet(protocol::UDP, 0, 1, &rtp(1, sequence, frame * 3000, false));
+        if bench.view(u64::from(sequence), &bytes).begins_frame {
+            begins.push(sequence);
+        }
+    }
+    assert_eq!(begins, [3, 6, 9]);
+    let marked = packet(protocol::UDP, 0, 1, &rtp(1, 12, 9000, true));
+    assert!(!bench.view(20, &marked).begins_frame);
+    let next = packet(protocol::UDP, 0, 1, &rtp(1, 13, 12_000, false));
+    assert!(!bench.view(20, &next).begins_frame, "its marker has told it before");
+}
+
+#[test]
+fn code_points_tell_voice_and_what_may_wait() {
+    let mut bench = Bench::default();
+    let mut class = |protocol, dscp| bench.view(0, &packet(protocol, dscp, dscp, b"x")).class;
+    assert_eq!(class(protocol::UDP, 46), FlowClass::RealTime);
+    assert_eq!(class(protocol::UDP, 8), FlowClass::Other);
+    assert_eq!(class(protocol::TCP, 34), FlowClass::Interactive);
+    assert_eq!(class(protocol::TCP, 1), FlowClass::Tcp);
+}
+
+#[test]
+fn keystrokes_stay_interactive_and_transfers_do_not() {
+    let mut bench = Bench::default();
+    for at in 0..600 {
+        assert_eq!(bench.tcp(at * 100, &[0; 100]), FlowClass::Interactive);
+    }
+    let mut bench = Bench::default();
+    // Bursts of ten packets with a round trip of 50 ms between them.
+    let classes: Vec<_> = (0..60).map(|at| bench.tcp(at / 10 * 50, &[0; 1400])).collect();
+    let moved = classes.iter().position(|class| *class == FlowClass::Tcp);
+    assert_eq!(moved, Some(20), "behind the pause that follows the packet that emptied the bucket");
+    assert!(classes[20..].iter().all(|class| *class == FlowClass::Tcp));
+    assert_eq!(bench.tcp(5_000, &[0; 100]), FlowClass::Interactive, "quiet again");
+}
+
+#[test]
+fn a_flow_that_makes_no_pause_moves_all_the_same() {
+    let mut bench = Bench::default();
+    let classes: Vec<_> = (0..200).map(|at| bench.udp(at, &[0x40; 1200])).collect();
+    let moved = classes.iter().position(|class| *class == FlowClass::Other).expect("it moves");
+    assert!((PATIENCE as usize..PATIENCE as usize + 20).contains(&moved), "{moved}");
+    assert!(classes[moved..].iter().all(|class| *class == FlowClass::Other));
+}
+
+#[test]
+fn memory_is_bounded_and_the_most_silent_flows_are_forgotten() {
+    let mut table = FlowTable::default();
+    let bytes = packet(protocol::UDP, 0, 1, b"x");
+    let view = InnerPacket::parse(&bytes).expect("well-formed");
+    for hash in 0..3 * FLOWS_MAX as u64 {
+        table.on_packet(Instant::from_millis(hash), 1, &view);
+        table.on_packet(Instant::from_millis(hash), 2 + hash, &view);
+        assert!(table.flows.len() <= FLOWS_MAX && table.ages.len() == table.flows.len());
+    }
+    assert!(table.flows.contains_key(&1), "it was never silent");
+    let idle = Instant::from_millis(3 * FLOWS_MAX as u64) + IDLE_MAX * 2;
+    table.on_packet(idle, 5, &view);
+    table.on_packet(idle, 6, &view);
+    assert_eq!(table.flows.len(), 2);
+}
