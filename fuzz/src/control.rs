@@ -1,7 +1,9 @@
 //! A control message: refused, or its meaning survives being written and read again.
 
+use std::time::Duration;
+
 use bytes::Bytes;
-use roadweave_types::PathId;
+use roadweave_types::{LaneId, Order, PathId};
 use roadweave_wire::{Control, Hello, Welcome};
 
 /// Parses the bytes.
@@ -23,6 +25,10 @@ pub fn seeds() -> Vec<Vec<u8>> {
         Control::Welcome(welcome),
         Control::Refuse { reason: "unknown key".into() },
         Control::PathName { path: PathId(3), uplink: "wwan0".into() },
+        Control::LaneOrder {
+            lane: LaneId(2),
+            order: Order::Adaptive { max_buffer: Duration::from_millis(300) },
+        },
     ];
     let mut seeds: Vec<Vec<u8>> = messages.iter().map(|m| m.to_bytes().to_vec()).collect();
     seeds.push([&seeds[0][..], &[0xff, 0xfe, 0, 2, 1, 2]].concat());

@@ -138,12 +138,7 @@ impl LaneReceiver {
     }
 
     /// Takes a sum of packets, and hands out the inner packets whose turn it is with it.
-    pub(crate) fn handle_sum(
-        &mut self,
-        now: Instant,
-        sum: Sum,
-        deliver: &mut dyn FnMut(Delivery),
-    ) {
+    pub(crate) fn handle_sum(&mut self, now: Instant, sum: Sum, deliver: &mut dyn FnMut(Delivery)) {
         let subset = Subset { start: sum.start, mask: sum.mask };
         let mut determined = std::mem::take(&mut self.determined);
         self.decoder.on_sum(now, subset, sum.payload, &mut determined);
