@@ -12,7 +12,7 @@ use roadweave_types::Order;
 use super::{FlowClass, LaneConfig, LaneRule, Strategy};
 
 /// The strategy of flows that send little.
-const INTERACTIVE: &str = "xnc";
+const INTERACTIVE: &str = "raven";
 /// The strategy of transfers. Behind `reorder-adaptive`, one inner QUIC transfer got with it and with `minrtt` the
 /// same within the noise: over two links of 12 and 20 Mbit/s, the second of which loses 1 %, 26.2 and 26.4 Mbit/s,
 /// on four recorded drives 44.0 and 44.6 in the mean (the best single link 10.5, and 32.1). Its repairs come sooner,
