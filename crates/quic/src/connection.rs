@@ -37,7 +37,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use noq_proto::VarInt;
-use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, UplinkId};
+use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, PathStatus, UplinkId};
 
 use crate::config::TransportConfig;
 use crate::control;
@@ -69,6 +69,7 @@ pub struct Connection {
     snapshots: Vec<PathSnapshot>,
     /// When the snapshots were taken, if nothing has changed since.
     refreshed: Option<Instant>,
+    pacing: Pacing,
     max_datagram_size: usize,
     /// Paths that are closed for the user and not yet forgotten by the library.
     closing: BTreeSet<noq_proto::PathId>,
@@ -176,6 +177,7 @@ impl Connection {
             paths: vec![Path::new(now, first)],
             snapshots: Vec::new(),
             refreshed: None,
+            pacing: Pacing::default(),
             max_datagram_size: 0,
             closing: BTreeSet::new(),
             wishes: VecDeque::new(),
@@ -242,11 +244,19 @@ impl Connection {
         }
     }
 
+    /// From now on datagrams are paced as `pacing` says, and snapshots tell of that pacer.
+    pub fn set_pacing(&mut self, pacing: Pacing) {
+        if self.pacing != pacing {
+            self.pacing = pacing;
+            self.refreshed = None;
+        }
+    }
+
     fn take_snapshots(&mut self, now: Instant) {
         self.refreshed = Some(now);
-        let (epoch, paths) = (self.epoch, &mut self.paths);
+        let (epoch, pacing, paths) = (self.epoch, self.pacing, &mut self.paths);
         self.snapshots.clear();
-        self.snapshots.extend(paths.iter_mut().map(|path| path.snapshot(now, epoch)));
+        self.snapshots.extend(paths.iter_mut().map(|path| path.snapshot(now, epoch, pacing)));
         let max = self.quic.datagrams().max_size().unwrap_or(0);
         self.max_datagram_size = max.saturating_sub(PAYLOAD_OVERHEAD);
     }

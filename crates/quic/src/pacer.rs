@@ -1,7 +1,8 @@
 //! A token bucket for each path: what the congestion window allows leaves spread over the round trip.
 //!
 //! ```text
-//! rate = what the congestion controller says, or 1.25 windows per round trip (RFC 9002 section 7.7);
+//! rate = what the congestion controller says, or 1.25 windows per round trip (RFC 9002 section 7.7),
+//!        or, for packets that are paced by the window, two windows per round trip if that is more;
 //!        at most RATE_HEADROOM times what the path has shown, at least 4 packets per round trip
 //! budget grows at that rate up to the burst: what leaves in 2 ms, but no less than 4 packets
 //! ```
@@ -10,14 +11,19 @@
 //! together made BBR believe in 266 Mbit/s on a flow of 4 Mbit/s; a few probes in the second made it
 //! believe in 22 kbit/s, at which the next packet would have waited for half a second. Four
 //! packets in a round trip are what its window lets through at the least.
+//!
+//! A stream that leaves room shows the congestion control its own rate, not the path's, and would be held to that just
+//! when another path fails: on recorded drives packets waited for pacers at windows half empty. Hence
+//! [`Pacing::Window`].
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, Rate};
+use roadweave_types::{Instant, Pacing, Rate};
 
 /// What the rate is made of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PacerInput {
+    pub(crate) pacing: Pacing,
     /// The rate that the congestion controller wants, bytes per second.
     pub(crate) controller_rate: Option<u64>,
     /// The congestion window, bytes.
@@ -86,8 +92,12 @@ impl Pacer {
 
 fn rate(input: &PacerInput) -> u64 {
     let rtt = input.smoothed_rtt.max(Duration::from_micros(100)).as_secs_f64();
-    let by_window = input.window as f64 * 1.25 / rtt;
-    let wanted = input.controller_rate.map_or(by_window, |rate| rate as f64);
+    let windows = |number: f64| input.window as f64 * number / rtt;
+    let controlled = input.controller_rate.map_or_else(|| windows(1.25), |rate| rate as f64);
+    let wanted = match input.pacing {
+        Pacing::Rate => controlled,
+        Pacing::Window => controlled.max(windows(2.0)),
+    };
     let shown = input.delivered_rate as f64 * RATE_HEADROOM;
     let beginning = f64::from(input.mtu) * INITIAL_WINDOW_PACKETS / rtt;
     let believed = wanted.min(shown.max(beginning).max(RATE_FLOOR));
@@ -122,6 +132,7 @@ mod tests {
 
     fn input(controller_rate: Option<u64>, delivered_rate: u64) -> PacerInput {
         PacerInput {
+            pacing: Pacing::Rate,
             controller_rate,
             window: 120_000,
             smoothed_rtt: Duration::from_millis(50),
@@ -157,6 +168,14 @@ mod tests {
     fn without_a_rate_the_window_is_spread_over_the_round_trip() {
         let sent = sent_in_a_second(&input(None, 3_000_000));
         assert!((2_970_000..=3_030_000).contains(&sent), "{sent}");
+    }
+
+    #[test]
+    fn paced_by_the_window_a_sender_gets_two_windows_in_a_round_trip_whatever_the_controllers_rate()
+    {
+        let input = PacerInput { pacing: Pacing::Window, ..input(Some(1_000_000), 900_000) };
+        let sent = sent_in_a_second(&input);
+        assert!((4_750_000..=4_850_000).contains(&sent), "{sent}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, UplinkId};
+use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, PathStatus, UplinkId};
 
 use crate::epoch::Epoch;
 use crate::gate::{Gate, Position};
@@ -25,7 +25,7 @@ pub(crate) struct Path {
     pub(crate) uplink: Option<UplinkId>,
     pub(crate) remote: SocketAddr,
     pub(crate) gate: Arc<Gate>,
-    pub(crate) pacer: Pacer,
+    pacers: [Pacer; 2],
     /// Whether the peer has answered from its present address.
     pub(crate) validated: bool,
     /// Whether the user has been told that it is usable.
@@ -33,8 +33,8 @@ pub(crate) struct Path {
     pub(crate) standby: bool,
     pub(crate) standby_by_peer: bool,
     pub(crate) suspect: Option<Suspicion>,
-    /// Whether a sender waits for room.
-    pub(crate) limited: bool,
+    /// By pacing: whether a sender waits for the pacer.
+    waiting: [bool; 2],
     pub(crate) last_sent: Instant,
     /// When something that wants an answer was last sent.
     pub(crate) last_asked: Instant,
@@ -68,13 +68,13 @@ impl Path {
             uplink: new.uplink,
             remote: new.remote,
             gate: new.gate,
-            pacer: Pacer::new(now),
+            pacers: [Pacer::new(now), Pacer::new(now)],
             validated: false,
             announced: false,
             standby: false,
             standby_by_peer: false,
             suspect: None,
-            limited: false,
+            waiting: [false; 2],
             last_sent: now,
             last_asked: Instant::ZERO,
             last_heard: now,
@@ -156,26 +156,30 @@ impl Path {
         cleared
     }
 
-    /// Brings the pacer up to `now` and takes a snapshot.
-    pub(crate) fn snapshot(&mut self, now: Instant, epoch: Epoch) -> PathSnapshot {
+    /// Brings the pacers up to `now` and takes a snapshot for packets that are paced as `pacing` says.
+    pub(crate) fn snapshot(&mut self, now: Instant, epoch: Epoch, pacing: Pacing) -> PathSnapshot {
         let meter = self.gate.meter();
         let ramp = meter.ramp(epoch.to_std(now));
-        let input = PacerInput {
-            controller_rate: meter.pacing_rate.map(|rate| rate.max(ramp.rate)),
-            window: meter.window.max(ramp.window),
-            smoothed_rtt: meter.rtt.smoothed,
-            delivered_rate: meter.delivery.best(),
-            mtu: meter.mtu,
-        };
-        self.pacer.update(now, &input);
+        for (pacing, pacer) in Pacing::ALL.into_iter().zip(&mut self.pacers) {
+            let input = PacerInput {
+                pacing,
+                controller_rate: meter.pacing_rate.map(|rate| rate.max(ramp.rate)),
+                window: meter.window.max(ramp.window),
+                smoothed_rtt: meter.rtt.smoothed,
+                delivered_rate: meter.delivery.best(),
+                mtu: meter.mtu,
+            };
+            pacer.update(now, &input);
+        }
+        let pacer = &self.pacers[pacing as usize];
         PathSnapshot {
             id: self.id,
             uplink: self.uplink,
             status: self.status(),
             congestion_window: meter.window.max(ramp.window),
             bytes_in_flight: meter.in_flight(),
-            pacing_budget: self.pacer.budget(),
-            pacing_rate: Some(self.pacer.rate()),
+            pacing_budget: pacer.budget(),
+            pacing_rate: Some(pacer.rate()),
             smoothed_rtt: meter.rtt.smoothed,
             expected_rtt: meter.expected_rtt(epoch.to_std(now)),
             min_rtt: meter.rtt.min,
@@ -189,19 +193,37 @@ impl Path {
         }
     }
 
-    /// Notes that a sender found no room, so that the congestion control learns that the path is used to
-    /// the full, and the connection wakes up when there is room again.
-    pub(crate) fn on_limited(&mut self, now: std::time::Instant, snapshot: &PathSnapshot) {
-        let by_window = snapshot.window_room() < u64::from(snapshot.mtu);
-        let interval = self.pacer.rate().time_for(u64::from(snapshot.mtu));
-        self.gate.meter().on_limited(now, by_window, interval);
-        // Where the window is full, an acknowledgement is what wakes.
-        self.limited |= !by_window;
+    /// Notes that a packet of `bytes` bytes left.
+    pub(crate) fn on_sent(&mut self, bytes: u64) {
+        self.pacers.iter_mut().for_each(|pacer| pacer.on_sent(bytes));
     }
 
-    /// When the pacer lets a packet through again, if a sender waits for that.
+    /// Notes that a sender found no room, so that the congestion control learns that the path is used to
+    /// the full, and the connection wakes up when there is room again.
+    pub(crate) fn on_limited(
+        &mut self,
+        now: std::time::Instant,
+        snapshot: &PathSnapshot,
+        pacing: Pacing,
+    ) {
+        let by_window = snapshot.window_room() < u64::from(snapshot.mtu);
+        let interval = self.pacers[pacing as usize].rate().time_for(u64::from(snapshot.mtu));
+        self.gate.meter().on_limited(now, by_window, interval);
+        // Where the window is full, an acknowledgement is what wakes.
+        self.waiting[pacing as usize] |= !by_window;
+    }
+
+    /// When a pacer lets a packet through again, if a sender waits for that.
     pub(crate) fn release_due(&self, mtu: u16) -> Option<Instant> {
-        self.limited.then(|| self.pacer.next_release(u64::from(mtu)))
+        let waiting = self.pacers.iter().zip(self.waiting).filter(|(_, waits)| *waits);
+        waiting.map(|(pacer, _)| pacer.next_release(u64::from(mtu))).min()
+    }
+
+    /// Forgets senders that need not wait any longer.
+    pub(crate) fn release(&mut self, mtu: u16) {
+        for (waits, pacer) in self.waiting.iter_mut().zip(&self.pacers) {
+            *waits &= pacer.budget() < u64::from(mtu);
+        }
     }
 
     pub(crate) fn set_gate(&self, position: Position) {

@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use roadweave_quic::{Connection, SendError as QuicError};
-use roadweave_types::{Instant, PathId, PathSnapshot};
+use roadweave_types::{Instant, Pacing, PathId, PathSnapshot};
 
 /// A set of paths to one peer, each of which takes datagrams.
 pub trait Carrier {
@@ -15,6 +15,9 @@ pub trait Carrier {
 
     /// The largest datagram that every usable path takes, bytes.
     fn max_datagram_size(&self) -> usize;
+
+    /// From now on datagrams are paced as `pacing` says, and snapshots tell of that pacer.
+    fn set_pacing(&mut self, pacing: Pacing);
 
     /// Sends `datagram` on exactly `path`; what becomes of it is told with `token`.
     ///
@@ -52,6 +55,10 @@ impl Carrier for Connection {
 
     fn max_datagram_size(&self) -> usize {
         Connection::max_datagram_size(self)
+    }
+
+    fn set_pacing(&mut self, pacing: Pacing) {
+        Connection::set_pacing(self, pacing);
     }
 
     fn send_on(

@@ -19,7 +19,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_types::{LaneId, Order};
+use roadweave_types::{LaneId, Order, Pacing};
 use roadweave_wire::InnerPacket;
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +57,8 @@ pub struct LaneConfig {
     pub queue_bytes_max: usize,
     /// What is promised about the order of its packets.
     pub order: Order,
+    /// What holds its packets back where windows would let them go.
+    pub pacing: Pacing,
     /// Whether RTP's marker bit ends an encode range (CellFusion section 4.4.2).
     pub rtp_frames: bool,
 }
@@ -73,6 +75,7 @@ impl LaneConfig {
             expire_after: Duration::from_millis(700),
             queue_bytes_max: 4 << 20,
             order: Order::Pass,
+            pacing: Pacing::default(),
             rtp_frames: true,
         }
     }

@@ -291,6 +291,7 @@ impl Session {
         let mut order: Vec<usize> = (0..lanes).map(|at| (at + self.turn) % lanes).collect();
         order.sort_by_key(|lane| self.senders[*lane].config().rank);
         for lane in order {
+            carrier.set_pacing(self.senders[lane].config().pacing);
             self.senders[lane].service(now, carrier);
         }
         if let Some(path) = carrier.feedback_due(now) {

@@ -6,11 +6,13 @@
 mod drop_reason;
 mod ids;
 mod order;
+mod pacing;
 mod path;
 mod time;
 
 pub use drop_reason::{DropCounters, DropReason};
 pub use ids::{LaneId, PacketId, PathId, UplinkId};
 pub use order::Order;
+pub use pacing::Pacing;
 pub use path::{PathSnapshot, PathStatus};
 pub use time::{Instant, Rate};

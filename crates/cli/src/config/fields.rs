@@ -10,7 +10,7 @@ use ipnet::IpNet;
 use roadweave_device::TunSettings;
 use roadweave_quic::{CongestionControl, Identity, TransportConfig};
 use roadweave_tunnel::{FlowClass, LANES_MAX, LaneConfig, LaneRule, Strategy, default_lanes};
-use roadweave_types::Order;
+use roadweave_types::{Order, Pacing};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -227,6 +227,8 @@ pub struct LaneFields {
     pub max_buffer_ms: Within<1, 10_000>,
     /// When lanes compete for the paths, the smaller number comes first.
     pub rank: Within<0, 7>,
+    /// What holds its packets back: `window` or `rate`.
+    pub pacing: Pacing,
     /// Whether RTP's marker bit ends an encode range.
     pub rtp_frames: bool,
     /// Which packets it takes; without a rule, all that no lane before it takes.
@@ -246,6 +248,7 @@ impl Default for LaneFields {
             ordering: Ordering::Pass,
             max_buffer_ms: Within::of(Order::DEFAULT_BUFFER.as_millis() as i64),
             rank: Within::of(lane.rank as i64),
+            pacing: lane.pacing,
             rtp_frames: lane.rtp_frames,
             rule: MatchFields::default(),
         }
@@ -354,6 +357,7 @@ impl LaneFields {
                 destination_ports: self.rule.destination_ports.map(Ports::range),
             },
             rank: self.rank.get() as u8,
+            pacing: self.pacing,
             order: self.ordering.to_order(self.max_buffer_ms.millis()),
             strategy: self.strategy.clone(),
             deadline: self.deadline_ms.millis(),

@@ -14,7 +14,7 @@ use roadweave_emulate::{
 };
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{FlowClass, LANES_MAX, LaneConfig, LaneRule, Strategy, default_lanes};
-use roadweave_types::Order;
+use roadweave_types::{Order, Pacing};
 use serde::{Deserialize, Serialize};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -99,6 +99,7 @@ struct LaneFields {
     ports: Option<[u16; 2]>,
     dscp: Option<Vec<u8>>,
     rank: Option<u8>,
+    pacing: Option<Pacing>,
     ordering: Option<String>,
     max_buffer_ms: Option<u64>,
     deadline_ms: Option<u64>,
@@ -325,6 +326,7 @@ impl LaneFields {
         let order = self.ordering.as_ref().and_then(|name| Order::by_name(name, max_buffer));
         lane.order = order.unwrap_or(lane.order);
         lane.rank = self.rank.unwrap_or(lane.rank);
+        lane.pacing = self.pacing.unwrap_or(lane.pacing);
         lane.queue_bytes_max = self.queue_bytes.unwrap_or(lane.queue_bytes_max);
         lane
     }

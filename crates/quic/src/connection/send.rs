@@ -37,9 +37,9 @@ impl Connection {
         token: u64,
     ) -> Result<(), SendError> {
         let (index, datagram) = self.check(path, datagram)?;
-        let snapshot = self.paths[index].snapshot(now, self.epoch);
+        let snapshot = self.paths[index].snapshot(now, self.epoch, self.pacing);
         if datagram.len() as u64 > snapshot.room() {
-            self.paths[index].on_limited(self.epoch.to_std(now), &snapshot);
+            self.paths[index].on_limited(self.epoch.to_std(now), &snapshot, self.pacing);
             self.snapshots[index] = snapshot;
             return Err(SendError::Blocked(datagram));
         }
@@ -220,9 +220,9 @@ impl Connection {
     fn after_sending(&mut self, now: Instant, index: usize) {
         let path = &mut self.paths[index];
         path.last_asked = now;
-        let snapshot = path.snapshot(now, self.epoch);
+        let snapshot = path.snapshot(now, self.epoch, self.pacing);
         if snapshot.room() < u64::from(snapshot.mtu) {
-            path.on_limited(self.epoch.to_std(now), &snapshot);
+            path.on_limited(self.epoch.to_std(now), &snapshot, self.pacing);
         }
         self.snapshots[index] = snapshot;
     }
@@ -281,7 +281,7 @@ impl Connection {
             path.stats.packets_sent += 1;
             path.stats.bytes_sent += packet.len() as u64;
             path.last_sent = now;
-            path.pacer.on_sent(packet.len() as u64);
+            path.on_sent(packet.len() as u64);
         }
         self.timing.sent_under_key += 1;
         self.outbox.push(route, packet);

@@ -67,7 +67,7 @@ impl Connection {
         self.flush(now);
         self.take_snapshots(now);
         for (path, snapshot) in self.paths.iter_mut().zip(&self.snapshots) {
-            path.limited &= snapshot.pacing_budget < u64::from(snapshot.mtu);
+            path.release(snapshot.mtu);
         }
     }
 

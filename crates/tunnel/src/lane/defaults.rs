@@ -7,7 +7,7 @@
 //! other         reordered                     } and bring back by themselves what is lost
 //! ```
 
-use roadweave_types::Order;
+use roadweave_types::{Order, Pacing};
 
 use super::{FlowClass, LaneConfig, LaneRule, Strategy};
 
@@ -28,6 +28,8 @@ pub fn default_lanes() -> Vec<LaneConfig> {
         rule: LaneRule::class(class),
         rank: 1,
         order: Order::Adaptive { max_buffer: Order::DEFAULT_BUFFER },
+        // They leave no room: bursts of theirs would stand in the way of real-time packets.
+        pacing: Pacing::Rate,
         queue_bytes_max: TRANSFER_QUEUE,
         ..LaneConfig::new(name, strategy(TRANSFER))
     };

@@ -1,5 +1,5 @@
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
-use roadweave_types::PathStatus;
+use roadweave_types::{Pacing, PathStatus};
 use roadweave_wire::Datagram;
 
 use super::*;
@@ -293,6 +293,8 @@ impl Carrier for Links {
     fn max_datagram_size(&self) -> usize {
         1400
     }
+
+    fn set_pacing(&mut self, _pacing: Pacing) {}
 
     fn send_on(
         &mut self,
