@@ -49,7 +49,7 @@ fn pings_cross_the_tunnel_and_show_tells_of_it() {
         }
         // Echoes are small and few.
         let lane = &session["lanes"][1];
-        assert_eq!((&lane["name"], &lane["strategy"]), (&"interactive".into(), &"xnc".into()));
+        assert_eq!((&lane["name"], &lane["strategy"]), (&"interactive".into(), &"raven".into()));
         assert!(lane["sent"]["inner_packets"].as_u64() >= Some(40), "{lane:#}");
 
         // The server knows the same session, and the uplinks by their names.
@@ -106,17 +106,17 @@ fn a_lane_changes_its_strategy_while_pings_cross() {
         let (_server, _client) = road.start_both();
         road.wait_for_paths(&["eth1", "eth2"]);
         let strategy = |instance: &str| {
-            road.show(instance)["sessions"][0]["lanes"][0]["strategy"].as_str().unwrap().to_owned()
+            road.show(instance)["sessions"][0]["lanes"][1]["strategy"].as_str().unwrap().to_owned()
         };
         let set = |instance: &str, lane: &str, name: &str| {
             roadweave(&["set", "--socket", &socket(instance), lane, "strategy", name])
         };
-        assert_eq!((strategy(CLIENT), strategy(SERVER)), ("xnc".into(), "xnc".into()));
+        assert_eq!((strategy(CLIENT), strategy(SERVER)), ("raven".into(), "raven".into()));
         for name in ["redundant", "xlink", "single:eth2", "pluribus"] {
-            let output = set(CLIENT, "default", name);
+            let output = set(CLIENT, "interactive", name);
             assert!(output.status.success(), "{output:?}");
             if !name.starts_with("single:") {
-                assert!(set(SERVER, "default", name).status.success());
+                assert!(set(SERVER, "interactive", name).status.success());
                 assert_eq!(strategy(SERVER), name);
             }
             assert_eq!(strategy(CLIENT), name);
@@ -127,10 +127,10 @@ fn a_lane_changes_its_strategy_while_pings_cross() {
             let text = String::from_utf8(output.stderr).unwrap();
             assert!(!output.status.success() && text.contains(part), "{text}");
         };
-        refused(set(CLIENT, "default", "fastest"), "known are: xnc,");
-        refused(set(CLIENT, "video", "ecf"), "there are: default");
-        refused(set(CLIENT, "default", "single:eth9"), "eth9");
-        refused(set(SERVER, "default", "single:eth1"), "eth1");
+        refused(set(CLIENT, "interactive", "fastest"), "known are: xnc,");
+        refused(set(CLIENT, "video", "ecf"), "there are: real-time");
+        refused(set(CLIENT, "interactive", "single:eth9"), "eth9");
+        refused(set(SERVER, "interactive", "single:eth1"), "eth1");
         assert_eq!(strategy(CLIENT), "pluribus");
     });
 }

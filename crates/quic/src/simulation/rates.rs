@@ -1,6 +1,6 @@
 //! Congestion control and pacing on links with a rate.
 
-use roadweave_types::Rate;
+use roadweave_types::{Pacing, Rate};
 
 use super::link::{Link, links};
 use super::*;
@@ -9,6 +9,7 @@ use super::*;
 fn saturate(world: &mut World, span: Duration) {
     world.run_with(span, |world| {
         let now = world.now;
+        world.client().set_pacing(Pacing::Rate);
         world.client().refresh(now);
         let paths: Vec<_> = world.client().paths().to_vec();
         let len = world.client().max_datagram_size().min(1200);

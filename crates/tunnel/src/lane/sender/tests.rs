@@ -37,7 +37,7 @@ fn a_repair_gives_each_path_its_share_of_coded_packets() {
         &mut Links::new([0, 0]),
     );
     assert_eq!((sender.stats.coded_datagrams, sender.stats.coded_bytes), (3, 3 * 914));
-    assert!(sender.encoder.is_empty(), "a range is repaired once");
+    assert_eq!(sender.encoder.len(), 3, "the repair may be lost as well");
     let shares = |path| sender.repairs.get(&PathId(path)).map_or(0, VecDeque::len);
     assert_eq!([0, 1, 2, 3].map(shares), [0, 2, 0, 1]);
 
