@@ -252,6 +252,15 @@ impl Connection {
         }
     }
 
+    /// Wakes the user when a pacer lets through a packet of those that wait, paced as
+    /// [`set_pacing`](Connection::set_pacing) said last.
+    pub fn on_backlog(&mut self, now: Instant) {
+        self.refresh(now);
+        for (path, snapshot) in self.paths.iter_mut().zip(&self.snapshots) {
+            path.on_backlog(snapshot, self.pacing);
+        }
+    }
+
     fn take_snapshots(&mut self, now: Instant) {
         self.refreshed = Some(now);
         let (epoch, pacing, paths) = (self.epoch, self.pacing, &mut self.paths);

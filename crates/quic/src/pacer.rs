@@ -40,7 +40,7 @@ pub(crate) struct Pacer {
     /// Bytes per second.
     rate: u64,
     burst: u64,
-    /// May fall below zero by one packet.
+    /// May fall below zero by a burst.
     budget: f64,
     updated: Instant,
 }
@@ -64,7 +64,9 @@ impl Pacer {
     }
 
     pub(crate) fn on_sent(&mut self, bytes: u64) {
-        self.budget -= bytes as f64;
+        // Packets that another pacer let through cost no more than a burst: whoever comes later is not to
+        // wait for all of them.
+        self.budget = (self.budget - bytes as f64).max(-(self.burst as f64));
     }
 
     /// Bytes that may leave now.

@@ -213,6 +213,13 @@ impl Path {
         self.waiting[pacing as usize] |= !by_window;
     }
 
+    /// Notes that packets wait which are paced as `pacing` says.
+    pub(crate) fn on_backlog(&mut self, snapshot: &PathSnapshot, pacing: Pacing) {
+        let mtu = u64::from(snapshot.mtu);
+        self.waiting[pacing as usize] |=
+            snapshot.window_room() >= mtu && snapshot.pacing_budget < mtu;
+    }
+
     /// When a pacer lets a packet through again, if a sender waits for that.
     pub(crate) fn release_due(&self, mtu: u16) -> Option<Instant> {
         let waiting = self.pacers.iter().zip(self.waiting).filter(|(_, waits)| *waits);

@@ -140,6 +140,11 @@ pub trait Recovery: Send + std::fmt::Debug {
     /// The peer has a datagram of the repair that begins with packet `start`.
     fn on_repair_acknowledged(&mut self, _start: PacketId) {}
 
+    /// Whether a repair that may be fired again covers `id`, so that it must be kept although the peer has it.
+    fn needs(&self, _id: PacketId) -> bool {
+        false
+    }
+
     /// A packet of [`Repair::Again`] found no room in time.
     fn on_abandoned(&mut self, id: PacketId);
 

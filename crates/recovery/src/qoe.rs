@@ -28,7 +28,7 @@ impl Qoe {
         let by_frames = self.cached_frames as f64 / self.fps;
         let known = [by_bytes, by_frames].into_iter().filter(|seconds| seconds.is_finite());
         let seconds = known.fold(f64::MAX, f64::min);
-        if seconds == f64::MAX { Duration::MAX } else { Duration::from_secs_f64(seconds.max(0.0)) }
+        Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX)
     }
 }
 

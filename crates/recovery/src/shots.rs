@@ -29,6 +29,13 @@ pub(crate) struct Shot {
     pub(crate) until: Instant,
 }
 
+impl Shot {
+    fn covers(&self, id: PacketId) -> bool {
+        let offset = id.distance(self.start);
+        offset >= 0 && i64::from(offset) < i64::from(self.count)
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Open {
     shot: Shot,
@@ -60,10 +67,12 @@ impl Shots {
 
     /// The packet `id` itself has arrived.
     pub(crate) fn on_acknowledged(&mut self, id: PacketId) {
-        self.settle(|open| {
-            let offset = id.distance(open.shot.start);
-            offset >= 0 && i64::from(offset) < i64::from(open.shot.count)
-        });
+        self.settle(|open| open.shot.covers(id));
+    }
+
+    /// Whether a repair covers `id`.
+    pub(crate) fn covers(&self, id: PacketId) -> bool {
+        self.open.iter().any(|open| open.shot.covers(id))
     }
 
     fn settle(&mut self, concerns: impl Fn(&Open) -> bool) {

@@ -115,6 +115,11 @@ impl XncConfig {
         }
     }
 
+    /// Whether late packets are repaired on credit: that is detection by deadline as well.
+    fn hedges(&self) -> bool {
+        self.insists && self.detection == Detection::Qoe
+    }
+
     /// How long it may take before the packet is repaired on credit, if another path would be faster.
     fn late_after(&self, path: &PathSnapshot, paths: &[PathSnapshot]) -> Option<Duration> {
         let faster = |other: &PathSnapshot| {
@@ -123,7 +128,7 @@ impl XncConfig {
                 && other.window_room() >= u64::from(other.mtu) * 2
                 && other.expected_rtt <= path.expected_rtt
         };
-        let may = self.insists && paths.iter().any(faster);
+        let may = self.hedges() && paths.iter().any(faster);
         may.then(|| late_after(path, self.lane.deadline))
     }
 }
@@ -387,20 +392,21 @@ impl Xnc {
 
     /// A further repair for one that has not arrived, if the windows allow it.
     fn poll_missed(&mut self, now: Instant, paths: &[PathSnapshot]) -> Option<Repair> {
-        let (shot, missing) = self.shots.poll_missed(now)?;
-        let usable = paths.iter().filter(|path| path.is_usable()).collect();
-        let repair = match shot.count {
-            1 => self.spread(shot.start, 1, shot.bytes, usable)?,
+        while let Some((shot, missing)) = self.shots.poll_missed(now) {
+            let usable = paths.iter().filter(|path| path.is_usable()).collect();
             // What is missing of many may be one, but which one is not known.
-            _ => match self.spread(shot.start, missing.max(2), shot.bytes, usable)? {
-                Repair::Coded { start, shares, .. } => {
+            let lost = if shot.count == 1 { 1 } else { missing.max(2) };
+            let repair = match self.spread(shot.start, lost, shot.bytes, usable) {
+                Some(Repair::Coded { start, shares, .. }) => {
                     Repair::Coded { start, count: shot.count as u16, shares }
                 }
-                other => other,
-            },
-        };
-        self.shots.on_fired_again(now, shot, shot_patience(&repair, paths));
-        self.fire(repair)
+                Some(other) => other,
+                None => continue, // a smaller one may find room
+            };
+            self.shots.on_fired_again(now, shot, shot_patience(&repair, paths));
+            return self.fire(repair);
+        }
+        None
     }
 
     /// The repair of one run over `usable` paths, if their windows allow it.
@@ -474,7 +480,7 @@ impl Recovery for Xnc {
             self.config.lane.deadline,
             |path| {
                 let patience = self.config.patience(path, paths);
-                if self.config.insists {
+                if self.config.hedges() {
                     patience.min(late_after(path, self.config.lane.deadline))
                 } else {
                     patience
@@ -497,6 +503,10 @@ impl Recovery for Xnc {
 
     fn on_repair_acknowledged(&mut self, start: PacketId) {
         self.shots.on_repair_acknowledged(start);
+    }
+
+    fn needs(&self, id: PacketId) -> bool {
+        self.shots.covers(id)
     }
 
     fn on_acknowledged(&mut self, _now: Instant, id: PacketId) {

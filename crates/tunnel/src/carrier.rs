@@ -19,6 +19,9 @@ pub trait Carrier {
     /// From now on datagrams are paced as `pacing` says, and snapshots tell of that pacer.
     fn set_pacing(&mut self, pacing: Pacing);
 
+    /// Packets wait, paced as said last: wakes the session when a pacer lets one through.
+    fn on_backlog(&mut self, now: Instant);
+
     /// Sends `datagram` on exactly `path`; what becomes of it is told with `token`.
     ///
     /// # Errors
@@ -59,6 +62,10 @@ impl Carrier for Connection {
 
     fn set_pacing(&mut self, pacing: Pacing) {
         Connection::set_pacing(self, pacing);
+    }
+
+    fn on_backlog(&mut self, now: Instant) {
+        Connection::on_backlog(self, now);
     }
 
     fn send_on(

@@ -293,6 +293,9 @@ impl Session {
         for lane in order {
             carrier.set_pacing(self.senders[lane].config().pacing);
             self.senders[lane].service(now, carrier);
+            if self.senders[lane].has_backlog() {
+                carrier.on_backlog(now);
+            }
         }
         if let Some(path) = carrier.feedback_due(now) {
             let feedback = self.feedback(now);

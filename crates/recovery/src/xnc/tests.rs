@@ -6,7 +6,7 @@ use crate::testing::path;
 
 /// The algorithm as the paper has it.
 fn paper() -> Xnc {
-    Xnc::new(XncConfig { spread: Spread::EveryPath, ..XncConfig::default() })
+    Xnc::new(XncConfig { spread: Spread::EveryPath, insists: false, ..XncConfig::default() })
 }
 
 fn at(ms: u64) -> Instant {
@@ -210,6 +210,7 @@ fn without_qoe_a_packet_is_lost_when_quic_says_so() {
     // The deadline of 100 ms leaves 80 ms for the answer.
     assert_eq!(ablation(XncConfig::default(), &[4, 5], &slow, at(85)).len(), 1);
     assert_eq!(ablation(quic, &[4, 5], &slow, at(85)), []);
+    assert_eq!(ablation(quic, &[4, 5], &slow, at(150)), [], "no deadline");
     assert_eq!(ablation(quic, &[4, 5], &slow, at(400)).len(), 1);
 }
 
@@ -255,7 +256,9 @@ fn one_shot_is_all_that_the_paper_fires() {
     let mut xnc = Xnc::new(XncConfig { insists: false, ..XncConfig::default() });
     burst(&mut xnc, 10, &[2, 3, 4, 5], &paths);
     assert_eq!(all_repairs(&mut xnc, at(50), &paths).len(), 1);
-    assert_eq!(all_repairs(&mut xnc, at(5000), &paths), []);
+    for ms in [120, 150, 200, 300, 5000] {
+        assert_eq!(all_repairs(&mut xnc, at(ms), &paths), [], "{ms} ms");
+    }
 }
 
 #[test]

@@ -16,6 +16,9 @@ use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
 /// Recoveries of the past that are kept at once; the oldest gives up its packets beyond it.
 const PAST_MAX: usize = 4;
 
+/// No packet this far behind the newest is in flight.
+const FIRST_BEHIND_MAX: i32 = 1 << 30;
+
 /// The recoveries of a lane, by the packets that belong to them.
 #[derive(Debug)]
 pub(crate) struct Eras {
@@ -60,12 +63,14 @@ impl Eras {
     }
 
     pub(crate) fn on_sent(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]) {
+        self.follow(packet.id);
         if let Some(recovery) = self.of(packet.id) {
             recovery.on_sent(now, packet, paths);
         }
     }
 
     pub(crate) fn on_waiting(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]) {
+        self.follow(packet.id);
         if let Some(recovery) = self.of(packet.id) {
             recovery.on_waiting(now, packet, paths);
         }
@@ -146,6 +151,18 @@ impl Eras {
         past.chain([&mut *self.present.recovery])
     }
 
+    /// Moves the beginning of the present up behind `id`: IDs wrap, and half of them precede any one.
+    fn follow(&mut self, id: PacketId) {
+        if id.distance(self.present.first) > FIRST_BEHIND_MAX {
+            self.present.first = PacketId(id.0.wrapping_sub(FIRST_BEHIND_MAX.unsigned_abs() / 2));
+        }
+    }
+
+    /// Whether a repair may need `id` again.
+    pub(crate) fn needs(&mut self, id: PacketId) -> bool {
+        self.of(id).is_some_and(|recovery| recovery.needs(id))
+    }
+
     /// The recovery that `id` belongs to; none if that one is gone.
     fn of(&mut self, id: PacketId) -> Option<&mut (dyn Recovery + 'static)> {
         if self.past.is_empty() && !id.precedes(self.present.first) {
@@ -163,6 +180,15 @@ mod tests {
     use roadweave_recovery::{NoRecovery, RecoveryConfig, Reliable};
 
     use super::*;
+
+    #[test]
+    fn a_lane_keeps_its_recovery_however_many_packets_it_sends() {
+        let mut eras = Eras::new(reliable());
+        for id in (0..=u32::MAX).step_by(1 << 28).chain([5, 1 << 20]) {
+            eras.on_sent(Instant::ZERO, sent(id), &[]);
+            assert!(eras.of(PacketId(id)).is_some(), "{id}");
+        }
+    }
 
     fn reliable() -> Box<dyn Recovery> {
         Box::new(Reliable::new(RecoveryConfig::default()))

@@ -320,7 +320,9 @@ impl LaneSender {
         }
         if kind == TokenKind::Source {
             self.recovery.on_acknowledged(now, id);
-            self.encoder.forget(id);
+            if !self.recovery.needs(id) {
+                self.encoder.forget(id);
+            }
             self.stats.drops.add(DropReason::CopyCancelled, self.copies.cancel(id));
         }
     }
@@ -331,6 +333,11 @@ impl LaneSender {
         if kind == TokenKind::Source {
             self.recovery.on_lost(now, id, path);
         }
+    }
+
+    /// Whether packets wait for a path with room.
+    pub(crate) fn has_backlog(&self) -> bool {
+        !self.queue.is_empty() || !self.again.is_empty() || !self.repairs.is_empty()
     }
 
     /// Sends what may leave now: copies that wait for their path and repairs first, since they are older,

@@ -88,6 +88,9 @@ impl Adaptive {
 
     pub(super) fn handle(&mut self, placed: Placed, out: &mut Outlet<'_>) -> Turn {
         let now = placed.since;
+        if self.held.contains_key(&placed.last) {
+            return Turn::Discarded;
+        }
         self.forget_gaps(now);
         let is_late = self.note_arrival(now, placed.first, placed.last);
         let last = placed.last;
@@ -124,7 +127,7 @@ impl Adaptive {
 
     /// Releases the one that stops waiting first, behind those of its flow that are before it.
     pub(super) fn release_oldest(&mut self, out: &mut Outlet<'_>) -> bool {
-        let Some((_, oldest)) = self.roots.first().copied() else { return false };
+        let Some((_, oldest)) = self.roots.pop_first() else { return false };
         self.release_up_to(oldest, out);
         true
     }

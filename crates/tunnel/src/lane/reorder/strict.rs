@@ -51,6 +51,9 @@ impl Strict {
         if placed.first < self.next {
             return Turn::Discarded;
         }
+        if self.held.contains_key(&placed.first) {
+            return Turn::Discarded;
+        }
         self.arrivals.insert((placed.since, placed.first));
         self.held.insert(placed.first, placed);
         self.release_in_order(out);
@@ -73,6 +76,11 @@ impl Strict {
         {
             self.next = first;
             self.release_in_order(out);
+        }
+        // Packets of a broken peer may overlap, so that the turn of one has passed while it waited.
+        if self.arrivals.first().is_some_and(|(_, first)| *first == oldest) {
+            self.arrivals.pop_first();
+            self.held.remove(&oldest).into_iter().for_each(|placed| out.release(placed));
         }
         true
     }

@@ -296,6 +296,8 @@ impl Carrier for Links {
 
     fn set_pacing(&mut self, _pacing: Pacing) {}
 
+    fn on_backlog(&mut self, _now: Instant) {}
+
     fn send_on(
         &mut self,
         _now: Instant,
