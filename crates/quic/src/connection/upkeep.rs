@@ -180,7 +180,9 @@ impl Connection {
             true => self.config.keep_alive,
             false => self.config.keep_alive_others,
         };
-        Some(path.last_sent.max(path.last_asked) + interval)
+        // Whoever only answers learns nothing of its own way.
+        let unasked = path.last_asked + interval * ANSWERS_ONLY_MAX;
+        Some((path.last_sent.max(path.last_asked) + interval).min(unasked))
     }
 
     /// Makes a packet of acknowledgements ask for one in return, now and then: without that, a side that
@@ -276,6 +278,8 @@ const BUSY_DELAY: Duration = Duration::from_millis(5);
 pub(super) const ACK_DELAY: Duration = Duration::from_millis(2);
 /// How often acknowledgements ask for an acknowledgement in return, at most.
 const ASK_INTERVAL_MIN: Duration = Duration::from_millis(10);
+/// Keep-alives that a side may leave out as it sends acknowledgements.
+const ANSWERS_ONLY_MAX: u32 = 3;
 /// For how long after a datagram this side counts as receiving.
 const RECEIVING: Duration = Duration::from_millis(10);
 /// How often a side that sends measures the paths that it does not use.
