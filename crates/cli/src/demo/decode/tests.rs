@@ -159,7 +159,7 @@ fn the_clip_needs_the_rate_it_is_given() {
         println!("skipped: {error}");
         return;
     }
-    // In its first seconds the encoder is up to 15 % below the rate.
+    // In its first seconds the encoder is up to 20 % below the rate, and not always by as much.
     let rate = clip_bytes().len() as f64 * 8.0 / 2.0;
-    assert!((6.8e6..8.4e6).contains(&rate), "{rate} bit/s");
+    assert!((6.4e6..8.4e6).contains(&rate), "{rate} bit/s");
 }
