@@ -275,6 +275,7 @@ fn world(scenario: &Scenario) -> Result<World, WorldError> {
         congestion: CongestionControl::default(),
         seed: scenario.seed,
         trust: Default::default(),
+        policies: BTreeMap::new(),
         learned: scenario.learned.clone(),
     })
 }

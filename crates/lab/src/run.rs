@@ -58,6 +58,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
         seed: scenario.seed,
         trust: Default::default(),
         learned: scenario.learned.clone(),
+        policies: Default::default(),
     })?;
     let mut stage = Stage::new(world);
     stage.world.observe_packets();

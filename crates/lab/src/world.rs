@@ -30,7 +30,7 @@ use roadweave_emulate::{Direction, LinkSettings, LinkStats};
 use roadweave_quic::{CongestionControl, Epoch, Local, Source};
 use roadweave_tunnel::{
     Client, ClientError, ClientEvent, LaneConfig, Server, ServerEvent, SessionStatus, SetError,
-    Strategy,
+    Strategy, UplinkPolicy,
 };
 use roadweave_types::{Instant, PathStatus, UplinkId};
 
@@ -66,6 +66,8 @@ pub struct WorldConfig {
     pub trust: Trust,
     /// What the strategies at both ends have learned before, as JSON by the lane's name.
     pub learned: BTreeMap<String, String>,
+    /// How links may be used that are not as any other, by their names.
+    pub policies: BTreeMap<String, UplinkPolicy>,
 }
 
 /// One link between the vehicle and the server.

@@ -37,7 +37,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use noq_proto::VarInt;
-use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, PathStatus, UplinkId};
+use roadweave_types::{
+    Instant, Pacing, PathId, PathSnapshot, PathStatus, Policy, Priority, UplinkId,
+};
 
 use crate::config::TransportConfig;
 use crate::control;
@@ -391,6 +393,28 @@ impl Connection {
         Some(self.path(path)?.remote)
     }
 
+    /// How a path may be used: its snapshots show it from now on, and feedback keeps to it.
+    pub fn set_policy(&mut self, path: PathId, policy: Policy) {
+        let Some(index) = self.index(path) else { return };
+        self.paths[index].policy = policy;
+        if let Some(snapshot) = self.snapshots.get_mut(index) {
+            snapshot.policy = policy;
+        }
+    }
+
+    /// Notes that a datagram which was sent on `path` is redundant, or that it is not.
+    pub fn account(&mut self, path: PathId, bytes: u32, is_redundant: bool) {
+        let Some(index) = self.index(path) else { return };
+        let stats = &mut self.paths[index].stats;
+        let counter =
+            if is_redundant { &mut stats.redundant_bytes } else { &mut stats.source_bytes };
+        *counter += u64::from(bytes);
+        let left = self.paths[index].redundancy_left();
+        if let Some(snapshot) = self.snapshots.get_mut(index) {
+            snapshot.redundancy_left = left;
+        }
+    }
+
     /// What a path has carried.
     pub fn path_stats(&self, path: PathId) -> Option<PathStats> {
         Some(self.path(path)?.stats)
@@ -446,7 +470,7 @@ impl Connection {
             self.path(id)?.carries_data().then_some(id)
         };
         self.answering_paths()
-            .min_by_key(|path| path.smoothed_rtt)
+            .min_by_key(|path| (is_backup(path), path.smoothed_rtt))
             .map(|path| path.id)
             .or_else(heard_last)
             .or_else(|| with_status(PathStatus::Usable))
@@ -463,7 +487,9 @@ impl Connection {
         if self.timing.feedback_count % FEEDBACK_TURNS != FEEDBACK_TURNS - 1 {
             return Some(best);
         }
-        let others = self.answering_paths().filter(|path| path.id != best);
+        let may_rest = self.answering_paths().any(|path| path.id == best && !is_backup(path));
+        let others =
+            self.answering_paths().filter(|path| path.id != best && !(may_rest && is_backup(path)));
         others.min_by_key(|path| path.smoothed_rtt).map(|path| path.id).or(Some(best))
     }
 
@@ -491,6 +517,11 @@ impl std::fmt::Debug for Connection {
             .field("paths", &self.snapshots)
             .finish_non_exhaustive()
     }
+}
+
+/// Whether it is meant to carry nothing while others do.
+fn is_backup(path: &PathSnapshot) -> bool {
+    path.policy.priority == Priority::Backup
 }
 
 /// Of so many feedbacks, one leaves on the second fastest path.

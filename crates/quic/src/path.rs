@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, PathStatus, UplinkId};
+use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, PathStatus, Policy, UplinkId};
 
 use crate::epoch::Epoch;
 use crate::gate::{Gate, Position};
@@ -43,6 +43,7 @@ pub(crate) struct Path {
     heard_interval: Duration,
     /// The answers to challenges that had come in when the address changed; one more validates it.
     pub(crate) answers_before: Option<u64>,
+    pub(crate) policy: Policy,
     pub(crate) stats: PathStats,
 }
 
@@ -80,6 +81,7 @@ impl Path {
             last_heard: now,
             heard_interval: QUIET_MAX,
             answers_before: None,
+            policy: Policy::default(),
             stats: PathStats::default(),
         }
     }
@@ -156,6 +158,11 @@ impl Path {
         cleared
     }
 
+    /// Bytes of redundancy that it may still carry.
+    pub(crate) fn redundancy_left(&self) -> u64 {
+        self.policy.redundancy_left(self.stats.source_bytes, self.stats.redundant_bytes)
+    }
+
     /// Brings the pacers up to `now` and takes a snapshot for packets that are paced as `pacing` says.
     pub(crate) fn snapshot(&mut self, now: Instant, epoch: Epoch, pacing: Pacing) -> PathSnapshot {
         let meter = self.gate.meter();
@@ -190,6 +197,8 @@ impl Path {
             mtu: meter.mtu,
             last_acknowledged: meter.last_acknowledged().map(|at| epoch.of_std(at)),
             queued_bytes: 0,
+            policy: self.policy,
+            redundancy_left: self.redundancy_left(),
         }
     }
 

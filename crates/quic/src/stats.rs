@@ -20,6 +20,10 @@ pub struct PathStats {
     pub datagrams_sent: u64,
     /// Datagrams received from the peer's [`send_on`](crate::Connection::send_on).
     pub datagrams_received: u64,
+    /// Bytes of datagrams that were told to be first transmissions.
+    pub source_bytes: u64,
+    /// Bytes of datagrams that were told to be redundant: copies, repairs.
+    pub redundant_bytes: u64,
     /// Datagrams reported as acknowledged.
     pub datagrams_acknowledged: u64,
     /// Datagrams reported as lost.

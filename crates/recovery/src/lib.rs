@@ -283,6 +283,8 @@ mod testing {
             mtu: 1452,
             last_acknowledged: None,
             queued_bytes: 0,
+            policy: roadweave_types::Policy::default(),
+            redundancy_left: u64::MAX,
         }
     }
 }

@@ -30,6 +30,10 @@ impl Scheduler for Bonding {
             _ => Decision::Wait,
         }
     }
+
+    fn keeps_flows(&self) -> bool {
+        true
+    }
 }
 
 /// What a path weighs for a flow: the last step of SplitMix64 over both. The uplink counts where it is

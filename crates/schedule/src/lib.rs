@@ -13,6 +13,7 @@ mod ecf;
 mod lola;
 mod minrtt;
 mod path_set;
+mod policy;
 mod raven;
 mod redundant;
 mod single;
@@ -27,6 +28,7 @@ pub use ecf::Ecf;
 pub use lola::Lola;
 pub use minrtt::MinRtt;
 pub use path_set::PathSet;
+pub use policy::Policed;
 pub use raven::{Raven, RavenConfig};
 pub use redundant::Redundant;
 pub use single::Single;
@@ -106,6 +108,11 @@ pub trait Scheduler: Send + std::fmt::Debug {
     /// know.
     fn frame_target(&self, _now: Instant, _paths: &[PathSnapshot]) -> Option<u64> {
         None
+    }
+
+    /// Whether it keeps each flow on its path: then nobody else may spread its packets.
+    fn keeps_flows(&self) -> bool {
+        false
     }
 }
 
@@ -192,6 +199,8 @@ mod testing {
             mtu: 1452,
             last_acknowledged: None,
             queued_bytes: 0,
+            policy: roadweave_types::Policy::default(),
+            redundancy_left: u64::MAX,
         }
     }
 

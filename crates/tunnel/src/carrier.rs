@@ -34,6 +34,9 @@ pub trait Carrier {
         token: u64,
     ) -> Result<(), SendError>;
 
+    /// A datagram that was sent on `path` is redundant: a copy, a repair. Or it is not.
+    fn account(&mut self, _path: PathId, _bytes: u32, _is_redundant: bool) {}
+
     /// The path on which acknowledgements should leave now, if any wait.
     fn feedback_due(&self, now: Instant) -> Option<PathId>;
 
@@ -79,6 +82,10 @@ impl Carrier for Connection {
             QuicError::TooLarge { datagram, .. } => SendError::TooLarge(datagram),
             other => SendError::Blocked(other.into_datagram()),
         })
+    }
+
+    fn account(&mut self, path: PathId, bytes: u32, is_redundant: bool) {
+        Connection::account(self, path, bytes, is_redundant);
     }
 
     fn feedback_due(&self, now: Instant) -> Option<PathId> {

@@ -25,14 +25,17 @@ use roadweave_quic::{
 };
 use roadweave_recovery::Qoe;
 use roadweave_schedule::Acknowledged;
-use roadweave_types::{DropCounters, DropReason, Instant, PathId, PathSnapshot, UplinkId};
+use roadweave_types::{
+    DropCounters, DropReason, Instant, PathId, PathSnapshot, PathStatus, Policy, UplinkId,
+};
 use roadweave_wire::{Control, Hello, Welcome};
 
 use crate::lane::{LaneConfig, Strategy};
 use crate::learned::{Learned, keep_learned};
 use crate::observe::PacketEvent;
 use crate::session::{Session, SessionConfig, SessionError, SetError, find_lane};
-use crate::status::{SessionStatus, path_reports};
+use crate::status::{PathStatusReport, SessionStatus, path_reports};
+use crate::uplink::{Month, UplinkPolicy, Usage, ip_bytes};
 
 /// How often a new attempt begins on each uplink while none has answered.
 const RACE_INTERVAL: Duration = Duration::from_secs(1);
@@ -144,6 +147,11 @@ pub struct Client {
     observes: bool,
     /// What the strategies of earlier sessions have learned.
     learned: Learned,
+    /// How uplinks may be used that are not as any other, by their names.
+    policies: BTreeMap<String, UplinkPolicy>,
+    usage: Usage,
+    /// The policies that paths of the session have been given.
+    path_policies: BTreeMap<PathId, Policy>,
 }
 
 impl Client {
@@ -172,6 +180,9 @@ impl Client {
             drops: DropCounters::default(),
             observes: false,
             learned: Learned::new(),
+            policies: BTreeMap::new(),
+            usage: Usage::default(),
+            path_policies: BTreeMap::new(),
         })
     }
 
@@ -186,6 +197,29 @@ impl Client {
             keep_learned(&mut self.learned, &self.config.server_key, &current.session);
         }
         &self.learned
+    }
+
+    /// From now on the uplink called `name` may be used like this.
+    pub fn set_policy(&mut self, name: &str, policy: UplinkPolicy) {
+        self.policies.insert(name.to_owned(), policy);
+        self.apply_policies();
+    }
+
+    /// Takes up what [`Client::usage`] gave in an earlier life.
+    pub fn restore_usage(&mut self, usage: Usage) {
+        self.usage = usage;
+        self.apply_policies();
+    }
+
+    /// What the uplinks with a monthly cap have carried in the month.
+    pub fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    /// Tells the time of day, seconds since 1970: a new month may begin.
+    pub fn on_time_of_day(&mut self, unix_seconds: u64) {
+        self.usage.on_month(Month::of_unix(unix_seconds));
+        self.apply_policies();
     }
 
     /// What an encoder should make of its next frame, bytes, by the lane's name: for lanes whose
@@ -262,6 +296,7 @@ impl Client {
         ecn: Option<Ecn>,
         packet: BytesMut,
     ) {
+        self.count(uplink, ip_bytes(remote, packet.len()));
         let source = Source { remote, local: Local::Uplink(uplink), ecn };
         if let Some(id) = self.endpoint.handle_packet(now, source, packet) {
             self.pump(now, id);
@@ -288,6 +323,7 @@ impl Client {
         self.watch_silence(now);
         if self.current.is_some() {
             self.reconcile_paths(now);
+            self.apply_policies();
         }
         if self.is_racing(now) {
             self.race(now);
@@ -396,8 +432,21 @@ impl Client {
     }
 
     /// Hands over everything that waits for the network, and forgets it.
-    pub fn drain(&mut self, send: impl FnMut(&Outbox)) {
-        self.endpoint.drain(send);
+    pub fn drain(&mut self, mut send: impl FnMut(&Outbox)) {
+        let (uplinks, policies, usage) = (&self.uplinks, &self.policies, &mut self.usage);
+        self.endpoint.drain(|outbox| {
+            for run in outbox.runs() {
+                let uplink = run.route.uplink.and_then(|id| uplinks.get(&id));
+                if let Some(Uplink { name, .. }) = uplink
+                    && is_capped(policies, name)
+                {
+                    let lengths = run.packets().map(<[u8]>::len);
+                    let bytes = lengths.map(|length| ip_bytes(run.route.destination, length)).sum();
+                    usage.add(name, bytes);
+                }
+            }
+            send(outbox);
+        });
     }
 
     /// Says goodbye to the server; drain once more afterwards.
@@ -419,9 +468,20 @@ impl Client {
             peer: current.server.to_string(),
             public_key: self.config.server_key.to_string(),
             addresses: welcome.addresses.iter().map(ToString::to_string).collect(),
-            paths: path_reports(connection, name),
+            paths: self.with_usage(path_reports(connection, name)),
             stats,
         })
+    }
+
+    /// `reports`, with what their uplinks carry in the month.
+    fn with_usage(&self, mut reports: Vec<PathStatusReport>) -> Vec<PathStatusReport> {
+        for report in &mut reports {
+            let Some(name) = &report.uplink else { continue };
+            let cap = self.policies.get(name).and_then(|policy| policy.monthly_cap_bytes);
+            report.monthly_cap_bytes = cap;
+            report.month_bytes = cap.map(|_| self.usage.of(name));
+        }
+        reports
     }
 
     /// What was discarded while there was no session, by reason.
@@ -486,9 +546,11 @@ impl Client {
         }
         let announcements: Vec<Control> = session.announcements().collect();
         self.current = Some(Current { id, server, session, since: now, welcome: None });
+        self.path_policies.clear();
         self.send_control(id, &Control::Hello(Hello { name: self.config.name.clone() }));
         announcements.iter().for_each(|message| self.send_control(id, message));
         self.name_paths(id);
+        self.apply_policies();
     }
 
     fn on_session_event(&mut self, now: Instant, event: Event) {
@@ -503,6 +565,7 @@ impl Client {
             Event::PathUsable(path) => {
                 let id = current.id;
                 self.name_path(id, path);
+                self.apply_policies();
             }
             Event::Message(message) => self.on_message(now, message),
             Event::Closed(reason) => {
@@ -676,6 +739,43 @@ impl Client {
         }
     }
 
+    /// Counts what an uplink with a cap has carried.
+    fn count(&mut self, uplink: UplinkId, bytes: u64) {
+        if let Some(Uplink { name, .. }) = self.uplinks.get(&uplink)
+            && is_capped(&self.policies, name)
+        {
+            self.usage.add(name, bytes);
+        }
+    }
+
+    /// Gives the paths of the session the policies of their uplinks, and tells the server, where anything
+    /// has changed.
+    fn apply_policies(&mut self) {
+        let Some(id) = self.current.as_ref().map(|current| current.id) else { return };
+        if self.policies.is_empty() {
+            return;
+        }
+        let Some(connection) = self.endpoint.connection(id) else { return };
+        let wanted = |path: &PathSnapshot| {
+            let name = &self.uplinks.get(&path.uplink?)?.name;
+            let policy = self.policies.get(name)?.after(self.usage.of(name));
+            (path.status != PathStatus::Validating).then_some((path.id, policy))
+        };
+        let wanted: BTreeMap<PathId, Policy> =
+            connection.paths().iter().filter_map(wanted).collect();
+        for (path, policy) in &wanted {
+            let known = self.path_policies.get(path).copied().unwrap_or_default();
+            if known == *policy {
+                continue;
+            }
+            if let Some(connection) = self.endpoint.connection_mut(id) {
+                connection.set_policy(*path, *policy);
+            }
+            self.send_control(id, &Control::PathPolicy { path: *path, policy: *policy });
+        }
+        self.path_policies = wanted;
+    }
+
     fn send_control(&mut self, id: ConnectionId, message: &Control) {
         if let Some(connection) = self.endpoint.connection_mut(id)
             && let Err(error) = connection.send_message(message.to_bytes())
@@ -689,6 +789,10 @@ impl Client {
             connection.close(now, 0, reason);
         }
     }
+}
+
+fn is_capped(policies: &BTreeMap<String, UplinkPolicy>, name: &str) -> bool {
+    policies.get(name).is_some_and(|policy| policy.monthly_cap_bytes.is_some())
 }
 
 /// What kind of end it was, and so how soon to try again.

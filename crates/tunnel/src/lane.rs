@@ -9,6 +9,7 @@ mod defaults;
 mod eras;
 mod flow;
 mod fragments;
+mod policy;
 mod receiver;
 mod reorder;
 mod sender;

@@ -20,6 +20,7 @@ mod peers;
 mod server;
 mod session;
 mod status;
+mod uplink;
 
 pub use carrier::{Carrier, SendError};
 pub use client::{Client, ClientConfig, ClientError, ClientEvent};
@@ -34,3 +35,4 @@ pub use roadweave_recovery::Qoe;
 pub use server::{Server, ServerConfig, ServerEvent};
 pub use session::{LaneStats, Session, SessionConfig, SessionError, SessionStats, SetError};
 pub use status::{PathStatusReport, SessionStatus};
+pub use uplink::{Month, UplinkPolicy, Usage};

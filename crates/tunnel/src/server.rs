@@ -427,6 +427,13 @@ impl Server {
                     joined.path_names.insert(path, uplink);
                 }
             }
+            Ok(Control::PathPolicy { path, policy }) => {
+                if self.sessions.contains_key(&id)
+                    && let Some(connection) = self.endpoint.connection_mut(id)
+                {
+                    connection.set_policy(path, policy);
+                }
+            }
             Ok(Control::LaneOrder { lane, order }) => {
                 if let Some(joined) = self.sessions.get_mut(&id) {
                     joined.session.on_lane_order(now, lane, order);

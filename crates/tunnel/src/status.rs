@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use roadweave_quic::{Connection, PathStats};
-use roadweave_types::{PathSnapshot, PathStatus, Rate};
+use roadweave_types::{PathSnapshot, PathStatus, Priority, Rate};
 use serde::Serialize;
 
 use crate::session::SessionStats;
@@ -35,6 +35,17 @@ pub struct PathStatusReport {
     pub pacing_rate_bps: Option<u64>,
     /// The largest UDP payload that fits.
     pub mtu_bytes: u16,
+    /// When it is used. Beyond its monthly cap an uplink is a backup.
+    pub priority: Priority,
+    /// Its share among paths of equal priority.
+    pub weight: u8,
+    /// Bytes that its uplink has carried in this calendar month, both ways, if it has a cap; the server
+    /// does not know it.
+    pub month_bytes: Option<u64>,
+    /// Bytes of a month beyond which it is a backup; the server does not know it.
+    pub monthly_cap_bytes: Option<u64>,
+    /// Bytes of copies and repairs that it may carry now, if they are limited.
+    pub redundancy_left_bytes: Option<u64>,
     /// What passed over it.
     pub counters: PathStats,
 }
@@ -73,6 +84,11 @@ pub(crate) fn path_reports(
         bytes_in_flight: path.bytes_in_flight,
         pacing_rate_bps: path.pacing_rate.map(Rate::as_bps),
         mtu_bytes: path.mtu,
+        priority: path.policy.priority,
+        weight: path.policy.weight,
+        month_bytes: None,
+        monthly_cap_bytes: None,
+        redundancy_left_bytes: path.policy.redundancy_percent.map(|_| path.redundancy_left),
         counters: connection.path_stats(path.id).unwrap_or_default(),
     };
     connection.paths().iter().map(report).collect()

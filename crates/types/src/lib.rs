@@ -8,6 +8,7 @@ mod ids;
 mod order;
 mod pacing;
 mod path;
+mod policy;
 mod time;
 
 pub use drop_reason::{DropCounters, DropReason};
@@ -15,4 +16,5 @@ pub use ids::{LaneId, PacketId, PathId, UplinkId};
 pub use order::Order;
 pub use pacing::Pacing;
 pub use path::{PathSnapshot, PathStatus};
+pub use policy::{Policy, Priority};
 pub use time::{Instant, Rate};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Instant, PathId, Rate, UplinkId};
+use crate::{Instant, PathId, Policy, Rate, UplinkId};
 
 /// Whether a path may carry packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,6 +59,10 @@ pub struct PathSnapshot {
     pub last_acknowledged: Option<Instant>,
     /// Bytes of the lane that asks which wait for this path alone; 0 where no lane asks.
     pub queued_bytes: u64,
+    /// How it may be used.
+    pub policy: Policy,
+    /// Bytes of redundancy that it may carry by its policy; `u64::MAX` for any number.
+    pub redundancy_left: u64,
 }
 
 impl PathSnapshot {

@@ -4,6 +4,7 @@
 //! client ── hello ──────────► server
 //! client ◄────────── welcome ── server      (or refuse, and the connection closes)
 //! client ── path name ──────► server        (for each path, again when one opens)
+//! client ── path policy ────► server        (for each path that is not as any other; again when that changes)
 //! client ◄─ lane order ─────► server        (for each lane of the sender that promises an order)
 //!
 //! message   kind:1 | fields
@@ -15,7 +16,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use ipnet::IpNet;
-use roadweave_types::{LaneId, Order, PathId};
+use roadweave_types::{LaneId, Order, PathId, Policy, Priority};
 
 /// The longest control message, bytes.
 pub const MAX_CONTROL_MESSAGE: usize = 4096;
@@ -27,6 +28,7 @@ const KIND_WELCOME: u8 = 2;
 const KIND_REFUSE: u8 = 3;
 const KIND_PATH_NAME: u8 = 4;
 const KIND_LANE_ORDER: u8 = 5;
+const KIND_PATH_POLICY: u8 = 6;
 
 const FIELD_NAME: u16 = 1;
 const FIELD_ADDRESS: u16 = 2;
@@ -35,6 +37,10 @@ const FIELD_GATEWAY: u16 = 4;
 const FIELD_PATH: u16 = 5;
 const FIELD_LANE: u16 = 6;
 const FIELD_ORDER: u16 = 7;
+const FIELD_POLICY: u16 = 8;
+
+/// The redundancy of a path that may have any.
+const REDUNDANCY_ANY: u8 = 255;
 
 const ORDER_PASS: u8 = 0;
 const ORDER_REORDER: u8 = 1;
@@ -58,6 +64,14 @@ pub enum Control {
         path: PathId,
         /// The interface it runs over.
         uplink: String,
+    },
+    /// The client says how a path may be used, in both directions. Before the first such message a path
+    /// has the default policy.
+    PathPolicy {
+        /// The path.
+        path: PathId,
+        /// How it may be used.
+        policy: Policy,
     },
     /// The sender promises that the packets of one of its lanes come out in this order. It holds from
     /// now on, until the next such message for the lane; before the first one nothing is promised.
@@ -133,6 +147,10 @@ impl Control {
                 path: PathId(u32::from_be_bytes(fields.array(FIELD_PATH)?)),
                 uplink: fields.text(FIELD_NAME)?,
             }),
+            KIND_PATH_POLICY => Ok(Self::PathPolicy {
+                path: PathId(u32::from_be_bytes(fields.array(FIELD_PATH)?)),
+                policy: fields.policy()?,
+            }),
             KIND_LANE_ORDER => Ok(Self::LaneOrder {
                 lane: LaneId(u8::from_be_bytes(fields.array(FIELD_LANE)?)),
                 order: fields.order()?,
@@ -167,6 +185,11 @@ impl Control {
                 out.put_u8(KIND_PATH_NAME);
                 put_text(&mut out, FIELD_NAME, uplink);
                 put_field(&mut out, FIELD_PATH, &path.0.to_be_bytes());
+            }
+            Self::PathPolicy { path, policy } => {
+                out.put_u8(KIND_PATH_POLICY);
+                put_field(&mut out, FIELD_PATH, &path.0.to_be_bytes());
+                put_policy(&mut out, policy);
             }
             Self::LaneOrder { lane, order } => {
                 out.put_u8(KIND_LANE_ORDER);
@@ -205,6 +228,17 @@ fn put_order(out: &mut BytesMut, order: Order) {
     };
     let [high, low] = (order.max_buffer().min(Order::MAX_BUFFER).as_millis() as u16).to_be_bytes();
     put_field(out, FIELD_ORDER, &[kind, high, low]);
+}
+
+fn put_policy(out: &mut BytesMut, policy: &Policy) {
+    let priority = match policy.priority {
+        Priority::Primary => 0,
+        Priority::Secondary => 1,
+        Priority::Backup => 2,
+    };
+    let weight = policy.weight.clamp(1, Policy::WEIGHT_MAX);
+    let redundancy = policy.redundancy_percent.map_or(REDUNDANCY_ANY, |percent| percent.min(100));
+    put_field(out, FIELD_POLICY, &[priority, weight, redundancy]);
 }
 
 /// The fields of one message, in the order in which they came.
@@ -262,6 +296,26 @@ impl Fields {
         }
     }
 
+    fn policy(&self) -> Result<Policy, ControlError> {
+        let bad = ControlError::BadField(FIELD_POLICY);
+        let [priority, weight, redundancy] = self.array::<3>(FIELD_POLICY)?;
+        let priority = match priority {
+            0 => Priority::Primary,
+            1 => Priority::Secondary,
+            2 => Priority::Backup,
+            _ => return Err(bad),
+        };
+        let redundancy_percent = match redundancy {
+            0..=100 => Some(redundancy),
+            REDUNDANCY_ANY => None,
+            _ => return Err(bad),
+        };
+        if !(1..=Policy::WEIGHT_MAX).contains(&weight) {
+            return Err(bad);
+        }
+        Ok(Policy { priority, weight, redundancy_percent })
+    }
+
     fn networks(&self, kind: u16) -> Result<Vec<IpNet>, ControlError> {
         if self.all(kind).count() > MAX_NETWORKS {
             return Err(ControlError::BadField(kind));
@@ -300,6 +354,15 @@ mod tests {
             }),
             Control::Refuse { reason: "unknown peer".into() },
             Control::PathName { path: PathId(3), uplink: "wwan0".into() },
+            Control::PathPolicy { path: PathId(1), policy: Policy::default() },
+            Control::PathPolicy {
+                path: PathId(u32::MAX),
+                policy: Policy {
+                    priority: Priority::Backup,
+                    weight: 100,
+                    redundancy_percent: Some(0),
+                },
+            },
             Control::LaneOrder { lane: LaneId(0), order: Order::Pass },
             Control::LaneOrder {
                 lane: LaneId(7),
@@ -365,6 +428,18 @@ mod tests {
         check_order(&[3, 0, 100]);
         check_order(&[0, 0, 1]);
         check_order(&[1, 0]);
+        let check_policy = |value: &[u8]| {
+            let mut bytes = BytesMut::from(&[KIND_PATH_POLICY][..]);
+            put_field(&mut bytes, FIELD_PATH, &[0; 4]);
+            put_field(&mut bytes, FIELD_POLICY, value);
+            let parsed = Control::parse(bytes.freeze());
+            assert_eq!(parsed, Err(ControlError::BadField(FIELD_POLICY)), "{value:?}");
+        };
+        check_policy(&[3, 1, 255]);
+        check_policy(&[0, 0, 255]);
+        check_policy(&[0, 101, 255]);
+        check_policy(&[0, 1, 101]);
+        check_policy(&[0, 1]);
         assert_eq!(
             Control::parse(Bytes::from(vec![1; MAX_CONTROL_MESSAGE + 1])),
             Err(ControlError::TooLong(MAX_CONTROL_MESSAGE + 1))

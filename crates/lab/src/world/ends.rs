@@ -31,6 +31,8 @@ pub(super) fn client(epoch: Epoch, world: &WorldConfig) -> Result<Client, WorldE
     let server_key = config.server_key.to_string();
     let mut client = Client::new(epoch, config, Arc::new(Identity::from_seed(CLIENT_KEY)))?;
     client.restore(Learned::from([(server_key, world.learned.clone())]));
+    client.on_time_of_day(Trust::UNIX_TIME);
+    world.policies.iter().for_each(|(name, policy)| client.set_policy(name, *policy));
     Ok(client)
 }
 

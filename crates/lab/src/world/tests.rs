@@ -26,6 +26,7 @@ fn config(strategy: &str, links: Vec<WorldLink>) -> WorldConfig {
         seed: 1,
         trust: Trust::default(),
         learned: Default::default(),
+        policies: Default::default(),
     }
 }
 

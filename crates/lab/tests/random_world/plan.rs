@@ -138,6 +138,7 @@ impl Plan {
             seed: self.seed,
             trust: Trust::default(),
             learned: Default::default(),
+            policies: Default::default(),
         }
     }
 

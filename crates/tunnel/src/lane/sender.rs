@@ -35,6 +35,7 @@ use serde::{Deserialize, Serialize};
 use crate::carrier::{Carrier, SendError};
 use crate::lane::copies::{Copies, SourceCopy};
 use crate::lane::eras::Eras;
+use crate::lane::policy::{is_free, keep_to_budgets, limit_to_budgets};
 use crate::lane::succession::Successions;
 use crate::lane::{LaneConfig, Strategy};
 use crate::observe::{PacketLog, PacketStep};
@@ -405,6 +406,9 @@ impl LaneSender {
         if let Cow::Owned(paths) = &mut paths {
             paths.iter_mut().for_each(|path| path.bytes_in_flight += path.queued_bytes);
         }
+        if !is_free(&paths) {
+            limit_to_budgets(paths.to_mut());
+        }
         self.recovery.poll_repair(now, &paths, self.stats.queue_bytes)
     }
 
@@ -435,7 +439,10 @@ impl LaneSender {
                 let bytes = datagram.len() as u32;
                 let chosen = repair_path(now, path, since, datagram.len(), carrier.paths(now));
                 match carrier.send_on(now, chosen, datagram, token) {
-                    Ok(()) => self.scheduler.on_sent(now, chosen, bytes),
+                    Ok(()) => {
+                        self.scheduler.on_sent(now, chosen, bytes);
+                        carrier.account(chosen, bytes, true);
+                    }
                     Err(SendError::TooLarge(_)) => self.stats.drops.count(DropReason::SendFailed),
                     Err(SendError::Blocked(datagram)) => {
                         let impatient = now.since(since) >= REPAIR_PATIENCE;
@@ -492,14 +499,18 @@ impl LaneSender {
         Some(queued)
     }
 
-    /// The paths that the scheduler chooses now for a packet.
+    /// The paths that the scheduler chooses now for a packet; `is_redundant`: it has left before.
     fn select(
         &mut self,
         now: Instant,
         packet: &PacketInfo,
+        is_redundant: bool,
         carrier: &mut impl Carrier,
     ) -> Vec<PathId> {
-        let paths = self.with_queues(carrier.paths(now));
+        let mut paths = self.with_queues(carrier.paths(now));
+        if is_redundant && !is_free(&paths) {
+            keep_to_budgets(paths.to_mut(), packet.bytes);
+        }
         match self.scheduler.select(now, packet, &paths) {
             Decision::Send(chosen) => path_ids(chosen, &paths),
             Decision::Wait => Vec::new(),
@@ -522,7 +533,7 @@ impl LaneSender {
             flow: InnerPacket::parse(&inner).map_or(0, |inner| inner.flow_hash()),
             waited: now.since(since),
         };
-        let chosen = self.select(now, &packet, carrier);
+        let chosen = self.select(now, &packet, true, carrier);
         if chosen.is_empty() {
             return false;
         }
@@ -549,7 +560,7 @@ impl LaneSender {
             flow: front.flow,
             waited: now.since(front.since),
         };
-        let chosen = self.select(now, &packet, carrier);
+        let chosen = self.select(now, &packet, false, carrier);
         if chosen.is_empty() {
             return false;
         }
@@ -638,6 +649,7 @@ impl LaneSender {
         }
         self.copies.on_left(id);
         self.scheduler.on_sent(now, path, packet.bytes);
+        carrier.account(path, packet.bytes, !copy.is_first);
         if copy.is_first {
             self.log.note(now, self.lane, id, PacketStep::Sent { path, queued: copy.queued });
         } else {
@@ -811,6 +823,10 @@ fn repair_path(
     if usable && now.since(since) < REPAIR_PATIENCE {
         return planned;
     }
+    let mut paths = Cow::Borrowed(paths);
+    if !is_free(&paths) {
+        limit_to_budgets(paths.to_mut());
+    }
     paths
         .iter()
         .filter(|path| path.is_usable() && path.room() >= bytes as u64)
@@ -837,4 +853,4 @@ fn path_ids(chosen: PathSet, paths: &[PathSnapshot]) -> Vec<PathId> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

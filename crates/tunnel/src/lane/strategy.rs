@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use roadweave_recovery::{Recovery, RecoveryConfig, Reliable};
-use roadweave_schedule::{RavenConfig, Scheduler, UnknownScheduler};
+use roadweave_schedule::{Policed, RavenConfig, Scheduler, UnknownScheduler};
 use roadweave_types::UplinkId;
 use roadweave_wire::{CODED_HEADER, SUM_HEADER};
 use serde::{Deserialize, Serialize};
@@ -110,7 +110,10 @@ impl Strategy {
     ) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
         let entry = self.entry();
         let name = if entry.name.contains('<') { self.as_str() } else { entry.scheduler };
-        roadweave_schedule::by_name(name, deadline, uplink)
+        let scheduler = roadweave_schedule::by_name(name, deadline, uplink)?;
+        // Whoever names an uplink means it.
+        let names_uplink = self.uplink().is_some();
+        Ok(if names_uplink { scheduler } else { Box::new(Policed::new(scheduler)) })
     }
 
     /// How long a packet may wait, and be needed for a repair once it was sent; `deadline` and

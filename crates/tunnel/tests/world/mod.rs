@@ -11,7 +11,9 @@ use bytes::Bytes;
 use roadweave_emulate::{Direction, LinkSettings, Trace};
 use roadweave_lab::world::{Trust, World as Inner, WorldConfig, WorldLink};
 use roadweave_quic::CongestionControl;
-use roadweave_tunnel::{ClientEvent, LaneConfig, ServerEvent, SessionStatus, Strategy};
+use roadweave_tunnel::{
+    ClientEvent, LaneConfig, ServerEvent, SessionStatus, Strategy, UplinkPolicy,
+};
 use roadweave_types::{Instant, Rate};
 
 pub fn ms(millis: u64) -> Duration {
@@ -32,6 +34,7 @@ pub struct Plan {
     pub wrong_client: bool,
     pub wrong_server: bool,
     pub congestion: CongestionControl,
+    pub policies: BTreeMap<String, UplinkPolicy>,
 }
 
 #[derive(Clone)]
@@ -57,6 +60,7 @@ impl Plan {
             wrong_client: false,
             wrong_server: false,
             congestion: CongestionControl::Bbr,
+            policies: BTreeMap::new(),
         }
     }
 
@@ -84,6 +88,7 @@ impl Plan {
             congestion: self.congestion,
             seed: self.seed,
             learned: Default::default(),
+            policies: self.policies,
             trust: Trust {
                 client_is_known: !self.wrong_client,
                 server_is_right: !self.wrong_server,

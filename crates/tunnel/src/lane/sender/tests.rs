@@ -1,5 +1,5 @@
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
-use roadweave_types::{Pacing, PathStatus};
+use roadweave_types::{Pacing, PathStatus, Policy};
 use roadweave_wire::Datagram;
 
 use super::*;
@@ -248,6 +248,32 @@ fn acknowledge(sender: &mut LaneSender, now: Instant, path: PathId, id: u32) {
     sender.on_acknowledged(now, TokenKind::Source, PacketId(id), &acknowledged);
 }
 
+/// A path that takes so many bytes, with a round-trip time of 100 ms.
+pub(crate) fn path(id: u32, congestion_window: u64) -> PathSnapshot {
+    let rtt = Duration::from_millis(100);
+    PathSnapshot {
+        id: PathId(id),
+        uplink: None,
+        status: PathStatus::Usable,
+        congestion_window,
+        bytes_in_flight: 0,
+        pacing_budget: u64::MAX,
+        pacing_rate: None,
+        smoothed_rtt: rtt,
+        expected_rtt: rtt,
+        min_rtt: rtt,
+        latest_rtt: rtt,
+        rtt_deviation: Duration::ZERO,
+        pto: rtt * 20,
+        loss: 0.0,
+        mtu: 1452,
+        last_acknowledged: None,
+        queued_bytes: 0,
+        policy: Policy::default(),
+        redundancy_left: u64::MAX,
+    }
+}
+
 /// Two paths; what was sent on them, with the packets' IDs.
 struct Links {
     paths: [PathSnapshot; 2],
@@ -257,29 +283,10 @@ struct Links {
 impl Links {
     /// `windows`: bytes that each path takes.
     fn new(windows: [u64; 2]) -> Self {
-        let rtt = Duration::from_millis(100);
         let mut id = 0;
         let paths = windows.map(|congestion_window| {
             id += 1;
-            PathSnapshot {
-                id: PathId(id - 1),
-                uplink: None,
-                status: PathStatus::Usable,
-                congestion_window,
-                bytes_in_flight: 0,
-                pacing_budget: u64::MAX,
-                pacing_rate: None,
-                smoothed_rtt: rtt,
-                expected_rtt: rtt,
-                min_rtt: rtt,
-                latest_rtt: rtt,
-                rtt_deviation: Duration::ZERO,
-                pto: rtt * 20,
-                loss: 0.0,
-                mtu: 1452,
-                last_acknowledged: None,
-                queued_bytes: 0,
-            }
+            path(id - 1, congestion_window)
         });
         Self { paths, sent: Vec::new() }
     }

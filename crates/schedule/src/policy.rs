@@ -1,0 +1,407 @@
+//! What the user wants of the uplinks, around any scheduler: priorities and weights.
+//!
+//! ```text
+//! paths ─► primary ones ─► scheduler ─► Send ─────────────────────────► weights ─► Send
+//!                                    └► Wait ─► would it take clearly longer than on the next ones?
+//!          and secondary ones ─► scheduler ◄──────── yes ┘   └ no ─► Wait
+//!          backup ones: only when none of the others is usable
+//! ```
+//!
+//! The scheduler sees all paths, those that are not its business as [`PathStatus::Standby`], and so no
+//! algorithm needs to know of policies. Where all paths are alike this is the scheduler itself.
+//!
+//! - A path that does not answer counts for nothing: when the primary paths are all suspect, the
+//!   secondary ones are first. When no path answers at all, the scheduler sees all of them.
+//! - Weights count among usable paths of one priority whose round trips are similar: the packet that the
+//!   scheduler would send on one of them goes to the one whose turn it is, if its window has room; it waits
+//!   some milliseconds for its pacer, since a frame comes as a burst. They are taken in turn as in a smooth
+//!   weighted round robin, so that 3:1 is a b a a and not a a a b.
+//! - Of a packet that goes out on several paths, those that have spent their budget of redundancy get no
+//!   copy, unless all of them have: then the fastest gets it. Weights do not count here.
+//! - A scheduler that keeps each flow on its path knows no weights, and waits for its path instead of
+//!   helping itself to secondary ones.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, Priority, Rate};
+
+use crate::{Acknowledged, Decision, PacketInfo, PathSet, RestoreError, Scheduler};
+
+/// A scheduler that keeps to the policies of the paths.
+#[derive(Debug)]
+pub struct Policed {
+    inner: Box<dyn Scheduler>,
+    turns: Turns,
+    /// The paths as the scheduler sees them; kept for its memory.
+    seen: Vec<PathSnapshot>,
+}
+
+impl Policed {
+    /// `inner`, kept to the policies of the paths.
+    pub fn new(inner: Box<dyn Scheduler>) -> Self {
+        Self { inner, turns: Turns::default(), seen: Vec::new() }
+    }
+
+    /// What the scheduler decides with the paths up to the priority `last`.
+    fn select_up_to(
+        &mut self,
+        last: Priority,
+        now: Instant,
+        packet: &PacketInfo,
+        paths: &[PathSnapshot],
+    ) -> Decision {
+        self.seen.clear();
+        self.seen.extend_from_slice(paths);
+        for path in self.seen.iter_mut().filter(|path| path.policy.priority > last) {
+            path.status = PathStatus::Standby;
+        }
+        self.inner.select(now, packet, &self.seen)
+    }
+
+    fn by_priority(
+        &mut self,
+        now: Instant,
+        packet: &PacketInfo,
+        paths: &[PathSnapshot],
+    ) -> Decision {
+        let tiers = usable_priorities(paths);
+        let Some((first, rest)) = tiers.split_first() else {
+            return self.inner.select(now, packet, paths);
+        };
+        let decision = self.select_up_to(*first, now, packet, paths);
+        let spills = rest.first() == Some(&Priority::Secondary)
+            && !self.inner.keeps_flows()
+            && decision == Decision::Wait
+            && is_slow(*first, packet, paths);
+        if spills { self.select_up_to(Priority::Secondary, now, packet, paths) } else { decision }
+    }
+}
+
+impl Scheduler for Policed {
+    fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
+        let alike =
+            |of: fn(&PathSnapshot) -> u8| paths.windows(2).all(|two| of(&two[0]) == of(&two[1]));
+        let decision = match alike(|path| path.policy.priority as u8) {
+            true => self.inner.select(now, packet, paths),
+            false => self.by_priority(now, packet, paths),
+        };
+        match decision {
+            Decision::Send(chosen) if chosen.len() > 1 => {
+                Decision::Send(within_budgets(chosen, packet, paths))
+            }
+            Decision::Send(chosen)
+                if !alike(|path| path.policy.weight) && !self.inner.keeps_flows() =>
+            {
+                self.turns.take(chosen, packet, paths)
+            }
+            decision => decision,
+        }
+    }
+
+    fn on_sent(&mut self, now: Instant, path: PathId, bytes: u32) {
+        self.inner.on_sent(now, path, bytes);
+    }
+
+    fn on_acknowledged(&mut self, now: Instant, acknowledged: &Acknowledged) {
+        self.inner.on_acknowledged(now, acknowledged);
+    }
+
+    fn on_lost(&mut self, now: Instant, path: PathId) {
+        self.inner.on_lost(now, path);
+    }
+
+    fn name_path(&mut self, path: PathId, name: &str) {
+        self.inner.name_path(path, name);
+    }
+
+    fn learned(&self) -> Option<String> {
+        self.inner.learned()
+    }
+
+    fn restore(&mut self, learned: &str) -> Result<(), RestoreError> {
+        self.inner.restore(learned)
+    }
+
+    fn frame_target(&self, now: Instant, paths: &[PathSnapshot]) -> Option<u64> {
+        let first = usable_priorities(paths).first().copied();
+        let Some(first) = first.filter(|_| !paths.is_empty()) else {
+            return self.inner.frame_target(now, paths);
+        };
+        // What a secondary path may carry it carries: an encoder that asks for less would never fill it.
+        let last = first.max(Priority::Secondary);
+        if paths.iter().all(|path| path.policy.priority <= last) {
+            return self.inner.frame_target(now, paths);
+        }
+        let mut seen = paths.to_vec();
+        for path in seen.iter_mut().filter(|path| path.policy.priority > last) {
+            path.status = PathStatus::Standby;
+        }
+        self.inner.frame_target(now, &seen)
+    }
+
+    fn keeps_flows(&self) -> bool {
+        self.inner.keeps_flows()
+    }
+}
+
+/// The priorities that usable paths have, first things first.
+fn usable_priorities(paths: &[PathSnapshot]) -> Vec<Priority> {
+    [Priority::Primary, Priority::Secondary, Priority::Backup]
+        .into_iter()
+        .filter(|at| paths.iter().any(|path| path.is_usable() && path.policy.priority == *at))
+        .collect()
+}
+
+/// Whether a packet waits clearly long for the paths of priority `first`, and would be there sooner by a
+/// secondary one.
+fn is_slow(first: Priority, packet: &PacketInfo, paths: &[PathSnapshot]) -> bool {
+    let of = |priority: Priority| {
+        paths.iter().filter(move |path| path.is_usable() && path.policy.priority == priority)
+    };
+    let rtt = |priority| of(priority).map(|path| path.expected_rtt).min().unwrap_or(Duration::MAX);
+    let rate = of(first).filter_map(|path| path.pacing_rate).map(Rate::as_bps);
+    let rate = Rate::from_bps(rate.fold(0, u64::saturating_add));
+    let wait = rate.time_for(packet.backlog_bytes).max(packet.waited);
+    wait >= MARGIN && rtt(Priority::Secondary) <= rtt(first).saturating_add(wait)
+}
+
+/// The paths among `chosen` that may carry a copy; the fastest if none may.
+fn within_budgets(chosen: PathSet, packet: &PacketInfo, paths: &[PathSnapshot]) -> PathSet {
+    let may = |position: &usize| {
+        paths.get(*position).is_some_and(|path| {
+            path.redundancy_left.saturating_sub(path.queued_bytes) >= packet.bytes as u64
+        })
+    };
+    let within: PathSet = chosen.iter().filter(may).collect();
+    let fastest = chosen.iter().min_by_key(|at| paths.get(*at).map(|path| path.expected_rtt));
+    if within.is_empty() { fastest.map_or(chosen, PathSet::one) } else { within }
+}
+
+/// Whose turn it is among paths of equal priority.
+#[derive(Debug, Default)]
+struct Turns {
+    /// What each path is owed, bytes times weights.
+    owed: BTreeMap<PathId, i64>,
+}
+
+impl Turns {
+    /// The path whose turn it is, instead of the one that was chosen, or a moment's wait for it.
+    fn take(&mut self, chosen: PathSet, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
+        let Some((favourite, first)) = chosen
+            .iter()
+            .next()
+            .and_then(|at| Some((at, paths.get(at)?)))
+            .filter(|_| chosen.len() == 1)
+        else {
+            return Decision::Send(chosen);
+        };
+        if !first.is_usable() {
+            return Decision::Send(chosen);
+        }
+        self.owed.retain(|id, _| paths.iter().any(|path| path.id == *id));
+        let bytes = packet.bytes as u64;
+        let slowest = first.expected_rtt + (first.expected_rtt / 4).max(SIMILAR_MIN);
+        let shares = |(position, path): &(usize, &PathSnapshot)| {
+            *position == favourite
+                || path.is_usable()
+                    && path.policy.priority == first.policy.priority
+                    && path.expected_rtt <= slowest
+                    && path.window_room() >= path.queued_bytes + bytes
+                    && is_prompt(path, bytes)
+        };
+        let cost = bytes.min(BYTES_MAX) as i64;
+        let turn = |(at, path): (usize, &PathSnapshot)| {
+            let weight = i64::from(path.policy.weight.max(1));
+            Turn {
+                at,
+                id: path.id,
+                weight,
+                owed: self.owed.get(&path.id).copied().unwrap_or(0) + weight * cost,
+                has_room: at == favourite || path.pacing_budget >= path.queued_bytes + bytes,
+            }
+        };
+        let turns: Vec<Turn> = paths.iter().enumerate().filter(shares).map(turn).collect();
+        let order = |turn: &&Turn| (turn.owed, Reverse(turn.at));
+        let next = turns.iter().max_by_key(order);
+        if next.is_some_and(|turn| !turn.has_room) && packet.waited < TURN_PATIENCE {
+            return Decision::Wait;
+        }
+        let next = turns.iter().filter(|turn| turn.has_room).max_by_key(order);
+        let taken = next.map_or(favourite, |turn| turn.at);
+        let weights: i64 = turns.iter().map(|turn| turn.weight).sum();
+        // A path that had no room for long is not owed all of it.
+        let bound = weights * OWED_PACKETS * PACKET_BYTES;
+        for turn in &turns {
+            let paid = if turn.at == taken { weights * cost } else { 0 };
+            self.owed.insert(turn.id, (turn.owed - paid).clamp(-bound, bound));
+        }
+        Decision::Send(PathSet::one(taken))
+    }
+}
+
+/// A path that may take the next packet.
+struct Turn {
+    /// Its position.
+    at: usize,
+    id: PathId,
+    weight: i64,
+    owed: i64,
+    /// Whether a packet can leave on it at once.
+    has_room: bool,
+}
+
+/// Whether its pacer lets a packet through within a moment.
+fn is_prompt(path: &PathSnapshot, bytes: u64) -> bool {
+    path.pacing_budget >= path.queued_bytes + bytes
+        || path
+            .pacing_rate
+            .is_some_and(|rate| rate.time_for(path.queued_bytes + bytes) <= TURN_PATIENCE / 4)
+}
+
+/// How long a packet may wait for a primary path before it takes a secondary one.
+const MARGIN: Duration = Duration::from_millis(20);
+/// Round trips are similar that differ by less than a quarter, or than this.
+const SIMILAR_MIN: Duration = Duration::from_millis(10);
+/// How long a packet waits for the pacer of the path whose turn it is.
+const TURN_PATIENCE: Duration = Duration::from_millis(20);
+/// The longest packet that counts whole.
+const BYTES_MAX: u64 = 1 << 16;
+/// What a path is owed at most, in packets
+const OWED_PACKETS: i64 = 32;
+/// of so many bytes.
+const PACKET_BYTES: i64 = 1500;
+
+#[cfg(test)]
+mod tests {
+    use roadweave_types::Policy;
+
+    use super::*;
+    use crate::testing::{packet, path};
+    use crate::{Bonding, MinRtt, Redundant};
+
+    fn policed() -> Policed {
+        Policed::new(Box::new(MinRtt::default()))
+    }
+
+    fn with(priority: Priority, weight: u8, path: PathSnapshot) -> PathSnapshot {
+        let policy = Policy { priority, weight, ..Policy::default() };
+        PathSnapshot { policy, pacing_rate: Some(Rate::from_kbps(8_000)), ..path }
+    }
+
+    fn check(paths: &[PathSnapshot], packet: PacketInfo, expected: Decision) {
+        assert_eq!(policed().select(Instant::ZERO, &packet, paths), expected, "{paths:?}");
+    }
+
+    const TO: fn(usize) -> Decision = |position| Decision::Send(PathSet::one(position));
+
+    use Priority::{Backup, Primary, Secondary};
+
+    #[test]
+    fn primary_paths_come_first_however_slow() {
+        let fast = with(Secondary, 1, path(0, 10, 9000));
+        let slow = with(Primary, 1, path(1, 200, 9000));
+        check(&[fast.clone(), slow.clone()], packet(1200), TO(1));
+        check(&[with(Backup, 1, fast), slow], packet(1200), TO(1));
+    }
+
+    #[test]
+    fn secondary_paths_help_when_waiting_takes_clearly_longer() {
+        let full = with(Primary, 1, path(0, 40, 0));
+        let helper = |rtt_ms| with(Secondary, 1, path(1, rtt_ms, 90_000));
+        // 8 Mbit/s: 1,200 bytes take 1.2 ms.
+        check(&[full.clone(), helper(40)], packet(1200), Decision::Wait);
+        check(&[full.clone(), helper(15)], packet(1200), Decision::Wait);
+        let backlog = PacketInfo { backlog_bytes: 30_000, ..packet(1200) };
+        check(&[full.clone(), helper(70)], backlog, TO(1));
+        check(&[full.clone(), helper(71)], backlog, Decision::Wait);
+        let waited = PacketInfo { waited: MARGIN, ..packet(1200) };
+        check(&[full.clone(), helper(60)], waited, TO(1));
+        check(&[full.clone(), helper(90)], waited, Decision::Wait);
+        let backup = with(Backup, 1, path(1, 15, 90_000));
+        check(&[full, backup], waited, Decision::Wait);
+    }
+
+    #[test]
+    fn backup_paths_take_over_when_no_other_answers() {
+        let mut primary = with(Primary, 1, path(0, 20, 9000));
+        let backup = with(Backup, 1, path(1, 90, 9000));
+        let mut secondary = with(Secondary, 1, path(2, 60, 9000));
+        primary.status = PathStatus::Suspect;
+        check(&[primary.clone(), backup.clone(), secondary.clone()], packet(1200), TO(2));
+        secondary.status = PathStatus::Suspect;
+        check(&[primary.clone(), backup.clone(), secondary.clone()], packet(1200), TO(1));
+        let mut silent = backup;
+        silent.status = PathStatus::Suspect;
+        check(&[primary, silent, secondary], packet(1200), TO(0));
+    }
+
+    #[test]
+    fn copies_stay_within_the_priority() {
+        let paths = [
+            with(Primary, 1, path(0, 20, 9000)),
+            with(Backup, 1, path(1, 20, 9000)),
+            with(Primary, 9, path(2, 90, 9000)),
+        ];
+        let decision =
+            Policed::new(Box::new(Redundant)).select(Instant::ZERO, &packet(1200), &paths);
+        assert_eq!(decision, Decision::Send([0, 2].into_iter().collect()));
+    }
+
+    #[test]
+    fn a_path_without_budget_gets_no_copies() {
+        let metered = |id, left| {
+            let policy = Policy { redundancy_percent: Some(5), ..Policy::default() };
+            let rtt = 40 - 10 * u64::from(id);
+            PathSnapshot { policy, redundancy_left: left, ..path(id, rtt, 9000) }
+        };
+        let check = |paths: &[PathSnapshot], expected: &[usize]| {
+            let mut scheduler = Policed::new(Box::new(Redundant));
+            let decision = scheduler.select(Instant::ZERO, &packet(1200), paths);
+            assert_eq!(decision, Decision::Send(expected.iter().copied().collect()));
+        };
+        check(&[metered(0, 1200), metered(1, 1199), path(2, 90, 9000)], &[0, 2]);
+        check(&[metered(0, 0), metered(1, 0)], &[1]);
+    }
+
+    #[test]
+    fn weights_share_among_similar_paths_with_room() {
+        let mut scheduler = policed();
+        let mut count = |paths: &[PathSnapshot]| {
+            let mut counts = vec![0; paths.len()];
+            for _ in 0..400 {
+                let decision = scheduler.select(Instant::ZERO, &packet(1200), paths);
+                let Decision::Send(chosen) = decision else { panic!("there is room") };
+                chosen.iter().for_each(|position| counts[position] += 1);
+            }
+            counts
+        };
+        let heavy = with(Primary, 3, path(0, 45, 9000));
+        let light = with(Primary, 1, path(1, 40, 9000));
+        assert_eq!(count(&[heavy.clone(), light.clone()]), [300, 100]);
+        let far = with(Primary, 3, path(0, 80, 9000));
+        assert_eq!(count(&[far, light.clone()]), [0, 400]);
+        let mut paced = heavy.clone();
+        paced.pacing_budget = 0;
+        let mut fresh = policed();
+        let both = [paced, light.clone()];
+        let mut select = |packet: PacketInfo| fresh.select(Instant::ZERO, &packet, &both);
+        assert_eq!(select(packet(1200)), Decision::Wait);
+        assert_eq!(select(PacketInfo { waited: TURN_PATIENCE, ..packet(1200) }), TO(1));
+        let full = with(Primary, 3, path(0, 45, 900));
+        assert_eq!(count(&[full, light.clone()]), [0, 400]);
+        let other = with(Secondary, 3, path(0, 45, 9000));
+        assert_eq!(count(&[other, light.clone()]), [0, 400]);
+        assert_eq!(count(&[heavy, light]), [300, 100], "nothing is owed from before");
+    }
+
+    #[test]
+    fn flows_that_are_kept_on_a_path_stay_there() {
+        let mut scheduler = Policed::new(Box::new(Bonding));
+        let paths = [with(Primary, 3, path(0, 40, 9000)), with(Primary, 1, path(1, 40, 9000))];
+        let mut select = || scheduler.select(Instant::ZERO, &packet(1200), &paths);
+        let first = select();
+        assert!((0..20).all(|_| select() == first));
+    }
+}
