@@ -45,6 +45,7 @@ impl ClientArgs {
         let identity = file.private_key.identity().map_err(BadInput::new)?;
         Ok(run_client(ClientOptions {
             lanes: file.lane_configs(),
+            policies: file.policies(),
             name: file.name,
             servers: file.server.addresses,
             server_key: file.server.public_key,

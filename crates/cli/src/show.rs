@@ -74,6 +74,11 @@ fn paths(session: &Value) -> String {
         "received MB",
         "lost",
         "mtu",
+        "priority",
+        "weight",
+        "month MB",
+        "cap MB",
+        "budget kB",
     ]);
     for path in list(&session["paths"]) {
         let counters = &path["counters"];
@@ -89,6 +94,11 @@ fn paths(session: &Value) -> String {
             scaled(&counters["bytes_received"], 1e6, 1),
             counters["datagrams_lost"].to_string(),
             path["mtu_bytes"].to_string(),
+            text_of(&path["priority"]),
+            path["weight"].to_string(),
+            scaled(&path["month_bytes"], 1e6, 1),
+            scaled(&path["monthly_cap_bytes"], 1e6, 0),
+            scaled(&path["redundancy_left_bytes"], 1e3, 0),
         ]);
     }
     format!("{table}\n")
@@ -175,7 +185,9 @@ mod tests {
             "sessions": [{
                 "peer": "192.0.2.1:4433", "addresses": ["10.77.0.2/32"], "drops": {},
                 "paths": [{ "id": 2, "uplink": "wwan0", "status": "suspect",
-                            "smoothed_rtt_ms": 61.25, "counters": { "bytes_sent": 2_500_000 } }],
+                            "smoothed_rtt_ms": 61.25, "priority": "backup", "weight": 7,
+                            "month_bytes": 123_450_000, "monthly_cap_bytes": 5_000_000_000_u64,
+                            "redundancy_left_bytes": 77_000, "counters": { "bytes_sent": 2_500_000 } }],
                 "lanes": [{ "name": "default", "strategy": "xnc", "redundancy": 0.034,
                             "sent": { "drops": { "queue-expired": 7 } }, "received": {} }],
             }],
@@ -187,6 +199,10 @@ mod tests {
             "wwan0",
             "suspect",
             "61.2",
+            "backup",
+            "123.5",
+            "5000",
+            "77",
             "2.5",
             "3.40",
             "queue-expired 7",

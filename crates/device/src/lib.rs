@@ -49,7 +49,7 @@ pub use prefix::{ParsePrefixError, Prefix};
 pub use process::{Instance, InstanceLock, ROUTE_PROTOCOL};
 pub use routes::Routes;
 pub use signals::{Signal, Signals};
-pub use state::StateFile;
+pub use state::{Kept, StateFile};
 pub use tun::{Tun, TunOptions, TunStatistics, WriteCounts};
 pub use udp::{
     Ecn, Incoming, Outgoing, SendFailure, SendOutcome, UdpOptions, UdpStatistics, UplinkSocket,

@@ -294,8 +294,8 @@ fn compare(
     events
 }
 
-/// Whether `name` fits `pattern`; in time proportional to the product of their lengths.
-fn glob(pattern: &str, name: &str) -> bool {
+/// Whether the interface `name` fits `pattern`, which may hold `*` and `?`; in time proportional to the product of their lengths.
+pub(crate) fn glob(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut at, mut in_name) = (0, 0);
     // Where to go on after the last star: the pattern behind it, and one more letter eaten by it.

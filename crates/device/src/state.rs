@@ -1,13 +1,15 @@
-//! What strategies have learned of the networks, kept over restarts.
+//! What strategies have learned of the networks, and what metered uplinks have carried, kept over restarts.
 //!
 //! ```text
 //! DIRECTORY/INSTANCE.learned.json
 //! {"version":1,"peers":{"<public key>":{"<lane>":{..}, ..}, ..}}
+//! DIRECTORY/INSTANCE.usage.json
+//! {"version":1,"month":{"year":2026,"month":11},"bytes":{"<uplink>":123, ..}}
 //! ```
 //!
-//! The file is replaced as a whole: a process that dies while writing leaves the old one. It is written by
+//! A file is replaced as a whole: a process that dies while writing leaves the old one. It is written by
 //! a thread, since a slow flash must not hold up the tunnel. What cannot be read is told and left out.
-//! Nothing depends on it: strategies learn again.
+//! Nothing depends on it: strategies learn again, and a month is counted anew.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -16,16 +18,34 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use roadweave_tunnel::Learned;
+use roadweave_tunnel::{Learned, Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+/// What is kept in a file of its own.
+pub trait Kept: Clone + Default + PartialEq + Send + 'static {
+    /// What the file is called after its instance.
+    const NAME: &'static str;
+
+    /// As text.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    fn encode(&self) -> io::Result<String>;
+
+    /// From text.
+    ///
+    /// # Errors
+    /// When it was not written by this program.
+    fn decode(text: &str) -> io::Result<Self>;
+}
+
 /// The file of one instance.
 #[derive(Debug)]
-pub struct StateFile {
+pub struct StateFile<T = Learned> {
     path: PathBuf,
     /// What was written last.
-    written: Learned,
+    written: T,
     writer: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -36,49 +56,49 @@ struct Contents {
     peers: BTreeMap<String, BTreeMap<String, Value>>,
 }
 
-impl StateFile {
+impl<T: Kept> StateFile<T> {
     /// The file of the instance `name` in `directory`; nothing is read or made yet.
     pub fn new(directory: &Path, name: &str) -> Self {
-        let path = directory.join(format!("{name}.learned.json"));
-        Self { path, written: Learned::new(), writer: None }
+        let path = directory.join(format!("{name}.{}.json", T::NAME));
+        Self { path, written: T::default(), writer: None }
     }
 
     /// Reads what was written last; nothing if there is nothing, or nothing that can be read.
-    pub fn read(&mut self) -> Learned {
-        let learned = match read(&self.path) {
-            Ok(learned) => learned,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Learned::new(),
+    pub fn read(&mut self) -> T {
+        let kept = match read(&self.path).and_then(|text| T::decode(&text)) {
+            Ok(kept) => kept,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return T::default(),
             Err(error) => {
                 let file = self.path.display();
-                tracing::warn!("{file} is not used, what it says is learned again: {error}");
-                return Learned::new();
+                tracing::warn!("{file} is not used, what it says is begun anew: {error}");
+                return T::default();
             }
         };
-        self.written = learned.clone();
-        learned
+        self.written = kept.clone();
+        kept
     }
 
-    /// Writes `learned` before long, unless it is there already or the last write is still under way.
-    pub fn write(&mut self, learned: &Learned) {
-        if *learned == self.written || self.writer.as_ref().is_some_and(|old| !old.is_finished()) {
+    /// Writes `kept` before long, unless it is there already or the last write is still under way.
+    pub fn write(&mut self, kept: &T) {
+        if *kept == self.written || self.writer.as_ref().is_some_and(|old| !old.is_finished()) {
             return;
         }
         self.finish();
-        let (path, contents) = (self.path.clone(), learned.clone());
-        let work = move || replace(&path, &contents);
+        let (path, contents) = (self.path.clone(), kept.clone());
+        let work = move || replace(&path, &contents.encode()?);
         match std::thread::Builder::new().name("state".to_owned()).spawn(work) {
             Ok(writer) => {
                 self.writer = Some(writer);
-                self.written = learned.clone();
+                self.written = kept.clone();
             }
             Err(error) => tracing::warn!("cannot write {}: {error}", self.path.display()),
         }
     }
 
-    /// Writes `learned` before it returns, unless it is there already: the process ends.
-    pub fn write_last(&mut self, learned: &Learned) {
+    /// Writes `kept` before it returns, unless it is there already: the process ends.
+    pub fn write_last(&mut self, kept: &T) {
         self.finish();
-        self.write(learned);
+        self.write(kept);
         self.finish();
     }
 
@@ -87,42 +107,83 @@ impl StateFile {
         let Some(writer) = self.writer.take() else { return };
         if let Ok(Err(error)) = writer.join() {
             tracing::warn!("cannot write {}: {error}", self.path.display());
-            self.written = Learned::new();
+            self.written = T::default();
         }
     }
 }
 
-fn read(path: &Path) -> io::Result<Learned> {
+impl Kept for Learned {
+    const NAME: &'static str = "learned";
+
+    fn encode(&self) -> io::Result<String> {
+        let lanes = |lanes: &BTreeMap<String, String>| {
+            let lane = |(name, text): (&String, &String)| {
+                Ok((name.clone(), serde_json::from_str(text).map_err(io::Error::other)?))
+            };
+            lanes.iter().map(lane).collect::<io::Result<BTreeMap<String, Value>>>()
+        };
+        let peer = |(key, of_peer): (&String, &BTreeMap<String, String>)| {
+            Ok((key.clone(), lanes(of_peer)?))
+        };
+        let peers = self.iter().map(peer).collect::<io::Result<_>>()?;
+        Ok(serde_json::to_string(&Contents { version: VERSION, peers })?)
+    }
+
+    fn decode(text: &str) -> io::Result<Self> {
+        let contents: Contents =
+            serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
+        check_version(contents.version)?;
+        let lanes = |lanes: BTreeMap<String, Value>| {
+            lanes.into_iter().map(|(name, learned)| (name, learned.to_string())).collect()
+        };
+        Ok(contents.peers.into_iter().map(|(key, of_peer)| (key, lanes(of_peer))).collect())
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct UsageContents {
+    version: u32,
+    #[serde(flatten)]
+    usage: Usage,
+}
+
+impl Kept for Usage {
+    const NAME: &'static str = "usage";
+
+    fn encode(&self) -> io::Result<String> {
+        Ok(serde_json::to_string(&UsageContents { version: VERSION, usage: self.clone() })?)
+    }
+
+    fn decode(text: &str) -> io::Result<Self> {
+        let contents: UsageContents =
+            serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
+        check_version(contents.version)?;
+        Ok(contents.usage)
+    }
+}
+
+fn invalid(message: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
+}
+
+fn check_version(version: u32) -> io::Result<()> {
+    if version == VERSION {
+        return Ok(());
+    }
+    Err(invalid(format!("its version is {version}, this program knows {VERSION}")))
+}
+
+fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     let length = File::open(path)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
-    let invalid = |message: String| io::Error::new(io::ErrorKind::InvalidData, message);
     if length as u64 > BYTES_MAX {
         return Err(invalid(format!("it is longer than {BYTES_MAX} bytes")));
     }
-    let contents: Contents =
-        serde_json::from_str(&text).map_err(|error| invalid(error.to_string()))?;
-    if contents.version != VERSION {
-        let message = format!("its version is {}, this program knows {VERSION}", contents.version);
-        return Err(invalid(message));
-    }
-    let lanes = |lanes: BTreeMap<String, Value>| {
-        lanes.into_iter().map(|(name, learned)| (name, learned.to_string())).collect()
-    };
-    Ok(contents.peers.into_iter().map(|(key, of_peer)| (key, lanes(of_peer))).collect())
+    Ok(text)
 }
 
 /// Puts a new file in the place of the old one.
-fn replace(path: &Path, learned: &Learned) -> io::Result<()> {
-    let lanes = |lanes: &BTreeMap<String, String>| {
-        let lane = |(name, text): (&String, &String)| {
-            Ok((name.clone(), serde_json::from_str(text).map_err(io::Error::other)?))
-        };
-        lanes.iter().map(lane).collect::<io::Result<BTreeMap<String, Value>>>()
-    };
-    let peer =
-        |(key, of_peer): (&String, &BTreeMap<String, String>)| Ok((key.clone(), lanes(of_peer)?));
-    let peers = learned.iter().map(peer).collect::<io::Result<_>>()?;
-    let text = serde_json::to_string(&Contents { version: VERSION, peers })?;
+fn replace(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let new = path.with_extension("json.new");
@@ -140,6 +201,8 @@ const BYTES_MAX: u64 = 256 << 20;
 
 #[cfg(test)]
 mod tests {
+    use roadweave_tunnel::Month;
+
     use super::*;
 
     struct Directory(PathBuf);
@@ -170,13 +233,32 @@ mod tests {
         for value in [1, 2] {
             file.write(&learned(value));
             file.finish();
-            assert_eq!(StateFile::new(&directory.0.join("sub"), "rw0").read(), learned(value));
+            assert_eq!(
+                StateFile::<Learned>::new(&directory.0.join("sub"), "rw0").read(),
+                learned(value)
+            );
         }
         let names: Vec<_> = fs::read_dir(directory.0.join("sub"))
             .unwrap()
             .map(|entry| entry.unwrap().file_name())
             .collect();
         assert_eq!(names, ["rw0.learned.json"], "nothing is left beside it");
+    }
+
+    #[test]
+    fn what_uplinks_have_carried_is_kept_beside_it() {
+        let directory = Directory::new("usage");
+        let month = Month { year: 2026, month: 11 };
+        let usage = Usage { month: Some(month), bytes: [("wwan0".to_owned(), 1 << 40)].into() };
+        StateFile::new(&directory.0, "rw0").write_last(&usage);
+        StateFile::new(&directory.0, "rw0").write_last(&learned(1));
+        assert_eq!(StateFile::<Usage>::new(&directory.0, "rw0").read(), usage);
+        let path = directory.0.join("rw0.usage.json");
+        let text = fs::read_to_string(&path).unwrap();
+        for broken in ["", "{}", "[]", &text.replace("\"version\":1", "\"version\":2")] {
+            fs::write(&path, broken).unwrap();
+            assert_eq!(StateFile::<Usage>::new(&directory.0, "rw0").read(), Usage::default());
+        }
     }
 
     #[test]
@@ -190,7 +272,7 @@ mod tests {
             assert_eq!(file.read(), Learned::new(), "{broken:?}");
             file.write(&learned(3));
             file.finish();
-            assert_eq!(StateFile::new(&directory.0, "rw0").read(), learned(3));
+            assert_eq!(StateFile::<Learned>::new(&directory.0, "rw0").read(), learned(3));
         }
     }
 
@@ -211,6 +293,6 @@ mod tests {
         assert!(!directory.0.join("rw0.learned.json").exists(), "it was written once");
         file.write(&Learned::new());
         file.finish();
-        assert_eq!(StateFile::new(&directory.0, "rw0").read(), Learned::new());
+        assert_eq!(StateFile::<Learned>::new(&directory.0, "rw0").read(), Learned::new());
     }
 }

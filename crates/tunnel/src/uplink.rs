@@ -61,7 +61,6 @@ impl Month {
 
 /// What metered uplinks have carried, to be kept over restarts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Usage {
     /// The month that the figures are of; `None` before the time of day was known.
     pub month: Option<Month>,

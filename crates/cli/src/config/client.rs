@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use roadweave_quic::PublicKey;
+use roadweave_tunnel::UplinkPolicy;
+use roadweave_types::{Policy, Priority};
 use serde::{Deserialize, Serialize};
 
 use super::fields::{
-    LaneFields, PrivateKey, TransportFields, TunFields, lane_configs, networks, state_directory,
-    validate_lanes, validate_networks,
+    LaneFields, PrivateKey, TransportFields, TunFields, Within, lane_configs, networks,
+    state_directory, validate_lanes, validate_networks,
 };
 use super::{Fault, Validate};
 
@@ -61,6 +63,60 @@ pub struct UplinkFields {
     pub include: Vec<String>,
     /// Names of interfaces that are no uplinks, whatever `include` says.
     pub exclude: Vec<String>,
+    /// How uplinks may be used; the first whose name fits counts, and without one all are alike.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<PolicyFields>,
+}
+
+/// How uplinks may be used.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyFields {
+    /// The names of its interfaces, `*` stands for anything.
+    pub name: String,
+    /// `primary`, `secondary` or `backup`.
+    #[serde(default)]
+    pub priority: Priority,
+    /// The share of the traffic among uplinks of equal priority.
+    #[serde(default = "default_weight")]
+    pub weight: Within<1, 100>,
+    /// What costs money on it.
+    #[serde(default, skip_serializing_if = "MeteredFields::is_empty")]
+    pub metered: MeteredFields,
+}
+
+/// What costs money on an uplink.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MeteredFields {
+    /// Megabytes of a calendar month, both ways, beyond which it is a backup.
+    pub monthly_cap_mb: Option<Within<1, 1_000_000_000>>,
+    /// Copies and repairs that it may carry, percent of the first transmissions.
+    pub redundancy_percent: Option<Within<0, 100>>,
+}
+
+impl MeteredFields {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl PolicyFields {
+    fn to_policy(&self) -> UplinkPolicy {
+        let MeteredFields { monthly_cap_mb, redundancy_percent } = self.metered;
+        UplinkPolicy {
+            policy: Policy {
+                priority: self.priority,
+                weight: self.weight.get() as u8,
+                redundancy_percent: redundancy_percent.map(|percent| percent.get() as u8),
+            },
+            monthly_cap_bytes: monthly_cap_mb.map(|cap| cap.get().unsigned_abs() * 1_000_000),
+        }
+    }
+}
+
+fn default_weight() -> Within<1, 100> {
+    Within::of(1)
 }
 
 /// What goes into the tunnel.
@@ -93,6 +149,12 @@ impl ClientFile {
     pub fn lane_configs(&self) -> Vec<roadweave_tunnel::LaneConfig> {
         lane_configs(&self.lanes)
     }
+
+    /// How uplinks may be used, by patterns of their names.
+    pub fn policies(&self) -> Vec<(String, UplinkPolicy)> {
+        let policies = self.uplinks.policies.iter();
+        policies.map(|policy| (policy.name.clone(), policy.to_policy())).collect()
+    }
 }
 
 impl Validate for ClientFile {
@@ -116,6 +178,29 @@ impl Validate for ClientFile {
         }
         self.transport.validate()?;
         validate_networks("routes.into_tunnel", &self.routes.into_tunnel)?;
+        validate_policies(&self.uplinks.policies)?;
         validate_lanes(&self.lanes)
     }
+}
+
+/// Checks that each policy is for some uplink.
+fn validate_policies(policies: &[PolicyFields]) -> Result<(), Fault> {
+    for (position, policy) in policies.iter().enumerate() {
+        let at = format!("uplinks.policies.{position}.name");
+        if policy.name.is_empty() {
+            let message = "uplinks.policies.name is empty; write the name of an interface, \
+                           or a pattern as \"wwan*\"";
+            return Err(Fault::new(at, message));
+        }
+        let mut before = policies[..position].iter().map(|other| other.name.as_str());
+        if let Some(other) = before.find(|name| *name == policy.name || *name == "*") {
+            let message = format!(
+                "uplinks.policies: \"{}\" never counts, since \"{other}\" stands before it; \
+                 the first that fits does",
+                policy.name
+            );
+            return Err(Fault::new(at, message));
+        }
+    }
+    Ok(())
 }

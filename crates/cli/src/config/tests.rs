@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use roadweave_tunnel::{FlowClass, Strategy};
-use roadweave_types::Order;
+use roadweave_tunnel::{FlowClass, Strategy, UplinkPolicy};
+use roadweave_types::{Order, Policy, Priority};
 
 use super::*;
 
@@ -42,6 +42,18 @@ fn a_lane_may_say_all_that_there_is_to_say() {
     assert_eq!(lane.rule.destination_ports, Some(1..=9));
     assert_eq!(lane.rule.classes, Some(vec![FlowClass::Tcp]));
     assert_eq!(lane.rule.source, Some(vec!["10.0.0.0/8".parse().expect("a network")]));
+}
+
+#[test]
+fn uplinks_may_have_priorities_weights_and_caps() {
+    let text = "[[uplinks.policies]]\nname = \"wwan1\"\npriority = \"backup\"\nweight = 3\n\
+                metered = { monthly_cap_mb = 5000, redundancy_percent = 2 }\n\
+                [[uplinks.policies]]\nname = \"wwan*\"\n";
+    let file = parse::<ClientFile>(&format!("{}{text}", client(""))).expect("complete");
+    let policy = Policy { priority: Priority::Backup, weight: 3, redundancy_percent: Some(2) };
+    let metered = UplinkPolicy { policy, monthly_cap_bytes: Some(5_000_000_000) };
+    let expected = [("wwan1".to_owned(), metered), ("wwan*".to_owned(), UplinkPolicy::default())];
+    assert_eq!(file.policies(), expected);
 }
 
 #[test]
@@ -105,6 +117,17 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
     check_client(&lane("match = { ports = [5] }"), &["line 7", "[first, last]"]);
     check_client(&lane("match = { source_ports = [5, 3] }"), &["line 7", "match.source_ports"]);
     check_client(&lane("match = { source = [\"10.0.0.1/8\"] }"), &["line 7", "10.0.0.0/8"]);
+    let policy = |fields: &str| format!("{}[[uplinks.policies]]\n{fields}\n", client(""));
+    check_client(&policy("weight = 2"), &["line 6", "missing field `name`"]);
+    check_client(&policy("name = \"\""), &["line 7", "uplinks.policies.name is empty"]);
+    check_client(&policy("name = \"a\"\npriority = \"first\""), &["line 8", "`secondary`"]);
+    check_client(&policy("name = \"a\"\nweight = 0"), &["line 8", "1 to 100"]);
+    let metered = |field: &str| policy(&format!("name = \"a\"\nmetered.{field}"));
+    check_client(&metered("monthly_cap_mb = 0"), &["line 8", "1 to 1000000000"]);
+    check_client(&metered("redundancy_percent = 101"), &["line 8", "0 to 100"]);
+    check_client(&metered("cap = 5"), &["line 8", "`monthly_cap_mb`"]);
+    let behind_all = format!("{}[[uplinks.policies]]\nname = \"a\"\n", policy("name = \"*\""));
+    check_client(&behind_all, &["line 9", "\"a\" never counts"]);
     check_client("= broken", &["line 1"]);
 }
 
@@ -179,7 +202,9 @@ fn the_documentation_names_every_field_with_its_default() {
     );
     let lane = "[[lanes]]\n\
                 match = { ports = [1, 2], source_ports = 53, destination_ports = [1, 2] }\n";
-    let client: ClientFile = parse(&format!("{}{lane}", client(""))).expect("complete");
+    let policy = "[[uplinks.policies]]\nname = \"wwan1\"\n\
+                  metered = { monthly_cap_mb = 5000, redundancy_percent = 2 }\n";
+    let client: ClientFile = parse(&format!("{}{policy}{lane}", client(""))).expect("complete");
     let server: ServerFile =
         parse(&format!("private_key = \"{KEY}\"\n{lane}{peer}")).expect("complete");
     let mut fields = std::collections::BTreeMap::new();
@@ -197,8 +222,11 @@ fn the_documentation_names_every_field_with_its_default() {
             assert_eq!(default.trim_matches('`'), value, "the default of {name}");
         }
     }
-    let example = text.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next());
-    parse::<ClientFile>(example.expect("an example")).expect("the example works");
+    let mut examples = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let policies = examples.next().expect("an example of policies");
+    let text = format!("{}{policies}", self::client(""));
+    assert_eq!(parse::<ClientFile>(&text).expect("it works").policies().len(), 2);
+    parse::<ClientFile>(examples.next().expect("an example")).expect("the example works");
 }
 
 /// All leaves of a file, named as the documentation names them.

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::BytesMut;
 use ipnet::IpNet;
 use roadweave_quic::{Epoch, Identity, PublicKey, TransportConfig};
-use roadweave_tunnel::{Client, ClientConfig, ClientEvent, LaneConfig};
+use roadweave_tunnel::{Client, ClientConfig, ClientEvent, LaneConfig, UplinkPolicy, Usage};
 use roadweave_types::{DropCounters, DropReason, Instant, UplinkId};
 use serde_json::{Value, json};
 
@@ -20,6 +20,7 @@ use super::{
     status, to_quic_ecn, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
+use crate::monitor::glob;
 use crate::{
     Clock, DeviceError, Gateway, Instance, InstanceLock, Interest, Monitor, Poller, Routes, Signal,
     Signals, StateFile, Token, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent, UplinkSelector,
@@ -30,6 +31,8 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often the user is told again.
 const REMINDER: Duration = Duration::from_secs(60);
+/// How often the time of day is looked at, and what metered uplinks have carried is written.
+const TIME_OF_DAY: Duration = Duration::from_secs(60);
 /// Uplinks that failed to open are tried again this often.
 const UPLINK_RETRY: Duration = Duration::from_secs(2);
 
@@ -57,7 +60,9 @@ pub struct ClientOptions {
     pub masquerade: bool,
     /// Which interfaces are uplinks.
     pub uplinks: UplinkSelector,
-    /// Where what strategies have learned is kept.
+    /// How uplinks may be used: patterns of names as in [`UplinkSelector`], the first that fits counts.
+    pub policies: Vec<(String, UplinkPolicy)>,
+    /// Where what strategies have learned is kept, and what metered uplinks have carried.
     pub state_directory: PathBuf,
 }
 
@@ -86,6 +91,8 @@ struct Driver {
     resolver: Resolver,
     state: StateFile,
     next_state: Instant,
+    usage: StateFile<Usage>,
+    next_time_of_day: Instant,
     joined: bool,
     next_reminder: Instant,
     next_uplink_retry: Option<Instant>,
@@ -132,6 +139,8 @@ impl Driver {
         let mut client = Client::new(epoch, config, options.identity.clone())?;
         let mut state = StateFile::new(&options.state_directory, instance.name());
         client.restore(state.read());
+        let mut usage = StateFile::new(&options.state_directory, instance.name());
+        client.restore_usage(usage.read());
         let resolver = Resolver::new(options.servers.clone(), waker.clone());
         tracing::info!(tun = tun.name(), offload = ?tun.offload(), "the client runs");
         Ok(Self {
@@ -148,6 +157,8 @@ impl Driver {
             resolver,
             state,
             next_state: Instant::ZERO + STATE_INTERVAL,
+            usage,
+            next_time_of_day: Instant::ZERO,
             joined: false,
             next_reminder: Instant::ZERO + PATIENCE,
             next_uplink_retry: None,
@@ -159,6 +170,7 @@ impl Driver {
     }
 
     fn run(&mut self) -> Result<(), DriverError> {
+        self.tell_time_of_day(Instant::ZERO);
         self.look_at_uplinks(Instant::ZERO);
         loop {
             let reminder = (!self.joined).then_some(self.next_reminder);
@@ -169,6 +181,7 @@ impl Driver {
                 lookup,
                 self.next_uplink_retry,
                 Some(self.next_state),
+                self.counts_months().then_some(self.next_time_of_day),
             ];
             let ready = wait(&mut self.poller, self.clock, timeouts.into_iter().flatten().min())
                 .map_err(|error| DeviceError::system("wait for events", error))?;
@@ -189,6 +202,10 @@ impl Driver {
             if self.next_uplink_retry.is_some_and(|at| at <= now) {
                 self.retry_uplinks(now);
             }
+            if self.counts_months() && self.next_time_of_day <= now {
+                self.tell_time_of_day(now);
+                self.usage.write(self.client.usage());
+            }
             if self.next_state <= now {
                 self.next_state = now + STATE_INTERVAL;
                 self.state.write(self.client.learned());
@@ -201,6 +218,17 @@ impl Driver {
             self.handle_events();
             self.remind(now);
         }
+    }
+
+    /// Whether an uplink has a monthly cap.
+    fn counts_months(&self) -> bool {
+        self.options.policies.iter().any(|(_, policy)| policy.monthly_cap_bytes.is_some())
+    }
+
+    fn tell_time_of_day(&mut self, now: Instant) {
+        self.next_time_of_day = now + TIME_OF_DAY;
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.client.on_time_of_day(since_1970.as_secs());
     }
 
     fn take_signals(&mut self) -> bool {
@@ -310,6 +338,10 @@ impl Driver {
             self.sockets.insert(uplink.id, socket);
             let addresses: Vec<String> = uplink.addresses.iter().map(ToString::to_string).collect();
             tracing::info!(uplink = uplink.name, addresses = addresses.join(","), "uplink is up");
+        }
+        let policy = self.options.policies.iter().find(|(pattern, _)| glob(pattern, &uplink.name));
+        if let Some((_, policy)) = policy {
+            self.client.set_policy(&uplink.name, *policy);
         }
         self.client.add_uplink(now, uplink.id, &uplink.name);
         Ok(())
@@ -442,6 +474,9 @@ impl Driver {
         self.state.write_last(self.client.learned());
         self.client.close(self.clock.now());
         self.flush();
+        if self.counts_months() {
+            self.usage.write_last(self.client.usage());
+        }
         tracing::info!("the client stops");
     }
 }
