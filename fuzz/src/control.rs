@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_types::{LaneId, Order, PathId};
+use roadweave_types::{LaneId, Order, PathId, Policy, Priority};
 use roadweave_wire::{Control, Hello, Welcome};
 
 /// Parses the bytes.
@@ -25,6 +25,10 @@ pub fn seeds() -> Vec<Vec<u8>> {
         Control::Welcome(welcome),
         Control::Refuse { reason: "unknown key".into() },
         Control::PathName { path: PathId(3), uplink: "wwan0".into() },
+        Control::PathPolicy {
+            path: PathId(3),
+            policy: Policy { priority: Priority::Backup, weight: 7, redundancy_percent: Some(5) },
+        },
         Control::LaneOrder {
             lane: LaneId(2),
             order: Order::Adaptive { max_buffer: Duration::from_millis(300) },
