@@ -257,35 +257,14 @@ pub(crate) fn spare(path: &PathSnapshot) -> u64 {
 /// Snapshots for tests.
 #[cfg(test)]
 mod testing {
-    use roadweave_types::PathStatus;
-
     use super::*;
 
     /// A usable path with a round-trip time of `rtt_ms` and a free window of `packets` packets of
     /// 1,200 bytes.
     pub(crate) fn path(id: u32, rtt_ms: u64, packets: u64) -> PathSnapshot {
         let rtt = Duration::from_millis(rtt_ms);
-        PathSnapshot {
-            id: PathId(id),
-            uplink: None,
-            status: PathStatus::Usable,
-            congestion_window: packets * 1200,
-            bytes_in_flight: 0,
-            pacing_budget: u64::MAX,
-            pacing_rate: None,
-            smoothed_rtt: rtt,
-            expected_rtt: rtt,
-            min_rtt: rtt,
-            latest_rtt: rtt,
-            rtt_deviation: Duration::ZERO,
-            pto: rtt + Duration::from_millis(10),
-            loss: 0.0,
-            mtu: 1452,
-            last_acknowledged: None,
-            queued_bytes: 0,
-            policy: roadweave_types::Policy::default(),
-            redundancy_left: u64::MAX,
-        }
+        let pto = rtt + Duration::from_millis(10);
+        PathSnapshot { pto, ..PathSnapshot::idle(PathId(id), rtt, packets * 1200) }
     }
 }
 

@@ -180,28 +180,7 @@ mod testing {
 
     /// A usable path with a round-trip time of `rtt_ms` and a free window of `room` bytes.
     pub(crate) fn path(id: u32, rtt_ms: u64, room: u64) -> PathSnapshot {
-        let rtt = Duration::from_millis(rtt_ms);
-        PathSnapshot {
-            id: PathId(id),
-            uplink: None,
-            status: PathStatus::Usable,
-            congestion_window: room,
-            bytes_in_flight: 0,
-            pacing_budget: u64::MAX,
-            pacing_rate: None,
-            smoothed_rtt: rtt,
-            expected_rtt: rtt,
-            min_rtt: rtt,
-            latest_rtt: rtt,
-            rtt_deviation: Duration::ZERO,
-            pto: rtt,
-            loss: 0.0,
-            mtu: 1452,
-            last_acknowledged: None,
-            queued_bytes: 0,
-            policy: roadweave_types::Policy::default(),
-            redundancy_left: u64::MAX,
-        }
+        PathSnapshot::idle(PathId(id), Duration::from_millis(rtt_ms), room)
     }
 
     /// A packet of `bytes` bytes that has just come, alone.

@@ -66,6 +66,32 @@ pub struct PathSnapshot {
 }
 
 impl PathSnapshot {
+    /// A usable path with a congestion window of `window` bytes, on which nothing is under way,
+    /// nothing was lost, and each round trip took `rtt`.
+    pub fn idle(id: PathId, rtt: Duration, window: u64) -> Self {
+        Self {
+            id,
+            uplink: None,
+            status: PathStatus::Usable,
+            congestion_window: window,
+            bytes_in_flight: 0,
+            pacing_budget: u64::MAX,
+            pacing_rate: None,
+            smoothed_rtt: rtt,
+            expected_rtt: rtt,
+            min_rtt: rtt,
+            latest_rtt: rtt,
+            rtt_deviation: Duration::ZERO,
+            pto: rtt,
+            loss: 0.0,
+            mtu: 1452,
+            last_acknowledged: None,
+            queued_bytes: 0,
+            policy: Policy::default(),
+            redundancy_left: u64::MAX,
+        }
+    }
+
     /// Bytes that the congestion window and the pacer let through now.
     pub fn room(&self) -> u64 {
         self.window_room().min(self.pacing_budget)

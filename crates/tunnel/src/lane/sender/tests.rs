@@ -1,5 +1,5 @@
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
-use roadweave_types::{Pacing, PathStatus, Policy};
+use roadweave_types::{Pacing, PathStatus};
 use roadweave_wire::Datagram;
 
 use super::*;
@@ -251,27 +251,7 @@ fn acknowledge(sender: &mut LaneSender, now: Instant, path: PathId, id: u32) {
 /// A path that takes so many bytes, with a round-trip time of 100 ms.
 pub(crate) fn path(id: u32, congestion_window: u64) -> PathSnapshot {
     let rtt = Duration::from_millis(100);
-    PathSnapshot {
-        id: PathId(id),
-        uplink: None,
-        status: PathStatus::Usable,
-        congestion_window,
-        bytes_in_flight: 0,
-        pacing_budget: u64::MAX,
-        pacing_rate: None,
-        smoothed_rtt: rtt,
-        expected_rtt: rtt,
-        min_rtt: rtt,
-        latest_rtt: rtt,
-        rtt_deviation: Duration::ZERO,
-        pto: rtt * 20,
-        loss: 0.0,
-        mtu: 1452,
-        last_acknowledged: None,
-        queued_bytes: 0,
-        policy: Policy::default(),
-        redundancy_left: u64::MAX,
-    }
+    PathSnapshot { pto: rtt * 20, ..PathSnapshot::idle(PathId(id), rtt, congestion_window) }
 }
 
 /// Two paths; what was sent on them, with the packets' IDs.
