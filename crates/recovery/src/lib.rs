@@ -28,7 +28,7 @@ pub use pluribus::Pluribus;
 pub use qoe::Qoe;
 pub use reliable::Reliable;
 pub use threshold::loss_threshold;
-pub use xlink::Xlink;
+pub use xlink::{Thresholds, Xlink};
 pub use xnc::{Detection, Spread, Xnc, XncConfig};
 
 /// A copy of a source packet.
@@ -225,7 +225,7 @@ pub const NAMES: [&str; 9] = [
     "none",
 ];
 
-/// The recovery called `name`, one of [`NAMES`].
+/// The recovery called `name`, one of [`NAMES`], or `xlink:X-Y` ([`Thresholds`]).
 ///
 /// `xnc-sigcomm23` is XNC as its paper has it; `xnc-no-coding`, `xnc-no-qoe` and `xnc-no-spread` are XNC
 /// without one of its parts ([`Spread`], [`Detection`]).
@@ -242,10 +242,12 @@ pub fn by_name(name: &str, lane: RecoveryConfig) -> Result<Box<dyn Recovery>, Un
         "xnc-no-qoe" => xnc(XncConfig { detection: Detection::Quic, ..usual }),
         "xnc-no-spread" => xnc(XncConfig { spread: Spread::Fastest, ..usual }),
         "reliable" => Ok(Box::new(Reliable::new(lane))),
-        "xlink" => Ok(Box::new(Xlink::new(lane))),
         "pluribus" => Ok(Box::new(Pluribus::new(lane))),
         "none" => Ok(Box::new(NoRecovery)),
-        _ => Err(UnknownRecovery(name.to_owned())),
+        _ => match Thresholds::by_name(name) {
+            Some(thresholds) => Ok(Box::new(Xlink::new(lane, thresholds))),
+            None => Err(UnknownRecovery(name.to_owned())),
+        },
     }
 }
 

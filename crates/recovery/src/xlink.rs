@@ -9,8 +9,8 @@
 //! ```
 //!
 //! Sources: XLINK section 5.1 for re-injection, section 5.2 and algorithm 1 for its control. T1 and T2 are
-//! the values that dt exceeds in 95 % and in 80 % of the time, the paper's choice (section 7.1); until dt
-//! was observed for a while only the comparison between them decides.
+//! the values that dt exceeds in so many percent of the time ([`Thresholds`], section 7.1); until dt was
+//! observed for a while only the comparison between them decides.
 //!
 //! dt comes from the receiving application, if it tells ([`Qoe`]). A real-time receiver has next to no
 //! buffer and seldom tells; then dt is the lane's deadline less the age of the oldest packet that is not
@@ -24,6 +24,37 @@ use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
 use crate::flight::State;
 use crate::qoe::Report;
 use crate::{Qoe, Recovery, RecoveryConfig, RecoveryStats, Reliable, Repair, SentPacket, spare};
+
+/// Where the control of re-injection begins and ends, by how often the play-time left exceeds each value, in
+/// percent of the time: 1 to 99, `first` not below `second`.
+///
+/// Source: XLINK section 7.1, which writes them as (X, Y).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// X: below the value that is exceeded so often, copies are sent.
+    first: u8,
+    /// Y: above the value that is exceeded so often, none are.
+    second: u8,
+}
+
+impl Default for Thresholds {
+    /// The paper's choice: most of the gain, for copies of 2 % of the traffic.
+    fn default() -> Self {
+        Self { first: 95, second: 80 }
+    }
+}
+
+impl Thresholds {
+    /// Those of a recovery called `xlink`, or `xlink:X-Y`; `None` for any other name.
+    pub fn by_name(name: &str) -> Option<Self> {
+        if name == "xlink" {
+            return Some(Self::default());
+        }
+        let (first, second) = name.strip_prefix("xlink:")?.split_once('-')?;
+        let (first, second) = (first.parse().ok()?, second.parse().ok()?);
+        (1 <= second && second <= first && first <= 99).then_some(Self { first, second })
+    }
+}
 
 /// The recovery of XLINK, for datagrams.
 #[derive(Debug)]
@@ -42,13 +73,13 @@ pub struct Xlink {
 
 impl Xlink {
     /// A recovery for one lane.
-    pub fn new(config: RecoveryConfig) -> Self {
+    pub fn new(config: RecoveryConfig, thresholds: Thresholds) -> Self {
         Self {
             deadline: config.deadline,
             reliable: Reliable::new(config),
             candidates: BTreeMap::new(),
             report: None,
-            observed: Observed::default(),
+            observed: Observed::new(thresholds),
             next_look: None,
             reinjected: 0,
         }
@@ -194,8 +225,9 @@ fn delivery_time(path: &PathSnapshot) -> Duration {
 }
 
 /// The play-times left that were seen of late.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Observed {
+    asked: Thresholds,
     samples: VecDeque<Duration>,
     last: Option<Instant>,
     thresholds: Option<(Duration, Duration)>,
@@ -203,6 +235,11 @@ struct Observed {
 }
 
 impl Observed {
+    fn new(asked: Thresholds) -> Self {
+        let samples = VecDeque::new();
+        Self { asked, samples, last: None, thresholds: None, since_thresholds: 0 }
+    }
+
     fn note(&mut self, now: Instant, left: Duration) {
         if self.last.is_some_and(|last| now < last + LOOK_INTERVAL) {
             return;
@@ -217,8 +254,9 @@ impl Observed {
             self.since_thresholds = 0;
             let mut sorted: Vec<Duration> = self.samples.iter().copied().collect();
             sorted.sort_unstable();
-            let exceeded_in = |percent| sorted[(sorted.len() - 1) * (100 - percent) / 100];
-            self.thresholds = Some((exceeded_in(T1_PERCENT), exceeded_in(T2_PERCENT)));
+            let exceeded_in =
+                |percent| sorted[(sorted.len() - 1) * (100 - usize::from(percent)) / 100];
+            self.thresholds = Some((exceeded_in(self.asked.first), exceeded_in(self.asked.second)));
         }
     }
 
@@ -228,10 +266,6 @@ impl Observed {
     }
 }
 
-/// T1 is exceeded in so many percent of the time (XLINK section 7.1),
-const T1_PERCENT: usize = 95;
-/// and T2 in so many.
-const T2_PERCENT: usize = 80;
 /// How often the play-time left is looked at.
 const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 /// Samples before there are thresholds, and between two reckonings.

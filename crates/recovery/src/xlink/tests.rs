@@ -9,6 +9,10 @@ fn sent(id: u32, path: u32) -> SentPacket {
     SentPacket { id: PacketId(id), path: PathId(path), bytes: 1200, ends_frame: false }
 }
 
+fn xlink_with(name: &str) -> Xlink {
+    Xlink::new(RecoveryConfig::default(), Thresholds::by_name(name).expect("it is one"))
+}
+
 /// A fast and a slow path, with long probe timeouts.
 fn paths() -> [PathSnapshot; 2] {
     [path(0, 20, 100), path(1, 200, 100)].map(|path| PathSnapshot { pto: path.pto * 50, ..path })
@@ -25,7 +29,7 @@ fn reinject(id: u32) -> Repair {
 
 #[test]
 fn late_packets_of_the_slow_path_are_sent_again_on_the_fast_one_oldest_first_and_once() {
-    let mut xlink = Xlink::new(RecoveryConfig::default());
+    let mut xlink = xlink_with("xlink");
     xlink.on_sent(at(0), sent(0, 1), &paths());
     xlink.on_sent(at(1), sent(1, 0), &paths());
     xlink.on_sent(at(2), sent(2, 1), &paths());
@@ -42,7 +46,7 @@ fn late_packets_of_the_slow_path_are_sent_again_on_the_fast_one_oldest_first_and
 
 #[test]
 fn a_path_that_is_fast_enough_needs_no_second_copy() {
-    let mut xlink = Xlink::new(RecoveryConfig::default());
+    let mut xlink = xlink_with("xlink");
     let paths = [path(0, 20, 100), path(1, 60, 100)];
     xlink.on_sent(at(0), sent(0, 1), &paths);
     assert_eq!(xlink.poll_repair(at(30), &paths, 0), None, "70 ms are left, and 60 needed");
@@ -52,7 +56,7 @@ fn a_path_that_is_fast_enough_needs_no_second_copy() {
 
 #[test]
 fn copies_wait_for_room_on_the_fast_path() {
-    let mut xlink = Xlink::new(RecoveryConfig::default());
+    let mut xlink = xlink_with("xlink");
     let full = [path(0, 20, 1), path(1, 200, 100)];
     xlink.on_sent(at(0), sent(0, 1), &full);
     assert_eq!(xlink.poll_repair(at(10), &full, 0), None);
@@ -61,7 +65,7 @@ fn copies_wait_for_room_on_the_fast_path() {
 
 #[test]
 fn what_a_player_has_cached_decides_and_is_played_meanwhile() {
-    let mut xlink = Xlink::new(RecoveryConfig::default());
+    let mut xlink = xlink_with("xlink");
     let cached = Qoe { cached_bytes: 0, cached_frames: 9, bps: 0, fps: 30.0 };
     xlink.set_qoe(at(0), cached); // 300 ms
     xlink.on_sent(at(0), sent(0, 1), &paths());
@@ -71,7 +75,7 @@ fn what_a_player_has_cached_decides_and_is_played_meanwhile() {
 
 #[test]
 fn beyond_the_upper_threshold_it_is_off_and_below_the_lower_one_it_is_on() {
-    let mut xlink = Xlink::new(RecoveryConfig::default());
+    let mut xlink = xlink_with("xlink");
     let qoe = |frames| Qoe { cached_bytes: 0, cached_frames: frames, bps: 0, fps: 1000.0 };
     // The play-time left goes from 1 to 1,000 ms: T1 is 50 ms, T2 is 200 ms.
     for ms in 1..=1000 {
@@ -94,8 +98,23 @@ fn beyond_the_upper_threshold_it_is_off_and_below_the_lower_one_it_is_on() {
 }
 
 #[test]
+fn thresholds_are_named_by_how_often_they_are_exceeded() {
+    let mut xlink = xlink_with("xlink:60-1");
+    for ms in 1..=1000 {
+        xlink.observed.note(at(ms * 10), Duration::from_millis(ms));
+    }
+    let (low, high) = xlink.observed.thresholds().expect("enough was seen");
+    assert!(low.as_millis().abs_diff(400) <= 1 && high.as_millis().abs_diff(990) <= 1);
+    for name in
+        ["xlink:", "xlink:80-95", "xlink:95-0", "xlink:100-5", "xlink:95", "xnc", "xlink:a-b"]
+    {
+        assert_eq!(Thresholds::by_name(name), None, "{name}");
+    }
+}
+
+#[test]
 fn lost_packets_are_sent_again_and_may_be_reinjected_again() {
-    let mut xlink = Xlink::new(RecoveryConfig::default());
+    let mut xlink = xlink_with("xlink");
     xlink.on_sent(at(0), sent(0, 1), &paths());
     xlink.on_lost(at(1), PacketId(0), PathId(1));
     assert_eq!(repairs(&mut xlink, at(1), 0), [Repair::Again { id: PacketId(0) }]);

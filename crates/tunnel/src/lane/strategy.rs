@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use roadweave_recovery::{Recovery, RecoveryConfig, Reliable};
+use roadweave_recovery::{Recovery, RecoveryConfig, Reliable, Thresholds};
 use roadweave_schedule::{Policed, RavenConfig, Scheduler, UnknownScheduler};
 use roadweave_types::UplinkId;
 use roadweave_wire::{CODED_HEADER, SUM_HEADER};
@@ -53,8 +53,9 @@ const fn entry(
     Entry { name, scheduler, recovery, keeps }
 }
 
-/// Every strategy; [`RAVEN_AT`] and [`SINGLE`] stand for many, with the confidence or the uplink in their names.
-const STRATEGIES: [Entry; 16] = [
+/// Every strategy. Names with a `<` stand for many, and so do those of the scheduler or the recovery that take
+/// up the parameter.
+const STRATEGIES: [Entry; 17] = [
     entry("xnc", "prompt", "xnc", UntilExpired),
     entry("xnc-sigcomm23", "minrtt", "xnc-sigcomm23", UntilExpired),
     entry("xnc-no-coding", "prompt", "xnc-no-coding", UntilExpired),
@@ -64,6 +65,7 @@ const STRATEGIES: [Entry; 16] = [
     entry("minrtt-unreliable", "minrtt", "none", UntilExpired),
     entry("ecf", "ecf", "reliable", UntilGivenUp),
     entry("xlink", "minrtt", "xlink", UntilGivenUp),
+    XLINK_AT,
     entry("pluribus", "earliest", "pluribus", UntilExpired),
     entry("redundant", "redundant", "none", UntilExpired),
     entry("bonding", "bonding", "none", UntilExpired),
@@ -73,8 +75,10 @@ const STRATEGIES: [Entry; 16] = [
     SINGLE,
 ];
 
-const RAVEN_AT: Entry = entry("raven:<percent>", "raven", "reliable", UntilGivenUp);
-const SINGLE: Entry = entry("single:<uplink>", "single", "none", UntilExpired);
+const XLINK_AT: Entry =
+    entry("xlink:<percent>-<percent>", "minrtt", "xlink:<percent>-<percent>", UntilGivenUp);
+const RAVEN_AT: Entry = entry("raven:<percent>", "raven:<percent>", "reliable", UntilGivenUp);
+const SINGLE: Entry = entry("single:<uplink>", "single:<uplink>", "none", UntilExpired);
 
 impl Strategy {
     /// Min-RTT with network coding (CellFusion section 4), the default.
@@ -108,8 +112,7 @@ impl Strategy {
         deadline: Duration,
         uplink: impl Fn(&str) -> Option<UplinkId>,
     ) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
-        let entry = self.entry();
-        let name = if entry.name.contains('<') { self.as_str() } else { entry.scheduler };
+        let name = self.part(self.entry().scheduler);
         let scheduler = roadweave_schedule::by_name(name, deadline, uplink)?;
         // Whoever names an uplink means it.
         let names_uplink = self.uplink().is_some();
@@ -127,7 +130,7 @@ impl Strategy {
     }
 
     pub(crate) fn recovery(&self, config: RecoveryConfig) -> Box<dyn Recovery> {
-        let name = self.entry().recovery;
+        let name = self.part(self.entry().recovery);
         roadweave_recovery::by_name(name, config).expect("the table names recoveries that exist")
     }
 
@@ -141,6 +144,11 @@ impl Strategy {
         if self.entry().recovery == "pluribus" { SUM_HEADER } else { CODED_HEADER }
     }
 
+    /// The name of a part: its own, or that of the strategy, whose parameter it takes up.
+    fn part<'a>(&'a self, name: &'a str) -> &'a str {
+        if name.contains('<') { &self.0 } else { name }
+    }
+
     fn entry(&self) -> &'static Entry {
         find(&self.0).expect("names are checked when they are read")
     }
@@ -152,6 +160,9 @@ fn find(name: &str) -> Option<&'static Entry> {
     }
     if name != "raven" && RavenConfig::by_name(name).is_some() {
         return Some(&RAVEN_AT);
+    }
+    if name != "xlink" && Thresholds::by_name(name).is_some() {
+        return Some(&XLINK_AT);
     }
     STRATEGIES.iter().find(|entry| entry.name == name && !name.contains('<'))
 }
@@ -188,20 +199,23 @@ mod tests {
 
     #[test]
     fn every_strategy_has_a_scheduler_and_a_recovery() {
-        let names = Strategy::for_any_uplinks().chain(["single:wwan0", "raven:0", "raven:100"]);
-        for name in names {
+        let with = ["single:wwan0", "raven:0", "raven:100", "xlink:95-80", "xlink:1-1"];
+        for name in Strategy::for_any_uplinks().chain(with) {
             let strategy: Strategy = name.parse().expect("known");
             assert_eq!(strategy.as_str(), name);
             let deadline = Duration::from_millis(100);
             assert!(strategy.scheduler(deadline, |_| Some(UplinkId(0))).is_ok(), "{name}");
             strategy.recovery(RecoveryConfig::default());
         }
-        assert_eq!(Strategy::for_any_uplinks().count(), STRATEGIES.len() - 2);
+        assert_eq!(Strategy::for_any_uplinks().count(), STRATEGIES.len() - 3);
     }
 
     #[test]
     fn names_are_checked_and_the_error_lists_them() {
-        for name in ["", "single:", "XNC", "fastest", "raven:101", "raven:<percent>", "lola:3"] {
+        let ravens = ["raven:101", "raven:<percent>"];
+        let xlinks = ["xlink:", "xlink:95", "xlink:80-95", "xlink:100-50", "xlink:50-0"];
+        for name in ["", "single:", "XNC", "fastest", "lola:3"].iter().chain(&ravens).chain(&xlinks)
+        {
             let error = name.parse::<Strategy>().expect_err("unknown").to_string();
             assert!(error.contains("known are: xnc, xnc-sigcomm23,"), "{error}");
             assert!(error.ends_with("lola, single:<uplink>"), "{error}");
