@@ -134,6 +134,9 @@ pub trait Recovery: Send + std::fmt::Debug {
     /// [`Recovery::on_lost`] if it never does.
     fn on_waiting(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]);
 
+    /// The packet that left last ended a video frame, as is known now.
+    fn on_frame_ended(&mut self) {}
+
     /// The peer has it.
     fn on_acknowledged(&mut self, now: Instant, id: PacketId);
 

@@ -501,6 +501,12 @@ impl Recovery for Xnc {
         }
     }
 
+    fn on_frame_ended(&mut self) {
+        if let Some(last) = self.ranges.back_mut() {
+            last.open = false;
+        }
+    }
+
     fn on_repair_acknowledged(&mut self, start: PacketId) {
         self.shots.on_repair_acknowledged(start);
     }

@@ -34,6 +34,10 @@ pub trait Carrier {
         token: u64,
     ) -> Result<(), SendError>;
 
+    /// Queues a message that reaches the peer for certain, in order, while there is a session. Returns whether it
+    /// could.
+    fn send_message(&mut self, message: Bytes) -> bool;
+
     /// A datagram that was sent on `path` is redundant: a copy, a repair. Or it is not.
     fn account(&mut self, _path: PathId, _bytes: u32, _is_redundant: bool) {}
 
@@ -82,6 +86,11 @@ impl Carrier for Connection {
             QuicError::TooLarge { datagram, .. } => SendError::TooLarge(datagram),
             other => SendError::Blocked(other.into_datagram()),
         })
+    }
+
+    fn send_message(&mut self, message: Bytes) -> bool {
+        let queued = Connection::send_message(self, message);
+        queued.inspect_err(|error| tracing::warn!(%error, "cannot send a control message")).is_ok()
     }
 
     fn account(&mut self, path: PathId, bytes: u32, is_redundant: bool) {

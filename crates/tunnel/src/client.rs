@@ -544,11 +544,9 @@ impl Client {
         if let Some(learned) = self.learned.get(&self.config.server_key.to_string()) {
             session.restore(learned);
         }
-        let announcements: Vec<Control> = session.announcements().collect();
         self.current = Some(Current { id, server, session, since: now, welcome: None });
         self.path_policies.clear();
         self.send_control(id, &Control::Hello(Hello { name: self.config.name.clone() }));
-        announcements.iter().for_each(|message| self.send_control(id, message));
         self.name_paths(id);
         self.apply_policies();
     }

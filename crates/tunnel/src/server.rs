@@ -482,10 +482,8 @@ impl Server {
             gateways: self.config.gateways.clone(),
             mtu: self.config.mtu,
         });
-        for message in std::iter::once(welcome).chain(session.announcements()) {
-            if let Err(error) = connection.send_message(message.to_bytes()) {
-                tracing::warn!(%error, peer = peer.name, "cannot welcome");
-            }
+        if let Err(error) = connection.send_message(welcome.to_bytes()) {
+            tracing::warn!(%error, peer = peer.name, "cannot welcome");
         }
         if let Some(old) = self.by_key.insert(key, id) {
             self.end(now, old, "a newer session of the same client replaces it");

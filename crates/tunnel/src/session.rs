@@ -19,7 +19,7 @@ use roadweave_recovery::Qoe;
 use roadweave_schedule::{Acknowledged, UnknownScheduler};
 use roadweave_types::{DropCounters, DropReason, Instant, LaneId, Order, PathId, UplinkId};
 use roadweave_wire::{
-    Control, Datagram, Feedback, InnerPacket, LaneReport, MAX_SYMBOL_BODY, SUCCESSION_HEADER,
+    Datagram, Feedback, InnerPacket, LaneReport, MAX_SYMBOL_BODY, SUCCESSION_HEADER,
 };
 use serde::{Deserialize, Serialize};
 
@@ -224,14 +224,6 @@ impl Session {
         }
         let ends_frame = sender.config().rtp_frames && view.ends_rtp_frame();
         sender.handle_inner(now, packet, hash, ends_frame);
-    }
-
-    /// What the peer must be told of the lanes of this side, once it has a session; again for a lane
-    /// whose order changes.
-    pub fn announcements(&self) -> impl Iterator<Item = Control> + '_ {
-        let orders = (0_u8..).zip(&self.senders).map(|(id, sender)| (LaneId(id), sender.order()));
-        let promised = orders.filter(|(_, order)| *order != Order::Pass);
-        promised.map(|(lane, order)| Control::LaneOrder { lane, order })
     }
 
     /// The peer promises the order of one of its lanes.

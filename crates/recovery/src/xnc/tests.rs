@@ -73,6 +73,10 @@ fn ranges_end_after_r_packets_after_t_and_with_a_frame() {
     assert_eq!(starts(&xnc), [0, 10, 12]);
     xnc.on_sent(at(60), sent(13, 0), &paths);
     assert_eq!(starts(&xnc), [0, 10, 12, 13]);
+    xnc.on_frame_ended();
+    xnc.on_frame_ended();
+    xnc.on_sent(at(60), sent(14, 0), &paths);
+    assert_eq!(starts(&xnc), [0, 10, 12, 13, 14]);
 }
 
 #[test]

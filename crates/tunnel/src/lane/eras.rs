@@ -76,6 +76,10 @@ impl Eras {
         }
     }
 
+    pub(crate) fn on_frame_ended(&mut self) {
+        self.present.recovery.on_frame_ended();
+    }
+
     pub(crate) fn on_acknowledged(&mut self, now: Instant, id: PacketId) {
         if let Some(recovery) = self.of(id) {
             recovery.on_acknowledged(now, id);

@@ -27,8 +27,8 @@ use roadweave_types::{
     DropCounters, DropReason, Instant, LaneId, Order, PacketId, PathId, PathSnapshot, UplinkId,
 };
 use roadweave_wire::{
-    CODED_HEADER, Coded, InnerPacket, Position, SOURCE_HEADER, SUCCESSION_HEADER, SYMBOL_HEADER,
-    SourceDatagram, Sum, Symbol, split_succession,
+    CODED_HEADER, Coded, Control, InnerPacket, Position, SOURCE_HEADER, SUCCESSION_HEADER,
+    SYMBOL_HEADER, SourceDatagram, Sum, Symbol, split_succession,
 };
 use serde::{Deserialize, Serialize};
 
@@ -149,6 +149,10 @@ pub(crate) struct LaneSender {
     seeds: Pcg64Mcg,
     /// What the networks of the paths are called, for the next strategy.
     path_names: BTreeMap<PathId, String>,
+    /// What strategies before this one have learned, should another one learn again.
+    learned: Option<String>,
+    /// What the peer was told of the order of the packets.
+    announced: Order,
     /// What an encoder should make of its next frame, bytes.
     frame_target: Option<u64>,
     stats: SendStats,
@@ -182,6 +186,8 @@ impl LaneSender {
             successions: matches!(config.order, Order::Adaptive { .. }).then(Successions::default),
             seeds: Pcg64Mcg::new(u128::from(seed) << 8 | u128::from(lane.0)),
             path_names: BTreeMap::new(),
+            learned: None,
+            announced: Order::Pass,
             frame_target: None,
             stats: SendStats::default(),
             log: PacketLog::default(),
@@ -200,10 +206,13 @@ impl LaneSender {
         uplink: impl Fn(&str) -> Option<UplinkId>,
     ) -> Result<(), UnknownScheduler> {
         let mut scheduler = strategy.scheduler(self.config.deadline, uplink)?;
-        // Of another kind of scheduler it is of no use.
-        if let Some(learned) = self.scheduler.learned() {
-            let _ = scheduler.restore(&learned);
+        let learned = self.learned();
+        if let Some(learned) = &learned
+            && let Err(error) = scheduler.restore(learned)
+        {
+            tracing::warn!(lane = self.config.name, "{error}");
         }
+        self.learned = learned.filter(|_| scheduler.learned().is_none());
         self.path_names.iter().for_each(|(path, name)| scheduler.name_path(*path, name));
         self.scheduler = scheduler;
         self.recovery.change(self.next_id, strategy.recovery(recovery_config(&self.config)));
@@ -220,10 +229,14 @@ impl LaneSender {
         self.recovery.set_qoe(now, qoe);
     }
 
-    /// What the peer is told of the order of its packets: nobody needs to wait for longer than what is
-    /// lost may be sent again.
-    pub(crate) fn order(&self) -> Order {
-        self.config.order.at_most(self.age_max)
+    /// Tells the peer of the order of the packets whenever it changes: nobody needs to wait for longer than
+    /// what is lost may be sent again, which is up to the strategy.
+    fn announce(&mut self, carrier: &mut impl Carrier) {
+        let order = self.config.order.at_most(self.age_max);
+        let message = || Control::LaneOrder { lane: self.lane, order }.to_bytes();
+        if order != self.announced && carrier.send_message(message()) {
+            self.announced = order;
+        }
     }
 
     pub(crate) fn config(&self) -> &LaneConfig {
@@ -258,12 +271,14 @@ impl LaneSender {
     /// # Errors
     /// When it cannot be read; nothing is changed then.
     pub(crate) fn restore(&mut self, learned: &str) -> Result<(), RestoreError> {
-        self.scheduler.restore(learned)
+        self.scheduler.restore(learned)?;
+        self.learned = self.scheduler.learned().is_none().then(|| learned.to_owned());
+        Ok(())
     }
 
-    /// What the strategy has learned of the networks, as JSON.
+    /// What the strategy has learned of the networks, as JSON; or an earlier one, if this one learns nothing.
     pub(crate) fn learned(&self) -> Option<String> {
-        self.scheduler.learned()
+        self.scheduler.learned().or_else(|| self.learned.clone())
     }
 
     /// What happens to each packet, for whoever asks.
@@ -302,8 +317,9 @@ impl LaneSender {
 
     /// The packet that came in last ended a video frame, as is known now.
     pub(crate) fn end_frame(&mut self) {
-        if let Some(last) = self.queue.back_mut() {
-            last.ends_frame = true;
+        match self.queue.back_mut() {
+            Some(last) => last.ends_frame = true,
+            None => self.recovery.on_frame_ended(),
         }
     }
 
@@ -345,6 +361,7 @@ impl LaneSender {
     /// then the queue. What room is left then is to spare, and the recovery may use it.
     pub(crate) fn service(&mut self, now: Instant, carrier: &mut impl Carrier) {
         let backlog = self.stats.queue_bytes;
+        self.announce(carrier);
         self.send_copies(now, carrier);
         self.repair_all(now, carrier);
         self.expire(now);
@@ -352,6 +369,7 @@ impl LaneSender {
         while self.again.is_empty() && self.send_next(now, carrier) {}
         if backlog > 0 && self.stats.queue_bytes == 0 {
             self.repair_all(now, carrier);
+            while self.send_again(now, carrier) {}
         }
         if !self.recovery.has_past() {
             self.settle_age();

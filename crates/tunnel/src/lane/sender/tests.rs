@@ -223,6 +223,108 @@ fn the_scheduler_hears_of_flows_waits_and_fates() {
     assert_eq!(*log.lock().unwrap(), expected);
 }
 
+#[test]
+fn what_a_second_look_wants_sent_again_leaves_at_once() {
+    /// The first packet may go where nothing leaves, all others go where there is room.
+    #[derive(Debug)]
+    struct Astray(bool);
+    impl Scheduler for Astray {
+        fn select(&mut self, _: Instant, _: &PacketInfo, _: &[PathSnapshot]) -> Decision {
+            Decision::Send(PathSet::one(usize::from(std::mem::take(&mut self.0))))
+        }
+    }
+    let mut carrier = Links::new([10_000, 0]);
+    let mut sender = sender_everywhere();
+    sender.scheduler = Box::new(Astray(true));
+    sender.handle_inner(at(0), &[7; 500], 1, false);
+    sender.config.queue_bytes_max = 0; // its copy cannot wait
+    sender.service(at(0), &mut carrier);
+    assert_eq!(carrier.sent, [(PathId(0), 0)]);
+}
+
+#[test]
+fn a_frame_that_ends_behind_a_packet_that_has_left_ends_its_range() {
+    let mut carrier = Links::new([10_000, 0]);
+    let config = LaneConfig::new("default", crate::Strategy::xnc());
+    let mut sender = LaneSender::new(LaneId(0), config, 1, |_| None).expect("no uplink is named");
+    for _ in 0..2 {
+        sender.handle_inner(at(0), &[7; 500], 1, false);
+        sender.handle_inner(at(0), &[7; 500], 1, false);
+        sender.service(at(0), &mut carrier);
+        sender.end_frame();
+    }
+    assert_eq!(carrier.sent.len(), 4);
+    (0..4).for_each(|id| sender.on_lost(at(30), TokenKind::Source, PacketId(id), PathId(0)));
+    sender.service(at(30), &mut carrier);
+    // Together they would be n' = 7; each frame is n' = 5.
+    assert_eq!((sender.stats().recovery.repairs, sender.stats().coded_datagrams), (2, 10));
+}
+
+#[test]
+fn the_peer_hears_of_the_order_when_another_strategy_changes_it() {
+    let mut carrier = Links::new([10_000, 0]);
+    let order = Order::Reorder { max_buffer: Duration::from_secs(5) };
+    let config = LaneConfig { order, ..LaneConfig::new("default", crate::Strategy::xnc()) };
+    let mut sender = LaneSender::new(LaneId(3), config, 1, |_| None).expect("no uplink is named");
+    let set = |sender: &mut LaneSender, name: &str| {
+        sender.set_strategy(name.parse().expect("known"), |_| None).expect("no uplink is named");
+    };
+    let mut told = |sender: &mut LaneSender, now: Instant| {
+        sender.service(now, &mut carrier);
+        sender.service(now, &mut carrier);
+        std::mem::take(&mut carrier.messages)
+    };
+    let waits = |ms: u64| {
+        let order = Order::Reorder { max_buffer: Duration::from_millis(ms) };
+        vec![Control::LaneOrder { lane: LaneId(3), order }]
+    };
+    assert_eq!(told(&mut sender, at(0)), waits(700));
+    set(&mut sender, "minrtt");
+    assert_eq!(told(&mut sender, at(1)), waits(5000));
+    set(&mut sender, "ecf");
+    assert_eq!(told(&mut sender, at(2)), []);
+    sender.handle_inner(at(3), &[7; 500], 1, false);
+    sender.service(at(3), &mut Links::new([10_000, 0]));
+    set(&mut sender, "lola");
+    assert_eq!(told(&mut sender, at(4)), [], "what was sent by then may still be repaired");
+    acknowledge(&mut sender, at(50), PathId(0), 0);
+    assert_eq!(told(&mut sender, at(50)), waits(100));
+}
+
+#[test]
+fn what_a_strategy_has_learned_outlives_the_reign_of_others() {
+    let config = LaneConfig::new("default", "raven".parse().expect("known"));
+    let sender = |config| LaneSender::new(LaneId(0), config, 1, |_| None).expect("no uplink");
+    let mut first = sender(config.clone());
+    first.name_path(PathId(0), "wwan0");
+    let learned = |sender: &LaneSender| sender.learned().expect("raven learns");
+    let nothing = learned(&first);
+    for id in 0..20 {
+        let sent = at(200 * u64::from(id));
+        first.handle_inner(sent, &[7; 500], 1, false);
+        first.service(sent, &mut Links::new([10_000, 0]));
+        let rtt = Duration::from_millis(100);
+        let acknowledged = Acknowledged { path: PathId(0), sent, bytes: 508, rtt };
+        first.on_acknowledged(sent + rtt, TokenKind::Source, PacketId(id), &acknowledged);
+    }
+    let something = learned(&first);
+    assert_ne!(nothing, something);
+    let set = |sender: &mut LaneSender, name: &str| {
+        sender.set_strategy(name.parse().expect("known"), |_| None).expect("no uplink is named");
+    };
+    for name in ["xnc", "minrtt", "raven"] {
+        set(&mut first, name);
+        assert_eq!(learned(&first), something, "{name}");
+    }
+
+    // Of an earlier life it is kept for the first strategy that can make use of it.
+    let mut second = sender(LaneConfig { strategy: crate::Strategy::xnc(), ..config });
+    second.restore(&something).expect("well-formed");
+    assert_eq!(learned(&second), something);
+    set(&mut second, "raven");
+    assert_eq!(learned(&second), something);
+}
+
 fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
@@ -258,6 +360,7 @@ pub(crate) fn path(id: u32, congestion_window: u64) -> PathSnapshot {
 struct Links {
     paths: [PathSnapshot; 2],
     sent: Vec<(PathId, u32)>,
+    messages: Vec<Control>,
 }
 
 impl Links {
@@ -268,7 +371,7 @@ impl Links {
             id += 1;
             path(id - 1, congestion_window)
         });
-        Self { paths, sent: Vec::new() }
+        Self { paths, sent: Vec::new(), messages: Vec::new() }
     }
 }
 
@@ -299,6 +402,11 @@ impl Carrier for Links {
         link.bytes_in_flight += datagram.len() as u64;
         self.sent.push((path, TokenKind::parse(token).2.0));
         Ok(())
+    }
+
+    fn send_message(&mut self, message: Bytes) -> bool {
+        self.messages.push(Control::parse(message).expect("well-formed"));
+        true
     }
 
     fn feedback_due(&self, _now: Instant) -> Option<PathId> {
