@@ -1,5 +1,6 @@
 //! What happens in a random world: all of it follows from one seed.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rand_core::{RngCore, SeedableRng};
@@ -10,8 +11,8 @@ use roadweave_emulate::{
 use roadweave_lab::event::Action;
 use roadweave_lab::world::{Tampering, Trust, WorldConfig, WorldLink};
 use roadweave_quic::CongestionControl;
-use roadweave_tunnel::{LaneConfig, LaneRule, Strategy};
-use roadweave_types::{Instant, Order, Rate};
+use roadweave_tunnel::{LaneConfig, LaneRule, Strategy, UplinkPolicy};
+use roadweave_types::{Instant, Order, Policy, Priority, Rate};
 
 /// The strategy that names an uplink, which serves the vehicle only.
 const BOUND: &str = "single:link0";
@@ -31,6 +32,8 @@ pub struct Plan {
     pub links: Vec<LinkPlan>,
     pub lanes_up: Vec<LaneConfig>,
     pub lanes_down: Vec<LaneConfig>,
+    /// How links may be used, where not as any other.
+    pub policies: BTreeMap<String, UplinkPolicy>,
     pub flows: Vec<Flow>,
     /// Ascending.
     pub events: Vec<(Duration, Happening)>,
@@ -121,7 +124,8 @@ impl Plan {
         events.sort_by_key(|(at, _)| *at);
         let cubic = dice.once_in(3);
         let congestion = if cubic { CongestionControl::Cubic } else { CongestionControl::Bbr };
-        Self { seed, heal, congestion, links, lanes_up, lanes_down, flows, events }
+        let policies = if dice.once_in(2) { dice.policies(count) } else { BTreeMap::new() };
+        Self { seed, heal, congestion, links, lanes_up, lanes_down, policies, flows, events }
     }
 
     pub fn world(&self) -> WorldConfig {
@@ -138,7 +142,7 @@ impl Plan {
             seed: self.seed,
             trust: Trust::default(),
             learned: Default::default(),
-            policies: Default::default(),
+            policies: self.policies.clone(),
         }
     }
 
@@ -166,7 +170,11 @@ impl Plan {
 
     /// Whether the lane of `port` may leave losses as they are, on any of the links.
     pub fn is_unreliable(&self, direction: Direction, port: u16) -> bool {
-        self.strategies(direction, port).any(|strategy| UNRELIABLE.contains(&strategy))
+        // Copies of `redundant` go to links of one priority, as far as their budgets allow: there may be none.
+        let copies_less = !self.policies.is_empty();
+        self.strategies(direction, port).any(|strategy| {
+            UNRELIABLE.contains(&strategy) || copies_less && strategy == "redundant"
+        })
     }
 
     /// Whether packets of the lane of `port` come in the order in which they were sent: nothing
@@ -372,6 +380,27 @@ impl Dice {
         let lane = self.within(0..lanes as u64) as usize;
         let strategy = strategies[self.within(0..strategies.len() as u64) as usize];
         Happening::Strategy(direction, lane, strategy)
+    }
+
+    /// How each of the links but some may be used.
+    fn policies(&mut self, links: u64) -> BTreeMap<String, UplinkPolicy> {
+        let policy = |dice: &mut Self| {
+            let priorities = [Priority::Primary, Priority::Secondary, Priority::Backup];
+            let policy = Policy {
+                priority: priorities[dice.within(0..3) as usize],
+                weight: dice.within(1..101) as u8,
+                redundancy_percent: dice.once_in(2).then(|| dice.within(0..20) as u8),
+            };
+            let cap = dice.once_in(3).then(|| dice.within(1..2_000_000));
+            UplinkPolicy { policy, monthly_cap_bytes: cap }
+        };
+        let mut policies = BTreeMap::new();
+        for index in 0..links {
+            if !self.once_in(3) {
+                policies.insert(format!("link{index}"), policy(self));
+            }
+        }
+        policies
     }
 
     fn happening(&mut self, heal: Duration, links: u64) -> (Duration, Happening) {
