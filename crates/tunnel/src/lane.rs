@@ -13,6 +13,7 @@ mod policy;
 mod receiver;
 mod reorder;
 mod sender;
+mod shed;
 mod strategy;
 mod succession;
 

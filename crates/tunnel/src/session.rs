@@ -222,8 +222,8 @@ impl Session {
         if sender.config().rtp_frames && flow.is_some_and(|flow| flow.begins_frame) {
             sender.end_frame();
         }
-        let ends_frame = sender.config().rtp_frames && view.ends_rtp_frame();
-        sender.handle_inner(now, packet, hash, ends_frame);
+        let rtp = if sender.config().rtp_frames { view.rtp() } else { None };
+        sender.handle_inner(now, packet, hash, rtp);
     }
 
     /// The peer promises the order of one of its lanes.

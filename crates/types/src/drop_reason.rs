@@ -30,6 +30,8 @@ drop_reasons! {
     QueueFull = "queue-full",
     /// It waited longer than the lane lets a packet wait.
     QueueExpired = "queue-expired",
+    /// Its video frame was given up, because there is more than the paths carry.
+    FrameShed = "frame-shed",
     /// It was lost, and the time for a repair was over.
     RepairExpired = "repair-expired",
     /// A copy that still waited for its path when another copy of its packet had been acknowledged.

@@ -121,13 +121,6 @@ impl<'a> InnerPacket<'a> {
         let ports: &[u8; 4] = self.payload.first_chunk()?;
         Some((u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]])))
     }
-
-    /// Whether it looks like the last RTP packet of a video frame: see [`InnerPacket::rtp`].
-    ///
-    /// A wrong guess costs little: it only ends an encode range early.
-    pub fn ends_rtp_frame(&self) -> bool {
-        self.rtp().is_some_and(|header| header.marker)
-    }
 }
 
 #[cfg(test)]
@@ -172,12 +165,13 @@ mod tests {
         let rtp = |second: u8| {
             let mut payload = [0_u8; 12];
             (payload[0], payload[1]) = (0x80, second);
-            InnerPacket::parse(&udp_v4(&payload)).expect("well-formed").ends_rtp_frame()
+            let packet = udp_v4(&payload);
+            InnerPacket::parse(&packet).expect("well-formed").rtp().map(|header| header.marker)
         };
-        assert!(rtp(0x80 | 96));
-        assert!(!rtp(96));
-        assert!(!rtp(200), "an RTCP sender report has its top bit set as well");
-        assert!(!InnerPacket::parse(&udp_v4(b"short")).expect("well-formed").ends_rtp_frame());
+        assert_eq!(rtp(0x80 | 96), Some(true));
+        assert_eq!(rtp(96), Some(false));
+        assert_eq!(rtp(200), None, "an RTCP sender report has its top bit set as well");
+        assert_eq!(InnerPacket::parse(&udp_v4(b"short")).expect("well-formed").rtp(), None);
     }
 
     #[test]
@@ -200,7 +194,7 @@ mod tests {
         #[test]
         fn any_bytes_parse_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
             if let Ok(packet) = InnerPacket::parse(&bytes) {
-                let _ = (packet.ports(), packet.ends_rtp_frame());
+                let _ = (packet.ports(), packet.rtp());
             }
         }
     }

@@ -543,7 +543,8 @@ fn dropped(drops: &DropCounters, reasons: &[DropReason]) -> u64 {
 /// Where a packet may be dropped, in the order of its way.
 const AT_ENTRY: [DropReason; 3] =
     [DropReason::NoSession, DropReason::MalformedInner, DropReason::OversizedInner];
-const IN_QUEUE: [DropReason; 2] = [DropReason::QueueFull, DropReason::QueueExpired];
+const IN_QUEUE: [DropReason; 3] =
+    [DropReason::QueueFull, DropReason::QueueExpired, DropReason::FrameShed];
 const AT_EXIT: [DropReason; 3] =
     [DropReason::SendFailed, DropReason::OversizedInner, DropReason::CopyUnsent];
 const AT_RECEIVER: [DropReason; 3] =

@@ -27,8 +27,8 @@ use roadweave_types::{
     DropCounters, DropReason, Instant, LaneId, Order, PacketId, PathId, PathSnapshot, UplinkId,
 };
 use roadweave_wire::{
-    CODED_HEADER, Coded, Control, InnerPacket, Position, SOURCE_HEADER, SUCCESSION_HEADER,
-    SYMBOL_HEADER, SourceDatagram, Sum, Symbol, split_succession,
+    CODED_HEADER, Coded, Control, InnerPacket, Position, RtpHeader, SOURCE_HEADER,
+    SUCCESSION_HEADER, SYMBOL_HEADER, SourceDatagram, Sum, Symbol, split_succession,
 };
 use serde::{Deserialize, Serialize};
 
@@ -36,6 +36,7 @@ use crate::carrier::{Carrier, SendError};
 use crate::lane::copies::{Copies, SourceCopy};
 use crate::lane::eras::Eras;
 use crate::lane::policy::{is_free, keep_to_budgets, limit_to_budgets};
+use crate::lane::shed::{Frame, Shedder};
 use crate::lane::succession::Successions;
 use crate::lane::{LaneConfig, Strategy};
 use crate::observe::{PacketLog, PacketStep};
@@ -111,6 +112,8 @@ struct Queued {
     since: Instant,
     datagram: SourceDatagram,
     flow: u64,
+    /// The video frame that it is of.
+    frame: Option<Frame>,
     ends_frame: bool,
     /// Whether it is a whole packet or the last fragment of one.
     ends_packet: bool,
@@ -135,6 +138,8 @@ pub(crate) struct LaneSender {
     recovery: Eras,
     encoder: Encoder,
     queue: VecDeque<Queued>,
+    /// Which frames of the queue are given up, if the strategy gives up frames.
+    shedder: Option<Shedder>,
     /// Lost packets that go out again before the queue, with the moment they were queued.
     again: VecDeque<(Instant, PacketId)>,
     /// Coded packets and copies, by path, until the pacer lets them through.
@@ -178,6 +183,7 @@ impl LaneSender {
             recovery: Eras::new(config.strategy.recovery(recovery)),
             encoder: Encoder::new(encoder),
             queue: VecDeque::new(),
+            shedder: config.strategy.keeps_whole_frames().then(|| Shedder::new(config.deadline)),
             again: VecDeque::new(),
             repairs: BTreeMap::new(),
             copies: Copies::default(),
@@ -215,6 +221,7 @@ impl LaneSender {
         self.learned = learned.filter(|_| scheduler.learned().is_none());
         self.path_names.iter().for_each(|(path, name)| scheduler.name_path(*path, name));
         self.scheduler = scheduler;
+        self.shedder = strategy.keeps_whole_frames().then(|| Shedder::new(self.config.deadline));
         self.recovery.change(self.next_id, strategy.recovery(recovery_config(&self.config)));
         // What the old recovery may ask for must be kept as long as it could expect.
         self.age_max =
@@ -288,13 +295,13 @@ impl LaneSender {
 
     /// Takes an inner packet that belongs here.
     ///
-    /// `flow`: a hash of its 5-tuple.
+    /// `flow`: a hash of its 5-tuple. `rtp`: its RTP header, if it has one and that is to be read.
     pub(crate) fn handle_inner(
         &mut self,
         now: Instant,
         packet: &[u8],
         flow: u64,
-        ends_frame: bool,
+        rtp: Option<RtpHeader>,
     ) {
         self.stats.inner_packets += 1;
         self.stats.inner_bytes += packet.len() as u64;
@@ -311,8 +318,14 @@ impl LaneSender {
             return;
         }
         self.stats.queue_bytes += bytes as u64;
-        let queued = Queued { since: now, datagram, flow, ends_frame, ends_packet: true };
-        self.queue.push_back(queued);
+        self.queue.push_back(Queued {
+            since: now,
+            datagram,
+            flow,
+            frame: rtp.map(|header| Frame::new(flow, &header)),
+            ends_frame: rtp.is_some_and(|header| header.marker),
+            ends_packet: true,
+        });
     }
 
     /// The packet that came in last ended a video frame, as is known now.
@@ -495,11 +508,11 @@ impl LaneSender {
         }
     }
 
-    /// Discards what has waited too long, oldest first.
+    /// Discards what has waited too long, oldest first, and the frames that are given up.
     fn expire(&mut self, now: Instant) {
-        while self.queue.front().is_some_and(|front| now.since(front.since) >= self.age_max) {
+        while let Some(reason) = self.given_up(now) {
             if self.pop().is_some_and(|queued| queued.ends_packet) {
-                self.stats.drops.count(DropReason::QueueExpired);
+                self.stats.drops.count(reason);
             }
         }
         while let Some((since, id)) = self.again.front().copied()
@@ -509,6 +522,27 @@ impl LaneSender {
             self.recovery.on_abandoned(id);
             self.encoder.forget(id);
         }
+    }
+
+    /// Why the packet at the front of the queue is not sent, if it is not.
+    fn given_up(&mut self, now: Instant) -> Option<DropReason> {
+        let Some(front) = self.queue.front() else {
+            self.shedder.iter_mut().for_each(Shedder::on_empty);
+            return None;
+        };
+        let has_expired = now.since(front.since) >= self.age_max;
+        let expired = has_expired.then_some(DropReason::QueueExpired);
+        let Some(shedder) = &mut self.shedder else { return expired };
+        shedder.on_front(now, front.since);
+        let Some(frame) = front.frame else { return expired };
+        if has_expired {
+            shedder.on_expired(frame, front.since);
+            return expired;
+        }
+        let followers = self.queue.iter().skip(1).take(FRAME_LOOK);
+        let is_alone = || !followers.clone().any(|next| next.frame == Some(frame));
+        let stays = shedder.stays(now, frame, front.since, is_alone);
+        (!stays).then_some(DropReason::FrameShed)
     }
 
     fn pop(&mut self) -> Option<Queued> {
@@ -564,6 +598,7 @@ impl LaneSender {
 
     /// Sends the packet at the front of the queue; `false` when there is none or it must wait.
     fn send_next(&mut self, now: Instant, carrier: &mut impl Carrier) -> bool {
+        self.expire(now);
         let Some(front) = self.queue.front() else { return false };
         let bytes = front.datagram.len();
         // A coded packet over this one has a longer header and must fit as well.
@@ -707,6 +742,7 @@ impl LaneSender {
                 since: whole.since,
                 datagram,
                 flow: whole.flow,
+                frame: whole.frame,
                 ends_frame: whole.ends_frame && last,
                 ends_packet: whole.ends_packet && last,
             });
@@ -824,6 +860,9 @@ impl LaneSender {
         self.repairs.entry(path).or_default().push_back(repair);
     }
 }
+
+/// How far behind a packet the next one of its frame is looked for; other videos may come between.
+const FRAME_LOOK: usize = 8;
 
 fn recovery_config(lane: &LaneConfig) -> RecoveryConfig {
     RecoveryConfig { deadline: lane.deadline, expire_after: lane.expire_after }

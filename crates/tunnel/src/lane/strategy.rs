@@ -36,13 +36,15 @@ struct Entry {
 enum Keeps {
     /// While it is of use to the lane's applications.
     UntilExpired,
+    /// The same, and what waits of a video is kept or given up by whole frames.
+    WholeFrames,
     /// Until a reliable recovery gives it up.
     UntilGivenUp,
     /// Until the lane's deadline: what is late makes what follows late as well.
     ToDeadline,
 }
 
-use Keeps::{ToDeadline, UntilExpired, UntilGivenUp};
+use Keeps::{ToDeadline, UntilExpired, UntilGivenUp, WholeFrames};
 
 const fn entry(
     name: &'static str,
@@ -56,11 +58,11 @@ const fn entry(
 /// Every strategy. Names with a `<` stand for many, and so do those of the scheduler or the recovery that take
 /// up the parameter.
 const STRATEGIES: [Entry; 17] = [
-    entry("xnc", "prompt", "xnc", UntilExpired),
+    entry("xnc", "prompt", "xnc", WholeFrames),
     entry("xnc-sigcomm23", "minrtt", "xnc-sigcomm23", UntilExpired),
-    entry("xnc-no-coding", "prompt", "xnc-no-coding", UntilExpired),
-    entry("xnc-no-qoe", "prompt", "xnc-no-qoe", UntilExpired),
-    entry("xnc-no-spread", "prompt", "xnc-no-spread", UntilExpired),
+    entry("xnc-no-coding", "prompt", "xnc-no-coding", WholeFrames),
+    entry("xnc-no-qoe", "prompt", "xnc-no-qoe", WholeFrames),
+    entry("xnc-no-spread", "prompt", "xnc-no-spread", WholeFrames),
     entry("minrtt", "minrtt", "reliable", UntilGivenUp),
     entry("minrtt-unreliable", "minrtt", "none", UntilExpired),
     entry("ecf", "ecf", "reliable", UntilGivenUp),
@@ -124,9 +126,14 @@ impl Strategy {
     pub(crate) fn keeps_for(&self, deadline: Duration, expire_after: Duration) -> Duration {
         match self.entry().keeps {
             ToDeadline => deadline,
-            UntilExpired => expire_after,
+            UntilExpired | WholeFrames => expire_after,
             UntilGivenUp => Reliable::GIVE_UP,
         }
+    }
+
+    /// Whether it gives up whole frames of a video where there is more than the paths carry.
+    pub(crate) fn keeps_whole_frames(&self) -> bool {
+        self.entry().keeps == WholeFrames
     }
 
     pub(crate) fn recovery(&self, config: RecoveryConfig) -> Box<dyn Recovery> {

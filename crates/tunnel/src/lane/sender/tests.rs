@@ -9,7 +9,8 @@ fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
     let config = LaneConfig::new("default", crate::Strategy::xnc());
     let mut sender = LaneSender::new(LaneId(0), config, 1, |_| None).expect("xnc needs no uplink");
     let packet: Vec<u8> = (0..3000_u32).map(|at| at as u8).collect();
-    sender.handle_inner(Instant::ZERO, &packet, 0, true);
+    let ends_frame = RtpHeader { marker: true, sequence: 1, timestamp: 2, ssrc: 3 };
+    sender.handle_inner(Instant::ZERO, &packet, 0, Some(ends_frame));
     assert!(sender.split_front(1400));
     assert!(sender.split_front(900), "the path became narrower");
     let parts: Vec<(Position, bool, bool)> = sender
@@ -97,8 +98,8 @@ fn tokens_read_back() {
 fn a_copy_for_a_path_without_room_waits_there_and_leaves_when_there_is_room() {
     let mut carrier = Links::new([10_000, 0]);
     let mut sender = sender_everywhere();
-    sender.handle_inner(at(0), &[7; 500], 1, false);
-    sender.handle_inner(at(0), &[7; 300], 1, false);
+    sender.handle_inner(at(0), &[7; 500], 1, None);
+    sender.handle_inner(at(0), &[7; 300], 1, None);
     sender.service(at(0), &mut carrier);
     assert_eq!(carrier.sent, [(PathId(0), 0), (PathId(0), 1)]);
     assert_eq!(sender.stats().copy_queue_bytes, 508 + 308);
@@ -120,8 +121,8 @@ fn a_copy_for_a_path_without_room_waits_there_and_leaves_when_there_is_room() {
 fn a_copy_that_waits_is_withdrawn_when_another_is_acknowledged() {
     let mut carrier = Links::new([10_000, 0]);
     let mut sender = sender_everywhere();
-    sender.handle_inner(at(0), &[7; 500], 1, false);
-    sender.handle_inner(at(0), &[7; 300], 1, false);
+    sender.handle_inner(at(0), &[7; 500], 1, None);
+    sender.handle_inner(at(0), &[7; 300], 1, None);
     sender.service(at(0), &mut carrier);
     acknowledge(&mut sender, at(40), PathId(0), 0);
     let stats = sender.stats();
@@ -135,7 +136,7 @@ fn a_copy_that_waits_is_withdrawn_when_another_is_acknowledged() {
 fn a_packet_whose_copies_all_wait_is_sent_when_one_can_leave() {
     let mut carrier = Links::new([0, 0]);
     let mut sender = sender_everywhere();
-    sender.handle_inner(at(0), &[7; 500], 1, false);
+    sender.handle_inner(at(0), &[7; 500], 1, None);
     sender.service(at(0), &mut carrier);
     assert_eq!((carrier.sent.len(), sender.stats().copy_queue_bytes), (0, 2 * 508));
     carrier.paths[1].congestion_window = 10_000;
@@ -149,7 +150,7 @@ fn a_packet_whose_copies_all_wait_is_sent_when_one_can_leave() {
 fn the_copies_of_a_path_that_falls_silent_are_given_up_and_sent_elsewhere() {
     let mut carrier = Links::new([0, 0]);
     let mut sender = sender_everywhere();
-    sender.handle_inner(at(0), &[7; 500], 1, false);
+    sender.handle_inner(at(0), &[7; 500], 1, None);
     carrier.paths[1].status = PathStatus::Standby;
     sender.service(at(0), &mut carrier);
     carrier.paths[0].status = PathStatus::Suspect;
@@ -168,7 +169,7 @@ fn what_waits_for_a_path_is_bounded_in_bytes_and_in_age() {
     let mut sender = sender_everywhere();
     sender.config.queue_bytes_max = 2000;
     for _ in 0..5 {
-        sender.handle_inner(at(0), &[7; 500], 1, false);
+        sender.handle_inner(at(0), &[7; 500], 1, None);
         sender.service(at(0), &mut carrier);
     }
     assert_eq!(carrier.sent.len(), 5);
@@ -209,7 +210,7 @@ fn the_scheduler_hears_of_flows_waits_and_fates() {
     let mut carrier = Links::new([10_000, 0]);
     let mut sender = sender_everywhere();
     sender.scheduler = Box::new(heard);
-    sender.handle_inner(at(0), &[7; 92], 77, false);
+    sender.handle_inner(at(0), &[7; 92], 77, None);
     sender.service(at(3), &mut carrier);
     acknowledge(&mut sender, at(40), PathId(0), 0);
     sender.on_lost(at(41), TokenKind::Repair, PacketId(0), PathId(1));
@@ -236,7 +237,7 @@ fn what_a_second_look_wants_sent_again_leaves_at_once() {
     let mut carrier = Links::new([10_000, 0]);
     let mut sender = sender_everywhere();
     sender.scheduler = Box::new(Astray(true));
-    sender.handle_inner(at(0), &[7; 500], 1, false);
+    sender.handle_inner(at(0), &[7; 500], 1, None);
     sender.config.queue_bytes_max = 0; // its copy cannot wait
     sender.service(at(0), &mut carrier);
     assert_eq!(carrier.sent, [(PathId(0), 0)]);
@@ -248,8 +249,8 @@ fn a_frame_that_ends_behind_a_packet_that_has_left_ends_its_range() {
     let config = LaneConfig::new("default", crate::Strategy::xnc());
     let mut sender = LaneSender::new(LaneId(0), config, 1, |_| None).expect("no uplink is named");
     for _ in 0..2 {
-        sender.handle_inner(at(0), &[7; 500], 1, false);
-        sender.handle_inner(at(0), &[7; 500], 1, false);
+        sender.handle_inner(at(0), &[7; 500], 1, None);
+        sender.handle_inner(at(0), &[7; 500], 1, None);
         sender.service(at(0), &mut carrier);
         sender.end_frame();
     }
@@ -283,7 +284,7 @@ fn the_peer_hears_of_the_order_when_another_strategy_changes_it() {
     assert_eq!(told(&mut sender, at(1)), waits(5000));
     set(&mut sender, "ecf");
     assert_eq!(told(&mut sender, at(2)), []);
-    sender.handle_inner(at(3), &[7; 500], 1, false);
+    sender.handle_inner(at(3), &[7; 500], 1, None);
     sender.service(at(3), &mut Links::new([10_000, 0]));
     set(&mut sender, "lola");
     assert_eq!(told(&mut sender, at(4)), [], "what was sent by then may still be repaired");
@@ -301,7 +302,7 @@ fn what_a_strategy_has_learned_outlives_the_reign_of_others() {
     let nothing = learned(&first);
     for id in 0..20 {
         let sent = at(200 * u64::from(id));
-        first.handle_inner(sent, &[7; 500], 1, false);
+        first.handle_inner(sent, &[7; 500], 1, None);
         first.service(sent, &mut Links::new([10_000, 0]));
         let rtt = Duration::from_millis(100);
         let acknowledged = Acknowledged { path: PathId(0), sent, bytes: 508, rtt };

@@ -1,0 +1,247 @@
+//! What of a video waits in vain when there is more of it than the paths carry.
+//!
+//! ```text
+//! a packet at the front ─► its frame ─► decided before? ─► as all of its frame
+//!                                       a new one ───────► the queue stands? every second frame goes,
+//!                                                          2 of 3, ... the longer the queue is
+//!                                                          else it stays
+//! ```
+//!
+//! A frame without one of its packets is worth nothing. A queue that lets go of whatever expires damages
+//! every frame as soon as there is a little more than the paths carry, and a viewer sees nothing any more. So
+//! frames are given up as wholes, and not in a row, so that the picture moves.
+//!
+//! A queue that is long for a moment is none of our business: a path was blocked, and the others will take what
+//! waits. It *stands* when everything has waited longer than the lane's deadline for a second: then waiting
+//! longer helps nobody, and all that follows is late as well. That is CoDel's criterion (RFC 8289 section
+//! 3.2), for frames, and with an interval that outlasts a blocked path.
+//!
+//! Frames are told by their RTP timestamps, which SRTP leaves in the clear. Packets without one, and frames of a
+//! single packet (which are sound, or small), are never given up here.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use roadweave_types::Instant;
+use roadweave_wire::RtpHeader;
+
+/// A frame of a video in a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    flow: u64,
+    source: u32,
+    timestamp: u32,
+}
+
+impl Frame {
+    /// The frame of a packet with the RTP header `rtp`; `flow`: a hash of its 5-tuple.
+    pub(crate) fn new(flow: u64, rtp: &RtpHeader) -> Self {
+        Self { flow, source: rtp.ssrc, timestamp: rtp.timestamp }
+    }
+
+    fn is_of_same_video(&self, other: &Self) -> bool {
+        (self.flow, self.source) == (other.flow, other.source)
+    }
+}
+
+/// Decides which frames of a lane are sent.
+#[derive(Debug)]
+pub(crate) struct Shedder {
+    /// How long a packet may wait before it is late.
+    deadline: Duration,
+    /// Since when every packet has waited longer than that.
+    late_since: Option<Instant>,
+    /// The last frames, oldest first.
+    decided: VecDeque<Decided>,
+}
+
+#[derive(Debug)]
+struct Decided {
+    frame: Frame,
+    /// When its first packet came.
+    since: Instant,
+    stays: bool,
+}
+
+impl Shedder {
+    pub(crate) fn new(deadline: Duration) -> Self {
+        Self { deadline, late_since: None, decided: VecDeque::new() }
+    }
+
+    /// A packet that came at `since` leaves, or is about to.
+    pub(crate) fn on_front(&mut self, now: Instant, since: Instant) {
+        if now.since(since) <= self.deadline {
+            self.late_since = None;
+        } else if self.late_since.is_none() {
+            self.late_since = Some(now);
+        }
+    }
+
+    /// Nothing waits.
+    pub(crate) fn on_empty(&mut self) {
+        self.late_since = None;
+    }
+
+    /// Whether a packet of `frame` that came at `since` is to be sent: decided once for each frame.
+    ///
+    /// `is_alone`: whether no other packet of its frame waits behind the first one.
+    pub(crate) fn stays(
+        &mut self,
+        now: Instant,
+        frame: Frame,
+        since: Instant,
+        is_alone: impl FnOnce() -> bool,
+    ) -> bool {
+        if let Some(known) = self.find(frame, since) {
+            return known.stays;
+        }
+        let mut before =
+            self.decided.iter().rev().filter(|other| other.frame.is_of_same_video(&frame));
+        let given_up = before.by_ref().take_while(|other| !other.stays).count();
+        let stays = given_up >= self.to_give_up(now, since) || is_alone();
+        self.note(Decided { frame, since, stays });
+        stays
+    }
+
+    /// A packet of `frame` that came at `since` has expired: none of it is of use any more.
+    pub(crate) fn on_expired(&mut self, frame: Frame, since: Instant) {
+        match self.find(frame, since) {
+            Some(known) => known.stays = false,
+            None => self.note(Decided { frame, since, stays: false }),
+        }
+    }
+
+    /// How many frames in a row are given up for one that is sent.
+    fn to_give_up(&self, now: Instant, since: Instant) -> usize {
+        if self.late_since.is_none_or(|late| now.since(late) < PATIENCE) {
+            return 0;
+        }
+        let deadlines = now.since(since).as_micros() / self.deadline.as_micros().max(1);
+        IN_A_ROW_MAX.min(deadlines as usize)
+    }
+
+    /// What was decided of `frame`. What merely looks like RTP may have the same timestamp for ever, so a frame
+    /// ends some time after its first packet.
+    fn find(&mut self, frame: Frame, since: Instant) -> Option<&mut Decided> {
+        let is_it = |known: &&mut Decided| known.frame == frame && since < known.since + FRAME_MAX;
+        self.decided.iter_mut().rev().find(is_it)
+    }
+
+    fn note(&mut self, decided: Decided) {
+        if self.decided.len() == DECIDED_MAX {
+            self.decided.pop_front();
+        }
+        self.decided.push_back(decided);
+    }
+}
+
+/// How long everything is late before frames are given up: longer than a path is blocked as a rule.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Frames that are given up in a row, at most: at 30 per second the picture still moves each 167 ms.
+const IN_A_ROW_MAX: usize = 4;
+/// The packets of a frame come within this time.
+const FRAME_MAX: Duration = Duration::from_millis(100);
+/// Frames that are remembered: those of several videos that take turns.
+const DECIDED_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    fn frame(source: u32, timestamp: u32) -> Frame {
+        Frame { flow: 1, source, timestamp }
+    }
+
+    /// A queue that stands since 0 and is looked at after a second.
+    fn standing() -> Shedder {
+        let mut shedder = Shedder::new(Duration::from_millis(100));
+        shedder.on_front(at(1000), at(800));
+        shedder
+    }
+
+    /// What becomes of 12 frames that have waited for `age_ms`, from `from_ms` on.
+    fn decisions(shedder: &mut Shedder, from_ms: u64, age_ms: u64) -> String {
+        let stays = |number: u32| {
+            let now = at(from_ms + u64::from(number));
+            let since = at(from_ms + u64::from(number) - age_ms);
+            shedder.on_front(now, since);
+            if shedder.stays(now, frame(1, from_ms as u32 + number), since, || false) {
+                'x'
+            } else {
+                '.'
+            }
+        };
+        (0..12).map(stays).collect()
+    }
+
+    #[test]
+    fn a_queue_that_is_long_for_a_moment_keeps_its_frames() {
+        let mut shedder = standing();
+        assert_eq!(decisions(&mut shedder, 1900, 600), "xxxxxxxxxxxx");
+        shedder.on_front(at(1950), at(1850));
+        assert_eq!(decisions(&mut shedder, 2100, 600), "xxxxxxxxxxxx", "a packet was in time");
+        shedder.on_empty();
+        assert_eq!(decisions(&mut shedder, 3200, 600), "xxxxxxxxxxxx", "the queue was empty");
+    }
+
+    #[test]
+    fn the_longer_a_standing_queue_is_the_more_frames_go_but_not_all_in_a_row() {
+        for (age_ms, expected) in [
+            (99, "xxxxxxxxxxxx"),
+            (150, ".x.x.x.x.x.x"),
+            (250, "..x..x..x..x"),
+            (350, "...x...x...x"),
+            (690, "....x....x.."),
+        ] {
+            assert_eq!(decisions(&mut standing(), 2000, age_ms), expected, "{age_ms} ms");
+        }
+    }
+
+    #[test]
+    fn a_frame_stays_or_goes_as_a_whole() {
+        let mut shedder = standing();
+        shedder.on_front(at(2000), at(1850));
+        assert!(!shedder.stays(at(2000), frame(1, 10), at(1850), || false));
+        assert!(shedder.stays(at(2001), frame(1, 11), at(1860), || false));
+        assert!(!shedder.stays(at(2002), frame(1, 10), at(1855), || false));
+        assert!(
+            shedder.stays(at(2500), frame(1, 11), at(1861), || false),
+            "however late it has become"
+        );
+        shedder.on_expired(frame(1, 11), at(1862));
+        assert!(!shedder.stays(at(2500), frame(1, 11), at(1863), || false));
+        assert!(shedder.stays(at(2500), frame(1, 11), at(1960), || false), "that is another frame");
+    }
+
+    #[test]
+    fn a_frame_of_one_packet_stays() {
+        assert!(standing().stays(at(2000), frame(1, 10), at(1850), || true));
+    }
+
+    #[test]
+    fn videos_take_turns_by_themselves() {
+        let mut shedder = standing();
+        let mut kept = [0, 0];
+        for number in 0..20 {
+            let now = at(2000 + 10 * number);
+            let source = number % 2;
+            let id = frame(source as u32, number as u32);
+            kept[source as usize] +=
+                u32::from(shedder.stays(now, id, at(1850 + 10 * number), || false));
+        }
+        assert_eq!(kept, [5, 5]);
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_comes() {
+        let mut shedder = standing();
+        (0..10_000).for_each(|number| {
+            shedder.stays(at(2000), frame(number, 0), at(1850), || false);
+        });
+        assert_eq!(shedder.decided.len(), DECIDED_MAX);
+    }
+}
