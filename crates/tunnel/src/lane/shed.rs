@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! a packet at the front ─► its frame ─► decided before? ─► as all of its frame
-//!                                       a new one ───────► the queue stands? every second frame goes,
-//!                                                          2 of 3, ... the longer the queue is
+//!                                       a new one ───────► the queue stands? every second frame goes, or
+//!                                                          2 of 3, 3 of 4, the longer the queue is;
 //!                                                          else it stays
 //! ```
 //!
@@ -116,8 +116,8 @@ impl Shedder {
         if self.late_since.is_none_or(|late| now.since(late) < PATIENCE) {
             return 0;
         }
-        let deadlines = now.since(since).as_micros() / self.deadline.as_micros().max(1);
-        IN_A_ROW_MAX.min(deadlines as usize)
+        let step = self.deadline.saturating_mul(2).as_micros().max(1);
+        IN_A_ROW_MAX.min((now.since(since).as_micros() / step) as usize)
     }
 
     /// What was decided of `frame`. What merely looks like RTP may have the same timestamp for ever, so a frame
@@ -191,11 +191,11 @@ mod tests {
     #[test]
     fn the_longer_a_standing_queue_is_the_more_frames_go_but_not_all_in_a_row() {
         for (age_ms, expected) in [
-            (99, "xxxxxxxxxxxx"),
-            (150, ".x.x.x.x.x.x"),
-            (250, "..x..x..x..x"),
-            (350, "...x...x...x"),
-            (690, "....x....x.."),
+            (199, "xxxxxxxxxxxx"),
+            (300, ".x.x.x.x.x.x"),
+            (500, "..x..x..x..x"),
+            (700, "...x...x...x"),
+            (2000, "....x....x.."),
         ] {
             assert_eq!(decisions(&mut standing(), 2000, age_ms), expected, "{age_ms} ms");
         }
@@ -204,22 +204,22 @@ mod tests {
     #[test]
     fn a_frame_stays_or_goes_as_a_whole() {
         let mut shedder = standing();
-        shedder.on_front(at(2000), at(1850));
-        assert!(!shedder.stays(at(2000), frame(1, 10), at(1850), || false));
-        assert!(shedder.stays(at(2001), frame(1, 11), at(1860), || false));
-        assert!(!shedder.stays(at(2002), frame(1, 10), at(1855), || false));
+        shedder.on_front(at(2000), at(1750));
+        assert!(!shedder.stays(at(2000), frame(1, 10), at(1750), || false));
+        assert!(shedder.stays(at(2001), frame(1, 11), at(1760), || false));
+        assert!(!shedder.stays(at(2002), frame(1, 10), at(1755), || false));
         assert!(
-            shedder.stays(at(2500), frame(1, 11), at(1861), || false),
+            shedder.stays(at(2500), frame(1, 11), at(1761), || false),
             "however late it has become"
         );
-        shedder.on_expired(frame(1, 11), at(1862));
-        assert!(!shedder.stays(at(2500), frame(1, 11), at(1863), || false));
-        assert!(shedder.stays(at(2500), frame(1, 11), at(1960), || false), "that is another frame");
+        shedder.on_expired(frame(1, 11), at(1762));
+        assert!(!shedder.stays(at(2500), frame(1, 11), at(1763), || false));
+        assert!(shedder.stays(at(2050), frame(1, 11), at(1860), || false), "that is another frame");
     }
 
     #[test]
     fn a_frame_of_one_packet_stays() {
-        assert!(standing().stays(at(2000), frame(1, 10), at(1850), || true));
+        assert!(standing().stays(at(2000), frame(1, 10), at(1750), || true));
     }
 
     #[test]
@@ -231,7 +231,7 @@ mod tests {
             let source = number % 2;
             let id = frame(source as u32, number as u32);
             kept[source as usize] +=
-                u32::from(shedder.stays(now, id, at(1850 + 10 * number), || false));
+                u32::from(shedder.stays(now, id, at(1750 + 10 * number), || false));
         }
         assert_eq!(kept, [5, 5]);
     }
@@ -240,7 +240,7 @@ mod tests {
     fn memory_is_bounded_whatever_comes() {
         let mut shedder = standing();
         (0..10_000).for_each(|number| {
-            shedder.stays(at(2000), frame(number, 0), at(1850), || false);
+            shedder.stays(at(2000), frame(number, 0), at(1750), || false);
         });
         assert_eq!(shedder.decided.len(), DECIDED_MAX);
     }
