@@ -91,7 +91,7 @@ impl LaneReceiver {
         }
     }
 
-    /// The peer promises another order from now on; hands out what waits.
+    /// The peer promises another order from now on; hands out what then need not wait.
     pub(crate) fn set_order(
         &mut self,
         now: Instant,
@@ -106,9 +106,7 @@ impl LaneReceiver {
             bytes: &mut self.delivered_bytes,
             deliver,
         };
-        self.reorder.handle_timeout(now, &mut |unit| out.release(unit));
-        self.reorder.flush(&mut |unit| out.release(unit));
-        self.reorder = Reorder::new(order, self.reorder.next_id());
+        self.reorder.set_order(now, order, &mut |unit| out.release(unit));
     }
 
     /// Takes a source datagram's symbol, and hands out the inner packets whose turn it is with it.

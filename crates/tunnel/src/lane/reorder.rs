@@ -137,8 +137,29 @@ impl Reorder {
         self.order
     }
 
+    /// Another order from now on. If only the wait is another, what was promised still holds; otherwise what
+    /// waits goes out, and what comes later of the packets before it goes out as it comes.
+    pub(crate) fn set_order(&mut self, now: Instant, order: Order, release: &mut dyn FnMut(Unit)) {
+        self.handle_timeout(now, release);
+        match (&mut self.keeper, order) {
+            (Keeper::Strict(strict), Order::Reorder { max_buffer }) => {
+                strict.set_max_buffer(max_buffer);
+            }
+            (Keeper::Adaptive(adaptive), Order::Adaptive { max_buffer }) => {
+                adaptive.set_max_buffer(max_buffer);
+            }
+            _ => {
+                self.flush(release);
+                let begun = Self::new(order, self.next_id());
+                *self = Self { waited: self.waited, late: self.late, ..begun };
+            }
+        }
+        self.order = order;
+        self.handle_timeout(now, release);
+    }
+
     /// The ID that follows all that were seen.
-    pub(crate) fn next_id(&self) -> PacketId {
+    fn next_id(&self) -> PacketId {
         PacketId(self.newest as u32).next()
     }
 

@@ -77,6 +77,11 @@ impl Adaptive {
         }
     }
 
+    pub(super) fn set_max_buffer(&mut self, max_buffer: Duration) {
+        self.max_buffer = max_buffer;
+        self.fill_times.set_max_buffer(max_buffer);
+    }
+
     pub(super) fn len(&self) -> usize {
         self.held.len()
     }

@@ -58,6 +58,11 @@ impl FillTimes {
         Self { max_buffer, present: Span::new(), before: Span::new(), wait: max_buffer }
     }
 
+    pub(super) fn set_max_buffer(&mut self, max_buffer: Duration) {
+        self.max_buffer = max_buffer;
+        self.wait = self.learned();
+    }
+
     /// How long to wait for a packet that is missing; all of `max_buffer` while nothing is known.
     pub(super) fn wait(&self) -> Duration {
         self.wait

@@ -39,6 +39,10 @@ impl Strict {
         Self { begin, next: begin, max_buffer, held: BTreeMap::new(), arrivals: BTreeSet::new() }
     }
 
+    pub(super) fn set_max_buffer(&mut self, max_buffer: Duration) {
+        self.max_buffer = max_buffer;
+    }
+
     pub(super) fn len(&self) -> usize {
         self.held.len()
     }

@@ -44,6 +44,12 @@ impl Bench {
         })
     }
 
+    fn set_order(&mut self, millis: u64, order: Order) {
+        let out = &mut self.out;
+        let now = Instant::from_millis(millis);
+        self.reorder.set_order(now, order, &mut |unit| out.push((millis, unit.first.0)));
+    }
+
     fn run_until(&mut self, millis: u64) {
         while let Some(due) = self.reorder.poll_timeout()
             && due <= Instant::from_millis(millis)
@@ -92,6 +98,34 @@ fn strict_never_lets_a_packet_wait_for_two_gaps_in_turn() {
     bench.handle(100, unit(3, 0));
     bench.run_until(1000);
     assert_eq!(bench.out, [(300, 3), (300, 6)], "6 has waited for 300 ms and 3 precedes it");
+}
+
+#[test]
+fn another_wait_alone_breaks_no_promise() {
+    let orders: [fn(Duration) -> Order; 2] =
+        [|max_buffer| Order::Reorder { max_buffer }, |max_buffer| Order::Adaptive { max_buffer }];
+    for order in orders {
+        let mut bench = Bench::new(order(MAX));
+        bench.handle(0, unit(0, 0));
+        bench.handle(0, unit(2, 1));
+        bench.set_order(10, order(MAX * 2));
+        bench.run_until(500);
+        assert_eq!(ids(&bench.out), [0], "it may wait for longer now");
+        bench.handle(500, unit(1, 1));
+        bench.handle(500, unit(4, 1));
+        bench.set_order(550, order(MAX / 10));
+        assert_eq!(ids(&bench.out), [0, 1, 2, 4], "it has waited for long enough");
+    }
+}
+
+#[test]
+fn another_order_lets_go_what_waits() {
+    let mut bench = Bench::strict();
+    bench.handle(0, unit(1, 0));
+    bench.set_order(10, Order::Adaptive { max_buffer: MAX });
+    bench.handle(11, unit(0, 0));
+    assert_eq!(bench.out, [(10, 1), (11, 0)]);
+    assert_eq!(bench.reorder.stats().waited_packets, 1, "figures are kept");
 }
 
 #[test]
