@@ -18,6 +18,8 @@ use roadweave_types::{Instant, Order, Policy, Priority, Rate};
 const BOUND: &str = "single:link0";
 /// Strategies that repair nothing that is lost, or not for certain.
 const UNRELIABLE: [&str; 4] = ["minrtt-unreliable", "bonding", "pluribus", "lola"];
+/// What a packet takes beyond the delay of its link, where nothing else is under way.
+const ON_THE_AIR_MS: u64 = 20;
 /// The ports of lane n begin at n times this, after [`FIRST_PORT`].
 pub const PORTS_PER_LANE: u16 = 100;
 pub const FIRST_PORT: u16 = 5_000;
@@ -175,6 +177,17 @@ impl Plan {
         self.strategies(direction, port).any(|strategy| {
             UNRELIABLE.contains(&strategy) || copies_less && strategy == "redundant"
         })
+    }
+
+    /// Whether the lane of `port` sends nothing that would be late, and most would be when links have healed.
+    pub fn is_too_far(&self, direction: Direction, port: u16) -> bool {
+        let last = |way: &WayPlan| way.delays.last().map_or(0, |(_, delay)| *delay);
+        let one_way = |link: &LinkPlan| (last(&link.up) + last(&link.down)) / 2;
+        let furthest = self.links.iter().map(one_way).max().unwrap_or(0);
+        let lane = usize::from((port - FIRST_PORT) / PORTS_PER_LANE);
+        let time = self.lanes(direction)[lane].deadline;
+        time < Duration::from_millis(furthest + ON_THE_AIR_MS)
+            && self.strategies(direction, port).any(|strategy| strategy == "lola")
     }
 
     /// Whether packets of the lane of `port` come in the order in which they were sent: nothing

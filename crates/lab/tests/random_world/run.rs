@@ -352,7 +352,7 @@ impl<'a> Stage<'a> {
             } else {
                 sound.contains(&true)
             };
-            if !fit {
+            if !fit || self.plan.is_too_far(*direction, *port) {
                 continue;
             }
             let (sent, came) = self.ledger.share(*direction, *port, well);
