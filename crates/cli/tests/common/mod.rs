@@ -81,6 +81,10 @@ impl Road {
         );
         let init = roadweave(&["init", "--server", "198.51.100.1:4433", FOLDER]);
         assert!(init.status.success(), "{init:?}");
+        // What strategies have learned in an earlier run, or uplinks have carried, is of no concern here.
+        for name in ["client.toml", "server.toml"] {
+            road.edit(name, |text| format!("state_directory = \"{FOLDER}\"\n{text}"));
+        }
         // Both sides see the same /run, so their instances must differ.
         road.edit("server.toml", |text| text + "[tun]\nname = \"rws\"\n");
         road

@@ -1,0 +1,113 @@
+//! What the user wants of the uplinks, from the configuration file to the interfaces.
+//!
+//! The test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "end-to-end tests start programs, open sockets and wait"
+)]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod common;
+
+use common::*;
+use roadweave_device::netns::run_sandboxed;
+use serde_json::Value;
+
+const UPLINKS: [&str; 2] = ["eth1", "eth2"];
+/// Bytes of a month on eth1.
+const CAP: u64 = 1_000_000;
+const POLICIES: &str = r#"
+[[uplinks.policies]]
+name = "eth2"
+priority = "secondary"
+
+[[uplinks.policies]]
+name = "eth*"
+weight = 5
+metered = { monthly_cap_mb = 1, redundancy_percent = 10 }
+"#;
+
+#[test]
+fn a_secondary_uplink_takes_over_for_one_that_is_dead_or_beyond_its_cap() {
+    run_sandboxed("a_secondary_uplink_takes_over_for_one_that_is_dead_or_beyond_its_cap", || {
+        let road = Road::new();
+        road.edit("client.toml", |text| text + POLICIES);
+        let (_server, client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_paths(&UPLINKS);
+        wait_for_priorities(&road, "primary", "secondary");
+
+        let before = carried(&road);
+        exchange(&road, 50);
+        assert_eq!(used_since(&road, before), [[true, false]; 2], "one is enough");
+
+        road.silence("eth1", true);
+        road.wait_for_traffic();
+        exchange(&road, 20);
+        assert_eq!(used_since(&road, before)[0], [true, true], "the way to the server is dead");
+        road.silence("eth1", false);
+        road.wait_for_paths(&UPLINKS);
+
+        let metered = path(&road.show(CLIENT), "eth1");
+        assert_eq!((&metered["weight"], &metered["monthly_cap_bytes"]), (&5.into(), &CAP.into()));
+        let month = metered["month_bytes"].as_u64().unwrap();
+        assert!((50_000..CAP).contains(&month), "{month}");
+        assert!(metered["redundancy_left_bytes"].is_u64(), "{metered:#}");
+        exchange(&road, 500);
+        wait_for_priorities(&road, "backup", "secondary");
+        let before = carried(&road);
+        exchange(&road, 50);
+        assert_eq!(used_since(&road, before), [[false, true]; 2], "its month is over");
+
+        // It stays so when the box is switched off and on.
+        client.interrupt();
+        let client = road.start_client("client");
+        client.wait_for("joined");
+        wait_for_priorities(&road, "backup", "secondary");
+        assert!(path(&road.show(CLIENT), "eth1")["month_bytes"].as_u64() >= Some(CAP));
+        let page = roadweave(&["show", "--socket", &socket(CLIENT)]);
+        let page = String::from_utf8(page.stdout).unwrap();
+        let metered = page.lines().find(|line| line.contains("eth1")).unwrap();
+        assert!(metered.contains("backup"), "{page}");
+    });
+}
+
+/// Waits until both sides know these priorities of eth1 and eth2.
+fn wait_for_priorities(road: &Road, first: &str, second: &str) {
+    for instance in [CLIENT, SERVER] {
+        road.wait_for_status(instance, "the priorities", |status| {
+            path(status, "eth1")["priority"] == first && path(status, "eth2")["priority"] == second
+        });
+    }
+}
+
+/// Bytes of inner packets that client and server have sent, each on eth1 and eth2.
+fn carried(road: &Road) -> [[u64; 2]; 2] {
+    [CLIENT, SERVER].map(|instance| {
+        let status = road.show(instance);
+        UPLINKS.map(|uplink| path(&status, uplink)["counters"]["source_bytes"].as_u64().unwrap())
+    })
+}
+
+/// What client and server have used since then.
+fn used_since(road: &Road, before: [[u64; 2]; 2]) -> [[bool; 2]; 2] {
+    let after = carried(road);
+    [0, 1].map(|side| [0, 1].map(|uplink| after[side][uplink] > before[side][uplink]))
+}
+
+/// The path over `uplink` in the only session of a status.
+fn path(status: &Value, uplink: &str) -> Value {
+    let paths = status["sessions"][0]["paths"].as_array();
+    paths.into_iter().flatten().find(|path| path["uplink"] == uplink).cloned().unwrap_or_default()
+}
+
+/// Sends so many packets of 1,000 bytes through the tunnel, each when the one before is back.
+fn exchange(road: &Road, packets: u32) {
+    let socket = road.socket_to(GATEWAY_V4);
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    for _ in 0..packets {
+        socket.send(&[7; 1000]).unwrap();
+        socket.recv(&mut [0; 2000]).unwrap();
+    }
+}
