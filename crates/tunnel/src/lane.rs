@@ -16,6 +16,7 @@ mod sender;
 mod shed;
 mod strategy;
 mod succession;
+mod token;
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -32,9 +33,10 @@ pub use receiver::ReceiveStats;
 pub(crate) use receiver::{Delivery, LaneReceiver};
 pub(crate) use reorder::HELD_MAX;
 pub use reorder::OrderStats;
+pub(crate) use sender::LaneSender;
 pub use sender::SendStats;
-pub(crate) use sender::{LaneSender, TokenKind};
 pub use strategy::{Strategy, UnknownStrategy};
+pub(crate) use token::TokenKind;
 
 /// The most lanes of a session, in each direction.
 pub const LANES_MAX: usize = 8;

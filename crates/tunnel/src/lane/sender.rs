@@ -15,96 +15,36 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
-use rand_core::RngCore;
+use bytes::Bytes;
 use rand_pcg::Pcg64Mcg;
-use roadweave_coding::{EncodeError, Encoder, EncoderConfig, Subset};
-use roadweave_recovery::{Qoe, RecoveryConfig, RecoveryStats, Repair, SentPacket};
+use roadweave_coding::{Encoder, EncoderConfig};
+use roadweave_recovery::{Qoe, RecoveryConfig, SentPacket};
 use roadweave_schedule::{
     Acknowledged, Decision, PacketInfo, PathSet, RestoreError, Scheduler, UnknownScheduler,
 };
 use roadweave_types::{
-    DropCounters, DropReason, Instant, LaneId, Order, PacketId, PathId, PathSnapshot, UplinkId,
+    DropReason, Instant, LaneId, Order, PacketId, PathId, PathSnapshot, UplinkId,
 };
 use roadweave_wire::{
-    CODED_HEADER, Coded, Control, InnerPacket, Position, RtpHeader, SOURCE_HEADER,
-    SUCCESSION_HEADER, SYMBOL_HEADER, SourceDatagram, Sum, Symbol, split_succession,
+    Control, InnerPacket, Position, RtpHeader, SOURCE_HEADER, SUCCESSION_HEADER, SYMBOL_HEADER,
+    SourceDatagram, Symbol, split_succession,
 };
-use serde::{Deserialize, Serialize};
 
 use crate::carrier::{Carrier, SendError};
 use crate::lane::copies::{Copies, SourceCopy};
 use crate::lane::eras::Eras;
-use crate::lane::policy::{is_free, keep_to_budgets, limit_to_budgets};
+use crate::lane::policy::{is_free, keep_to_budgets};
 use crate::lane::shed::{Frame, Shedder};
 use crate::lane::succession::Successions;
+use crate::lane::token::TokenKind;
 use crate::lane::{LaneConfig, Strategy};
 use crate::observe::{PacketLog, PacketStep};
 
-/// What became of a datagram is told with a token: what it was, its lane and its packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TokenKind {
-    /// A packet as it is: its fate matters to the recovery.
-    Source,
-    /// A repair: coded, or a copy.
-    Repair,
-}
+mod repairs;
+mod stats;
 
-impl TokenKind {
-    pub(crate) fn token(self, lane: LaneId, id: PacketId) -> u64 {
-        u64::from(self as u8) << 40 | u64::from(lane.0) << 32 | u64::from(id.0)
-    }
-
-    pub(crate) fn parse(token: u64) -> (Self, LaneId, PacketId) {
-        let kind = if token >> 40 == 0 { Self::Source } else { Self::Repair };
-        (kind, LaneId((token >> 32) as u8), PacketId(token as u32))
-    }
-}
-
-/// What one lane has sent, in packets and bytes of datagram payload.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SendStats {
-    /// Inner packets that came in.
-    pub inner_packets: u64,
-    /// Their bytes.
-    pub inner_bytes: u64,
-    /// Inner packets that left at least once.
-    pub sent_packets: u64,
-    /// Their bytes, each packet once.
-    pub sent_bytes: u64,
-    /// Source datagrams, first transmissions (a fragmented packet has several).
-    pub source_datagrams: u64,
-    /// Their bytes.
-    pub source_bytes: u64,
-    /// Source datagrams sent again, or on further paths.
-    pub duplicate_datagrams: u64,
-    /// Their bytes.
-    pub duplicate_bytes: u64,
-    /// Coded datagrams.
-    pub coded_datagrams: u64,
-    /// Their bytes.
-    pub coded_bytes: u64,
-    /// Bytes that wait for a free window.
-    pub queue_bytes: u64,
-    /// Bytes of copies that wait for one path each.
-    #[serde(default)]
-    pub copy_queue_bytes: u64,
-    /// What the recovery did.
-    pub recovery: RecoveryStats,
-    /// What was discarded, by reason.
-    pub drops: DropCounters,
-}
-
-impl SendStats {
-    /// (source + coded + duplicate bytes - inner bytes) / inner bytes; 0 before the first packet.
-    pub fn redundancy(&self) -> f64 {
-        if self.sent_bytes == 0 {
-            return 0.0;
-        }
-        let sent = self.source_bytes + self.duplicate_bytes + self.coded_bytes;
-        sent as f64 / self.sent_bytes as f64 - 1.0
-    }
-}
+use repairs::QueuedRepair;
+pub use stats::SendStats;
 
 /// A packet, or a fragment of one, that waits for a free window.
 #[derive(Debug)]
@@ -117,16 +57,6 @@ struct Queued {
     ends_frame: bool,
     /// Whether it is a whole packet or the last fragment of one.
     ends_packet: bool,
-}
-
-/// A coded packet or a copy on its way to one path.
-#[derive(Debug)]
-struct QueuedRepair {
-    since: Instant,
-    token: u64,
-    datagram: Bytes,
-    /// Whether other paths were tried as well.
-    impatient: bool,
 }
 
 /// The sending half of a lane.
@@ -406,41 +336,13 @@ impl LaneSender {
         }
     }
 
-    /// Does what the recovery wants.
-    fn repair_all(&mut self, now: Instant, carrier: &mut impl Carrier) {
-        while let Some(repair) = self.poll_repair(now, carrier) {
-            self.repair(now, repair, carrier);
-        }
-        while let Some(id) = self.recovery.poll_lost() {
-            self.log.note(now, self.lane, id, PacketStep::Lost);
-        }
-        self.send_repairs(now, carrier);
-    }
-
     /// When [`LaneSender::service`] must be called again, if nothing else happens.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let queued = self.queue.front().map(|queued| queued.since + self.age_max);
         let again = self.again.front().map(|(since, _)| *since + self.age_max);
-        let oldest = self.repairs.values().filter_map(VecDeque::front);
-        let repair = oldest.map(|repair| match repair.impatient {
-            true => repair.since + self.config.expire_after,
-            false => repair.since + REPAIR_PATIENCE,
-        });
-        let repair = repair.min();
+        let repair = self.repairs_timeout();
         let copy = self.copies.oldest().map(|since| since + self.age_max);
         [self.recovery.poll_timeout(), queued, again, repair, copy].into_iter().flatten().min()
-    }
-
-    /// What the recovery wants, with the windows less what is already on its way to them.
-    fn poll_repair(&mut self, now: Instant, carrier: &mut impl Carrier) -> Option<Repair> {
-        let mut paths = self.with_queues(carrier.paths(now));
-        if let Cow::Owned(paths) = &mut paths {
-            paths.iter_mut().for_each(|path| path.bytes_in_flight += path.queued_bytes);
-        }
-        if !is_free(&paths) {
-            limit_to_budgets(paths.to_mut());
-        }
-        self.recovery.poll_repair(now, &paths, self.stats.queue_bytes)
     }
 
     /// The paths, with what waits for each.
@@ -450,41 +352,9 @@ impl LaneSender {
         }
         let mut paths = paths.to_vec();
         for path in &mut paths {
-            let repairs = self.repairs.get(&path.id).into_iter().flatten();
-            path.queued_bytes = self.copies.bytes(path.id)
-                + repairs.map(|repair| repair.datagram.len() as u64).sum::<u64>();
+            path.queued_bytes = self.copies.bytes(path.id) + self.repair_bytes(path.id);
         }
         Cow::Owned(paths)
-    }
-
-    /// Sends the repairs that windows and pacers let through, those of a path that fell silent or
-    /// stays full on another.
-    fn send_repairs(&mut self, now: Instant, carrier: &mut impl Carrier) {
-        for path in self.repairs.keys().copied().collect::<Vec<_>>() {
-            while let Some(repair) = self.repairs.get_mut(&path).and_then(VecDeque::pop_front) {
-                if now.since(repair.since) >= self.config.expire_after {
-                    self.stats.drops.count(DropReason::RepairExpired);
-                    continue;
-                }
-                let QueuedRepair { since, token, datagram, .. } = repair;
-                let bytes = datagram.len() as u32;
-                let chosen = repair_path(now, path, since, datagram.len(), carrier.paths(now));
-                match carrier.send_on(now, chosen, datagram, token) {
-                    Ok(()) => {
-                        self.scheduler.on_sent(now, chosen, bytes);
-                        carrier.account(chosen, bytes, true);
-                    }
-                    Err(SendError::TooLarge(_)) => self.stats.drops.count(DropReason::SendFailed),
-                    Err(SendError::Blocked(datagram)) => {
-                        let impatient = now.since(since) >= REPAIR_PATIENCE;
-                        let blocked = QueuedRepair { since, token, datagram, impatient };
-                        self.repairs.entry(path).or_default().push_front(blocked);
-                        break;
-                    }
-                }
-            }
-        }
-        self.repairs.retain(|_, queue| !queue.is_empty());
     }
 
     /// Sends the copies that windows and pacers let through. Those of a path that is gone or silent are
@@ -756,109 +626,6 @@ impl LaneSender {
         let symbol = Symbol::parse(symbol).expect("the pool holds symbols that were built here");
         Some(SourceDatagram::new(self.lane, &symbol).finish(id))
     }
-
-    /// Makes what the recovery wants and puts it on its way.
-    fn repair(&mut self, now: Instant, repair: Repair, carrier: &mut impl Carrier) {
-        if let Some((start, count)) = repair.brings_back() {
-            for id in (0..count).map(|at| start.plus(at)) {
-                self.log.note(now, self.lane, id, PacketStep::RepairAsked);
-            }
-        }
-        match repair {
-            Repair::Again { id } => self.again.push_back((now, id)),
-            Repair::Copies { id, paths } => {
-                let Some(datagram) = self.rebuild(id) else {
-                    self.stats.drops.count(DropReason::RepairExpired);
-                    return;
-                };
-                for path in paths {
-                    self.stats.duplicate_datagrams += 1;
-                    self.stats.duplicate_bytes += datagram.len() as u64;
-                    self.queue_repair(now, path, id, datagram.clone());
-                }
-            }
-            Repair::Coded { start, count, shares } => {
-                match self.encode(start, count, &shares) {
-                    Ok(datagrams) => {
-                        for (path, datagram) in datagrams {
-                            self.stats.coded_datagrams += 1;
-                            self.stats.coded_bytes += datagram.len() as u64;
-                            self.queue_repair(now, path, start, datagram);
-                        }
-                    }
-                    // A packet of the range had to leave the pool for want of memory.
-                    Err(_) => self.stats.drops.add(DropReason::RepairExpired, u64::from(count)),
-                }
-            }
-            Repair::Reinject { id, path } => {
-                // It may have been acknowledged meanwhile.
-                if let Some(datagram) = self.rebuild(id) {
-                    let (ends_frame, is_first) = (false, false);
-                    let (queued, since) = (now, now);
-                    let copy = SourceCopy { id, datagram, ends_frame, queued, since, is_first };
-                    self.send_source(now, copy, &[path], carrier);
-                }
-            }
-            Repair::Sum { start, mask, path } => self.send_sum(now, Subset { start, mask }, path),
-            Repair::Abandon { start, count } => {
-                (0..count).for_each(|at| _ = self.encoder.forget(start.plus(at)));
-            }
-        }
-    }
-
-    /// The coded datagrams of a repair, each with its path.
-    ///
-    /// Those of one path are cut from one buffer, which stays until the last of them has left: they
-    /// leave together.
-    fn encode(
-        &mut self,
-        start: PacketId,
-        count: u16,
-        shares: &[(PathId, u16)],
-    ) -> Result<Vec<(PathId, Bytes)>, EncodeError> {
-        let range = self.encoder.range(start, count)?;
-        let datagram_len = CODED_HEADER + range.coded_len();
-        let buffer = |share: u16| BytesMut::zeroed(usize::from(share) * datagram_len);
-        let mut buffers: Vec<BytesMut> = shares.iter().map(|(_, share)| buffer(*share)).collect();
-        let (mut seeds, mut outputs) = (Vec::new(), Vec::new());
-        for datagram in buffers.iter_mut().flat_map(|buffer| buffer.chunks_exact_mut(datagram_len))
-        {
-            let (mut header, coded) = datagram.split_at_mut(CODED_HEADER);
-            let seed = self.seeds.next_u32();
-            Coded::write_header(self.lane, start, count, seed, &mut header);
-            seeds.push(seed);
-            outputs.push(coded);
-        }
-        range.encode_all(&seeds, &mut outputs);
-        let mut datagrams = Vec::with_capacity(seeds.len());
-        for ((path, _), buffer) in shares.iter().zip(buffers) {
-            let mut rest = buffer.freeze();
-            while !rest.is_empty() {
-                datagrams.push((*path, rest.split_to(datagram_len)));
-            }
-        }
-        Ok(datagrams)
-    }
-
-    /// Makes a sum of packets and puts it on its way.
-    fn send_sum(&mut self, now: Instant, subset: Subset, path: PathId) {
-        let mut datagram = BytesMut::with_capacity(SUM_BYTES);
-        Sum::write_header(self.lane, subset.start, subset.mask, &mut datagram);
-        if self.encoder.add_up(subset, &mut datagram).is_err() {
-            // A packet had to leave the pool for want of memory.
-            self.stats.drops.count(DropReason::RepairExpired);
-            return;
-        }
-        self.stats.coded_datagrams += 1;
-        self.stats.coded_bytes += datagram.len() as u64;
-        self.queue_repair(now, path, subset.start, datagram.freeze());
-    }
-
-    fn queue_repair(&mut self, now: Instant, path: PathId, id: PacketId, datagram: Bytes) {
-        let token = TokenKind::Repair.token(self.lane, id);
-        let repair = QueuedRepair { since: now, token, datagram, impatient: false };
-        self.repairs.entry(path).or_default().push_back(repair);
-    }
 }
 
 /// How far behind a packet the next one of its frame is looked for; other videos may come between.
@@ -868,38 +635,10 @@ fn recovery_config(lane: &LaneConfig) -> RecoveryConfig {
     RecoveryConfig { deadline: lane.deadline, expire_after: lane.expire_after }
 }
 
-/// The path for a repair that was meant for `planned`.
-fn repair_path(
-    now: Instant,
-    planned: PathId,
-    since: Instant,
-    bytes: usize,
-    paths: &[PathSnapshot],
-) -> PathId {
-    let usable = paths.iter().any(|path| path.id == planned && path.is_usable());
-    if usable && now.since(since) < REPAIR_PATIENCE {
-        return planned;
-    }
-    let mut paths = Cow::Borrowed(paths);
-    if !is_free(&paths) {
-        limit_to_budgets(paths.to_mut());
-    }
-    paths
-        .iter()
-        .filter(|path| path.is_usable() && path.room() >= bytes as u64)
-        .min_by_key(|path| path.expected_rtt)
-        .map_or(planned, |path| path.id)
-}
-
 /// How much longer than its packets' expiry a range may last, at most: t of CellFusion section 4.4.2.
 const RANGE_SPAN: Duration = Duration::from_millis(60);
-/// What a sum takes in most cases, bytes.
-const SUM_BYTES: usize = 1500;
 /// Paths have names while they live, and there are no more at a time.
 const PATH_NAMES_MAX: usize = 32;
-/// How long a repair waits for the path that it is meant for.
-const REPAIR_PATIENCE: Duration = Duration::from_millis(10);
-
 fn sent_packet(copy: &SourceCopy, path: PathId) -> SentPacket {
     let bytes = copy.datagram.len() as u32;
     SentPacket { id: copy.id, path, bytes, ends_frame: copy.ends_frame }

@@ -1,6 +1,4 @@
-use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
 use roadweave_types::{Pacing, PathStatus};
-use roadweave_wire::Datagram;
 
 use super::*;
 
@@ -26,72 +24,6 @@ fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
     let together: Vec<u8> =
         sender.queue.iter().flat_map(|part| part.datagram.body().to_vec()).collect();
     assert_eq!(together, packet);
-}
-
-#[test]
-fn a_repair_gives_each_path_its_share_of_coded_packets() {
-    let mut sender = sender_with_pool([4, 900, 60]);
-    let shares = vec![(PathId(1), 2), (PathId(3), 1)];
-    sender.repair(
-        Instant::ZERO,
-        Repair::Coded { start: PacketId(0), count: 3, shares },
-        &mut Links::new([0, 0]),
-    );
-    assert_eq!((sender.stats.coded_datagrams, sender.stats.coded_bytes), (3, 3 * 914));
-    assert_eq!(sender.encoder.len(), 3, "the repair may be lost as well");
-    let shares = |path| sender.repairs.get(&PathId(path)).map_or(0, VecDeque::len);
-    assert_eq!([0, 1, 2, 3].map(shares), [0, 2, 0, 1]);
-
-    let mut decoder = Decoder::new(DecoderConfig::default());
-    let mut delivered = Vec::new();
-    for repair in sender.repairs.values().flatten() {
-        let Ok(Datagram::Coded(coded)) = Datagram::parse(repair.datagram.clone()) else {
-            panic!("a coded datagram: {repair:?}");
-        };
-        assert_eq!(coded.lane, LaneId(5));
-        let Coded { start, count, seed, payload, .. } = coded;
-        let range = CodedRange { start, count, seed };
-        decoder.on_coded(Instant::ZERO, range, payload, &mut delivered);
-    }
-    let lengths: Vec<usize> = delivered.iter().map(|(_, symbol)| symbol.len()).collect();
-    assert_eq!(lengths, [6, 902, 62]);
-}
-
-#[test]
-fn a_repair_with_a_hole_sends_nothing_and_is_counted() {
-    let mut sender = sender_with_pool([4, 900, 60]);
-    assert!(sender.encoder.forget(PacketId(1)));
-    let before = sender.seeds.clone();
-    let shares = vec![(PathId(1), 2)];
-    sender.repair(
-        Instant::ZERO,
-        Repair::Coded { start: PacketId(0), count: 3, shares },
-        &mut Links::new([0, 0]),
-    );
-    assert!(sender.repairs.is_empty());
-    assert_eq!(sender.stats.coded_datagrams, 0);
-    assert_eq!(sender.stats.drops.get(DropReason::RepairExpired), 3);
-    assert_eq!(sender.seeds, before);
-}
-
-/// A sender of lane 5 that has sent packets of these lengths.
-fn sender_with_pool(lengths: [usize; 3]) -> LaneSender {
-    let config = LaneConfig::new("default", crate::Strategy::xnc());
-    let mut sender = LaneSender::new(LaneId(5), config, 1, |_| None).expect("xnc needs no uplink");
-    for (length, id) in lengths.into_iter().zip(0..) {
-        let symbol = Symbol { position: Position::Whole, body: &vec![7; length] };
-        let datagram = SourceDatagram::new(LaneId(5), &symbol).finish(PacketId(id));
-        sender.encoder.insert(Instant::ZERO, PacketId(id), datagram.slice(SOURCE_HEADER..));
-    }
-    sender
-}
-
-#[test]
-fn tokens_read_back() {
-    for kind in [TokenKind::Source, TokenKind::Repair] {
-        let token = kind.token(LaneId(7), PacketId(u32::MAX));
-        assert_eq!(TokenKind::parse(token), (kind, LaneId(7), PacketId(u32::MAX)));
-    }
 }
 
 #[test]
@@ -358,7 +290,7 @@ pub(crate) fn path(id: u32, congestion_window: u64) -> PathSnapshot {
 }
 
 /// Two paths; what was sent on them, with the packets' IDs.
-struct Links {
+pub(crate) struct Links {
     paths: [PathSnapshot; 2],
     sent: Vec<(PathId, u32)>,
     messages: Vec<Control>,
@@ -366,7 +298,7 @@ struct Links {
 
 impl Links {
     /// `windows`: bytes that each path takes.
-    fn new(windows: [u64; 2]) -> Self {
+    pub(crate) fn new(windows: [u64; 2]) -> Self {
         let mut id = 0;
         let paths = windows.map(|congestion_window| {
             id += 1;

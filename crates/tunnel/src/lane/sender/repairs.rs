@@ -1,0 +1,308 @@
+//! What the recovery wants: made here, and kept by path until windows and pacers let it through.
+//!
+//! ```text
+//! recovery ─► again ──────────────────────────► the lane's own queue for that
+//!             copies, coded, sum ─► datagrams ─► by path ─► pacer ─► carrier
+//!                                                  └ too long: another path
+//!             reinject ─► at once        abandon ─► out of the pool
+//! ```
+
+use std::borrow::Cow;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use rand_core::RngCore;
+use roadweave_coding::{EncodeError, Subset};
+use roadweave_recovery::Repair;
+use roadweave_types::{DropReason, Instant, PacketId, PathId, PathSnapshot};
+use roadweave_wire::{CODED_HEADER, Coded, Sum};
+
+use super::LaneSender;
+use crate::carrier::{Carrier, SendError};
+use crate::lane::copies::SourceCopy;
+use crate::lane::policy::{is_free, limit_to_budgets};
+use crate::lane::token::TokenKind;
+use crate::observe::PacketStep;
+
+/// A coded packet or a copy on its way to one path.
+#[derive(Debug)]
+pub(super) struct QueuedRepair {
+    since: Instant,
+    token: u64,
+    datagram: Bytes,
+    /// Whether other paths were tried as well.
+    impatient: bool,
+}
+
+impl LaneSender {
+    /// Does what the recovery wants.
+    pub(super) fn repair_all(&mut self, now: Instant, carrier: &mut impl Carrier) {
+        while let Some(repair) = self.poll_repair(now, carrier) {
+            self.repair(now, repair, carrier);
+        }
+        while let Some(id) = self.recovery.poll_lost() {
+            self.log.note(now, self.lane, id, PacketStep::Lost);
+        }
+        self.send_repairs(now, carrier);
+    }
+
+    /// What the recovery wants, with the windows less what is already on its way to them.
+    fn poll_repair(&mut self, now: Instant, carrier: &mut impl Carrier) -> Option<Repair> {
+        let mut paths = self.with_queues(carrier.paths(now));
+        if let Cow::Owned(paths) = &mut paths {
+            paths.iter_mut().for_each(|path| path.bytes_in_flight += path.queued_bytes);
+        }
+        if !is_free(&paths) {
+            limit_to_budgets(paths.to_mut());
+        }
+        self.recovery.poll_repair(now, &paths, self.stats.queue_bytes)
+    }
+
+    /// Bytes of repairs that wait for a path.
+    pub(super) fn repair_bytes(&self, path: PathId) -> u64 {
+        let repairs = self.repairs.get(&path).into_iter().flatten();
+        repairs.map(|repair| repair.datagram.len() as u64).sum()
+    }
+
+    /// When a repair that waits is given another path, or given up.
+    pub(super) fn repairs_timeout(&self) -> Option<Instant> {
+        let oldest = self.repairs.values().filter_map(VecDeque::front);
+        let due = oldest.map(|repair| match repair.impatient {
+            true => repair.since + self.config.expire_after,
+            false => repair.since + REPAIR_PATIENCE,
+        });
+        due.min()
+    }
+
+    /// Sends the repairs that windows and pacers let through, those of a path that fell silent or
+    /// stays full on another.
+    fn send_repairs(&mut self, now: Instant, carrier: &mut impl Carrier) {
+        for path in self.repairs.keys().copied().collect::<Vec<_>>() {
+            while let Some(repair) = self.repairs.get_mut(&path).and_then(VecDeque::pop_front) {
+                if now.since(repair.since) >= self.config.expire_after {
+                    self.stats.drops.count(DropReason::RepairExpired);
+                    continue;
+                }
+                let QueuedRepair { since, token, datagram, .. } = repair;
+                let bytes = datagram.len() as u32;
+                let chosen = repair_path(now, path, since, datagram.len(), carrier.paths(now));
+                match carrier.send_on(now, chosen, datagram, token) {
+                    Ok(()) => {
+                        self.scheduler.on_sent(now, chosen, bytes);
+                        carrier.account(chosen, bytes, true);
+                    }
+                    Err(SendError::TooLarge(_)) => self.stats.drops.count(DropReason::SendFailed),
+                    Err(SendError::Blocked(datagram)) => {
+                        let impatient = now.since(since) >= REPAIR_PATIENCE;
+                        let blocked = QueuedRepair { since, token, datagram, impatient };
+                        self.repairs.entry(path).or_default().push_front(blocked);
+                        break;
+                    }
+                }
+            }
+        }
+        self.repairs.retain(|_, queue| !queue.is_empty());
+    }
+
+    /// Makes what the recovery wants and puts it on its way.
+    fn repair(&mut self, now: Instant, repair: Repair, carrier: &mut impl Carrier) {
+        if let Some((start, count)) = repair.brings_back() {
+            for id in (0..count).map(|at| start.plus(at)) {
+                self.log.note(now, self.lane, id, PacketStep::RepairAsked);
+            }
+        }
+        match repair {
+            Repair::Again { id } => self.again.push_back((now, id)),
+            Repair::Copies { id, paths } => {
+                let Some(datagram) = self.rebuild(id) else {
+                    self.stats.drops.count(DropReason::RepairExpired);
+                    return;
+                };
+                for path in paths {
+                    self.stats.duplicate_datagrams += 1;
+                    self.stats.duplicate_bytes += datagram.len() as u64;
+                    self.queue_repair(now, path, id, datagram.clone());
+                }
+            }
+            Repair::Coded { start, count, shares } => {
+                match self.encode(start, count, &shares) {
+                    Ok(datagrams) => {
+                        for (path, datagram) in datagrams {
+                            self.stats.coded_datagrams += 1;
+                            self.stats.coded_bytes += datagram.len() as u64;
+                            self.queue_repair(now, path, start, datagram);
+                        }
+                    }
+                    // A packet of the range had to leave the pool for want of memory.
+                    Err(_) => self.stats.drops.add(DropReason::RepairExpired, u64::from(count)),
+                }
+            }
+            Repair::Reinject { id, path } => {
+                // It may have been acknowledged meanwhile.
+                if let Some(datagram) = self.rebuild(id) {
+                    let (ends_frame, is_first) = (false, false);
+                    let (queued, since) = (now, now);
+                    let copy = SourceCopy { id, datagram, ends_frame, queued, since, is_first };
+                    self.send_source(now, copy, &[path], carrier);
+                }
+            }
+            Repair::Sum { start, mask, path } => self.send_sum(now, Subset { start, mask }, path),
+            Repair::Abandon { start, count } => {
+                (0..count).for_each(|at| _ = self.encoder.forget(start.plus(at)));
+            }
+        }
+    }
+
+    /// The coded datagrams of a repair, each with its path.
+    ///
+    /// Those of one path are cut from one buffer, which stays until the last of them has left: they
+    /// leave together.
+    fn encode(
+        &mut self,
+        start: PacketId,
+        count: u16,
+        shares: &[(PathId, u16)],
+    ) -> Result<Vec<(PathId, Bytes)>, EncodeError> {
+        let range = self.encoder.range(start, count)?;
+        let datagram_len = CODED_HEADER + range.coded_len();
+        let buffer = |share: u16| BytesMut::zeroed(usize::from(share) * datagram_len);
+        let mut buffers: Vec<BytesMut> = shares.iter().map(|(_, share)| buffer(*share)).collect();
+        let (mut seeds, mut outputs) = (Vec::new(), Vec::new());
+        for datagram in buffers.iter_mut().flat_map(|buffer| buffer.chunks_exact_mut(datagram_len))
+        {
+            let (mut header, coded) = datagram.split_at_mut(CODED_HEADER);
+            let seed = self.seeds.next_u32();
+            Coded::write_header(self.lane, start, count, seed, &mut header);
+            seeds.push(seed);
+            outputs.push(coded);
+        }
+        range.encode_all(&seeds, &mut outputs);
+        let mut datagrams = Vec::with_capacity(seeds.len());
+        for ((path, _), buffer) in shares.iter().zip(buffers) {
+            let mut rest = buffer.freeze();
+            while !rest.is_empty() {
+                datagrams.push((*path, rest.split_to(datagram_len)));
+            }
+        }
+        Ok(datagrams)
+    }
+
+    /// Makes a sum of packets and puts it on its way.
+    fn send_sum(&mut self, now: Instant, subset: Subset, path: PathId) {
+        let mut datagram = BytesMut::with_capacity(SUM_BYTES);
+        Sum::write_header(self.lane, subset.start, subset.mask, &mut datagram);
+        if self.encoder.add_up(subset, &mut datagram).is_err() {
+            // A packet had to leave the pool for want of memory.
+            self.stats.drops.count(DropReason::RepairExpired);
+            return;
+        }
+        self.stats.coded_datagrams += 1;
+        self.stats.coded_bytes += datagram.len() as u64;
+        self.queue_repair(now, path, subset.start, datagram.freeze());
+    }
+
+    fn queue_repair(&mut self, now: Instant, path: PathId, id: PacketId, datagram: Bytes) {
+        let token = TokenKind::Repair.token(self.lane, id);
+        let repair = QueuedRepair { since: now, token, datagram, impatient: false };
+        self.repairs.entry(path).or_default().push_back(repair);
+    }
+}
+
+/// The path for a repair that was meant for `planned`.
+fn repair_path(
+    now: Instant,
+    planned: PathId,
+    since: Instant,
+    bytes: usize,
+    paths: &[PathSnapshot],
+) -> PathId {
+    let usable = paths.iter().any(|path| path.id == planned && path.is_usable());
+    if usable && now.since(since) < REPAIR_PATIENCE {
+        return planned;
+    }
+    let mut paths = Cow::Borrowed(paths);
+    if !is_free(&paths) {
+        limit_to_budgets(paths.to_mut());
+    }
+    paths
+        .iter()
+        .filter(|path| path.is_usable() && path.room() >= bytes as u64)
+        .min_by_key(|path| path.expected_rtt)
+        .map_or(planned, |path| path.id)
+}
+
+/// What a sum takes in most cases, bytes.
+const SUM_BYTES: usize = 1500;
+/// How long a repair waits for the path that it is meant for.
+const REPAIR_PATIENCE: Duration = Duration::from_millis(10);
+
+#[cfg(test)]
+mod tests {
+    use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
+    use roadweave_types::LaneId;
+    use roadweave_wire::{Datagram, Position, SOURCE_HEADER, SourceDatagram, Symbol};
+
+    use super::super::tests::Links;
+    use super::*;
+    use crate::lane::LaneConfig;
+
+    #[test]
+    fn a_repair_gives_each_path_its_share_of_coded_packets() {
+        let mut sender = sender_with_pool([4, 900, 60]);
+        let shares = vec![(PathId(1), 2), (PathId(3), 1)];
+        sender.repair(
+            Instant::ZERO,
+            Repair::Coded { start: PacketId(0), count: 3, shares },
+            &mut Links::new([0, 0]),
+        );
+        assert_eq!((sender.stats.coded_datagrams, sender.stats.coded_bytes), (3, 3 * 914));
+        assert_eq!(sender.encoder.len(), 3, "the repair may be lost as well");
+        let shares = |path| sender.repairs.get(&PathId(path)).map_or(0, VecDeque::len);
+        assert_eq!([0, 1, 2, 3].map(shares), [0, 2, 0, 1]);
+
+        let mut decoder = Decoder::new(DecoderConfig::default());
+        let mut delivered = Vec::new();
+        for repair in sender.repairs.values().flatten() {
+            let Ok(Datagram::Coded(coded)) = Datagram::parse(repair.datagram.clone()) else {
+                panic!("a coded datagram: {repair:?}");
+            };
+            assert_eq!(coded.lane, LaneId(5));
+            let Coded { start, count, seed, payload, .. } = coded;
+            let range = CodedRange { start, count, seed };
+            decoder.on_coded(Instant::ZERO, range, payload, &mut delivered);
+        }
+        let lengths: Vec<usize> = delivered.iter().map(|(_, symbol)| symbol.len()).collect();
+        assert_eq!(lengths, [6, 902, 62]);
+    }
+
+    #[test]
+    fn a_repair_with_a_hole_sends_nothing_and_is_counted() {
+        let mut sender = sender_with_pool([4, 900, 60]);
+        assert!(sender.encoder.forget(PacketId(1)));
+        let before = sender.seeds.clone();
+        let shares = vec![(PathId(1), 2)];
+        sender.repair(
+            Instant::ZERO,
+            Repair::Coded { start: PacketId(0), count: 3, shares },
+            &mut Links::new([0, 0]),
+        );
+        assert!(sender.repairs.is_empty());
+        assert_eq!(sender.stats.coded_datagrams, 0);
+        assert_eq!(sender.stats.drops.get(DropReason::RepairExpired), 3);
+        assert_eq!(sender.seeds, before);
+    }
+
+    /// A sender of lane 5 that has sent packets of these lengths.
+    fn sender_with_pool(lengths: [usize; 3]) -> LaneSender {
+        let config = LaneConfig::new("default", crate::Strategy::xnc());
+        let mut sender =
+            LaneSender::new(LaneId(5), config, 1, |_| None).expect("xnc needs no uplink");
+        for (length, id) in lengths.into_iter().zip(0..) {
+            let symbol = Symbol { position: Position::Whole, body: &vec![7; length] };
+            let datagram = SourceDatagram::new(LaneId(5), &symbol).finish(PacketId(id));
+            sender.encoder.insert(Instant::ZERO, PacketId(id), datagram.slice(SOURCE_HEADER..));
+        }
+        sender
+    }
+}
