@@ -20,41 +20,26 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use roadweave_quic::{
-    CloseReason, ConfigError, Connection, ConnectionId, Ecn, Endpoint, Epoch, Event, Identity,
-    Local, Outbox, PathError, PublicKey, Source, TransportConfig,
+    ConfigError, Connection, ConnectionId, Ecn, Endpoint, Epoch, Event, Identity, Local, Outbox,
+    PublicKey, Source, TransportConfig,
 };
 use roadweave_recovery::Qoe;
 use roadweave_schedule::Acknowledged;
-use roadweave_types::{
-    DropCounters, DropReason, Instant, PathId, PathSnapshot, PathStatus, Policy, UplinkId,
-};
-use roadweave_wire::{Control, Hello, Welcome};
+use roadweave_types::{DropCounters, DropReason, Instant, PathId, PathSnapshot, Policy, UplinkId};
+use roadweave_wire::{Control, Welcome};
 
 use crate::lane::{LaneConfig, Strategy};
 use crate::learned::{Learned, keep_learned};
 use crate::observe::PacketEvent;
-use crate::session::{Session, SessionConfig, SessionError, SetError, find_lane};
-use crate::status::{PathStatusReport, SessionStatus, path_reports};
+use crate::session::{Session, SessionError, SetError, find_lane};
+use crate::status::{SessionStatus, path_reports};
 use crate::uplink::{Month, UplinkPolicy, Usage, ip_bytes};
 
-/// How often a new attempt begins on each uplink while none has answered.
-const RACE_INTERVAL: Duration = Duration::from_secs(1);
-/// How much later the next uplink begins: often the first one answers before.
-const RACE_STAGGER: Duration = Duration::from_millis(100);
-/// Attempts under way per uplink: an answer may take as many seconds.
-const ATTEMPTS_PER_UPLINK: usize = 4;
-/// How long a server may take to welcome.
-const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long all paths may be silent before a new connection is tried beside the old one.
-const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// How long a new connection lets the old one answer, before it takes over.
-const SPARE_PATIENCE: Duration = Duration::from_millis(500);
-/// How often an uplink without a path gets a new try.
-const PATH_RETRY: Duration = Duration::from_secs(1);
-const REST_MIN: Duration = Duration::from_secs(10);
-const REST_MAX: Duration = Duration::from_secs(60);
-/// A session that lived this long was a good one: what went wrong before it counts no more.
-const LIVED_WELL: Duration = Duration::from_secs(30);
+mod paths;
+mod race;
+
+use race::{After, Attempt, JOIN_TIMEOUT, RACE_STAGGER, REST_MIN, Spare, after};
+
 /// The smallest MTU that IPv6 allows (RFC 8200 section 5).
 const MTU_MIN: u16 = 1280;
 
@@ -102,26 +87,12 @@ struct Uplink {
 }
 
 #[derive(Debug)]
-struct Attempt {
-    uplink: UplinkId,
-    server: SocketAddr,
-}
-
-#[derive(Debug)]
 struct Current {
     id: ConnectionId,
     server: SocketAddr,
     session: Session,
     since: Instant,
     welcome: Option<Welcome>,
-}
-
-/// A connection that takes over unless the silent session answers first.
-#[derive(Debug)]
-struct Spare {
-    id: ConnectionId,
-    server: SocketAddr,
-    since: Instant,
 }
 
 /// One client: an endpoint, its uplinks, and at most one session.
@@ -336,53 +307,6 @@ impl Client {
         }
     }
 
-    /// Whether attempts are due: without a session, or when nothing answers in it.
-    ///
-    /// A path whose address changed while it was dead may never be validated again, and a server may have
-    /// lost the session without a reset that reaches us.
-    fn is_racing(&self, now: Instant) -> bool {
-        let silent = self.silent_since.is_some_and(|since| now >= since + SILENCE_MAX);
-        self.current.is_none() || silent && self.spare.is_none()
-    }
-
-    /// Keeps track of whether the session answers, and lets a spare connection take over if it does not.
-    fn watch_silence(&mut self, now: Instant) {
-        let answers = |current: &Current| {
-            let connection = self.endpoint.connection(current.id)?;
-            Some(connection.paths().iter().any(PathSnapshot::is_usable))
-        };
-        let silent = self
-            .current
-            .as_ref()
-            .is_some_and(|current| current.welcome.is_some() && answers(current) == Some(false));
-        if !silent {
-            if self.silent_since.take().is_some() && self.current.is_some() {
-                let spare = self.spare.take().map(|spare| spare.id);
-                for id in std::mem::take(&mut self.attempts).into_keys().chain(spare) {
-                    self.close_connection(now, id, "the session answers again");
-                }
-            }
-            return;
-        }
-        self.silent_since.get_or_insert(now);
-        if self.spare.as_ref().is_some_and(|spare| now >= spare.since + SPARE_PATIENCE)
-            && let Some(Spare { id, server, .. }) = self.spare.take()
-        {
-            self.leave(now, "the session does not answer any more".into(), After::Silence);
-            self.join(now, id, server);
-        }
-    }
-
-    /// When the silence of the session asks for something.
-    fn silence_timeout(&self) -> Option<Instant> {
-        let since = self.silent_since?;
-        if let Some(spare) = &self.spare {
-            return Some(spare.since + SPARE_PATIENCE);
-        }
-        let attempt = self.uplinks.values().map(|uplink| uplink.next_attempt).min()?;
-        Some(attempt.max(since + SILENCE_MAX))
-    }
-
     /// When [`Client::service`] must be called again, if nothing else happens.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let own = match &self.current {
@@ -459,9 +383,8 @@ impl Client {
         let current = self.current.as_ref()?;
         let welcome = current.welcome.as_ref()?;
         let connection = self.endpoint.connection(current.id)?;
-        let name = |path: &roadweave_types::PathSnapshot| {
-            self.uplinks.get(&path.uplink?).map(|uplink| uplink.name.clone())
-        };
+        let name =
+            |path: &PathSnapshot| self.uplinks.get(&path.uplink?).map(|uplink| uplink.name.clone());
         let mut stats = current.session.stats();
         stats.drops.merge(&self.drops);
         Some(SessionStatus {
@@ -471,17 +394,6 @@ impl Client {
             paths: self.with_usage(path_reports(connection, name)),
             stats,
         })
-    }
-
-    /// `reports`, with what their uplinks carry in the month.
-    fn with_usage(&self, mut reports: Vec<PathStatusReport>) -> Vec<PathStatusReport> {
-        for report in &mut reports {
-            let Some(name) = &report.uplink else { continue };
-            let cap = self.policies.get(name).and_then(|policy| policy.monthly_cap_bytes);
-            report.monthly_cap_bytes = cap;
-            report.month_bytes = cap.map(|_| self.usage.of(name));
-        }
-        reports
     }
 
     /// What was discarded while there was no session, by reason.
@@ -500,55 +412,6 @@ impl Client {
                 self.spare.take_if(|spare| spare.id == id);
             }
         }
-    }
-
-    fn on_attempt_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
-        match event {
-            Event::Connected { .. } => {
-                let Some(attempt) = self.attempts.remove(&id) else { return };
-                for other in std::mem::take(&mut self.attempts).into_keys() {
-                    self.close_connection(now, other, "another uplink was faster");
-                }
-                if self.current.is_some() {
-                    self.spare = Some(Spare { id, server: attempt.server, since: now });
-                } else {
-                    self.join(now, id, attempt.server);
-                }
-            }
-            Event::Closed(reason) => {
-                self.attempts.remove(&id);
-                if after(&reason) == After::Refusal && self.current.is_none() {
-                    self.leave(now, reason.to_string(), After::Refusal);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn join(&mut self, now: Instant, id: ConnectionId, server: SocketAddr) {
-        let seed =
-            self.config.transport.rng_seed.first_chunk().map_or(0, |c| u64::from_le_bytes(*c));
-        let config = SessionConfig {
-            lanes: self.config.lanes.clone(),
-            peer_sources: None,
-            seed: seed ^ id.0,
-        };
-        let uplinks = &self.uplinks;
-        let by_name =
-            |name: &str| uplinks.iter().find(|(_, uplink)| uplink.name == name).map(|(id, _)| *id);
-        let mut session = match Session::new(config, by_name) {
-            Ok(session) => session,
-            Err(error) => return self.leave(now, error.to_string(), After::Refusal),
-        };
-        session.observe_packets(self.observes);
-        if let Some(learned) = self.learned.get(&self.config.server_key.to_string()) {
-            session.restore(learned);
-        }
-        self.current = Some(Current { id, server, session, since: now, welcome: None });
-        self.path_policies.clear();
-        self.send_control(id, &Control::Hello(Hello { name: self.config.name.clone() }));
-        self.name_paths(id);
-        self.apply_policies();
     }
 
     fn on_session_event(&mut self, now: Instant, event: Event) {
@@ -599,181 +462,6 @@ impl Client {
         }
     }
 
-    /// Ends the session and all attempts, and tries again after the rest that `after` asks for.
-    fn leave(&mut self, now: Instant, reason: String, after: After) {
-        if let Some(current) = self.current.take() {
-            keep_learned(&mut self.learned, &self.config.server_key, &current.session);
-            if current.welcome.is_some() && now.since(current.since) >= LIVED_WELL {
-                (self.rest, self.setback) = (REST_MIN, Duration::ZERO);
-            }
-            self.close_connection(now, current.id, "the session is over");
-        }
-        let spare = self.spare.take().map(|spare| spare.id);
-        for id in std::mem::take(&mut self.attempts).into_keys().chain(spare) {
-            self.close_connection(now, id, "the session is over");
-        }
-        self.silent_since = None;
-        let grown = |rest: Duration| (rest * 2).clamp(Duration::from_secs(1), REST_MAX);
-        let rest = match after {
-            After::Silence => Duration::ZERO,
-            After::Setback => {
-                let grown = grown(self.setback);
-                std::mem::replace(&mut self.setback, grown)
-            }
-            After::Refusal => {
-                let grown = grown(self.rest);
-                std::mem::replace(&mut self.rest, grown)
-            }
-        };
-        self.resting_until = now + rest;
-        for (position, uplink) in (0_u32..).zip(self.uplinks.values_mut()) {
-            uplink.next_attempt = now + RACE_STAGGER * position;
-        }
-        self.events.push_back(ClientEvent::Left { reason, rest });
-    }
-
-    /// Begins the attempts that are due.
-    fn race(&mut self, now: Instant) {
-        if now < self.resting_until || self.config.servers.is_empty() {
-            return;
-        }
-        let due: Vec<UplinkId> = self
-            .uplinks
-            .iter()
-            .filter(|(_, uplink)| uplink.next_attempt <= now)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in due {
-            self.drop_oldest_attempt(now, id);
-            let Some(uplink) = self.uplinks.get_mut(&id) else { continue };
-            // Each uplink goes through all servers: it may reach those of one family only.
-            let server = self.config.servers[uplink.attempts % self.config.servers.len()];
-            uplink.attempts += 1;
-            uplink.next_attempt = now + RACE_INTERVAL;
-            match self.endpoint.connect(now, id, server) {
-                Ok(connection) => {
-                    self.attempts.insert(connection, Attempt { uplink: id, server });
-                }
-                Err(error) => tracing::warn!(%server, %error, "cannot begin to connect"),
-            }
-        }
-    }
-
-    fn drop_oldest_attempt(&mut self, now: Instant, uplink: UplinkId) {
-        let mut on_uplink =
-            self.attempts.iter().filter(|(_, attempt)| attempt.uplink == uplink).map(|(id, _)| *id);
-        let oldest = on_uplink.next();
-        if on_uplink.count() + 1 >= ATTEMPTS_PER_UPLINK
-            && let Some(id) = oldest
-        {
-            self.attempts.remove(&id);
-            self.close_connection(now, id, "no answer");
-        }
-    }
-
-    /// Opens paths over uplinks that have none, and closes those of uplinks that are gone.
-    fn reconcile_paths(&mut self, now: Instant) {
-        let Some(current) = &self.current else { return };
-        let Some(connection) = self.endpoint.connection_mut(current.id) else { return };
-        let with_path: Vec<(PathId, Option<UplinkId>)> =
-            connection.paths().iter().map(|path| (path.id, path.uplink)).collect();
-        for (id, uplink) in &mut self.uplinks {
-            let has_path = with_path.iter().any(|(_, on)| *on == Some(*id));
-            if has_path || uplink.next_path > now {
-                continue;
-            }
-            uplink.next_path = now + PATH_RETRY;
-            if let Err(error) = connection.open_path(now, *id)
-                && error != PathError::Exists
-            {
-                tracing::debug!(uplink = uplink.name, %error, "cannot open a path yet");
-            }
-        }
-        for (path, uplink) in with_path {
-            if uplink.is_some_and(|uplink| !self.uplinks.contains_key(&uplink)) {
-                // The last path stays until another uplink has one.
-                let _ = connection.close_path(now, path);
-            }
-        }
-    }
-
-    fn next_path_try(&self, id: ConnectionId) -> Option<Instant> {
-        let connection = self.endpoint.connection(id)?;
-        let has_path =
-            |id: &UplinkId| connection.paths().iter().any(|path| path.uplink == Some(*id));
-        self.uplinks
-            .iter()
-            .filter(|(id, _)| !has_path(id))
-            .map(|(_, uplink)| uplink.next_path)
-            .min()
-    }
-
-    fn joining_takes_too_long(&self, now: Instant) -> bool {
-        self.current
-            .as_ref()
-            .is_some_and(|current| current.welcome.is_none() && now >= current.since + JOIN_TIMEOUT)
-    }
-
-    fn name_paths(&mut self, id: ConnectionId) {
-        let paths: Vec<PathId> = self
-            .endpoint
-            .connection(id)
-            .map(|connection| connection.paths().iter().map(|path| path.id).collect())
-            .unwrap_or_default();
-        paths.into_iter().for_each(|path| self.name_path(id, path));
-    }
-
-    /// Tells the server over which uplink a path runs, for its statistics.
-    fn name_path(&mut self, id: ConnectionId, path: PathId) {
-        let uplink = self.endpoint.connection(id).and_then(|connection| {
-            connection.paths().iter().find(|known| known.id == path)?.uplink
-        });
-        if let Some(uplink) = uplink.and_then(|uplink| self.uplinks.get(&uplink)) {
-            let uplink = uplink.name.clone();
-            if let Some(current) = self.current.as_mut().filter(|current| current.id == id) {
-                current.session.name_path(path, &uplink);
-            }
-            self.send_control(id, &Control::PathName { path, uplink });
-        }
-    }
-
-    /// Counts what an uplink with a cap has carried.
-    fn count(&mut self, uplink: UplinkId, bytes: u64) {
-        if let Some(Uplink { name, .. }) = self.uplinks.get(&uplink)
-            && is_capped(&self.policies, name)
-        {
-            self.usage.add(name, bytes);
-        }
-    }
-
-    /// Gives the paths of the session the policies of their uplinks, and tells the server, where anything
-    /// has changed.
-    fn apply_policies(&mut self) {
-        let Some(id) = self.current.as_ref().map(|current| current.id) else { return };
-        if self.policies.is_empty() {
-            return;
-        }
-        let Some(connection) = self.endpoint.connection(id) else { return };
-        let wanted = |path: &PathSnapshot| {
-            let name = &self.uplinks.get(&path.uplink?)?.name;
-            let policy = self.policies.get(name)?.after(self.usage.of(name));
-            (path.status != PathStatus::Validating).then_some((path.id, policy))
-        };
-        let wanted: BTreeMap<PathId, Policy> =
-            connection.paths().iter().filter_map(wanted).collect();
-        for (path, policy) in &wanted {
-            let known = self.path_policies.get(path).copied().unwrap_or_default();
-            if known == *policy {
-                continue;
-            }
-            if let Some(connection) = self.endpoint.connection_mut(id) {
-                connection.set_policy(*path, *policy);
-            }
-            self.send_control(id, &Control::PathPolicy { path: *path, policy: *policy });
-        }
-        self.path_policies = wanted;
-    }
-
     fn send_control(&mut self, id: ConnectionId, message: &Control) {
         if let Some(connection) = self.endpoint.connection_mut(id)
             && let Err(error) = connection.send_message(message.to_bytes())
@@ -791,28 +479,6 @@ impl Client {
 
 fn is_capped(policies: &BTreeMap<String, UplinkPolicy>, name: &str) -> bool {
     policies.get(name).is_some_and(|policy| policy.monthly_cap_bytes.is_some())
-}
-
-/// What kind of end it was, and so how soon to try again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum After {
-    /// The server restarted or fell silent: at once.
-    Silence,
-    /// The server ended it: at once the first time, then ever later. Two boxes with one key would
-    /// drive each other out without end.
-    Setback,
-    /// Asking again soon would get the same answer.
-    Refusal,
-}
-
-fn after(reason: &CloseReason) -> After {
-    match reason {
-        CloseReason::Refused(_)
-        | CloseReason::WrongServerKey { .. }
-        | CloseReason::VersionMismatch => After::Refusal,
-        CloseReason::ByPeer { .. } | CloseReason::Protocol(_) | CloseReason::Busy => After::Setback,
-        _ => After::Silence,
-    }
 }
 
 /// Why no client can be made.
