@@ -135,7 +135,9 @@ struct Timing {
     acknowledge: Option<Instant>,
     /// When the oldest datagram came in that the user has not given feedback for.
     feedback_owed: Option<Instant>,
-    /// How often feedback was sent.
+    /// When feedback or acknowledgements last asked for an answer.
+    last_asked_back: Instant,
+    /// How often feedback or acknowledgements were sent.
     feedback_count: u64,
     /// When a datagram was last sent.
     last_sent_data: Instant,
@@ -199,6 +201,7 @@ impl Connection {
                 began: now,
                 flush: None,
                 acknowledge: None,
+                last_asked_back: Instant::ZERO,
                 feedback_owed: None,
                 feedback_count: 0,
                 last_sent_data: Instant::ZERO,

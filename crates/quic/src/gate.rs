@@ -75,6 +75,13 @@ impl Gate {
         self.meter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Takes packets for lost whose time is over. The controller hears of them with the next acknowledgement.
+    pub(crate) fn detect_losses(&self, now: Instant) {
+        if self.meter().detect_losses(now) {
+            self.news.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Whether datagrams were acknowledged or lost since this was last asked.
     pub(crate) fn take_news(&self) -> bool {
         self.news.swap(false, Ordering::Relaxed)
@@ -116,6 +123,19 @@ impl GatedController {
     fn publish(&self, meter: &mut Meter) {
         meter.on_metrics(&self.inner.metrics(), self.inner.window());
     }
+
+    /// Tells the real controller what is lost, in the order in which the library would.
+    fn tell_losses(&mut self, now: Instant, is_persistent: bool) {
+        let Some(losses) = self.gate.meter().take_losses() else { return };
+        self.gate.news.store(true, Ordering::Relaxed);
+        for packet in &losses.packets {
+            self.inner.on_packet_lost(packet.bytes, packet.pn, now);
+        }
+        let bytes = losses.packets.iter().map(|packet| u64::from(packet.bytes)).sum();
+        let Some(last) = losses.packets.last() else { return };
+        let is_persistent = is_persistent || losses.is_persistent;
+        self.inner.on_congestion_event(now, last.sent, is_persistent, false, bytes, last.pn);
+    }
 }
 
 impl Controller for GatedController {
@@ -142,21 +162,28 @@ impl Controller for GatedController {
     ) {
         let app_limited = self.gate.meter().is_app_limited(now);
         self.inner.on_ack(now, sent, bytes, pn, app_limited, rtt);
-        self.gate.meter().on_acknowledged(now, sent, bytes, pn);
+        let none_was_lost = self.gate.meter().on_acknowledged(now, sent, bytes, pn);
+        if none_was_lost {
+            self.inner.on_spurious_congestion_event();
+        }
         self.gate.news.store(true, Ordering::Relaxed);
     }
 
     fn on_end_acks(
         &mut self,
         now: Instant,
-        in_flight: u64,
+        _in_flight: u64,
         _app_limited: bool,
         largest_packet_num_acked: Option<u64>,
     ) {
-        let Progress { app_limited, window_limited } = self.gate.meter().on_acks_end(now);
+        let (Progress { app_limited, window_limited }, in_flight) = {
+            let mut meter = self.gate.meter();
+            (meter.on_acks_end(now), meter.in_flight())
+        };
         if window_limited {
             self.inner.on_cwnd_limited();
         }
+        self.tell_losses(now, false);
         self.inner.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
         self.publish(&mut self.gate.meter());
     }
@@ -170,27 +197,21 @@ impl Controller for GatedController {
         lost_bytes: u64,
         largest_lost_pn: u64,
     ) {
-        self.inner.on_congestion_event(
-            now,
-            sent,
-            is_persistent_congestion,
-            is_ecn,
-            lost_bytes,
-            largest_lost_pn,
-        );
+        if is_ecn {
+            let (lost, largest) = (lost_bytes, largest_lost_pn);
+            self.inner.on_congestion_event(now, sent, false, true, lost, largest);
+        }
+        self.tell_losses(now, is_persistent_congestion);
         self.publish(&mut self.gate.meter());
     }
 
-    fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: Instant) {
-        self.inner.on_packet_lost(lost_bytes, pn, now);
+    fn on_packet_lost(&mut self, _lost_bytes: u16, pn: u64, _now: Instant) {
         self.gate.meter().on_lost(pn);
         self.gate.news.store(true, Ordering::Relaxed);
     }
 
-    fn on_spurious_congestion_event(&mut self) {
-        self.inner.on_spurious_congestion_event();
-        self.publish(&mut self.gate.meter());
-    }
+    /// The library's detection is not the one that counts.
+    fn on_spurious_congestion_event(&mut self) {}
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
         self.inner.on_mtu_update(new_mtu);

@@ -9,11 +9,15 @@
 //! Times are those of the library; [`Path`](crate::path) translates them.
 
 mod forecast;
+mod loss;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use noq_proto::congestion::ControllerMetrics;
+
+pub(crate) use self::loss::PACKET_THRESHOLD;
+use self::loss::{Batch, Lateness};
 
 /// What a packet carries that somebody wants to hear of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +78,7 @@ pub(crate) struct Meter {
     /// The newest packet that was acknowledged, by number and by the time it was sent.
     newest_acknowledged: Option<(u64, Instant)>,
     last_acknowledged: Option<Instant>,
+    lateness: Lateness,
     pub(crate) rtt: RoundTrip,
     pub(crate) delivery: DeliveryRate,
     pub(crate) window: u64,
@@ -98,6 +103,7 @@ impl Meter {
             settled_signals: 0,
             newest_acknowledged: None,
             last_acknowledged: None,
+            lateness: Lateness::default(),
             rtt: RoundTrip::new(initial_rtt),
             delivery: DeliveryRate::default(),
             window: u64::from(mtu) * 10,
@@ -139,31 +145,39 @@ impl Meter {
         self.last_sent = None;
     }
 
-    pub(crate) fn on_acknowledged(&mut self, now: Instant, sent: Instant, bytes: u64, pn: u64) {
+    /// Returns whether all that was taken for lost has come after all.
+    pub(crate) fn on_acknowledged(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        pn: u64,
+    ) -> bool {
         self.last_acknowledged = Some(now);
         self.delivery.on_delivered(bytes);
         if self.newest_acknowledged.is_none_or(|(newest, _)| pn > newest) {
             self.newest_acknowledged = Some((pn, sent));
         }
         let rtt = now.saturating_duration_since(sent);
-        self.settle(pn, Fate::Acknowledged(Answer { sent, bytes: bytes as u16, rtt }));
-    }
-
-    pub(crate) fn on_lost(&mut self, pn: u64) {
-        self.settle(pn, Fate::Lost);
+        let answer = Answer { sent, bytes: bytes as u16, rtt };
+        let was_in_flight = self.settle(pn, Fate::Acknowledged(answer)).is_some();
+        self.note_order(now, pn, rtt, was_in_flight)
     }
 
     /// Ends a batch of acknowledgements that arrived at `now`.
     pub(crate) fn on_acks_end(&mut self, now: Instant) -> Progress {
+        let mut batch = self.end_order();
         if let Some((_, sent)) = self.newest_acknowledged
             && self.last_acknowledged == Some(now)
             && self.rtt.newest != Some(sent)
         {
             self.rtt.newest = Some(sent);
-            self.rtt.update(now, now.saturating_duration_since(sent));
+            batch.add(now.saturating_duration_since(sent));
         }
+        self.rtt.update(now, &batch);
         self.take_waits_off();
         self.delivery.update(now, self.rtt.smoothed);
+        self.detect_losses(now);
         self.expire(now);
         self.settled_signals = self.signals.len();
         let window_limited = std::mem::take(&mut self.window_limited);
@@ -250,12 +264,14 @@ impl Meter {
         self.loss
     }
 
-    fn settle(&mut self, pn: u64, fate: Fate) {
-        let Ok(index) = self.sent.binary_search_by_key(&pn, |packet| packet.pn) else { return };
+    /// Returns the packet, if its fate was not known before.
+    fn settle(&mut self, pn: u64, fate: Fate) -> Option<Sent> {
+        let index = self.sent.binary_search_by_key(&pn, |packet| packet.pn).ok()?;
         let sent = &mut self.sent[index];
         if std::mem::replace(&mut sent.settled, true) {
-            return;
+            return None;
         }
+        let sent = *sent;
         self.in_flight -= u64::from(sent.bytes);
         if let Some(cargo) = sent.cargo {
             self.signals.push((cargo, fate));
@@ -263,6 +279,7 @@ impl Meter {
         let lost = if fate == Fate::Lost { 1.0 } else { 0.0 };
         self.loss += (lost - self.loss) / LOSS_MEMORY;
         self.trim();
+        Some(sent)
     }
 
     /// Gives up on packets that the library will say no more about: those that went to an address which
@@ -373,18 +390,19 @@ impl RoundTrip {
         }
     }
 
-    fn update(&mut self, now: Instant, sample: Duration) {
+    fn update(&mut self, now: Instant, batch: &Batch) {
+        let Some(sample) = batch.mean() else { return };
         self.latest = sample;
-        self.recent.update(now, sample, RECENT);
-        self.fresh.update(now, sample, FRESH);
+        self.recent.update(now, batch.least, RECENT);
+        self.fresh.update(now, batch.least, FRESH);
         if self.sampled {
-            self.min = self.min.min(sample);
+            self.min = self.min.min(batch.least);
             self.mean_deviation = (self.mean_deviation * 3 + self.smoothed.abs_diff(sample)) / 4;
-            self.swing.update(now, sample, self.smoothed);
+            self.swing.update(now, batch.most, self.smoothed);
             self.smoothed = (self.smoothed * 7 + sample) / 8;
         } else {
             self.sampled = true;
-            (self.smoothed, self.mean_deviation, self.min) = (sample, sample / 2, sample);
+            (self.smoothed, self.mean_deviation, self.min) = (sample, sample / 2, batch.least);
         }
         self.deviation = self.mean_deviation.max(self.swing.get() / 2);
     }
@@ -417,7 +435,9 @@ impl Meter {
     pub(crate) fn ramp(&self, now: Instant) -> Ramp {
         let rtt = &self.rtt;
         let least = rtt.recent.min();
-        let calm = rtt.smoothed <= least + least / 2 + RAMP_SLACK && self.loss() < RAMP_LOSS_MAX;
+        let jitter = self.lateness.most() / 2;
+        let calm =
+            rtt.smoothed <= least + least / 2 + RAMP_SLACK + jitter && self.loss() < RAMP_LOSS_MAX;
         let busy = self.limited_until.is_some_and(|until| now <= until + BUSY_PAUSE)
             && self.busy_since.is_some_and(|since| now > since + RAMP_TIME);
         if !calm || busy || !rtt.sampled {
@@ -598,9 +618,9 @@ mod tests {
     fn round_trips_are_averaged_as_rfc_9002_says() {
         let (_, start) = meter();
         let mut rtt = RoundTrip::new(MS * 100);
-        rtt.update(start, MS * 40);
+        rtt.update(start, &Batch::of(MS * 40));
         assert_eq!((rtt.smoothed, rtt.deviation, rtt.min), (MS * 40, MS * 20, MS * 40));
-        rtt.update(start, MS * 80);
+        rtt.update(start, &Batch::of(MS * 80));
         assert_eq!((rtt.smoothed, rtt.deviation, rtt.min), (MS * 45, MS * 25, MS * 40));
         assert_eq!(rtt.pto(), MS * (45 + 100 + 2));
     }
@@ -610,7 +630,7 @@ mod tests {
         let (_, start) = meter();
         let mut rtt = RoundTrip::new(MS * 60);
         let sample = |rtt: &mut RoundTrip, ms: u32, sample: Duration| {
-            rtt.update(start + MS * ms, sample);
+            rtt.update(start + MS * ms, &Batch::of(sample));
         };
         (0..600).for_each(|ms| sample(&mut rtt, ms, MS * 60));
         assert!(rtt.deviation < MS, "steady: {:?}", rtt.deviation);

@@ -32,6 +32,8 @@ pub(crate) struct PacerInput {
     /// The best rate that the path has lately shown, bytes per second; 0 if none yet.
     pub(crate) delivered_rate: u64,
     pub(crate) mtu: u16,
+    /// A rate that must not be exceeded, bytes per second.
+    pub(crate) rate_max: Option<u64>,
 }
 
 /// The token bucket of one path.
@@ -104,7 +106,8 @@ fn rate(input: &PacerInput) -> u64 {
     let beginning = f64::from(input.mtu) * INITIAL_WINDOW_PACKETS / rtt;
     let believed = wanted.min(shown.max(beginning).max(RATE_FLOOR));
     let least = f64::from(input.mtu) * PACKETS_MIN / rtt;
-    (believed.max(least) as u64).max(RATE_MIN)
+    let rate = (believed.max(least) as u64).max(RATE_MIN);
+    rate.min(input.rate_max.unwrap_or(u64::MAX).max(RATE_MIN))
 }
 
 fn burst(rate: u64, mtu: u16) -> u64 {
@@ -140,6 +143,7 @@ mod tests {
             smoothed_rtt: Duration::from_millis(50),
             delivered_rate,
             mtu: 1200,
+            rate_max: None,
         }
     }
 

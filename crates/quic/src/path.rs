@@ -134,6 +134,11 @@ impl Path {
         Some(since + meter.rtt.pto().max(SUSPICION_MIN))
     }
 
+    /// When a packet counts as lost unless it is acknowledged.
+    pub(crate) fn loss_due(&self, epoch: Epoch) -> Option<Instant> {
+        self.gate.meter().loss_due().map(|at| epoch.of_std(at))
+    }
+
     /// Becomes suspect, or is cleared of suspicion. Returns whether anything changed.
     pub(crate) fn judge(&mut self, now: Instant, epoch: Epoch) -> bool {
         if self.suspect.is_some() {
@@ -175,6 +180,7 @@ impl Path {
                 smoothed_rtt: meter.rtt.smoothed,
                 delivered_rate: meter.delivery.best(),
                 mtu: meter.mtu,
+                rate_max: meter.order_rate(),
             };
             pacer.update(now, &input);
         }

@@ -8,6 +8,7 @@ use crate::config::{ConfigError, TransportConfig};
 use crate::congestion;
 use crate::gate::GateFactory;
 use crate::identity::derive_secret;
+use crate::meter::PACKET_THRESHOLD;
 
 pub(crate) fn transport_config(
     config: &TransportConfig,
@@ -30,10 +31,12 @@ pub(crate) fn transport_config(
         .default_path_keep_alive_interval(None)
         .keep_alive_interval(None)
         .initial_rtt(config.initial_rtt)
-        // Jitter of 30 ms made a threshold of 3 packets call half of what arrived lost. Recovery does
-        // not wait for this detection; it has deadlines of its own.
-        .packet_threshold(1000)
-        .time_threshold(2.0)
+        // A peer discards what more packets have overtaken, so that nothing is called lost which came.
+        .packet_threshold(PACKET_THRESHOLD as u32)
+        // Loss is found by the meter. This is for the library's own frames, and must not come first: the library
+        // tells of no acknowledgement that comes after it has given a packet up, and where packets overtake
+        // each other, its round-trip time is that of the fastest, a tenth of what others take.
+        .time_threshold(64.0)
         .ack_frequency_config(Some(ack_frequency()))
         .initial_mtu(config.initial_mtu)
         .mtu_discovery_config(mtu_discovery(config))
@@ -63,8 +66,8 @@ fn mtu_discovery(config: &TransportConfig) -> Option<MtuDiscoveryConfig> {
     (config.mtu_max > config.initial_mtu).then(|| {
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(config.mtu_max);
-        // A burst of loss looks like a path that has become narrower; look again soon.
-        discovery.black_hole_cooldown(std::time::Duration::from_secs(5));
+        // Four losses that one acknowledgement shows look like a path that has become narrower; look again soon.
+        discovery.black_hole_cooldown(std::time::Duration::from_secs(1));
         discovery
     })
 }

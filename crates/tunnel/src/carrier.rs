@@ -46,6 +46,9 @@ pub trait Carrier {
 
     /// Sends a small datagram that takes the waiting acknowledgements along. Its fate is not told.
     fn send_feedback_on(&mut self, now: Instant, path: PathId, datagram: Bytes);
+
+    /// Sends the waiting acknowledgements when there is no feedback to take them along.
+    fn acknowledge_on(&mut self, now: Instant, path: PathId);
 }
 
 /// Why a datagram could not leave.
@@ -104,5 +107,9 @@ impl Carrier for Connection {
     fn send_feedback_on(&mut self, now: Instant, path: PathId, datagram: Bytes) {
         // Feedback that cannot leave is made anew, with newer figures, when it is due again.
         let _ = Connection::send_feedback_on(self, now, path, datagram);
+    }
+
+    fn acknowledge_on(&mut self, now: Instant, path: PathId) {
+        Connection::acknowledge_on(self, now, path);
     }
 }

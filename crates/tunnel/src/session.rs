@@ -290,8 +290,10 @@ impl Session {
             }
         }
         if let Some(path) = carrier.feedback_due(now) {
-            let feedback = self.feedback(now);
-            carrier.send_feedback_on(now, path, feedback.to_bytes());
+            match self.feedback(now) {
+                Some(feedback) => carrier.send_feedback_on(now, path, feedback.to_bytes()),
+                None => carrier.acknowledge_on(now, path),
+            }
         }
         for (lane, receiver) in &mut self.receivers {
             let mut gate = Gate {
@@ -413,12 +415,12 @@ impl Session {
         handle(receiver, &mut |delivery| gate.deliver(delivery));
     }
 
-    fn feedback(&mut self, now: Instant) -> Feedback {
+    fn feedback(&mut self, now: Instant) -> Option<Feedback> {
         if now < self.next_report {
-            return Feedback::default();
+            return None;
         }
         self.next_report = now + REPORT_INTERVAL;
-        Feedback { lanes: self.receivers.values().map(LaneReceiver::report).collect() }
+        Some(Feedback { lanes: self.receivers.values().map(LaneReceiver::report).collect() })
     }
 }
 

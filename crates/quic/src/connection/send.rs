@@ -68,10 +68,33 @@ impl Connection {
         self.run_library_timers(now);
         self.hand_over(now, index, Payload::Feedback(datagram), None)?;
         self.paths[index].stats.feedback_sent += 1;
+        self.timing.last_asked_back = now;
+        self.on_feedback_left();
+        Ok(())
+    }
+
+    /// Sends the acknowledgements that wait on exactly this path, when there is nothing else to tell.
+    ///
+    /// They ask for no answer, but for one now and then. For the library forgets what it ought to
+    /// acknowledge as soon as it learns that the peer has got acknowledgements of newer packets: where packets
+    /// overtake each other, an answer to each packet of acknowledgements made it forget one in ten of those
+    /// that came late, before it had acknowledged them once.
+    pub fn acknowledge_on(&mut self, now: Instant, path: PathId) {
+        let Some(index) = self.index(path).filter(|_| self.is_open()) else { return };
+        self.run_library_timers(now);
+        if now - self.timing.last_asked_back >= ASK_BACK_INTERVAL {
+            self.timing.last_asked_back = now;
+            self.probe(now, index);
+        }
+        self.open_only(path);
+        self.drain(now);
+        self.on_feedback_left();
+    }
+
+    fn on_feedback_left(&mut self) {
         self.timing.feedback_owed = None;
         self.timing.feedback_count += 1;
         self.timing.acknowledge = None;
-        Ok(())
     }
 
     /// Sends what is due at `now` besides datagrams: messages, acknowledgements and control frames on the
@@ -388,6 +411,8 @@ fn original(payload: Bytes) -> Bytes {
 const FRAGMENT_TIMEOUT_MAX: Duration = Duration::from_secs(1);
 /// Initial, Handshake and 1-RTT.
 const CLOSE_PACKETS: NonZeroUsize = NonZeroUsize::new(3).expect("3 is not 0");
+/// How often acknowledgements ask for an answer: so often is it learned whether their way is open, and how long.
+const ASK_BACK_INTERVAL: Duration = Duration::from_millis(25);
 /// How many packets may leave before a datagram does: a challenge, its answer, probes.
 const PUMP_MAX: usize = 8;
 /// How many packets a flush makes at most; more follow in the next.

@@ -37,6 +37,7 @@ impl Connection {
         let due = paths.flat_map(|(path, snapshot)| {
             [
                 path.suspicion_due(self.epoch),
+                path.loss_due(self.epoch),
                 path.suspect.map(|suspicion| suspicion.next_probe),
                 path.release_due(snapshot.mtu),
                 self.keep_alive_due(path, best),
@@ -54,6 +55,8 @@ impl Connection {
         if self.messages_out.poll_timeout().is_some_and(|at| at <= now) {
             self.want_flush(now);
         }
+        let std_now = self.epoch.to_std(now);
+        self.paths.iter().for_each(|path| path.gate.detect_losses(std_now));
         self.process(now);
         match self.phase {
             Phase::Closed => {}
@@ -155,7 +158,7 @@ impl Connection {
     }
 
     /// Asks a path for a sign of life.
-    fn probe(&mut self, now: Instant, index: usize) {
+    pub(super) fn probe(&mut self, now: Instant, index: usize) {
         let path = &mut self.paths[index];
         path.last_asked = now;
         path.stats.probes_sent += 1;

@@ -26,7 +26,11 @@ impl Meter {
         if !self.rtt.sampled {
             return self.rtt.smoothed;
         }
-        let route = self.rtt.fresh.min();
+        // Where packets overtake each other, the fastest of late tells of its luck rather than of the route.
+        let route = match self.lateness.most().is_zero() {
+            true => self.rtt.fresh.min(),
+            false => self.rtt.smoothed,
+        };
         route.max(self.time_to_drain(now)).max(self.owed_for(now))
     }
 

@@ -143,3 +143,22 @@ fn frames_keep_their_pace_under_jitter() {
     println!("{late} of {frames} frames were not gone before the next");
     assert!(late * 100 <= frames * 4, "{late} of {frames}");
 }
+
+#[test]
+fn packets_that_overtake_each_other_are_neither_lost_nor_congestion() {
+    // Cubic halves its rate for each of the few packets whose acknowledgements were forgotten.
+    for (congestion, least) in [(CongestionControl::Bbr, 9.0), (CongestionControl::Cubic, 3.0)] {
+        let link = with_rate(Link::new(0, ms(10)), 10).with(|direction| direction.jitter = ms(50));
+        let config = TransportConfig { congestion, ..config(1) };
+        let mut world = World::connected_with(vec![link], &config);
+        saturate(&mut world, ms(5000));
+        let before = world.client().path_stats(PathId(0)).unwrap();
+        let delivered = delivered(&mut world, |world| saturate(world, ms(10_000)))[0];
+        let after = world.client().path_stats(PathId(0)).unwrap();
+        let lost = after.datagrams_lost - before.datagrams_lost;
+        let sent = after.datagrams_sent - before.datagrams_sent;
+        println!("{congestion:?}: {delivered} Mbit/s, {lost} of {sent} taken for lost");
+        assert!(delivered > least, "{congestion:?}: {delivered} of 10 Mbit/s");
+        assert!(lost * 100 <= sent * 2, "{congestion:?}: {lost} of {sent}");
+    }
+}

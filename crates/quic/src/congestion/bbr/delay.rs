@@ -7,7 +7,8 @@
 //!
 //! The draft's least round-trip time (section 5.5.7) is that of the luckiest packet of ten seconds. Where packets
 //! jitter and overtake each other it lies far below the usual one, and a window made of it starves the
-//! path. The base here is the least *mean of a round*: jitter cancels out in it, a queue does not.
+//! path. The base here is the least *mean of a round*: jitter cancels out in it, a queue does not. What of it
+//! does not cancel out, since there are few packets or the latest are lost, is added before.
 //!
 //! A vehicle's route may also become longer, which looks like a queue that never goes away. A sender with less
 //! in flight shortens its queue, but not its route:
@@ -75,7 +76,8 @@ impl Delay {
     }
 
     pub(super) fn on_round(&mut self, now: Instant, round: &Round) -> Verdict {
-        let base = self.update_base(now, round.rtt);
+        let lucky = round.rtt_error * BASE_ERRORS + round.rtt_spread * round.loss * BASE_CENSORED;
+        let base = self.update_base(now, round.rtt + lucky);
         let allowance = (base * QUEUE_SHARE).max(QUEUE_MIN) + round.rtt_error * QUEUE_ERRORS;
         if round.rtt <= base + allowance {
             self.peak = None;
@@ -115,6 +117,11 @@ impl Delay {
 
 /// The base is the least of the last 5 to 10 s: half of the draft's 10 s (section 2.13), as vehicles move.
 const BASE_WINDOW: Duration = Duration::from_secs(5);
+/// The least of many means that scatter lies below all of them: a round counts with so many standard errors more,
+const BASE_ERRORS: f64 = 2.0;
+/// and with so many standard deviations for the share that was lost: where packets overtake each other, the latest
+/// of them are lost, and those that arrive look faster than the path is.
+const BASE_CENSORED: f64 = 4.0;
 /// A round is queued when its mean is above the base by this share of it,
 const QUEUE_SHARE: f64 = 0.5;
 /// by no less than this, seconds: acknowledgements may take 2 ms, frames leave in bursts;
@@ -148,6 +155,7 @@ mod tests {
                 rate: mbps * 125_000.0,
                 rtt: rtt * 1e-3,
                 rtt_error: 0.0,
+                rtt_spread: 0.0,
                 loss: 0.0,
                 marked: false,
                 app_limited: false,
@@ -191,5 +199,26 @@ mod tests {
         judge(&mut delay, &[(40.0, 20.0)]);
         judge(&mut delay, &vec![(45.0, 20.0); 210]);
         assert_eq!(delay.base(), Some(0.045));
+    }
+
+    #[test]
+    fn lucky_rounds_do_not_lower_the_base() {
+        let round = |rtt: f64, loss: f64| Round {
+            rate: 1e6,
+            rtt,
+            rtt_error: 0.002,
+            rtt_spread: 0.02,
+            loss,
+            marked: false,
+            app_limited: false,
+            elapsed: Duration::from_millis(50),
+        };
+        let mut delay = Delay::new();
+        let start = Instant::now();
+        delay.on_round(start, &round(0.04, 0.0));
+        assert!((delay.base().expect("a round") - 0.044).abs() < 1e-9, "two standard errors");
+        // The latest fifth was lost, so that the others look fast.
+        delay.on_round(start + Duration::from_millis(50), &round(0.03, 0.2));
+        assert!((delay.base().expect("rounds") - 0.044).abs() < 1e-9, "{:?}", delay.base());
     }
 }

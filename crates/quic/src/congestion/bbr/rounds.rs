@@ -27,6 +27,8 @@ pub(super) struct Round {
     pub(super) rtt: f64,
     /// The standard error of that mean, seconds.
     pub(super) rtt_error: f64,
+    /// The standard deviation of the round-trip times, seconds.
+    pub(super) rtt_spread: f64,
     /// Lost bytes as a share of all whose fate was learned, 0..=1.
     pub(super) loss: f64,
     /// Whether routers marked packets instead of dropping them (RFC 3168).
@@ -94,7 +96,7 @@ impl Collector {
     }
 
     /// Ends a batch of acknowledgements, and the round as well if it has lasted for `span` and saw enough
-    /// packets to say anything.
+    /// packets to say anything: of a path that jitters, more of them.
     pub(super) fn on_batch_end(
         &mut self,
         now: Instant,
@@ -112,10 +114,15 @@ impl Collector {
         let packets = f64::from(self.packets);
         let rtt = self.rtt_sum / packets;
         let variance = (self.rtt_squares / packets - rtt * rtt).max(0.0);
+        let rtt_error = (variance / packets).sqrt();
+        if rtt_error > rtt * ERROR_MAX && elapsed < span * UNSURE_MAX {
+            return None;
+        }
         let round = Round {
             rate: self.rate(began, end),
             rtt,
-            rtt_error: (variance / packets).sqrt(),
+            rtt_error,
+            rtt_spread: variance.sqrt(),
             loss: self.lost as f64 / (self.lost + self.bytes).max(1) as f64,
             marked: self.marked,
             app_limited: self.app_limited,
@@ -153,6 +160,10 @@ impl Collector {
 
 /// The fewest packets that make a round: of fewer, one late packet would pass for a queue.
 const PACKETS_MIN: u32 = 4;
+/// A round goes on until the error of its mean is below this share of it,
+const ERROR_MAX: f64 = 0.1;
+/// but not for longer than so many round-trip times.
+const UNSURE_MAX: u32 = 4;
 /// Frames come each 33 ms; acknowledgements this far apart, and a base round-trip time, mean a pause.
 const SILENCE_MIN: Duration = Duration::from_millis(50);
 /// No rate is measured over less: acknowledgements come in batches each millisecond, and the first packets
@@ -230,11 +241,24 @@ mod tests {
         let mut collector = Collector::default();
         for packet in 0..4 {
             assert_eq!(collector.on_batch_end(start + MS * 99, false, MS * 20), None);
-            collector.on_acknowledged(start + MS * packet, start, 1000);
+            collector.on_acknowledged(start + MS * packet, start + MS * packet, 1000);
         }
         assert_eq!(collector.on_batch_end(start + MS * 19, true, MS * 20), None);
         collector.on_lost(1000);
         let round = collector.on_batch_end(start + MS * 20, false, MS * 20).expect("it is over");
         assert_eq!((round.loss, round.app_limited), (0.2, true));
+    }
+
+    #[test]
+    fn a_round_whose_mean_is_uncertain_goes_on_for_a_while() {
+        let start = Instant::now();
+        let mut collector = Collector::default();
+        for packet in 0..5 {
+            collector.on_acknowledged(start + MS * 50, start + MS * packet * 10, 1000);
+            assert_eq!(collector.on_batch_end(start + MS * 50, false, MS * 20), None);
+        }
+        assert_eq!(collector.on_batch_end(start + MS * 129, false, MS * 20), None);
+        let round = collector.on_batch_end(start + MS * 130, false, MS * 20).expect("long enough");
+        assert!(round.rtt_error > round.rtt * ERROR_MAX, "{round:?}");
     }
 }
