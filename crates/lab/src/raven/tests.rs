@@ -89,7 +89,7 @@ fn what_is_learned_outlives_sessions_and_the_program() {
 #[test]
 fn copies_for_a_slow_path_are_withdrawn_when_the_fast_one_has_brought_the_packets() {
     let mut route = recording([50, 55], 60);
-    let slow = Capacity::constant(Rate::from_kbps(300));
+    let slow = Capacity::constant(Rate::from_kbps(150));
     route.links[1].up = route.links[1].up.with_capacity(slow);
     let strategy: Strategy = "raven:100".parse().expect("known");
     let mut scenario = Scenario::new("bursts", links(&route, 1), strategy);
