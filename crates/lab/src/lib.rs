@@ -18,6 +18,7 @@ pub mod event;
 pub mod figures;
 pub mod histogram;
 pub mod inner;
+pub mod profiles;
 mod random;
 pub mod raven;
 pub mod report;

@@ -6,6 +6,7 @@
 //!                                      └─ kept results <───────┘
 //!   run:     scenario.toml ──────────> one job ───────────────────────> Outcome ─────> table, JSON
 //!   raven:   recordings ──> routes ──> jobs (application x strategy) ───────────────> table, JSON
+//!   profiles: pairs of links ────────> jobs (load x links x seed) ──────────────────> table, JSON
 //!   report:  that JSON ──────────────────────────────────────────────> Comparison ──> HTML
 //! ```
 //!
@@ -15,6 +16,7 @@ mod compare;
 mod drives;
 mod kept;
 mod pictures;
+mod profiles;
 mod raven;
 mod report;
 mod run;
@@ -22,6 +24,7 @@ mod table;
 mod workers;
 
 pub use self::compare::CompareArgs;
+pub use self::profiles::ProfilesArgs;
 pub use self::raven::RavenArgs;
 pub use self::report::ReportArgs;
 pub use self::run::RunArgs;
@@ -39,6 +42,7 @@ enum LabCommand {
     Compare(CompareArgs),
     Report(ReportArgs),
     Raven(RavenArgs),
+    Profiles(ProfilesArgs),
 }
 
 impl LabArgs {
@@ -52,6 +56,7 @@ impl LabArgs {
             LabCommand::Compare(args) => args.run(),
             LabCommand::Report(args) => args.run(),
             LabCommand::Raven(args) => args.run(),
+            LabCommand::Profiles(args) => args.run(),
         }
     }
 }
