@@ -1,0 +1,103 @@
+//! Whatever rides on two links is no worse off than on the better one of them alone.
+//!
+//! Short loads and one seed, to be quick; `roadweave lab profiles` has the whole set with its noise band. A profile that
+//! fails is listed with the ratio that was measured, and may not become worse than that.
+
+use std::time::Duration;
+
+use roadweave_lab::profiles::{Compared, Load, Over, PROFILES, Profile, lane_alone};
+use roadweave_tunnel::{LaneConfig, default_lanes};
+
+/// Short: it is over in a second on most links.
+const TRANSFER: Load = Load::Transfer(4 << 20);
+const PACED: Load = Load::Paced(Duration::from_secs(4));
+const SEED: u64 = 1;
+/// How far a run may be off by chance: five seeds lay within it wherever links neither lose nor reorder, and
+/// the delays nearly everywhere. (Transfers over links that do are worth more than twice as much with one seed as with another.)
+const NOISE: f64 = 0.12;
+/// Packets are not sent at the same moments over one link and over two: that alone is worth so much.
+const NOISE_MS: f64 = 1.0;
+
+/// A failure that is known: profile, lane, both links by the better one.
+type Known = (&'static str, &'static str, f64);
+
+const KNOWN_TRANSFERS: &[Known] = &[
+    ("rtt_120", "default", 0.47),
+    ("rtt_320", "default", 0.59),
+    ("fiber_lte", "default", 0.68),
+    ("lte_starlink", "default", 0.64),
+    ("lte_geo", "default", 0.64),
+];
+const KNOWN_PACED: &[Known] =
+    &[("dual_lte", "real-time", 1.21), ("lte_starlink", "real-time", 1.73)];
+const KNOWN_LANES_TRANSFERS: &[Known] =
+    &[("bw_10to1", "real-time", 0.43), ("fiber_lte", "other", 0.54)];
+const KNOWN_LANES_PACED: &[Known] = &[];
+
+#[test]
+fn a_transfer_on_the_default_lanes_is_no_slower() {
+    let lanes = default_lanes();
+    let failures = PROFILES
+        .iter()
+        .filter_map(|profile| fails(profile, ("default", &lanes), TRANSFER, KNOWN_TRANSFERS));
+    assert_none(failures);
+}
+
+#[test]
+fn a_paced_flow_on_the_real_time_lane_is_no_later() {
+    let lanes = lane_alone("real-time").unwrap();
+    let failures = PROFILES
+        .iter()
+        .filter_map(|profile| fails(profile, ("real-time", &lanes), PACED, KNOWN_PACED));
+    assert_none(failures);
+}
+
+/// All other lanes and loads, in turn from profile to profile.
+#[test]
+fn each_lane_alone_is_no_worse() {
+    let turns = [
+        ("real-time", TRANSFER, KNOWN_LANES_TRANSFERS),
+        ("interactive", TRANSFER, KNOWN_LANES_TRANSFERS),
+        ("other", TRANSFER, KNOWN_LANES_TRANSFERS),
+        ("interactive", PACED, KNOWN_LANES_PACED),
+        ("other", PACED, KNOWN_LANES_PACED),
+    ];
+    let failures = PROFILES.iter().zip(turns.iter().cycle()).filter_map(|(profile, turn)| {
+        let (name, load, known) = *turn;
+        fails(profile, (name, &lane_alone(name).unwrap()), load, known)
+    });
+    assert_none(failures);
+}
+
+#[test]
+fn the_lane_of_tcp_is_the_one_of_all_else() {
+    let [tcp, other] = ["tcp", "other"].map(|name| lane_alone(name).unwrap().remove(0));
+    assert_eq!(LaneConfig { name: tcp.name.clone(), ..other }, tcp);
+}
+
+/// What is wrong with both links of `profile`, if anything is that is not known.
+fn fails(
+    profile: &Profile,
+    (lane, lanes): (&str, &[LaneConfig]),
+    load: Load,
+    known: &[Known],
+) -> Option<String> {
+    let measure = |over| [profile.measure(over, lanes, load, SEED).unwrap()];
+    let compared = load.compare(&measure(Over::A), &measure(Over::B), &measure(Over::Both));
+    let known = known.iter().find(|(name, of, _)| (*name, *of) == (profile.name, lane));
+    let bound = known.map_or(1.0, |(.., ratio)| *ratio);
+    let Compared { a, b, both, ratio, .. } = &compared;
+    let is_worse = match load {
+        Load::Transfer(_) => ratio.median < bound * (1.0 - NOISE),
+        Load::Paced(_) => *both > a.min(*b) * bound * (1.0 + NOISE) + NOISE_MS,
+    };
+    is_worse.then(|| {
+        let (name, ratio) = (profile.name, ratio.median);
+        format!("{name}, {lane}, {load:?}: a {a:.1}, b {b:.1}, both {both:.1}: {ratio:.2}, bound {bound:.2}")
+    })
+}
+
+fn assert_none(failures: impl Iterator<Item = String>) {
+    let failures: Vec<String> = failures.collect();
+    assert!(failures.is_empty(), "worse than the better link:\n{}", failures.join("\n"));
+}
