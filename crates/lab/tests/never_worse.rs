@@ -82,7 +82,8 @@ fn fails(
     load: Load,
     known: &[Known],
 ) -> Option<String> {
-    let measure = |over| [profile.measure(over, lanes, load, SEED).unwrap()];
+    let measure =
+        |over| [profile.measure(over, lanes, load, SEED).expect("its lanes make a tunnel")];
     let compared = load.compare(&measure(Over::A), &measure(Over::B), &measure(Over::Both));
     let known = known.iter().find(|(name, of, _)| (*name, *of) == (profile.name, lane));
     let bound = known.map_or(1.0, |(.., ratio)| *ratio);
