@@ -21,17 +21,10 @@ const NOISE_MS: f64 = 1.0;
 /// A failure that is known: profile, lane, both links by the better one.
 type Known = (&'static str, &'static str, f64);
 
-const KNOWN_TRANSFERS: &[Known] = &[
-    ("rtt_120", "default", 0.47),
-    ("rtt_320", "default", 0.59),
-    ("fiber_lte", "default", 0.68),
-    ("lte_starlink", "default", 0.64),
-    ("lte_geo", "default", 0.64),
-];
+const KNOWN_TRANSFERS: &[Known] = &[("lte_starlink", "default", 0.86)];
 const KNOWN_PACED: &[Known] =
     &[("dual_lte", "real-time", 1.21), ("lte_starlink", "real-time", 1.73)];
-const KNOWN_LANES_TRANSFERS: &[Known] =
-    &[("bw_10to1", "real-time", 0.43), ("fiber_lte", "other", 0.54)];
+const KNOWN_LANES_TRANSFERS: &[Known] = &[("bw_10to1", "real-time", 0.43)];
 const KNOWN_LANES_PACED: &[Known] = &[];
 
 #[test]

@@ -126,8 +126,8 @@ pub struct RestoreError(pub String);
 pub enum UnknownScheduler {
     /// No algorithm has this name.
     #[error(
-        "unknown scheduler \"{0}\"; known are: minrtt, prompt, ecf, earliest, bonding, redundant, raven, \
-         raven:<percent>, lola, single:<uplink>"
+        "unknown scheduler \"{0}\"; known are: minrtt, prompt, patient, ecf, earliest, bonding, redundant, \
+         raven, raven:<percent>, lola, single:<uplink>"
     )]
     Name(String),
     /// `single:` names an uplink that is not configured.
@@ -135,8 +135,8 @@ pub enum UnknownScheduler {
     Uplink(String),
 }
 
-/// The scheduler called `name`: `minrtt`, `prompt`, `ecf`, `earliest`, `bonding`, `redundant`, `raven`, `raven:<percent>`,
-/// `lola` or `single:<uplink>`.
+/// The scheduler called `name`: `minrtt`, `prompt`, `patient`, `ecf`, `earliest`, `bonding`, `redundant`, `raven`,
+/// `raven:<percent>`, `lola` or `single:<uplink>`.
 ///
 /// `deadline`: the packet delay that the lane wants. `uplink` finds an uplink by the name that the user gave it.
 ///
@@ -157,6 +157,7 @@ pub fn by_name(
     match name {
         "minrtt" => Ok(Box::new(MinRtt::default())),
         "prompt" => Ok(Box::new(MinRtt::prompt())),
+        "patient" => Ok(Box::new(MinRtt::patient())),
         "ecf" => Ok(Box::new(Ecf::default())),
         "earliest" => Ok(Box::new(Earliest)),
         "bonding" => Ok(Box::new(Bonding)),
@@ -200,6 +201,7 @@ mod tests {
         for name in [
             "minrtt",
             "prompt",
+            "patient",
             "ecf",
             "earliest",
             "bonding",

@@ -1,5 +1,6 @@
 //! `minrtt`: the path with the lowest smoothed round-trip time that has room. `prompt`: the same by the
-//! round-trip time that the packet is expected to have.
+//! round-trip time that the packet is expected to have. `patient`: by the smoothed one,
+//! but rather waiting for a fast path than using a slow one.
 //!
 //! Source: CellFusion section 4.2, which takes min-RTT from multipath TCP's default scheduler. `prompt` is ours: the
 //! smoothed round-trip time is that of packets which left long ago, and so the video follows a link into its
@@ -20,6 +21,13 @@
 //! ```
 //!
 //! Round-trip times compare as arrival times do, since all acknowledgements return on one path.
+//!
+//! `patient` is for transfers whose packets keep their order, and so are as late as the slowest path that one
+//! of them took. It waits for paths whose window is full, too, and for longer than until the slow path would be sooner,
+//! by [`PATIENCE`]. A transfer that begins has small windows everywhere: what fills them is the fast path alone,
+//! whose windows grow with it, while a few packets that take the slow one make every packet after
+//! them wait. Paths that are equally far need no patience. It goes by what was acknowledged of late: in a path
+//! that speeds up more seems to wait than does.
 
 use std::time::Duration;
 
@@ -31,7 +39,15 @@ use crate::{Decision, PacketInfo, PathSet, Scheduler, best_status};
 #[derive(Debug, Default)]
 pub struct MinRtt {
     by: RoundTrip,
+    /// Whether full windows are waited for.
+    is_patient: bool,
 }
+
+/// For how many times the lead of the fastest path `patient` waits beyond the moment at which a slower one would be sooner.
+/// A QUIC transfer of 20 MiB over 20 and 320 ms of 50 Mbit/s each got 28.5 Mbit/s with `prompt`, 32 and more
+/// without this, 41 with 1 and with 2, as over the first alone; with 35 and 320 ms 24, 26, 30 and 31 of 31; over two
+/// links of 20 ms 77, 76, 73 and 71.
+const PATIENCE: u32 = 2;
 
 /// Which round-trip time of a path counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +62,12 @@ enum RoundTrip {
 impl MinRtt {
     /// The scheduler that goes by what is expected, `prompt`.
     pub fn prompt() -> Self {
-        Self { by: RoundTrip::Expected }
+        Self { by: RoundTrip::Expected, is_patient: false }
+    }
+
+    /// The scheduler for packets that keep their order, `patient`.
+    pub fn patient() -> Self {
+        Self { by: RoundTrip::Smoothed, is_patient: true }
     }
 
     fn rtt(&self, path: &PathSnapshot) -> Duration {
@@ -65,10 +86,23 @@ impl MinRtt {
         let mut rate = 0_u64;
         let mut slowest = None;
         for path in paths {
-            rate = rate.saturating_add(path.pacing_rate.map_or(0, Rate::as_bps));
+            rate = rate.saturating_add(self.rate(path));
             slowest = slowest.max(Some(self.rtt(path)));
         }
         Some(slowest?.saturating_add(Rate::from_bps(rate).time_for(backlog)))
+    }
+
+    /// What `path` lets through, bits per second.
+    fn rate(&self, path: &PathSnapshot) -> u64 {
+        match path.pacing_rate {
+            Some(rate) => rate.as_bps(),
+            None if self.is_patient => {
+                let micros = path.smoothed_rtt.as_micros().max(1);
+                let bits = u128::from(path.congestion_window) * 8_000_000 / micros;
+                u64::try_from(bits).unwrap_or(u64::MAX)
+            }
+            None => 0,
+        }
     }
 }
 
@@ -87,9 +121,15 @@ impl Scheduler for MinRtt {
             return Decision::Wait;
         };
         let rtt = self.rtt(fastest);
-        let faster = paths.iter().filter(with_window).filter(|path| self.rtt(path) < rtt);
-        match self.time_to_arrive(faster, packet.backlog_bytes) {
-            Some(time) if time < rtt => Decision::Wait,
+        let worth_waiting = |path: &&PathSnapshot| {
+            let is_open = self.is_patient || path.window_room() >= bytes;
+            Some(path.status) == status && is_open && self.rtt(path) < rtt
+        };
+        let faster = || paths.iter().filter(worth_waiting);
+        let lead = faster().map(|path| rtt - self.rtt(path)).max().unwrap_or_default();
+        let patience = if self.is_patient { lead * PATIENCE } else { Duration::ZERO };
+        match self.time_to_arrive(faster(), packet.backlog_bytes) {
+            Some(time) if time < rtt + patience => Decision::Wait,
             _ => Decision::Send(PathSet::one(position)),
         }
     }
@@ -165,5 +205,20 @@ mod tests {
         // At 100 Mbit/s, 9 ms pass 112,500 bytes.
         assert_eq!(select(100_000), Decision::Wait);
         assert_eq!(select(150_000), Decision::Send(PathSet::one(1)));
+    }
+
+    #[test]
+    fn patience_waits_for_a_full_window_and_not_for_ever() {
+        // 9,000 bytes in each 40 ms: 300 ms pass 67,500 bytes.
+        let mut fast = path(0, 40, 9000, PathStatus::Usable);
+        fast.bytes_in_flight = 9000;
+        let paths = [fast, path(1, 140, 9000, PathStatus::Usable)];
+        let select = |mut scheduler: MinRtt, backlog| {
+            scheduler.select(Instant::ZERO, &packet(backlog), &paths)
+        };
+        let slow = Decision::Send(PathSet::one(1));
+        assert_eq!(select(MinRtt::patient(), 67_000), Decision::Wait);
+        assert_eq!(select(MinRtt::patient(), 68_000), slow);
+        assert_eq!(select(MinRtt::prompt(), 20_000), slow);
     }
 }

@@ -15,7 +15,8 @@
 //! [`Tables::assumed`] says. A path without any sample gets a copy of everything.
 //!
 //! Large transfers must not be doubled. When all paths but one, or all that would be chosen, have a window's
-//! worth of the lane's data under way or waiting, packets go out once, by min-RTT; when fewer than two packets
+//! worth of the lane's data under way or waiting, packets go out once, by min-RTT that waits for a fast path
+//! rather than use a slow one (`patient`); when fewer than two packets
 //! wait anywhere, the copies begin again. In the time between, copies wait for their paths, and the
 //! lane withdraws those of packets that have arrived.
 //!
@@ -343,7 +344,7 @@ impl Scheduler for Raven {
             return Decision::Wait;
         }
         if self.mode == Mode::Striping {
-            return MinRtt::default().select(now, packet, paths);
+            return MinRtt::patient().select(now, packet, paths);
         }
         // Better a copy on a slower path at once than none that leaves now.
         let has_room = |candidate: &Candidate| candidate.room >= packet.bytes as u64;

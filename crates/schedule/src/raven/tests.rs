@@ -145,18 +145,23 @@ fn a_large_transfer_is_not_doubled_and_what_follows_is_again() {
 }
 
 #[test]
-fn a_transfer_over_the_one_certain_path_spills_when_that_is_full() {
-    let (mut raven, mut paths) = measured(90, &[50, 300, 400]);
-    let mut sent = [0; 3];
-    for left in (1..=60_u64).rev() {
-        let Decision::Send(set) = raven.select(at(1), &packet(left * 1200), &paths) else { break };
-        for position in set.iter() {
-            sent[position] += 1;
-            paths[position].bytes_in_flight += 1200;
-            raven.on_sent(at(1), paths[position].id, 1200);
+fn a_transfer_over_the_one_certain_path_spills_when_waiting_for_that_would_take_too_long() {
+    let spread = |behind: u64| {
+        let (mut raven, mut paths) = measured(90, &[50, 300, 400]);
+        let mut sent = [0; 3];
+        for left in (1..=60_u64).rev() {
+            let backlog = packet((left + behind) * 1200);
+            let Decision::Send(set) = raven.select(at(1), &backlog, &paths) else { break };
+            for position in set.iter() {
+                sent[position] += 1;
+                paths[position].bytes_in_flight += 1200;
+                raven.on_sent(at(1), paths[position].id, 1200);
+            }
         }
-    }
-    assert_eq!(sent, [25, 25, 10]);
+        sent
+    };
+    assert_eq!(spread(800), [25, 25, 10]);
+    assert_eq!(spread(0), [25, 0, 0], "it passes the rest in 70 ms");
 }
 
 #[test]

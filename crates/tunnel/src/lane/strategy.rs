@@ -57,8 +57,9 @@ const fn entry(
 
 /// Every strategy. Names with a `<` stand for many, and so do those of the scheduler or the recovery that take
 /// up the parameter.
-const STRATEGIES: [Entry; 17] = [
+const STRATEGIES: [Entry; 18] = [
     entry("xnc", "prompt", "xnc", WholeFrames),
+    entry("xnc-patient", "patient", "xnc", UntilExpired),
     entry("xnc-sigcomm23", "minrtt", "xnc-sigcomm23", UntilExpired),
     entry("xnc-no-coding", "prompt", "xnc-no-coding", WholeFrames),
     entry("xnc-no-qoe", "prompt", "xnc-no-qoe", WholeFrames),
@@ -224,7 +225,7 @@ mod tests {
         for name in ["", "single:", "XNC", "fastest", "lola:3"].iter().chain(&ravens).chain(&xlinks)
         {
             let error = name.parse::<Strategy>().expect_err("unknown").to_string();
-            assert!(error.contains("known are: xnc, xnc-sigcomm23,"), "{error}");
+            assert!(error.contains("known are: xnc, xnc-patient, xnc-sigcomm23,"), "{error}");
             assert!(error.ends_with("lola, single:<uplink>"), "{error}");
         }
     }
