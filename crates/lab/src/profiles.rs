@@ -1,10 +1,10 @@
-//! Two links, sixteen ways: is the bond ever worse than the better of its links alone?
+//! Is the bond ever worse than the best of its links alone? Two links, sixteen ways, and recorded drives.
 //!
 //! ```text
-//! Profile ─┬─ link A alone ─┐                    ┌─ transfer of 20 MiB ─► goodput
-//!          ├─ link B alone ─┼─ x loads x seeds ──┤
-//!          └─ both ─────────┘                    └─ paced flow ─────────► p99 of the delay
-//!                     both ÷ better one, seed by seed ─► Ratio: median and range
+//! Profile ─┬─ each link alone ─┐                    ┌─ transfer ───► goodput
+//!   Drive ─┘                   ├─ x loads x seeds ──┤
+//!          └─ all of them ─────┘                    └─ paced flow ─► p99 of the delay
+//!                       all ÷ best one, seed by seed ─► Ratio: median and range
 //! ```
 //!
 //! On each link alone runs the same tunnel with the same lanes, so that what is compared is the bond and not
@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use roadweave_emulate::{Direction, DriveLink, Jitter, Timeline, Trace};
+use roadweave_emulate::{Direction, Drive, DriveLink, Jitter, Timeline, Trace};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, LaneRule, Strategy, default_lanes};
 use roadweave_types::Rate;
@@ -55,39 +55,37 @@ pub struct ProfileLink {
 /// Which links a tunnel has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// The first alone.
-    A,
-    /// The second alone.
-    B,
-    /// Both.
-    Both,
+    /// The one at this position, alone.
+    One(usize),
+    /// All of them.
+    All,
 }
 
-/// What rides on a tunnel.
+/// What rides on a tunnel, from the vehicle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// A QUIC transfer with `cubic` of so many bytes.
     Transfer(u64),
+    /// A QUIC transfer with `cubic` that goes on for so long.
+    Endless(Duration),
     /// Packets of [`PACED_BYTES`] bytes at [`PACED_RATE`], for so long.
     Paced(Duration),
 }
 
-/// What came of one load over the better link and over both.
+/// What came of one load over the best link and over all.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// The better link alone, by its median: `a` or `b`.
-    pub better: &'static str,
-    /// Median over the seeds on link `a`, Mbit/s or ms.
-    pub a: f64,
-    /// The same on link `b`.
-    pub b: f64,
-    /// The same over both.
-    pub both: f64,
-    /// Both by the better one.
+    /// The position of the link that is best alone, by its median.
+    pub best: usize,
+    /// Median over the seeds on each link alone, Mbit/s or ms.
+    pub singles: Vec<f64>,
+    /// The same over all links.
+    pub all: f64,
+    /// All links by the best one.
     pub ratio: Ratio,
 }
 
-/// Both links by the better one alone, seed by seed.
+/// All links by the best one alone, seed by seed.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
     /// The least.
@@ -108,63 +106,99 @@ pub fn lane_alone(name: &str) -> Option<Vec<LaneConfig>> {
 impl Profile {
     /// The scenario of `load` over these links with `lanes`.
     pub fn scenario(&self, over: Over, lanes: &[LaneConfig], load: Load, seed: u64) -> Scenario {
-        let names = match over {
-            Over::A => 0..1,
-            Over::B => 1..2,
-            Over::Both => 0..2,
+        let links = self.links.iter().enumerate().map(|(at, link)| link.world_link(at, seed));
+        scenario(self.name, over.pick(links), lanes, load, seed)
+    }
+}
+
+/// The scenario of `load` over the links of `drive`, called `name`, with `lanes`.
+///
+/// # Panics
+/// If `over` names a link that it does not have.
+pub fn scenario_of_drive(
+    (name, drive): (&str, &Drive),
+    over: Over,
+    lanes: &[LaneConfig],
+    load: Load,
+    seed: u64,
+) -> Scenario {
+    let links = drive.links.iter().zip(0..).map(|(link, at)| WorldLink::new(link, at, seed));
+    scenario(name, over.pick(links), lanes, load, seed)
+}
+
+fn scenario(
+    name: &str,
+    links: Vec<WorldLink>,
+    lanes: &[LaneConfig],
+    load: Load,
+    seed: u64,
+) -> Scenario {
+    let traffic = load.traffic();
+    Scenario {
+        lanes: lanes.to_vec(),
+        seconds: traffic.lasting.as_secs().clamp(1, 3_600) as u32,
+        traffic: vec![traffic],
+        seed,
+        ..Scenario::new(name, links, Strategy::xnc())
+    }
+}
+
+impl Over {
+    fn pick(self, links: impl Iterator<Item = WorldLink>) -> Vec<WorldLink> {
+        let (first, count) = match self {
+            Self::One(at) => (at, 1),
+            Self::All => (0, usize::MAX),
         };
-        let links = names.map(|index| self.links[index].world_link(index, seed)).collect();
-        let (kind, lasting) = match load {
-            Load::Transfer(bytes) => {
-                let bulk = Bulk { bytes: Some(bytes), congestion: CongestionControl::Cubic };
-                (TrafficKind::Bulk(bulk), TRANSFER_MAX)
-            }
-            Load::Paced(lasting) => {
+        let picked: Vec<_> = links.skip(first).take(count).collect();
+        assert!(!picked.is_empty(), "there is no link {first}");
+        picked
+    }
+}
+
+impl Load {
+    fn traffic(self) -> TrafficSpec {
+        let bulk = |bytes| TrafficKind::Bulk(Bulk { bytes, congestion: CongestionControl::Cubic });
+        let (kind, lasting) = match self {
+            Self::Transfer(bytes) => (bulk(Some(bytes)), TRANSFER_MAX),
+            Self::Endless(lasting) => (bulk(None), lasting),
+            Self::Paced(lasting) => {
                 let kind = TrafficKind::Constant { rate: PACED_RATE, packet_bytes: PACED_BYTES };
                 (kind, lasting)
             }
         };
-        let traffic = TrafficSpec {
+        TrafficSpec {
             name: "load".into(),
             direction: Direction::Up,
             port: FIRST_PORT,
             begin: Duration::ZERO,
             lasting,
             kind,
-        };
-        Scenario {
-            lanes: lanes.to_vec(),
-            traffic: vec![traffic],
-            seconds: lasting.as_secs().clamp(1, 3_600) as u32,
-            seed,
-            ..Scenario::new(self.name, links, Strategy::xnc())
         }
     }
 
-    /// What one run gives: goodput in Mbit/s of a transfer, or the p99 of the delay in ms of a paced flow, in
-    /// which a packet that never arrives counts as 700 ms.
-    ///
-    /// # Errors
-    /// [`WorldError`] when `lanes` make no world.
-    pub fn measure(
-        &self,
-        over: Over,
-        lanes: &[LaneConfig],
-        load: Load,
-        seed: u64,
-    ) -> Result<f64, WorldError> {
-        let outcome = run(&self.scenario(over, lanes, load, seed))?;
-        Ok(match &outcome.traffic[0].detail {
-            Detail::Bulk(bulk) => bulk.goodput_bps / 1e6,
-            Detail::Stream(stream) => {
-                let mut delays = stream.delays();
-                delays.resize(stream.log.packets.len(), NEVER);
-                delays.sort_unstable();
-                Percentiles::of_sorted(&delays).p99.min(NEVER.as_secs_f64() * 1e3)
-            }
-            _ => unreachable!("a load is one of these two"),
-        })
+    /// Whether more is better.
+    pub fn is_goodput(self) -> bool {
+        !matches!(self, Self::Paced(_))
     }
+}
+
+/// What the only load of `scenario` gets: goodput in Mbit/s of a transfer, or the p99 of the delay in ms of
+/// a paced flow, in which a packet that never arrives counts as 700 ms.
+///
+/// # Errors
+/// [`WorldError`] when its lanes make no world.
+pub fn measure(scenario: &Scenario) -> Result<f64, WorldError> {
+    let outcome = run(scenario)?;
+    Ok(match &outcome.traffic[0].detail {
+        Detail::Bulk(bulk) => bulk.goodput_bps / 1e6,
+        Detail::Stream(stream) => {
+            let mut delays = stream.delays();
+            delays.resize(stream.log.packets.len(), NEVER);
+            delays.sort_unstable();
+            Percentiles::of_sorted(&delays).p99.min(NEVER.as_secs_f64() * 1e3)
+        }
+        _ => unreachable!("a load is one of these two"),
+    })
 }
 
 impl ProfileLink {
@@ -184,24 +218,30 @@ impl ProfileLink {
     }
 }
 
-impl Load {
-    /// Compares what [`Profile::measure`] gave over `a`, `b` and both, one value per seed in equal order, at
-    /// least one.
-    pub fn compare(self, a: &[f64], b: &[f64], both: &[f64]) -> Compared {
-        let (of_a, of_b) = (middle(a), middle(b));
-        let a_is_better = match self {
-            Self::Transfer(_) => of_a >= of_b,
-            Self::Paced(_) => of_a <= of_b,
+impl Compared {
+    /// Compares what [`measure`] gave of `load` over each link alone and over all of them, one value per seed in
+    /// equal order; at least one link and one seed.
+    pub fn new(load: Load, singles: &[&[f64]], all: &[f64]) -> Self {
+        let medians: Vec<f64> = singles.iter().map(|single| middle(single)).collect();
+        let better = |left: &f64, right: &f64| match load.is_goodput() {
+            true => right.total_cmp(left),
+            false => left.total_cmp(right),
         };
-        let (better, single) = if a_is_better { ("a", a) } else { ("b", b) };
-        let by = |(both, single): (&f64, &f64)| both / single.max(f64::MIN_POSITIVE);
-        let ratios: Vec<f64> = both.iter().zip(single).map(by).collect();
+        let order = |left: &(usize, &f64), right: &(usize, &f64)| better(left.1, right.1);
+        let best = medians.iter().enumerate().min_by(order).map_or(0, |(at, _)| at);
+        let by = |(all, single): (&f64, &f64)| all / single.max(f64::MIN_POSITIVE);
+        let ratios: Vec<f64> = all.iter().zip(singles[best]).map(by).collect();
         let ratio = Ratio {
             min: ratios.iter().copied().fold(f64::INFINITY, f64::min),
             median: middle(&ratios),
             max: ratios.iter().copied().fold(0.0, f64::max),
         };
-        Compared { better, a: of_a, b: of_b, both: middle(both), ratio }
+        Self { best, singles: medians, all: middle(all), ratio }
+    }
+
+    /// What the best link alone gave.
+    pub fn single(&self) -> f64 {
+        self.singles[self.best]
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use roadweave_lab::profiles::{Compared, Load, Over, PROFILES, Profile, lane_alone};
+use roadweave_lab::profiles::{Compared, Load, Over, PROFILES, Profile, lane_alone, measure};
 use roadweave_tunnel::{LaneConfig, default_lanes};
 
 /// Short: it is over in a second on most links.
@@ -76,19 +76,22 @@ fn fails(
     load: Load,
     known: &[Known],
 ) -> Option<String> {
-    let measure =
-        |over| [profile.measure(over, lanes, load, SEED).expect("its lanes make a tunnel")];
-    let compared = load.compare(&measure(Over::A), &measure(Over::B), &measure(Over::Both));
+    let measure = |over| {
+        let scenario = profile.scenario(over, lanes, load, SEED);
+        [measure(&scenario).expect("its lanes make a tunnel")]
+    };
+    let singles = [measure(Over::One(0)), measure(Over::One(1))];
+    let compared = Compared::new(load, &[&singles[0], &singles[1]], &measure(Over::All));
     let known = known.iter().find(|(name, of, _)| (*name, *of) == (profile.name, lane));
     let bound = known.map_or(1.0, |(.., ratio)| *ratio);
-    let Compared { a, b, both, ratio, .. } = &compared;
-    let is_worse = match load {
-        Load::Transfer(_) => ratio.median < bound * (1.0 - NOISE),
-        Load::Paced(_) => *both > a.min(*b) * bound * (1.0 + NOISE) + NOISE_MS,
+    let (single, all, ratio) = (compared.single(), compared.all, compared.ratio.median);
+    let is_worse = match load.is_goodput() {
+        true => ratio < bound * (1.0 - NOISE),
+        false => all > single * bound * (1.0 + NOISE) + NOISE_MS,
     };
     is_worse.then(|| {
-        let (name, ratio) = (profile.name, ratio.median);
-        format!("{name}, {lane}, {load:?}: a {a:.1}, b {b:.1}, both {both:.1}: {ratio:.2}, bound {bound:.2}")
+        let name = profile.name;
+        format!("{name}, {lane}, {load:?}: better {single:.1}, both {all:.1}: {ratio:.2}, bound {bound:.2}")
     })
 }
 
