@@ -1,6 +1,6 @@
 //! `minrtt`: the path with the lowest smoothed round-trip time that has room. `prompt`: the same by the
-//! round-trip time that the packet is expected to have. `patient`: by the smoothed one,
-//! but rather waiting for a fast path than using a slow one.
+//! round-trip time that the packet is expected to have. `patient`: as `prompt`, but a path that is
+//! far away is used only by what has waited for long.
 //!
 //! Source: CellFusion section 4.2, which takes min-RTT from multipath TCP's default scheduler. `prompt` is ours: the
 //! smoothed round-trip time is that of packets which left long ago, and so the video follows a link into its
@@ -23,11 +23,22 @@
 //! Round-trip times compare as arrival times do, since all acknowledgements return on one path.
 //!
 //! `patient` is for transfers whose packets keep their order, and so are as late as the slowest path that one
-//! of them took. It waits for paths whose window is full, too, and for longer than until the slow path would be sooner,
-//! by [`PATIENCE`]. A transfer that begins has small windows everywhere: what fills them is the fast path alone,
-//! whose windows grow with it, while a few packets that take the slow one make every packet after
-//! them wait. Paths that are equally far need no patience. It goes by what was acknowledged of late: in a path
-//! that speeds up more seems to wait than does.
+//! of them took. A transfer with a window of W bytes carries W by the round trip of the near path, and once packets of it
+//! go the far way W by the round trip of that. So the far path adds something only if more waits than the near
+//! path passes within its lead, the first inequality of ECF (Lim et al., CoNEXT 2017). Two things differ:
+//!
+//! - What the near path passes by then is more than its rate tells: a path that begins doubles its rate with each round
+//!   trip, and so does the transfer; what is sent the far way in the meantime ends that.
+//! - A near path whose window is full is waited for only beside one that is more than [`FAR`] times as far. On recorded
+//!   drives, where round trips are alike and rates change, a full window often is one that stays full.
+//!
+//! ```text
+//! rate       near path now
+//!  |      .-'|  2^(lead / round trip)
+//!  |  _.-'   |  the area: what passes before a packet that goes the far way now would arrive.
+//!  |''       |            Less waits: wait. More waits: send.
+//!  '--lead---'
+//! ```
 
 use std::time::Duration;
 
@@ -39,15 +50,16 @@ use crate::{Decision, PacketInfo, PathSet, Scheduler, best_status};
 #[derive(Debug, Default)]
 pub struct MinRtt {
     by: RoundTrip,
-    /// Whether full windows are waited for.
+    /// Whether packets wait before they go a far way.
     is_patient: bool,
 }
 
-/// For how many times the lead of the fastest path `patient` waits beyond the moment at which a slower one would be sooner.
-/// A QUIC transfer of 20 MiB over 20 and 320 ms of 50 Mbit/s each got 28.5 Mbit/s with `prompt`, 32 and more
-/// without this, 41 with 1 and with 2, as over the first alone; with 35 and 320 ms 24, 26, 30 and 31 of 31; over two
-/// links of 20 ms 77, 76, 73 and 71.
-const PATIENCE: u32 = 2;
+/// Beside a path of so many times the round trip a full window is waited for. With `prompt` transfers of 20 MiB over 20 and 320 ms
+/// and over 35 and 320 ms got 0.75 to 0.84 of what the better link alone gives, and 0.93 to 1.0 so; transfers of 10 s on the recorded drives
+/// 003, 010, 017, 024, 031, 038, 045 and 052 67.4 and 67.2 Mbit/s in the mean, on 000, 015, 030 and 045 51.3 and 50.4, with 1 50.1.
+const FAR: u32 = 2;
+/// Nothing doubles for longer than for so many round trips.
+const ROUNDS_MAX: f64 = 16.0;
 
 /// Which round-trip time of a path counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,7 +79,7 @@ impl MinRtt {
 
     /// The scheduler for packets that keep their order, `patient`.
     pub fn patient() -> Self {
-        Self { by: RoundTrip::Smoothed, is_patient: true }
+        Self { by: RoundTrip::Expected, is_patient: true }
     }
 
     fn rtt(&self, path: &PathSnapshot) -> Duration {
@@ -86,23 +98,10 @@ impl MinRtt {
         let mut rate = 0_u64;
         let mut slowest = None;
         for path in paths {
-            rate = rate.saturating_add(self.rate(path));
+            rate = rate.saturating_add(path.pacing_rate.map_or(0, Rate::as_bps));
             slowest = slowest.max(Some(self.rtt(path)));
         }
         Some(slowest?.saturating_add(Rate::from_bps(rate).time_for(backlog)))
-    }
-
-    /// What `path` lets through, bits per second.
-    fn rate(&self, path: &PathSnapshot) -> u64 {
-        match path.pacing_rate {
-            Some(rate) => rate.as_bps(),
-            None if self.is_patient => {
-                let micros = path.smoothed_rtt.as_micros().max(1);
-                let bits = u128::from(path.congestion_window) * 8_000_000 / micros;
-                u64::try_from(bits).unwrap_or(u64::MAX)
-            }
-            None => 0,
-        }
     }
 }
 
@@ -121,18 +120,34 @@ impl Scheduler for MinRtt {
             return Decision::Wait;
         };
         let rtt = self.rtt(fastest);
-        let worth_waiting = |path: &&PathSnapshot| {
-            let is_open = self.is_patient || path.window_room() >= bytes;
-            Some(path.status) == status && is_open && self.rtt(path) < rtt
-        };
-        let faster = || paths.iter().filter(worth_waiting);
-        let lead = faster().map(|path| rtt - self.rtt(path)).max().unwrap_or_default();
-        let patience = if self.is_patient { lead * PATIENCE } else { Duration::ZERO };
-        match self.time_to_arrive(faster(), packet.backlog_bytes) {
-            Some(time) if time < rtt + patience => Decision::Wait,
+        if self.is_patient {
+            let faster = paths.iter().filter(|path| {
+                let is_open = path.window_room() >= bytes || rtt > self.rtt(path) * FAR;
+                Some(path.status) == status && is_open && self.rtt(path) < rtt
+            });
+            let passed: f64 = faster.map(|path| passed_within(path, rtt - self.rtt(path))).sum();
+            return match (packet.backlog_bytes as f64) < passed {
+                true => Decision::Wait,
+                false => Decision::Send(PathSet::one(position)),
+            };
+        }
+        let faster = paths.iter().filter(with_window).filter(|path| self.rtt(path) < rtt);
+        match self.time_to_arrive(faster, packet.backlog_bytes) {
+            Some(time) if time < rtt => Decision::Wait,
             _ => Decision::Send(PathSet::one(position)),
         }
     }
+}
+
+/// The bytes that `path` passes within `lead` if its rate doubles with each round trip.
+fn passed_within(path: &PathSnapshot, lead: Duration) -> f64 {
+    let round = path.smoothed_rtt.min(path.expected_rtt).as_secs_f64().max(1e-3);
+    let rate = match path.pacing_rate {
+        Some(rate) => rate.as_bps() as f64 / 8.0,
+        None => path.congestion_window as f64 / path.smoothed_rtt.as_secs_f64().max(1e-3),
+    };
+    let rounds = (lead.as_secs_f64() / round).min(ROUNDS_MAX);
+    rate * round / std::f64::consts::LN_2 * (rounds.exp2() - 1.0)
 }
 
 #[cfg(test)]
@@ -208,17 +223,19 @@ mod tests {
     }
 
     #[test]
-    fn patience_waits_for_a_full_window_and_not_for_ever() {
-        // 9,000 bytes in each 40 ms: 300 ms pass 67,500 bytes.
-        let mut fast = path(0, 40, 9000, PathStatus::Usable);
-        fast.bytes_in_flight = 9000;
-        let paths = [fast, path(1, 140, 9000, PathStatus::Usable)];
-        let select = |mut scheduler: MinRtt, backlog| {
+    fn what_keeps_its_order_goes_a_far_way_only_when_more_waits_than_the_near_one_passes_by_then() {
+        let select = |mut scheduler: MinRtt, far_ms, backlog| {
+            // 12,000 bytes in each 40 ms, a full window.
+            let mut near = path(0, 40, 12_000, PathStatus::Usable);
+            near.bytes_in_flight = 12_000;
+            let paths = [near, path(1, far_ms, 9000, PathStatus::Usable)];
             scheduler.select(Instant::ZERO, &packet(backlog), &paths)
         };
-        let slow = Decision::Send(PathSet::one(1));
-        assert_eq!(select(MinRtt::patient(), 67_000), Decision::Wait);
-        assert_eq!(select(MinRtt::patient(), 68_000), slow);
-        assert_eq!(select(MinRtt::prompt(), 20_000), slow);
+        let sent = Decision::Send(PathSet::one(1));
+        // Twice more: 12,000, 24,000 in the rounds to come, by the integral 3 / ln 2 of the first.
+        assert_eq!(select(MinRtt::patient(), 120, 51_000), Decision::Wait);
+        assert_eq!(select(MinRtt::patient(), 120, 53_000), sent);
+        assert_eq!(select(MinRtt::patient(), 80, 1200), sent, "not far");
+        assert_eq!(select(MinRtt::prompt(), 120, 1200), sent);
     }
 }
