@@ -160,7 +160,7 @@ fn a_transfer_over_the_one_certain_path_spills_when_waiting_for_that_would_take_
         }
         sent
     };
-    assert_eq!(spread(1200), [25, 25, 10]);
+    assert_eq!(spread(8000), [25, 25, 10]);
     assert_eq!(spread(0), [25, 0, 0], "it passes the rest in 70 ms");
 }
 
