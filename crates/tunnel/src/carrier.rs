@@ -47,8 +47,9 @@ pub trait Carrier {
     /// Sends a small datagram that takes the waiting acknowledgements along. Its fate is not told.
     fn send_feedback_on(&mut self, now: Instant, path: PathId, datagram: Bytes);
 
-    /// Sends the waiting acknowledgements when there is no feedback to take them along.
-    fn acknowledge_on(&mut self, now: Instant, path: PathId);
+    /// Sends the waiting acknowledgements when there is no feedback to take them along; with `datagram`
+    /// if they are to ask for an answer.
+    fn acknowledge_on(&mut self, now: Instant, path: PathId, datagram: Bytes);
 }
 
 /// Why a datagram could not leave.
@@ -109,7 +110,7 @@ impl Carrier for Connection {
         let _ = Connection::send_feedback_on(self, now, path, datagram);
     }
 
-    fn acknowledge_on(&mut self, now: Instant, path: PathId) {
-        Connection::acknowledge_on(self, now, path);
+    fn acknowledge_on(&mut self, now: Instant, path: PathId, datagram: Bytes) {
+        let _ = Connection::acknowledge_on(self, now, path, datagram);
     }
 }

@@ -292,7 +292,7 @@ impl Session {
         if let Some(path) = carrier.feedback_due(now) {
             match self.feedback(now) {
                 Some(feedback) => carrier.send_feedback_on(now, path, feedback.to_bytes()),
-                None => carrier.acknowledge_on(now, path),
+                None => carrier.acknowledge_on(now, path, Feedback::default().to_bytes()),
             }
         }
         for (lane, receiver) in &mut self.receivers {

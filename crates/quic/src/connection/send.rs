@@ -73,22 +73,35 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the acknowledgements that wait on exactly this path, when there is nothing else to tell.
+    /// Sends the acknowledgements that wait on exactly this path, when there is nothing else to tell; with
+    /// `datagram` if they ask for an answer.
     ///
-    /// They ask for no answer, but for one now and then. For the library forgets what it ought to
-    /// acknowledge as soon as it learns that the peer has got acknowledgements of newer packets: where packets
-    /// overtake each other, an answer to each packet of acknowledgements made it forget one in ten of those
-    /// that came late, before it had acknowledged them once.
-    pub fn acknowledge_on(&mut self, now: Instant, path: PathId) {
-        let Some(index) = self.index(path).filter(|_| self.is_open()) else { return };
-        self.run_library_timers(now);
-        if now - self.timing.last_asked_back >= ASK_BACK_INTERVAL {
-            self.timing.last_asked_back = now;
-            self.probe(now, index);
+    /// They do, so that a path which has died is found out at once. But where packets overtake
+    /// each other they do only now and then: the library forgets what it ought to acknowledge as soon as it
+    /// learns that the peer has got acknowledgements of newer packets, and with an answer to each packet
+    /// of acknowledgements it forgot one in ten of those that came late, before it had acknowledged them once.
+    /// That the packets of the peer overtake each other is not to be seen here; that ours do, is.
+    ///
+    /// # Errors
+    /// As [`send_feedback_on`](Connection::send_feedback_on), when `datagram` was to go along.
+    pub fn acknowledge_on(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        datagram: Bytes,
+    ) -> Result<(), SendError> {
+        let is_late = self.paths.iter().any(|path| path.gate.meter().is_overtaken());
+        if !is_late || now - self.timing.last_asked_back >= ASK_BACK_INTERVAL {
+            return self.send_feedback_on(now, path, datagram);
         }
+        if !self.is_open() {
+            return Err(SendError::Closed(datagram));
+        }
+        self.run_library_timers(now);
         self.open_only(path);
         self.drain(now);
         self.on_feedback_left();
+        Ok(())
     }
 
     fn on_feedback_left(&mut self) {
@@ -411,7 +424,7 @@ fn original(payload: Bytes) -> Bytes {
 const FRAGMENT_TIMEOUT_MAX: Duration = Duration::from_secs(1);
 /// Initial, Handshake and 1-RTT.
 const CLOSE_PACKETS: NonZeroUsize = NonZeroUsize::new(3).expect("3 is not 0");
-/// How often acknowledgements ask for an answer: so often is it learned whether their way is open, and how long.
+/// How often acknowledgements ask for an answer where packets overtake each other.
 const ASK_BACK_INTERVAL: Duration = Duration::from_millis(25);
 /// How many packets may leave before a datagram does: a challenge, its answer, probes.
 const PUMP_MAX: usize = 8;

@@ -158,7 +158,7 @@ impl Connection {
     }
 
     /// Asks a path for a sign of life.
-    pub(super) fn probe(&mut self, now: Instant, index: usize) {
+    fn probe(&mut self, now: Instant, index: usize) {
         let path = &mut self.paths[index];
         path.last_asked = now;
         path.stats.probes_sent += 1;

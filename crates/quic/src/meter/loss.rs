@@ -143,6 +143,11 @@ impl Meter {
         was_missing && self.lateness.missing.is_empty()
     }
 
+    /// Whether packets have overtaken each other in the last seconds.
+    pub(crate) fn is_overtaken(&self) -> bool {
+        !self.lateness.most().is_zero()
+    }
+
     /// Ends a batch of acknowledgements; gives the round-trip times of the packets that were overtaken.
     pub(super) fn end_order(&mut self) -> Batch {
         self.lateness.newest = self.newest_acknowledged.map(|(newest, _)| newest);

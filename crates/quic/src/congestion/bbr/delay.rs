@@ -76,7 +76,10 @@ impl Delay {
     }
 
     pub(super) fn on_round(&mut self, now: Instant, round: &Round) -> Verdict {
-        let lucky = round.rtt_error * BASE_ERRORS + round.rtt_spread * round.loss * BASE_CENSORED;
+        let lucky = match round.overtaken {
+            true => round.rtt_error * BASE_ERRORS + round.rtt_spread * round.loss * BASE_CENSORED,
+            false => 0.0,
+        };
         let base = self.update_base(now, round.rtt + lucky);
         let allowance = (base * QUEUE_SHARE).max(QUEUE_MIN) + round.rtt_error * QUEUE_ERRORS;
         if round.rtt <= base + allowance {
@@ -156,6 +159,7 @@ mod tests {
                 rtt: rtt * 1e-3,
                 rtt_error: 0.0,
                 rtt_spread: 0.0,
+                overtaken: false,
                 loss: 0.0,
                 marked: false,
                 app_limited: false,
@@ -208,6 +212,7 @@ mod tests {
             rtt,
             rtt_error: 0.002,
             rtt_spread: 0.02,
+            overtaken: true,
             loss,
             marked: false,
             app_limited: false,

@@ -29,6 +29,8 @@ pub(super) struct Round {
     pub(super) rtt_error: f64,
     /// The standard deviation of the round-trip times, seconds.
     pub(super) rtt_spread: f64,
+    /// Whether packets overtook each other: then round-trip times scatter by luck, and not with a queue that grows.
+    pub(super) overtaken: bool,
     /// Lost bytes as a share of all whose fate was learned, 0..=1.
     pub(super) loss: f64,
     /// Whether routers marked packets instead of dropping them (RFC 3168).
@@ -47,6 +49,9 @@ pub(super) struct Collector {
     silence: Duration,
     resumed: Option<Resumed>,
     newest_sent: Option<Instant>,
+    /// What that was before this batch of acknowledgements.
+    newest_before: Option<Instant>,
+    overtaken: bool,
     packets: u32,
     bytes: u64,
     lost: u64,
@@ -80,6 +85,7 @@ impl Collector {
         if now.saturating_duration_since(latest) > self.silence {
             self.resumed = Some(Resumed { at: here, packets: self.packets, bytes: self.bytes });
         }
+        self.overtaken |= self.newest_before.is_some_and(|newest| sent < newest);
         self.newest_sent = self.newest_sent.max(Some(sent));
         self.packets += 1;
         self.bytes += bytes;
@@ -96,7 +102,7 @@ impl Collector {
     }
 
     /// Ends a batch of acknowledgements, and the round as well if it has lasted for `span` and saw enough
-    /// packets to say anything: of a path that jitters, more of them.
+    /// packets to say anything: more of them where they overtake each other.
     pub(super) fn on_batch_end(
         &mut self,
         now: Instant,
@@ -104,6 +110,7 @@ impl Collector {
         span: Duration,
     ) -> Option<Round> {
         self.app_limited |= app_limited;
+        self.newest_before = self.newest_sent;
         self.silence = span.max(SILENCE_MIN);
         let began = self.began?;
         let end = Border { acknowledged: now, sent: self.newest_sent?.max(began.sent) };
@@ -115,7 +122,7 @@ impl Collector {
         let rtt = self.rtt_sum / packets;
         let variance = (self.rtt_squares / packets - rtt * rtt).max(0.0);
         let rtt_error = (variance / packets).sqrt();
-        if rtt_error > rtt * ERROR_MAX && elapsed < span * UNSURE_MAX {
+        if self.overtaken && rtt_error > rtt * ERROR_MAX && elapsed < span * UNSURE_MAX {
             return None;
         }
         let round = Round {
@@ -123,6 +130,7 @@ impl Collector {
             rtt,
             rtt_error,
             rtt_spread: variance.sqrt(),
+            overtaken: self.overtaken,
             loss: self.lost as f64 / (self.lost + self.bytes).max(1) as f64,
             marked: self.marked,
             app_limited: self.app_limited,
@@ -133,6 +141,7 @@ impl Collector {
             latest: self.latest,
             silence: self.silence,
             newest_sent: Some(end.sent),
+            newest_before: Some(end.sent),
             ..Self::default()
         };
         Some(round)
@@ -160,7 +169,7 @@ impl Collector {
 
 /// The fewest packets that make a round: of fewer, one late packet would pass for a queue.
 const PACKETS_MIN: u32 = 4;
-/// A round goes on until the error of its mean is below this share of it,
+/// Where packets overtake each other a round goes on until the error of its mean is below this share of it,
 const ERROR_MAX: f64 = 0.1;
 /// but not for longer than so many round-trip times.
 const UNSURE_MAX: u32 = 4;
@@ -253,7 +262,7 @@ mod tests {
     fn a_round_whose_mean_is_uncertain_goes_on_for_a_while() {
         let start = Instant::now();
         let mut collector = Collector::default();
-        for packet in 0..5 {
+        for packet in (0..5).rev() {
             collector.on_acknowledged(start + MS * 50, start + MS * packet * 10, 1000);
             assert_eq!(collector.on_batch_end(start + MS * 50, false, MS * 20), None);
         }
