@@ -2,8 +2,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Protocol numbers (IANA) that the tunnel knows.
+/// Protocol numbers and Ethernet types (IANA) that the tunnel knows.
 pub mod protocol {
+    /// The Ethernet type of IPv4.
+    pub const ETHERTYPE_IPV4: u16 = 0x0800;
+    /// The Ethernet type of IPv6.
+    pub const ETHERTYPE_IPV6: u16 = 0x86dd;
     /// ICMP.
     pub const ICMP: u8 = 1;
     /// TCP.

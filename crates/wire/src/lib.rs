@@ -4,6 +4,8 @@
 //! inner packet ─► symbol ─► source datagram ─┐
 //!                   └─────► coded datagram ──┴─► QUIC DATAGRAM frame
 //! hello, welcome, path name ─────────────────► control fragments
+//!
+//! inner packet ──────────────────────────────► GENEVE over UDP
 //! ```
 //!
 //! Everything here parses foreign bytes: nothing panics, nothing allocates more than it was given.
@@ -12,6 +14,7 @@
 mod control;
 mod datagram;
 mod flow;
+mod geneve;
 mod inner;
 mod rtp;
 mod succession;
@@ -21,6 +24,10 @@ pub use control::{Control, ControlError, Hello, MAX_CONTROL_MESSAGE, Welcome};
 pub use datagram::{
     CODED_HEADER, Coded, Datagram, DatagramError, Feedback, LaneReport, MAX_FEEDBACK_LANES,
     SOURCE_HEADER, SUM_HEADER, SourceDatagram, Sum,
+};
+pub use geneve::{
+    GENEVE_HELLO, GENEVE_OPTION_CLASS, GENEVE_OVERHEAD, GENEVE_PORT, GENEVE_VNI_MAX, Geneve,
+    GeneveContent, GeneveError, GeneveHello, GeneveSequence,
 };
 pub use inner::{InnerError, InnerPacket, protocol};
 pub use rtp::RtpHeader;
