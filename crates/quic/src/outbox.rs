@@ -128,10 +128,18 @@ impl Outbox {
         Runs { buffer: &self.buffer, metas: &self.metas }
     }
 
-    pub(crate) fn push(&mut self, route: Route, packet: &[u8]) {
-        debug_assert!(!packet.is_empty(), "an empty packet has no place in a run");
-        self.buffer.extend_from_slice(packet);
-        self.metas.push((route, packet.len()));
+    /// Appends a packet; an empty one has no place in a run.
+    pub fn push(&mut self, route: Route, packet: &[u8]) {
+        self.push_parts(route, &[packet]);
+    }
+
+    /// Appends a packet that is given in parts, not all of which are empty.
+    pub fn push_parts(&mut self, route: Route, parts: &[&[u8]]) {
+        let begin = self.buffer.len();
+        parts.iter().for_each(|part| self.buffer.extend_from_slice(part));
+        let length = self.buffer.len() - begin;
+        debug_assert!(length > 0, "an empty packet has no place in a run");
+        self.metas.push((route, length));
     }
 }
 

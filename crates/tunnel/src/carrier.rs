@@ -1,8 +1,8 @@
 //! What carries the datagrams of a session from one end to the other.
 //!
 //! A session decides per datagram which path it takes; the carrier keeps the paths alive, measures
-//! them, and tells what became of each datagram. Multipath QUIC is one; others fit behind the same
-//! trait.
+//! them, and tells what became of each datagram. Multipath QUIC is one, GENEVE another, which tells
+//! nothing and has no window (`geneve.rs`).
 
 use bytes::Bytes;
 use roadweave_quic::{Connection, SendError as QuicError};
@@ -40,6 +40,12 @@ pub trait Carrier {
 
     /// A datagram that was sent on `path` is redundant: a copy, a repair. Or it is not.
     fn account(&mut self, _path: PathId, _bytes: u32, _is_redundant: bool) {}
+
+    /// Whether the peer acknowledges datagrams, so that their fate is told. Where it does not, nothing
+    /// is kept of what was sent: it could never be repaired.
+    fn tells_fates(&self) -> bool {
+        true
+    }
 
     /// The path on which acknowledgements should leave now, if any wait.
     fn feedback_due(&self, now: Instant) -> Option<PathId>;

@@ -30,7 +30,7 @@ pub use defaults::default_lanes;
 pub use flow::FlowClass;
 pub(crate) use flow::FlowTable;
 pub use receiver::ReceiveStats;
-pub(crate) use receiver::{Delivery, LaneReceiver};
+pub(crate) use receiver::{Arrival, Delivery, LaneReceiver, Opening};
 pub(crate) use reorder::HELD_MAX;
 pub use reorder::OrderStats;
 pub(crate) use sender::LaneSender;

@@ -8,15 +8,18 @@
 //!
 //! Start with [`Session`], which is the same on both sides. [`Client`] brings one up over whatever
 //! uplinks there are and keeps it up; [`Server`] holds the sessions of many clients and finds the
-//! right one for each returning packet. Time comes in as an argument, bytes come in and go out of
+//! right one for each returning packet. [`Router`] is a session over another carrier, GENEVE, with the
+//! same on both sides. Time comes in as an argument, bytes come in and go out of
 //! buffers: the lab and the product run this code, byte for byte.
 
 mod carrier;
 mod client;
+mod geneve;
 mod lane;
 mod learned;
 mod observe;
 mod peers;
+mod router;
 mod server;
 mod session;
 mod status;
@@ -24,6 +27,7 @@ mod uplink;
 
 pub use carrier::{Carrier, SendError};
 pub use client::{Client, ClientConfig, ClientError, ClientEvent};
+pub use geneve::{LinkCounters, RouterLink, RouterPeer};
 pub use lane::{
     FlowClass, LANES_MAX, LaneConfig, LaneRule, OrderStats, ReceiveStats, SendStats, Strategy,
     UnknownStrategy, default_lanes,
@@ -32,6 +36,9 @@ pub use learned::Learned;
 pub use observe::{PacketEvent, PacketStep};
 pub use peers::{Peer, PeerTable};
 pub use roadweave_recovery::Qoe;
+pub use router::{
+    LinkStatus, ROUTER_LINKS_MAX, Router, RouterConfig, RouterError, RouterEvent, RouterStatus,
+};
 pub use server::{Server, ServerConfig, ServerEvent};
 pub use session::{LaneStats, Session, SessionConfig, SessionError, SessionStats, SetError};
 pub use status::{PathStatusReport, SessionStatus};

@@ -17,7 +17,9 @@ use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_recovery::Qoe;
 use roadweave_schedule::{Acknowledged, UnknownScheduler};
-use roadweave_types::{DropCounters, DropReason, Instant, LaneId, Order, PathId, UplinkId};
+use roadweave_types::{
+    DropCounters, DropReason, Instant, LaneId, Order, PacketId, PathId, UplinkId,
+};
 use roadweave_wire::{
     Datagram, Feedback, InnerPacket, LaneReport, MAX_SYMBOL_BODY, SUCCESSION_HEADER,
 };
@@ -25,8 +27,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::carrier::Carrier;
 use crate::lane::{
-    Delivery, FlowTable, HELD_MAX, LANES_MAX, LaneConfig, LaneReceiver, LaneSender, ReceiveStats,
-    SendStats, Strategy, TokenKind, classify,
+    Arrival, Delivery, FlowTable, HELD_MAX, LANES_MAX, LaneConfig, LaneReceiver, LaneSender,
+    Opening, ReceiveStats, SendStats, Strategy, TokenKind, classify,
 };
 use crate::observe::{PacketEvent, PacketLog, PacketStep};
 
@@ -134,6 +136,10 @@ pub struct Session {
     /// What the flows are, if a lane asks for it.
     flows: Option<FlowTable>,
     receivers: BTreeMap<LaneId, LaneReceiver>,
+    /// How lanes of the peer begin.
+    opening: Opening,
+    /// What was received before the peer began anew.
+    past: BTreeMap<LaneId, ReceiveStats>,
     peer_sources: Option<Vec<IpNet>>,
     peer_reports: BTreeMap<u8, LaneReport>,
     inbox: VecDeque<Bytes>,
@@ -168,6 +174,8 @@ impl Session {
             turn: 0,
             flows: by_class.then(FlowTable::default),
             receivers: BTreeMap::new(),
+            opening: Opening::default(),
+            past: BTreeMap::new(),
             peer_sources: config.peer_sources,
             peer_reports: BTreeMap::new(),
             inbox: VecDeque::new(),
@@ -231,13 +239,48 @@ impl Session {
         self.receive(now, lane, |receiver, deliver| receiver.set_order(now, order, deliver));
     }
 
+    /// Lets lanes of the peer begin so from now on: for a peer that cannot promise it.
+    pub(crate) fn set_opening(&mut self, opening: Opening) {
+        self.opening = opening;
+    }
+
+    /// The peer has begun anew, and its IDs start again: hands out what waits, and forgets what came.
+    pub(crate) fn begin_anew(&mut self, now: Instant) {
+        for (lane, mut receiver) in std::mem::take(&mut self.receivers) {
+            let mut gate = Gate {
+                now,
+                lane,
+                inbox: &mut self.inbox,
+                drops: &mut self.drops,
+                sources: self.peer_sources.as_deref(),
+                log: &mut self.log,
+            };
+            receiver.handle_timeout(now, &mut |delivery| gate.deliver(delivery));
+            receiver.flush(&mut |delivery| gate.deliver(delivery));
+            self.past.entry(lane).or_default().add_past(&receiver.stats());
+        }
+    }
+
+    /// Takes a source datagram whose carrier has a format of its own: `symbol` came as `id` of `lane`.
+    pub(crate) fn handle_source(
+        &mut self,
+        now: Instant,
+        lane: LaneId,
+        id: PacketId,
+        symbol: Bytes,
+    ) -> Arrival {
+        let mut arrival = Arrival::Refused;
+        self.receive(now, lane, |receiver, deliver| {
+            arrival = receiver.handle_source(now, id, symbol, deliver);
+        });
+        arrival
+    }
+
     /// Takes a datagram that the peer sent.
     pub fn handle_datagram(&mut self, now: Instant, datagram: Bytes) {
         match Datagram::parse(datagram) {
             Ok(Datagram::Source { lane, id, symbol }) => {
-                self.receive(now, lane, |receiver, deliver| {
-                    receiver.handle_source(now, id, symbol, deliver);
-                });
+                self.handle_source(now, lane, id, symbol);
             }
             Ok(Datagram::Coded(coded)) => self.receive(now, coded.lane, |receiver, deliver| {
                 receiver.handle_coded(now, coded, deliver);
@@ -374,7 +417,7 @@ impl Session {
                 frame_target_bytes: sender.frame_target(),
                 redundancy: sent.redundancy(),
                 sent,
-                received: self.receivers.get(&id).map(LaneReceiver::stats).unwrap_or_default(),
+                received: self.received(id),
                 peer_delivered: report.delivered,
                 peer_recovered: report.recovered,
                 peer_missing: report.lost,
@@ -383,13 +426,26 @@ impl Session {
         let beyond = LaneId(self.senders.len() as u8);
         let only_received = self.receivers.range(beyond..).map(|(id, receiver)| LaneStats {
             name: format!("received-{}", id.0),
-            received: receiver.stats(),
+            received: self.received_by(*id, receiver),
             ..LaneStats::default()
         });
         SessionStats {
             lanes: self.senders.iter().enumerate().map(lane).chain(only_received).collect(),
             drops: self.drops.clone(),
         }
+    }
+
+    fn received(&self, lane: LaneId) -> ReceiveStats {
+        match self.receivers.get(&lane) {
+            Some(receiver) => self.received_by(lane, receiver),
+            None => self.past.get(&lane).cloned().unwrap_or_default(),
+        }
+    }
+
+    fn received_by(&self, lane: LaneId, receiver: &LaneReceiver) -> ReceiveStats {
+        let mut stats = receiver.stats();
+        self.past.get(&lane).into_iter().for_each(|past| stats.add_past(past));
+        stats
     }
 
     /// Runs `handle` on the receiver of `lane` and checks what it delivers.
@@ -403,7 +459,8 @@ impl Session {
             self.drops.count(DropReason::UnknownMessage);
             return;
         }
-        let receiver = self.receivers.entry(lane).or_insert_with(|| LaneReceiver::new(lane));
+        let receiver =
+            self.receivers.entry(lane).or_insert_with(|| LaneReceiver::new(lane, self.opening));
         let mut gate = Gate {
             now,
             lane,

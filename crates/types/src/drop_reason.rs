@@ -40,6 +40,8 @@ drop_reasons! {
     CopyUnsent = "copy-unsent",
     /// There is no session that it could go to.
     NoSession = "no-session",
+    /// It came from an address that is none of the peer's.
+    UnknownPeer = "unknown-peer",
     /// Its source address is not one of the sender's.
     SpoofedSource = "spoofed-source",
     /// Its destination belongs to no session, or to a client that may not be reached from here.

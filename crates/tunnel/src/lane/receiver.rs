@@ -6,7 +6,7 @@
 //! ```
 
 use bytes::Bytes;
-use roadweave_coding::{CodedRange, Decoder, DecoderConfig, Subset, WINDOW_IDS};
+use roadweave_coding::{CodedRange, Decoder, DecoderConfig, SourceOutcome, Subset, WINDOW_IDS};
 use roadweave_types::{DropCounters, DropReason, Instant, LaneId, Order, PacketId};
 use roadweave_wire::{Coded, LaneReport, Position, SYMBOL_HEADER, Sum, Symbol, split_succession};
 use serde::{Deserialize, Serialize};
@@ -35,6 +35,52 @@ pub struct ReceiveStats {
     pub drops: DropCounters,
 }
 
+impl ReceiveStats {
+    /// Counts what earlier receivers of the lane did as well.
+    pub(crate) fn add_past(&mut self, past: &Self) {
+        self.delivered_packets += past.delivered_packets;
+        self.delivered_bytes += past.delivered_bytes;
+        self.source_datagrams += past.source_datagrams;
+        self.coded_datagrams += past.coded_datagrams;
+        self.recovered += past.recovered;
+        self.redundant += past.redundant;
+        self.order.waited_packets += past.order.waited_packets;
+        self.order.late_packets += past.order.late_packets;
+        self.order.timeouts += past.order.timeouts;
+        self.drops.merge(&past.drops);
+    }
+}
+
+/// How a lane begins before the peer has told anything of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Opening {
+    /// The order from the first packet on that comes.
+    pub(crate) order: Order,
+    /// Whether the peer may send coded packets, for which packets must be kept.
+    pub(crate) coded: bool,
+}
+
+impl Default for Opening {
+    fn default() -> Self {
+        Self { order: Order::Pass, coded: true }
+    }
+}
+
+/// What became of a source datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// It was the first of its packet, and in time.
+    First,
+    /// A copy of a packet that came before.
+    Duplicate,
+    /// Its turn was over.
+    Late,
+    /// It is so old that nobody knows whether it came before.
+    Old,
+    /// It is no packet of the lane.
+    Refused,
+}
+
 /// An inner packet whose turn it is.
 #[derive(Debug)]
 pub(crate) struct Delivery {
@@ -52,6 +98,8 @@ pub(crate) struct LaneReceiver {
     decoder: Decoder,
     fragments: Fragments,
     reorder: Reorder,
+    /// The order from the first packet on, before it came, unless the peer has promised another.
+    opening: Option<Order>,
     /// None before the first packet.
     run: Option<Run>,
     /// What the runs before it lost.
@@ -75,13 +123,17 @@ struct Run {
 }
 
 impl LaneReceiver {
-    pub(crate) fn new(lane: LaneId) -> Self {
-        let config = DecoderConfig::default();
+    pub(crate) fn new(lane: LaneId, opening: Opening) -> Self {
+        let mut config = DecoderConfig::default();
+        if !opening.coded {
+            config.known_bytes_max = 0;
+        }
         Self {
             lane,
             decoder: Decoder::new(config),
             fragments: Fragments::new(config.expiry),
             reorder: Reorder::new(Order::Pass, PacketId(0)),
+            opening: (opening.order != Order::Pass).then_some(opening.order),
             run: None,
             lost_before: 0,
             delivered_packets: 0,
@@ -98,6 +150,7 @@ impl LaneReceiver {
         order: Order,
         deliver: &mut dyn FnMut(Delivery),
     ) {
+        self.opening = None;
         if order == self.reorder.order() {
             return;
         }
@@ -116,10 +169,17 @@ impl LaneReceiver {
         id: PacketId,
         symbol: Bytes,
         deliver: &mut dyn FnMut(Delivery),
-    ) {
+    ) -> Arrival {
         let mut determined = std::mem::take(&mut self.determined);
-        self.decoder.on_source(now, id, symbol, &mut determined);
-        self.deliver(now, determined, Some(id), deliver);
+        let outcome = self.decoder.on_source(now, id, symbol, &mut determined);
+        let turn = self.deliver(now, determined, Some(id), deliver);
+        match outcome {
+            SourceOutcome::New if turn == Turn::Discarded => Arrival::Late,
+            SourceOutcome::New => Arrival::First,
+            SourceOutcome::Duplicate => Arrival::Duplicate,
+            SourceOutcome::Late => Arrival::Old,
+            _ => Arrival::Refused,
+        }
     }
 
     /// Takes a coded datagram, and hands out the inner packets whose turn it is with it.
@@ -152,6 +212,16 @@ impl LaneReceiver {
             deliver,
         };
         self.reorder.handle_timeout(now, &mut |unit| out.release(unit));
+    }
+
+    /// Hands out all that waits, in order: nothing more comes.
+    pub(crate) fn flush(&mut self, deliver: &mut dyn FnMut(Delivery)) {
+        let mut out = Outlet {
+            packets: &mut self.delivered_packets,
+            bytes: &mut self.delivered_bytes,
+            deliver,
+        };
+        self.reorder.flush(&mut |unit| out.release(unit));
     }
 
     /// When [`LaneReceiver::handle_timeout`] must be called, because a packet has waited long enough.
@@ -197,14 +267,16 @@ impl LaneReceiver {
         }
     }
 
-    /// Brings the symbols of `determined` into their order; `as_sent`: the one that came as it is.
+    /// Brings the symbols of `determined` into their order; `as_sent`: the one that came as it is, whose
+    /// turn is returned.
     fn deliver(
         &mut self,
         now: Instant,
         mut determined: Vec<(PacketId, Bytes)>,
         as_sent: Option<PacketId>,
         deliver: &mut dyn FnMut(Delivery),
-    ) {
+    ) -> Turn {
+        let mut turn_as_sent = Turn::Kept;
         for (id, symbol) in determined.drain(..) {
             self.note(id);
             let Some(mut unit) = self.join(now, id, &symbol) else { continue };
@@ -215,12 +287,20 @@ impl LaneReceiver {
                 deliver,
             };
             let is_packet = unit.packet.is_some();
+            let is_as_sent = !unit.decoded;
+            if let Some(order) = self.opening.take() {
+                self.reorder = Reorder::new(order, unit.first);
+            }
             let turn = self.reorder.handle(now, unit, &mut |unit| out.release(unit));
             if turn == Turn::Discarded && is_packet {
                 self.drops.count(DropReason::OutOfOrder);
             }
+            if is_as_sent {
+                turn_as_sent = turn;
+            }
         }
         self.determined = determined;
+        turn_as_sent
     }
 
     /// What a symbol is, or completes. What is no symbol is counted, and takes its place all the same.
@@ -283,7 +363,7 @@ mod tests {
     use super::*;
 
     fn lane() -> LaneReceiver {
-        LaneReceiver::new(LaneId(0))
+        LaneReceiver::new(LaneId(0), Opening::default())
     }
 
     /// Hands in whole packets of three bytes with these IDs; returns the report.

@@ -76,6 +76,9 @@ pub struct OrderStats {
     pub waited_packets: u64,
     /// Packets that went out when nobody waited for them any more.
     pub late_packets: u64,
+    /// Times that a wait for missing packets was given up; `reorder` alone.
+    #[serde(default)]
+    pub timeouts: u64,
     /// How long a packet that is missing now is waited for, in microseconds.
     pub wait_us: u64,
 }
@@ -90,6 +93,8 @@ pub(crate) struct Reorder {
     held_bytes: usize,
     waited: u64,
     late: u64,
+    /// Waits that earlier keepers gave up.
+    timeouts: u64,
 }
 
 #[derive(Debug)]
@@ -130,7 +135,7 @@ impl Reorder {
                 Keeper::Adaptive(Box::new(Adaptive::new(first, max_buffer)))
             }
         };
-        Self { order, keeper, newest: first - 1, held_bytes: 0, waited: 0, late: 0 }
+        Self { order, keeper, newest: first - 1, held_bytes: 0, waited: 0, late: 0, timeouts: 0 }
     }
 
     pub(crate) fn order(&self) -> Order {
@@ -151,7 +156,8 @@ impl Reorder {
             _ => {
                 self.flush(release);
                 let begun = Self::new(order, self.next_id());
-                *self = Self { waited: self.waited, late: self.late, ..begun };
+                let timeouts = self.timeouts();
+                *self = Self { waited: self.waited, late: self.late, timeouts, ..begun };
             }
         }
         self.order = order;
@@ -182,7 +188,8 @@ impl Reorder {
             // The decoder has looked for the lane elsewhere; what went before says nothing about it.
             self.flush(release);
             let begun = Self::new(self.order, unit.first);
-            *self = Self { waited: self.waited, late: self.late, ..begun };
+            let timeouts = self.timeouts();
+            *self = Self { waited: self.waited, late: self.late, timeouts, ..begun };
         }
         let last = self.position(unit.last);
         let first = last - u64::from(unit.last.distance(unit.first).unsigned_abs());
@@ -241,7 +248,15 @@ impl Reorder {
             held_bytes: self.held_bytes as u64,
             waited_packets: self.waited,
             late_packets: self.late,
+            timeouts: self.timeouts(),
             wait_us: wait.as_micros() as u64,
+        }
+    }
+
+    fn timeouts(&self) -> u64 {
+        match &self.keeper {
+            Keeper::Strict(strict) => self.timeouts + strict.given_up(),
+            Keeper::Pass | Keeper::Adaptive(_) => self.timeouts,
         }
     }
 

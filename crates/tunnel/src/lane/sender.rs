@@ -497,7 +497,9 @@ impl LaneSender {
         self.stats.sent_bytes += queued.datagram.body().len().saturating_sub(prefix) as u64;
         let Queued { since: queued, datagram, ends_frame, .. } = queued;
         let datagram = datagram.finish(id);
-        self.encoder.insert(now, id, datagram.slice(SOURCE_HEADER..));
+        if carrier.tells_fates() {
+            self.encoder.insert(now, id, datagram.slice(SOURCE_HEADER..));
+        }
         let copy = SourceCopy { id, datagram, ends_frame, queued, since: now, is_first: true };
         self.send_source(now, copy, &chosen, carrier);
         true

@@ -89,6 +89,11 @@ impl Strategy {
         Self("xnc".into())
     }
 
+    /// Every packet on every path (redundant framework, Networking'24).
+    pub fn redundant() -> Self {
+        Self("redundant".into())
+    }
+
     /// The uplink that it needs, by its name: that of `single:<uplink>`.
     pub fn uplink(&self) -> Option<&str> {
         self.0.strip_prefix("single:")

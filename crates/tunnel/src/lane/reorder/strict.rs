@@ -32,11 +32,20 @@ pub(super) struct Strict {
     held: BTreeMap<Position, Placed>,
     /// The same by arrival.
     arrivals: BTreeSet<(Instant, Position)>,
+    /// How often a wait was given up.
+    given_up: u64,
 }
 
 impl Strict {
     pub(super) fn new(begin: Position, max_buffer: Duration) -> Self {
-        Self { begin, next: begin, max_buffer, held: BTreeMap::new(), arrivals: BTreeSet::new() }
+        Self {
+            begin,
+            next: begin,
+            max_buffer,
+            held: BTreeMap::new(),
+            arrivals: BTreeSet::new(),
+            given_up: 0,
+        }
     }
 
     pub(super) fn set_max_buffer(&mut self, max_buffer: Duration) {
@@ -45,6 +54,11 @@ impl Strict {
 
     pub(super) fn len(&self) -> usize {
         self.held.len()
+    }
+
+    /// How often a wait for missing packets was given up: the paper's "timeouts" (table IV).
+    pub(super) fn given_up(&self) -> u64 {
+        self.given_up
     }
 
     pub(super) fn handle(&mut self, placed: Placed, out: &mut Outlet<'_>) -> Turn {
@@ -79,6 +93,7 @@ impl Strict {
             && let Some(first) = self.held.keys().next().copied()
         {
             self.next = first;
+            self.given_up += 1;
             self.release_in_order(out);
         }
         // Packets of a broken peer may overlap, so that the turn of one has passed while it waited.

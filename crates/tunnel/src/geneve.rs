@@ -1,0 +1,420 @@
+//! The carrier of the redundant router: tunnel links that carry inner packets in GENEVE.
+//!
+//! ```text
+//! lane ─► source datagram: 01 | lane | id | symbol        the datagram stays within this machine:
+//!           └─► GENEVE: sequence = id, inner packet ─► outbox of the link ─► its socket
+//! ```
+//!
+//! Nothing acknowledges, and nothing measures what a link can carry. So a link has no window: it takes
+//! what the strategy gives it, and the kernel's queue is the only one. The carrier says so
+//! ([`Carrier::tells_fates`]), and the lane keeps nothing of what it sent.
+//!
+//! What is known of a link is what its hellos tell, one each second in both directions: where its other
+//! end is, whether it was heard of late, and its round trip.
+//!
+//! Source: redundant framework (Networking'24) section III.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use bytes::Bytes;
+use ipnet::IpNet;
+use roadweave_quic::{Outbox, Route};
+use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, PathStatus, UplinkId};
+use roadweave_wire::{
+    Datagram, GENEVE_OVERHEAD, Geneve, GeneveHello, GeneveSequence, MAX_SYMBOL_BODY, Position,
+    SOURCE_HEADER, SYMBOL_HEADER, Symbol,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::carrier::{Carrier, SendError};
+
+/// A link that was not heard for so long counts as silent: three hellos are missing.
+const SILENCE: Duration = Duration::from_millis(3500);
+/// A learned address is forgotten when nothing has come from it for so long: it may be somebody else's
+/// by then.
+const FORGET: Duration = Duration::from_secs(30);
+/// The round trip that is assumed before the first hello was echoed.
+const INITIAL_RTT: Duration = Duration::from_millis(100);
+/// A hello that was held for longer than this says nothing of the round trip.
+const HELD_MAX: Duration = Duration::from_secs(10);
+
+/// One tunnel link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouterLink {
+    /// Its name in logs and statistics.
+    pub name: String,
+    /// Its number in hellos, the same at both ends, by which a learned address is told.
+    pub number: u8,
+    /// The socket that it uses; several links may share one.
+    pub socket: u32,
+    /// Where its other end is.
+    pub peer: RouterPeer,
+}
+
+/// Where the other end of a link is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouterPeer {
+    /// At this address.
+    At(SocketAddr),
+    /// Behind a NAT that these prefixes belong to: wherever the link's hellos come from.
+    Within(Vec<IpNet>),
+}
+
+/// What one link has carried. Bytes are of UDP payload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkCounters {
+    /// UDP packets sent, hellos among them.
+    pub packets_sent: u64,
+    /// Their bytes.
+    pub bytes_sent: u64,
+    /// UDP packets received from the peer, hellos among them.
+    pub packets_received: u64,
+    /// Their bytes.
+    pub bytes_received: u64,
+    /// Inner packets received.
+    pub inner_received: u64,
+    /// Inner packets whose first copy came by this link, in time (table III of the paper).
+    pub adopted: u64,
+    /// Copies of packets that had come before.
+    pub duplicates: u64,
+    /// Packets whose turn was over (table IV: discarded), or that are so old that nobody knows them.
+    pub late: u64,
+    /// How often the other end's address changed.
+    pub rebindings: u64,
+    /// How often it fell silent.
+    pub silences: u64,
+}
+
+/// The links of a router.
+#[derive(Debug)]
+pub(crate) struct Links {
+    vni: u32,
+    epoch: u32,
+    links: Vec<Link>,
+    snapshots: Vec<PathSnapshot>,
+}
+
+/// One link and what is known of it.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) config: RouterLink,
+    /// Its other end, and the address of this machine that it knows.
+    remote: Option<(SocketAddr, Option<IpAddr>)>,
+    /// When something came from there last.
+    heard: Option<Instant>,
+    /// The last hello: when it came, and when it left by the peer's clock.
+    hello: Option<(Instant, u32)>,
+    rtt: Option<Rtt>,
+    pub(crate) counters: LinkCounters,
+    outbox: Outbox,
+}
+
+/// Round trips as RFC 9002 section 5.3 smooths them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rtt {
+    pub(crate) smoothed: Duration,
+    pub(crate) min: Duration,
+    pub(crate) deviation: Duration,
+    latest: Duration,
+}
+
+impl Links {
+    /// `epoch`: what tells the peer that sequence numbers start again.
+    pub(crate) fn new(vni: u32, epoch: u32, links: Vec<RouterLink>) -> Self {
+        let link = |config: RouterLink| Link {
+            remote: match config.peer {
+                RouterPeer::At(address) => Some((address, None)),
+                RouterPeer::Within(_) => None,
+            },
+            config,
+            heard: None,
+            hello: None,
+            rtt: None,
+            counters: LinkCounters::default(),
+            outbox: Outbox::default(),
+        };
+        let links: Vec<Link> = links.into_iter().map(link).collect();
+        let mut this = Self { vni, epoch, links, snapshots: Vec::new() };
+        this.snapshots = this.links.iter().enumerate().map(snapshot).collect();
+        this
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Link, PathStatus)> {
+        self.links.iter().zip(self.snapshots.iter().map(|snapshot| snapshot.status))
+    }
+
+    pub(crate) fn get_mut(&mut self, at: usize) -> &mut Link {
+        &mut self.links[at]
+    }
+
+    /// The link whose other end is at `remote`.
+    ///
+    /// A peer at a given address may send from any port, as RFC 8926 section 3.3 wants of those who
+    /// spread flows by it; behind a NAT the port is what tells links apart.
+    pub(crate) fn find(&self, socket: u32, remote: SocketAddr) -> Option<usize> {
+        let mut here =
+            self.links.iter().enumerate().filter(|(_, link)| link.config.socket == socket);
+        let exact = here
+            .clone()
+            .find(|(_, link)| link.remote.is_some_and(|(address, _)| address == remote));
+        exact
+            .or_else(|| {
+                here.find(|(_, link)| {
+                    matches!(link.config.peer, RouterPeer::At(at) if at.ip() == remote.ip())
+                })
+            })
+            .map(|(at, _)| at)
+    }
+
+    /// The link that may learn from a hello with `number` that `remote` is its other end.
+    pub(crate) fn find_learner(
+        &self,
+        socket: u32,
+        remote: SocketAddr,
+        number: u8,
+    ) -> Option<usize> {
+        let may = |link: &Link| {
+            link.config.socket == socket
+                && link.config.number == number
+                && matches!(&link.config.peer, RouterPeer::Within(prefixes)
+                    if prefixes.iter().any(|prefix| prefix.contains(&remote.ip())))
+        };
+        self.links.iter().position(may)
+    }
+
+    /// Whether somebody at `remote` may be the other end of a link.
+    pub(crate) fn may_be_peer(&self, socket: u32, remote: SocketAddr) -> bool {
+        self.links.iter().any(|link| {
+            link.config.socket == socket
+                && matches!(&link.config.peer, RouterPeer::Within(prefixes)
+                    if prefixes.iter().any(|prefix| prefix.contains(&remote.ip())))
+        })
+    }
+
+    /// The address of the link at `at` was another's before, if it is one of NAT.
+    pub(crate) fn take_from_others(&mut self, at: usize) {
+        let (socket, remote) = (self.links[at].config.socket, self.links[at].remote());
+        for (other, link) in self.links.iter_mut().enumerate() {
+            let is_learned = matches!(link.config.peer, RouterPeer::Within(_));
+            if other != at && is_learned && link.config.socket == socket && link.remote() == remote
+            {
+                link.remote = None;
+            }
+        }
+    }
+
+    /// Puts a hello on every link whose other end is known.
+    pub(crate) fn send_hellos(&mut self, now: Instant) {
+        for link in &mut self.links {
+            let Some(route) = link.route() else { continue };
+            let (echoed_us, held_us) = match link.hello {
+                Some((at, sent_us)) => (sent_us, micros(now.since(at))),
+                None => (0, u32::MAX),
+            };
+            let sent_us = micros(now.since(Instant::ZERO));
+            let number = link.config.number;
+            let hello =
+                GeneveHello { epoch: self.epoch, link: number, sent_us, echoed_us, held_us };
+            link.push(route, &[&Geneve::hello(self.vni, &hello)]);
+        }
+    }
+
+    /// Takes up how the links are now; returns those whose status changed.
+    pub(crate) fn refresh(&mut self, now: Instant) -> Vec<usize> {
+        let mut changed = Vec::new();
+        for (at, (link, snapshot)) in self.links.iter_mut().zip(&mut self.snapshots).enumerate() {
+            link.forget(now);
+            let status = link.status(now);
+            if status != snapshot.status {
+                link.counters.silences += u64::from(status == PathStatus::Suspect);
+                snapshot.status = status;
+                changed.push(at);
+            }
+            let rtt = link.rtt.unwrap_or_else(Rtt::unknown);
+            snapshot.smoothed_rtt = rtt.smoothed;
+            snapshot.expected_rtt = rtt.smoothed;
+            snapshot.min_rtt = rtt.min;
+            snapshot.latest_rtt = rtt.latest;
+            snapshot.rtt_deviation = rtt.deviation;
+        }
+        changed
+    }
+
+    /// Hands over what is to be sent, link by link.
+    pub(crate) fn drain(&mut self, mut send: impl FnMut(&Outbox)) {
+        for link in &mut self.links {
+            if !link.outbox.is_empty() {
+                send(&link.outbox);
+                link.outbox.clear();
+            }
+        }
+    }
+}
+
+impl Carrier for Links {
+    fn paths(&mut self, _now: Instant) -> &[PathSnapshot] {
+        &self.snapshots
+    }
+
+    /// So large that nothing is fragmented here: the TUN's MTU is what fits the links.
+    fn max_datagram_size(&self) -> usize {
+        // With room for the header of a repair, which the lane leaves.
+        2 * SOURCE_HEADER + SYMBOL_HEADER + MAX_SYMBOL_BODY
+    }
+
+    fn set_pacing(&mut self, _pacing: Pacing) {}
+
+    fn on_backlog(&mut self, _now: Instant) {}
+
+    fn send_on(
+        &mut self,
+        _now: Instant,
+        path: PathId,
+        datagram: Bytes,
+        _token: u64,
+    ) -> Result<(), SendError> {
+        let link = self.links.get_mut(path.0 as usize);
+        let Some((link, route)) = link.and_then(|link| link.route().map(|route| (link, route)))
+        else {
+            return Err(SendError::Blocked(datagram));
+        };
+        // Nothing but whole packets fits the format; the router has no strategy that makes others.
+        let Ok(Datagram::Source { id, symbol, .. }) = Datagram::parse(datagram.clone()) else {
+            return Err(SendError::TooLarge(datagram));
+        };
+        let Ok(Symbol { position: Position::Whole, body }) = Symbol::parse(&symbol) else {
+            return Err(SendError::TooLarge(datagram));
+        };
+        let sequence = GeneveSequence { epoch: self.epoch, number: id.0 };
+        let first = body.first().copied().unwrap_or_default();
+        link.push(route, &[&Geneve::inner_header(self.vni, first, sequence), body]);
+        Ok(())
+    }
+
+    /// Nothing reaches the peer for certain; each side has what it must know in its configuration.
+    fn send_message(&mut self, _message: Bytes) -> bool {
+        false
+    }
+
+    fn tells_fates(&self) -> bool {
+        false
+    }
+
+    fn feedback_due(&self, _now: Instant) -> Option<PathId> {
+        None
+    }
+
+    fn send_feedback_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
+
+    fn acknowledge_on(&mut self, _now: Instant, _path: PathId) {}
+}
+
+impl Link {
+    /// Something came from the link's other end.
+    pub(crate) fn on_heard(&mut self, now: Instant, bytes: usize) {
+        self.heard = Some(now);
+        self.counters.packets_received += 1;
+        self.counters.bytes_received += bytes as u64;
+    }
+
+    /// A hello came, from `remote` to `local`. Returns whether the other end moved there.
+    pub(crate) fn on_hello(
+        &mut self,
+        now: Instant,
+        hello: &GeneveHello,
+        remote: SocketAddr,
+        local: Option<IpAddr>,
+    ) -> bool {
+        let may_move = matches!(self.config.peer, RouterPeer::Within(_));
+        let before = self.remote.map(|(address, _)| address);
+        let moved = may_move && before != Some(remote);
+        if may_move {
+            self.remote = Some((remote, local));
+            self.counters.rebindings += u64::from(moved && before.is_some());
+        }
+        self.hello = Some((now, hello.sent_us));
+        let held = Duration::from_micros(hello.held_us.into());
+        if held < HELD_MAX {
+            let away = micros(now.since(Instant::ZERO)).wrapping_sub(hello.echoed_us);
+            let sample = Duration::from_micros(away.wrapping_sub(hello.held_us).into());
+            // Longer than a hello may be held: an echo of what this side never said.
+            if sample < HELD_MAX {
+                self.rtt = Some(self.rtt.map_or(Rtt::first(sample), |rtt| rtt.with(sample)));
+            }
+        }
+        moved
+    }
+
+    /// Its other end, if it is known.
+    pub(crate) fn remote(&self) -> Option<SocketAddr> {
+        self.remote.map(|(address, _)| address)
+    }
+
+    /// Its round trips, once one is known.
+    pub(crate) fn rtt(&self) -> Option<Rtt> {
+        self.rtt
+    }
+
+    fn route(&self) -> Option<Route> {
+        let (destination, source) = self.remote?;
+        let uplink = Some(UplinkId(self.config.socket));
+        Some(Route { uplink, destination, source, ecn: None })
+    }
+
+    fn push(&mut self, route: Route, parts: &[&[u8]]) {
+        self.outbox.push_parts(route, parts);
+        self.counters.packets_sent += 1;
+        self.counters.bytes_sent += parts.iter().map(|part| part.len() as u64).sum::<u64>();
+    }
+
+    fn forget(&mut self, now: Instant) {
+        let is_old = self.heard.is_some_and(|heard| now.since(heard) > FORGET);
+        if is_old && matches!(self.config.peer, RouterPeer::Within(_)) {
+            (self.remote, self.heard, self.hello) = (None, None, None);
+        }
+    }
+
+    fn status(&self, now: Instant) -> PathStatus {
+        match (self.remote, self.heard) {
+            (None, _) => PathStatus::Validating,
+            (Some(_), Some(heard)) if now.since(heard) <= SILENCE => PathStatus::Usable,
+            // Packets go there all the same, since nothing is lost by trying.
+            (Some(_), _) => PathStatus::Suspect,
+        }
+    }
+}
+
+impl Rtt {
+    fn first(sample: Duration) -> Self {
+        Self { smoothed: sample, min: sample, deviation: sample / 2, latest: sample }
+    }
+
+    fn with(self, sample: Duration) -> Self {
+        let difference = self.smoothed.abs_diff(sample);
+        Self {
+            smoothed: (self.smoothed * 7 + sample) / 8,
+            min: self.min.min(sample),
+            deviation: (self.deviation * 3 + difference) / 4,
+            latest: sample,
+        }
+    }
+
+    fn unknown() -> Self {
+        Self::first(INITIAL_RTT)
+    }
+}
+
+/// A link about which nothing is known: without window, as there is nothing that would fill it.
+fn snapshot((at, link): (usize, &Link)) -> PathSnapshot {
+    let mut snapshot = PathSnapshot::idle(PathId(at as u32), INITIAL_RTT, u64::MAX);
+    snapshot.uplink = Some(UplinkId(at as u32));
+    snapshot.status = link.status(Instant::ZERO);
+    snapshot.mtu = (GENEVE_OVERHEAD + MAX_SYMBOL_BODY) as u16;
+    snapshot
+}
+
+/// Microseconds as hellos count them: they wrap.
+fn micros(duration: Duration) -> u32 {
+    duration.as_micros() as u32
+}

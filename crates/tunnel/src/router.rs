@@ -1,0 +1,482 @@
+//! The redundant router: every inner packet on every link, the first copy wins, order is restored.
+//!
+//! ```text
+//! out: inner packet ─► Session (redundant) ─► Links ─► GENEVE on each link
+//! in:  GENEVE ─► which link? ─► which epoch? ─► Session (duplicates, order) ─► inner packet
+//!      hello  ─► where the link's other end is, and whether it lives
+//! ```
+//!
+//! The same on both sides. There is no handshake: each side sends from its first packet on, and takes
+//! what comes from the addresses of its configuration. Nothing is encrypted, and nothing proves who
+//! sent it: who can forge the address of a link's other end can speak in its name.
+//!
+//! # When the peer starts anew
+//!
+//! Its sequence numbers start again at 0, which the numbers alone would not tell from old copies. So
+//! each packet and each hello says the epoch of its sender, drawn at random when it starts. The first
+//! packet of another epoch begins a new sequence: at the next inner packet or hello, within a second.
+//! What still comes of the epoch before is late, unless the new one falls silent, as one would
+//! that nobody but a broken packet has spoken of.
+//!
+//! Source: redundant framework (Networking'24) section III; RFC 8926.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use ipnet::IpNet;
+use roadweave_quic::Outbox;
+use roadweave_types::{
+    DropCounters, DropReason, Instant, LaneId, Order, PacketId, PathStatus, UplinkId,
+};
+use roadweave_wire::{
+    GENEVE_VNI_MAX, Geneve, GeneveContent, GeneveHello, GeneveSequence, InnerPacket,
+    MAX_SYMBOL_BODY, Position, SYMBOL_HEADER, Symbol,
+};
+use serde::Serialize;
+
+use crate::geneve::{LinkCounters, Links, RouterLink};
+use crate::lane::{Arrival, LaneConfig, Opening, Strategy};
+use crate::session::{Session, SessionConfig, SessionError, SessionStats};
+
+/// How often each link says that it lives: the paper's dummy packets (section III-B).
+const HELLO_INTERVAL: Duration = Duration::from_secs(1);
+/// The most links.
+pub const ROUTER_LINKS_MAX: usize = 16;
+/// Epochs of the past that are remembered.
+const FORMER_MAX: usize = 8;
+/// An epoch of the past may return when the present one was silent for so long.
+const FORMER_SILENCE: Duration = Duration::from_secs(1);
+/// Events that wait to be told, at most.
+const EVENTS_MAX: usize = 64;
+/// The one lane.
+const LANE: LaneId = LaneId(0);
+
+/// What a router is.
+#[derive(Clone, Debug)]
+pub struct RouterConfig {
+    /// The virtual network identifier, 24 bits, the same at both ends.
+    pub vni: u32,
+    /// Random, another with each start.
+    pub epoch: u32,
+    /// The order that it restores in what it receives.
+    pub order: Order,
+    /// The links, 1 to [`ROUTER_LINKS_MAX`].
+    pub links: Vec<RouterLink>,
+    /// Source addresses that inner packets of the peer may have; `None` for all.
+    pub inner_sources: Option<Vec<IpNet>>,
+}
+
+/// Why no router can be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RouterError {
+    /// No link, or more than [`ROUTER_LINKS_MAX`].
+    #[error("a router has 1 to {ROUTER_LINKS_MAX} links, not {0}")]
+    Links(usize),
+    /// The virtual network identifier has more than 24 bits.
+    #[error("{0} is no virtual network identifier; it has 24 bits")]
+    Vni(u32),
+    /// No session can be made.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}
+
+/// Something that a person may want to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouterEvent {
+    /// The peer was heard for the first time.
+    PeerHeard,
+    /// The peer has started anew.
+    PeerRestarted,
+    /// A link's other end was learned, or moved.
+    LinkMoved {
+        /// The link.
+        name: String,
+        /// Where its other end is now.
+        remote: SocketAddr,
+    },
+    /// A link answers, or does not any more.
+    LinkStatus {
+        /// The link.
+        name: String,
+        /// How it is now.
+        status: PathStatus,
+    },
+}
+
+/// One link as `roadweave show` tells it. Times are in milliseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LinkStatus {
+    /// Its place in the configuration.
+    pub id: u32,
+    /// Its name.
+    pub uplink: String,
+    /// The address of its other end, if it is known.
+    pub remote: Option<String>,
+    /// Whether it answers.
+    pub status: PathStatus,
+    /// The smoothed round trip of its hellos.
+    pub smoothed_rtt_ms: Option<f64>,
+    /// The smallest round trip.
+    pub min_rtt_ms: Option<f64>,
+    /// The mean deviation of the round trips.
+    pub rtt_deviation_ms: Option<f64>,
+    /// Packets of the peer that did not come by this link, so far.
+    pub lost: u64,
+    /// The share of adopted packets that came by this link, 0..1 (table III of the paper).
+    pub adopted_ratio: f64,
+    /// What passed over it.
+    pub counters: LinkCounters,
+}
+
+/// A router as `roadweave show` tells it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RouterStatus {
+    /// The links, as the paths of other sessions.
+    pub paths: Vec<LinkStatus>,
+    /// Inner packets that the peer has sent since it was heard first, by its sequence numbers.
+    pub peer_packets: u64,
+    /// Those of them that came by no link, so far.
+    pub peer_packets_lost: u64,
+    /// How often the peer started anew.
+    pub peer_restarts: u64,
+    /// The lane, and what was dropped outside it.
+    #[serde(flatten)]
+    pub stats: SessionStats,
+}
+
+/// One end of a redundant tunnel.
+#[derive(Debug)]
+pub struct Router {
+    vni: u32,
+    session: Session,
+    links: Links,
+    epochs: Epochs,
+    peer_packets: Span,
+    next_hello: Instant,
+    events: VecDeque<RouterEvent>,
+    drops: DropCounters,
+}
+
+impl Router {
+    /// A router that has heard nothing.
+    ///
+    /// # Errors
+    /// When the number of links or the virtual network identifier is out of bounds.
+    pub fn new(config: RouterConfig) -> Result<Self, RouterError> {
+        if config.links.is_empty() || config.links.len() > ROUTER_LINKS_MAX {
+            return Err(RouterError::Links(config.links.len()));
+        }
+        if config.vni > GENEVE_VNI_MAX {
+            return Err(RouterError::Vni(config.vni));
+        }
+        let mut lane = LaneConfig::new("default", Strategy::redundant());
+        lane.rtp_frames = false;
+        let mut session = Session::new(
+            SessionConfig {
+                lanes: vec![lane],
+                peer_sources: config.inner_sources,
+                seed: u64::from(config.epoch),
+            },
+            |_| None,
+        )?;
+        // No control message can promise it, and nobody codes.
+        session.set_opening(Opening { order: config.order, coded: false });
+        Ok(Self {
+            vni: config.vni,
+            session,
+            links: Links::new(config.vni, config.epoch, config.links),
+            epochs: Epochs::default(),
+            peer_packets: Span::default(),
+            next_hello: Instant::ZERO,
+            events: VecDeque::new(),
+            drops: DropCounters::default(),
+        })
+    }
+
+    /// Takes an inner packet for the peer.
+    pub fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
+        self.session.handle_inner(now, packet);
+    }
+
+    /// Takes a UDP payload that `socket` got from `remote`; `local` is the address that it was sent to.
+    pub fn handle_packet(
+        &mut self,
+        now: Instant,
+        socket: UplinkId,
+        remote: SocketAddr,
+        local: Option<IpAddr>,
+        payload: &[u8],
+    ) {
+        let link = self.links.find(socket.0, remote);
+        if link.is_none() && !self.links.may_be_peer(socket.0, remote) {
+            self.drops.count(DropReason::UnknownPeer);
+            return;
+        }
+        match Geneve::parse(payload) {
+            Ok(Geneve { vni, .. }) if vni != self.vni => {
+                self.drops.count(DropReason::UnknownMessage);
+            }
+            Ok(Geneve { content: GeneveContent::Hello(hello), .. }) => {
+                // A link whose other end moves is found by its number, even where another was before.
+                let link = self.links.find_learner(socket.0, remote, hello.link).or(link);
+                self.handle_hello(now, link, &hello, remote, local, payload.len());
+            }
+            Ok(Geneve { content: GeneveContent::Inner { sequence, packet }, .. }) => match link {
+                Some(link) => {
+                    self.links.get_mut(link).on_heard(now, payload.len());
+                    self.handle_inner_copy(now, link, sequence, packet);
+                }
+                None => self.drops.count(DropReason::UnknownPeer),
+            },
+            Err(error) if error.is_malformed() => self.drops.count(DropReason::MalformedMessage),
+            Err(roadweave_wire::GeneveError::Family(_)) => {
+                self.drops.count(DropReason::MalformedInner);
+            }
+            Err(_) => self.drops.count(DropReason::UnknownMessage),
+        }
+    }
+
+    /// Sends what may leave now, and hands out what has waited long enough for others.
+    pub fn service(&mut self, now: Instant) {
+        if now >= self.next_hello {
+            self.next_hello = now + HELLO_INTERVAL;
+            self.links.send_hellos(now);
+            self.refresh(now);
+        }
+        self.session.service(now, &mut self.links);
+    }
+
+    /// When [`Router::service`] must be called again, if nothing else happens.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.session.poll_timeout().into_iter().chain([self.next_hello]).min()
+    }
+
+    /// An inner packet from the peer, for this side's device.
+    pub fn poll_inner(&mut self) -> Option<Bytes> {
+        self.session.poll_inner()
+    }
+
+    /// Something that a person may want to know.
+    pub fn poll_event(&mut self) -> Option<RouterEvent> {
+        self.events.pop_front()
+    }
+
+    /// Hands over what is to be sent, a call for each link; routes name the socket as their uplink.
+    pub fn drain(&mut self, send: impl FnMut(&Outbox)) {
+        self.links.drain(send);
+    }
+
+    /// What was discarded before a link or the lane was found.
+    pub fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    /// The figures so far.
+    pub fn status(&self) -> RouterStatus {
+        let stats = self.session.stats();
+        let peer_packets = self.peer_packets.count;
+        let received = stats.lanes.first().map(|lane| &lane.received);
+        let known = received.map_or(0, |received| received.source_datagrams);
+        let adopted: u64 = self.links.iter().map(|(link, _)| link.counters.adopted).sum();
+        let link = |(id, (link, status)): (usize, (&crate::geneve::Link, PathStatus))| {
+            let rtt = link.rtt();
+            LinkStatus {
+                id: id as u32,
+                uplink: link.config.name.clone(),
+                remote: link.remote().map(|address| address.to_string()),
+                status,
+                smoothed_rtt_ms: rtt.map(|rtt| millis(rtt.smoothed)),
+                min_rtt_ms: rtt.map(|rtt| millis(rtt.min)),
+                rtt_deviation_ms: rtt.map(|rtt| millis(rtt.deviation)),
+                lost: peer_packets.saturating_sub(link.counters.inner_received),
+                adopted_ratio: link.counters.adopted as f64 / adopted.max(1) as f64,
+                counters: link.counters,
+            }
+        };
+        RouterStatus {
+            paths: self.links.iter().enumerate().map(link).collect(),
+            peer_packets,
+            peer_packets_lost: peer_packets.saturating_sub(known),
+            peer_restarts: self.epochs.restarts,
+            stats,
+        }
+    }
+
+    fn handle_hello(
+        &mut self,
+        now: Instant,
+        link: Option<usize>,
+        hello: &GeneveHello,
+        remote: SocketAddr,
+        local: Option<IpAddr>,
+        bytes: usize,
+    ) {
+        let Some(at) = link else {
+            self.drops.count(DropReason::UnknownPeer);
+            return;
+        };
+        // A hello of the past must not lead packets to where the peer was.
+        if !self.admit(now, hello.epoch) {
+            return;
+        }
+        let link = self.links.get_mut(at);
+        link.on_heard(now, bytes);
+        if link.on_hello(now, hello, remote, local) {
+            let name = link.config.name.clone();
+            self.links.take_from_others(at);
+            self.tell(RouterEvent::LinkMoved { name, remote });
+        }
+        self.refresh(now);
+    }
+
+    /// Takes a copy of an inner packet.
+    fn handle_inner_copy(
+        &mut self,
+        now: Instant,
+        link: usize,
+        sequence: GeneveSequence,
+        packet: &[u8],
+    ) {
+        if packet.len() > MAX_SYMBOL_BODY {
+            self.drops.count(DropReason::OversizedInner);
+            return;
+        }
+        if InnerPacket::parse(packet).is_err() {
+            self.drops.count(DropReason::MalformedInner);
+            return;
+        }
+        if !self.admit(now, sequence.epoch) {
+            return;
+        }
+        let id = PacketId(sequence.number);
+        let mut symbol = BytesMut::with_capacity(SYMBOL_HEADER + packet.len());
+        Symbol { position: Position::Whole, body: packet }.write(&mut symbol);
+        let arrival = self.session.handle_source(now, LANE, id, symbol.freeze());
+        if matches!(arrival, Arrival::First | Arrival::Late) {
+            self.peer_packets.note(id);
+        }
+        let counters = &mut self.links.get_mut(link).counters;
+        // Others are none of the packets that the peer is known to have sent.
+        let is_of_sequence = !matches!(arrival, Arrival::Old | Arrival::Refused);
+        counters.inner_received += u64::from(is_of_sequence);
+        match arrival {
+            Arrival::First => counters.adopted += 1,
+            Arrival::Duplicate => counters.duplicates += 1,
+            Arrival::Late | Arrival::Old => counters.late += 1,
+            // Counted by the lane.
+            Arrival::Refused => {}
+        }
+    }
+
+    /// Whether what comes of `epoch` counts; what begins with it is begun.
+    fn admit(&mut self, now: Instant, epoch: u32) -> bool {
+        match self.epochs.admit(now, epoch) {
+            Admission::Present => true,
+            Admission::Past => {
+                self.drops.count(DropReason::Late);
+                false
+            }
+            Admission::First => {
+                self.tell(RouterEvent::PeerHeard);
+                true
+            }
+            Admission::Anew => {
+                self.session.begin_anew(now);
+                self.peer_packets.highest = None;
+                self.tell(RouterEvent::PeerRestarted);
+                true
+            }
+        }
+    }
+
+    fn refresh(&mut self, now: Instant) {
+        for at in self.links.refresh(now) {
+            let told = self.links.iter().nth(at).map(|(link, status)| RouterEvent::LinkStatus {
+                name: link.config.name.clone(),
+                status,
+            });
+            told.into_iter().for_each(|event| self.tell(event));
+        }
+    }
+
+    /// Events beyond the bound are not told: they are for a person to read, and too many already.
+    fn tell(&mut self, event: RouterEvent) {
+        if self.events.len() < EVENTS_MAX {
+            self.events.push_back(event);
+        }
+    }
+}
+
+/// The epochs of the peer.
+#[derive(Debug, Default)]
+struct Epochs {
+    present: Option<u32>,
+    heard: Instant,
+    /// Oldest first.
+    former: VecDeque<u32>,
+    restarts: u64,
+}
+
+/// What a packet of some epoch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Admission {
+    /// Of the present epoch.
+    Present,
+    /// Of one that is over.
+    Past,
+    /// The first that was ever heard.
+    First,
+    /// The first of a new epoch.
+    Anew,
+}
+
+impl Epochs {
+    fn admit(&mut self, now: Instant, epoch: u32) -> Admission {
+        if self.present == Some(epoch) {
+            self.heard = now;
+            return Admission::Present;
+        }
+        if self.former.contains(&epoch) && now.since(self.heard) < FORMER_SILENCE {
+            return Admission::Past;
+        }
+        self.heard = now;
+        let Some(before) = self.present.replace(epoch) else { return Admission::First };
+        self.former.retain(|former| *former != epoch);
+        self.former.push_back(before);
+        if self.former.len() > FORMER_MAX {
+            self.former.pop_front();
+        }
+        self.restarts += 1;
+        Admission::Anew
+    }
+}
+
+/// How many packets the peer has sent: from the first that came to the highest, in each epoch.
+#[derive(Debug, Default)]
+struct Span {
+    highest: Option<PacketId>,
+    count: u64,
+}
+
+impl Span {
+    fn note(&mut self, id: PacketId) {
+        match self.highest {
+            None => self.count += 1,
+            Some(highest) if highest.precedes(id) => {
+                self.count += u64::from(id.0.wrapping_sub(highest.0));
+            }
+            Some(_) => return,
+        }
+        self.highest = Some(id);
+    }
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_nanos() as f64 / 1e6
+}
+
+#[cfg(test)]
+mod tests;

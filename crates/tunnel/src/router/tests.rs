@@ -1,0 +1,498 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::geneve::RouterPeer;
+
+const VNI: u32 = 7;
+const PEER_EPOCH: u32 = 100;
+const MAX: Duration = Duration::from_millis(300);
+const SOCKET: UplinkId = UplinkId(0);
+
+fn ms(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+fn address(link: usize) -> SocketAddr {
+    SocketAddr::from(([10, link as u8 + 1, 0, 2], 6081))
+}
+
+fn inner(number: u32) -> Vec<u8> {
+    let mut packet = vec![0x45, 0, 0, 24, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+    packet.extend(number.to_be_bytes());
+    packet
+}
+
+fn number_of(packet: &[u8]) -> u32 {
+    u32::from_be_bytes(*packet.last_chunk().expect("a packet"))
+}
+
+fn data(epoch: u32, number: u32, packet: &[u8]) -> Vec<u8> {
+    let sequence = GeneveSequence { epoch, number };
+    [&Geneve::inner_header(VNI, packet[0], sequence)[..], packet].concat()
+}
+
+fn hello(epoch: u32, link: u8) -> Vec<u8> {
+    let hello = GeneveHello { epoch, link, held_us: u32::MAX, ..GeneveHello::default() };
+    Geneve::hello(VNI, &hello).to_vec()
+}
+
+fn config(peers: Vec<RouterPeer>) -> RouterConfig {
+    let link = |(at, peer)| RouterLink {
+        name: format!("link{at}"),
+        number: at as u8,
+        socket: SOCKET.0,
+        peer,
+    };
+    RouterConfig {
+        vni: VNI,
+        epoch: 1,
+        order: Order::Reorder { max_buffer: MAX },
+        links: peers.into_iter().enumerate().map(link).collect(),
+        inner_sources: None,
+    }
+}
+
+/// A router with two links whose other ends are known.
+struct Bench {
+    router: Router,
+    out: Vec<(u64, u32)>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let router = Router::new(config((0..2).map(|at| RouterPeer::At(address(at))).collect()));
+        Self { router: router.expect("two links"), out: Vec::new() }
+    }
+
+    fn bytes(&mut self, millis: u64, link: usize, bytes: &[u8]) {
+        self.run_until(millis);
+        self.router.handle_packet(ms(millis), SOCKET, address(link), None, bytes);
+        self.collect(millis);
+    }
+
+    fn data(&mut self, millis: u64, link: usize, number: u32) {
+        self.bytes(millis, link, &data(PEER_EPOCH, number, &inner(number)));
+    }
+
+    fn run_until(&mut self, millis: u64) {
+        while let Some(due) = self.router.poll_timeout()
+            && due <= ms(millis)
+        {
+            self.router.service(due);
+            self.router.drain(|_| {});
+            self.collect(due.as_nanos() / 1_000_000);
+        }
+    }
+
+    fn collect(&mut self, millis: u64) {
+        while let Some(packet) = self.router.poll_inner() {
+            self.out.push((millis, number_of(&packet)));
+        }
+    }
+
+    fn numbers(&self) -> Vec<u32> {
+        self.out.iter().map(|(_, number)| *number).collect()
+    }
+
+    fn counters(&self, link: usize) -> LinkCounters {
+        self.router.status().paths[link].counters
+    }
+
+    fn lane_drops(&self, reason: DropReason) -> u64 {
+        self.router.status().stats.lanes[0].received.drops.get(reason)
+    }
+}
+
+/// What the router sends now, by link: the payloads.
+fn sent(router: &mut Router) -> Vec<Vec<Vec<u8>>> {
+    let mut links = Vec::new();
+    router.drain(|outbox| links.push(outbox.packets().map(|(_, bytes)| bytes.to_vec()).collect()));
+    links
+}
+
+#[test]
+fn every_packet_leaves_on_every_link_with_the_same_number() {
+    let mut bench = Bench::new();
+    bench.router.service(Instant::ZERO);
+    let hellos = sent(&mut bench.router);
+    assert_eq!(hellos.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1]);
+    for number in 0..3 {
+        bench.router.handle_inner(ms(1), &inner(number));
+    }
+    bench.router.service(ms(1));
+    let links = sent(&mut bench.router);
+    assert_eq!(links.len(), 2);
+    for packets in links {
+        let expected: Vec<_> = (0..3).map(|number| data(1, number, &inner(number))).collect();
+        assert_eq!(packets, expected);
+    }
+    let lane = bench.router.status().stats.lanes.remove(0);
+    assert_eq!((lane.sent.source_datagrams, lane.sent.duplicate_datagrams), (3, 3));
+}
+
+#[test]
+fn the_first_copy_wins_and_is_counted_for_its_link() {
+    let mut bench = Bench::new();
+    bench.data(0, 0, 0);
+    bench.data(1, 1, 0);
+    bench.data(2, 1, 1);
+    bench.data(3, 0, 1);
+    bench.data(4, 1, 2);
+    assert_eq!(bench.numbers(), [0, 1, 2]);
+    let (first, second) = (bench.counters(0), bench.counters(1));
+    assert_eq!((first.adopted, first.duplicates), (1, 1));
+    assert_eq!((second.adopted, second.duplicates), (2, 1));
+    let status = bench.router.status();
+    assert_eq!((status.peer_packets, status.peer_packets_lost), (3, 0));
+    assert_eq!((status.paths[0].lost, status.paths[1].lost), (1, 0));
+    assert!((status.paths[1].adopted_ratio - 2.0 / 3.0).abs() < 1e-9);
+}
+
+/// The paper's figure 5: a gap is waited for, and what comes after the wait is discarded.
+#[test]
+fn a_gap_is_waited_for_and_then_given_up() {
+    let mut bench = Bench::new();
+    bench.data(0, 0, 5);
+    bench.data(10, 0, 7);
+    bench.data(20, 1, 6);
+    bench.data(30, 0, 9);
+    bench.run_until(329);
+    assert_eq!(bench.out, [(0, 5), (20, 6), (20, 7)]);
+    bench.run_until(400);
+    assert_eq!(bench.out[3..], [(330, 9)]);
+    bench.data(401, 1, 8);
+    assert_eq!(bench.out.len(), 4);
+    assert_eq!(bench.counters(1).late, 1);
+    assert_eq!(bench.lane_drops(DropReason::OutOfOrder), 1);
+    assert_eq!(bench.router.status().stats.lanes[0].received.order.timeouts, 1);
+}
+
+#[test]
+fn a_peer_that_starts_anew_is_heard_at_once() {
+    let mut bench = Bench::new();
+    bench.data(0, 0, 1_000);
+    bench.data(1, 0, 1_002);
+    bench.bytes(2, 1, &data(200, 0, &inner(0)));
+    assert_eq!(bench.numbers(), [1_000, 1_002, 0], "what waited comes first");
+    // The slow link still brings what the peer sent before.
+    bench.data(3, 0, 1_001);
+    bench.bytes(4, 0, &data(200, 1, &inner(1)));
+    bench.bytes(5, 0, &data(200, 0, &inner(0)));
+    assert_eq!(bench.numbers(), [1_000, 1_002, 0, 1]);
+    assert_eq!(bench.router.drops().get(DropReason::Late), 1);
+    let status = bench.router.status();
+    assert_eq!(status.peer_restarts, 1);
+    assert_eq!(status.stats.lanes[0].received.delivered_packets, 4, "counted over both");
+    assert_eq!(bench.router.poll_event(), Some(RouterEvent::PeerHeard));
+    assert!(
+        std::iter::from_fn(|| bench.router.poll_event()).any(|e| e == RouterEvent::PeerRestarted)
+    );
+}
+
+#[test]
+fn a_hello_alone_tells_of_a_new_start() {
+    let mut bench = Bench::new();
+    bench.data(0, 0, 9);
+    bench.bytes(1, 0, &hello(200, 0));
+    assert_eq!(bench.router.status().peer_restarts, 1);
+    bench.bytes(2, 0, &data(200, 9, &inner(77)));
+    assert_eq!(bench.numbers(), [9, 77], "the same number, and another packet");
+}
+
+#[test]
+fn an_epoch_that_only_a_broken_packet_spoke_of_does_not_last() {
+    let mut bench = Bench::new();
+    bench.data(0, 0, 0);
+    bench.bytes(1, 0, &data(0xdead, 0, &inner(50)));
+    bench.data(500, 0, 1);
+    bench.data(1_100, 0, 2);
+    bench.data(1_200, 0, 3);
+    assert_eq!(bench.numbers(), [0, 50, 2, 3]);
+    let mut epochs = Epochs::default();
+    for epoch in 0..10_000 {
+        epochs.admit(Instant::ZERO, epoch);
+        assert!(epochs.former.len() <= FORMER_MAX);
+    }
+}
+
+#[test]
+fn numbers_wrap() {
+    let mut bench = Bench::new();
+    for number in [u32::MAX - 1, 0, u32::MAX, 1] {
+        bench.data(0, 0, number);
+    }
+    assert_eq!(bench.numbers(), [u32::MAX - 1, u32::MAX, 0, 1]);
+    assert_eq!(bench.router.status().peer_packets, 4);
+}
+
+#[test]
+fn strangers_are_refused() {
+    let mut bench = Bench::new();
+    let stranger = SocketAddr::from(([192, 0, 2, 1], 6081));
+    let bytes = data(PEER_EPOCH, 0, &inner(0));
+    bench.router.handle_packet(ms(0), SOCKET, stranger, None, &bytes);
+    bench.router.handle_packet(ms(0), SOCKET, stranger, None, &hello(PEER_EPOCH, 0));
+    // The address of a link, but by another socket.
+    bench.router.handle_packet(ms(0), UplinkId(1), address(0), None, &bytes);
+    assert_eq!(bench.router.drops().get(DropReason::UnknownPeer), 3);
+    assert_eq!(bench.router.poll_inner(), None);
+    // Any port of a known address will do (RFC 8926 section 3.3).
+    let port = SocketAddr::new(address(0).ip(), 50_000);
+    bench.router.handle_packet(ms(0), SOCKET, port, None, &bytes);
+    assert!(bench.router.poll_inner().is_some());
+}
+
+#[test]
+fn an_address_behind_nat_is_learned_from_hellos_and_follows_them() {
+    let nat: Vec<IpNet> = vec!["100.64.0.0/10".parse().expect("a prefix")];
+    let peers = vec![RouterPeer::Within(nat.clone()), RouterPeer::Within(nat)];
+    let mut router = Router::new(config(peers)).expect("two links");
+    let at = |port| SocketAddr::from(([100, 64, 0, 9], port));
+    let stranger = SocketAddr::from(([198, 51, 100, 9], 1));
+    router.service(Instant::ZERO);
+    assert!(sent(&mut router).is_empty(), "nobody is known");
+    router.handle_inner(ms(0), &inner(0));
+    router.service(ms(0));
+    assert!(sent(&mut router).is_empty(), "it waits");
+    router.handle_packet(ms(1), SOCKET, stranger, None, &hello(5, 0));
+    router.handle_packet(ms(1), SOCKET, at(1), None, &data(5, 0, &inner(0)));
+    assert_eq!(router.drops().get(DropReason::UnknownPeer), 2, "data teaches nothing");
+    router.handle_packet(ms(2), SOCKET, at(1), None, &hello(5, 1));
+    router.service(ms(2));
+    let mut routes = Vec::new();
+    router.drain(|outbox| routes.extend(outbox.packets().map(|(route, _)| route.destination)));
+    assert_eq!(routes, [at(1)], "what waited leaves by the link that is known");
+    // The binding moves; then the other link takes its place.
+    router.handle_packet(ms(3), SOCKET, at(2), None, &hello(5, 1));
+    router.handle_packet(ms(4), SOCKET, at(2), None, &hello(5, 0));
+    let remotes = |router: &Router| router.status().paths.into_iter().map(|link| link.remote);
+    assert_eq!(remotes(&router).collect::<Vec<_>>(), [Some(at(2).to_string()), None]);
+    assert_eq!(router.status().paths[1].counters.rebindings, 1);
+    // An address from which nothing comes any more may be somebody else's.
+    router.service(ms(31_000));
+    router.service(ms(32_001));
+    assert_eq!(remotes(&router).collect::<Vec<_>>(), [None, None]);
+}
+
+#[test]
+fn hellos_measure_the_round_trip_and_tell_of_silence() {
+    let mut a = Router::new(config(vec![RouterPeer::At(address(0))])).expect("a link");
+    let mut b = Router::new(RouterConfig { epoch: 2, ..config(vec![RouterPeer::At(address(0))]) })
+        .expect("a link");
+    // Clocks that have nothing in common; 20 ms and 30 ms on the way.
+    let offset = Duration::from_secs(5_000);
+    for second in 1..4 {
+        let now = ms(second * 1_000);
+        a.service(now);
+        let there = sent(&mut a).remove(0).remove(0);
+        b.handle_packet(now + offset + Duration::from_millis(20), SOCKET, address(0), None, &there);
+        let later = now + Duration::from_millis(400);
+        b.service(later + offset);
+        let back = sent(&mut b).remove(0).remove(0);
+        a.handle_packet(later + Duration::from_millis(30), SOCKET, address(0), None, &back);
+    }
+    let link = a.status().paths.remove(0);
+    assert_eq!(link.smoothed_rtt_ms, Some(50.0));
+    assert_eq!(link.status, PathStatus::Usable);
+    a.service(ms(8_000));
+    assert_eq!(a.status().paths[0].status, PathStatus::Suspect);
+    a.handle_inner(ms(8_000), &inner(0));
+    a.service(ms(8_000));
+    assert_eq!(sent(&mut a)[0].len(), 2, "packets go there all the same");
+}
+
+#[test]
+fn what_is_no_packet_of_ours_is_counted_and_dropped() {
+    let mut bench = Bench::new();
+    let good = data(PEER_EPOCH, 0, &inner(0));
+    let other_vni = {
+        let sequence = GeneveSequence { epoch: PEER_EPOCH, number: 0 };
+        [&Geneve::inner_header(VNI + 1, 0x45, sequence)[..], &inner(0)].concat()
+    };
+    let mut version = good.clone();
+    version[0] |= 0x40;
+    let mut long_options = good.clone();
+    long_options[0] = 0x3f;
+    let mut neither = good.clone();
+    neither[20] = 0x55;
+    let truncated_inner = good[..good.len() - 1].to_vec();
+    for (bytes, reason) in [
+        (other_vni, DropReason::UnknownMessage),
+        (version, DropReason::UnknownMessage),
+        (good[..7].to_vec(), DropReason::MalformedMessage),
+        (Vec::new(), DropReason::MalformedMessage),
+        (long_options, DropReason::MalformedMessage),
+        (neither, DropReason::MalformedInner),
+        (truncated_inner, DropReason::MalformedInner),
+    ] {
+        let before = bench.router.drops().get(reason);
+        bench.bytes(0, 0, &bytes);
+        assert_eq!(bench.router.drops().get(reason), before + 1, "{bytes:02x?}");
+    }
+    assert_eq!(bench.out, []);
+    bench.bytes(0, 0, &good);
+    assert_eq!(bench.numbers(), [0], "what is good is still taken");
+}
+
+#[test]
+fn floods_of_old_numbers_are_counted_and_not_delivered() {
+    let mut bench = Bench::new();
+    let newest = 1_000_000;
+    bench.data(0, 0, newest - 1);
+    bench.data(0, 0, newest);
+    for number in 0..50_000 {
+        bench.data(1, 1, number);
+        bench.data(1, 1, newest - 1);
+    }
+    assert_eq!(bench.numbers(), [newest - 1, newest]);
+    assert_eq!(bench.lane_drops(DropReason::Duplicate), 50_000);
+    assert_eq!(bench.lane_drops(DropReason::Late), 50_000);
+    let counters = bench.counters(1);
+    assert_eq!((counters.adopted, counters.duplicates, counters.late), (0, 50_000, 50_000));
+    bench.data(2, 0, newest + 1);
+    assert_eq!(bench.out.len(), 3, "the stream goes on");
+}
+
+#[test]
+fn a_jump_by_half_of_all_numbers_is_not_believed() {
+    let mut bench = Bench::new();
+    bench.data(0, 0, 0);
+    bench.data(0, 0, 1);
+    for jump in [1 << 31, (1 << 31) + 1, 1 << 30] {
+        bench.data(1, 1, jump);
+    }
+    bench.data(2, 0, 2);
+    bench.data(3, 0, 3);
+    assert_eq!(bench.numbers(), [0, 1, 2, 3]);
+    assert_eq!(bench.lane_drops(DropReason::IdJump) + bench.lane_drops(DropReason::Late), 3);
+    assert_eq!(bench.router.status().peer_packets, 4);
+}
+
+#[test]
+fn a_stream_that_went_on_unheard_is_found_again() {
+    let mut bench = Bench::new();
+    bench.data(0, 0, 0);
+    // All links were dead for an hour.
+    for at in 0..5 {
+        bench.data(3_600_000 + u64::from(at), 0, 300_000_000 + at);
+    }
+    assert!(bench.numbers().ends_with(&[300_000_002, 300_000_003, 300_000_004]));
+}
+
+#[test]
+fn a_link_that_brings_only_duplicates_changes_nothing() {
+    let mut bench = Bench::new();
+    for number in 0..1_000 {
+        bench.data(u64::from(number), 0, number);
+        for _ in 0..3 {
+            bench.data(u64::from(number), 1, number);
+        }
+    }
+    assert_eq!(bench.numbers(), (0..1_000).collect::<Vec<_>>());
+    let counters = bench.counters(1);
+    assert_eq!((counters.adopted, counters.duplicates), (0, 3_000));
+    assert_eq!(bench.router.status().stats.lanes[0].received.order.waited_packets, 0);
+}
+
+#[test]
+fn memory_is_bounded_while_the_clock_stands_still() {
+    let mut bench = Bench::new();
+    bench.data(0, 0, 0);
+    // 1 never comes, and no time passes for the others to have waited long enough.
+    for number in 2..20_000 {
+        bench.router.handle_packet(
+            Instant::ZERO,
+            SOCKET,
+            address(0),
+            None,
+            &data(PEER_EPOCH, number, &inner(number)),
+        );
+        bench.router.handle_inner(Instant::ZERO, &inner(number));
+        bench.router.service(Instant::ZERO);
+        bench.router.drain(|_| {});
+        bench.collect(0);
+        let received = bench.router.status().stats.lanes[0].received.order.held_packets;
+        assert!(received <= 4_096, "{received}");
+    }
+    let numbers = bench.numbers();
+    assert!(numbers.len() > 15_000 && numbers.is_sorted(), "the oldest go out");
+    // Nothing is kept of what was sent, as nobody acknowledges it.
+    let sent = &bench.router.status().stats.lanes[0].sent;
+    assert_eq!((sent.queue_bytes, sent.copy_queue_bytes, sent.drops.total()), (0, 0, 0));
+}
+
+#[test]
+fn packets_for_nobody_wait_within_bounds() {
+    let nat = vec!["100.64.0.0/10".parse().expect("a prefix")];
+    let mut router = Router::new(config(vec![RouterPeer::Within(nat)])).expect("a link");
+    let mut packet = inner(0);
+    packet.resize(1_400, 0);
+    packet[2..4].copy_from_slice(&1_400_u16.to_be_bytes());
+    for _ in 0..10_000 {
+        router.handle_inner(Instant::ZERO, &packet);
+    }
+    let sent = router.status().stats.lanes.remove(0).sent;
+    assert!(sent.queue_bytes <= 4 << 20);
+    assert_eq!(sent.queue_bytes / 1_408 + sent.drops.get(DropReason::QueueFull), 10_000);
+    router.service(ms(701));
+    let sent = router.status().stats.lanes.remove(0).sent;
+    assert_eq!((sent.queue_bytes, sent.drops.total()), (0, 10_000));
+}
+
+#[test]
+fn only_the_sources_that_are_allowed_come_through() {
+    let mut settings = config(vec![RouterPeer::At(address(0))]);
+    settings.inner_sources = Some(vec!["10.9.0.0/16".parse().expect("a prefix")]);
+    let mut router = Router::new(settings).expect("a link");
+    router.handle_packet(ms(0), SOCKET, address(0), None, &data(5, 0, &inner(0)));
+    assert_eq!(router.poll_inner(), None);
+    assert_eq!(router.status().stats.drops.get(DropReason::SpoofedSource), 1);
+}
+
+#[test]
+fn settings_that_cannot_be_are_refused() {
+    let error = |config| Router::new(config).expect_err("out of bounds");
+    assert_eq!(error(config(Vec::new())), RouterError::Links(0));
+    let one = || vec![RouterPeer::At(address(0))];
+    assert_eq!(error(config(vec![one().remove(0); 17])), RouterError::Links(17));
+    assert_eq!(error(RouterConfig { vni: 1 << 24, ..config(one()) }), RouterError::Vni(1 << 24));
+}
+
+proptest! {
+    /// Against the paper's rule: of any arrivals each number goes out at most once, in order, and each
+    /// within `MAX` of its own arrival.
+    #[test]
+    fn any_arrivals_go_out_once_and_in_order(
+        arrivals in prop::collection::vec((0_u64..40, 0_usize..2, 0_u32..60), 1..200)
+    ) {
+        let mut bench = Bench::new();
+        let mut now = 0;
+        let mut came = std::collections::BTreeMap::new();
+        bench.data(0, 0, 0);
+        came.insert(0, 0);
+        for (pause, link, number) in arrivals {
+            now += pause;
+            came.entry(number).or_insert(now);
+            bench.data(now, link, number);
+        }
+        bench.run_until(now + 400);
+        let numbers = bench.numbers();
+        prop_assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", numbers);
+        for (at, number) in &bench.out {
+            prop_assert!(at - came[number] <= 300);
+        }
+        let late: u64 = (0..2).map(|link| bench.counters(link).late).sum();
+        prop_assert!(numbers.len() as u64 + late >= came.len() as u64);
+    }
+
+    #[test]
+    fn any_bytes_are_taken_or_counted(
+        bytes in prop::collection::vec(any::<u8>(), 0..100),
+        is_headed in any::<bool>(),
+    ) {
+        let mut bench = Bench::new();
+        let bytes = if is_headed { data(PEER_EPOCH, 0, &[&[0x45][..], &bytes].concat()) } else { bytes };
+        bench.bytes(0, 0, &bytes);
+        prop_assert!(bench.router.drops().total() == 1 || bench.counters(0).packets_received == 1);
+    }
+}
