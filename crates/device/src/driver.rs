@@ -14,6 +14,7 @@
 mod client;
 mod granted;
 mod resolver;
+mod router;
 mod server;
 mod settings;
 
@@ -27,6 +28,7 @@ use serde_json::{Value, json};
 use crate::{Clock, DeviceError, Ecn, Outgoing, Poller, Prefix, Routes, SendOutcome, Token, Tun};
 
 pub use client::{ClientOptions, run_client};
+pub use router::{RouterOptions, RouterSocket, run_router};
 pub use server::{Reload, ServerOptions, run_server};
 
 /// Why a client or server could not start or go on.
@@ -42,6 +44,9 @@ pub enum DriverError {
     /// The server's settings cannot be used.
     #[error(transparent)]
     Server(#[from] roadweave_quic::ConfigError),
+    /// The router's settings cannot be used.
+    #[error(transparent)]
+    Router(#[from] roadweave_tunnel::RouterError),
     /// The TUN went away.
     #[error("the device {name} is gone: {source}")]
     TunGone {

@@ -38,7 +38,8 @@ mod udp;
 pub use cleanup::cleanup;
 pub use clock::Clock;
 pub use driver::{
-    ClientOptions, DriverError, Reload, ServerOptions, TunSettings, run_client, run_server,
+    ClientOptions, DriverError, Reload, RouterOptions, RouterSocket, ServerOptions, TunSettings,
+    run_client, run_router, run_server,
 };
 pub use error::DeviceError;
 pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent, UplinkSelector};
