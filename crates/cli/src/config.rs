@@ -5,6 +5,7 @@
 
 mod client;
 mod fields;
+mod router;
 mod server;
 
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use serde::de::DeserializeOwned;
 pub use client::ClientFile;
 #[cfg(test)]
 pub use fields::PrivateKey;
+pub use router::RouterFile;
 pub use server::ServerFile;
 
 /// A configuration file that cannot be used.

@@ -1,13 +1,15 @@
-//! `roadweave client` and `roadweave server`.
+//! `roadweave client`, `roadweave server` and `roadweave router`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use roadweave_device::{ClientOptions, ServerOptions, UplinkSelector, run_client, run_server};
-use roadweave_tunnel::ServerConfig;
+use roadweave_device::{
+    ClientOptions, RouterOptions, ServerOptions, UplinkSelector, run_client, run_router, run_server,
+};
+use roadweave_tunnel::{RouterConfig, ServerConfig};
 
-use crate::config::{self, ClientFile, ServerFile};
+use crate::config::{self, ClientFile, RouterFile, ServerFile};
 use crate::exit::BadInput;
 use crate::init::random;
 
@@ -27,6 +29,17 @@ pub struct ClientArgs {
 pub struct ServerArgs {
     /// The configuration file
     #[arg(long, value_name = "FILE", default_value = "/etc/roadweave/server.toml")]
+    config: PathBuf,
+    /// Only check the file
+    #[arg(long)]
+    check: bool,
+}
+
+/// Runs a redundant router: every packet on every link, not encrypted, the same on both sides.
+#[derive(Debug, clap::Args)]
+pub struct RouterArgs {
+    /// The configuration file
+    #[arg(long, value_name = "FILE", default_value = "/etc/roadweave/router.toml")]
     config: PathBuf,
     /// Only check the file
     #[arg(long)]
@@ -96,6 +109,32 @@ impl ServerArgs {
             masquerade: file.masquerade,
             state_directory: file.state_directory,
             reload: Box::new(reload),
+        })?)
+    }
+}
+
+impl RouterArgs {
+    /// # Errors
+    /// When the file is broken, or the system does not let the router run.
+    pub fn run(&self) -> Result<()> {
+        let file: RouterFile = config::load(&self.config).map_err(BadInput::new)?;
+        if self.check {
+            println!("{} is in order", self.config.display());
+            return Ok(());
+        }
+        let (sockets, links) = file.links();
+        Ok(run_router(RouterOptions {
+            config: RouterConfig {
+                vni: file.vni.get() as u32,
+                epoch: u32::from_be_bytes(random()?),
+                order: file.order(),
+                links,
+                inner_sources: (!file.accept_sources.is_empty()).then_some(file.accept_sources),
+            },
+            sockets,
+            addresses: file.addresses,
+            tun: file.tun.to_settings(),
+            into_tunnel: file.into_tunnel,
         })?)
     }
 }

@@ -170,7 +170,7 @@ fn private_keys_are_not_shown() {
 }
 
 /// The first two columns of the tables in `text` whose first has code in it.
-fn table_of(text: &str) -> std::collections::BTreeMap<&str, &str> {
+pub(super) fn table_of(text: &str) -> std::collections::BTreeMap<&str, &str> {
     text.lines()
         .filter_map(|line| {
             let mut cells = line.strip_prefix("| `")?.split(" | ");
@@ -230,7 +230,7 @@ fn the_documentation_names_every_field_with_its_default() {
 }
 
 /// All leaves of a file, named as the documentation names them.
-fn flatten(
+pub(super) fn flatten(
     prefix: &str,
     value: &toml::Value,
     fields: &mut std::collections::BTreeMap<String, String>,
