@@ -12,6 +12,7 @@ need ping iputils-ping
 need ffmpeg ffmpeg
 need iperf3 iperf3
 need unshare util-linux
+need tshark tshark
 # A library, which `bench coding` compares with.
 /sbin/ldconfig -p 2>/dev/null | grep -q 'libisal\.so\.2' || missing="$missing libisal2"
 

@@ -222,8 +222,8 @@ impl<'a> Geneve<'a> {
     /// A hello, which has no payload.
     pub fn hello(vni: u32, hello: &GeneveHello) -> [u8; GENEVE_HELLO] {
         let mut bytes = [0; GENEVE_HELLO];
-        // The header must name a protocol; there is nothing of it.
-        let ethertype = protocol::ETHERTYPE_IPV4;
+        // The header must name a protocol: one that no dissector expects a header of.
+        let ethertype = protocol::ETHERTYPE_EXPERIMENTAL;
         bytes[..HEADER].copy_from_slice(&header(vni, CONTROL_BIT, ethertype, HELLO_BYTES));
         bytes[HEADER..12].copy_from_slice(&option_header(HELLO, HELLO_BYTES));
         bytes[12..16].copy_from_slice(&hello.epoch.to_be_bytes());

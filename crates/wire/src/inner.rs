@@ -8,6 +8,8 @@ pub mod protocol {
     pub const ETHERTYPE_IPV4: u16 = 0x0800;
     /// The Ethernet type of IPv6.
     pub const ETHERTYPE_IPV6: u16 = 0x86dd;
+    /// An Ethernet type for experiments (IEEE 802: Local Experimental Ethertype 1).
+    pub const ETHERTYPE_EXPERIMENTAL: u16 = 0x88b5;
     /// ICMP.
     pub const ICMP: u8 = 1;
     /// TCP.

@@ -36,7 +36,7 @@ fn the_bytes_are_those_of_the_documentation() {
     assert_eq!(Geneve::inner_header(0, 0x60, SEQ)[2..4], [0x86, 0xdd]);
     let hello = GeneveHello { epoch: 1, link: 2, sent_us: 3, echoed_us: 4, held_us: 5 };
     let expected = [
-        0x06, 0x80, 0x08, 0x00, 0x00, 0x00, 0x09, 0x00, // header
+        0x06, 0x80, 0x88, 0xb5, 0x00, 0x00, 0x09, 0x00, // header
         0xff, 0x52, 0x02, 0x05, // option
         0, 0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5,
     ];
