@@ -29,6 +29,7 @@ lint:
 
 bench: packages
 	$(CARGO) run --release --quiet --package roadweave-cli -- bench tunnel
+	$(CARGO) run --release --quiet --package roadweave-cli -- bench router
 	$(CARGO) run --release --quiet --package roadweave-cli -- bench coding
 
 callgrind:

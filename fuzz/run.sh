@@ -15,7 +15,7 @@ if [ "${1:-}" = "--seconds" ]; then
     seconds=$2
     shift 2
 fi
-[ $# -gt 0 ] || set -- coding_decoder coding_hostile wire_datagram wire_control wire_inner
+[ $# -gt 0 ] || set -- coding_decoder coding_hostile wire_datagram wire_control wire_inner wire_geneve
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4

@@ -11,6 +11,7 @@
 //! | `wire_datagram` | [`datagram`] | what is parsed is written again byte for byte |
 //! | `wire_control` | [`control`] | what is parsed reads back the same |
 //! | `wire_inner` | [`inner`] | views stay within the packet |
+//! | `wire_geneve` | [`geneve`] | what is parsed reads back the same |
 //!
 //! Two targets need more than bytes. They read them as a [`Script`]: a byte that chooses what to do,
 //! then its arguments. A script that ends early is a shorter script, so that every input is one.
@@ -18,6 +19,7 @@
 pub mod control;
 pub mod datagram;
 pub mod decoder;
+pub mod geneve;
 pub mod hostile;
 pub mod inner;
 #[allow(missing_docs, dead_code, reason = "written for the tests of the coding crate")]
@@ -28,12 +30,13 @@ mod script;
 pub use script::{Script, Writer};
 
 /// The inputs that the search starts from, by target: `(target, inputs)`.
-pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 5] {
+pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 6] {
     [
         ("coding_decoder", decoder::seeds()),
         ("coding_hostile", hostile::seeds()),
         ("wire_datagram", datagram::seeds()),
         ("wire_control", control::seeds()),
         ("wire_inner", inner::seeds()),
+        ("wire_geneve", geneve::seeds()),
     ]
 }

@@ -4,6 +4,7 @@ mod coding;
 mod echo;
 mod iperf;
 mod results;
+mod router;
 mod tunnel;
 
 pub use self::echo::EchoArgs;
@@ -19,6 +20,7 @@ pub struct BenchArgs {
 enum What {
     Coding(coding::CodingArgs),
     Tunnel(tunnel::TunnelArgs),
+    Router(router::RouterArgs),
 }
 
 impl BenchArgs {
@@ -30,6 +32,7 @@ impl BenchArgs {
         match &self.what {
             What::Coding(args) => args.run(),
             What::Tunnel(args) => args.run(),
+            What::Router(args) => args.run(),
         }
     }
 }

@@ -7,6 +7,7 @@
 
 pub mod clock;
 pub mod daemon;
+pub mod router;
 pub mod sockets;
 pub mod tunnel;
 

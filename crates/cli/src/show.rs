@@ -1,4 +1,4 @@
-//! `roadweave show`: paths, lanes and statistics of a running client or server.
+//! `roadweave show`: paths, lanes and statistics of a running client, server or router.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::Value;
 
-/// Shows paths, lanes and statistics of a running client or server.
+/// Shows paths, lanes and statistics of a running client, server or router.
 #[derive(Debug, clap::Args)]
 pub struct ShowArgs {
-    /// The socket of the running client or server
+    /// The socket of the running client, server or router
     #[arg(long, default_value = "/run/roadweave/rw0.sock")]
     socket: PathBuf,
     /// Print everything as one JSON object
@@ -54,7 +54,7 @@ fn render(status: &Value) -> String {
         let addresses: Vec<String> = list(&session["addresses"]).map(text_of).collect();
         text +=
             &format!("\nsession with {}: {}\n", text_of(&session["peer"]), addresses.join(", "));
-        text += &paths(session);
+        text += &if status["role"] == "router" { links(session) } else { paths(session) };
         text += &lanes(session);
         text += &drops("dropped outside the lanes", &session["drops"]);
     }
@@ -102,6 +102,55 @@ fn paths(session: &Value) -> String {
         ]);
     }
     format!("{table}\n")
+}
+
+/// The links of a redundant router, which have no windows, and what the peer sent over all of them.
+fn links(session: &Value) -> String {
+    let mut table = new_table(&[
+        "id",
+        "link",
+        "status",
+        "peer",
+        "rtt ms",
+        "sent",
+        "sent MB",
+        "received",
+        "received MB",
+        "adopted",
+        "adopted %",
+        "duplicates",
+        "late",
+        "lost",
+    ]);
+    for link in list(&session["paths"]) {
+        let counters = &link["counters"];
+        table.add_row([
+            link["id"].to_string(),
+            text_of(&link["uplink"]),
+            text_of(&link["status"]),
+            text_of(&link["remote"]),
+            scaled(&link["smoothed_rtt_ms"], 1.0, 1),
+            counters["packets_sent"].to_string(),
+            scaled(&counters["bytes_sent"], 1e6, 1),
+            counters["packets_received"].to_string(),
+            scaled(&counters["bytes_received"], 1e6, 1),
+            counters["adopted"].to_string(),
+            scaled(&link["adopted_ratio"], 0.01, 2),
+            counters["duplicates"].to_string(),
+            counters["late"].to_string(),
+            link["lost"].to_string(),
+        ]);
+    }
+    let order = &list(&session["lanes"]).next().unwrap_or(&Value::Null)["received"]["order"];
+    format!(
+        "{table}\nthe peer sent {} packets, {} came by no link; it started anew {} times\n\
+         {} packets had to wait, {} waits were given up\n",
+        session["peer_packets"],
+        session["peer_packets_lost"],
+        session["peer_restarts"],
+        order["waited_packets"],
+        order["timeouts"]
+    )
 }
 
 fn lanes(session: &Value) -> String {
@@ -207,6 +256,38 @@ mod tests {
             "3.40",
             "queue-expired 7",
             "no-session 3",
+        ] {
+            assert!(page.contains(part), "{part} is not in:\n{page}");
+        }
+    }
+
+    #[test]
+    fn a_router_shows_its_links_and_what_each_brought() {
+        let status = serde_json::json!({
+            "role": "router", "name": "rw0", "uptime_seconds": 3.0, "tun": "rw0",
+            "drops": { "unknown-peer": 5 },
+            "sessions": [{
+                "peer": "the other router", "addresses": ["10.88.0.2/30"], "drops": {},
+                "peer_packets": 170_445, "peer_packets_lost": 4, "peer_restarts": 1,
+                "paths": [{ "id": 0, "uplink": "lte", "status": "usable", "remote": "10.1.0.1:6081",
+                            "smoothed_rtt_ms": 40.04, "adopted_ratio": 0.7253, "lost": 3542,
+                            "counters": { "adopted": 123_619, "duplicates": 11, "late": 22 } }],
+                "lanes": [{ "name": "default", "strategy": "redundant", "sent": {},
+                            "received": { "order": { "waited_packets": 77, "timeouts": 706 } } }],
+            }],
+        });
+        let page = render(&status);
+        for part in [
+            "router rw0",
+            "lte",
+            "10.1.0.1:6081",
+            "40.0",
+            "123619",
+            "72.53",
+            "3542",
+            "170445 packets, 4 came by no link",
+            "77 packets had to wait, 706 waits",
+            "unknown-peer 5",
         ] {
             assert!(page.contains(part), "{part} is not in:\n{page}");
         }

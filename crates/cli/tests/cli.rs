@@ -75,7 +75,7 @@ fn help_tells_of_every_command_and_its_options() {
             assert!(text.contains(part), "{arguments:?}: {part:?} is not in:\n{text}");
         }
     };
-    let commands = ["init", "keygen", "client", "server", "show", "emulate", "demo"];
+    let commands = ["init", "keygen", "client", "server", "router", "show", "emulate", "demo"];
     check(&["--help"], &commands);
     check(&["--help"], &["--log", "ROADWEAVE_LOG"]);
     check(&["--version"], &["roadweave 0."]);
@@ -83,10 +83,12 @@ fn help_tells_of_every_command_and_its_options() {
     check(&["keygen", "--help"], &["--json"]);
     check(&["client", "--help"], &["--config", "/etc/roadweave/client.toml", "--check"]);
     check(&["server", "--help"], &["--config", "/etc/roadweave/server.toml", "--check"]);
+    check(&["router", "--help"], &["--config", "/etc/roadweave/router.toml", "--check"]);
     check(&["show", "--help"], &["--socket", "/run/roadweave/rw0.sock", "--json", "--watch"]);
     check(&["emulate", "--help"], &["--near", "--far", "--drive", "--synthetic", "--check"]);
     check(&["demo", "--help"], &["--drive", "--seconds", "--strategies", "--report", "--json"]);
-    check(&["bench", "--help"], &["coding", "tunnel"]);
+    check(&["bench", "--help"], &["coding", "tunnel", "router"]);
+    check(&["bench", "router", "--help"], &["--seconds", "--json"]);
     check(&["bench", "coding", "--help"], &["--seconds", "--json"]);
 }
 

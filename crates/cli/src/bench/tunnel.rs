@@ -68,25 +68,26 @@ impl TunnelArgs {
             Sandbox::Inside => {
                 exit_when_told()?;
                 let results = Bench::build(self.seconds)?.run(strategy)?;
-                self.present(&results)
+                present(&results, self.json)
             }
         }
     }
+}
 
-    fn present(&self, results: &Results) -> anyhow::Result<()> {
-        let mut out = io::stdout().lock();
-        if self.json {
-            serde_json::to_writer_pretty(&mut out, results)?;
-            writeln!(out)?;
-        } else {
-            writeln!(out, "{}", results.render())?;
-        }
-        Ok(())
+/// Prints the results.
+pub(super) fn present(results: &Results, json: bool) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    if json {
+        serde_json::to_writer_pretty(&mut out, results)?;
+        writeln!(out)?;
+    } else {
+        writeln!(out, "{}", results.render())?;
     }
+    Ok(())
 }
 
 /// The namespaces and what all measurements have in common.
-struct Bench {
+pub(super) struct Bench {
     client: NetNs,
     server: NetNs,
     directory: PathBuf,
@@ -96,7 +97,7 @@ struct Bench {
 
 impl Bench {
     /// Builds the namespaces; only inside a sandbox.
-    fn build(seconds: u32) -> anyhow::Result<Self> {
+    pub(super) fn build(seconds: u32) -> anyhow::Result<Self> {
         let directory = PathBuf::from(DIRECTORY);
         fs::create_dir_all(&directory).context("cannot make a directory for the bench")?;
         let (client, server) = (NetNs::create("client")?, NetNs::create("server")?);
@@ -114,6 +115,21 @@ impl Bench {
         Ok(Self { client, server, directory, program, seconds })
     }
 
+    /// Where files may be left.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Where the two ends of a tunnel run.
+    pub(super) fn site(&self) -> Site<'_> {
+        Site {
+            program: &self.program,
+            directory: &self.directory,
+            server: &self.server,
+            client: &self.client,
+        }
+    }
+
     fn run(&self, strategy: Strategy) -> anyhow::Result<Results> {
         let veth = self.measure_veth()?;
         eprintln!("starting the tunnel");
@@ -126,20 +142,15 @@ impl Bench {
             behind_client: None,
         };
         let files = spec.write(&self.directory)?;
-        let site = Site {
-            program: &self.program,
-            directory: &self.directory,
-            server: &self.server,
-            client: &self.client,
-        };
-        let mut tunnel = Tunnel::start(site, &files)?;
+        let mut tunnel = Tunnel::start(self.site(), &files)?;
         tunnel.wait_for_paths(spec.uplinks.len(), || Ok(()))?;
         let results = self.measure_tunnel(&mut tunnel, veth)?;
         tunnel.stop()?;
         Ok(results)
     }
 
-    fn measure_veth(&self) -> anyhow::Result<Bare> {
+    /// The figures without a tunnel.
+    pub(super) fn measure_veth(&self) -> anyhow::Result<Bare> {
         let load = self.load(SERVER_OUTER);
         eprintln!("bare veth: latency");
         let latency_us = self.latency(SERVER_OUTER)?;
@@ -158,7 +169,12 @@ impl Bench {
         })
     }
 
-    fn measure_tunnel(&self, tunnel: &mut Tunnel, veth: Bare) -> anyhow::Result<Results> {
+    /// The figures of a tunnel that is up, beside those without.
+    pub(super) fn measure_tunnel(
+        &self,
+        tunnel: &mut Tunnel,
+        veth: Bare,
+    ) -> anyhow::Result<Results> {
         let load = self.load(SERVER_INNER);
         eprintln!("tunnel: latency");
         let latency = self.latency(SERVER_INNER)?;
