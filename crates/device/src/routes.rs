@@ -210,7 +210,11 @@ impl Routes {
         Ok(())
     }
 
-    fn loosen_reverse_path_filter(&mut self, interface: &str) -> Result<(), DeviceError> {
+    /// Lets `interface` take what the main routes would have come by another, until the instance ends.
+    pub(crate) fn loosen_reverse_path_filter(
+        &mut self,
+        interface: &str,
+    ) -> Result<(), DeviceError> {
         // The larger number of both counts, so that an interface at 2 is loose whatever "all" says
         // (Linux Documentation/networking/ip-sysctl.rst).
         let key = format!("net.ipv4.conf.{}.rp_filter", interface.replace('.', "/"));

@@ -73,7 +73,7 @@ struct Driver {
     drops: DropCounters,
     // Dropped in this order: what they set up is removed before the instance's lock.
     _filters: Filters,
-    _routes: Routes,
+    routes: Routes,
     _lock: InstanceLock,
 }
 
@@ -116,7 +116,7 @@ impl Driver {
             addresses: options.addresses,
             drops: DropCounters::default(),
             _filters: filters,
-            _routes: routes,
+            routes,
             _lock: lock,
         };
         this.open_first()?;
@@ -237,6 +237,12 @@ impl Driver {
 
     fn open(&mut self, at: usize) -> Result<(), DeviceError> {
         let RouterSocket { listen, interface } = &self.options[at];
+        // A link's packets come by its own interface, though the peer may be nearer by another.
+        if let Some(interface) = interface
+            && let Err(error) = self.routes.loosen_reverse_path_filter(interface)
+        {
+            tracing::debug!(%error, "the reverse path filter of an interface stays as it is");
+        }
         let options = UdpOptions { interface: interface.clone(), ..UdpOptions::server(*listen) };
         let socket = UplinkSocket::open(&options)?;
         self.poller.add(&socket, Token(SOCKETS + at as u64), Interest::Read)?;
