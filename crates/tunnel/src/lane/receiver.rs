@@ -289,7 +289,7 @@ impl LaneReceiver {
             let is_packet = unit.packet.is_some();
             let is_as_sent = !unit.decoded;
             if let Some(order) = self.opening.take() {
-                self.reorder = Reorder::new(order, unit.first);
+                self.reorder = Reorder::opening(order, unit.first);
             }
             let turn = self.reorder.handle(now, unit, &mut |unit| out.release(unit));
             if turn == Turn::Discarded && is_packet {

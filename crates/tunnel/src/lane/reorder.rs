@@ -31,6 +31,10 @@ pub(crate) const HELD_MAX: usize = 4096;
 /// Their bytes, at most.
 const HELD_BYTES_MAX: usize = 8 << 20;
 
+/// A lane whose first packet to come has a smaller ID began with that: others of its first came by slower
+/// paths.
+const JUST_BEGUN: u32 = 1024;
+
 /// A position in a lane that does not wrap; its low 32 bits are the ID.
 type Position = u64;
 
@@ -136,6 +140,17 @@ impl Reorder {
             }
         };
         Self { order, keeper, newest: first - 1, held_bytes: 0, waited: 0, late: 0, timeouts: 0 }
+    }
+
+    /// `order` from the first packet on that came of a lane, which is `first`: what precedes it has missed
+    /// its turn, unless the lane has just begun.
+    pub(crate) fn opening(order: Order, first: PacketId) -> Self {
+        let begin = if first.0 < JUST_BEGUN { PacketId(0) } else { first };
+        let mut this = Self::new(order, begin);
+        if let Keeper::Strict(strict) = &mut this.keeper {
+            strict.forget_before();
+        }
+        this
     }
 
     pub(crate) fn order(&self) -> Order {

@@ -52,6 +52,11 @@ impl Strict {
         self.max_buffer = max_buffer;
     }
 
+    /// What precedes the first packet was not sent under another order.
+    pub(super) fn forget_before(&mut self) {
+        self.begin = 0;
+    }
+
     pub(super) fn len(&self) -> usize {
         self.held.len()
     }
