@@ -211,9 +211,12 @@ fn routers_behind_nat_are_found_by_their_hellos() {
         // Somebody else who sends the same is not heard.
         let stranger = road.cloud.enter(|| UdpSocket::bind("0.0.0.0:6081").unwrap()).unwrap();
         road.cloud.ip("route add 198.51.100.1 via 203.0.113.1").unwrap();
+        // What came by a link before its first hello counts as well.
+        let unknown = |status: &Value| status["drops"]["unknown-peer"].as_u64().unwrap_or(0);
+        let before = unknown(&road.show(SERVER));
         stranger.send_to(&[0; 40], "198.51.100.1:6081").unwrap();
         road.wait_for_status(SERVER, "the stranger is counted", |status| {
-            status["drops"]["unknown-peer"] == 1
+            unknown(status) == before + 1
         });
     });
 }
