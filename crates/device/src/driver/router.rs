@@ -148,13 +148,16 @@ impl Driver {
                         }
                     }
                     CONTROL => self.answer(),
-                    Token(number) => self.read_socket(now, number),
+                    Token(number) => {
+                        self.read_socket(now, number);
+                        // Before the next socket, which most likely has the same once more.
+                        self.deliver();
+                    }
                 }
             }
             if self.next_retry.is_some_and(|at| at <= now) {
                 self.retry(now);
             }
-            self.deliver();
             self.router.service(self.clock.now());
             self.flush(now);
             self.deliver();
