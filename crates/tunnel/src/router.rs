@@ -48,6 +48,8 @@ pub const ROUTER_LINKS_MAX: usize = 16;
 const FORMER_MAX: usize = 8;
 /// An epoch of the past may return when the present one was silent for so long.
 const FORMER_SILENCE: Duration = Duration::from_secs(1);
+/// A new start of the peer is told at most this often.
+const RESTART_TOLD_INTERVAL: Duration = Duration::from_secs(1);
 /// Events that wait to be told, at most.
 const EVENTS_MAX: usize = 64;
 /// The one lane.
@@ -156,6 +158,7 @@ pub struct Router {
     epochs: Epochs,
     peer_packets: Span,
     next_hello: Instant,
+    next_restart_told: Instant,
     events: VecDeque<RouterEvent>,
     drops: DropCounters,
 }
@@ -191,6 +194,7 @@ impl Router {
             epochs: Epochs::default(),
             peer_packets: Span::default(),
             next_hello: Instant::ZERO,
+            next_restart_told: Instant::ZERO,
             events: VecDeque::new(),
             drops: DropCounters::default(),
         })
@@ -386,7 +390,11 @@ impl Router {
             Admission::Anew => {
                 self.session.begin_anew(now);
                 self.peer_packets.highest = None;
-                self.tell(RouterEvent::PeerRestarted);
+                // Who forges epochs shall not fill the log as well.
+                if now >= self.next_restart_told {
+                    self.next_restart_told = now + RESTART_TOLD_INTERVAL;
+                    self.tell(RouterEvent::PeerRestarted);
+                }
                 true
             }
         }

@@ -223,6 +223,12 @@ fn an_epoch_that_only_a_broken_packet_spoke_of_does_not_last() {
     bench.data(1_200, 0, 3);
     bench.run_until(1_500);
     assert_eq!(bench.numbers(), [0, 50, 2, 3]);
+    for epoch in 1_000..2_000 {
+        bench.bytes(1_600, 0, &hello(epoch, 0));
+    }
+    let events = std::iter::from_fn(|| bench.router.poll_event());
+    let told = events.filter(|event| *event == RouterEvent::PeerRestarted).count();
+    assert!(told <= 3, "{told} of {}", bench.router.status().peer_restarts);
     let mut epochs = Epochs::default();
     for epoch in 0..10_000 {
         epochs.admit(Instant::ZERO, epoch);
