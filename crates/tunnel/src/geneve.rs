@@ -307,7 +307,7 @@ impl Carrier for Links {
 
     fn send_feedback_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
 
-    fn acknowledge_on(&mut self, _now: Instant, _path: PathId) {}
+    fn acknowledge_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
 }
 
 impl Link {
