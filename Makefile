@@ -3,8 +3,12 @@
 CARGO ?= cargo
 DEMO_ARGS ?=
 FUZZ_SECONDS ?= 60
+WEBRTC_ARGS ?=
 
-.PHONY: demo test test-aarch64 fuzz lint bench callgrind packages clean
+TARGET = $(or $(CARGO_TARGET_DIR),target)
+PLAYWRIGHT = scripts/webrtc/node_modules/.package-lock.json
+
+.PHONY: demo test test-aarch64 fuzz lint bench callgrind webrtc webrtc-smoke packages clean
 
 demo: packages
 	$(CARGO) run --release --quiet --package roadweave-cli -- demo $(DEMO_ARGS)
@@ -35,8 +39,24 @@ bench: packages
 callgrind:
 	@CARGO=$(CARGO) deploy/callgrind.sh
 
+# A call between two real browsers over emulated links, setting after setting: docs/webrtc.md.
+webrtc: WEBRTC_PACKAGES = webrtc
+webrtc: packages $(PLAYWRIGHT)
+	$(CARGO) build --release --quiet --package roadweave-cli
+	node scripts/webrtc/call.js --roadweave $(TARGET)/release/roadweave $(WEBRTC_ARGS)
+
+# Half a minute of it, with the program as the tests build it.
+webrtc-smoke: WEBRTC_PACKAGES = webrtc
+webrtc-smoke: packages $(PLAYWRIGHT)
+	npm test --silent --prefix scripts/webrtc
+	$(CARGO) build --quiet --package roadweave-cli
+	node scripts/webrtc/call.js --roadweave $(TARGET)/debug/roadweave --smoke
+
+$(PLAYWRIGHT): scripts/webrtc/package-lock.json | packages
+	npm ci --silent --no-audit --no-fund --prefix scripts/webrtc
+
 packages:
-	@deploy/packages.sh
+	@deploy/packages.sh $(WEBRTC_PACKAGES)
 
 clean:
 	$(CARGO) clean

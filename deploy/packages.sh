@@ -1,5 +1,7 @@
 #!/bin/sh
 # Installs the Debian packages that demo, tests and benches need; without root it prints the command.
+#
+#   deploy/packages.sh [webrtc]     also those of `make webrtc`
 set -eu
 
 missing=""
@@ -13,6 +15,11 @@ need ffmpeg ffmpeg
 need iperf3 iperf3
 need unshare util-linux
 need tshark tshark
+if [ "${1:-}" = webrtc ]; then
+    need chromium chromium
+    need node nodejs
+    need npm npm
+fi
 # A library, which `bench coding` compares with.
 /sbin/ldconfig -p 2>/dev/null | grep -q 'libisal\.so\.2' || missing="$missing libisal2"
 

@@ -1,0 +1,122 @@
+// The two links of the call: recordings in which losses come in bursts and delays step up and down.
+//
+//   link a  30 ms ──┐ 90 ms ┌──── 30 ms ────     2 % of the time nothing arrives, some 25 ms at once
+//   link b  60 ms ─────┐ 220 ms ┌── 60 ms ──    15 % of the time nothing arrives, some 200 ms at once
+//
+// The shares of loss are those of the paper's table III. It tells neither how long a burst lasts nor
+// the delays. Bursts of 25 ms make 0.8 gaps a second on the better link, as many as packets timed
+// out with 10 ms of buffer (table IV); link a is the slower one for a quarter of the time, since a
+// quarter of the paper's packets came first by its worse link; and link b is late by more than
+// 100 ms now and then, since gaps outlasted 100 ms of buffer now and then.
+//
+// A burst is a stretch of time, not a number of packets: every setting meets the same ones, however
+// much it sends. The shares hold exactly within the length of the recording.
+
+import { createHash } from 'node:crypto';
+
+/** What each link is like: times in ms, shares 0..1 of the time. */
+export const LINKS = [
+  {
+    name: 'a',
+    rateKbps: 40_000,
+    delayMs: 30,
+    slower: { delayMs: 90, share: 0.25, lengthMs: 2_000 },
+    loss: { share: 0.02, lengthMs: 25 },
+  },
+  {
+    name: 'b',
+    rateKbps: 40_000,
+    delayMs: 60,
+    slower: { delayMs: 220, share: 0.03, lengthMs: 700 },
+    loss: { share: 0.15, lengthMs: 200 },
+  },
+];
+
+/**
+ * Recordings of all `LINKS`, `[{ name, csv }]`, that last `seconds`.
+ *
+ * @param {object} options
+ * @param {number} options.seconds whole seconds, at least 5
+ * @param {number} options.seed decides all that is random
+ * @param {boolean} options.together whether both links may lose at the same moment, as chance has
+ *   it; otherwise never, as almost never in the paper (4 of 170,445 packets)
+ * @param {boolean} options.steady whether delays stay what they are
+ */
+export function recordings({ seconds, seed, together, steady }) {
+  const lengthMs = seconds * 1_000;
+  const taken = [];
+  // The link that loses most first: what remains is roomy for the others.
+  const byLoss = [...LINKS].sort((one, other) => other.loss.share - one.loss.share);
+  const bursts = new Map();
+  for (const link of byLoss) {
+    const random = generator(seed, `${link.name} loss`);
+    const avoid = together ? [] : taken;
+    bursts.set(link.name, stretches({ ...link.loss, within: lengthMs, avoid, random }));
+    taken.push(...bursts.get(link.name));
+  }
+  return LINKS.map((link) => {
+    const random = generator(seed, `${link.name} delay`);
+    const slow = steady ? [] : stretches({ ...link.slower, within: lengthMs, avoid: [], random });
+    return { name: link.name, csv: csv(link, bursts.get(link.name), slow, lengthMs) };
+  });
+}
+
+/** The recording as `roadweave emulate` reads it, see docs/traces.md. */
+function csv(link, bursts, slow, lengthMs) {
+  const rows = new Map([[0, [link.rateKbps, link.delayMs, 0]]]);
+  const at = (ms) => rows.get(ms) ?? rows.set(ms, ['', '', '']).get(ms);
+  for (const [from, to] of slow) {
+    at(from)[1] = link.slower.delayMs;
+    if (to < lengthMs) at(to)[1] = link.delayMs;
+  }
+  for (const [from, to] of bursts) {
+    at(from)[2] = 1;
+    if (to < lengthMs) at(to)[2] = 0;
+  }
+  const lines = [...rows].sort(([one], [other]) => one - other);
+  // The last row lasts as long as the one before it: one more row sets the end.
+  const last = lines.at(-1)[0];
+  const middle = (last + lengthMs) / 2;
+  return ['t_ms,capacity_kbps,delay_ms,loss', ...lines.map(([ms, cells]) => [ms, ...cells].join(',')),
+    `${middle},,,`, ''].join('\n');
+}
+
+/**
+ * Stretches of time `[[from, to], ..]`, ascending, that overlap neither each other nor those of
+ * `avoid`: of exponential length, `lengthMs` on average, the share `share` of `within` altogether.
+ */
+function stretches({ share, lengthMs, within, avoid, random }) {
+  const count = Math.max(1, Math.round((share * within) / lengthMs));
+  const drawn = Array.from({ length: count }, () => Math.max(0.05, -Math.log(1 - random())));
+  const sum = drawn.reduce((total, length) => total + length, 0);
+  const found = [];
+  // The longest first, while there is room for them.
+  for (const length of drawn.sort((one, other) => other - one)) {
+    const span = round((length / sum) * share * within);
+    for (let attempt = 0; ; attempt += 1) {
+      if (attempt === ATTEMPTS_MAX) throw new Error('the losses of the links do not fit beside each other');
+      const from = round(random() * (within - span));
+      const free = ([begin, end]) => from >= end || from + span <= begin;
+      if (found.every(free) && avoid.every(free)) {
+        found.push([from, round(from + span)]);
+        break;
+      }
+    }
+  }
+  return found.sort(([one], [other]) => one - other);
+}
+
+/** Times are written to the microsecond. */
+const round = (ms) => Math.round(ms * 1_000) / 1_000;
+
+/** A generator of numbers in [0, 1), decided by `seed` and `name`. */
+function generator(seed, name) {
+  let drawn = 0;
+  return () => {
+    const digest = createHash('sha256').update(`${seed} ${name} ${drawn}`).digest();
+    drawn += 1;
+    return digest.readUIntBE(0, 6) / 2 ** 48;
+  };
+}
+
+const ATTEMPTS_MAX = 100_000;

@@ -1,0 +1,203 @@
+// What lies between the browsers: the links and, over them, nothing or a tunnel.
+//
+//   single:a, single:b   one link, no tunnel
+//   geneve               redundant routers: every packet on both links, the first copy goes on at once
+//   geneve@MS            the same, in order: what comes after a missing packet waits for it, MS at most
+//   STRATEGY             client and server, with that strategy on both links, such as xnc
+//   STRATEGY@MS          the same, in order
+
+import { existsSync, writeFileSync } from 'node:fs';
+import path from 'node:path';
+import { setTimeout as sleep } from 'node:timers/promises';
+
+import { LINKS, recordings } from './links.js';
+import { run, SCRATCH } from './sandbox.js';
+import { CENTRE_NETWORK, Daemon, ROUTER_ADDRESS, routeOverLink, VEHICLE_NETWORK } from './world.js';
+
+/** The setting that `text` names: `{ name, link }` or `{ name, strategy, bufferMs }`. */
+export function parseSetting(text) {
+  if (text.startsWith('single:')) {
+    const link = LINKS.findIndex(({ name }) => name === text.slice('single:'.length)) + 1;
+    if (link === 0) throw new Error(`${text}: the links are ${LINKS.map(({ name }) => name).join(' and ')}`);
+    return { name: text, link };
+  }
+  const [, strategy, buffer] = /^([a-z0-9-]+(?::[0-9]+)?)(?:@([0-9]+))?$/.exec(text) ?? [];
+  if (strategy === undefined) throw new Error(`${text}: not a setting; as in single:a, geneve@300, xnc`);
+  return { name: text, strategy, bufferMs: buffer === undefined ? 0 : Number(buffer) };
+}
+
+/** The links of all settings, as `roadweave emulate` reads them. */
+export function writeLinks(options) {
+  for (const { name, csv } of recordings(options)) writeFileSync(inScratch(`${name}.csv`), csv);
+  const link = ({ name }) => `[[link]]\nname = "${name}"\ntrace = "${name}.csv"\ntrace_down = "${name}.csv"\n`;
+  const place = '[place]\nnear = "box"\nfar = "links"\n';
+  writeFileSync(inScratch('links.toml'), `seed = ${options.seed}\n${place}${LINKS.map(link).join('')}`);
+}
+
+/** A setting under way: links, and the tunnel if it has one. */
+export class Passage {
+  #daemons = [];
+  #undo = [];
+
+  /** Starts what `setting` needs with the program `roadweave`; resolves when packets may pass. */
+  static async open(roadweave, setting) {
+    const passage = new Passage();
+    try {
+      await passage.#open(roadweave, setting);
+      return passage;
+    } catch (error) {
+      await passage.close().catch(() => {});
+      throw error;
+    }
+  }
+
+  async #open(roadweave, setting) {
+    this.roadweave = roadweave;
+    this.emulator = this.#start('emulator', ['emulate', '--json', '--config', inScratch('links.toml')]);
+    await this.#until('the links are ready', () => this.emulator.output.includes('"ready":true'));
+    if (setting.link !== undefined) {
+      this.#undo.push(routeOverLink(setting.link));
+      return;
+    }
+    const [near, far] = setting.strategy === 'geneve' ? ['router', 'router'] : ['client', 'server'];
+    const files = setting.strategy === 'geneve' ? routerFiles(setting) : tunnelFiles(roadweave, setting);
+    writeFileSync(inScratch('near.toml'), files.near);
+    writeFileSync(inScratch('far.toml'), files.far);
+    this.#start(`far ${far}`, [far, '--config', inScratch('far.toml')], 'centre-router');
+    this.#start(`near ${near}`, [near, '--config', inScratch('near.toml')], 'box');
+    await this.#until('the tunnel uses both links', () => this.#usablePaths() === LINKS.length);
+  }
+
+  #start(name, words, namespace) {
+    const daemon = new Daemon(name, [this.roadweave, '--log', 'warn', ...words], namespace);
+    this.#daemons.push(daemon);
+    return daemon;
+  }
+
+  async #until(what, holds) {
+    for (let waited = 0; !holds(); waited += 100) {
+      this.checkRunning();
+      if (waited > 15_000) throw new Error(`15 s have passed before ${what}`);
+      await sleep(100);
+    }
+  }
+
+  #usablePaths() {
+    const paths = this.status()?.sessions?.[0]?.paths ?? [];
+    return paths.filter((path) => path.status === 'usable').length;
+  }
+
+  /** What the receiving end of the tunnel tells of itself; null without a tunnel, or while it does not answer. */
+  status() {
+    const socket = `/run/roadweave/${FAR_TUN}.sock`;
+    if (!existsSync(socket)) return null;
+    try {
+      return JSON.parse(run(this.roadweave, 'show', '--json', '--socket', socket));
+    } catch {
+      return null;
+    }
+  }
+
+  /** Throws when one of its processes has ended. */
+  checkRunning() {
+    for (const daemon of this.#daemons) daemon.checkRunning();
+  }
+
+  /** Starts the recordings of the links from their beginning. */
+  restartLinks() {
+    this.emulator.signal('SIGHUP');
+  }
+
+  /** Ends all of it; resolves to what passed along each link, as `roadweave emulate --json` says. */
+  async close() {
+    for (const undo of this.#undo.splice(0)) undo();
+    let said = '';
+    for (const daemon of this.#daemons.splice(0).reverse()) said = await daemon.stop();
+    return JSON.parse(said.trim().split('\n').at(-1)).links;
+  }
+}
+
+/** router.toml of both sides. */
+function routerFiles(setting) {
+  const order = setting.bufferMs === 0 ? 'ordering = "pass"\n' : `max_buffer_ms = ${setting.bufferMs}\n`;
+  const file = ({ tun, host, intoTunnel, link }) => `addresses = ["10.88.0.${host}/30"]
+into_tunnel = ["${intoTunnel}"]
+${order}
+[tun]
+name = "${tun}"
+${LINKS.map(link).join('')}`;
+  return {
+    near: file({
+      tun: NEAR_TUN,
+      host: 2,
+      intoTunnel: CENTRE_NETWORK,
+      link: ({ name }, index) => `
+[[links]]
+name = "${name}"
+interface = "${name}"
+listen = "10.201.${index + 1}.2:6081"
+peer = "${ROUTER_ADDRESS}:6081"
+`,
+    }),
+    far: file({
+      tun: FAR_TUN,
+      host: 1,
+      intoTunnel: VEHICLE_NETWORK,
+      link: ({ name }, index) => `
+[[links]]
+name = "${name}"
+listen = "${ROUTER_ADDRESS}:6081"
+peer = "10.201.${index + 1}.2:6081"
+`,
+    }),
+  };
+}
+
+/** client.toml and server.toml with fresh keys and one lane. */
+function tunnelFiles(roadweave, setting) {
+  const keys = () => JSON.parse(run(roadweave, 'keygen', '--json'));
+  const [client, server] = [keys(), keys()];
+  const order = setting.bufferMs === 0 ? '' : `ordering = "reorder"\nmax_buffer_ms = ${setting.bufferMs}\n`;
+  const lane = `[[lanes]]\nname = "call"\nstrategy = "${setting.strategy}"\n${order}`;
+  return {
+    near: `name = "vehicle"
+private_key = "${client.private_key}"
+state_directory = "${SCRATCH}"
+
+[server]
+addresses = ["${ROUTER_ADDRESS}:4433"]
+public_key = "${server.public_key}"
+
+[uplinks]
+include = [${LINKS.map(({ name }) => `"${name}"`).join(', ')}]
+
+[tun]
+name = "${NEAR_TUN}"
+
+[routes]
+into_tunnel = ["${CENTRE_NETWORK}"]
+masquerade = false
+
+${lane}`,
+    far: `listen = "0.0.0.0:4433"
+private_key = "${server.private_key}"
+state_directory = "${SCRATCH}"
+addresses = ["10.77.0.1/24"]
+masquerade = false
+
+[tun]
+name = "${FAR_TUN}"
+
+${lane}
+[[peers]]
+name = "vehicle"
+public_key = "${client.public_key}"
+addresses = ["10.77.0.2/32", "${VEHICLE_NETWORK}"]
+`,
+  };
+}
+
+const inScratch = (name) => path.join(SCRATCH, name);
+/** The TUN devices, which name the instances, too. */
+const NEAR_TUN = 'rw0';
+const FAR_TUN = 'rw1';

@@ -1,0 +1,37 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+
+import { HELP, parseOptions } from '../options.js';
+
+test('settings are single links, strategies, and orders after an @', () => {
+  const { settings } = parseOptions(['--settings', 'single:b,xnc,raven:50,redundant@300']);
+  assert.deepEqual(settings, [
+    { name: 'single:b', link: 2 },
+    { name: 'xnc', strategy: 'xnc', bufferMs: 0 },
+    { name: 'raven:50', strategy: 'raven:50', bufferMs: 0 },
+    { name: 'redundant@300', strategy: 'redundant', bufferMs: 300 },
+  ]);
+});
+
+test('what is given counts more than what --smoke stands for', () => {
+  const smoke = parseOptions(['--smoke', '--seconds', '7']);
+  assert.equal(smoke.links.seconds, 7);
+  assert.equal(smoke.video.height, 720);
+  assert.equal(parseOptions([]).video.height, 1080);
+});
+
+test('mistakes are told with the cure', () => {
+  for (const [words, cure] of [
+    [['--settings', 'single:c'], /the links are a and b/],
+    [['--settings', 'xnc@'], /not a setting/],
+    [['--seconds', '0'], /--seconds: 0; a whole number from 5/],
+    [['--height', '480'], /720 or 1080/],
+    [['--colour'], /--colour/],
+  ]) {
+    assert.throws(() => parseOptions(words), cure);
+  }
+});
+
+test('every option is explained', () => {
+  for (const option of ['settings', 'together', 'bitrate-max', 'smoke']) assert.match(HELP, new RegExp(`--${option} `));
+});
