@@ -13,7 +13,7 @@ import { fileURLToPath } from 'node:url';
 
 import { Call, makeClip } from './browsers.js';
 import { between, packetsBetween, summarize, toCsv } from './figures.js';
-import { HELP, parseOptions } from './options.js';
+import { findProgram, HELP, parseOptions } from './options.js';
 import { processorTimes } from './processors.js';
 import { tables } from './report.js';
 import { enter } from './sandbox.js';
@@ -27,6 +27,8 @@ async function main() {
     console.log(HELP);
     return 0;
   }
+  options.roadweave = findProgram(options.roadweave, 'cargo build --release makes it');
+  options.chromium = findProgram(options.chromium, 'apt-get install chromium brings it');
   const code = await enter(fileURLToPath(import.meta.url), words);
   if (code !== undefined) return code;
 
@@ -57,14 +59,15 @@ async function measure(setting, options) {
   passage.restartLinks();
   const packetsBefore = passage.status();
   const rows = await watch(call, passage, options.links.seconds);
-  const packets = packetsBetween(packetsBefore, passage.status());
+  const tunnel = passage.status();
+  const packets = packetsBetween(packetsBefore, tunnel);
   await call.end();
   const links = await passage.close();
 
   writeFileSync(path.join(options.out, `${setting.name.replace(':', '-')}.csv`), toCsv(rows));
   const figures = summarize(rows);
   tell(`${(figures.bitrate_bps.mean / 1e6).toFixed(1)} Mbit/s, ${figures.fps.toFixed(1)} pictures a second`);
-  return { setting: setting.name, ...figures, packets, links };
+  return { setting: setting.name, ...figures, packets, tunnel, links };
 }
 
 /** What happened in each of `seconds` seconds. */

@@ -1,5 +1,6 @@
 // The command line.
 
+import { accessSync, constants } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
@@ -80,11 +81,26 @@ export function parseOptions(words) {
       bitrate_max_bps: 1e6 * number(values, 'bitrate-max', { from: 1, to: 100 }),
     },
     out: path.resolve(values.out),
-    roadweave: path.resolve(values.roadweave),
+    roadweave: values.roadweave,
     chromium: values.chromium,
     json: values.json,
     help: values.help,
   };
+}
+
+/** The file that `program` names, by a path or by the search path; throws with `cure` when there is none. */
+export function findProgram(program, cure) {
+  const folders = program.includes('/') ? [''] : process.env.PATH.split(':');
+  for (const folder of folders) {
+    const file = path.resolve(folder, program);
+    try {
+      accessSync(file, constants.X_OK);
+      return file;
+    } catch {
+      // Perhaps in the next one.
+    }
+  }
+  throw new Error(`${program}: no such program; ${cure}`);
 }
 
 function without(options, field) {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { HELP, parseOptions } from '../options.js';
+import { findProgram, HELP, parseOptions } from '../options.js';
 
 test('settings are single links, strategies, and orders after an @', () => {
   const { settings } = parseOptions(['--settings', 'single:b,xnc,raven:50,redundant@300']);
@@ -34,4 +34,10 @@ test('mistakes are told with the cure', () => {
 
 test('every option is explained', () => {
   for (const option of ['settings', 'together', 'bitrate-max', 'smoke']) assert.match(HELP, new RegExp(`--${option} `));
+});
+
+test('programs are found by path and by name', () => {
+  assert.equal(findProgram('/bin/sh', ''), '/bin/sh');
+  assert.match(findProgram('sh', ''), /\/sh$/);
+  assert.throws(() => findProgram('no-such-program', 'build it'), /no-such-program: no such program; build it/);
 });
