@@ -10,9 +10,10 @@ import { existsSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 
+import { FAR_TUN, routerFiles, tunnelFiles } from './configurations.js';
 import { LINKS, recordings } from './links.js';
 import { run, SCRATCH } from './sandbox.js';
-import { CENTRE_NETWORK, Daemon, ROUTER_ADDRESS, routeOverLink, VEHICLE_NETWORK } from './world.js';
+import { Daemon, routeOverLink } from './world.js';
 
 /** The setting that `text` names: `{ name, link }` or `{ name, strategy, bufferMs }`. */
 export function parseSetting(text) {
@@ -117,87 +118,4 @@ export class Passage {
   }
 }
 
-/** router.toml of both sides. */
-function routerFiles(setting) {
-  const order = setting.bufferMs === 0 ? 'ordering = "pass"\n' : `max_buffer_ms = ${setting.bufferMs}\n`;
-  const file = ({ tun, host, intoTunnel, link }) => `addresses = ["10.88.0.${host}/30"]
-into_tunnel = ["${intoTunnel}"]
-${order}
-[tun]
-name = "${tun}"
-${LINKS.map(link).join('')}`;
-  return {
-    near: file({
-      tun: NEAR_TUN,
-      host: 2,
-      intoTunnel: CENTRE_NETWORK,
-      link: ({ name }, index) => `
-[[links]]
-name = "${name}"
-interface = "${name}"
-listen = "10.201.${index + 1}.2:6081"
-peer = "${ROUTER_ADDRESS}:6081"
-`,
-    }),
-    far: file({
-      tun: FAR_TUN,
-      host: 1,
-      intoTunnel: VEHICLE_NETWORK,
-      link: ({ name }, index) => `
-[[links]]
-name = "${name}"
-listen = "${ROUTER_ADDRESS}:6081"
-peer = "10.201.${index + 1}.2:6081"
-`,
-    }),
-  };
-}
-
-/** client.toml and server.toml with fresh keys and one lane. */
-function tunnelFiles(roadweave, setting) {
-  const keys = () => JSON.parse(run(roadweave, 'keygen', '--json'));
-  const [client, server] = [keys(), keys()];
-  const order = setting.bufferMs === 0 ? '' : `ordering = "reorder"\nmax_buffer_ms = ${setting.bufferMs}\n`;
-  const lane = `[[lanes]]\nname = "call"\nstrategy = "${setting.strategy}"\n${order}`;
-  return {
-    near: `name = "vehicle"
-private_key = "${client.private_key}"
-state_directory = "${SCRATCH}"
-
-[server]
-addresses = ["${ROUTER_ADDRESS}:4433"]
-public_key = "${server.public_key}"
-
-[uplinks]
-include = [${LINKS.map(({ name }) => `"${name}"`).join(', ')}]
-
-[tun]
-name = "${NEAR_TUN}"
-
-[routes]
-into_tunnel = ["${CENTRE_NETWORK}"]
-masquerade = false
-
-${lane}`,
-    far: `listen = "0.0.0.0:4433"
-private_key = "${server.private_key}"
-state_directory = "${SCRATCH}"
-addresses = ["10.77.0.1/24"]
-masquerade = false
-
-[tun]
-name = "${FAR_TUN}"
-
-${lane}
-[[peers]]
-name = "vehicle"
-public_key = "${client.public_key}"
-addresses = ["10.77.0.2/32", "${VEHICLE_NETWORK}"]
-`,
-  };
-}
-
 const inScratch = (name) => path.join(SCRATCH, name);
-/** The TUN devices, which name the instances, too. */
-const NEAR_TUN = 'rw0';
-const FAR_TUN = 'rw1';
