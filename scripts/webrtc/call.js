@@ -1,8 +1,8 @@
 // A WebRTC call between two real browsers over two emulated links, setting after setting.
 //
-//   clip, links (once) --> per setting: links, tunnel --> browsers join --> warm-up
+//   clip --> per round: recordings --> per setting: links, tunnel --> browsers join --> warm-up
 //      --> recordings of the links from their beginning --> getStats() every second --> figures
-//   --> tables, webrtc.json, a CSV file per setting
+//   --> tables, webrtc.json, a CSV file per setting and round
 //
 // docs/webrtc.md says what the settings are and what the figures mean.
 
@@ -12,7 +12,7 @@ import { setTimeout as sleep } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
 
 import { Call, makeClip } from './browsers.js';
-import { between, packetsBetween, summarize, toCsv } from './figures.js';
+import { between, packetsBetween, summarize, toCsv, totalPackets } from './figures.js';
 import { findProgram, HELP, parseOptions } from './options.js';
 import { processorTimes } from './processors.js';
 import { tables } from './report.js';
@@ -33,41 +33,60 @@ async function main() {
   if (code !== undefined) return code;
 
   makeClip(options.video);
-  writeLinks(options.links);
   buildWorld();
   mkdirSync(options.out, { recursive: true });
-  const results = { ...options.links, video: options.video, settings: [] };
-  for (const setting of options.settings) {
-    results.settings.push(await measure(setting, options));
-    // At once: a run of all settings takes its time, and may be interrupted.
-    writeFileSync(path.join(options.out, 'webrtc.json'), `${JSON.stringify(results, null, 1)}\n`);
+  const runs = [];
+  for (let round = 0; round < options.rounds; round += 1) {
+    const links = { ...options.links, seed: options.links.seed + round };
+    writeLinks(links);
+    for (const setting of options.settings) {
+      runs.push(await measure(setting, links, options));
+      // At once: a run of all settings takes its time, and may be interrupted.
+      writeFileSync(path.join(options.out, 'webrtc.json'), `${JSON.stringify(results(options, runs), null, 1)}\n`);
+    }
   }
-  console.log(options.json ? JSON.stringify(results) : tables(results));
-  const blind = results.settings.filter(({ frames }) => frames === 0);
-  for (const { setting } of blind) console.error(`${setting}: no picture arrived`);
+  const all = results(options, runs);
+  console.log(options.json ? JSON.stringify(all) : tables(all));
+  const blind = runs.filter(({ rows }) => summarize(rows).frames === 0);
+  for (const { setting, seed } of blind) console.error(`${setting}, seed ${seed}: no picture arrived`);
   return blind.length === 0 ? 0 : 1;
 }
 
-/** One call over `setting`; resolves to its figures. */
-async function measure(setting, options) {
+/** What `webrtc.json` holds: for each setting its rounds together, and one by one. */
+function results({ links, video, settings }, runs) {
+  const ofSetting = ({ name }) => {
+    const own = runs.filter(({ setting }) => setting === name);
+    return {
+      setting: name,
+      ...summarize(own.flatMap(({ rows }) => rows)),
+      packets: totalPackets(own.map(({ packets }) => packets)),
+      rounds: own.map(({ setting, rows, ...run }) => ({ ...run, ...summarize(rows) })),
+    };
+  };
+  const begun = settings.filter(({ name }) => runs.some(({ setting }) => setting === name));
+  return { ...links, video, settings: begun.map(ofSetting) };
+}
+
+/** One call over `setting`, with the recordings that `links` stands for. */
+async function measure(setting, links, options) {
   const passage = await Passage.open(options.roadweave, setting);
   const call = await Call.start(options.chromium, options.video);
-  const tell = (text) => console.error(`${setting.name}: ${text}`);
+  const tell = (text) => console.error(`${setting.name}, seed ${links.seed}: ${text}`);
   tell(`the call runs; ${options.warmUp} s until it counts`);
   await sleep(1_000 * options.warmUp);
 
   passage.restartLinks();
   const packetsBefore = passage.status();
-  const rows = await watch(call, passage, options.links.seconds);
+  const rows = await watch(call, passage, links.seconds);
   const tunnel = passage.status();
-  const packets = packetsBetween(packetsBefore, tunnel);
   await call.end();
-  const links = await passage.close();
+  const carried = await passage.close();
 
-  writeFileSync(path.join(options.out, `${setting.name.replace(':', '-')}.csv`), toCsv(rows));
+  writeFileSync(path.join(options.out, `${setting.name.replace(':', '-')}-${links.seed}.csv`), toCsv(rows));
   const figures = summarize(rows);
   tell(`${(figures.bitrate_bps.mean / 1e6).toFixed(1)} Mbit/s, ${figures.fps.toFixed(1)} pictures a second`);
-  return { setting: setting.name, ...figures, packets, tunnel, links };
+  const packets = packetsBetween(packetsBefore, tunnel);
+  return { setting: setting.name, seed: links.seed, rows, packets, tunnel, links: carried };
 }
 
 /** What happened in each of `seconds` seconds. */

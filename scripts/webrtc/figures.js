@@ -134,3 +134,14 @@ export function packetsBetween(before, after) {
     links,
   };
 }
+
+/** The sums of what `packetsBetween` returned for several runs; null when no router was there. */
+export function totalPackets(runs) {
+  if (runs.includes(null)) return null;
+  const add = (one, other) => Object.fromEntries(Object.entries(one).map(([name, value]) => {
+    if (typeof value === 'number') return [name, value + other[name]];
+    if (name === 'links') return [name, value.map((link, index) => add(link, other.links[index]))];
+    return [name, value];
+  }));
+  return runs.reduce(add);
+}

@@ -1,33 +1,39 @@
-// The two links of the call: recordings in which losses come in bursts and delays step up and down.
+// The two links of the call: recordings in which losses come in bursts, and delays drift.
 //
-//   link a  30 ms ──┐ 90 ms ┌──── 30 ms ────     2 % of the time nothing arrives, some 25 ms at once
-//   link b  60 ms ─────┐ 220 ms ┌── 60 ms ──    15 % of the time nothing arrives, some 200 ms at once
+//             90 ms     _______                        160 ms    _
+//   link a  30 ms ____/       \____     link b  60 ms _________/ \_____
+//           nothing arrives for 2 % of       nothing arrives for 15 % of
+//           the time, 25 ms at once          the time, 200 ms at once
 //
 // The shares of loss are those of the paper's table III. It tells neither how long a burst lasts nor
 // the delays. Bursts of 25 ms make 0.8 gaps a second on the better link, as many as packets timed
 // out with 10 ms of buffer (table IV); link a is the slower one for a quarter of the time, since a
 // quarter of the paper's packets came first by its worse link; and link b is late by more than
-// 100 ms now and then, since gaps outlasted 100 ms of buffer now and then.
+// 100 ms now and then, since gaps outlasted 100 ms of buffer now and then. Delays drift rather than
+// jump: a browser takes a delay that jumps for a queue, and sends less whatever else there is.
 //
 // A burst is a stretch of time, not a number of packets: every setting meets the same ones, however
 // much it sends. The shares hold exactly within the length of the recording.
 
 import { createHash } from 'node:crypto';
 
-/** What each link is like: times in ms, shares 0..1 of the time. */
+/**
+ * What each link is like: times in ms, shares 0..1 of the time. `slower` lasts `lengthMs` with the
+ * drifts at its begin and end.
+ */
 export const LINKS = [
   {
     name: 'a',
     rateKbps: 40_000,
     delayMs: 30,
-    slower: { delayMs: 90, share: 0.25, lengthMs: 2_000 },
+    slower: { delayMs: 90, share: 0.4, lengthMs: 10_000, driftMs: 4_000 },
     loss: { share: 0.02, lengthMs: 25 },
   },
   {
     name: 'b',
     rateKbps: 40_000,
     delayMs: 60,
-    slower: { delayMs: 220, share: 0.03, lengthMs: 700 },
+    slower: { delayMs: 160, share: 0.12, lengthMs: 7_000, driftMs: 3_000 },
     loss: { share: 0.15, lengthMs: 200 },
   },
 ];
@@ -51,12 +57,13 @@ export function recordings({ seconds, seed, together, steady }) {
   for (const link of byLoss) {
     const random = generator(seed, `${link.name} loss`);
     const avoid = together ? [] : taken;
-    bursts.set(link.name, stretches({ ...link.loss, within: lengthMs, avoid, random }));
+    const draw = () => Math.max(0.05, -Math.log(1 - random()));
+    bursts.set(link.name, stretches({ ...link.loss, within: lengthMs, avoid, random, draw }));
     taken.push(...bursts.get(link.name));
   }
   return LINKS.map((link) => {
     const random = generator(seed, `${link.name} delay`);
-    const slow = steady ? [] : stretches({ ...link.slower, within: lengthMs, avoid: [], random });
+    const slow = steady ? [] : stretches({ ...link.slower, within: lengthMs, avoid: [], random, draw: () => 1 });
     return { name: link.name, csv: csv(link, bursts.get(link.name), slow, lengthMs) };
   });
 }
@@ -66,7 +73,7 @@ function csv(link, bursts, slow, lengthMs) {
   const rows = new Map([[0, [link.rateKbps, link.delayMs, 0]]]);
   const at = (ms) => rows.get(ms) ?? rows.set(ms, ['', '', '']).get(ms);
   for (const [from, to] of slow) {
-    at(from)[1] = link.slower.delayMs;
+    for (let ms = from; ms < to; ms = round(ms + DRIFT_STEP_MS)) at(ms)[1] = driftingDelay(link, ms - from, to - ms);
     if (to < lengthMs) at(to)[1] = link.delayMs;
   }
   for (const [from, to] of bursts) {
@@ -81,13 +88,20 @@ function csv(link, bursts, slow, lengthMs) {
     `${middle},,,`, ''].join('\n');
 }
 
+/** The delay `since` the begin of a slower stretch and `left` before its end. */
+function driftingDelay({ delayMs, slower }, since, left) {
+  const drift = Math.min(slower.driftMs, (since + left) / 2);
+  return round(delayMs + (slower.delayMs - delayMs) * Math.min(1, since / drift, left / drift));
+}
+
 /**
  * Stretches of time `[[from, to], ..]`, ascending, that overlap neither each other nor those of
- * `avoid`: of exponential length, `lengthMs` on average, the share `share` of `within` altogether.
+ * `avoid`: in lengths as `draw` relates them, `lengthMs` on average, the share `share` of `within`
+ * altogether.
  */
-function stretches({ share, lengthMs, within, avoid, random }) {
+function stretches({ share, lengthMs, within, avoid, random, draw }) {
   const count = Math.max(1, Math.round((share * within) / lengthMs));
-  const drawn = Array.from({ length: count }, () => Math.max(0.05, -Math.log(1 - random())));
+  const drawn = Array.from({ length: count }, draw);
   const sum = drawn.reduce((total, length) => total + length, 0);
   const found = [];
   // The longest first, while there is room for them.
@@ -120,3 +134,4 @@ function generator(seed, name) {
 }
 
 const ATTEMPTS_MAX = 100_000;
+const DRIFT_STEP_MS = 20;

@@ -10,16 +10,17 @@ import { parseSetting } from './settings.js';
 const ROOT = fileURLToPath(new URL('../..', import.meta.url));
 const ALL = [
   'single:a', 'single:b',
-  'redundant', 'redundant@10', 'redundant@100', 'redundant@300', 'redundant@500', 'redundant@1000',
+  'geneve', 'geneve@10', 'geneve@100', 'geneve@300', 'geneve@500', 'geneve@1000',
   'xnc',
 ];
 /** Short, and small enough for a machine with other work. */
-const SMOKE = { settings: 'single:a,redundant@300', seconds: '10', 'warm-up': '5', height: '720' };
+const SMOKE = { settings: 'single:a,geneve@300', seconds: '10', 'warm-up': '5', height: '720' };
 
 const OPTIONS = {
   settings: { type: 'string', default: ALL.join(',') },
   seconds: { type: 'string', default: '60' },
-  'warm-up': { type: 'string', default: '20' },
+  'warm-up': { type: 'string', default: '30' },
+  rounds: { type: 'string', default: '1' },
   seed: { type: 'string', default: '1' },
   together: { type: 'boolean', default: false },
   steady: { type: 'boolean', default: false },
@@ -43,7 +44,9 @@ Usage: node scripts/webrtc/call.js [OPTIONS]
                          ${ALL.slice(5).join(',')}]
       --seconds S        How long each is measured [default: ${OPTIONS.seconds.default}]
       --warm-up S        How long the call has run by then [default: ${OPTIONS['warm-up'].default}]
-      --seed N           Decides when the links lose and when they are late [default: ${OPTIONS.seed.default}]
+      --rounds N         How often all settings take their turns, each time with the next seed
+                         [default: ${OPTIONS.rounds.default}]
+      --seed N           Decides when the links lose and when they are slower [default: ${OPTIONS.seed.default}]
       --together         Both links may lose at the same moment
       --steady           The delays of the links stay as they are
       --height PIXELS    1080 or 720 [default: ${OPTIONS.height.default}]
@@ -67,6 +70,7 @@ export function parseOptions(words) {
   return {
     settings: values.settings.split(',').map(parseSetting),
     warmUp: number(values, 'warm-up', { from: 0, to: 600 }),
+    rounds: number(values, 'rounds', { from: 1, to: 1_000 }),
     links: {
       seed: number(values, 'seed', { from: 0, to: Number.MAX_SAFE_INTEGER }),
       seconds: number(values, 'seconds', { from: 5, to: 3_600 }),

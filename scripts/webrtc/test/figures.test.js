@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 
-import { between, packetsBetween, quantile, summarize, toCsv } from '../figures.js';
+import { between, packetsBetween, quantile, summarize, toCsv, totalPackets } from '../figures.js';
 
 /** What both pages say `seconds` after the begin of a call with `frames` pictures a second. */
 function sample(seconds, { frames = 30, bytes = 125_000, limited = 0 } = {}) {
@@ -96,4 +96,12 @@ test('packets are those of the measured time, and only a router tells them', () 
   });
   assert.equal(packetsBetween(null, null), null);
   assert.equal(packetsBetween({ sessions: [{ paths: [] }] }, { sessions: [{ paths: [] }] }), null);
+});
+
+test('packets of several rounds are summed, link by link', () => {
+  const round = (lost) => ({ transmitted: 100, lost, links: [{ name: 'a', lost: 2 * lost }, { name: 'b', lost: 5 }] });
+  assert.deepEqual(totalPackets([round(1), round(2), round(4)]), {
+    transmitted: 300, lost: 7, links: [{ name: 'a', lost: 14 }, { name: 'b', lost: 15 }],
+  });
+  assert.equal(totalPackets([null, null]), null);
 });
