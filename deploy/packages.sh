@@ -15,13 +15,14 @@ need ffmpeg ffmpeg
 need iperf3 iperf3
 need unshare util-linux
 need tshark tshark
+# A library, which `bench coding` compares with.
+/sbin/ldconfig -p 2>/dev/null | grep -q 'libisal\.so\.2' || missing="$missing libisal2"
+
 if [ "${1:-}" = webrtc ]; then
     need chromium chromium
     need node nodejs
     need npm npm
 fi
-# A library, which `bench coding` compares with.
-/sbin/ldconfig -p 2>/dev/null | grep -q 'libisal\.so\.2' || missing="$missing libisal2"
 
 [ -z "$missing" ] && exit 0
 
