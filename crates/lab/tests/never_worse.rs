@@ -21,13 +21,11 @@ const NOISE_MS: f64 = 1.0;
 /// A failure that is known: profile, lane, both links by the better one.
 type Known = (&'static str, &'static str, f64);
 
-const KNOWN_TRANSFERS: &[Known] =
-    &[("fiber_lte", "default", 0.77), ("lte_starlink", "default", 0.62)];
-const KNOWN_PACED: &[Known] =
-    &[("dual_lte", "real-time", 1.12), ("lte_starlink", "real-time", 1.62)];
+const KNOWN_TRANSFERS: &[Known] = &[("fiber_lte", "default", 0.77)];
+const KNOWN_PACED: &[Known] = &[];
 const KNOWN_LANES_TRANSFERS: &[Known] =
     &[("bw_10to1", "real-time", 0.71), ("fiber_lte", "other", 0.61)];
-const KNOWN_LANES_PACED: &[Known] = &[("lte_starlink", "interactive", 1.13)];
+const KNOWN_LANES_PACED: &[Known] = &[];
 
 #[test]
 fn a_transfer_on_the_default_lanes_is_no_slower() {

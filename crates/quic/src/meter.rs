@@ -59,6 +59,8 @@ struct Sent {
     settled: bool,
     at: Instant,
     bytes: u16,
+    /// Whether it is larger than what the path was known to take: a probe of its MTU.
+    is_probe: bool,
     cargo: Option<Cargo>,
 }
 
@@ -118,14 +120,25 @@ impl Meter {
 
     /// Begins to keep the record; from now on all packets must be of one number space.
     pub(crate) fn start_tracking(&mut self) {
-        self.tracking = true;
+        if !std::mem::replace(&mut self.tracking, true) {
+            self.newest_acknowledged = None;
+            self.lateness = Lateness::default();
+            self.rtt.newest = None;
+        }
     }
 
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
         if !self.tracking || self.sent.back().is_some_and(|newest| newest.pn >= pn) {
             return;
         }
-        self.sent.push_back(Sent { pn, settled: false, at: now, bytes, cargo: None });
+        self.sent.push_back(Sent {
+            pn,
+            settled: false,
+            at: now,
+            bytes,
+            is_probe: bytes > self.mtu,
+            cargo: None,
+        });
         self.in_flight += u64::from(bytes);
         self.last_sent = Some(pn);
     }
@@ -161,7 +174,7 @@ impl Meter {
         let rtt = now.saturating_duration_since(sent);
         let answer = Answer { sent, bytes: bytes as u16, rtt };
         let was_in_flight = self.settle(pn, Fate::Acknowledged(answer)).is_some();
-        self.note_order(now, pn, rtt, was_in_flight)
+        self.note_order(pn, rtt, was_in_flight)
     }
 
     /// Ends a batch of acknowledgements that arrived at `now`.
@@ -178,7 +191,6 @@ impl Meter {
         self.take_waits_off();
         self.delivery.update(now, self.rtt.smoothed);
         self.detect_losses(now);
-        self.expire(now);
         self.settled_signals = self.signals.len();
         let window_limited = std::mem::take(&mut self.window_limited);
         Progress { app_limited: self.is_app_limited(now), window_limited }
@@ -280,19 +292,6 @@ impl Meter {
         self.loss += (lost - self.loss) / LOSS_MEMORY;
         self.trim();
         Some(sent)
-    }
-
-    /// Gives up on packets that the library will say no more about: those that went to an address which
-    /// the peer has left, and probes of the path MTU.
-    fn expire(&mut self, now: Instant) {
-        let Some((newest, _)) = self.newest_acknowledged else { return };
-        let age = (self.rtt.smoothed * 4).max(SILENCE_MIN);
-        while let Some(oldest) = self.sent.front().copied()
-            && oldest.pn < newest
-            && now.saturating_duration_since(oldest.at) > age
-        {
-            self.settle(oldest.pn, Fate::Lost);
-        }
     }
 
     fn trim(&mut self) {
@@ -435,7 +434,7 @@ impl Meter {
     pub(crate) fn ramp(&self, now: Instant) -> Ramp {
         let rtt = &self.rtt;
         let least = rtt.recent.min();
-        let jitter = self.lateness.most() / 2;
+        let jitter = self.lateness.most().saturating_sub(rtt.smoothed);
         let calm =
             rtt.smoothed <= least + least / 2 + RAMP_SLACK + jitter && self.loss() < RAMP_LOSS_MAX;
         let busy = self.limited_until.is_some_and(|until| now <= until + BUSY_PAUSE)
@@ -512,8 +511,6 @@ const LIMITED_MEMORY_WINDOW: Duration = Duration::from_millis(10);
 const LIMITED_MEMORY_PACER: Duration = Duration::from_millis(3);
 /// Loss is averaged over about this many packets.
 const LOSS_MEMORY: f32 = 100.0;
-/// How long the fate of a packet may stay unknown while later packets are acknowledged.
-const SILENCE_MIN: Duration = Duration::from_secs(2);
 /// RFC 9002 section 6.1.2.
 const GRANULARITY: Duration = Duration::from_millis(1);
 /// The longest that the peer waits before it acknowledges.

@@ -35,8 +35,9 @@ pub(crate) fn transport_config(
         .packet_threshold(PACKET_THRESHOLD as u32)
         // Loss is found by the meter. This is for the library's own frames, and must not come first: the library
         // tells of no acknowledgement that comes after it has given a packet up, and where packets overtake
-        // each other, its round-trip time is that of the fastest, a tenth of what others take.
-        .time_threshold(64.0)
+        // each other, its round-trip time is that of the fastest, a tenth of what others take. But it is also how
+        // long a lost frame of the library waits while later ones arrive, the end of the handshake among them.
+        .time_threshold(16.0)
         .ack_frequency_config(Some(ack_frequency()))
         .initial_mtu(config.initial_mtu)
         .mtu_discovery_config(mtu_discovery(config))

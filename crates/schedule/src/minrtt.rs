@@ -25,10 +25,11 @@
 //! `patient` is for transfers whose packets keep their order, and so are as late as the slowest path that one
 //! of them took. A transfer with a window of W bytes carries W by the round trip of the near path, and once packets of it
 //! go the far way W by the round trip of that. So the far path adds something only if more waits than the near
-//! path passes within its lead, the first inequality of ECF (Lim et al., CoNEXT 2017). Two things differ:
+//! path passes within its lead, the first inequality of ECF (Lim et al., CoNEXT 2017). Three things differ:
 //!
 //! - What the near path passes by then is more than its rate tells: a path that begins doubles its rate with each round
 //!   trip, and so does the transfer; what is sent the far way in the meantime ends that.
+//! - What has waited for one and a half leads goes the far way all the same: rates do not double for ever.
 //! - A near path whose window is full is waited for only beside one that is more than [`FAR`] times as far. On recorded
 //!   drives, where round trips are alike and rates change, a full window often is one that stays full.
 //!
@@ -125,8 +126,13 @@ impl Scheduler for MinRtt {
                 let is_open = path.window_room() >= bytes || rtt > self.rtt(path) * FAR;
                 Some(path.status) == status && is_open && self.rtt(path) < rtt
             });
-            let passed: f64 = faster.map(|path| passed_within(path, rtt - self.rtt(path))).sum();
-            return match (packet.backlog_bytes as f64) < passed {
+            let leads = faster.map(|path| (path, rtt - self.rtt(path)));
+            let (passed, lead) =
+                leads.fold((0.0, Duration::ZERO), |(passed, longest), (path, lead)| {
+                    (passed + passed_within(path, lead), longest.max(lead))
+                });
+            let has_waited = packet.waited > lead + lead / 2;
+            return match !has_waited && (packet.backlog_bytes as f64) < passed {
                 true => Decision::Wait,
                 false => Decision::Send(PathSet::one(position)),
             };

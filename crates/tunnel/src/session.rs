@@ -167,12 +167,13 @@ impl Session {
             .zip(&config.lanes)
             .map(|(id, lane)| LaneSender::new(LaneId(id), lane.clone(), config.seed, &uplink))
             .collect::<Result<Vec<_>, _>>()?;
-        let by_class = config.lanes.iter().any(|lane| lane.rule.classes.is_some());
+        let asks = |lane: &LaneConfig| lane.rtp_frames || lane.rule.classes.is_some();
+        let needs_flows = config.lanes.iter().any(asks);
         Ok(Self {
             lane_configs: config.lanes,
             senders,
             turn: 0,
-            flows: by_class.then(FlowTable::default),
+            flows: needs_flows.then(FlowTable::default),
             receivers: BTreeMap::new(),
             opening: Opening::default(),
             past: BTreeMap::new(),
@@ -230,7 +231,7 @@ impl Session {
         if sender.config().rtp_frames && flow.is_some_and(|flow| flow.begins_frame) {
             sender.end_frame();
         }
-        let rtp = if sender.config().rtp_frames { view.rtp() } else { None };
+        let rtp = flow.filter(|_| sender.config().rtp_frames).and_then(|flow| flow.rtp);
         sender.handle_inner(now, packet, hash, rtp);
     }
 

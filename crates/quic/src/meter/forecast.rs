@@ -27,9 +27,9 @@ impl Meter {
             return self.rtt.smoothed;
         }
         // Where packets overtake each other, the fastest of late tells of its luck rather than of the route.
-        let route = match self.lateness.most().is_zero() {
-            true => self.rtt.fresh.min(),
-            false => self.rtt.smoothed,
+        let route = match self.is_overtaken() {
+            true => self.rtt.smoothed,
+            false => self.rtt.fresh.min(),
         };
         route.max(self.time_to_drain(now)).max(self.owed_for(now))
     }

@@ -17,7 +17,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::{Fate, GRANULARITY, Meter, Sent};
+use super::{Fate, GRANULARITY, LOSS_MEMORY, Meter, Sent};
 
 /// Packets taken for lost that the controller has not been told of.
 #[derive(Debug, Default)]
@@ -40,8 +40,8 @@ pub(crate) struct LostPacket {
 #[derive(Debug, Default)]
 pub(super) struct Lateness {
     began: Option<Instant>,
-    /// The greatest age at which one was acknowledged, in the present span of time and in the one before.
-    most: [Duration; 2],
+    /// The present span of time, and the one before.
+    spans: [Span; 2],
     /// The mean age of late, and its mean deviation.
     usual: Option<(Duration, Duration)>,
     /// The newest packet that was acknowledged before the present batch.
@@ -51,6 +51,17 @@ pub(super) struct Lateness {
     /// Those of the present batch.
     batch: Batch,
     losses: Losses,
+}
+
+/// What a span of time has shown.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    /// The greatest age at which an overtaken packet was acknowledged.
+    most: Duration,
+    /// How many packets were acknowledged that had been overtaken.
+    late: u32,
+    /// How many in all.
+    all: u32,
 }
 
 /// The round-trip times that a batch of acknowledgements shows.
@@ -87,24 +98,38 @@ impl Lateness {
     /// The greatest age at which an overtaken packet was acknowledged in the last seconds; zero where packets
     /// keep their order.
     pub(super) fn most(&self) -> Duration {
-        self.most[0].max(self.most[1])
+        self.spans[0].most.max(self.spans[1].most)
     }
 
-    fn note(&mut self, now: Instant, age: Duration) {
-        self.most[0] = self.most[0].max(age.min(LATENESS_MAX));
+    /// Whether packets overtake each other as a rule: one that was swapped on the way says nothing of a path.
+    fn is_common(&self) -> bool {
+        let [late, all] = [|span: &Span| span.late, |span: &Span| span.all]
+            .map(|count| self.spans.iter().map(count).fold(0, u32::saturating_add));
+        late > 0 && late.saturating_mul(LATE_SHARE) >= all
+    }
+
+    /// Whether enough is known of those that were overtaken.
+    fn is_known(&self) -> bool {
+        self.spans.iter().map(|span| span.late).fold(0, u32::saturating_add) >= LATE_MIN
+    }
+
+    fn note(&mut self, age: Duration) {
+        let age = age.min(LATENESS_MAX);
+        let span = &mut self.spans[0];
+        span.most = span.most.max(age);
+        span.late = span.late.saturating_add(1);
         self.batch.add(age);
-        let (mean, deviation) = self.usual.unwrap_or((age, age / 2));
+        let (mean, deviation) = self.usual.unwrap_or((age, Duration::ZERO));
         let deviation = (deviation * (USUAL_MEMORY - 1) + mean.abs_diff(age)) / USUAL_MEMORY;
         self.usual = Some(((mean * (USUAL_MEMORY - 1) + age) / USUAL_MEMORY, deviation));
-        self.began.get_or_insert(now);
     }
 
     /// Begins a new span of time when this one is over, and forgets what will not come any more.
     fn turn(&mut self, now: Instant, patience: Duration) {
-        if self.began.is_some_and(|began| now >= began + LATENESS_MEMORY) {
-            self.most = [Duration::ZERO, self.most[0]];
-            self.began = (self.most() > Duration::ZERO).then_some(now);
-            self.usual = self.usual.filter(|_| self.began.is_some());
+        if now >= *self.began.get_or_insert(now) + LATENESS_MEMORY {
+            self.spans = [Span::default(), self.spans[0]];
+            self.began = Some(now);
+            self.usual = self.usual.filter(|_| self.most() > Duration::ZERO);
         }
         while self.missing.len() > MISSING_MAX
             || self.missing.front().is_some_and(|(_, sent)| *sent + patience < now)
@@ -128,24 +153,29 @@ impl Lateness {
 impl Meter {
     /// Learns from a packet that was acknowledged now; `was_in_flight`: whether it was not taken for lost.
     /// Returns whether it was the last of those that had been taken for lost.
-    pub(super) fn note_order(
-        &mut self,
-        now: Instant,
-        pn: u64,
-        age: Duration,
-        was_in_flight: bool,
-    ) -> bool {
+    pub(super) fn note_order(&mut self, pn: u64, age: Duration, was_in_flight: bool) -> bool {
         let was_missing = !was_in_flight && self.lateness.find(pn);
-        let was_overtaken = self.lateness.newest.is_some_and(|newest| pn < newest);
-        if was_overtaken && (was_in_flight || was_missing) {
-            self.lateness.note(now, age);
+        if !was_in_flight && !was_missing {
+            return false;
         }
-        was_missing && self.lateness.missing.is_empty()
+        self.lateness.spans[0].all = self.lateness.spans[0].all.saturating_add(1);
+        if self.lateness.newest.is_some_and(|newest| pn < newest) {
+            self.lateness.note(age);
+        }
+        was_missing && !self.take_back(pn) && self.lateness.missing.is_empty()
     }
 
-    /// Whether packets have overtaken each other in the last seconds.
+    /// A packet that was taken for lost has come after all. Returns whether the controller has not been told.
+    fn take_back(&mut self, pn: u64) -> bool {
+        self.loss = ((self.loss * LOSS_MEMORY - 1.0) / (LOSS_MEMORY - 1.0)).max(0.0);
+        let untold = &mut self.lateness.losses.packets;
+        let at = untold.iter().position(|packet| packet.pn == pn);
+        at.is_some_and(|at| untold.remove(at).pn == pn)
+    }
+
+    /// Whether packets have overtaken each other as a rule in the last seconds.
     pub(crate) fn is_overtaken(&self) -> bool {
-        !self.lateness.most().is_zero()
+        self.lateness.is_common()
     }
 
     /// Ends a batch of acknowledgements; gives the round-trip times of the packets that were overtaken.
@@ -168,7 +198,8 @@ impl Meter {
     /// remember any more whether it had that one. So these must not leave within the time by which packets
     /// are late.
     pub(crate) fn order_rate(&self) -> Option<u64> {
-        let (mean, deviation) = self.lateness.usual?;
+        let is_rule = self.lateness.is_common() && self.lateness.is_known();
+        let (mean, deviation) = self.lateness.usual.filter(|_| is_rule)?;
         let late = mean + deviation * LATE_DEVIATIONS;
         let span = late.saturating_sub(self.rtt.recent.min()).max(GRANULARITY);
         let bytes = u64::from(self.mtu) * OVERTAKEN_MAX;
@@ -216,7 +247,7 @@ impl Meter {
     pub(crate) fn on_lost(&mut self, pn: u64) {
         let Some(packet) = self.settle(pn, Fate::Lost) else { return };
         // A probe of the path MTU that is lost says nothing of congestion.
-        if packet.bytes <= self.mtu {
+        if !packet.is_probe {
             self.lateness.miss(pn, packet.at);
             let lost = LostPacket { pn, bytes: packet.bytes, sent: packet.at };
             self.lateness.losses.packets.push(lost);
@@ -235,6 +266,10 @@ impl Meter {
     }
 }
 
+/// Packets overtake each other as a rule when one in so many was overtaken;
+const LATE_SHARE: u32 = 64;
+/// how late they are is known from so many.
+const LATE_MIN: u32 = 16;
 /// For one to two of these it is remembered how late packets were.
 const LATENESS_MEMORY: Duration = Duration::from_secs(5);
 /// Nothing is waited for that is later, whatever a peer acknowledges.
@@ -322,10 +357,49 @@ mod tests {
         let (mut meter, start) = sent(10);
         acknowledge(&mut meter, start, 43, &[3]);
         acknowledge(&mut meter, start, 70, &[1]);
-        assert!(meter.order_rate().is_some());
+        assert_eq!(meter.lateness.most(), MS * 69);
+        assert_eq!(meter.order_rate(), None, "of one it is not known how late they are as a rule");
         meter.detect_losses(start + MS * 12_000);
         meter.detect_losses(start + MS * 18_000);
-        assert_eq!((meter.lateness.most(), meter.order_rate()), (Duration::ZERO, None));
+        assert_eq!(meter.lateness.most(), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_controller_hears_nothing_of_a_loss_that_was_none() {
+        let (mut meter, start) = sent(10);
+        acknowledge(&mut meter, start, 43, &[3]);
+        assert!(meter.detect_losses(start + MS * 100));
+        let loss = meter.loss();
+        // Both come before the losses are told.
+        assert!(!acknowledge(&mut meter, start, 101, &[1, 2]));
+        assert_eq!(lost(&mut meter), [0; 0]);
+        assert!(meter.loss() < loss);
+    }
+
+    #[test]
+    fn one_swapped_packet_in_many_is_no_rule() {
+        let (mut meter, start) = sent(200);
+        acknowledge(&mut meter, start, 43, &[3]);
+        acknowledge(&mut meter, start, 44, &[2]);
+        assert!(meter.is_overtaken(), "one of two");
+        (4..100).for_each(|pn| {
+            acknowledge(&mut meter, start, pn + 40, &[pn]);
+        });
+        assert!(!meter.is_overtaken(), "one of a hundred");
+    }
+
+    #[test]
+    fn numbers_of_the_handshake_overtake_nothing() {
+        let start = Instant::now();
+        let mut meter = Meter::new(MS * 100, 1200);
+        meter.on_acknowledged(start + MS * 40, start, 1200, 3);
+        meter.on_acks_end(start + MS * 40);
+        meter.start_tracking();
+        meter.on_sent(start + MS * 41, 1200, 0);
+        assert_eq!(meter.loss_due(), None);
+        meter.on_acknowledged(start + MS * 90, start + MS * 41, 1200, 0);
+        meter.on_acks_end(start + MS * 90);
+        assert_eq!(meter.lateness.most(), Duration::ZERO);
     }
 
     #[test]

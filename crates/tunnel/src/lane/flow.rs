@@ -26,7 +26,7 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use roadweave_types::Instant;
-use roadweave_wire::{InnerPacket, protocol};
+use roadweave_wire::{InnerPacket, RtpHeader, protocol};
 use serde::{Deserialize, Serialize};
 
 use rtp::RtpDetector;
@@ -64,6 +64,8 @@ pub(crate) struct FlowView {
     pub(crate) class: FlowClass,
     /// Whether the packet before it in the flow ended a video frame without saying so.
     pub(crate) begins_frame: bool,
+    /// Its RTP header, if the flow has turned out to be RTP.
+    pub(crate) rtp: Option<RtpHeader>,
 }
 
 /// The flows of one direction of a session.
@@ -136,7 +138,8 @@ impl Flow {
         let pause = now.since(self.seen);
         self.seen = now;
         self.spend(pause, packet.payload.len());
-        let begins_frame = packet.rtp().is_some_and(|header| self.rtp.on_header(&header));
+        let rtp = packet.rtp();
+        let begins_frame = rtp.is_some_and(|header| self.rtp.on_header(&header));
         let wanted = self.wanted(packet);
         let class = *self.class.get_or_insert(wanted);
         if wanted == class {
@@ -148,7 +151,8 @@ impl Flow {
                 self.patience = PATIENCE;
             }
         }
-        FlowView { class: self.class.unwrap_or(wanted), begins_frame }
+        let rtp = rtp.filter(|_| self.rtp.is_rtp());
+        FlowView { class: self.class.unwrap_or(wanted), begins_frame, rtp }
     }
 
     fn spend(&mut self, pause: Duration, bytes: usize) {

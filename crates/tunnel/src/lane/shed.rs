@@ -58,8 +58,9 @@ pub(crate) struct Shedder {
 #[derive(Debug)]
 struct Decided {
     frame: Frame,
-    /// When its first packet came.
-    since: Instant,
+    /// When its first packet came, and its last so far.
+    first: Instant,
+    last: Instant,
     stays: bool,
 }
 
@@ -93,13 +94,18 @@ impl Shedder {
         is_alone: impl FnOnce() -> bool,
     ) -> bool {
         if let Some(known) = self.find(frame, since) {
+            known.last = known.last.max(since);
             return known.stays;
         }
         let mut before =
             self.decided.iter().rev().filter(|other| other.frame.is_of_same_video(&frame));
         let given_up = before.by_ref().take_while(|other| !other.stays).count();
-        let stays = given_up >= self.to_give_up(now, since) || is_alone();
-        self.note(Decided { frame, since, stays });
+        let to_give_up = self.to_give_up(now, since);
+        if to_give_up > 0 && is_alone() {
+            return true;
+        }
+        let stays = given_up >= to_give_up;
+        self.note(frame, since, stays);
         stays
     }
 
@@ -107,7 +113,7 @@ impl Shedder {
     pub(crate) fn on_expired(&mut self, frame: Frame, since: Instant) {
         match self.find(frame, since) {
             Some(known) => known.stays = false,
-            None => self.note(Decided { frame, since, stays: false }),
+            None => self.note(frame, since, false),
         }
     }
 
@@ -120,18 +126,21 @@ impl Shedder {
         IN_A_ROW_MAX.min((now.since(since).as_micros() / step) as usize)
     }
 
-    /// What was decided of `frame`. What merely looks like RTP may have the same timestamp for ever, so a frame
-    /// ends some time after its first packet.
+    /// What was decided of `frame`. A source may use the same timestamp for ever, so a frame ends.
     fn find(&mut self, frame: Frame, since: Instant) -> Option<&mut Decided> {
-        let is_it = |known: &&mut Decided| known.frame == frame && since < known.since + FRAME_MAX;
+        let is_it = |known: &&mut Decided| {
+            let goes_on = since < (known.last + PAUSE_MAX).min(known.first + FRAME_MAX);
+            known.frame == frame && goes_on
+        };
         self.decided.iter_mut().rev().find(is_it)
     }
 
-    fn note(&mut self, decided: Decided) {
-        if self.decided.len() == DECIDED_MAX {
+    fn note(&mut self, frame: Frame, since: Instant, stays: bool) {
+        let is_over = |old: &Decided| old.first + FRAME_MAX < since;
+        while self.decided.len() >= DECIDED_MAX || self.decided.front().is_some_and(is_over) {
             self.decided.pop_front();
         }
-        self.decided.push_back(decided);
+        self.decided.push_back(Decided { frame, first: since, last: since, stays });
     }
 }
 
@@ -139,10 +148,12 @@ impl Shedder {
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Frames that are given up in a row, at most: at 30 per second the picture still moves each 167 ms.
 const IN_A_ROW_MAX: usize = 4;
-/// The packets of a frame come within this time.
-const FRAME_MAX: Duration = Duration::from_millis(100);
-/// Frames that are remembered: those of several videos that take turns.
-const DECIDED_MAX: usize = 32;
+/// The longest pause between two packets of a frame,
+const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// and the longest frame: a key frame that its sender spreads.
+const FRAME_MAX: Duration = Duration::from_millis(1000);
+/// Frames that are remembered, at most: a second of many videos.
+const DECIDED_MAX: usize = 1024;
 
 #[cfg(test)]
 mod tests {
@@ -214,7 +225,7 @@ mod tests {
         );
         shedder.on_expired(frame(1, 11), at(1762));
         assert!(!shedder.stays(at(2500), frame(1, 11), at(1763), || false));
-        assert!(shedder.stays(at(2050), frame(1, 11), at(1860), || false), "that is another frame");
+        assert!(shedder.stays(at(2050), frame(1, 11), at(1864), || false), "that is another frame");
     }
 
     #[test]
@@ -243,5 +254,7 @@ mod tests {
             shedder.stays(at(2000), frame(number, 0), at(1750), || false);
         });
         assert_eq!(shedder.decided.len(), DECIDED_MAX);
+        shedder.stays(at(3000), frame(1, 1), at(2900), || false);
+        assert_eq!(shedder.decided.len(), 1, "those of more than a second ago are over");
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Round {
     pub(super) rtt_error: f64,
     /// The standard deviation of the round-trip times, seconds.
     pub(super) rtt_spread: f64,
-    /// Whether packets overtook each other: then round-trip times scatter by luck, and not with a queue that grows.
+    /// Whether packets overtook each other as a rule: then round-trip times scatter by luck, and not with a queue that grows.
     pub(super) overtaken: bool,
     /// Lost bytes as a share of all whose fate was learned, 0..=1.
     pub(super) loss: f64,
@@ -51,7 +51,8 @@ pub(super) struct Collector {
     newest_sent: Option<Instant>,
     /// What that was before this batch of acknowledgements.
     newest_before: Option<Instant>,
-    overtaken: bool,
+    /// Packets that were overtaken.
+    overtaken: u32,
     packets: u32,
     bytes: u64,
     lost: u64,
@@ -85,7 +86,7 @@ impl Collector {
         if now.saturating_duration_since(latest) > self.silence {
             self.resumed = Some(Resumed { at: here, packets: self.packets, bytes: self.bytes });
         }
-        self.overtaken |= self.newest_before.is_some_and(|newest| sent < newest);
+        self.overtaken += u32::from(self.newest_before.is_some_and(|newest| sent < newest));
         self.newest_sent = self.newest_sent.max(Some(sent));
         self.packets += 1;
         self.bytes += bytes;
@@ -122,7 +123,8 @@ impl Collector {
         let rtt = self.rtt_sum / packets;
         let variance = (self.rtt_squares / packets - rtt * rtt).max(0.0);
         let rtt_error = (variance / packets).sqrt();
-        if self.overtaken && rtt_error > rtt * ERROR_MAX && elapsed < span * UNSURE_MAX {
+        let overtaken = self.overtaken * OVERTAKEN_SHARE >= self.packets;
+        if overtaken && rtt_error > rtt * ERROR_MAX && elapsed < span * UNSURE_MAX {
             return None;
         }
         let round = Round {
@@ -130,7 +132,7 @@ impl Collector {
             rtt,
             rtt_error,
             rtt_spread: variance.sqrt(),
-            overtaken: self.overtaken,
+            overtaken,
             loss: self.lost as f64 / (self.lost + self.bytes).max(1) as f64,
             marked: self.marked,
             app_limited: self.app_limited,
@@ -169,7 +171,9 @@ impl Collector {
 
 /// The fewest packets that make a round: of fewer, one late packet would pass for a queue.
 const PACKETS_MIN: u32 = 4;
-/// Where packets overtake each other a round goes on until the error of its mean is below this share of it,
+/// Packets overtake each other where one in so many was overtaken; one swapped on the way is nothing.
+const OVERTAKEN_SHARE: u32 = 16;
+/// Where they do a round goes on until the error of its mean is below this share of it,
 const ERROR_MAX: f64 = 0.1;
 /// but not for longer than so many round-trip times.
 const UNSURE_MAX: u32 = 4;
