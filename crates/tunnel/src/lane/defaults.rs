@@ -21,8 +21,8 @@ const INTERACTIVE_WAIT: Duration = Duration::from_millis(100);
 /// The strategy of transfers. Behind `reorder-adaptive`, one inner QUIC transfer got with `xnc` and with `minrtt` the
 /// same within the noise: over two links of 12 and 20 Mbit/s, the second of which loses 1 %, 26.2 and 26.4 Mbit/s,
 /// on four recorded drives 44.0 and 44.6 in the mean (the best single link 10.5, and 32.1). Its repairs come sooner,
-/// so that what follows a lost packet waits for less. But with `xnc` a transfer over 35 and 320 ms got 0.8 of what the near link
-/// gives alone; with patience it gets as much, and on drives no less (67.4 and 67.2 Mbit/s, mean of eight).
+/// so that what follows a lost packet waits for less. Beside a link that is much nearer, one of both got
+/// less than that link alone; with patience it seldom does (docs/results.md).
 const TRANSFER: &str = "xnc-patient";
 /// What transfers may have waiting for free windows, bytes: a quarter of a second at 32 Mbit/s. Their
 /// congestion control fills whatever there is.
