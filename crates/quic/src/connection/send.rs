@@ -97,6 +97,9 @@ impl Connection {
         if !self.is_open() {
             return Err(SendError::Closed(datagram));
         }
+        if self.index(path).is_none() {
+            return Err(SendError::NotUsable(datagram));
+        }
         self.run_library_timers(now);
         self.open_only(path);
         self.drain(now);
