@@ -57,6 +57,12 @@ pub enum DriverError {
     },
 }
 
+/// Takes what is readable from the TUN.
+fn read_tun(tun: &mut Tun, handle: impl FnMut(&[u8])) -> Result<(), DriverError> {
+    let taken = tun.read_batch(handle).map(drop);
+    taken.map_err(|source| DriverError::TunGone { name: tun.name().to_owned(), source })
+}
+
 /// The TUN device of a client or server.
 #[derive(Clone, Debug)]
 pub struct TunSettings {

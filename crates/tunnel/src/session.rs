@@ -140,13 +140,9 @@ pub struct Session {
     opening: Opening,
     /// What was received before the peer began anew.
     past: BTreeMap<LaneId, ReceiveStats>,
-    peer_sources: Option<Vec<IpNet>>,
+    exit: Exit,
     peer_reports: BTreeMap<u8, LaneReport>,
-    inbox: VecDeque<Bytes>,
     next_report: Instant,
-    drops: DropCounters,
-    /// What happens to packets of the receiving direction.
-    log: PacketLog,
 }
 
 impl Session {
@@ -177,12 +173,14 @@ impl Session {
             receivers: BTreeMap::new(),
             opening: Opening::default(),
             past: BTreeMap::new(),
-            peer_sources: config.peer_sources,
+            exit: Exit {
+                inbox: VecDeque::new(),
+                drops: DropCounters::default(),
+                sources: config.peer_sources,
+                log: PacketLog::default(),
+            },
             peer_reports: BTreeMap::new(),
-            inbox: VecDeque::new(),
             next_report: Instant::ZERO,
-            drops: DropCounters::default(),
-            log: PacketLog::default(),
         })
     }
 
@@ -217,11 +215,11 @@ impl Session {
     /// Takes an inner packet for the peer.
     pub fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
         let Ok(view) = InnerPacket::parse(packet) else {
-            self.drops.count(DropReason::MalformedInner);
+            self.exit.drops.count(DropReason::MalformedInner);
             return;
         };
         if packet.len() > MAX_SYMBOL_BODY - SUCCESSION_HEADER {
-            self.drops.count(DropReason::OversizedInner);
+            self.exit.drops.count(DropReason::OversizedInner);
             return;
         }
         let hash = view.flow_hash();
@@ -248,16 +246,9 @@ impl Session {
     /// The peer has begun anew, and its IDs start again: hands out what waits, and forgets what came.
     pub(crate) fn begin_anew(&mut self, now: Instant) {
         for (lane, mut receiver) in std::mem::take(&mut self.receivers) {
-            let mut gate = Gate {
-                now,
-                lane,
-                inbox: &mut self.inbox,
-                drops: &mut self.drops,
-                sources: self.peer_sources.as_deref(),
-                log: &mut self.log,
-            };
-            receiver.handle_timeout(now, &mut |delivery| gate.deliver(delivery));
-            receiver.flush(&mut |delivery| gate.deliver(delivery));
+            let mut deliver = |delivery| self.exit.deliver(now, lane, delivery);
+            receiver.handle_timeout(now, &mut deliver);
+            receiver.flush(&mut deliver);
             self.past.entry(lane).or_default().add_past(&receiver.stats());
         }
     }
@@ -297,9 +288,9 @@ impl Session {
                 }
             }
             Err(roadweave_wire::DatagramError::UnknownKind(_)) => {
-                self.drops.count(DropReason::UnknownMessage);
+                self.exit.drops.count(DropReason::UnknownMessage);
             }
-            Err(_) => self.drops.count(DropReason::MalformedMessage),
+            Err(_) => self.exit.drops.count(DropReason::MalformedMessage),
         }
     }
 
@@ -340,21 +331,13 @@ impl Session {
             }
         }
         for (lane, receiver) in &mut self.receivers {
-            let mut gate = Gate {
-                now,
-                lane: *lane,
-                inbox: &mut self.inbox,
-                drops: &mut self.drops,
-                sources: self.peer_sources.as_deref(),
-                log: &mut self.log,
-            };
-            receiver.handle_timeout(now, &mut |delivery| gate.deliver(delivery));
+            receiver.handle_timeout(now, &mut |delivery| self.exit.deliver(now, *lane, delivery));
         }
     }
 
     /// An inner packet from the peer, for this side's device.
     pub fn poll_inner(&mut self) -> Option<Bytes> {
-        self.inbox.pop_front()
+        self.exit.inbox.pop_front()
     }
 
     /// When [`Session::service`] must be called again, if nothing else happens.
@@ -365,7 +348,7 @@ impl Session {
 
     /// Begins to note what happens to each packet, or stops.
     pub fn observe_packets(&mut self, is_on: bool) {
-        self.log.switch(is_on);
+        self.exit.log.switch(is_on);
         self.senders.iter_mut().for_each(|sender| sender.log().switch(is_on));
     }
 
@@ -373,7 +356,7 @@ impl Session {
     /// within each lane and direction.
     pub fn poll_packet_event(&mut self) -> Option<PacketEvent> {
         let sent = self.senders.iter_mut().find_map(|sender| sender.log().poll());
-        sent.or_else(|| self.log.poll())
+        sent.or_else(|| self.exit.log.poll())
     }
 
     /// The name of the network that `path` runs over, by which strategies know it again.
@@ -432,7 +415,7 @@ impl Session {
         });
         SessionStats {
             lanes: self.senders.iter().enumerate().map(lane).chain(only_received).collect(),
-            drops: self.drops.clone(),
+            drops: self.exit.drops.clone(),
         }
     }
 
@@ -457,20 +440,12 @@ impl Session {
         handle: impl FnOnce(&mut LaneReceiver, &mut dyn FnMut(Delivery)),
     ) {
         if usize::from(lane.0) >= LANES_MAX {
-            self.drops.count(DropReason::UnknownMessage);
+            self.exit.drops.count(DropReason::UnknownMessage);
             return;
         }
         let receiver =
             self.receivers.entry(lane).or_insert_with(|| LaneReceiver::new(lane, self.opening));
-        let mut gate = Gate {
-            now,
-            lane,
-            inbox: &mut self.inbox,
-            drops: &mut self.drops,
-            sources: self.peer_sources.as_deref(),
-            log: &mut self.log,
-        };
-        handle(receiver, &mut |delivery| gate.deliver(delivery));
+        handle(receiver, &mut |delivery| self.exit.deliver(now, lane, delivery));
     }
 
     fn feedback(&mut self, now: Instant) -> Option<Feedback> {
@@ -483,23 +458,26 @@ impl Session {
 }
 
 /// Where inner packets go that a lane delivers, unless they may not.
-struct Gate<'a> {
-    now: Instant,
-    lane: LaneId,
-    inbox: &'a mut VecDeque<Bytes>,
-    drops: &'a mut DropCounters,
-    sources: Option<&'a [IpNet]>,
-    log: &'a mut PacketLog,
+#[derive(Debug)]
+struct Exit {
+    inbox: VecDeque<Bytes>,
+    /// Packets and datagrams discarded outside the lanes.
+    drops: DropCounters,
+    /// Source addresses that the peer may use; `None` for all.
+    sources: Option<Vec<IpNet>>,
+    /// What happens to packets of the receiving direction.
+    log: PacketLog,
 }
 
-impl Gate<'_> {
-    fn deliver(&mut self, Delivery { id, decoded, packet }: Delivery) {
-        match check_inner(&packet, self.sources) {
+impl Exit {
+    fn deliver(&mut self, now: Instant, lane: LaneId, delivery: Delivery) {
+        let Delivery { id, decoded, packet } = delivery;
+        match check_inner(&packet, self.sources.as_deref()) {
             Err(reason) => self.drops.count(reason),
             Ok(()) if self.inbox.len() >= INBOX_MAX => self.drops.count(DropReason::DeviceFull),
             Ok(()) => {
                 self.inbox.push_back(packet);
-                self.log.note(self.now, self.lane, id, PacketStep::Delivered { decoded });
+                self.log.note(now, lane, id, PacketStep::Delivered { decoded });
             }
         }
     }

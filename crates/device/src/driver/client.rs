@@ -16,8 +16,8 @@ use super::granted::Granted;
 use super::resolver::Resolver;
 use super::settings::{self, SetQoe, SetStrategy};
 use super::{
-    CONTROL, DriverError, MONITOR, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings, send_all,
-    status, to_quic_ecn, wait, write_inner,
+    CONTROL, DriverError, MONITOR, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings, read_tun,
+    send_all, status, to_quic_ecn, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
 use crate::monitor::glob;
@@ -246,10 +246,7 @@ impl Driver {
 
     fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
         let client = &mut self.client;
-        self.tun
-            .read_batch(|packet| client.handle_inner(now, packet))
-            .map(drop)
-            .map_err(|source| DriverError::TunGone { name: self.tun.name().to_owned(), source })
+        read_tun(&mut self.tun, |packet| client.handle_inner(now, packet))
     }
 
     fn read_socket(&mut self, now: Instant, number: u64) {

@@ -9,8 +9,8 @@ use roadweave_types::{DropCounters, DropReason, Instant, PathStatus, UplinkId};
 use serde_json::{Value, json};
 
 use super::{
-    CONTROL, DriverError, SIGNALS, SOCKETS, TUN, TunSettings, lead_into_tun, send_all, status,
-    to_prefix, wait, write_inner,
+    CONTROL, DriverError, SIGNALS, SOCKETS, TUN, TunSettings, lead_into_tun, read_tun, send_all,
+    status, to_prefix, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
 use crate::{
@@ -167,10 +167,7 @@ impl Driver {
 
     fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
         let router = &mut self.router;
-        self.tun
-            .read_batch(|packet| router.handle_inner(now, packet))
-            .map(drop)
-            .map_err(|source| DriverError::TunGone { name: self.tun.name().to_owned(), source })
+        read_tun(&mut self.tun, |packet| router.handle_inner(now, packet))
     }
 
     fn read_socket(&mut self, now: Instant, number: u64) {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::settings::{self, SetStrategy};
 use super::{
     CONTROL, DriverError, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings, lead_into_tun,
-    send_all, status, to_prefix, to_quic_ecn, wait, write_inner,
+    read_tun, send_all, status, to_prefix, to_quic_ecn, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
 use crate::{
@@ -195,10 +195,7 @@ impl Driver {
 
     fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
         let server = &mut self.server;
-        self.tun
-            .read_batch(|packet| server.handle_inner(now, packet))
-            .map(drop)
-            .map_err(|source| DriverError::TunGone { name: self.tun.name().to_owned(), source })
+        read_tun(&mut self.tun, |packet| server.handle_inner(now, packet))
     }
 
     fn read_socket(&mut self, now: Instant) {
