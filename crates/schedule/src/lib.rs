@@ -13,6 +13,7 @@ mod ecf;
 mod lola;
 mod minrtt;
 mod path_set;
+mod patient;
 mod policy;
 mod raven;
 mod redundant;
@@ -28,6 +29,7 @@ pub use ecf::Ecf;
 pub use lola::Lola;
 pub use minrtt::MinRtt;
 pub use path_set::PathSet;
+pub use patient::Patient;
 pub use policy::Policed;
 pub use raven::{Raven, RavenConfig};
 pub use redundant::Redundant;
@@ -157,7 +159,7 @@ pub fn by_name(
     match name {
         "minrtt" => Ok(Box::new(MinRtt::default())),
         "prompt" => Ok(Box::new(MinRtt::prompt())),
-        "patient" => Ok(Box::new(MinRtt::patient())),
+        "patient" => Ok(Box::new(Patient)),
         "ecf" => Ok(Box::new(Ecf::default())),
         "earliest" => Ok(Box::new(Earliest)),
         "bonding" => Ok(Box::new(Bonding)),

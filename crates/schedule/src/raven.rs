@@ -37,7 +37,7 @@ use self::forecast::Forecast;
 use self::log::Log;
 use self::tables::{Interval, Tables};
 use crate::{
-    Acknowledged, Decision, MinRtt, PacketInfo, PathSet, RestoreError, Scheduler, best_status,
+    Acknowledged, Decision, PacketInfo, PathSet, Patient, RestoreError, Scheduler, best_status,
 };
 
 /// How RAVEN weighs response time against volume, and how often it learns.
@@ -344,7 +344,7 @@ impl Scheduler for Raven {
             return Decision::Wait;
         }
         if self.mode == Mode::Striping {
-            return MinRtt::patient().select(now, packet, paths);
+            return Patient.select(now, packet, paths);
         }
         // Better a copy on a slower path at once than none that leaves now.
         let has_room = |candidate: &Candidate| candidate.room >= packet.bytes as u64;
