@@ -64,6 +64,9 @@ use crate::{COUNT_MAX, CodedRange, Subset, coefficients};
 pub struct DecoderConfig {
     /// The age at which an equation, and a delivered symbol, is dropped (CellFusion section 4.4.3).
     pub expiry: Duration,
+    /// For how long nothing must have been delivered until packets behind the window may move it back;
+    /// at least the expiry. A peer whose IDs never start again needs no more than packets may live.
+    pub rewind_after: Duration,
     /// The most bytes of delivered symbols to keep, each with an allowance of 128 bytes.
     pub known_bytes_max: usize,
     /// The most bytes of equations to keep, each with an allowance of 640 bytes, and of the known
@@ -77,6 +80,7 @@ impl Default for DecoderConfig {
     fn default() -> Self {
         Self {
             expiry: Duration::from_millis(700),
+            rewind_after: Duration::from_millis(700),
             known_bytes_max: 16 << 20,
             equation_bytes_max: 4 << 20,
         }
@@ -152,7 +156,8 @@ pub struct DecoderStats {
 /// longer than the expiry, or only one ever. Then two source packets that lie near one another, but
 /// not near the window, move it: the first is refused all the same, the second and all after it are
 /// delivered. If they lie behind the window, what precedes them counts as delivered, lest something
-/// be delivered twice.
+/// be delivered twice; and where IDs never start again, that must wait
+/// ([`DecoderConfig::rewind_after`]), since packets behind the window can only be old.
 #[derive(Debug)]
 pub struct Decoder {
     config: DecoderConfig,
@@ -418,8 +423,16 @@ impl Decoder {
     /// Moves the window to a source packet that is not near it, if it is in doubt and the last such
     /// packet was near this one; returns whether it does.
     fn follow(&mut self, now: Instant, id: PacketId, position: Position) -> bool {
+        let quiet = now.since(self.delivered_at);
         let is_alone = self.stats.new_sources + self.stats.recovered <= 1;
-        if !is_alone && now.since(self.delivered_at) <= self.config.expiry {
+        if !is_alone && quiet <= self.config.expiry {
+            return false;
+        }
+        let window = self.window.as_ref().expect("packets were placed in it");
+        // Before it is taken for a stray: old copies shall not hide where the lane went on.
+        let may_rewind = quiet > self.config.rewind_after
+            || is_alone && self.config.rewind_after <= self.config.expiry;
+        if window.is_behind(position) && !may_rewind {
             return false;
         }
         let Some(stray) = self.stray.replace(id) else { return false };

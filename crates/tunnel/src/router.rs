@@ -48,6 +48,9 @@ pub const ROUTER_LINKS_MAX: usize = 16;
 const FORMER_MAX: usize = 8;
 /// An epoch of the past may return when the present one was silent for so long.
 const FORMER_SILENCE: Duration = Duration::from_secs(1);
+/// The longest that a copy may still be on its way: the maximum segment lifetime of RFC 9293 section
+/// 3.4.1. Within an epoch numbers never go back, so that smaller ones are old copies until then.
+const PACKET_LIFETIME: Duration = Duration::from_secs(120);
 /// A new start of the peer is told at most this often.
 const RESTART_TOLD_INTERVAL: Duration = Duration::from_secs(1);
 /// Events that wait to be told, at most.
@@ -186,7 +189,8 @@ impl Router {
             |_| None,
         )?;
         // No control message can promise it, and nobody codes.
-        session.set_opening(Opening { order: config.order, coded: false });
+        let rewind_after = PACKET_LIFETIME;
+        session.set_opening(Opening { order: config.order, coded: false, rewind_after });
         Ok(Self {
             vni: config.vni,
             session,

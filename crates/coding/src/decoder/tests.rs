@@ -481,6 +481,28 @@ fn a_window_that_was_moved_away_returns_after_a_silence() {
 }
 
 #[test]
+fn a_window_of_ids_that_never_start_again_waits_before_it_moves_back() {
+    let config =
+        DecoderConfig { rewind_after: Duration::from_secs(120), ..DecoderConfig::default() };
+    let mut decoder = Decoder::new(config);
+    assert!(arrive(&mut decoder, 0, 200_000, true));
+    for id in 10..13 {
+        assert!(!arrive(&mut decoder, 1, id, true), "it is the only one, and higher");
+    }
+    assert!(arrive(&mut decoder, 2, 200_001, true));
+    for quiet in [1_000, 100_000] {
+        for id in 10..13 {
+            assert!(!arrive(&mut decoder, quiet, id, true), "after {quiet} ms");
+        }
+    }
+    assert!(!arrive(&mut decoder, 100_001, 1_000_000, true));
+    assert!(!arrive(&mut decoder, 100_001, 20, true));
+    assert!(arrive(&mut decoder, 100_001, 1_000_001, true), "ahead the second is believed at once");
+    assert!(!arrive(&mut decoder, 220_002, 10, true));
+    assert!(arrive(&mut decoder, 220_002, 11, true), "no copy lives for so long");
+}
+
+#[test]
 fn malformed_input_is_refused() {
     let (mut decoder, mut out) = (decoder(), Delivered::new());
     for bytes in [&b""[..], &[0], &[0, 0], &[0, 2, 1], &[0, 1, 1, 0]] {

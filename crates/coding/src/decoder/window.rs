@@ -69,6 +69,11 @@ impl Window {
         if self.bits[word] & bit == 0 { Place::Missing } else { Place::Delivered }
     }
 
+    /// Whether `position` precedes the newest.
+    pub(crate) fn is_behind(&self, position: Position) -> bool {
+        position < self.newest
+    }
+
     /// Which of the `count` positions from `first` are missing, by offset, a bit each.
     ///
     /// `count`: 1 to 64. None of them is [`Place::Behind`]; those ahead of the newest are missing.

@@ -5,6 +5,8 @@
 //! source, coded ─► Decoder ─► symbols ─► Fragments ─► Reorder ─► inner packets
 //! ```
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig, SourceOutcome, Subset, WINDOW_IDS};
 use roadweave_types::{DropCounters, DropReason, Instant, LaneId, Order, PacketId};
@@ -58,11 +60,15 @@ pub(crate) struct Opening {
     pub(crate) order: Order,
     /// Whether the peer may send coded packets, for which packets must be kept.
     pub(crate) coded: bool,
+    /// For how long nothing must have come until smaller IDs are believed
+    /// ([`DecoderConfig::rewind_after`]).
+    pub(crate) rewind_after: Duration,
 }
 
 impl Default for Opening {
     fn default() -> Self {
-        Self { order: Order::Pass, coded: true }
+        let rewind_after = DecoderConfig::default().rewind_after;
+        Self { order: Order::Pass, coded: true, rewind_after }
     }
 }
 
@@ -124,7 +130,8 @@ struct Run {
 
 impl LaneReceiver {
     pub(crate) fn new(lane: LaneId, opening: Opening) -> Self {
-        let mut config = DecoderConfig::default();
+        let mut config =
+            DecoderConfig { rewind_after: opening.rewind_after, ..DecoderConfig::default() };
         if !opening.coded {
             config.known_bytes_max = 0;
         }

@@ -147,10 +147,15 @@ impl Reorder {
     pub(crate) fn opening(order: Order, first: PacketId) -> Self {
         let begin = if first.0 < JUST_BEGUN { PacketId(0) } else { first };
         let mut this = Self::new(order, begin);
-        if let Keeper::Strict(strict) = &mut this.keeper {
+        this.forget_before();
+        this
+    }
+
+    /// What precedes the first packet has missed its turn; it was not sent under another order.
+    fn forget_before(&mut self) {
+        if let Keeper::Strict(strict) = &mut self.keeper {
             strict.forget_before();
         }
-        this
     }
 
     pub(crate) fn order(&self) -> Order {
@@ -200,9 +205,11 @@ impl Reorder {
         self.handle_timeout(now, release);
         let distance = unit.last.distance(PacketId(self.newest as u32));
         if u64::from(distance.unsigned_abs()) >= WINDOW_IDS {
-            // The decoder has looked for the lane elsewhere; what went before says nothing about it.
+            // The decoder has looked for the lane elsewhere; what went before says nothing about it, but
+            // the order was promised for all of it.
             self.flush(release);
-            let begun = Self::new(self.order, unit.first);
+            let mut begun = Self::new(self.order, unit.first);
+            begun.forget_before();
             let timeouts = self.timeouts();
             *self = Self { waited: self.waited, late: self.late, timeouts, ..begun };
         }

@@ -374,6 +374,52 @@ fn floods_of_old_numbers_are_counted_and_not_delivered() {
     assert_eq!(bench.out.len(), 3, "the stream goes on");
 }
 
+/// Numbers of an epoch never go back: neither while packets come nor in a quiet moment.
+#[test]
+fn old_numbers_are_not_delivered_again_after_a_silence() {
+    let mut bench = Bench::new();
+    for number in 0..200_000 {
+        bench.router.handle_packet(
+            ms(0),
+            SOCKET,
+            address(0),
+            None,
+            &data(PEER_EPOCH, number, &inner(number)),
+        );
+        bench.collect(0);
+    }
+    for quiet in [701, 1_500, 100_000] {
+        for number in (10..2_000).chain(199_000..200_000) {
+            bench.data(quiet, 1, number);
+        }
+    }
+    assert_eq!(bench.out.len(), 200_000);
+    bench.data(100_001, 0, 200_000);
+    assert_eq!(bench.out.len(), 200_001, "the stream goes on");
+    // The very first packet, and old copies behind it.
+    let mut bench = Bench::new();
+    bench.data(0, 0, 1_000_000);
+    for number in 10..20 {
+        bench.data(1, 1, number);
+    }
+    assert_eq!(bench.numbers(), [1_000_000]);
+    bench.data(2, 0, 1_000_001);
+    assert_eq!(bench.numbers(), [1_000_000, 1_000_001]);
+}
+
+#[test]
+fn old_copies_do_not_hide_where_the_stream_went_on() {
+    let mut bench = Bench::new();
+    bench.data(0, 0, 0);
+    bench.data(0, 0, 1_000_000);
+    bench.data(0, 0, 1_000_001);
+    for step in 0..10 {
+        bench.data(2_000 + u64::from(step), 0, 300_000_000 + step);
+        bench.data(2_000 + u64::from(step), 1, 5 + step);
+    }
+    assert!(bench.numbers().ends_with(&[300_000_008, 300_000_009]));
+}
+
 #[test]
 fn a_jump_by_half_of_all_numbers_is_not_believed() {
     let mut bench = Bench::new();

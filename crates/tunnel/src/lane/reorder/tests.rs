@@ -205,6 +205,15 @@ fn a_lane_that_goes_on_elsewhere_waits_for_nothing_before() {
 }
 
 #[test]
+fn strict_lets_nothing_out_behind_where_a_lane_went_on() {
+    let mut bench = Bench::strict();
+    bench.handle(0, unit(0, 0));
+    bench.handle(1, unit(1 << 30, 0));
+    assert_eq!(bench.handle(2, unit((1 << 30) - 1, 0)), Turn::Discarded);
+    assert_eq!(ids(&bench.out), [0, 1 << 30]);
+}
+
+#[test]
 fn memory_is_bounded_and_the_oldest_go_out() {
     for mut bench in [Bench::strict(), Bench::adaptive()] {
         for id in 1..=2 * HELD_MAX as u32 {
