@@ -127,6 +127,7 @@ impl RouterArgs {
             config: RouterConfig {
                 vni: file.vni.get() as u32,
                 epoch: u32::from_be_bytes(random()?),
+                hello_begin_us: u32::from_be_bytes(random()?),
                 order: file.order(),
                 links,
                 inner_sources: (!file.accept_sources.is_empty()).then_some(file.accept_sources),

@@ -14,6 +14,7 @@
 //!
 //! Source: redundant framework (Networking'24) section III.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -36,8 +37,8 @@ const SILENCE: Duration = Duration::from_millis(3500);
 const FORGET: Duration = Duration::from_secs(30);
 /// The round trip that is assumed before the first hello was echoed.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
-/// A hello that was held for longer than this says nothing of the round trip.
-const HELD_MAX: Duration = Duration::from_secs(10);
+/// Hellos of this side whose answers are known as such: of the last eight seconds.
+const SAID_MAX: usize = 8;
 
 /// One tunnel link.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,6 +92,7 @@ pub struct LinkCounters {
 pub(crate) struct Links {
     vni: u32,
     epoch: u32,
+    begin_us: u32,
     links: Vec<Link>,
     snapshots: Vec<PathSnapshot>,
 }
@@ -105,6 +107,8 @@ pub(crate) struct Link {
     heard: Option<Instant>,
     /// The last hello: when it came, and when it left by the peer's clock.
     hello: Option<(Instant, u32)>,
+    /// The last hellos of this side: when each left, and the time that it told.
+    said: VecDeque<(Instant, u32)>,
     rtt: Option<Rtt>,
     pub(crate) counters: LinkCounters,
     outbox: Outbox,
@@ -120,8 +124,9 @@ pub(crate) struct Rtt {
 }
 
 impl Links {
-    /// `epoch`: what tells the peer that sequence numbers start again.
-    pub(crate) fn new(vni: u32, epoch: u32, links: Vec<RouterLink>) -> Self {
+    /// `epoch`: what tells the peer that sequence numbers start again; `begin_us`: what the times in
+    /// hellos begin at.
+    pub(crate) fn new(vni: u32, epoch: u32, begin_us: u32, links: Vec<RouterLink>) -> Self {
         let link = |config: RouterLink| Link {
             remote: match config.peer {
                 RouterPeer::At(address) => Some((address, None)),
@@ -130,12 +135,13 @@ impl Links {
             config,
             heard: None,
             hello: None,
+            said: VecDeque::new(),
             rtt: None,
             counters: LinkCounters::default(),
             outbox: Outbox::default(),
         };
         let links: Vec<Link> = links.into_iter().map(link).collect();
-        let mut this = Self { vni, epoch, links, snapshots: Vec::new() };
+        let mut this = Self { vni, epoch, begin_us, links, snapshots: Vec::new() };
         this.snapshots = this.links.iter().enumerate().map(snapshot).collect();
         this
     }
@@ -167,8 +173,10 @@ impl Links {
             .map(|(at, _)| at)
     }
 
-    /// The link that may learn from a hello with `number` that `remote` is its other end.
-    pub(crate) fn find_learner(
+    /// The link that a hello with `number` from `remote` is of.
+    ///
+    /// One behind NAT is found even where another was before: its other end may have moved there.
+    pub(crate) fn find_by_number(
         &self,
         socket: u32,
         remote: SocketAddr,
@@ -177,10 +185,35 @@ impl Links {
         let may = |link: &Link| {
             link.config.socket == socket
                 && link.config.number == number
-                && matches!(&link.config.peer, RouterPeer::Within(prefixes)
-                    if prefixes.iter().any(|prefix| prefix.contains(&remote.ip())))
+                && match &link.config.peer {
+                    RouterPeer::At(address) => address.ip() == remote.ip(),
+                    RouterPeer::Within(prefixes) => {
+                        prefixes.iter().any(|prefix| prefix.contains(&remote.ip()))
+                    }
+                }
         };
         self.links.iter().position(may)
+    }
+
+    /// Whether `hello` may say from `remote` how the link at `at` is.
+    ///
+    /// From where the link's other end is, always. From elsewhere, if it answers what was said to the
+    /// other end; or if the link is silent, and the epoch is no other (`is_present`) than that of the
+    /// links that are not.
+    pub(crate) fn may_speak(
+        &self,
+        now: Instant,
+        at: usize,
+        remote: SocketAddr,
+        hello: &GeneveHello,
+        is_present: bool,
+    ) -> bool {
+        let link = &self.links[at];
+        matches!(link.config.peer, RouterPeer::At(_))
+            || link.remote() == Some(remote)
+            || link.answered_by(hello).is_some()
+            || !link.is_heard(now)
+                && (is_present || !self.links.iter().any(|link| link.is_heard(now)))
     }
 
     /// Whether somebody at `remote` may be the other end of a link.
@@ -212,7 +245,8 @@ impl Links {
                 Some((at, sent_us)) => (sent_us, micros(now.since(at))),
                 None => (0, u32::MAX),
             };
-            let sent_us = micros(now.since(Instant::ZERO));
+            let sent_us = micros(now.since(Instant::ZERO)).wrapping_add(self.begin_us);
+            link.note_said(now, sent_us);
             let number = link.config.number;
             let hello =
                 GeneveHello { epoch: self.epoch, link: number, sent_us, echoed_us, held_us };
@@ -326,6 +360,7 @@ impl Link {
         remote: SocketAddr,
         local: Option<IpAddr>,
     ) -> bool {
+        let answered = self.answered_by(hello);
         let may_move = matches!(self.config.peer, RouterPeer::Within(_));
         let before = self.remote.map(|(address, _)| address);
         let moved = may_move && before != Some(remote);
@@ -334,16 +369,30 @@ impl Link {
             self.counters.rebindings += u64::from(moved && before.is_some());
         }
         self.hello = Some((now, hello.sent_us));
-        let held = Duration::from_micros(hello.held_us.into());
-        if held < HELD_MAX {
-            let away = micros(now.since(Instant::ZERO)).wrapping_sub(hello.echoed_us);
-            let sample = Duration::from_micros(away.wrapping_sub(hello.held_us).into());
-            // Longer than a hello may be held: an echo of what this side never said.
-            if sample < HELD_MAX {
-                self.rtt = Some(self.rtt.map_or(Rtt::first(sample), |rtt| rtt.with(sample)));
-            }
+        if let Some(said) = answered {
+            let held = Duration::from_micros(hello.held_us.into());
+            let sample = now.since(said).saturating_sub(held);
+            self.rtt = Some(self.rtt.map_or(Rtt::first(sample), |rtt| rtt.with(sample)));
         }
         moved
+    }
+
+    /// When this side said what `hello` answers; `None` if it has not, or too long ago.
+    pub(crate) fn answered_by(&self, hello: &GeneveHello) -> Option<Instant> {
+        let said = self.said.iter().find(|(_, sent_us)| *sent_us == hello.echoed_us);
+        said.filter(|_| hello.held_us != u32::MAX).map(|(at, _)| *at)
+    }
+
+    fn note_said(&mut self, now: Instant, sent_us: u32) {
+        if self.said.len() == SAID_MAX {
+            self.said.pop_front();
+        }
+        self.said.push_back((now, sent_us));
+    }
+
+    /// Whether its other end was heard of late.
+    fn is_heard(&self, now: Instant) -> bool {
+        self.remote.is_some() && self.heard.is_some_and(|heard| now.since(heard) <= SILENCE)
     }
 
     /// Its other end, if it is known.
@@ -372,15 +421,16 @@ impl Link {
         let is_old = self.heard.is_some_and(|heard| now.since(heard) > FORGET);
         if is_old && matches!(self.config.peer, RouterPeer::Within(_)) {
             (self.remote, self.heard, self.hello) = (None, None, None);
+            self.said.clear();
         }
     }
 
     fn status(&self, now: Instant) -> PathStatus {
-        match (self.remote, self.heard) {
-            (None, _) => PathStatus::Validating,
-            (Some(_), Some(heard)) if now.since(heard) <= SILENCE => PathStatus::Usable,
+        match self.remote {
+            None => PathStatus::Validating,
+            Some(_) if self.is_heard(now) => PathStatus::Usable,
             // Packets go there all the same, since nothing is lost by trying.
-            (Some(_), _) => PathStatus::Suspect,
+            Some(_) => PathStatus::Suspect,
         }
     }
 }

@@ -16,9 +16,18 @@
 //! each packet and each hello says the epoch of its sender, drawn at random when it starts. The first
 //! packet of another epoch begins a new sequence: at the next inner packet or hello, within a second.
 //! What still comes of the epoch before is late, unless the new one falls silent, as one would
-//! that nobody but a broken packet has spoken of.
+//! that nobody but a broken packet has spoken of; even then numbers that came are old copies.
+//!
+//! # Who may move a link
+//!
+//! Behind a NAT the other end of a link is where its hellos come from. A peer whose binding changed
+//! answers what it was told at its old address, which nobody else has seen ([`Links::may_speak`]).
+//! Only while a link is silent anyone within its prefixes may take it, and begin another epoch only
+//! while all of them are.
 //!
 //! Source: redundant framework (Networking'24) section III; RFC 8926.
+
+mod epochs;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -36,6 +45,7 @@ use roadweave_wire::{
 };
 use serde::Serialize;
 
+use self::epochs::{Admission, Epochs, Sign};
 use crate::geneve::{LinkCounters, Links, RouterLink};
 use crate::lane::{Arrival, LaneConfig, Opening, Strategy};
 use crate::session::{Session, SessionConfig, SessionError, SessionStats};
@@ -44,10 +54,6 @@ use crate::session::{Session, SessionConfig, SessionError, SessionStats};
 const HELLO_INTERVAL: Duration = Duration::from_secs(1);
 /// The most links.
 pub const ROUTER_LINKS_MAX: usize = 16;
-/// Epochs of the past that are remembered.
-const FORMER_MAX: usize = 8;
-/// An epoch of the past may return when the present one was silent for so long.
-const FORMER_SILENCE: Duration = Duration::from_secs(1);
 /// The longest that a copy may still be on its way: the maximum segment lifetime of RFC 9293 section
 /// 3.4.1. Within an epoch numbers never go back, so that smaller ones are old copies until then.
 const PACKET_LIFETIME: Duration = Duration::from_secs(120);
@@ -65,6 +71,9 @@ pub struct RouterConfig {
     pub vni: u32,
     /// Random, another with each start.
     pub epoch: u32,
+    /// Random as well: what the times in hellos begin at, so that nobody can answer a hello that he
+    /// has not seen.
+    pub hello_begin_us: u32,
     /// The order that it restores in what it receives.
     pub order: Order,
     /// The links, 1 to [`ROUTER_LINKS_MAX`].
@@ -159,7 +168,6 @@ pub struct Router {
     session: Session,
     links: Links,
     epochs: Epochs,
-    peer_packets: Span,
     next_hello: Instant,
     next_restart_told: Instant,
     events: VecDeque<RouterEvent>,
@@ -194,9 +202,8 @@ impl Router {
         Ok(Self {
             vni: config.vni,
             session,
-            links: Links::new(config.vni, config.epoch, config.links),
+            links: Links::new(config.vni, config.epoch, config.hello_begin_us, config.links),
             epochs: Epochs::default(),
-            peer_packets: Span::default(),
             next_hello: Instant::ZERO,
             next_restart_told: Instant::ZERO,
             events: VecDeque::new(),
@@ -228,8 +235,7 @@ impl Router {
                 self.drops.count(DropReason::UnknownMessage);
             }
             Ok(Geneve { content: GeneveContent::Hello(hello), .. }) => {
-                // A link whose other end moves is found by its number, even where another was before.
-                let link = self.links.find_learner(socket.0, remote, hello.link).or(link);
+                let link = self.links.find_by_number(socket.0, remote, hello.link).or(link);
                 self.handle_hello(now, link, &hello, remote, local, payload.len());
             }
             Ok(Geneve { content: GeneveContent::Inner { sequence, packet }, .. }) => match link {
@@ -285,7 +291,7 @@ impl Router {
     /// The figures so far.
     pub fn status(&self) -> RouterStatus {
         let stats = self.session.stats();
-        let peer_packets = self.peer_packets.count;
+        let peer_packets = self.epochs.packets;
         let received = stats.lanes.first().map(|lane| &lane.received);
         let known = received.map_or(0, |received| received.source_datagrams);
         let adopted: u64 = self.links.iter().map(|(link, _)| link.counters.adopted).sum();
@@ -326,8 +332,14 @@ impl Router {
             self.drops.count(DropReason::UnknownPeer);
             return;
         };
+        let is_present = self.epochs.is_present(hello.epoch);
+        if !self.links.may_speak(now, at, remote, hello, is_present) {
+            self.drops.count(DropReason::UnknownPeer);
+            return;
+        }
+        let answered = self.links.get_mut(at).answered_by(hello);
         // A hello of the past must not lead packets to where the peer was.
-        if !self.admit(now, hello.epoch) {
+        if !self.admit(now, hello.epoch, Sign::Hello(answered)) {
             return;
         }
         let link = self.links.get_mut(at);
@@ -356,15 +368,15 @@ impl Router {
             self.drops.count(DropReason::MalformedInner);
             return;
         }
-        if !self.admit(now, sequence.epoch) {
+        let id = PacketId(sequence.number);
+        if !self.admit(now, sequence.epoch, Sign::Packet(id)) {
             return;
         }
-        let id = PacketId(sequence.number);
         let mut symbol = BytesMut::with_capacity(SYMBOL_HEADER + packet.len());
         Symbol { position: Position::Whole, body: packet }.write(&mut symbol);
         let arrival = self.session.handle_source(now, LANE, id, symbol.freeze());
         if matches!(arrival, Arrival::First | Arrival::Late) {
-            self.peer_packets.note(id);
+            self.epochs.note(id);
         }
         let counters = &mut self.links.get_mut(link).counters;
         // Others are none of the packets that the peer is known to have sent.
@@ -380,8 +392,8 @@ impl Router {
     }
 
     /// Whether what comes of `epoch` counts; what begins with it is begun.
-    fn admit(&mut self, now: Instant, epoch: u32) -> bool {
-        match self.epochs.admit(now, epoch) {
+    fn admit(&mut self, now: Instant, epoch: u32, sign: Sign) -> bool {
+        match self.epochs.admit(now, epoch, sign) {
             Admission::Present => true,
             Admission::Past => {
                 self.drops.count(DropReason::Late);
@@ -393,7 +405,6 @@ impl Router {
             }
             Admission::Anew => {
                 self.session.begin_anew(now);
-                self.peer_packets.highest = None;
                 // Who forges epochs shall not fill the log as well.
                 if now >= self.next_restart_told {
                     self.next_restart_told = now + RESTART_TOLD_INTERVAL;
@@ -419,70 +430,6 @@ impl Router {
         if self.events.len() < EVENTS_MAX {
             self.events.push_back(event);
         }
-    }
-}
-
-/// The epochs of the peer.
-#[derive(Debug, Default)]
-struct Epochs {
-    present: Option<u32>,
-    heard: Instant,
-    /// Oldest first.
-    former: VecDeque<u32>,
-    restarts: u64,
-}
-
-/// What a packet of some epoch is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Admission {
-    /// Of the present epoch.
-    Present,
-    /// Of one that is over.
-    Past,
-    /// The first that was ever heard.
-    First,
-    /// The first of a new epoch.
-    Anew,
-}
-
-impl Epochs {
-    fn admit(&mut self, now: Instant, epoch: u32) -> Admission {
-        if self.present == Some(epoch) {
-            self.heard = now;
-            return Admission::Present;
-        }
-        if self.former.contains(&epoch) && now.since(self.heard) < FORMER_SILENCE {
-            return Admission::Past;
-        }
-        self.heard = now;
-        let Some(before) = self.present.replace(epoch) else { return Admission::First };
-        self.former.retain(|former| *former != epoch);
-        self.former.push_back(before);
-        if self.former.len() > FORMER_MAX {
-            self.former.pop_front();
-        }
-        self.restarts += 1;
-        Admission::Anew
-    }
-}
-
-/// How many packets the peer has sent: from the first that came to the highest, in each epoch.
-#[derive(Debug, Default)]
-struct Span {
-    highest: Option<PacketId>,
-    count: u64,
-}
-
-impl Span {
-    fn note(&mut self, id: PacketId) {
-        match self.highest {
-            None => self.count += 1,
-            Some(highest) if highest.precedes(id) => {
-                self.count += u64::from(id.0.wrapping_sub(highest.0));
-            }
-            Some(_) => return,
-        }
-        self.highest = Some(id);
     }
 }
 

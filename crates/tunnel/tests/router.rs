@@ -62,7 +62,14 @@ impl World {
             };
             let links = (0..ways.len()).map(link).collect();
             let epoch = 1 + u32::from(far);
-            let config = RouterConfig { vni: 1, epoch, order, links, inner_sources: None };
+            let config = RouterConfig {
+                vni: 1,
+                epoch,
+                hello_begin_us: 0,
+                order,
+                links,
+                inner_sources: None,
+            };
             Router::new(config).expect("a router")
         };
         let link = |(at, way): (usize, &Way)| {

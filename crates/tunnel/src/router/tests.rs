@@ -1,3 +1,5 @@
+use std::net::Ipv4Addr;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -46,6 +48,7 @@ fn config(peers: Vec<RouterPeer>) -> RouterConfig {
     RouterConfig {
         vni: VNI,
         epoch: 1,
+        hello_begin_us: u32::MAX - 500,
         order: Order::Reorder { max_buffer: MAX },
         links: peers.into_iter().enumerate().map(link).collect(),
         inner_sources: None,
@@ -229,11 +232,27 @@ fn an_epoch_that_only_a_broken_packet_spoke_of_does_not_last() {
     let events = std::iter::from_fn(|| bench.router.poll_event());
     let told = events.filter(|event| *event == RouterEvent::PeerRestarted).count();
     assert!(told <= 3, "{told} of {}", bench.router.status().peer_restarts);
-    let mut epochs = Epochs::default();
-    for epoch in 0..10_000 {
-        epochs.admit(Instant::ZERO, epoch);
-        assert!(epochs.former.len() <= FORMER_MAX);
+}
+
+#[test]
+fn a_former_epoch_returns_without_what_came_of_it() {
+    let mut bench = Bench::new();
+    for number in 0..=10 {
+        bench.data(0, 0, number);
     }
+    bench.bytes(1, 0, &data(200, 0, &inner(100)));
+    // All links are dead for more than a second; then old copies come, and the new ones.
+    for number in 5..=10 {
+        bench.data(1_500, 1, number);
+    }
+    bench.bytes(1_501, 0, &data(200, 1, &inner(101)));
+    assert_eq!(bench.numbers(), [(0..=10).collect::<Vec<_>>(), vec![100, 101]].concat());
+    assert_eq!(bench.router.status().peer_restarts, 1);
+    // It does return with what cannot be an old copy, but its old copies do not.
+    bench.data(2_600, 0, 11);
+    bench.data(2_601, 0, 10);
+    bench.run_until(3_000);
+    assert_eq!(bench.numbers()[13..], [11]);
 }
 
 #[test]
@@ -263,36 +282,122 @@ fn strangers_are_refused() {
     assert!(bench.router.poll_inner().is_some());
 }
 
+/// A router with two links behind NAT.
+struct Nat(Router);
+
+impl Nat {
+    const STRANGER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(198, 51, 100, 9)), 1);
+
+    fn new() -> Self {
+        let nat: Vec<IpNet> = vec!["100.64.0.0/10".parse().expect("a prefix")];
+        let peers = vec![RouterPeer::Within(nat.clone()), RouterPeer::Within(nat)];
+        Self(Router::new(config(peers)).expect("two links"))
+    }
+
+    fn at(port: u16) -> SocketAddr {
+        SocketAddr::from(([100, 64, 0, 9], port))
+    }
+
+    fn bytes(&mut self, millis: u64, from: SocketAddr, bytes: &[u8]) {
+        self.0.handle_packet(ms(millis), SOCKET, from, None, bytes);
+    }
+
+    /// Does what is due; returns the hellos that leave, with their destinations.
+    fn service(&mut self, millis: u64) -> Vec<(SocketAddr, GeneveHello)> {
+        self.0.service(ms(millis));
+        let mut hellos = Vec::new();
+        self.0.drain(|outbox| {
+            for (route, bytes) in outbox.packets() {
+                if let Ok(Geneve { content: GeneveContent::Hello(hello), .. }) =
+                    Geneve::parse(bytes)
+                {
+                    hellos.push((route.destination, hello));
+                }
+            }
+        });
+        hellos
+    }
+
+    fn remotes(&self) -> Vec<Option<String>> {
+        self.0.status().paths.into_iter().map(|link| link.remote).collect()
+    }
+}
+
+/// A hello that answers `said`.
+fn answer(epoch: u32, link: u8, said: &GeneveHello) -> Vec<u8> {
+    let hello = GeneveHello { epoch, link, sent_us: 0, echoed_us: said.sent_us, held_us: 1 };
+    Geneve::hello(VNI, &hello).to_vec()
+}
+
 #[test]
 fn an_address_behind_nat_is_learned_from_hellos_and_follows_them() {
-    let nat: Vec<IpNet> = vec!["100.64.0.0/10".parse().expect("a prefix")];
-    let peers = vec![RouterPeer::Within(nat.clone()), RouterPeer::Within(nat)];
-    let mut router = Router::new(config(peers)).expect("two links");
-    let at = |port| SocketAddr::from(([100, 64, 0, 9], port));
-    let stranger = SocketAddr::from(([198, 51, 100, 9], 1));
-    router.service(Instant::ZERO);
-    assert!(sent(&mut router).is_empty(), "nobody is known");
-    router.handle_inner(ms(0), &inner(0));
-    router.service(ms(0));
-    assert!(sent(&mut router).is_empty(), "it waits");
-    router.handle_packet(ms(1), SOCKET, stranger, None, &hello(5, 0));
-    router.handle_packet(ms(1), SOCKET, at(1), None, &data(5, 0, &inner(0)));
-    assert_eq!(router.drops().get(DropReason::UnknownPeer), 2, "data teaches nothing");
-    router.handle_packet(ms(2), SOCKET, at(1), None, &hello(5, 1));
-    router.service(ms(2));
+    let mut nat = Nat::new();
+    assert!(nat.service(0).is_empty(), "nobody is known");
+    nat.0.handle_inner(ms(0), &inner(0));
+    nat.0.service(ms(0));
+    assert!(sent(&mut nat.0).is_empty(), "it waits");
+    nat.bytes(1, Nat::STRANGER, &hello(5, 0));
+    nat.bytes(1, Nat::at(1), &data(5, 0, &inner(0)));
+    assert_eq!(nat.0.drops().get(DropReason::UnknownPeer), 2, "data teaches nothing");
+    nat.bytes(2, Nat::at(1), &hello(5, 1));
+    nat.0.service(ms(2));
     let mut routes = Vec::new();
-    router.drain(|outbox| routes.extend(outbox.packets().map(|(route, _)| route.destination)));
-    assert_eq!(routes, [at(1)], "what waited leaves by the link that is known");
-    // The binding moves; then the other link takes its place.
-    router.handle_packet(ms(3), SOCKET, at(2), None, &hello(5, 1));
-    router.handle_packet(ms(4), SOCKET, at(2), None, &hello(5, 0));
-    let remotes = |router: &Router| router.status().paths.into_iter().map(|link| link.remote);
-    assert_eq!(remotes(&router).collect::<Vec<_>>(), [Some(at(2).to_string()), None]);
-    assert_eq!(router.status().paths[1].counters.rebindings, 1);
+    nat.0.drain(|outbox| routes.extend(outbox.packets().map(|(route, _)| route.destination)));
+    assert_eq!(routes, [Nat::at(1)], "what waited leaves by the link that is known");
+    // The binding moves, as the answer to what was said there tells; then the other link takes its place.
+    let said = nat.service(1_000).remove(0).1;
+    nat.bytes(1_003, Nat::at(2), &answer(5, 1, &said));
+    assert_eq!(nat.remotes(), [None, Some(Nat::at(2).to_string())]);
+    nat.bytes(1_004, Nat::at(2), &hello(5, 0));
+    assert_eq!(nat.remotes(), [Some(Nat::at(2).to_string()), None]);
+    assert_eq!(nat.0.status().paths[1].counters.rebindings, 1);
     // An address from which nothing comes any more may be somebody else's.
-    router.service(ms(31_000));
-    router.service(ms(32_001));
-    assert_eq!(remotes(&router).collect::<Vec<_>>(), [None, None]);
+    nat.service(32_000);
+    nat.service(33_001);
+    assert_eq!(nat.remotes(), [None, None]);
+}
+
+#[test]
+fn a_neighbour_takes_no_link_that_is_heard() {
+    let mut nat = Nat::new();
+    nat.bytes(0, Nat::at(1), &hello(5, 0));
+    nat.bytes(0, Nat::at(2), &hello(5, 1));
+    let said = nat.service(1_000).remove(0).1;
+    nat.bytes(1_050, Nat::at(1), &answer(5, 0, &said));
+    nat.bytes(1_050, Nat::at(2), &hello(5, 1));
+    let bound = nat.remotes();
+    // Neither with the epoch nor with another one, nor with an answer to what was never said.
+    let guess = GeneveHello { sent_us: said.sent_us.wrapping_add(1), ..said };
+    for bytes in [hello(5, 0), hello(6, 0), hello(6, 1), answer(6, 0, &guess)] {
+        nat.bytes(1_100, Nat::at(66), &bytes);
+    }
+    assert_eq!((nat.remotes(), nat.0.status().peer_restarts), (bound.clone(), 0));
+    assert_eq!(nat.0.drops().get(DropReason::UnknownPeer), 4);
+    // The first link falls silent: it may be found elsewhere, but not with another epoch while the
+    // second one is heard.
+    nat.bytes(5_000, Nat::at(2), &hello(5, 1));
+    nat.bytes(5_001, Nat::at(66), &hello(6, 0));
+    assert_eq!((nat.remotes(), nat.0.status().peer_restarts), (bound, 0));
+    nat.bytes(5_002, Nat::at(3), &hello(5, 0));
+    assert_eq!(nat.remotes()[0], Some(Nat::at(3).to_string()));
+    // A peer that started anew with other addresses is heard when the old ones are silent.
+    nat.bytes(8_400, Nat::at(4), &hello(7, 0));
+    assert_eq!(nat.0.status().peer_restarts, 0);
+    nat.bytes(8_600, Nat::at(4), &hello(7, 0));
+    assert_eq!(nat.0.status().peer_restarts, 1);
+    assert_eq!(nat.remotes()[0], Some(Nat::at(4).to_string()));
+}
+
+#[test]
+fn hellos_of_fixed_peers_at_one_address_are_told_apart_by_their_numbers() {
+    let peers = [6081, 6082].map(|port| RouterPeer::At(SocketAddr::from(([10, 0, 0, 2], port))));
+    let mut router = Router::new(config(peers.to_vec())).expect("two links");
+    // A NAT gave it a port that neither link has.
+    let remote = SocketAddr::from(([10, 0, 0, 2], 50_000));
+    router.handle_packet(ms(0), SOCKET, remote, None, &hello(5, 1));
+    let heard: Vec<u64> =
+        router.status().paths.iter().map(|link| link.counters.packets_received).collect();
+    assert_eq!(heard, [0, 1]);
 }
 
 #[test]
