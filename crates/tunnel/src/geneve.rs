@@ -75,6 +75,9 @@ pub struct LinkCounters {
     pub bytes_received: u64,
     /// Inner packets received.
     pub inner_received: u64,
+    /// Those of them that had not come by this link before.
+    #[serde(default)]
+    pub inner_distinct: u64,
     /// Inner packets whose first copy came by this link, in time (table III of the paper).
     pub adopted: u64,
     /// Copies of packets that had come before.

@@ -28,8 +28,9 @@
 //! Source: redundant framework (Networking'24) section III; RFC 8926.
 
 mod epochs;
+mod notices;
+mod seen;
 
-use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -46,6 +47,8 @@ use roadweave_wire::{
 use serde::Serialize;
 
 use self::epochs::{Admission, Epochs, Sign};
+use self::notices::{Events, Notices};
+use self::seen::Seen;
 use crate::geneve::{LinkCounters, Links, RouterLink};
 use crate::lane::{Arrival, LaneConfig, Opening, Strategy};
 use crate::session::{Session, SessionConfig, SessionError, SessionStats};
@@ -57,10 +60,6 @@ pub const ROUTER_LINKS_MAX: usize = 16;
 /// The longest that a copy may still be on its way: the maximum segment lifetime of RFC 9293 section
 /// 3.4.1. Within an epoch numbers never go back, so that smaller ones are old copies until then.
 const PACKET_LIFETIME: Duration = Duration::from_secs(120);
-/// A new start of the peer is told at most this often.
-const RESTART_TOLD_INTERVAL: Duration = Duration::from_secs(1);
-/// Events that wait to be told, at most.
-const EVENTS_MAX: usize = 64;
 /// The one lane.
 const LANE: LaneId = LaneId(0);
 
@@ -110,6 +109,8 @@ pub enum RouterEvent {
         name: String,
         /// Where its other end is now.
         remote: SocketAddr,
+        /// How often it moved since that was told last.
+        times: u64,
     },
     /// A link answers, or does not any more.
     LinkStatus {
@@ -117,6 +118,8 @@ pub enum RouterEvent {
         name: String,
         /// How it is now.
         status: PathStatus,
+        /// How often that changed since it was told last.
+        times: u64,
     },
 }
 
@@ -168,9 +171,11 @@ pub struct Router {
     session: Session,
     links: Links,
     epochs: Epochs,
+    /// By link: which numbers of the present epoch came by it.
+    seen: Vec<Seen>,
+    notices: Notices,
     next_hello: Instant,
-    next_restart_told: Instant,
-    events: VecDeque<RouterEvent>,
+    events: Events,
     drops: DropCounters,
 }
 
@@ -202,11 +207,12 @@ impl Router {
         Ok(Self {
             vni: config.vni,
             session,
-            links: Links::new(config.vni, config.epoch, config.hello_begin_us, config.links),
             epochs: Epochs::default(),
+            seen: config.links.iter().map(|_| Seen::default()).collect(),
+            notices: Notices::new(config.links.len()),
+            links: Links::new(config.vni, config.epoch, config.hello_begin_us, config.links),
             next_hello: Instant::ZERO,
-            next_restart_told: Instant::ZERO,
-            events: VecDeque::new(),
+            events: Events::default(),
             drops: DropCounters::default(),
         })
     }
@@ -275,7 +281,7 @@ impl Router {
 
     /// Something that a person may want to know.
     pub fn poll_event(&mut self) -> Option<RouterEvent> {
-        self.events.pop_front()
+        self.events.poll()
     }
 
     /// Hands over what is to be sent, a call for each link; routes name the socket as their uplink.
@@ -305,7 +311,7 @@ impl Router {
                 smoothed_rtt_ms: rtt.map(|rtt| millis(rtt.smoothed)),
                 min_rtt_ms: rtt.map(|rtt| millis(rtt.min)),
                 rtt_deviation_ms: rtt.map(|rtt| millis(rtt.deviation)),
-                lost: peer_packets.saturating_sub(link.counters.inner_received),
+                lost: peer_packets.saturating_sub(link.counters.inner_distinct),
                 adopted_ratio: link.counters.adopted as f64 / adopted.max(1) as f64,
                 counters: link.counters,
             }
@@ -345,9 +351,8 @@ impl Router {
         let link = self.links.get_mut(at);
         link.on_heard(now, bytes);
         if link.on_hello(now, hello, remote, local) {
-            let name = link.config.name.clone();
             self.links.take_from_others(at);
-            self.tell(RouterEvent::LinkMoved { name, remote });
+            self.notices.on_moved(at);
         }
         self.refresh(now);
     }
@@ -378,10 +383,12 @@ impl Router {
         if matches!(arrival, Arrival::First | Arrival::Late) {
             self.epochs.note(id);
         }
-        let counters = &mut self.links.get_mut(link).counters;
         // Others are none of the packets that the peer is known to have sent.
         let is_of_sequence = !matches!(arrival, Arrival::Old | Arrival::Refused);
+        let is_new = is_of_sequence && self.seen[link].note(id);
+        let counters = &mut self.links.get_mut(link).counters;
         counters.inner_received += u64::from(is_of_sequence);
+        counters.inner_distinct += u64::from(is_new);
         match arrival {
             Arrival::First => counters.adopted += 1,
             Arrival::Duplicate => counters.duplicates += 1,
@@ -400,15 +407,15 @@ impl Router {
                 false
             }
             Admission::First => {
-                self.tell(RouterEvent::PeerHeard);
+                self.events.push(RouterEvent::PeerHeard);
                 true
             }
             Admission::Anew => {
                 self.session.begin_anew(now);
-                // Who forges epochs shall not fill the log as well.
-                if now >= self.next_restart_told {
-                    self.next_restart_told = now + RESTART_TOLD_INTERVAL;
-                    self.tell(RouterEvent::PeerRestarted);
+                self.seen.fill_with(Seen::default);
+                self.notices.on_restart();
+                if self.notices.poll_restart(now).is_some() {
+                    self.events.push(RouterEvent::PeerRestarted);
                 }
                 true
             }
@@ -417,18 +424,18 @@ impl Router {
 
     fn refresh(&mut self, now: Instant) {
         for at in self.links.refresh(now) {
-            let told = self.links.iter().nth(at).map(|(link, status)| RouterEvent::LinkStatus {
-                name: link.config.name.clone(),
-                status,
-            });
-            told.into_iter().for_each(|event| self.tell(event));
+            self.notices.on_status(at);
         }
-    }
-
-    /// Events beyond the bound are not told: they are for a person to read, and too many already.
-    fn tell(&mut self, event: RouterEvent) {
-        if self.events.len() < EVENTS_MAX {
-            self.events.push_back(event);
+        for (at, (link, status)) in self.links.iter().enumerate() {
+            let name = || link.config.name.clone();
+            if let Some(remote) = link.remote()
+                && let Some(times) = self.notices.poll_moved(now, at)
+            {
+                self.events.push(RouterEvent::LinkMoved { name: name(), remote, times });
+            }
+            if let Some(times) = self.notices.poll_status(now, at) {
+                self.events.push(RouterEvent::LinkStatus { name: name(), status, times });
+            }
         }
     }
 }

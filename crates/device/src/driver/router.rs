@@ -311,14 +311,14 @@ impl Driver {
             match event {
                 RouterEvent::PeerHeard => tracing::info!("the other router answers"),
                 RouterEvent::PeerRestarted => tracing::info!("the other router has started anew"),
-                RouterEvent::LinkMoved { name, remote } => {
-                    tracing::info!(link = name, %remote, "the other end of a link was learned");
+                RouterEvent::LinkMoved { name, remote, times } => {
+                    tracing::info!(link = name, %remote, times, "the other end of a link was learned");
                 }
-                RouterEvent::LinkStatus { name, status: PathStatus::Usable } => {
-                    tracing::info!(link = name, "link answers");
+                RouterEvent::LinkStatus { name, status: PathStatus::Usable, times } => {
+                    tracing::info!(link = name, times, "link answers");
                 }
-                RouterEvent::LinkStatus { name, .. } => {
-                    tracing::warn!(link = name, "link is silent");
+                RouterEvent::LinkStatus { name, times, .. } => {
+                    tracing::warn!(link = name, times, "link is silent");
                 }
             }
         }

@@ -389,6 +389,39 @@ fn a_neighbour_takes_no_link_that_is_heard() {
 }
 
 #[test]
+fn a_link_that_moves_all_the_time_fills_no_log() {
+    let mut nat = Nat::new();
+    // Two links whose hellos come from one address take it from one another.
+    for step in 0..4_000_u64 {
+        nat.bytes(step, Nat::at(1), &hello(5, (step % 2) as u8));
+        nat.service(step);
+    }
+    let events: Vec<_> = std::iter::from_fn(|| nat.0.poll_event()).collect();
+    assert!(events.len() <= 1 + 2 * 2 * 4, "{}", events.len());
+    let moves = events.iter().map(|event| match event {
+        RouterEvent::LinkMoved { times, .. } => *times,
+        _ => 0,
+    });
+    assert!(moves.sum::<u64>() > 2_900, "what is not told is counted");
+}
+
+/// The network doubles each packet of the first link and loses every other one.
+#[test]
+fn duplicates_of_the_network_do_not_hide_what_a_link_lost() {
+    let mut bench = Bench::new();
+    for number in 0..100 {
+        if number % 2 == 0 {
+            bench.data(number.into(), 0, number);
+            bench.data(number.into(), 0, number);
+        }
+        bench.data(number.into(), 1, number);
+    }
+    let lost: Vec<u64> = bench.router.status().paths.iter().map(|link| link.lost).collect();
+    assert_eq!(lost, [50, 0]);
+    assert_eq!(bench.counters(0).inner_received, 100);
+}
+
+#[test]
 fn hellos_of_fixed_peers_at_one_address_are_told_apart_by_their_numbers() {
     let peers = [6081, 6082].map(|port| RouterPeer::At(SocketAddr::from(([10, 0, 0, 2], port))));
     let mut router = Router::new(config(peers.to_vec())).expect("two links");
