@@ -374,8 +374,12 @@ impl Link {
         self.hello = Some((now, hello.sent_us));
         if let Some(said) = answered {
             let held = Duration::from_micros(hello.held_us.into());
-            let sample = now.since(said).saturating_sub(held);
-            self.rtt = Some(self.rtt.map_or(Rtt::first(sample), |rtt| rtt.with(sample)));
+            // Clocks are read once for several packets, so that a hello may seem held for longer than it
+            // was away: that says nothing.
+            let sample = now.since(said).checked_sub(held).filter(|sample| !sample.is_zero());
+            if let Some(sample) = sample {
+                self.rtt = Some(self.rtt.map_or(Rtt::first(sample), |rtt| rtt.with(sample)));
+            }
         }
         moved
     }

@@ -183,8 +183,10 @@ impl RouterFile {
             );
             return fault("listen", message);
         }
+        // Of all addresses only this one stands for both families.
+        let is_dual = link.listen.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
         if let Some(peer) = link.peer
-            && !link.listen.ip().is_unspecified()
+            && !is_dual
             && peer.is_ipv4() != link.listen.is_ipv4()
         {
             let message = format!("{peer} cannot be reached from {}", link.listen);
@@ -199,6 +201,15 @@ impl RouterFile {
                  name the interface by which it leaves"
             );
             return fault("peer", message);
+        }
+        if link.interface.is_none()
+            && let Some((prefix, network)) = overlap(&link.peer_within, &self.into_tunnel)
+        {
+            let message = format!(
+                "hosts of {prefix} lie in {network}, which is routed into the tunnel that they carry; \
+                 name the interface by which it leaves"
+            );
+            return fault("peer_within", message);
         }
         for (other_place, other) in before.iter().enumerate() {
             if other.name == link.name {
@@ -244,6 +255,12 @@ impl Validate for RouterFile {
         validate_networks("accept_sources", &self.accept_sources)?;
         (0..self.links.len()).try_for_each(|place| self.validate_link(place))
     }
+}
+
+/// The first two networks of both lists that have addresses in common.
+fn overlap<'a>(left: &'a [IpNet], right: &'a [IpNet]) -> Option<(&'a IpNet, &'a IpNet)> {
+    let pairs = left.iter().flat_map(|one| right.iter().map(move |other| (one, other)));
+    pairs.into_iter().find(|(one, other)| one.contains(*other) || other.contains(*one))
 }
 
 /// Whether packets from anywhere on the Internet may come to `address`: it is a global one, or stands

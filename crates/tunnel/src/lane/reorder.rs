@@ -95,6 +95,8 @@ pub(crate) struct Reorder {
     /// The highest position that was seen, or the one before the first that is expected.
     newest: Position,
     held_bytes: usize,
+    /// Packets that were dropped after they waited.
+    strays: u64,
     waited: u64,
     late: u64,
     /// Waits that earlier keepers gave up.
@@ -139,7 +141,16 @@ impl Reorder {
                 Keeper::Adaptive(Box::new(Adaptive::new(first, max_buffer)))
             }
         };
-        Self { order, keeper, newest: first - 1, held_bytes: 0, waited: 0, late: 0, timeouts: 0 }
+        Self {
+            order,
+            keeper,
+            newest: first - 1,
+            held_bytes: 0,
+            strays: 0,
+            waited: 0,
+            late: 0,
+            timeouts: 0,
+        }
     }
 
     /// `order` from the first packet on that came of a lane, which is `first`: what precedes it has missed
@@ -177,7 +188,8 @@ impl Reorder {
                 self.flush(release);
                 let begun = Self::new(order, self.next_id());
                 let timeouts = self.timeouts();
-                *self = Self { waited: self.waited, late: self.late, timeouts, ..begun };
+                let (strays, waited, late) = (self.strays, self.waited, self.late);
+                *self = Self { strays, waited, late, timeouts, ..begun };
             }
         }
         self.order = order;
@@ -211,7 +223,8 @@ impl Reorder {
             let mut begun = Self::new(self.order, unit.first);
             begun.forget_before();
             let timeouts = self.timeouts();
-            *self = Self { waited: self.waited, late: self.late, timeouts, ..begun };
+            let (strays, waited, late) = (self.strays, self.waited, self.late);
+            *self = Self { strays, waited, late, timeouts, ..begun };
         }
         let last = self.position(unit.last);
         let first = last - u64::from(unit.last.distance(unit.first).unsigned_abs());
@@ -220,7 +233,8 @@ impl Reorder {
         let held = self.held_packets();
         let bytes = placed.bytes();
         self.held_bytes += bytes;
-        let mut out = Outlet { held_bytes: &mut self.held_bytes, release };
+        let mut out =
+            Outlet { held_bytes: &mut self.held_bytes, strays: &mut self.strays, release };
         let turn = match &mut self.keeper {
             Keeper::Pass => Turn::Kept,
             Keeper::Strict(strict) => strict.handle(placed, &mut out),
@@ -237,7 +251,8 @@ impl Reorder {
 
     /// Hands out what has waited long enough.
     pub(crate) fn handle_timeout(&mut self, now: Instant, release: &mut dyn FnMut(Unit)) {
-        let mut out = Outlet { held_bytes: &mut self.held_bytes, release };
+        let mut out =
+            Outlet { held_bytes: &mut self.held_bytes, strays: &mut self.strays, release };
         match &mut self.keeper {
             Keeper::Pass => {}
             Keeper::Strict(strict) => strict.handle_timeout(now, &mut out),
@@ -275,6 +290,11 @@ impl Reorder {
         }
     }
 
+    /// Packets that were dropped after they waited: nothing but themselves said that the lane is there.
+    pub(crate) fn strays(&self) -> u64 {
+        self.strays
+    }
+
     fn timeouts(&self) -> u64 {
         match &self.keeper {
             Keeper::Strict(strict) => self.timeouts + strict.given_up(),
@@ -299,7 +319,8 @@ impl Reorder {
     /// Hands out the one whose time is over first, and those that it would have waited for; `false` if
     /// none waits.
     fn release_oldest(&mut self, release: &mut dyn FnMut(Unit)) -> bool {
-        let mut out = Outlet { held_bytes: &mut self.held_bytes, release };
+        let mut out =
+            Outlet { held_bytes: &mut self.held_bytes, strays: &mut self.strays, release };
         match &mut self.keeper {
             Keeper::Pass => false,
             Keeper::Strict(strict) => strict.release_oldest(&mut out),
@@ -316,6 +337,7 @@ impl Reorder {
 /// Where units go whose turn it is.
 struct Outlet<'a> {
     held_bytes: &'a mut usize,
+    strays: &'a mut u64,
     release: &'a mut dyn FnMut(Unit),
 }
 
@@ -323,6 +345,12 @@ impl Outlet<'_> {
     fn release(&mut self, placed: Placed) {
         *self.held_bytes -= placed.bytes();
         (self.release)(placed.unit);
+    }
+
+    /// What is dropped after it waited: its place stays, and it is counted.
+    fn discard(&mut self, placed: Placed) {
+        *self.held_bytes -= placed.bytes();
+        *self.strays += 1;
     }
 }
 

@@ -72,6 +72,15 @@ fn links_that_cannot_work_are_refused_with_what_would_be_right() {
     check(&LINK.replace("10.1.0.1:6081", "[fd00::1]:6081"), &["line 4", "cannot be reached"]);
     check(&LINK.replace("10.1.0.2:6081", "10.1.0.2:0"), &["line 3", "port 0"]);
     check(&format!("into_tunnel = [\"0.0.0.0/0\"]\n{LINK}"), &["line 5", "name the interface"]);
+    let any = format!("insecure = true\n{LINK}").replace("10.1.0.1:6081", "[fd00::1]:6081");
+    check(&any.replace("10.1.0.2:6081", "0.0.0.0:6081"), &["line 5", "cannot be reached"]);
+    assert!(parse::<RouterFile>(&any.replace("10.1.0.2:6081", "[::]:6081")).is_ok());
+    let learned = LINK.replace("peer = \"10.1.0.1:6081\"", "peer_within = [\"100.64.0.0/10\"]");
+    for network in ["0.0.0.0/0", "100.64.8.0/24"] {
+        let text = format!("into_tunnel = [\"{network}\"]\n{learned}");
+        check(&text, &["line 5", network, "name the interface"]);
+        assert!(parse::<RouterFile>(&format!("{text}interface = \"eth1\"\n")).is_ok());
+    }
     check(&format!("into_tunnel = [\"10.0.0.1/8\"]\n{LINK}"), &["line 1", "10.0.0.0/8"]);
     check(&format!("vni = 16777216\n{LINK}"), &["line 1", "0 to 16777215"]);
     check(&format!("ordering = \"reorder-adaptive\"\n{LINK}"), &["line 1", "`pass`"]);
