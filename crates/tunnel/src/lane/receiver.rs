@@ -49,6 +49,7 @@ impl ReceiveStats {
         self.order.waited_packets += past.order.waited_packets;
         self.order.late_packets += past.order.late_packets;
         self.order.timeouts += past.order.timeouts;
+        self.order.forced += past.order.forced;
         self.drops.merge(&past.drops);
     }
 }

@@ -80,9 +80,14 @@ pub struct OrderStats {
     pub waited_packets: u64,
     /// Packets that went out when nobody waited for them any more.
     pub late_packets: u64,
-    /// Times that a wait for missing packets was given up; `reorder` alone.
+    /// Times that a wait for missing packets was over, a gap each (table IV of Networking'24); `reorder`
+    /// alone.
     #[serde(default)]
     pub timeouts: u64,
+    /// Times that one ended before its time, a gap each: memory was full, or the sequence ended; `reorder`
+    /// alone.
+    #[serde(default)]
+    pub forced: u64,
     /// How long a packet that is missing now is waited for, in microseconds.
     pub wait_us: u64,
 }
@@ -95,12 +100,20 @@ pub(crate) struct Reorder {
     /// The highest position that was seen, or the one before the first that is expected.
     newest: Position,
     held_bytes: usize,
-    /// Packets that were dropped after they waited.
-    strays: u64,
+    counts: Counts,
+}
+
+/// What happened so far, under whatever order.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
     waited: u64,
     late: u64,
-    /// Waits that earlier keepers gave up.
+    /// Gaps whose time was over.
     timeouts: u64,
+    /// Gaps that were given up before.
+    forced: u64,
+    /// Packets that were dropped after they waited.
+    strays: u64,
 }
 
 #[derive(Debug)]
@@ -141,16 +154,7 @@ impl Reorder {
                 Keeper::Adaptive(Box::new(Adaptive::new(first, max_buffer)))
             }
         };
-        Self {
-            order,
-            keeper,
-            newest: first - 1,
-            held_bytes: 0,
-            strays: 0,
-            waited: 0,
-            late: 0,
-            timeouts: 0,
-        }
+        Self { order, keeper, newest: first - 1, held_bytes: 0, counts: Counts::default() }
     }
 
     /// `order` from the first packet on that came of a lane, which is `first`: what precedes it has missed
@@ -186,10 +190,7 @@ impl Reorder {
             }
             _ => {
                 self.flush(release);
-                let begun = Self::new(order, self.next_id());
-                let timeouts = self.timeouts();
-                let (strays, waited, late) = (self.strays, self.waited, self.late);
-                *self = Self { strays, waited, late, timeouts, ..begun };
+                *self = Self { counts: self.counts, ..Self::new(order, self.next_id()) };
             }
         }
         self.order = order;
@@ -222,9 +223,7 @@ impl Reorder {
             self.flush(release);
             let mut begun = Self::new(self.order, unit.first);
             begun.forget_before();
-            let timeouts = self.timeouts();
-            let (strays, waited, late) = (self.strays, self.waited, self.late);
-            *self = Self { strays, waited, late, timeouts, ..begun };
+            *self = Self { counts: self.counts, ..begun };
         }
         let last = self.position(unit.last);
         let first = last - u64::from(unit.last.distance(unit.first).unsigned_abs());
@@ -234,15 +233,15 @@ impl Reorder {
         let bytes = placed.bytes();
         self.held_bytes += bytes;
         let mut out =
-            Outlet { held_bytes: &mut self.held_bytes, strays: &mut self.strays, release };
+            Outlet { held_bytes: &mut self.held_bytes, counts: &mut self.counts, release };
         let turn = match &mut self.keeper {
             Keeper::Pass => Turn::Kept,
             Keeper::Strict(strict) => strict.handle(placed, &mut out),
             Keeper::Adaptive(adaptive) => adaptive.handle(placed, &mut out),
         };
         match turn {
-            Turn::Kept => self.waited += u64::from(self.held_packets() > held),
-            Turn::Late => self.late += 1,
+            Turn::Kept => self.counts.waited += u64::from(self.held_packets() > held),
+            Turn::Late => self.counts.late += 1,
             Turn::Discarded => self.held_bytes -= bytes,
         }
         self.make_room(release);
@@ -252,7 +251,7 @@ impl Reorder {
     /// Hands out what has waited long enough.
     pub(crate) fn handle_timeout(&mut self, now: Instant, release: &mut dyn FnMut(Unit)) {
         let mut out =
-            Outlet { held_bytes: &mut self.held_bytes, strays: &mut self.strays, release };
+            Outlet { held_bytes: &mut self.held_bytes, counts: &mut self.counts, release };
         match &mut self.keeper {
             Keeper::Pass => {}
             Keeper::Strict(strict) => strict.handle_timeout(now, &mut out),
@@ -283,23 +282,17 @@ impl Reorder {
             order: self.order.to_string(),
             held_packets: self.held_packets() as u64,
             held_bytes: self.held_bytes as u64,
-            waited_packets: self.waited,
-            late_packets: self.late,
-            timeouts: self.timeouts(),
+            waited_packets: self.counts.waited,
+            late_packets: self.counts.late,
+            timeouts: self.counts.timeouts,
+            forced: self.counts.forced,
             wait_us: wait.as_micros() as u64,
         }
     }
 
     /// Packets that were dropped after they waited: nothing but themselves said that the lane is there.
     pub(crate) fn strays(&self) -> u64 {
-        self.strays
-    }
-
-    fn timeouts(&self) -> u64 {
-        match &self.keeper {
-            Keeper::Strict(strict) => self.timeouts + strict.given_up(),
-            Keeper::Pass | Keeper::Adaptive(_) => self.timeouts,
-        }
+        self.counts.strays
     }
 
     fn held_packets(&self) -> usize {
@@ -316,11 +309,11 @@ impl Reorder {
         {}
     }
 
-    /// Hands out the one whose time is over first, and those that it would have waited for; `false` if
-    /// none waits.
+    /// Hands out, before its time, the one whose time is over first, and those that it would have waited
+    /// for; `false` if none waits.
     fn release_oldest(&mut self, release: &mut dyn FnMut(Unit)) -> bool {
         let mut out =
-            Outlet { held_bytes: &mut self.held_bytes, strays: &mut self.strays, release };
+            Outlet { held_bytes: &mut self.held_bytes, counts: &mut self.counts, release };
         match &mut self.keeper {
             Keeper::Pass => false,
             Keeper::Strict(strict) => strict.release_oldest(&mut out),
@@ -337,7 +330,7 @@ impl Reorder {
 /// Where units go whose turn it is.
 struct Outlet<'a> {
     held_bytes: &'a mut usize,
-    strays: &'a mut u64,
+    counts: &'a mut Counts,
     release: &'a mut dyn FnMut(Unit),
 }
 
@@ -350,7 +343,7 @@ impl Outlet<'_> {
     /// What is dropped after it waited: its place stays, and it is counted.
     fn discard(&mut self, placed: Placed) {
         *self.held_bytes -= placed.bytes();
-        *self.strays += 1;
+        self.counts.strays += 1;
     }
 }
 

@@ -41,8 +41,6 @@ pub(super) struct Strict {
     strays: BTreeMap<Position, u64>,
     /// The same by arrival.
     arrivals: BTreeSet<(Instant, Position)>,
-    /// How often a wait was given up.
-    given_up: u64,
 }
 
 impl Strict {
@@ -55,7 +53,6 @@ impl Strict {
             taken: 0,
             strays: BTreeMap::new(),
             arrivals: BTreeSet::new(),
-            given_up: 0,
         }
     }
 
@@ -70,11 +67,6 @@ impl Strict {
 
     pub(super) fn len(&self) -> usize {
         self.held.len()
-    }
-
-    /// How often a wait for missing packets was given up: the paper's "timeouts" (table IV).
-    pub(super) fn given_up(&self) -> u64 {
-        self.given_up
     }
 
     pub(super) fn handle(&mut self, placed: Placed, out: &mut Outlet<'_>) -> Turn {
@@ -99,27 +91,38 @@ impl Strict {
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant, out: &mut Outlet<'_>) {
-        while self.poll_timeout().is_some_and(|at| at <= now) && self.release_oldest(out) {}
+        while self.poll_timeout().is_some_and(|at| at <= now) {
+            out.counts.timeouts += self.give_up(out);
+        }
     }
 
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.arrivals.first().map(|(since, _)| *since + self.max_buffer)
     }
 
-    /// Gives up what the packet that came first waits for.
+    /// Gives up, before its time, what the packet that came first waits for; `false` if none waits.
     pub(super) fn release_oldest(&mut self, out: &mut Outlet<'_>) -> bool {
-        let Some((since, oldest)) = self.arrivals.first().copied() else { return false };
+        let waits = !self.arrivals.is_empty();
+        out.counts.forced += self.give_up(out);
+        waits
+    }
+
+    /// Hands out the packet that came first, and those before it, or drops it if it is a stray; returns
+    /// how many gaps that skips.
+    fn give_up(&mut self, out: &mut Outlet<'_>) -> u64 {
+        let Some((since, oldest)) = self.arrivals.first().copied() else { return 0 };
         if self.is_stray(oldest) {
             self.arrivals.remove(&(since, oldest));
             self.strays.remove(&oldest);
             self.held.remove(&oldest).into_iter().for_each(|placed| out.discard(placed));
-            return true;
+            return 0;
         }
+        let mut gaps = 0;
         while self.next <= oldest
             && let Some(first) = self.held.keys().next().copied()
         {
             self.next = first;
-            self.given_up += 1;
+            gaps += 1;
             self.release_in_order(out);
         }
         // Packets of a broken peer may overlap, so that the turn of one has passed while it waited.
@@ -128,7 +131,7 @@ impl Strict {
             self.strays.remove(&oldest);
             self.held.remove(&oldest).into_iter().for_each(|placed| out.release(placed));
         }
-        true
+        gaps
     }
 
     /// Whether the lane does not go on at `first`: a wide gap precedes it, and since it came nothing but
