@@ -28,8 +28,10 @@
 //! Source: redundant framework (Networking'24) section III; RFC 8926.
 
 mod epochs;
+mod leaps;
 mod notices;
 mod seen;
+mod status;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -44,14 +46,15 @@ use roadweave_wire::{
     GENEVE_VNI_MAX, Geneve, GeneveContent, GeneveHello, GeneveSequence, InnerPacket,
     MAX_SYMBOL_BODY, Position, SYMBOL_HEADER, Symbol,
 };
-use serde::Serialize;
 
 use self::epochs::{Admission, Epochs, Sign};
+use self::leaps::{Belief, Copy, Leaps};
 use self::notices::{Events, Notices};
 use self::seen::Seen;
-use crate::geneve::{LinkCounters, Links, RouterLink};
+pub use self::status::{LinkStatus, RouterStatus};
+use crate::geneve::{Links, RouterLink};
 use crate::lane::{Arrival, LaneConfig, Opening, Strategy};
-use crate::session::{Session, SessionConfig, SessionError, SessionStats};
+use crate::session::{Session, SessionConfig, SessionError};
 
 /// How often each link says that it lives: the paper's dummy packets (section III-B).
 const HELLO_INTERVAL: Duration = Duration::from_secs(1);
@@ -123,47 +126,6 @@ pub enum RouterEvent {
     },
 }
 
-/// One link as `roadweave show` tells it. Times are in milliseconds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LinkStatus {
-    /// Its place in the configuration.
-    pub id: u32,
-    /// Its name.
-    pub uplink: String,
-    /// The address of its other end, if it is known.
-    pub remote: Option<String>,
-    /// Whether it answers.
-    pub status: PathStatus,
-    /// The smoothed round trip of its hellos.
-    pub smoothed_rtt_ms: Option<f64>,
-    /// The smallest round trip.
-    pub min_rtt_ms: Option<f64>,
-    /// The mean deviation of the round trips.
-    pub rtt_deviation_ms: Option<f64>,
-    /// Packets of the peer that did not come by this link, so far.
-    pub lost: u64,
-    /// The share of adopted packets that came by this link, 0..1 (table III of the paper).
-    pub adopted_ratio: f64,
-    /// What passed over it.
-    pub counters: LinkCounters,
-}
-
-/// A router as `roadweave show` tells it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct RouterStatus {
-    /// The links, as the paths of other sessions.
-    pub paths: Vec<LinkStatus>,
-    /// Inner packets that the peer has sent since it was heard first, by its sequence numbers.
-    pub peer_packets: u64,
-    /// Those of them that came by no link, so far.
-    pub peer_packets_lost: u64,
-    /// How often the peer started anew.
-    pub peer_restarts: u64,
-    /// The lane, and what was dropped outside it.
-    #[serde(flatten)]
-    pub stats: SessionStats,
-}
-
 /// One end of a redundant tunnel.
 #[derive(Debug)]
 pub struct Router {
@@ -171,6 +133,10 @@ pub struct Router {
     session: Session,
     links: Links,
     epochs: Epochs,
+    /// Of the present epoch.
+    leaps: Leaps,
+    /// How long a packet may wait for others.
+    patience: Duration,
     /// By link: which numbers of the present epoch came by it.
     seen: Vec<Seen>,
     notices: Notices,
@@ -208,6 +174,8 @@ impl Router {
             vni: config.vni,
             session,
             epochs: Epochs::default(),
+            leaps: Leaps::default(),
+            patience: config.order.max_buffer(),
             seen: config.links.iter().map(|_| Seen::default()).collect(),
             notices: Notices::new(config.links.len()),
             links: Links::new(config.vni, config.epoch, config.hello_begin_us, config.links),
@@ -294,37 +262,6 @@ impl Router {
         &self.drops
     }
 
-    /// The figures so far.
-    pub fn status(&self) -> RouterStatus {
-        let stats = self.session.stats();
-        let peer_packets = self.epochs.packets;
-        let received = stats.lanes.first().map(|lane| &lane.received);
-        let known = received.map_or(0, |received| received.source_datagrams);
-        let adopted: u64 = self.links.iter().map(|(link, _)| link.counters.adopted).sum();
-        let link = |(id, (link, status)): (usize, (&crate::geneve::Link, PathStatus))| {
-            let rtt = link.rtt();
-            LinkStatus {
-                id: id as u32,
-                uplink: link.config.name.clone(),
-                remote: link.remote().map(|address| address.to_string()),
-                status,
-                smoothed_rtt_ms: rtt.map(|rtt| millis(rtt.smoothed)),
-                min_rtt_ms: rtt.map(|rtt| millis(rtt.min)),
-                rtt_deviation_ms: rtt.map(|rtt| millis(rtt.deviation)),
-                lost: peer_packets.saturating_sub(link.counters.inner_distinct),
-                adopted_ratio: link.counters.adopted as f64 / adopted.max(1) as f64,
-                counters: link.counters,
-            }
-        };
-        RouterStatus {
-            paths: self.links.iter().enumerate().map(link).collect(),
-            peer_packets,
-            peer_packets_lost: peer_packets.saturating_sub(known),
-            peer_restarts: self.epochs.restarts,
-            stats,
-        }
-    }
-
     fn handle_hello(
         &mut self,
         now: Instant,
@@ -377,11 +314,30 @@ impl Router {
         if !self.admit(now, sequence.epoch, Sign::Packet(id)) {
             return;
         }
+        match self.leaps.judge(id) {
+            Belief::Near => self.take_copy(now, link, id, packet),
+            Belief::Leap => {
+                for Copy { link, id, packet, .. } in self.leaps.take_kept(now, self.patience) {
+                    self.take_copy(now, link, id, &packet);
+                }
+                self.take_copy(now, link, id, packet);
+            }
+            Belief::Doubt => {
+                let packet = Bytes::copy_from_slice(packet);
+                self.leaps.keep(Copy { came: now, link, id, packet });
+            }
+        }
+        self.drops.add(DropReason::IdJump, self.leaps.poll_forgotten());
+    }
+
+    /// Hands a copy whose number may be true to the lane, and counts what became of it.
+    fn take_copy(&mut self, now: Instant, link: usize, id: PacketId, packet: &[u8]) {
         let mut symbol = BytesMut::with_capacity(SYMBOL_HEADER + packet.len());
         Symbol { position: Position::Whole, body: packet }.write(&mut symbol);
         let arrival = self.session.handle_source(now, LANE, id, symbol.freeze());
         if matches!(arrival, Arrival::First | Arrival::Late) {
             self.epochs.note(id);
+            self.leaps.note(id);
         }
         // Others are none of the packets that the peer is known to have sent.
         let is_of_sequence = !matches!(arrival, Arrival::Old | Arrival::Refused);
@@ -412,6 +368,7 @@ impl Router {
             }
             Admission::Anew => {
                 self.session.begin_anew(now);
+                self.leaps.begin_anew();
                 self.seen.fill_with(Seen::default);
                 self.notices.on_restart();
                 if self.notices.poll_restart(now).is_some() {
@@ -438,10 +395,6 @@ impl Router {
             }
         }
     }
-}
-
-fn millis(duration: Duration) -> f64 {
-    duration.as_nanos() as f64 / 1e6
 }
 
 #[cfg(test)]

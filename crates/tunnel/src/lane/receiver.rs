@@ -253,7 +253,6 @@ impl LaneReceiver {
         let mut drops = decoder.drops.clone();
         drops.merge(self.fragments.drops());
         drops.merge(&self.drops);
-        drops.add(DropReason::OutOfOrder, self.reorder.strays());
         ReceiveStats {
             delivered_packets: self.delivered_packets,
             delivered_bytes: self.delivered_bytes,

@@ -112,8 +112,6 @@ struct Counts {
     timeouts: u64,
     /// Gaps that were given up before.
     forced: u64,
-    /// Packets that were dropped after they waited.
-    strays: u64,
 }
 
 #[derive(Debug)]
@@ -290,11 +288,6 @@ impl Reorder {
         }
     }
 
-    /// Packets that were dropped after they waited: nothing but themselves said that the lane is there.
-    pub(crate) fn strays(&self) -> u64 {
-        self.counts.strays
-    }
-
     fn held_packets(&self) -> usize {
         match &self.keeper {
             Keeper::Pass => 0,
@@ -338,12 +331,6 @@ impl Outlet<'_> {
     fn release(&mut self, placed: Placed) {
         *self.held_bytes -= placed.bytes();
         (self.release)(placed.unit);
-    }
-
-    /// What is dropped after it waited: its place stays, and it is counted.
-    fn discard(&mut self, placed: Placed) {
-        *self.held_bytes -= placed.bytes();
-        self.counts.strays += 1;
     }
 }
 

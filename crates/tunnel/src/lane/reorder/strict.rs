@@ -11,9 +11,6 @@
 //! each gap begins anew. Here the limit is the earliest over all packets of the heap, which holds for
 //! each of them, and is the paper's where there is one gap.
 //!
-//! A number far ahead, with nothing near it, while lower ones still come, is no place to go on at: all
-//! that the lane carries would be late until it is there. Such a stray is dropped when its time is over.
-//!
 //! Source: redundant framework (Networking'24) section III-B, figure 5.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,9 +19,6 @@ use std::time::Duration;
 use roadweave_types::Instant;
 
 use super::{Outlet, Placed, Position, Turn};
-
-/// A gap of more IDs than this may be due to a stray.
-const STRAY_GAP: u64 = 1024;
 
 /// Packets that wait for all before them.
 #[derive(Debug)]
@@ -36,24 +30,13 @@ pub(super) struct Strict {
     max_buffer: Duration,
     /// The heap, by first position.
     held: BTreeMap<Position, Placed>,
-    /// How many packets were taken in, and after how many of them each in the heap behind a wide gap came.
-    taken: u64,
-    strays: BTreeMap<Position, u64>,
     /// The same by arrival.
     arrivals: BTreeSet<(Instant, Position)>,
 }
 
 impl Strict {
     pub(super) fn new(begin: Position, max_buffer: Duration) -> Self {
-        Self {
-            begin,
-            next: begin,
-            max_buffer,
-            held: BTreeMap::new(),
-            taken: 0,
-            strays: BTreeMap::new(),
-            arrivals: BTreeSet::new(),
-        }
+        Self { begin, next: begin, max_buffer, held: BTreeMap::new(), arrivals: BTreeSet::new() }
     }
 
     pub(super) fn set_max_buffer(&mut self, max_buffer: Duration) {
@@ -80,10 +63,6 @@ impl Strict {
         if self.held.contains_key(&placed.first) {
             return Turn::Discarded;
         }
-        self.taken += 1;
-        if placed.first - self.next > STRAY_GAP {
-            self.strays.insert(placed.first, self.taken);
-        }
         self.arrivals.insert((placed.since, placed.first));
         self.held.insert(placed.first, placed);
         self.release_in_order(out);
@@ -107,16 +86,9 @@ impl Strict {
         waits
     }
 
-    /// Hands out the packet that came first, and those before it, or drops it if it is a stray; returns
-    /// how many gaps that skips.
+    /// Hands out the packet that came first, and those before it; returns how many gaps that skips.
     fn give_up(&mut self, out: &mut Outlet<'_>) -> u64 {
-        let Some((since, oldest)) = self.arrivals.first().copied() else { return 0 };
-        if self.is_stray(oldest) {
-            self.arrivals.remove(&(since, oldest));
-            self.strays.remove(&oldest);
-            self.held.remove(&oldest).into_iter().for_each(|placed| out.discard(placed));
-            return 0;
-        }
+        let Some((_, oldest)) = self.arrivals.first().copied() else { return 0 };
         let mut gaps = 0;
         while self.next <= oldest
             && let Some(first) = self.held.keys().next().copied()
@@ -128,29 +100,14 @@ impl Strict {
         // Packets of a broken peer may overlap, so that the turn of one has passed while it waited.
         if self.arrivals.first().is_some_and(|(_, first)| *first == oldest) {
             self.arrivals.pop_first();
-            self.strays.remove(&oldest);
             self.held.remove(&oldest).into_iter().for_each(|placed| out.release(placed));
         }
         gaps
     }
 
-    /// Whether the lane does not go on at `first`: a wide gap precedes it, and since it came nothing but
-    /// lower packets did, or four times as many as wait from it on.
-    fn is_stray(&self, first: Position) -> bool {
-        let Some(taken) = self.strays.get(&first) else { return false };
-        let before = self.held.range(..first).next_back().map_or(self.next, |(_, held)| held.last);
-        if first - before.min(first) <= STRAY_GAP {
-            return false;
-        }
-        let since = self.taken - taken;
-        let beyond = self.held.range(first..).count() as u64;
-        since >= 1 && beyond == 1 || since.saturating_sub(beyond) >= 4 * beyond
-    }
-
     fn release_in_order(&mut self, out: &mut Outlet<'_>) {
         while let Some(placed) = self.held.remove(&self.next) {
             self.arrivals.remove(&(placed.since, placed.first));
-            self.strays.remove(&placed.first);
             self.next = placed.last + 1;
             out.release(placed);
         }

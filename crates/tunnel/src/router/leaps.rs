@@ -1,0 +1,218 @@
+//! Numbers far ahead of all that came: where the peer is after an outage, or what a broken packet says.
+//!
+//! ```text
+//! ... 6 7 8 ────────── more than 1,024 ──────────► 9000 9001     in doubt: they wait
+//!     9 10 11 ... still come                       9002          three that ascend: all are taken
+//! ```
+//!
+//! To take a false one would silence the peer: all numbers up to it have missed their turn then, and a few
+//! such steps push the window of duplicates away from where the peer is. So a leap is believed when three
+//! numbers near one another say so, unless more than four times as many come below them meanwhile: a
+//! slower link may still bring what precedes an outage. Time plays no part, as a peer may say little.
+//!
+//! What is in doubt waits for no longer than other packets do. What is not taken is not remembered either:
+//! its copy by a slower link is the first.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use roadweave_types::{Instant, PacketId};
+
+/// Numbers that may be missing in a row without a doubt. A false number within them costs no more than
+/// these.
+const NEAR: u32 = 1024;
+/// So many numbers are believed.
+const WITNESSES: u32 = 3;
+/// More new numbers below than so many for each of them refute them.
+const WEIGHT: u32 = 4;
+/// Copies in doubt that are kept, those of several links among them.
+const KEPT_MAX: usize = 16;
+
+/// Whether numbers of one epoch are where the peer can be.
+#[derive(Debug, Default)]
+pub(super) struct Leaps {
+    /// The highest that was taken, and new.
+    highest: Option<PacketId>,
+    /// The last place far ahead that numbers came from.
+    doubtful: Option<Doubtful>,
+    /// Copies that were let go since [`Leaps::poll_forgotten`].
+    forgotten: u64,
+}
+
+#[derive(Debug)]
+struct Doubtful {
+    highest: PacketId,
+    /// Numbers that came from there, ascending.
+    witnesses: u32,
+    /// Numbers that were taken meanwhile, and new.
+    meanwhile: u32,
+    kept: Vec<Copy>,
+}
+
+/// A copy of an inner packet.
+#[derive(Debug)]
+pub(super) struct Copy {
+    pub(super) came: Instant,
+    pub(super) link: usize,
+    pub(super) id: PacketId,
+    pub(super) packet: Bytes,
+}
+
+/// What to do with a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Belief {
+    /// It is near those that came.
+    Near,
+    /// It is where the peer is now, as those are that were kept ([`Leaps::take_kept`]).
+    Leap,
+    /// Nobody knows ([`Leaps::keep`]).
+    Doubt,
+}
+
+impl Leaps {
+    /// Whether a packet with number `id` is to be taken.
+    pub(super) fn judge(&mut self, id: PacketId) -> Belief {
+        let Some(highest) = self.highest else { return Belief::Near };
+        if id.distance(highest) <= NEAR as i32 {
+            return Belief::Near;
+        }
+        let is_there = |place: &Doubtful| id.distance(place.highest).unsigned_abs() <= NEAR;
+        if !self.doubtful.as_ref().is_some_and(is_there) {
+            self.forget();
+        }
+        let place = self.doubtful.get_or_insert_with(|| Doubtful {
+            highest: id,
+            witnesses: 0,
+            meanwhile: 0,
+            kept: Vec::new(),
+        });
+        if place.witnesses == 0 || place.highest.precedes(id) {
+            place.highest = id;
+            place.witnesses = WITNESSES.min(place.witnesses + 1);
+        }
+        if place.witnesses == WITNESSES { Belief::Leap } else { Belief::Doubt }
+    }
+
+    /// A packet that was taken was new.
+    pub(super) fn note(&mut self, id: PacketId) {
+        if self.highest.is_none_or(|highest| highest.precedes(id)) {
+            self.highest = Some(id);
+        }
+        if let Some(place) = &mut self.doubtful {
+            place.meanwhile += 1;
+            let is_near = place.highest.distance(id) <= NEAR as i32;
+            if is_near || place.meanwhile > WEIGHT * place.witnesses {
+                self.forget();
+            }
+        }
+    }
+
+    /// Keeps a copy that is in doubt.
+    pub(super) fn keep(&mut self, copy: Copy) {
+        match &mut self.doubtful {
+            Some(place) if place.kept.len() < KEPT_MAX => place.kept.push(copy),
+            _ => self.forgotten += 1,
+        }
+    }
+
+    /// Those that were kept, and have not waited for longer than `patience`.
+    pub(super) fn take_kept(&mut self, now: Instant, patience: Duration) -> Vec<Copy> {
+        let place = self.doubtful.as_mut();
+        let mut kept = place.map_or_else(Vec::new, |place| std::mem::take(&mut place.kept));
+        let before = kept.len();
+        kept.retain(|copy| now.since(copy.came) <= patience);
+        self.forgotten += (before - kept.len()) as u64;
+        kept
+    }
+
+    /// How many copies were let go since this was asked last.
+    pub(super) fn poll_forgotten(&mut self) -> u64 {
+        std::mem::take(&mut self.forgotten)
+    }
+
+    /// The next epoch begins.
+    pub(super) fn begin_anew(&mut self) {
+        self.forget();
+        self.highest = None;
+    }
+
+    fn forget(&mut self) {
+        self.forgotten += self.doubtful.take().map_or(0, |place| place.kept.len() as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets them come, each new; returns those that were taken, and checks that each was taken or let go.
+    fn taken(leaps: &mut Leaps, numbers: impl IntoIterator<Item = u32>) -> Vec<u32> {
+        let (mut taken, mut handed) = (Vec::new(), 0);
+        for id in numbers.into_iter().map(PacketId) {
+            handed += 1;
+            let copy = Copy { came: Instant::ZERO, link: 0, id, packet: Bytes::new() };
+            let believed = match leaps.judge(id) {
+                Belief::Near => vec![copy],
+                Belief::Leap => {
+                    let mut kept = leaps.take_kept(Instant::ZERO, Duration::ZERO);
+                    kept.push(copy);
+                    kept
+                }
+                Belief::Doubt => {
+                    leaps.keep(copy);
+                    Vec::new()
+                }
+            };
+            taken.extend(believed.iter().map(|copy| copy.id.0));
+            believed.iter().for_each(|copy| leaps.note(copy.id));
+        }
+        let kept = leaps.doubtful.as_ref().map_or(0, |place| place.kept.len());
+        assert!(kept <= KEPT_MAX);
+        assert_eq!(taken.len() + kept + leaps.poll_forgotten() as usize, handed);
+        taken
+    }
+
+    #[test]
+    fn a_leap_needs_three_that_ascend() {
+        for begin in [0, u32::MAX - 500, 1 << 31] {
+            let at = |ahead: u32| begin.wrapping_add(ahead);
+            let near = [0, 1_024].map(at);
+            let ahead = [2_500, 2_500, 2_501, 2_499, 2_501].map(at);
+            let taken =
+                |more: &[u32]| taken(&mut Leaps::default(), [&near[..], &ahead[..], more].concat());
+            assert_eq!(taken(&[]), near);
+            assert_eq!(taken(&[at(2_502)]), [&near[..], &ahead, &[at(2_502)]].concat());
+        }
+    }
+
+    #[test]
+    fn numbers_that_are_not_near_one_another_are_no_leap() {
+        let mut leaps = Leaps::default();
+        let wild = (1..10).map(|step| step * 200_000_000);
+        assert_eq!(taken(&mut leaps, [7].into_iter().chain(wild)), [7]);
+    }
+
+    #[test]
+    fn a_few_do_not_outweigh_a_stream_that_goes_on() {
+        let mut leaps = Leaps::default();
+        let strays = |number: u32| (number % 5 == 4).then_some(65_536 + number);
+        let stream = (0..2_000_u32).flat_map(|number| [Some(number), strays(number)]);
+        let taken = taken(&mut leaps, stream.flatten());
+        assert_eq!(taken, (0..2_000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_slower_link_does_not_hide_where_the_peer_is() {
+        let mut leaps = Leaps::default();
+        // It still brings what precedes the outage, twice as much as comes from behind it.
+        let both = (0..1_000_u32).flat_map(|step| [2 * step, 2 * step + 1, 20_000 + step]);
+        assert_eq!(taken(&mut leaps, both).len(), 3_000);
+    }
+
+    #[test]
+    fn what_is_in_doubt_is_bounded() {
+        let mut leaps = Leaps::default();
+        taken(&mut leaps, [0]);
+        assert!(taken(&mut leaps, [5_000; 1_000]).is_empty());
+    }
+}

@@ -1,0 +1,88 @@
+//! What a router tells of itself.
+
+use std::time::Duration;
+
+use roadweave_types::PathStatus;
+use serde::Serialize;
+
+use super::Router;
+use crate::geneve::{Link, LinkCounters};
+use crate::session::SessionStats;
+
+/// One link as `roadweave show` tells it. Times are in milliseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LinkStatus {
+    /// Its place in the configuration.
+    pub id: u32,
+    /// Its name.
+    pub uplink: String,
+    /// The address of its other end, if it is known.
+    pub remote: Option<String>,
+    /// Whether it answers.
+    pub status: PathStatus,
+    /// The smoothed round trip of its hellos.
+    pub smoothed_rtt_ms: Option<f64>,
+    /// The smallest round trip.
+    pub min_rtt_ms: Option<f64>,
+    /// The mean deviation of the round trips.
+    pub rtt_deviation_ms: Option<f64>,
+    /// Packets of the peer that did not come by this link, so far.
+    pub lost: u64,
+    /// The share of adopted packets that came by this link, 0..1 (table III of the paper).
+    pub adopted_ratio: f64,
+    /// What passed over it.
+    pub counters: LinkCounters,
+}
+
+/// A router as `roadweave show` tells it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RouterStatus {
+    /// The links, as the paths of other sessions.
+    pub paths: Vec<LinkStatus>,
+    /// Inner packets that the peer has sent since it was heard first, by its sequence numbers.
+    pub peer_packets: u64,
+    /// Those of them that came by no link, so far.
+    pub peer_packets_lost: u64,
+    /// How often the peer started anew.
+    pub peer_restarts: u64,
+    /// The lane, and what was dropped outside it.
+    #[serde(flatten)]
+    pub stats: SessionStats,
+}
+
+impl Router {
+    /// The figures so far.
+    pub fn status(&self) -> RouterStatus {
+        let stats = self.session.stats();
+        let peer_packets = self.epochs.packets;
+        let received = stats.lanes.first().map(|lane| &lane.received);
+        let known = received.map_or(0, |received| received.source_datagrams);
+        let adopted: u64 = self.links.iter().map(|(link, _)| link.counters.adopted).sum();
+        let link = |(id, (link, status)): (usize, (&Link, PathStatus))| {
+            let rtt = link.rtt();
+            LinkStatus {
+                id: id as u32,
+                uplink: link.config.name.clone(),
+                remote: link.remote().map(|address| address.to_string()),
+                status,
+                smoothed_rtt_ms: rtt.map(|rtt| millis(rtt.smoothed)),
+                min_rtt_ms: rtt.map(|rtt| millis(rtt.min)),
+                rtt_deviation_ms: rtt.map(|rtt| millis(rtt.deviation)),
+                lost: peer_packets.saturating_sub(link.counters.inner_distinct),
+                adopted_ratio: link.counters.adopted as f64 / adopted.max(1) as f64,
+                counters: link.counters,
+            }
+        };
+        RouterStatus {
+            paths: self.links.iter().enumerate().map(link).collect(),
+            peer_packets,
+            peer_packets_lost: peer_packets.saturating_sub(known),
+            peer_restarts: self.epochs.restarts,
+            stats,
+        }
+    }
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_nanos() as f64 / 1e6
+}
