@@ -21,6 +21,8 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 fn missing() -> Option<String> {
     let ffmpeg = Command::new("ffmpeg").arg("-version").stdout(Stdio::null()).status();
     if ffmpeg.is_err() {
+        let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
+        assert!(!required, "ffmpeg is not installed");
         return Some("ffmpeg is not installed".to_owned());
     }
     Sandbox::probe().err().map(|error| error.to_string())
