@@ -33,6 +33,7 @@ pub(crate) struct Path {
     pub(crate) standby: bool,
     pub(crate) standby_by_peer: bool,
     pub(crate) suspect: Option<Suspicion>,
+    probation: Option<Probation>,
     /// By pacing: whether a sender waits for the pacer.
     waiting: [bool; 2],
     pub(crate) last_sent: Instant,
@@ -52,6 +53,18 @@ pub(crate) struct Path {
 pub(crate) struct Suspicion {
     pub(crate) since: Instant,
     pub(crate) next_probe: Instant,
+}
+
+/// A path that was cleared of a suspicion by the answer to something that left before.
+///
+/// That answer may have been late itself: where the path that brings acknowledgements died as well, they come
+/// by another, and tell of better days. Round trips as long as theirs excuse no second silence.
+#[derive(Clone, Copy, Debug)]
+struct Probation {
+    /// The suspicion's; it ends with the answer to something that left later.
+    since: Instant,
+    /// How long an answer may take.
+    patience: Duration,
 }
 
 /// What a new [`Path`] is made of.
@@ -75,6 +88,7 @@ impl Path {
             standby: false,
             standby_by_peer: false,
             suspect: None,
+            probation: None,
             waiting: [false; 2],
             last_sent: now,
             last_asked: Instant::ZERO,
@@ -131,7 +145,9 @@ impl Path {
         }
         let meter = self.gate.meter();
         let since = epoch.of_std(meter.unanswered_since()?);
-        Some(since + meter.rtt.pto().max(SUSPICION_MIN))
+        let patience = meter.rtt.pto().max(SUSPICION_MIN);
+        let bound = self.probation.map_or(patience, |probation| probation.patience);
+        Some(since + patience.min(bound))
     }
 
     /// When a packet counts as lost unless it is acknowledged.
@@ -141,11 +157,16 @@ impl Path {
 
     /// Becomes suspect, or is cleared of suspicion. Returns whether anything changed.
     pub(crate) fn judge(&mut self, now: Instant, epoch: Epoch) -> bool {
+        let answered = self.gate.meter().acknowledged_up_to().map(|at| epoch.of_std(at));
+        self.probation.take_if(|probation| answered.is_some_and(|sent| sent >= probation.since));
         if self.suspect.is_some() {
             return self.judge_answer(epoch);
         }
         let due = self.suspicion_due(epoch).is_some_and(|due| due <= now);
         if due {
+            let patience = self.gate.meter().rtt.pto().max(SUSPICION_MIN);
+            let patience = self.probation.map_or(patience, |last| last.patience.min(patience));
+            self.probation = Some(Probation { since: now, patience });
             self.suspect = Some(Suspicion { since: now, next_probe: now });
             self.stats.suspicions += 1;
         }

@@ -152,6 +152,8 @@ struct Range {
 enum Pending {
     /// More of them may be found until then.
     Gathering(Instant),
+    /// The free windows are too small without those of a path that is silent, which is spared until then.
+    Sparing(Instant),
     /// The free windows are too small; an acknowledgement will change that, not the time.
     NoWindow,
 }
@@ -323,9 +325,9 @@ impl Xnc {
         Some((range.start.plus(begin), length as u32))
     }
 
-    /// The path that lost the most packets of a run, if nothing that left there after one of them was
-    /// acknowledged.
-    fn silent_path(&self, start: PacketId, lost: u32) -> Option<PathId> {
+    /// The path that lost the most packets of a run and when the last of them left, if nothing that left
+    /// there after it was acknowledged.
+    fn silent_path(&self, start: PacketId, lost: u32) -> Option<(PathId, Instant)> {
         let mut losses: BTreeMap<PathId, (u32, Instant)> = BTreeMap::new();
         for offset in 0..lost {
             if let Some(State::Lost { path, sent }) = self.flight.state(start.plus(offset)) {
@@ -335,28 +337,34 @@ impl Xnc {
             }
         }
         let (path, (_, newest)) = losses.into_iter().max_by_key(|(_, (count, _))| *count)?;
-        self.answered.get(&path).is_none_or(|answered| *answered < newest).then_some(path)
+        self.answered.get(&path).is_none_or(|answered| *answered < newest).then_some((path, newest))
     }
 
-    /// The repair of one run, if the windows allow it now.
+    /// The repair of one run, or why it must wait. A path that is silent is spared for a while, even where the
+    /// others must first have room: what part of a repair goes there delays all of it.
     fn one_shot(
         &self,
+        now: Instant,
         start: PacketId,
         lost: u32,
         bytes: u64,
         paths: &[PathSnapshot],
-    ) -> Option<Repair> {
+    ) -> Result<Repair, Pending> {
         let usable = || paths.iter().filter(|path| path.is_usable());
         if self.config.spread == Spread::Lean
-            && let Some(silent) = self.silent_path(start, lost)
+            && let Some((silent, sent)) = self.silent_path(start, lost)
         {
-            let answering = usable().filter(|path| path.id != silent).collect();
+            let answering: Vec<_> = usable().filter(|path| path.id != silent).collect();
+            let spared = sent + self.config.lane.deadline.mul_f64(SPARED_DEADLINES);
+            let may_wait = !answering.is_empty() && now < spared;
             let repair = self.spread(start, lost, bytes, answering);
-            if repair.is_some() {
-                return repair;
+            if let Some(repair) = repair {
+                return Ok(repair);
+            } else if may_wait {
+                return Err(Pending::Sparing(spared));
             }
         }
-        self.spread(start, lost, bytes, usable().collect())
+        self.spread(start, lost, bytes, usable().collect()).ok_or(Pending::NoWindow)
     }
 
     /// Lets a repair go as the configuration wants it.
@@ -456,6 +464,10 @@ impl Xnc {
         Some(Repair::Coded { start, count: lost as u16, shares })
     }
 }
+
+/// For so many deadlines after a packet left on a silent path its repair waits for the other paths. Where all
+/// are slow rather than dead, waiting longer costs more than it brings.
+const SPARED_DEADLINES: f64 = 1.5;
 
 /// When a repair should have arrived: the answer time of the slowest of its paths, as they look now.
 fn shot_patience(repair: &Repair, paths: &[PathSnapshot]) -> Duration {
@@ -571,12 +583,16 @@ impl Recovery for Xnc {
                 continue;
             }
             let Some((start, lost)) = self.first_run(&range) else { continue };
-            let Some(repair) = self.one_shot(start, lost, u64::from(range.bytes_max), paths) else {
+            let bytes = u64::from(range.bytes_max);
+            let repair = match self.one_shot(now, start, lost, bytes, paths) {
+                Ok(repair) => repair,
                 // Too large for the windows; a later range may be smaller.
-                self.pending.insert(sequence, Pending::NoWindow);
-                continue;
+                Err(reason) => {
+                    self.pending.insert(sequence, reason);
+                    continue;
+                }
             };
-            self.watch(now, &repair, u64::from(range.bytes_max), paths);
+            self.watch(now, &repair, bytes, paths);
             self.settle(start, lost);
             self.on_range_repaired(sequence, lost);
             self.stats.repaired += u64::from(lost);
@@ -596,11 +612,11 @@ impl Recovery for Xnc {
     fn poll_timeout(&self) -> Option<Instant> {
         let expire_after = self.config.lane.expire_after + Duration::from_nanos(1);
         let expiry = self.ranges.front().map(|range| range.last_sent + expire_after);
-        let gathered = self.pending.values().filter_map(|pending| match pending {
-            Pending::Gathering(until) => Some(*until),
+        let waited = self.pending.values().filter_map(|pending| match pending {
+            Pending::Gathering(until) | Pending::Sparing(until) => Some(*until),
             Pending::NoWindow => None,
         });
-        [self.flight.poll_timeout(), self.shots.poll_timeout(), expiry, gathered.min()]
+        [self.flight.poll_timeout(), self.shots.poll_timeout(), expiry, waited.min()]
             .into_iter()
             .flatten()
             .min()

@@ -141,25 +141,37 @@ fn a_lean_repair_sends_what_is_needed_and_what_loss_will_take() {
 }
 
 #[test]
-fn a_lean_repair_avoids_a_path_that_answers_nothing_newer_while_others_have_room() {
-    let repair = |newer_is_acknowledged: bool, rooms: [u64; 2]| {
-        let paths = [path(0, 40, rooms[0]), path(1, 60, rooms[1])];
+fn a_lean_repair_spares_a_path_that_answers_nothing_newer_while_others_may_soon_have_room() {
+    let lose = |newer_is_acknowledged: bool, paths: &[PathSnapshot]| {
         let mut xnc = Xnc::new(XncConfig::default());
         for (id, ms) in [(0..6, 0), (6..10, 1), (10..11, 2)]
             .into_iter()
             .flat_map(|(ids, ms)| ids.map(move |id| (id, ms)))
         {
-            xnc.on_sent(at(ms), sent(id, 0), &paths);
+            xnc.on_sent(at(ms), sent(id, 0), paths);
         }
         let acknowledged = (0..6).chain(newer_is_acknowledged.then_some(10));
         acknowledged.for_each(|id| xnc.on_acknowledged(at(42), PacketId(id)));
         (6..10).for_each(|id| xnc.on_lost(at(45), PacketId(id), PathId(0)));
-        all_repairs(&mut xnc, at(45), &paths)
+        xnc
+    };
+    let repair = |newer_is_acknowledged, rooms: [u64; 2]| {
+        let paths = [path(0, 40, rooms[0]), path(1, 60, rooms[1])];
+        all_repairs(&mut lose(newer_is_acknowledged, &paths), at(45), &paths)
     };
     let coded = |shares| [Repair::Coded { start: PacketId(6), count: 4, shares }];
     assert_eq!(repair(false, [100, 300]), coded(vec![(PathId(1), 7)]));
     assert_eq!(repair(true, [100, 300]), coded(vec![(PathId(0), 2), (PathId(1), 5)]));
-    assert_eq!(repair(false, [100, 0]), coded(vec![(PathId(0), 7)]));
+
+    // Without room elsewhere it waits, but not for ever.
+    let paths = [path(0, 40, 100), path(1, 60, 0)];
+    let mut xnc = lose(false, &paths);
+    assert_eq!(all_repairs(&mut xnc, at(45), &paths), []);
+    assert_eq!(all_repairs(&mut xnc, at(150), &paths), [], "the packets left at 1");
+    assert_eq!(xnc.poll_timeout(), Some(at(151)));
+    assert_eq!(all_repairs(&mut xnc, at(151), &paths), coded(vec![(PathId(0), 7)]));
+    let alone = [path(0, 40, 100)];
+    assert_eq!(all_repairs(&mut lose(false, &alone), at(45), &alone), coded(vec![(PathId(0), 7)]));
 }
 
 #[test]

@@ -188,7 +188,7 @@ fn a_frame_that_ends_behind_a_packet_that_has_left_ends_its_range() {
     }
     assert_eq!(carrier.sent.len(), 4);
     (0..4).for_each(|id| sender.on_lost(at(30), TokenKind::Source, PacketId(id), PathId(0)));
-    sender.service(at(30), &mut carrier);
+    sender.service(at(150), &mut carrier); // the path has been spared long enough
     // Together they would be n' = 7; each frame is n' = 5.
     assert_eq!((sender.stats().recovery.repairs, sender.stats().coded_datagrams), (2, 10));
 }
