@@ -49,6 +49,26 @@ fn a_path_that_falls_silent_is_suspect_until_it_answers() {
 }
 
 #[test]
+fn an_answer_that_was_late_itself_excuses_no_second_silence() {
+    let mut world = World::connected(links(&[20, 50]));
+    use_all(&mut world, ms(2), ms(1000));
+    // What the first link delivers before it dies is acknowledged when the second heals.
+    world.links.iter_mut().for_each(|link| link.direction(SERVER).dead = true);
+    use_all(&mut world, ms(2), ms(30));
+    world.links[0].set_dead(true);
+    use_all(&mut world, ms(2), ms(400));
+    assert_eq!(world.status(CLIENT, PathId(0)), PathStatus::Suspect);
+    world.links[1].set_dead(false);
+    let cleared = usable_again(&mut world, CLIENT, PathId(0), ms(1000));
+    let began = world.now;
+    while world.status(CLIENT, PathId(0)) == PathStatus::Usable {
+        assert!(world.now - began < ms(200), "still trusted; cleared after {cleared:?}");
+        use_all(&mut world, ms(2), ms(1));
+    }
+    assert_eq!(world.client().path_stats(PathId(0)).unwrap().suspicions, 2);
+}
+
+#[test]
 fn a_path_that_is_dead_for_a_minute_is_back_within_300_ms() {
     let mut world = World::connected(links(&[20, 50, 80]));
     world.links[0].set_dead(true);
