@@ -59,6 +59,8 @@ struct Sent {
     settled: bool,
     at: Instant,
     bytes: u16,
+    /// Bytes in flight when it left, its own included.
+    in_flight: u64,
     /// Whether it is larger than what the path was known to take: a probe of its MTU.
     is_probe: bool,
     cargo: Option<Cargo>,
@@ -83,6 +85,9 @@ pub(crate) struct Meter {
     lateness: Lateness,
     pub(crate) rtt: RoundTrip,
     pub(crate) delivery: DeliveryRate,
+    /// What was in flight when the packet acknowledged last left, by its round-trip time, bytes per
+    /// second: what the path passed in that time (Little's law).
+    passed: Option<(Instant, u64)>,
     pub(crate) window: u64,
     /// The rate that the controller paces at, bytes per second.
     pub(crate) pacing_rate: Option<u64>,
@@ -108,6 +113,7 @@ impl Meter {
             lateness: Lateness::default(),
             rtt: RoundTrip::new(initial_rtt),
             delivery: DeliveryRate::default(),
+            passed: None,
             window: u64::from(mtu) * 10,
             pacing_rate: None,
             mtu,
@@ -136,6 +142,7 @@ impl Meter {
             settled: false,
             at: now,
             bytes,
+            in_flight: self.in_flight + u64::from(bytes),
             is_probe: bytes > self.mtu,
             cargo: None,
         });
@@ -173,8 +180,14 @@ impl Meter {
         }
         let rtt = now.saturating_duration_since(sent);
         let answer = Answer { sent, bytes: bytes as u16, rtt };
-        let was_in_flight = self.settle(pn, Fate::Acknowledged(answer)).is_some();
-        self.note_order(pn, rtt, was_in_flight)
+        let settled = self.settle(pn, Fate::Acknowledged(answer));
+        if let Some(sent) = settled
+            && self.newest_acknowledged.is_some_and(|(newest, _)| newest == pn)
+        {
+            let passed = (sent.in_flight as f64 / rtt.max(GRANULARITY).as_secs_f64()) as u64;
+            self.passed = Some((now, passed));
+        }
+        self.note_order(pn, rtt, settled.is_some())
     }
 
     /// Ends a batch of acknowledgements that arrived at `now`.

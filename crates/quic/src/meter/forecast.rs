@@ -37,20 +37,29 @@ impl Meter {
     /// How long the path takes for what is in flight.
     ///
     /// While it is used to the full and its round-trip time has grown, its rate is what it delivered in
-    /// the last round trip; otherwise it can do at least the best that it has done of late, and where there was
+    /// the last round trip, or passed in it if that was more; otherwise it can do at least the best that it has done of late, and where there was
     /// no queue, more: as in slow start, twice as much is not too much.
     fn time_to_drain(&self, now: Instant) -> Duration {
         let base = self.rtt.recent.min();
         let queued = self.rtt.latest > base + base / QUEUE_SHARE + QUEUE_MIN;
         let rate = match (queued, self.is_app_limited(now)) {
-            (true, false) => self.delivery.newest(),
+            (true, false) => self.delivery.newest().max(self.passed(now)),
             (true, true) => self.delivery.best(),
-            (false, _) => self.delivery.best() * 2,
+            (false, false) => self.delivery.best().max(self.passed(now)) * 2,
+            (false, true) => self.delivery.best() * 2,
         };
         if rate == 0 {
             return Duration::ZERO; // nothing is known
         }
         Duration::from_secs_f64((self.in_flight as f64 / rate as f64).min(DRAIN_MAX))
+    }
+
+    /// The rate at which the path passed what was in flight when the packet acknowledged last left, if that
+    /// is news: a transfer that begins doubles its rate several times while a delivery rate is taken.
+    fn passed(&self, now: Instant) -> u64 {
+        let fresh =
+            self.passed.filter(|(at, _)| now.saturating_duration_since(*at) <= self.rtt.smoothed);
+        fresh.map_or(0, |(_, rate)| rate)
     }
 
     /// Since when the peer has owed an answer to a packet newer than those that it acknowledged.
@@ -126,6 +135,28 @@ mod tests {
         }
         let expected = meter.expected_rtt(start + MS * 200);
         assert!((MS * 95..=MS * 105).contains(&expected), "200 packets, two each ms: {expected:?}");
+    }
+
+    #[test]
+    fn a_transfer_that_begins_is_expected_to_go_on_doubling() {
+        let (mut meter, start) = (Meter::new(MS * 100, 1452), Instant::now());
+        meter.start_tracking();
+        let (mut pn, mut flights) = (0, Vec::new());
+        for round in 0..8_u32 {
+            let now = start + MS * 16 * round;
+            for (sent, at) in std::mem::take(&mut flights) {
+                meter.on_acknowledged(now, at, 1000, sent);
+            }
+            meter.on_acks_end(now);
+            for _ in 0..10 << round {
+                meter.on_sent(now, 1000, pn);
+                flights.push((pn, now));
+                pn += 1;
+            }
+            meter.on_limited(now, true, Duration::ZERO);
+            let expected = meter.expected_rtt(now);
+            assert!(round == 0 || expected <= MS * 17, "round {round}: {expected:?}");
+        }
     }
 
     #[test]
