@@ -145,9 +145,13 @@ impl Path {
         }
         let meter = self.gate.meter();
         let since = epoch.of_std(meter.unanswered_since()?);
-        let patience = meter.rtt.pto().max(SUSPICION_MIN);
-        let bound = self.probation.map_or(patience, |probation| probation.patience);
-        Some(since + patience.min(bound))
+        Some(since + self.patience(meter.rtt.pto()))
+    }
+
+    /// How long an answer may take before the path is suspect.
+    fn patience(&self, pto: Duration) -> Duration {
+        let patience = pto.max(SUSPICION_MIN);
+        self.probation.map_or(patience, |probation| probation.patience.min(patience))
     }
 
     /// When a packet counts as lost unless it is acknowledged.
@@ -164,8 +168,7 @@ impl Path {
         }
         let due = self.suspicion_due(epoch).is_some_and(|due| due <= now);
         if due {
-            let patience = self.gate.meter().rtt.pto().max(SUSPICION_MIN);
-            let patience = self.probation.map_or(patience, |last| last.patience.min(patience));
+            let patience = self.patience(self.gate.meter().rtt.pto());
             self.probation = Some(Probation { since: now, patience });
             self.suspect = Some(Suspicion { since: now, next_probe: now });
             self.stats.suspicions += 1;

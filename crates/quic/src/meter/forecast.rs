@@ -37,16 +37,15 @@ impl Meter {
     /// How long the path takes for what is in flight.
     ///
     /// While it is used to the full and its round-trip time has grown, its rate is what it delivered in
-    /// the last round trip, or passed in it if that was more; otherwise it can do at least the best that it has done of late, and where there was
-    /// no queue, more: as in slow start, twice as much is not too much.
+    /// the last round trip, or passed in it if that was more; otherwise it can do at least the best that it
+    /// has done of late, and where there was no queue, more: as in slow start, twice as much is not too much.
     fn time_to_drain(&self, now: Instant) -> Duration {
         let base = self.rtt.recent.min();
         let queued = self.rtt.latest > base + base / QUEUE_SHARE + QUEUE_MIN;
-        let rate = match (queued, self.is_app_limited(now)) {
-            (true, false) => self.delivery.newest().max(self.passed(now)),
-            (true, true) => self.delivery.best(),
-            (false, false) => self.delivery.best().max(self.passed(now)) * 2,
-            (false, true) => self.delivery.best() * 2,
+        let rate = match queued {
+            true if self.is_app_limited(now) => self.delivery.best(),
+            true => self.delivery.newest().max(self.passed(now)),
+            false => self.delivery.best().max(self.passed(now)) * 2,
         };
         if rate == 0 {
             return Duration::ZERO; // nothing is known
@@ -55,11 +54,12 @@ impl Meter {
     }
 
     /// The rate at which the path passed what was in flight when the packet acknowledged last left, if that
-    /// is news: a transfer that begins doubles its rate several times while a delivery rate is taken.
+    /// is news and the path is used to the full; otherwise 0. A transfer that begins doubles its rate several
+    /// times while a delivery rate is taken.
     fn passed(&self, now: Instant) -> u64 {
-        let fresh =
-            self.passed.filter(|(at, _)| now.saturating_duration_since(*at) <= self.rtt.smoothed);
-        fresh.map_or(0, |(_, rate)| rate)
+        let is_news = |at| now.saturating_duration_since(at) <= self.rtt.smoothed;
+        let passed = self.passed.filter(|(at, _)| is_news(*at) && !self.is_app_limited(now));
+        passed.map_or(0, |(_, rate)| rate)
     }
 
     /// Since when the peer has owed an answer to a packet newer than those that it acknowledged.
