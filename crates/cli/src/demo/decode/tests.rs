@@ -110,8 +110,15 @@ fn a_lost_packet_damages_until_the_next_idr_frame() {
     };
     assert_agreement(&comparison, &playout);
     assert_eq!(quality.frames_undamaged, FRAMES - 18);
-    assert!(comparison.ssim[12] < 0.999, "{}", comparison.ssim[12]);
-    assert!(comparison.ssim[12] > 0.3, "concealed, not gone: {}", comparison.ssim[12]);
+}
+
+#[test]
+fn half_a_frame_lost_is_concealed_and_seen() {
+    // The encoder's slices differ from run to run: what one packet spoils may hardly be visible.
+    let Some((comparison, ..)) = run(|frame, packet| frame == 12 && packet % 2 == 1) else {
+        return;
+    };
+    assert!((0.3..0.999).contains(&comparison.ssim[12]), "{}", comparison.ssim[12]);
 }
 
 #[test]
