@@ -17,7 +17,12 @@
 //! in flight   ####  ##          in flight   ####  ##
 //! round trip  ====  ==  queue   round trip  ====  ====  a longer route: the base goes up
 //! ```
+//!
+//! A sender that leaves room never has less in flight. But then its own queue grows or drains by what the link
+//! lacks or has beyond the sender's rate. A round-trip time that stays, or creeps up as when a modem hands over or
+//! a satellite sets, belongs to the route, or to a queue of others, which waiting here would not shorten.
 
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use super::filters::Best;
@@ -32,6 +37,8 @@ pub(super) struct Delay {
     near_base: Option<Instant>,
     /// The round of the present queue with the most in flight.
     peak: Option<Peak>,
+    /// The round-trip time of the round before, seconds.
+    previous_rtt: Option<f64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +64,13 @@ pub(super) enum Verdict {
 
 impl Delay {
     pub(super) fn new() -> Self {
-        Self { base: Best::least(), window_began: None, near_base: None, peak: None }
+        Self {
+            base: Best::least(),
+            window_began: None,
+            near_base: None,
+            peak: None,
+            previous_rtt: None,
+        }
     }
 
     /// The round-trip time without a queue, seconds; `None` before the first round.
@@ -82,6 +95,12 @@ impl Delay {
         };
         let base = self.update_base(now, round.rtt + lucky);
         let allowance = (base * QUEUE_SHARE).max(QUEUE_MIN) + round.rtt_error * QUEUE_ERRORS;
+        let slope = self.slope(round);
+        if round.roomy && DRIFT.contains(&slope) {
+            self.base.reset(round.rtt.min(BASE_RAISED_MAX.max(base)));
+            self.peak = None;
+            return Verdict::Clear;
+        }
         if round.rtt <= base + allowance {
             self.peak = None;
             return Verdict::Clear;
@@ -101,6 +120,12 @@ impl Delay {
             return Verdict::LongerRoute(rate);
         }
         Verdict::Queue
+    }
+
+    /// By how much the round-trip time has grown since the round before, as a share of the time.
+    fn slope(&mut self, round: &Round) -> f64 {
+        let before = self.previous_rtt.replace(round.rtt).unwrap_or(round.rtt);
+        (round.rtt - before) / round.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
     }
 
     fn update_base(&mut self, now: Instant, rtt: f64) -> f64 {
@@ -134,6 +159,9 @@ const QUEUE_ERRORS: f64 = 2.0;
 /// A round within 5 % and 2 ms of the base is a look at it.
 const NEAR_SHARE: f64 = 1.05;
 const NEAR_MIN: f64 = 0.002;
+/// Round-trip time that comes or goes, as a share of the time. What grows faster is a queue on a link that carries
+/// less than is sent, or a pause; what falls faster a queue that drains.
+const DRIFT: RangeInclusive<f64> = -0.01..=0.06;
 /// With half in flight, a queue would have become shorter by half, with its round-trip time,
 const LESS: f64 = 0.5;
 /// while that of a longer route stays.
@@ -150,6 +178,11 @@ mod tests {
 
     /// What the last of some rounds of 50 ms says, each with its round-trip time in milliseconds and Mbit/s.
     fn judge(delay: &mut Delay, rounds: &[(f64, f64)]) -> Verdict {
+        judge_sender(delay, false, rounds)
+    }
+
+    /// The same of a sender that left room, or did not.
+    fn judge_sender(delay: &mut Delay, roomy: bool, rounds: &[(f64, f64)]) -> Verdict {
         let start = Instant::now();
         let mut verdict = Verdict::Clear;
         for (number, (rtt, mbps)) in (0..).zip(rounds) {
@@ -162,7 +195,8 @@ mod tests {
                 overtaken: false,
                 loss: 0.0,
                 marked: false,
-                app_limited: false,
+                app_limited: roomy,
+                roomy,
                 elapsed,
             };
             verdict = delay.on_round(start + elapsed * number, &round);
@@ -198,6 +232,30 @@ mod tests {
     }
 
     #[test]
+    fn the_base_follows_a_route_that_creeps_up_under_a_sender_with_room() {
+        let creeping: Vec<_> = (0..40).map(|round| (40.0 + 2.0 * f64::from(round), 5.0)).collect();
+        let mut delay = Delay::new();
+        assert_eq!(judge_sender(&mut delay, true, &creeping), Verdict::Clear);
+        assert!((delay.base().expect("rounds") - 0.118).abs() < 1e-9, "{:?}", delay.base());
+        let mut held = Delay::new();
+        assert_eq!(judge_sender(&mut held, false, &creeping), Verdict::Queue);
+        assert_eq!(held.base(), Some(0.04));
+        judge_sender(&mut delay, true, &[(600.0, 5.0), (600.0, 5.0)]);
+        assert_eq!(delay.base(), Some(0.25), "no queue may be longer");
+    }
+
+    #[test]
+    fn a_queue_that_grows_or_drains_under_a_sender_with_room_is_a_queue() {
+        let mut delay = Delay::new();
+        let paused = [(40.0, 5.0), (240.0, 1.0), (220.0, 8.0), (180.0, 8.0), (140.0, 8.0)];
+        assert_eq!(judge_sender(&mut delay, true, &paused), Verdict::Queue);
+        assert_eq!(delay.base(), Some(0.04));
+        let slow = [(40.0, 5.0), (50.0, 4.0), (60.0, 4.0), (70.0, 4.0)];
+        assert_eq!(judge_sender(&mut delay, true, &slow), Verdict::Queue);
+        assert_eq!(delay.base(), Some(0.04));
+    }
+
+    #[test]
     fn the_base_is_forgotten_after_ten_seconds() {
         let mut delay = Delay::new();
         judge(&mut delay, &[(40.0, 20.0)]);
@@ -216,6 +274,7 @@ mod tests {
             loss,
             marked: false,
             app_limited: false,
+            roomy: false,
             elapsed: Duration::from_millis(50),
         };
         let mut delay = Delay::new();

@@ -37,6 +37,8 @@ pub(super) struct Round {
     pub(super) marked: bool,
     /// Whether the sender left room unused, so that `rate` need not be what the path can carry.
     pub(super) app_limited: bool,
+    /// Whether the sender left room unused all the time.
+    pub(super) roomy: bool,
     pub(super) elapsed: Duration,
 }
 
@@ -60,6 +62,8 @@ pub(super) struct Collector {
     rtt_squares: f64,
     app_limited: bool,
     marked: bool,
+    /// Whether the path ever held the sender back.
+    limited: bool,
 }
 
 /// Where a round begins or ends: at an acknowledgement, and at the sending of the newest packet of it.
@@ -111,6 +115,7 @@ impl Collector {
         span: Duration,
     ) -> Option<Round> {
         self.app_limited |= app_limited;
+        self.limited |= !app_limited;
         self.newest_before = self.newest_sent;
         self.silence = span.max(SILENCE_MIN);
         let began = self.began?;
@@ -136,6 +141,7 @@ impl Collector {
             loss: self.lost as f64 / (self.lost + self.bytes).max(1) as f64,
             marked: self.marked,
             app_limited: self.app_limited,
+            roomy: !self.limited,
             elapsed,
         };
         *self = Self {
