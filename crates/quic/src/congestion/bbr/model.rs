@@ -23,8 +23,11 @@ pub(super) struct Model {
     aggregation: Aggregation,
     /// Whether a queue stood in the last round.
     pub(super) queued: bool,
-    /// Whether the last round lost more than chance explains, or was marked.
+    /// Whether the last round shows congestion by loss or marks.
     pub(super) lossy: bool,
+    /// Whether the last round lost more than chance explains. Without a queue only a second such round is
+    /// congestion: radio links lose all for some 10 ms and carry as much as before thereafter.
+    lost_much: bool,
 }
 
 impl Model {
@@ -37,6 +40,7 @@ impl Model {
             aggregation: Aggregation::new(),
             queued: false,
             lossy: false,
+            lost_much: false,
         }
     }
 
@@ -83,7 +87,9 @@ impl Model {
             self.short_rate = Some(rate * AFTER_TEST);
         }
         let chance = if self.queued { LOSS_IN_QUEUE } else { LOSS_BY_CHANCE };
-        self.lossy = round.loss > chance || round.marked;
+        let lost_much = round.loss > chance;
+        self.lossy = lost_much && (self.queued || self.lost_much) || round.marked;
+        self.lost_much = lost_much;
         self.update_max(round);
         self.update_short(round, in_flight as f64);
         self.aggregation.on_round();
@@ -167,7 +173,8 @@ const ACKNOWLEDGEMENT_DELAY: f64 = 0.002;
 /// The draft keeps the best rate for two cycles of probing, 4 s and more (sections 2.10, 5.5.6). Links of vehicles change
 /// within a second.
 const MAX_RATE_WINDOW: Duration = Duration::from_secs(1);
-/// How much more slowly the estimate of a sender ages that does not use it.
+/// How much more slowly the estimate of a sender ages that does not use it: when the other link dies, the stream
+/// comes here at once.
 const APP_LIMITED_AGEING: u32 = 5;
 /// The draft's LossThresh, 2 % in a round (section 5.5.10), holds beside a queue.
 const LOSS_IN_QUEUE: f64 = 0.02;
