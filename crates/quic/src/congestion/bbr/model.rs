@@ -175,7 +175,7 @@ const ACKNOWLEDGEMENT_DELAY: f64 = 0.002;
 const MAX_RATE_WINDOW: Duration = Duration::from_secs(1);
 /// How much more slowly the estimate of a sender ages that does not use it: when the other link dies, the stream
 /// comes here at once.
-const APP_LIMITED_AGEING: u32 = 5;
+const APP_LIMITED_AGEING: u32 = 30;
 /// The draft's LossThresh, 2 % in a round (section 5.5.10), holds beside a queue.
 const LOSS_IN_QUEUE: f64 = 0.02;
 /// Without a queue, radio links lose up to 5 % by chance, and more by chance in a single round.

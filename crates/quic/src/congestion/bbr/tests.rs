@@ -138,6 +138,66 @@ fn a_video_is_never_held_back_on_a_link_with_room() {
     }
 }
 
+/// A video of 5 Mbit/s on a link with eight times the room.
+fn roomy_video() -> World {
+    let mut world = World::new(link(40.0, ms(60)), 1).with(Traffic::Video { mbps: 5.0 });
+    world.run(ms(3000));
+    world
+}
+
+/// Packets of a frame of `roomy_video`.
+const FRAME: u64 = 5_000_000 / 8 / 30 / PACKET + 1;
+
+#[test]
+fn a_route_that_creeps_up_holds_no_video_back() {
+    let mut world = roomy_video();
+    for millis in 60..180 {
+        world.link.round_trip = ms(millis);
+        let seen = world.run(ms(33));
+        assert!(seen.backlog_max <= FRAME, "{millis} ms: {seen:?}");
+    }
+}
+
+#[test]
+fn a_round_that_loses_much_is_an_outage_and_a_second_one_congestion() {
+    let mut world = bulk(20.0, ms(50));
+    world.run(ms(3000));
+    let mut model = world.flows[0].bbr.model.clone();
+    let rate = model.rate();
+    let mut lose = |loss| {
+        let (base, elapsed) = (model.delay.base().unwrap(), ms(50));
+        let round = Round {
+            rate: rate * (1.0 - loss),
+            rtt: base,
+            rtt_error: 0.0,
+            rtt_spread: 0.0,
+            overtaken: false,
+            loss,
+            marked: false,
+            app_limited: false,
+            roomy: false,
+            elapsed,
+        };
+        model.on_round(world.now, &round, 0);
+        (model.lossy, model.rate() / rate)
+    };
+    assert_eq!(lose(0.5), (false, 1.0));
+    assert_eq!(lose(0.0), (false, 1.0));
+    assert_eq!(lose(0.5), (false, 1.0));
+    assert_eq!(lose(0.5), (true, 0.7));
+}
+
+#[test]
+fn a_video_comes_back_at_once_to_a_path_that_carried_little() {
+    let mut world = roomy_video();
+    world.flows[0].traffic = Traffic::Video { mbps: 0.3 };
+    world.run(ms(20_000));
+    world.flows[0].traffic = Traffic::Video { mbps: 5.0 };
+    let seen = world.run(ms(1000));
+    println!("{seen:?}");
+    assert!(seen.backlog_max <= FRAME, "{seen:?}");
+}
+
 #[test]
 fn an_idle_flow_keeps_its_estimate_and_comes_back_at_once() {
     let mut world = bulk(20.0, ms(50));
