@@ -193,7 +193,7 @@ impl Bbr {
                 Phase::ProbeRtt { until: now + PROBE_RTT_TIME }
             }
             Phase::Cruise => Phase::Cruise,
-            Phase::Up { .. } if congested => Phase::Down,
+            Phase::Up { .. } if congested || self.model.held => Phase::Down,
             Phase::Up { .. } if round.app_limited => Phase::Cruise,
             Phase::Up { best, pacing } if round.rate > best * UP_SUCCESS => {
                 Phase::Up { best: round.rate, pacing: (pacing * UP_PACING).min(UP_PACING_MAX) }
@@ -230,7 +230,7 @@ impl Bbr {
         let volume = self.model.volume();
         if self.model.lossy {
             self.cap = Some((in_flight as f64).max(volume * CAP_MIN));
-        } else if !self.model.queued {
+        } else if !self.model.queued && !self.model.held {
             let grown = self.cap.map(|cap| cap * CAP_GROWTH);
             self.cap = grown.filter(|cap| *cap < volume * CAP_FORGOTTEN);
         }
@@ -297,6 +297,10 @@ impl Controller for Bbr {
         _largest_packet_num_acked: Option<u64>,
     ) {
         self.on_batch_end(now, in_flight, app_limited);
+    }
+
+    fn on_cwnd_limited(&mut self) {
+        self.collector.on_limited();
     }
 
     fn on_packet_lost(&mut self, lost_bytes: u16, _pn: u64, _now: Instant) {

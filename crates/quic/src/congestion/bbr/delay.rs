@@ -37,8 +37,10 @@ pub(super) struct Delay {
     near_base: Option<Instant>,
     /// The round of the present queue with the most in flight.
     peak: Option<Peak>,
-    /// The round-trip time of the round before, seconds.
-    previous_rtt: Option<f64>,
+    /// When the present stretch of a drift began, and with which round-trip time, seconds.
+    drift_began: Option<(Instant, f64)>,
+    /// Rounds without loss or marks, up to now.
+    clean_rounds: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +71,8 @@ impl Delay {
             window_began: None,
             near_base: None,
             peak: None,
-            previous_rtt: None,
+            drift_began: None,
+            clean_rounds: 0,
         }
     }
 
@@ -93,14 +96,14 @@ impl Delay {
             true => round.rtt_error * BASE_ERRORS + round.rtt_spread * round.loss * BASE_CENSORED,
             false => 0.0,
         };
-        let base = self.update_base(now, round.rtt + lucky);
-        let allowance = (base * QUEUE_SHARE).max(QUEUE_MIN) + round.rtt_error * QUEUE_ERRORS;
-        let slope = self.slope(round);
-        if round.roomy && DRIFT.contains(&slope) {
-            self.base.reset(round.rtt.min(BASE_RAISED_MAX.max(base)));
-            self.peak = None;
-            return Verdict::Clear;
+        let rtt = round.rtt + lucky;
+        let mut base = self.update_base(now, rtt);
+        let route = rtt.min(BASE_RAISED_MAX);
+        if self.drifts(now, rtt, round) && route > base {
+            self.base.reset(route);
+            base = route;
         }
+        let allowance = (base * QUEUE_SHARE).max(QUEUE_MIN) + round.rtt_error * QUEUE_ERRORS;
         if round.rtt <= base + allowance {
             self.peak = None;
             return Verdict::Clear;
@@ -122,10 +125,20 @@ impl Delay {
         Verdict::Queue
     }
 
-    /// By how much the round-trip time has grown since the round before, as a share of the time.
-    fn slope(&mut self, round: &Round) -> f64 {
-        let before = self.previous_rtt.replace(round.rtt).unwrap_or(round.rtt);
-        (round.rtt - before) / round.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
+    /// Whether the round ends a stretch in which the round-trip time of a sender with room stayed or crept.
+    fn drifts(&mut self, now: Instant, rtt: f64, round: &Round) -> bool {
+        let is_clean = round.loss == 0.0 && !round.marked;
+        self.clean_rounds = if is_clean { self.clean_rounds.saturating_add(1) } else { 0 };
+        let (began, before) = *self.drift_began.get_or_insert((now, rtt));
+        let elapsed = now.saturating_duration_since(began);
+        if elapsed < DRIFT_SPAN {
+            return false;
+        }
+        self.drift_began = Some((now, rtt));
+        round.roomy
+            && self.clean_rounds >= DRIFT_CLEAN
+            && elapsed < DRIFT_SPAN_MAX
+            && DRIFT.contains(&((rtt - before) / elapsed.as_secs_f64()))
     }
 
     fn update_base(&mut self, now: Instant, rtt: f64) -> f64 {
@@ -159,9 +172,16 @@ const QUEUE_ERRORS: f64 = 2.0;
 /// A round within 5 % and 2 ms of the base is a look at it.
 const NEAR_SHARE: f64 = 1.05;
 const NEAR_MIN: f64 = 0.002;
-/// Round-trip time that comes or goes, as a share of the time. What grows faster is a queue on a link that carries
-/// less than is sent, or a pause; what falls faster a queue that drains.
+/// Round-trip time that comes or goes, as a share of the time. What falls faster is a queue that drains; what grows
+/// faster one on a link that pauses, or carries less than is sent. If it lacks less than 6 % the queue
+/// passes for a route, until it holds the sender back or drops packets, or is longer than the bound below.
 const DRIFT: RangeInclusive<f64> = -0.01..=0.06;
+/// Over so long it is measured: in less, jitter looks like it,
+const DRIFT_SPAN: Duration = Duration::from_millis(250);
+/// and in more, as of a path with little to carry, anything does.
+const DRIFT_SPAN_MAX: Duration = Duration::from_secs(1);
+/// The fewest rounds since the last loss: a full queue does not grow either.
+const DRIFT_CLEAN: u32 = 4;
 /// With half in flight, a queue would have become shorter by half, with its round-trip time,
 const LESS: f64 = 0.5;
 /// while that of a longer route stays.
@@ -233,15 +253,17 @@ mod tests {
 
     #[test]
     fn the_base_follows_a_route_that_creeps_up_under_a_sender_with_room() {
-        let creeping: Vec<_> = (0..40).map(|round| (40.0 + 2.0 * f64::from(round), 5.0)).collect();
+        let creeping: Vec<_> = (0..=40).map(|round| (40.0 + 2.0 * f64::from(round), 5.0)).collect();
         let mut delay = Delay::new();
         assert_eq!(judge_sender(&mut delay, true, &creeping), Verdict::Clear);
-        assert!((delay.base().expect("rounds") - 0.118).abs() < 1e-9, "{:?}", delay.base());
+        assert!((delay.base().expect("rounds") - 0.120).abs() < 1e-9, "{:?}", delay.base());
         let mut held = Delay::new();
         assert_eq!(judge_sender(&mut held, false, &creeping), Verdict::Queue);
         assert_eq!(held.base(), Some(0.04));
-        judge_sender(&mut delay, true, &[(600.0, 5.0), (600.0, 5.0)]);
-        assert_eq!(delay.base(), Some(0.25), "no queue may be longer");
+        let mut far = Delay::new();
+        let jump = [vec![(40.0, 5.0)], vec![(600.0, 5.0); 20]].concat();
+        assert_eq!(judge_sender(&mut far, true, &jump), Verdict::Queue);
+        assert_eq!(far.base(), Some(0.25), "no route is believed to be longer");
     }
 
     #[test]

@@ -25,9 +25,10 @@ pub(super) struct Model {
     pub(super) queued: bool,
     /// Whether the last round shows congestion by loss or marks.
     pub(super) lossy: bool,
-    /// Whether the last round lost more than chance explains. Without a queue only a second such round is
-    /// congestion: radio links lose all for some 10 ms and carry as much as before thereafter.
-    lost_much: bool,
+    /// Rounds without a queue that lost more than chance explains.
+    losses: Losses,
+    /// Whether the last round lost much and it is open whether that is congestion: nothing grows then.
+    pub(super) held: bool,
 }
 
 impl Model {
@@ -40,7 +41,8 @@ impl Model {
             aggregation: Aggregation::new(),
             queued: false,
             lossy: false,
-            lost_much: false,
+            losses: Losses::default(),
+            held: false,
         }
     }
 
@@ -86,10 +88,12 @@ impl Model {
         if let Verdict::LongerRoute(rate) = verdict {
             self.short_rate = Some(rate * AFTER_TEST);
         }
-        let chance = if self.queued { LOSS_IN_QUEUE } else { LOSS_BY_CHANCE };
-        let lost_much = round.loss > chance;
-        self.lossy = lost_much && (self.queued || self.lost_much) || round.marked;
-        self.lost_much = lost_much;
+        let congested = match self.queued {
+            true => round.loss > LOSS_IN_QUEUE,
+            false => round.loss > LOSS_BY_CHANCE && self.losses.last_too_long(now, round.elapsed),
+        };
+        self.lossy = congested || round.marked;
+        self.held = !self.lossy && round.loss > LOSS_BY_CHANCE;
         self.update_max(round);
         self.update_short(round, in_flight as f64);
         self.aggregation.on_round();
@@ -102,8 +106,8 @@ impl Model {
 
     fn update_max(&mut self, round: &Round) {
         let limited_by_path = !round.app_limited || self.queued;
-        let elapsed = round.elapsed.min(MAX_RATE_WINDOW);
-        self.max_rate_age += if limited_by_path { elapsed } else { elapsed / APP_LIMITED_AGEING };
+        let ageing = if limited_by_path { 1 } else { APP_LIMITED_AGEING };
+        self.max_rate_age += (round.elapsed / ageing).min(MAX_RATE_WINDOW);
         if self.max_rate_age >= MAX_RATE_WINDOW {
             self.begin_window();
         }
@@ -124,10 +128,29 @@ impl Model {
         } else if self.lossy {
             self.short_rate = Some(round.rate.max(self.rate() * BETA));
         } else if let Some(rate) = self.short_rate {
-            let growth = if self.queued { 1.0 } else { GROWTH };
+            let growth = if self.queued || self.held { 1.0 } else { GROWTH };
             let grown = rate.max(round.rate) * growth;
             self.short_rate = (grown < self.max_rate()).then_some(grown);
         }
+    }
+}
+
+/// Tells congestion from a radio link that loses all for a moment and carries as much as before thereafter.
+#[derive(Clone, Debug, Default)]
+struct Losses {
+    /// The first and the latest round of those that follow each other soon.
+    present: Option<(Instant, Instant)>,
+}
+
+impl Losses {
+    /// Notes a round that lost much; whether such rounds have gone on for longer than a moment.
+    fn last_too_long(&mut self, now: Instant, round: Duration) -> bool {
+        let memory = LOSSES_APART.max(round * 3);
+        let recent =
+            |(_, latest): &(Instant, Instant)| now.saturating_duration_since(*latest) < memory;
+        let (began, _) = self.present.filter(recent).unwrap_or((now, now));
+        self.present = Some((began, now));
+        now.saturating_duration_since(began) > OUTAGE
     }
 }
 
@@ -180,6 +203,11 @@ const APP_LIMITED_AGEING: u32 = 30;
 const LOSS_IN_QUEUE: f64 = 0.02;
 /// Without a queue, radio links lose up to 5 % by chance, and more by chance in a single round.
 const LOSS_BY_CHANCE: f64 = 0.10;
+/// Rounds that lose as much, but for no longer than this, are an outage: the rate stays what it was, and grows not.
+const OUTAGE: Duration = Duration::from_millis(100);
+/// They belong together when they are no further apart than this or three rounds: a short buffer overflows with each
+/// frame of a video.
+const LOSSES_APART: Duration = Duration::from_millis(500);
 /// What is kept after a round with loss, the draft's Beta (section 5.5.10).
 const BETA: f64 = 0.7;
 /// A queue is ours when there is more in flight than the path's volume and this.

@@ -102,6 +102,11 @@ impl Collector {
         self.lost += bytes;
     }
 
+    /// Notes that the window held the sender back.
+    pub(super) fn on_limited(&mut self) {
+        self.limited = true;
+    }
+
     pub(super) fn on_marked(&mut self) {
         self.marked = true;
     }

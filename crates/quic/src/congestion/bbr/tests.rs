@@ -158,33 +158,39 @@ fn a_route_that_creeps_up_holds_no_video_back() {
     }
 }
 
-#[test]
-fn a_round_that_loses_much_is_an_outage_and_a_second_one_congestion() {
+/// What rounds of 50 ms at the base do to a model, each with its loss: whether that is congestion, and the share of
+/// the rate that is left.
+fn after_losses(losses: &[f64]) -> Vec<(bool, f64)> {
     let mut world = bulk(20.0, ms(50));
     world.run(ms(3000));
     let mut model = world.flows[0].bbr.model.clone();
-    let rate = model.rate();
-    let mut lose = |loss| {
-        let (base, elapsed) = (model.delay.base().unwrap(), ms(50));
+    let (rate, base) = (model.rate(), model.delay.base().unwrap());
+    let after = (1..).zip(losses).map(|(number, loss)| {
         let round = Round {
             rate: rate * (1.0 - loss),
             rtt: base,
             rtt_error: 0.0,
             rtt_spread: 0.0,
             overtaken: false,
-            loss,
+            loss: *loss,
             marked: false,
             app_limited: false,
             roomy: false,
-            elapsed,
+            elapsed: ms(50),
         };
-        model.on_round(world.now, &round, 0);
+        model.on_round(world.now + ms(50) * number, &round, 0);
         (model.lossy, model.rate() / rate)
-    };
-    assert_eq!(lose(0.5), (false, 1.0));
-    assert_eq!(lose(0.0), (false, 1.0));
-    assert_eq!(lose(0.5), (false, 1.0));
-    assert_eq!(lose(0.5), (true, 0.7));
+    });
+    after.collect()
+}
+
+#[test]
+fn a_moment_in_which_much_is_lost_is_an_outage_and_more_is_congestion() {
+    let outage = [vec![0.9, 0.9, 0.9], vec![0.0; 12], vec![0.9]].concat();
+    assert!(after_losses(&outage).iter().all(|after| *after == (false, 1.0)));
+    assert_eq!(after_losses(&[0.5; 4]).last(), Some(&(true, 0.7)));
+    let overflowing = [0.3, 0.0].repeat(4);
+    assert_eq!(after_losses(&overflowing)[4], (true, 0.7), "every other round");
 }
 
 #[test]
@@ -194,8 +200,26 @@ fn a_video_comes_back_at_once_to_a_path_that_carried_little() {
     world.run(ms(20_000));
     world.flows[0].traffic = Traffic::Video { mbps: 5.0 };
     let seen = world.run(ms(1000));
-    println!("{seen:?}");
     assert!(seen.backlog_max <= FRAME, "{seen:?}");
+}
+
+#[test]
+fn a_link_that_sinks_slowly_below_a_video_gets_no_lasting_queue() {
+    // The video needs 4.9 Mbit/s; with a buffer of half a second, and with one that is soon always full.
+    for (mbps, queue_max) in [(4.8, 2_500_000), (4.6, 2_500_000), (4.3, 2_500_000), (4.6, 100_000)]
+    {
+        let mut world = roomy_video();
+        world.link.queue_max = queue_max;
+        while world.link.mbps > mbps {
+            world.link.mbps -= 0.4;
+            world.run(ms(100));
+        }
+        world.link.mbps = mbps;
+        world.run(ms(20_000));
+        let seen = world.run(ms(5000));
+        println!("{mbps}: {seen:?}");
+        assert!(seen.rtt_mean < 0.100 && seen.mbps[0] > mbps * 0.97, "{mbps}: {seen:?}");
+    }
 }
 
 #[test]

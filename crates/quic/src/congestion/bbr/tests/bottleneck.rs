@@ -9,6 +9,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
+use noq_proto::congestion::Controller;
+
 use super::super::{Bbr, Random};
 
 pub(super) const PACKET: u64 = 1200;
@@ -200,6 +202,9 @@ impl World {
             let room = flow.in_flight + PACKET <= flow.bbr.window;
             if !room || flow.budget < PACKET as f64 {
                 flow.limited_until = self.now + if room { ms(5) } else { flow.latest_rtt / 4 };
+                if !room {
+                    Controller::on_cwnd_limited(&mut flow.bbr);
+                }
                 return;
             }
             flow.budget -= PACKET as f64;
