@@ -20,11 +20,11 @@
 //! from it where our links do from the internet at large:
 //!
 //! - base stations queue for half a second and rarely drop, so that delay is the sign of congestion and loss
-//!   only the second one; random loss of 5 % costs next to nothing (`model`)
+//!   only the second one; random loss of 5 % and outages of 100 ms cost next to nothing (`model`)
 //! - the rate follows a link that slows down within a round or two, and a link that paused gets its rate back
 //!   (`model`)
 //! - jitter and reordering do not lower the round-trip time that the window is made of; a longer route is
-//!   told from a queue (`delay`)
+//!   told from a queue (`delay`, `drift`)
 //! - a real-time stream leaves room, and thereby shows the base round-trip time all the time: no ProbeRTT. For a
 //!   stream that leaves none it costs a quarter of the volume instead of a half
 //! - no Refill phase: bounds grow back round by round before Up
@@ -39,6 +39,7 @@ use noq_proto::RttEstimator;
 use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 
 mod delay;
+mod drift;
 mod filters;
 mod model;
 mod rounds;

@@ -18,13 +18,11 @@
 //! round trip  ====  ==  queue   round trip  ====  ====  a longer route: the base goes up
 //! ```
 //!
-//! A sender that leaves room never has less in flight. But then its own queue grows or drains by what the link
-//! lacks or has beyond the sender's rate. A round-trip time that stays, or creeps up as when a modem hands over or
-//! a satellite sets, belongs to the route, or to a queue of others, which waiting here would not shorten.
+//! A sender that leaves room never has less in flight; for it there is `drift`.
 
-use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
+use super::drift::Drift;
 use super::filters::Best;
 use super::rounds::Round;
 
@@ -37,10 +35,7 @@ pub(super) struct Delay {
     near_base: Option<Instant>,
     /// The round of the present queue with the most in flight.
     peak: Option<Peak>,
-    /// When the present stretch of a drift began, and with which round-trip time, seconds.
-    drift_began: Option<(Instant, f64)>,
-    /// Rounds without loss or marks, up to now.
-    clean_rounds: u32,
+    drift: Drift,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -66,14 +61,8 @@ pub(super) enum Verdict {
 
 impl Delay {
     pub(super) fn new() -> Self {
-        Self {
-            base: Best::least(),
-            window_began: None,
-            near_base: None,
-            peak: None,
-            drift_began: None,
-            clean_rounds: 0,
-        }
+        let drift = Drift::default();
+        Self { base: Best::least(), window_began: None, near_base: None, peak: None, drift }
     }
 
     /// The round-trip time without a queue, seconds; `None` before the first round.
@@ -99,7 +88,7 @@ impl Delay {
         let rtt = round.rtt + lucky;
         let mut base = self.update_base(now, rtt);
         let route = rtt.min(BASE_RAISED_MAX);
-        if self.drifts(now, rtt, round) && route > base {
+        if self.drift.on_round(now, rtt, round) && route > base {
             self.base.reset(route);
             base = route;
         }
@@ -123,22 +112,6 @@ impl Delay {
             return Verdict::LongerRoute(rate);
         }
         Verdict::Queue
-    }
-
-    /// Whether the round ends a stretch in which the round-trip time of a sender with room stayed or crept.
-    fn drifts(&mut self, now: Instant, rtt: f64, round: &Round) -> bool {
-        let is_clean = round.loss == 0.0 && !round.marked;
-        self.clean_rounds = if is_clean { self.clean_rounds.saturating_add(1) } else { 0 };
-        let (began, before) = *self.drift_began.get_or_insert((now, rtt));
-        let elapsed = now.saturating_duration_since(began);
-        if elapsed < DRIFT_SPAN {
-            return false;
-        }
-        self.drift_began = Some((now, rtt));
-        round.roomy
-            && self.clean_rounds >= DRIFT_CLEAN
-            && elapsed < DRIFT_SPAN_MAX
-            && DRIFT.contains(&((rtt - before) / elapsed.as_secs_f64()))
     }
 
     fn update_base(&mut self, now: Instant, rtt: f64) -> f64 {
@@ -172,16 +145,6 @@ const QUEUE_ERRORS: f64 = 2.0;
 /// A round within 5 % and 2 ms of the base is a look at it.
 const NEAR_SHARE: f64 = 1.05;
 const NEAR_MIN: f64 = 0.002;
-/// Round-trip time that comes or goes, as a share of the time. What falls faster is a queue that drains; what grows
-/// faster one on a link that pauses, or carries less than is sent. If it lacks less than 6 % the queue
-/// passes for a route, until it holds the sender back or drops packets, or is longer than the bound below.
-const DRIFT: RangeInclusive<f64> = -0.01..=0.06;
-/// Over so long it is measured: in less, jitter looks like it,
-const DRIFT_SPAN: Duration = Duration::from_millis(250);
-/// and in more, as of a path with little to carry, anything does.
-const DRIFT_SPAN_MAX: Duration = Duration::from_secs(1);
-/// The fewest rounds since the last loss: a full queue does not grow either.
-const DRIFT_CLEAN: u32 = 4;
 /// With half in flight, a queue would have become shorter by half, with its round-trip time,
 const LESS: f64 = 0.5;
 /// while that of a longer route stays.

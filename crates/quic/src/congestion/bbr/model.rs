@@ -88,12 +88,10 @@ impl Model {
         if let Verdict::LongerRoute(rate) = verdict {
             self.short_rate = Some(rate * AFTER_TEST);
         }
-        let congested = match self.queued {
-            true => round.loss > LOSS_IN_QUEUE,
-            false => round.loss > LOSS_BY_CHANCE && self.losses.last_too_long(now, round.elapsed),
-        };
+        let lost_much = round.loss > if self.queued { LOSS_IN_QUEUE } else { LOSS_BY_CHANCE };
+        let congested = lost_much && (self.queued || self.losses.last_too_long(now, round.elapsed));
         self.lossy = congested || round.marked;
-        self.held = !self.lossy && round.loss > LOSS_BY_CHANCE;
+        self.held = lost_much && !self.lossy;
         self.update_max(round);
         self.update_short(round, in_flight as f64);
         self.aggregation.on_round();
