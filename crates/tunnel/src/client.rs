@@ -48,7 +48,8 @@ const MTU_MIN: u16 = 1280;
 pub struct ClientConfig {
     /// Its own name, for the server's logs.
     pub name: String,
-    /// The server's addresses, tried in turn; empty until [`Client::set_servers`] if not known yet.
+    /// The server's addresses, tried in turn; empty until [`Client::set_servers`] or
+    /// [`Client::set_servers_of`] if not known yet.
     pub servers: Vec<SocketAddr>,
     /// The server's public key.
     pub server_key: PublicKey,
@@ -101,6 +102,8 @@ pub struct Client {
     config: ClientConfig,
     endpoint: Endpoint,
     uplinks: BTreeMap<UplinkId, Uplink>,
+    /// The server's addresses that count for one uplink only, where there are such.
+    servers_of: BTreeMap<UplinkId, Vec<SocketAddr>>,
     attempts: BTreeMap<ConnectionId, Attempt>,
     current: Option<Current>,
     /// Since when no path of the session answers.
@@ -140,6 +143,7 @@ impl Client {
             config,
             endpoint,
             uplinks: BTreeMap::new(),
+            servers_of: BTreeMap::new(),
             attempts: BTreeMap::new(),
             current: None,
             silent_since: None,
@@ -212,14 +216,35 @@ impl Client {
         self.service(now);
     }
 
-    /// The server's addresses are others from now on; a session that is up lives on.
+    /// The server's addresses are others from now on, for all uplinks that [`Client::set_servers_of`] has
+    /// told nothing of; a session that is up lives on.
     pub fn set_servers(&mut self, now: Instant, servers: Vec<SocketAddr>) {
         self.config.servers = servers;
         self.service(now);
     }
 
+    /// From now on `servers` are the server's addresses for one uplink, and those of
+    /// [`Client::set_servers`] count for the others only: a name that was looked up over an uplink says
+    /// nothing of the others. With no address, all count for it again.
+    ///
+    /// The uplink need not be there yet; what is known of it is forgotten with it.
+    pub fn set_servers_of(&mut self, now: Instant, uplink: UplinkId, servers: Vec<SocketAddr>) {
+        if servers.is_empty() {
+            self.servers_of.remove(&uplink);
+        } else {
+            self.servers_of.insert(uplink, servers);
+        }
+        self.service(now);
+    }
+
+    /// The server's addresses that are tried over `uplink`.
+    pub fn servers_of(&self, uplink: UplinkId) -> &[SocketAddr] {
+        self.servers_of.get(&uplink).unwrap_or(&self.config.servers)
+    }
+
     /// An uplink is gone; its path is closed, unless it is the last.
     pub fn remove_uplink(&mut self, now: Instant, id: UplinkId) {
+        self.servers_of.remove(&id);
         self.uplinks.remove(&id);
         self.service(now);
     }
@@ -322,11 +347,11 @@ impl Client {
                 .flatten()
                 .min()
             }
-            None if self.config.servers.is_empty() => None,
             None => self
                 .uplinks
-                .values()
-                .map(|uplink| uplink.next_attempt.max(self.resting_until))
+                .iter()
+                .filter(|(id, _)| !self.servers_of(**id).is_empty())
+                .map(|(_, uplink)| uplink.next_attempt.max(self.resting_until))
                 .min(),
         };
         [own, self.endpoint.poll_timeout()].into_iter().flatten().min()

@@ -74,20 +74,22 @@ impl Client {
 
     /// Begins the attempts that are due.
     pub(super) fn race(&mut self, now: Instant) {
-        if now < self.resting_until || self.config.servers.is_empty() {
+        if now < self.resting_until {
             return;
         }
         let due: Vec<UplinkId> = self
             .uplinks
             .iter()
-            .filter(|(_, uplink)| uplink.next_attempt <= now)
+            .filter(|(id, uplink)| uplink.next_attempt <= now && !self.servers_of(**id).is_empty())
             .map(|(id, _)| *id)
             .collect();
         for id in due {
             self.drop_oldest_attempt(now, id);
-            let Some(uplink) = self.uplinks.get_mut(&id) else { continue };
+            let tried = self.uplinks.get(&id).map_or(0, |uplink| uplink.attempts);
             // Each uplink goes through all servers: it may reach those of one family only.
-            let server = self.config.servers[uplink.attempts % self.config.servers.len()];
+            let servers = self.servers_of(id);
+            let server = servers[tried % servers.len()];
+            let Some(uplink) = self.uplinks.get_mut(&id) else { continue };
             uplink.attempts += 1;
             uplink.next_attempt = now + RACE_INTERVAL;
             match self.endpoint.connect(now, id, server) {
@@ -233,7 +235,12 @@ impl Client {
         if let Some(spare) = &self.spare {
             return Some(spare.since + SPARE_PATIENCE);
         }
-        let attempt = self.uplinks.values().map(|uplink| uplink.next_attempt).min()?;
+        let attempt = self
+            .uplinks
+            .iter()
+            .filter(|(id, _)| !self.servers_of(**id).is_empty())
+            .map(|(_, uplink)| uplink.next_attempt)
+            .min()?;
         Some(attempt.max(since + SILENCE_MAX))
     }
 }

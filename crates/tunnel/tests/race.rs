@@ -1,0 +1,78 @@
+//! Over which uplinks a client tries which of the server's addresses.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use roadweave_quic::{Epoch, Identity, TransportConfig};
+use roadweave_tunnel::{Client, ClientConfig, LaneConfig, Strategy};
+use roadweave_types::{Instant, UplinkId};
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().expect("an address")
+}
+
+#[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+fn client(servers: &[&str]) -> Client {
+    let config = ClientConfig {
+        name: "vehicle".into(),
+        servers: servers.iter().map(|server| address(server)).collect(),
+        server_key: Identity::from_seed([2; 32]).public_key(),
+        transport: TransportConfig::new([1; 32]),
+        lanes: vec![LaneConfig::new("default", Strategy::xnc())],
+    };
+    let epoch = Epoch::new(std::time::Instant::now());
+    Client::new(epoch, config, Arc::new(Identity::from_seed([1; 32]))).expect("it is sound")
+}
+
+/// Which addresses are tried over which uplink in the next five seconds, while nothing answers.
+fn tried(client: &mut Client, begin: Instant) -> BTreeSet<(u32, SocketAddr)> {
+    let end = begin + std::time::Duration::from_secs(5);
+    let mut tried = BTreeSet::new();
+    let mut now = begin;
+    loop {
+        client.service(now);
+        client.drain(|outbox| {
+            for (route, _) in outbox.packets() {
+                tried.insert((route.uplink.expect("a client's").0, route.destination));
+            }
+        });
+        match client.poll_timeout().filter(|due| *due <= end) {
+            Some(due) => now = now.max(due),
+            None => return tried,
+        }
+    }
+}
+
+#[test]
+fn an_uplink_with_addresses_of_its_own_tries_these_and_no_others() {
+    let mut client = client(&["192.0.2.1:4433", "192.0.2.2:4433"]);
+    let all = |uplink: u32| ["192.0.2.1:4433", "192.0.2.2:4433"].map(|at| (uplink, address(at)));
+    let own = [(1, address("198.51.100.7:4433"))];
+    client.set_servers_of(Instant::ZERO, UplinkId(1), vec![own[0].1]);
+    client.add_uplink(Instant::ZERO, UplinkId(0), "wwan0");
+    client.add_uplink(Instant::ZERO, UplinkId(1), "wlan0");
+    let expected: BTreeSet<_> = all(0).into_iter().chain(own).collect();
+    assert_eq!(tried(&mut client, Instant::ZERO), expected);
+    // An address that one uplink is told does not count for another.
+    let later = Instant::from_millis(20_000);
+    client.set_servers_of(later, UplinkId(1), Vec::new());
+    let expected: BTreeSet<_> = all(0).into_iter().chain(all(1)).collect();
+    let mut tried_later = tried(&mut client, later);
+    tried_later.remove(&own[0]);
+    assert_eq!(tried_later, expected);
+}
+
+#[test]
+fn an_uplink_may_know_the_server_where_no_other_does() {
+    let mut client = client(&[]);
+    client.add_uplink(Instant::ZERO, UplinkId(0), "wwan0");
+    client.add_uplink(Instant::ZERO, UplinkId(1), "wlan0");
+    assert_eq!(tried(&mut client, Instant::ZERO), BTreeSet::new());
+    let later = Instant::from_millis(20_000);
+    client.set_servers_of(later, UplinkId(1), vec![address("[2001:db8::1]:4433")]);
+    let expected = BTreeSet::from([(1, address("[2001:db8::1]:4433"))]);
+    assert_eq!(tried(&mut client, later), expected);
+    client.remove_uplink(later, UplinkId(1));
+    assert_eq!(client.servers_of(UplinkId(1)), []);
+}
