@@ -130,12 +130,12 @@ impl<'a> InnerPacket<'a> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    fn udp_v4(payload: &[u8]) -> Vec<u8> {
+    pub(crate) fn udp_v4(payload: &[u8]) -> Vec<u8> {
         let length = (IPV4_HEADER + UDP_HEADER + payload.len()) as u16;
         let mut packet = vec![0x45, 0xb8];
         packet.extend(length.to_be_bytes());
@@ -200,7 +200,8 @@ mod tests {
         #[test]
         fn any_bytes_parse_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..120)) {
             if let Ok(packet) = InnerPacket::parse(&bytes) {
-                let _ = (packet.ports(), packet.rtp());
+                let _ = (packet.ports(), packet.rtp(), packet.srt(), packet.mpeg_ts_packets());
+                let _ = (packet.is_ice(), packet.is_rtcp(), packet.is_quic_long());
             }
         }
     }

@@ -16,7 +16,9 @@ mod datagram;
 mod flow;
 mod geneve;
 mod inner;
+mod media;
 mod rtp;
+mod srt;
 mod succession;
 mod symbol;
 
@@ -31,6 +33,7 @@ pub use geneve::{
 };
 pub use inner::{InnerError, InnerPacket, protocol};
 pub use rtp::RtpHeader;
+pub use srt::SrtHeader;
 pub use succession::{SUCCESSION_HEADER, SUCCESSION_MAX, split_succession, succession};
 pub use symbol::{MAX_SYMBOL_BODY, Position, SYMBOL_HEADER, Symbol, SymbolError};
 

@@ -1,6 +1,6 @@
 //! What the tunnel reads of RTP: the fixed header, which SRTP leaves in the clear (RFC 3711 section 3.1).
 
-use crate::inner::{InnerPacket, UDP_HEADER, protocol};
+use crate::inner::InnerPacket;
 
 const RTP_HEADER: usize = 12;
 
@@ -23,12 +23,10 @@ impl InnerPacket<'_> {
     /// Of what shares a port with RTP, the first byte tells apart STUN, ZRTP, DTLS, TURN channels and QUIC
     /// (RFC 7983 section 7, RFC 9443 section 3: RTP and RTCP have 128 to 191), and the second RTCP (RFC
     /// 5761 section 4). QUIC whose fixed bit is greased (RFC 9287) may begin so as well, and other protocols
-    /// may: only several packets together tell that it is RTP.
+    /// may: only several packets together tell that it is RTP. What a relay's client wraps is looked into.
     pub fn rtp(&self) -> Option<RtpHeader> {
-        if self.protocol != protocol::UDP || self.later_fragment {
-            return None;
-        }
-        let rtp = self.payload.get(UDP_HEADER..)?;
+        let payload = self.udp_payload()?;
+        let rtp = relayed(payload).unwrap_or(payload);
         let header = rtp.first_chunk::<RTP_HEADER>()?;
         let is_rtcp = (192..=223).contains(&header[1]);
         let contributors = usize::from(header[0] & 0x0f) * 4;
@@ -47,9 +45,18 @@ impl InnerPacket<'_> {
     }
 }
 
+/// What a client and its relay wrap: `channel:2 | length:2 | payload | padding` (RFC 8656 section 12.4).
+fn relayed(payload: &[u8]) -> Option<&[u8]> {
+    let (head, rest) = payload.split_first_chunk::<4>()?;
+    let length = usize::from(u16::from_be_bytes([head[2], head[3]]));
+    let is_channel = (0x40..=0x4f).contains(&head[0]) && rest.len().abs_diff(length) < 4;
+    rest.get(..length).filter(|_| is_channel)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::inner::protocol;
 
     fn read(payload: &[u8]) -> Option<RtpHeader> {
         let mut packet = vec![0x45, 0];
@@ -65,6 +72,14 @@ mod tests {
         let header = read(&[0x80, 0xe0, 1, 2, 0, 0, 0, 9, 0, 0, 0, 7, 1]);
         let expected = RtpHeader { marker: true, sequence: 0x102, timestamp: 9, ssrc: 7 };
         assert_eq!(header, Some(expected));
+    }
+
+    #[test]
+    fn a_relay_wraps_it() {
+        let rtp = [0x80, 0xe0, 1, 2, 0, 0, 0, 9, 0, 0, 0, 7, 1];
+        let wrapped = [&[0x40, 1, 0, 13][..], &rtp, &[0; 3]].concat();
+        assert_eq!(read(&wrapped), read(&rtp));
+        assert_eq!(read(&[&[0x40, 1, 0, 40][..], &rtp].concat()), None, "another length");
     }
 
     #[test]

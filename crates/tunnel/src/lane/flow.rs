@@ -1,12 +1,12 @@
 //! What kind of flow an inner packet belongs to, told from how the flow behaves.
 //!
 //! ```text
-//! packet ─► 5-tuple ─► Flow: DSCP, RTP?, bytes in the last seconds ─► FlowClass ─► rules of the lanes
+//! packet ─► 5-tuple ─► Flow: DSCP, media?, bytes in the last seconds ─► FlowClass ─► rules of the lanes
 //! ```
 //!
 //! | class | who |
 //! |---|---|
-//! | real-time | UDP that is RTP (see `rtp.rs`), or whose DSCP says that it is voice or video; with it all else of its 5-tuple: STUN, DTLS and RTCP of a call |
+//! | real-time | UDP that is RTP, SRT or an MPEG transport stream (see `media.rs`), or whose DSCP says that it is voice or video; with it all else of its 5-tuple: STUN, DTLS and RTCP of a call; and what announces it, while it sends little |
 //! | interactive | flows of any protocol that send little: name look-ups, time, keystrokes, handshakes, acknowledgements of slow transfers |
 //! | tcp | other TCP |
 //! | other | all else: QUIC, tunnels, games |
@@ -18,8 +18,9 @@
 //! grown moves after a pause of [`PAUSE`], in which what it sent before has passed: a transfer
 //! makes one while it waits for its first acknowledgements. If it makes none it moves after [`PATIENCE`]
 //! packets, at the risk that a few packets overtake others once in its life. A flow that has become small
-//! has been quiet for that. RTP moves at once: its packets are numbered, and its receiver sorts them.
+//! has been quiet for that. Media moves at once: its packets are numbered, and its receiver sorts them.
 
+mod media;
 mod rtp;
 
 use std::collections::{HashMap, VecDeque};
@@ -29,7 +30,7 @@ use roadweave_types::Instant;
 use roadweave_wire::{InnerPacket, RtpHeader, protocol};
 use serde::{Deserialize, Serialize};
 
-use rtp::RtpDetector;
+use media::{Evidence, MediaDetector};
 
 /// Flows that are remembered, at most.
 const FLOWS_MAX: usize = 8192;
@@ -87,7 +88,9 @@ struct Flow {
     has_grown: bool,
     /// Packets since it wanted to change its class.
     patience: u32,
-    rtp: RtpDetector,
+    /// Whether it carries media, or its DSCP said so once.
+    is_real_time: bool,
+    media: MediaDetector,
 }
 
 impl FlowTable {
@@ -130,7 +133,8 @@ impl Flow {
             budget: BURST * 1000,
             has_grown: false,
             patience: PATIENCE,
-            rtp: RtpDetector::default(),
+            is_real_time: false,
+            media: MediaDetector::default(),
         }
     }
 
@@ -138,8 +142,7 @@ impl Flow {
         let pause = now.since(self.seen);
         self.seen = now;
         self.spend(pause, packet.payload.len());
-        let rtp = packet.rtp();
-        let begins_frame = rtp.is_some_and(|header| self.rtp.on_header(&header));
+        let (rtp, begins_frame) = self.media.on_packet(packet);
         let wanted = self.wanted(packet);
         let class = *self.class.get_or_insert(wanted);
         if wanted == class {
@@ -151,7 +154,6 @@ impl Flow {
                 self.patience = PATIENCE;
             }
         }
-        let rtp = rtp.filter(|_| self.rtp.is_rtp());
         FlowView { class: self.class.unwrap_or(wanted), begins_frame, rtp }
     }
 
@@ -165,21 +167,19 @@ impl Flow {
         self.has_grown |= self.budget == 0;
     }
 
-    fn wanted(&self, packet: &InnerPacket<'_>) -> FlowClass {
+    fn wanted(&mut self, packet: &InnerPacket<'_>) -> FlowClass {
         let is_tcp = packet.protocol == protocol::TCP;
-        let is_udp = packet.protocol == protocol::UDP;
-        if is_udp && (self.rtp.is_rtp() || REAL_TIME_DSCP.contains(&packet.dscp)) {
+        let evidence = self.media.evidence();
+        let says_so = packet.protocol == protocol::UDP && REAL_TIME_DSCP.contains(&packet.dscp);
+        self.is_real_time |= says_so || evidence == Evidence::Media;
+        // What a call sends beside its media stays with it.
+        if self.is_real_time || evidence == Evidence::Signalling && !self.has_grown {
             return FlowClass::RealTime;
         }
-        match (self.class, is_tcp) {
-            // What a call sends beside RTP stays with it.
-            (Some(FlowClass::RealTime), false) => FlowClass::RealTime,
-            _ if !self.has_grown && !BACKGROUND_DSCP.contains(&packet.dscp) => {
-                FlowClass::Interactive
-            }
-            (_, true) => FlowClass::Tcp,
-            (_, false) => FlowClass::Other,
+        if !self.has_grown && !BACKGROUND_DSCP.contains(&packet.dscp) {
+            return FlowClass::Interactive;
         }
+        if is_tcp { FlowClass::Tcp } else { FlowClass::Other }
     }
 }
 

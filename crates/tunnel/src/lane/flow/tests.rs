@@ -40,7 +40,7 @@ impl Bench {
 #[test]
 fn a_call_is_real_time_from_its_fourth_packet_on_and_takes_the_rest_along() {
     let mut bench = Bench::default();
-    let stun = [0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42];
+    let stun = [&[0, 1, 0, 0, 0x21, 0x12, 0xa4, 0x42][..], &[9; 12]].concat();
     assert_eq!(bench.udp(0, &stun), FlowClass::Interactive);
     assert_eq!(bench.udp(1, &[22, 0xfe, 0xfd, 0]), FlowClass::Interactive, "DTLS");
     // Audio and video share the flow; both wrap, and one packet was lost before.
@@ -154,4 +154,86 @@ fn memory_is_bounded_and_the_most_silent_flows_are_forgotten() {
     table.on_packet(idle, 5, &view);
     table.on_packet(idle, 6, &view);
     assert_eq!(table.flows.len(), 2);
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+/// A packet of SRT in live mode; encrypted, so that nothing within is known.
+fn srt(sequence: u32) -> Vec<u8> {
+    let mut bytes = words(&[sequence & 0x7fff_ffff, 0xe800_0001, sequence.wrapping_mul(400), 4711]);
+    bytes.extend([7; 1316]);
+    bytes
+}
+
+#[test]
+fn a_call_is_real_time_from_its_first_connectivity_check_on() {
+    let mut bench = Bench::default();
+    // A check of ICE with a priority, then the handshake of DTLS.
+    let check = [&[0, 1, 0, 8, 0x21, 0x12, 0xa4, 0x42][..], &[9; 12], &[0, 0x24, 0, 4, 1, 2, 3, 4]]
+        .concat();
+    assert_eq!(bench.udp(0, &check), FlowClass::RealTime);
+    assert_eq!(bench.udp(1, &[22; 1200]), FlowClass::RealTime, "DTLS");
+    assert_eq!(bench.udp(2, &rtp(1, 1, 0, false)), FlowClass::RealTime);
+    // A data channel without any media is a transfer.
+    let mut bench = Bench::default();
+    bench.udp(0, &check);
+    let classes: Vec<_> = (0..200).map(|at| bench.udp(at, &[23; 1200])).collect();
+    assert_eq!(classes.last(), Some(&FlowClass::Other));
+}
+
+#[test]
+fn srt_is_real_time_by_its_handshake_or_by_what_it_counts() {
+    let induction = words(&[0x8000_0000, 0, 7, 0, 4, 2, 12345, 1500, 8192, 1, 4711, 0, 1, 0, 0, 0]);
+    let mut bench = Bench::default();
+    assert_eq!(bench.udp(0, &induction), FlowClass::RealTime);
+    // The tunnel was restarted in the middle, and the numbers wrap.
+    let mut bench = Bench::default();
+    let classes: Vec<_> =
+        (0x7fff_fffe..0x8000_0008_u32).map(|sequence| bench.udp(0, &srt(sequence))).collect();
+    assert_eq!(classes[2..5], [FlowClass::Interactive, FlowClass::RealTime, FlowClass::RealTime]);
+    // The way back: acknowledgements.
+    let mut bench = Bench::default();
+    let classes: Vec<_> = (0..6)
+        .map(|at| bench.udp(10 * u64::from(at), &words(&[0x8002_0000, at, at * 10_000, 42, 9])))
+        .collect();
+    assert_eq!(classes.last(), Some(&FlowClass::RealTime));
+    // The file mode announces itself in the same way, and is a transfer.
+    let mut bench = Bench::default();
+    bench.udp(0, &induction);
+    let file = words(&[5, 0x2000_0001, 400, 4711]).into_iter().chain([7; 1316]);
+    let file: Vec<u8> = file.collect();
+    let classes: Vec<_> = (0..200).map(|at| bench.udp(at, &file)).collect();
+    assert_eq!(classes.last(), Some(&FlowClass::Other));
+}
+
+#[test]
+fn a_transport_stream_is_real_time_from_its_first_datagram_on() {
+    let mut datagram = vec![0; 7 * 188];
+    datagram.iter_mut().step_by(188).for_each(|byte| *byte = 0x47);
+    let mut bench = Bench::default();
+    assert_eq!(bench.udp(0, &datagram), FlowClass::RealTime);
+    let mut bench = Bench::default();
+    let classes: Vec<_> = (0..6).map(|at| bench.udp(at, &datagram[..188])).collect();
+    assert_eq!(classes[4..], [FlowClass::Interactive, FlowClass::RealTime]);
+}
+
+#[test]
+fn what_goes_beside_rtp_on_a_port_of_its_own_is_real_time() {
+    let mut bench = Bench::default();
+    assert_eq!(bench.udp(0, &[0x80, 201, 0, 1, 0, 0, 0, 7]), FlowClass::RealTime);
+}
+
+#[test]
+fn quic_is_never_taken_for_media() {
+    let mut bench = Bench::default();
+    let mut initial = vec![0xc0, 0, 0, 0, 1, 8];
+    initial.resize(1200, 0);
+    assert_eq!(bench.udp(0, &initial), FlowClass::Interactive, "a handshake is small");
+    // Packets that happen to look like RTP in sequence.
+    let classes: Vec<_> =
+        (1..100).map(|at| bench.udp(u64::from(at), &rtp(1, at, 0, false))).collect();
+    assert!(!classes.contains(&FlowClass::RealTime));
+    assert_eq!(classes.last(), Some(&FlowClass::Other));
 }

@@ -1,0 +1,117 @@
+//! Gathers what a flow has shown of live media.
+//!
+//! ```text
+//! RTP in sequence, SRT in sequence, a transport stream ─► media: real-time for good
+//! a check of ICE, a handshake of SRT, RTCP             ─► signalling: real-time until it sends much
+//! QUIC's long header                                   ─► QUIC, and never mistaken for media again
+//! ```
+//!
+//! Signalling comes before the media that it announces, or beside it on a port of its own as RTSP's. What
+//! sends much behind it without any media is a transfer: a data channel, SRT's file mode.
+
+use roadweave_wire::{InnerPacket, RtpHeader, SrtHeader};
+
+use super::rtp::RtpDetector;
+
+/// Sync bytes of a transport stream in a row that no other protocol would have: 8 bits each.
+const TS_PROOF: usize = 6;
+/// Packets in sequence that are SRT: each continues 32 bits of socket, 31 of sequence and a clock.
+const SRT_PROOF: u8 = 4;
+/// How far the sequence numbers of two packets of SRT may be apart: a burst may be lost before.
+const SRT_STEP_MAX: u32 = 64;
+/// How far their clocks may be apart, microseconds: keep-alives come once a second.
+const SRT_PAUSE_MAX: u32 = 2_000_000;
+
+/// What a flow has turned out to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Evidence {
+    /// Nothing yet.
+    #[default]
+    None,
+    /// It announces media, or is what goes along with it.
+    Signalling,
+    /// It carries media.
+    Media,
+    /// It is QUIC.
+    Quic,
+}
+
+/// What was seen in a flow of UDP.
+#[derive(Debug, Default)]
+pub(super) struct MediaDetector {
+    evidence: Evidence,
+    rtp: RtpDetector,
+    srt: SrtDetector,
+    ts_packets: usize,
+}
+
+impl MediaDetector {
+    /// What the flow has turned out to be so far.
+    pub(super) fn evidence(&self) -> Evidence {
+        self.evidence
+    }
+
+    /// Takes the flow's next packet. Returns its header if the flow is RTP, and whether a video frame
+    /// begins with it that no marker announced.
+    pub(super) fn on_packet(&mut self, packet: &InnerPacket<'_>) -> (Option<RtpHeader>, bool) {
+        if self.evidence == Evidence::Quic {
+            return (None, false);
+        }
+        let rtp = packet.rtp();
+        let begins_frame = rtp.is_some_and(|header| self.rtp.on_header(&header));
+        if self.evidence != Evidence::Media {
+            self.evidence = self.look(packet);
+        }
+        (rtp.filter(|_| self.rtp.is_rtp()), begins_frame)
+    }
+
+    fn look(&mut self, packet: &InnerPacket<'_>) -> Evidence {
+        let srt = packet.srt();
+        let in_sequence = srt.is_some_and(|header| self.srt.on_header(header));
+        self.ts_packets = packet.mpeg_ts_packets().map_or(0, |packets| self.ts_packets + packets);
+        if self.rtp.is_rtp() || in_sequence || self.ts_packets >= TS_PROOF {
+            return Evidence::Media;
+        }
+        if srt == Some(SrtHeader::Handshake) || packet.is_ice() || packet.is_rtcp() {
+            return Evidence::Signalling;
+        }
+        if packet.is_quic_long() { Evidence::Quic } else { self.evidence }
+    }
+}
+
+/// Tells SRT from what merely looks like it.
+#[derive(Debug, Default)]
+struct SrtDetector {
+    last: Option<(SrtHeader, u8)>,
+}
+
+impl SrtDetector {
+    /// Takes what looks like a header of SRT; returns whether several in a row have continued each other.
+    fn on_header(&mut self, header: SrtHeader) -> bool {
+        let before = self.last;
+        let in_sequence = match before {
+            Some((before, count)) if continues(before, header) => count.saturating_add(1),
+            _ => 1,
+        };
+        self.last = Some((header, in_sequence));
+        in_sequence >= SRT_PROOF
+    }
+}
+
+fn continues(before: SrtHeader, next: SrtHeader) -> bool {
+    let soon = |before: u32, next: u32| next.wrapping_sub(before) <= SRT_PAUSE_MAX;
+    match (before, next) {
+        (
+            SrtHeader::Live { socket, timestamp, sequence },
+            SrtHeader::Live { socket: next_socket, timestamp: later, sequence: next },
+        ) => {
+            let step = next.wrapping_sub(sequence) & 0x7fff_ffff;
+            socket == next_socket && soon(timestamp, later) && (1..=SRT_STEP_MAX).contains(&step)
+        }
+        (
+            SrtHeader::Control { socket, timestamp },
+            SrtHeader::Control { socket: next, timestamp: later },
+        ) => socket == next && soon(timestamp, later) && timestamp != later,
+        _ => false,
+    }
+}
