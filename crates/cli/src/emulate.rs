@@ -14,6 +14,7 @@ use serde_json::json;
 use tracing::info;
 
 use crate::exit::BadInput;
+use crate::out;
 
 /// Puts emulated links between pairs of TUN devices, for any IP traffic.
 ///
@@ -56,20 +57,19 @@ impl EmulateArgs {
     pub fn run(&self) -> Result<()> {
         let emulation = self.emulation()?;
         if self.check {
-            self.print(json!({ "links": capabilities(&emulation) }), || describe(&emulation));
-            return Ok(());
+            let capabilities = json!({ "links": capabilities(&emulation) });
+            return self.print(&capabilities, || describe(&emulation));
         }
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
         let mut emulator = Emulator::open(&emulation)?;
         let names: Vec<&str> = emulation.links.iter().map(|link| link.name.as_str()).collect();
         info!(links = names.join(", "), "ready");
         if self.json {
-            println!("{}", json!({ "ready": true, "links": names }));
+            out::json_line(&json!({ "ready": true, "links": names }))?;
         }
         emulator.run(&mut signals)?;
         let reports = emulator.report();
-        self.print(json!({ "links": reports }), || summarize(&reports));
-        Ok(())
+        self.print(&json!({ "links": reports }), || summarize(&reports))
     }
 
     fn emulation(&self) -> Result<Emulation, BadInput> {
@@ -88,12 +88,8 @@ impl EmulateArgs {
         Emulation::of_drive(&drive, self.seed, place).map_err(BadInput::new)
     }
 
-    fn print(&self, json: serde_json::Value, text: impl FnOnce() -> Table) {
-        if self.json {
-            println!("{json}");
-        } else {
-            println!("{}", text());
-        }
+    fn print(&self, json: &serde_json::Value, text: impl FnOnce() -> Table) -> Result<()> {
+        if self.json { out::json_line(json) } else { Ok(out::line(text())?) }
     }
 }
 

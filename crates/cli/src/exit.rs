@@ -1,7 +1,10 @@
-//! Exit codes: 0 for success, 1 for what failed while it ran, 2 for what the user must mend.
+//! Exit codes: 0 for success, 1 for what failed while it ran, 2 for what the user must mend, 141 when
+//! whoever read the output left before its end, as `head` does.
 
 use std::fmt;
 use std::process::ExitCode;
+
+use crate::out::{self, OutputError};
 
 /// An error in what the user wrote: a file or an option.
 #[derive(Debug)]
@@ -24,6 +27,36 @@ impl std::error::Error for BadInput {}
 
 /// Prints an error with its causes and chooses the exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {
-    eprintln!("roadweave: {error:#}");
+    // What a shell shows for a program that SIGPIPE has ended, and as silent.
+    if OutputError::among(error).is_some_and(OutputError::is_reader_gone) {
+        return ExitCode::from(READER_GONE);
+    }
+    out::note(format_args!("roadweave: {}", format!("{error:#}").trim_end()));
     ExitCode::from(if error.is::<BadInput>() { 2 } else { 1 })
 }
+
+/// Prints what the command line's reader has to say, be it help or an error, and chooses the exit code.
+pub fn report_arguments(error: &clap::Error) -> ExitCode {
+    use std::io::IsTerminal as _;
+
+    let colours = |is_terminal: bool| is_terminal && std::env::var_os("NO_COLOR").is_none();
+    let text = |colours| match colours {
+        true => error.render().ansi().to_string(),
+        false => error.render().to_string(),
+    };
+    if error.use_stderr() {
+        out::note(text(colours(std::io::stderr().is_terminal())).trim_end());
+    } else if let Err(error) = out::print(text(colours(std::io::stdout().is_terminal()))) {
+        return report(&error.into());
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
+/// Ends the program at once, but for what it still has to say.
+pub fn now(code: i32) -> ! {
+    out::flush();
+    std::process::exit(code)
+}
+
+/// 128 + SIGPIPE.
+const READER_GONE: u8 = 141;

@@ -10,6 +10,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use roadweave_quic::Identity;
 
 use crate::exit::BadInput;
+use crate::out;
 
 /// Writes client.toml and server.toml that trust each other.
 #[derive(Debug, clap::Args)]
@@ -53,13 +54,13 @@ impl InitArgs {
             .with_context(|| format!("cannot make {}", self.folder.display()))?;
         write_secret(&client_path, &self.client_file(&client, &server))?;
         write_secret(&server_path, &self.server_file(port, &client, &server))?;
-        println!(
+        out::line(format_args!(
             "{}\n  for the vehicle: roadweave client --config client.toml\n\
              {}\n  for the server:  roadweave server --config server.toml\n\
              Each holds a private key: move them, do not copy them.",
             client_path.display(),
             server_path.display()
-        );
+        ))?;
         Ok(())
     }
 
@@ -118,9 +119,9 @@ impl KeygenArgs {
         let identity = generate()?;
         let (private, public) = (identity.to_base64(), identity.public_key().to_string());
         if self.json {
-            println!("{}", serde_json::json!({ "private_key": private, "public_key": public }));
+            out::json_line(&serde_json::json!({ "private_key": private, "public_key": public }))?;
         } else {
-            println!("private_key = \"{private}\"\npublic_key  = \"{public}\"");
+            out::line(format_args!("private_key = \"{private}\"\npublic_key  = \"{public}\""))?;
         }
         Ok(())
     }

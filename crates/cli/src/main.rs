@@ -4,6 +4,7 @@
     clippy::disallowed_methods,
     reason = "the command line starts processes, reads the clock and opens sockets"
 )]
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod bench;
 mod config;
@@ -12,6 +13,8 @@ mod emulate;
 mod exit;
 mod init;
 mod lab;
+mod logging;
+mod out;
 mod qoe;
 mod rate;
 mod record;
@@ -22,7 +25,6 @@ mod show;
 mod table;
 mod trace;
 
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -37,7 +39,7 @@ struct Arguments {
     #[arg(
         long,
         global = true,
-        default_value = "info",
+        default_value = logging::DEFAULT,
         env = "ROADWEAVE_LOG",
         value_name = "LEVEL"
     )]
@@ -69,8 +71,19 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    let result = start_log(&arguments.log).and_then(|()| match arguments.command {
+    let code = match Arguments::try_parse() {
+        Ok(arguments) => run(arguments),
+        Err(error) => {
+            let opened = logging::open().map(|_| exit::report_arguments(&error));
+            opened.unwrap_or_else(|error| exit::report(&error))
+        }
+    };
+    out::flush();
+    code
+}
+
+fn run(arguments: Arguments) -> ExitCode {
+    let result = logging::start(&arguments.log).and_then(|()| match arguments.command {
         Command::Init(args) => args.run(),
         Command::Keygen(args) => args.run(),
         Command::Client(args) => args.run(),
@@ -93,18 +106,4 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit::report(&error),
     }
-}
-
-/// Logs go to standard error, so that what a command prints can be piped.
-fn start_log(filter: &str) -> anyhow::Result<()> {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter)
-        .map_err(|error| exit::BadInput::new(format!("--log {filter}: {error}")))?;
-    // Colours are for eyes: a journal or a log file gets plain lines.
-    let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_ansi(colours)
-        .with_writer(std::io::stderr)
-        .init();
-    Ok(())
 }

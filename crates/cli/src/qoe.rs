@@ -11,7 +11,7 @@
 //! them, so that anything else can. The demo measures its own runs with [`View`] too.
 
 use std::fs::File;
-use std::io::{self, BufReader, Write as _};
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ use crate::demo::decode::{self, Comparison, RunFiles};
 use crate::demo::ffmpeg;
 use crate::demo::table::{known, millis, percent};
 use crate::exit::BadInput;
+use crate::out;
 
 /// Tells what a viewer saw, from the files of a run
 ///
@@ -111,14 +112,7 @@ impl QoeArgs {
         }
         let seen: anyhow::Result<Vec<Seen>> = self.runs.iter().map(|run| self.see(run)).collect();
         let told = Told { strategies: seen? };
-        let mut out = io::stdout().lock();
-        if self.json {
-            serde_json::to_writer_pretty(&mut out, &told)?;
-            writeln!(out)?;
-        } else {
-            writeln!(out, "{}", told.table())?;
-        }
-        Ok(())
+        if self.json { out::json(&told) } else { Ok(out::line(told.table())?) }
     }
 
     fn see(&self, run: &Path) -> anyhow::Result<Seen> {
@@ -137,11 +131,11 @@ impl QoeArgs {
             comparison.warn_of_nothing_decoded(&run.display().to_string());
         }
         if let Some(Comparison { unreadable: unreadable @ 1.., decoded, .. }) = comparison {
-            eprintln!(
+            out::note(format_args!(
                 "{}: {unreadable} of {decoded} pictures carry no legible frame ID, and were taken for \
                  the next frame of which anything arrived",
                 run.display()
-            );
+            ));
         }
         let name = run.canonicalize().unwrap_or_else(|_| run.to_owned());
         let name = name.file_name().unwrap_or_default().to_string_lossy().into_owned();

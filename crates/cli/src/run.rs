@@ -12,6 +12,7 @@ use roadweave_tunnel::{RouterConfig, ServerConfig};
 use crate::config::{self, ClientFile, RouterFile, ServerFile};
 use crate::exit::BadInput;
 use crate::init::random;
+use crate::out;
 
 /// Runs the client, in the vehicle.
 #[derive(Debug, clap::Args)]
@@ -52,8 +53,7 @@ impl ClientArgs {
     pub fn run(&self) -> Result<()> {
         let file: ClientFile = config::load(&self.config).map_err(BadInput::new)?;
         if self.check {
-            println!("{} is in order", self.config.display());
-            return Ok(());
+            return in_order(&self.config);
         }
         let identity = file.private_key.identity().map_err(BadInput::new)?;
         Ok(run_client(ClientOptions {
@@ -82,8 +82,7 @@ impl ServerArgs {
     pub fn run(&self) -> Result<()> {
         let file: ServerFile = config::load(&self.config).map_err(BadInput::new)?;
         if self.check {
-            println!("{} is in order", self.config.display());
-            return Ok(());
+            return in_order(&self.config);
         }
         let identity = file.private_key.identity().map_err(BadInput::new)?;
         let tun = file.tun.to_settings();
@@ -119,8 +118,7 @@ impl RouterArgs {
     pub fn run(&self) -> Result<()> {
         let file: RouterFile = config::load(&self.config).map_err(BadInput::new)?;
         if self.check {
-            println!("{} is in order", self.config.display());
-            return Ok(());
+            return in_order(&self.config);
         }
         let (sockets, links) = file.links();
         Ok(run_router(RouterOptions {
@@ -138,4 +136,8 @@ impl RouterArgs {
             into_tunnel: file.into_tunnel,
         })?)
     }
+}
+
+fn in_order(file: &std::path::Path) -> Result<()> {
+    Ok(out::line(format_args!("{} is in order", file.display()))?)
 }

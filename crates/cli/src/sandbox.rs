@@ -17,6 +17,9 @@ use anyhow::Context as _;
 use roadweave_device::netns::{CableEnd, NetNs};
 use roadweave_device::{Prefix, Signal, Signals, wait_readable};
 
+use crate::exit;
+use crate::out;
+
 /// One end of a cable: a namespace, the name of the interface and its address with the prefix length.
 pub type End<'a> = (&'a NetNs, &'a str, &'a str);
 
@@ -46,8 +49,8 @@ pub fn exit_when_told() -> anyhow::Result<()> {
         loop {
             let readable = wait_readable(&signals, Duration::from_secs(3_600));
             if readable.is_err() || signals.take().is_some() {
-                eprintln!("\ninterrupted; nothing is left behind");
-                std::process::exit(130);
+                out::note("\ninterrupted; nothing is left behind");
+                exit::now(130);
             }
         }
     });

@@ -8,6 +8,7 @@ use roadweave_tunnel::Strategy;
 use serde_json::json;
 
 use crate::exit::BadInput;
+use crate::out;
 
 /// Changes a lane of a running client or server, until it is started anew
 #[derive(Debug, clap::Args)]
@@ -37,7 +38,7 @@ impl SetArgs {
         let Self { socket, lane, setting: Setting::Strategy { name } } = self;
         let params = json!({ "lane": lane, "strategy": name });
         match request(socket, "set_strategy", &params) {
-            Ok(_) => println!("lane {lane} follows {name} now"),
+            Ok(_) => out::line(format_args!("lane {lane} follows {name} now"))?,
             Err(RequestError::Refused(error)) => return Err(BadInput::new(error.message).into()),
             Err(other) => return Err(other.into()),
         }

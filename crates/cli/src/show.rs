@@ -7,6 +7,8 @@ use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::Value;
 
+use crate::out;
+
 /// Shows paths, lanes and statistics of a running client, server or router.
 #[derive(Debug, clap::Args)]
 pub struct ShowArgs {
@@ -28,9 +30,9 @@ impl ShowArgs {
         loop {
             let status = roadweave_device::control::request(&self.socket, "status", &Value::Null)?;
             if self.json {
-                println!("{status:#}");
+                out::line(format_args!("{status:#}"))?;
             } else {
-                print!("{}", render(&status));
+                out::print(render(&status))?;
             }
             let Some(seconds) = self.watch else { return Ok(()) };
             std::thread::sleep(Duration::from_secs_f64(seconds.clamp(0.1, 3600.0)));
@@ -58,7 +60,11 @@ fn render(status: &Value) -> String {
         text += &lanes(session);
         text += &drops("dropped outside the lanes", &session["drops"]);
     }
-    text + &drops("dropped outside any session", &status["drops"])
+    text += &drops("dropped outside any session", &status["drops"]);
+    match status["log"]["lines_lost"].as_u64() {
+        None | Some(0) => text,
+        Some(lost) => text + &format!("lines of the log that could not be written: {lost}\n"),
+    }
 }
 
 fn paths(session: &Value) -> String {
@@ -230,7 +236,7 @@ mod tests {
     fn a_status_becomes_a_page_with_its_paths_lanes_and_drops() {
         let status = serde_json::json!({
             "role": "client", "name": "bus", "uptime_seconds": 12.5, "tun": "rw0",
-            "drops": { "no-session": 3 },
+            "drops": { "no-session": 3 }, "log": { "lines_lost": 29 },
             "sessions": [{
                 "peer": "192.0.2.1:4433", "addresses": ["10.77.0.2/32"], "drops": {},
                 "paths": [{ "id": 2, "uplink": "wwan0", "status": "suspect",
@@ -256,6 +262,7 @@ mod tests {
             "3.40",
             "queue-expired 7",
             "no-session 3",
+            "could not be written: 29",
         ] {
             assert!(page.contains(part), "{part} is not in:\n{page}");
         }

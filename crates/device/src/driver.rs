@@ -157,6 +157,7 @@ fn status(role: &str, name: &str, tun: &Tun, uptime: Duration, rest: Value) -> V
             "packets_written": device.packets_written,
             "bytes_written": device.bytes_written,
         },
+        "log": { "lines_lost": crate::log::lines_lost() },
     });
     if let (Value::Object(status), Value::Object(rest)) = (&mut status, rest) {
         status.extend(rest);

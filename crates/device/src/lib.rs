@@ -20,6 +20,7 @@ mod clock;
 pub mod control;
 mod driver;
 mod error;
+pub mod log;
 mod monitor;
 mod nat;
 mod netlink;

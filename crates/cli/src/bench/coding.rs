@@ -19,7 +19,7 @@ mod results;
 mod rivals;
 mod rounds;
 
-use std::io::{self, Write as _};
+use std::io;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -29,6 +29,8 @@ use self::isal::Isal;
 use self::packets::{EXTRA, PACKET_BYTES, Packets};
 use self::results::{Figures, Results, Rivals};
 use self::rounds::{Entry, Rounds};
+
+use crate::out;
 
 /// Measures how fast coded packets are made and solved, against ISA-L and rlnc
 #[derive(Debug, clap::Args)]
@@ -48,14 +50,7 @@ impl CodingArgs {
     /// When a rival refuses the packets, or the figures cannot be printed.
     pub fn run(&self) -> anyhow::Result<()> {
         let results = measure(Duration::from_secs(self.seconds.into()))?;
-        let mut out = io::stdout().lock();
-        if self.json {
-            serde_json::to_writer_pretty(&mut out, &results)?;
-            writeln!(out)?;
-        } else {
-            writeln!(out, "{}", results.render())?;
-        }
-        Ok(())
+        if self.json { out::json(&results) } else { Ok(out::line(results.render())?) }
     }
 }
 
@@ -202,7 +197,7 @@ fn progress(time: Duration) -> ProgressBar {
     use io::IsTerminal as _;
 
     if !io::stderr().is_terminal() {
-        eprintln!("coding: {} s", time.as_secs());
+        out::note(format_args!("coding: {} s", time.as_secs()));
     }
     let style = ProgressStyle::with_template("coding {bar:32.cyan/dim} {pos}/{len} rounds")
         .expect("the template is constant");

@@ -17,6 +17,8 @@ use roadweave_wire::GENEVE_PORT;
 use super::iperf;
 use super::results::Results;
 use super::tunnel::{Bench, present};
+use crate::exit;
+use crate::out;
 use crate::sandbox::exit_when_told;
 use crate::sandbox::router::{RouterCable, write_router_files};
 use crate::sandbox::tunnel::Tunnel;
@@ -40,7 +42,7 @@ impl RouterArgs {
     pub fn run(&self) -> anyhow::Result<()> {
         iperf::check()?;
         match Sandbox::enter()? {
-            Sandbox::Ended(code) => std::process::exit(code),
+            Sandbox::Ended(code) => exit::now(code),
             Sandbox::Inside => {
                 exit_when_told()?;
                 present(&measure(&Bench::build(self.seconds)?)?, self.json)
@@ -51,7 +53,7 @@ impl RouterArgs {
 
 fn measure(bench: &Bench) -> anyhow::Result<Results> {
     let veth = bench.measure_veth()?;
-    eprintln!("starting the routers");
+    out::note("starting the routers");
     let cables = [("lan0", [198, 51, 100]), ("lan1", [192, 0, 2])].map(|(interface, [a, b, c])| {
         let end = |host| SocketAddr::from(([a, b, c, host], GENEVE_PORT));
         RouterCable { interface, client: end(1), server: end(2) }

@@ -11,7 +11,6 @@
 //! and the load share the cores of this machine.
 
 use std::fs;
-use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -22,7 +21,8 @@ use roadweave_tunnel::Strategy;
 use super::echo;
 use super::iperf::{self, Load};
 use super::results::{Bare, CpuShares, Ends, Latency, Results};
-use crate::exit::BadInput;
+use crate::exit::{self, BadInput};
+use crate::out;
 use crate::sandbox::daemon::{CpuTime, Daemon};
 use crate::sandbox::tunnel::{SERVER_INNER, Site, Tunnel, TunnelSpec};
 use crate::sandbox::{clock, connect, exit_when_told};
@@ -64,7 +64,7 @@ impl TunnelArgs {
             self.strategy.parse().map_err(|error| BadInput::new(format!("--strategy: {error}")))?;
         iperf::check()?;
         match Sandbox::enter()? {
-            Sandbox::Ended(code) => std::process::exit(code),
+            Sandbox::Ended(code) => exit::now(code),
             Sandbox::Inside => {
                 exit_when_told()?;
                 let results = Bench::build(self.seconds)?.run(strategy)?;
@@ -76,14 +76,7 @@ impl TunnelArgs {
 
 /// Prints the results.
 pub(super) fn present(results: &Results, json: bool) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    if json {
-        serde_json::to_writer_pretty(&mut out, results)?;
-        writeln!(out)?;
-    } else {
-        writeln!(out, "{}", results.render())?;
-    }
-    Ok(())
+    if json { out::json(results) } else { Ok(out::line(results.render())?) }
 }
 
 /// The namespaces and what all measurements have in common.
@@ -132,7 +125,7 @@ impl Bench {
 
     fn run(&self, strategy: Strategy) -> anyhow::Result<Results> {
         let veth = self.measure_veth()?;
-        eprintln!("starting the tunnel");
+        out::note("starting the tunnel");
         let spec = TunnelSpec {
             uplinks: vec!["lan0", "lan1"],
             server: SocketAddr::new(SERVER_OUTER, PORT),
@@ -152,12 +145,12 @@ impl Bench {
     /// The figures without a tunnel.
     pub(super) fn measure_veth(&self) -> anyhow::Result<Bare> {
         let load = self.load(SERVER_OUTER);
-        eprintln!("bare veth: latency");
+        out::note("bare veth: latency");
         let latency_us = self.latency(SERVER_OUTER)?;
-        eprintln!("bare veth: TCP");
+        out::note("bare veth: TCP");
         let tcp_goodput_bps = load.tcp()?;
         let measure = |rate| {
-            eprintln!("bare veth: UDP at {:.0} Mbit/s", rate / 1e6);
+            out::note(format_args!("bare veth: UDP at {:.0} Mbit/s", rate / 1e6));
             Ok((load.udp(rate)?, ()))
         };
         let (udp, ()) = iperf::highest_rate(RATES, measure)?;
@@ -176,22 +169,22 @@ impl Bench {
         veth: Bare,
     ) -> anyhow::Result<Results> {
         let load = self.load(SERVER_INNER);
-        eprintln!("tunnel: latency");
+        out::note("tunnel: latency");
         let latency = self.latency(SERVER_INNER)?;
-        eprintln!("tunnel: 30 Mbit/s");
+        out::note("tunnel: 30 Mbit/s");
         let (begin, before) = (clock::now(), tunnel.client.cpu_time()?);
         load.udp(STEADY_RATE)?;
         let steady = tunnel.client.cpu_time()?.since(before).total();
         let steady = steady.as_secs_f64() / (clock::now() - begin).as_secs_f64();
-        eprintln!("tunnel: TCP");
+        out::note("tunnel: TCP");
         let tcp_goodput_bps = load.tcp()?;
         let measure = |rate| {
-            eprint!("tunnel: UDP at {:.0} Mbit/s", rate / 1e6);
             let before = cpu_times(tunnel)?;
             let run = load.udp(rate)?;
             let after = cpu_times(tunnel)?;
             tunnel.check_running()?;
-            eprintln!(", {:.2} % lost", run.loss * 100.0);
+            let (rate, lost) = (rate / 1e6, run.loss * 100.0);
+            out::note(format_args!("tunnel: UDP at {rate:.0} Mbit/s, {lost:.2} % lost"));
             let cpu = Ends {
                 client: CpuShares::of(after.client.since(before.client), run.packets),
                 server: CpuShares::of(after.server.since(before.server), run.packets),

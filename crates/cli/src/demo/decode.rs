@@ -26,6 +26,7 @@ use roadweave_lab::video::stream_log::{ArrivedPacket, SentStream};
 
 use super::clip::FPS;
 use super::ffmpeg::{self, FfmpegError, Running};
+use crate::out;
 
 /// Size at which pictures are compared.
 const WIDTH: usize = 640;
@@ -79,10 +80,10 @@ impl Comparison {
     /// Says so if something arrived in `run` and no picture came of it.
     pub fn warn_of_nothing_decoded(&self, run: &str) {
         if self.fed > 0 && self.decoded == 0 {
-            eprintln!(
+            out::note(format_args!(
                 "{run}: what arrived of {} frames cannot be decoded, so nothing was shown",
                 self.fed
-            );
+            ));
         }
     }
 }

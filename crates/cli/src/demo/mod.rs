@@ -25,7 +25,6 @@ pub(crate) mod table;
 mod world;
 
 use std::fs;
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -40,7 +39,8 @@ use self::progress::Display;
 use self::scenario::Scenario;
 use self::stage::Stage;
 use self::world::World;
-use crate::exit::BadInput;
+use crate::exit::{self, BadInput};
+use crate::out;
 use crate::sandbox::exit_when_told;
 
 pub use self::sink::SinkArgs;
@@ -112,7 +112,7 @@ impl DemoArgs {
             ffmpeg::check()?;
         }
         match Sandbox::enter()? {
-            Sandbox::Ended(code) => std::process::exit(code),
+            Sandbox::Ended(code) => exit::now(code),
             Sandbox::Inside => self.run_inside(scenario, bitrate_bps, &strategies),
         }
     }
@@ -193,14 +193,12 @@ impl DemoArgs {
         let report = report::render(&results, &self.scene(stage), runs);
         fs::write(&self.report, report)
             .with_context(|| format!("cannot write the report {}", self.report.display()))?;
-        let mut out = io::stdout().lock();
         if self.json {
-            serde_json::to_writer_pretty(&mut out, &results)?;
-            writeln!(out)?;
+            out::json(&results)?;
         } else {
-            writeln!(out, "{}", table::render(&results))?;
+            out::line(table::render(&results))?;
         }
-        eprintln!("The delays and a time line are in {}", self.report.display());
+        out::note(format_args!("The delays and a time line are in {}", self.report.display()));
         Ok(())
     }
 

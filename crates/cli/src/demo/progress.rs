@@ -5,6 +5,7 @@ use std::io::IsTerminal as _;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::stage::Progress;
+use crate::out;
 
 /// Shows progress on standard error.
 #[derive(Debug)]
@@ -38,7 +39,7 @@ impl Display {
 
     fn bar(&self, length: u32, title: &str, counter: &str) -> ProgressBar {
         if !self.terminal {
-            eprintln!("{title}");
+            out::note(title);
         }
         let template = format!("{{prefix:24}} {{bar:32.cyan/dim}} {counter}");
         let style = ProgressStyle::with_template(&template).expect("the template is constant");

@@ -1,6 +1,5 @@
 //! `roadweave lab compare`: many drives under many strategies.
 
-use std::io::{self, Write as _};
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
@@ -19,6 +18,7 @@ use super::pictures::Pictures;
 use super::table;
 use super::workers::work_all;
 use crate::exit::BadInput;
+use crate::out;
 use crate::rate;
 
 /// Runs every strategy on every drive, in virtual time, and compares what a viewer saw
@@ -142,19 +142,11 @@ impl CompareArgs {
     }
 
     fn print(&self, comparison: Comparison) -> anyhow::Result<()> {
-        let mut out = io::stdout().lock();
         match (self.json, self.details) {
-            (false, _) => write!(out, "{}", table::render(&comparison))?,
-            (true, true) => {
-                serde_json::to_writer(&mut out, &comparison)?;
-                writeln!(out)?;
-            }
-            (true, false) => {
-                serde_json::to_writer_pretty(&mut out, &comparison.without_details())?;
-                writeln!(out)?;
-            }
+            (false, _) => Ok(out::print(table::render(&comparison))?),
+            (true, true) => out::json_line(&comparison),
+            (true, false) => out::json(&comparison.without_details()),
         }
-        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@ use ring::digest::{self, SHA256};
 use roadweave_emulate::{Drive, TraceError};
 
 use crate::exit::BadInput;
+use crate::out;
 
 /// A drive and where it comes from.
 #[derive(Clone, Debug)]
@@ -43,7 +44,7 @@ pub fn read(directory: &Path) -> anyhow::Result<Vec<NamedDrive>> {
                 drive,
             }),
             Err(TraceError::EmptyDrive { dir }) => {
-                eprintln!("{}: no recordings here, left out", dir.display());
+                out::note(format_args!("{}: no recordings here, left out", dir.display()));
             }
             Err(error) => return Err(BadInput::new(error).into()),
         }

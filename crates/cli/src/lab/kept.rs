@@ -12,6 +12,7 @@ use roadweave_lab::compare::{Measured, Setting};
 use serde::{Deserialize, Serialize};
 
 use crate::exit::BadInput;
+use crate::out;
 
 /// Everything that a result depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,7 +69,10 @@ impl Kept {
                 Ok(line) => lines.push(line),
                 Err(_) if text.is_empty() => {}
                 Err(_) => {
-                    eprintln!("{}:{number}: no whole result, ignored", path.display());
+                    out::note(format_args!(
+                        "{}:{number}: no whole result, ignored",
+                        path.display()
+                    ));
                     broken += 1;
                 }
             }

@@ -17,6 +17,7 @@ use super::drives;
 use crate::demo::clip::{self, ClipSpec};
 use crate::demo::decode::{self, RunFiles};
 use crate::demo::ffmpeg;
+use crate::out;
 
 /// A clip and its pictures.
 #[derive(Debug)]
@@ -98,7 +99,7 @@ fn file_name(spec: &ClipSpec, ffmpeg_version: &str) -> String {
 }
 
 fn encode(spec: &ClipSpec, clip: &Path) -> anyhow::Result<()> {
-    eprintln!("encoding {} s of video to {}", spec.seconds, clip.display());
+    out::note(format_args!("encoding {} s of video to {}", spec.seconds, clip.display()));
     let bar = ProgressBar::new(spec.frames().into());
     // A clip that was not finished must not be taken for one.
     let part = clip.with_extension(format!("{}.part", std::process::id()));

@@ -1,6 +1,5 @@
 //! `roadweave lab profiles`: never worse than the best link?
 
-use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use serde::Serialize;
 use super::drives::{self, NamedDrive};
 use super::workers::work_all;
 use crate::exit::BadInput;
+use crate::out;
 use crate::table::{bare, right_aligned};
 
 /// Measures whether several links together are ever worse than the best one of them
@@ -329,14 +329,7 @@ fn in_brackets(compared: &Compared) -> String {
 }
 
 fn print(results: &Results, json: bool) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    if json {
-        serde_json::to_writer_pretty(&mut out, results)?;
-        writeln!(out)?;
-    } else {
-        write!(out, "{}", results.in_words())?;
-    }
-    Ok(())
+    if json { out::json(results) } else { Ok(out::print(results.in_words())?) }
 }
 
 /// The lane of calls and live video.

@@ -1,6 +1,5 @@
 //! `roadweave lab raven`: RAVEN's table 2, figure 6 and section 5.6.
 
-use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
@@ -13,6 +12,7 @@ use serde::Serialize;
 use super::drives;
 use super::workers::work_all;
 use crate::exit::BadInput;
+use crate::out;
 use crate::table::{bare, right_aligned};
 
 /// Measures what people wait for at each confidence of RAVEN, and what it costs
@@ -188,14 +188,7 @@ fn millis(ms: f64) -> String {
 }
 
 fn print(results: &Results, json: bool) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
-    if json {
-        serde_json::to_writer_pretty(&mut out, results)?;
-        writeln!(out)?;
-    } else {
-        write!(out, "{}", results.in_words())?;
-    }
-    Ok(())
+    if json { out::json(results) } else { Ok(out::print(results.in_words())?) }
 }
 
 const STRATEGIES: [&str; 6] = ["minrtt", "raven:0", "raven:50", "raven", "raven:99", "raven:100"];

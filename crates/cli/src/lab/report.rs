@@ -8,6 +8,7 @@ use roadweave_lab::compare::Comparison;
 use roadweave_lab::report::{self, Options};
 
 use crate::exit::BadInput;
+use crate::out;
 
 /// Makes an HTML report of what `lab compare --json --details` has found
 ///
@@ -38,7 +39,7 @@ impl ReportArgs {
         let html = report::render(&comparison, &options);
         fs::write(&self.out, html)
             .with_context(|| format!("cannot write {}", self.out.display()))?;
-        eprintln!("The report is in {}", self.out.display());
+        out::note(format_args!("The report is in {}", self.out.display()));
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! `roadweave lab run`: one scenario.
 
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Write as _};
+use std::io::{BufWriter, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use serde_json::Value;
 
 use super::table;
 use crate::exit::BadInput;
+use crate::out;
 use crate::qoe::Logs;
 
 /// Runs one scenario in virtual time and tells what came of it
@@ -95,8 +96,7 @@ impl RunArgs {
     pub fn run(&self) -> anyhow::Result<()> {
         let scenario = self.read()?;
         if self.check {
-            println!("{} is right", self.scenario.display());
-            return Ok(());
+            return Ok(out::line(format_args!("{} is right", self.scenario.display()))?);
         }
         let units = self.keep.as_ref().map(|_| clip_of(&scenario)).transpose()?;
         let outcome = run::run(&scenario).map_err(BadInput::new)?;
@@ -105,17 +105,11 @@ impl RunArgs {
                 .with_context(|| format!("--keep: cannot write to {}", directory.display()))?;
         }
         let told = self.tell(&scenario, &outcome);
-        let mut out = io::stdout().lock();
-        if self.json {
-            match told.is_video {
-                true => serde_json::to_writer_pretty(&mut out, &told)?,
-                false => serde_json::to_writer_pretty(&mut out, &told.without_video()?)?,
-            }
-            writeln!(out)?;
-        } else {
-            write!(out, "{}", told.in_words())?;
+        match (self.json, told.is_video) {
+            (false, _) => Ok(out::print(told.in_words())?),
+            (true, true) => out::json(&told),
+            (true, false) => out::json(&told.without_video()?),
         }
-        Ok(())
     }
 
     fn read(&self) -> anyhow::Result<Scenario> {

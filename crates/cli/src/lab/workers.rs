@@ -10,6 +10,9 @@ use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
 use roadweave_device::{Signal, Signals, wait_readable};
 
+use crate::exit;
+use crate::out;
+
 /// Does the jobs `0..count` with `work` on `workers` threads; returns their results, in order.
 ///
 /// `name` says what a job is. After Ctrl-C no further job begins, so some results are missing; after
@@ -77,9 +80,9 @@ fn stop_when_told() -> anyhow::Result<&'static AtomicBool> {
                 continue;
             }
             if stop.swap(true, Ordering::Relaxed) {
-                std::process::exit(130);
+                exit::now(130);
             }
-            eprintln!("\nending with the runs that are under way; again, to end at once");
+            out::note("\nending with the runs that are under way; again, to end at once");
         }
     });
     Ok(stop)

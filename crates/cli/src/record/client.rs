@@ -17,6 +17,7 @@ use super::run::Run;
 use super::{PORT, parse_rate, unix_epoch};
 use crate::exit::BadInput;
 use crate::init::random;
+use crate::out;
 
 /// Records this machine's links to a server, several interfaces at once
 ///
@@ -194,9 +195,9 @@ impl ClientArgs {
         };
         let summary = recording.write(mode, &recorded)?;
         if self.json {
-            println!("{summary}");
+            out::line(summary)?;
         } else {
-            println!("{}", recording.table(&recorded));
+            out::line(recording.table(&recorded))?;
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use tracing::{info, warn};
 use super::outbox::{Destination, Outbox};
 use super::{BUFFER_BYTES, NAP, PORT, parse_rate, unix_epoch};
 use crate::init::random;
+use crate::out;
 
 /// Takes part in the recordings of any number of vehicles
 ///
@@ -65,14 +66,13 @@ impl ServerArgs {
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate])?;
         info!(address = %listens_at, "listening");
         if self.json {
-            println!("{}", json!({ "ready": true, "listen": listens_at }));
+            out::json_line(&json!({ "ready": true, "listen": listens_at }))?;
         }
         run.carry(&mut signals)?;
-        self.print_statistics(&run);
-        Ok(())
+        self.print_statistics(&run)
     }
 
-    fn print_statistics(&self, run: &Run) {
+    fn print_statistics(&self, run: &Run) -> anyhow::Result<()> {
         let statistics = run.server.statistics();
         if self.json {
             let json = json!({
@@ -82,15 +82,15 @@ impl ServerArgs {
                 "bytes_sent": statistics.bytes_sent,
                 "bytes_received": statistics.bytes_received,
             });
-            println!("{json}");
+            out::json_line(&json)
         } else {
-            println!(
+            Ok(out::line(format_args!(
                 "{} links recorded, {:.1} MB sent, {:.1} MB received; {} refused",
                 statistics.opened,
                 statistics.bytes_sent as f64 / 1e6,
                 statistics.bytes_received as f64 / 1e6,
                 statistics.refused,
-            );
+            ))?)
         }
     }
 }

@@ -12,6 +12,7 @@ use roadweave_emulate::{
 use super::inputs::{self, Recording, told};
 use super::{Part, outputs};
 use crate::exit::BadInput;
+use crate::out;
 
 /// Converts recordings between CSV and Mahimahi's format, whole or in part, as they are or coarser
 ///
@@ -87,7 +88,8 @@ impl ConvertArgs {
     fn print(&self, recordings: Vec<Recording>) -> anyhow::Result<()> {
         for recording in recordings {
             let recording = recording.part(self.part)?;
-            print!("{}", self.text(&recording.links[0].first.1, self.to.unwrap_or(Format::Csv))?);
+            let format = self.to.unwrap_or(Format::Csv);
+            out::print(self.text(&recording.links[0].first.1, format)?)?;
         }
         Ok(())
     }
@@ -189,7 +191,7 @@ impl ConvertArgs {
 
     fn warn(&self, format: Format) {
         if format == Format::Mahimahi {
-            eprintln!("Delay and loss are left out: Mahimahi's format has none");
+            out::note("Delay and loss are left out: Mahimahi's format has none");
         }
     }
 }

@@ -13,6 +13,7 @@ use serde::Serialize;
 use super::Part;
 use super::inputs::{self, RecordedLink, Recording};
 use crate::exit::BadInput;
+use crate::out;
 use crate::rate;
 use crate::table::{bare, right_aligned};
 
@@ -111,12 +112,7 @@ impl Info {
     /// # Errors
     /// When it is no JSON, which does not happen.
     pub fn print(&self, json: bool) -> anyhow::Result<()> {
-        if json {
-            println!("{}", serde_json::to_string_pretty(self)?);
-        } else {
-            print!("{}", self.in_words());
-        }
-        Ok(())
+        if json { out::json(self) } else { Ok(out::print(self.in_words())?) }
     }
 
     /// The tables.

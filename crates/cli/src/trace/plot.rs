@@ -14,6 +14,7 @@ use roadweave_types::Rate;
 
 use super::inputs::{self, RecordedLink, Recording, told};
 use super::{Part, outputs};
+use crate::out;
 use crate::rate;
 
 /// Draws a recording: capacity, round trip and loss of each link over time
@@ -58,7 +59,7 @@ impl PlotArgs {
             false => self.page(&recording),
         };
         outputs::write(&self.out, &text, self.force)?;
-        eprintln!("The drawing is in {}", self.out.display());
+        out::note(format_args!("The drawing is in {}", self.out.display()));
         Ok(())
     }
 

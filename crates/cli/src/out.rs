@@ -1,0 +1,111 @@
+//! What commands print, and what they say beside it.
+//!
+//! Standard output carries results, for people and pipes; a command that cannot deliver its result
+//! fails, with a clear status ([`crate::exit`]). Standard error carries the log and remarks; those never
+//! fail and never wait ([`roadweave_device::log`]). `println!` and `eprintln!` panic where they cannot
+//! write, so clippy refuses them in this crate.
+
+use std::fmt;
+use std::io::{self, ErrorKind, Write};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use roadweave_device::log::{self, Lines};
+
+/// Standard output cannot be written to.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write to standard output: {0}")]
+pub struct OutputError(io::Error);
+
+impl OutputError {
+    /// The one among the causes of an error, if it is one.
+    pub fn among(error: &anyhow::Error) -> Option<&Self> {
+        error.chain().find_map(|cause| cause.downcast_ref())
+    }
+
+    /// Whether whoever read the output has left: it saw what it wanted to see.
+    pub fn is_reader_gone(&self) -> bool {
+        self.0.kind() == ErrorKind::BrokenPipe
+    }
+}
+
+/// Prints a text as it is.
+///
+/// # Errors
+/// When standard output takes no more.
+pub fn print(text: impl fmt::Display) -> Result<(), OutputError> {
+    let mut out = io::stdout().lock();
+    write!(out, "{text}").and_then(|()| out.flush()).map_err(OutputError)
+}
+
+/// Prints a text and ends the line.
+///
+/// # Errors
+/// As [`print`].
+pub fn line(text: impl fmt::Display) -> Result<(), OutputError> {
+    print(format_args!("{text}\n"))
+}
+
+/// Prints a value as JSON over several lines, as people like to read it.
+///
+/// # Errors
+/// As [`print`], and when the value is no JSON.
+pub fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    Ok(line(serde_json::to_string_pretty(value)?)?)
+}
+
+/// The same on one line.
+///
+/// # Errors
+/// As [`json`].
+pub fn json_line(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    Ok(line(serde_json::to_string(value)?)?)
+}
+
+/// Says something on standard error, beside the log, on a line of its own.
+pub fn note(text: impl fmt::Display) {
+    // Before the log is opened, and where it could not be, there is nowhere to say it.
+    if let Some(lines) = LINES.get() {
+        lines.push(format!("{text}\n").into_bytes());
+    }
+}
+
+/// Opens the way to standard error.
+///
+/// # Errors
+/// When the system lacks a thread or a descriptor for it.
+pub fn open_log(notice: log::Notice) -> anyhow::Result<Lines> {
+    let lines = log::standard_error(notice)?;
+    Ok(LINES.get_or_init(|| lines).clone())
+}
+
+/// Waits a moment until all that was said on standard error is written.
+pub fn flush() {
+    if let Some(lines) = LINES.get() {
+        lines.flush(LAST_WORDS);
+    }
+}
+
+static LINES: OnceLock<Lines> = OnceLock::new();
+/// How long the end of the program waits for a reader of standard error.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_output_is_found_among_the_causes_and_nothing_else_is() {
+        let gone = || io::Error::from(ErrorKind::BrokenPipe);
+        let check = |error: anyhow::Error, expected: Option<bool>| {
+            let found = OutputError::among(&error).map(OutputError::is_reader_gone);
+            assert_eq!(found, expected, "{error:?}");
+        };
+        check(OutputError(gone()).into(), Some(true));
+        check(anyhow::Error::from(OutputError(gone())).context("while drawing"), Some(true));
+        check(OutputError(ErrorKind::StorageFull.into()).into(), Some(false));
+        // As a control socket whose other end has left.
+        check(gone().into(), None);
+        check(anyhow::anyhow!("no links"), None);
+    }
+}

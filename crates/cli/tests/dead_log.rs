@@ -1,0 +1,131 @@
+//! A log that cannot be written: the tunnel carries on, counts the lines, and tells of them later.
+
+#![allow(clippy::disallowed_methods, reason = "end-to-end tests start programs and wait")]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod common;
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::{CLIENT, GATEWAY_V4, PATIENCE, PROGRAM, Road, ping, roadweave, socket, usable};
+use roadweave_device::netns::run_sandboxed;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A client that logs much, to where the test says.
+fn start_client(road: &Road, errors: Stdio) -> Child {
+    let mut command = road.vehicle.command(PROGRAM);
+    command.args(["--log", "trace", "client", "--config"]).arg(road.path("client.toml"));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors).spawn().unwrap()
+}
+
+/// Waits until the client has a session with both uplinks; only `show` can tell.
+fn wait_until_joined(road: &Road) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let output = roadweave(&["show", "--json", "--socket", &socket(CLIENT)]);
+        if output.status.success()
+            && usable(&serde_json::from_slice(&output.stdout).unwrap()) == ["eth1", "eth2"]
+        {
+            break;
+        }
+        assert!(Instant::now() < deadline, "it never joined: {output:?}");
+        sleep(Duration::from_millis(50));
+    }
+    let answered = ping(&road.vehicle, GATEWAY_V4, "-c 3 -i 0.2");
+    assert!(answered.status.success(), "{answered:?}");
+}
+
+fn lost(road: &Road) -> u64 {
+    road.show(CLIENT)["log"]["lines_lost"].as_u64().unwrap()
+}
+
+/// `roadweave show --watch 0.1 | head -1`
+fn watch_and_leave() {
+    let mut command = Command::new(PROGRAM);
+    command.args(["show", "--watch", "0.1", "--socket", &socket(CLIENT)]);
+    let mut show = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(show.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("client "), "{line}");
+    let output = show.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(141), &b""[..]));
+}
+
+/// Ends it in order.
+fn stop(mut client: Child) {
+    kill_process(Pid::from_child(&client), Signal::INT).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let status = loop {
+        if let Some(status) = client.try_wait().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < deadline, "it does not end");
+        sleep(Duration::from_millis(20));
+    };
+    assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn a_log_that_cannot_be_written_costs_its_lines_and_not_the_tunnel() {
+    run_sandboxed("a_log_that_cannot_be_written_costs_its_lines_and_not_the_tunnel", || {
+        let road = Road::new();
+        let _server = road.start_server();
+
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let client = start_client(&road, full.into());
+        wait_until_joined(&road);
+        assert!(lost(&road) > 0);
+        watch_and_leave();
+        stop(client);
+
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let client = start_client(&road, writer.into());
+        wait_until_joined(&road);
+        assert!(lost(&road) > 0);
+        stop(client);
+    });
+}
+
+#[test]
+fn a_log_that_nobody_reads_stops_nothing_and_says_later_what_is_missing() {
+    run_sandboxed("a_log_that_nobody_reads_stops_nothing_and_says_later_what_is_missing", || {
+        let road = Road::new();
+        let _server = road.start_server();
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let client = start_client(&road, writer.into());
+        wait_until_joined(&road);
+        // At this level every packet writes lines.
+        let deadline = Instant::now() + PATIENCE;
+        while lost(&road) == 0 {
+            assert!(Instant::now() < deadline, "{:#}", road.show(CLIENT));
+            ping(&road.vehicle, GATEWAY_V4, "-c 200 -i 0.002 -s 1200 -q");
+        }
+        wait_until_joined(&road);
+        let told = Arc::new(AtomicBool::new(false));
+        let tells = Arc::clone(&told);
+        let reading = std::thread::spawn(move || {
+            let (mut text, mut bytes) = (String::new(), [0; 65_536]);
+            while !text.contains("lines of the log could not be written lost=") {
+                let length = reader.read(&mut bytes).unwrap();
+                assert_ne!(length, 0, "it was never told");
+                text += &String::from_utf8_lossy(&bytes[..length]);
+            }
+            tells.store(true, Ordering::Relaxed);
+            std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
+        });
+        let deadline = Instant::now() + PATIENCE;
+        while !told.load(Ordering::Relaxed) {
+            assert!(Instant::now() < deadline, "it was never told what is missing");
+            sleep(Duration::from_millis(20));
+        }
+        stop(client);
+        reading.join().unwrap();
+    });
+}

@@ -1,0 +1,255 @@
+//! Lines for standard error that nobody has to wait for.
+//!
+//! ```text
+//! event loop, threads --> push: never blocks, never fails --> bounded queue --> a thread of its own --> fd 2
+//!                              full: the line is counted               cannot write: the line is counted
+//! ```
+//!
+//! Standard error may be a pipe whose reader has left or does not read, or a file on a full partition.
+//! None of that may stop a tunnel, so whoever logs hands its line over and goes on. What could not be
+//! written is counted, shown by `roadweave show --json`, and told as soon as lines can be written again.
+//!
+//! `tracing-appender` has such a writer too; it counts only what its queue refused, not what could not
+//! be written, bounds the queue by lines and not by bytes, and ends with an `eprintln!`, which panics.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+
+use crate::DeviceError;
+
+/// Lines on their way to a file or pipe; a clone leads to the same.
+#[derive(Clone, Debug)]
+pub struct Lines(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Something was pushed.
+    pushed: Condvar,
+    /// Everything was written.
+    idle: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    queue: VecDeque<Vec<u8>>,
+    queue_bytes: usize,
+    is_writing: bool,
+    lost: u64,
+    /// How many of the lost the reader has been told of.
+    told: u64,
+}
+
+/// Makes the line that tells of so many lost ones.
+pub type Notice = Box<dyn Fn(u64) -> Vec<u8> + Send>;
+
+impl Lines {
+    /// Begins to write to `target`, in a thread of its own.
+    ///
+    /// # Errors
+    /// When there can be no thread.
+    pub fn start(target: impl Write + Send + 'static, notice: Notice) -> Result<Self, DeviceError> {
+        let lines = Self(Arc::default());
+        let shared = Arc::clone(&lines.0);
+        let work = move || {
+            // Whoever writes lines needs no rights. Without the right to change rights there are none.
+            let none = CapabilitySet::empty();
+            let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+            let _ = set_capabilities(None, sets);
+            Writer { target, notice, is_torn: false }.run(&shared);
+        };
+        std::thread::Builder::new()
+            .name("log".to_owned())
+            .spawn(work)
+            .map_err(|error| DeviceError::system("start a thread", error))?;
+        Ok(lines)
+    }
+
+    /// Takes a whole line, with its end. What the queue has no room for is counted and lost.
+    pub fn push(&self, line: Vec<u8>) {
+        let mut state = self.0.lock();
+        if state.queue_bytes + line.len() > QUEUE_BYTES_MAX || state.queue.len() >= QUEUE_LINES_MAX
+        {
+            state.lost += 1;
+            return;
+        }
+        state.queue_bytes += line.len();
+        state.queue.push_back(line);
+        drop(state);
+        self.0.pushed.notify_one();
+    }
+
+    /// How many lines were lost, because the queue was full or they could not be written.
+    pub fn lost(&self) -> u64 {
+        self.0.lock().lost
+    }
+
+    /// Waits until all that was pushed is written or lost, for `patience` at most.
+    pub fn flush(&self, patience: Duration) {
+        let is_busy = |state: &mut State| state.is_writing || !state.queue.is_empty();
+        // Whether it was in time changes nothing for a caller who leaves anyway.
+        let _ = self.0.idle.wait_timeout_while(self.0.lock(), patience, is_busy);
+    }
+}
+
+impl Shared {
+    /// Nothing in here can panic half way, so a poisoned state is whole.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    /// The next line, when there is one; `None` when what was lost should be told.
+    fn next(&self, tell: Option<Tell>) -> Option<Vec<u8>> {
+        let mut state = self.lock();
+        state.is_writing = false;
+        if state.queue.is_empty() {
+            self.idle.notify_all();
+        }
+        loop {
+            // What was lost came after what waits.
+            let tell_at = tell
+                .filter(|_| state.told < state.lost)
+                .map(|tell| if state.queue.is_empty() { tell.earliest } else { tell.latest });
+            let left = tell_at.map(|at| at.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                state.is_writing = true;
+                return None;
+            }
+            if let Some(line) = state.queue.pop_front() {
+                state.queue_bytes -= line.len();
+                state.is_writing = true;
+                return Some(line);
+            }
+            state = match left {
+                Some(left) => match self.pushed.wait_timeout(state, left) {
+                    Ok((state, _)) => state,
+                    Err(poison) => poison.into_inner().0,
+                },
+                None => self.pushed.wait(state).unwrap_or_else(|poison| poison.into_inner()),
+            };
+        }
+    }
+}
+
+/// When to tell how many lines were lost: once all that waits is written, but not too late.
+#[derive(Clone, Copy, Debug)]
+struct Tell {
+    earliest: Instant,
+    latest: Instant,
+}
+
+/// What the thread holds.
+struct Writer<W> {
+    target: W,
+    notice: Notice,
+    /// Whether the last line was cut off in its middle.
+    is_torn: bool,
+}
+
+impl<W: Write> Writer<W> {
+    fn run(mut self, shared: &Shared) {
+        // Nothing is told before it is known that something can be.
+        let mut tell = None;
+        loop {
+            let written = match shared.next(tell) {
+                Some(line) => {
+                    let written = self.write(&line);
+                    if written.is_err() {
+                        shared.lock().lost += 1;
+                    }
+                    written.map(|()| {
+                        let now = Instant::now();
+                        tell.unwrap_or(Tell { earliest: now, latest: now + TELL_INTERVAL })
+                    })
+                }
+                None => self.tell(shared),
+            };
+            tell = written.ok();
+        }
+    }
+
+    fn tell(&mut self, shared: &Shared) -> io::Result<Tell> {
+        let (lost, told) = {
+            let state = shared.lock();
+            (state.lost, state.told)
+        };
+        let notice = (self.notice)(lost - told);
+        self.write(&notice)?;
+        shared.lock().told = lost;
+        let next = Instant::now() + TELL_INTERVAL;
+        Ok(Tell { earliest: next, latest: next })
+    }
+
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.is_torn {
+            self.write_all(b"\n")?;
+            self.is_torn = false;
+        }
+        self.write_all(line)
+    }
+
+    fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.target.write(bytes) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(length) => {
+                    bytes = &bytes[length..];
+                    self.is_torn = !bytes.is_empty();
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Someone who shares the pipe has made it non-blocking.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(NAP),
+                Err(error) => return Err(error),
+            }
+        }
+        self.target.flush()
+    }
+}
+
+/// The lines of the process, for standard error; `notice` counts at the first call.
+///
+/// The descriptor is one of our own: whoever else writes to standard error and is blocked there, as a
+/// thread that panics, holds no lock that this one waits for.
+///
+/// # Errors
+/// When there can be no thread or no descriptor.
+pub fn standard_error(notice: Notice) -> Result<Lines, DeviceError> {
+    if let Some(lines) = PROCESS.get() {
+        return Ok(lines.clone());
+    }
+    // A file that has reached the limit of its size is an error and not the end of the process.
+    let ignored = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(signal_hook::consts::SIGXFSZ, ignored)
+        .map_err(|error| DeviceError::system("catch signals", error))?;
+    let descriptor = io::stderr()
+        .as_fd()
+        .try_clone_to_owned()
+        .map_err(|error| DeviceError::system("share standard error", error))?;
+    let lines = Lines::start(File::from(descriptor), notice)?;
+    Ok(PROCESS.get_or_init(|| lines).clone())
+}
+
+/// How many lines of the process's log were lost.
+pub(crate) fn lines_lost() -> u64 {
+    PROCESS.get().map_or(0, Lines::lost)
+}
+
+static PROCESS: OnceLock<Lines> = OnceLock::new();
+/// What waits for a slow reader, at most: some thousand lines.
+const QUEUE_BYTES_MAX: usize = 512 * 1024;
+/// The same in lines, since short ones cost memory too.
+const QUEUE_LINES_MAX: usize = 8 * 1024;
+/// How often the reader is told how many lines were lost.
+const TELL_INTERVAL: Duration = Duration::from_secs(1);
+/// How long to wait for a non-blocking pipe.
+const NAP: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests;

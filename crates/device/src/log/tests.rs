@@ -1,0 +1,134 @@
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use super::*;
+
+/// What a test lets through, and what arrived.
+struct Gate {
+    arrived: Arc<Mutex<Vec<u8>>>,
+    /// What each write is answered with; once the test has hung up, everything passes.
+    answers: Receiver<io::Result<usize>>,
+}
+
+impl Write for Gate {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let length = self.answers.recv().unwrap_or(Ok(usize::MAX))?.min(bytes.len());
+        self.arrived.lock().unwrap().extend(&bytes[..length]);
+        Ok(length)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+struct Test {
+    lines: Lines,
+    arrived: Arc<Mutex<Vec<u8>>>,
+    answers: Option<Sender<io::Result<usize>>>,
+}
+
+impl Test {
+    fn new() -> Self {
+        let (sender, answers) = channel();
+        let arrived = Arc::default();
+        let gate = Gate { arrived: Arc::clone(&arrived), answers };
+        let notice = |lost: u64| format!("{lost} lost\n").into_bytes();
+        let lines = Lines::start(gate, Box::new(notice)).unwrap();
+        Self { lines, arrived, answers: Some(sender) }
+    }
+
+    fn answer(&self, answer: io::Result<usize>) {
+        self.answers.as_ref().unwrap().send(answer).unwrap();
+    }
+
+    fn push(&self, line: &str) {
+        self.lines.push(line.as_bytes().to_vec());
+    }
+
+    fn text(&self) -> String {
+        self.lines.flush(Duration::from_secs(20));
+        String::from_utf8(self.arrived.lock().unwrap().clone()).unwrap()
+    }
+
+    fn wait_for(&self, expected: &str) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.text() != expected {
+            assert!(Instant::now() < deadline, "{:?}", self.text());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+const WHOLE: io::Result<usize> = Ok(usize::MAX);
+
+#[test]
+fn lines_arrive_whole_and_in_order() {
+    let mut test = Test::new();
+    test.answer(Ok(2));
+    test.answer(Err(ErrorKind::Interrupted.into()));
+    test.answer(Err(ErrorKind::WouldBlock.into()));
+    test.answers = None;
+    test.push("first\n");
+    test.push("second\n");
+    test.wait_for("first\nsecond\n");
+    assert_eq!(test.lines.lost(), 0);
+}
+
+#[test]
+fn a_reader_who_does_not_read_stops_nobody_and_is_told_what_was_lost() {
+    let mut test = Test::new();
+    let begun = Instant::now();
+    let line = "x".repeat(QUEUE_BYTES_MAX / 100 - 1) + "\n";
+    for _ in 0..300 {
+        test.push(&line);
+    }
+    test.lines.flush(Duration::from_millis(20));
+    assert!(begun.elapsed() < Duration::from_secs(10), "nothing waits for the reader");
+    let lost = test.lines.lost();
+    // One is being written.
+    assert!((199..=200).contains(&lost), "{lost}");
+    test.answers = None;
+    let kept = line.repeat(300 - lost as usize);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !test.text().ends_with(" lost\n") {
+        assert!(Instant::now() < deadline, "it was never told");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (lines, notices): (Vec<_>, Vec<_>) =
+        test.text().lines().map(str::to_owned).partition(|line| line.starts_with('x'));
+    assert_eq!(lines.len(), kept.lines().count());
+    assert_eq!(notices, [format!("{lost} lost")]);
+}
+
+#[test]
+fn short_lines_do_not_fill_memory_either() {
+    let test = Test::new();
+    for _ in 0..2 * QUEUE_LINES_MAX {
+        test.push("\n");
+    }
+    assert!(test.lines.lost() >= QUEUE_LINES_MAX as u64 - 1);
+}
+
+#[test]
+fn what_cannot_be_written_is_counted_and_told_once_it_works_again() {
+    let mut test = Test::new();
+    // The partition fills in the middle of a line.
+    test.answer(Ok(3));
+    for _ in 0..3 {
+        test.answer(Err(ErrorKind::StorageFull.into()));
+    }
+    test.push("one\n");
+    test.push("two\n");
+    test.push("three\n");
+    test.lines.flush(Duration::from_secs(20));
+    assert_eq!((test.text().as_str(), test.lines.lost()), ("one", 3));
+    // Nothing is tried while nothing is to be said, as a pipe without a reader never heals.
+    std::thread::sleep(Duration::from_millis(50));
+    test.answer(WHOLE);
+    test.answers = None;
+    test.push("four\n");
+    test.wait_for("one\nfour\n3 lost\n");
+    test.push("five\n");
+    test.wait_for("one\nfour\n3 lost\nfive\n");
+    assert_eq!(test.lines.lost(), 3);
+}
