@@ -15,10 +15,14 @@
 //! [`Tables::assumed`] says. A path without any sample gets a copy of everything.
 //!
 //! Large transfers must not be doubled. When all paths but one, or all that would be chosen, have a window's
-//! worth of the lane's data under way or waiting, packets go out once, by min-RTT that waits for a fast path
-//! rather than use a slow one (`patient`); when fewer than two packets
-//! wait anywhere, the copies begin again. In the time between, copies wait for their paths, and the
-//! lane withdraws those of packets that have arrived.
+//! worth of the lane's data in their queues, packets go out once, by min-RTT that waits for a fast path
+//! rather than use a slow one (`patient`); when fewer than two packets are in any queue, the copies
+//! begin again. In the time between, copies wait for their paths, and the lane withdraws those of
+//! packets that have arrived.
+//!
+//! A queue is a TCP subflow's: what is under way as well as what waits. Its window is the one that a
+//! transfer begins with ([`INITIAL_WINDOW`]), not the path's: that one was found out by other traffic,
+//! is twenty times as large, and a paced stream would never fill it.
 //!
 //! What the carrier measures by itself counts as well: keep-alives and other lanes' packets.
 //!
@@ -281,14 +285,14 @@ impl Raven {
             });
             let (predicted, interval) =
                 known.unwrap_or((path.smoothed_rtt.as_secs_f64(), Interval::UNKNOWN));
-            let flying = state.map_or(0, |state| state.flying_bytes);
             Candidate {
                 position,
                 is_suspect: path.status == PathStatus::Suspect,
                 predicted,
                 interval,
                 room: if path.queued_bytes > 0 { 0 } else { path.room() },
-                is_full: flying + path.queued_bytes >= path.congestion_window,
+                queue: state.map_or(0, |state| state.flying_bytes) + path.queued_bytes,
+                window: path.congestion_window.min(INITIAL_WINDOW),
             }
         };
         candidates.map(candidate).collect()
@@ -301,7 +305,8 @@ impl Raven {
             let overlaps = match self.config.confidence {
                 0 => false,
                 100 => true,
-                _ => candidate.interval.overlaps(&best.interval),
+                // One that fell silent may lie below: it would be the fastest if it answered again.
+                _ => candidate.interval.low <= best.interval.high,
             };
             // What waits for a path that does not answer is given up.
             let is_lost = candidate.is_suspect && candidate.room == 0;
@@ -320,8 +325,10 @@ struct Candidate {
     interval: Interval,
     /// Bytes that would leave at once.
     room: u64,
-    /// Whether a window's worth of this lane's data is under way or waits.
-    is_full: bool,
+    /// Bytes of this lane that are under way or wait.
+    queue: u64,
+    /// What a transfer may have under way when it begins, bytes.
+    window: u64,
 }
 
 /// The candidate with the lowest prediction among those that `may` be it; a path that fell silent only
@@ -422,8 +429,10 @@ impl PathState {
     }
 }
 
-/// Source: RAVEN section 4.5. A subflow's queue there is that of the kernel, which holds what is under way
-/// as well as what waits.
+/// Whether copies may be sent. A path that fell silent is one of those a copy may go to, but what it holds
+/// says nothing of how much is sent.
+///
+/// Source: RAVEN section 4.5.
 fn next_mode(
     mode: Mode,
     packet: &PacketInfo,
@@ -432,24 +441,28 @@ fn next_mode(
     chosen: PathSet,
 ) -> Mode {
     let status = best_status(paths);
-    let active = || {
+    let answering = || {
         candidates.iter().filter(move |candidate| {
             paths.get(candidate.position).map(|path| path.status) == status
         })
     };
-    let full = active().filter(|candidate| candidate.is_full).count();
-    let all_chosen_full = active()
-        .filter(|candidate| chosen.contains(candidate.position))
-        .all(|candidate| candidate.is_full);
-    if full + 1 >= active().count() || all_chosen_full {
+    let is_full = |candidate: &Candidate| candidate.queue >= candidate.window;
+    let full = answering().filter(|candidate| is_full(candidate)).count();
+    let mut answering_chosen =
+        answering().filter(|candidate| chosen.contains(candidate.position)).peekable();
+    let all_chosen_full = answering_chosen.peek().is_some() && answering_chosen.all(is_full);
+    if full + 1 >= candidates.len() || all_chosen_full {
         return Mode::Striping;
     }
     let two_packets = 2 * paths.iter().map(|path| u64::from(path.mtu)).max().unwrap_or(0);
     let is_small = packet.backlog_bytes < two_packets
-        && active().all(|candidate| paths[candidate.position].queued_bytes < two_packets);
+        && answering().all(|candidate| candidate.queue < two_packets);
     if is_small { Mode::Redundant } else { mode }
 }
 
+/// What a transfer may have under way when it begins, or begins again after a pause, bytes (RFC 6928
+/// section 2, RFC 5681 section 4.1).
+const INITIAL_WINDOW: u64 = 14_600;
 /// The most networks that are remembered.
 const NETWORKS_MAX: usize = 32;
 /// The samples after which a network is learned for the first time.

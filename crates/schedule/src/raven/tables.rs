@@ -33,10 +33,6 @@ pub(super) struct Interval {
 impl Interval {
     /// Of a path without any sample: it may be anything.
     pub(super) const UNKNOWN: Self = Self { low: 0.0, high: f64::INFINITY };
-
-    pub(super) fn overlaps(&self, other: &Self) -> bool {
-        self.low <= other.high && other.low <= self.high
-    }
 }
 
 impl Tables {
