@@ -15,14 +15,14 @@
 //! [`Tables::assumed`] says. A path without any sample gets a copy of everything.
 //!
 //! Large transfers must not be doubled. When all paths but one, or all that would be chosen, have a window's
-//! worth of the lane's data in their queues, packets go out once, by min-RTT that waits for a fast path
-//! rather than use a slow one (`patient`); when fewer than two packets are in any queue, the copies
-//! begin again. In the time between, copies wait for their paths, and the lane withdraws those of
-//! packets that have arrived.
+//! worth of the lane's data under way or waiting, packets go out once, by min-RTT that waits for a fast path
+//! rather than use a slow one (`patient`); when fewer than two packets
+//! wait anywhere, the copies begin again. In the time between, copies wait for their paths, and the
+//! lane withdraws those of packets that have arrived.
 //!
-//! A queue is a TCP subflow's: what is under way as well as what waits. Its window is the one that a
-//! transfer begins with ([`INITIAL_WINDOW`]), not the path's: that one was found out by other traffic,
-//! is twenty times as large, and a paced stream would never fill it.
+//! A paced stream never fills a window, however much it sends. So whatever has sent [`LARGE`] bytes
+//! without a moment in which less than two packets were under way is a large transfer as well, and
+//! stays one until there is such a moment.
 //!
 //! What the carrier measures by itself counts as well: keep-alives and other lanes' packets.
 //!
@@ -89,6 +89,8 @@ impl RavenConfig {
 pub struct Raven {
     config: RavenConfig,
     mode: Mode,
+    /// Bytes of packets since less than two were under way.
+    busy_bytes: u64,
     paths: Vec<PathState>,
     networks: Vec<Network>,
     names: Vec<(PathId, String)>,
@@ -136,6 +138,7 @@ impl Raven {
         Self {
             config: RavenConfig { confidence: config.confidence.min(100), ..config },
             mode: Mode::Redundant,
+            busy_bytes: 0,
             paths: Vec::new(),
             networks: Vec::new(),
             names: Vec::new(),
@@ -292,10 +295,66 @@ impl Raven {
                 interval,
                 room: if path.queued_bytes > 0 { 0 } else { path.room() },
                 queue: state.map_or(0, |state| state.flying_bytes) + path.queued_bytes,
-                window: path.congestion_window.min(INITIAL_WINDOW),
+                window: path.congestion_window,
             }
         };
         candidates.map(candidate).collect()
+    }
+
+    /// Sends to all that are `chosen`; if none of them has room, to the next best that has some as well:
+    /// better a copy on a slower path at once than none that leaves now.
+    fn copy(&self, packet: &PacketInfo, candidates: &[Candidate], chosen: PathSet) -> Decision {
+        let has_room = |candidate: &Candidate| candidate.room >= packet.bytes as u64;
+        let leaves =
+            |candidate: &Candidate| chosen.contains(candidate.position) && has_room(candidate);
+        if candidates.iter().any(leaves) {
+            return Decision::Send(chosen);
+        }
+        let is_single = self.config.confidence == 0;
+        match lowest(candidates, has_room) {
+            Some(other) if is_single => Decision::Send(PathSet::one(other.position)),
+            Some(other) => {
+                let mut chosen = chosen;
+                chosen.insert(other.position);
+                Decision::Send(chosen)
+            }
+            None if is_single => Decision::Wait,
+            None => Decision::Send(chosen),
+        }
+    }
+
+    /// Whether copies may be sent. A path that fell silent is one of those a copy may go to, but what it
+    /// holds says nothing of how much is sent.
+    ///
+    /// Source: RAVEN section 4.5. A subflow's queue there is that of the kernel, which holds what is under
+    /// way as well as what waits.
+    fn next_mode(
+        &mut self,
+        packet: &PacketInfo,
+        paths: &[PathSnapshot],
+        candidates: &[Candidate],
+        chosen: PathSet,
+    ) -> Mode {
+        let status = best_status(paths);
+        let answering = || {
+            candidates.iter().filter(move |candidate| {
+                paths.get(candidate.position).map(|path| path.status) == status
+            })
+        };
+        let few = two_packets(paths);
+        let waits_little = packet.backlog_bytes < few
+            && answering().all(|candidate| paths[candidate.position].queued_bytes < few);
+        if waits_little && answering().all(|candidate| candidate.queue < few) {
+            self.busy_bytes = 0;
+        }
+        let is_full = |candidate: &Candidate| candidate.queue >= candidate.window;
+        let full = answering().filter(|candidate| is_full(candidate)).count();
+        let of_chosen = || answering().filter(|candidate| chosen.contains(candidate.position));
+        let all_chosen_full = of_chosen().next().is_some() && of_chosen().all(is_full);
+        if full + 1 >= candidates.len() || all_chosen_full || self.busy_bytes >= LARGE {
+            return Mode::Striping;
+        }
+        if waits_little { Mode::Redundant } else { self.mode }
     }
 
     /// The path with the lowest prediction, and those whose intervals meet its interval.
@@ -327,7 +386,7 @@ struct Candidate {
     room: u64,
     /// Bytes of this lane that are under way or wait.
     queue: u64,
-    /// What a transfer may have under way when it begins, bytes.
+    /// Its congestion window, bytes.
     window: u64,
 }
 
@@ -345,27 +404,17 @@ impl Scheduler for Raven {
     fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
         self.look_at(now, paths);
         let candidates = self.candidates(now, paths);
-        let mut chosen = self.overlapping(&candidates);
-        self.mode = next_mode(self.mode, packet, paths, &candidates, chosen);
-        if chosen.is_empty() {
-            return Decision::Wait;
+        let chosen = self.overlapping(&candidates);
+        self.mode = self.next_mode(packet, paths, &candidates, chosen);
+        let decision = match self.mode {
+            _ if chosen.is_empty() => Decision::Wait,
+            Mode::Striping => Patient.select(now, packet, paths),
+            Mode::Redundant => self.copy(packet, &candidates, chosen),
+        };
+        if matches!(decision, Decision::Send(_)) {
+            self.busy_bytes += packet.bytes as u64;
         }
-        if self.mode == Mode::Striping {
-            return Patient.select(now, packet, paths);
-        }
-        // Better a copy on a slower path at once than none that leaves now.
-        let has_room = |candidate: &Candidate| candidate.room >= packet.bytes as u64;
-        let leaves =
-            |candidate: &Candidate| chosen.contains(candidate.position) && has_room(candidate);
-        if !candidates.iter().any(leaves) {
-            match lowest(&candidates, has_room) {
-                Some(other) if self.config.confidence == 0 => chosen = PathSet::one(other.position),
-                Some(other) => chosen.insert(other.position),
-                None if self.config.confidence == 0 => return Decision::Wait,
-                None => {}
-            }
-        }
-        Decision::Send(chosen)
+        decision
     }
 
     fn on_sent(&mut self, _now: Instant, path: PathId, bytes: u32) {
@@ -429,40 +478,13 @@ impl PathState {
     }
 }
 
-/// Whether copies may be sent. A path that fell silent is one of those a copy may go to, but what it holds
-/// says nothing of how much is sent.
-///
-/// Source: RAVEN section 4.5.
-fn next_mode(
-    mode: Mode,
-    packet: &PacketInfo,
-    paths: &[PathSnapshot],
-    candidates: &[Candidate],
-    chosen: PathSet,
-) -> Mode {
-    let status = best_status(paths);
-    let answering = || {
-        candidates.iter().filter(move |candidate| {
-            paths.get(candidate.position).map(|path| path.status) == status
-        })
-    };
-    let is_full = |candidate: &Candidate| candidate.queue >= candidate.window;
-    let full = answering().filter(|candidate| is_full(candidate)).count();
-    let mut answering_chosen =
-        answering().filter(|candidate| chosen.contains(candidate.position)).peekable();
-    let all_chosen_full = answering_chosen.peek().is_some() && answering_chosen.all(is_full);
-    if full + 1 >= candidates.len() || all_chosen_full {
-        return Mode::Striping;
-    }
-    let two_packets = 2 * paths.iter().map(|path| u64::from(path.mtu)).max().unwrap_or(0);
-    let is_small = packet.backlog_bytes < two_packets
-        && answering().all(|candidate| candidate.queue < two_packets);
-    if is_small { Mode::Redundant } else { mode }
+/// Below it all is over that a transfer sends, bytes.
+fn two_packets(paths: &[PathSnapshot]) -> u64 {
+    2 * paths.iter().map(|path| u64::from(path.mtu)).max().unwrap_or(0)
 }
 
-/// What a transfer may have under way when it begins, or begins again after a pause, bytes (RFC 6928
-/// section 2, RFC 5681 section 4.1).
-const INITIAL_WINDOW: u64 = 14_600;
+/// What a transfer sends before it is a large one, bytes.
+const LARGE: u64 = 64_000;
 /// The most networks that are remembered.
 const NETWORKS_MAX: usize = 32;
 /// The samples after which a network is learned for the first time.
