@@ -60,7 +60,7 @@ impl ClientArgs {
             lanes: file.lane_configs(),
             policies: file.policies(),
             name: file.name,
-            servers: file.server.addresses,
+            servers: file.server.names(),
             server_key: file.server.public_key,
             identity: Arc::new(identity),
             transport: file.transport.to_config(random()?),

@@ -78,6 +78,7 @@ const TUN: Token = Token(0);
 const SIGNALS: Token = Token(1);
 const CONTROL: Token = Token(2);
 const MONITOR: Token = Token(3);
+const ROUTERS: Token = Token(4);
 /// How often what strategies have learned is written to the state file.
 const STATE_INTERVAL: Duration = Duration::from_secs(300);
 /// Sockets have this and the numbers after it.

@@ -21,6 +21,7 @@ pub mod control;
 mod driver;
 mod error;
 pub mod log;
+mod lookup;
 mod monitor;
 mod nat;
 mod netlink;
@@ -43,6 +44,7 @@ pub use driver::{
     run_client, run_router, run_server,
 };
 pub use error::DeviceError;
+pub use lookup::{InvalidServerName, ServerName};
 pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent, UplinkSelector};
 pub use nat::{FilterOptions, Filters, IntoTun};
 pub use netlink::{Link, Netlink, Route, Rule};

@@ -452,7 +452,7 @@ impl From<Option<EcnCodepoint>> for Ecn {
     }
 }
 
-fn bind_to_interface(socket: &Socket, interface: &str) -> Result<(), DeviceError> {
+pub(crate) fn bind_to_interface(socket: &Socket, interface: &str) -> Result<(), DeviceError> {
     socket.bind_device(Some(interface.as_bytes())).map_err(|error| {
         match Errno::from_io_error(&error) {
             Some(Errno::NODEV | Errno::NXIO) => {

@@ -242,6 +242,11 @@ impl Client {
         self.servers_of.get(&uplink).unwrap_or(&self.config.servers)
     }
 
+    /// Whether there is a session of which no path answers.
+    pub fn is_silent(&self) -> bool {
+        self.silent_since.is_some()
+    }
+
     /// An uplink is gone; its path is closed, unless it is the last.
     pub fn remove_uplink(&mut self, now: Instant, id: UplinkId) {
         self.servers_of.remove(&id);

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use ipnet::IpNet;
+use roadweave_device::ServerName;
 use roadweave_quic::PublicKey;
 use roadweave_tunnel::UplinkPolicy;
 use roadweave_types::{Policy, Priority};
@@ -53,6 +54,13 @@ pub struct ServerFields {
     pub addresses: Vec<String>,
     /// Its public key.
     pub public_key: PublicKey,
+}
+
+impl ServerFields {
+    /// Its addresses, which have been validated.
+    pub fn names(&self) -> Vec<ServerName> {
+        self.addresses.iter().filter_map(|address| address.parse().ok()).collect()
+    }
 }
 
 /// Which interfaces are uplinks.
@@ -165,14 +173,10 @@ impl Validate for ClientFile {
             return Err(Fault::new("server.addresses", message));
         }
         for (position, address) in self.server.addresses.iter().enumerate() {
-            let port = address.rsplit_once(':').map(|(_, port)| port.parse::<u16>());
-            if !matches!(port, Some(Ok(1..))) {
+            if let Err(error) = address.parse::<ServerName>() {
                 return Err(Fault::new(
                     format!("server.addresses.{position}"),
-                    format!(
-                        "server.addresses: \"{address}\" has no port; \
-                         write \"host:port\", \"192.0.2.1:port\" or \"[2001:db8::1]:port\""
-                    ),
+                    format!("server.addresses: \"{address}\" is {error}"),
                 ));
             }
         }

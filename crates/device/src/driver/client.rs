@@ -16,15 +16,16 @@ use super::granted::Granted;
 use super::resolver::Resolver;
 use super::settings::{self, SetQoe, SetStrategy};
 use super::{
-    CONTROL, DriverError, MONITOR, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings, read_tun,
-    send_all, status, to_quic_ecn, wait, write_inner,
+    CONTROL, DriverError, MONITOR, ROUTERS, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings,
+    read_tun, send_all, status, to_quic_ecn, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
+use crate::lookup::RouterNotices;
 use crate::monitor::glob;
 use crate::{
-    Clock, DeviceError, Gateway, Instance, InstanceLock, Interest, Monitor, Poller, Routes, Signal,
-    Signals, StateFile, Token, Tun, TunOptions, UdpOptions, Uplink, UplinkEvent, UplinkSelector,
-    UplinkSocket, Waker, cleanup,
+    Clock, DeviceError, Gateway, Instance, InstanceLock, Interest, Monitor, Poller, Routes,
+    ServerName, Signal, Signals, StateFile, Token, Tun, TunOptions, UdpOptions, Uplink,
+    UplinkEvent, UplinkSelector, UplinkSocket, Waker, cleanup,
 };
 
 /// How long a server may stay silent before the user is told.
@@ -41,9 +42,9 @@ const UPLINK_RETRY: Duration = Duration::from_secs(2);
 pub struct ClientOptions {
     /// Its own name, for the server's logs.
     pub name: String,
-    /// The server's addresses, `host:port`, tried in turn. Names are looked up again while none of
-    /// them answers.
-    pub servers: Vec<String>,
+    /// The servers, tried in turn. Names are looked up over each uplink, and again while none of them
+    /// answers.
+    pub servers: Vec<ServerName>,
     /// The server's public key.
     pub server_key: PublicKey,
     /// The client's key pair.
@@ -89,6 +90,7 @@ struct Driver {
     tun: Tun,
     options: ClientOptions,
     resolver: Resolver,
+    routers: RouterNotices,
     state: StateFile,
     next_state: Instant,
     usage: StateFile<Usage>,
@@ -128,6 +130,8 @@ impl Driver {
         poller.add(&signals, SIGNALS, Interest::Read)?;
         poller.add(&waker, CONTROL, Interest::Read)?;
         poller.add(&monitor, MONITOR, Interest::Read)?;
+        let routers = RouterNotices::open()?;
+        poller.add(&routers, ROUTERS, Interest::Read)?;
         let config = ClientConfig {
             name: options.name.clone(),
             servers: Vec::new(),
@@ -155,6 +159,7 @@ impl Driver {
             tun,
             options,
             resolver,
+            routers,
             state,
             next_state: Instant::ZERO + STATE_INTERVAL,
             usage,
@@ -196,6 +201,7 @@ impl Driver {
                     }
                     CONTROL => self.on_wake(now),
                     MONITOR => self.look_at_uplinks(now),
+                    ROUTERS => self.resolver.on_router_news(now, self.routers.poll()),
                     Token(number) => self.read_socket(now, number),
                 }
             }
@@ -211,7 +217,7 @@ impl Driver {
                 self.state.write(self.client.learned());
             }
             self.deliver();
-            self.resolver.service(now);
+            self.look_up(now);
             self.client.service(self.clock.now());
             self.flush();
             self.deliver();
@@ -327,6 +333,7 @@ impl Driver {
 
     fn open_uplink(&mut self, now: Instant, uplink: &Uplink) -> Result<(), DeviceError> {
         self.routes.set_uplink(uplink)?;
+        self.resolver.set_uplink(now, uplink);
         if !self.sockets.contains_key(&uplink.id) {
             self.granted.guard_against(&uplink.name);
             let socket = open_socket(&uplink.name)?;
@@ -345,6 +352,7 @@ impl Driver {
     }
 
     fn drop_uplink(&mut self, now: Instant, id: UplinkId) {
+        self.resolver.remove_uplink(id);
         if self.sockets.remove(&id).is_some() {
             self.client.remove_uplink(now, id);
         }
@@ -369,14 +377,12 @@ impl Driver {
     /// Without names in the configuration, an uplink is what leads to the Internet.
     fn is_wanted(&self, uplink: &Uplink) -> bool {
         let named = !self.options.uplinks.include.is_empty();
-        let servers = self.resolver.found();
-        [true, false].into_iter().any(|ipv4| {
+        let leads = |ipv4| {
             let leads_out =
                 matches!(uplink.gateway(ipv4), Some(Gateway::Known(_) | Gateway::Direct));
-            let has_server =
-                servers.is_empty() || servers.iter().any(|server| server.is_ipv4() == ipv4);
-            uplink.is_usable(ipv4) && (named || leads_out) && has_server
-        })
+            uplink.is_usable(ipv4) && (named || leads_out)
+        };
+        self.resolver.may_reach(leads(true), leads(false))
     }
 
     fn handle_events(&mut self) {
@@ -392,7 +398,6 @@ impl Driver {
                     self.joined = false;
                     let now = self.clock.now();
                     self.next_reminder = now + rest + PATIENCE;
-                    self.resolver.on_left(now);
                     if rest.is_zero() {
                         tracing::warn!("left: {reason}; connecting again");
                     } else {
@@ -409,10 +414,11 @@ impl Driver {
         }
         self.next_reminder = now + REMINDER;
         // The resolver tells by itself that there is no server yet.
-        if self.resolver.found().is_empty() {
+        if !self.sockets.is_empty() && !self.resolver.has_found() {
             return;
         }
-        let servers = self.options.servers.join(", ");
+        let servers: Vec<String> = self.options.servers.iter().map(ToString::to_string).collect();
+        let servers = servers.join(", ");
         if self.sockets.is_empty() {
             tracing::warn!("no uplink is usable; `ip address` shows the interfaces there are");
         } else {
@@ -425,14 +431,24 @@ impl Driver {
 
     fn on_wake(&mut self, now: Instant) {
         self.waker.clear();
-        if self.resolver.poll(now, self.joined) {
-            self.client.set_servers(now, self.resolver.found().to_vec());
-            // Other families may be wanted now.
-            for uplink in self.monitor.uplinks().cloned().collect::<Vec<Uplink>>() {
-                self.use_uplink(now, &uplink);
-            }
-        }
+        let changed = self.resolver.poll(now);
+        self.use_servers(now, &changed);
         self.answer(now);
+    }
+
+    /// Looks the server's names up, where it is time.
+    fn look_up(&mut self, now: Instant) {
+        self.resolver.set_content(self.joined && !self.client.is_silent());
+        let changed = self.resolver.service(now);
+        self.use_servers(now, &changed);
+    }
+
+    /// Lets the uplinks try the addresses that were found over them.
+    fn use_servers(&mut self, now: Instant, uplinks: &[UplinkId]) {
+        for uplink in uplinks {
+            let servers = self.resolver.found(*uplink).to_vec();
+            self.client.set_servers_of(now, *uplink, servers);
+        }
     }
 
     fn answer(&mut self, now: Instant) {

@@ -1,189 +1,340 @@
-//! Looks the server's names up, in a thread, since the system's resolver blocks.
+//! When the server's names are looked up, over which uplink, and what was found.
 //!
 //! ```text
-//! service ─► thread: getaddrinfo ─► answer, waker ─► poll ─► Client::set_servers
-//!    ▲        failed: again after 2 s                 │
-//!    └──────── again after 10 s, or 60 s if joined ───┘
+//! uplink is up ─► thread: lookup::run ─► answer, waker ─► poll ─► Client::set_servers_of(uplink)
+//!    ▲               failed: again after 2 s, doubling to 30 s │
+//!    └── when its time to live is over: 10 to 60 s ────────────┤ while no server answers
+//!                                       60 s to 1 h ───────────┘ while a session is well
 //! ```
 //!
-//! A vehicle starts before its modems do, so that no name can be found is no end. And a server may
-//! move, so its names are looked up again, seldom while a session is up: it may have fallen silent.
+//! A vehicle starts before its modems do, so that no name can be found is no end. A server may move, and
+//! then the session falls silent: the names are looked up again soon. An uplink with another address is
+//! another network, which may know others.
 
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_types::{Instant, UplinkId};
 
-use crate::Waker;
+use crate::lookup::{self, Advertised, Found, Nat64Prefix, Network, Request, RouterNews};
+use crate::{Gateway, Prefix, ServerName, Uplink, Waker};
 
-/// How soon to look again when nothing was found yet.
+/// How soon to look again over an uplink where nothing was found; it doubles.
 const RETRY: Duration = Duration::from_secs(2);
-/// How soon to look again while no server answers.
-const AGAIN: Duration = Duration::from_secs(10);
-/// How soon to look again while a session is up.
-const SELDOM: Duration = Duration::from_secs(60);
+/// How seldom to look again there.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// The shortest and the longest time until the next look while no server answers.
+const AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
+/// The same while a session is well.
+const SELDOM: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(3600)];
 /// How often the user is told of failures.
 const REMINDER: Duration = Duration::from_secs(60);
+/// Threads at once; a search ends within 15 s.
+const THREADS_MAX: usize = 32;
+/// What routers advertised of one uplink, kept at most.
+const ADVERTISED_MAX: usize = 8;
 
-type Answer = Result<Vec<SocketAddr>, String>;
-
-/// The addresses behind `host:port` names.
+/// The addresses behind `host:port` names, for each uplink.
 #[derive(Debug)]
 pub(super) struct Resolver {
-    names: Vec<String>,
+    names: Vec<ServerName>,
     waker: Waker,
-    sender: Sender<Answer>,
-    answers: Receiver<Answer>,
-    /// Whether all names are addresses, which need no second look.
-    fixed: bool,
-    /// When to look up; `None` while a thread does, and when there is no need.
-    next: Option<Instant>,
+    sender: Sender<(UplinkId, u64, Found)>,
+    answers: Receiver<(UplinkId, u64, Found)>,
+    uplinks: BTreeMap<UplinkId, OfUplink>,
+    /// Counts searches, so that the answer for an earlier state of an uplink is known as such.
+    searches: u64,
+    threads: usize,
+    /// A session is up and answers.
+    is_content: bool,
     next_reminder: Instant,
+}
+
+/// What is known of the names over one uplink.
+#[derive(Debug)]
+struct OfUplink {
+    network: Network,
+    addresses: Vec<Prefix>,
+    ipv4: bool,
+    ipv6: bool,
+    /// What routers said, and until when it holds.
+    prefixes: Vec<(Nat64Prefix, Instant)>,
+    servers: Vec<(IpAddr, Instant)>,
+    state: State,
     found: Vec<SocketAddr>,
+    reason: Option<String>,
+}
+
+/// Where the lookup of one uplink stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// To be looked up then; after so many failures.
+    Due(Instant, u32),
+    /// A thread looks; after so many failures.
+    Searching(u64, u32),
+    /// Looked up then, for so long; `None` for ever.
+    Found(Instant, Option<Duration>),
 }
 
 impl Resolver {
-    /// Looks `names` up at the first [`Resolver::service`]; `waker` wakes the loop for the answers.
-    pub(super) fn new(names: Vec<String>, waker: Waker) -> Self {
+    /// Looks `names` up over each uplink that [`Resolver::set_uplink`] tells of; `waker` wakes the loop for
+    /// the answers.
+    pub(super) fn new(names: Vec<ServerName>, waker: Waker) -> Self {
         let (sender, answers) = channel();
         Self {
-            fixed: names.iter().all(|name| name.parse::<SocketAddr>().is_ok()),
             names,
             waker,
             sender,
             answers,
-            next: Some(Instant::ZERO),
+            uplinks: BTreeMap::new(),
+            searches: 0,
+            threads: 0,
+            is_content: false,
             next_reminder: Instant::ZERO,
-            found: Vec::new(),
         }
     }
 
-    /// The addresses found last, in the order of the names; empty before the first.
-    pub(super) fn found(&self) -> &[SocketAddr] {
-        &self.found
+    /// The addresses found last over an uplink, in the order of the names; empty before the first.
+    pub(super) fn found(&self, uplink: UplinkId) -> &[SocketAddr] {
+        self.uplinks.get(&uplink).map_or(&[], |of| &of.found)
+    }
+
+    /// Whether any uplink knows any server.
+    pub(super) fn has_found(&self) -> bool {
+        self.uplinks.values().any(|of| !of.found.is_empty())
+    }
+
+    /// Whether an uplink with these families may lead to a server: not if all are addresses of another one,
+    /// but IPv4 may lie behind a NAT64.
+    pub(super) fn may_reach(&self, ipv4: bool, ipv6: bool) -> bool {
+        self.names.iter().any(|name| match name.is_ipv4() {
+            None | Some(true) => ipv4 || ipv6,
+            Some(false) => ipv6,
+        })
+    }
+
+    /// An uplink is there, or has changed.
+    pub(super) fn set_uplink(&mut self, now: Instant, uplink: &Uplink) {
+        let gateways = [uplink.gateway_v4, uplink.gateway_v6];
+        let gateways = gateways.into_iter().flatten().filter_map(Gateway::address).collect();
+        let network = Network {
+            interface: uplink.name.clone(),
+            index: uplink.index,
+            gateways,
+            advertised: Vec::new(),
+        };
+        let (ipv4, ipv6) = (uplink.is_usable(true), uplink.is_usable(false));
+        if let Some(of) = self.uplinks.get(&uplink.id)
+            && of.network.index == network.index
+            && of.network.interface == network.interface
+            && of.network.gateways == network.gateways
+            && of.addresses == uplink.addresses
+        {
+            return;
+        }
+        let before = self.uplinks.remove(&uplink.id);
+        let is_same = before.as_ref().is_some_and(|of| of.network.index == network.index);
+        let (prefixes, servers, found) = match before {
+            Some(of) if is_same => (of.prefixes, of.servers, of.found),
+            _ => (Vec::new(), Vec::new(), Vec::new()),
+        };
+        let addresses = uplink.addresses.clone();
+        let state = State::Due(now, 0);
+        let reason = None;
+        let of =
+            OfUplink { network, addresses, ipv4, ipv6, prefixes, servers, state, found, reason };
+        self.uplinks.insert(uplink.id, of);
+    }
+
+    /// An uplink is gone.
+    pub(super) fn remove_uplink(&mut self, uplink: UplinkId) {
+        self.uplinks.remove(&uplink);
+    }
+
+    /// Routers said something.
+    pub(super) fn on_router_news(&mut self, now: Instant, news: Vec<RouterNews>) {
+        for RouterNews { index, advertised, lasts } in news {
+            for of in self.uplinks.values_mut().filter(|of| of.network.index == index) {
+                let until = now + lasts;
+                let is_new = match &advertised {
+                    Advertised::Nat64(prefix) => keep(&mut of.prefixes, *prefix, now, until),
+                    Advertised::NameServers(servers) => {
+                        // All of them are kept, so no short cut at the first that is new.
+                        let is_new = |one: &IpAddr| keep(&mut of.servers, *one, now, until);
+                        servers.iter().map(is_new).filter(|new| *new).count() > 0
+                    }
+                };
+                // It may be what was missing.
+                if is_new && of.found.is_empty() {
+                    of.state = State::Due(now, 0);
+                }
+            }
+        }
+    }
+
+    /// Tells whether a session is up and answers.
+    pub(super) fn set_content(&mut self, is_content: bool) {
+        self.is_content = is_content;
     }
 
     /// When [`Resolver::service`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        self.next
-    }
-
-    /// The session is over: looks again soon.
-    pub(super) fn on_left(&mut self, now: Instant) {
-        self.next = self.next.map(|next| next.min(now + AGAIN));
-    }
-
-    /// Looks up what is due.
-    pub(super) fn service(&mut self, now: Instant) {
-        if self.next.is_none_or(|next| now < next) {
-            return;
+        // The end of a thread wakes the loop.
+        if self.threads >= THREADS_MAX {
+            return None;
         }
-        self.next = None;
-        let (names, sender, waker) = (self.names.clone(), self.sender.clone(), self.waker.clone());
-        let thread = std::thread::Builder::new().name("resolver".into()).spawn(move || {
+        self.uplinks.values().filter_map(|of| self.due(of)).min()
+    }
+
+    fn due(&self, of: &OfUplink) -> Option<Instant> {
+        let [least, most] = if self.is_content { SELDOM } else { AGAIN };
+        match of.state {
+            State::Due(at, _) => Some(at),
+            State::Searching(..) | State::Found(_, None) => None,
+            State::Found(at, Some(lasts)) => Some(at + lasts.clamp(least, most)),
+        }
+    }
+
+    /// Looks up what is due. Returns the uplinks whose addresses are others now, which takes no search where
+    /// the names are addresses.
+    pub(super) fn service(&mut self, now: Instant) -> Vec<UplinkId> {
+        let is_due = |(id, of): (&UplinkId, &OfUplink)| {
+            self.due(of).is_some_and(|due| due <= now).then_some(*id)
+        };
+        let due: Vec<UplinkId> = self.uplinks.iter().filter_map(is_due).collect();
+        due.into_iter().filter(|id| self.search(now, *id)).collect()
+    }
+
+    /// Begins a search; returns whether other addresses were found at once.
+    fn search(&mut self, now: Instant, id: UplinkId) -> bool {
+        let names = self.names.clone();
+        let Some(of) = self.uplinks.get_mut(&id) else { return false };
+        let failures = match of.state {
+            State::Due(_, failures) | State::Searching(_, failures) => failures,
+            State::Found(..) => 0,
+        };
+        let request = of.request(now, names);
+        if let Some(found) = request.known() {
+            return self.on_answer(now, id, failures, found);
+        }
+        if self.threads >= THREADS_MAX {
+            return false;
+        }
+        self.searches += 1;
+        let number = self.searches;
+        of.state = State::Searching(number, failures);
+        let (sender, waker) = (self.sender.clone(), self.waker.clone());
+        let thread = std::thread::Builder::new().name("lookup".into()).spawn(move || {
             // The loop may have ended meanwhile.
-            let _ = sender.send(resolve(&names));
+            let _ = sender.send((id, number, lookup::run(request)));
             waker.wake();
         });
-        if let Err(error) = thread {
-            self.on_failure(now, &format!("no thread for it: {error}"));
-        }
-    }
-
-    /// Takes an answer; returns whether there are other addresses now than before. `joined`: a
-    /// session is up.
-    pub(super) fn poll(&mut self, now: Instant, joined: bool) -> bool {
-        let Ok(answer) = self.answers.try_recv() else { return false };
-        match answer {
-            Ok(found) => {
-                self.next = (!self.fixed).then_some(now + if joined { SELDOM } else { AGAIN });
-                let news = found != self.found;
-                self.found = found;
-                news
-            }
-            Err(reason) => {
-                self.on_failure(now, &reason);
+        match thread {
+            Ok(_) => {
+                self.threads += 1;
                 false
             }
+            Err(error) => {
+                let reason = Some(format!("no thread for it: {error}"));
+                self.on_answer(now, id, failures, Found { reason, ..Found::default() })
+            }
         }
     }
 
-    fn on_failure(&mut self, now: Instant, reason: &str) {
-        self.next = Some(now + if self.found.is_empty() { RETRY } else { AGAIN });
-        if now >= self.next_reminder {
-            self.next_reminder = now + REMINDER;
-            let names = self.names.join(", ");
-            tracing::warn!("no address found for {names}: {reason}; trying again");
+    /// Takes the answers that have come; returns the uplinks whose addresses are others now.
+    pub(super) fn poll(&mut self, now: Instant) -> Vec<UplinkId> {
+        let mut changed = Vec::new();
+        while let Ok((id, number, found)) = self.answers.try_recv() {
+            self.threads -= 1;
+            let state = self.uplinks.get(&id).map(|of| of.state);
+            if let Some(State::Searching(current, failures)) = state
+                && current == number
+                && self.on_answer(now, id, failures, found)
+            {
+                changed.push(id);
+            }
+        }
+        changed
+    }
+
+    fn on_answer(&mut self, now: Instant, id: UplinkId, failures: u32, found: Found) -> bool {
+        let Some(of) = self.uplinks.get_mut(&id) else { return false };
+        tracing::debug!(uplink = of.network.interface, ?found, "looked up");
+        if found.servers.is_empty() {
+            let rest = (RETRY * 2_u32.saturating_pow(failures.min(8))).min(RETRY_MAX);
+            of.state = State::Due(now + rest, failures + 1);
+            of.reason = found.reason;
+            self.complain(now);
+            return false;
+        }
+        // The first that no name server had to be asked for stays; a NAT64 prefix that a router told may not.
+        let lasts =
+            found.lasts.or_else(|| of.prefixes.iter().map(|(_, until)| until.since(now)).min());
+        of.state = State::Found(now, lasts);
+        let is_new = found.servers != of.found;
+        of.found = found.servers;
+        is_new
+    }
+
+    /// Tells the user that there is no server to connect to, if so and no uplink may still find one, once a
+    /// minute.
+    fn complain(&mut self, now: Instant) {
+        let is_first =
+            |of: &OfUplink| matches!(of.state, State::Due(_, 0) | State::Searching(_, 0));
+        if self.has_found() || self.uplinks.values().any(is_first) || now < self.next_reminder {
+            return;
+        }
+        self.next_reminder = now + REMINDER;
+        let reasons: Vec<String> = self
+            .uplinks
+            .values()
+            .filter_map(|of| Some(format!("{}: {}", of.network.interface, of.reason.as_ref()?)))
+            .collect();
+        let names: Vec<String> = self.names.iter().map(ToString::to_string).collect();
+        tracing::warn!(
+            "no address found for {}: {}; trying again",
+            names.join(", "),
+            reasons.join("; ")
+        );
+    }
+}
+
+impl OfUplink {
+    fn request(&mut self, now: Instant, names: Vec<ServerName>) -> Request {
+        self.prefixes.retain(|(_, until)| *until > now);
+        self.servers.retain(|(_, until)| *until > now);
+        let advertised = self.servers.iter().map(|(server, _)| *server).collect();
+        Request {
+            names,
+            network: Network { advertised, ..self.network.clone() },
+            ipv4: self.ipv4,
+            ipv6: self.ipv6,
+            prefixes: self.prefixes.iter().map(|(prefix, _)| *prefix).collect(),
         }
     }
 }
 
-/// The addresses behind `names`, `host:port` each.
-fn resolve(names: &[String]) -> Answer {
-    let mut reason = String::from("there are no names");
-    let mut found = Vec::new();
-    for name in names {
-        match name.to_socket_addrs() {
-            // A resolver may name one address several times.
-            Ok(addresses) => {
-                for address in addresses {
-                    if !found.contains(&address) {
-                        found.push(address);
-                    }
-                }
-            }
-            Err(error) => reason = error.to_string(),
+/// Remembers `item` until then; returns whether it is new. What has ended makes room, and the oldest does.
+fn keep<T: PartialEq>(
+    items: &mut Vec<(T, Instant)>,
+    item: T,
+    now: Instant,
+    until: Instant,
+) -> bool {
+    items.retain(|(_, until)| *until > now);
+    let before = items.len();
+    items.retain(|(known, _)| *known != item);
+    let is_new = items.len() == before && until > now;
+    if until > now {
+        if items.len() >= ADVERTISED_MAX {
+            items.remove(0);
         }
+        items.push((item, until));
     }
-    if found.is_empty() { Err(reason) } else { Ok(found) }
+    is_new
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Lets the thread end, and takes its answer.
-    fn poll(resolver: &mut Resolver, now: Instant, joined: bool) -> bool {
-        assert!(crate::wait_readable(&resolver.waker, Duration::from_secs(20)).unwrap());
-        resolver.waker.clear();
-        resolver.poll(now, joined)
-    }
-
-    fn resolver(name: &str) -> Resolver {
-        Resolver::new(vec![name.to_owned()], Waker::new().unwrap())
-    }
-
-    #[test]
-    fn a_server_that_may_have_moved_is_looked_up_again() {
-        let mut resolver = resolver("localhost:4433");
-        let now = Instant::ZERO + Duration::from_secs(5);
-        resolver.service(now);
-        assert_eq!(resolver.poll_timeout(), None, "one thread at a time");
-        assert!(poll(&mut resolver, now, false));
-        assert!(resolver.found().iter().all(|found| found.ip().is_loopback()));
-        assert_eq!(resolver.poll_timeout(), Some(now + AGAIN));
-        resolver.service(now + AGAIN);
-        assert!(!poll(&mut resolver, now + AGAIN, true), "the same as before is no news");
-        assert_eq!(resolver.poll_timeout(), Some(now + AGAIN + SELDOM));
-        resolver.on_left(now + AGAIN);
-        assert_eq!(resolver.poll_timeout(), Some(now + AGAIN * 2));
-    }
-
-    #[test]
-    fn an_address_is_looked_up_once() {
-        let mut resolver = resolver("192.0.2.1:4433");
-        resolver.service(Instant::ZERO);
-        assert!(poll(&mut resolver, Instant::ZERO, false));
-        assert_eq!(resolver.found(), ["192.0.2.1:4433".parse().unwrap()]);
-        assert_eq!(resolver.poll_timeout(), None);
-    }
-
-    #[test]
-    fn a_name_that_cannot_be_found_is_tried_again_soon() {
-        let mut resolver = resolver("no port");
-        resolver.service(Instant::ZERO);
-        assert!(!poll(&mut resolver, Instant::ZERO, false));
-        assert_eq!(resolver.poll_timeout(), Some(Instant::ZERO + RETRY));
-    }
-}
+mod tests;

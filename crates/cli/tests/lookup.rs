@@ -1,0 +1,213 @@
+//! How the box finds its server by name: over each uplink, outside the tunnel.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "end-to-end tests start programs, open sockets and wait"
+)]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod common;
+#[path = "common/dns.rs"]
+mod dns;
+
+use std::fs;
+use std::net::{SocketAddr, SocketAddrV6, UdpSocket};
+use std::process::Command;
+use std::thread::{sleep, spawn};
+use std::time::{Duration, Instant};
+
+use common::*;
+use roadweave_device::netns::{NetNs, run_sandboxed};
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// Where the server is at first, as `init` wrote it.
+const HERE: &str = "198.51.100.1";
+/// Where it moves to.
+const THERE: &str = "198.51.100.7";
+/// A name server beyond the uplinks' own networks.
+const DNS: &str = "198.51.100.53";
+
+/// The file of the client names its server by name.
+fn by_name(road: &Road) {
+    road.edit("client.toml", |text| text.replace("\"198.51.100.1:4433\"", "\"edge.test:4433\""));
+}
+
+/// What a DHCP client has learned of an uplink.
+fn lease(road: &Road, interface: &str, server: &str) {
+    let index =
+        road.vehicle.enter(|| fs::read_to_string(format!("/sys/class/net/{interface}/ifindex")));
+    // The sandbox's /sys shows the network of the first process; ask `ip` where it does.
+    let index = index.unwrap().unwrap_or_else(|_| index_of(&road.vehicle, interface).to_string());
+    fs::create_dir_all("/run/systemd/netif/leases").unwrap();
+    let path = format!("/run/systemd/netif/leases/{}", index.trim());
+    fs::write(path, format!("ROUTER=10.1.0.1\nDNS={server}\n")).unwrap();
+}
+
+fn index_of(namespace: &NetNs, interface: &str) -> u32 {
+    let output = namespace.command("ip").args(["-o", "link", "show", interface]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split(':').next().unwrap().parse().unwrap()
+}
+
+/// Puts a resolv.conf in the place of the machine's, inside the sandbox.
+fn resolv_conf(road: &Road, text: &str) {
+    fs::write(road.path("resolv.conf"), text).unwrap();
+    let mut command = Command::new("mount");
+    command.arg("--bind").arg(road.path("resolv.conf")).arg("/etc/resolv.conf");
+    assert!(command.status().unwrap().success());
+}
+
+#[test]
+fn a_server_that_moves_is_found_while_the_tunnel_is_dead() {
+    run_sandboxed("a_server_that_moves_is_found_while_the_tunnel_is_dead", || {
+        let road = Road::new();
+        by_name(&road);
+        for address in [THERE, DNS, "198.51.100.54"] {
+            road.server.ip(&format!("address add {address}/32 dev lo")).unwrap();
+        }
+        // The name server of the first uplink knows; that of the second lies, and the gateway of neither
+        // would answer.
+        let zone = dns::serve(&road.server, DNS, &[("edge.test", HERE)]);
+        dns::serve(&road.server, "198.51.100.54", &[("edge.test", "203.0.113.66")]);
+        lease(&road, "eth1", DNS);
+        lease(&road, "eth2", "198.51.100.54");
+        resolv_conf(&road, "nameserver 127.0.0.53\n");
+
+        let start = Instant::now();
+        let server = road.start_server();
+        let client = road.start_client("client");
+        client.wait_for(" joined ");
+        assert!(start.elapsed() < Duration::from_secs(5), "a liar delays nobody");
+        assert!(client.log().contains(HERE), "{}", client.log());
+        // The session knows the server, so the second uplink carries it too.
+        road.wait_for_paths(&["eth1", "eth2"]);
+
+        // The server dies, and another takes its name, at another address; the tunnel leads nowhere.
+        server.kill();
+        road.server.ip(&format!("address del {HERE}/32 dev lo")).unwrap();
+        {
+            let mut zone = zone.lock().unwrap();
+            zone.addresses = vec![("new.edge.test".to_owned(), THERE.parse().unwrap())];
+            zone.alias = Some(("edge.test".to_owned(), "new.edge.test".to_owned()));
+            zone.truncates = true;
+        }
+        let moved = Instant::now();
+        let _server = road.start_server();
+        client.wait_for_count(" joined ", 2);
+        let after = moved.elapsed();
+        assert!(after < Duration::from_secs(25), "found after {after:?}\n{}", client.log());
+        assert!(client.log().contains(&format!("server={THERE}:4433")), "{}", client.log());
+        road.wait_for_paths(&["eth1", "eth2"]);
+    });
+}
+
+#[test]
+fn behind_a_stub_without_leases_the_gateway_is_asked() {
+    run_sandboxed("behind_a_stub_without_leases_the_gateway_is_asked", || {
+        let road = Road::new();
+        by_name(&road);
+        resolv_conf(&road, "nameserver 127.0.0.53\n");
+        // The first uplink's gateway says nothing at all, the second's knows.
+        dns::serve(&road.server, "10.2.0.1", &[("edge.test", HERE)]);
+        let (_server, client) = road.start_both();
+        road.wait_for_paths(&["eth1", "eth2"]);
+        assert_eq!(client.count("WARN"), 0, "{}", client.log());
+    });
+}
+
+/// Translates between the server's address behind a NAT64 and the server, for one client: the kernel cannot.
+fn translate(namespace: &NetNs, from: &str) {
+    let from: SocketAddr = from.parse().unwrap();
+    namespace.ip(&format!("address add {}/128 dev lo nodad", from.ip())).unwrap();
+    let (near, far) = namespace
+        .enter(|| {
+            let far = UdpSocket::bind("198.51.100.64:0").unwrap();
+            far.connect((HERE, 4433)).unwrap();
+            (UdpSocket::bind(from).unwrap(), far)
+        })
+        .unwrap();
+    let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+    let client = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let client_too = client.clone();
+    spawn(move || {
+        let mut buffer = vec![0; 65_536];
+        while let Ok((length, from)) = near.recv_from(&mut buffer) {
+            *client.lock().unwrap() = Some(from);
+            let _ = far.send(&buffer[..length]);
+        }
+    });
+    spawn(move || {
+        let mut buffer = vec![0; 65_536];
+        loop {
+            // A server that is not there yet refuses.
+            let Ok(length) = far_too.recv(&mut buffer) else { continue };
+            if let Some(to) = *client_too.lock().unwrap() {
+                let _ = near_too.send_to(&buffer[..length], to);
+            }
+        }
+    });
+}
+
+/// Advertises a NAT64 prefix to the neighbours, five times a second (RFC 8781).
+fn advertise(namespace: &NetNs, interface: &'static str) {
+    let index = index_of(namespace, interface);
+    let socket = namespace
+        .enter(|| {
+            let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6)).unwrap();
+            socket.bind_device(Some(interface.as_bytes())).unwrap();
+            socket.set_multicast_hops_v6(255).unwrap();
+            socket
+        })
+        .unwrap();
+    // A router that is nobody's default: hop limit, flags, and lifetimes that say nothing.
+    let mut advertisement = vec![134, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    // Half an hour, 96 bits: 2001:db8:64::/96.
+    advertisement.extend([38, 2, 0x07, 0x08, 0x20, 0x01, 0x0d, 0xb8, 0, 0x64, 0, 0, 0, 0, 0, 0]);
+    let all = SocketAddrV6::new("ff02::1".parse().unwrap(), 0, 0, index);
+    spawn(move || {
+        loop {
+            let _ = socket.send_to(&advertisement, &SocketAddr::from(all).into());
+            sleep(Duration::from_millis(200));
+        }
+    });
+}
+
+#[test]
+fn an_uplink_without_ipv4_reaches_a_server_that_has_nothing_else() {
+    run_sandboxed("an_uplink_without_ipv4_reaches_a_server_that_has_nothing_else", || {
+        let road = Road::without_uplinks();
+        connect(
+            (&road.vehicle, "eth1", &["2001:db8:a::2/64"]),
+            (&road.server, "eth1", &["2001:db8:a::1/64"]),
+        );
+        road.vehicle.ip("route add default via 2001:db8:a::1").unwrap();
+        road.server.ip("address add 198.51.100.64/32 dev lo").unwrap();
+        road.edit("server.toml", |text| text.replace("[::]:4433", "198.51.100.1:4433"));
+        resolv_conf(&road, "nameserver 127.0.0.53\n");
+        let _server = road.start_server();
+
+        // The prefix is that of the addresses of ipv4only.arpa (RFC 7050); the file has an IPv4 literal.
+        translate(&road.server, "[64:ff9b::198.51.100.1]:4433");
+        let zone = dns::serve(
+            &road.server,
+            "2001:db8:a::1",
+            &[
+                ("ipv4only.arpa", "64:ff9b::192.0.0.170"),
+                ("ipv4only.arpa", "64:ff9b::192.0.0.171"),
+                ("edge.test", HERE),
+            ],
+        );
+        let client = road.start_client("client");
+        client.wait_for("server=[64:ff9b::c633:6401]:4433");
+        client.interrupt();
+
+        // Now no name server knows a prefix, but the router tells one (RFC 8781), and the server has a name.
+        translate(&road.server, "[2001:db8:64::198.51.100.1]:4433");
+        zone.lock().unwrap().addresses.drain(..2);
+        by_name(&road);
+        advertise(&road.server, "eth1");
+        let client = road.start_client("client");
+        client.wait_for("server=[2001:db8:64::c633:6401]:4433");
+        client.interrupt();
+    });
+}

@@ -1,0 +1,350 @@
+//! Names looked up over one uplink, outside the tunnel.
+//!
+//! ```text
+//! /etc/hosts ─┐
+//! literals ───┼─► Search: A, AAAA, NAT64 ─► tries ─► sockets bound to the uplink ─► its name servers
+//! names ──────┘      ▲                                                                  │
+//!                    └──────────────────────────── answers ◄────────────────────────────┘
+//! ```
+//!
+//! The system's resolver asks over any interface, and so into a tunnel that is dead because its server has
+//! moved. What is found here counts for the one uplink that it came over, so a network that lies harms
+//! itself only.
+//!
+//! [`Search`] does no I/O; [`run`] turns it, in a thread.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::str::FromStr;
+use std::time::Duration;
+
+use domain::base::Name;
+use roadweave_types::Instant;
+
+mod exchange;
+mod hosts;
+mod message;
+mod nat64;
+mod radvert;
+mod run;
+mod servers;
+
+use exchange::{Exchange, Try};
+use message::{Answer, ENTROPY, Kind};
+
+pub(crate) use nat64::Nat64Prefix;
+pub(crate) use radvert::{Advertised, RouterNews, RouterNotices};
+pub(crate) use run::run;
+pub(crate) use servers::Network;
+
+/// The most addresses of one name that count.
+pub(crate) const ADDRESSES_MAX: usize = 8;
+
+/// `host:port`: where a server is, by address or by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerName {
+    text: String,
+    host: Host,
+    port: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Host {
+    Address(IpAddr),
+    Name(Name<Vec<u8>>),
+}
+
+impl ServerName {
+    /// Whether it is an address of this family; `None` for a name.
+    pub(crate) fn is_ipv4(&self) -> Option<bool> {
+        match self.host {
+            Host::Address(address) => Some(address.is_ipv4()),
+            Host::Name(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for ServerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl FromStr for ServerName {
+    type Err = InvalidServerName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidServerName> {
+        let (host, port) = text.rsplit_once(':').ok_or(InvalidServerName)?;
+        let port = port.parse().ok().filter(|port| *port > 0).ok_or(InvalidServerName)?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let host = match bare.parse() {
+            Ok(address) => Host::Address(address),
+            Err(_) => Host::Name(parse_name(host).ok_or(InvalidServerName)?),
+        };
+        Ok(Self { text: text.to_owned(), host, port })
+    }
+}
+
+/// A name of hosts: letters, digits, hyphens and underscores, in labels (RFC 1123 section 2.1).
+fn parse_name(host: &str) -> Option<Name<Vec<u8>>> {
+    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    // Four numbers are no name, but an address with a mistake.
+    let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
+    let is_name = host.chars().all(good) && !last.chars().all(|c| c.is_ascii_digit());
+    is_name.then(|| host.parse().ok())?
+}
+
+/// The text is no `host:port`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "not a server: write \"host:port\", \"192.0.2.1:port\" or \"[2001:db8::1]:port\"; a name with other \
+     letters than a to z has a form that begins with xn--"
+)]
+pub struct InvalidServerName;
+
+/// What is to be found, over which uplink.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Request {
+    /// The servers, in the order in which they are tried.
+    pub(crate) names: Vec<ServerName>,
+    /// The uplink's network.
+    pub(crate) network: Network,
+    /// Whether it carries IPv4.
+    pub(crate) ipv4: bool,
+    /// Whether it carries IPv6.
+    pub(crate) ipv6: bool,
+    /// NAT64 prefixes that its routers advertised.
+    pub(crate) prefixes: Vec<Nat64Prefix>,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// Addresses that the uplink may reach, in the order of the names.
+    pub(crate) servers: Vec<SocketAddr>,
+    /// How long they hold; `None` when nobody had to be asked.
+    pub(crate) lasts: Option<Duration>,
+    /// Why some were not found.
+    pub(crate) reason: Option<String>,
+}
+
+impl Request {
+    /// Whether IPv4 addresses are of use only behind a NAT64.
+    fn needs_nat64(&self) -> bool {
+        self.ipv6 && !self.ipv4
+    }
+
+    /// What is known without asking anybody; `None` when somebody has to be asked.
+    pub(crate) fn known(&self) -> Option<Found> {
+        let asks_prefix = self.needs_nat64() && self.prefixes.is_empty();
+        let is_known = |name: &ServerName| match name.is_ipv4() {
+            Some(is_ipv4) => !(is_ipv4 && asks_prefix),
+            None => false,
+        };
+        let asks = !self.names.iter().all(is_known) && (self.ipv4 || self.ipv6);
+        (!asks).then(|| Search::new(Instant::ZERO, self.clone(), Vec::new(), Path::new("")).found())
+    }
+}
+
+/// The questions of one request. No I/O but the reading of /etc/hosts at the beginning.
+#[derive(Debug)]
+pub(crate) struct Search {
+    request: Request,
+    /// What /etc/hosts says, by the place of the name.
+    hosts: Vec<Vec<IpAddr>>,
+    questions: Vec<(Question, Exchange)>,
+    deadline: Instant,
+    /// An address is there; the rest has until then.
+    hurry: Option<Instant>,
+}
+
+/// What an exchange is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Question {
+    Addresses(Name<Vec<u8>>, Kind),
+    Prefix,
+}
+
+impl Search {
+    /// Asks `servers` from `now` on. `root`: where /etc/hosts is, `/` but in tests.
+    fn new(now: Instant, request: Request, servers: Vec<SocketAddr>, root: &Path) -> Self {
+        let of_host = |name: &ServerName| match &name.host {
+            Host::Address(_) => Vec::new(),
+            Host::Name(host) => hosts::addresses(root, &host.to_string()),
+        };
+        let hosts: Vec<Vec<IpAddr>> = request.names.iter().map(of_host).collect();
+        let mut this =
+            Self { questions: Vec::new(), deadline: now + DEADLINE, hurry: None, hosts, request };
+        for question in this.plan() {
+            let (name, kind) = match &question {
+                Question::Addresses(name, kind) => (name.clone(), *kind),
+                Question::Prefix => {
+                    let name = nat64::DISCOVERY_NAME.parse().expect("a name");
+                    (name, Kind::V6)
+                }
+            };
+            this.questions.push((question, Exchange::new(now, name, kind, servers.clone())));
+        }
+        this
+    }
+
+    /// What must be asked, each once.
+    fn plan(&self) -> Vec<Question> {
+        let Request { names, ipv4, ipv6, prefixes, .. } = &self.request;
+        let mut plan = Vec::new();
+        let mut has_ipv4 = false;
+        for (name, known) in names.iter().zip(&self.hosts) {
+            let Host::Name(host) = &name.host else {
+                has_ipv4 |= name.is_ipv4() == Some(true);
+                continue;
+            };
+            has_ipv4 |= known.is_empty() || known.iter().any(IpAddr::is_ipv4);
+            if !known.is_empty() {
+                continue;
+            }
+            for (kind, wanted) in [(Kind::V6, *ipv6), (Kind::V4, *ipv4 || *ipv6)] {
+                let question = Question::Addresses(host.clone(), kind);
+                if wanted && !plan.contains(&question) {
+                    plan.push(question);
+                }
+            }
+        }
+        if self.request.needs_nat64() && prefixes.is_empty() && has_ipv4 {
+            plan.push(Question::Prefix);
+        }
+        plan
+    }
+
+    /// The next try that is due: the place of its question, and the try.
+    fn poll_try(&mut self, now: Instant, entropy: &[u8; ENTROPY]) -> Option<(usize, Try)> {
+        self.questions.iter_mut().enumerate().find_map(|(place, (_, exchange))| {
+            exchange.poll_try(now, entropy).map(|next| (place, next))
+        })
+    }
+
+    /// Takes what came back for a try. Returns whether the try is over.
+    fn handle_message(&mut self, now: Instant, place: usize, id: usize, message: &[u8]) -> bool {
+        let Some((_, exchange)) = self.questions.get_mut(place) else { return true };
+        let is_over = exchange.handle_message(now, id, message);
+        if self.hurry.is_none() && !self.found().servers.is_empty() {
+            self.hurry = Some(now + HURRY);
+        }
+        is_over
+    }
+
+    /// A try broke.
+    fn handle_failure(&mut self, now: Instant, place: usize, id: usize, reason: &str) {
+        if let Some((_, exchange)) = self.questions.get_mut(place) {
+            exchange.handle_failure(now, id, reason);
+        }
+    }
+
+    /// When there is something to do if nothing comes.
+    fn poll_timeout(&self, now: Instant) -> Instant {
+        let exchanges = self.questions.iter();
+        let next = exchanges.filter_map(|(_, exchange)| exchange.poll_timeout(now)).min();
+        [next, self.hurry].into_iter().flatten().fold(self.deadline, Instant::min)
+    }
+
+    /// All that can be found, once it can.
+    fn poll_found(&self, now: Instant) -> Option<Found> {
+        let is_done = self.questions.iter().all(|(_, exchange)| exchange.outcome().is_some());
+        let is_late = now >= self.deadline || self.hurry.is_some_and(|hurry| now >= hurry);
+        (is_done || is_late).then(|| self.found())
+    }
+
+    /// What has been found so far.
+    fn found(&self) -> Found {
+        let mut found = Found::default();
+        let prefixes = self.prefixes(&mut found);
+        for (name, known) in self.request.names.iter().zip(&self.hosts) {
+            let addresses = match &name.host {
+                Host::Address(address) => vec![*address],
+                Host::Name(_) if !known.is_empty() => known.clone(),
+                Host::Name(host) => self.answers(host, &mut found),
+            };
+            let reachable = self.reachable(&addresses, &prefixes);
+            for address in reachable.into_iter().take(ADDRESSES_MAX) {
+                let server = SocketAddr::new(address, name.port);
+                if !found.servers.contains(&server) {
+                    found.servers.push(server);
+                }
+            }
+            if addresses.is_empty() && found.reason.is_none() {
+                found.reason = Some(format!("{} has no address", name.text));
+            }
+        }
+        found
+    }
+
+    /// The answers for a name, one of IPv6 and one of IPv4 in turn.
+    fn answers(&self, host: &Name<Vec<u8>>, found: &mut Found) -> Vec<IpAddr> {
+        let mut of = |kind| {
+            let question = Question::Addresses(host.clone(), kind);
+            self.answer(&question, found).unwrap_or_default().addresses.into_iter()
+        };
+        let (mut v6, mut v4) = (of(Kind::V6), of(Kind::V4));
+        let mut addresses = Vec::new();
+        loop {
+            let before = addresses.len();
+            addresses.extend(v6.next());
+            addresses.extend(v4.next());
+            if addresses.len() == before {
+                return addresses;
+            }
+        }
+    }
+
+    /// The NAT64 prefixes of the uplink.
+    fn prefixes(&self, found: &mut Found) -> Vec<Nat64Prefix> {
+        if !self.request.prefixes.is_empty() {
+            return self.request.prefixes.clone();
+        }
+        let answer = self.answer(&Question::Prefix, found).unwrap_or_default();
+        nat64::discover(&answer.addresses)
+    }
+
+    /// The answer to a question, if there is one yet.
+    fn answer(&self, question: &Question, found: &mut Found) -> Option<Answer> {
+        let (_, exchange) = self.questions.iter().find(|(asked, _)| asked == question)?;
+        match exchange.outcome()? {
+            Ok(answer) => {
+                if !answer.addresses.is_empty() {
+                    let lasts = found.lasts.map_or(answer.lasts, |lasts| lasts.min(answer.lasts));
+                    found.lasts = Some(lasts);
+                }
+                Some(answer.clone())
+            }
+            Err(reason) => {
+                found.reason.get_or_insert_with(|| reason.clone());
+                None
+            }
+        }
+    }
+
+    /// What of `addresses` the uplink reaches, and how.
+    fn reachable(&self, addresses: &[IpAddr], prefixes: &[Nat64Prefix]) -> Vec<IpAddr> {
+        let Request { ipv4, ipv6, .. } = self.request;
+        let mut reachable: Vec<IpAddr> = Vec::new();
+        for address in addresses {
+            match address {
+                IpAddr::V4(_) if ipv4 => reachable.push(*address),
+                IpAddr::V4(v4) if ipv6 => {
+                    reachable.extend(prefixes.iter().map(|prefix| IpAddr::from(prefix.embed(*v4))));
+                }
+                IpAddr::V6(_) if ipv6 => reachable.push(*address),
+                IpAddr::V4(_) | IpAddr::V6(_) => {}
+            }
+        }
+        reachable
+    }
+}
+
+/// How long one search may take.
+const DEADLINE: Duration = Duration::from_secs(15);
+/// How long the other answers may take after the first.
+const HURRY: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests;

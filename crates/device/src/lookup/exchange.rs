@@ -1,0 +1,297 @@
+//! One question, put to several servers until one answers. No I/O.
+//!
+//! ```text
+//! a try a second, round the servers ─► UDP ─► answer
+//!                                       └─► too long ─► TCP to the same server
+//! ```
+//!
+//! A try is not taken back when the next begins: over a satellite the first answer may come after it. A
+//! server that refuses, or says it is broken, hands over at once.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use domain::base::Name;
+use roadweave_types::Instant;
+
+use super::message::{Answer, ENTROPY, Kind, Query, Reading};
+
+/// How the question travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Transport {
+    Udp,
+    Tcp,
+}
+
+/// A question that is to be sent to a server, from a port of its own.
+#[derive(Clone, Debug)]
+pub(super) struct Try {
+    /// What [`Exchange::handle_message`] wants to be told.
+    pub(super) id: usize,
+    pub(super) server: SocketAddr,
+    pub(super) transport: Transport,
+    pub(super) message: Vec<u8>,
+}
+
+/// The tries of one question.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    name: Name<Vec<u8>>,
+    kind: Kind,
+    servers: Vec<SocketAddr>,
+    tries: Vec<Sent>,
+    /// UDP tries so far.
+    rounds: usize,
+    next: Instant,
+    /// Servers whose answer is to be had over TCP.
+    truncated: Vec<SocketAddr>,
+    /// Servers that cannot be talked to.
+    broken: Vec<SocketAddr>,
+    outcome: Option<Result<Answer, String>>,
+    /// What the servers complained of last.
+    reason: Option<String>,
+}
+
+#[derive(Debug)]
+struct Sent {
+    query: Query,
+    server: SocketAddr,
+    transport: Transport,
+    is_over: bool,
+}
+
+impl Exchange {
+    /// Asks `servers` for the addresses of `name`, from `now` on.
+    pub(super) fn new(
+        now: Instant,
+        name: Name<Vec<u8>>,
+        kind: Kind,
+        servers: Vec<SocketAddr>,
+    ) -> Self {
+        let none = servers.is_empty().then(|| Err("no name server is known".to_owned()));
+        Self {
+            name,
+            kind,
+            servers,
+            tries: Vec::new(),
+            rounds: 0,
+            next: now,
+            truncated: Vec::new(),
+            broken: Vec::new(),
+            outcome: none,
+            reason: None,
+        }
+    }
+
+    /// The next try that is due, if any.
+    pub(super) fn poll_try(&mut self, now: Instant, entropy: &[u8; ENTROPY]) -> Option<Try> {
+        if self.outcome.is_some() {
+            return None;
+        }
+        let (server, transport) = match self.truncated.pop() {
+            Some(server) => (server, Transport::Tcp),
+            None if self.next > now => return None,
+            None if self.rounds >= self.servers.len() * ROUNDS => {
+                let quiet = || "its name servers do not answer".to_owned();
+                self.outcome = Some(Err(self.reason.take().unwrap_or_else(quiet)));
+                return None;
+            }
+            None => {
+                let server = self.servers[self.rounds % self.servers.len()];
+                self.rounds += 1;
+                let is_last = self.rounds == self.servers.len() * ROUNDS;
+                self.next = now + if is_last { LAST_PATIENCE } else { INTERVAL };
+                (server, Transport::Udp)
+            }
+        };
+        let query = Query::new(&self.name, self.kind, &self.case_of(entropy));
+        let message = query.as_bytes().to_vec();
+        let id = self.tries.len();
+        self.tries.push(Sent { query, server, transport, is_over: false });
+        Some(Try { id, server, transport, message })
+    }
+
+    /// Few servers lose the case of a question; the last round asks them without capitals.
+    fn case_of(&self, entropy: &[u8; ENTROPY]) -> [u8; ENTROPY] {
+        let mut entropy = *entropy;
+        if self.rounds > self.servers.len() * (ROUNDS - 1) {
+            entropy[2..].fill(0);
+        }
+        entropy
+    }
+
+    /// Takes what the server of a try sent back. Returns whether the try is over.
+    pub(super) fn handle_message(&mut self, now: Instant, id: usize, message: &[u8]) -> bool {
+        let Some(sent) = self.tries.get_mut(id).filter(|sent| !sent.is_over) else { return true };
+        let reading = sent.query.read(message);
+        if reading == Reading::Foreign {
+            return false;
+        }
+        sent.is_over = true;
+        let (server, transport) = (sent.server, sent.transport);
+        match reading {
+            Reading::Answer(answer) if self.outcome.is_none() => self.outcome = Some(Ok(answer)),
+            Reading::Truncated if transport == Transport::Udp => {
+                self.truncated.push(server);
+                // Time for TCP, before the next server is asked.
+                self.next = self.next.max(now + TCP_PATIENCE);
+            }
+            Reading::Failed(reason) => self.complain(now, server.ip(), &reason),
+            Reading::Truncated => self.complain(now, server.ip(), "it has too much to say"),
+            Reading::Answer(_) | Reading::Foreign => {}
+        }
+        true
+    }
+
+    /// A try could not be sent, or its connection broke. With the last server that can be talked to the
+    /// question is given up.
+    pub(super) fn handle_failure(&mut self, now: Instant, id: usize, reason: &str) {
+        let Some(sent) = self.tries.get_mut(id).filter(|sent| !sent.is_over) else { return };
+        sent.is_over = true;
+        let server = sent.server;
+        self.complain(now, server.ip(), reason);
+        if !self.broken.contains(&server) {
+            self.broken.push(server);
+        }
+        if self.broken.len() == self.servers.len() && self.outcome.is_none() {
+            self.outcome = Some(Err(self.reason.take().unwrap_or_default()));
+        }
+    }
+
+    fn complain(&mut self, now: Instant, server: IpAddr, reason: &str) {
+        self.reason = Some(format!("{server}: {reason}"));
+        // The others at once, but not round and round: a network may refuse all that is sent.
+        if self.rounds < self.servers.len() {
+            self.next = self.next.min(now);
+        }
+    }
+
+    /// When [`Exchange::poll_try`] has something to do.
+    pub(super) fn poll_timeout(&self, now: Instant) -> Option<Instant> {
+        match self.outcome {
+            Some(_) => None,
+            None if !self.truncated.is_empty() => Some(now),
+            None => Some(self.next),
+        }
+    }
+
+    /// The answer, or why there is none; `None` until it is known.
+    pub(super) fn outcome(&self) -> Option<&Result<Answer, String>> {
+        self.outcome.as_ref()
+    }
+}
+
+/// How often each server is asked.
+const ROUNDS: usize = 3;
+/// How long until the next try.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// How long the last try may take.
+const LAST_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a connection and an answer over it may take.
+const TCP_PATIENCE: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(number: u8) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, number], 53))
+    }
+
+    fn exchange(servers: &[u8]) -> Exchange {
+        let name = "edge.example.org".parse().unwrap();
+        let servers = servers.iter().map(|number| server(*number)).collect();
+        Exchange::new(Instant::ZERO, name, Kind::V4, servers)
+    }
+
+    /// What a server says to `asked` with this code and these flags.
+    fn reply(asked: &Try, flags: [u8; 2]) -> Vec<u8> {
+        let mut bytes = asked.message.clone();
+        [bytes[2], bytes[3]] = flags;
+        bytes
+    }
+
+    const ENTROPY_OF_TEST: [u8; ENTROPY] = [0xff; ENTROPY];
+    const EMPTY: [u8; 2] = [0x81, 0x80];
+    const TRUNCATED: [u8; 2] = [0x83, 0x80];
+    const REFUSED: [u8; 2] = [0x81, 0x85];
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn silent_servers_are_asked_in_turn_and_given_up() {
+        let mut exchange = exchange(&[1, 2]);
+        let mut asked = Vec::new();
+        let mut now = Instant::ZERO;
+        while exchange.outcome().is_none() {
+            if let Some(next) = exchange.poll_try(now, &ENTROPY_OF_TEST) {
+                asked.push(next.server);
+                let is_plain = next.message[13..].iter().all(|letter| !letter.is_ascii_uppercase());
+                assert_eq!(is_plain, asked.len() > 4, "capitals but in the last round");
+            }
+            now = exchange.poll_timeout(now).unwrap_or(now);
+        }
+        assert_eq!(asked, [1, 2, 1, 2, 1, 2].map(server));
+        assert_eq!(now, at(8));
+        assert!(exchange.outcome().unwrap().as_ref().unwrap_err().contains("do not answer"));
+    }
+
+    #[test]
+    fn an_answer_that_comes_after_the_next_try_counts() {
+        let mut exchange = exchange(&[1]);
+        let first = exchange.poll_try(at(0), &ENTROPY_OF_TEST).unwrap();
+        let second = exchange.poll_try(at(1), &ENTROPY_OF_TEST).unwrap();
+        assert!(exchange.poll_try(at(1), &ENTROPY_OF_TEST).is_none());
+        let mut forged = reply(&second, EMPTY);
+        forged[0] ^= 1;
+        assert!(!exchange.handle_message(at(1), second.id, &forged), "a forgery ends no try");
+        assert!(exchange.handle_message(at(1), first.id, &reply(&first, EMPTY)));
+        assert_eq!(exchange.outcome(), Some(&Ok(Answer::default())));
+        assert_eq!(exchange.poll_timeout(at(1)), None);
+    }
+
+    #[test]
+    fn a_long_answer_is_fetched_over_tcp_from_the_same_server() {
+        let mut exchange = exchange(&[1, 2]);
+        let first = exchange.poll_try(at(0), &ENTROPY_OF_TEST).unwrap();
+        exchange.handle_message(at(0), first.id, &reply(&first, TRUNCATED));
+        assert_eq!(exchange.poll_timeout(at(0)), Some(at(0)));
+        let again = exchange.poll_try(at(0), &ENTROPY_OF_TEST).unwrap();
+        assert_eq!((again.server, again.transport), (server(1), Transport::Tcp));
+        assert!(exchange.poll_try(at(2), &ENTROPY_OF_TEST).is_none(), "TCP has its time");
+        exchange.handle_failure(at(2), again.id, "connection refused");
+        let other = exchange.poll_try(at(2), &ENTROPY_OF_TEST).unwrap();
+        assert_eq!((other.server, other.transport), (server(2), Transport::Udp));
+    }
+
+    #[test]
+    fn a_server_that_refuses_hands_over_at_once_but_not_round_and_round() {
+        let mut exchange = exchange(&[1, 2]);
+        for number in [1, 2] {
+            let next = exchange.poll_try(at(0), &ENTROPY_OF_TEST).unwrap();
+            assert_eq!(next.server, server(number));
+            exchange.handle_message(at(0), next.id, &reply(&next, REFUSED));
+        }
+        assert!(exchange.poll_try(at(0), &ENTROPY_OF_TEST).is_none());
+        assert_eq!(exchange.poll_timeout(at(0)), Some(at(1)));
+    }
+
+    #[test]
+    fn when_no_server_can_be_talked_to_the_question_is_given_up() {
+        let mut exchange = exchange(&[1, 2]);
+        for _ in 0..2 {
+            let next = exchange.poll_try(at(0), &ENTROPY_OF_TEST).unwrap();
+            exchange.handle_failure(at(0), next.id, "network is unreachable");
+        }
+        let reason = "192.0.2.2: network is unreachable".to_owned();
+        assert_eq!(exchange.outcome(), Some(&Err(reason)));
+    }
+
+    #[test]
+    fn without_servers_there_is_no_answer() {
+        let exchange = exchange(&[]);
+        assert_eq!(exchange.outcome(), Some(&Err("no name server is known".to_owned())));
+    }
+}

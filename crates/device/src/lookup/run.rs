@@ -1,0 +1,211 @@
+//! The sockets of a search: each try has one of its own, bound to the uplink's interface.
+//!
+//! A connected socket takes answers from the address that was asked alone, and the kernel chooses its port
+//! at random.
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::path::Path;
+use std::time::Duration;
+
+use roadweave_types::Instant;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::rand::GetRandomFlags;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::exchange::{Transport, Try};
+use super::message::ENTROPY;
+use super::servers::name_servers;
+use super::{Found, Network, Request, Search};
+use crate::Clock;
+use crate::udp::bind_to_interface;
+
+/// Searches in the network namespace of the calling thread; blocks for 15 s at most.
+pub(crate) fn run(request: Request) -> Found {
+    let root = Path::new("/");
+    let clock = Clock::start();
+    let network = request.network.clone();
+    if request.needs_nat64() {
+        // Its routers may know the prefix, and tell it in an advertisement. Without them it is asked for.
+        let _ = solicit_routers(&network);
+    }
+    let servers = name_servers(root, &network);
+    tracing::debug!(uplink = network.interface, ?servers, "looking the server up");
+    let mut search = Search::new(clock.now(), request, servers, root);
+    let mut open: Vec<Open> = Vec::new();
+    loop {
+        let now = clock.now();
+        while let Some((place, next)) = search.poll_try(now, &entropy()) {
+            match Open::begin(&network, place, &next) {
+                Ok(socket) => open.push(socket),
+                Err(error) => search.handle_failure(now, place, next.id, &error.to_string()),
+            }
+        }
+        if let Some(found) = search.poll_found(now) {
+            return found;
+        }
+        let timeout = search.poll_timeout(now).since(now);
+        if let Err(error) = wait(&open, timeout) {
+            tracing::warn!(%error, "cannot wait for name servers");
+            return search.found();
+        }
+        open.retain_mut(|socket| take(&mut search, clock.now(), socket));
+    }
+}
+
+/// Hands on what came in for a try; returns whether the try goes on.
+fn take(search: &mut Search, now: Instant, socket: &mut Open) -> bool {
+    for _ in 0..MESSAGES_MAX {
+        match socket.receive() {
+            Ok(Some(message)) if search.handle_message(now, socket.place, socket.id, &message) => {
+                return false;
+            }
+            Ok(Some(_)) => {}
+            Ok(None) => return true,
+            Err(error) => {
+                search.handle_failure(now, socket.place, socket.id, &error.to_string());
+                return false;
+            }
+        }
+    }
+    true
+}
+
+/// A try under way.
+struct Open {
+    /// The place of its question.
+    place: usize,
+    id: usize,
+    socket: Socket,
+    /// What of the message still has to be sent, over TCP.
+    unsent: Vec<u8>,
+    /// What has come, over TCP; `None` for UDP.
+    received: Option<Vec<u8>>,
+}
+
+impl Open {
+    fn begin(network: &Network, place: usize, next: &Try) -> io::Result<Self> {
+        let server = with_scope(next.server, network.index);
+        let is_tcp = next.transport == Transport::Tcp;
+        let (kind, protocol) =
+            if is_tcp { (Type::STREAM, Protocol::TCP) } else { (Type::DGRAM, Protocol::UDP) };
+        let socket = Socket::new(Domain::for_address(server), kind, Some(protocol))?;
+        socket.set_nonblocking(true)?;
+        bind_to_interface(&socket, &network.interface).map_err(io::Error::other)?;
+        match socket.connect(&server.into()) {
+            Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
+            result => result?,
+        }
+        let mut unsent = Vec::new();
+        if is_tcp {
+            // RFC 1035 section 4.2.2: two bytes of length before each message.
+            let length = u16::try_from(next.message.len()).unwrap_or(u16::MAX);
+            unsent.extend(length.to_be_bytes());
+            unsent.extend(&next.message);
+        } else {
+            socket.send(&next.message)?;
+        }
+        let received = is_tcp.then(Vec::new);
+        Ok(Self { place, id: next.id, socket, unsent, received })
+    }
+
+    fn interest(&self) -> PollFlags {
+        if self.unsent.is_empty() { PollFlags::IN } else { PollFlags::OUT }
+    }
+
+    /// Goes on as far as it can; a message, if one has come whole.
+    fn receive(&mut self) -> io::Result<Option<Vec<u8>>> {
+        while !self.unsent.is_empty() {
+            match (&self.socket).write(&self.unsent) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(length) => drop(self.unsent.drain(..length)),
+                Err(error) if is_pending(&error) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        let mut buffer = [0; 4096];
+        loop {
+            let length = match (&self.socket).read(&mut buffer) {
+                Ok(length) => length,
+                Err(error) if is_pending(&error) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            let Some(received) = &mut self.received else {
+                return Ok(Some(buffer[..length].to_vec()));
+            };
+            if length == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            received.extend(&buffer[..length]);
+            if let Some(([high, low], rest)) = received.split_first_chunk() {
+                let wanted = usize::from(u16::from_be_bytes([*high, *low]));
+                if rest.len() >= wanted {
+                    return Ok(Some(rest[..wanted].to_vec()));
+                }
+            }
+        }
+    }
+}
+
+/// Whether a socket is only not ready yet; a TCP socket that connects is not connected.
+fn is_pending(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+        || error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error())
+}
+
+/// An address of the link alone needs the number of the interface.
+fn with_scope(server: SocketAddr, index: u32) -> SocketAddr {
+    match server {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+            SocketAddrV6::new(*v6.ip(), v6.port(), 0, index).into()
+        }
+        other => other,
+    }
+}
+
+fn wait(open: &[Open], timeout: Duration) -> io::Result<()> {
+    let mut fds: Vec<PollFd<'_>> =
+        open.iter().map(|socket| PollFd::new(&socket.socket, socket.interest())).collect();
+    let timeout = Timespec {
+        tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    };
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Random bytes of the system, which a forger cannot foresee.
+fn entropy() -> [u8; ENTROPY] {
+    let mut bytes = [0; ENTROPY];
+    let mut filled = 0;
+    while filled < ENTROPY {
+        match rustix::rand::getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
+            Ok(length) => filled += length,
+            Err(Errno::INTR) => {}
+            // Kernels of this century have it; without it the ports alone are hard to guess.
+            Err(_) => break,
+        }
+    }
+    bytes
+}
+
+/// Asks the routers of a network to advertise themselves now (RFC 4861 section 4.1).
+fn solicit_routers(network: &Network) -> io::Result<()> {
+    let socket = Socket::new(Domain::IPV6, Type::RAW, Some(Protocol::ICMPV6))?;
+    bind_to_interface(&socket, &network.interface).map_err(io::Error::other)?;
+    // Routers drop what was forwarded.
+    socket.set_multicast_hops_v6(255)?;
+    let routers = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
+    let routers = SocketAddr::from(SocketAddrV6::new(routers, 0, 0, network.index));
+    // The kernel fills the checksum in.
+    let solicitation = [ROUTER_SOLICITATION, 0, 0, 0, 0, 0, 0, 0];
+    socket.send_to(&solicitation, &routers.into()).map(drop)
+}
+
+/// The type of the message.
+const ROUTER_SOLICITATION: u8 = 133;
+/// The most messages of one try that are read at once: the others have their turn too.
+const MESSAGES_MAX: usize = 32;

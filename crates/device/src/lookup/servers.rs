@@ -1,0 +1,169 @@
+//! Which name servers an uplink has, from what others on this machine have learned of it.
+//!
+//! ```text
+//! of the uplink: router advertisements, systemd-networkd, NetworkManager, resolvconf, dhcpcd, dhclient, OpenWrt
+//!    └─ none ─► of the system: /etc/resolv.conf, or what its stub asks ─► and the uplink's gateway
+//! ```
+//!
+//! All of it is read from files: what daemons would answer may have gone into the tunnel. A stub on this
+//! machine (127.0.0.53) is not asked, for the same reason.
+
+use std::fs::File;
+use std::io::Read;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::path::Path;
+
+mod parse;
+
+/// What the kernel knows of the uplink's network.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Network {
+    /// The interface's name.
+    pub(crate) interface: String,
+    /// The kernel's number for it.
+    pub(crate) index: u32,
+    /// The next hops.
+    pub(crate) gateways: Vec<IpAddr>,
+    /// What routers advertised (RFC 8106).
+    pub(crate) advertised: Vec<IpAddr>,
+}
+
+/// The name servers to ask over an uplink, the best first; at most [`SERVERS_MAX`]. `root`: where the
+/// files are, `/` but in tests.
+pub(crate) fn name_servers(root: &Path, network: &Network) -> Vec<SocketAddr> {
+    let mut found = Found { index: network.index, servers: Vec::new() };
+    found.add_all(of_uplink(root, network));
+    if found.servers.is_empty() {
+        found.add_all(of_system(root));
+        // Most routers answer questions, or hand them on.
+        found.servers.truncate(SERVERS_MAX - network.gateways.len().min(2));
+        found.add_all(network.gateways.iter().map(|gateway| (*gateway, PORT)));
+    }
+    found.servers.truncate(SERVERS_MAX);
+    found.servers
+}
+
+struct Found {
+    index: u32,
+    servers: Vec<SocketAddr>,
+}
+
+impl Found {
+    fn add_all(&mut self, servers: impl IntoIterator<Item = (IpAddr, u16)>) {
+        for (address, port) in servers {
+            if address.is_loopback() || address.is_unspecified() || address.is_multicast() {
+                continue;
+            }
+            let server = match address {
+                IpAddr::V6(v6) if v6.is_unicast_link_local() => scoped(v6, port, self.index),
+                address => SocketAddr::new(address, port),
+            };
+            if !self.servers.contains(&server) {
+                self.servers.push(server);
+            }
+        }
+    }
+}
+
+fn scoped(address: Ipv6Addr, port: u16, index: u32) -> SocketAddr {
+    SocketAddrV6::new(address, port, 0, index).into()
+}
+
+/// What somebody learned of this very uplink; the first source that knows any counts.
+fn of_uplink(root: &Path, network: &Network) -> Vec<(IpAddr, u16)> {
+    let Network { interface, index, advertised, .. } = network;
+    let read = |path: &str| read(&root.join(path)).unwrap_or_default();
+    let mut servers = parse::networkd(&read(&format!("run/systemd/netif/links/{index}")));
+    servers.extend(parse::networkd(&read(&format!("run/systemd/netif/leases/{index}"))));
+    servers.extend(parse::network_manager(&read(&format!("run/NetworkManager/devices/{index}"))));
+    for directory in RESOLVCONF {
+        for text in texts_of(&root.join(directory), interface) {
+            servers.extend(parse::resolv_conf(&text));
+        }
+    }
+    for path in DHCLIENT {
+        let path = path.replace('*', interface);
+        servers.extend(parse::dhclient(&read(&path), interface));
+    }
+    let devices = read("etc/config/network");
+    for path in OPENWRT {
+        servers.extend(parse::openwrt(&read(path), &devices, interface));
+    }
+    servers.extend(advertised.iter().map(|address| (*address, PORT)));
+    servers
+}
+
+/// What the system asks, or its stub does.
+fn of_system(root: &Path) -> Vec<(IpAddr, u16)> {
+    SYSTEM
+        .iter()
+        .map(|path| parse::resolv_conf(&read(&root.join(path)).unwrap_or_default()))
+        .map(|mut servers| {
+            servers.retain(|(address, _)| !address.is_loopback());
+            servers
+        })
+        .find(|servers| !servers.is_empty())
+        .unwrap_or_default()
+}
+
+/// The files that resolvconf programs keep for an interface: `eth1`, or `eth1.` and who said so.
+fn texts_of(directory: &Path, interface: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut paths: Vec<_> = entries
+        .filter(|entry| {
+            let name = entry.file_name();
+            let rest = name.to_str().and_then(|name| name.strip_prefix(interface));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+        .map(|entry| entry.path())
+        .collect();
+    paths.sort();
+    paths.truncate(FILES_MAX);
+    paths.iter().filter_map(|path| read(path)).collect()
+}
+
+/// The beginning of a file, as text.
+pub(super) fn read(path: &Path) -> Option<String> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The port of DNS.
+const PORT: u16 = 53;
+/// The most servers that are asked.
+pub(crate) const SERVERS_MAX: usize = 4;
+/// The most files of one directory that are read.
+const FILES_MAX: usize = 8;
+/// The most of a file that is read.
+const BYTES_MAX: u64 = 1 << 20;
+/// Folders with a resolv.conf for each interface: openresolv's old and new one, that of Debian's resolvconf,
+/// and those of dhcpcd without any of them.
+const RESOLVCONF: [&str; 5] = [
+    "run/resolvconf/keys",
+    "run/resolvconf/interfaces",
+    "run/resolvconf/interface",
+    "run/dhcpcd/hook-state/resolv.conf",
+    "run/dhcpcd/resolv.conf",
+];
+/// Leases of dhclient, alone, under ifupdown (`*` is the interface), and of Red Hat.
+const DHCLIENT: [&str; 5] = [
+    "var/lib/dhcp/dhclient.*.leases",
+    "var/lib/dhcp/dhclient.leases",
+    "var/lib/dhcp/dhclient6.*.leases",
+    "var/lib/dhclient/dhclient--*.lease",
+    "var/lib/dhclient/dhclient.leases",
+];
+/// What netifd has learned.
+const OPENWRT: [&str; 2] = ["tmp/resolv.conf.d/resolv.conf.auto", "tmp/resolv.conf.auto"];
+/// The system's servers, and those behind the stubs of systemd-resolved, NetworkManager and OpenWrt.
+const SYSTEM: [&str; 5] = [
+    "etc/resolv.conf",
+    "run/systemd/resolve/resolv.conf",
+    "run/NetworkManager/no-stub-resolv.conf",
+    "tmp/resolv.conf.d/resolv.conf.auto",
+    "tmp/resolv.conf.auto",
+];
+
+#[cfg(test)]
+mod tests;

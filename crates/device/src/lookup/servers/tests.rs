@@ -1,0 +1,99 @@
+use std::fs;
+use std::path::PathBuf;
+
+use super::*;
+
+/// A machine's files, which vanish with it.
+struct Root(PathBuf);
+
+impl Root {
+    fn new(test: &str, files: &[(&str, &str)]) -> Self {
+        let name = format!("roadweave-servers-{}-{test}", std::process::id());
+        let root = Self(std::env::temp_dir().join(name));
+        for (path, text) in files {
+            let path = root.0.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    fn check(&self, network: &Network, expected: &[&str]) {
+        let expected: Vec<SocketAddr> = expected
+            .iter()
+            .map(|text| text.parse().unwrap_or_else(|_| SocketAddr::new(text.parse().unwrap(), 53)))
+            .collect();
+        assert_eq!(name_servers(&self.0, network), expected);
+    }
+}
+
+impl Drop for Root {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn network() -> Network {
+    Network {
+        interface: "eth1".to_owned(),
+        index: 7,
+        gateways: vec!["192.168.8.1".parse().unwrap()],
+        advertised: Vec::new(),
+    }
+}
+
+#[test]
+fn what_dhcp_gave_the_uplink_counts_before_the_systems() {
+    let system = ("etc/resolv.conf", "nameserver 192.0.2.99\n");
+    for (number, file) in [
+        ("run/systemd/netif/links/7", "DNS=10.0.0.1\n"),
+        ("run/systemd/netif/leases/7", "DNS=10.0.0.1\n"),
+        ("run/NetworkManager/devices/7", "[dhcp4]\ndomain_name_servers=10.0.0.1\n"),
+        ("run/resolvconf/interface/eth1.dhclient", "nameserver 10.0.0.1\n"),
+        ("run/resolvconf/interfaces/eth1", "nameserver 10.0.0.1\n"),
+        ("run/dhcpcd/hook-state/resolv.conf/eth1.dhcp", "nameserver 10.0.0.1\n"),
+        (
+            "var/lib/dhcp/dhclient.eth1.leases",
+            "lease {\n interface \"eth1\";\n option domain-name-servers 10.0.0.1;\n}\n",
+        ),
+        ("tmp/resolv.conf.d/resolv.conf.auto", "# Interface eth1\nnameserver 10.0.0.1\n"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let root = Root::new(&format!("uplink{number}"), &[system, file]);
+        root.check(&network(), &["10.0.0.1"]);
+        // Another interface has not got them.
+        let other = Network { interface: "eth10".to_owned(), index: 70, ..network() };
+        root.check(&other, &["192.0.2.99", "192.168.8.1"]);
+    }
+}
+
+#[test]
+fn what_a_router_advertised_counts_and_knows_its_link() {
+    let root = Root::new("advertised", &[("etc/resolv.conf", "nameserver 192.0.2.99\n")]);
+    let advertised = vec!["fe80::1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+    let servers = name_servers(&root.0, &Network { advertised, ..network() });
+    assert_eq!(servers[0], scoped("fe80::1".parse().unwrap(), 53, 7));
+    assert_eq!(servers[1..], ["[2001:db8::1]:53".parse().unwrap()]);
+}
+
+#[test]
+fn behind_a_stub_are_the_servers_that_it_asks() {
+    let stub = ("etc/resolv.conf", "nameserver 127.0.0.53\noptions edns0\n");
+    let upstream = ("run/systemd/resolve/resolv.conf", "nameserver 192.0.2.7\n");
+    Root::new("stub", &[stub, upstream]).check(&network(), &["192.0.2.7", "192.168.8.1"]);
+    // Nobody knows: the gateway may.
+    Root::new("nobody", &[stub]).check(&network(), &["192.168.8.1"]);
+    Root::new("nothing", &[]).check(&Network::default(), &[]);
+}
+
+#[test]
+fn no_more_than_four_are_asked() {
+    let many: String = (1..=9).map(|number| format!("nameserver 192.0.2.{number}\n")).collect();
+    let root = Root::new("many", &[("etc/resolv.conf", &many)]);
+    root.check(&network(), &["192.0.2.1", "192.0.2.2", "192.0.2.3", "192.168.8.1"]);
+    let lease = format!("DNS={}\n", "10.0.0.1 10.0.0.2 10.0.0.3 10.0.0.4 10.0.0.5");
+    let root = Root::new("many-own", &[("run/systemd/netif/leases/7", &lease)]);
+    assert_eq!(name_servers(&root.0, &network()).len(), SERVERS_MAX);
+}
