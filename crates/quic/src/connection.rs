@@ -83,6 +83,9 @@ pub struct Connection {
 
     phase: Phase,
     peer: Option<PublicKey>,
+    /// Whether all that comes from now on is the server's: it has proved its key to this client, and the
+    /// keys that anybody knows are gone.
+    is_proven: bool,
     /// The key and the reason of a client that was not let in.
     refused: Option<(PublicKey, Refusal)>,
     events: VecDeque<Event>,
@@ -190,6 +193,7 @@ impl Connection {
             phase: Phase::Handshake { until: now + new.config.handshake_timeout },
             config: new.config,
             peer: None,
+            is_proven: false,
             refused: None,
             events: VecDeque::new(),
             outbox: Outbox::default(),

@@ -119,14 +119,23 @@ pub enum CloseReason {
         /// What the peer gave to [`close`](crate::Connection::close).
         reason: String,
     },
-    /// The server does not let this client in. Trying again will not help.
+    /// The server does not let this client in, and has proved to be the server before it said so. Trying
+    /// again will not help.
     #[error("refused by the server: {0}")]
     Refused(Refusal),
-    /// Whoever answers is not the server that was asked for. Trying again will not help.
+    /// Whoever answers is not the server that was asked for: it is misconfigured, or a network on the way
+    /// answers in its place.
     #[error("the server showed the key {got}, which is not the one expected")]
     WrongServerKey {
         /// The key it showed.
         got: PublicKey,
+    },
+    /// It was closed before the server had proved who it is. Anybody on the way can do that: the keys of
+    /// the first packets follow from what is in the clear (RFC 9001 section 5.2).
+    #[error("closed with code {code:#x} by somebody who had not proved to be the server")]
+    Unproven {
+        /// The code of RFC 9000 section 20.
+        code: u64,
     },
     /// The client has another key for this server.
     #[error("the client expects another key of this server")]
@@ -140,10 +149,10 @@ pub enum CloseReason {
     /// The peer restarted and knows nothing of the connection.
     #[error("the peer has lost its state, most likely by a restart")]
     Reset,
-    /// The server takes no more connections at present.
+    /// The server takes no more connections at present, or somebody on the way says so.
     #[error("the server is busy")]
     Busy,
-    /// The peer speaks no version of the protocol that this side knows.
+    /// The peer, or somebody on the way, speaks no version of the protocol that this side knows.
     #[error("no common version of the protocol")]
     VersionMismatch,
     /// One side broke the protocol.

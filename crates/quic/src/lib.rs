@@ -26,6 +26,7 @@ mod deadlines;
 mod endpoint;
 mod epoch;
 mod event;
+pub mod forge;
 mod gate;
 mod identity;
 mod meter;

@@ -38,6 +38,7 @@ impl Connection {
         self.process(now);
         if matches!(self.phase, Phase::Handshake { .. }) {
             self.flush_all(now);
+            self.note_proof();
             return;
         }
         // Packets with data are acknowledged together with the user's feedback, which is due a little
@@ -48,6 +49,15 @@ impl Connection {
             self.want_control_flush(now, FEEDBACK_DELAY);
         }
         self.flush(now);
+    }
+
+    /// Notes whether the server has proved its key by now.
+    ///
+    /// Until then, and in the packet that brings the proof, everything may be forged: the keys of Initial
+    /// packets follow from the first of them. A client discards these keys when it first sends a
+    /// Handshake packet (RFC 9001 section 4.9.1), which it has done in answer to the proof.
+    fn note_proof(&mut self) {
+        self.is_proven |= self.is_client && tls::peer_key(self.quic.crypto_session()).is_some();
     }
 
     /// Takes in what the endpoint has to say, such as new connection IDs.
@@ -357,17 +367,18 @@ impl Connection {
                 }
             },
             ConnectionError::ConnectionClosed(close) => {
+                let is_forgeable = self.is_client && !self.is_proven;
                 match tls::refusal_of(close.error_code) {
-                    Some(refusal) if self.is_client => CloseReason::Refused(refusal),
-                    // A client checks nothing of the server but its key.
-                    Some(Refusal::Unknown) => CloseReason::UnexpectedServerKey,
-                    Some(_) => CloseReason::Protocol(close.to_string()),
                     None if close.error_code
                         == noq_proto::TransportErrorCode::CONNECTION_REFUSED =>
                     {
                         CloseReason::Busy
                     }
-                    None => CloseReason::Protocol(close.to_string()),
+                    _ if is_forgeable => CloseReason::Unproven { code: close.error_code.into() },
+                    Some(refusal) if self.is_client => CloseReason::Refused(refusal),
+                    // A client checks nothing of the server but its key.
+                    Some(Refusal::Unknown) => CloseReason::UnexpectedServerKey,
+                    _ => CloseReason::Protocol(close.to_string()),
                 }
             }
             ConnectionError::ApplicationClosed(close) => CloseReason::ByPeer {

@@ -2,6 +2,7 @@
 
 use super::link::links;
 use super::*;
+use crate::forge::{Eavesdropper, stateless_reset};
 
 fn source(world: &World, to: usize) -> Source {
     let local = match to {
@@ -128,4 +129,140 @@ fn answers_to_garbage_are_fewer_than_the_garbage() {
     let stats = world.sides[SERVER].endpoint.stats();
     assert!(stats.responses <= 1, "{stats:?}");
     assert_eq!(stats.strays, 5000);
+}
+
+/// A client's first packet, as somebody on the way sees it.
+fn first_packet(world: &World) -> Eavesdropper {
+    under_way(world)
+        .iter()
+        .find_map(|(to, packet)| Eavesdropper::of(packet).filter(|_| *to == SERVER))
+        .expect("an Initial packet is on the way")
+}
+
+/// Why a client's attempt ended into which `forged` was thrown at once.
+fn closed_by(forged: impl Fn(&Eavesdropper) -> Vec<u8>) -> Option<CloseReason> {
+    let mut world = World::new(links(&[20]), &config(1));
+    world.connect(0);
+    let packet = forged(&first_packet(&world));
+    inject(&mut world, CLIENT, &packet);
+    world.run(ms(3000));
+    world.sides[CLIENT].books.closed.clone().map(|(reason, _)| reason)
+}
+
+#[test]
+fn a_refusal_that_anybody_could_write_is_none() {
+    // The code of every refusal that a server knows, and others.
+    for code in [0x130, 0x12d, 0x12c, 0x15c, 0x131, 0x178, 0, 0xa, 1 << 40] {
+        let reason = closed_by(|eavesdropper| eavesdropper.close(code, b"joined peer=me"));
+        assert_eq!(reason, Some(CloseReason::Unproven { code }));
+    }
+    let busy = closed_by(|eavesdropper| eavesdropper.close(2, b""));
+    assert_eq!(busy, Some(CloseReason::Busy));
+    let versions = closed_by(|eavesdropper| eavesdropper.version_negotiation(&[0x0a0a_0a0a]));
+    assert_eq!(versions, Some(CloseReason::VersionMismatch));
+}
+
+/// Where the packets with long headers end in a datagram (RFC 9000 section 17.2).
+fn handshake_end(datagram: &[u8]) -> usize {
+    let mut at = 0;
+    while datagram.get(at).is_some_and(|first| first & 0x80 != 0) {
+        let is_initial = datagram[at] & 0x30 == 0;
+        at += 5;
+        for _ in 0..2 {
+            at += 1 + usize::from(datagram[at]);
+        }
+        let mut varint = || {
+            let length = 1 << (datagram[at] >> 6);
+            let bytes = &datagram[at..at + length];
+            at += length;
+            bytes.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte))
+                & ((1 << (8 * length - 2)) - 1)
+        };
+        let token = if is_initial { varint() } else { 0 };
+        assert_eq!(token, 0, "servers send no tokens there");
+        at += varint();
+    }
+    at
+}
+
+#[test]
+fn a_refusal_is_none_in_the_packet_that_brings_the_proof_either() {
+    let mut world = World::new(links(&[20]), &config(1));
+    world.connect(0);
+    let mut eavesdropper = first_packet(&world);
+    let mut forged = 0;
+    while world.now < Instant::from_millis(3000) {
+        // Behind the handshake packets that bring the server's proof, in the same datagrams, one that
+        // anybody can write. The first are those, and what follows is the server's only.
+        let mut network = std::mem::take(&mut world.network).into_vec();
+        for arrival in network.iter_mut().filter(|arrival| arrival.to == CLIENT) {
+            if forged < 2 {
+                eavesdropper.hear_server(&arrival.packet);
+                let end = handshake_end(&arrival.packet);
+                arrival.packet.splice(end..end, eavesdropper.close(0x130, b""));
+                forged += 1;
+            }
+        }
+        world.network = network.into();
+        world.run(ms(1));
+    }
+    match world.sides[CLIENT].books.closed.clone().map(|(reason, _)| reason) {
+        Some(CloseReason::Unproven { code: 0x130 }) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn forged_packets_end_no_connection() {
+    let mut world = World::new(links(&[20, 50]), &config(7));
+    world.connect(0);
+    let eavesdropper = first_packet(&world);
+    world.run(ms(1000));
+    let now = world.now;
+    world.client().open_path(now, UplinkId(1)).unwrap();
+    world.run(ms(2000));
+    for round in 0..200_u64 {
+        let reset = stateless_reset(|| world.random.next());
+        let kinds = [
+            eavesdropper.close(0x130, b"forged"),
+            eavesdropper.initial(round as u8, &[0x06, 0, 4, 2, 0, 0, 0]),
+            eavesdropper.version_negotiation(&[round as u32 | 0x0a0a_0000]),
+            eavesdropper.retry(b"forged token"),
+            reset,
+        ];
+        for packet in kinds {
+            inject(&mut world, CLIENT, &packet);
+        }
+        world.run(ms(1));
+    }
+    check_alive(&mut world);
+}
+
+#[test]
+fn any_frames_in_a_forged_packet_end_no_more_than_the_attempt() {
+    let mut random = Random(3);
+    for seed in 1..200 {
+        let mut world = World::new(links(&[20]), &config(seed));
+        world.connect(0);
+        let eavesdropper = first_packet(&world);
+        for _ in 0..4 {
+            let length = random.next() as usize % 300;
+            // Frames that handshakes have, and any.
+            let mut frames = vec![[0x06, 0x02, 0x1c, 0x01][random.next() as usize % 4]];
+            frames.extend((0..length).map(|_| random.next() as u8));
+            let packet = eavesdropper.initial(random.next() as u8, &frames);
+            inject(&mut world, CLIENT, &packet);
+            world.run(ms(random.next() % 30));
+        }
+        world.run(ms(1000));
+        let closed = world.sides[CLIENT].books.closed.clone();
+        assert!(!matches!(closed, Some((CloseReason::Refused(_), _))), "seed {seed}: {closed:?}");
+    }
+}
+
+#[test]
+fn a_forged_retry_ends_no_more_than_the_attempt() {
+    // It sends the client to the server with a token that the server never gave.
+    let reason = closed_by(|eavesdropper| eavesdropper.retry(b"forged token"));
+    assert!(!matches!(reason, Some(CloseReason::Refused(_))), "{reason:?}");
 }
