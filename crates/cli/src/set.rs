@@ -38,7 +38,12 @@ impl SetArgs {
         let Self { socket, lane, setting: Setting::Strategy { name } } = self;
         let params = json!({ "lane": lane, "strategy": name });
         match request(socket, "set_strategy", &params) {
-            Ok(_) => out::line(format_args!("lane {lane} follows {name} now"))?,
+            Ok(answer) => {
+                out::line(format_args!("lane {lane} follows {name} now"))?;
+                if let Some(notice) = answer["notice"].as_str() {
+                    out::line(format_args!("{notice}"))?;
+                }
+            }
             Err(RequestError::Refused(error)) => return Err(BadInput::new(error.message).into()),
             Err(other) => return Err(other.into()),
         }

@@ -50,7 +50,10 @@ fn render(status: &Value) -> String {
     );
     let sessions = status["sessions"].as_array().map_or(&[][..], Vec::as_slice);
     if sessions.is_empty() {
-        text += "no session\n";
+        text += "no session";
+        text += &status["no_session"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
+        text += "\n";
+        text += &ways(status);
     }
     for session in sessions {
         let addresses: Vec<String> = list(&session["addresses"]).map(text_of).collect();
@@ -65,6 +68,35 @@ fn render(status: &Value) -> String {
         None | Some(0) => text,
         Some(lost) => text + &format!("lines of the log that could not be written: {lost}\n"),
     }
+}
+
+/// The ways to the server: each uplink with each of the server's addresses.
+fn ways(status: &Value) -> String {
+    if list(&status["uplinks"]).next().is_none() {
+        return String::new();
+    }
+    let mut table = Table::new();
+    let header = ["uplink", "heard", "server", "state", "attempts", "rests s", "last"];
+    table.load_preset(presets::NOTHING).set_header(header);
+    for uplink in list(&status["uplinks"]) {
+        let name = text_of(&uplink["name"]);
+        let heard = if uplink["heard"] == true { "yes" } else { "no" };
+        if list(&uplink["servers"]).next().is_none() {
+            table.add_row([&name, heard, "no address known", "-", "-", "-", "-"]);
+        }
+        for server in list(&uplink["servers"]) {
+            table.add_row([
+                name.clone(),
+                heard.to_owned(),
+                text_of(&server["server"]),
+                text_of(&server["state"]),
+                server["attempts"].to_string(),
+                scaled(&server["rest_seconds"], 1.0, 1),
+                text_of(&server["last"]),
+            ]);
+        }
+    }
+    format!("\n{table}\n")
 }
 
 fn paths(session: &Value) -> String {
@@ -266,6 +298,30 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part} is not in:\n{page}");
         }
+    }
+
+    #[test]
+    fn without_a_session_it_says_why() {
+        let status = serde_json::json!({
+            "role": "client", "name": "bus", "uptime_seconds": 12.0, "tun": "rw0",
+            "sessions": [], "drops": {},
+            "no_session": "no attempt has been welcomed yet",
+            "uplinks": [
+                { "name": "wwan0", "heard": true, "servers": [{
+                    "server": "192.0.2.1:4433", "state": "resting", "attempts": 3,
+                    "rest_seconds": 8.25, "last": "refused by the server",
+                }] },
+                { "name": "wlan0", "heard": false, "servers": [] },
+            ],
+        });
+        let page = render(&status);
+        assert!(page.contains("no session: no attempt has been welcomed yet"), "{page}");
+        let row = |name: &str| {
+            let line = page.lines().find(|line| line.contains(name)).expect("a row");
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(row("wwan0"), "wwan0 yes 192.0.2.1:4433 resting 3 8.2 refused by the server");
+        assert_eq!(row("wlan0"), "wlan0 no no address known - - - -");
     }
 
     #[test]

@@ -112,8 +112,9 @@ fn strangers_are_refused_once_on_both_sides() {
         });
         let server = road.start_server();
         let strangers = ["unknown", "expired", "mistaken"].map(|name| road.start_client(name));
-        for daemon in &strangers {
-            daemon.wait_for("ERROR");
+        // Another key may be that of a network which answers in the server's place.
+        for (daemon, level) in strangers.iter().zip(["ERROR", "ERROR", "WARN"]) {
+            daemon.wait_for(level);
         }
         // Longer than the patience after which a silent server is reported, shorter than a rest.
         sleep(Duration::from_secs(7));
@@ -121,7 +122,7 @@ fn strangers_are_refused_once_on_both_sides() {
             ["refused by the server: ", "refused by the server: ", "the server showed the key"];
         for (daemon, reason) in strangers.iter().zip(reasons) {
             assert_eq!(daemon.count(reason), 1, "{}", daemon.log());
-            assert_eq!(daemon.count("next try in 10 s"), 1, "{}", daemon.log());
+            assert_eq!(daemon.count("rests on this uplink for 1"), 1, "{}", daemon.log());
             assert_eq!(daemon.count("WARN") + daemon.count("ERROR"), 1, "{}", daemon.log());
         }
         assert_eq!(server.count("WARN"), 3, "{}", server.log());

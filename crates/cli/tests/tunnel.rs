@@ -129,9 +129,13 @@ fn a_lane_changes_its_strategy_while_pings_cross() {
         };
         refused(set(CLIENT, "interactive", "fastest"), "known are: xnc,");
         refused(set(CLIENT, "video", "ecf"), "there are: real-time");
-        refused(set(CLIENT, "interactive", "single:eth9"), "eth9");
+        refused(set(CLIENT, "interactive", "single:a/b"), "can be called");
         refused(set(SERVER, "interactive", "single:eth1"), "eth1");
         assert_eq!(strategy(CLIENT), "pluribus");
+        // An uplink may come some day; that it is not there now is told.
+        let output = set(CLIENT, "interactive", "single:eth9");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && text.contains("waits for eth9"), "{text}");
     });
 }
 

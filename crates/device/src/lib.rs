@@ -45,7 +45,7 @@ pub use driver::{
 };
 pub use error::DeviceError;
 pub use lookup::{InvalidServerName, ServerName};
-pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent, UplinkSelector};
+pub use monitor::{Gateway, Monitor, NoUplink, Uplink, UplinkEvent, UplinkSelector};
 pub use nat::{FilterOptions, Filters, IntoTun};
 pub use netlink::{Link, Netlink, Route, Rule};
 pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};

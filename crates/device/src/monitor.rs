@@ -38,6 +38,37 @@ impl UplinkSelector {
         let any = |patterns: &[String]| patterns.iter().any(|pattern| glob(pattern, name));
         (self.include.is_empty() || any(&self.include)) && !any(&self.exclude)
     }
+
+    /// Checks that an interface of this name may be an uplink some day: it need not be there now.
+    ///
+    /// # Errors
+    /// Why it never can be.
+    pub fn check_name(&self, name: &str) -> Result<(), NoUplink> {
+        if !is_interface_name(name) {
+            return Err(NoUplink::Name(name.to_owned()));
+        }
+        if !self.matches(name) {
+            return Err(NoUplink::NotSelected(name.to_owned()));
+        }
+        Ok(())
+    }
+}
+
+/// Why a name cannot be that of an uplink.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoUplink {
+    /// The kernel allows no such name.
+    #[error(
+        "no interface can be called \"{0}\": names have 1 to 15 bytes, without `/`, `:` and white space"
+    )]
+    Name(String),
+    /// The configuration's patterns leave it out.
+    #[error(
+        "{0} is no uplink by the configuration: `uplinks.include` does not name it, or `uplinks.exclude` \
+         does"
+    )]
+    NotSelected(String),
 }
 
 /// One uplink as it is now.
@@ -292,6 +323,12 @@ fn compare(
         }
     }
     events
+}
+
+/// Whether an interface can have this name, as the kernel has it (`dev_valid_name`).
+fn is_interface_name(name: &str) -> bool {
+    let is_odd = |letter: char| letter == '/' || letter == ':' || letter.is_ascii_whitespace();
+    (1..=15).contains(&name.len()) && !matches!(name, "." | "..") && !name.contains(is_odd)
 }
 
 /// Whether the interface `name` fits `pattern`, which may hold `*` and `?`; in time proportional to the product of their lengths.

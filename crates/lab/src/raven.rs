@@ -276,6 +276,7 @@ fn world(scenario: &Scenario) -> Result<World, WorldError> {
         seed: scenario.seed,
         trust: Default::default(),
         policies: BTreeMap::new(),
+        strangers: Default::default(),
         learned: scenario.learned.clone(),
     })
 }

@@ -59,6 +59,7 @@ pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
         trust: Default::default(),
         learned: scenario.learned.clone(),
         policies: Default::default(),
+        strangers: Default::default(),
     })?;
     let mut stage = Stage::new(world);
     stage.world.observe_packets();

@@ -17,6 +17,7 @@
 //! and equal calls give equal worlds: only the bytes of TLS secrets differ, none of the times or sizes.
 
 mod ends;
+mod strangers;
 mod tamper;
 mod trails;
 mod wire;
@@ -29,11 +30,13 @@ use bytes::{Bytes, BytesMut};
 use roadweave_emulate::{Direction, LinkSettings, LinkStats};
 use roadweave_quic::{CongestionControl, Epoch, Local, Source};
 use roadweave_tunnel::{
-    Client, ClientError, ClientEvent, LaneConfig, Server, ServerEvent, SessionStatus, SetError,
-    Strategy, UplinkPolicy,
+    Client, ClientError, ClientEvent, LaneConfig, Notice, Server, ServerEvent, SessionStatus,
+    SetError, Strategy, UplinkPolicy, UplinkReport,
 };
 use roadweave_types::{Instant, PathStatus, UplinkId};
 
+use strangers::{Hostile, Neighbour};
+pub use strangers::{Hostility, OtherServer, Stranger, Strangers};
 pub use tamper::Tampering;
 pub use trails::Trail;
 use trails::Trails;
@@ -68,6 +71,8 @@ pub struct WorldConfig {
     pub learned: BTreeMap<String, String>,
     /// How links may be used that are not as any other, by their names.
     pub policies: BTreeMap<String, UplinkPolicy>,
+    /// Who else there is.
+    pub strangers: Strangers,
 }
 
 /// One link between the vehicle and the server.
@@ -160,8 +165,13 @@ pub struct World {
     /// How often the server was restarted.
     server_lives: u8,
     wires: Vec<Wire>,
+    /// Servers beside the right one, by their addresses.
+    neighbours: BTreeMap<SocketAddr, Neighbour>,
+    /// What answers on a link instead of any server.
+    portals: BTreeMap<usize, Neighbour>,
     arrivals: VecDeque<Arrival>,
     client_events: Vec<(Instant, ClientEvent)>,
+    notices: Vec<(Instant, Notice)>,
     server_events: Vec<(Instant, ServerEvent)>,
     stray: u64,
     steps: u32,
@@ -196,14 +206,24 @@ impl World {
             server: Side::new(ends::server(epoch, &config, 0)?),
             server_lives: 0,
             wires: wires.collect(),
+            neighbours: BTreeMap::new(),
+            portals: BTreeMap::new(),
             arrivals: VecDeque::new(),
             client_events: Vec::new(),
+            notices: Vec::new(),
             server_events: Vec::new(),
             stray: 0,
             steps: 0,
             trails: None,
             config,
         };
+        for (address, kind) in world.config.strangers.servers.clone() {
+            let neighbour = Neighbour::new(&world.recipe(), kind)?;
+            world.neighbours.insert(address, neighbour);
+        }
+        for (link, hostility) in world.config.strangers.links.clone() {
+            world.set_hostility(link, Some(hostility))?;
+        }
         (0..world.wires.len()).for_each(|link| world.add_uplink(link));
         Ok(world)
     }
@@ -246,12 +266,27 @@ impl World {
             self.take_from_server(None);
             self.empty_server();
         }
+        let wires = &mut self.wires;
+        for neighbour in self.neighbours.values_mut() {
+            neighbour.flush(now, |to, from, packet| {
+                if let Some(wire) = wires.iter_mut().find(|wire| wire.public == to) {
+                    wire.push_down(now, server_at(from), BytesMut::from(packet));
+                }
+            });
+        }
+        for (link, portal) in &mut self.portals {
+            portal.flush(now, |_, from, packet| {
+                wires[*link].push_down(now, server_at(from), BytesMut::from(packet));
+            });
+        }
     }
 
     /// When something happens next; `None` when nothing will unless something is done.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let links = self.wires.iter().flat_map(Wire::poll_timeouts);
-        links.chain([self.client.due, self.server.due]).flatten().min()
+        let neighbours = self.neighbours.values().chain(self.portals.values());
+        let neighbours = neighbours.map(Neighbour::poll_timeout);
+        links.chain([self.client.due, self.server.due]).chain(neighbours).flatten().min()
     }
 
     /// Moves the time to `now` and lets happen what is due then. Call it at [`World::poll_timeout`],
@@ -299,14 +334,34 @@ impl World {
     /// Hands over what has arrived at the end of a link.
     fn deliver(&mut self, link: usize) {
         let now = self.now;
-        while let Some((from, packet, ride)) = self.wires[link].poll(now, Direction::Up) {
+        while let Some((from, to, packet, ride)) = self.wires[link].poll(now, Direction::Up) {
+            if let Some(hostile) = &mut self.wires[link].hostile {
+                let passes = hostile.lets_pass(&packet);
+                for forged in hostile.forged() {
+                    let forged = BytesMut::from(&forged[..]);
+                    self.client.end.handle_packet(now, uplink(link), to, None, forged);
+                    self.client.touched = true;
+                }
+                if !passes {
+                    self.wires[link].waste(Direction::Up, packet.len());
+                    continue;
+                }
+            }
+            let neighbour = self.portals.get_mut(&link).or_else(|| self.neighbours.get_mut(&to));
+            if let Some(neighbour) = neighbour {
+                self.wires[link].waste(Direction::Up, packet.len());
+                if let Some(answer) = neighbour.handle_packet(now, from, to, packet) {
+                    self.wires[link].push_down(now, to, BytesMut::from(&answer[..]));
+                }
+                continue;
+            }
             let source =
                 Source { remote: from, local: Local::Address(Some(SERVER.ip())), ecn: None };
             self.server.end.handle_packet(now, source, packet);
             self.server.touched = true;
             self.take_from_server(Some(Ride { link, ..ride }));
         }
-        while let Some((from, packet, ride)) = self.wires[link].poll(now, Direction::Down) {
+        while let Some((from, _, packet, ride)) = self.wires[link].poll(now, Direction::Down) {
             self.client.end.handle_packet(now, uplink(link), from, None, packet);
             self.client.touched = true;
             self.take_from_client(Some(Ride { link, ..ride }));
@@ -349,17 +404,22 @@ impl World {
         self.client.end.drain(|outbox| {
             for (route, packet) in outbox.packets() {
                 match route.uplink.and_then(|uplink| wires.get_mut(uplink.0 as usize)) {
-                    Some(wire) => wire.push_up(now, BytesMut::from(packet)),
+                    Some(wire) => wire.push_up(now, route.destination, BytesMut::from(packet)),
                     None => *stray += 1,
                 }
             }
         });
         self.take_from_client(None);
         while let Some(event) = self.client.end.poll_event() {
-            if let Some(trails) = &mut self.trails {
+            if !matches!(event, ClientEvent::Notice(_))
+                && let Some(trails) = &mut self.trails
+            {
                 trails.clear();
             }
-            self.client_events.push((now, event));
+            match event {
+                ClientEvent::Notice(notice) => self.notices.push((now, notice)),
+                event => self.client_events.push((now, event)),
+            }
         }
         self.client.due = self.client.end.poll_timeout();
         self.client.touched = false;
@@ -371,7 +431,7 @@ impl World {
         self.server.end.drain(|outbox| {
             for (route, packet) in outbox.packets() {
                 match wires.iter_mut().find(|wire| wire.public == route.destination) {
-                    Some(wire) => wire.push_down(now, BytesMut::from(packet)),
+                    Some(wire) => wire.push_down(now, SERVER, BytesMut::from(packet)),
                     None => *stray += 1,
                 }
             }
@@ -412,6 +472,28 @@ impl World {
     /// Both directions of a link do this to what comes out of them from now on; `seed` decides when.
     pub fn tamper(&mut self, link: usize, tampering: Tampering, seed: u64) {
         self.wires[link].tamper(tampering, seed);
+    }
+
+    /// From now on this is the matter with a link, or nothing.
+    ///
+    /// # Errors
+    /// None that [`World::new`] had not.
+    pub fn set_hostility(
+        &mut self,
+        link: usize,
+        hostility: Option<Hostility>,
+    ) -> Result<(), WorldError> {
+        self.portals.remove(&link);
+        if hostility == Some(Hostility::Portal) {
+            let portal = Neighbour::new(&self.recipe(), OtherServer::WrongKey)?;
+            self.portals.insert(link, portal);
+        }
+        self.wires[link].hostile = hostility.map(Hostile::new);
+        Ok(())
+    }
+
+    fn recipe(&self) -> ends::Recipe<'_> {
+        ends::Recipe { epoch: self.epoch, world: &self.config }
     }
 
     /// The vehicle's interface to a link is there, or has got another address.
@@ -501,14 +583,24 @@ impl World {
         self.client.end.status()
     }
 
+    /// What the client tells of the ways to its server.
+    pub fn uplinks(&self) -> Vec<UplinkReport> {
+        self.client.end.uplinks(self.now)
+    }
+
     /// What the server tells of its sessions.
     pub fn server_status(&self) -> Vec<SessionStatus> {
         self.server.end.status()
     }
 
-    /// What the client had to tell, and when.
+    /// What the client had to tell of its sessions, and when.
     pub fn client_events(&self) -> &[(Instant, ClientEvent)] {
         &self.client_events
+    }
+
+    /// What else a person should know from the client, and when.
+    pub fn notices(&self) -> &[(Instant, Notice)] {
+        &self.notices
     }
 
     /// What the server had to tell, and when.
@@ -537,7 +629,7 @@ impl World {
     }
 
     /// Bytes of UDP payload that came out of one direction of a link to no use: corrupted (see
-    /// [`World::tamper`]), or overtaken by more packets than QUIC remembers.
+    /// [`World::tamper`]), kept back or led elsewhere (see [`World::set_hostility`]), or overtaken by more packets than QUIC remembers.
     pub fn useless_bytes(&self, link: usize, direction: Direction) -> u64 {
         self.wires[link].useless_bytes(direction)
     }
@@ -552,6 +644,11 @@ impl<T> Side<T> {
     fn new(end: T) -> Self {
         Self { end, due: None, touched: true }
     }
+}
+
+/// All servers listen at the same port.
+fn server_at(address: IpAddr) -> SocketAddr {
+    SocketAddr::new(address, SERVER.port())
 }
 
 /// The uplink of link number `link`.

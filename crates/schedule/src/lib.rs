@@ -21,7 +21,7 @@ mod single;
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, UplinkId};
+use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus};
 
 pub use bonding::Bonding;
 pub use earliest::Earliest;
@@ -132,26 +132,29 @@ pub enum UnknownScheduler {
          raven, raven:<percent>, lola, single:<uplink>"
     )]
     Name(String),
-    /// `single:` names an uplink that is not configured.
-    #[error("scheduler \"single:{0}\" names an uplink that is not known here")]
+    /// `single:` names an uplink where none is known.
+    #[error("scheduler \"single:{0}\" names an uplink, and uplinks are not known here")]
     Uplink(String),
 }
 
 /// The scheduler called `name`: `minrtt`, `prompt`, `patient`, `ecf`, `earliest`, `bonding`, `redundant`, `raven`,
 /// `raven:<percent>`, `lola` or `single:<uplink>`.
 ///
-/// `deadline`: the packet delay that the lane wants. `uplink` finds an uplink by the name that the user gave it.
+/// `deadline`: the packet delay that the lane wants. `names_uplinks`: whether uplinks are known here, of which
+/// [`Scheduler::name_path`] tells.
 ///
 /// # Errors
-/// When there is no such scheduler or uplink; the message lists what there is.
+/// When there is no such scheduler, or it needs an uplink where none is known; the message lists what there is.
 pub fn by_name(
     name: &str,
     deadline: Duration,
-    uplink: impl Fn(&str) -> Option<UplinkId>,
+    names_uplinks: bool,
 ) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
     if let Some(wanted) = name.strip_prefix("single:") {
-        let found = uplink(wanted).ok_or_else(|| UnknownScheduler::Uplink(wanted.to_owned()))?;
-        return Ok(Box::new(Single::new(found)));
+        if !names_uplinks {
+            return Err(UnknownScheduler::Uplink(wanted.to_owned()));
+        }
+        return Ok(Box::new(Single::new(wanted)));
     }
     if let Some(raven) = RavenConfig::by_name(name) {
         return Ok(Box::new(Raven::new(raven)));
@@ -198,8 +201,8 @@ mod tests {
 
     #[test]
     fn names_find_their_schedulers_and_errors_name_the_choices() {
-        let uplink = |name: &str| (name == "wwan0").then_some(UplinkId(4));
-        let by_name = |name: &str| by_name(name, Duration::from_millis(100), uplink);
+        let on_server = |name: &str| by_name(name, Duration::from_millis(100), false);
+        let by_name = |name: &str| by_name(name, Duration::from_millis(100), true);
         for name in [
             "minrtt",
             "prompt",
@@ -216,7 +219,7 @@ mod tests {
         }
         assert!(by_name("single:wwan0").is_ok());
         assert_eq!(
-            by_name("single:eth9").expect_err("no such uplink"),
+            on_server("single:eth9").expect_err("no uplinks are known"),
             UnknownScheduler::Uplink("eth9".into())
         );
         for name in ["fastest", "raven:", "raven:101", "raven:+5", "raven:9x"] {

@@ -1,19 +1,25 @@
 //! `single:<uplink>`: everything on one uplink, as if there were no other. A yardstick.
 
-use roadweave_types::{Instant, PathSnapshot, PathStatus, UplinkId};
+use std::collections::BTreeSet;
+
+use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus};
 
 use crate::{Decision, PacketInfo, PathSet, Scheduler};
 
-/// The scheduler of one uplink.
+/// Paths that are remembered, at most: an uplink has one, and those that are being replaced.
+const PATHS_MAX: usize = 64;
+
+/// The scheduler of one uplink, which it knows by its name: while there is no path over it, packets wait.
 #[derive(Debug)]
 pub struct Single {
-    uplink: UplinkId,
+    uplink: String,
+    paths: BTreeSet<PathId>,
 }
 
 impl Single {
     /// Uses the paths over `uplink` and no other.
-    pub fn new(uplink: UplinkId) -> Self {
-        Self { uplink }
+    pub fn new(uplink: &str) -> Self {
+        Self { uplink: uplink.to_owned(), paths: BTreeSet::new() }
     }
 }
 
@@ -21,7 +27,7 @@ impl Scheduler for Single {
     fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
         // With one link there is nothing to prefer to a suspect path.
         let may_carry = |path: &PathSnapshot| {
-            path.uplink == Some(self.uplink)
+            self.paths.contains(&path.id)
                 && matches!(path.status, PathStatus::Usable | PathStatus::Suspect)
                 && path.room() >= packet.bytes as u64
         };
@@ -29,5 +35,41 @@ impl Scheduler for Single {
             .iter()
             .position(may_carry)
             .map_or(Decision::Wait, |position| Decision::Send(PathSet::one(position)))
+    }
+
+    fn name_path(&mut self, path: PathId, name: &str) {
+        if name != self.uplink {
+            self.paths.remove(&path);
+            return;
+        }
+        // Numbers of paths are never used again, and the oldest is gone for longest.
+        if self.paths.len() >= PATHS_MAX {
+            self.paths.pop_first();
+        }
+        self.paths.insert(path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{packet, path};
+
+    #[test]
+    fn packets_wait_for_the_uplink_and_follow_it_to_its_next_path() {
+        let mut single = Single::new("wwan1");
+        let select = |single: &mut Single, ids: &[u32]| {
+            let paths: Vec<PathSnapshot> = ids.iter().map(|id| path(*id, 50, 30_000)).collect();
+            single.select(Instant::ZERO, &packet(1200), &paths)
+        };
+        single.name_path(PathId(0), "wwan0");
+        assert_eq!(select(&mut single, &[0, 1]), Decision::Wait, "nobody has named it yet");
+        single.name_path(PathId(1), "wwan1");
+        assert_eq!(select(&mut single, &[0, 1]), Decision::Send(PathSet::one(1)));
+        assert_eq!(select(&mut single, &[0]), Decision::Wait, "it was unplugged");
+        single.name_path(PathId(7), "wwan1");
+        assert_eq!(select(&mut single, &[0, 7]), Decision::Send(PathSet::one(1)));
+        (100..1000).for_each(|id| single.name_path(PathId(id), "wwan1"));
+        assert!(single.paths.len() <= PATHS_MAX);
     }
 }

@@ -1,17 +1,17 @@
 //! The client: brings a session up over whatever uplinks there are, and keeps it up.
 //!
 //! ```text
-//! racing ──── one attempt answers ───► joining ──── welcome ───► joined
-//!   ▲  a new attempt per uplink           │ hello                   │ a path per uplink
-//!   │  every second                       ▼                         ▼
-//!   ├────────────────── closed: reset, timeout ─────────────────────┤
-//! resting ◄── refused, wrong key: 10 s, doubling to 60 s ───────────┤
-//!         ◄── ended by the server: at once, then 1 s, doubling ─────┘
+//! racing ──── an attempt is welcomed ───► joined
+//!   ▲  attempts on each pair of              │ a path per uplink
+//!   │  uplink and server address,            │
+//!   │  each with its own rests               ▼
+//!   └──────────────── closed: reset, timeout; ended by the server: that address rests,
+//!                     at once, then 1 s, doubling
 //! ```
 //!
-//! The handshake is raced over all uplinks, since the first of them may be dead. A server that
-//! restarted resets the connection, and the race begins anew at once. A refusal will not go away by
-//! asking again soon, so there the client rests.
+//! The handshake is raced over all uplinks and all of the server's addresses, since any of them may be
+//! dead, hostile or misconfigured. What is answered on one pair lets that pair rest, and no other. A
+//! server that restarted resets the connection, and the race begins anew at once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -20,25 +20,35 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use roadweave_quic::{
-    ConfigError, Connection, ConnectionId, Ecn, Endpoint, Epoch, Event, Identity, Local, Outbox,
-    PublicKey, Source, TransportConfig,
+    ConfigError, ConnectionId, Ecn, Endpoint, Epoch, Identity, Local, Outbox, PublicKey, Source,
+    TransportConfig,
 };
 use roadweave_recovery::Qoe;
-use roadweave_schedule::Acknowledged;
 use roadweave_types::{DropCounters, DropReason, Instant, PathId, PathSnapshot, Policy, UplinkId};
-use roadweave_wire::{Control, Welcome};
+use roadweave_wire::Welcome;
 
-use crate::lane::{LaneConfig, Strategy};
+use crate::lane::{LANES_MAX, LaneConfig, Strategy};
 use crate::learned::{Learned, keep_learned};
 use crate::observe::PacketEvent;
 use crate::session::{Session, SessionError, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
 use crate::uplink::{Month, UplinkPolicy, Usage, ip_bytes};
 
+mod events;
+mod notices;
+mod outages;
+mod pairs;
 mod paths;
 mod race;
+mod report;
+mod silence;
 
-use race::{After, Attempt, JOIN_TIMEOUT, RACE_STAGGER, REST_MIN, Spare, after};
+pub use notices::Notice;
+use notices::Told;
+use outages::Outages;
+use pairs::{Pair, Pairs};
+use race::{Attempt, RACE_STAGGER, Welcomed};
+pub use report::{PairReport, PairState, UplinkReport};
 
 /// The smallest MTU that IPv6 allows (RFC 8200 section 5).
 const MTU_MIN: u16 = 1280;
@@ -69,20 +79,24 @@ pub enum ClientEvent {
         /// The server's address.
         server: SocketAddr,
     },
-    /// The session, or the attempt at one, came to an end; another follows by itself.
+    /// The session came to an end; another follows by itself.
     Left {
         /// Why, for a person to read.
         reason: String,
         /// How long the client rests before it tries again.
         rest: Duration,
     },
+    /// Something that a person should know.
+    Notice(Notice),
 }
 
 #[derive(Debug)]
 struct Uplink {
     name: String,
-    /// How many attempts were made over it.
-    attempts: usize,
+    /// Since when it is there.
+    since: Instant,
+    /// Whether anything has come in over it.
+    heard: bool,
     next_attempt: Instant,
     next_path: Instant,
 }
@@ -90,10 +104,13 @@ struct Uplink {
 #[derive(Debug)]
 struct Current {
     id: ConnectionId,
-    server: SocketAddr,
+    /// On which it began.
+    pair: Pair,
     session: Session,
     since: Instant,
-    welcome: Option<Welcome>,
+    welcome: Welcome,
+    /// Whether it has fallen silent, so that its pair may have to rest for it.
+    doubted: bool,
 }
 
 /// One client: an endpoint, its uplinks, and at most one session.
@@ -108,14 +125,14 @@ pub struct Client {
     current: Option<Current>,
     /// Since when no path of the session answers.
     silent_since: Option<Instant>,
-    /// A connection that was made meanwhile.
-    spare: Option<Spare>,
-    resting_until: Instant,
-    /// The rest after the next refusal.
-    rest: Duration,
+    /// A connection that was welcomed meanwhile.
+    spare: Option<Welcomed>,
+    pairs: Pairs,
     /// The rest after the next session that the server ends.
     setback: Duration,
     events: VecDeque<ClientEvent>,
+    told: Told,
+    outages: Outages,
     drops: DropCounters,
     /// Whether sessions note what happens to each packet.
     observes: bool,
@@ -139,7 +156,12 @@ impl Client {
         identity: Arc<Identity>,
     ) -> Result<Self, ClientError> {
         let endpoint = Endpoint::client(epoch, &config.transport, identity, config.server_key)?;
-        Ok(Self {
+        let lanes = config.lanes.len();
+        if !(1..=LANES_MAX).contains(&lanes) {
+            return Err(SessionError::Lanes(lanes).into());
+        }
+        let mut client = Self {
+            pairs: Pairs::new(0),
             config,
             endpoint,
             uplinks: BTreeMap::new(),
@@ -148,17 +170,24 @@ impl Client {
             current: None,
             silent_since: None,
             spare: None,
-            resting_until: Instant::ZERO,
-            rest: REST_MIN,
             setback: Duration::ZERO,
             events: VecDeque::new(),
+            told: Told::default(),
+            outages: Outages::default(),
             drops: DropCounters::default(),
             observes: false,
             learned: Learned::new(),
             policies: BTreeMap::new(),
             usage: Usage::default(),
             path_policies: BTreeMap::new(),
-        })
+        };
+        client.pairs = Pairs::new(client.seed());
+        Ok(client)
+    }
+
+    /// What all that is random here grows out of.
+    fn seed(&self) -> u64 {
+        self.config.transport.rng_seed.first_chunk().map_or(0, |c| u64::from_le_bytes(*c))
     }
 
     /// Takes up what [`Client::learned`] gave in an earlier life, for the sessions to come.
@@ -208,11 +237,14 @@ impl Client {
         let stagger = RACE_STAGGER * self.uplinks.len() as u32;
         let uplink = Uplink {
             name: name.to_owned(),
-            attempts: self.uplinks.get(&id).map_or(0, |known| known.attempts),
+            since: now,
+            heard: false,
             next_attempt: now + stagger,
             next_path: now,
         };
         self.uplinks.insert(id, uplink);
+        self.outages.forget(id);
+        self.on_lanes_or_uplinks(now);
         self.service(now);
     }
 
@@ -220,6 +252,7 @@ impl Client {
     /// told nothing of; a session that is up lives on.
     pub fn set_servers(&mut self, now: Instant, servers: Vec<SocketAddr>) {
         self.config.servers = servers;
+        self.forget_pairs();
         self.service(now);
     }
 
@@ -234,6 +267,7 @@ impl Client {
         } else {
             self.servers_of.insert(uplink, servers);
         }
+        self.forget_pairs();
         self.service(now);
     }
 
@@ -247,17 +281,35 @@ impl Client {
         self.silent_since.is_some()
     }
 
+    /// Forgets what is known of pairs that are none any more.
+    fn forget_pairs(&mut self) {
+        let (uplinks, servers_of) = (&self.uplinks, &self.servers_of);
+        let all = &self.config.servers;
+        self.pairs.retain(|(uplink, server)| {
+            let servers = servers_of.get(&uplink).unwrap_or(all);
+            uplinks.contains_key(&uplink) && servers.contains(&server)
+        });
+    }
+
     /// An uplink is gone; its path is closed, unless it is the last.
     pub fn remove_uplink(&mut self, now: Instant, id: UplinkId) {
         self.servers_of.remove(&id);
         self.uplinks.remove(&id);
+        self.drop_attempts(now, "its uplink is gone", |attempt| attempt.pair.0 == id);
+        if let Some(spare) = self.spare.take_if(|spare| spare.pair.0 == id) {
+            self.close_connection(now, spare.id, "its uplink is gone");
+        }
+        self.outages.forget(id);
+        self.forget_pairs();
+        self.on_lanes_or_uplinks(now);
         self.service(now);
     }
 
-    /// Lets a lane of the uplink direction follow another strategy, in this session and those to come.
+    /// Lets a lane of the uplink direction follow another strategy, in this session and those to come. If
+    /// it names an uplink that is not there, the lane waits for it; [`Client::waiting_lanes`] tells.
     ///
     /// # Errors
-    /// When there is no such lane or uplink; nothing is changed then.
+    /// When there is no such lane; nothing is changed then.
     pub fn set_strategy(
         &mut self,
         now: Instant,
@@ -265,15 +317,11 @@ impl Client {
         strategy: Strategy,
     ) -> Result<(), SetError> {
         let position = find_lane(&self.config.lanes, lane)?;
-        let uplinks = &self.uplinks;
-        let by_name =
-            |name: &str| uplinks.iter().find(|(_, uplink)| uplink.name == name).map(|(id, _)| *id);
-        // Checked also when there is no session that could be asked.
-        strategy.scheduler(self.config.lanes[position].deadline, by_name)?;
         if let Some(current) = &mut self.current {
-            current.session.set_strategy(lane, &strategy, by_name)?;
+            current.session.set_strategy(lane, &strategy, true)?;
         }
         self.config.lanes[position].strategy = strategy;
+        self.on_lanes_or_uplinks(now);
         self.service(now);
         Ok(())
     }
@@ -297,7 +345,7 @@ impl Client {
         ecn: Option<Ecn>,
         packet: BytesMut,
     ) {
-        self.count(uplink, ip_bytes(remote, packet.len()));
+        self.on_heard(uplink, ip_bytes(remote, packet.len()));
         let source = Source { remote, local: Local::Uplink(uplink), ecn };
         if let Some(id) = self.endpoint.handle_packet(now, source, packet) {
             self.pump(now, id);
@@ -307,8 +355,8 @@ impl Client {
     /// Takes an inner packet from the device. Call [`Client::service`] after a batch of them.
     pub fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
         match &mut self.current {
-            Some(Current { session, welcome: Some(_), .. }) => session.handle_inner(now, packet),
-            _ => self.drops.count(DropReason::NoSession),
+            Some(Current { session, .. }) => session.handle_inner(now, packet),
+            None => self.drops.count(DropReason::NoSession),
         }
     }
 
@@ -318,14 +366,13 @@ impl Client {
         for id in self.endpoint.handle_timeout(now) {
             self.pump(now, id);
         }
-        if self.joining_takes_too_long(now) {
-            self.leave(now, "the server does not welcome this client".into(), After::Setback);
-        }
+        self.give_up_unwelcomed(now);
         self.watch_silence(now);
         if self.current.is_some() {
             self.reconcile_paths(now);
             self.apply_policies();
         }
+        self.watch_caps(now);
         if self.is_racing(now) {
             self.race(now);
         }
@@ -335,31 +382,21 @@ impl Client {
             current.session.service(now, connection);
             connection.flush(now);
         }
+        self.watch_outages(now);
     }
 
     /// When [`Client::service`] must be called again, if nothing else happens.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let own = match &self.current {
-            Some(current) => {
-                let join = current.welcome.is_none().then(|| current.since + JOIN_TIMEOUT);
-                [
-                    current.session.poll_timeout(),
-                    join,
-                    self.next_path_try(current.id),
-                    self.silence_timeout(),
-                ]
-                .into_iter()
-                .flatten()
-                .min()
-            }
-            None => self
-                .uplinks
-                .iter()
-                .filter(|(id, _)| !self.servers_of(**id).is_empty())
-                .map(|(_, uplink)| uplink.next_attempt.max(self.resting_until))
-                .min(),
+            Some(current) => [
+                current.session.poll_timeout(),
+                self.next_path_try(current.id),
+                self.silence_timeout(),
+            ],
+            None => [self.race_timeout(), None, None],
         };
-        [own, self.endpoint.poll_timeout()].into_iter().flatten().min()
+        let always = [self.welcome_timeout(), self.outage_timeout(), self.endpoint.poll_timeout()];
+        own.into_iter().chain(always).flatten().min()
     }
 
     /// An inner packet for the device.
@@ -411,16 +448,15 @@ impl Client {
     /// The session, once the server has welcomed this client.
     pub fn status(&self) -> Option<SessionStatus> {
         let current = self.current.as_ref()?;
-        let welcome = current.welcome.as_ref()?;
         let connection = self.endpoint.connection(current.id)?;
         let name =
             |path: &PathSnapshot| self.uplinks.get(&path.uplink?).map(|uplink| uplink.name.clone());
         let mut stats = current.session.stats();
         stats.drops.merge(&self.drops);
         Some(SessionStatus {
-            peer: current.server.to_string(),
+            peer: current.pair.1.to_string(),
             public_key: self.config.server_key.to_string(),
-            addresses: welcome.addresses.iter().map(ToString::to_string).collect(),
+            addresses: current.welcome.addresses.iter().map(ToString::to_string).collect(),
             paths: self.with_usage(path_reports(connection, name)),
             stats,
         })
@@ -429,81 +465,6 @@ impl Client {
     /// What was discarded while there was no session, by reason.
     pub fn drops(&self) -> &DropCounters {
         &self.drops
-    }
-
-    /// Handles what a connection has to tell.
-    fn pump(&mut self, now: Instant, id: ConnectionId) {
-        while let Some(event) = self.endpoint.connection_mut(id).and_then(Connection::poll_event) {
-            if self.attempts.contains_key(&id) {
-                self.on_attempt_event(now, id, event);
-            } else if self.current.as_ref().is_some_and(|current| current.id == id) {
-                self.on_session_event(now, event);
-            } else if matches!(event, Event::Closed(_)) {
-                self.spare.take_if(|spare| spare.id == id);
-            }
-        }
-    }
-
-    fn on_session_event(&mut self, now: Instant, event: Event) {
-        let Some(current) = &mut self.current else { return };
-        match event {
-            Event::Received { datagram, .. } => current.session.handle_datagram(now, datagram),
-            Event::Acknowledged { path, token, sent, bytes, rtt } => {
-                let acknowledged = Acknowledged { path, sent, bytes, rtt };
-                current.session.on_acknowledged(now, token, &acknowledged);
-            }
-            Event::Lost { path, token } => current.session.on_lost(now, path, token),
-            Event::PathUsable(path) => {
-                let id = current.id;
-                self.name_path(id, path);
-                self.apply_policies();
-            }
-            Event::Message(message) => self.on_message(now, message),
-            Event::Closed(reason) => {
-                self.leave(now, reason.to_string(), after(&reason));
-            }
-            _ => {}
-        }
-    }
-
-    fn on_message(&mut self, now: Instant, message: Bytes) {
-        let Some(current) = &mut self.current else { return };
-        match Control::parse(message) {
-            Ok(Control::Welcome(_)) if current.welcome.is_some() => {
-                self.drops.count(DropReason::UnknownMessage);
-            }
-            Ok(Control::Welcome(welcome)) if welcome.mtu < MTU_MIN => {
-                let reason = format!("the server wants an MTU of {} bytes", welcome.mtu);
-                self.leave(now, reason, After::Refusal);
-            }
-            Ok(Control::Welcome(welcome)) => {
-                current.since = now;
-                current.welcome = Some(welcome.clone());
-                self.events.push_back(ClientEvent::Joined { welcome, server: current.server });
-            }
-            Ok(Control::LaneOrder { lane, order }) => {
-                current.session.on_lane_order(now, lane, order);
-            }
-            Ok(Control::Refuse { reason }) => {
-                self.leave(now, format!("refused by the server: {reason}"), After::Refusal);
-            }
-            Ok(_) => self.drops.count(DropReason::UnknownMessage),
-            Err(_) => self.drops.count(DropReason::MalformedMessage),
-        }
-    }
-
-    fn send_control(&mut self, id: ConnectionId, message: &Control) {
-        if let Some(connection) = self.endpoint.connection_mut(id)
-            && let Err(error) = connection.send_message(message.to_bytes())
-        {
-            tracing::warn!(%error, "cannot send a control message");
-        }
-    }
-
-    fn close_connection(&mut self, now: Instant, id: ConnectionId, reason: &str) {
-        if let Some(connection) = self.endpoint.connection_mut(id) {
-            connection.close(now, 0, reason);
-        }
     }
 }
 

@@ -26,7 +26,9 @@ mod status;
 mod uplink;
 
 pub use carrier::{Carrier, SendError};
-pub use client::{Client, ClientConfig, ClientError, ClientEvent};
+pub use client::{
+    Client, ClientConfig, ClientError, ClientEvent, Notice, PairReport, PairState, UplinkReport,
+};
 pub use geneve::{LinkCounters, RouterLink, RouterPeer};
 pub use lane::{
     FlowClass, LANES_MAX, LaneConfig, LaneRule, OrderStats, ReceiveStats, SendStats, Strategy,

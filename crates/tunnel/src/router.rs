@@ -165,7 +165,7 @@ impl Router {
                 peer_sources: config.inner_sources,
                 seed: u64::from(config.epoch),
             },
-            |_| None,
+            false,
         )?;
         // No control message can promise it, and nobody codes.
         let rewind_after = PACKET_LIFETIME;

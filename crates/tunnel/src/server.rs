@@ -5,8 +5,9 @@
 //! TUN ─► destination address ─► peer ─► session ─► paths of that client
 //! ```
 //!
-//! A connection becomes a session when its client says hello; a new one of the same client replaces
-//! the old. Source: CellFusion section 6.2, with addresses that belong to keys and not to connections.
+//! A client may say hello on several connections, and is welcomed on each: it cannot know which of them
+//! its networks let through. The one that it then uses becomes its session and replaces the one
+//! before. Source: CellFusion section 6.2, with addresses that belong to keys and not to connections.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -30,7 +31,7 @@ use crate::peers::{Peer, PeerTable};
 use crate::session::{Session, SessionConfig, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
 
-/// How long a connection may stay without a hello.
+/// How long a connection may stay without a hello, and after the welcome without a use.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that may wait for their hello at one time.
 const WAITING_MAX: usize = 256;
@@ -95,6 +96,8 @@ pub struct Server {
     endpoint: Endpoint,
     peers: Arc<PeerTable>,
     waiting: BTreeMap<ConnectionId, Instant>,
+    /// Those that wait whose client was welcomed, and has not used them yet.
+    welcomed: BTreeSet<ConnectionId>,
     sessions: BTreeMap<ConnectionId, Joined>,
     by_key: BTreeMap<PublicKey, ConnectionId>,
     /// Destinations that were looked up, cleared when anything about peers changes.
@@ -133,6 +136,7 @@ impl Server {
             endpoint,
             peers,
             waiting: BTreeMap::new(),
+            welcomed: BTreeSet::new(),
             sessions: BTreeMap::new(),
             by_key: BTreeMap::new(),
             routes: HashMap::new(),
@@ -156,9 +160,9 @@ impl Server {
     /// is changed then.
     pub fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError> {
         let position = find_lane(&self.config.lanes, lane)?;
-        strategy.scheduler(self.config.lanes[position].deadline, |_| None)?;
+        strategy.scheduler(self.config.lanes[position].deadline, false)?;
         for (id, joined) in &mut self.sessions {
-            joined.session.set_strategy(lane, &strategy, |_| None)?;
+            joined.session.set_strategy(lane, &strategy, false)?;
             self.touched.insert(*id);
         }
         self.config.lanes[position].strategy = strategy;
@@ -403,6 +407,9 @@ impl Server {
     }
 
     fn on_session_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
+        if matches!(event, Event::Received { .. }) {
+            self.join_if_welcomed(now, id);
+        }
         let Some(joined) = self.sessions.get_mut(&id) else { return };
         match event {
             Event::Received { datagram, .. } => joined.session.handle_datagram(now, datagram),
@@ -417,8 +424,12 @@ impl Server {
     }
 
     fn on_message(&mut self, now: Instant, id: ConnectionId, message: Bytes) {
-        match Control::parse(message) {
-            Ok(Control::Hello(_)) => self.join(now, id),
+        let message = Control::parse(message);
+        if !matches!(message, Ok(Control::Hello(_))) {
+            self.join_if_welcomed(now, id);
+        }
+        match message {
+            Ok(Control::Hello(_)) => self.welcome(now, id),
             Ok(Control::PathName { path, uplink }) => {
                 if let Some(joined) = self.sessions.get_mut(&id)
                     && joined.path_names.len() < NAMED_PATHS_MAX
@@ -444,8 +455,12 @@ impl Server {
         }
     }
 
-    fn join(&mut self, now: Instant, id: ConnectionId) {
-        self.waiting.remove(&id);
+    /// Answers a hello. The session begins when the client uses the connection.
+    fn welcome(&mut self, now: Instant, id: ConnectionId) {
+        if self.sessions.contains_key(&id) || !self.welcomed.insert(id) {
+            return;
+        }
+        self.waiting.insert(id, now);
         let Some(connection) = self.endpoint.connection_mut(id) else { return };
         let Some(key) = connection.peer() else { return };
         // The table may have changed since the handshake.
@@ -453,9 +468,32 @@ impl Server {
             connection.close(now, 1, "this client is not let in any more");
             return;
         };
-        if self.sessions.contains_key(&id) {
-            return;
+        let welcome = Control::Welcome(Welcome {
+            addresses: peer.addresses.clone(),
+            gateways: self.config.gateways.clone(),
+            mtu: self.config.mtu,
+        });
+        if let Err(error) = connection.send_message(welcome.to_bytes()) {
+            tracing::warn!(%error, peer = peer.name, "cannot welcome");
         }
+    }
+
+    /// Of the connections on which a client was welcomed, it uses this one.
+    fn join_if_welcomed(&mut self, now: Instant, id: ConnectionId) {
+        if self.welcomed.remove(&id) {
+            self.join(now, id);
+        }
+    }
+
+    fn join(&mut self, now: Instant, id: ConnectionId) {
+        self.waiting.remove(&id);
+        let Some(connection) = self.endpoint.connection_mut(id) else { return };
+        let Some(key) = connection.peer() else { return };
+        // The table may have changed since the welcome.
+        let Some(peer) = self.peers.check(&key).ok().and_then(|()| self.peers.get(&key)) else {
+            connection.close(now, 1, "this client is not let in any more");
+            return;
+        };
         let seed =
             self.config.transport.rng_seed.first_chunk().map_or(0, |c| u64::from_le_bytes(*c));
         let config = SessionConfig {
@@ -463,7 +501,7 @@ impl Server {
             peer_sources: Some(peer.addresses.clone()),
             seed: seed ^ id.0,
         };
-        let mut session = match Session::new(config, |_| None) {
+        let mut session = match Session::new(config, false) {
             Ok(session) => session,
             Err(error) => {
                 let refuse = Control::Refuse { reason: error.to_string() };
@@ -476,14 +514,6 @@ impl Server {
         session.observe_packets(self.observes);
         if let Some(learned) = self.learned.get(&key.to_string()) {
             session.restore(learned);
-        }
-        let welcome = Control::Welcome(Welcome {
-            addresses: peer.addresses.clone(),
-            gateways: self.config.gateways.clone(),
-            mtu: self.config.mtu,
-        });
-        if let Err(error) = connection.send_message(welcome.to_bytes()) {
-            tracing::warn!(%error, peer = peer.name, "cannot welcome");
         }
         if let Some(old) = self.by_key.insert(key, id) {
             self.end(now, old, "a newer session of the same client replaces it");
@@ -506,6 +536,7 @@ impl Server {
 
     fn forget(&mut self, id: ConnectionId, reason: &str) {
         self.waiting.remove(&id);
+        self.welcomed.remove(&id);
         self.touched.remove(&id);
         self.set_timer(id, None);
         let Some(joined) = self.sessions.remove(&id) else { return };
@@ -527,7 +558,7 @@ impl Server {
             .map(|(id, _)| *id)
             .collect();
         for id in silent {
-            self.end(now, id, "no hello came");
+            self.end(now, id, "the connection was not used");
         }
     }
 

@@ -17,9 +17,7 @@ use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_recovery::Qoe;
 use roadweave_schedule::{Acknowledged, UnknownScheduler};
-use roadweave_types::{
-    DropCounters, DropReason, Instant, LaneId, Order, PacketId, PathId, UplinkId,
-};
+use roadweave_types::{DropCounters, DropReason, Instant, LaneId, Order, PacketId, PathId};
 use roadweave_wire::{
     Datagram, Feedback, InnerPacket, LaneReport, MAX_SYMBOL_BODY, SUCCESSION_HEADER,
 };
@@ -148,20 +146,17 @@ pub struct Session {
 impl Session {
     /// A session without traffic.
     ///
-    /// `uplink` finds an uplink by name, for strategies that name one.
+    /// `names_uplinks`: whether [`Session::name_path`] will tell of uplinks, for strategies that name one.
     ///
     /// # Errors
     /// When the number of lanes is out of bounds, or a strategy cannot be used.
-    pub fn new(
-        config: SessionConfig,
-        uplink: impl Fn(&str) -> Option<UplinkId>,
-    ) -> Result<Self, SessionError> {
+    pub fn new(config: SessionConfig, names_uplinks: bool) -> Result<Self, SessionError> {
         if config.lanes.is_empty() || config.lanes.len() > LANES_MAX {
             return Err(SessionError::Lanes(config.lanes.len()));
         }
         let senders = (0_u8..)
             .zip(&config.lanes)
-            .map(|(id, lane)| LaneSender::new(LaneId(id), lane.clone(), config.seed, &uplink))
+            .map(|(id, lane)| LaneSender::new(LaneId(id), lane.clone(), config.seed, names_uplinks))
             .collect::<Result<Vec<_>, _>>()?;
         let asks = |lane: &LaneConfig| lane.rtp_frames || lane.rule.classes.is_some();
         let needs_flows = config.lanes.iter().any(asks);
@@ -186,7 +181,7 @@ impl Session {
 
     /// Lets a lane of the sending direction follow another strategy, from its next packet on.
     ///
-    /// `uplink` finds an uplink by name, for strategies that name one.
+    /// `names_uplinks`: whether [`Session::name_path`] will tell of uplinks, for strategies that name one.
     ///
     /// # Errors
     /// When there is no such lane, or the strategy cannot be used here; nothing is changed then.
@@ -194,9 +189,9 @@ impl Session {
         &mut self,
         lane: &str,
         strategy: &Strategy,
-        uplink: impl Fn(&str) -> Option<UplinkId>,
+        names_uplinks: bool,
     ) -> Result<(), SetError> {
-        self.lane(lane)?.set_strategy(strategy.clone(), uplink).map_err(SetError::Strategy)
+        self.lane(lane)?.set_strategy(strategy.clone(), names_uplinks).map_err(SetError::Strategy)
     }
 
     /// Takes what the application behind a lane tells of its buffer, for strategies that ask for it.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use roadweave_device::ServerName;
+use roadweave_device::{ServerName, UplinkSelector};
 use roadweave_quic::PublicKey;
 use roadweave_tunnel::UplinkPolicy;
 use roadweave_types::{Policy, Priority};
@@ -183,7 +183,27 @@ impl Validate for ClientFile {
         self.transport.validate()?;
         validate_networks("routes.into_tunnel", &self.routes.into_tunnel)?;
         validate_policies(&self.uplinks.policies)?;
-        validate_lanes(&self.lanes)
+        validate_lanes(&self.lanes)?;
+        self.validate_lanes_uplinks()
+    }
+}
+
+impl ClientFile {
+    /// Checks that the uplinks which lanes name may be there some day.
+    fn validate_lanes_uplinks(&self) -> Result<(), Fault> {
+        let uplinks = UplinkSelector {
+            include: self.uplinks.include.clone(),
+            exclude: self.uplinks.exclude.clone(),
+        };
+        for (position, lane) in self.lanes.iter().enumerate() {
+            let Some(uplink) = lane.strategy.uplink() else { continue };
+            if let Err(error) = uplinks.check_name(uplink) {
+                let strategy = lane.strategy.as_str();
+                let message = format!("lane \"{}\": strategy = \"{strategy}\": {error}", lane.name);
+                return Err(Fault::new(format!("lanes.{position}.strategy"), message));
+            }
+        }
+        Ok(())
     }
 }
 

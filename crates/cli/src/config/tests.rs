@@ -78,6 +78,15 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
         &format!("{}[[lanes]]\nstrategy = \"best\"\n", client("")),
         &["line 7", "best", "known are: xnc"],
     );
+    let bound = "[uplinks]\ninclude = [\"wwan*\"]\n[[lanes]]\nstrategy = \"single:eth0\"\n";
+    check_client(
+        &format!("{}{bound}", client("")),
+        &["line 9", "single:eth0", "`uplinks.include` does not name it"],
+    );
+    check_client(
+        &format!("{}[[lanes]]\nstrategy = \"single:a/b\"\n", client("")),
+        &["line 7", "single:a/b", "1 to 15 bytes"],
+    );
     check_client(&client("name = 3"), &["line 2", "name = 3", "expected a string"]);
     check_client("private_key = \"abc\"", &["missing field `server`"]);
     check_client(

@@ -8,7 +8,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::BytesMut;
 use ipnet::IpNet;
 use roadweave_quic::{Epoch, Identity, PublicKey, TransportConfig};
-use roadweave_tunnel::{Client, ClientConfig, ClientEvent, LaneConfig, UplinkPolicy, Usage};
+use roadweave_tunnel::{
+    Client, ClientConfig, ClientEvent, LaneConfig, Notice, UplinkPolicy, Usage,
+};
 use roadweave_types::{DropCounters, DropReason, Instant, UplinkId};
 use serde_json::{Value, json};
 
@@ -401,10 +403,27 @@ impl Driver {
                     if rest.is_zero() {
                         tracing::warn!("left: {reason}; connecting again");
                     } else {
-                        tracing::error!("{reason}; next try in {} s", rest.as_secs());
+                        tracing::error!("{reason}; next try in {:.1} s", rest.as_secs_f64());
                     }
                 }
+                ClientEvent::Notice(notice) => self.tell(&notice),
             }
+        }
+    }
+
+    fn tell(&mut self, notice: &Notice) {
+        match notice {
+            Notice::Answer { is_proven, .. } => {
+                // Why there is no session is told by this.
+                self.next_reminder = self.clock.now() + REMINDER;
+                if *is_proven {
+                    tracing::error!("{notice}");
+                } else {
+                    tracing::warn!("{notice}");
+                }
+            }
+            notice if notice.is_bad() => tracing::warn!("{notice}"),
+            notice => tracing::info!("{notice}"),
         }
     }
 
@@ -421,11 +440,13 @@ impl Driver {
         let servers = servers.join(", ");
         if self.sockets.is_empty() {
             tracing::warn!("no uplink is usable; `ip address` shows the interfaces there are");
-        } else {
+        } else if !self.client.uplinks(now).iter().any(|uplink| uplink.heard) {
             tracing::warn!(
                 "no answer from {servers}; is the server running, the address right, \
                  and UDP let through by firewalls?"
             );
+        } else if let Some(why) = self.client.why_no_session(now) {
+            tracing::warn!("no session with {servers}: {why}");
         }
     }
 
@@ -468,18 +489,35 @@ impl Driver {
 
     fn set_strategy(&mut self, now: Instant, params: &Value) -> Result<Value, RpcError> {
         let SetStrategy { lane, strategy } = settings::parse(params)?;
+        settings::check_uplink(&strategy, &self.options.uplinks)?;
         let name = strategy.to_string();
-        let answer = settings::answer(self.client.set_strategy(now, &lane, strategy))?;
+        settings::answer(self.client.set_strategy(now, &lane, strategy))?;
         tracing::info!(lane, strategy = name, "a lane's strategy is changed");
-        Ok(answer)
+        let mut waiting = self.client.waiting_lanes();
+        let notice = waiting.find(|(waits, _)| *waits == lane).map(|(_, uplink)| {
+            let uplinks: Vec<&str> = self.monitor.uplinks().map(|it| it.name.as_str()).collect();
+            format!(
+                "lane {lane} waits for {uplink}, which is not there or has no way out now; the uplinks \
+                 are: {}",
+                uplinks.join(", ")
+            )
+        });
+        Ok(json!({ "notice": notice }))
     }
 
     fn status(&self) -> Value {
         let mut drops = self.drops.clone();
         drops.merge(self.client.drops());
         let sessions: Vec<_> = self.client.status().into_iter().collect();
-        let rest = json!({ "sessions": sessions, "drops": drops });
-        let uptime = self.clock.now().since(Instant::ZERO);
+        let now = self.clock.now();
+        let rest = json!({
+            "sessions": sessions,
+            "no_session": self.client.why_no_session(now),
+            "uplinks": self.client.uplinks(now),
+            "suppressed_notices": self.client.suppressed_notices(),
+            "drops": drops,
+        });
+        let uptime = now.since(Instant::ZERO);
         status("client", &self.options.name, &self.tun, uptime, rest)
     }
 

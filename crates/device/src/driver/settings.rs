@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::UplinkSelector;
 use crate::control::RpcError;
 
 /// The parameters of `set_strategy`.
@@ -30,6 +31,12 @@ pub(super) fn parse<T: DeserializeOwned>(params: &Value) -> Result<T, RpcError> 
     T::deserialize(params).map_err(|error| RpcError::invalid_params(error.to_string()))
 }
 
+/// Checks that the uplink which `strategy` names, if it does, may be there some day: it need not be now.
+pub(super) fn check_uplink(strategy: &Strategy, uplinks: &UplinkSelector) -> Result<(), RpcError> {
+    let Some(name) = strategy.uplink() else { return Ok(()) };
+    uplinks.check_name(name).map_err(|error| RpcError::invalid_params(error.to_string()))
+}
+
 /// What the caller is told of a change.
 pub(super) fn answer(result: Result<(), SetError>) -> Result<Value, RpcError> {
     result.map(|()| Value::Bool(true)).map_err(|error| RpcError::invalid_params(error.to_string()))
@@ -40,6 +47,25 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_lane_may_name_an_uplink_that_may_come_and_no_other() {
+        let uplinks = UplinkSelector {
+            include: vec!["wwan*".into(), "*:*".into()],
+            exclude: vec!["wwan9".into()],
+        };
+        let check = |name: &str| {
+            check_uplink(&name.parse().expect("known"), &uplinks).map_err(|error| error.message)
+        };
+        assert_eq!(check("xnc"), Ok(()));
+        assert_eq!(check("single:wwan1"), Ok(()), "it need not be there");
+        for name in ["single:wwan9", "single:eth0"] {
+            assert!(check(name).is_err_and(|error| error.contains("uplinks.include")), "{name}");
+        }
+        for name in ["single:wwan 1", "single:a/b", "single:a:b", "single:wwan1234567890ab"] {
+            assert!(check(name).is_err_and(|error| error.contains("can be called")), "{name}");
+        }
+    }
 
     #[test]
     fn parameters_are_read_and_wrong_ones_refused_with_the_reason() {

@@ -281,6 +281,7 @@ fn describe_client(event: &ClientEvent) -> String {
     match event {
         ClientEvent::Joined { .. } => "the client joined".into(),
         ClientEvent::Left { reason, .. } => format!("the client left: {reason}"),
+        ClientEvent::Notice(notice) => notice.to_string(),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use roadweave_quic::{Epoch, Identity, TransportConfig};
 use roadweave_tunnel::{Client, ClientConfig, Learned, Peer, PeerTable, Server, ServerConfig};
 
-use super::{MTU, SERVER, Trust, WorldConfig, WorldError};
+use super::{MTU, OtherServer, SERVER, Trust, WorldConfig, WorldError};
 use crate::inner::VEHICLE;
 
 /// The name of the only client.
@@ -18,12 +18,14 @@ const GATEWAY: [u8; 4] = [10, 77, 0, 1];
 const CLIENT_KEY: [u8; 32] = [1; 32];
 const SERVER_KEY: [u8; 32] = [2; 32];
 const STRANGER: [u8; 32] = [9; 32];
+/// Decides the seeds of servers beside the right one.
+const OTHER_LIFE: u8 = 255;
 
 pub(super) fn client(epoch: Epoch, world: &WorldConfig) -> Result<Client, WorldError> {
     let expected = if world.trust.server_is_right { SERVER_KEY } else { STRANGER };
     let config = ClientConfig {
         name: NAME.into(),
-        servers: vec![SERVER],
+        servers: world.strangers.servers.iter().map(|(at, _)| *at).chain([SERVER]).collect(),
         server_key: Identity::from_seed(expected).public_key(),
         transport: transport(world, 1, 0),
         lanes: world.lanes_up.clone(),
@@ -36,9 +38,35 @@ pub(super) fn client(epoch: Epoch, world: &WorldConfig) -> Result<Client, WorldE
     Ok(client)
 }
 
+/// What servers beside the right one are made of.
+pub(super) struct Recipe<'a> {
+    pub(super) epoch: Epoch,
+    pub(super) world: &'a WorldConfig,
+}
+
+impl Recipe<'_> {
+    /// A server that does not know the client, or one with another key.
+    pub(super) fn other_server(&self, kind: OtherServer) -> Result<Server, WorldError> {
+        let key = if kind == OtherServer::WrongKey { STRANGER } else { SERVER_KEY };
+        // Seeds of the right one's lives count from 0.
+        server_of(self.epoch, self.world, OTHER_LIFE, STRANGER, key)
+    }
+}
+
 /// `life`: how often it was restarted.
 pub(super) fn server(epoch: Epoch, world: &WorldConfig, life: u8) -> Result<Server, WorldError> {
     let known = if world.trust.client_is_known { CLIENT_KEY } else { STRANGER };
+    server_of(epoch, world, life, known, SERVER_KEY)
+}
+
+/// `known`: the key of the client that it lets in; `own`: its own key.
+fn server_of(
+    epoch: Epoch,
+    world: &WorldConfig,
+    life: u8,
+    known: [u8; 32],
+    own: [u8; 32],
+) -> Result<Server, WorldError> {
     let v6 = "fd77::2".parse::<IpAddr>().expect("it is written as RFC 5952 says");
     let peer = Peer {
         name: NAME.into(),
@@ -54,7 +82,7 @@ pub(super) fn server(epoch: Epoch, world: &WorldConfig, life: u8) -> Result<Serv
         mtu: MTU,
         clients_reach_clients: false,
     };
-    let identity = Arc::new(Identity::from_seed(SERVER_KEY));
+    let identity = Arc::new(Identity::from_seed(own));
     let mut server = Server::new(epoch, config, identity, peers)?;
     let client_key = Identity::from_seed(known).public_key().to_string();
     server.restore(Learned::from([(client_key, world.learned.clone())]));

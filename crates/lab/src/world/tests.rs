@@ -27,6 +27,7 @@ fn config(strategy: &str, links: Vec<WorldLink>) -> WorldConfig {
         trust: Trust::default(),
         learned: Default::default(),
         policies: Default::default(),
+        strangers: Default::default(),
     }
 }
 

@@ -7,8 +7,9 @@ use bytes::BytesMut;
 use roadweave_emulate::{Direction, Link, LinkSettings, Trace};
 use roadweave_types::Instant;
 
+use super::strangers::Hostile;
 use super::tamper::{Tamperer, Tampering};
-use super::{Ride, SERVER, UDP_IP_HEADERS, WorldLink};
+use super::{Ride, UDP_IP_HEADERS, WorldLink};
 use crate::random::mix;
 
 /// What a link carries.
@@ -18,6 +19,8 @@ pub(super) enum Load {
     Tunnel {
         /// The address that it seems to come from.
         from: SocketAddr,
+        /// The server's address that it goes to, if it does.
+        to: SocketAddr,
         /// When it was put in.
         boarded: Instant,
         /// How many were put in before it.
@@ -46,6 +49,8 @@ pub(super) struct Wire {
     pub(super) name: String,
     /// The address that the network's translator shows to the server.
     pub(super) public: SocketAddr,
+    /// What is the matter with it.
+    pub(super) hostile: Option<Hostile>,
     up: Way,
     down: Way,
 }
@@ -66,8 +71,9 @@ struct Way {
     out: VecDeque<Out>,
 }
 
-/// A packet of the tunnel at the end of a link: where it seems to come from, its bytes, and how it came.
-type Out = (SocketAddr, BytesMut, Ride);
+/// A packet of the tunnel at the end of a link: where it seems to come from, the server's address that it goes
+/// to, if it does, its bytes, and how it came.
+type Out = (SocketAddr, SocketAddr, BytesMut, Ride);
 
 impl Wire {
     pub(super) fn new(index: u32, link: &WorldLink) -> Self {
@@ -76,17 +82,20 @@ impl Wire {
         Self {
             name: link.name.clone(),
             public: SocketAddr::from(([100, 64, high, low], FIRST_PORT)),
+            hostile: None,
             up: Way::new(&link.up),
             down: Way::new(&link.down),
         }
     }
 
-    pub(super) fn push_up(&mut self, now: Instant, packet: BytesMut) {
-        self.up.push(now, self.public, packet);
+    /// A packet of the vehicle for the server at `to`.
+    pub(super) fn push_up(&mut self, now: Instant, to: SocketAddr, packet: BytesMut) {
+        self.up.push(now, self.public, to, packet);
     }
 
-    pub(super) fn push_down(&mut self, now: Instant, packet: BytesMut) {
-        self.down.push(now, SERVER, packet);
+    /// A packet of the server at `from`.
+    pub(super) fn push_down(&mut self, now: Instant, from: SocketAddr, packet: BytesMut) {
+        self.down.push(now, from, self.public, packet);
     }
 
     pub(super) fn push_cross(&mut self, now: Instant, direction: Direction, bytes: usize) {
@@ -131,6 +140,11 @@ impl Wire {
         self.way(direction).useless_bytes()
     }
 
+    /// A packet that came out of one direction goes to no use.
+    pub(super) fn waste(&mut self, direction: Direction, bytes: usize) {
+        self.way_mut(direction).useless_bytes += bytes as u64;
+    }
+
     pub(super) fn link(&self, direction: Direction) -> &Link<Load> {
         &self.way(direction).link
     }
@@ -171,9 +185,9 @@ impl Way {
         }
     }
 
-    fn push(&mut self, now: Instant, from: SocketAddr, packet: BytesMut) {
+    fn push(&mut self, now: Instant, from: SocketAddr, to: SocketAddr, packet: BytesMut) {
         let bytes = packet.len() + UDP_IP_HEADERS;
-        let load = Load::Tunnel { from, boarded: now, number: self.boarded, packet };
+        let load = Load::Tunnel { from, to, boarded: now, number: self.boarded, packet };
         self.boarded += 1;
         // What the link drops, it counts.
         let _ = self.link.push(now, bytes, load);
@@ -190,7 +204,7 @@ impl Way {
             }
             match self.link.poll(now)? {
                 Load::Cross => self.cross.delivered += 1,
-                Load::Tunnel { from, boarded, number, packet } => {
+                Load::Tunnel { from, to, boarded, number, packet } => {
                     self.newest = self.newest.max(number);
                     if self.newest - number >= TOO_LATE {
                         self.useless_bytes += packet.len() as u64;
@@ -199,9 +213,10 @@ impl Way {
                     let propagation = settings.trace.delay().at(boarded.since(settings.origin));
                     let ride = Ride { link: 0, boarded, propagation };
                     match &mut self.tamperer {
-                        None => return Some((from, packet, ride)),
+                        None => return Some((from, to, packet, ride)),
                         Some(tamperer) => {
-                            self.out.extend(tamperer.pass(packet).map(|bytes| (from, bytes, ride)));
+                            let out = tamperer.pass(packet).map(|bytes| (from, to, bytes, ride));
+                            self.out.extend(out);
                         }
                     }
                 }

@@ -1,6 +1,7 @@
 //! What happens in a random world: all of it follows from one seed.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use rand_core::{RngCore, SeedableRng};
@@ -9,7 +10,9 @@ use roadweave_emulate::{
     AtEnd, Capacity, Direction, GilbertElliott, Jitter, LinkSettings, Timeline, Trace,
 };
 use roadweave_lab::event::Action;
-use roadweave_lab::world::{Tampering, Trust, WorldConfig, WorldLink};
+use roadweave_lab::world::{
+    Hostility, OtherServer, Stranger, Strangers, Tampering, Trust, WorldConfig, WorldLink,
+};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, LaneRule, Strategy, UplinkPolicy};
 use roadweave_types::{Instant, Order, Policy, Priority, Rate};
@@ -36,6 +39,10 @@ pub struct Plan {
     pub lanes_down: Vec<LaneConfig>,
     /// How links may be used, where not as any other.
     pub policies: BTreeMap<String, UplinkPolicy>,
+    /// Strangers beside the links until all is mended, and servers of no use for good.
+    pub strangers: Strangers,
+    /// A link whose stranger stays.
+    pub besieged: Option<usize>,
     pub flows: Vec<Flow>,
     /// Ascending.
     pub events: Vec<(Duration, Happening)>,
@@ -127,7 +134,20 @@ impl Plan {
         let cubic = dice.once_in(3);
         let congestion = if cubic { CongestionControl::Cubic } else { CongestionControl::Bbr };
         let policies = if dice.once_in(2) { dice.policies(count) } else { BTreeMap::new() };
-        Self { seed, heal, congestion, links, lanes_up, lanes_down, policies, flows, events }
+        let (strangers, besieged) = Dice(Pcg64Mcg::seed_from_u64(!seed)).strangers(count);
+        Self {
+            seed,
+            heal,
+            congestion,
+            links,
+            lanes_up,
+            lanes_down,
+            policies,
+            strangers,
+            besieged,
+            flows,
+            events,
+        }
     }
 
     pub fn world(&self) -> WorldConfig {
@@ -145,6 +165,7 @@ impl Plan {
             trust: Trust::default(),
             learned: Default::default(),
             policies: self.policies.clone(),
+            strangers: self.strangers.clone(),
         }
     }
 
@@ -241,6 +262,11 @@ fn timeline<V: Copy>(steps: &[(u64, u64)], value: impl Fn(u64) -> V) -> Timeline
     let end = Duration::from_millis(steps.last().map_or(0, |(at, _)| *at) + 1);
     let steps = steps.iter().map(|(at, step)| (Duration::from_millis(*at), value(*step)));
     Timeline::new(steps, end, AtEnd::Hold).expect("steps ascend from zero")
+}
+
+/// Whether somebody writes and nothing is kept from passing.
+fn writes(kind: &Hostility) -> bool {
+    matches!(kind, Hostility::Stranger(_))
 }
 
 struct Dice(Pcg64Mcg);
@@ -414,6 +440,57 @@ impl Dice {
             }
         }
         policies
+    }
+
+    /// In one world of three, on some links and at some addresses; and a link whose stranger stays, where
+    /// another link is without one.
+    fn strangers(&mut self, links: u64) -> (Strangers, Option<usize>) {
+        if !self.once_in(3) {
+            return (Strangers::default(), None);
+        }
+        let mut strangers = Strangers::default();
+        for link in 0..links as usize {
+            if self.once_in(2) {
+                strangers.links.insert(link, self.hostility());
+            }
+        }
+        for number in 0..self.within(0..4) as u8 {
+            let address = SocketAddr::from(([192, 0, 2, 10 + number], 4433));
+            let kinds = [
+                OtherServer::Refuses,
+                OtherServer::WrongKey,
+                OtherServer::OtherVersion,
+                OtherServer::Silent,
+            ];
+            strangers.servers.push((address, kinds[self.within(0..4) as usize]));
+        }
+        let all = strangers.links.len() as u64 == links;
+        let mut writers = strangers.links.iter().filter(|(_, kind)| writes(kind));
+        let besieged = writers.next().filter(|_| !all).map(|(link, _)| *link);
+        (strangers, besieged)
+    }
+
+    fn hostility(&mut self) -> Hostility {
+        match self.within(0..8) {
+            0 => Hostility::Portal,
+            1 => Hostility::HandshakesOnly,
+            2 => Hostility::FirstPackets(self.within(1..20) as u32),
+            _ => {
+                let mut share = || match self.within(0..3) {
+                    0 => 0.0,
+                    1 => 1.0,
+                    _ => self.within(1..100) as f64 / 100.0,
+                };
+                Hostility::Stranger(Stranger {
+                    close: share(),
+                    frames: share(),
+                    versions: share(),
+                    retry: share(),
+                    reset: share(),
+                    seed: self.within(0..u64::MAX),
+                })
+            }
+        }
     }
 
     fn happening(&mut self, heal: Duration, links: u64) -> (Duration, Happening) {

@@ -179,6 +179,9 @@ impl<'a> Stage<'a> {
         for link in 0..self.plan.links.len() {
             self.world.set_dead(link, false);
             self.world.add_uplink(link);
+            if self.plan.besieged != Some(link) {
+                self.world.set_hostility(link, None).expect("nothing is to be made");
+            }
             self.world.tamper(link, Tampering::default(), 0);
         }
     }
@@ -232,8 +235,8 @@ impl<'a> Stage<'a> {
                 Happening::Strategy(direction, lane, strategy) => {
                     let lane = format!("lane{lane}");
                     let strategy = strategy.parse().expect("the plan knows strategies");
-                    // A client whose uplink is unplugged does not know it by name.
-                    _ = self.world.set_strategy(direction, &lane, strategy);
+                    let set = self.world.set_strategy(direction, &lane, strategy);
+                    set.map_err(|error| error.to_string())?;
                 }
             }
         }

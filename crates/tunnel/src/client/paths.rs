@@ -62,21 +62,22 @@ impl Client {
             .connection(id)
             .map(|connection| connection.paths().iter().map(|path| path.id).collect())
             .unwrap_or_default();
-        paths.into_iter().for_each(|path| self.name_path(id, path));
+        for path in paths {
+            self.name_path(id, path);
+        }
     }
 
-    /// Tells the server over which uplink a path runs, for its statistics.
-    pub(super) fn name_path(&mut self, id: ConnectionId, path: PathId) {
+    /// Tells the server over which uplink a path runs, for its statistics. Returns the uplink's name.
+    pub(super) fn name_path(&mut self, id: ConnectionId, path: PathId) -> Option<String> {
         let uplink = self.endpoint.connection(id).and_then(|connection| {
             connection.paths().iter().find(|known| known.id == path)?.uplink
         });
-        if let Some(uplink) = uplink.and_then(|uplink| self.uplinks.get(&uplink)) {
-            let uplink = uplink.name.clone();
-            if let Some(current) = self.current.as_mut().filter(|current| current.id == id) {
-                current.session.name_path(path, &uplink);
-            }
-            self.send_control(id, &Control::PathName { path, uplink });
+        let uplink = self.uplinks.get(&uplink?)?.name.clone();
+        if let Some(current) = self.current.as_mut().filter(|current| current.id == id) {
+            current.session.name_path(path, &uplink);
         }
+        self.send_control(id, &Control::PathName { path, uplink: uplink.clone() });
+        Some(uplink)
     }
 
     /// Gives the paths of the session the policies of their uplinks, and tells the server, where anything
@@ -107,11 +108,11 @@ impl Client {
         self.path_policies = wanted;
     }
 
-    /// Counts what an uplink with a cap has carried.
-    pub(super) fn count(&mut self, uplink: UplinkId, bytes: u64) {
-        if let Some(Uplink { name, .. }) = self.uplinks.get(&uplink)
-            && is_capped(&self.policies, name)
-        {
+    /// A packet came in over an uplink. What one with a cap has carried is counted.
+    pub(super) fn on_heard(&mut self, uplink: UplinkId, bytes: u64) {
+        let Some(Uplink { name, heard, .. }) = self.uplinks.get_mut(&uplink) else { return };
+        *heard = true;
+        if is_capped(&self.policies, name) {
             self.usage.add(name, bytes);
         }
     }

@@ -1,53 +1,66 @@
 //! How a session comes about, and how it ends.
 //!
 //! ```text
-//! attempts, on each uplink ─► the first that answers ─► join ─► session ─► leave ─► rest ─┐
-//!    ▲                                                             │ silent              │
-//!    └────────── attempts beside it ─► spare, which takes over ◄───┘                     │
-//!    ▲                                  unless the session answers first                 │
-//!    └───────────────────────────────────────────────────────────────────────────────────┘
+//! attempts, on each pair of uplink and server ─► hello ─► the first that is welcomed ─► session ─► leave
+//!    ▲        │ refused, forged, not welcomed: the pair rests,                             │ silent │
+//!    │        └ the others go on                                                           ▼        │
+//!    ├─────────────────────────────── attempts beside it ─► a spare, which takes over unless the    │
+//!    │                                                      session answers first                   │
+//!    └──────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
+//!
+//! A handshake proves who answers, and not that the network lets anything more through: so every attempt
+//! that passes it says hello, and all live on until one of them is welcomed. The server makes a session
+//! of a welcomed connection only when the client begins to use it, so they do not drive each other out.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use roadweave_quic::{CloseReason, ConnectionId, Event};
-use roadweave_types::{Instant, PathSnapshot, UplinkId};
-use roadweave_wire::{Control, Hello};
+use roadweave_types::{DropReason, Instant, UplinkId};
+use roadweave_wire::{Control, Hello, Welcome};
 
-use super::{Client, ClientEvent, Current};
+use super::notices::{Notice, legible};
+use super::pairs::{Answer, Pair};
+use super::{Client, ClientEvent, Current, MTU_MIN};
 use crate::learned::keep_learned;
 use crate::session::{Session, SessionConfig};
 
-/// How often a new attempt begins on each uplink while none has answered.
-const RACE_INTERVAL: Duration = Duration::from_secs(1);
 /// How much later the next uplink begins: often the first one answers before.
 pub(super) const RACE_STAGGER: Duration = Duration::from_millis(100);
-/// Attempts under way per uplink: an answer may take as many seconds.
-const ATTEMPTS_PER_UPLINK: usize = 4;
+/// Beginnings that are staggered differ by up to so much more.
+const STAGGER_JITTER: Duration = Duration::from_millis(50);
+/// How much later the next of the server's addresses is tried over an uplink (RFC 8305 section 5).
+const SERVER_STAGGER: Duration = Duration::from_millis(250);
+/// Addresses of the server that are tried over one uplink.
+const SERVERS_MAX: usize = 32;
+/// Handshakes under way per pair: an answer may take as many seconds.
+const ATTEMPTS_PER_PAIR: usize = 4;
+/// Attempts under way per uplink, whatever became of them so far.
+const ATTEMPTS_PER_UPLINK: usize = 16;
 /// How long a server may take to welcome.
-pub(super) const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long all paths may be silent before a new connection is tried beside the old one.
-const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// How long a new connection lets the old one answer, before it takes over.
-const SPARE_PATIENCE: Duration = Duration::from_millis(500);
-pub(super) const REST_MIN: Duration = Duration::from_secs(10);
-const REST_MAX: Duration = Duration::from_secs(60);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest rest after sessions that the server ended.
+const SETBACK_MAX: Duration = Duration::from_secs(60);
 /// A session that lived this long was a good one: what went wrong before it counts no more.
-const LIVED_WELL: Duration = Duration::from_secs(30);
+pub(super) const LIVED_WELL: Duration = Duration::from_secs(30);
 
+/// A connection that is no session yet.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    uplink: UplinkId,
-    server: SocketAddr,
+    pub(super) pair: Pair,
+    /// When it passed the handshake and said hello.
+    pub(super) hello: Option<Instant>,
 }
 
-/// A connection that takes over unless the silent session answers first.
+/// A connection that the server would make a session of.
 #[derive(Debug)]
-pub(super) struct Spare {
+pub(super) struct Welcomed {
     pub(super) id: ConnectionId,
-    server: SocketAddr,
-    since: Instant,
+    pub(super) pair: Pair,
+    pub(super) welcome: Welcome,
+    pub(super) since: Instant,
 }
 
 /// What kind of end it was, and so how soon to try again.
@@ -58,199 +71,262 @@ pub(super) enum After {
     /// The server ended it: at once the first time, then ever later. Two boxes with one key would
     /// drive each other out without end.
     Setback,
-    /// Asking again soon would get the same answer.
-    Refusal,
 }
 
 impl Client {
-    /// Whether attempts are due: without a session, or when nothing answers in it.
-    ///
-    /// A path whose address changed while it was dead may never be validated again, and a server may have
-    /// lost the session without a reset that reaches us.
-    pub(super) fn is_racing(&self, now: Instant) -> bool {
-        let silent = self.silent_since.is_some_and(|since| now >= since + SILENCE_MAX);
-        self.current.is_none() || silent && self.spare.is_none()
-    }
-
-    /// Begins the attempts that are due.
+    /// Begins the attempts that are due, at most one on each uplink.
     pub(super) fn race(&mut self, now: Instant) {
-        if now < self.resting_until {
-            return;
-        }
-        let due: Vec<UplinkId> = self
-            .uplinks
-            .iter()
-            .filter(|(id, uplink)| uplink.next_attempt <= now && !self.servers_of(**id).is_empty())
-            .map(|(id, _)| *id)
-            .collect();
+        let is_due = |id: &UplinkId| self.uplinks[id].next_attempt <= now;
+        let due: Vec<UplinkId> = self.uplinks.keys().copied().filter(is_due).collect();
         for id in due {
-            self.drop_oldest_attempt(now, id);
-            let tried = self.uplinks.get(&id).map_or(0, |uplink| uplink.attempts);
             // Each uplink goes through all servers: it may reach those of one family only.
-            let servers = self.servers_of(id);
-            let server = servers[tried % servers.len()];
-            let Some(uplink) = self.uplinks.get_mut(&id) else { continue };
-            uplink.attempts += 1;
-            uplink.next_attempt = now + RACE_INTERVAL;
+            let servers = self.candidates(id).filter(|(_, at)| *at <= now);
+            let next = servers.min_by_key(|(server, _)| self.pairs.attempts((id, *server)));
+            let Some((server, _)) = next else { continue };
+            self.make_room(now, (id, server));
+            if let Some(uplink) = self.uplinks.get_mut(&id) {
+                uplink.next_attempt = now + SERVER_STAGGER;
+            }
+            self.pairs.on_attempt(now, (id, server));
             match self.endpoint.connect(now, id, server) {
                 Ok(connection) => {
-                    self.attempts.insert(connection, Attempt { uplink: id, server });
+                    let attempt = Attempt { pair: (id, server), hello: None };
+                    self.attempts.insert(connection, attempt);
                 }
-                Err(error) => tracing::warn!(%server, %error, "cannot begin to connect"),
+                Err(error) => {
+                    let reason = format!("cannot begin to connect: {error}");
+                    self.rest(now, (id, server), Answer::Doubtful, reason);
+                }
             }
         }
     }
 
-    fn drop_oldest_attempt(&mut self, now: Instant, uplink: UplinkId) {
-        let mut on_uplink =
-            self.attempts.iter().filter(|(_, attempt)| attempt.uplink == uplink).map(|(id, _)| *id);
-        let oldest = on_uplink.next();
-        if on_uplink.count() + 1 >= ATTEMPTS_PER_UPLINK
-            && let Some(id) = oldest
-        {
-            self.attempts.remove(&id);
+    /// When the next attempt is due, if anything is to be tried.
+    pub(super) fn race_timeout(&self) -> Option<Instant> {
+        let of_uplink = |id: &UplinkId| {
+            let next = self.candidates(*id).map(|(_, at)| at).min()?;
+            Some(next.max(self.uplinks[id].next_attempt))
+        };
+        self.uplinks.keys().filter_map(of_uplink).min()
+    }
+
+    /// The servers that may be tried over an uplink, with the moments from which on. Where one has passed
+    /// the handshake there is nothing to gain by another attempt.
+    fn candidates(&self, id: UplinkId) -> impl Iterator<Item = (SocketAddr, Instant)> {
+        let servers = self.servers_of(id).iter().take(SERVERS_MAX);
+        let greets = move |server: SocketAddr| {
+            let mut attempts = self.attempts.values();
+            attempts.any(|attempt| attempt.pair == (id, server) && attempt.hello.is_some())
+        };
+        servers
+            .filter(move |server| !greets(**server))
+            .map(move |server| (*server, self.pairs.due((id, *server))))
+    }
+
+    /// Gives up the oldest attempts where there would be too many with one more on `pair`.
+    fn make_room(&mut self, now: Instant, pair: Pair) {
+        let handshakes = |attempt: &Attempt| attempt.pair == pair && attempt.hello.is_none();
+        self.drop_oldest(now, ATTEMPTS_PER_PAIR - 1, handshakes);
+        self.drop_oldest(now, ATTEMPTS_PER_UPLINK - 1, |attempt| attempt.pair.0 == pair.0);
+    }
+
+    fn drop_oldest(&mut self, now: Instant, most: usize, which: impl Fn(&Attempt) -> bool) {
+        let matching: Vec<ConnectionId> =
+            self.attempts.iter().filter(|(_, attempt)| which(attempt)).map(|(id, _)| *id).collect();
+        let excess = matching.len().saturating_sub(most);
+        for id in matching.into_iter().take(excess) {
+            if let Some(attempt) = self.attempts.remove(&id) {
+                self.pairs.note(attempt.pair, "no answer".into());
+            }
             self.close_connection(now, id, "no answer");
+        }
+    }
+
+    /// Ends all attempts that `which` tells.
+    pub(super) fn drop_attempts(
+        &mut self,
+        now: Instant,
+        reason: &str,
+        which: impl Fn(&Attempt) -> bool,
+    ) {
+        let ids: Vec<ConnectionId> =
+            self.attempts.iter().filter(|(_, attempt)| which(attempt)).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.attempts.remove(&id);
+            self.close_connection(now, id, reason);
         }
     }
 
     pub(super) fn on_attempt_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
         match event {
             Event::Connected { .. } => {
-                let Some(attempt) = self.attempts.remove(&id) else { return };
-                for other in std::mem::take(&mut self.attempts).into_keys() {
-                    self.close_connection(now, other, "another uplink was faster");
+                if let Some(attempt) = self.attempts.get_mut(&id) {
+                    attempt.hello = Some(now);
                 }
-                if self.current.is_some() {
-                    self.spare = Some(Spare { id, server: attempt.server, since: now });
-                } else {
-                    self.join(now, id, attempt.server);
-                }
+                self.send_control(id, &Control::Hello(Hello { name: self.config.name.clone() }));
             }
+            Event::Message(message) => self.on_answer(now, id, message),
             Event::Closed(reason) => {
-                self.attempts.remove(&id);
-                if after(&reason) == After::Refusal && self.current.is_none() {
-                    self.leave(now, reason.to_string(), After::Refusal);
+                let Some(Attempt { pair, .. }) = self.attempts.remove(&id) else { return };
+                match answer_of(&reason) {
+                    Some(answer) => self.rest(now, pair, answer, reason.to_string()),
+                    None => self.pairs.note(pair, legible(&reason.to_string())),
                 }
             }
             _ => {}
         }
     }
 
-    fn join(&mut self, now: Instant, id: ConnectionId, server: SocketAddr) {
-        let seed =
-            self.config.transport.rng_seed.first_chunk().map_or(0, |c| u64::from_le_bytes(*c));
+    /// Takes what the server says to a hello.
+    fn on_answer(&mut self, now: Instant, id: ConnectionId, message: Bytes) {
+        let Some(pair) = self.attempts.get(&id).map(|attempt| attempt.pair) else { return };
+        let refusal = match Control::parse(message) {
+            Ok(Control::Welcome(welcome)) if welcome.mtu < MTU_MIN => {
+                format!("the server wants an MTU of {} bytes, and IPv6 {MTU_MIN}", welcome.mtu)
+            }
+            Ok(Control::Welcome(welcome)) => {
+                self.attempts.remove(&id);
+                return self.on_welcome(now, Welcomed { id, pair, welcome, since: now });
+            }
+            Ok(Control::Refuse { reason }) => format!("refused by the server: {reason}"),
+            Ok(_) => return self.drops.count(DropReason::UnknownMessage),
+            Err(_) => return self.drops.count(DropReason::MalformedMessage),
+        };
+        self.attempts.remove(&id);
+        self.close_connection(now, id, "refused");
+        self.rest(now, pair, Answer::Refused, refusal);
+    }
+
+    fn on_welcome(&mut self, now: Instant, welcomed: Welcomed) {
+        if self.current.is_none() {
+            self.join(now, welcomed);
+        } else if self.spare.is_none() {
+            self.spare = Some(welcomed);
+        } else {
+            self.close_connection(now, welcomed.id, "another connection was welcomed");
+        }
+    }
+
+    /// Lets a pair rest for its answer. Another address of the server may be tried over its uplink at once.
+    pub(super) fn rest(&mut self, now: Instant, pair: Pair, answer: Answer, reason: String) {
+        let reason = legible(&reason);
+        let Some(rest) = self.pairs.rest(now, pair, answer, reason.clone()) else { return };
+        let Some(uplink) = self.uplinks.get_mut(&pair.0) else { return };
+        uplink.next_attempt = uplink.next_attempt.min(now);
+        let uplink = uplink.name.clone();
+        let is_proven = answer == Answer::Refused;
+        self.notify(now, Notice::Answer { uplink, server: pair.1, reason, rest, is_proven });
+    }
+
+    /// Gives up attempts that passed the handshake and were not welcomed.
+    pub(super) fn give_up_unwelcomed(&mut self, now: Instant) {
+        let is_over = |attempt: &Attempt| attempt.hello.is_some_and(|at| now >= at + JOIN_TIMEOUT);
+        let over: Vec<(ConnectionId, Pair)> = self
+            .attempts
+            .iter()
+            .filter(|(_, attempt)| is_over(attempt))
+            .map(|(id, attempt)| (*id, attempt.pair))
+            .collect();
+        for (id, pair) in over {
+            self.attempts.remove(&id);
+            self.close_connection(now, id, "no welcome came");
+            let reason = "connected, and no welcome came".to_owned();
+            self.rest(now, pair, Answer::Doubtful, reason);
+        }
+    }
+
+    /// When [`Client::give_up_unwelcomed`] has something to do.
+    pub(super) fn welcome_timeout(&self) -> Option<Instant> {
+        self.attempts.values().filter_map(|attempt| Some(attempt.hello? + JOIN_TIMEOUT)).min()
+    }
+
+    /// Makes a welcomed connection the session.
+    pub(super) fn join(&mut self, now: Instant, welcomed: Welcomed) {
+        let Welcomed { id, pair, welcome, .. } = welcomed;
         let config = SessionConfig {
             lanes: self.config.lanes.clone(),
             peer_sources: None,
-            seed: seed ^ id.0,
+            seed: self.seed() ^ id.0,
         };
-        let uplinks = &self.uplinks;
-        let by_name =
-            |name: &str| uplinks.iter().find(|(_, uplink)| uplink.name == name).map(|(id, _)| *id);
-        let mut session = match Session::new(config, by_name) {
+        let mut session = match Session::new(config, true) {
             Ok(session) => session,
-            Err(error) => return self.leave(now, error.to_string(), After::Refusal),
+            Err(error) => {
+                self.close_connection(now, id, "this client's lanes cannot be used");
+                return self.rest(now, pair, Answer::Refused, error.to_string());
+            }
         };
         session.observe_packets(self.observes);
         if let Some(learned) = self.learned.get(&self.config.server_key.to_string()) {
             session.restore(learned);
         }
-        self.current = Some(Current { id, server, session, since: now, welcome: None });
+        self.silent_since = None;
+        let welcome_told = welcome.clone();
+        self.current = Some(Current { id, pair, session, since: now, welcome, doubted: false });
+        self.drop_attempts(now, "another connection was welcomed", |_| true);
+        self.events.push_back(ClientEvent::Joined { welcome: welcome_told, server: pair.1 });
         self.path_policies.clear();
-        self.send_control(id, &Control::Hello(Hello { name: self.config.name.clone() }));
+        // By this the server learns which of the welcomed connections it is.
         self.name_paths(id);
         self.apply_policies();
     }
 
-    pub(super) fn joining_takes_too_long(&self, now: Instant) -> bool {
-        self.current
-            .as_ref()
-            .is_some_and(|current| current.welcome.is_none() && now >= current.since + JOIN_TIMEOUT)
-    }
-
-    /// Ends the session and all attempts, and tries again after the rest that `after` asks for.
-    pub(super) fn leave(&mut self, now: Instant, reason: String, after: After) {
-        if let Some(current) = self.current.take() {
-            keep_learned(&mut self.learned, &self.config.server_key, &current.session);
-            if current.welcome.is_some() && now.since(current.since) >= LIVED_WELL {
-                (self.rest, self.setback) = (REST_MIN, Duration::ZERO);
-            }
-            self.close_connection(now, current.id, "the session is over");
+    /// Ends the session, and tries again after the rest that `after` asks for. Attempts beside it live on.
+    pub(super) fn leave(&mut self, now: Instant, reason: &str, after: After) {
+        let Some(current) = self.current.take() else { return };
+        keep_learned(&mut self.learned, &self.config.server_key, &current.session);
+        if now.since(current.since) >= LIVED_WELL {
+            self.setback = Duration::ZERO;
+            self.pairs.on_success(current.pair);
         }
-        let spare = self.spare.take().map(|spare| spare.id);
-        for id in std::mem::take(&mut self.attempts).into_keys().chain(spare) {
-            self.close_connection(now, id, "the session is over");
-        }
+        self.close_connection(now, current.id, "the session is over");
         self.silent_since = None;
-        let grown = |rest: Duration| (rest * 2).clamp(Duration::from_secs(1), REST_MAX);
+        self.outages.on_left();
+        let reason = legible(reason);
+        self.pairs.note(current.pair, reason.clone());
         let rest = match after {
             After::Silence => Duration::ZERO,
             After::Setback => {
-                let grown = grown(self.setback);
+                let grown = (self.setback * 2).clamp(Duration::from_secs(1), SETBACK_MAX);
                 std::mem::replace(&mut self.setback, grown)
             }
-            After::Refusal => {
-                let grown = grown(self.rest);
-                std::mem::replace(&mut self.rest, grown)
-            }
         };
-        self.resting_until = now + rest;
-        for (position, uplink) in (0_u32..).zip(self.uplinks.values_mut()) {
-            uplink.next_attempt = now + RACE_STAGGER * position;
+        for (position, id) in (0_u32..).zip(self.uplinks.keys().copied().collect::<Vec<_>>()) {
+            let stagger = RACE_STAGGER * position + self.pairs.jitter(STAGGER_JITTER * position);
+            if let Some(uplink) = self.uplinks.get_mut(&id) {
+                uplink.next_attempt = now + stagger;
+            }
+            // What the server said it would say over any uplink; another server might not.
+            if !rest.is_zero() {
+                self.pairs.rest_for(now, (id, current.pair.1), rest);
+            }
         }
+        let rest = self.race_timeout().map_or(rest, |at| at.since(now));
         self.events.push_back(ClientEvent::Left { reason, rest });
-    }
-
-    /// Keeps track of whether the session answers, and lets a spare connection take over if it does not.
-    pub(super) fn watch_silence(&mut self, now: Instant) {
-        let answers = |current: &Current| {
-            let connection = self.endpoint.connection(current.id)?;
-            Some(connection.paths().iter().any(PathSnapshot::is_usable))
-        };
-        let silent = self
-            .current
-            .as_ref()
-            .is_some_and(|current| current.welcome.is_some() && answers(current) == Some(false));
-        if !silent {
-            if self.silent_since.take().is_some() && self.current.is_some() {
-                let spare = self.spare.take().map(|spare| spare.id);
-                for id in std::mem::take(&mut self.attempts).into_keys().chain(spare) {
-                    self.close_connection(now, id, "the session answers again");
-                }
-            }
-            return;
+        if let Some(spare) = self.spare.take() {
+            self.join(now, spare);
         }
-        self.silent_since.get_or_insert(now);
-        if self.spare.as_ref().is_some_and(|spare| now >= spare.since + SPARE_PATIENCE)
-            && let Some(Spare { id, server, .. }) = self.spare.take()
-        {
-            self.leave(now, "the session does not answer any more".into(), After::Silence);
-            self.join(now, id, server);
-        }
-    }
-
-    /// When the silence of the session asks for something.
-    pub(super) fn silence_timeout(&self) -> Option<Instant> {
-        let since = self.silent_since?;
-        if let Some(spare) = &self.spare {
-            return Some(spare.since + SPARE_PATIENCE);
-        }
-        let attempt = self
-            .uplinks
-            .iter()
-            .filter(|(id, _)| !self.servers_of(**id).is_empty())
-            .map(|(_, uplink)| uplink.next_attempt)
-            .min()?;
-        Some(attempt.max(since + SILENCE_MAX))
     }
 }
 
+/// How soon a session that ended so may be followed by another.
 pub(super) fn after(reason: &CloseReason) -> After {
     match reason {
         CloseReason::Refused(_)
-        | CloseReason::WrongServerKey { .. }
-        | CloseReason::VersionMismatch => After::Refusal,
-        CloseReason::ByPeer { .. } | CloseReason::Protocol(_) | CloseReason::Busy => After::Setback,
+        | CloseReason::ByPeer { .. }
+        | CloseReason::Protocol(_)
+        | CloseReason::Busy => After::Setback,
         _ => After::Silence,
+    }
+}
+
+/// What an attempt that ended so says of its pair; `None` if nobody has answered.
+fn answer_of(reason: &CloseReason) -> Option<Answer> {
+    match reason {
+        CloseReason::Refused(_) => Some(Answer::Refused),
+        CloseReason::Local
+        | CloseReason::HandshakeTimedOut
+        | CloseReason::TimedOut
+        | CloseReason::Reset => None,
+        _ => Some(Answer::Doubtful),
     }
 }

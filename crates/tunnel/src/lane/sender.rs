@@ -22,9 +22,7 @@ use roadweave_recovery::{Qoe, RecoveryConfig, SentPacket};
 use roadweave_schedule::{
     Acknowledged, Decision, PacketInfo, PathSet, RestoreError, Scheduler, UnknownScheduler,
 };
-use roadweave_types::{
-    DropReason, Instant, LaneId, Order, PacketId, PathId, PathSnapshot, UplinkId,
-};
+use roadweave_types::{DropReason, Instant, LaneId, Order, PacketId, PathId, PathSnapshot};
 use roadweave_wire::{
     Control, InnerPacket, Position, RtpHeader, SOURCE_HEADER, SUCCESSION_HEADER, SYMBOL_HEADER,
     SourceDatagram, Symbol, split_succession,
@@ -96,12 +94,12 @@ pub(crate) struct LaneSender {
 
 impl LaneSender {
     /// # Errors
-    /// When the strategy names an uplink that is not known.
+    /// When the strategy names an uplink where none is known.
     pub(crate) fn new(
         lane: LaneId,
         config: LaneConfig,
         seed: u64,
-        uplink: impl Fn(&str) -> Option<UplinkId>,
+        names_uplinks: bool,
     ) -> Result<Self, UnknownScheduler> {
         let recovery = recovery_config(&config);
         let age_max = config.strategy.keeps_for(config.deadline, config.expire_after);
@@ -109,7 +107,7 @@ impl LaneSender {
         let encoder = EncoderConfig { expiry: age_max + RANGE_SPAN, ..EncoderConfig::default() };
         Ok(Self {
             lane,
-            scheduler: config.strategy.scheduler(config.deadline, uplink)?,
+            scheduler: config.strategy.scheduler(config.deadline, names_uplinks)?,
             recovery: Eras::new(config.strategy.recovery(recovery)),
             encoder: Encoder::new(encoder),
             queue: VecDeque::new(),
@@ -135,13 +133,13 @@ impl LaneSender {
     /// recovery that it was sent with.
     ///
     /// # Errors
-    /// When the strategy names an uplink that is not known; nothing is changed then.
+    /// When the strategy names an uplink where none is known; nothing is changed then.
     pub(crate) fn set_strategy(
         &mut self,
         strategy: Strategy,
-        uplink: impl Fn(&str) -> Option<UplinkId>,
+        names_uplinks: bool,
     ) -> Result<(), UnknownScheduler> {
-        let mut scheduler = strategy.scheduler(self.config.deadline, uplink)?;
+        let mut scheduler = strategy.scheduler(self.config.deadline, names_uplinks)?;
         let learned = self.learned();
         if let Some(learned) = &learned
             && let Err(error) = scheduler.restore(learned)

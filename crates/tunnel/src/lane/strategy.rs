@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use roadweave_recovery::{Recovery, RecoveryConfig, Reliable, Thresholds};
 use roadweave_schedule::{Policed, RavenConfig, Scheduler, UnknownScheduler};
-use roadweave_types::UplinkId;
 use roadweave_wire::{CODED_HEADER, SUM_HEADER};
 use serde::{Deserialize, Serialize};
 
@@ -114,17 +113,16 @@ impl Strategy {
         STRATEGIES.iter().map(|entry| entry.name).filter(|name| !name.contains('<'))
     }
 
-    /// The scheduler, which needs to know the lane's deadline, and the uplinks by name.
+    /// The scheduler, which needs to know the lane's deadline, and whether uplinks have names here.
     pub(crate) fn scheduler(
         &self,
         deadline: Duration,
-        uplink: impl Fn(&str) -> Option<UplinkId>,
+        names_uplinks: bool,
     ) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
         let name = self.part(self.entry().scheduler);
-        let scheduler = roadweave_schedule::by_name(name, deadline, uplink)?;
+        let scheduler = roadweave_schedule::by_name(name, deadline, names_uplinks)?;
         // Whoever names an uplink means it.
-        let names_uplink = self.uplink().is_some();
-        Ok(if names_uplink { scheduler } else { Box::new(Policed::new(scheduler)) })
+        Ok(if self.uplink().is_some() { scheduler } else { Box::new(Policed::new(scheduler)) })
     }
 
     /// How long a packet may wait, and be needed for a repair once it was sent; `deadline` and
@@ -217,7 +215,7 @@ mod tests {
             let strategy: Strategy = name.parse().expect("known");
             assert_eq!(strategy.as_str(), name);
             let deadline = Duration::from_millis(100);
-            assert!(strategy.scheduler(deadline, |_| Some(UplinkId(0))).is_ok(), "{name}");
+            assert!(strategy.scheduler(deadline, true).is_ok(), "{name}");
             strategy.recovery(RecoveryConfig::default());
         }
         assert_eq!(Strategy::for_any_uplinks().count(), STRATEGIES.len() - 3);

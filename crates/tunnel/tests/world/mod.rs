@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_emulate::{Direction, LinkSettings, Trace};
-use roadweave_lab::world::{Trust, World as Inner, WorldConfig, WorldLink};
+use roadweave_lab::world::{Hostility, Strangers, Trust, World as Inner, WorldConfig, WorldLink};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{
     ClientEvent, LaneConfig, ServerEvent, SessionStatus, Strategy, UplinkPolicy,
@@ -35,6 +35,7 @@ pub struct Plan {
     pub wrong_server: bool,
     pub congestion: CongestionControl,
     pub policies: BTreeMap<String, UplinkPolicy>,
+    pub strangers: Strangers,
 }
 
 #[derive(Clone)]
@@ -61,6 +62,7 @@ impl Plan {
             wrong_server: false,
             congestion: CongestionControl::Bbr,
             policies: BTreeMap::new(),
+            strangers: Strangers::default(),
         }
     }
 
@@ -89,6 +91,7 @@ impl Plan {
             seed: self.seed,
             learned: Default::default(),
             policies: self.policies,
+            strangers: self.strangers,
             trust: Trust {
                 client_is_known: !self.wrong_client,
                 server_is_right: !self.wrong_server,
@@ -149,6 +152,11 @@ impl World {
         let now = self.now;
         self.inner.ends_mut().1.close(now);
         self.flush();
+    }
+
+    /// What is the matter with a link from now on.
+    pub fn set_hostility(&mut self, index: usize, hostility: Option<Hostility>) {
+        self.inner.set_hostility(index, hostility).expect("it could be made before");
     }
 
     pub fn set_dead(&mut self, index: usize, dead: bool) {

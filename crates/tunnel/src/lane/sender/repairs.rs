@@ -296,8 +296,7 @@ mod tests {
     /// A sender of lane 5 that has sent packets of these lengths.
     fn sender_with_pool(lengths: [usize; 3]) -> LaneSender {
         let config = LaneConfig::new("default", crate::Strategy::xnc());
-        let mut sender =
-            LaneSender::new(LaneId(5), config, 1, |_| None).expect("xnc needs no uplink");
+        let mut sender = LaneSender::new(LaneId(5), config, 1, false).expect("xnc needs no uplink");
         for (length, id) in lengths.into_iter().zip(0..) {
             let symbol = Symbol { position: Position::Whole, body: &vec![7; length] };
             let datagram = SourceDatagram::new(LaneId(5), &symbol).finish(PacketId(id));

@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
     let config = LaneConfig::new("default", crate::Strategy::xnc());
-    let mut sender = LaneSender::new(LaneId(0), config, 1, |_| None).expect("xnc needs no uplink");
+    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("xnc needs no uplink");
     let packet: Vec<u8> = (0..3000_u32).map(|at| at as u8).collect();
     let ends_frame = RtpHeader { marker: true, sequence: 1, timestamp: 2, ssrc: 3 };
     sender.handle_inner(Instant::ZERO, &packet, 0, Some(ends_frame));
@@ -179,7 +179,7 @@ fn what_a_second_look_wants_sent_again_leaves_at_once() {
 fn a_frame_that_ends_behind_a_packet_that_has_left_ends_its_range() {
     let mut carrier = Links::new([10_000, 0]);
     let config = LaneConfig::new("default", crate::Strategy::xnc());
-    let mut sender = LaneSender::new(LaneId(0), config, 1, |_| None).expect("no uplink is named");
+    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink is named");
     for _ in 0..2 {
         sender.handle_inner(at(0), &[7; 500], 1, None);
         sender.handle_inner(at(0), &[7; 500], 1, None);
@@ -198,9 +198,9 @@ fn the_peer_hears_of_the_order_when_another_strategy_changes_it() {
     let mut carrier = Links::new([10_000, 0]);
     let order = Order::Reorder { max_buffer: Duration::from_secs(5) };
     let config = LaneConfig { order, ..LaneConfig::new("default", crate::Strategy::xnc()) };
-    let mut sender = LaneSender::new(LaneId(3), config, 1, |_| None).expect("no uplink is named");
+    let mut sender = LaneSender::new(LaneId(3), config, 1, false).expect("no uplink is named");
     let set = |sender: &mut LaneSender, name: &str| {
-        sender.set_strategy(name.parse().expect("known"), |_| None).expect("no uplink is named");
+        sender.set_strategy(name.parse().expect("known"), false).expect("no uplink is named");
     };
     let mut told = |sender: &mut LaneSender, now: Instant| {
         sender.service(now, &mut carrier);
@@ -227,7 +227,7 @@ fn the_peer_hears_of_the_order_when_another_strategy_changes_it() {
 #[test]
 fn what_a_strategy_has_learned_outlives_the_reign_of_others() {
     let config = LaneConfig::new("default", "raven".parse().expect("known"));
-    let sender = |config| LaneSender::new(LaneId(0), config, 1, |_| None).expect("no uplink");
+    let sender = |config| LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
     let mut first = sender(config.clone());
     first.name_path(PathId(0), "wwan0");
     let learned = |sender: &LaneSender| sender.learned().expect("raven learns");
@@ -243,7 +243,7 @@ fn what_a_strategy_has_learned_outlives_the_reign_of_others() {
     let something = learned(&first);
     assert_ne!(nothing, something);
     let set = |sender: &mut LaneSender, name: &str| {
-        sender.set_strategy(name.parse().expect("known"), |_| None).expect("no uplink is named");
+        sender.set_strategy(name.parse().expect("known"), false).expect("no uplink is named");
     };
     for name in ["xnc", "minrtt", "raven"] {
         set(&mut first, name);
@@ -272,7 +272,7 @@ fn sender_everywhere() -> LaneSender {
         }
     }
     let config = LaneConfig::new("default", "minrtt".parse().expect("a strategy"));
-    let mut sender = LaneSender::new(LaneId(0), config, 1, |_| None).expect("no uplink is named");
+    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink is named");
     sender.scheduler = Box::new(Everywhere);
     sender
 }

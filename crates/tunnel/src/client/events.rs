@@ -1,0 +1,76 @@
+//! What connections have to tell.
+
+use bytes::Bytes;
+use roadweave_quic::{Connection, ConnectionId, Event};
+use roadweave_schedule::Acknowledged;
+use roadweave_types::{DropReason, Instant};
+use roadweave_wire::Control;
+
+use super::Client;
+use super::notices::Notice;
+use super::race::{After, after};
+
+impl Client {
+    /// Handles what a connection has to tell.
+    pub(super) fn pump(&mut self, now: Instant, id: ConnectionId) {
+        while let Some(event) = self.endpoint.connection_mut(id).and_then(Connection::poll_event) {
+            if self.attempts.contains_key(&id) {
+                self.on_attempt_event(now, id, event);
+            } else if self.current.as_ref().is_some_and(|current| current.id == id) {
+                self.on_session_event(now, event);
+            } else if matches!(event, Event::Closed(_)) {
+                self.spare.take_if(|spare| spare.id == id);
+            }
+        }
+    }
+
+    fn on_session_event(&mut self, now: Instant, event: Event) {
+        let Some(current) = &mut self.current else { return };
+        match event {
+            Event::Received { datagram, .. } => current.session.handle_datagram(now, datagram),
+            Event::Acknowledged { path, token, sent, bytes, rtt } => {
+                let acknowledged = Acknowledged { path, sent, bytes, rtt };
+                current.session.on_acknowledged(now, token, &acknowledged);
+            }
+            Event::Lost { path, token } => current.session.on_lost(now, path, token),
+            Event::PathUsable(path) => {
+                let id = current.id;
+                if let Some(uplink) = self.name_path(id, path) {
+                    self.notify(now, Notice::Validated { uplink });
+                }
+                self.apply_policies();
+            }
+            Event::Message(message) => self.on_message(now, message),
+            Event::Closed(reason) => self.leave(now, &reason.to_string(), after(&reason)),
+            _ => {}
+        }
+    }
+
+    fn on_message(&mut self, now: Instant, message: Bytes) {
+        let Some(current) = &mut self.current else { return };
+        match Control::parse(message) {
+            Ok(Control::LaneOrder { lane, order }) => {
+                current.session.on_lane_order(now, lane, order);
+            }
+            Ok(Control::Refuse { reason }) => {
+                self.leave(now, &format!("refused by the server: {reason}"), After::Setback);
+            }
+            Ok(_) => self.drops.count(DropReason::UnknownMessage),
+            Err(_) => self.drops.count(DropReason::MalformedMessage),
+        }
+    }
+
+    pub(super) fn send_control(&mut self, id: ConnectionId, message: &Control) {
+        if let Some(connection) = self.endpoint.connection_mut(id)
+            && let Err(error) = connection.send_message(message.to_bytes())
+        {
+            tracing::warn!(%error, "cannot send a control message");
+        }
+    }
+
+    pub(super) fn close_connection(&mut self, now: Instant, id: ConnectionId, reason: &str) {
+        if let Some(connection) = self.endpoint.connection_mut(id) {
+            connection.close(now, 0, reason);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! What a person should know of the networks: one line each, and not too many.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use roadweave_types::Instant;
+
+use super::{Client, ClientEvent};
+
+/// Something that a person should know of an uplink, of a lane, or of all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// An attempt to connect was answered, and not with a welcome.
+    Answer {
+        /// The uplink's name.
+        uplink: String,
+        /// The address that was tried.
+        server: SocketAddr,
+        /// What the answer says.
+        reason: String,
+        /// How long this address is not tried over this uplink.
+        rest: Duration,
+        /// Whether the server had proved to be it.
+        is_proven: bool,
+    },
+    /// A path was validated and may carry packets.
+    Validated {
+        /// The uplink's name.
+        uplink: String,
+    },
+    /// A path answers no more.
+    Silent {
+        /// The uplink's name.
+        uplink: String,
+        /// How many other paths carry on.
+        others: usize,
+    },
+    /// A silent path answers again.
+    Back {
+        /// The uplink's name.
+        uplink: String,
+        /// How long it was silent.
+        after: Duration,
+    },
+    /// No path answers.
+    AllSilent,
+    /// After all were silent, a path answers.
+    Answers {
+        /// How long nothing answered.
+        after: Duration,
+    },
+    /// An uplink has carried what it may in a month.
+    CapReached {
+        /// The uplink's name.
+        uplink: String,
+        /// The cap, bytes.
+        cap_bytes: u64,
+    },
+    /// A month is over in which an uplink had reached its cap.
+    CapOver {
+        /// The uplink's name.
+        uplink: String,
+    },
+    /// Nothing at all comes in over an uplink, while others are answered.
+    Blocked {
+        /// The uplink's name.
+        uplink: String,
+        /// Since when it is up.
+        since: Duration,
+    },
+    /// A lane has to wait for the only uplink that it may use.
+    LaneWaits {
+        /// The lane's name.
+        lane: String,
+        /// The uplink's name.
+        uplink: String,
+    },
+    /// The uplink that a lane waited for is there.
+    LaneServed {
+        /// The lane's name.
+        lane: String,
+        /// The uplink's name.
+        uplink: String,
+    },
+}
+
+impl Notice {
+    /// Whether something is worse than it was, or should be.
+    pub fn is_bad(&self) -> bool {
+        !matches!(
+            self,
+            Self::Validated { .. }
+                | Self::Back { .. }
+                | Self::Answers { .. }
+                | Self::CapOver { .. }
+                | Self::LaneServed { .. }
+        )
+    }
+
+    /// What is told once in [`INTERVAL`]: the answer to a server's other uplinks says nothing new.
+    fn subject(&self) -> String {
+        match self {
+            Self::Answer { server, reason, .. } => format!("answer {server} {reason}"),
+            // That it is well again is told if and only if it was told that it is not.
+            Self::Silent { uplink, .. } | Self::Back { uplink, .. } => format!("silent {uplink}"),
+            Self::AllSilent | Self::Answers { .. } => "all silent".to_owned(),
+            Self::Validated { uplink } => format!("validated {uplink}"),
+            Self::CapReached { uplink, .. } => format!("cap {uplink}"),
+            Self::CapOver { uplink } => format!("cap over {uplink}"),
+            Self::Blocked { uplink, .. } => format!("blocked {uplink}"),
+            Self::LaneWaits { lane, .. } => format!("lane {lane}"),
+            Self::LaneServed { lane, .. } => format!("lane served {lane}"),
+        }
+    }
+
+    /// Whether it ends what another notice told.
+    fn is_end(&self) -> bool {
+        matches!(self, Self::Back { .. } | Self::Answers { .. })
+    }
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Answer { uplink, server, reason, rest, is_proven } => {
+                write!(f, "{server} over {uplink}: {reason}")?;
+                if !is_proven {
+                    f.write_str(" (the network there may have answered in the server's place)")?;
+                }
+                write!(f, "; this address rests on this uplink for {} s, others are tried", secs(rest))
+            }
+            Self::Validated { uplink } => write!(f, "{uplink} reaches the server and carries packets"),
+            Self::Silent { uplink, others: 0 } => {
+                write!(f, "{uplink} answers no more, and it is the only one")
+            }
+            Self::Silent { uplink, others } => {
+                write!(f, "{uplink} answers no more; packets go over the {others} others")
+            }
+            Self::Back { uplink, after } => {
+                write!(f, "{uplink} answers again after {} s", secs(after))
+            }
+            Self::AllSilent => f.write_str(
+                "no uplink answers: nothing passes until one does; a new connection is tried in 5 s",
+            ),
+            Self::Answers { after } => {
+                write!(f, "the session answers again after {} s", secs(after))
+            }
+            Self::CapReached { uplink, cap_bytes } => write!(
+                f,
+                "{uplink} has carried the {:.1} MB of its monthly cap; until the month is over it is \
+                 used only where no other uplink answers",
+                *cap_bytes as f64 / 1e6
+            ),
+            Self::CapOver { uplink } => {
+                write!(f, "a new month: {uplink} is below its cap and used as before")
+            }
+            Self::Blocked { uplink, since } => write!(
+                f,
+                "nothing has come in over {uplink} in {} s, while other uplinks reach the server; does \
+                 its network block UDP?",
+                secs(since)
+            ),
+            Self::LaneWaits { lane, uplink } => write!(
+                f,
+                "lane {lane} waits for its uplink {uplink}, which is not there; what waits longer than \
+                 the lane lets it is dropped"
+            ),
+            Self::LaneServed { lane, uplink } => {
+                write!(f, "lane {lane} has its uplink {uplink}")
+            }
+        }
+    }
+}
+
+/// What was told, and when.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    last: BTreeMap<String, Instant>,
+    /// When the newest notices were told, oldest first.
+    recent: VecDeque<Instant>,
+    suppressed: u64,
+}
+
+impl Told {
+    /// Whether `notice` is to be told now.
+    fn admit(&mut self, now: Instant, notice: &Notice) -> bool {
+        let subject = notice.subject();
+        if notice.is_end() {
+            // It was told that there is something to end, since nobody else ends it.
+            return true;
+        }
+        while self.recent.front().is_some_and(|at| now.since(*at) >= MINUTE) {
+            self.recent.pop_front();
+        }
+        let told = self.last.get(&subject).is_some_and(|at| now.since(*at) < interval(notice));
+        if told || self.recent.len() >= PER_MINUTE {
+            self.suppressed += 1;
+            return false;
+        }
+        if self.last.len() >= SUBJECTS_MAX {
+            self.last.retain(|_, at| now.since(*at) < MINUTE);
+        }
+        if self.last.len() < SUBJECTS_MAX {
+            self.last.insert(subject, now);
+        }
+        self.recent.push_back(now);
+        true
+    }
+}
+
+impl Client {
+    /// Tells a notice unless it, or too much else, was told of late. Returns whether it did.
+    pub(super) fn notify(&mut self, now: Instant, notice: Notice) -> bool {
+        let tells = self.told.admit(now, &notice);
+        if tells {
+            self.events.push_back(ClientEvent::Notice(notice));
+        }
+        tells
+    }
+
+    /// Notices that were not told, since there were too many.
+    pub fn suppressed_notices(&self) -> u64 {
+        self.told.suppressed
+    }
+}
+
+/// A text that may be a stranger's: without control characters, and cut.
+pub(super) fn legible(text: &str) -> String {
+    let escape = |c: char| match c.is_control() {
+        true => c.escape_default().collect::<String>(),
+        false => c.to_string(),
+    };
+    text.chars().take(TEXT_MAX).map(escape).collect()
+}
+
+fn interval(notice: &Notice) -> Duration {
+    match notice {
+        Notice::Answer { .. } => MINUTE,
+        _ => INTERVAL,
+    }
+}
+
+fn secs(duration: &Duration) -> String {
+    format!("{:.1}", duration.as_secs_f64())
+}
+
+/// The same is told once in this time.
+const INTERVAL: Duration = Duration::from_secs(10);
+const MINUTE: Duration = Duration::from_secs(60);
+/// Notices in a minute, beside those that end something.
+const PER_MINUTE: usize = 40;
+/// Subjects that are remembered, at most.
+const SUBJECTS_MAX: usize = 256;
+/// Characters of a stranger's text that are told.
+const TEXT_MAX: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_is_told_once_and_all_of_it_at_a_bounded_rate() {
+        let mut told = Told::default();
+        let answer = |port: u16, reason: &str| Notice::Answer {
+            uplink: format!("wwan{port}"),
+            server: SocketAddr::from(([192, 0, 2, 1], 4433)),
+            reason: reason.to_owned(),
+            rest: Duration::from_secs(1),
+            is_proven: false,
+        };
+        assert!(told.admit(Instant::ZERO, &answer(0, "no")));
+        assert!(!told.admit(Instant::from_millis(59_000), &answer(1, "no")), "the same answer");
+        assert!(told.admit(Instant::from_millis(59_000), &answer(1, "never")));
+        let flood = (0..10_000).filter(|n| {
+            let at = Instant::from_millis(200_000 + n);
+            told.admit(at, &answer(0, &format!("no {n}")))
+        });
+        assert_eq!(flood.count(), PER_MINUTE);
+        assert!(told.last.len() <= SUBJECTS_MAX);
+    }
+
+    #[test]
+    fn a_strangers_text_stays_in_its_line() {
+        assert_eq!(legible("no\njoined peer=\u{1b}[1m"), "no\\njoined peer=\\u{1b}[1m");
+        assert_eq!(legible(&"x".repeat(1000)).len(), TEXT_MAX);
+    }
+}

@@ -1,0 +1,244 @@
+//! Watches for what a person should know: paths that fall silent and come back, caps, networks that
+//! let nothing through, lanes whose uplink is gone.
+//!
+//! ```text
+//! paths, uplinks, lanes ─► changed, and for long enough? ─► Notice
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, UplinkId};
+
+use super::notices::Notice;
+use super::{Client, Current};
+
+/// A path that is silent for less is no news: every handover does it.
+const SILENT_MIN: Duration = Duration::from_secs(1);
+/// An uplink over which nothing came for so long, while others are answered, is blocked.
+const BLOCKED_AFTER: Duration = Duration::from_secs(10);
+
+/// What is known, and what has been told of it.
+#[derive(Debug, Default)]
+pub(super) struct Outages {
+    /// Paths that are silent.
+    silent: BTreeMap<PathId, Trouble>,
+    /// That no path answers.
+    all: Option<Trouble>,
+    /// Uplinks that have reached their cap.
+    capped: BTreeSet<String>,
+    /// Uplinks of which it was told that they are blocked.
+    blocked: BTreeSet<UplinkId>,
+    /// Lanes that wait for an uplink.
+    waiting: BTreeMap<String, Trouble>,
+}
+
+/// Something that is not as it should be.
+#[derive(Clone, Copy, Debug)]
+struct Trouble {
+    since: Instant,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It may be over before anybody need know.
+    Brief,
+    /// It was told, and so will be its end.
+    Told,
+    /// It was to be told, and too much was told of late.
+    Hushed,
+}
+
+impl Trouble {
+    fn new(since: Instant) -> Self {
+        Self { since, stage: Stage::Brief }
+    }
+
+    /// When it is to be told.
+    fn due(&self) -> Option<Instant> {
+        (self.stage == Stage::Brief).then_some(self.since + SILENT_MIN)
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        self.due().is_some_and(|due| due <= now)
+    }
+
+    fn on_told(&mut self, told: bool) {
+        self.stage = if told { Stage::Told } else { Stage::Hushed };
+    }
+}
+
+impl Outages {
+    /// The session is over.
+    pub(super) fn on_left(&mut self) {
+        self.silent.clear();
+        self.all = None;
+    }
+
+    /// An uplink is gone.
+    pub(super) fn forget(&mut self, uplink: UplinkId) {
+        self.blocked.remove(&uplink);
+    }
+}
+
+impl Client {
+    /// Tells what has changed and lasted.
+    pub(super) fn watch_outages(&mut self, now: Instant) {
+        self.watch_paths(now);
+        self.watch_all(now);
+        self.watch_blocked(now);
+        self.watch_lanes(now);
+    }
+
+    /// When [`Client::watch_outages`] has something to tell, if nothing changes.
+    pub(super) fn outage_timeout(&self) -> Option<Instant> {
+        let Outages { silent, all, waiting, .. } = &self.outages;
+        let troubles = silent.values().chain(all).chain(waiting.values());
+        let blocked = self.current.is_some().then(|| self.unheard().map(|(_, at)| at).min());
+        troubles.filter_map(Trouble::due).chain(blocked.flatten()).min()
+    }
+
+    fn watch_paths(&mut self, now: Instant) {
+        let Some(Current { id, .. }) = self.current else { return };
+        let Some(connection) = self.endpoint.connection(id) else { return };
+        let paths = connection.paths();
+        let others = paths.iter().filter(|path| path.is_usable()).count();
+        let name = |path: &PathSnapshot| Some(self.uplinks.get(&path.uplink?)?.name.clone());
+        let mut news = Vec::new();
+        let silent = &mut self.outages.silent;
+        for path in paths {
+            if path.status == PathStatus::Suspect {
+                let trouble = silent.entry(path.id).or_insert(Trouble::new(now));
+                if trouble.is_due(now) {
+                    trouble.stage = Stage::Hushed;
+                    news.extend(
+                        name(path).map(|uplink| (path.id, Notice::Silent { uplink, others })),
+                    );
+                }
+            } else if let Some(Trouble { since, stage: Stage::Told }) = silent.remove(&path.id) {
+                let after = now.since(since);
+                news.extend(name(path).map(|uplink| (path.id, Notice::Back { uplink, after })));
+            }
+        }
+        // What is closed falls silent no more.
+        silent.retain(|id, _| paths.iter().any(|path| path.id == *id));
+        for (path, notice) in news {
+            let told = self.notify(now, notice);
+            if let Some(trouble) = self.outages.silent.get_mut(&path) {
+                trouble.on_told(told);
+            }
+        }
+    }
+
+    fn watch_all(&mut self, now: Instant) {
+        match (self.silent_since, &mut self.outages.all) {
+            (Some(since), None) => self.outages.all = Some(Trouble::new(since)),
+            (Some(_), Some(trouble)) if trouble.is_due(now) => {
+                let told = self.notify(now, Notice::AllSilent);
+                self.outages.all.iter_mut().for_each(|trouble| trouble.on_told(told));
+            }
+            (Some(_), Some(_)) | (None, None) => {}
+            (None, Some(_)) => {
+                if let Some(Trouble { since, stage: Stage::Told }) = self.outages.all.take() {
+                    self.notify(now, Notice::Answers { after: now.since(since) });
+                }
+            }
+        }
+    }
+
+    /// Uplinks over which nothing has come and of which that was not told, with the moments to do so.
+    fn unheard(&self) -> impl Iterator<Item = (UplinkId, Instant)> {
+        let is_tried = |id: &UplinkId| !self.servers_of(*id).is_empty();
+        let untold = |id: &UplinkId| !self.outages.blocked.contains(id);
+        let uplinks = self.uplinks.iter().filter(|(_, uplink)| !uplink.heard);
+        uplinks
+            .filter(move |(id, _)| is_tried(id) && untold(id))
+            .map(|(id, uplink)| (*id, uplink.since + BLOCKED_AFTER))
+    }
+
+    fn watch_blocked(&mut self, now: Instant) {
+        if self.current.is_none() {
+            return;
+        }
+        let Some((id, _)) = self.unheard().find(|(_, at)| *at <= now) else { return };
+        self.outages.blocked.insert(id);
+        let Some(uplink) = self.uplinks.get(&id) else { return };
+        let (uplink, since) = (uplink.name.clone(), now.since(uplink.since));
+        self.notify(now, Notice::Blocked { uplink, since });
+    }
+
+    /// Tells of uplinks that have reached their caps, and of those that are below again.
+    pub(super) fn watch_caps(&mut self, now: Instant) {
+        let mut news = Vec::new();
+        for (name, policy) in &self.policies {
+            let Some(cap_bytes) = policy.monthly_cap_bytes else { continue };
+            let is_over = self.usage.of(name) >= cap_bytes;
+            if is_over != self.outages.capped.contains(name) {
+                let uplink = name.clone();
+                news.push(match is_over {
+                    true => Notice::CapReached { uplink, cap_bytes },
+                    false => Notice::CapOver { uplink },
+                });
+            }
+        }
+        for notice in news {
+            match &notice {
+                Notice::CapReached { uplink, .. } => _ = self.outages.capped.insert(uplink.clone()),
+                Notice::CapOver { uplink } => _ = self.outages.capped.remove(uplink),
+                _ => {}
+            }
+            self.notify(now, notice);
+        }
+    }
+
+    /// Lanes whose strategy names an uplink that is not there, with its name.
+    pub fn waiting_lanes(&self) -> impl Iterator<Item = (&str, &str)> {
+        let is_there = |name: &str| self.uplinks.values().any(|uplink| uplink.name == name);
+        self.config
+            .lanes
+            .iter()
+            .filter_map(|lane| Some((lane.name.as_str(), lane.strategy.uplink()?)))
+            .filter(move |(_, uplink)| !is_there(uplink))
+    }
+
+    /// Tells which lanes wait for an uplink, and which do no more.
+    fn watch_lanes(&mut self, now: Instant) {
+        let mut news = Vec::new();
+        for (lane, trouble) in &mut self.outages.waiting {
+            if trouble.is_due(now) {
+                trouble.stage = Stage::Hushed;
+                news.push(lane.clone());
+            }
+        }
+        for lane in news {
+            let Some(uplink) = self.uplink_of_lane(&lane) else { continue };
+            let told = self.notify(now, Notice::LaneWaits { lane: lane.clone(), uplink });
+            if let Some(trouble) = self.outages.waiting.get_mut(&lane) {
+                trouble.on_told(told);
+            }
+        }
+    }
+
+    /// Looks which lanes wait for an uplink: uplinks or lanes have changed.
+    pub(super) fn on_lanes_or_uplinks(&mut self, now: Instant) {
+        let names: BTreeSet<String> = self.waiting_lanes().map(|(lane, _)| lane.into()).collect();
+        let mut before = std::mem::take(&mut self.outages.waiting);
+        for lane in names {
+            let trouble = before.remove(&lane).unwrap_or(Trouble::new(now));
+            self.outages.waiting.insert(lane, trouble);
+        }
+        for (lane, trouble) in before {
+            if trouble.stage == Stage::Told
+                && let Some(uplink) = self.uplink_of_lane(&lane)
+            {
+                self.notify(now, Notice::LaneServed { lane, uplink });
+            }
+        }
+    }
+
+    fn uplink_of_lane(&self, name: &str) -> Option<String> {
+        let lane = self.config.lanes.iter().find(|lane| lane.name == name)?;
+        Some(lane.strategy.uplink()?.to_owned())
+    }
+}

@@ -1,0 +1,200 @@
+//! The ways to the server: each uplink with each of the server's addresses, and which of them rest.
+//!
+//! ```text
+//! refused with proof ─► 10 s, doubling to 60 s ─┐
+//! anything that may be forged ─► 1 s to 30 s ───┼─► this pair rests, and no other
+//! connected and not welcomed ─► 1 s to 30 s ────┘
+//! ```
+//!
+//! Whatever answers over one uplink may be anybody: a captive portal, a stranger in the same WiFi. So an
+//! answer says something of the pair that it came on, and nothing of the others.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rand_core::RngCore;
+use rand_pcg::Pcg64Mcg;
+use roadweave_types::{Instant, UplinkId};
+
+/// An uplink and an address of the server.
+pub(super) type Pair = (UplinkId, SocketAddr);
+
+/// How often a new attempt begins on a pair that does not answer.
+const RACE_INTERVAL: Duration = Duration::from_secs(1);
+/// A rest is longer by up to one part in so many, so that the rests of many end apart.
+const JITTER: u32 = 4;
+
+/// What an answer on a pair means for the next attempt on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The server, which has proved to be it, does not let this client in: it would again soon.
+    Refused,
+    /// Anything else, which may not even be the server's.
+    Doubtful,
+}
+
+impl Answer {
+    /// The first rest and the longest.
+    fn rests(self) -> (Duration, Duration) {
+        let secs = |(min, max)| (Duration::from_secs(min), Duration::from_secs(max));
+        match self {
+            Self::Refused => secs((10, 60)),
+            Self::Doubtful => secs((1, 30)),
+        }
+    }
+}
+
+/// What is known of one pair.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PairState {
+    /// Attempts that were begun on it.
+    pub(super) attempts: u64,
+    /// What became of the last one that came to an end.
+    pub(super) last: Option<String>,
+    next_attempt: Instant,
+    resting_until: Instant,
+    /// The last rest without jitter, on which the next one grows.
+    rest: Duration,
+}
+
+/// All pairs on which something has happened.
+#[derive(Debug)]
+pub(super) struct Pairs {
+    pairs: BTreeMap<Pair, PairState>,
+    random: Pcg64Mcg,
+}
+
+impl Pairs {
+    pub(super) fn new(seed: u64) -> Self {
+        Self { pairs: BTreeMap::new(), random: Pcg64Mcg::new(u128::from(seed) << 1 | 1) }
+    }
+
+    /// When the next attempt on a pair may begin.
+    pub(super) fn due(&self, pair: Pair) -> Instant {
+        self.pairs
+            .get(&pair)
+            .map_or(Instant::ZERO, |state| state.next_attempt.max(state.resting_until))
+    }
+
+    /// When its rest is over, if it rests.
+    pub(super) fn resting_until(&self, now: Instant, pair: Pair) -> Option<Instant> {
+        self.pairs.get(&pair).map(|state| state.resting_until).filter(|until| *until > now)
+    }
+
+    pub(super) fn get(&self, pair: Pair) -> PairState {
+        self.pairs.get(&pair).cloned().unwrap_or_default()
+    }
+
+    /// How many attempts were begun on a pair.
+    pub(super) fn attempts(&self, pair: Pair) -> u64 {
+        self.pairs.get(&pair).map_or(0, |state| state.attempts)
+    }
+
+    /// An attempt begins.
+    pub(super) fn on_attempt(&mut self, now: Instant, pair: Pair) {
+        let state = self.pairs.entry(pair).or_default();
+        state.attempts += 1;
+        state.next_attempt = now + RACE_INTERVAL;
+    }
+
+    /// Notes what became of an attempt that nothing follows from.
+    pub(super) fn note(&mut self, pair: Pair, reason: String) {
+        self.pairs.entry(pair).or_default().last = Some(reason);
+    }
+
+    /// Lets a pair rest, longer each time. Returns for how long; `None` if it rests already.
+    pub(super) fn rest(
+        &mut self,
+        now: Instant,
+        pair: Pair,
+        answer: Answer,
+        reason: String,
+    ) -> Option<Duration> {
+        let (min, max) = answer.rests();
+        let state = self.pairs.entry(pair).or_default();
+        state.last = Some(reason);
+        // Several attempts on one pair may get the same answer.
+        if state.resting_until > now {
+            return None;
+        }
+        state.rest = (state.rest * 2).clamp(min, max);
+        let rest = state.rest;
+        let rest = rest + self.jitter(rest / JITTER);
+        self.pairs.entry(pair).or_default().resting_until = now + rest;
+        Some(rest)
+    }
+
+    /// Lets a pair rest for `rest` and a little more, whatever happened on it before.
+    pub(super) fn rest_for(&mut self, now: Instant, pair: Pair, rest: Duration) {
+        let until = now + rest + self.jitter(rest / JITTER);
+        let state = self.pairs.entry(pair).or_default();
+        state.resting_until = state.resting_until.max(until);
+    }
+
+    /// A session over it was a good one: what went wrong before counts no more.
+    pub(super) fn on_success(&mut self, pair: Pair) {
+        if let Some(state) = self.pairs.get_mut(&pair) {
+            (state.rest, state.last) = (Duration::ZERO, None);
+        }
+    }
+
+    /// Forgets the pairs that `keep` does not want.
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(Pair) -> bool) {
+        self.pairs.retain(|pair, _| keep(*pair));
+    }
+
+    /// A random time below `max`, or nothing if that is nothing.
+    pub(super) fn jitter(&mut self, max: Duration) -> Duration {
+        let nanos = u64::try_from(max.as_nanos()).unwrap_or(u64::MAX);
+        let random = self.random.next_u64();
+        Duration::from_nanos(random.checked_rem(nanos).unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(uplink: u32) -> Pair {
+        (UplinkId(uplink), SocketAddr::from(([192, 0, 2, 1], 4433)))
+    }
+
+    /// The rests of a pair that gets `answer` again and again, in whole seconds.
+    fn rests(pairs: &mut Pairs, answer: Answer) -> Vec<u64> {
+        let mut now = Instant::ZERO;
+        let mut rest = || {
+            let rest = pairs.rest(now, pair(0), answer, "no".into()).expect("it is awake");
+            now += rest;
+            rest.as_secs()
+        };
+        (0..6).map(|_| rest()).collect()
+    }
+
+    #[test]
+    fn rests_grow_to_a_bound_and_end_apart() {
+        for (answer, base) in
+            [(Answer::Refused, [10, 20, 40, 60, 60, 60]), (Answer::Doubtful, [1, 2, 4, 8, 16, 30])]
+        {
+            let grown = [1, 2].map(|seed| rests(&mut Pairs::new(seed), answer));
+            for rests in &grown {
+                for (rest, base) in rests.iter().zip(base) {
+                    assert!((base..=base + base / 4).contains(rest), "{rests:?}");
+                }
+            }
+            assert_eq!(grown[0], rests(&mut Pairs::new(1), answer), "equal seeds, equal rests");
+            assert_ne!(grown[0], grown[1]);
+        }
+    }
+
+    #[test]
+    fn a_pair_rests_alone_and_one_answer_counts_once() {
+        let mut pairs = Pairs::new(1);
+        assert!(pairs.rest(Instant::ZERO, pair(0), Answer::Refused, "no".into()).is_some());
+        assert_eq!(pairs.rest(Instant::ZERO, pair(0), Answer::Refused, "no".into()), None);
+        assert!(pairs.due(pair(0)) >= Instant::from_millis(10_000));
+        assert_eq!(pairs.due(pair(1)), Instant::ZERO);
+        pairs.retain(|pair| pair.0 != UplinkId(0));
+        assert_eq!(pairs.due(pair(0)), Instant::ZERO, "forgotten with its uplink");
+    }
+}

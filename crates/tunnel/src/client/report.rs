@@ -1,0 +1,128 @@
+//! What `roadweave show` tells of the ways to the server.
+
+use roadweave_types::{Instant, UplinkId};
+use serde::Serialize;
+
+use super::{Client, Uplink};
+
+/// How one uplink does.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct UplinkReport {
+    /// Its name.
+    pub name: String,
+    /// Whether anything has come in over it since it is up.
+    pub heard: bool,
+    /// The server's addresses that are tried over it.
+    pub servers: Vec<PairReport>,
+}
+
+/// How one of the server's addresses does over one uplink.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PairReport {
+    /// The address.
+    pub server: String,
+    /// What is done on it now.
+    pub state: PairState,
+    /// Attempts to connect that were begun.
+    pub attempts: u64,
+    /// For how long it is not tried, seconds.
+    pub rest_seconds: Option<f64>,
+    /// What became of the last attempt or session that came to an end.
+    pub last: Option<String>,
+}
+
+/// What is done on a pair of uplink and server address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PairState {
+    /// The session began on it.
+    Session,
+    /// A connection passed the handshake and waits for its welcome.
+    Connected,
+    /// Attempts are under way, and nobody has answered.
+    Trying,
+    /// It is not tried for a while, because of its last answer.
+    Resting,
+    /// Nothing is under way.
+    Idle,
+}
+
+impl Client {
+    /// The uplinks and how the server's addresses do over them.
+    pub fn uplinks(&self, now: Instant) -> Vec<UplinkReport> {
+        let report = |(id, uplink): (&UplinkId, &Uplink)| {
+            let servers = self.servers_of(*id).iter();
+            let servers = servers.map(|server| {
+                let pair = (*id, *server);
+                let state = self.pairs.get(pair);
+                let rest = self.pairs.resting_until(now, pair);
+                PairReport {
+                    server: server.to_string(),
+                    state: self.state_of(now, pair),
+                    attempts: state.attempts,
+                    rest_seconds: rest.map(|until| until.since(now).as_secs_f64()),
+                    last: state.last,
+                }
+            });
+            UplinkReport {
+                name: uplink.name.clone(),
+                heard: uplink.heard,
+                servers: servers.collect(),
+            }
+        };
+        self.uplinks.iter().map(report).collect()
+    }
+
+    fn state_of(&self, now: Instant, pair: super::Pair) -> PairState {
+        let mut attempts = self.attempts.values().filter(|attempt| attempt.pair == pair);
+        let mut connected = attempts.clone().filter(|attempt| attempt.hello.is_some());
+        if self.current.as_ref().is_some_and(|current| current.pair == pair) {
+            PairState::Session
+        } else if connected.next().is_some() {
+            PairState::Connected
+        } else if self.pairs.resting_until(now, pair).is_some() {
+            PairState::Resting
+        } else if attempts.next().is_some() {
+            PairState::Trying
+        } else {
+            PairState::Idle
+        }
+    }
+
+    /// Why there is no session, for a person to read; `None` if there is one.
+    pub fn why_no_session(&self, now: Instant) -> Option<String> {
+        if self.current.is_some() {
+            return None;
+        }
+        if self.uplinks.is_empty() {
+            return Some("no uplink is usable".to_owned());
+        }
+        let pairs: Vec<super::Pair> = self
+            .uplinks
+            .keys()
+            .flat_map(|id| self.servers_of(*id).iter().map(move |server| (*id, *server)))
+            .collect();
+        if pairs.is_empty() {
+            return Some("no address of the server is known".to_owned());
+        }
+        let resting = pairs.iter().filter(|pair| self.pairs.resting_until(now, **pair).is_some());
+        let (resting, all) = (resting.count(), pairs.len());
+        let connected = self.attempts.values().filter(|attempt| attempt.hello.is_some()).count();
+        Some(if connected > 0 {
+            "connected, and the server's welcome has not come yet".to_owned()
+        } else if resting == all {
+            format!("every attempt was answered, none with a welcome; all {all} rest a while")
+        } else if resting > 0 {
+            format!(
+                "{resting} of {all} pairs of uplink and server address rest for their answers, \
+                 the others do not answer"
+            )
+        } else if self.uplinks.values().any(|uplink| uplink.heard) {
+            "no attempt has been welcomed yet".to_owned()
+        } else {
+            "nothing has come in over any uplink; is the server running, the address right, and \
+             UDP let through by firewalls?"
+                .to_owned()
+        })
+    }
+}
