@@ -16,9 +16,10 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
-use serde::{Deserialize, Serialize};
 
-use crate::{DeviceError, sysctl};
+use crate::DeviceError;
+
+mod settings;
 
 /// Marks our routes and rules (`proto 183` in `ip route`).
 pub const ROUTE_PROTOCOL: u8 = 183;
@@ -34,14 +35,6 @@ pub struct Instance {
 #[derive(Debug)]
 pub struct InstanceLock {
     _file: File,
-}
-
-/// One setting that was changed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Undo {
-    sysctl: String,
-    old: String,
-    new: String,
 }
 
 impl Instance {
@@ -124,61 +117,6 @@ impl Instance {
         file.set_len(0).map_err(failed)?;
         writeln!(file, "{}", std::process::id()).map_err(failed)?;
         Ok(InstanceLock { _file: file })
-    }
-
-    /// Sets a sysctl until [`Instance::restore_settings`]; nothing happens if it has the value.
-    ///
-    /// # Errors
-    /// What the kernel says, or when the undo file cannot be written.
-    pub fn change_setting(&self, key: &str, value: &str) -> Result<(), DeviceError> {
-        let old = sysctl::read(key)?;
-        if old == value {
-            return Ok(());
-        }
-        let undo = Undo { sysctl: key.to_owned(), old, new: value.to_owned() };
-        let line = serde_json::to_string(&undo).expect("strings serialize");
-        let path = self.file("undo");
-        // Written first: after a crash between both, the undo finds the old value and rests.
-        fs::create_dir_all(&self.directory)
-            .and_then(|()| OpenOptions::new().append(true).create(true).open(&path))
-            .and_then(|mut file| writeln!(file, "{line}"))
-            .map_err(|error| DeviceError::system(format!("write {}", path.display()), error))?;
-        sysctl::write(key, value)
-    }
-
-    /// Undoes all of [`Instance::change_setting`], the last first. A setting that somebody else has
-    /// changed since, or whose interface is gone, stays as it is.
-    pub fn restore_settings(&self) {
-        self.restore(|_| true);
-    }
-
-    /// Undoes it for the keys that are `mine`, and keeps the others in the list.
-    pub(crate) fn restore(&self, mine: impl Fn(&str) -> bool) {
-        let path = self.file("undo");
-        let Ok(text) = fs::read_to_string(&path) else { return };
-        let mut others: Vec<&str> = Vec::new();
-        for line in text.lines().rev() {
-            let Ok(undo) = serde_json::from_str::<Undo>(line) else { continue };
-            if !mine(&undo.sysctl) {
-                others.push(line);
-                continue;
-            }
-            if sysctl::read(&undo.sysctl).is_ok_and(|value| value == undo.new)
-                && let Err(error) = sysctl::write(&undo.sysctl, &undo.old)
-            {
-                tracing::warn!(%error, "a setting could not be restored");
-            }
-        }
-        if others.is_empty() {
-            let _ = fs::remove_file(path);
-            return;
-        }
-        let rest: String = others.iter().rev().flat_map(|line| [*line, "\n"]).collect();
-        // Renamed into place, so that a crash leaves the one list or the other.
-        let next = self.file("undo.new");
-        if let Err(error) = fs::write(&next, rest).and_then(|()| fs::rename(&next, &path)) {
-            tracing::warn!(%error, "the list of changed settings is longer than it should be");
-        }
     }
 
     fn file(&self, extension: &str) -> PathBuf {
