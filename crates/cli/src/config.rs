@@ -4,6 +4,7 @@
 //! docs/configuration.md, which a test holds against these types.
 
 mod client;
+mod destinations;
 mod fields;
 mod router;
 mod server;

@@ -68,6 +68,7 @@ impl ClientArgs {
             into_tunnel: file.routes.into_tunnel,
             masquerade: file.routes.masquerade,
             state_directory: file.state_directory,
+            forward_between_uplinks: file.uplinks.forward,
             uplinks: UplinkSelector {
                 include: file.uplinks.include,
                 exclude: file.uplinks.exclude,
@@ -106,6 +107,8 @@ impl ServerArgs {
             addresses: file.addresses,
             tun,
             masquerade: file.masquerade,
+            denied: file.deny_destinations,
+            allowed: file.allow_destinations.iter().map(|to| (to.network, to.port)).collect(),
             state_directory: file.state_directory,
             reload: Box::new(reload),
         })?)

@@ -2,7 +2,7 @@
 
 use crate::process::InstanceLock;
 use crate::routes::Routes;
-use crate::{DeviceError, Instance, nat};
+use crate::{DeviceError, Instance, filter};
 
 /// Removes all routes, rules, packet filters and changed settings of an instance that is not
 /// running. Call it at every start, with the lock taken; it is quick when there is nothing.
@@ -15,10 +15,11 @@ use crate::{DeviceError, Instance, nat};
 pub fn cleanup(instance: &Instance, _lock: &InstanceLock) -> Result<(), DeviceError> {
     // Opening removes what is there.
     let routes = Routes::open(instance).map(drop);
-    let filters = match nat::remove(instance) {
+    // The settings first: the filters protect as long as forwarding is on.
+    let failed = instance.restore_settings();
+    let filters = match filter::remove_unless_needed(instance, &failed) {
         Err(DeviceError::Unavailable { .. }) => Ok(()),
         result => result,
     };
-    instance.restore_settings();
     routes.and(filters)
 }

@@ -13,6 +13,7 @@
 
 mod client;
 mod granted;
+mod guard;
 mod resolver;
 mod router;
 mod server;

@@ -1,4 +1,4 @@
-//! The edge to Linux: TUN, uplink sockets, interfaces, routes, NAT, namespaces, clock.
+//! The edge to Linux: TUN, uplink sockets, interfaces, routes, packet filters, namespaces, clock.
 //!
 //! ```text
 //! cli --> driver --> Poller: Tun <> session <> UplinkSocket (one per uplink)
@@ -20,10 +20,10 @@ mod clock;
 pub mod control;
 mod driver;
 mod error;
+mod filter;
 pub mod log;
 mod lookup;
 mod monitor;
-mod nat;
 mod netlink;
 pub mod netns;
 mod offload;
@@ -44,9 +44,9 @@ pub use driver::{
     run_client, run_router, run_server,
 };
 pub use error::DeviceError;
+pub use filter::{Allowed, FilterKeeper, FilterOptions, Filters, Forwarding, Interface};
 pub use lookup::{InvalidServerName, ServerName};
 pub use monitor::{Gateway, Monitor, NoUplink, Uplink, UplinkEvent, UplinkSelector};
-pub use nat::{FilterOptions, Filters, IntoTun};
 pub use netlink::{Link, Netlink, Route, Rule};
 pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};
 pub use prefix::{ParsePrefixError, Prefix};

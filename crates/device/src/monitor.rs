@@ -21,7 +21,7 @@ use rustix::net::RecvFlags;
 
 use crate::netlink::{Messages, open_socket, parse_link};
 use crate::process::ROUTE_PROTOCOL;
-use crate::{DeviceError, Link, Netlink, Prefix, Route};
+use crate::{DeviceError, Interface, Link, Netlink, Prefix, Route};
 
 /// Which interfaces are uplinks. Patterns may hold `*` (any letters) and `?` (one letter).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -123,6 +123,13 @@ impl Uplink {
         self.carrier && self.addresses.iter().any(|prefix| prefix.is_ipv4() == ipv4)
     }
 
+    /// Whether a default route leads over it, in one family at least.
+    pub fn leads_out(&self) -> bool {
+        [self.gateway_v4, self.gateway_v6]
+            .iter()
+            .any(|gateway| matches!(gateway, Some(Gateway::Known(_) | Gateway::Direct)))
+    }
+
     /// The next hop for the family.
     pub fn gateway(&self, ipv4: bool) -> Option<Gateway> {
         if ipv4 { self.gateway_v4 } else { self.gateway_v6 }
@@ -149,6 +156,10 @@ pub struct Monitor {
     selector: UplinkSelector,
     known: BTreeMap<String, Uplink>,
     ids: BTreeMap<String, UplinkId>,
+    /// The interfaces that are no uplinks, by the selector.
+    others: Vec<Interface>,
+    /// The names that had a default route at some time.
+    led_out: BTreeSet<String>,
     /// A look is due.
     stale: bool,
     /// Interfaces that were down at some time since the last look.
@@ -167,12 +178,31 @@ impl Monitor {
         let netlink = Netlink::open()?;
         let (known, ids) = (BTreeMap::new(), BTreeMap::new());
         let went_down = BTreeSet::new();
-        Ok(Self { notices, netlink, selector, known, ids, stale: true, went_down })
+        let (others, led_out) = (Vec::new(), BTreeSet::new());
+        let stale = true;
+        Ok(Self { notices, netlink, selector, known, ids, others, led_out, stale, went_down })
     }
 
     /// What is known of all uplinks, by name.
     pub fn uplinks(&self) -> impl Iterator<Item = &Uplink> {
         self.known.values()
+    }
+
+    /// The interfaces that are no uplinks: those that the selector leaves out, and where it names
+    /// none, those with an address and no default route. One that had a default route once is none
+    /// of them: it may have it back before that is noticed.
+    pub fn inside(&self) -> Vec<Interface> {
+        let mut inside = self.others.clone();
+        let quiet = self.known.values().filter(|uplink| {
+            self.selector.include.is_empty()
+                && !uplink.addresses.is_empty()
+                && !self.led_out.contains(&uplink.name)
+        });
+        inside.extend(
+            quiet.map(|uplink| Interface { name: uplink.name.clone(), index: uplink.index }),
+        );
+        inside.sort();
+        inside
     }
 
     /// What has happened since the last call. Call it when the file descriptor is readable.
@@ -217,12 +247,19 @@ impl Monitor {
         let addresses = self.netlink.addresses()?;
         let routes = self.netlink.routes()?;
         let mut uplinks = BTreeMap::new();
+        self.others.clear();
         for link in links.into_iter().filter(|link| !link.loopback) {
-            if self.selector.matches(&link.name) {
-                let next = UplinkId(u32::try_from(self.ids.len()).unwrap_or(u32::MAX));
-                let id = *self.ids.entry(link.name.clone()).or_insert(next);
-                uplinks.insert(link.name.clone(), describe(id, link, &addresses, &routes));
+            if !self.selector.matches(&link.name) {
+                self.others.push(Interface { name: link.name, index: link.index });
+                continue;
             }
+            let next = UplinkId(u32::try_from(self.ids.len()).unwrap_or(u32::MAX));
+            let id = *self.ids.entry(link.name.clone()).or_insert(next);
+            let uplink = describe(id, link, &addresses, &routes);
+            if uplink.leads_out() {
+                self.led_out.insert(uplink.name.clone());
+            }
+            uplinks.insert(uplink.name.clone(), uplink);
         }
         Ok(uplinks)
     }

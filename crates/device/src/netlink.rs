@@ -24,7 +24,9 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use rustix::net::{AddressFamily as SocketFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{
+    AddressFamily as SocketFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType,
+};
 
 use crate::{DeviceError, Prefix};
 
@@ -361,13 +363,17 @@ impl AsFd for Netlink {
 
 /// Opens a route netlink socket that is a member of `groups` (a bit per multicast group).
 pub(crate) fn open_socket(groups: u32) -> Result<OwnedFd, rustix::io::Errno> {
-    let socket = rustix::net::socket_with(
-        SocketFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        // NETLINK_ROUTE is protocol zero.
-        None,
-    )?;
+    // NETLINK_ROUTE is protocol zero.
+    open_socket_of(None, groups)
+}
+
+/// The same of another netlink protocol.
+pub(crate) fn open_socket_of(
+    protocol: Option<Protocol>,
+    groups: u32,
+) -> Result<OwnedFd, rustix::io::Errno> {
+    let (family, flags) = (SocketFamily::NETLINK, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(family, SocketType::RAW, flags, protocol)?;
     rustix::net::bind(&socket, &rustix::net::netlink::SocketAddrNetlink::new(0, groups))?;
     Ok(socket)
 }
@@ -379,12 +385,17 @@ impl Iterator for Messages<'_> {
     type Item = NetlinkMessage<RouteNetlinkMessage>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let length = usize::try_from(u32::from_ne_bytes(*self.0.first_chunk()?)).ok()?;
-        let (bytes, _) = self.0.split_at_checked(length)?;
-        // Messages start at multiples of four.
-        self.0 = self.0.get(length.next_multiple_of(4)..).unwrap_or_default();
-        NetlinkMessage::deserialize(bytes).ok()
+        NetlinkMessage::deserialize(take_message(&mut self.0)?).ok()
     }
+}
+
+/// Splits the first message off a datagram.
+pub(crate) fn take_message<'a>(datagram: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let length = usize::try_from(u32::from_ne_bytes(*datagram.first_chunk()?)).ok()?;
+    let (bytes, _) = datagram.split_at_checked(length)?;
+    // Messages start at multiples of four.
+    *datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
+    Some(bytes)
 }
 
 pub(crate) fn parse_link(message: &LinkMessage) -> Link {

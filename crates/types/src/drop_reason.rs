@@ -46,6 +46,12 @@ drop_reasons! {
     SpoofedSource = "spoofed-source",
     /// Its destination belongs to no session, or to a client that may not be reached from here.
     NoRoute = "no-route",
+    /// The packet filters forward nothing from where it came to where it would go.
+    ForwardRefused = "forward-refused",
+    /// It was for an inner address of this machine and came in beside the tunnel.
+    InnerFromOutside = "inner-from-outside",
+    /// Its destination is none that clients may reach through this server.
+    DeniedDestination = "denied-destination",
     /// An inner packet that is neither IPv4 nor IPv6, or shorter than its header says.
     MalformedInner = "malformed-inner",
     /// An inner packet larger than the tunnel carries.

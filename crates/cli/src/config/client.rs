@@ -71,6 +71,8 @@ pub struct UplinkFields {
     pub include: Vec<String>,
     /// Names of interfaces that are no uplinks, whatever `include` says.
     pub exclude: Vec<String>,
+    /// Whether this box forwards from one uplink to another.
+    pub forward: bool,
     /// How uplinks may be used; the first whose name fits counts, and without one all are alike.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PolicyFields>,

@@ -9,6 +9,7 @@ use roadweave_tunnel::Peer;
 use serde::{Deserialize, Serialize};
 use toml::value::Datetime;
 
+use super::destinations::{AllowedDestination, default_denied};
 use super::fields::{
     LaneFields, PrivateKey, TransportFields, TunFields, lane_configs, listen, networks,
     state_directory, validate_lanes, validate_networks,
@@ -33,6 +34,12 @@ pub struct ServerFile {
     /// Whether what clients send leaves with this machine's own address (source NAT by nftables).
     #[serde(default = "default_masquerade")]
     pub masquerade: bool,
+    /// Where clients may not go, besides the server's own addresses other than its inner ones.
+    #[serde(default = "default_denied", deserialize_with = "networks")]
+    pub deny_destinations: Vec<IpNet>,
+    /// Where they may go all the same: addresses, prefixes, or an address with a port.
+    #[serde(default)]
+    pub allow_destinations: Vec<AllowedDestination>,
     /// The TUN device.
     #[serde(default)]
     pub tun: TunFields,
@@ -120,6 +127,9 @@ impl Validate for ServerFile {
                            such as addresses = [\"10.77.0.1/24\"]";
             return Err(Fault::new("addresses", message));
         }
+        validate_networks("deny_destinations", &self.deny_destinations)?;
+        let allowed: Vec<IpNet> = self.allow_destinations.iter().map(|to| to.network).collect();
+        validate_networks("allow_destinations", &allowed)?;
         self.transport.validate()?;
         validate_lanes(&self.lanes)?;
         for (position, lane) in self.lanes.iter().enumerate() {

@@ -172,6 +172,21 @@ fn peers_that_collide_are_refused() {
 }
 
 #[test]
+fn destinations_that_cannot_be_are_refused() {
+    let check = |line: &str, expected: &str| {
+        let text = format!("private_key = \"{KEY}\"\n{line}\n");
+        let error = parse::<ServerFile>(&text).expect_err("it is broken");
+        for part in ["line 2", expected] {
+            assert!(error.contains(part), "{part:?} is not in:\n{error}");
+        }
+    };
+    check("deny_destinations = [\"10.0.0.1\"]", "is no network; write");
+    check("deny_destinations = [\"10.0.0.1/8\"]", "write 10.0.0.1/32 or 10.0.0.0/8");
+    check("allow_destinations = [\"10.0.0.1/8\"]", "write 10.0.0.1/32 or 10.0.0.0/8");
+    check("allow_destinations = [\"a.example:53\"]", "\"a.example:53\" is no destination; write");
+}
+
+#[test]
 fn private_keys_are_not_shown() {
     let file = parse::<ClientFile>(&client("")).expect("complete");
     let shown = format!("{file:?}");

@@ -15,6 +15,7 @@ use roadweave_types::{DropCounters, DropReason, Instant, UplinkId};
 use serde_json::{Value, json};
 
 use super::granted::Granted;
+use super::guard::Guard;
 use super::resolver::Resolver;
 use super::settings::{self, SetQoe, SetStrategy};
 use super::{
@@ -63,6 +64,8 @@ pub struct ClientOptions {
     pub masquerade: bool,
     /// Which interfaces are uplinks.
     pub uplinks: UplinkSelector,
+    /// Whether this box forwards from one uplink to another.
+    pub forward_between_uplinks: bool,
     /// How uplinks may be used: patterns of names as in [`UplinkSelector`], the first that fits counts.
     pub policies: Vec<(String, UplinkPolicy)>,
     /// Where what strategies have learned is kept, and what metered uplinks have carried.
@@ -103,6 +106,7 @@ struct Driver {
     drops: DropCounters,
     // Dropped in this order: what they set up is removed before the instance's lock.
     granted: Granted,
+    guard: Guard,
     routes: Routes,
     _lock: InstanceLock,
 }
@@ -126,6 +130,7 @@ impl Driver {
         options.uplinks.exclude.push(tun.name().to_owned());
         let monitor = Monitor::open(options.uplinks.clone())?;
         let routes = Routes::open(&instance)?;
+        let guard = Guard::start(&instance, &tun, &options)?;
         let waker = Waker::new()?;
         let control = ControlServer::start(&instance, waker.clone())?;
         poller.add(&tun, TUN, Interest::Read)?;
@@ -170,7 +175,8 @@ impl Driver {
             next_reminder: Instant::ZERO + PATIENCE,
             next_uplink_retry: None,
             drops: DropCounters::default(),
-            granted: Granted::new(instance),
+            granted: Granted::default(),
+            guard,
             routes,
             _lock: lock,
         })
@@ -302,6 +308,7 @@ impl Driver {
                 return;
             }
         };
+        self.guard.set_inside(self.monitor.inside());
         for event in events {
             match event {
                 UplinkEvent::Appeared(uplink) => {
@@ -337,7 +344,7 @@ impl Driver {
         self.routes.set_uplink(uplink)?;
         self.resolver.set_uplink(now, uplink);
         if !self.sockets.contains_key(&uplink.id) {
-            self.granted.guard_against(&uplink.name);
+            self.guard.on_new_uplink();
             let socket = open_socket(&uplink.name)?;
             let token = Token(SOCKETS + u64::from(uplink.id.0));
             self.poller.add(&socket, token, Interest::Read)?;
@@ -392,7 +399,8 @@ impl Driver {
             match event {
                 ClientEvent::Joined { welcome, server } => {
                     self.joined = true;
-                    self.granted.apply(&mut self.routes, &self.tun, &self.options, &welcome);
+                    let (routes, guard) = (&mut self.routes, &mut self.guard);
+                    self.granted.apply(routes, &self.tun, guard, &self.options, &welcome);
                     // Whoever reads this may use the tunnel.
                     tracing::info!(%server, addresses = ?welcome.addresses, "joined");
                 }
@@ -505,8 +513,9 @@ impl Driver {
         Ok(json!({ "notice": notice }))
     }
 
-    fn status(&self) -> Value {
+    fn status(&mut self) -> Value {
         let mut drops = self.drops.clone();
+        drops.merge(&self.guard.drops());
         drops.merge(self.client.drops());
         let sessions: Vec<_> = self.client.status().into_iter().collect();
         let now = self.clock.now();

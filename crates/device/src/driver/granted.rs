@@ -1,7 +1,7 @@
-//! What a client sets up for what its server granted: addresses, routes, packet filters.
+//! What a client sets up for what its server granted: addresses and routes, after the filters.
 //!
 //! ```text
-//! welcome ─► addresses of the TUN ─► routes of the families that have one ─► filters
+//! welcome ─► filters ─► addresses of the TUN ─► routes of the families that have one
 //! ```
 //!
 //! Another welcome may grant other addresses: what is no longer granted goes first. Nothing that the
@@ -9,42 +9,30 @@
 
 use roadweave_wire::Welcome;
 
+use super::guard::Guard;
 use super::{ClientOptions, lead_into_tun, to_prefix};
-use crate::{FilterOptions, Filters, Instance, IntoTun, Netlink, Prefix, Routes, Tun};
+use crate::{Netlink, Prefix, Routes, Tun};
 
-/// All that one client has set up. Dropping it removes the filters; the kernel removes the rest with
-/// the TUN.
-#[derive(Debug)]
+/// All that one client has set up, but for the filters. The kernel removes it with the TUN.
+#[derive(Debug, Default)]
 pub(super) struct Granted {
-    instance: Instance,
     addresses: Vec<Prefix>,
     destinations: Vec<Prefix>,
-    /// The interfaces that were uplinks at any time.
-    uplinks: Vec<String>,
-    filters: Option<(Filters, FilterOptions)>,
 }
 
 impl Granted {
-    /// Nothing yet.
-    pub(super) fn new(instance: Instance) -> Self {
-        Self {
-            instance,
-            addresses: Vec::new(),
-            destinations: Vec::new(),
-            uplinks: Vec::new(),
-            filters: None,
-        }
-    }
-
     /// Sets up what `welcome` grants, in place of what another granted.
     pub(super) fn apply(
         &mut self,
         routes: &mut Routes,
         tun: &Tun,
+        guard: &mut Guard,
         options: &ClientOptions,
         welcome: &Welcome,
     ) {
         let mtu = welcome.mtu.min(options.tun.mtu);
+        // First, so that nobody beside the tunnel ever reaches an inner address.
+        guard.on_granted(mtu, &welcome.addresses);
         self.set_addresses(tun, mtu, welcome);
         let mut wanted: Vec<Prefix> = options.into_tunnel.iter().copied().map(to_prefix).collect();
         wanted.extend(welcome.gateways.iter().copied().map(Prefix::host));
@@ -57,30 +45,6 @@ impl Granted {
         }
         lead_into_tun(routes, tun, &wanted);
         self.destinations = wanted;
-        self.set_filters(FilterOptions {
-            tun: tun.name().to_owned(),
-            mtu,
-            masquerade: Vec::new(),
-            masquerade_into_tun: options
-                .masquerade
-                .then(|| welcome.addresses.iter().copied().map(to_prefix).collect()),
-            into_tun: IntoTun::NotFrom(self.uplinks.clone()),
-            forward: true,
-        });
-    }
-
-    /// Keeps what comes in by an uplink out of the tunnel, from now on.
-    ///
-    /// An interface stays on the list when it fails: it may come back before it is noticed.
-    pub(super) fn guard_against(&mut self, uplink: &str) {
-        if self.uplinks.iter().any(|known| known == uplink) {
-            return;
-        }
-        self.uplinks.push(uplink.to_owned());
-        if let Some((_, options)) = &self.filters {
-            let into_tun = IntoTun::NotFrom(self.uplinks.clone());
-            self.set_filters(FilterOptions { into_tun, ..options.clone() });
-        }
     }
 
     fn set_addresses(&mut self, tun: &Tun, mtu: u16, welcome: &Welcome) {
@@ -107,17 +71,6 @@ impl Granted {
                 false
             }
         });
-    }
-
-    fn set_filters(&mut self, options: FilterOptions) {
-        let result = match &mut self.filters {
-            Some((filters, current)) => filters.replace(&options).map(|()| *current = options),
-            none => Filters::install(&self.instance, &options)
-                .map(|filters| *none = Some((filters, options))),
-        };
-        if let Err(error) = result {
-            tracing::warn!("what is behind this box may not get through: {error}");
-        }
     }
 }
 

@@ -14,9 +14,9 @@ use super::{
 };
 use crate::control::{ControlServer, RpcError};
 use crate::{
-    Clock, DeviceError, FilterOptions, Filters, Instance, InstanceLock, Interest, IntoTun, Poller,
-    Prefix, Routes, SendFailure, SendOutcome, Signal, Signals, Token, Tun, TunOptions, UdpOptions,
-    UplinkSocket, Waker, cleanup,
+    Clock, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance, InstanceLock, Interest,
+    Poller, Prefix, Routes, SendFailure, SendOutcome, Signal, Signals, Token, Tun, TunOptions,
+    UdpOptions, UplinkSocket, Waker, cleanup,
 };
 
 /// Sockets that could not be opened, or whose interface is gone, are tried again this often.
@@ -72,7 +72,7 @@ struct Driver {
     addresses: Vec<IpNet>,
     drops: DropCounters,
     // Dropped in this order: what they set up is removed before the instance's lock.
-    _filters: Filters,
+    _filters: FilterKeeper,
     routes: Routes,
     _lock: InstanceLock,
 }
@@ -96,7 +96,8 @@ impl Driver {
         let mut routes = Routes::open(&instance)?;
         let destinations: Vec<Prefix> = options.into_tunnel.into_iter().map(to_prefix).collect();
         lead_into_tun(&mut routes, &tun, &destinations);
-        let filters = Filters::install(&instance, &filter_options(&tun))?;
+        let mut filters = FilterKeeper::start(&instance)?;
+        filters.set_and_wait(filter_options(&tun))?;
         let waker = Waker::new()?;
         let control = ControlServer::start(&instance, waker.clone())?;
         poller.add(&tun, TUN, Interest::Read)?;
@@ -343,9 +344,11 @@ fn filter_options(tun: &Tun) -> FilterOptions {
     FilterOptions {
         tun: tun.name().to_owned(),
         mtu: tun.mtu(),
-        masquerade: Vec::new(),
+        own_addresses: Vec::new(),
+        inner: Vec::new(),
+        masquerade: false,
         masquerade_into_tun: None,
-        into_tun: IntoTun::Anything,
+        forwarding: Forwarding::Open,
         forward: true,
     }
 }

@@ -20,9 +20,9 @@ use super::{
 };
 use crate::control::{ControlServer, RpcError};
 use crate::{
-    Clock, DeviceError, FilterOptions, Filters, Instance, Interest, IntoTun, Poller, Prefix,
-    Routes, Signal, Signals, StateFile, Token, Tun, TunOptions, UdpOptions, UplinkSocket, Waker,
-    cleanup,
+    Allowed, Clock, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance, Interest,
+    Poller, Prefix, Routes, Signal, Signals, StateFile, Token, Tun, TunOptions, UdpOptions,
+    UplinkSocket, Waker, cleanup,
 };
 
 /// How often the time of day is told to the table of peers.
@@ -49,6 +49,10 @@ pub struct ServerOptions {
     pub tun: TunSettings,
     /// Whether what clients send leaves with this machine's own address.
     pub masquerade: bool,
+    /// Where clients may not go through this server, besides its own addresses other than inner ones.
+    pub denied: Vec<IpNet>,
+    /// Where they may go all the same: addresses, with one port or all.
+    pub allowed: Vec<(IpNet, Option<u16>)>,
     /// Where what strategies have learned is kept.
     pub state_directory: PathBuf,
     /// Reads the clients again, on SIGHUP; an error leaves everything as it is.
@@ -92,11 +96,12 @@ struct Driver {
     drops: DropCounters,
     next_receive_warning: Instant,
     addresses: Vec<IpNet>,
-    masquerade: bool,
+    /// What the filters are made of, but for the clients.
+    filter_options: FilterOptions,
     /// What of the clients lies beyond the server's own inner networks.
     routed: Vec<Prefix>,
     // Dropped in this order: what they set up is removed before the instance's lock.
-    filters: Filters,
+    filters: FilterKeeper,
     routes: Routes,
     _lock: crate::InstanceLock,
 }
@@ -121,8 +126,9 @@ impl Driver {
         let mut routes = Routes::open(&instance)?;
         let routed = beyond(&options.peers, &options.addresses);
         lead_into_tun(&mut routes, &tun, &routed);
-        let filters = filter_options(&tun, options.masquerade, &options.addresses, &routed);
-        let filters = Filters::install(&instance, &filters)?;
+        let filter_options = filter_options(&tun, &options);
+        let mut filters = FilterKeeper::start(&instance)?;
+        filters.set_and_wait(with_clients(&filter_options, &routed))?;
         let waker = Waker::new()?;
         let control = ControlServer::start(&instance, waker.clone())?;
         poller.add(&tun, TUN, Interest::Read)?;
@@ -158,7 +164,7 @@ impl Driver {
             drops: DropCounters::default(),
             next_receive_warning: Instant::ZERO,
             addresses: options.addresses,
-            masquerade: options.masquerade,
+            filter_options,
             routed,
             filters,
             routes,
@@ -254,10 +260,7 @@ impl Driver {
             tracing::warn!(%error, "routes to what lay behind some clients are left");
         }
         lead_into_tun(&mut self.routes, &self.tun, &routed);
-        let filters = filter_options(&self.tun, self.masquerade, &self.addresses, &routed);
-        if let Err(error) = self.filters.replace(&filters) {
-            tracing::error!("the packet filters are still those of the old clients: {error}");
-        }
+        self.filters.set(with_clients(&self.filter_options, &routed));
         self.routed = routed;
         self.peers.replace(peers);
         self.server.on_peers_changed(now);
@@ -284,9 +287,10 @@ impl Driver {
         Ok(answer)
     }
 
-    fn status(&self) -> Value {
+    fn status(&mut self) -> Value {
         let mut drops = self.server.drops().clone();
         drops.merge(&self.drops);
+        drops.merge(&self.filters.drops());
         let rest = json!({ "sessions": self.server.status(), "drops": drops });
         let uptime = self.clock.now().since(Instant::ZERO);
         status("server", &self.socket.local_address().to_string(), &self.tun, uptime, rest)
@@ -332,23 +336,33 @@ fn beyond(peers: &[(PublicKey, Peer)], own: &[IpNet]) -> Vec<Prefix> {
     outside.copied().map(to_prefix).collect()
 }
 
-/// The filters of a server: an open router only for its clients.
-fn filter_options(
-    tun: &Tun,
-    masquerade: bool,
-    addresses: &[IpNet],
-    routed: &[Prefix],
-) -> FilterOptions {
-    let inner = addresses.iter().copied().map(to_prefix).chain(routed.iter().copied());
+/// The filters of a server without clients: an open router only for those.
+fn filter_options(tun: &Tun, options: &ServerOptions) -> FilterOptions {
+    let allowed = options.allowed.iter();
     FilterOptions {
         tun: tun.name().to_owned(),
         mtu: tun.mtu(),
-        masquerade: if masquerade { inner.collect() } else { Vec::new() },
+        own_addresses: options.addresses.iter().map(IpNet::addr).collect(),
+        inner: options.addresses.iter().copied().map(to_prefix).collect(),
+        masquerade: options.masquerade,
         masquerade_into_tun: None,
-        // Without masquerade the clients' addresses are known outside, and meant to be reached.
-        into_tun: if masquerade { IntoTun::Answers } else { IntoTun::Anything },
+        forwarding: Forwarding::Server {
+            // Without masquerade the clients' addresses are known outside, and meant to be reached.
+            outside_to_tunnel: !options.masquerade,
+            clients_reach_clients: options.config.clients_reach_clients,
+            denied: options.denied.iter().copied().map(to_prefix).collect(),
+            allowed: allowed
+                .map(|(network, port)| Allowed { prefix: to_prefix(*network), port: *port })
+                .collect(),
+        },
         forward: true,
     }
+}
+
+/// The same with what lies beyond the server's own inner networks.
+fn with_clients(options: &FilterOptions, routed: &[Prefix]) -> FilterOptions {
+    let inner = options.inner.iter().chain(routed).copied().collect();
+    FilterOptions { inner, ..options.clone() }
 }
 
 /// The socket at `listen`; one for all addresses does without IPv6 where the kernel has none.

@@ -1,0 +1,310 @@
+//! The text of our table: chains and sets, one function for each.
+//!
+//! ```text
+//! prerouting   own_addresses (before conntrack) ─► destinations (before the machine's own DNAT)
+//! forward      forward ─► answers
+//! postrouting  postrouting (source NAT) ─► opened (after it)
+//! ```
+//!
+//! "Answers" are packets in the reply direction of a connection, and errors about one. A connection
+//! that a stranger began stays closed, even if it slipped through while the table was missing, which
+//! its state "established" would not tell.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use roadweave_types::DropReason;
+
+use super::{Allowed, FilterOptions, Forwarding, Interface, Opened};
+use crate::Prefix;
+
+/// What the kernel counts for us.
+pub(super) const COUNTED: [DropReason; 3] =
+    [DropReason::ForwardRefused, DropReason::InnerFromOutside, DropReason::DeniedDestination];
+
+/// The text that puts a table in the place of the one of that name.
+#[derive(Debug)]
+pub(super) struct Ruleset {
+    pub(super) text: String,
+    /// How many rules the table has then.
+    pub(super) rules: usize,
+}
+
+/// A chain; without a hook, others go to it.
+struct Chain {
+    name: &'static str,
+    hook: Option<&'static str>,
+    rules: Vec<String>,
+}
+
+/// Builds the table; `counts` are what its counters start with.
+pub(super) fn ruleset(
+    table: &str,
+    options: &FilterOptions,
+    opened: Opened,
+    counts: impl Fn(DropReason) -> u64,
+) -> Ruleset {
+    // "add" first, so that "delete" finds one; all of a file is one transaction.
+    let mut text = format!("add table inet {table}\ndelete table inet {table}\n");
+    let _ = writeln!(text, "table inet {table} {{");
+    for reason in COUNTED {
+        let count = counts(reason);
+        let _ = writeln!(text, "  counter {} {{ packets {count} bytes 0 }}", counter(reason));
+    }
+    text += &sets(options);
+    let mut rules = 0;
+    for chain in chains(options, opened) {
+        rules += chain.rules.len();
+        let _ = writeln!(text, "  chain {} {{", chain.name);
+        if let Some(hook) = chain.hook {
+            let _ = writeln!(text, "    type {hook}; policy accept;");
+        }
+        chain.rules.iter().for_each(|rule| text += &format!("    {rule}\n"));
+        text += "  }\n";
+    }
+    text += "}\n";
+    Ruleset { text, rules }
+}
+
+fn chains(options: &FilterOptions, opened: Opened) -> Vec<Chain> {
+    let base = |name, hook, rules| Chain { name, hook: Some(hook), rules };
+    let mut chains = vec![
+        Chain { name: "answers", hook: None, rules: answers(options) },
+        base("own_addresses", "filter hook prerouting priority raw", own_addresses(options)),
+        base("destinations", "filter hook prerouting priority mangle", destinations(options)),
+        base("forward", "filter hook forward priority filter - 10", forward(options)),
+        base("postrouting", "nat hook postrouting priority srcnat", postrouting(options)),
+        base(
+            "opened",
+            "filter hook postrouting priority srcnat + 10",
+            self::opened(options, opened),
+        ),
+    ];
+    chains.retain(|chain| chain.hook.is_none() || !chain.rules.is_empty());
+    chains
+}
+
+/// The sets that rules name.
+fn sets(options: &FilterOptions) -> String {
+    let mut text = String::new();
+    let mut add = |name: &str, kind: &str, elements: Vec<String>| {
+        if !elements.is_empty() {
+            let flags = if kind.starts_with("ipv") { " flags interval;" } else { "" };
+            let elements = elements.join(", ");
+            let _ = writeln!(
+                text,
+                "  set {name} {{ type {kind};{flags} elements = {{ {elements} }}; }}"
+            );
+        }
+    };
+    for (family, kind) in [(4, "ipv4_addr"), (6, "ipv6_addr")] {
+        add(&format!("inner{family}"), kind, of_family(&options.inner, family == 4));
+        if let Forwarding::Server { denied, .. } = &options.forwarding {
+            add(&format!("denied{family}"), kind, of_family(denied, family == 4));
+        }
+    }
+    if let Forwarding::Box { inside, .. } = &options.forwarding {
+        let (named, odd): (Vec<_>, Vec<_>) =
+            inside.iter().partition(|interface| is_quotable(&interface.name));
+        let named = named.iter().map(|interface| format!("\"{}\"", interface.name)).collect();
+        add("inside", "ifname", named);
+        add("inside_odd", "iface_index", odd.iter().map(|it| it.index.to_string()).collect());
+    }
+    text
+}
+
+/// Nobody but this machine speaks to its inner addresses from beside the tunnel (CVE-2019-14899).
+///
+/// Before conntrack, so that no guess is answered by its state.
+fn own_addresses(FilterOptions { tun, own_addresses, .. }: &FilterOptions) -> Vec<String> {
+    let drop = count_and_drop(DropReason::InnerFromOutside);
+    let rule = |address: &IpAddr| {
+        let family = family(address.is_ipv4());
+        format!("iifname != \"{tun}\" {family} daddr {address} fib saddr type != local {drop}")
+    };
+    own_addresses.iter().map(rule).collect()
+}
+
+/// What clients may not reach through a server: judged by the destination that they wrote.
+fn destinations(options: &FilterOptions) -> Vec<String> {
+    let FilterOptions { tun, own_addresses, forwarding, .. } = options;
+    let Forwarding::Server { denied, allowed, .. } = forwarding else { return Vec::new() };
+    let drop = count_and_drop(DropReason::DeniedDestination);
+    let mut rules =
+        vec![format!("iifname != \"{tun}\" return"), "ct direction reply return".to_owned()];
+    for address in own_addresses {
+        rules.push(format!("{} daddr {address} return", family(address.is_ipv4())));
+    }
+    for Allowed { prefix, port } in allowed {
+        let destination = format!("{} daddr {}", family(prefix.is_ipv4()), prefix.network());
+        match port {
+            None => rules.push(format!("{destination} return")),
+            Some(port) => {
+                let of = |protocol| format!("{destination} {protocol} dport {port} return");
+                rules.extend(["tcp", "udp"].map(of));
+            }
+        }
+    }
+    for ipv4 in [true, false] {
+        if has_family(denied, ipv4) {
+            let set = if ipv4 { "denied4" } else { "denied6" };
+            rules.push(format!("{} daddr @{set} {drop}", family(ipv4)));
+        }
+    }
+    rules.push(format!("fib daddr type local {drop}"));
+    rules
+}
+
+fn forward(options: &FilterOptions) -> Vec<String> {
+    let FilterOptions { tun, mtu, forwarding, .. } = options;
+    let mut rules = Vec::new();
+    for (family, headers) in [("ipv4", 40), ("ipv6", 60)] {
+        let size = mtu.saturating_sub(headers);
+        for side in ["iifname", "oifname"] {
+            rules.push(format!(
+                "{side} \"{tun}\" meta nfproto {family} tcp flags & (syn | rst) == syn \
+                 tcp option maxseg size > {size} tcp option maxseg size set {size}"
+            ));
+        }
+    }
+    match forwarding {
+        Forwarding::Open => {}
+        Forwarding::Box { inside, .. } => {
+            rules.push(format!("iifname \"{tun}\" return"));
+            rules.extend(matches_inside(inside, "iif", "").map(|rule| rule + " return"));
+            rules.push("goto answers".to_owned());
+        }
+        Forwarding::Server { outside_to_tunnel, clients_reach_clients, .. } => {
+            if !clients_reach_clients {
+                let drop = count_and_drop(DropReason::ForwardRefused);
+                rules.push(format!("iifname \"{tun}\" oifname \"{tun}\" {drop}"));
+            }
+            if !outside_to_tunnel {
+                rules.push(format!("iifname != \"{tun}\" oifname \"{tun}\" goto answers"));
+            }
+        }
+    }
+    rules
+}
+
+/// Lets answers pass, and what the machine's own rules have sent another way (DNAT).
+fn answers(FilterOptions { tun, forwarding, .. }: &FilterOptions) -> Vec<String> {
+    let mut rules = ANSWERS.map(str::to_owned).to_vec();
+    if let Forwarding::Box { inside, between_uplinks: true } = forwarding {
+        let outside: Vec<String> = matches_inside(inside, "oif", "!= ").collect();
+        rules.push(format!("oifname != \"{tun}\" {} return", outside.join(" ")));
+    }
+    rules.push(count_and_drop(DropReason::ForwardRefused));
+    rules
+}
+
+fn postrouting(options: &FilterOptions) -> Vec<String> {
+    let FilterOptions { tun, inner, masquerade, masquerade_into_tun, .. } = options;
+    let mut rules = Vec::new();
+    if *masquerade {
+        // What comes out of the tunnel has been checked. The prefixes are for kernels before 5.7, which
+        // know no input interface here.
+        rules.push(format!("iifname \"{tun}\" oifname != \"{tun}\" masquerade"));
+        for (ipv4, set) in [(true, "inner4"), (false, "inner6")] {
+            if has_family(inner, ipv4) {
+                let family = family(ipv4);
+                rules.push(format!("oifname != \"{tun}\" {family} saddr @{set} masquerade"));
+            }
+        }
+    }
+    if let Some(keep) = masquerade_into_tun {
+        for prefix in keep {
+            let (family, network) = (family(prefix.is_ipv4()), prefix.network());
+            rules.push(format!("oifname \"{tun}\" {family} saddr {network} accept"));
+        }
+        rules.push(format!("oifname \"{tun}\" masquerade"));
+    }
+    rules
+}
+
+/// Closes on a server what it has opened by turning forwarding on: between interfaces of others pass
+/// answers, and what the machine's own rules translate; containers and port forwards are such.
+fn opened(
+    FilterOptions { tun, inner, forwarding, .. }: &FilterOptions,
+    opened: Opened,
+) -> Vec<String> {
+    let mut rules = Vec::new();
+    if !matches!(forwarding, Forwarding::Server { .. }) || !(opened.ipv4 || opened.ipv6) {
+        return rules;
+    }
+    let drop = count_and_drop(DropReason::ForwardRefused);
+    for (is_opened, protocol) in [(opened.ipv4, "ipv4"), (opened.ipv6, "ipv6")] {
+        if !is_opened {
+            rules.push(format!("meta nfproto {protocol} return"));
+        }
+    }
+    // This machine's own packets come in by no interface. Before Linux 5.7 none is known here, and no
+    // rule that asks for one matches.
+    rules.push("iif 0 return".to_owned());
+    rules.push(format!("iifname \"{tun}\" return"));
+    rules.push(format!("oifname \"{tun}\" return"));
+    rules.extend(ANSWERS.map(str::to_owned));
+    // Our own source NAT is no invitation to those who pretend to be clients.
+    for (ipv4, set) in [(true, "inner4"), (false, "inner6")] {
+        if has_family(inner, ipv4) {
+            rules.push(format!(
+                "iifname != \"lo\" ct original {} saddr @{set} {drop}",
+                family(ipv4)
+            ));
+        }
+    }
+    rules.push("ct status snat return".to_owned());
+    // Neighbour discovery and multicast listeners seem to come in where they go out, before there is an
+    // address without a source.
+    rules.push("fib saddr type local return".to_owned());
+    rules.push("ip6 saddr :: return".to_owned());
+    rules.push(format!("iifname != \"lo\" {drop}"));
+    rules
+}
+
+/// Matches the interfaces that are no uplinks (or, with `not`, all others), by `side`, `iif` or `oif`.
+fn matches_inside(
+    inside: &[Interface],
+    side: &'static str,
+    not: &'static str,
+) -> impl Iterator<Item = String> {
+    let named = inside.iter().any(|interface| is_quotable(&interface.name));
+    let odd = inside.iter().any(|interface| !is_quotable(&interface.name));
+    let name = named.then(|| format!("{side}name {not}@inside"));
+    name.into_iter().chain(odd.then(|| format!("{side} {not}@inside_odd")))
+}
+
+/// Whether nft reads `"name"` as this name and nothing else. Linux allows nearly any byte in one.
+fn is_quotable(name: &str) -> bool {
+    name.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"*\\$".contains(&byte))
+}
+
+/// The networks of one family, those that touch joined: nft refuses intervals that overlap.
+fn of_family(prefixes: &[Prefix], ipv4: bool) -> Vec<String> {
+    let fitting = prefixes.iter().filter(|prefix| prefix.is_ipv4() == ipv4);
+    let networks: Vec<IpNet> = fitting
+        .map(|prefix| IpNet::new_assert(prefix.network().address(), prefix.length()))
+        .collect();
+    IpNet::aggregate(&networks).iter().map(ToString::to_string).collect()
+}
+
+fn has_family(prefixes: &[Prefix], ipv4: bool) -> bool {
+    prefixes.iter().any(|prefix| prefix.is_ipv4() == ipv4)
+}
+
+fn family(ipv4: bool) -> &'static str {
+    if ipv4 { "ip" } else { "ip6" }
+}
+
+/// A counter's name in the table.
+pub(super) fn counter(reason: DropReason) -> String {
+    reason.name().replace('-', "_")
+}
+
+fn count_and_drop(reason: DropReason) -> String {
+    format!("counter name \"{}\" drop", counter(reason))
+}
+
+const ANSWERS: [&str; 3] =
+    ["ct direction reply return", "ct state related return", "ct status dnat return"];

@@ -1,0 +1,147 @@
+use roadweave_types::DropReason;
+
+use super::*;
+
+fn options(forwarding: Forwarding) -> FilterOptions {
+    FilterOptions {
+        tun: "rw0".to_owned(),
+        mtu: 1400,
+        own_addresses: vec!["10.8.0.1".parse().unwrap(), "fd08::1".parse().unwrap()],
+        inner: vec!["10.8.0.1/24".parse().unwrap(), "fd08::1/64".parse().unwrap()],
+        masquerade: true,
+        masquerade_into_tun: Some(vec!["192.168.50.0/24".parse().unwrap()]),
+        forwarding,
+        forward: true,
+    }
+}
+
+fn text(options: &FilterOptions, opened: Opened) -> String {
+    ruleset("roadweave_x", options, opened, |_| 0).text
+}
+
+const NONE: Opened = Opened { ipv4: false, ipv6: false };
+
+/// Checks that each line of `expected` is a line of `text`, in this order.
+fn check(text: &str, expected: &[&str]) {
+    let mut lines = text.lines().map(str::trim);
+    for line in expected {
+        assert!(lines.any(|found| found == *line), "{line}\nis not there in\n{text}");
+    }
+}
+
+fn named(names: &[&str]) -> Vec<Interface> {
+    let interface = |name: &&str| Interface { name: (*name).to_owned(), index: 7 };
+    names.iter().map(interface).collect()
+}
+
+#[test]
+fn the_ruleset_clamps_to_what_fits_the_tun_and_translates() {
+    let text = text(&options(Forwarding::Open), NONE);
+    check(
+        &text,
+        &[
+            "iifname \"rw0\" meta nfproto ipv4 tcp flags & (syn | rst) == syn tcp option maxseg size > 1360 tcp option maxseg size set 1360",
+            "oifname \"rw0\" meta nfproto ipv6 tcp flags & (syn | rst) == syn tcp option maxseg size > 1340 tcp option maxseg size set 1340",
+            "iifname \"rw0\" oifname != \"rw0\" masquerade",
+            "oifname != \"rw0\" ip saddr @inner4 masquerade",
+            "oifname != \"rw0\" ip6 saddr @inner6 masquerade",
+            "oifname \"rw0\" ip saddr 192.168.50.0/24 accept",
+            "oifname \"rw0\" masquerade",
+        ],
+    );
+    assert!(
+        text.contains("set inner4 { type ipv4_addr; flags interval; elements = { 10.8.0.0/24 }; }")
+    );
+}
+
+#[test]
+fn a_box_forwards_from_what_is_no_uplink_and_answers() {
+    let forwarding =
+        |between_uplinks| Forwarding::Box { inside: named(&["lan0", "br-lan"]), between_uplinks };
+    let closed = text(&options(forwarding(false)), NONE);
+    assert!(closed.contains("set inside { type ifname; elements = { \"lan0\", \"br-lan\" }; }"));
+    let answers = ["ct direction reply return", "ct state related return", "ct status dnat return"];
+    let drop = "counter name \"forward_refused\" drop";
+    check(&closed, &[&answers[..], &[drop]].concat());
+    check(&closed, &["iifname \"rw0\" return", "iifname @inside return", "goto answers"]);
+    let open = text(&options(forwarding(true)), NONE);
+    let between = "oifname != \"rw0\" oifname != @inside return";
+    check(&open, &[&answers[..], &[between, drop]].concat());
+    assert!(!closed.contains(between));
+}
+
+#[test]
+fn a_name_that_nft_would_misread_is_matched_by_its_number() {
+    let inside = named(&["lan0", "a\" drop; #", "eth*"]);
+    let text = text(&options(Forwarding::Box { inside, between_uplinks: true }), NONE);
+    assert!(text.contains("set inside { type ifname; elements = { \"lan0\" }; }"), "{text}");
+    assert!(text.contains("set inside_odd { type iface_index; elements = { 7, 7 }; }"), "{text}");
+    check(&text, &["iifname @inside return", "iif @inside_odd return"]);
+    check(&text, &["oifname != \"rw0\" oifname != @inside oif != @inside_odd return"]);
+}
+
+#[test]
+fn a_server_decides_each_way_by_itself() {
+    let server = |outside_to_tunnel, clients_reach_clients| {
+        let (denied, allowed) = (vec!["169.254.0.0/16".parse().unwrap()], Vec::new());
+        let forwarding =
+            Forwarding::Server { outside_to_tunnel, clients_reach_clients, denied, allowed };
+        text(&options(forwarding), NONE)
+    };
+    let outside = "iifname != \"rw0\" oifname \"rw0\" goto answers";
+    let between = "iifname \"rw0\" oifname \"rw0\" counter name \"forward_refused\" drop";
+    for (open, reach) in [(false, false), (false, true), (true, false), (true, true)] {
+        let text = server(open, reach);
+        assert_eq!(text.contains(outside), !open);
+        assert_eq!(text.contains(between), !reach);
+        check(
+            &text,
+            &[
+                "iifname != \"rw0\" return",
+                "ip daddr 10.8.0.1 return",
+                "ip daddr @denied4 counter name \"denied_destination\" drop",
+                "fib daddr type local counter name \"denied_destination\" drop",
+            ],
+        );
+        assert!(!text.contains("chain opened"), "forwarding was on before");
+    }
+}
+
+#[test]
+fn a_server_closes_what_it_opened_in_the_family_that_was_off() {
+    let forwarding = Forwarding::Server {
+        outside_to_tunnel: false,
+        clients_reach_clients: false,
+        denied: Vec::new(),
+        allowed: vec![Allowed { prefix: "203.0.113.1/32".parse().unwrap(), port: Some(53) }],
+    };
+    let text = text(&options(forwarding), Opened { ipv4: true, ipv6: false });
+    check(
+        &text,
+        &[
+            "ip daddr 203.0.113.1/32 tcp dport 53 return",
+            "ip daddr 203.0.113.1/32 udp dport 53 return",
+        ],
+    );
+    let (_, opened) = text.split_once("chain opened").unwrap();
+    check(
+        opened,
+        &[
+            "meta nfproto ipv6 return",
+            "iif 0 return",
+            "iifname \"rw0\" return",
+            "oifname \"rw0\" return",
+            "ct status dnat return",
+            "ct status snat return",
+            "iifname != \"lo\" counter name \"forward_refused\" drop",
+        ],
+    );
+    assert!(!opened.contains("meta nfproto ipv4"));
+}
+
+#[test]
+fn what_was_counted_stays_counted() {
+    let count = |reason| if reason == DropReason::ForwardRefused { 12 } else { 0 };
+    let ruleset = ruleset("roadweave_x", &options(Forwarding::Open), NONE, count);
+    assert!(ruleset.text.contains("counter forward_refused { packets 12 bytes 0 }"));
+}
