@@ -273,7 +273,7 @@ fn spoofed_inner_sources_are_dropped_and_counted() {
         for (stranger, gateway) in [("10.77.0.3", GATEWAY_V4), ("fd77::3", GATEWAY_V6)] {
             let here = road.server.enter(|| UdpSocket::bind((gateway, 9)).unwrap()).unwrap();
             here.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-            road.vehicle.ip(&format!("address add {stranger} dev lo")).unwrap();
+            road.vehicle.ip(&format!("address add {stranger} dev lo nodad")).unwrap();
             let spoof = road.vehicle.enter(|| UdpSocket::bind((stranger, 0)).unwrap()).unwrap();
             for _ in 0..5 {
                 spoof.send_to(b"not from me", (gateway, 9)).unwrap();
