@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_types::{LaneId, Order, PathId, Policy, Priority};
+use roadweave_types::{LaneId, Order, PathId, Policy, Priority, Promise};
 use roadweave_wire::{Control, Hello, Welcome};
 
 /// Parses the bytes.
@@ -29,9 +29,14 @@ pub fn seeds() -> Vec<Vec<u8>> {
             path: PathId(3),
             policy: Policy { priority: Priority::Backup, weight: 7, redundancy_percent: Some(5) },
         },
-        Control::LaneOrder {
+        Control::LanePromise {
             lane: LaneId(2),
-            order: Order::Adaptive { max_buffer: Duration::from_millis(300) },
+            promise: Promise {
+                order: Order::Adaptive { max_buffer: Duration::from_millis(300) },
+                age_max: Duration::from_millis(1_000),
+                expires: true,
+                coded: false,
+            },
         },
     ];
     let mut seeds: Vec<Vec<u8>> = messages.iter().map(|m| m.to_bytes().to_vec()).collect();

@@ -293,6 +293,12 @@ impl Decoder {
         }
     }
 
+    /// Sets the age at which an equation, and a delivered symbol, is dropped.
+    pub fn set_expiry(&mut self, expiry: Duration) {
+        self.config.expiry = expiry;
+        self.equations.set_age_max(expiry);
+    }
+
     /// Drops equations and delivered symbols that are too old; also done by the other methods.
     pub fn expire(&mut self, now: Instant) {
         self.expire_before(now);

@@ -21,16 +21,23 @@ pub struct Reliable {
     /// Tagged with the moment of the first transmission.
     flight: Flight<Instant>,
     lost: VecDeque<PacketId>,
+    give_up: Duration,
     stats: RecoveryStats,
 }
 
 impl Reliable {
-    /// The age at which even this recovery gives up: nothing may be kept for ever.
+    /// The age at which even this recovery gives up, unless its lane wants that sooner: nothing may be kept
+    /// for ever.
     pub const GIVE_UP: Duration = Duration::from_secs(10);
 
-    /// A recovery for one lane. Its deadline plays no part: everything is repaired.
-    pub fn new(_config: RecoveryConfig) -> Self {
-        Self { flight: Flight::new(), lost: VecDeque::new(), stats: RecoveryStats::default() }
+    /// A recovery for one lane. Its deadline plays no part: everything is repaired until it expires.
+    pub fn new(config: RecoveryConfig) -> Self {
+        Self {
+            flight: Flight::new(),
+            lost: VecDeque::new(),
+            give_up: config.expire_after,
+            stats: RecoveryStats::default(),
+        }
     }
 }
 
@@ -94,7 +101,7 @@ impl Recovery for Reliable {
         while let Some(overdue) = self.flight.poll_overdue(now, paths, patience) {
             self.stats.lost += 1;
             self.stats.lost_by_timer += 1;
-            if now.since(overdue.tag) >= Self::GIVE_UP {
+            if now.since(overdue.tag) >= self.give_up {
                 self.flight.set(overdue.id, State::Settled);
                 self.stats.abandoned += 1;
                 return Some(Repair::Abandon { start: overdue.id, count: 1 });
@@ -137,6 +144,9 @@ mod tests {
         Instant::from_millis(ms)
     }
 
+    const RELIABLE: RecoveryConfig =
+        RecoveryConfig { deadline: Duration::from_millis(100), expire_after: Reliable::GIVE_UP };
+
     fn sent(id: u32) -> SentPacket {
         SentPacket { id: PacketId(id), path: PathId(0), bytes: 1200, ends_frame: false }
     }
@@ -144,7 +154,7 @@ mod tests {
     #[test]
     fn a_packet_is_sent_again_until_it_is_acknowledged() {
         let paths = [path(0, 40, 100)]; // PTO 50 ms
-        let mut recovery = Reliable::new(RecoveryConfig::default());
+        let mut recovery = Reliable::new(RELIABLE);
         let again = Some(Repair::Again { id: PacketId(0) });
         recovery.on_sent(at(0), sent(0), &paths);
         assert_eq!(recovery.poll_repair(at(49), &paths, 0), None);
@@ -160,7 +170,7 @@ mod tests {
     #[test]
     fn a_loss_declared_by_quic_is_repaired_at_once_and_only_once() {
         let paths = [path(0, 40, 100)];
-        let mut recovery = Reliable::new(RecoveryConfig::default());
+        let mut recovery = Reliable::new(RELIABLE);
         recovery.on_sent(at(0), sent(0), &paths);
         recovery.on_lost(at(10), PacketId(0), PathId(0));
         recovery.on_lost(at(10), PacketId(0), PathId(0));
@@ -175,7 +185,7 @@ mod tests {
     #[test]
     fn a_packet_on_two_paths_is_sent_again_when_both_copies_are_lost() {
         let paths = [path(0, 40, 100), path(1, 90, 100)]; // PTO 50 ms and 100 ms
-        let mut recovery = Reliable::new(RecoveryConfig::default());
+        let mut recovery = Reliable::new(RELIABLE);
         let again = Some(Repair::Again { id: PacketId(0) });
         recovery.on_sent(at(0), sent(0), &paths);
         recovery.on_sent(at(1), SentPacket { path: PathId(1), ..sent(0) }, &paths);
@@ -190,17 +200,22 @@ mod tests {
     #[test]
     fn even_this_recovery_gives_up_in_the_end() {
         let paths = [path(0, 40, 100)];
-        let mut recovery = Reliable::new(RecoveryConfig::default());
-        recovery.on_sent(at(0), sent(0), &paths);
-        let mut now = at(0);
-        let abandoned = loop {
-            now = recovery.poll_timeout().expect("it is watched").max(now);
-            match recovery.poll_repair(now, &paths, 0) {
-                Some(Repair::Again { .. }) => recovery.on_sent(now, sent(0), &paths),
-                Some(Repair::Abandon { .. }) => break now,
-                _ => {}
+        let abandoned = |expire_after| {
+            let mut recovery = Reliable::new(RecoveryConfig { expire_after, ..RELIABLE });
+            recovery.on_sent(at(0), sent(0), &paths);
+            let mut now = at(0);
+            loop {
+                now = recovery.poll_timeout().expect("it is watched").max(now);
+                match recovery.poll_repair(now, &paths, 0) {
+                    Some(Repair::Again { .. }) => recovery.on_sent(now, sent(0), &paths),
+                    Some(Repair::Abandon { .. }) => break now,
+                    _ => {}
+                }
             }
         };
-        assert!(abandoned >= at(10_000) && abandoned < at(16_000), "{abandoned}");
+        let last = abandoned(Reliable::GIVE_UP);
+        assert!(last >= at(10_000) && last < at(16_000), "{last}");
+        let last = abandoned(Duration::from_millis(300));
+        assert!(last >= at(300) && last < at(500), "{last}");
     }
 }

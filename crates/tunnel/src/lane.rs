@@ -4,6 +4,8 @@
 //! inner packet ─► first lane whose rule matches ─► LaneSender ~~~ network ~~~ LaneReceiver
 //! ```
 
+mod ages;
+mod births;
 mod copies;
 mod defaults;
 mod eras;
@@ -55,8 +57,10 @@ pub struct LaneConfig {
     pub strategy: Strategy,
     /// The packet delay that its applications want; it sets the pace of loss detection.
     pub deadline: Duration,
-    /// The age after which a packet is neither sent nor repaired (t_expire).
-    pub expire_after: Duration,
+    /// The age after which a packet is neither sent nor repaired (t_expire), nor delivered by the receiving
+    /// side, at most [`Promise::AGE_MAX`](roadweave_types::Promise::AGE_MAX). `None`: the strategy's own, by which
+    /// nothing is delivered less.
+    pub expire_after: Option<Duration>,
     /// The most bytes that wait for a free window.
     pub queue_bytes_max: usize,
     /// What is promised about the order of its packets.
@@ -76,7 +80,7 @@ impl LaneConfig {
             rank: 0,
             strategy,
             deadline: Duration::from_millis(100),
-            expire_after: Duration::from_millis(700),
+            expire_after: None,
             queue_bytes_max: 4 << 20,
             order: Order::Pass,
             pacing: Pacing::default(),

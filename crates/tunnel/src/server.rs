@@ -445,9 +445,9 @@ impl Server {
                     connection.set_policy(path, policy);
                 }
             }
-            Ok(Control::LaneOrder { lane, order }) => {
+            Ok(Control::LanePromise { lane, promise }) => {
                 if let Some(joined) = self.sessions.get_mut(&id) {
-                    joined.session.on_lane_order(now, lane, order);
+                    joined.session.on_lane_promise(now, lane, promise);
                 }
             }
             Ok(_) => self.drops.count(DropReason::UnknownMessage),

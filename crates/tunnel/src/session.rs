@@ -17,9 +17,9 @@ use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_recovery::Qoe;
 use roadweave_schedule::{Acknowledged, UnknownScheduler};
-use roadweave_types::{DropCounters, DropReason, Instant, LaneId, Order, PacketId, PathId};
+use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PacketId, PathId, Promise};
 use roadweave_wire::{
-    Datagram, Feedback, InnerPacket, LaneReport, MAX_SYMBOL_BODY, SUCCESSION_HEADER,
+    Datagram, Feedback, InnerPacket, LaneReport, MAX_SYMBOL_BODY, STAMP_HEADER, SUCCESSION_HEADER,
 };
 use serde::{Deserialize, Serialize};
 
@@ -213,7 +213,7 @@ impl Session {
             self.exit.drops.count(DropReason::MalformedInner);
             return;
         };
-        if packet.len() > MAX_SYMBOL_BODY - SUCCESSION_HEADER {
+        if packet.len() > MAX_SYMBOL_BODY - SUCCESSION_HEADER - STAMP_HEADER {
             self.exit.drops.count(DropReason::OversizedInner);
             return;
         }
@@ -228,9 +228,9 @@ impl Session {
         sender.handle_inner(now, packet, hash, rtp);
     }
 
-    /// The peer promises the order of one of its lanes.
-    pub fn on_lane_order(&mut self, now: Instant, lane: LaneId, order: Order) {
-        self.receive(now, lane, |receiver, deliver| receiver.set_order(now, order, deliver));
+    /// The peer promises something of one of its lanes.
+    pub fn on_lane_promise(&mut self, now: Instant, lane: LaneId, promise: Promise) {
+        self.receive(now, lane, |receiver, deliver| receiver.set_promise(now, promise, deliver));
     }
 
     /// Lets lanes of the peer begin so from now on: for a peer that cannot promise it.
@@ -243,7 +243,7 @@ impl Session {
         for (lane, mut receiver) in std::mem::take(&mut self.receivers) {
             let mut deliver = |delivery| self.exit.deliver(now, lane, delivery);
             receiver.handle_timeout(now, &mut deliver);
-            receiver.flush(&mut deliver);
+            receiver.flush(now, &mut deliver);
             self.past.entry(lane).or_default().add_past(&receiver.stats());
         }
     }

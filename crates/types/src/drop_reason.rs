@@ -66,6 +66,8 @@ drop_reasons! {
     Late = "late",
     /// It came after packets that follow it, in a lane that promises their order.
     OutOfOrder = "out-of-order",
+    /// It came older than its lane lets a packet become, or became so while it waited for its turn.
+    ArrivedExpired = "arrived-expired",
     /// A packet ID too far ahead of the lane's newest to be believed.
     IdJump = "id-jump",
     /// The receiving side's memory for equations or fragments was full.

@@ -9,6 +9,7 @@ mod order;
 mod pacing;
 mod path;
 mod policy;
+mod promise;
 mod time;
 
 pub use drop_reason::{DropCounters, DropReason};
@@ -17,4 +18,5 @@ pub use order::Order;
 pub use pacing::Pacing;
 pub use path::{PathSnapshot, PathStatus};
 pub use policy::{Policy, Priority};
+pub use promise::Promise;
 pub use time::{Instant, Rate};

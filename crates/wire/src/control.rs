@@ -5,7 +5,7 @@
 //! client ◄────────── welcome ── server      (or refuse, and the connection closes)
 //! client ── path name ──────► server        (for each path, again when one opens)
 //! client ── path policy ────► server        (for each path that is not as any other; again when that changes)
-//! client ◄─ lane order ─────► server        (for each lane of the sender that promises an order)
+//! client ◄─ lane promise ───► server        (for each lane of the sender that is not as any other)
 //!
 //! message   kind:1 | fields
 //! field     type:2 | length:2 | value       (unknown types are skipped)
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use ipnet::IpNet;
-use roadweave_types::{LaneId, Order, PathId, Policy, Priority};
+use roadweave_types::{LaneId, Order, PathId, Policy, Priority, Promise};
 
 /// The longest control message, bytes.
 pub const MAX_CONTROL_MESSAGE: usize = 4096;
@@ -27,7 +27,7 @@ const KIND_HELLO: u8 = 1;
 const KIND_WELCOME: u8 = 2;
 const KIND_REFUSE: u8 = 3;
 const KIND_PATH_NAME: u8 = 4;
-const KIND_LANE_ORDER: u8 = 5;
+const KIND_LANE_PROMISE: u8 = 5;
 const KIND_PATH_POLICY: u8 = 6;
 
 const FIELD_NAME: u16 = 1;
@@ -38,6 +38,7 @@ const FIELD_PATH: u16 = 5;
 const FIELD_LANE: u16 = 6;
 const FIELD_ORDER: u16 = 7;
 const FIELD_POLICY: u16 = 8;
+const FIELD_AGE: u16 = 9;
 
 /// The redundancy of a path that may have any.
 const REDUNDANCY_ANY: u8 = 255;
@@ -45,6 +46,10 @@ const REDUNDANCY_ANY: u8 = 255;
 const ORDER_PASS: u8 = 0;
 const ORDER_REORDER: u8 = 1;
 const ORDER_ADAPTIVE: u8 = 2;
+
+/// Bits of the age field.
+const AGE_EXPIRES: u8 = 1;
+const AGE_CODED: u8 = 2;
 
 /// A control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,13 +78,13 @@ pub enum Control {
         /// How it may be used.
         policy: Policy,
     },
-    /// The sender promises that the packets of one of its lanes come out in this order. It holds from
-    /// now on, until the next such message for the lane; before the first one nothing is promised.
-    LaneOrder {
+    /// The sender promises this of the packets of one of its lanes. It holds from now on, until the next
+    /// such message for the lane; before the first one the default does.
+    LanePromise {
         /// The lane, of the sender's direction.
         lane: LaneId,
-        /// What is promised; waits are in whole milliseconds.
-        order: Order,
+        /// What is promised; waits and ages are in whole milliseconds.
+        promise: Promise,
     },
 }
 
@@ -151,9 +156,9 @@ impl Control {
                 path: PathId(u32::from_be_bytes(fields.array(FIELD_PATH)?)),
                 policy: fields.policy()?,
             }),
-            KIND_LANE_ORDER => Ok(Self::LaneOrder {
+            KIND_LANE_PROMISE => Ok(Self::LanePromise {
                 lane: LaneId(u8::from_be_bytes(fields.array(FIELD_LANE)?)),
-                order: fields.order()?,
+                promise: fields.promise()?,
             }),
             other => Err(ControlError::UnknownKind(other)),
         }
@@ -191,10 +196,11 @@ impl Control {
                 put_field(&mut out, FIELD_PATH, &path.0.to_be_bytes());
                 put_policy(&mut out, policy);
             }
-            Self::LaneOrder { lane, order } => {
-                out.put_u8(KIND_LANE_ORDER);
+            Self::LanePromise { lane, promise } => {
+                out.put_u8(KIND_LANE_PROMISE);
                 put_field(&mut out, FIELD_LANE, &[lane.0]);
-                put_order(&mut out, *order);
+                put_order(&mut out, promise.order);
+                put_age(&mut out, promise);
             }
         }
         out.freeze()
@@ -228,6 +234,15 @@ fn put_order(out: &mut BytesMut, order: Order) {
     };
     let [high, low] = (order.max_buffer().min(Order::MAX_BUFFER).as_millis() as u16).to_be_bytes();
     put_field(out, FIELD_ORDER, &[kind, high, low]);
+}
+
+fn put_age(out: &mut BytesMut, promise: &Promise) {
+    // Nothing is of no age at all.
+    let millis = promise.age_max.min(Promise::AGE_MAX).as_millis().max(1) as u16;
+    let [high, low] = millis.to_be_bytes();
+    let expires = if promise.expires { AGE_EXPIRES } else { 0 };
+    let coded = if promise.coded { AGE_CODED } else { 0 };
+    put_field(out, FIELD_AGE, &[high, low, expires | coded]);
 }
 
 fn put_policy(out: &mut BytesMut, policy: &Policy) {
@@ -281,6 +296,22 @@ impl Fields {
             return Err(ControlError::BadField(kind));
         }
         Ok(text.to_owned())
+    }
+
+    /// What a lane promises; without the field of its age nothing is said of that.
+    fn promise(&self) -> Result<Promise, ControlError> {
+        let order = self.order()?;
+        if self.all(FIELD_AGE).next().is_none() {
+            return Ok(Promise { order, ..Promise::default() });
+        }
+        let [age @ .., flags] = self.array::<3>(FIELD_AGE)?;
+        let age_max = Duration::from_millis(u16::from_be_bytes(age).into());
+        // Beyond that a broken peer could have anything kept.
+        if age_max.is_zero() || age_max > Promise::AGE_MAX {
+            return Err(ControlError::BadField(FIELD_AGE));
+        }
+        let (expires, coded) = (flags & AGE_EXPIRES != 0, flags & AGE_CODED != 0);
+        Ok(Promise { order, age_max, expires, coded })
     }
 
     fn order(&self) -> Result<Order, ControlError> {
@@ -340,6 +371,10 @@ mod tests {
 
     use super::*;
 
+    fn promise(lane: u8, promise: Promise) -> Control {
+        Control::LanePromise { lane: LaneId(lane), promise }
+    }
+
     fn samples() -> Vec<Control> {
         vec![
             Control::Hello(Hello { name: "bus 12 ü".into() }),
@@ -363,15 +398,25 @@ mod tests {
                     redundancy_percent: Some(0),
                 },
             },
-            Control::LaneOrder { lane: LaneId(0), order: Order::Pass },
-            Control::LaneOrder {
-                lane: LaneId(7),
-                order: Order::Reorder { max_buffer: Order::MAX_BUFFER },
-            },
-            Control::LaneOrder {
-                lane: LaneId(3),
-                order: Order::Adaptive { max_buffer: Duration::from_millis(300) },
-            },
+            promise(0, Promise::default()),
+            promise(
+                7,
+                Promise {
+                    order: Order::Reorder { max_buffer: Order::MAX_BUFFER },
+                    age_max: Promise::AGE_MAX,
+                    expires: false,
+                    coded: false,
+                },
+            ),
+            promise(
+                3,
+                Promise {
+                    order: Order::Adaptive { max_buffer: Duration::from_millis(300) },
+                    age_max: Duration::from_millis(1),
+                    expires: true,
+                    coded: true,
+                },
+            ),
         ]
     }
 
@@ -385,6 +430,9 @@ mod tests {
     #[test]
     fn every_truncation_is_refused_or_lacks_a_field() {
         for message in samples() {
+            if matches!(message, Control::LanePromise { .. }) {
+                continue; // its age may be left out
+            }
             let bytes = message.to_bytes();
             for length in 0..bytes.len() {
                 let parsed = Control::parse(bytes.slice(..length));
@@ -401,6 +449,16 @@ mod tests {
     }
 
     #[test]
+    fn a_promise_of_an_order_alone_says_nothing_of_ages() {
+        let order = Order::Reorder { max_buffer: Duration::from_millis(258) };
+        let mut bytes = BytesMut::from(&[KIND_LANE_PROMISE][..]);
+        put_field(&mut bytes, FIELD_LANE, &[4]);
+        put_order(&mut bytes, order);
+        let expected = promise(4, Promise { order, ..Promise::default() });
+        assert_eq!(Control::parse(bytes.freeze()), Ok(expected));
+    }
+
+    #[test]
     fn hostile_values_are_refused() {
         let check = |kind, field, value: &[u8], expected| {
             let mut bytes = BytesMut::from(&[kind][..]);
@@ -413,9 +471,9 @@ mod tests {
         check(KIND_WELCOME, FIELD_ADDRESS, &[10, 0, 0, 1, 33], ControlError::BadField(2));
         check(KIND_HELLO, FIELD_MTU, &[0; 2], ControlError::MissingField(FIELD_NAME));
         check(77, FIELD_NAME, b"", ControlError::UnknownKind(77));
-        check(KIND_LANE_ORDER, FIELD_ORDER, &[1, 0, 1], ControlError::MissingField(FIELD_LANE));
+        check(KIND_LANE_PROMISE, FIELD_ORDER, &[1, 0, 1], ControlError::MissingField(FIELD_LANE));
         let check_order = |value: &[u8]| {
-            let mut bytes = BytesMut::from(&[KIND_LANE_ORDER][..]);
+            let mut bytes = BytesMut::from(&[KIND_LANE_PROMISE][..]);
             put_field(&mut bytes, FIELD_LANE, &[1]);
             put_field(&mut bytes, FIELD_ORDER, value);
             let parsed = Control::parse(bytes.freeze());
@@ -428,6 +486,19 @@ mod tests {
         check_order(&[3, 0, 100]);
         check_order(&[0, 0, 1]);
         check_order(&[1, 0]);
+        let check_age = |value: &[u8]| {
+            let mut bytes = BytesMut::from(&[KIND_LANE_PROMISE][..]);
+            put_field(&mut bytes, FIELD_LANE, &[1]);
+            put_field(&mut bytes, FIELD_ORDER, &[0, 0, 0]);
+            put_field(&mut bytes, FIELD_AGE, value);
+            let parsed = Control::parse(bytes.freeze());
+            assert_eq!(parsed, Err(ControlError::BadField(FIELD_AGE)), "{value:?}");
+        };
+        let [high, low] = (Promise::AGE_MAX.as_millis() as u16 + 1).to_be_bytes();
+        check_age(&[high, low, 1]);
+        check_age(&[255, 255, 0]);
+        check_age(&[0, 0, 1]);
+        check_age(&[1, 1]);
         let check_policy = |value: &[u8]| {
             let mut bytes = BytesMut::from(&[KIND_PATH_POLICY][..]);
             put_field(&mut bytes, FIELD_PATH, &[0; 4]);

@@ -13,6 +13,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use roadweave_types::{LaneId, PacketId};
 
+use crate::stamp::Stamp;
 use crate::succession::{SUCCESSION_HEADER, succession};
 use crate::symbol::{Position, SYMBOL_HEADER, Symbol, SymbolError};
 
@@ -187,17 +188,25 @@ impl SourceDatagram {
         Self(bytes)
     }
 
-    /// A datagram for a whole inner packet, in a lane that keeps the order of each flow.
+    /// A datagram for a whole inner packet; with room for its place, in a lane that keeps the order of each
+    /// flow (`has_place`), and with its `stamp`, in one whose packets expire.
     ///
     /// # Panics
-    /// When the packet and its prefix are longer than [`MAX_SYMBOL_BODY`](crate::MAX_SYMBOL_BODY).
-    pub fn in_succession(lane: LaneId, packet: &[u8]) -> Self {
-        let body = [&succession(0)[..], packet].concat();
+    /// When the packet and its prefixes are longer than [`MAX_SYMBOL_BODY`](crate::MAX_SYMBOL_BODY).
+    pub fn of_packet(lane: LaneId, has_place: bool, stamp: Option<Stamp>, packet: &[u8]) -> Self {
+        let place = succession(0);
+        let place = if has_place { &place[..] } else { &[] };
+        let stamp = stamp.map(Stamp::to_bytes);
+        let stamp = stamp.as_ref().map_or(&[][..], |stamp| &stamp[..]);
+        if place.is_empty() && stamp.is_empty() {
+            return Self::new(lane, &Symbol { position: Position::Whole, body: packet });
+        }
+        let body = [place, stamp, packet].concat();
         Self::new(lane, &Symbol { position: Position::Whole, body: &body })
     }
 
-    /// Says that the packet follows the last one of its flow `after` IDs later: for datagrams made with
-    /// [`SourceDatagram::in_succession`], or first fragments of these.
+    /// Says that the packet follows the last one of its flow `after` IDs later: for datagrams made by
+    /// [`SourceDatagram::of_packet`] with a place, or first fragments of these.
     pub fn set_succession(&mut self, after: u32) {
         let at = SOURCE_HEADER + SYMBOL_HEADER;
         if let Some(prefix) = self.0.get_mut(at..at + SUCCESSION_HEADER) {
@@ -364,7 +373,7 @@ mod tests {
 
     #[test]
     fn a_packet_in_succession_keeps_its_place() {
-        let mut datagram = SourceDatagram::in_succession(LaneId(2), b"Epacket");
+        let mut datagram = SourceDatagram::of_packet(LaneId(2), true, None, b"Epacket");
         datagram.set_succession(300);
         let Ok(Datagram::Source { symbol, .. }) = Datagram::parse(datagram.finish(PacketId(9)))
         else {

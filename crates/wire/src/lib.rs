@@ -19,6 +19,7 @@ mod inner;
 mod media;
 mod rtp;
 mod srt;
+mod stamp;
 mod succession;
 mod symbol;
 
@@ -34,6 +35,7 @@ pub use geneve::{
 pub use inner::{InnerError, InnerPacket, protocol};
 pub use rtp::RtpHeader;
 pub use srt::SrtHeader;
+pub use stamp::{STAMP_HEADER, Stamp, split_stamp};
 pub use succession::{SUCCESSION_HEADER, SUCCESSION_MAX, split_succession, succession};
 pub use symbol::{MAX_SYMBOL_BODY, Position, SYMBOL_HEADER, Symbol, SymbolError};
 

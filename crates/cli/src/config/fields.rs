@@ -217,8 +217,10 @@ pub struct LaneFields {
     pub strategy: Strategy,
     /// The packet delay that its applications want.
     pub deadline_ms: Within<1, 60_000>,
-    /// The age after which a packet is neither sent nor repaired.
-    pub expire_after_ms: Within<1, 60_000>,
+    /// The age after which a packet is neither sent, nor repaired, nor delivered; without it the strategy's
+    /// own, by which nothing is delivered less.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expire_after_ms: Option<Within<1, 10_000>>,
     /// The most bytes that wait for a free window.
     pub queue_max_bytes: Within<10_000, 1_000_000_000>,
     /// What is promised about the order of its packets: `pass`, `reorder` or `reorder-adaptive`.
@@ -243,7 +245,7 @@ impl Default for LaneFields {
             name: lane.name,
             strategy: lane.strategy,
             deadline_ms: Within::of(lane.deadline.as_millis() as i64),
-            expire_after_ms: Within::of(lane.expire_after.as_millis() as i64),
+            expire_after_ms: None,
             queue_max_bytes: Within::of(lane.queue_bytes_max as i64),
             ordering: Ordering::Pass,
             max_buffer_ms: Within::of(Order::DEFAULT_BUFFER.as_millis() as i64),
@@ -361,7 +363,7 @@ impl LaneFields {
             order: self.ordering.to_order(self.max_buffer_ms.millis()),
             strategy: self.strategy.clone(),
             deadline: self.deadline_ms.millis(),
-            expire_after: self.expire_after_ms.millis(),
+            expire_after: self.expire_after_ms.map(Within::millis),
             queue_bytes_max: self.queue_max_bytes.get() as usize,
             rtp_frames: self.rtp_frames,
         }

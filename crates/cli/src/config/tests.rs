@@ -225,6 +225,7 @@ fn the_documentation_names_every_field_with_its_default() {
          expires = 2027-01-31T00:00:00Z\n"
     );
     let lane = "[[lanes]]\n\
+                expire_after_ms = 300\n\
                 match = { ports = [1, 2], source_ports = 53, destination_ports = [1, 2] }\n";
     let policy = "[[uplinks.policies]]\nname = \"wwan1\"\n\
                   metered = { monthly_cap_mb = 5000, redundancy_percent = 2 }\n";

@@ -61,6 +61,11 @@ impl Equations {
         }
     }
 
+    /// Sets how old equations become, for how often they are looked at.
+    pub(super) fn set_age_max(&mut self, age_max: Duration) {
+        self.sweep_interval = age_max / SWEEPS_PER_AGE;
+    }
+
     /// Adds an equation, and appends the packets that it determines to `solved`, ascending; each uses
     /// up one equation. All others that go are counted in `stats`.
     ///

@@ -283,11 +283,12 @@ impl LaneFields {
         if let Some(code) = self.dscp.iter().flatten().find(|code| **code > DSCP_MAX) {
             return fault("dscp", format!("{code}; code points go from 0 to {DSCP_MAX}"));
         }
-        for (field, millis) in
-            [("deadline_ms", self.deadline_ms), ("expire_after_ms", self.expire_after_ms)]
-        {
-            if let Some(millis) = millis.filter(|millis| !LANE_MS.contains(millis)) {
-                return fault(field, format!("{millis}; 1 to {} ms", LANE_MS.end()));
+        for (field, millis, possible) in [
+            ("deadline_ms", self.deadline_ms, DEADLINE_MS),
+            ("expire_after_ms", self.expire_after_ms, EXPIRY_MS),
+        ] {
+            if let Some(millis) = millis.filter(|millis| !possible.contains(millis)) {
+                return fault(field, format!("{millis}; 1 to {} ms", possible.end()));
             }
         }
         let longest = Order::MAX_BUFFER.as_millis() as u64;
@@ -320,7 +321,7 @@ impl LaneFields {
             lane.deadline = Duration::from_millis(millis);
         }
         if let Some(millis) = self.expire_after_ms {
-            lane.expire_after = Duration::from_millis(millis);
+            lane.expire_after = Some(Duration::from_millis(millis));
         }
         let max_buffer = self.max_buffer_ms.map_or(Order::DEFAULT_BUFFER, Duration::from_millis);
         let order = self.ordering.as_ref().and_then(|name| Order::by_name(name, max_buffer));
@@ -413,7 +414,9 @@ const SECONDS_MAX: u32 = 3_600;
 /// How often a link may change until the end, by its recording.
 const CHANGES_MAX: u128 = 10_000_000;
 /// As in the product's configuration.
-const LANE_MS: RangeInclusive<u64> = 1..=60_000;
+const DEADLINE_MS: RangeInclusive<u64> = 1..=60_000;
+/// As in the product's configuration.
+const EXPIRY_MS: RangeInclusive<u64> = 1..=10_000;
 /// As in the product's configuration.
 const QUEUE_BYTES: RangeInclusive<usize> = 10_000..=1_000_000_000;
 const DSCP_MAX: u8 = 63;

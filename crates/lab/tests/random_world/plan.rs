@@ -360,7 +360,7 @@ impl Dice {
             LaneConfig {
                 rule: LaneRule { ports: Some(ports), ..LaneRule::default() },
                 deadline: self.ms(30..200),
-                expire_after: self.ms(150..1_000),
+                expire_after: Some(self.ms(150..1_000)).filter(|age| age.as_millis() % 2 == 0),
                 queue_bytes_max: self.within(5_000..500_000) as usize,
                 rtp_frames: self.once_in(2),
                 order: self.order(),

@@ -78,7 +78,7 @@ impl Seen {
 }
 
 /// Reasons that strike in any few hundred worlds.
-const SEEN: [DropReason; 10] = [
+const SEEN: [DropReason; 11] = [
     DropReason::QueueFull,
     DropReason::QueueExpired,
     DropReason::RepairExpired,
@@ -89,6 +89,7 @@ const SEEN: [DropReason; 10] = [
     DropReason::OversizedInner,
     DropReason::Duplicate,
     DropReason::OutOfOrder,
+    DropReason::ArrivedExpired,
 ];
 
 /// Lets `plan` happen; the error says what went wrong.
@@ -461,7 +462,7 @@ impl<'a> Stage<'a> {
         let datagrams = sum(sender, |lane| lane.sent.source_datagrams);
         let known = sum(receiver, |lane| lane.received.source_datagrams + lane.received.recovered);
         let held = sum(receiver, |lane| lane.received.order.held_packets);
-        let discarded = sum(receiver, |lane| lane.received.drops.get(DropReason::OutOfOrder));
+        let discarded = sum(receiver, |lane| dropped(&lane.received.drops, &IN_ORDER));
         let in_pieces = self.plan.flows.iter().any(|flow| flow.bytes > UNFRAGMENTED_MAX);
         if held > 0 || !in_pieces && known != delivered + discarded {
             return Err(format!(
@@ -552,6 +553,7 @@ const AT_EXIT: [DropReason; 3] =
     [DropReason::SendFailed, DropReason::OversizedInner, DropReason::CopyUnsent];
 const AT_RECEIVER: [DropReason; 3] =
     [DropReason::Late, DropReason::IdJump, DropReason::ReceiveMemory];
+const IN_ORDER: [DropReason; 2] = [DropReason::OutOfOrder, DropReason::ArrivedExpired];
 const AT_DELIVERY: [DropReason; 2] = [DropReason::SpoofedSource, DropReason::DeviceFull];
 /// The largest packet in a link, bytes.
 const PACKET_MAX: u64 = 1_500;

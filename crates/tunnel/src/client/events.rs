@@ -49,8 +49,8 @@ impl Client {
     fn on_message(&mut self, now: Instant, message: Bytes) {
         let Some(current) = &mut self.current else { return };
         match Control::parse(message) {
-            Ok(Control::LaneOrder { lane, order }) => {
-                current.session.on_lane_order(now, lane, order);
+            Ok(Control::LanePromise { lane, promise }) => {
+                current.session.on_lane_promise(now, lane, promise);
             }
             Ok(Control::Refuse { reason }) => {
                 self.leave(now, &format!("refused by the server: {reason}"), After::Setback);

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! real-time     xnc, each packet at once      calls and live video: lateness is loss
-//! interactive   raven, reordered, but soon    what sends little, and waits for the answer
+//! interactive   raven, reordered, but soon,   what sends little, and waits for the answer
+//!               and never after a second
 //! tcp           reordered                     } transfers: they take reordering for congestion,
 //! other         reordered                     } and bring back by themselves what is lost
 //! ```
@@ -18,6 +19,12 @@ const INTERACTIVE: &str = "raven";
 /// The longest that an interactive flow waits for a packet of its own. Transfers begin here: over two links with 20 ms
 /// give or take 5 ms, one whose first packets overtook each other took that for loss and got 16 Mbit/s instead of 67.
 const INTERACTIVE_WAIT: Duration = Duration::from_millis(100);
+/// The age at which a packet of an interactive flow is worth nothing. By then it has been repeated: QUIC does after a
+/// second where it knows no round trip (RFC 9002 section 6.2.2), a resolver or a handshake after one or later, and
+/// games and controls have sent dozens of newer ones. What comes all the same does harm: a steering
+/// command that lay in a dead network for seconds is obeyed when it comes. Not less, for a packet that is lost on a
+/// satellite's link, and sent again as soon as that shows, arrives after 0.9 s.
+const INTERACTIVE_EXPIRY: Duration = Duration::from_secs(1);
 /// The strategy of transfers. Behind `reorder-adaptive`, one inner QUIC transfer got with `xnc` and with `minrtt` the
 /// same within the noise: over two links of 12 and 20 Mbit/s, the second of which loses 1 %, 26.2 and 26.4 Mbit/s,
 /// on four recorded drives 44.0 and 44.6 in the mean (the best single link 10.5, and 32.1). Its repairs come sooner,
@@ -47,6 +54,7 @@ pub fn default_lanes() -> Vec<LaneConfig> {
         LaneConfig {
             rule: LaneRule::class(FlowClass::Interactive),
             order: Order::Adaptive { max_buffer: INTERACTIVE_WAIT },
+            expire_after: Some(INTERACTIVE_EXPIRY),
             ..LaneConfig::new("interactive", strategy(INTERACTIVE))
         },
         transfer("tcp", FlowClass::Tcp),

@@ -45,6 +45,11 @@ impl Fragments {
         }
     }
 
+    /// Sets for how long fragments wait for their siblings.
+    pub(crate) fn set_age_max(&mut self, age_max: Duration) {
+        self.age_max = age_max;
+    }
+
     pub(crate) fn drops(&self) -> &DropCounters {
         &self.drops
     }

@@ -3,16 +3,20 @@
 //!
 //! ```text
 //! source, coded ─► Decoder ─► symbols ─► Fragments ─► Reorder ─► inner packets
+//!                                                       └ too old where the lane expires: dropped
 //! ```
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig, SourceOutcome, Subset, WINDOW_IDS};
-use roadweave_types::{DropCounters, DropReason, Instant, LaneId, Order, PacketId};
-use roadweave_wire::{Coded, LaneReport, Position, SYMBOL_HEADER, Sum, Symbol, split_succession};
+use roadweave_types::{DropCounters, DropReason, Instant, LaneId, Order, PacketId, Promise};
+use roadweave_wire::{
+    Coded, LaneReport, Position, SYMBOL_HEADER, Stamp, Sum, Symbol, split_stamp, split_succession,
+};
 use serde::{Deserialize, Serialize};
 
+use crate::lane::ages::Ages;
 use crate::lane::fragments::{Fragments, Joined};
 use crate::lane::reorder::{OrderStats, Reorder, Turn, Unit};
 
@@ -105,6 +109,8 @@ pub(crate) struct LaneReceiver {
     decoder: Decoder,
     fragments: Fragments,
     reorder: Reorder,
+    promise: Promise,
+    ages: Ages,
     /// The order from the first packet on, before it came, unless the peer has promised another.
     opening: Option<Order>,
     /// None before the first packet.
@@ -141,6 +147,8 @@ impl LaneReceiver {
             decoder: Decoder::new(config),
             fragments: Fragments::new(config.expiry),
             reorder: Reorder::new(Order::Pass, PacketId(0)),
+            promise: Promise::default(),
+            ages: Ages::default(),
             opening: (opening.order != Order::Pass).then_some(opening.order),
             run: None,
             lost_before: 0,
@@ -151,23 +159,23 @@ impl LaneReceiver {
         }
     }
 
-    /// The peer promises another order from now on; hands out what then need not wait.
-    pub(crate) fn set_order(
+    /// The peer promises something else from now on; hands out what then need not wait.
+    pub(crate) fn set_promise(
         &mut self,
         now: Instant,
-        order: Order,
+        promise: Promise,
         deliver: &mut dyn FnMut(Delivery),
     ) {
         self.opening = None;
-        if order == self.reorder.order() {
-            return;
+        self.promise = promise;
+        // Beyond the least it is kept only where it can be of use.
+        let kept = promise.age_max.clamp(Promise::DEFAULT_AGE, Promise::AGE_MAX);
+        self.fragments.set_age_max(kept);
+        self.decoder.set_expiry(if promise.coded { kept } else { Promise::DEFAULT_AGE });
+        if promise.order != self.reorder.order() {
+            let (reorder, mut out) = self.outlet(now, deliver);
+            reorder.set_order(now, promise.order, &mut |unit| out.release(unit));
         }
-        let mut out = Outlet {
-            packets: &mut self.delivered_packets,
-            bytes: &mut self.delivered_bytes,
-            deliver,
-        };
-        self.reorder.set_order(now, order, &mut |unit| out.release(unit));
     }
 
     /// Takes a source datagram's symbol, and hands out the inner packets whose turn it is with it.
@@ -214,22 +222,14 @@ impl LaneReceiver {
     /// Lets go of what is too old to be of use, and hands out what has waited long enough.
     pub(crate) fn handle_timeout(&mut self, now: Instant, deliver: &mut dyn FnMut(Delivery)) {
         self.decoder.expire(now);
-        let mut out = Outlet {
-            packets: &mut self.delivered_packets,
-            bytes: &mut self.delivered_bytes,
-            deliver,
-        };
-        self.reorder.handle_timeout(now, &mut |unit| out.release(unit));
+        let (reorder, mut out) = self.outlet(now, deliver);
+        reorder.handle_timeout(now, &mut |unit| out.release(unit));
     }
 
     /// Hands out all that waits, in order: nothing more comes.
-    pub(crate) fn flush(&mut self, deliver: &mut dyn FnMut(Delivery)) {
-        let mut out = Outlet {
-            packets: &mut self.delivered_packets,
-            bytes: &mut self.delivered_bytes,
-            deliver,
-        };
-        self.reorder.flush(&mut |unit| out.release(unit));
+    pub(crate) fn flush(&mut self, now: Instant, deliver: &mut dyn FnMut(Delivery)) {
+        let (reorder, mut out) = self.outlet(now, deliver);
+        reorder.flush(&mut |unit| out.release(unit));
     }
 
     /// When [`LaneReceiver::handle_timeout`] must be called, because a packet has waited long enough.
@@ -289,17 +289,21 @@ impl LaneReceiver {
             self.note(id);
             let Some(mut unit) = self.join(now, id, &symbol) else { continue };
             unit.decoded = as_sent != Some(id);
-            let mut out = Outlet {
-                packets: &mut self.delivered_packets,
-                bytes: &mut self.delivered_bytes,
-                deliver,
-            };
+            if let Some(sent) = unit.sent {
+                let age = self.ages.on_packet(now, sent);
+                if self.promise.expires && age > self.promise.age_max {
+                    // Nobody need wait for it: its place is taken all the same.
+                    unit.packet = None;
+                    self.drops.count(DropReason::ArrivedExpired);
+                }
+            }
             let is_packet = unit.packet.is_some();
             let is_as_sent = !unit.decoded;
             if let Some(order) = self.opening.take() {
                 self.reorder = Reorder::opening(order, unit.first);
             }
-            let turn = self.reorder.handle(now, unit, &mut |unit| out.release(unit));
+            let (reorder, mut out) = self.outlet(now, deliver);
+            let turn = reorder.handle(now, unit, &mut |unit| out.release(unit));
             if turn == Turn::Discarded && is_packet {
                 self.drops.count(DropReason::OutOfOrder);
             }
@@ -315,7 +319,8 @@ impl LaneReceiver {
     fn join(&mut self, now: Instant, id: PacketId, symbol: &Bytes) -> Option<Unit> {
         let Ok(Symbol { position, .. }) = Symbol::parse(symbol) else {
             self.drops.count(DropReason::Inconsistent);
-            return Some(Unit { first: id, last: id, id, after: 0, decoded: false, packet: None });
+            let (after, sent, decoded, packet) = (0, None, false, None);
+            return Some(Unit { first: id, last: id, id, after, sent, decoded, packet });
         };
         let body = symbol.slice(SYMBOL_HEADER..);
         let Joined { first, last, body } = match position {
@@ -323,24 +328,55 @@ impl LaneReceiver {
             _ => self.fragments.insert(now, id, position, body)?,
         };
         let (after, packet) = split_succession(body);
+        let (sent, packet) = split_stamp(packet);
         let (after, packet) = (after.unwrap_or(0), Some(packet));
-        Some(Unit { first, last, id, after, decoded: false, packet })
+        Some(Unit { first, last, id, after, sent, decoded: false, packet })
+    }
+
+    /// The order of the lane, and where the packets go whose turn it is `now`.
+    fn outlet<'a>(
+        &'a mut self,
+        now: Instant,
+        deliver: &'a mut dyn FnMut(Delivery),
+    ) -> (&'a mut Reorder, Outlet<'a>) {
+        let out = Outlet {
+            now,
+            promise: self.promise,
+            ages: &self.ages,
+            packets: &mut self.delivered_packets,
+            bytes: &mut self.delivered_bytes,
+            drops: &mut self.drops,
+            deliver,
+        };
+        (&mut self.reorder, out)
     }
 }
 
-/// Counts what goes out.
+/// Counts what goes out, and what has become too old for it while it waited.
 struct Outlet<'a> {
+    now: Instant,
+    promise: Promise,
+    ages: &'a Ages,
     packets: &'a mut u64,
     bytes: &'a mut u64,
+    drops: &'a mut DropCounters,
     deliver: &'a mut dyn FnMut(Delivery),
 }
 
 impl Outlet<'_> {
     fn release(&mut self, unit: Unit) {
-        let Unit { id, decoded, packet: Some(packet), .. } = unit else { return };
+        let Unit { id, decoded, packet: Some(packet), sent, .. } = unit else { return };
+        if sent.is_some_and(|sent| self.is_too_old(sent)) {
+            self.drops.count(DropReason::ArrivedExpired);
+            return;
+        }
         *self.packets += 1;
         *self.bytes += packet.len() as u64;
         (self.deliver)(Delivery { id, decoded, packet });
+    }
+
+    fn is_too_old(&self, sent: Stamp) -> bool {
+        self.promise.expires && self.ages.age(self.now, sent) > self.promise.age_max
     }
 }
 
@@ -406,5 +442,93 @@ mod tests {
             let report = arrive(&mut lane, 901, &[6]);
             assert_eq!((report.highest, report.lost), (PacketId(6), 2));
         }
+    }
+
+    fn symbol(position: Position, body: &[u8]) -> Bytes {
+        let mut symbol = bytes::BytesMut::new();
+        Symbol { position, body }.write(&mut symbol);
+        symbol.freeze()
+    }
+
+    #[test]
+    fn what_is_incomplete_is_kept_as_long_as_the_peer_may_complete_it() {
+        // The age that is promised, whether packets are coded; how late the rest may come.
+        for (age, coded, fragments, block) in
+            [(0, true, 700, 700), (200, true, 700, 700), (2_000, true, 2_000, 2_000)]
+                .into_iter()
+                .chain([(10_000, false, 10_000, 700), (60_000, true, 10_000, 10_000)])
+        {
+            let check = |late: u64, by: fn(&mut LaneReceiver, Instant, Instant) -> bool| {
+                let mut lane = lane();
+                if age > 0 {
+                    let age_max = Duration::from_millis(age);
+                    let promise = Promise { age_max, coded, ..Promise::default() };
+                    lane.set_promise(Instant::ZERO, promise, &mut |_| {});
+                }
+                let begin = Instant::from_millis(50);
+                by(&mut lane, begin, begin + Duration::from_millis(late))
+            };
+            let joins = |lane: &mut LaneReceiver, begin: Instant, end: Instant| {
+                let mut packets = 0;
+                let last = symbol(Position::Last, b"second");
+                let first = symbol(Position::First, b"first");
+                lane.handle_source(begin, PacketId(0), first, &mut |_| packets += 1);
+                lane.handle_source(end, PacketId(1), last, &mut |_| packets += 1);
+                packets == 1
+            };
+            assert_eq!([fragments, fragments + 1].map(|late| check(late, joins)), [true, false]);
+            let solves = |lane: &mut LaneReceiver, begin: Instant, end: Instant| {
+                let symbols = [7, 8].map(|byte| symbol(Position::Whole, &[byte; 9]));
+                let mut encoder = roadweave_coding::Encoder::new(Default::default());
+                for (id, symbol) in (0..).zip(&symbols) {
+                    encoder.insert(begin, PacketId(id), symbol.clone());
+                }
+                let mut payload = bytes::BytesMut::new();
+                let (start, count, seed) = (PacketId(0), 2, 5);
+                encoder.encode(CodedRange { start, count, seed }, &mut payload).expect("held");
+                let coded =
+                    Coded { lane: LaneId(0), count, seed, start, payload: payload.freeze() };
+                let mut packets = 0;
+                let [first, _] = symbols;
+                lane.handle_source(begin, PacketId(0), first, &mut |_| packets += 1);
+                lane.handle_coded(end, coded, &mut |_| packets += 1);
+                packets == 2
+            };
+            assert_eq!([block, block + 1].map(|late| check(late, solves)), [true, false]);
+        }
+    }
+
+    #[test]
+    fn packets_that_became_too_old_are_dropped_as_they_come_and_as_they_wait() {
+        let mut lane = lane();
+        let order = Order::Reorder { max_buffer: Duration::from_millis(500) };
+        let age_max = Duration::from_millis(300);
+        let promise = Promise { order, age_max, expires: true, coded: false };
+        lane.set_promise(Instant::ZERO, promise, &mut |_| {});
+        let mut out = Vec::new();
+        let mut comes = |lane: &mut LaneReceiver, now: u64, id: u32, sent: u64| {
+            let stamp = Stamp::of(Instant::from_millis(sent)).to_bytes();
+            let symbol = symbol(Position::Whole, &[&stamp[..], &[0x45, id as u8]].concat());
+            let mut deliver = |delivery: Delivery| out.push(delivery.packet[1]);
+            lane.handle_source(Instant::from_millis(now), PacketId(id), symbol, &mut deliver);
+        };
+        comes(&mut lane, 1_000, 0, 90_000); // the quickest: all are judged by it
+        comes(&mut lane, 1_400, 1, 90_100); // 300 ms
+        comes(&mut lane, 1_402, 2, 90_101); // 301 ms
+        comes(&mut lane, 1_410, 3, 90_390); // nobody waits for the one before
+        comes(&mut lane, 1_420, 5, 90_300); // 120 ms, and waits for its turn
+        comes(&mut lane, 1_605, 6, 90_600);
+        comes(&mut lane, 1_610, 4, 90_590); // the turn comes when it is 310 ms old
+        assert_eq!(out, [0, 1, 3, 4, 6]);
+        assert_eq!(lane.stats().drops.get(DropReason::ArrivedExpired), 2);
+        assert_eq!(lane.stats().delivered_packets, 5);
+        // Without the promise nothing is dropped, stamps or not.
+        let promise = Promise { expires: false, ..promise };
+        lane.set_promise(Instant::from_millis(1_620), promise, &mut |_| {});
+        let mut count = 0;
+        let stamp = Stamp::of(Instant::from_millis(90_000)).to_bytes();
+        let symbol = symbol(Position::Whole, &[&stamp[..], &[0x45]].concat());
+        lane.handle_source(Instant::from_millis(1_630), PacketId(7), symbol, &mut |_| count += 1);
+        assert_eq!(count, 1);
     }
 }

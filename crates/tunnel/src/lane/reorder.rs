@@ -21,6 +21,7 @@ mod strict;
 use bytes::Bytes;
 use roadweave_coding::WINDOW_IDS;
 use roadweave_types::{Instant, Order, PacketId};
+use roadweave_wire::Stamp;
 use serde::{Deserialize, Serialize};
 
 use adaptive::Adaptive;
@@ -49,6 +50,8 @@ pub(crate) struct Unit {
     pub(crate) id: PacketId,
     /// How many IDs before `first` the packet before it in its flow ended; 0 if there is none near.
     pub(crate) after: u16,
+    /// When it came to the lane at the other end, where the lane tells.
+    pub(crate) sent: Option<Stamp>,
     /// Whether it was computed from coded packets.
     pub(crate) decoded: bool,
     /// `None` for what can be no packet, but has its place.

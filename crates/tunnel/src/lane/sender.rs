@@ -22,13 +22,16 @@ use roadweave_recovery::{Qoe, RecoveryConfig, SentPacket};
 use roadweave_schedule::{
     Acknowledged, Decision, PacketInfo, PathSet, RestoreError, Scheduler, UnknownScheduler,
 };
-use roadweave_types::{DropReason, Instant, LaneId, Order, PacketId, PathId, PathSnapshot};
+use roadweave_types::{
+    DropReason, Instant, LaneId, Order, PacketId, PathId, PathSnapshot, Promise,
+};
 use roadweave_wire::{
-    Control, InnerPacket, Position, RtpHeader, SOURCE_HEADER, SUCCESSION_HEADER, SYMBOL_HEADER,
-    SourceDatagram, Symbol, split_succession,
+    Control, InnerPacket, Position, RtpHeader, SOURCE_HEADER, STAMP_HEADER, SUCCESSION_HEADER,
+    SYMBOL_HEADER, SourceDatagram, Stamp, Symbol, split_stamp, split_succession,
 };
 
 use crate::carrier::{Carrier, SendError};
+use crate::lane::births::Births;
 use crate::lane::copies::{Copies, SourceCopy};
 use crate::lane::eras::Eras;
 use crate::lane::policy::{is_free, keep_to_budgets};
@@ -77,6 +80,10 @@ pub(crate) struct LaneSender {
     /// The age at which a packet in a queue is discarded.
     age_max: Duration,
     next_id: PacketId,
+    /// Whether coded packets may still be sent.
+    codes: bool,
+    /// In a lane whose packets expire.
+    births: Option<Births>,
     /// In a lane that keeps the order of each flow.
     successions: Option<Successions>,
     seeds: Pcg64Mcg,
@@ -84,8 +91,8 @@ pub(crate) struct LaneSender {
     path_names: BTreeMap<PathId, String>,
     /// What strategies before this one have learned, should another one learn again.
     learned: Option<String>,
-    /// What the peer was told of the order of the packets.
-    announced: Order,
+    /// What the peer was told of the packets.
+    announced: Promise,
     /// What an encoder should make of its next frame, bytes.
     frame_target: Option<u64>,
     stats: SendStats,
@@ -117,11 +124,13 @@ impl LaneSender {
             copies: Copies::default(),
             age_max,
             next_id: PacketId(0),
+            codes: config.strategy.codes(),
+            births: config.expire_after.map(Births::new),
             successions: matches!(config.order, Order::Adaptive { .. }).then(Successions::default),
             seeds: Pcg64Mcg::new(u128::from(seed) << 8 | u128::from(lane.0)),
             path_names: BTreeMap::new(),
             learned: None,
-            announced: Order::Pass,
+            announced: Promise::default(),
             frame_target: None,
             stats: SendStats::default(),
             log: PacketLog::default(),
@@ -150,12 +159,16 @@ impl LaneSender {
         self.path_names.iter().for_each(|(path, name)| scheduler.name_path(*path, name));
         self.scheduler = scheduler;
         self.shedder = strategy.keeps_whole_frames().then(|| Shedder::new(self.config.deadline));
-        self.recovery.change(self.next_id, strategy.recovery(recovery_config(&self.config)));
-        // What the old recovery may ask for must be kept as long as it could expect.
-        self.age_max =
-            self.age_max.max(strategy.keeps_for(self.config.deadline, self.config.expire_after));
-        self.encoder.set_expiry(self.age_max + RANGE_SPAN);
         self.config.strategy = strategy;
+        let recovery = self.config.strategy.recovery(recovery_config(&self.config));
+        self.recovery.change(self.next_id, recovery);
+        // What the old recovery may ask for must be kept as long as it could expect.
+        self.age_max = self.age_max.max(self.keeps_for());
+        self.codes |= self.config.strategy.codes();
+        self.encoder.set_expiry(self.age_max + RANGE_SPAN);
+        if !self.recovery.has_past() {
+            self.settle_age();
+        }
         Ok(())
     }
 
@@ -164,14 +177,37 @@ impl LaneSender {
         self.recovery.set_qoe(now, qoe);
     }
 
-    /// Tells the peer of the order of the packets whenever it changes: nobody needs to wait for longer than
+    /// Tells the peer what is promised of the packets whenever it changes: nobody needs to wait for longer than
     /// what is lost may be sent again, which is up to the strategy.
     fn announce(&mut self, carrier: &mut impl Carrier) {
-        let order = self.config.order.at_most(self.age_max);
-        let message = || Control::LaneOrder { lane: self.lane, order }.to_bytes();
-        if order != self.announced && carrier.send_message(message()) {
-            self.announced = order;
+        let promise = Promise {
+            order: self.config.order.at_most(self.age_max),
+            age_max: self.age_max,
+            expires: self.births.is_some(),
+            coded: self.codes,
+        };
+        if promise == self.announced || !carrier.tells_fates() {
+            return;
         }
+        let message = Control::LanePromise { lane: self.lane, promise };
+        if carrier.send_message(message.to_bytes()) {
+            self.announced = promise;
+        }
+    }
+
+    /// How long the strategy of today keeps a packet.
+    fn keeps_for(&self) -> Duration {
+        self.config.strategy.keeps_for(self.config.deadline, self.config.expire_after)
+    }
+
+    /// When a packet that has left must not leave any more, in a lane whose packets expire.
+    fn expiry(&self, id: PacketId) -> Option<Instant> {
+        self.births.as_ref().map(|births| births.expiry(id))
+    }
+
+    /// Whether a packet that has left must not leave any more.
+    fn has_expired(&self, now: Instant, id: PacketId) -> bool {
+        self.expiry(id).is_some_and(|expiry| expiry <= now)
     }
 
     pub(crate) fn config(&self) -> &LaneConfig {
@@ -233,13 +269,9 @@ impl LaneSender {
     ) {
         self.stats.inner_packets += 1;
         self.stats.inner_bytes += packet.len() as u64;
-        let datagram = match &self.successions {
-            Some(_) => SourceDatagram::in_succession(self.lane, packet),
-            None => {
-                let symbol = Symbol { position: Position::Whole, body: packet };
-                SourceDatagram::new(self.lane, &symbol)
-            }
-        };
+        let stamp = self.births.as_ref().map(|_| Stamp::of(now));
+        let datagram =
+            SourceDatagram::of_packet(self.lane, self.successions.is_some(), stamp, packet);
         let bytes = datagram.len();
         if self.stats.queue_bytes as usize + bytes > self.config.queue_bytes_max {
             self.stats.drops.count(DropReason::QueueFull);
@@ -326,8 +358,8 @@ impl LaneSender {
 
     /// Keeps packets only as long as the strategy of today needs them.
     fn settle_age(&mut self) {
-        let age_max =
-            self.config.strategy.keeps_for(self.config.deadline, self.config.expire_after);
+        self.codes = self.config.strategy.codes();
+        let age_max = self.keeps_for();
         if age_max != self.age_max {
             self.age_max = age_max;
             self.encoder.set_expiry(age_max + RANGE_SPAN);
@@ -337,7 +369,10 @@ impl LaneSender {
     /// When [`LaneSender::service`] must be called again, if nothing else happens.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let queued = self.queue.front().map(|queued| queued.since + self.age_max);
-        let again = self.again.front().map(|(since, _)| *since + self.age_max);
+        let again = self.again.front().map(|(since, id)| {
+            let given_up = *since + self.age_max;
+            self.expiry(*id).map_or(given_up, |expiry| expiry.min(given_up))
+        });
         let repair = self.repairs_timeout();
         let copy = self.copies.oldest().map(|since| since + self.age_max);
         [self.recovery.poll_timeout(), queued, again, repair, copy].into_iter().flatten().min()
@@ -363,7 +398,8 @@ impl LaneSender {
                 let paths = carrier.paths(now);
                 let answers = paths.iter().any(|known| known.id == path && known.is_usable())
                     || !paths.iter().any(PathSnapshot::is_usable);
-                if !answers || now.since(copy.since) >= self.age_max {
+                let is_old = now.since(copy.since) >= self.age_max;
+                if !answers || is_old || self.has_expired(now, copy.id) {
                     self.stats.drops.count(DropReason::CopyUnsent);
                     self.recovery.on_lost(now, copy.id, path);
                     continue;
@@ -384,12 +420,17 @@ impl LaneSender {
             }
         }
         while let Some((since, id)) = self.again.front().copied()
-            && now.since(since) >= self.age_max
+            && (now.since(since) >= self.age_max || self.has_expired(now, id))
         {
-            self.again.pop_front();
-            self.recovery.on_abandoned(id);
-            self.encoder.forget(id);
+            self.give_up_again();
         }
+    }
+
+    /// Gives up the oldest packet that is to go out again.
+    fn give_up_again(&mut self) {
+        let Some((_, id)) = self.again.pop_front() else { return };
+        self.recovery.on_abandoned(id);
+        self.encoder.forget(id);
     }
 
     /// Why the packet at the front of the queue is not sent, if it is not.
@@ -440,12 +481,17 @@ impl LaneSender {
     /// Sends the oldest packet that is to go out again; `false` when there is none or it must wait.
     fn send_again(&mut self, now: Instant, carrier: &mut impl Carrier) -> bool {
         let Some((since, id)) = self.again.front().copied() else { return false };
+        if self.has_expired(now, id) {
+            self.give_up_again();
+            return true;
+        }
         let Some(datagram) = self.rebuild(id) else {
             self.again.pop_front();
             self.recovery.on_abandoned(id);
             return true;
         };
         let (_, inner) = split_succession(datagram.slice(SOURCE_HEADER + SYMBOL_HEADER..));
+        let (_, inner) = split_stamp(inner);
         let packet = PacketInfo {
             bytes: datagram.len(),
             backlog_bytes: self.stats.queue_bytes,
@@ -488,6 +534,7 @@ impl LaneSender {
         let Some(mut queued) = self.pop() else { return false };
         let id = self.next_id;
         self.next_id = id.next();
+        self.births.iter_mut().for_each(|births| births.on_sent(now, id, queued.since));
         let prefix = self.set_succession(&mut queued, id);
         self.stats.source_datagrams += 1;
         self.stats.source_bytes += bytes as u64;
@@ -504,15 +551,17 @@ impl LaneSender {
     }
 
     /// Notes in a packet that leaves as `id` which one is before it in its flow, if the lane is one where
-    /// that matters. Returns the bytes that this takes.
+    /// that matters. Returns the bytes that this and its stamp take.
     fn set_succession(&mut self, queued: &mut Queued, id: PacketId) -> usize {
-        let Some(successions) = &mut self.successions else { return 0 };
+        let begins = matches!(queued.datagram.position(), Position::Whole | Position::First);
+        let stamp = if begins && self.births.is_some() { STAMP_HEADER } else { 0 };
+        let Some(successions) = &mut self.successions else { return stamp };
         let after = successions.on_sent(queued.flow, id);
-        if !matches!(queued.datagram.position(), Position::Whole | Position::First) {
+        if !begins {
             return 0;
         }
         queued.datagram.set_succession(after);
-        SUCCESSION_HEADER
+        SUCCESSION_HEADER + stamp
     }
 
     /// Sends one source packet on all chosen paths. What a path refuses waits for it, behind what
@@ -632,7 +681,8 @@ impl LaneSender {
 const FRAME_LOOK: usize = 8;
 
 fn recovery_config(lane: &LaneConfig) -> RecoveryConfig {
-    RecoveryConfig { deadline: lane.deadline, expire_after: lane.expire_after }
+    let expire_after = lane.strategy.keeps_for(lane.deadline, lane.expire_after);
+    RecoveryConfig { deadline: lane.deadline, expire_after }
 }
 
 /// How much longer than its packets' expiry a range may last, at most: t of CellFusion section 4.4.2.

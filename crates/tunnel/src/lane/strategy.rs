@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use roadweave_recovery::{Recovery, RecoveryConfig, Reliable, Thresholds};
 use roadweave_schedule::{Policed, RavenConfig, Scheduler, UnknownScheduler};
+use roadweave_types::Promise;
 use roadweave_wire::{CODED_HEADER, SUM_HEADER};
 use serde::{Deserialize, Serialize};
 
@@ -33,7 +34,7 @@ struct Entry {
 /// How long a packet that was sent may be needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Keeps {
-    /// While it is of use to the lane's applications.
+    /// While it is of use to the applications of most lanes.
     UntilExpired,
     /// The same, and what waits of a video is kept or given up by whole frames.
     WholeFrames,
@@ -126,13 +127,20 @@ impl Strategy {
     }
 
     /// How long a packet may wait, and be needed for a repair once it was sent; `deadline` and
-    /// `expire_after` are the lane's.
-    pub(crate) fn keeps_for(&self, deadline: Duration, expire_after: Duration) -> Duration {
-        match self.entry().keeps {
-            ToDeadline => deadline,
-            UntilExpired | WholeFrames => expire_after,
+    /// `expire_after` are the lane's, which overrules what the strategy would do by itself.
+    pub(crate) fn keeps_for(&self, deadline: Duration, expire_after: Option<Duration>) -> Duration {
+        let own = match self.entry().keeps {
+            ToDeadline => return expire_after.map_or(deadline, |age| age.min(deadline)),
+            UntilExpired | WholeFrames => Promise::DEFAULT_AGE,
             UntilGivenUp => Reliable::GIVE_UP,
-        }
+        };
+        expire_after.unwrap_or(own).min(Promise::AGE_MAX)
+    }
+
+    /// Whether it sends coded packets.
+    pub(crate) fn codes(&self) -> bool {
+        let recovery = self.entry().recovery;
+        recovery.starts_with("xnc") || recovery == "pluribus"
     }
 
     /// Whether it gives up whole frames of a video where there is more than the paths carry.
@@ -237,11 +245,24 @@ mod tests {
     fn reliable_strategies_keep_their_packets() {
         let keeps = |name: &str| {
             let strategy = name.parse::<Strategy>().expect("known");
-            strategy.keeps_for(Duration::from_millis(100), Duration::from_millis(700))
+            strategy.keeps_for(Duration::from_millis(100), None)
         };
         assert_eq!(keeps("xnc"), Duration::from_millis(700));
         assert_eq!(keeps("lola"), Duration::from_millis(100));
         assert_eq!((keeps("raven"), keeps("raven:5")), (Reliable::GIVE_UP, Reliable::GIVE_UP));
         assert_eq!((keeps("ecf"), keeps("xlink")), (Reliable::GIVE_UP, Reliable::GIVE_UP));
+    }
+
+    #[test]
+    fn an_expiry_holds_for_every_strategy() {
+        let keeps = |name: &str, ms| {
+            let strategy = name.parse::<Strategy>().expect("known");
+            let expire_after = Some(Duration::from_millis(ms));
+            strategy.keeps_for(Duration::from_millis(100), expire_after).as_millis()
+        };
+        for name in Strategy::for_any_uplinks().filter(|name| *name != "lola") {
+            assert_eq!((keeps(name, 300), keeps(name, 60_000)), (300, 10_000), "{name}");
+        }
+        assert_eq!((keeps("lola", 300), keeps("lola", 50)), (100, 50));
     }
 }

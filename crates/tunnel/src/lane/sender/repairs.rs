@@ -25,10 +25,17 @@ use crate::lane::policy::{is_free, limit_to_budgets};
 use crate::lane::token::TokenKind;
 use crate::observe::PacketStep;
 
+/// When a repair was made, and when it is of no use any more.
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    since: Instant,
+    until: Instant,
+}
+
 /// A coded packet or a copy on its way to one path.
 #[derive(Debug)]
 pub(super) struct QueuedRepair {
-    since: Instant,
+    life: Life,
     token: u64,
     datagram: Bytes,
     /// Whether other paths were tried as well.
@@ -69,8 +76,8 @@ impl LaneSender {
     pub(super) fn repairs_timeout(&self) -> Option<Instant> {
         let oldest = self.repairs.values().filter_map(VecDeque::front);
         let due = oldest.map(|repair| match repair.impatient {
-            true => repair.since + self.config.expire_after,
-            false => repair.since + REPAIR_PATIENCE,
+            true => repair.life.until,
+            false => repair.life.until.min(repair.life.since + REPAIR_PATIENCE),
         });
         due.min()
     }
@@ -80,13 +87,13 @@ impl LaneSender {
     fn send_repairs(&mut self, now: Instant, carrier: &mut impl Carrier) {
         for path in self.repairs.keys().copied().collect::<Vec<_>>() {
             while let Some(repair) = self.repairs.get_mut(&path).and_then(VecDeque::pop_front) {
-                if now.since(repair.since) >= self.config.expire_after {
+                if repair.life.until <= now {
                     self.stats.drops.count(DropReason::RepairExpired);
                     continue;
                 }
-                let QueuedRepair { since, token, datagram, .. } = repair;
+                let QueuedRepair { life, token, datagram, .. } = repair;
                 let bytes = datagram.len() as u32;
-                let chosen = repair_path(now, path, since, datagram.len(), carrier.paths(now));
+                let chosen = repair_path(now, path, life.since, datagram.len(), carrier.paths(now));
                 match carrier.send_on(now, chosen, datagram, token) {
                     Ok(()) => {
                         self.scheduler.on_sent(now, chosen, bytes);
@@ -94,8 +101,8 @@ impl LaneSender {
                     }
                     Err(SendError::TooLarge(_)) => self.stats.drops.count(DropReason::SendFailed),
                     Err(SendError::Blocked(datagram)) => {
-                        let impatient = now.since(since) >= REPAIR_PATIENCE;
-                        let blocked = QueuedRepair { since, token, datagram, impatient };
+                        let impatient = now.since(life.since) >= REPAIR_PATIENCE;
+                        let blocked = QueuedRepair { life, token, datagram, impatient };
                         self.repairs.entry(path).or_default().push_front(blocked);
                         break;
                     }
@@ -119,19 +126,22 @@ impl LaneSender {
                     self.stats.drops.count(DropReason::RepairExpired);
                     return;
                 };
+                let Some(life) = self.life_of(now, id) else { return };
                 for path in paths {
                     self.stats.duplicate_datagrams += 1;
                     self.stats.duplicate_bytes += datagram.len() as u64;
-                    self.queue_repair(now, path, id, datagram.clone());
+                    self.queue_repair(life, path, id, datagram.clone());
                 }
             }
             Repair::Coded { start, count, shares } => {
+                let newest = start.plus(u32::from(count).saturating_sub(1));
+                let Some(life) = self.life_of(now, newest) else { return };
                 match self.encode(start, count, &shares) {
                     Ok(datagrams) => {
                         for (path, datagram) in datagrams {
                             self.stats.coded_datagrams += 1;
                             self.stats.coded_bytes += datagram.len() as u64;
-                            self.queue_repair(now, path, start, datagram);
+                            self.queue_repair(life, path, start, datagram);
                         }
                     }
                     // A packet of the range had to leave the pool for want of memory.
@@ -140,7 +150,8 @@ impl LaneSender {
             }
             Repair::Reinject { id, path } => {
                 // It may have been acknowledged meanwhile.
-                if let Some(datagram) = self.rebuild(id) {
+                let may_leave = !self.has_expired(now, id);
+                if let Some(datagram) = self.rebuild(id).filter(|_| may_leave) {
                     let (ends_frame, is_first) = (false, false);
                     let (queued, since) = (now, now);
                     let copy = SourceCopy { id, datagram, ends_frame, queued, since, is_first };
@@ -190,6 +201,8 @@ impl LaneSender {
 
     /// Makes a sum of packets and puts it on its way.
     fn send_sum(&mut self, now: Instant, subset: Subset, path: PathId) {
+        let newest = subset.start.plus(subset.mask.max(1).ilog2());
+        let Some(life) = self.life_of(now, newest) else { return };
         let mut datagram = BytesMut::with_capacity(SUM_BYTES);
         Sum::write_header(self.lane, subset.start, subset.mask, &mut datagram);
         if self.encoder.add_up(subset, &mut datagram).is_err() {
@@ -199,12 +212,23 @@ impl LaneSender {
         }
         self.stats.coded_datagrams += 1;
         self.stats.coded_bytes += datagram.len() as u64;
-        self.queue_repair(now, path, subset.start, datagram.freeze());
+        self.queue_repair(life, path, subset.start, datagram.freeze());
     }
 
-    fn queue_repair(&mut self, now: Instant, path: PathId, id: PacketId, datagram: Bytes) {
+    /// The life of a repair made `now` of packets of which `newest` is the last; `None`, and counted, if it is
+    /// of no use.
+    fn life_of(&mut self, now: Instant, newest: PacketId) -> Option<Life> {
+        let until = now + self.keeps_for();
+        let until = self.expiry(newest).map_or(until, |expiry| expiry.min(until));
+        if until <= now {
+            self.stats.drops.count(DropReason::RepairExpired);
+        }
+        (until > now).then_some(Life { since: now, until })
+    }
+
+    fn queue_repair(&mut self, life: Life, path: PathId, id: PacketId, datagram: Bytes) {
         let token = TokenKind::Repair.token(self.lane, id);
-        let repair = QueuedRepair { since: now, token, datagram, impatient: false };
+        let repair = QueuedRepair { life, token, datagram, impatient: false };
         self.repairs.entry(path).or_default().push_back(repair);
     }
 }

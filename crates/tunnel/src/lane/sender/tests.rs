@@ -194,7 +194,7 @@ fn a_frame_that_ends_behind_a_packet_that_has_left_ends_its_range() {
 }
 
 #[test]
-fn the_peer_hears_of_the_order_when_another_strategy_changes_it() {
+fn the_peer_hears_of_the_promise_when_another_strategy_changes_it() {
     let mut carrier = Links::new([10_000, 0]);
     let order = Order::Reorder { max_buffer: Duration::from_secs(5) };
     let config = LaneConfig { order, ..LaneConfig::new("default", crate::Strategy::xnc()) };
@@ -207,13 +207,15 @@ fn the_peer_hears_of_the_order_when_another_strategy_changes_it() {
         sender.service(now, &mut carrier);
         std::mem::take(&mut carrier.messages)
     };
-    let waits = |ms: u64| {
-        let order = Order::Reorder { max_buffer: Duration::from_millis(ms) };
-        vec![Control::LaneOrder { lane: LaneId(3), order }]
+    let promises = |wait: u64, age: u64, coded| {
+        let order = Order::Reorder { max_buffer: Duration::from_millis(wait) };
+        let age_max = Duration::from_millis(age);
+        let promise = Promise { order, age_max, expires: false, coded };
+        vec![Control::LanePromise { lane: LaneId(3), promise }]
     };
-    assert_eq!(told(&mut sender, at(0)), waits(700));
+    assert_eq!(told(&mut sender, at(0)), promises(700, 700, true));
     set(&mut sender, "minrtt");
-    assert_eq!(told(&mut sender, at(1)), waits(5000));
+    assert_eq!(told(&mut sender, at(1)), promises(5000, 10_000, false));
     set(&mut sender, "ecf");
     assert_eq!(told(&mut sender, at(2)), []);
     sender.handle_inner(at(3), &[7; 500], 1, None);
@@ -221,7 +223,69 @@ fn the_peer_hears_of_the_order_when_another_strategy_changes_it() {
     set(&mut sender, "lola");
     assert_eq!(told(&mut sender, at(4)), [], "what was sent by then may still be repaired");
     acknowledge(&mut sender, at(50), PathId(0), 0);
-    assert_eq!(told(&mut sender, at(50)), waits(100));
+    assert_eq!(told(&mut sender, at(50)), promises(100, 100, false));
+}
+
+#[test]
+fn nothing_of_a_lane_with_an_expiry_leaves_after_it() {
+    for name in ["redundant", "raven", "minrtt", "xlink", "xnc", "pluribus"] {
+        let expire_after = Some(Duration::from_millis(300));
+        let strategy = name.parse().expect("known");
+        let config = LaneConfig { expire_after, ..LaneConfig::new("default", strategy) };
+        let mut sender = LaneSender::new(LaneId(0), config, 1, |_| None).expect("no uplink");
+        // Packets that leave late, on a path that never answers, beside one that is full.
+        let mut carrier = Links::new([0, 0]);
+        for ms in 0..200 {
+            sender.handle_inner(at(ms), &[7; 500], ms % 3, None);
+        }
+        sender.service(at(200), &mut carrier);
+        carrier.paths[0].congestion_window = 60_000;
+        sender.service(at(250), &mut carrier);
+        let mut ids = carrier.sent.iter().map(|(_, id)| *id).collect::<Vec<_>>();
+        ids.dedup();
+        assert!(ids.len() > 90, "{name}: {}", ids.len());
+        // Some are lost, the others are silent, and windows open when it is too late for the first.
+        ids.iter().filter(|id| *id % 2 == 0).for_each(|id| {
+            sender.on_lost(at(250), TokenKind::Source, PacketId(*id), PathId(0));
+        });
+        sender.service(at(251), &mut carrier);
+        carrier.sent.clear();
+        carrier.paths.iter_mut().for_each(|path| path.congestion_window = 10_000_000);
+        let mut last = at(251);
+        for ms in 300..3000 {
+            sender.service(at(ms), &mut carrier);
+            // A repair stands for all packets of its range, which have come within 60 ms at most.
+            for (_, id) in carrier.sent.drain(..) {
+                last = at(ms);
+                assert!(u64::from(id) + 60 + 300 > ms, "{name}: packet {id} leaves at {ms} ms");
+            }
+        }
+        assert!(last < at(500), "{name}: {last}");
+        assert!(sender.queue.is_empty() && sender.again.is_empty() && sender.copies.is_empty());
+        assert!(sender.repairs.is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn packets_of_a_lane_with_an_expiry_tell_when_they_came() {
+    let order = Order::Adaptive { max_buffer: Duration::from_millis(100) };
+    for (order, place) in [(Order::Pass, None), (order, Some(0))] {
+        let expire_after = Some(Duration::from_millis(300));
+        let config = LaneConfig::new("default", "redundant".parse().expect("known"));
+        let config = LaneConfig { expire_after, order, ..config };
+        let mut sender = LaneSender::new(LaneId(0), config, 1, |_| None).expect("no uplink");
+        let packet: Vec<u8> = std::iter::repeat_n(0x45, 3000).collect();
+        sender.handle_inner(at(5), &packet, 1, None);
+        assert!(sender.split_front(1400));
+        sender.service(at(90), &mut Links::new([10_000, 0]));
+        let pieces = (0..).map_while(|id| sender.rebuild(PacketId(id)));
+        let body = pieces.flat_map(|piece| piece.slice(SOURCE_HEADER + SYMBOL_HEADER..)).collect();
+        let (found, rest) = split_succession(body);
+        assert_eq!(found, place);
+        let (stamp, rest) = split_stamp(rest);
+        assert_eq!((stamp, rest.len()), (Some(Stamp::of(at(5))), packet.len()));
+        assert_eq!(sender.stats().sent_bytes, 3000);
+    }
 }
 
 #[test]

@@ -1,0 +1,229 @@
+//! How old packets are when they come, though nobody knows the sender's clock.
+//!
+//! ```text
+//! came at      ──┬───────────┬─────────────┬──►   this side's clock
+//!   the quickest of late     │             │
+//! sent at      ──┴──┐        └───┐         └──────────┐     the peer's, from anywhere on
+//!                   0 ms older   40 ms older          4 s older: it waited for a path, or on one
+//! ```
+//!
+//! A packet is as much older than the quickest one of late as it came later after it than it was sent. How long
+//! the quickest was on its way stays unknown, and does not count.
+//!
+//! - Clocks drift apart. The quickest is looked for anew every ten seconds, and what it says is doubted a little
+//!   more for each second since.
+//! - A machine that slept goes on with a clock that stood, or leapt. If packets seem younger for it they are the
+//!   quickest from then on. If they seem older than any network makes them, and none comes that does not, for a
+//!   second, it was the clock. In between lies what a network could have done as well: then the quickest is
+//!   forgotten after two periods.
+//! - What comes first says nothing of its age. If all of the beginning is late, it is taken for new until something
+//!   quicker comes.
+//!
+//! A peer that lies about its times harms its own packets alone.
+
+use std::time::Duration;
+
+use roadweave_types::Instant;
+use roadweave_wire::Stamp;
+
+/// The ages of a lane's packets.
+#[derive(Debug, Default)]
+pub(crate) struct Ages {
+    /// The quickest of the period before this one.
+    previous: Option<Quickest>,
+    current: Option<Period>,
+    /// Since when all packets have seemed too old for any network, and the quickest of these.
+    leap: Option<Period>,
+}
+
+/// The packet that was the least time on its way.
+#[derive(Clone, Copy, Debug)]
+struct Quickest {
+    came: Instant,
+    sent: Stamp,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Period {
+    began: Instant,
+    quickest: Quickest,
+}
+
+impl Ages {
+    /// Takes note of a packet that comes `now`; returns its age.
+    pub(crate) fn on_packet(&mut self, now: Instant, sent: Stamp) -> Duration {
+        let this = Period { began: now, quickest: Quickest { came: now, sent } };
+        if self.millis(now, sent) > LEAP_MS {
+            let leap = self.leap.get_or_insert(this);
+            leap.quickest = leap.quickest.or_quicker(now, sent);
+            if now.since(leap.began) < LEAP_TIME {
+                return self.age(now, sent);
+            }
+            *self = Self { current: Some(*leap), ..Self::default() };
+            return self.age(now, sent);
+        }
+        self.leap = None;
+        match &mut self.current {
+            Some(current) if now.since(current.began) < PERIOD => {
+                current.quickest = current.quickest.or_quicker(now, sent);
+            }
+            current => self.previous = current.replace(this).map(|period| period.quickest),
+        }
+        self.age(now, sent)
+    }
+
+    /// How much older a packet is `now` than one that would come now and had been as quick as the quickest.
+    pub(crate) fn age(&self, now: Instant, sent: Stamp) -> Duration {
+        Duration::from_millis(self.millis(now, sent).max(0).unsigned_abs())
+    }
+
+    fn millis(&self, now: Instant, sent: Stamp) -> i64 {
+        let current = self.current.map(|period| period.quickest);
+        let known = current.into_iter().chain(self.previous);
+        known.map(|quickest| quickest.millis_older(now, sent)).max().unwrap_or(0)
+    }
+}
+
+impl Quickest {
+    fn millis_older(&self, now: Instant, sent: Stamp) -> i64 {
+        let since = now.since(self.came);
+        let doubt = (since.as_millis() / DRIFT_SHARE) as i64;
+        self.sent.plus(since).since(sent) - doubt
+    }
+
+    fn or_quicker(self, now: Instant, sent: Stamp) -> Self {
+        if self.millis_older(now, sent) < 0 { Self { came: now, sent } } else { self }
+    }
+}
+
+/// How long the quickest packet is looked for: longer than an outage of all links as a rule.
+const PERIOD: Duration = Duration::from_secs(10);
+/// Two clocks drift apart by one part in so many, at most: 250 ppm, where those of machines are held to be within
+/// 100 ppm each.
+const DRIFT_SHARE: u128 = 4_000;
+/// No packet is on its way for longer: one part of it waits at its sender, at most ten seconds, and no
+/// buffer of a network holds much more.
+const LEAP_MS: i64 = 20_000;
+/// For how long all must seem so old until it was the clock.
+const LEAP_TIME: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    /// One that was sent at `sent` ms of the peer's clock and comes at `came` ms of ours: its age, ms.
+    fn comes(ages: &mut Ages, came: u64, sent: u64) -> u128 {
+        ages.on_packet(at(came), Stamp::of(at(sent))).as_millis()
+    }
+
+    /// The peer's clock is ahead of ours by so many milliseconds.
+    const AHEAD: u64 = 7_777_777;
+
+    /// Packets that come each 100 ms for 12 s, 30 to 60 ms after they were sent.
+    fn running() -> Ages {
+        let mut ages = Ages::default();
+        for number in 0..120 {
+            let came = number * 100;
+            let age = comes(&mut ages, came, came + AHEAD - 30 - 10 * (number % 4));
+            assert!(age <= 30, "{number}: {age}");
+        }
+        ages
+    }
+
+    #[test]
+    fn a_packet_is_as_much_older_as_it_took_longer_than_the_quickest() {
+        let mut ages = running();
+        assert_eq!(comes(&mut ages, 12_000, 12_000 + AHEAD - 30), 0);
+        assert!((418..=420).contains(&comes(&mut ages, 12_000, 12_000 + AHEAD - 450)));
+        let waited = ages.age(at(12_200), Stamp::of(at(12_000 + AHEAD - 450)));
+        assert!((618..=620).contains(&waited.as_millis()), "{waited:?}");
+    }
+
+    #[test]
+    fn an_outage_does_not_make_what_it_held_back_look_new() {
+        for silence in [4_000, 15_000, 60_000, 600_000] {
+            let mut ages = running();
+            // What was sent during the last four seconds comes in a burst at its end.
+            let end = 12_000 + silence;
+            for number in 0..40 {
+                let sent = end - 4_000 + number * 100;
+                let age = comes(&mut ages, end + number, sent + AHEAD - 30);
+                let expected = u128::from(4_000 - number * 99);
+                assert!((expected.saturating_sub(160)..=expected + 1).contains(&age), "{age}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_beginning_that_was_held_back_is_new_until_something_quicker_comes() {
+        let mut ages = Ages::default();
+        assert_eq!(comes(&mut ages, 5_000, 1_000), 0, "there is nothing to compare it with");
+        assert_eq!(comes(&mut ages, 5_001, 1_500), 0);
+        assert_eq!(comes(&mut ages, 5_002, 4_990), 0);
+        assert_eq!(comes(&mut ages, 5_003, 1_500), 3_491, "now there is");
+    }
+
+    #[test]
+    fn clocks_that_drift_apart_make_nothing_old() {
+        for ppm in [-200_i64, -100, 100, 200] {
+            let mut ages = Ages::default();
+            for number in 0..200_000_u64 {
+                // Packets of five and a half hours, with a pause of an hour.
+                let came = number * 100 + if number > 100_000 { 3_600_000 } else { 0 };
+                let drift = came as i64 * ppm / 1_000_000;
+                let sent = (came + AHEAD).strict_add_signed(drift);
+                let age = comes(&mut ages, came, sent);
+                assert!(age <= 5, "{ppm} ppm, {number}: {age} ms");
+            }
+            let (came, late) = (30_000_000, 500);
+            let drift = came as i64 * ppm / 1_000_000;
+            let age = comes(&mut ages, came, (came + AHEAD - late).strict_add_signed(drift));
+            // Quiet for 1.8 hours: nothing is told from what a drift could have made of it.
+            assert!(age <= 500, "{age}");
+        }
+    }
+
+    #[test]
+    fn a_sender_that_slept_is_heard_again() {
+        for (slept, heard_after) in [(3_600_000, 1_000), (30_000, 1_000), (8_000, 20_000)] {
+            let mut ages = running();
+            let mut first_new = None;
+            for number in 0..400 {
+                let came = 12_000 + slept + number * 100;
+                let age = comes(&mut ages, came, came - slept + AHEAD - 30);
+                if age <= 300 {
+                    first_new.get_or_insert(number * 100);
+                } else {
+                    assert_eq!(first_new, None, "slept {slept} ms: new once, new for good");
+                }
+            }
+            let first_new = first_new.expect("it is heard in the end");
+            assert!(first_new <= heard_after, "slept {slept} ms: {first_new}");
+        }
+    }
+
+    #[test]
+    fn a_receiver_that_slept_and_a_clock_that_leapt_ahead_cost_nothing() {
+        for leap in [100, 8_000, 3_600_000] {
+            let mut ages = running();
+            for number in 0..50 {
+                let came = 12_000 + number * 100;
+                assert!(comes(&mut ages, came, came + leap + AHEAD - 30) <= 1);
+            }
+        }
+    }
+
+    #[test]
+    fn what_somebody_held_back_for_long_is_old_while_others_come() {
+        let mut ages = running();
+        for number in 0..300 {
+            let came = 42_000 + number * 10;
+            assert!(comes(&mut ages, came, 12_000 + number * 10 + AHEAD) > 29_000);
+            assert!(comes(&mut ages, came, came + AHEAD - 30) <= 10);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! When the packets of a lane came to it, for lanes whose packets expire.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use roadweave_types::{Instant, PacketId};
+
+/// When packets came that have left since and may have to leave again.
+#[derive(Debug)]
+pub(crate) struct Births {
+    /// The age beyond which nothing leaves.
+    expire_after: Duration,
+    /// The packet of the first time.
+    first: PacketId,
+    /// Ascending, for consecutive packets.
+    times: VecDeque<Instant>,
+}
+
+impl Births {
+    pub(crate) fn new(expire_after: Duration) -> Self {
+        Self { expire_after, first: PacketId(0), times: VecDeque::new() }
+    }
+
+    /// The packet `id` leaves for the first time, IDs ascending without gaps; it came at `born`.
+    pub(crate) fn on_sent(&mut self, now: Instant, id: PacketId, born: Instant) {
+        let has_expired = |born: &Instant| now.since(*born) >= self.expire_after;
+        while self.times.front().is_some_and(has_expired) || self.times.len() >= BIRTHS_MAX {
+            self.times.pop_front();
+            self.first = self.first.next();
+        }
+        if self.times.is_empty() {
+            self.first = id;
+        }
+        self.times.push_back(born);
+    }
+
+    /// When a packet that has left may not leave any more; zero if that was long ago.
+    pub(crate) fn expiry(&self, id: PacketId) -> Instant {
+        let at = usize::try_from(id.distance(self.first)).ok();
+        let born = at.and_then(|at| self.times.get(at));
+        born.map_or(Instant::ZERO, |born| *born + self.expire_after)
+    }
+}
+
+/// More packets than this are never in flight.
+const BIRTHS_MAX: usize = 1 << 17;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    #[test]
+    fn packets_expire_by_when_they_came_and_not_by_when_they_left() {
+        let mut births = Births::new(Duration::from_millis(300));
+        let id = |number: u32| PacketId(u32::MAX).plus(number);
+        births.on_sent(at(250), id(0), at(10));
+        births.on_sent(at(260), id(1), at(200));
+        assert_eq!([0, 1].map(|number| births.expiry(id(number))), [at(310), at(500)]);
+        births.on_sent(at(310), id(2), at(300));
+        assert_eq!([0, 1].map(|number| births.expiry(id(number))), [Instant::ZERO, at(500)]);
+        assert_eq!(births.times.len(), 2, "what has expired is forgotten");
+        births.on_sent(at(900), id(3), at(880));
+        assert_eq!((births.first, births.times.len()), (id(3), 1));
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_leaves_at_once() {
+        let mut births = Births::new(Duration::from_secs(10));
+        (0..BIRTHS_MAX as u32 + 5).for_each(|id| births.on_sent(at(1), PacketId(id), at(0)));
+        assert_eq!(births.times.len(), BIRTHS_MAX);
+        assert_eq!(births.expiry(PacketId(4)), Instant::ZERO);
+        assert_eq!(births.expiry(PacketId(5)), at(10_000));
+    }
+}
