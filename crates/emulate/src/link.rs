@@ -39,6 +39,8 @@ pub struct Link<T> {
     arriving_bytes: usize,
     /// No later packet arrives before this, unless jitter may reorder.
     last_arrival: Instant,
+    /// Larger packets are lost, bytes.
+    mtu: usize,
     stats: LinkStats,
 }
 
@@ -127,6 +129,7 @@ impl<T> Link<T> {
             arriving: BinaryHeap::new(),
             arriving_bytes: 0,
             last_arrival: Instant::ZERO,
+            mtu: usize::MAX,
             stats: LinkStats::default(),
             settings,
         }
@@ -138,13 +141,13 @@ impl<T> Link<T> {
     ///
     /// # Errors
     /// [`DropReason::LinkQueueFull`] when the queue has no room for it, [`DropReason::LinkLoss`]
-    /// when the link is dead. Both are counted.
+    /// when the link is dead, or the packet larger than it takes. Both are counted.
     pub fn push(&mut self, now: Instant, bytes: usize, packet: T) -> Result<(), DropReason> {
         self.forget_departed(now);
         let number = self.stats.pushed;
         self.stats.pushed += 1;
         self.stats.pushed_bytes += bytes as u64;
-        if self.dead {
+        if self.dead || bytes > self.mtu {
             return Err(self.count_drop(DropReason::LinkLoss, bytes));
         }
         if self.waiting_bytes.saturating_add(bytes) > self.settings.queue_bytes {
@@ -163,6 +166,11 @@ impl<T> Link<T> {
         self.arriving_bytes += bytes;
         self.stats.in_link += 1;
         Ok(())
+    }
+
+    /// Loses packets of more than `mtu` bytes from now on.
+    pub fn set_mtu(&mut self, mtu: usize) {
+        self.mtu = mtu;
     }
 
     /// The next packet that has arrived by `now`.

@@ -458,6 +458,13 @@ impl World {
         self.wires[link].link_mut(direction).set_dead(self.now, dead);
     }
 
+    /// Both directions of a link lose packets of more than `payload` bytes of UDP from now on.
+    pub fn set_mtu(&mut self, link: usize, payload: usize) {
+        for direction in [Direction::Up, Direction::Down] {
+            self.wires[link].link_mut(direction).set_mtu(payload + UDP_IP_HEADERS);
+        }
+    }
+
     /// The network's translator shows the server another address of the vehicle from now on; packets
     /// to the old one go nowhere.
     pub fn rebind(&mut self, link: usize) {

@@ -7,6 +7,7 @@
 mod ages;
 mod births;
 mod copies;
+mod cuts;
 mod defaults;
 mod eras;
 mod flow;
@@ -28,6 +29,7 @@ use roadweave_types::{LaneId, Order, Pacing};
 use roadweave_wire::InnerPacket;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use cuts::Parts;
 pub use defaults::default_lanes;
 pub use flow::FlowClass;
 pub(crate) use flow::FlowTable;

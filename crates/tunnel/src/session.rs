@@ -19,14 +19,15 @@ use roadweave_recovery::Qoe;
 use roadweave_schedule::{Acknowledged, UnknownScheduler};
 use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PacketId, PathId, Promise};
 use roadweave_wire::{
-    Datagram, Feedback, InnerPacket, LaneReport, MAX_SYMBOL_BODY, STAMP_HEADER, SUCCESSION_HEADER,
+    Datagram, DatagramError, Feedback, InnerPacket, LaneReport, MAX_SYMBOL_BODY, STAMP_HEADER,
+    SUCCESSION_HEADER,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::carrier::Carrier;
 use crate::lane::{
     Arrival, Delivery, FlowTable, HELD_MAX, LANES_MAX, LaneConfig, LaneReceiver, LaneSender,
-    Opening, ReceiveStats, SendStats, Strategy, TokenKind, classify,
+    Opening, Parts, ReceiveStats, SendStats, Strategy, TokenKind, classify,
 };
 use crate::observe::{PacketEvent, PacketLog, PacketStep};
 
@@ -134,6 +135,8 @@ pub struct Session {
     /// What the flows are, if a lane asks for it.
     flows: Option<FlowTable>,
     receivers: BTreeMap<LaneId, LaneReceiver>,
+    /// Datagrams of the peer that come in parts.
+    parts: Parts,
     /// How lanes of the peer begin.
     opening: Opening,
     /// What was received before the peer began anew.
@@ -166,6 +169,7 @@ impl Session {
             turn: 0,
             flows: needs_flows.then(FlowTable::default),
             receivers: BTreeMap::new(),
+            parts: Parts::default(),
             opening: Opening::default(),
             past: BTreeMap::new(),
             exit: Exit {
@@ -266,6 +270,20 @@ impl Session {
     /// Takes a datagram that the peer sent.
     pub fn handle_datagram(&mut self, now: Instant, datagram: Bytes) {
         match Datagram::parse(datagram) {
+            Ok(Datagram::Part(part)) => {
+                if usize::from(part.lane.0) >= LANES_MAX {
+                    self.exit.drops.count(DropReason::UnknownMessage);
+                } else if let Some(whole) = self.parts.insert(now, part, &mut self.exit.drops) {
+                    self.handle_parsed(now, Datagram::parse(whole));
+                }
+            }
+            whole => self.handle_parsed(now, whole),
+        }
+    }
+
+    /// Takes what a datagram was, or the parts of one.
+    fn handle_parsed(&mut self, now: Instant, datagram: Result<Datagram, DatagramError>) {
+        match datagram {
             Ok(Datagram::Source { lane, id, symbol }) => {
                 self.handle_source(now, lane, id, symbol);
             }
@@ -282,10 +300,13 @@ impl Session {
                     }
                 }
             }
-            Err(roadweave_wire::DatagramError::UnknownKind(_)) => {
+            Err(DatagramError::UnknownKind(_)) => {
                 self.exit.drops.count(DropReason::UnknownMessage);
             }
-            Err(_) => self.exit.drops.count(DropReason::MalformedMessage),
+            // Parts have no parts.
+            Ok(Datagram::Part(_)) | Err(_) => {
+                self.exit.drops.count(DropReason::MalformedMessage);
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 //! source    01 | lane | id:4             | symbol
 //! coded     02 | lane | count:2 | seed:4 | start:4 | coded symbol
 //! sum       04 | lane | start:4 | mask:8         | coded symbol
+//! part      05 | lane | number:4 | index:4 bits, last:4 bits | part of one of these
 //! feedback  03 | lanes | lanes * { lane | highest:4 | delivered:8 | recovered:8 | lost:8 }
 //! ```
 //!
@@ -13,6 +14,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use roadweave_types::{LaneId, PacketId};
 
+use crate::part::{PART_HEADER, Part};
 use crate::stamp::Stamp;
 use crate::succession::{SUCCESSION_HEADER, succession};
 use crate::symbol::{Position, SYMBOL_HEADER, Symbol, SymbolError};
@@ -21,6 +23,7 @@ const KIND_SOURCE: u8 = 1;
 const KIND_CODED: u8 = 2;
 const KIND_FEEDBACK: u8 = 3;
 const KIND_SUM: u8 = 4;
+pub(crate) const KIND_PART: u8 = 5;
 
 /// Bytes before the symbol of a source datagram.
 pub const SOURCE_HEADER: usize = 6;
@@ -48,6 +51,8 @@ pub enum Datagram {
     Coded(Coded),
     /// A sum of symbols.
     Sum(Sum),
+    /// A part of a datagram that was too large for its path.
+    Part(Part),
     /// What the other side received; it carries QUIC's acknowledgements on the path it takes.
     Feedback(Feedback),
 }
@@ -130,6 +135,16 @@ pub enum DatagramError {
         /// The length of its symbol.
         bytes: usize,
     },
+    /// A part that has no place in its datagram, is all of it, or is empty.
+    #[error("part {index} of 0 to {last} with {bytes} bytes")]
+    Part {
+        /// Its place.
+        index: u8,
+        /// The place of the last part.
+        last: u8,
+        /// Its bytes.
+        bytes: usize,
+    },
     /// Feedback whose length does not fit the number of lanes it announces.
     #[error("feedback for {lanes} lanes has {bytes} bytes")]
     Feedback {
@@ -153,6 +168,7 @@ impl Datagram {
             KIND_CODED => CODED_HEADER,
             KIND_FEEDBACK => 2,
             KIND_SUM => SUM_HEADER,
+            KIND_PART => PART_HEADER,
             other => return Err(DatagramError::UnknownKind(other)),
         };
         if length < header {
@@ -168,6 +184,7 @@ impl Datagram {
             }
             KIND_CODED => Coded::parse(bytes).map(Self::Coded),
             KIND_SUM => Sum::parse(bytes).map(Self::Sum),
+            KIND_PART => Part::parse(bytes).map(Self::Part),
             _ => Feedback::parse(bytes).map(Self::Feedback),
         }
     }

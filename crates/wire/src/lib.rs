@@ -17,6 +17,7 @@ mod flow;
 mod geneve;
 mod inner;
 mod media;
+mod part;
 mod rtp;
 mod srt;
 mod stamp;
@@ -33,6 +34,7 @@ pub use geneve::{
     GeneveContent, GeneveError, GeneveHello, GeneveSequence,
 };
 pub use inner::{InnerError, InnerPacket, protocol};
+pub use part::{PART_HEADER, Part};
 pub use rtp::RtpHeader;
 pub use srt::SrtHeader;
 pub use stamp::{STAMP_HEADER, Stamp, split_stamp};

@@ -9,7 +9,9 @@
 //!                   └── copies, coded ◄────────────────────────────┘ ─► by path ─► pacer ─► carrier
 //! ```
 //!
-//! A packet gets its ID when it leaves, so that what expires in the queue leaves no gap.
+//! A packet gets its ID when it leaves, so that what expires in the queue leaves no gap. Before, it is cut into
+//! fragments if it is too large for a datagram; once its ID stands for its bytes the datagram is cut
+//! ([`Cuts`]).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -33,6 +35,7 @@ use roadweave_wire::{
 use crate::carrier::{Carrier, SendError};
 use crate::lane::births::Births;
 use crate::lane::copies::{Copies, SourceCopy};
+use crate::lane::cuts::{Cut, Cuts};
 use crate::lane::eras::Eras;
 use crate::lane::policy::{is_free, keep_to_budgets};
 use crate::lane::shed::{Frame, Shedder};
@@ -77,6 +80,10 @@ pub(crate) struct LaneSender {
     repairs: BTreeMap<PathId, VecDeque<QueuedRepair>>,
     /// Copies of source packets that wait for the paths that the scheduler chose.
     copies: Copies,
+    /// Datagrams that are on their way in parts.
+    cuts: Cuts,
+    /// Whether some of these parts have not been tried yet.
+    has_new_parts: bool,
     /// The age at which a packet in a queue is discarded.
     age_max: Duration,
     next_id: PacketId,
@@ -122,6 +129,8 @@ impl LaneSender {
             again: VecDeque::new(),
             repairs: BTreeMap::new(),
             copies: Copies::default(),
+            cuts: Cuts::default(),
+            has_new_parts: false,
             age_max,
             next_id: PacketId(0),
             codes: config.strategy.codes(),
@@ -305,6 +314,11 @@ impl LaneSender {
         acknowledged: &Acknowledged,
     ) {
         self.scheduler.on_acknowledged(now, acknowledged);
+        let whole = match kind {
+            TokenKind::Part => self.cuts.on_acknowledged(id.0).map(|cut| (cut.kind, cut.id)),
+            kind => Some((kind, id)),
+        };
+        let Some((kind, id)) = whole else { return };
         if kind == TokenKind::Repair {
             self.recovery.on_repair_acknowledged(id);
         }
@@ -320,7 +334,16 @@ impl LaneSender {
     /// The datagram sent as `kind` for the packet `id` was lost on `path`.
     pub(crate) fn on_lost(&mut self, now: Instant, kind: TokenKind, id: PacketId, path: PathId) {
         self.scheduler.on_lost(now, path);
-        if kind == TokenKind::Source {
+        match kind {
+            TokenKind::Source => self.recovery.on_lost(now, id, path),
+            TokenKind::Part => self.on_part_lost(now, id.0),
+            TokenKind::Repair => {}
+        }
+    }
+
+    /// A part of the datagram that was cut as `number` is lost, or cannot leave.
+    fn on_part_lost(&mut self, now: Instant, number: u32) {
+        if let Some(Cut { kind: TokenKind::Source, id, path }) = self.cuts.on_lost(number) {
             self.recovery.on_lost(now, id, path);
         }
     }
@@ -343,6 +366,9 @@ impl LaneSender {
         if backlog > 0 && self.stats.queue_bytes == 0 {
             self.repair_all(now, carrier);
             while self.send_again(now, carrier) {}
+        }
+        if self.has_new_parts {
+            self.send_repairs(now, carrier);
         }
         if !self.recovery.has_past() {
             self.settle_age();
@@ -610,18 +636,22 @@ impl LaneSender {
             return Some(SourceCopy { datagram, ..copy });
         }
         self.recovery.on_sent(now, packet, carrier.paths(now));
-        if sent.is_err() {
-            // The path has become narrower since the packet was cut for it. Its ID stands for these
-            // bytes, so it cannot be cut again.
-            self.stats.drops.count(DropReason::OversizedInner);
-            self.recovery.on_lost(now, id, path);
-            self.recovery.on_abandoned(id);
-            self.encoder.forget(id);
-            return None;
+        if let Err(SendError::TooLarge(datagram)) = sent {
+            // The path has become narrower since the packet was cut for it.
+            let cut = Cut { kind: TokenKind::Source, id, path };
+            let life = self.life_of(now, id);
+            if !life.is_some_and(|life| self.send_in_parts(life, cut, &datagram, carrier)) {
+                self.stats.drops.count(DropReason::OversizedInner);
+                self.recovery.on_lost(now, id, path);
+                self.recovery.on_abandoned(id);
+                self.encoder.forget(id);
+                return None;
+            }
+        } else {
+            self.scheduler.on_sent(now, path, packet.bytes);
+            carrier.account(path, packet.bytes, !copy.is_first);
         }
         self.copies.on_left(id);
-        self.scheduler.on_sent(now, path, packet.bytes);
-        carrier.account(path, packet.bytes, !copy.is_first);
         if copy.is_first {
             self.log.note(now, self.lane, id, PacketStep::Sent { path, queued: copy.queued });
         } else {

@@ -9,6 +9,8 @@ pub(crate) enum TokenKind {
     Source,
     /// A repair: coded, or a copy.
     Repair,
+    /// A part of either; instead of the packet's ID it has the number of the datagram that was cut.
+    Part,
 }
 
 impl TokenKind {
@@ -17,7 +19,11 @@ impl TokenKind {
     }
 
     pub(crate) fn parse(token: u64) -> (Self, LaneId, PacketId) {
-        let kind = if token >> 40 == 0 { Self::Source } else { Self::Repair };
+        let kind = match token >> 40 {
+            0 => Self::Source,
+            1 => Self::Repair,
+            _ => Self::Part,
+        };
         (kind, LaneId((token >> 32) as u8), PacketId(token as u32))
     }
 }
@@ -28,7 +34,7 @@ mod tests {
 
     #[test]
     fn tokens_read_back() {
-        for kind in [TokenKind::Source, TokenKind::Repair] {
+        for kind in [TokenKind::Source, TokenKind::Repair, TokenKind::Part] {
             let token = kind.token(LaneId(7), PacketId(u32::MAX));
             assert_eq!(TokenKind::parse(token), (kind, LaneId(7), PacketId(u32::MAX)));
         }

@@ -3,7 +3,8 @@
 //! ```text
 //! recovery ─► again ──────────────────────────► the lane's own queue for that
 //!             copies, coded, sum ─► datagrams ─► by path ─► pacer ─► carrier
-//!                                                  └ too long: another path
+//!                                                  ├ too long: another path
+//!                                                  └ too large: in parts
 //!             reinject ─► at once        abandon ─► out of the pool
 //! ```
 
@@ -16,23 +17,24 @@ use rand_core::RngCore;
 use roadweave_coding::{EncodeError, Subset};
 use roadweave_recovery::Repair;
 use roadweave_types::{DropReason, Instant, PacketId, PathId, PathSnapshot};
-use roadweave_wire::{CODED_HEADER, Coded, Sum};
+use roadweave_wire::{CODED_HEADER, Coded, Part, Sum};
 
 use super::LaneSender;
 use crate::carrier::{Carrier, SendError};
 use crate::lane::copies::SourceCopy;
+use crate::lane::cuts::Cut;
 use crate::lane::policy::{is_free, limit_to_budgets};
 use crate::lane::token::TokenKind;
 use crate::observe::PacketStep;
 
 /// When a repair was made, and when it is of no use any more.
 #[derive(Clone, Copy, Debug)]
-struct Life {
+pub(super) struct Life {
     since: Instant,
     until: Instant,
 }
 
-/// A coded packet or a copy on its way to one path.
+/// A coded packet, a copy, or a part of a datagram on its way to one path.
 #[derive(Debug)]
 pub(super) struct QueuedRepair {
     life: Life,
@@ -84,11 +86,15 @@ impl LaneSender {
 
     /// Sends the repairs that windows and pacers let through, those of a path that fell silent or
     /// stays full on another.
-    fn send_repairs(&mut self, now: Instant, carrier: &mut impl Carrier) {
+    pub(super) fn send_repairs(&mut self, now: Instant, carrier: &mut impl Carrier) {
+        self.has_new_parts = false;
         for path in self.repairs.keys().copied().collect::<Vec<_>>() {
             while let Some(repair) = self.repairs.get_mut(&path).and_then(VecDeque::pop_front) {
                 if repair.life.until <= now {
                     self.stats.drops.count(DropReason::RepairExpired);
+                    if let (TokenKind::Part, _, number) = TokenKind::parse(repair.token) {
+                        self.on_part_lost(now, number.0);
+                    }
                     continue;
                 }
                 let QueuedRepair { life, token, datagram, .. } = repair;
@@ -99,7 +105,10 @@ impl LaneSender {
                         self.scheduler.on_sent(now, chosen, bytes);
                         carrier.account(chosen, bytes, true);
                     }
-                    Err(SendError::TooLarge(_)) => self.stats.drops.count(DropReason::SendFailed),
+                    Err(SendError::TooLarge(datagram)) => {
+                        let (kind, _, id) = TokenKind::parse(token);
+                        self.on_too_large(now, life, Cut { kind, id, path }, &datagram, carrier);
+                    }
                     Err(SendError::Blocked(datagram)) => {
                         let impatient = now.since(life.since) >= REPAIR_PATIENCE;
                         let blocked = QueuedRepair { life, token, datagram, impatient };
@@ -110,6 +119,49 @@ impl LaneSender {
             }
         }
         self.repairs.retain(|_, queue| !queue.is_empty());
+    }
+
+    /// The paths have become narrower than a repair that waited for one, or a part.
+    fn on_too_large(
+        &mut self,
+        now: Instant,
+        life: Life,
+        cut: Cut,
+        datagram: &[u8],
+        carrier: &mut impl Carrier,
+    ) {
+        if cut.kind == TokenKind::Part {
+            // Narrower once more: the datagram it is of must be cut anew.
+            self.stats.drops.count(DropReason::SendFailed);
+            self.on_part_lost(now, cut.id.0);
+        } else if !self.send_in_parts(life, cut, datagram, carrier) {
+            self.stats.drops.count(DropReason::SendFailed);
+        }
+    }
+
+    /// Cuts a datagram that is too large, and puts its parts on their way before all that waits for the path;
+    /// returns whether it could.
+    pub(super) fn send_in_parts(
+        &mut self,
+        life: Life,
+        cut: Cut,
+        datagram: &[u8],
+        carrier: &mut impl Carrier,
+    ) -> bool {
+        // Where no fates are told there is nobody to put parts together either.
+        if !carrier.tells_fates() {
+            return false;
+        }
+        let (number, size_max) = (self.cuts.next_number(), carrier.max_datagram_size());
+        let Some(parts) = Part::cut(self.lane, number, datagram, size_max) else { return false };
+        self.cuts.on_cut(cut, parts.len());
+        self.has_new_parts = true;
+        let token = TokenKind::Part.token(self.lane, PacketId(number));
+        let queue = self.repairs.entry(cut.path).or_default();
+        for datagram in parts.into_iter().rev() {
+            queue.push_front(QueuedRepair { life, token, datagram, impatient: false });
+        }
+        true
     }
 
     /// Makes what the recovery wants and puts it on its way.
@@ -217,7 +269,7 @@ impl LaneSender {
 
     /// The life of a repair made `now` of packets of which `newest` is the last; `None`, and counted, if it is
     /// of no use.
-    fn life_of(&mut self, now: Instant, newest: PacketId) -> Option<Life> {
+    pub(super) fn life_of(&mut self, now: Instant, newest: PacketId) -> Option<Life> {
         let until = now + self.keeps_for();
         let until = self.expiry(newest).map_or(until, |expiry| expiry.min(until));
         if until <= now {

@@ -232,7 +232,7 @@ fn nothing_of_a_lane_with_an_expiry_leaves_after_it() {
         let expire_after = Some(Duration::from_millis(300));
         let strategy = name.parse().expect("known");
         let config = LaneConfig { expire_after, ..LaneConfig::new("default", strategy) };
-        let mut sender = LaneSender::new(LaneId(0), config, 1, |_| None).expect("no uplink");
+        let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
         // Packets that leave late, on a path that never answers, beside one that is full.
         let mut carrier = Links::new([0, 0]);
         for ms in 0..200 {
@@ -266,6 +266,83 @@ fn nothing_of_a_lane_with_an_expiry_leaves_after_it() {
     }
 }
 
+/// The whole datagrams that parts make, with the numbers of those.
+fn put_together(datagrams: &[(PathId, u64, Bytes)]) -> Vec<Bytes> {
+    let (mut parts, mut drops) = (crate::lane::Parts::default(), Default::default());
+    let mut put = |bytes: &Bytes| match roadweave_wire::Datagram::parse(bytes.clone()) {
+        Ok(roadweave_wire::Datagram::Part(part)) => parts.insert(at(0), part, &mut drops),
+        _ => Some(bytes.clone()),
+    };
+    datagrams.iter().filter_map(|(_, _, bytes)| put(bytes)).collect()
+}
+
+#[test]
+fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
+    let mut carrier = Links::new([100_000, 0]);
+    let config = LaneConfig::new("default", "minrtt".parse().expect("known"));
+    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+    sender.handle_inner(at(0), &[7; 1360], 1, None);
+    sender.service(at(0), &mut carrier);
+    let whole = carrier.datagrams.pop().expect("it has left").2;
+    carrier.datagram_max = 1160;
+    let told = |sender: &mut LaneSender, now, lost: Option<&u64>, acknowledged: &[u64]| {
+        for token in acknowledged {
+            let (kind, _, id) = TokenKind::parse(*token);
+            let rtt = Duration::from_millis(50);
+            let answer = Acknowledged { path: PathId(0), sent: at(0), bytes: 700, rtt };
+            sender.on_acknowledged(now, kind, id, &answer);
+        }
+        if let Some(token) = lost {
+            let (kind, _, id) = TokenKind::parse(*token);
+            sender.on_lost(now, kind, id, PathId(0));
+        }
+    };
+    // Sent again until all of its parts have arrived.
+    told(&mut sender, at(50), Some(&TokenKind::Source.token(LaneId(0), PacketId(0))), &[]);
+    for round in 1..4 {
+        let now = at(100 * round);
+        sender.service(now, &mut carrier);
+        let parts = std::mem::take(&mut carrier.datagrams);
+        assert_eq!((parts.len(), put_together(&parts)), (2, vec![whole.clone()]));
+        let tokens: Vec<u64> = parts.iter().map(|(_, token, _)| *token).collect();
+        match round {
+            1 => told(&mut sender, now, tokens.last(), &tokens[..1]),
+            2 => told(&mut sender, now, tokens.first(), &tokens[1..]),
+            _ => told(&mut sender, now, None, &tokens),
+        }
+    }
+    sender.service(at(9_000), &mut carrier);
+    assert!(carrier.datagrams.is_empty() && sender.encoder.is_empty());
+    let stats = sender.stats();
+    assert_eq!((stats.drops.total(), stats.recovery.abandoned), (0, 0), "{stats:?}");
+}
+
+#[test]
+fn coded_packets_and_copies_that_wait_are_cut_when_the_paths_become_narrower() {
+    let mut carrier = Links::new([100_000, 100_000]);
+    let config = LaneConfig::new("default", crate::Strategy::xnc());
+    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+    (0..4).for_each(|byte| sender.handle_inner(at(0), &[byte; 1360], 1, None));
+    sender.service(at(0), &mut carrier);
+    carrier.datagrams.clear();
+    carrier.datagram_max = 1160;
+    (0..4).for_each(|id| sender.on_lost(at(30), TokenKind::Source, PacketId(id), PathId(0)));
+    (30..200).for_each(|ms| sender.service(at(ms), &mut carrier));
+    let made = sender.stats().coded_datagrams as usize;
+    assert!(made >= 7, "{made}");
+    assert_eq!(carrier.datagrams.len(), 2 * made);
+    let wholes = put_together(&carrier.datagrams);
+    assert_eq!(wholes.len(), made);
+    let is_coded = |bytes: &Bytes| {
+        matches!(
+            roadweave_wire::Datagram::parse(bytes.clone()),
+            Ok(roadweave_wire::Datagram::Coded(_))
+        )
+    };
+    assert!(wholes.iter().all(is_coded));
+    assert_eq!(sender.stats().drops.total(), 0);
+}
+
 #[test]
 fn packets_of_a_lane_with_an_expiry_tell_when_they_came() {
     let order = Order::Adaptive { max_buffer: Duration::from_millis(100) };
@@ -273,7 +350,7 @@ fn packets_of_a_lane_with_an_expiry_tell_when_they_came() {
         let expire_after = Some(Duration::from_millis(300));
         let config = LaneConfig::new("default", "redundant".parse().expect("known"));
         let config = LaneConfig { expire_after, order, ..config };
-        let mut sender = LaneSender::new(LaneId(0), config, 1, |_| None).expect("no uplink");
+        let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
         let packet: Vec<u8> = std::iter::repeat_n(0x45, 3000).collect();
         sender.handle_inner(at(5), &packet, 1, None);
         assert!(sender.split_front(1400));
@@ -357,7 +434,10 @@ pub(crate) fn path(id: u32, congestion_window: u64) -> PathSnapshot {
 pub(crate) struct Links {
     paths: [PathSnapshot; 2],
     sent: Vec<(PathId, u32)>,
+    /// The same with all their bytes.
+    datagrams: Vec<(PathId, u64, Bytes)>,
     messages: Vec<Control>,
+    datagram_max: usize,
 }
 
 impl Links {
@@ -368,7 +448,8 @@ impl Links {
             id += 1;
             path(id - 1, congestion_window)
         });
-        Self { paths, sent: Vec::new(), messages: Vec::new() }
+        let (sent, datagrams, messages) = (Vec::new(), Vec::new(), Vec::new());
+        Self { paths, sent, datagrams, messages, datagram_max: 1400 }
     }
 }
 
@@ -378,7 +459,7 @@ impl Carrier for Links {
     }
 
     fn max_datagram_size(&self) -> usize {
-        1400
+        self.datagram_max
     }
 
     fn set_pacing(&mut self, _pacing: Pacing) {}
@@ -392,12 +473,16 @@ impl Carrier for Links {
         datagram: Bytes,
         token: u64,
     ) -> Result<(), SendError> {
+        if datagram.len() > self.datagram_max {
+            return Err(SendError::TooLarge(datagram));
+        }
         let link = &mut self.paths[path.0 as usize];
         if link.room() < datagram.len() as u64 || link.status == PathStatus::Standby {
             return Err(SendError::Blocked(datagram));
         }
         link.bytes_in_flight += datagram.len() as u64;
         self.sent.push((path, TokenKind::parse(token).2.0));
+        self.datagrams.push((path, token, datagram));
         Ok(())
     }
 

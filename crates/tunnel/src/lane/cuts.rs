@@ -1,0 +1,246 @@
+//! Datagrams that are cut into parts, because the paths have become narrower than their packets.
+//!
+//! ```text
+//! source, coded, sum ─► part 0, part 1 ~~~ network ~~~ Parts ─► source, coded, sum
+//!                         │       └─ lost: so is the datagram
+//!                         └─ acknowledged, and all others: so is the datagram
+//! ```
+//!
+//! IDs, recoveries and decoders know nothing of it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PacketId, PathId};
+use roadweave_wire::Part;
+
+use crate::lane::token::TokenKind;
+
+/// A datagram that was cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) kind: TokenKind,
+    pub(crate) id: PacketId,
+    /// The path that it was to take.
+    pub(crate) path: PathId,
+}
+
+/// The datagrams of a lane that were cut and whose fate is not known.
+#[derive(Debug, Default)]
+pub(crate) struct Cuts {
+    /// By number, with how many parts are not acknowledged.
+    pending: BTreeMap<u32, (Cut, usize)>,
+    /// The same, oldest first, with those that are settled.
+    order: VecDeque<u32>,
+    next: u32,
+}
+
+impl Cuts {
+    /// The number of the next datagram that is cut.
+    pub(crate) fn next_number(&self) -> u32 {
+        self.next
+    }
+
+    /// A datagram was cut into so many parts.
+    pub(crate) fn on_cut(&mut self, cut: Cut, parts: usize) {
+        // Of those that are forgotten nobody learns the fate: the recovery's timer has to do.
+        if self.order.len() >= CUTS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.pending.remove(&oldest);
+        }
+        self.order.push_back(self.next);
+        self.pending.insert(self.next, (cut, parts));
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// The peer has a part; returns the datagram if that was the last one missing.
+    pub(crate) fn on_acknowledged(&mut self, number: u32) -> Option<Cut> {
+        let (cut, missing) = self.pending.get_mut(&number)?;
+        *missing = missing.saturating_sub(1);
+        let whole = (*missing == 0).then_some(*cut)?;
+        self.remove(number);
+        Some(whole)
+    }
+
+    /// A part is lost; returns the datagram, which is lost with it, unless that is known.
+    pub(crate) fn on_lost(&mut self, number: u32) -> Option<Cut> {
+        self.remove(number)
+    }
+
+    fn remove(&mut self, number: u32) -> Option<Cut> {
+        let (cut, _) = self.pending.remove(&number)?;
+        while self.order.front().is_some_and(|oldest| !self.pending.contains_key(oldest)) {
+            self.order.pop_front();
+        }
+        Some(cut)
+    }
+}
+
+/// Puts parts together again, in bounded memory.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    incomplete: BTreeMap<(LaneId, u32), Incomplete>,
+    /// The same, oldest first, with those that are complete.
+    order: VecDeque<(Instant, LaneId, u32)>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Incomplete {
+    parts: Vec<Option<Bytes>>,
+    bytes: usize,
+}
+
+impl Parts {
+    /// Takes a part; returns the datagram that it completes.
+    pub(crate) fn insert(
+        &mut self,
+        now: Instant,
+        part: Part,
+        drops: &mut DropCounters,
+    ) -> Option<Bytes> {
+        self.expire(now, drops);
+        let key = (part.lane, part.number);
+        let count = usize::from(part.last) + 1;
+        let whole = self.incomplete.entry(key).or_insert_with(|| {
+            self.order.push_back((now, part.lane, part.number));
+            Incomplete { parts: vec![None; count], bytes: 0 }
+        });
+        if whole.parts.len() != count {
+            drops.count(DropReason::Inconsistent);
+            return None;
+        }
+        // A count of parts that was believed once has a place for each.
+        let place = &mut whole.parts[usize::from(part.index)];
+        if place.is_some() {
+            drops.count(DropReason::Duplicate);
+            return None;
+        }
+        whole.bytes += part.bytes.len();
+        self.bytes += part.bytes.len();
+        *place = Some(part.bytes);
+        if whole.parts.iter().any(Option::is_none) {
+            self.make_room(drops);
+            return None;
+        }
+        let Incomplete { parts, bytes } = self.remove(key)?;
+        let mut datagram = BytesMut::with_capacity(bytes);
+        parts.iter().flatten().for_each(|part| datagram.extend_from_slice(part));
+        Some(datagram.freeze())
+    }
+
+    fn remove(&mut self, key: (LaneId, u32)) -> Option<Incomplete> {
+        let whole = self.incomplete.remove(&key)?;
+        self.bytes -= whole.bytes;
+        Some(whole)
+    }
+
+    fn expire(&mut self, now: Instant, drops: &mut DropCounters) {
+        while self.order.front().is_some_and(|(since, ..)| now.since(*since) > AGE_MAX) {
+            self.drop_oldest(drops, DropReason::IncompleteFragments);
+        }
+    }
+
+    fn make_room(&mut self, drops: &mut DropCounters) {
+        while self.order.len() > INCOMPLETE_MAX || self.bytes > BYTES_MAX {
+            self.drop_oldest(drops, DropReason::ReceiveMemory);
+        }
+    }
+
+    fn drop_oldest(&mut self, drops: &mut DropCounters, reason: DropReason) {
+        if let Some((_, lane, number)) = self.order.pop_front()
+            && self.remove((lane, number)).is_some()
+        {
+            drops.count(reason);
+        }
+    }
+}
+
+/// Datagrams of one lane on their way in parts that are followed.
+const CUTS_MAX: usize = 8192;
+/// Parts leave together and on one path: the others do not come much later.
+const AGE_MAX: Duration = Duration::from_millis(700);
+/// Datagrams that wait for parts at once, those that are complete and not the oldest among them.
+const INCOMPLETE_MAX: usize = 4096;
+/// Their bytes.
+const BYTES_MAX: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_millis(ms)
+    }
+
+    fn parts(number: u32, length: usize) -> Vec<Part> {
+        let datagram: Vec<u8> = (0..length).map(|at| at as u8).collect();
+        let parts = Part::cut(LaneId(1), number, &datagram, 100).expect("it must be cut");
+        let parse = |bytes| match roadweave_wire::Datagram::parse(bytes) {
+            Ok(roadweave_wire::Datagram::Part(part)) => part,
+            other => panic!("{other:?}"),
+        };
+        parts.into_iter().map(parse).collect()
+    }
+
+    #[test]
+    fn parts_come_together_in_any_order_and_once() {
+        let (mut table, mut drops) = (Parts::default(), DropCounters::default());
+        let (first, second) = (parts(0, 250), parts(1, 150));
+        let mut insert = |part: &Part| table.insert(at(0), part.clone(), &mut drops);
+        assert_eq!(insert(&first[2]), None);
+        assert_eq!(insert(&second[1]), None);
+        assert_eq!(insert(&first[0]), None);
+        assert_eq!(insert(&first[0]), None, "a copy");
+        assert_eq!(insert(&second[0]).map(|whole| whole.len()), Some(150));
+        let whole = insert(&first[1]).expect("that was the last");
+        assert!(whole.iter().enumerate().all(|(at, byte)| *byte == at as u8));
+        assert_eq!((whole.len(), drops.get(DropReason::Duplicate)), (250, 1));
+        assert!(table.incomplete.is_empty() && table.bytes == 0);
+    }
+
+    #[test]
+    fn memory_is_bounded_in_bytes_in_number_and_in_age() {
+        let (mut table, mut drops) = (Parts::default(), DropCounters::default());
+        for number in 0..10_000 {
+            table.insert(at(0), parts(number, 150).remove(0), &mut drops);
+        }
+        assert_eq!((table.incomplete.len(), table.order.len()), (INCOMPLETE_MAX, INCOMPLETE_MAX));
+        assert_eq!(drops.get(DropReason::ReceiveMemory), 10_000 - INCOMPLETE_MAX as u64);
+        let large = Bytes::from(vec![0; 16_000]);
+        for number in 20_000..20_100 {
+            let part = Part { lane: LaneId(0), number, index: 0, last: 1, bytes: large.clone() };
+            table.insert(at(0), part, &mut drops);
+        }
+        assert!(table.bytes <= BYTES_MAX && table.incomplete.len() < 100, "{}", table.bytes);
+        table.insert(at(701), parts(1, 150).remove(0), &mut drops);
+        assert_eq!((table.incomplete.len(), table.order.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_count_that_changes_is_not_believed() {
+        let (mut table, mut drops) = (Parts::default(), DropCounters::default());
+        let [first, mut second] = <[Part; 2]>::try_from(parts(0, 150)).expect("two");
+        table.insert(at(0), first, &mut drops);
+        (second.index, second.last) = (9, 9);
+        assert_eq!(table.insert(at(0), second, &mut drops), None);
+        assert_eq!(drops.get(DropReason::Inconsistent), 1);
+    }
+
+    #[test]
+    fn a_datagram_has_come_with_its_last_part_and_is_lost_with_its_first() {
+        let mut cuts = Cuts::default();
+        let cut = |id| Cut { kind: TokenKind::Source, id: PacketId(id), path: PathId(0) };
+        (0..2).for_each(|id| cuts.on_cut(cut(id), 3));
+        assert_eq!([0, 0].map(|number| cuts.on_acknowledged(number)), [None, None]);
+        assert_eq!(cuts.on_acknowledged(1), None);
+        assert_eq!(cuts.on_lost(1), Some(cut(1)));
+        assert_eq!((cuts.on_lost(1), cuts.on_acknowledged(1)), (None, None));
+        assert_eq!(cuts.on_acknowledged(0), Some(cut(0)));
+        assert!(cuts.pending.is_empty() && cuts.order.is_empty());
+        (0..CUTS_MAX as u32 + 9).for_each(|id| cuts.on_cut(cut(id), 2));
+        assert_eq!((cuts.pending.len(), cuts.order.len()), (CUTS_MAX, CUTS_MAX));
+    }
+}
