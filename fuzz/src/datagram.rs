@@ -3,8 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use roadweave_types::{LaneId, PacketId};
 use roadweave_wire::{
-    Coded, Datagram, Feedback, LaneReport, MAX_FEEDBACK_LANES, Position, SourceDatagram, Sum,
-    Symbol,
+    Coded, Datagram, Feedback, LaneReport, MAX_FEEDBACK_LANES, Part, Position, SourceDatagram,
+    Sum, Symbol,
 };
 
 /// Parses the bytes.
@@ -28,6 +28,11 @@ pub fn run(data: &[u8]) {
             Sum::write_header(lane, start, mask, &mut written);
             written.extend_from_slice(&payload);
             written.freeze()
+        }
+        Datagram::Part(Part { lane, number, index, last, bytes }) => {
+            let [first, second, third, fourth] = number.to_be_bytes();
+            let header = [5, lane.0, first, second, third, fourth, index << 4 | last];
+            Bytes::from([&header[..], &bytes].concat())
         }
         Datagram::Feedback(feedback) => feedback.to_bytes(),
     };
