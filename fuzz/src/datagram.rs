@@ -3,8 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use roadweave_types::{LaneId, PacketId};
 use roadweave_wire::{
-    Coded, Datagram, Feedback, LaneReport, MAX_FEEDBACK_LANES, Part, Position, SourceDatagram,
-    Sum, Symbol,
+    Coded, Datagram, Feedback, LaneReport, MAX_FEEDBACK_LANES, Part, Position, SourceDatagram, Sum,
+    Symbol,
 };
 
 /// Parses the bytes.
