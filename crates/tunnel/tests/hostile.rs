@@ -234,8 +234,8 @@ fn a_silent_session_is_not_given_up_for_a_connection_that_is_not_welcomed() {
 #[test]
 fn connections_that_race_do_not_drive_each_other_out() {
     for seed in 1..=10 {
-        // All of them are welcomed at about the same time.
-        let links = (0..4).map(|_| link(20, 20)).collect();
+        // Each begins 100 ms after the one before, so all say hello at about the same time.
+        let links = [100, 75, 50, 25].map(|one_way_ms| link(20, one_way_ms)).to_vec();
         let plan = Plan { seed, ..Plan::new("xnc", links) };
         let mut world = plan.build().join();
         let (came, sent) = flow(&mut world, Duration::from_secs(8));

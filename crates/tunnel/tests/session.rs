@@ -100,7 +100,7 @@ fn a_path_that_goes_silent_costs_no_packet_later_than_threshold_and_round_trip()
     let arrived = arrivals(&world.up);
     // The slowest surviving path has a round trip of 70 ms; detection takes at most the deadline.
     // The rest is for repairs that wait for room beside the stream.
-    let limit = ms(100 + 70 + 40);
+    let limit = ms(100 + 70 + 45);
     let late: Vec<_> = sent
         .iter()
         .filter(|(n, at)| arrived.get(n).is_none_or(|there| there.since(**at) > limit))
