@@ -18,6 +18,7 @@ mod out;
 mod qoe;
 mod rate;
 mod record;
+mod release;
 mod run;
 mod sandbox;
 mod set;
@@ -53,6 +54,7 @@ enum Command {
     Client(run::ClientArgs),
     Server(run::ServerArgs),
     Router(run::RouterArgs),
+    Release(release::ReleaseArgs),
     Show(show::ShowArgs),
     Set(set::SetArgs),
     Emulate(emulate::EmulateArgs),
@@ -89,6 +91,7 @@ fn run(arguments: Arguments) -> ExitCode {
         Command::Client(args) => args.run(),
         Command::Server(args) => args.run(),
         Command::Router(args) => args.run(),
+        Command::Release(args) => args.run(),
         Command::Show(args) => args.run(),
         Command::Set(args) => args.run(),
         Command::Demo(args) => args.run(),

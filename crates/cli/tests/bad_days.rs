@@ -267,7 +267,7 @@ fn nothing_is_left_after_an_interrupt_or_after_a_kill_and_the_next_start() {
 
         let (server, client) = road.start_both();
         let during = road.state();
-        for mark in ["link rw0", "link rws", "box rule 531", "box sysctl", "inet roadweave_rws"] {
+        for mark in ["link rw0", "link rws", "box rule 532", "box sysctl", "inet roadweave_rws"] {
             assert!(during.iter().any(|line| line.contains(mark)), "{mark}: {during:#?}");
         }
         client.interrupt();

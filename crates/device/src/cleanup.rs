@@ -2,7 +2,7 @@
 
 use crate::process::InstanceLock;
 use crate::routes::Routes;
-use crate::{DeviceError, Instance, filter};
+use crate::{DeviceError, Instance, answers, filter};
 
 /// Removes all routes, rules, packet filters and changed settings of an instance that is not
 /// running. Call it at every start, with the lock taken; it is quick when there is nothing.
@@ -12,14 +12,28 @@ use crate::{DeviceError, Instance, filter};
 ///
 /// # Errors
 /// The first failure, after all has been tried. Without the program `nft` there are no filters.
-pub fn cleanup(instance: &Instance, _lock: &InstanceLock) -> Result<(), DeviceError> {
+pub fn cleanup(instance: &Instance, lock: &InstanceLock) -> Result<(), DeviceError> {
     // Opening removes what is there.
     let routes = Routes::open(instance).map(drop);
+    let answers = without_nft(answers::remove(instance));
+    let rest = take_over(instance, lock);
+    routes.and(answers).and(rest)
+}
+
+/// The same but for what keeps traffic out of the clear: routes, rules, and the marks of answers. The
+/// next client takes them over.
+///
+/// # Errors
+/// As [`cleanup`].
+pub(crate) fn take_over(instance: &Instance, _lock: &InstanceLock) -> Result<(), DeviceError> {
     // The settings first: the filters protect as long as forwarding is on.
     let failed = instance.restore_settings();
-    let filters = match filter::remove_unless_needed(instance, &failed) {
+    without_nft(filter::remove_unless_needed(instance, &failed))
+}
+
+fn without_nft(result: Result<(), DeviceError>) -> Result<(), DeviceError> {
+    match result {
         Err(DeviceError::Unavailable { .. }) => Ok(()),
         result => result,
-    };
-    routes.and(filters)
+    }
 }

@@ -18,6 +18,7 @@ mod resolver;
 mod router;
 mod server;
 mod settings;
+mod steering;
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ use serde_json::{Value, json};
 
 use crate::{Clock, DeviceError, Ecn, Outgoing, Poller, Prefix, Routes, SendOutcome, Token, Tun};
 
-pub use client::{ClientOptions, run_client};
+pub use client::{ClientOptions, ClientRouteOptions, run_client};
 pub use router::{RouterOptions, RouterSocket, run_router};
 pub use server::{Reload, ServerOptions, run_server};
 
@@ -169,6 +170,11 @@ fn status(role: &str, name: &str, tun: &Tun, uptime: Duration, rest: Value) -> V
 
 fn to_prefix(network: ipnet::IpNet) -> Prefix {
     Prefix::new(network.addr(), network.prefix_len())
+}
+
+fn to_network(prefix: Prefix) -> ipnet::IpNet {
+    ipnet::IpNet::new(prefix.address(), prefix.length())
+        .expect("a prefix is no longer than its address")
 }
 
 /// Leads `prefixes` into the TUN. What the system refuses is told and left out.

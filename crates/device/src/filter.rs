@@ -263,7 +263,7 @@ fn remove(instance: &Instance) -> Result<(), DeviceError> {
     run_nft(&format!("add table inet {table}\ndelete table inet {table}\n"))
 }
 
-fn run_nft(script: &str) -> Result<(), DeviceError> {
+pub(crate) fn run_nft(script: &str) -> Result<(), DeviceError> {
     let failed = |error| DeviceError::system("run nft", error);
     let mut child = Command::new("nft")
         .args(["-f", "-"])

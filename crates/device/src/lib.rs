@@ -15,6 +15,7 @@
     reason = "this crate is where time, sockets, threads and processes come from"
 )]
 
+mod answers;
 mod cleanup;
 mod clock;
 pub mod control;
@@ -37,11 +38,12 @@ mod sysctl;
 mod tun;
 mod udp;
 
+pub use answers::Answers;
 pub use cleanup::cleanup;
 pub use clock::Clock;
 pub use driver::{
-    ClientOptions, DriverError, Reload, RouterOptions, RouterSocket, ServerOptions, TunSettings,
-    run_client, run_router, run_server,
+    ClientOptions, ClientRouteOptions, DriverError, Reload, RouterOptions, RouterSocket,
+    ServerOptions, TunSettings, run_client, run_router, run_server,
 };
 pub use error::DeviceError;
 pub use filter::{Allowed, FilterKeeper, FilterOptions, Filters, Forwarding, Interface};
@@ -51,7 +53,7 @@ pub use netlink::{Link, Netlink, Route, Rule};
 pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};
 pub use prefix::{ParsePrefixError, Prefix};
 pub use process::{Instance, InstanceLock, ROUTE_PROTOCOL};
-pub use routes::Routes;
+pub use routes::{ClientRoutes, Grant, RouteSettings, Routes};
 pub use signals::{Signal, Signals};
 pub use state::{Kept, StateFile};
 pub use tun::{Tun, TunOptions, TunStatistics, WriteCounts};

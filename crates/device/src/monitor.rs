@@ -397,8 +397,9 @@ pub(crate) fn glob(pattern: &str, name: &str) -> bool {
     pattern[at..].iter().all(|letter| *letter == b'*')
 }
 
-/// RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE, RTMGRP_IPV6_IFADDR, RTMGRP_IPV6_ROUTE.
-const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x100 | 0x400;
+/// RTMGRP_LINK, RTMGRP_IPV4_IFADDR, RTMGRP_IPV4_ROUTE, RTMGRP_IPV4_RULE, RTMGRP_IPV6_IFADDR,
+/// RTMGRP_IPV6_ROUTE, and the bit of RTNLGRP_IPV6_RULE.
+const GROUPS: u32 = 0x1 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18;
 const MAIN_TABLE: u32 = 254;
 
 #[cfg(test)]
@@ -473,6 +474,7 @@ mod tests {
             table: MAIN_TABLE,
             metric,
             protocol,
+            preferred_source: None,
         };
         let routes = [
             route(3, 1, "10.0.0.1", 4),

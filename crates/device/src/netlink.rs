@@ -13,8 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST, NetlinkHeader,
-    NetlinkMessage, NetlinkPayload,
+    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST,
+    NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
@@ -58,7 +58,7 @@ pub struct Link {
 }
 
 /// One route to add, to remove, or found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
     /// Where to.
     pub destination: Prefix,
@@ -72,10 +72,12 @@ pub struct Route {
     pub metric: u32,
     /// Who made it (`/etc/iproute2/rt_protos`).
     pub protocol: u8,
+    /// The address that packets get which have none yet; none lets the kernel choose.
+    pub preferred_source: Option<IpAddr>,
 }
 
 /// One policy rule: packets that match look into `table`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rule {
     /// For IPv4; else for IPv6.
     pub ipv4: bool,
@@ -83,8 +85,12 @@ pub struct Rule {
     pub priority: u32,
     /// Matches sockets bound to this interface.
     pub output_interface: Option<String>,
-    /// Matches packets with this mark.
-    pub mark: Option<u32>,
+    /// Matches what came in by this interface; `lo` is what this machine sends by itself.
+    pub input_interface: Option<String>,
+    /// Matches packets whose mark has `mark`'s bits where `mask` has ones: (mark, mask).
+    pub mark: Option<(u32, u32)>,
+    /// Goes on with the first rule of this priority instead of looking anywhere.
+    pub goto: Option<u32>,
     /// Where to look.
     pub table: u32,
     /// Passes over routes with a prefix of at most this length, so that 0 skips default routes.
@@ -265,6 +271,19 @@ impl Netlink {
     pub fn replace_route(&mut self, route: &Route) -> Result<(), DeviceError> {
         let message = RouteNetlinkMessage::NewRoute(build_route(route));
         self.request(message, NLM_F_CREATE | NLM_F_REPLACE).map_err(|error| {
+            let what = format!("add the route to {}", route.destination);
+            DeviceError::of_family(route.destination.is_ipv4(), what, error)
+        })
+    }
+
+    /// Adds a route beside others to the same destination; one that is there already is no error.
+    ///
+    /// # Errors
+    /// What the kernel says, among it that the gateway cannot be reached.
+    pub fn add_route(&mut self, route: &Route) -> Result<(), DeviceError> {
+        let message = RouteNetlinkMessage::NewRoute(build_route(route));
+        let result = self.request(message, NLM_F_CREATE | NLM_F_APPEND);
+        ignore(result, io::ErrorKind::AlreadyExists).map_err(|error| {
             let what = format!("add the route to {}", route.destination);
             DeviceError::of_family(route.destination.is_ipv4(), what, error)
         })
@@ -452,6 +471,7 @@ pub(crate) fn parse_route(message: &RouteMessage) -> Option<Route> {
         table: u32::from(message.header.table),
         metric: 0,
         protocol: message.header.protocol.into(),
+        preferred_source: None,
     };
     for attribute in &message.attributes {
         match attribute {
@@ -461,10 +481,18 @@ pub(crate) fn parse_route(message: &RouteMessage) -> Option<Route> {
             }
             RouteAttribute::Gateway(address) => route.gateway = ip_address(address),
             RouteAttribute::Oif(index) => route.interface = Some(*index),
+            RouteAttribute::PrefSource(address) => route.preferred_source = ip_address(address),
             RouteAttribute::Priority(metric) => route.metric = *metric,
             RouteAttribute::Table(table) => route.table = *table,
             _ => {}
         }
+    }
+    match message.header.kind {
+        // IPv6 gives them the loopback.
+        RouteType::Unreachable => route.interface = None,
+        // Several next hops, which nobody here makes or follows.
+        _ if route.interface.is_none() => return None,
+        _ => {}
     }
     Some(route)
 }
@@ -475,11 +503,15 @@ fn parse_rule(message: &RuleMessage) -> Rule {
         table: u32::from(message.header.table),
         ..Rule::default()
     };
+    let (mut mark, mut mask) = (None, u32::MAX);
     for attribute in &message.attributes {
         match attribute {
             RuleAttribute::Priority(priority) => rule.priority = *priority,
             RuleAttribute::Oifname(name) => rule.output_interface = Some(name.clone()),
-            RuleAttribute::FwMark(mark) => rule.mark = Some(*mark),
+            RuleAttribute::Iifname(name) => rule.input_interface = Some(name.clone()),
+            RuleAttribute::Goto(priority) => rule.goto = Some(*priority),
+            RuleAttribute::FwMark(bits) => mark = Some(*bits),
+            RuleAttribute::FwMask(bits) => mask = *bits,
             RuleAttribute::Table(table) => rule.table = *table,
             RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
             RuleAttribute::SuppressPrefixLen(length) => rule.suppress_length = Some(*length),
@@ -487,6 +519,7 @@ fn parse_rule(message: &RuleMessage) -> Rule {
             _ => {}
         }
     }
+    rule.mark = mark.map(|mark| (mark, mask));
     rule
 }
 
@@ -509,10 +542,9 @@ fn build_route(route: &Route) -> RouteMessage {
         // Tables beyond 255 fit the attribute only.
         table: u8::try_from(route.table).unwrap_or(0),
         protocol: RouteProtocol::from(route.protocol),
-        scope: match (route.gateway, route.interface) {
-            (None, Some(_)) if destination.is_ipv4() => RouteScope::Link,
-            _ => RouteScope::Universe,
-        },
+        // None shall tell the kernel over which interface a gateway lies that somebody adds a route by:
+        // with the scope of a link, a route into the TUN would claim that all of them do.
+        scope: RouteScope::Universe,
         kind: match route.interface {
             Some(_) => RouteType::Unicast,
             None => RouteType::Unreachable,
@@ -531,6 +563,8 @@ fn build_route(route: &Route) -> RouteMessage {
     }
     attributes.extend(route.gateway.map(|gateway| RouteAttribute::Gateway(gateway.into())));
     attributes.extend(route.interface.map(RouteAttribute::Oif));
+    let source = route.preferred_source;
+    attributes.extend(source.map(|source| RouteAttribute::PrefSource(source.into())));
     if route.metric > 0 {
         attributes.push(RouteAttribute::Priority(route.metric));
     }
@@ -540,14 +574,22 @@ fn build_route(route: &Route) -> RouteMessage {
 fn build_rule(rule: &Rule) -> RuleMessage {
     let mut message = RuleMessage::default();
     message.header.family = family(rule.ipv4);
-    message.header.action = RuleAction::ToTable;
+    message.header.action = match rule.goto {
+        Some(_) => RuleAction::Goto,
+        None => RuleAction::ToTable,
+    };
     message.header.table = u8::try_from(rule.table).unwrap_or(0);
     let attributes = &mut message.attributes;
     attributes.push(RuleAttribute::Priority(rule.priority));
     attributes.push(RuleAttribute::Table(rule.table));
     attributes.push(RuleAttribute::Protocol(RouteProtocol::from(rule.protocol)));
     attributes.extend(rule.output_interface.clone().map(RuleAttribute::Oifname));
-    attributes.extend(rule.mark.map(RuleAttribute::FwMark));
+    attributes.extend(rule.input_interface.clone().map(RuleAttribute::Iifname));
+    attributes.extend(rule.goto.map(RuleAttribute::Goto));
+    if let Some((mark, mask)) = rule.mark {
+        attributes.push(RuleAttribute::FwMark(mark));
+        attributes.push(RuleAttribute::FwMask(mask));
+    }
     attributes.extend(rule.suppress_length.map(RuleAttribute::SuppressPrefixLen));
     message
 }

@@ -73,6 +73,11 @@ impl Instance {
         format!("roadweave_{}", self.name)
     }
 
+    /// The name of its table that marks what comes in by uplinks.
+    pub(crate) fn answers_table(&self) -> String {
+        format!("roadweave_{}_answers", self.name)
+    }
+
     /// Its routing tables: the first for the tunnel, the others for uplinks.
     ///
     /// The numbers come from the name, so that they are found again, and lie beyond those that

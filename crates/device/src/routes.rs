@@ -1,49 +1,94 @@
 //! Policy routes: each uplink by its own gateway, inner traffic into the TUN, no loop.
 //!
 //! ```text
-//! priority  rule                            table
-//! 520       socket bound to uplink (oif) -> of the uplink: its networks, default by its gateway
-//! 530       anything                     -> main, but its default routes       (*)
-//! 531       anything                     -> of the tunnel: default into the TUN (*)
-//! 32766     anything                     -> main         (*) only when default routes are wanted
+//! priority  rule                               table
+//! 518       came in by an uplink            -> on with 520
+//! 519       marked: answers by an uplink    -> of the uplink
+//! 520       socket bound to uplink (oif)    -> of the uplink: its networks, default by its gateway
+//! 521       socket bound to another interface with a default route -> copies of its main routes
+//! 525       anything                        -> near: networks behind this box, prefixes led into the TUN
+//! 526       anything                        -> private networks of the uplinks' own addresses    (*)
+//! 532       anything                        -> of the tunnel: default into the TUN, or refused   (*)
+//! 32766     anything                        -> main               (*) only when default routes are wanted
 //! ```
-//!
-//! Several instances share rule 530, since it is the same for all; the last of them removes it.
 //!
 //! The tunnel's own packets leave sockets that are bound to an uplink, so they meet rule 520 before
 //! all that leads into the TUN; were the uplink's table empty, a route into the TUN would still not
 //! fit the interface that they are bound to. Two uplinks with equal addresses and gateways differ by
 //! interface only, which is what the rules look at.
 //!
-//! Prefixes other than the default go into the main table, where the longest prefix wins. Their metric
-//! is the TUN's index: of two tunnels to one network the older one carries it until it ends.
+//! What a network under an uplink says of routes (DHCP's option 121, a wide netmask, router
+//! advertisements) lands in the main table, which is asked last: it draws nothing out of the tunnel
+//! (CVE-2024-3661). The main table's routes over interfaces that are no uplinks are copied into the
+//! near table whenever they change, so that the worst of a delay is that a network behind this box
+//! is late.
+//!
+//! Beside each route into the TUN lies one that refuses ("unreachable"), and outlives it: what is to
+//! be in the tunnel is refused before the first session, without an address of its family, and after
+//! a crash, and never leaves in the clear.
 //!
 //! Strict reverse path filtering (`rp_filter` 1) would drop what comes in by any but the main
-//! default's interface; on uplinks it is made loose (2) and restored at the end.
+//! default's interface; on uplinks it is made loose (2) and restored at the end. A loose filter in
+//! turn drops what a refusing route leads back, so the marks of [`crate::answers`] lead it by the uplink.
+//!
+//! A server and a redundant router have no uplinks to guard: [`Routes`] are theirs, with prefixes in
+//! the main table, where the longest wins, and two rules for default routes:
+//!
+//! ```text
+//! 530       anything                        -> main, but its default routes
+//! 531       anything                        -> of the tunnel: default into the TUN
+//! ```
+//!
+//! Several instances share rule 530, since it is the same for all; the last of them removes it. The
+//! metric of their prefixes is the TUN's index: of two tunnels to one network the older one carries it
+//! until it ends.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod client;
+mod plan;
+mod repairs;
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 
 use roadweave_types::UplinkId;
 
 use crate::process::ROUTE_PROTOCOL;
-use crate::{DeviceError, Instance, Netlink, Prefix, Route, Rule, Uplink, sysctl};
+use crate::{DeviceError, Instance, Netlink, Prefix, Route, Rule, UplinkSelector, sysctl};
 
-/// The routes and rules of one instance. Settings are those of the network namespace of the calling
+pub use client::ClientRoutes;
+pub(crate) use repairs::Repairs;
+
+/// What a client routes, as its configuration says.
+#[derive(Clone, Debug)]
+pub struct RouteSettings {
+    /// Destinations that belong into the tunnel; `0.0.0.0/0` and `::/0` are all that is not behind
+    /// this box.
+    pub into_tunnel: Vec<Prefix>,
+    /// Whether they are refused before the first session.
+    pub closed_before_join: bool,
+    /// Whether the private networks of the uplinks' own addresses are reached outside the tunnel.
+    pub uplink_neighbours: bool,
+    /// Which interfaces are uplinks.
+    pub selector: UplinkSelector,
+}
+
+/// What a session leads into the tunnel besides the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// The addresses of the TUN. A family without one stays closed.
+    pub addresses: Vec<Prefix>,
+    /// The server's own inner addresses.
+    pub gateways: Vec<Prefix>,
+}
+
+/// The routes and rules of a server or router. Settings are those of the network namespace of the calling
 /// thread, so call it always from the one where it was opened. Dropping it removes them and restores the
 /// settings that the instance changed.
 #[derive(Debug)]
 pub struct Routes {
     instance: Instance,
     netlink: Netlink,
-    uplinks: BTreeMap<UplinkId, Installed>,
     settings: BTreeSet<String>,
-}
-
-/// What was added for one uplink.
-#[derive(Debug, Default)]
-struct Installed {
-    rules: Vec<Rule>,
-    routes: Vec<Route>,
 }
 
 impl Routes {
@@ -54,51 +99,9 @@ impl Routes {
     /// [`DeviceError::NoPermission`], or what else the kernel says.
     pub fn open(instance: &Instance) -> Result<Self, DeviceError> {
         let netlink = Netlink::open()?;
-        let mut this = Self {
-            instance: instance.clone(),
-            netlink,
-            uplinks: BTreeMap::new(),
-            settings: BTreeSet::new(),
-        };
+        let mut this = Self { instance: instance.clone(), netlink, settings: BTreeSet::new() };
         this.remove_all()?;
         Ok(this)
-    }
-
-    /// Makes an uplink reach everything by its own gateway; call it again when the uplink changes.
-    ///
-    /// # Errors
-    /// What the kernel says; what could be added before stays, and is removed in time.
-    pub fn set_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
-        let wanted = self.plan(uplink);
-        let before = self.uplinks.remove(&uplink.id).unwrap_or_default();
-        for route in before.routes.iter().filter(|route| !wanted.routes.contains(route)) {
-            self.netlink.remove_route(route)?;
-        }
-        for rule in before.rules.iter().filter(|rule| !wanted.rules.contains(rule)) {
-            self.netlink.remove_rule(rule)?;
-        }
-        // Remembered before it is done, so that a failure half way leaves nothing unknown.
-        let installed = self.uplinks.entry(uplink.id).or_insert(wanted);
-        for rule in &installed.rules {
-            self.netlink.add_rule(rule)?;
-        }
-        // Again even if unchanged: the kernel drops routes when an interface loses its carrier.
-        for route in &installed.routes {
-            self.netlink.replace_route(route)?;
-        }
-        self.loosen_reverse_path_filter(&uplink.name)
-    }
-
-    /// Forgets an uplink that is gone or shall not be used.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn remove_uplink(&mut self, id: UplinkId) -> Result<(), DeviceError> {
-        let installed = self.uplinks.remove(&id).unwrap_or_default();
-        for route in &installed.routes {
-            self.netlink.remove_route(route)?;
-        }
-        installed.rules.iter().try_for_each(|rule| self.netlink.remove_rule(rule))
     }
 
     /// Leads `prefixes` into the TUN whose index is `tun`; `0.0.0.0/0` and `::/0` lead all that has
@@ -140,46 +143,8 @@ impl Routes {
         *self.instance.routing_tables().start()
     }
 
-    /// What one uplink needs.
-    fn plan(&self, uplink: &Uplink) -> Installed {
-        let mut installed = Installed::default();
-        let tables = self.instance.routing_tables();
-        // The first table is the tunnel's; more than 255 uplinks would share tables, not fail.
-        let table = tables.start() + 1 + uplink.id.0 % 255;
-        for ipv4 in [true, false] {
-            let networks = uplink.addresses.iter().filter(|prefix| prefix.is_ipv4() == ipv4);
-            let networks: Vec<Prefix> = networks.map(Prefix::network).collect();
-            if networks.is_empty() || !uplink.carrier {
-                continue;
-            }
-            let route = |destination, gateway| Route {
-                destination,
-                gateway,
-                interface: Some(uplink.index),
-                table,
-                metric: 0,
-                protocol: ROUTE_PROTOCOL,
-            };
-            installed.rules.push(Rule {
-                ipv4,
-                priority: PRIORITY_UPLINK,
-                output_interface: Some(uplink.name.clone()),
-                table,
-                protocol: ROUTE_PROTOCOL,
-                ..Rule::default()
-            });
-            installed.routes.extend(networks.into_iter().map(|network| route(network, None)));
-            if let Some(gateway) = uplink.gateway(ipv4) {
-                let default = if ipv4 { Prefix::DEFAULT_V4 } else { Prefix::DEFAULT_V6 };
-                installed.routes.push(route(default, gateway.address()));
-            }
-        }
-        installed
-    }
-
     /// Removes every rule and route that bears our protocol and lies in the instance's tables.
     fn remove_all(&mut self) -> Result<(), DeviceError> {
-        self.uplinks.clear();
         let tables = self.instance.routing_tables();
         for rule in self.netlink.rules()? {
             if rule.protocol == ROUTE_PROTOCOL && tables.contains(&rule.table) {
@@ -215,15 +180,7 @@ impl Routes {
         &mut self,
         interface: &str,
     ) -> Result<(), DeviceError> {
-        // The larger number of both counts, so that an interface at 2 is loose whatever "all" says
-        // (Linux Documentation/networking/ip-sysctl.rst).
-        let key = format!("net.ipv4.conf.{}.rp_filter", interface.replace('.', "/"));
-        let all = sysctl::read("net.ipv4.conf.all.rp_filter")?;
-        let own = sysctl::read(&key)?;
-        if own == "1" || (own == "0" && all == "1") {
-            self.settings.insert(key.clone());
-            self.instance.change_setting(&key, "2")?;
-        }
+        self.settings.extend(loosen_reverse_path_filter(&self.instance, interface)?);
         Ok(())
     }
 }
@@ -237,6 +194,33 @@ impl Drop for Routes {
     }
 }
 
+/// Makes the reverse path filter of `interface` loose; returns the setting that was changed, if any.
+fn loosen_reverse_path_filter(
+    instance: &Instance,
+    interface: &str,
+) -> Result<Option<String>, DeviceError> {
+    // The larger number of both counts, so that an interface at 2 is loose whatever "all" says
+    // (Linux Documentation/networking/ip-sysctl.rst).
+    let key = format!("net.ipv4.conf.{}.rp_filter", interface.replace('.', "/"));
+    let all = sysctl::read("net.ipv4.conf.all.rp_filter")?;
+    let own = sysctl::read(&key)?;
+    if own == "1" || (own == "0" && all == "1") {
+        instance.change_setting(&key, "2")?;
+        return Ok(Some(key));
+    }
+    Ok(None)
+}
+
+/// The mark of what came in by an uplink, and of its answers, with the mask. There is none for more than
+/// 255 uplinks.
+///
+/// The upper half of a mark is ours: a part of the instance's name, so that instances do not take each
+/// other's, and the uplink. The lower half stays what others have made it.
+pub(crate) fn answer_mark(tables: &RangeInclusive<u32>, uplink: UplinkId) -> Option<(u32, u32)> {
+    let number = (uplink.0 < 0xff).then_some(uplink.0 + 1)?;
+    Some(((tables.start() & 0xff00) << 16 | number << 16, ANSWER_MASK))
+}
+
 /// A route into the TUN: the default in the tunnel's own `table`, all else in the main table.
 fn tun_route(tun: u32, prefix: Prefix, table: u32) -> Route {
     Route {
@@ -246,6 +230,7 @@ fn tun_route(tun: u32, prefix: Prefix, table: u32) -> Route {
         table: if prefix.length() == 0 { table } else { MAIN_TABLE },
         metric: tun,
         protocol: ROUTE_PROTOCOL,
+        preferred_source: None,
     }
 }
 
@@ -264,6 +249,14 @@ fn default_rules(ipv4: bool, table: u32) -> [Rule; 2] {
 }
 
 const MAIN_TABLE: u32 = 254;
+/// The bits of a mark that are ours.
+pub(crate) const ANSWER_MASK: u32 = 0xffff_0000;
+const PRIORITY_INWARD: u32 = 518;
+const PRIORITY_ANSWERS: u32 = 519;
 const PRIORITY_UPLINK: u32 = 520;
+const PRIORITY_BOUND: u32 = 521;
+const PRIORITY_NEAR: u32 = 525;
+const PRIORITY_NEIGHBOURS: u32 = 526;
 const PRIORITY_MAIN: u32 = 530;
 const PRIORITY_TUNNEL: u32 = 531;
+const PRIORITY_REST: u32 = 532;

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
 use roadweave_device::{
-    DeviceError, Ecn, FilterOptions, Filters, Forwarding, Gateway, Instance, Monitor, Netlink,
-    Outgoing, Prefix, ROUTE_PROTOCOL, Routes, SendOutcome, Tun, TunOptions, UdpOptions, Uplink,
-    UplinkEvent, UplinkSelector, UplinkSocket, cleanup, wait_readable,
+    ClientRoutes, DeviceError, Ecn, FilterOptions, Filters, Forwarding, Gateway, Grant, Instance,
+    Monitor, Netlink, Outgoing, Prefix, ROUTE_PROTOCOL, RouteSettings, Routes, SendOutcome, Tun,
+    TunOptions, UdpOptions, Uplink, UplinkEvent, UplinkSelector, UplinkSocket, cleanup,
+    wait_readable,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -47,6 +48,24 @@ fn filters(tun: &str, inner: &str) -> FilterOptions {
         forwarding: Forwarding::Open,
         forward: true,
     }
+}
+
+/// A client's routes for a TUN with everything of `into_tunnel` in it.
+fn client_routes(instance: &Instance, tun: &Tun, into_tunnel: &[&str]) -> ClientRoutes {
+    let settings = RouteSettings {
+        into_tunnel: into_tunnel.iter().map(|text| prefix(text)).collect(),
+        closed_before_join: false,
+        uplink_neighbours: true,
+        selector: UplinkSelector {
+            include: vec!["eth*".to_owned()],
+            exclude: vec!["eth0".to_owned()],
+        },
+    };
+    ClientRoutes::open(instance, settings, tun.index()).unwrap()
+}
+
+fn grant(address: &str) -> Grant {
+    Grant { addresses: vec![prefix(address)], gateways: Vec::new() }
 }
 
 /// Polls until `found` yields something.
@@ -134,6 +153,7 @@ fn two_uplinks_with_the_same_address_both_work() {
         let instance = Instance::new("client").unwrap();
         let selector =
             UplinkSelector { include: vec!["eth*".to_owned()], exclude: vec!["eth0".to_owned()] };
+        let mut tun = world.vehicle.enter(|| tun("rw0", "10.8.0.2/24")).unwrap();
         let (mut monitor, mut routes, mut sockets) = world
             .vehicle
             .enter(|| {
@@ -142,7 +162,7 @@ fn two_uplinks_with_the_same_address_both_work() {
                     let usable = monitor.uplinks().filter(|uplink| uplink.is_usable(true));
                     Some(usable.cloned().collect::<Vec<Uplink>>()).filter(|all| all.len() == 2)
                 });
-                let mut routes = Routes::open(&instance).unwrap();
+                let mut routes = client_routes(&instance, &tun, &["0.0.0.0/0", "10.50.0.0/16"]);
                 let mut sockets = Vec::new();
                 for uplink in &uplinks {
                     let modem = Gateway::Guessed([192, 168, 8, 1].into());
@@ -159,8 +179,8 @@ fn two_uplinks_with_the_same_address_both_work() {
         }
 
         // With everything else led into the tunnel, its own packets still take their uplinks.
-        let mut tun = world.vehicle.enter(|| tun("rw0", "10.8.0.2/24")).unwrap();
-        routes.route_into_tun(tun.index(), &[Prefix::DEFAULT_V4, prefix("10.50.0.0/16")]).unwrap();
+        routes.set_grant(grant("10.8.0.2/24")).unwrap();
+        assert_eq!(routes.take_failures().count(), 0);
         for (socket, number) in sockets.iter_mut().zip([1, 2]) {
             world.check_round_trip(socket, &server, number);
         }
@@ -203,6 +223,8 @@ fn two_uplinks_with_the_same_address_both_work() {
             .vehicle
             .enter(move || {
                 drop((routes, tun));
+                assert!(leftovers().contains(&"rule 532".to_owned()), "they outlive it");
+                cleanup(&instance, &instance.lock().unwrap()).unwrap();
                 assert_eq!(leftovers(), Vec::<String>::new());
                 assert_eq!(sysctl("net/ipv4/conf/eth1/rp_filter"), "1");
             })
@@ -323,16 +345,21 @@ fn two_instances_leave_each_other_alone() {
         cable((&vehicle, "eth1", &["10.1.0.2/24"]), (&modem, "eth1", &["10.1.0.1/24"]));
         vehicle.set_sysctl("net.ipv4.conf.eth1.rp_filter", "1").unwrap();
         let work = || {
-            let [first, second] = ["first", "second"].map(|name| Instance::new(name).unwrap());
-            let (one, two) = (tun("rw0", "10.8.0.2/24"), tun("rw1", "10.9.0.2/24"));
-            let mut routes = Routes::open(&first).unwrap();
+            let [first, second, third] =
+                ["first", "second", "third"].map(|name| Instance::new(name).unwrap());
+            let tuns = [("rw0", "10.8.0.2/24"), ("rw1", "10.9.0.2/24"), ("rw2", "10.10.0.2/24")];
+            let [one, two, three] = tuns.map(|(name, address)| tun(name, address));
+            // A router and a client.
+            let mut router = Routes::open(&third).unwrap();
+            router.route_into_tun(three.index(), &[Prefix::DEFAULT_V4]).unwrap();
+            let mut routes = client_routes(&first, &one, &["0.0.0.0/0"]);
             let selector = UplinkSelector { include: vec!["eth1".to_owned()], exclude: vec![] };
             let mut monitor = Monitor::open(selector).unwrap();
             monitor.poll().unwrap();
             for uplink in monitor.uplinks() {
                 routes.set_uplink(uplink).unwrap();
             }
-            routes.route_into_tun(one.index(), &[Prefix::DEFAULT_V4]).unwrap();
+            routes.set_grant(grant("10.8.0.2/24")).unwrap();
             let filters = Filters::install(&first, &filters("rw0", "10.8.0.0/24")).unwrap();
             // The filters' end is not the routes' end.
             drop(filters);
@@ -346,7 +373,10 @@ fn two_instances_leave_each_other_alone() {
             drop(other);
             assert_eq!(leftovers(), before);
             assert!(before.contains(&"rule 530".to_owned()), "{before:?}");
-            drop(routes);
+            assert_eq!(routes.sync().unwrap(), 0, "nobody took anything of the first");
+            cleanup(&first, &first.lock().unwrap()).unwrap();
+            assert!(leftovers().contains(&"rule 530".to_owned()), "of the router");
+            drop(router);
             assert_eq!(leftovers(), Vec::<String>::new());
             assert_eq!(sysctl("net/ipv4/conf/eth1/rp_filter"), "1");
         };
@@ -375,6 +405,12 @@ fn without_ipv6_the_rest_works() {
             assert!(matches!(error, DeviceError::NoIpv6 { .. }), "{error}");
             routes.route_into_tun(tun.index(), &[Prefix::DEFAULT_V4]).unwrap();
 
+            let mut client =
+                client_routes(&Instance::new("other").unwrap(), &tun, &["0.0.0.0/0", "::/0"]);
+            client.set_grant(grant("10.8.0.2/24")).unwrap();
+            assert_eq!(client.take_failures().count(), 0, "what cannot be, need not be closed");
+            assert_eq!(client.sync().unwrap(), 0);
+
             // What is granted no more can be taken away, also twice.
             netlink.remove_address(tun.index(), prefix("10.8.0.2/24")).unwrap();
             netlink.remove_address(tun.index(), prefix("10.8.0.2/24")).unwrap();
@@ -398,7 +434,7 @@ fn after_a_kill_9_the_next_start_removes_everything() {
         let program = std::env::current_exe().unwrap();
         let mut child = helper(&mut vehicle.command(program), "helper_installs_everything");
         let before = vehicle.enter(leftovers).unwrap();
-        for kind in ["rule 520", "rule 530", "rule 531", "route", "filter"] {
+        for kind in ["rule 520", "rule 525", "rule 532", "route", "filter"] {
             assert!(before.iter().any(|found| found.starts_with(kind)), "{kind}: {before:?}");
         }
         child.kill().unwrap();
@@ -436,12 +472,12 @@ fn helper_installs_everything() {
     let mut monitor =
         Monitor::open(UplinkSelector { include: vec!["eth1".to_owned()], exclude: vec![] })
             .unwrap();
-    let mut routes = Routes::open(&instance).unwrap();
+    let mut routes = client_routes(&instance, &tun, &["0.0.0.0/0", "::/0"]);
     monitor.poll().unwrap();
     for uplink in monitor.uplinks() {
         routes.set_uplink(uplink).unwrap();
     }
-    routes.route_into_tun(tun.index(), &[Prefix::DEFAULT_V4, Prefix::DEFAULT_V6]).unwrap();
+    routes.set_grant(grant("10.8.0.2/24")).unwrap();
     let _filters = Filters::install(&instance, &filters("rw0", "10.8.0.0/24")).unwrap();
     println!("{READY}");
     std::thread::sleep(PATIENCE * 3);

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use ipnet::IpNet;
 use roadweave_quic::{
     ConfigError, ConnectionId, Ecn, Endpoint, Epoch, Identity, Local, Outbox, PublicKey, Source,
     TransportConfig,
@@ -143,6 +144,8 @@ pub struct Client {
     usage: Usage,
     /// The policies that paths of the session have been given.
     path_policies: BTreeMap<PathId, Policy>,
+    /// Connected networks behind this end.
+    local_networks: Vec<IpNet>,
 }
 
 impl Client {
@@ -180,6 +183,7 @@ impl Client {
             policies: BTreeMap::new(),
             usage: Usage::default(),
             path_policies: BTreeMap::new(),
+            local_networks: Vec::new(),
         };
         client.pairs = Pairs::new(client.seed());
         Ok(client)
@@ -334,6 +338,23 @@ impl Client {
     pub fn set_qoe(&mut self, now: Instant, lane: &str, qoe: Qoe) -> Result<(), SetError> {
         find_lane(&self.config.lanes, lane)?;
         self.current.as_mut().map_or(Ok(()), |current| current.session.set_qoe(now, lane, qoe))
+    }
+
+    /// The connected networks behind this end are these from now on: nothing from the tunnel may claim to
+    /// come from there.
+    pub fn set_local_networks(&mut self, networks: impl Iterator<Item = IpNet> + Clone) {
+        if !networks.clone().eq(self.local_networks.iter().copied()) {
+            self.local_networks = networks.collect();
+            self.refuse_local_sources();
+        }
+    }
+
+    /// Keeps the server from speaking as this end, or as what lies behind it.
+    fn refuse_local_sources(&mut self) {
+        if let Some(Current { session, welcome, .. }) = &mut self.current {
+            let own = welcome.iter().flat_map(|welcome| &welcome.addresses);
+            session.refuse_sources(self.local_networks.iter().chain(own).copied().collect());
+        }
     }
 
     /// Takes a packet that came in on an uplink.

@@ -176,6 +176,7 @@ impl Session {
                 inbox: VecDeque::new(),
                 drops: DropCounters::default(),
                 sources: config.peer_sources,
+                refused_sources: Vec::new(),
                 log: PacketLog::default(),
             },
             peer_reports: BTreeMap::new(),
@@ -362,6 +363,11 @@ impl Session {
         sending.chain(self.receivers.values().filter_map(LaneReceiver::poll_timeout)).min()
     }
 
+    /// The peer's packets may not come from these networks from now on.
+    pub fn refuse_sources(&mut self, networks: Vec<IpNet>) {
+        self.exit.refused_sources = networks;
+    }
+
     /// Begins to note what happens to each packet, or stops.
     pub fn observe_packets(&mut self, is_on: bool) {
         self.exit.log.switch(is_on);
@@ -481,6 +487,8 @@ struct Exit {
     drops: DropCounters,
     /// Source addresses that the peer may use; `None` for all.
     sources: Option<Vec<IpNet>>,
+    /// Source addresses that the peer may not use in any case.
+    refused_sources: Vec<IpNet>,
     /// What happens to packets of the receiving direction.
     log: PacketLog,
 }
@@ -488,7 +496,7 @@ struct Exit {
 impl Exit {
     fn deliver(&mut self, now: Instant, lane: LaneId, delivery: Delivery) {
         let Delivery { id, decoded, packet } = delivery;
-        match check_inner(&packet, self.sources.as_deref()) {
+        match check_inner(&packet, self.sources.as_deref(), &self.refused_sources) {
             Err(reason) => self.drops.count(reason),
             Ok(()) if self.inbox.len() >= INBOX_MAX => self.drops.count(DropReason::DeviceFull),
             Ok(()) => {
@@ -499,9 +507,14 @@ impl Exit {
     }
 }
 
-fn check_inner(packet: &[u8], sources: Option<&[IpNet]>) -> Result<(), DropReason> {
+fn check_inner(
+    packet: &[u8],
+    sources: Option<&[IpNet]>,
+    refused: &[IpNet],
+) -> Result<(), DropReason> {
     let view = InnerPacket::parse(packet).map_err(|_| DropReason::MalformedInner)?;
-    if sources.is_some_and(|sources| !contains(sources, view.source)) {
+    let is_foreign = sources.is_some_and(|sources| !contains(sources, view.source));
+    if is_foreign || contains(refused, view.source) {
         return Err(DropReason::SpoofedSource);
     }
     Ok(())
@@ -509,4 +522,28 @@ fn check_inner(packet: &[u8], sources: Option<&[IpNet]>) -> Result<(), DropReaso
 
 fn contains(networks: &[IpNet], address: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_that_is_refused_is_refused_whatever_is_allowed() {
+        let mut packet = [0; 20];
+        packet[0] = 0x45;
+        packet[2..4].copy_from_slice(&20_u16.to_be_bytes());
+        packet[12..16].copy_from_slice(&[192, 168, 50, 9]);
+        let networks = |text: &str| vec![text.parse::<IpNet>().expect("a network")];
+        let check = |allowed: Option<&str>, refused: &str, expected| {
+            let allowed = allowed.map(networks);
+            let result = check_inner(&packet, allowed.as_deref(), &networks(refused));
+            assert_eq!(result, expected, "{allowed:?} {refused}");
+        };
+        check(None, "10.0.0.0/8", Ok(()));
+        check(Some("192.168.0.0/16"), "10.0.0.0/8", Ok(()));
+        check(Some("10.0.0.0/8"), "10.0.0.0/8", Err(DropReason::SpoofedSource));
+        check(None, "192.168.50.0/24", Err(DropReason::SpoofedSource));
+        check(Some("192.168.0.0/16"), "192.168.50.0/24", Err(DropReason::SpoofedSource));
+    }
 }

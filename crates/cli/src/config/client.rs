@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use roadweave_device::{ServerName, UplinkSelector};
+use roadweave_device::{ClientRouteOptions, ServerName, UplinkSelector};
 use roadweave_quic::PublicKey;
 use roadweave_tunnel::UplinkPolicy;
 use roadweave_types::{Policy, Priority};
@@ -64,7 +64,7 @@ impl ServerFields {
 }
 
 /// Which interfaces are uplinks.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UplinkFields {
     /// Names of interfaces, `*` stands for anything; empty: every interface with a default route.
@@ -73,9 +73,18 @@ pub struct UplinkFields {
     pub exclude: Vec<String>,
     /// Whether this box forwards from one uplink to another.
     pub forward: bool,
+    /// Whether the private networks of their own addresses are reached outside the tunnel.
+    pub local: bool,
     /// How uplinks may be used; the first whose name fits counts, and without one all are alike.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<PolicyFields>,
+}
+
+impl Default for UplinkFields {
+    fn default() -> Self {
+        let (include, exclude, policies) = (Vec::new(), Vec::new(), Vec::new());
+        Self { include, exclude, local: true, policies }
+    }
 }
 
 /// How uplinks may be used.
@@ -138,14 +147,43 @@ pub struct RouteFields {
     pub into_tunnel: Vec<IpNet>,
     /// Whether what comes from behind this box gets the client's inner address (source NAT).
     pub masquerade: bool,
+    /// What becomes of what belongs into the tunnel until the first session is up.
+    pub before_join: BeforeJoin,
+    /// Whether it stays refused after an ordered stop.
+    pub kill_switch: bool,
+    /// The networks in which the server may grant addresses, and have its own.
+    #[serde(deserialize_with = "networks")]
+    pub accept: Vec<IpNet>,
+}
+
+/// What becomes of what belongs into the tunnel until the first session is up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BeforeJoin {
+    /// It is refused.
+    #[default]
+    Closed,
+    /// It leaves outside the tunnel, in the clear.
+    Open,
 }
 
 impl Default for RouteFields {
     fn default() -> Self {
-        let all = ["0.0.0.0/0", "::/0"];
+        let prefixes =
+            |texts: &[&str]| texts.iter().map(|text| text.parse().expect("a prefix")).collect();
         Self {
-            into_tunnel: all.map(|prefix| prefix.parse().expect("a prefix")).to_vec(),
+            into_tunnel: prefixes(&["0.0.0.0/0", "::/0"]),
             masquerade: true,
+            before_join: BeforeJoin::Closed,
+            kill_switch: false,
+            // Private (RFC 1918), shared (RFC 6598) and unique local (RFC 4193) space.
+            accept: prefixes(&[
+                "10.0.0.0/8",
+                "172.16.0.0/12",
+                "192.168.0.0/16",
+                "100.64.0.0/10",
+                "fc00::/7",
+            ]),
         }
     }
 }
@@ -158,6 +196,18 @@ impl ClientFile {
     /// The lanes of the uplink direction.
     pub fn lane_configs(&self) -> Vec<roadweave_tunnel::LaneConfig> {
         lane_configs(&self.lanes)
+    }
+
+    /// What goes into the tunnel, and what is refused.
+    pub fn route_options(&self) -> ClientRouteOptions {
+        let RouteFields { into_tunnel, before_join, kill_switch, accept, .. } = &self.routes;
+        ClientRouteOptions {
+            into_tunnel: into_tunnel.clone(),
+            closed_before_join: *before_join == BeforeJoin::Closed,
+            kill_switch: *kill_switch,
+            uplink_neighbours: self.uplinks.local,
+            accept: accept.clone(),
+        }
     }
 
     /// How uplinks may be used, by patterns of their names.
@@ -184,6 +234,7 @@ impl Validate for ClientFile {
         }
         self.transport.validate()?;
         validate_networks("routes.into_tunnel", &self.routes.into_tunnel)?;
+        validate_networks("routes.accept", &self.routes.accept)?;
         validate_policies(&self.uplinks.policies)?;
         validate_lanes(&self.lanes)?;
         self.validate_lanes_uplinks()

@@ -40,11 +40,16 @@ pub const ECHO_PORT: u16 = 7;
 /// The program under test.
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_roadweave");
 /// Settings that a daemon may change.
-const SETTINGS: [&str; 8] = [
+const SETTINGS: [&str; 13] = [
     "ipv4/ip_forward",
     "ipv6/conf/all/forwarding",
     "ipv4/conf/all/rp_filter",
     "ipv4/conf/eth1/rp_filter",
+    "ipv4/conf/eth1/src_valid_mark",
+    "ipv4/conf/eth2/src_valid_mark",
+    "ipv4/tcp_fwmark_accept",
+    "ipv4/fwmark_reflect",
+    "ipv6/fwmark_reflect",
     "ipv4/conf/eth2/rp_filter",
     "ipv6/conf/eth1/accept_ra",
     "ipv6/conf/eth2/accept_ra",
@@ -328,7 +333,8 @@ pub fn with_key(text: &str, field: &str, key: &str) -> String {
     text.lines().map(line).collect()
 }
 
-fn nft(namespace: &NetNs, script: &str) {
+/// Runs `nft` with a script.
+pub fn nft(namespace: &NetNs, script: &str) {
     let output = namespace.command("nft").arg(script).output().unwrap();
     assert!(output.status.success(), "{script}: {output:?}");
 }
@@ -353,6 +359,11 @@ pub fn socket(instance: &str) -> String {
 /// Runs the program to its end.
 pub fn roadweave(arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).output().unwrap()
+}
+
+/// The same in a namespace.
+pub fn roadweave_in(namespace: &NetNs, arguments: &[&str]) -> Output {
+    namespace.command(PROGRAM).args(arguments).output().unwrap()
 }
 
 /// Joins two namespaces by a cable.

@@ -18,17 +18,18 @@ use super::granted::Granted;
 use super::guard::Guard;
 use super::resolver::Resolver;
 use super::settings::{self, SetQoe, SetStrategy};
+use super::steering::Steering;
 use super::{
     CONTROL, DriverError, MONITOR, ROUTERS, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings,
-    read_tun, send_all, status, to_quic_ecn, wait, write_inner,
+    read_tun, send_all, status, to_network, to_prefix, to_quic_ecn, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
 use crate::lookup::RouterNotices;
 use crate::monitor::glob;
 use crate::{
-    Clock, DeviceError, Gateway, Instance, InstanceLock, Interest, Monitor, Poller, Routes,
+    Clock, DeviceError, Gateway, Instance, InstanceLock, Interest, Monitor, Poller, RouteSettings,
     ServerName, Signal, Signals, StateFile, Token, Tun, TunOptions, UdpOptions, Uplink,
-    UplinkEvent, UplinkSelector, UplinkSocket, Waker, cleanup,
+    UplinkEvent, UplinkSelector, UplinkSocket, Waker, cleanup, cleanup::take_over,
 };
 
 /// How long a server may stay silent before the user is told.
@@ -58,8 +59,8 @@ pub struct ClientOptions {
     pub lanes: Vec<LaneConfig>,
     /// The TUN device.
     pub tun: TunSettings,
-    /// Destinations that are routed into the tunnel.
-    pub into_tunnel: Vec<IpNet>,
+    /// What goes into the tunnel, and what is refused.
+    pub routes: ClientRouteOptions,
     /// Whether what comes from behind this box gets the client's inner address.
     pub masquerade: bool,
     /// Which interfaces are uplinks.
@@ -72,15 +73,41 @@ pub struct ClientOptions {
     pub state_directory: PathBuf,
 }
 
+/// What of a client's traffic goes where.
+#[derive(Clone, Debug)]
+pub struct ClientRouteOptions {
+    /// Destinations that are routed into the tunnel.
+    pub into_tunnel: Vec<IpNet>,
+    /// Whether they are refused before the first session.
+    pub closed_before_join: bool,
+    /// Whether they stay refused after an ordered stop.
+    pub kill_switch: bool,
+    /// Whether the private networks of the uplinks' own addresses are reached outside the tunnel.
+    pub uplink_neighbours: bool,
+    /// What a server may grant: addresses, and prefixes that hold its own inner addresses.
+    pub accept: Vec<IpNet>,
+}
+
 /// Runs a client until SIGINT or SIGTERM.
 ///
 /// # Errors
 /// When it cannot start; what it set up by then is removed.
 pub fn run_client(options: ClientOptions) -> Result<(), DriverError> {
     let mut driver = Driver::start(options)?;
+    // What ends without having been told to leaves the routes, and with them what they refuse.
     driver.run()?;
-    driver.stop();
-    Ok(())
+    driver.stop()
+}
+
+impl ClientOptions {
+    fn route_settings(&self) -> RouteSettings {
+        RouteSettings {
+            into_tunnel: self.routes.into_tunnel.iter().copied().map(to_prefix).collect(),
+            closed_before_join: self.routes.closed_before_join,
+            uplink_neighbours: self.routes.uplink_neighbours,
+            selector: self.uplinks.clone(),
+        }
+    }
 }
 
 struct Driver {
@@ -107,7 +134,8 @@ struct Driver {
     // Dropped in this order: what they set up is removed before the instance's lock.
     granted: Granted,
     guard: Guard,
-    routes: Routes,
+    steering: Steering,
+    instance: Instance,
     _lock: InstanceLock,
 }
 
@@ -117,7 +145,8 @@ impl Driver {
         let signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
         let instance = Instance::new(&options.tun.name)?;
         let lock = instance.lock()?;
-        cleanup(&instance, &lock)?;
+        // Its routes are taken over: what they refuse stays refused.
+        take_over(&instance, &lock)?;
         let clock = Clock::start();
         let poller = Poller::new()?;
         // Its addresses and routes come when the server has granted them.
@@ -129,7 +158,6 @@ impl Driver {
         })?;
         options.uplinks.exclude.push(tun.name().to_owned());
         let monitor = Monitor::open(options.uplinks.clone())?;
-        let routes = Routes::open(&instance)?;
         let guard = Guard::start(&instance, &tun, &options)?;
         let waker = Waker::new()?;
         let control = ControlServer::start(&instance, waker.clone())?;
@@ -153,6 +181,8 @@ impl Driver {
         let mut usage = StateFile::new(&options.state_directory, instance.name());
         client.restore_usage(usage.read());
         let resolver = Resolver::new(options.servers.clone(), waker.clone());
+        // Last: a client that cannot start refuses nothing.
+        let steering = Steering::start(&instance, options.route_settings(), tun.index())?;
         tracing::info!(tun = tun.name(), offload = ?tun.offload(), "the client runs");
         Ok(Self {
             clock,
@@ -177,7 +207,8 @@ impl Driver {
             drops: DropCounters::default(),
             granted: Granted::default(),
             guard,
-            routes,
+            steering,
+            instance,
             _lock: lock,
         })
     }
@@ -193,6 +224,7 @@ impl Driver {
                 reminder,
                 lookup,
                 self.next_uplink_retry,
+                self.steering.poll_timeout(),
                 Some(self.next_state),
                 self.counts_months().then_some(self.next_time_of_day),
             ];
@@ -208,7 +240,10 @@ impl Driver {
                         }
                     }
                     CONTROL => self.on_wake(now),
-                    MONITOR => self.look_at_uplinks(now),
+                    MONITOR => {
+                        self.look_at_uplinks(now);
+                        self.steering.on_notice(now);
+                    }
                     ROUTERS => self.resolver.on_router_news(now, self.routers.poll()),
                     Token(number) => self.read_socket(now, number),
                 }
@@ -224,6 +259,8 @@ impl Driver {
                 self.next_state = now + STATE_INTERVAL;
                 self.state.write(self.client.learned());
             }
+            self.steering.service(now);
+            self.tell_local_networks();
             self.deliver();
             self.look_up(now);
             self.client.service(self.clock.now());
@@ -341,7 +378,7 @@ impl Driver {
     }
 
     fn open_uplink(&mut self, now: Instant, uplink: &Uplink) -> Result<(), DeviceError> {
-        self.routes.set_uplink(uplink)?;
+        self.steering.set_uplink(uplink)?;
         self.resolver.set_uplink(now, uplink);
         if !self.sockets.contains_key(&uplink.id) {
             self.guard.on_new_uplink();
@@ -365,9 +402,7 @@ impl Driver {
         if self.sockets.remove(&id).is_some() {
             self.client.remove_uplink(now, id);
         }
-        if let Err(error) = self.routes.remove_uplink(id) {
-            tracing::debug!(%error, "routes of an uplink were gone before");
-        }
+        self.steering.remove_uplink(id);
     }
 
     fn retry_uplinks(&mut self, now: Instant) {
@@ -394,13 +429,19 @@ impl Driver {
         self.resolver.may_reach(leads(true), leads(false))
     }
 
+    /// Nobody beyond the tunnel may speak as a host behind this box.
+    fn tell_local_networks(&mut self) {
+        let networks = self.steering.local_networks();
+        self.client.set_local_networks(networks.iter().copied().map(to_network));
+    }
+
     fn handle_events(&mut self) {
         while let Some(event) = self.client.poll_event() {
             match event {
                 ClientEvent::Joined { welcome, server } => {
                     self.joined = true;
-                    let (routes, guard) = (&mut self.routes, &mut self.guard);
-                    self.granted.apply(routes, &self.tun, guard, &self.options, &welcome);
+                    let (steering, guard) = (&mut self.steering, &mut self.guard);
+                    self.granted.apply(steering, &self.tun, guard, &self.options, &welcome);
                     // Whoever reads this may use the tunnel.
                     tracing::info!(%server, addresses = ?welcome.addresses, "joined");
                 }
@@ -530,7 +571,7 @@ impl Driver {
         status("client", &self.options.name, &self.tun, uptime, rest)
     }
 
-    fn stop(&mut self) {
+    fn stop(mut self) -> Result<(), DriverError> {
         self.state.write_last(self.client.learned());
         self.client.close(self.clock.now());
         self.flush();
@@ -538,6 +579,13 @@ impl Driver {
             self.usage.write_last(self.client.usage());
         }
         tracing::info!("the client stops");
+        let Self { granted, tun, instance, _lock: lock, .. } = self;
+        if self.options.routes.kill_switch {
+            tracing::info!("what belongs into the tunnel stays refused: routes.kill_switch");
+            return Ok(());
+        }
+        drop((granted, tun));
+        Ok(cleanup(&instance, &lock)?)
     }
 }
 

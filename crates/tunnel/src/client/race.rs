@@ -262,6 +262,7 @@ impl Client {
         self.silent_since = None;
         let welcome_told = welcome.clone();
         self.current = Some(Current { id, pair, session, since: now, welcome, doubted: false });
+        self.refuse_local_sources();
         self.drop_attempts(now, "another connection was welcomed", |_| true);
         self.events.push_back(ClientEvent::Joined { welcome: welcome_told, server: pair.1 });
         self.path_policies.clear();

@@ -1,0 +1,29 @@
+//! `roadweave release`: lets go what an instance that ended left behind.
+
+use anyhow::Result;
+use roadweave_device::{Instance, cleanup};
+
+use crate::exit::BadInput;
+use crate::out;
+
+/// Removes what an instance that is not running left: its rules, routes, packet filters and settings.
+///
+/// After a crash, or a stop with routes.kill_switch, what belongs into the tunnel is refused until the next
+/// start; after this it leaves in the clear.
+#[derive(Debug, clap::Args)]
+pub struct ReleaseArgs {
+    /// The instance: tun.name of its configuration file
+    #[arg(value_name = "NAME")]
+    instance: String,
+}
+
+impl ReleaseArgs {
+    /// # Errors
+    /// While the instance runs, or when something cannot be removed.
+    pub fn run(&self) -> Result<()> {
+        let instance = Instance::new(&self.instance).map_err(BadInput::new)?;
+        let lock = instance.lock()?;
+        cleanup(&instance, &lock)?;
+        Ok(out::line(format_args!("nothing of {} is left", self.instance))?)
+    }
+}

@@ -1,0 +1,324 @@
+//! What is to be in the tunnel never leaves in the clear, whoever wants it to; and operators get in.
+//!
+//! Each test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "end-to-end tests start programs, open sockets and wait"
+)]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod common;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::*;
+use roadweave_device::netns::{NetNs, run_sandboxed};
+use rustix::process::Signal;
+
+/// Beyond the server: to be reached through the tunnel alone.
+const CLOUD_V4: &str = "203.0.113.2";
+const CLOUD_V6: &str = "2001:db8:1::2";
+/// Somebody beyond the uplinks, in none of their networks.
+const OPERATOR: &str = "198.51.100.77";
+
+/// Counts what comes to the server for the cloud by an uplink, in the clear.
+fn watch_for_leaks(road: &Road) {
+    nft(
+        &road.server,
+        "table inet leaks { counter seen { }; chain in { \
+         type filter hook prerouting priority raw; \
+         iifname { eth1, eth2 } ip daddr 203.0.113.0/24 counter name seen; \
+         iifname { eth1, eth2 } ip6 daddr 2001:db8:1::/64 counter name seen; }; }",
+    );
+}
+
+fn leaks(road: &Road) -> u64 {
+    let words = ["list", "counter", "inet", "leaks", "seen"];
+    let output = road.server.command("nft").args(words).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let after = text.split("packets ").nth(1).unwrap();
+    after.split(' ').next().unwrap().parse().unwrap()
+}
+
+/// Sends a packet from the box into the cloud; what the kernel says of it.
+fn send_to(road: &Road, cloud: &str) -> io::Result<usize> {
+    let any = if cloud.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
+    let socket = road.vehicle.enter(|| UdpSocket::bind(any).unwrap()).unwrap();
+    socket.send_to(b"secret", (cloud, 9))
+}
+
+/// Nothing reaches the cloud but through the tunnel: it is refused at once, to box and camera.
+fn check_closed(road: &Road, camera: &NetNs, when: &str, clouds: &[&str]) {
+    let before = leaks(road);
+    for cloud in clouds {
+        let error = send_to(road, cloud).expect_err(when);
+        assert_eq!(error.kind(), io::ErrorKind::HostUnreachable, "{when} {cloud}: {error}");
+        if !cloud.contains(':') {
+            let refused = ping(camera, cloud, "-c 3 -W 2 -i 0.6");
+            let said = String::from_utf8_lossy(&refused.stdout);
+            assert!(said.contains("Destination Host Unreachable"), "{when}: {refused:?}");
+        }
+    }
+    assert!(ping(&road.vehicle, "192.168.50.2", "-c 1").status.success(), "{when}: the camera");
+    assert_eq!(leaks(road), before, "{when}");
+}
+
+/// The operator reaches the box by each uplink: its shell, its echo, and the camera by a forwarded port.
+fn check_operator(road: &Road, shell: &TcpListener, camera: &TcpListener, when: &str) {
+    for uplink in ["10.1.0.2", "10.2.0.2"] {
+        for (port, listener) in [(2222, shell), (8080, camera)] {
+            let stream = road.server.enter(|| connect_from(OPERATOR, &format!("{uplink}:{port}")));
+            let stream = stream.unwrap();
+            let stream = stream.unwrap_or_else(|error| panic!("{when} {uplink}:{port}: {error}"));
+            let (accepted, from) = listener.accept().unwrap();
+            assert_eq!(from.ip().to_string(), OPERATOR, "{when}");
+            drop((stream, accepted));
+        }
+        let echo = ping(&road.server, uplink, &format!("-c 1 -I {OPERATOR}"));
+        assert!(echo.status.success(), "{when} {uplink}: {echo:?}");
+    }
+}
+
+fn connect_from(source: &str, to: &str) -> io::Result<TcpStream> {
+    use socket2::{Domain, Socket, Type};
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    let source: SocketAddr = format!("{source}:0").parse().unwrap();
+    socket.bind(&source.into())?;
+    let to: SocketAddr = to.parse().unwrap();
+    socket.connect_timeout(&to.into(), Duration::from_secs(4))?;
+    Ok(socket.into())
+}
+
+/// A road on which the uplinks speak both families, with a camera and an operator.
+fn hostile_road() -> (Road, NetNs, TcpListener, TcpListener) {
+    let road = Road::new();
+    let camera = road.connect_camera();
+    road.server.ip("address add 2001:db8:10::1/64 dev eth1 nodad").unwrap();
+    road.vehicle.ip("address add 2001:db8:10::2/64 dev eth1 nodad").unwrap();
+    road.vehicle.ip("-6 route add default via 2001:db8:10::1 dev eth1").unwrap();
+    road.server.ip(&format!("address add {OPERATOR}/32 dev lo")).unwrap();
+    for (interface, value) in [("all", "0"), ("eth1", "1"), ("eth2", "2")] {
+        road.vehicle.set_sysctl(&format!("net.ipv4.conf.{interface}.rp_filter"), value).unwrap();
+    }
+    // The kernel refuses seldom to one host.
+    road.vehicle.set_sysctl("net.ipv4.icmp_ratelimit", "0").unwrap();
+    // A port of the box that its own rules forward to the camera.
+    road.vehicle.set_forwarding().unwrap();
+    nft(
+        &road.vehicle,
+        "table ip own { chain in { type nat hook prerouting priority dstnat; \
+         iifname { eth1, eth2 } tcp dport 8080 dnat to 192.168.50.2:80; }; }",
+    );
+    let shell = road.vehicle.enter(|| TcpListener::bind("0.0.0.0:2222").unwrap()).unwrap();
+    let web = camera.enter(|| TcpListener::bind("192.168.50.2:80").unwrap()).unwrap();
+    watch_for_leaks(&road);
+    (road, camera, shell, web)
+}
+
+#[test]
+fn nothing_leaves_in_the_clear_before_during_and_after_a_session_and_operators_get_in() {
+    let name = "nothing_leaves_in_the_clear_before_during_and_after_a_session_and_operators_get_in";
+    run_sandboxed(name, || {
+        let (road, camera, shell, web) = hostile_road();
+        let both = [CLOUD_V4, CLOUD_V6];
+        for cloud in both {
+            send_to(&road, cloud).unwrap();
+        }
+        assert_eq!(leaks(&road), 2, "the test can fail");
+        let before = road.state();
+
+        // No server answers.
+        let client = road.start_client("client");
+        client.wait_for("the client runs");
+        check_closed(&road, &camera, "before the first session", &both);
+        client.wait_for_count("uplink is up", 2);
+        // What a network says of routes counts for nothing.
+        for route in ["203.0.113.0/24 via 10.1.0.1", "0.0.0.0/1 via 10.2.0.1"] {
+            road.vehicle.ip(&format!("route add {route}")).unwrap();
+        }
+        road.vehicle.ip("-6 route add 2001:db8:1::/64 via 2001:db8:10::1 dev eth1").unwrap();
+        check_closed(&road, &camera, "with routes of a hostile network", &both);
+        check_operator(&road, &shell, &web, "before the first session");
+        let neighbour = ping(&road.vehicle, "10.1.0.1", "-c 1");
+        assert!(neighbour.status.success(), "the uplink's own network: {neighbour:?}");
+        let output = roadweave(&["release", "rw0"]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("rw0 is already running"), "{output:?}");
+
+        // The server grants one family.
+        road.edit("server.toml", |text| {
+            text.replace("\"10.77.0.2/32\", \"fd77::2/128\"", "\"10.77.0.2/32\"")
+        });
+        let server = road.start_server();
+        client.wait_for(" joined ");
+        let through = ping(&road.vehicle, CLOUD_V4, "-c 1");
+        assert!(through.status.success(), "{through:?}");
+        assert!(ping(&camera, CLOUD_V4, "-c 1").status.success());
+        check_closed(&road, &camera, "a family that was not granted", &[CLOUD_V6]);
+        check_operator(&road, &shell, &web, "while joined");
+
+        // A crash, also of the server; then the user lets go.
+        server.kill();
+        client.kill();
+        check_closed(&road, &camera, "after a crash", &both);
+        check_operator(&road, &shell, &web, "after a crash");
+        let output = roadweave_in(&road.vehicle, &["release", "rw0"]);
+        assert!(output.status.success(), "{output:?}");
+        for route in ["203.0.113.0/24", "0.0.0.0/1", "2001:db8:1::/64"] {
+            road.vehicle.ip(&format!("route del {route}")).unwrap();
+        }
+        let clear = leaks(&road);
+        send_to(&road, CLOUD_V4).unwrap();
+        assert_eq!(leaks(&road), clear + 1, "open again");
+        let mine = |lines: Vec<String>| -> Vec<String> {
+            lines.into_iter().filter(|line| line.contains("box")).collect()
+        };
+        assert_eq!(mine(road.state()), mine(before), "nothing is left");
+    });
+}
+
+#[test]
+fn what_others_remove_comes_back_within_seconds() {
+    run_sandboxed("what_others_remove_comes_back_within_seconds", || {
+        let (road, camera, shell, web) = hostile_road();
+        let (_server, client) = road.start_both();
+        road.wait_for_paths(&["eth1", "eth2"]);
+        let ours = || -> Vec<String> {
+            let is_ours = |line: &String| {
+                line.starts_with("box") && (line.contains("proto 183") || line.contains("rw0"))
+            };
+            let lines = road.state().into_iter().filter(is_ours);
+            let rules = road.state().into_iter().filter(|line| line.starts_with("box rule"));
+            lines.chain(rules).collect()
+        };
+        let settled = ours();
+        let tables: Vec<String> = settled
+            .iter()
+            .filter(|line| line.contains("proto 183"))
+            .filter_map(|line| line.split(" table ").nth(1)?.split(' ').next())
+            .map(str::to_owned)
+            .collect();
+        assert!(tables.len() > 4, "{settled:#?}");
+        for priority in [519, 519, 520, 525, 526, 532] {
+            road.vehicle.ip(&format!("rule del priority {priority}")).unwrap();
+            road.vehicle.ip(&format!("-6 rule del priority {priority}")).ok();
+        }
+        for table in &tables {
+            road.vehicle.ip(&format!("route flush table {table}")).ok();
+        }
+        road.vehicle.ip("address del 10.77.0.2/32 dev rw0").unwrap();
+        nft(&road.vehicle, "delete table inet roadweave_rw0_answers");
+        let start = Instant::now();
+        while ours() != settled {
+            assert!(start.elapsed() < Duration::from_secs(6), "{:#?}\nwas\n{settled:#?}", ours());
+            sleep(Duration::from_millis(100));
+        }
+        client.wait_for("another program removed rules, routes or addresses of the tunnel");
+        client.wait_for("another program removed the marks");
+        check_operator(&road, &shell, &web, "mended");
+        assert!(ping(&camera, CLOUD_V4, "-c 1").status.success());
+        let through = ping(&road.vehicle, CLOUD_V6, "-c 1");
+        assert!(through.status.success(), "{through:?}");
+        assert_eq!(leaks(&road), 0);
+
+        // A network that comes up behind the box is reached as before.
+        road.vehicle.ip("address add 192.168.51.1/24 dev lan0").unwrap();
+        camera.ip("address add 192.168.51.2/24 dev eth0").unwrap();
+        let start = Instant::now();
+        while !ping(&road.vehicle, "192.168.51.2", "-c 1").status.success() {
+            assert!(start.elapsed() < Duration::from_secs(5), "{}", client.log());
+            sleep(Duration::from_millis(100));
+        }
+    });
+}
+
+#[test]
+fn what_the_file_says_otherwise_counts() {
+    run_sandboxed("what_the_file_says_otherwise_counts", || {
+        let (road, camera, _shell, _web) = hostile_road();
+        road.edit("client.toml", |text| {
+            let text = text.replace("include = []", "include = [\"eth*\"]\nlocal = false");
+            text + "before_join = \"open\"\nkill_switch = true\n"
+        });
+        let mut client = road.start_client("client");
+        client.wait_for_count("uplink is up", 2);
+        send_to(&road, CLOUD_V4).unwrap();
+        assert_eq!(leaks(&road), 1, "before_join = \"open\"");
+        let server = road.start_server();
+        client.wait_for(" joined ");
+        // The uplinks' own networks are in the tunnel too, and the server's kernel answers there.
+        let route = road.vehicle.command("ip").args(["route", "get", "10.1.0.9"]).output().unwrap();
+        let route = String::from_utf8(route.stdout).unwrap();
+        assert!(route.contains("dev rw0"), "{route}");
+        client.signal(Signal::TERM);
+        assert_eq!(client.wait(), Some(0));
+        check_closed(&road, &camera, "after a stop with a kill switch", &[CLOUD_V4, CLOUD_V6]);
+        // The next start takes over what is closed, and its stop without the switch opens.
+        road.edit("client.toml", |text| {
+            text.replace("kill_switch = true", "kill_switch = false")
+                .replace("\"open\"", "\"closed\"")
+        });
+        let client = road.start_client("client");
+        client.wait_for(" joined ");
+        client.interrupt();
+        drop(server);
+        let clear = leaks(&road);
+        send_to(&road, CLOUD_V4).unwrap();
+        assert_eq!(leaks(&road), clear + 1, "after an ordered stop");
+    });
+}
+
+#[test]
+fn a_server_grants_no_more_than_the_box_accepts() {
+    run_sandboxed("a_server_grants_no_more_than_the_box_accepts", || {
+        let road = Road::new();
+        let camera = road.connect_camera();
+        // A hostile lease that holds every inner address must not stop the tunnel.
+        road.vehicle.ip("address add 10.200.0.9/8 dev eth2").unwrap();
+        road.edit("server.toml", |text| {
+            text.replace(
+                "\"10.77.0.1/24\", ",
+                "\"10.77.0.1/24\", \"192.168.50.2/32\", \"10.1.0.1/32\", \"203.0.113.53/32\", ",
+            )
+            .replace(
+                "\"10.77.0.2/32\", ",
+                "\"10.77.0.2/32\", \"203.0.113.77/32\", \"192.168.60.0/24\", ",
+            )
+        });
+        let (_server, client) = road.start_both();
+        for refused in [
+            "the address 203.0.113.77, which is refused: it lies in none",
+            "the gateway 192.168.50.2, which is refused: it lies in 192.168.50.0/24, a network behind",
+            "the gateway 10.1.0.1, which is refused: it is the gateway of the uplink eth1",
+            "the gateway 203.0.113.53, which is refused: it lies in none",
+        ] {
+            assert_eq!(client.count(refused), 1, "{refused}\n{}", client.log());
+        }
+        assert_eq!(client.count("WARN"), 4, "{}", client.log());
+        assert!(ping(&road.vehicle, GATEWAY_V4, "-c 1").status.success(), "the rest is granted");
+        assert!(ping(&road.vehicle, "192.168.50.2", "-c 1").status.success(), "the camera");
+
+        // Nothing from the tunnel may claim to come from behind the box.
+        let here = road.vehicle.enter(|| UdpSocket::bind("10.77.0.2:9").unwrap()).unwrap();
+        here.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let sources = [(GATEWAY_V4, true), ("192.168.50.9", false), ("192.168.60.9", false)];
+        for (source, is_heard) in sources {
+            if !is_heard {
+                road.server.ip(&format!("address add {source}/32 dev lo")).unwrap();
+            }
+            let socket = road.server.enter(|| UdpSocket::bind((source, 0)).unwrap()).unwrap();
+            for _ in 0..5 {
+                socket.send_to(b"trust me", "10.77.0.2:9").unwrap();
+            }
+            assert_eq!(here.recv(&mut [0; 9]).is_ok(), is_heard, "{source}");
+            while here.recv(&mut [0; 9]).is_ok() {}
+        }
+        let dropped = road.show(CLIENT)["sessions"][0]["drops"]["spoofed-source"].clone();
+        assert_eq!(dropped.as_u64(), Some(10), "{dropped}");
+        drop(camera);
+    });
+}

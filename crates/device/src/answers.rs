@@ -1,0 +1,196 @@
+//! Answers what came in by an uplink by that uplink, also while everything else is in the tunnel.
+//!
+//! ```text
+//! in by an uplink ─► mark the packet ──────────► sockets, echoes: the answer bears it ─┐
+//!                 └► begun there? mark the connection ─► its answers: mark the packet ─┤
+//!                                                rule 519 (crate::routes): mark ─► the uplink's table
+//! ```
+//!
+//! So an operator's ssh from anywhere, and a port that the box's own rules forward to a camera, work
+//! before the first session, during it and after a crash. Nothing else gets out: only answers of
+//! connections that began beyond the uplink are marked, and what is marked was let in by the box's own
+//! rules.
+//!
+//! While all is refused, a connection needs its mark before its first answer is routed, so sockets and
+//! echoes take it over from the packet (`tcp_fwmark_accept`, `fwmark_reflect`). And the reverse path
+//! filter must see that the sender is reached by the uplink (`src_valid_mark`); what comes in and is
+//! marked for that alone passes the rule of the marks by (518).
+//!
+//! A TCP connection begins with its SYN: one that was there before this table came is not taken for one
+//! that began outside. All lies in a table of our own, `inet roadweave_NAME_answers`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use roadweave_types::UplinkId;
+
+use crate::filter::run_nft;
+use crate::routes::{ANSWER_MASK, answer_mark};
+use crate::{DeviceError, Instance, sysctl};
+
+/// The marks of one client's uplinks. They outlive it: `cleanup` removes them.
+#[derive(Debug)]
+pub struct Answers {
+    instance: Instance,
+    /// All that were uplinks at any time: one may come back before it is noticed.
+    uplinks: BTreeMap<String, UplinkId>,
+    installed: bool,
+    /// There are uplinks that the table does not know.
+    stale: bool,
+}
+
+impl Answers {
+    /// None yet; what an earlier run left is kept until the first uplink comes.
+    pub fn new(instance: &Instance) -> Self {
+        Self {
+            instance: instance.clone(),
+            uplinks: BTreeMap::new(),
+            installed: false,
+            stale: false,
+        }
+    }
+
+    /// Marks what comes in by an uplink, from the next [`Answers::install`] on. Call it again when the uplink
+    /// is a new interface.
+    ///
+    /// # Errors
+    /// What the kernel says of the settings.
+    pub fn add_uplink(&mut self, name: &str, id: UplinkId) -> Result<(), DeviceError> {
+        self.stale |= self.uplinks.insert(name.to_owned(), id) != Some(id);
+        self.mend_settings().map(drop)
+    }
+
+    /// Installs the table if there are uplinks that it does not know.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unavailable`] without the program `nft`, or what it says; [`Answers::mend`] tries
+    /// again.
+    pub fn install(&mut self) -> Result<(), DeviceError> {
+        if !std::mem::take(&mut self.stale) {
+            return Ok(());
+        }
+        self.installed = false;
+        run_nft(&ruleset(&self.instance, &self.uplinks))?;
+        self.installed = true;
+        Ok(())
+    }
+
+    /// Looks whether table and settings are still there, and sets them again if not; returns whether
+    /// they were gone.
+    ///
+    /// # Errors
+    /// As [`Answers::install`].
+    pub fn mend(&mut self) -> Result<bool, DeviceError> {
+        let mut gone = self.mend_settings()?;
+        let was_there = self.installed;
+        if !self.uplinks.is_empty()
+            && !(was_there && table_is_there(&self.instance.answers_table()))
+        {
+            self.stale = true;
+            self.install()?;
+            gone |= was_there;
+        }
+        Ok(gone)
+    }
+
+    fn mend_settings(&self) -> Result<bool, DeviceError> {
+        let valid =
+            |name: &String| format!("net.ipv4.conf.{}.src_valid_mark", name.replace('.', "/"));
+        let mut gone = false;
+        for key in self.uplinks.keys().map(valid).chain(REFLECTING.map(str::to_owned)) {
+            // An interface that is away has none, and a kernel without IPv6 none of its own.
+            if sysctl::read(&key).is_ok_and(|value| value != "1") {
+                self.instance.change_setting(&key, "1")?;
+                gone = true;
+            }
+        }
+        Ok(gone)
+    }
+}
+
+/// Whether the kernel has the table.
+fn table_is_there(table: &str) -> bool {
+    std::process::Command::new("nft")
+        .args(["list", "table", "inet", table])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .status()
+        // Where it cannot be run there is nothing to mend with.
+        .map_or(true, |status| status.success())
+}
+
+/// Removes the table of an instance; that there is none is no error.
+pub(crate) fn remove(instance: &Instance) -> Result<(), DeviceError> {
+    let table = instance.answers_table();
+    // "add" first, so that "delete" finds one.
+    run_nft(&format!("add table inet {table}\ndelete table inet {table}\n"))
+}
+
+fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, UplinkId>) -> String {
+    let (table, tables) = (instance.answers_table(), instance.routing_tables());
+    let keep = !ANSWER_MASK;
+    let (mut marking, mut answering) = (String::new(), String::new());
+    // Linux allows names that nft cannot quote; what comes in by such an interface is not marked.
+    let uplinks = || uplinks.iter().filter(|(name, _)| !name.contains(['"', '\\', '*']));
+    let names: Vec<String> = uplinks().map(|(name, _)| format!("\"{name}\"")).collect();
+    let names = names.join(", ");
+    let mut forwarding = String::new();
+    for (name, id) in uplinks() {
+        let Some((mark, mask)) = answer_mark(&tables, *id) else { continue };
+        let set = |what: &str| format!("{what} set {what} & {keep:#x} | {mark:#x}");
+        let (mark_packet, mark_connection) = (set("meta mark"), set("ct mark"));
+        let begun = format!("iifname \"{name}\" ct direction original ct state new");
+        let answer = format!("ct direction reply ct mark & {mask:#x} == {mark:#x} {mark_packet}");
+        let _ = writeln!(marking, "    iifname \"{name}\" {mark_packet}");
+        let _ = writeln!(marking, "    {begun} meta l4proto != tcp {mark_connection}");
+        let _ = writeln!(marking, "    {begun} tcp flags & (syn | ack) == syn {mark_connection}");
+        let _ = writeln!(forwarding, "    iifname != {{ {names} }} {answer}");
+        let _ = writeln!(answering, "    {answer}");
+    }
+    format!(
+        "add table inet {table}\n\
+         delete table inet {table}\n\
+         table inet {table} {{\n  \
+           chain prerouting {{\n    \
+             type filter hook prerouting priority mangle; policy accept;\n\
+         {marking}{forwarding}  }}\n  \
+           chain output {{\n    \
+             type route hook output priority mangle; policy accept;\n\
+         {answering}  }}\n\
+         }}\n"
+    )
+}
+
+/// What lets answers bear the mark of what they answer.
+const REFLECTING: [&str; 3] =
+    ["net.ipv4.tcp_fwmark_accept", "net.ipv4.fwmark_reflect", "net.ipv6.fwmark_reflect"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_answers_to_what_an_uplink_began_are_marked_and_foreign_bits_stay() {
+        let instance = Instance::new("rw0").unwrap();
+        let uplinks = BTreeMap::from([("wwan0".to_owned(), UplinkId(2))]);
+        let text = ruleset(&instance, &uplinks);
+        let (mark, _) = answer_mark(&instance.routing_tables(), UplinkId(2)).unwrap();
+        assert_eq!((mark & !ANSWER_MASK, mark & 0x00ff_0000), (0, 0x0003_0000));
+        for line in [
+            format!("iifname \"wwan0\" meta mark set meta mark & 0xffff | {mark:#x}"),
+            format!(
+                "iifname \"wwan0\" ct direction original ct state new tcp flags & (syn | ack) == syn \
+                 ct mark set ct mark & 0xffff | {mark:#x}"
+            ),
+            format!(
+                "iifname != {{ \"wwan0\" }} ct direction reply ct mark & 0xffff0000 == {mark:#x} \
+                 meta mark set meta mark & 0xffff | {mark:#x}"
+            ),
+        ] {
+            assert!(text.contains(&line), "{line}\nis not in\n{text}");
+        }
+        let output = text.split("hook output").nth(1).unwrap();
+        assert_eq!(output.matches("mark set").count(), 1, "{text}");
+        assert!(output.contains("ct direction reply"), "{text}");
+    }
+}

@@ -1,0 +1,228 @@
+//! The resolvers of the machine for the time of a session, and those of before afterwards.
+//!
+//! ```text
+//! joined ─► systemd-resolved (resolvectl) │ resolvconf │ /etc/resolv.conf     whichever the box has
+//! left, stop, next start after a kill, release ─► as it was
+//! ```
+//!
+//! The file is replaced as a whole, and what was there is kept in the state directory before: after a
+//! crash or a power cut the next start, or `release`, puts it back. What somebody else has written
+//! since is theirs, and stays. `/run/roadweave/NAME.dns` says where the state directory is.
+
+mod file;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::{DeviceError, Instance};
+
+pub(crate) use file::nameservers;
+use file::ResolvConf;
+
+/// The resolvers of one client's sessions.
+#[derive(Debug)]
+pub(crate) struct Dns {
+    instance: Instance,
+    tun: String,
+    servers: Vec<IpAddr>,
+    state_directory: PathBuf,
+    /// How they were set, while they are.
+    way: Option<Way>,
+}
+
+/// Who keeps the machine's resolvers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Resolved,
+    Resolvconf,
+    File,
+}
+
+impl Dns {
+    /// Changes nothing yet; without `servers` it never does.
+    pub(crate) fn new(
+        instance: &Instance,
+        tun: &str,
+        servers: Vec<IpAddr>,
+        state_directory: &Path,
+    ) -> Self {
+        let (instance, tun) = (instance.clone(), tun.to_owned());
+        let state_directory = state_directory.to_owned();
+        Self { instance, tun, servers, state_directory, way: None }
+    }
+
+    /// Whether the file names resolvers.
+    pub(crate) fn is_wanted(&self) -> bool {
+        !self.servers.is_empty()
+    }
+
+    /// Sets them.
+    ///
+    /// # Errors
+    /// What a program or the system says; the resolvers are those of before then.
+    pub(crate) fn set(&mut self) -> Result<(), DeviceError> {
+        if !self.is_wanted() || self.way.is_some() {
+            return Ok(());
+        }
+        let way = Way::of_this_machine();
+        match way {
+            Way::Resolved => {
+                let servers: Vec<String> = self.servers.iter().map(ToString::to_string).collect();
+                let mut words = vec!["dns", self.tun.as_str()];
+                words.extend(servers.iter().map(String::as_str));
+                run("resolvectl", &words, "")?;
+                run("resolvectl", &["domain", &self.tun, "~."], "")?;
+            }
+            Way::Resolvconf => {
+                let text = file::text(&self.servers, "");
+                run("resolvconf", &["-a", &self.tun, "-m", "0", "-x"], &text)?;
+            }
+            Way::File => {
+                self.note_directory()?;
+                self.file().set(&self.servers)?;
+            }
+        }
+        tracing::info!(servers = ?self.servers, by = way.name(), "resolvers of the session are set");
+        self.way = Some(way);
+        Ok(())
+    }
+
+    /// Puts back what was there before.
+    ///
+    /// # Errors
+    /// What a program or the system says.
+    pub(crate) fn unset(&mut self) -> Result<(), DeviceError> {
+        match self.way.take() {
+            None => Ok(()),
+            Some(Way::Resolved) => run("resolvectl", &["revert", &self.tun], ""),
+            Some(Way::Resolvconf) => run("resolvconf", &["-d", &self.tun, "-f"], ""),
+            Some(Way::File) => self.file().restore().map(drop),
+        }
+    }
+
+    /// Sets them again if another program has changed the file; returns whether one had.
+    ///
+    /// # Errors
+    /// As [`Dns::set`].
+    pub(crate) fn mend(&mut self) -> Result<bool, DeviceError> {
+        if self.way != Some(Way::File) || self.file().is_ours()? {
+            return Ok(false);
+        }
+        self.file().set(&self.servers)?;
+        Ok(true)
+    }
+
+    fn file(&self) -> ResolvConf {
+        ResolvConf::new(self.instance.name(), Path::new(RESOLV_CONF), &self.state_directory)
+    }
+
+    fn note_directory(&self) -> Result<(), DeviceError> {
+        let path = self.instance.dns_path();
+        fs::write(&path, self.state_directory.as_os_str().as_encoded_bytes())
+            .map_err(|error| DeviceError::system(format!("write {}", path.display()), error))
+    }
+}
+
+impl Way {
+    fn of_this_machine() -> Self {
+        // A stub that nobody is behind is no way.
+        let is_resolved = fs::canonicalize(RESOLV_CONF)
+            .is_ok_and(|path| path.starts_with("/run/systemd/resolve"))
+            || nameservers(Path::new(RESOLV_CONF)).contains(&IpAddr::from([127, 0, 0, 53]));
+        if is_resolved && run("resolvectl", &["--no-pager", "dns"], "").is_ok() {
+            Self::Resolved
+        } else if is_program("resolvconf") {
+            Self::Resolvconf
+        } else {
+            Self::File
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Resolved => "resolvectl",
+            Self::Resolvconf => "resolvconf",
+            Self::File => RESOLV_CONF,
+        }
+    }
+}
+
+/// Puts back what an instance that is not running has changed; that it has changed nothing is no error.
+/// What it told systemd-resolved went with its TUN.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn restore(instance: &Instance) -> Result<(), DeviceError> {
+    let note = instance.dns_path();
+    let directory = match fs::read(&note) {
+        // SAFETY is no matter here: any bytes are a path on Linux.
+        Ok(bytes) => PathBuf::from(std::os::unix::ffi::OsStringExt::from_vec(bytes)),
+        Err(_) => PathBuf::from(STATE_DIRECTORY),
+    };
+    let file = ResolvConf::new(instance.name(), Path::new(RESOLV_CONF), &directory);
+    if file.restore()? {
+        tracing::info!("the resolvers of before are back in {RESOLV_CONF}");
+    }
+    match fs::remove_file(&note) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(DeviceError::system(format!("remove {}", note.display()), error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The same of a client's start, which knows its TUN and its state directory.
+///
+/// # Errors
+/// As [`restore`].
+pub(crate) fn restore_of(
+    instance: &Instance,
+    tun: &str,
+    state_directory: &Path,
+) -> Result<(), DeviceError> {
+    if is_program("resolvconf") {
+        // It says nothing of whether there was any.
+        let _ = run("resolvconf", &["-d", tun, "-f"], "");
+    }
+    ResolvConf::new(instance.name(), Path::new(RESOLV_CONF), state_directory).restore()?;
+    restore(instance)
+}
+
+fn is_program(name: &str) -> bool {
+    let folders = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&folders).any(|folder| folder.join(name).is_file())
+}
+
+/// Runs a program with `input`; what it says is told if it fails.
+fn run(program: &str, words: &[&str], input: &str) -> Result<(), DeviceError> {
+    let failed = |error| DeviceError::system(format!("run {program}"), error);
+    let mut child = Command::new(program)
+        .args(words.iter().map(OsStr::new))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(failed)?;
+    if let Some(mut stdin) = child.stdin.take() {
+        match stdin.write_all(input.as_bytes()) {
+            // It need not read what it has no use for.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(failed(error)),
+            _ => {}
+        }
+    }
+    let output = child.wait_with_output().map_err(failed)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr);
+    let detail = text.lines().next().unwrap_or("it gave no reason").to_owned();
+    Err(DeviceError::Program { program: program.to_owned(), detail })
+}
+
+const RESOLV_CONF: &str = "/etc/resolv.conf";
+/// Where clients keep their state unless told otherwise.
+const STATE_DIRECTORY: &str = "/var/lib/roadweave";

@@ -1,0 +1,272 @@
+//! `/etc/resolv.conf`, where nobody else keeps it.
+//!
+//! ```text
+//! set:      keep what is there (DIRECTORY/NAME.resolv.json) ─► put ours in its place
+//! restore:  still ours? ─► put back what was kept ─► forget it
+//! ```
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::DeviceError;
+
+/// The file, and where what it held before is kept.
+#[derive(Debug)]
+pub(super) struct ResolvConf {
+    path: PathBuf,
+    kept: PathBuf,
+    name: String,
+}
+
+/// What was there before.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Kept {
+    /// What we put there: as long as it is there nobody else has written.
+    ours: String,
+    before: Before,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Before {
+    Nothing,
+    Contents(String),
+    /// It was a symbolic link.
+    Link(PathBuf),
+}
+
+impl ResolvConf {
+    pub(super) fn new(name: &str, path: &Path, directory: &Path) -> Self {
+        let kept = directory.join(format!("{name}.resolv.json"));
+        Self { path: path.to_owned(), kept, name: name.to_owned() }
+    }
+
+    /// Puts `servers` in the place of what is there, which is kept.
+    ///
+    /// # Errors
+    /// When a file cannot be written; the old one is in its place then.
+    pub(super) fn set(&self, servers: &[IpAddr]) -> Result<(), DeviceError> {
+        let remark = format!(
+            "# Of roadweave ({}), while its session is up; {} has what was here before.\n",
+            self.name,
+            self.kept.display()
+        );
+        let ours = text(servers, &remark);
+        let before = match self.read_kept() {
+            // Ours is there already, as after a crash: what was before it counts.
+            Some(kept) if self.holds(&kept.ours) => kept.before,
+            _ => self.read_before().map_err(|error| self.failed(error))?,
+        };
+        let kept = Kept { ours: ours.clone(), before };
+        let json = serde_json::to_string(&kept).expect("strings serialize");
+        if let Some(directory) = self.kept.parent() {
+            fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(directory)
+                .map_err(|error| self.failed(error))?;
+        }
+        write(&self.kept, &json, 0o600)
+            .and_then(|()| write(&self.path, &ours, 0o644))
+            .map_err(|error| self.failed(error))
+    }
+
+    /// Puts back what was there, unless somebody else has written since; returns whether it did.
+    ///
+    /// # Errors
+    /// When a file cannot be written; it can be tried again then.
+    pub(super) fn restore(&self) -> Result<bool, DeviceError> {
+        let Some(kept) = self.read_kept() else { return Ok(false) };
+        let is_ours = self.holds(&kept.ours);
+        if is_ours {
+            match &kept.before {
+                Before::Nothing => fs::remove_file(&self.path),
+                Before::Contents(text) => write(&self.path, text, 0o644),
+                Before::Link(target) => link(&self.path, target),
+            }
+            .map_err(|error| self.failed(error))?;
+        }
+        fs::remove_file(&self.kept).map_err(|error| self.failed(error))?;
+        Ok(is_ours)
+    }
+
+    /// Whether nobody else has written since.
+    ///
+    /// # Errors
+    /// Never now; what cannot be read is not ours.
+    pub(super) fn is_ours(&self) -> Result<bool, DeviceError> {
+        Ok(self.read_kept().is_some_and(|kept| self.holds(&kept.ours)))
+    }
+
+    fn holds(&self, text: &str) -> bool {
+        fs::read_to_string(&self.path).is_ok_and(|found| found == text)
+    }
+
+    fn read_kept(&self) -> Option<Kept> {
+        serde_json::from_str(&fs::read_to_string(&self.kept).ok()?).ok()
+    }
+
+    fn read_before(&self) -> io::Result<Before> {
+        match fs::read_link(&self.path) {
+            Ok(target) => return Ok(Before::Link(target)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Before::Nothing),
+            Err(_) => {}
+        }
+        fs::read_to_string(&self.path).map(Before::Contents)
+    }
+
+    fn failed(&self, error: io::Error) -> DeviceError {
+        DeviceError::system(format!("change {}", self.path.display()), error)
+    }
+}
+
+/// The text of a file that names `servers`.
+pub(super) fn text(servers: &[IpAddr], remark: &str) -> String {
+    let lines = servers.iter().map(|server| format!("nameserver {server}\n"));
+    remark.to_owned() + &lines.collect::<String>()
+}
+
+/// The resolvers that a file names; none if it cannot be read.
+pub(crate) fn nameservers(path: &Path) -> Vec<IpAddr> {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let address = |line: &str| {
+        let mut words = line.split_whitespace();
+        let address = (words.next() == Some("nameserver")).then(|| words.next())??;
+        address.split('%').next()?.parse().ok()
+    };
+    text.lines().filter_map(address).collect()
+}
+
+/// Puts a file in the place of `path` in one step. A container's file is mounted where it is, and can
+/// only be written over.
+fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
+    let new = beside(path);
+    let mut options = OpenOptions::new();
+    let written = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(&new)
+        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
+        .and_then(|()| fs::rename(&new, path));
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+            let _ = fs::remove_file(&new);
+            fs::write(path, text)
+        }
+        result => result,
+    }
+}
+
+fn link(path: &Path, target: &Path) -> io::Result<()> {
+    let new = beside(path);
+    let _ = fs::remove_file(&new);
+    symlink(target, &new)?;
+    fs::rename(&new, path)
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".roadweave");
+    path.with_file_name(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Box {
+        folder: PathBuf,
+        file: ResolvConf,
+    }
+
+    impl Box {
+        fn new(test: &str) -> Self {
+            let name = format!("roadweave-dns-{}-{test}", std::process::id());
+            let folder = std::env::temp_dir().join(name);
+            fs::create_dir_all(&folder).unwrap();
+            let file = ResolvConf::new("rw0", &folder.join("resolv.conf"), &folder.join("state"));
+            Self { folder, file }
+        }
+
+        fn path(&self) -> PathBuf {
+            self.folder.join("resolv.conf")
+        }
+
+        /// As another process would.
+        fn again(&self) -> ResolvConf {
+            ResolvConf::new("rw0", &self.path(), &self.folder.join("state"))
+        }
+    }
+
+    impl Drop for Box {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+
+    const OURS: [u8; 4] = [10, 77, 0, 1];
+
+    #[test]
+    fn what_was_there_comes_back_also_after_a_kill_and_a_second_start() {
+        let machine = Box::new("kill");
+        let old = "search example.org\nnameserver 192.168.8.1\n";
+        fs::write(machine.path(), old).unwrap();
+        machine.file.set(&[OURS.into()]).unwrap();
+        assert_eq!(nameservers(&machine.path()), [IpAddr::from(OURS)]);
+        // Killed; started again without having restored.
+        machine.again().set(&[OURS.into()]).unwrap();
+        assert!(machine.again().restore().unwrap());
+        assert_eq!(fs::read_to_string(machine.path()).unwrap(), old);
+        assert!(!machine.again().restore().unwrap(), "once");
+    }
+
+    #[test]
+    fn a_link_becomes_a_link_again_and_nothing_becomes_nothing() {
+        let machine = Box::new("link");
+        machine.file.set(&[OURS.into()]).unwrap();
+        assert!(machine.file.restore().unwrap());
+        assert!(!machine.path().exists());
+        symlink("../run/stub.conf", machine.path()).unwrap();
+        machine.file.set(&[OURS.into()]).unwrap();
+        assert_eq!(nameservers(&machine.path()), [IpAddr::from(OURS)]);
+        assert!(machine.file.restore().unwrap());
+        assert_eq!(fs::read_link(machine.path()).unwrap(), Path::new("../run/stub.conf"));
+    }
+
+    #[test]
+    fn what_another_program_wrote_since_is_theirs() {
+        let machine = Box::new("theirs");
+        fs::write(machine.path(), "nameserver 1.1.1.1\n").unwrap();
+        machine.file.set(&[OURS.into()]).unwrap();
+        assert!(machine.file.is_ours().unwrap());
+        let theirs = "nameserver 10.1.0.1\n";
+        fs::write(machine.path(), theirs).unwrap();
+        assert!(!machine.file.is_ours().unwrap());
+        assert!(!machine.file.restore().unwrap());
+        assert_eq!(fs::read_to_string(machine.path()).unwrap(), theirs);
+        // During a session ours is set again, and theirs is what comes back.
+        machine.file.set(&[OURS.into()]).unwrap();
+        machine.file.set(&[OURS.into()]).unwrap();
+        assert!(machine.file.restore().unwrap());
+        assert_eq!(fs::read_to_string(machine.path()).unwrap(), theirs);
+    }
+
+    #[test]
+    fn the_resolvers_of_a_file_are_its_nameserver_lines() {
+        let machine = Box::new("parse");
+        let text = "# nameserver 9.9.9.9\nnameserver 10.1.0.1\nsearch nameserver\n\
+                    nameserver fe80::1%eth1\nnameserver\nnameserver x\n";
+        fs::write(machine.path(), text).unwrap();
+        let expected: [IpAddr; 2] = ["10.1.0.1".parse().unwrap(), "fe80::1".parse().unwrap()];
+        assert_eq!(nameservers(&machine.path()), expected);
+        assert!(nameservers(&machine.folder.join("none")).is_empty());
+    }
+}

@@ -1,0 +1,161 @@
+//! What a client's packets take which way, kept so while it runs.
+//!
+//! ```text
+//! start ─► close ─► uplinks come, a session is granted ─► notices ─► look, mend ─► ...
+//!                                                   stop ─► open, unless there is a kill switch
+//! ```
+//!
+//! Everything is left as it is when the client ends without having been told to: what is to be in the
+//! tunnel stays refused until the next start, or until `roadweave release`.
+
+use std::time::Duration;
+
+use roadweave_types::Instant;
+
+use crate::routes::Repairs;
+use crate::{Answers, ClientRoutes, DeviceError, Grant, Instance, Prefix, RouteSettings, Uplink};
+
+/// How often it is looked at whether answers still find their uplinks.
+const LOOK: Duration = Duration::from_secs(4);
+
+/// Routes, rules and marks of one client.
+#[derive(Debug)]
+pub(super) struct Steering {
+    routes: ClientRoutes,
+    answers: Answers,
+    repairs: Repairs,
+    next_look: Instant,
+    /// The last failure that was told.
+    told: String,
+    /// Something failed at the last look: the next one may do better.
+    failed: bool,
+}
+
+impl Steering {
+    /// Refuses what belongs into the tunnel from now on, if the settings say so.
+    ///
+    /// # Errors
+    /// When the rules or routes cannot be set.
+    pub(super) fn start(
+        instance: &Instance,
+        settings: RouteSettings,
+        tun: u32,
+    ) -> Result<Self, DeviceError> {
+        let mut routes = ClientRoutes::open(instance, settings, tun)?;
+        routes.sync()?;
+        let failure = routes.take_failures().next();
+        if let Some(error) = failure {
+            // What is half closed is open.
+            routes.remove()?;
+            return Err(error);
+        }
+        Ok(Self {
+            routes,
+            answers: Answers::new(instance),
+            repairs: Repairs::default(),
+            next_look: Instant::ZERO + LOOK,
+            told: String::new(),
+            failed: false,
+        })
+    }
+
+    /// When [`Steering::service`] has something to do.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.repairs.poll_timeout().into_iter().chain([self.next_look]).min()
+    }
+
+    /// Interfaces, addresses, routes or rules changed.
+    pub(super) fn on_notice(&mut self, now: Instant) {
+        self.repairs.on_notice(now);
+    }
+
+    /// Looks and mends what is due.
+    pub(super) fn service(&mut self, now: Instant) {
+        // Once for all uplinks that came together, and before anything is sent over them.
+        if let Err(error) = self.answers.install() {
+            self.tell(&error);
+        }
+        if self.next_look <= now {
+            self.next_look = now + LOOK;
+            if self.failed {
+                self.repairs.on_notice(now);
+            }
+            match self.answers.mend() {
+                Ok(false) => {}
+                Ok(true) => tracing::warn!(
+                    "another program removed the marks of what comes in by uplinks; they are set again"
+                ),
+                Err(error) => self.tell(&error),
+            }
+        }
+        if !self.repairs.take_due(now) {
+            return;
+        }
+        match self.routes.sync() {
+            Ok(lost) => {
+                if let Some(text) = self.repairs.on_repair(now, lost) {
+                    tracing::warn!("{text}");
+                }
+                self.tell_failures();
+            }
+            Err(error) => {
+                self.tell(&error);
+                self.failed = true;
+            }
+        }
+    }
+
+    /// Makes an uplink reach everything by its own gateway, and answers by it what comes in by it.
+    ///
+    /// # Errors
+    /// When its routes cannot be set.
+    pub(super) fn set_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
+        self.routes.set_uplink(uplink)?;
+        if let Err(error) = self.answers.add_uplink(&uplink.name, uplink.id) {
+            self.tell(&error);
+        }
+        Ok(())
+    }
+
+    /// Forgets an uplink that is gone or shall not be used.
+    pub(super) fn remove_uplink(&mut self, uplink: roadweave_types::UplinkId) {
+        if let Err(error) = self.routes.remove_uplink(uplink) {
+            self.tell(&error);
+        }
+    }
+
+    /// Leads into the tunnel what belongs there, in the families that were granted.
+    pub(super) fn set_grant(&mut self, grant: Grant) {
+        if let Err(error) = self.routes.set_grant(grant) {
+            self.tell(&error);
+        }
+        self.tell_failures();
+    }
+
+    /// The connected networks behind this box.
+    pub(super) fn local_networks(&self) -> &[Prefix] {
+        self.routes.local_networks()
+    }
+
+    /// The uplinks in service.
+    pub(super) fn uplinks(&self) -> impl Iterator<Item = &Uplink> {
+        self.routes.uplinks()
+    }
+
+    fn tell_failures(&mut self) {
+        let failures: Vec<DeviceError> = self.routes.take_failures().collect();
+        self.failed = !failures.is_empty();
+        for error in failures {
+            self.tell(&error);
+        }
+    }
+
+    /// Says the same once, however often it is tried.
+    fn tell(&mut self, error: &DeviceError) {
+        let text = error.to_string();
+        if text != self.told {
+            tracing::warn!("{text}");
+            self.told = text;
+        }
+    }
+}

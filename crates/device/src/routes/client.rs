@@ -1,0 +1,213 @@
+//! Keeps the rules and routes of a client as they shall be.
+//!
+//! ```text
+//! anything changed ─► look ─► plan ─► what is missing is added, then what is too much removed
+//! ```
+//!
+//! What an earlier run left is taken over, not removed and made anew: between a crash and the first
+//! plan of the next start nothing opens.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use roadweave_types::UplinkId;
+
+use super::plan::{Plan, Planner, Seen, leading_out, uplink_table};
+use super::{Grant, RouteSettings, Routes, loosen_reverse_path_filter};
+use crate::process::ROUTE_PROTOCOL;
+use crate::{DeviceError, Instance, Netlink, Prefix, Route, Uplink};
+
+/// The rules and routes of one client, in the network namespace where it was opened; call it always
+/// from there. They outlive it, unless [`ClientRoutes::remove`] is called.
+#[derive(Debug)]
+pub struct ClientRoutes {
+    instance: Instance,
+    netlink: Netlink,
+    settings: RouteSettings,
+    tun: u32,
+    uplinks: BTreeMap<UplinkId, Uplink>,
+    outside: BTreeSet<String>,
+    grant: Option<Grant>,
+    /// What was there after the last look.
+    installed: Plan,
+    local_networks: Vec<Prefix>,
+    failures: Vec<(u32, DeviceError)>,
+}
+
+impl ClientRoutes {
+    /// Changes nothing yet. `tun` is the index of the TUN.
+    ///
+    /// # Errors
+    /// When the kernel lacks netlink or the process file descriptors.
+    pub fn open(
+        instance: &Instance,
+        settings: RouteSettings,
+        tun: u32,
+    ) -> Result<Self, DeviceError> {
+        Ok(Self {
+            instance: instance.clone(),
+            netlink: Netlink::open()?,
+            settings,
+            tun,
+            uplinks: BTreeMap::new(),
+            outside: BTreeSet::new(),
+            grant: None,
+            installed: Plan::default(),
+            local_networks: Vec::new(),
+            failures: Vec::new(),
+        })
+    }
+
+    /// Makes an uplink reach everything by its own gateway; call it again when the uplink changes.
+    ///
+    /// # Errors
+    /// What the kernel says of this uplink's rules and routes.
+    pub fn set_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
+        self.outside.insert(uplink.name.clone());
+        self.uplinks.insert(uplink.id, uplink.clone());
+        self.sync()?;
+        let own = uplink_table(&self.instance.routing_tables(), uplink.id);
+        let failed = self.failures.iter().position(|(table, _)| *table == own);
+        if let Some(at) = failed {
+            return Err(self.failures.swap_remove(at).1);
+        }
+        loosen_reverse_path_filter(&self.instance, &uplink.name).map(drop)
+    }
+
+    /// Forgets an uplink that is gone or shall not be used.
+    ///
+    /// # Errors
+    /// When the tables cannot be read.
+    pub fn remove_uplink(&mut self, id: UplinkId) -> Result<(), DeviceError> {
+        match self.uplinks.remove(&id) {
+            Some(_) => self.sync().map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// Leads what belongs into the tunnel into the TUN, for the families that `grant` has an address of.
+    ///
+    /// # Errors
+    /// When the tables cannot be read.
+    pub fn set_grant(&mut self, grant: Grant) -> Result<(), DeviceError> {
+        self.grant = Some(grant);
+        self.sync().map(drop)
+    }
+
+    /// Looks, and makes everything as it shall be; returns how much of what this instance had made
+    /// was gone though it should not be. What fails is kept for [`ClientRoutes::take_failures`].
+    ///
+    /// # Errors
+    /// When the tables cannot be read.
+    pub fn sync(&mut self) -> Result<usize, DeviceError> {
+        self.failures.clear();
+        let seen = Seen {
+            links: self.netlink.links()?,
+            addresses: self.netlink.addresses()?,
+            routes: self.netlink.routes()?,
+        };
+        self.outside.extend(leading_out(&self.settings, &seen));
+        let planner = Planner {
+            tables: self.instance.routing_tables(),
+            settings: &self.settings,
+            uplinks: &self.uplinks,
+            outside: &self.outside,
+            tun: self.tun,
+            grant: self.grant.as_ref(),
+            seen: &seen,
+        };
+        let (plan, local_networks) = (planner.plan(), planner.local_networks());
+        self.local_networks = local_networks;
+        let found = self.find(&seen)?;
+        let mended = self.count_lost(&plan, &found) + self.mend_addresses(&seen);
+        self.change(&found, &plan);
+        self.installed = plan;
+        Ok(mended)
+    }
+
+    /// What the kernel refused at the last look.
+    pub fn take_failures(&mut self) -> impl Iterator<Item = DeviceError> {
+        self.failures.drain(..).map(|(_, error)| error)
+    }
+
+    /// The connected networks behind this box, in order.
+    pub fn local_networks(&self) -> &[Prefix] {
+        &self.local_networks
+    }
+
+    /// The uplinks in service.
+    pub fn uplinks(&self) -> impl Iterator<Item = &Uplink> {
+        self.uplinks.values()
+    }
+
+    /// Removes everything: what was to be in the tunnel leaves by the main routes from now on.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn remove(self) -> Result<(), DeviceError> {
+        Routes::open(&self.instance).map(drop)
+    }
+
+    /// What bears our mark in the tables of the instance.
+    fn find(&mut self, seen: &Seen) -> Result<Plan, DeviceError> {
+        let tables = self.instance.routing_tables();
+        let ours = |protocol, table| protocol == ROUTE_PROTOCOL && tables.contains(&table);
+        let rules = self.netlink.rules()?.into_iter();
+        let routes = seen.routes.iter();
+        Ok(Plan {
+            rules: rules.filter(|rule| ours(rule.protocol, rule.table)).collect(),
+            routes: routes.filter(|route| ours(route.protocol, route.table)).cloned().collect(),
+        })
+    }
+
+    /// How much is gone that only somebody else can have removed: the kernel removes routes over an
+    /// interface with its carrier or address.
+    fn count_lost(&self, plan: &Plan, found: &Plan) -> usize {
+        let lasting = |route: &&Route| route.interface.is_none_or(|index| index == self.tun);
+        let lost = |route: &&Route| plan.routes.contains(route) && !found.routes.contains(route);
+        let rules = self.installed.rules.iter();
+        rules.filter(|rule| plan.rules.contains(rule) && !found.rules.contains(rule)).count()
+            + self.installed.routes.iter().filter(lasting).filter(lost).count()
+    }
+
+    /// Gives the TUN back the addresses that somebody took from it.
+    fn mend_addresses(&mut self, seen: &Seen) -> usize {
+        let own = self.grant.iter().flat_map(|grant| &grant.addresses);
+        let missing: Vec<Prefix> =
+            own.filter(|own| !seen.addresses.contains(&(self.tun, **own))).copied().collect();
+        for address in &missing {
+            if let Err(error) = self.netlink.add_address(self.tun, *address) {
+                self.failures.push((0, error));
+            }
+        }
+        missing.len()
+    }
+
+    /// Adds what `found` lacks before it removes what is too much: nothing opens in between. Routes
+    /// come before the rules that lead to them.
+    fn change(&mut self, found: &Plan, wanted: &Plan) {
+        for route in wanted.routes.difference(&found.routes) {
+            let result = self.netlink.add_route(route);
+            self.note(route.table, result);
+        }
+        for rule in wanted.rules.difference(&found.rules) {
+            let result = self.netlink.add_rule(rule);
+            self.note(rule.table, result);
+        }
+        for rule in found.rules.difference(&wanted.rules) {
+            let result = self.netlink.remove_rule(rule);
+            self.note(rule.table, result);
+        }
+        for route in found.routes.difference(&wanted.routes) {
+            let result = self.netlink.remove_route(route);
+            self.note(route.table, result);
+        }
+    }
+
+    fn note(&mut self, table: u32, result: Result<(), DeviceError>) {
+        match result {
+            // Where there is no IPv6, there is nothing to lead.
+            Ok(()) | Err(DeviceError::NoIpv6 { .. }) => {}
+            Err(error) => self.failures.push((table, error)),
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! Which rules and routes a client needs, as the system is now.
+//!
+//! ```text
+//! settings, uplinks, what was granted ─┐
+//! interfaces, addresses, routes ───────┴─► Plan: the rules and routes that shall be there
+//! ```
+//!
+//! Nothing is remembered and nothing done here: the same view gives the same plan, so that whatever
+//! changes or is taken away is mended by planning again (see [`super::client`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use roadweave_types::UplinkId;
+
+use super::{
+    Grant, MAIN_TABLE, PRIORITY_ANSWERS, PRIORITY_BOUND, PRIORITY_INWARD, PRIORITY_NEAR,
+    PRIORITY_NEIGHBOURS, PRIORITY_REST, PRIORITY_UPLINK, RouteSettings, answer_mark,
+};
+use crate::monitor::glob;
+use crate::process::ROUTE_PROTOCOL;
+use crate::{Link, Prefix, Route, Rule, Uplink, UplinkSelector};
+
+/// The rules and routes that shall be there, each once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub rules: BTreeSet<Rule>,
+    pub routes: BTreeSet<Route>,
+}
+
+/// What the kernel says.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    pub links: Vec<Link>,
+    pub addresses: Vec<(u32, Prefix)>,
+    pub routes: Vec<Route>,
+}
+
+/// All that a plan is made of.
+#[derive(Debug)]
+pub(super) struct Planner<'a> {
+    pub tables: RangeInclusive<u32>,
+    pub settings: &'a RouteSettings,
+    pub uplinks: &'a BTreeMap<UplinkId, Uplink>,
+    /// Interfaces that were uplinks, or led out, at any time.
+    pub outside: &'a BTreeSet<String>,
+    pub tun: u32,
+    /// `None` before the first session.
+    pub grant: Option<&'a Grant>,
+    pub seen: &'a Seen,
+}
+
+/// How far the networks of an interface are believed to be behind this box.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Trust {
+    /// It was said to be no uplink: all of them.
+    Whole,
+    /// Nobody said what it is, and it leads nowhere else: private ones.
+    Private,
+    /// It is an uplink, or may be one: none.
+    None,
+}
+
+impl Planner<'_> {
+    /// The plan.
+    pub(super) fn plan(&self) -> Plan {
+        let mut plan = Plan::default();
+        for (id, uplink) in self.uplinks {
+            self.plan_uplink(&mut plan, *id, uplink);
+        }
+        if self.grant.is_none() && !self.settings.closed_before_join {
+            return plan;
+        }
+        for ipv4 in [true, false] {
+            self.plan_tunnel(&mut plan, ipv4);
+        }
+        plan
+    }
+
+    /// Connected networks behind this box, in which no host beyond the tunnel can be.
+    pub(super) fn local_networks(&self) -> Vec<Prefix> {
+        let mut networks = BTreeSet::new();
+        for (index, prefix) in &self.seen.addresses {
+            let network = prefix.network();
+            let Some(link) = self.seen.links.iter().find(|link| link.index == *index) else {
+                continue;
+            };
+            if !link.loopback && !is_link_local(network) && self.is_local(link, network) {
+                networks.insert(network);
+            }
+        }
+        networks.into_iter().collect()
+    }
+
+    /// What an uplink's own sockets, and answers to what came in by it, need.
+    fn plan_uplink(&self, plan: &mut Plan, id: UplinkId, uplink: &Uplink) {
+        let table = uplink_table(&self.tables, id);
+        for ipv4 in [true, false] {
+            let of_family = |prefix: &&Prefix| prefix.is_ipv4() == ipv4;
+            let networks: Vec<Prefix> =
+                uplink.addresses.iter().filter(of_family).map(Prefix::network).collect();
+            if networks.is_empty() || !uplink.carrier {
+                continue;
+            }
+            let rule = Rule { ipv4, table, protocol: ROUTE_PROTOCOL, ..Rule::default() };
+            plan.rules.insert(Rule {
+                priority: PRIORITY_UPLINK,
+                output_interface: Some(uplink.name.clone()),
+                ..rule.clone()
+            });
+            if let Some(mark) = answer_mark(&self.tables, id) {
+                plan.rules.insert(Rule {
+                    priority: PRIORITY_INWARD,
+                    input_interface: Some(uplink.name.clone()),
+                    goto: Some(PRIORITY_UPLINK),
+                    ..rule.clone()
+                });
+                plan.rules.insert(Rule { priority: PRIORITY_ANSWERS, mark: Some(mark), ..rule });
+            }
+            let neighbours = networks.into_iter().chain((!ipv4).then(link_local_v6));
+            for network in neighbours {
+                plan.routes.insert(Route {
+                    interface: Some(uplink.index),
+                    ..refusal(network, table, metric(ipv4))
+                });
+            }
+            if let Some(gateway) = uplink.gateway(ipv4) {
+                plan.routes.insert(Route {
+                    interface: Some(uplink.index),
+                    gateway: gateway.address(),
+                    ..refusal(default_of(ipv4), table, metric(ipv4))
+                });
+            }
+        }
+    }
+
+    /// What leads into the tunnel, what is kept out of it, and what refuses.
+    fn plan_tunnel(&self, plan: &mut Plan, ipv4: bool) {
+        let of_family = |prefix: &&Prefix| prefix.is_ipv4() == ipv4;
+        let wanted = self.settings.into_tunnel.iter().filter(of_family).map(Prefix::network);
+        let (whole, named): (Vec<_>, Vec<_>) = wanted.partition(|prefix| prefix.length() == 0);
+        let gateways = self.grant.iter().flat_map(|grant| &grant.gateways).filter(of_family);
+        let named: BTreeSet<Prefix> = named.into_iter().chain(gateways.copied()).collect();
+        let is_open =
+            self.grant.is_some_and(|grant| grant.addresses.iter().any(|own| own.is_ipv4() == ipv4));
+        if whole.is_empty() && named.is_empty() {
+            return;
+        }
+        let mut look = |priority, table| {
+            plan.rules.insert(Rule {
+                ipv4,
+                priority,
+                table,
+                protocol: ROUTE_PROTOCOL,
+                ..Rule::default()
+            });
+        };
+        let [near, neighbours, rest] =
+            [near_table(&self.tables), neighbours_table(&self.tables), *self.tables.start()];
+        look(PRIORITY_NEAR, near);
+        if !whole.is_empty() {
+            look(PRIORITY_REST, rest);
+            if self.settings.uplink_neighbours {
+                look(PRIORITY_NEIGHBOURS, neighbours);
+            }
+        }
+        for (prefix, table) in
+            named.into_iter().map(|prefix| (prefix, near)).chain(whole.iter().map(|w| (*w, rest)))
+        {
+            plan.routes.insert(refusal(prefix, table, METRIC_REFUSAL));
+            if is_open {
+                let route = refusal(prefix, table, METRIC_TUN);
+                plan.routes.insert(Route { interface: Some(self.tun), ..route });
+            }
+        }
+        self.plan_near(plan, ipv4, near);
+        if !whole.is_empty() {
+            if self.settings.uplink_neighbours {
+                self.plan_neighbours(plan, ipv4, neighbours);
+            }
+            self.plan_bound(plan, ipv4);
+        }
+    }
+
+    /// The main table's routes to what lies behind this box, which stay as they are.
+    fn plan_near(&self, plan: &mut Plan, ipv4: bool, table: u32) {
+        for route in self.main_routes(ipv4).filter(|route| route.destination.length() > 0) {
+            let link = self.seen.links.iter().find(|link| Some(link.index) == route.interface);
+            if link.is_some_and(|link| self.is_local(link, route.destination)) {
+                plan.routes.insert(copy(route, table));
+            }
+        }
+    }
+
+    /// The private networks of the uplinks' own addresses.
+    fn plan_neighbours(&self, plan: &mut Plan, ipv4: bool, table: u32) {
+        for (index, prefix) in &self.seen.addresses {
+            let network = prefix.network();
+            let link = self.seen.links.iter().find(|link| link.index == *index);
+            let is_uplink = link.is_some_and(|link| {
+                !link.loopback
+                    && link.up
+                    && link.index != self.tun
+                    && self.trust(&link.name) == Trust::None
+            });
+            if prefix.is_ipv4() == ipv4 && is_uplink && is_private(network) && !is_host(network) {
+                plan.routes.insert(Route {
+                    interface: Some(*index),
+                    preferred_source: Some(prefix.address()),
+                    // Identical modems have identical networks: the kernel's order decides.
+                    ..refusal(network, table, *index)
+                });
+            }
+        }
+    }
+
+    /// Lets sockets that are bound to an interface with a default route of its own use it, if it is no
+    /// uplink in service.
+    fn plan_bound(&self, plan: &mut Plan, ipv4: bool) {
+        let table = bound_table(&self.tables);
+        for link in self.seen.links.iter().filter(|link| link.index != self.tun) {
+            let over_it: Vec<&Route> = self
+                .main_routes(ipv4)
+                .filter(|route| route.interface == Some(link.index))
+                .collect();
+            let rule = Rule {
+                ipv4,
+                priority: PRIORITY_UPLINK,
+                output_interface: Some(link.name.clone()),
+                protocol: ROUTE_PROTOCOL,
+                ..Rule::default()
+            };
+            let in_service = plan.rules.iter().any(|known| {
+                known.priority == rule.priority
+                    && known.ipv4 == ipv4
+                    && known.output_interface == rule.output_interface
+            });
+            if in_service || over_it.iter().all(|route| route.destination.length() > 0) {
+                continue;
+            }
+            plan.rules.insert(Rule { priority: PRIORITY_BOUND, table, ..rule });
+            plan.routes.extend(over_it.into_iter().map(|route| copy(route, table)));
+        }
+    }
+
+    fn main_routes(&self, ipv4: bool) -> impl Iterator<Item = &Route> {
+        self.seen.routes.iter().filter(move |route| {
+            route.table == MAIN_TABLE
+                && route.destination.is_ipv4() == ipv4
+                && route.interface.is_some_and(|index| index != self.tun)
+        })
+    }
+
+    fn is_local(&self, link: &Link, network: Prefix) -> bool {
+        link.index != self.tun
+            && match self.trust(&link.name) {
+                Trust::Whole => true,
+                Trust::Private => is_private(network) || is_link_local(network),
+                Trust::None => false,
+            }
+    }
+
+    fn trust(&self, name: &str) -> Trust {
+        let UplinkSelector { include, exclude } = &self.settings.selector;
+        if exclude.iter().any(|pattern| glob(pattern, name)) {
+            return Trust::Whole;
+        }
+        match (self.outside.contains(name), include.is_empty()) {
+            (true, _) => Trust::None,
+            (false, true) => Trust::Private,
+            (false, false) if self.settings.selector.matches(name) => Trust::None,
+            (false, false) => Trust::Whole,
+        }
+    }
+}
+
+/// The interfaces that lead out, by a default route that somebody else has made.
+pub(super) fn leading_out<'a>(
+    settings: &'a RouteSettings,
+    seen: &'a Seen,
+) -> impl Iterator<Item = String> + 'a {
+    let leads_out = |link: &Link| {
+        seen.routes.iter().any(|route| {
+            route.destination.length() == 0
+                && route.interface == Some(link.index)
+                && route.protocol != ROUTE_PROTOCOL
+        })
+    };
+    let found = seen.links.iter().filter(move |link| {
+        !link.loopback && settings.selector.matches(&link.name) && leads_out(link)
+    });
+    found.map(|link| link.name.clone())
+}
+
+/// A route without a next hop, which refuses, or is made into another.
+fn refusal(destination: Prefix, table: u32, metric: u32) -> Route {
+    Route {
+        destination,
+        gateway: None,
+        interface: None,
+        table,
+        metric,
+        protocol: ROUTE_PROTOCOL,
+        preferred_source: None,
+    }
+}
+
+fn copy(route: &Route, table: u32) -> Route {
+    Route { table, protocol: ROUTE_PROTOCOL, ..route.clone() }
+}
+
+/// The kernel has 1024 for IPv6 if none is given, and says so.
+fn metric(ipv4: bool) -> u32 {
+    if ipv4 { 0 } else { 1024 }
+}
+
+fn default_of(ipv4: bool) -> Prefix {
+    if ipv4 { Prefix::DEFAULT_V4 } else { Prefix::DEFAULT_V6 }
+}
+
+fn link_local_v6() -> Prefix {
+    Prefix::new(IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 0]), 64)
+}
+
+/// The table of an uplink. The others of an instance are the tunnel's; more than 252 uplinks would
+/// share tables, not fail.
+pub(super) fn uplink_table(tables: &RangeInclusive<u32>, id: UplinkId) -> u32 {
+    tables.start() + 1 + id.0 % 252
+}
+
+/// What lies behind this box, and what is led into the tunnel by name.
+pub(super) fn near_table(tables: &RangeInclusive<u32>) -> u32 {
+    *tables.end()
+}
+
+/// The uplinks' own private networks.
+fn neighbours_table(tables: &RangeInclusive<u32>) -> u32 {
+    tables.end() - 1
+}
+
+/// For sockets that are bound to interfaces which are no uplinks in service.
+fn bound_table(tables: &RangeInclusive<u32>) -> u32 {
+    tables.end() - 2
+}
+
+fn is_host(network: Prefix) -> bool {
+    network == Prefix::host(network.address())
+}
+
+fn is_link_local(network: Prefix) -> bool {
+    within(network, &LINK_LOCAL)
+}
+
+/// Whether a network holds addresses alone that mean nothing on the Internet.
+fn is_private(network: Prefix) -> bool {
+    within(network, &PRIVATE)
+}
+
+fn within(network: Prefix, spaces: &[(&str, u8)]) -> bool {
+    spaces.iter().any(|(address, length)| {
+        let space = Prefix::new(address.parse().expect("a constant address"), *length);
+        network.length() >= *length && space.contains(network.address())
+    })
+}
+
+/// Private (RFC 1918), shared (RFC 6598) and unique local (RFC 4193) space.
+const PRIVATE: [(&str, u8); 5] =
+    [("10.0.0.0", 8), ("172.16.0.0", 12), ("192.168.0.0", 16), ("100.64.0.0", 10), ("fc00::", 7)];
+/// Link-local space and groups (RFC 3927, RFC 4291, RFC 5771).
+const LINK_LOCAL: [(&str, u8); 4] =
+    [("169.254.0.0", 16), ("fe80::", 10), ("224.0.0.0", 4), ("ff00::", 8)];
+/// Where a network behind this box has the same prefix, it wins.
+const METRIC_TUN: u32 = u32::MAX - 2;
+/// Asked when no other route is left.
+const METRIC_REFUSAL: u32 = u32::MAX - 1;
+
+#[cfg(test)]
+mod tests;

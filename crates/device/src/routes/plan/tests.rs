@@ -1,0 +1,231 @@
+use super::*;
+use crate::Gateway;
+
+const TUN: u32 = 9;
+const LAN: u32 = 2;
+const WWAN: u32 = 3;
+
+fn prefix(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+fn link(index: u32, name: &str) -> Link {
+    Link {
+        index,
+        name: name.to_owned(),
+        up: true,
+        carrier: true,
+        loopback: false,
+        point_to_point: false,
+        mtu: 1500,
+    }
+}
+
+fn route(destination: &str, interface: u32, gateway: Option<&str>) -> Route {
+    Route {
+        gateway: gateway.map(|text| text.parse().unwrap()),
+        interface: Some(interface),
+        protocol: 4,
+        ..refusal(prefix(destination), MAIN_TABLE, 0)
+    }
+}
+
+/// A box with a camera's network, a modem, and whatever the modem's network says of routes.
+struct World {
+    settings: RouteSettings,
+    uplinks: BTreeMap<UplinkId, Uplink>,
+    outside: BTreeSet<String>,
+    grant: Option<Grant>,
+    seen: Seen,
+}
+
+impl World {
+    fn new(include: &[&str], lease: &str, routes: &[Route]) -> Self {
+        let connected = prefix(lease).network().to_string();
+        let mut all = vec![route("192.168.50.0/24", LAN, None), route("fe80::/64", LAN, None)];
+        all.extend([
+            route("0.0.0.0/0", WWAN, Some("10.9.0.1")),
+            route(&connected, WWAN, None),
+            route("fe80::/64", WWAN, None),
+        ]);
+        all.extend_from_slice(routes);
+        let selector = UplinkSelector {
+            include: include.iter().map(|name| (*name).to_owned()).collect(),
+            exclude: Vec::new(),
+        };
+        let uplink = Uplink {
+            id: UplinkId(0),
+            name: "wwan0".to_owned(),
+            index: WWAN,
+            carrier: true,
+            mtu: 1500,
+            addresses: vec![prefix(lease)],
+            gateway_v4: Some(Gateway::Known("10.9.0.1".parse().unwrap())),
+            gateway_v6: None,
+        };
+        Self {
+            settings: RouteSettings {
+                into_tunnel: vec![Prefix::DEFAULT_V4, Prefix::DEFAULT_V6],
+                closed_before_join: true,
+                uplink_neighbours: true,
+                selector,
+            },
+            uplinks: BTreeMap::from([(UplinkId(0), uplink)]),
+            outside: BTreeSet::new(),
+            grant: None,
+            seen: Seen {
+                links: vec![link(LAN, "lan0"), link(WWAN, "wwan0"), link(TUN, "rw0")],
+                addresses: vec![
+                    (LAN, prefix("192.168.50.1/24")),
+                    (LAN, prefix("fe80::1/64")),
+                    (WWAN, prefix(lease)),
+                    (TUN, prefix("10.77.0.2/32")),
+                ],
+                routes: all,
+            },
+        }
+    }
+
+    fn grant(mut self) -> Self {
+        self.grant = Some(Grant {
+            addresses: vec![prefix("10.77.0.2/32")],
+            gateways: vec![prefix("10.77.0.1/32")],
+        });
+        self
+    }
+
+    fn planner(&mut self) -> Planner<'_> {
+        self.outside.extend(leading_out(&self.settings, &self.seen).collect::<Vec<_>>());
+        Planner {
+            tables: TABLES,
+            settings: &self.settings,
+            uplinks: &self.uplinks,
+            outside: &self.outside,
+            tun: TUN,
+            grant: self.grant.as_ref(),
+            seen: &self.seen,
+        }
+    }
+
+    /// Where the kernel would send a packet of an unbound socket: the interface, or none if refused.
+    /// Panics when the main table would be asked.
+    fn way(&mut self, destination: &str) -> Option<u32> {
+        let destination: IpAddr = destination.parse().unwrap();
+        let plan = self.planner().plan();
+        let rules = plan.rules.iter().filter(|rule| {
+            rule.ipv4 == destination.is_ipv4()
+                && rule.output_interface.is_none()
+                && rule.input_interface.is_none()
+                && rule.mark.is_none()
+        });
+        for rule in rules {
+            let fitting = plan.routes.iter().filter(|route| {
+                route.table == rule.table && route.destination.contains(destination)
+            });
+            let best =
+                fitting.max_by_key(|route| (route.destination.length(), u32::MAX - route.metric));
+            if let Some(route) = best {
+                return route.interface;
+            }
+        }
+        panic!("{destination} is left to the main table: {plan:#?}");
+    }
+}
+
+const TABLES: RangeInclusive<u32> = 0x5200_0100..=0x5200_01ff;
+
+#[test]
+fn all_that_is_not_behind_the_box_is_refused_until_its_family_is_granted() {
+    let mut world = World::new(&["wwan*"], "10.9.0.7/24", &[]);
+    for destination in ["8.8.8.8", "10.77.0.1", "2001:db8::1", "192.168.51.1"] {
+        assert_eq!(world.way(destination), None, "{destination}");
+    }
+    assert_eq!(world.way("192.168.50.2"), Some(LAN));
+    assert_eq!(world.way("10.9.0.1"), Some(WWAN), "a neighbour");
+    let mut world = world.grant();
+    for (destination, way) in
+        [("8.8.8.8", Some(TUN)), ("10.77.0.1", Some(TUN)), ("2001:db8::1", None)]
+    {
+        assert_eq!(world.way(destination), way, "{destination}");
+    }
+    world.settings.closed_before_join = false;
+    assert_eq!(world.way("2001:db8::1"), None, "open is for the time before the first session");
+    world.grant = None;
+    assert!(world.planner().plan().rules.iter().all(|rule| rule.priority <= PRIORITY_UPLINK));
+}
+
+#[test]
+fn what_a_network_under_an_uplink_says_of_routes_draws_nothing_out() {
+    let hostile = [
+        route("0.0.0.0/1", WWAN, Some("10.9.0.1")),
+        route("128.0.0.0/1", WWAN, Some("10.9.0.1")),
+        route("8.8.8.8/32", WWAN, Some("10.9.0.1")),
+        route("192.168.50.2/32", WWAN, Some("10.9.0.1")),
+        route("10.77.0.1/32", WWAN, Some("10.9.0.1")),
+        route("2000::/3", WWAN, Some("fe80::1")),
+    ];
+    // Uplinks by name, and without.
+    for include in [&["wwan*"][..], &[]] {
+        let mut world = World::new(include, "10.9.0.7/24", &hostile).grant();
+        assert_eq!(world.way("8.8.8.8"), Some(TUN), "{include:?}");
+        assert_eq!(world.way("200.1.1.1"), Some(TUN), "{include:?}");
+        assert_eq!(world.way("192.168.50.2"), Some(LAN), "{include:?}");
+        assert_eq!(world.way("2001:db8::1"), None, "{include:?}");
+        // Wide leases: public space is none of theirs, and what is granted or named stays.
+        for lease in ["10.9.0.7/4", "10.9.0.7/1"] {
+            let mut world = World::new(include, lease, &[]).grant();
+            assert_eq!(world.way("12.1.1.1"), Some(TUN), "{lease}");
+        }
+        let mut world = World::new(include, "10.9.0.7/8", &hostile).grant();
+        world.settings.into_tunnel.push(prefix("10.50.0.0/16"));
+        assert_eq!(world.way("10.77.0.1"), Some(TUN), "granted");
+        assert_eq!(world.way("10.50.1.1"), Some(TUN), "named");
+        assert_eq!(world.way("10.200.1.1"), Some(WWAN), "its own network");
+        world.settings.uplink_neighbours = false;
+        assert_eq!(world.way("10.200.1.1"), Some(TUN), "uplinks.local = false");
+    }
+}
+
+#[test]
+fn an_interface_that_nobody_named_is_believed_in_private_space_alone() {
+    let strange = [
+        route("9.0.0.0/8", LAN, Some("192.168.50.2")),
+        route("172.16.0.0/12", LAN, Some("192.168.50.2")),
+    ];
+    let mut world = World::new(&[], "10.9.0.7/24", &strange).grant();
+    assert_eq!(world.way("9.9.9.9"), Some(TUN));
+    assert_eq!(world.way("172.17.0.1"), Some(LAN));
+    // The uplinks are named, so this is none.
+    let mut world = World::new(&["wwan*"], "10.9.0.7/24", &strange).grant();
+    assert_eq!(world.way("9.9.9.9"), Some(LAN));
+    assert_eq!(world.planner().local_networks(), [prefix("192.168.50.0/24")]);
+}
+
+#[test]
+fn prefixes_alone_leave_the_rest_to_the_main_table_but_are_not_drawn_out() {
+    let hostile = [route("10.88.0.0/25", WWAN, Some("10.9.0.1"))];
+    let mut world = World::new(&["wwan*"], "10.9.0.7/24", &hostile);
+    world.settings.into_tunnel = vec![prefix("10.88.0.0/24")];
+    assert_eq!(world.way("10.88.0.1"), None, "refused before the first session");
+    let mut world = world.grant();
+    assert_eq!(world.way("10.88.0.1"), Some(TUN));
+    let plan = world.planner().plan();
+    assert!(plan.rules.iter().all(|rule| rule.priority <= PRIORITY_NEAR), "{plan:#?}");
+}
+
+#[test]
+fn sockets_bound_to_an_interface_with_its_own_default_route_keep_it() {
+    let office = [route("0.0.0.0/0", LAN, Some("192.168.50.254"))];
+    let mut world = World::new(&["wwan*"], "10.9.0.7/24", &office);
+    let bound = |world: &mut World| -> Vec<(String, u32)> {
+        let plan = world.planner().plan();
+        let rules = plan.rules.into_iter().filter(|rule| rule.ipv4);
+        rules.filter_map(|rule| Some((rule.output_interface?, rule.priority))).collect()
+    };
+    let (lan, wwan) = ("lan0".to_owned(), "wwan0".to_owned());
+    assert_eq!(bound(&mut world), [(wwan.clone(), PRIORITY_UPLINK), (lan.clone(), PRIORITY_BOUND)]);
+    // An uplink that is out of service.
+    world.uplinks.clear();
+    assert_eq!(bound(&mut world), [(lan, PRIORITY_BOUND), (wwan, PRIORITY_BOUND)]);
+    assert_eq!(world.way("8.8.8.8"), None, "nobody else does");
+}
