@@ -67,6 +67,7 @@ impl ClientArgs {
             transport: file.transport.to_config(random()?),
             tun: file.tun.to_settings(),
             masquerade: file.routes.masquerade,
+            dns: file.dns,
             state_directory: file.state_directory,
             forward_between_uplinks: file.uplinks.forward,
             uplinks: UplinkSelector {

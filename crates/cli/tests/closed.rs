@@ -10,8 +10,11 @@
 
 mod common;
 
+use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -320,5 +323,67 @@ fn a_server_grants_no_more_than_the_box_accepts() {
         let dropped = road.show(CLIENT)["sessions"][0]["drops"]["spoofed-source"].clone();
         assert_eq!(dropped.as_u64(), Some(10), "{dropped}");
         drop(camera);
+    });
+}
+
+#[test]
+fn resolvers_of_a_session_go_with_it_also_after_a_kill() {
+    run_sandboxed("resolvers_of_a_session_go_with_it_also_after_a_kill", || {
+        let road = Road::new();
+        // The machine's own file is none of ours; a mounted one can only be written over.
+        let old = "search example.org\nnameserver 10.1.0.1\n";
+        let file = road.path("resolv.conf");
+        fs::write(&file, old).unwrap();
+        let bind = ["--bind", file.to_str().unwrap(), "/etc/resolv.conf"];
+        assert!(Command::new("mount").args(bind).status().unwrap().success());
+        let now = || fs::read_to_string("/etc/resolv.conf").unwrap();
+        let start = |words: &str| {
+            let mut command = road.vehicle.command(PROGRAM);
+            command.arg("client").arg("--config").arg(road.path("client.toml"));
+            // Without the programs that might keep the file, but for those of the test.
+            let path = std::env::var("PATH").unwrap();
+            command.env("PATH", format!("{words}{path}"));
+            Daemon::start(command, road.path("client.log"))
+        };
+        let _server = road.start_server();
+        let client = start("");
+        client.wait_for(" joined ");
+        client.wait_for("the resolver 10.1.0.1 lies in the own network of the uplink eth1");
+        assert_eq!(now(), old);
+        client.interrupt();
+
+        road.edit("client.toml", |text| format!("dns = [\"10.77.0.1\", \"fd77::1\"]\n{text}"));
+        let client = start("");
+        client.wait_for("resolvers of the session are set");
+        assert!(now().contains("nameserver 10.77.0.1\nnameserver fd77::1\n"), "{}", now());
+        client.kill();
+        assert!(now().contains("10.77.0.1"), "a kill leaves it");
+        let output = roadweave_in(&road.vehicle, &["release", "rw0"]);
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(now(), old, "released");
+        let client = start("");
+        client.wait_for("resolvers of the session are set");
+        client.kill();
+        let client = start("");
+        client.wait_for("resolvers of the session are set");
+        client.interrupt();
+        assert_eq!(now(), old, "after a kill, a second start and a stop");
+
+        // Where resolvconf keeps the file, it is told.
+        let folder = road.path("bin");
+        fs::create_dir(&folder).unwrap();
+        let script = format!(
+            "#!/bin/sh\necho \"$*: $(cat | tr '\\n' ' ')\" >> {}\n",
+            road.path("told").display()
+        );
+        fs::write(folder.join("resolvconf"), script).unwrap();
+        fs::set_permissions(folder.join("resolvconf"), fs::Permissions::from_mode(0o755)).unwrap();
+        let client = start(&format!("{}:", folder.display()));
+        client.wait_for("resolvers of the session are set");
+        client.interrupt();
+        let told = fs::read_to_string(road.path("told")).unwrap();
+        let told: Vec<&str> = told.lines().map(str::trim).collect();
+        assert_eq!(told, ["-a rw0 -m 0 -x: nameserver 10.77.0.1 nameserver fd77::1", "-d rw0 -f:"]);
+        assert_eq!(now(), old);
     });
 }

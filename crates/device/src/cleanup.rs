@@ -2,9 +2,9 @@
 
 use crate::process::InstanceLock;
 use crate::routes::Routes;
-use crate::{DeviceError, Instance, answers, filter};
+use crate::{DeviceError, Instance, answers, dns, filter};
 
-/// Removes all routes, rules, packet filters and changed settings of an instance that is not
+/// Removes all routes, rules, packet filters, resolvers and changed settings of an instance that is not
 /// running. Call it at every start, with the lock taken; it is quick when there is nothing.
 ///
 /// TUN interfaces and the routes over them are gone already: the kernel removed them with the
@@ -16,8 +16,9 @@ pub fn cleanup(instance: &Instance, lock: &InstanceLock) -> Result<(), DeviceErr
     // Opening removes what is there.
     let routes = Routes::open(instance).map(drop);
     let answers = without_nft(answers::remove(instance));
+    let resolvers = dns::restore(instance);
     let rest = take_over(instance, lock);
-    routes.and(answers).and(rest)
+    routes.and(answers).and(resolvers).and(rest)
 }
 
 /// The same but for what keeps traffic out of the clear: routes, rules, and the marks of answers. The

@@ -11,17 +11,18 @@
 
 mod file;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::IpAddr;
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::{DeviceError, Instance};
 
-pub(crate) use file::nameservers;
 use file::ResolvConf;
+pub(crate) use file::nameservers;
 
 /// The resolvers of one client's sessions.
 #[derive(Debug)]
@@ -69,6 +70,7 @@ impl Dns {
             return Ok(());
         }
         let way = Way::of_this_machine();
+        self.note_directory()?;
         match way {
             Way::Resolved => {
                 let servers: Vec<String> = self.servers.iter().map(ToString::to_string).collect();
@@ -81,10 +83,7 @@ impl Dns {
                 let text = file::text(&self.servers, "");
                 run("resolvconf", &["-a", &self.tun, "-m", "0", "-x"], &text)?;
             }
-            Way::File => {
-                self.note_directory()?;
-                self.file().set(&self.servers)?;
-            }
+            Way::File => self.file().set(&self.servers)?,
         }
         tracing::info!(servers = ?self.servers, by = way.name(), "resolvers of the session are set");
         self.way = Some(way);
@@ -96,12 +95,16 @@ impl Dns {
     /// # Errors
     /// What a program or the system says.
     pub(crate) fn unset(&mut self) -> Result<(), DeviceError> {
-        match self.way.take() {
-            None => Ok(()),
-            Some(Way::Resolved) => run("resolvectl", &["revert", &self.tun], ""),
-            Some(Way::Resolvconf) => run("resolvconf", &["-d", &self.tun, "-f"], ""),
-            Some(Way::File) => self.file().restore().map(drop),
+        match self.way {
+            None => return Ok(()),
+            Some(Way::Resolved) => run("resolvectl", &["revert", &self.tun], "")?,
+            Some(Way::Resolvconf) => run("resolvconf", &["-d", &self.tun, "-f"], "")?,
+            Some(Way::File) => self.file().restore().map(drop)?,
         }
+        self.way = None;
+        // Where it is left, the next start finds nothing to do.
+        let _ = fs::remove_file(self.instance.dns_path());
+        Ok(())
     }
 
     /// Sets them again if another program has changed the file; returns whether one had.
@@ -159,8 +162,14 @@ impl Way {
 pub(crate) fn restore(instance: &Instance) -> Result<(), DeviceError> {
     let note = instance.dns_path();
     let directory = match fs::read(&note) {
-        // SAFETY is no matter here: any bytes are a path on Linux.
-        Ok(bytes) => PathBuf::from(std::os::unix::ffi::OsStringExt::from_vec(bytes)),
+        // Any bytes are a path on Linux.
+        Ok(bytes) => {
+            if is_program("resolvconf") {
+                // Named like its TUN. It says nothing of whether there was any.
+                let _ = run("resolvconf", &["-d", instance.name(), "-f"], "");
+            }
+            PathBuf::from(OsString::from_vec(bytes))
+        }
         Err(_) => PathBuf::from(STATE_DIRECTORY),
     };
     let file = ResolvConf::new(instance.name(), Path::new(RESOLV_CONF), &directory);
@@ -175,19 +184,11 @@ pub(crate) fn restore(instance: &Instance) -> Result<(), DeviceError> {
     }
 }
 
-/// The same of a client's start, which knows its TUN and its state directory.
+/// The same of a client's start, which knows its state directory, also when `/run` forgot it.
 ///
 /// # Errors
 /// As [`restore`].
-pub(crate) fn restore_of(
-    instance: &Instance,
-    tun: &str,
-    state_directory: &Path,
-) -> Result<(), DeviceError> {
-    if is_program("resolvconf") {
-        // It says nothing of whether there was any.
-        let _ = run("resolvconf", &["-d", tun, "-f"], "");
-    }
+pub(crate) fn restore_of(instance: &Instance, state_directory: &Path) -> Result<(), DeviceError> {
     ResolvConf::new(instance.name(), Path::new(RESOLV_CONF), state_directory).restore()?;
     restore(instance)
 }

@@ -19,6 +19,7 @@ mod answers;
 mod cleanup;
 mod clock;
 pub mod control;
+mod dns;
 mod driver;
 mod error;
 mod filter;

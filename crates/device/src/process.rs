@@ -3,6 +3,7 @@
 //! ```text
 //! /run/roadweave/NAME.lock   held while the process lives; says its pid
 //! /run/roadweave/NAME.undo   settings that were changed, with what they were before
+//! /run/roadweave/NAME.dns    where what its resolvers replaced is kept
 //! /run/roadweave/NAME.sock   for `roadweave show`
 //! ```
 //!
@@ -66,6 +67,11 @@ impl Instance {
     /// Where its control socket lies.
     pub fn socket_path(&self) -> PathBuf {
         self.file("sock")
+    }
+
+    /// Where it is noted that it changed the machine's resolvers.
+    pub(crate) fn dns_path(&self) -> PathBuf {
+        self.file("dns")
     }
 
     /// The name of its table of packet filters.

@@ -1,5 +1,6 @@
 //! `client.toml`.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
@@ -10,7 +11,7 @@ use roadweave_types::{Policy, Priority};
 use serde::{Deserialize, Serialize};
 
 use super::fields::{
-    LaneFields, PrivateKey, TransportFields, TunFields, Within, lane_configs, networks,
+    LaneFields, PrivateKey, TransportFields, TunFields, Within, addresses, lane_configs, networks,
     state_directory, validate_lanes, validate_networks,
 };
 use super::{Fault, Validate};
@@ -35,6 +36,9 @@ pub struct ClientFile {
     /// What goes into the tunnel.
     #[serde(default)]
     pub routes: RouteFields,
+    /// The resolvers of this machine while a session is up.
+    #[serde(default, deserialize_with = "addresses")]
+    pub dns: Vec<IpAddr>,
     /// Where what strategies have learned is kept.
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,

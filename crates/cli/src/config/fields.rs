@@ -1,7 +1,7 @@
 //! The fields that both files share, each a type that refuses what cannot be.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -445,6 +445,21 @@ pub fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>
             D::Error::custom(format!(
                 "\"{text}\" is no network; write an address and a length, \
                  as \"10.77.0.2/32\" or \"fd77::/64\""
+            ))
+        })
+    };
+    Vec::<String>::deserialize(deserializer)?.into_iter().map(parse).collect()
+}
+
+/// Reads a list of addresses.
+///
+/// # Errors
+/// Says how one is written.
+pub fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D::Error> {
+    let parse = |text: String| {
+        text.parse().map_err(|_| {
+            D::Error::custom(format!(
+                "\"{text}\" is no address; write one as \"10.77.0.1\" or \"fd77::1\""
             ))
         })
     };

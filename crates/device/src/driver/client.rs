@@ -1,6 +1,7 @@
 //! The client's event loop.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,6 +25,7 @@ use super::{
     read_tun, send_all, status, to_network, to_prefix, to_quic_ecn, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
+use crate::dns::{Dns, restore_of};
 use crate::lookup::RouterNotices;
 use crate::monitor::glob;
 use crate::{
@@ -63,6 +65,8 @@ pub struct ClientOptions {
     pub routes: ClientRouteOptions,
     /// Whether what comes from behind this box gets the client's inner address.
     pub masquerade: bool,
+    /// The resolvers of the machine for the time of a session; none: those that it has.
+    pub dns: Vec<IpAddr>,
     /// Which interfaces are uplinks.
     pub uplinks: UplinkSelector,
     /// Whether this box forwards from one uplink to another.
@@ -147,6 +151,9 @@ impl Driver {
         let lock = instance.lock()?;
         // Its routes are taken over: what they refuse stays refused.
         take_over(&instance, &lock)?;
+        if let Err(error) = restore_of(&instance, &options.state_directory) {
+            tracing::warn!("the resolvers of before an earlier session are not back: {error}");
+        }
         let clock = Clock::start();
         let poller = Poller::new()?;
         // Its addresses and routes come when the server has granted them.
@@ -181,8 +188,9 @@ impl Driver {
         let mut usage = StateFile::new(&options.state_directory, instance.name());
         client.restore_usage(usage.read());
         let resolver = Resolver::new(options.servers.clone(), waker.clone());
+        let dns = Dns::new(&instance, tun.name(), options.dns.clone(), &options.state_directory);
         // Last: a client that cannot start refuses nothing.
-        let steering = Steering::start(&instance, options.route_settings(), tun.index())?;
+        let steering = Steering::start(&instance, options.route_settings(), tun.index(), dns)?;
         tracing::info!(tun = tun.name(), offload = ?tun.offload(), "the client runs");
         Ok(Self {
             clock,
@@ -447,6 +455,7 @@ impl Driver {
                 }
                 ClientEvent::Left { reason, rest } => {
                     self.joined = false;
+                    self.steering.end_session();
                     let now = self.clock.now();
                     self.next_reminder = now + rest + PATIENCE;
                     if rest.is_zero() {
@@ -578,13 +587,14 @@ impl Driver {
         if self.counts_months() {
             self.usage.write_last(self.client.usage());
         }
+        self.steering.end_session();
         tracing::info!("the client stops");
-        let Self { granted, tun, instance, _lock: lock, .. } = self;
+        let Self { guard, tun, instance, _lock: lock, .. } = self;
         if self.options.routes.kill_switch {
             tracing::info!("what belongs into the tunnel stays refused: routes.kill_switch");
             return Ok(());
         }
-        drop((granted, tun));
+        drop((guard, tun));
         Ok(cleanup(&instance, &lock)?)
     }
 }

@@ -8,10 +8,14 @@
 //! Everything is left as it is when the client ends without having been told to: what is to be in the
 //! tunnel stays refused until the next start, or until `roadweave release`.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use roadweave_types::Instant;
 
+use crate::dns::{Dns, nameservers};
 use crate::routes::Repairs;
 use crate::{Answers, ClientRoutes, DeviceError, Grant, Instance, Prefix, RouteSettings, Uplink};
 
@@ -23,6 +27,9 @@ const LOOK: Duration = Duration::from_secs(4);
 pub(super) struct Steering {
     routes: ClientRoutes,
     answers: Answers,
+    dns: Dns,
+    /// Resolvers that were told to be asked outside the tunnel.
+    outside: BTreeSet<IpAddr>,
     repairs: Repairs,
     next_look: Instant,
     /// The last failure that was told.
@@ -40,6 +47,7 @@ impl Steering {
         instance: &Instance,
         settings: RouteSettings,
         tun: u32,
+        dns: Dns,
     ) -> Result<Self, DeviceError> {
         let mut routes = ClientRoutes::open(instance, settings, tun)?;
         routes.sync()?;
@@ -52,6 +60,8 @@ impl Steering {
         Ok(Self {
             routes,
             answers: Answers::new(instance),
+            dns,
+            outside: BTreeSet::new(),
             repairs: Repairs::default(),
             next_look: Instant::ZERO + LOOK,
             told: String::new(),
@@ -77,6 +87,13 @@ impl Steering {
         }
         if self.next_look <= now {
             self.next_look = now + LOOK;
+            match self.dns.mend() {
+                Ok(false) => {}
+                Ok(true) => self.tell_text(
+                    "another program changed the resolvers of the session; they are set again",
+                ),
+                Err(error) => self.tell(&error),
+            }
             if self.failed {
                 self.repairs.on_notice(now);
             }
@@ -130,6 +147,31 @@ impl Steering {
             self.tell(&error);
         }
         self.tell_failures();
+        if let Err(error) = self.dns.set() {
+            self.tell(&error);
+        }
+        self.tell_resolvers();
+    }
+
+    /// The session is over: names are asked where they were asked before.
+    pub(super) fn end_session(&mut self) {
+        if let Err(error) = self.dns.unset() {
+            self.tell(&error);
+        }
+    }
+
+    /// Says which resolvers see what is asked although the rest is in the tunnel.
+    fn tell_resolvers(&mut self) {
+        for resolver in nameservers(Path::new("/etc/resolv.conf")) {
+            let Some(uplink) = self.routes.neighbour_over(resolver) else { continue };
+            if self.outside.insert(resolver) {
+                tracing::info!(
+                    "the resolver {resolver} lies in the own network of the uplink {uplink} and is \
+                     asked outside the tunnel; dns = [...] names others, and uplinks.local = false \
+                     leads it into the tunnel"
+                );
+            }
+        }
     }
 
     /// The connected networks behind this box.
@@ -152,10 +194,13 @@ impl Steering {
 
     /// Says the same once, however often it is tried.
     fn tell(&mut self, error: &DeviceError) {
-        let text = error.to_string();
+        self.tell_text(&error.to_string());
+    }
+
+    fn tell_text(&mut self, text: &str) {
         if text != self.told {
             tracing::warn!("{text}");
-            self.told = text;
+            text.clone_into(&mut self.told);
         }
     }
 }

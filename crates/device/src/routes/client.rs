@@ -8,10 +8,11 @@
 //! plan of the next start nothing opens.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use roadweave_types::UplinkId;
 
-use super::plan::{Plan, Planner, Seen, leading_out, uplink_table};
+use super::plan::{Plan, Planner, Seen, leading_out, near_table, neighbours_table, uplink_table};
 use super::{Grant, RouteSettings, Routes, loosen_reverse_path_filter};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, Prefix, Route, Uplink};
@@ -132,6 +133,20 @@ impl ClientRoutes {
     /// The connected networks behind this box, in order.
     pub fn local_networks(&self) -> &[Prefix] {
         &self.local_networks
+    }
+
+    /// The interface whose own network holds `address`, which is reached there outside the tunnel.
+    pub fn neighbour_over(&self, address: IpAddr) -> Option<&str> {
+        let within = |table| {
+            let routes = self.installed.routes.iter().filter(move |route| route.table == table);
+            routes.filter(move |route| route.destination.contains(address))
+        };
+        let tables = self.instance.routing_tables();
+        if within(near_table(&tables)).next().is_some() {
+            return None;
+        }
+        let index = within(neighbours_table(&tables)).next()?.interface?;
+        self.uplinks().find(|uplink| uplink.index == index).map(|uplink| uplink.name.as_str())
     }
 
     /// The uplinks in service.

@@ -335,7 +335,7 @@ pub(super) fn near_table(tables: &RangeInclusive<u32>) -> u32 {
 }
 
 /// The uplinks' own private networks.
-fn neighbours_table(tables: &RangeInclusive<u32>) -> u32 {
+pub(super) fn neighbours_table(tables: &RangeInclusive<u32>) -> u32 {
     tables.end() - 1
 }
 
