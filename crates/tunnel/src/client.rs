@@ -352,8 +352,8 @@ impl Client {
     /// Keeps the server from speaking as this end, or as what lies behind it.
     fn refuse_local_sources(&mut self) {
         if let Some(Current { session, welcome, .. }) = &mut self.current {
-            let own = welcome.iter().flat_map(|welcome| &welcome.addresses);
-            session.refuse_sources(self.local_networks.iter().chain(own).copied().collect());
+            let local = self.local_networks.iter();
+            session.refuse_sources(local.chain(&welcome.addresses).copied().collect());
         }
     }
 

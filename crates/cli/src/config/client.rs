@@ -87,7 +87,7 @@ pub struct UplinkFields {
 impl Default for UplinkFields {
     fn default() -> Self {
         let (include, exclude, policies) = (Vec::new(), Vec::new(), Vec::new());
-        Self { include, exclude, local: true, policies }
+        Self { include, exclude, forward: false, local: true, policies }
     }
 }
 
