@@ -83,9 +83,8 @@ impl Answers {
     pub fn mend(&mut self) -> Result<bool, DeviceError> {
         let mut gone = self.mend_settings()?;
         let was_there = self.installed;
-        if !self.uplinks.is_empty()
-            && !(was_there && table_is_there(&self.instance.answers_table()))
-        {
+        let is_there = was_there && table_is_there(&self.instance.answers_table());
+        if !self.uplinks.is_empty() && !is_there {
             self.stale = true;
             self.install()?;
             gone |= was_there;
