@@ -12,7 +12,8 @@
 //!
 //! - How long a path takes for a packet is measured from its arrivals ([`pace`]).
 //! - A path carries no more than arrives within delta, the lane's deadline: at most
-//!   `(delta - min_rtt / 2) / iat` packets under way (equation 2).
+//!   `(delta - min_rtt / 2) / iat` packets under way (equation 2). All is counted in bytes, since packets have
+//!   all sizes: an inter-arrival time is what the bytes of a packet take.
 //! - Each packet goes where `owd + (under way + 1) * iat` is smallest (equation 6). That this is the
 //!   min-max of equation 4: a path's estimate rises with each packet put there, whatever happens on the
 //!   others. Were there a better spread, it would have fewer packets on some path than the greedy one, and so
@@ -45,7 +46,7 @@ pub struct Lola {
     /// delta: what a packet may take.
     delta: Duration,
     paths: Vec<PathState>,
-    /// The largest datagram so far: the MTU of the paper's formulas.
+    /// The largest datagram so far: what a pair of packets is taken for, sent or yet to be sent.
     packet_bytes: u64,
     /// When the newest frame came in.
     frame: Option<Instant>,
@@ -112,17 +113,18 @@ impl Lola {
         self.paths.iter().find(|state| state.id == path.id)
     }
 
-    /// Seconds from one packet's arrival to the next.
-    fn inter_arrival(&self, path: &PathSnapshot) -> f64 {
-        let measured = self.state(path).and_then(|state| state.pace.inter_arrival());
+    /// Seconds that the path takes for a byte.
+    fn byte_time(&self, path: &PathSnapshot) -> f64 {
+        let measured = self.state(path).and_then(|state| state.pace.byte_time());
         // Until then what the carrier would do: its pace, or a window in a round trip.
         let carrier = || {
             let by_rate = path.pacing_rate.map(|rate| rate.time_for(self.packet_bytes));
-            let packets = (path.congestion_window / self.packet_bytes).max(1) as f64;
-            let by_window = path.smoothed_rtt.as_secs_f64() / packets;
-            by_rate.map_or(by_window, |time| time.as_secs_f64().min(1.0))
+            let window = path.congestion_window.max(self.packet_bytes) as f64;
+            let by_window = path.smoothed_rtt.as_secs_f64() / window;
+            let packet_bytes = self.packet_bytes as f64;
+            by_rate.map_or(by_window, |time| time.as_secs_f64().min(1.0) / packet_bytes)
         };
-        measured.unwrap_or_else(carrier).max(IAT_MIN)
+        measured.unwrap_or_else(carrier).max(BYTE_TIME_MIN)
     }
 
     /// The smallest delay of late, one way, seconds.
@@ -131,23 +133,19 @@ impl Lola {
         measured.unwrap_or(path.latest_rtt).as_secs_f64() / 2.0
     }
 
-    /// Equation 2: the most packets under way, so that the last arrives within delta.
+    /// Equation 2: the most bytes under way, so that the last arrives within delta.
     fn window(&self, now: Instant, path: &PathSnapshot) -> f64 {
         let left = self.delta.as_secs_f64() - self.one_way(now, path);
-        (left / self.inter_arrival(path)).floor().max(0.0)
-    }
-
-    /// Packets under way on a path, or waiting for it.
-    fn under_way(&self, path: &PathSnapshot) -> f64 {
-        (path.bytes_in_flight + path.queued_bytes).div_ceil(self.packet_bytes) as f64
+        (left / self.byte_time(path)).max(0.0)
     }
 
     fn estimate(&self, now: Instant, position: usize, path: &PathSnapshot, bytes: u64) -> Estimate {
-        let (iat, under_way) = (self.inter_arrival(path), self.under_way(path));
+        let ahead = under_way(path) + bytes as f64;
+        let travels = self.one_way(now, path) + ahead * self.byte_time(path);
         Estimate {
             position,
-            arrival: self.one_way(now, path) + (under_way + 1.0) * iat + held_back(path, bytes),
-            has_place: under_way < self.window(now, path),
+            arrival: travels + held_back(path, bytes),
+            has_place: ahead <= self.window(now, path) + ROUNDING,
             has_room: path.room() >= bytes,
         }
     }
@@ -161,7 +159,7 @@ impl Lola {
         }
         self.frame = Some(came);
         for path in paths {
-            let interval = (2.0 * self.inter_arrival(path)).min(1.0);
+            let interval = (2.0 * self.packet_bytes as f64 * self.byte_time(path)).min(1.0);
             let Some(state) = self.paths.iter_mut().find(|state| state.id == path.id) else {
                 continue;
             };
@@ -183,6 +181,11 @@ impl Lola {
             }
         }
     }
+}
+
+/// Bytes under way on a path, or waiting for it.
+fn under_way(path: &PathSnapshot) -> f64 {
+    (path.bytes_in_flight + path.queued_bytes) as f64
 }
 
 /// How long the window or the pacer of `path` holds back a packet of `bytes` bytes, seconds.
@@ -239,8 +242,7 @@ impl Scheduler for Lola {
 
     fn on_acknowledged(&mut self, now: Instant, acknowledged: &Acknowledged) {
         if let Some(state) = self.paths.iter_mut().find(|state| state.id == acknowledged.path) {
-            let Acknowledged { sent, rtt, .. } = *acknowledged;
-            state.pace.on_acknowledged(now, sent, rtt, state.pause);
+            state.pace.on_acknowledged(now, acknowledged, state.pause);
             state.flying = state.flying.saturating_sub(1);
         }
     }
@@ -253,19 +255,21 @@ impl Scheduler for Lola {
 
     fn frame_target(&self, now: Instant, paths: &[PathSnapshot]) -> Option<u64> {
         let status = best_status(paths)?;
-        let packets = paths
+        let bytes = paths
             .iter()
             .filter(|path| path.status == status)
-            .map(|path| (TARGET_SHARE * self.window(now, path) - self.under_way(path)).max(0.0))
+            .map(|path| (TARGET_SHARE * self.window(now, path) - under_way(path)).max(0.0))
             .sum::<f64>();
-        Some((packets * self.packet_bytes as f64) as u64)
+        Some((bytes + ROUNDING) as u64)
     }
 }
 
 /// A datagram's length until larger ones were seen, bytes.
 const PACKET_BYTES: u64 = 1200;
 /// Seconds; a path that seems faster is taken for this fast: 10 Gbit/s.
-const IAT_MIN: f64 = 1e-6;
+const BYTE_TIME_MIN: f64 = 8e-10;
+/// Bytes by which a sum may be off for being rounded.
+const ROUNDING: f64 = 1e-3;
 /// The share of the windows that the next frame should fill (equation 3).
 const TARGET_SHARE: f64 = 0.8;
 const PAUSE_MIN: Duration = Duration::from_millis(5);

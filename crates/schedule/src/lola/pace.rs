@@ -1,4 +1,4 @@
-//! How fast packets come out of a path, told by when they are acknowledged.
+//! How fast bytes come out of a path, told by when their packets are acknowledged.
 //!
 //! ```text
 //! sent          a b c d e                          f g h
@@ -8,8 +8,11 @@
 //! ```
 //!
 //! The peer gathers acknowledgements for a millisecond or two, so single arrivals are not known. What
-//! is: how many packets arrived between one batch and the next, and how long that took. The sender's own
+//! is: how many bytes arrived between one batch and the next, and how long that took. The sender's own
 //! pauses are taken off, as in the paper.
+//!
+//! The paper counts packets, all of the MTU's size. Here packets of any size share a path, and a link takes for each
+//! what its bytes take.
 //!
 //! Source: LoLa section 3.2, equation 1; docs/deviations.md.
 
@@ -18,11 +21,13 @@ use std::time::Duration;
 
 use roadweave_types::Instant;
 
+use crate::Acknowledged;
+
 /// The pace of one path.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// The average time from one arrival to the next, seconds.
-    inter_arrival: Option<f64>,
+    /// The average time that a byte takes, seconds.
+    byte_time: Option<f64>,
     batch: Option<Batch>,
     /// When the newest packet of the batch before arrived, and its acknowledgement had come back.
     previous: Option<Instant>,
@@ -38,26 +43,26 @@ struct Batch {
     /// The same for its newest packet, without what the peer waited for more of them.
     arrived: Instant,
     packets: u32,
+    bytes: u64,
     /// The sender's pauses before them.
     pauses: Duration,
 }
 
 impl Pace {
-    /// A packet that left at `sent` was acknowledged at `now`; `rtt`: without what the peer waited; `pause`:
-    /// a sender that waits longer between two packets has nothing to send.
+    /// A packet was acknowledged; `pause`: a sender that waits longer between two packets has nothing to send.
     pub(super) fn on_acknowledged(
         &mut self,
         now: Instant,
-        sent: Instant,
-        rtt: Duration,
+        acknowledged: &Acknowledged,
         pause: Duration,
     ) {
+        let Acknowledged { sent, rtt, bytes, .. } = *acknowledged;
         self.note_round_trip(now, rtt);
         if self.batch.as_ref().is_some_and(|batch| now > batch.at) {
             self.end_batch();
         }
         let arrived = sent + rtt;
-        let new = Batch { at: now, arrived, packets: 0, pauses: Duration::ZERO };
+        let new = Batch { at: now, arrived, packets: 0, bytes: 0, pauses: Duration::ZERO };
         let batch = self.batch.get_or_insert(new);
         batch.arrived = batch.arrived.max(arrived);
         // One that was overtaken says nothing of the pace.
@@ -67,14 +72,15 @@ impl Pace {
         };
         if sent >= newest {
             batch.packets += 1;
+            batch.bytes += u64::from(bytes);
             let gap = sent.since(newest);
             batch.pauses += if gap > pause { gap } else { Duration::ZERO };
         }
     }
 
-    /// The average time from one packet to the next, seconds; `None` before the first two.
-    pub(super) fn inter_arrival(&self) -> Option<f64> {
-        self.inter_arrival
+    /// The average time that a byte takes, seconds; `None` before the first two packets.
+    pub(super) fn byte_time(&self) -> Option<f64> {
+        self.byte_time
     }
 
     /// The smallest round trip of the last second, or else the last that there was.
@@ -83,11 +89,11 @@ impl Pace {
         recent.or(self.round_trips.back()).map(|(_, rtt)| *rtt)
     }
 
-    /// A pace that is known.
+    /// A pace that is known: a packet of 1,200 bytes each `inter_arrival`.
     #[cfg(test)]
     pub(super) fn known(now: Instant, inter_arrival: Duration, rtt: Duration) -> Self {
         Self {
-            inter_arrival: Some(inter_arrival.as_secs_f64()),
+            byte_time: Some(inter_arrival.as_secs_f64() / 1200.0),
             round_trips: [(now, rtt)].into(),
             ..Self::default()
         }
@@ -96,14 +102,14 @@ impl Pace {
     fn end_batch(&mut self) {
         let Some(batch) = self.batch.take() else { return };
         let Some(previous) = self.previous.replace(batch.arrived) else { return };
-        if batch.packets == 0 {
+        if batch.bytes == 0 {
             return;
         }
         let took = batch.arrived.since(previous).saturating_sub(batch.pauses).as_secs_f64();
-        let sample = took / f64::from(batch.packets);
+        let sample = took / batch.bytes as f64;
         let keeps = (1.0 - GAIN).powi(batch.packets.cast_signed());
-        let known = self.inter_arrival.unwrap_or(sample);
-        self.inter_arrival = Some(sample + (known - sample) * keeps);
+        let known = self.byte_time.unwrap_or(sample);
+        self.byte_time = Some(sample + (known - sample) * keeps);
     }
 
     fn note_round_trip(&mut self, now: Instant, rtt: Duration) {

@@ -95,15 +95,11 @@ proptest! {
         let interval = Duration::from_micros(iat_us * (frame + 3)).max(MS * 40);
         for number in 0..60 {
             let begin = Instant::ZERO + interval * number;
-            for (now, sent, rtt) in link.acknowledgements(begin) {
-                pace.on_acknowledged(now, sent, rtt, PAUSE_MIN);
-            }
+            link.tell(begin, &mut pace);
             (0..frame).for_each(|_| link.push(begin));
         }
-        for (now, sent, rtt) in link.acknowledgements(Instant::FAR_FUTURE) {
-            pace.on_acknowledged(now, sent, rtt, PAUSE_MIN);
-        }
-        let measured = pace.inter_arrival().expect("there were packets") * 1e6;
+        link.tell(Instant::FAR_FUTURE, &mut pace);
+        let measured = pace.byte_time().expect("there were packets") * 1200e6;
         let off = measured / iat_us as f64;
         prop_assert!((0.6..1.6).contains(&off), "{measured:.0} us, not {iat_us}");
     }
@@ -115,12 +111,10 @@ fn a_sender_with_little_to_send_does_not_take_a_link_for_slow() {
     let mut pace = Pace::default();
     for number in 0..100 {
         let now = at(20 * number);
-        for (now, sent, rtt) in link.acknowledgements(now) {
-            pace.on_acknowledged(now, sent, rtt, PAUSE_MIN);
-        }
+        link.tell(now, &mut pace);
         link.push(now);
     }
-    let measured = pace.inter_arrival().expect("there were packets");
+    let measured = pace.byte_time().expect("there were packets") * 1200.0;
     assert!(measured < 0.002, "{measured} s");
 }
 
@@ -170,8 +164,15 @@ impl Link {
         self.snapshot.bytes_in_flight += 1200;
     }
 
-    /// What is acknowledged until `now`: when, when it left, and its round trip.
-    fn acknowledgements(&mut self, now: Instant) -> Vec<(Instant, Instant, Duration)> {
+    /// Tells `pace` what is acknowledged until `now`.
+    fn tell(&mut self, now: Instant, pace: &mut Pace) {
+        for (now, acknowledged) in self.acknowledgements(now) {
+            pace.on_acknowledged(now, &acknowledged, PAUSE_MIN);
+        }
+    }
+
+    /// What is acknowledged until `now`, and when.
+    fn acknowledgements(&mut self, now: Instant) -> Vec<(Instant, Acknowledged)> {
         let mut acknowledged = Vec::new();
         while let Some(&(sent, arrives)) = self.under_way.front() {
             let gathers = self.gathers.as_nanos() as u64;
@@ -181,7 +182,8 @@ impl Link {
             }
             self.under_way.pop_front();
             self.snapshot.bytes_in_flight -= 1200;
-            acknowledged.push((leaves + self.owd, sent, arrives.since(sent) + self.owd));
+            let (path, rtt) = (self.snapshot.id, arrives.since(sent) + self.owd);
+            acknowledged.push((leaves + self.owd, Acknowledged { path, sent, bytes: 1200, rtt }));
         }
         acknowledged
     }
@@ -195,9 +197,8 @@ fn stream(links: &mut [Link], frames: u64, mut change: impl FnMut(u64, &mut [Lin
     for ms in 0..frames * 33 {
         let now = at(ms);
         for link in links.iter_mut() {
-            for (at, sent, rtt) in link.acknowledgements(now) {
-                let path = link.snapshot.id;
-                lola.on_acknowledged(at, &Acknowledged { path, sent, bytes: 1200, rtt });
+            for (at, acknowledged) in link.acknowledgements(now) {
+                lola.on_acknowledged(at, &acknowledged);
             }
         }
         let snapshots = |links: &[Link]| -> Vec<PathSnapshot> {
@@ -271,6 +272,36 @@ fn a_link_that_healed_is_found_by_a_pair_of_copies() {
     assert!(probes <= 100 * 33 / 150 + 2, "no more than the link can carry: {probes}");
     let used = pushed[3] - pushed[2];
     assert!(used > 179 * 10, "the healed link carries its share again: {used}");
+}
+
+#[test]
+fn a_link_has_the_same_window_whatever_the_size_of_the_packets_that_told_its_pace() {
+    // A link of 1,200 bytes each 4 ms; packets of the size fill it, one after the other.
+    let window = |bytes: u32| {
+        let mut lola = Lola::new(MS * 100);
+        let path = path(0, 40, u64::MAX / 4);
+        let select = |lola: &mut Lola, in_flight: u64, bytes: usize| {
+            let path = PathSnapshot { bytes_in_flight: in_flight, ..path.clone() };
+            lola.select(at(20_000), &crate::testing::packet(bytes), &[path])
+        };
+        select(&mut lola, 0, 1200); // it has seen a large one
+        for packet in 1..=300 {
+            let arrives = at(10_000) + MS * 4 * packet * bytes / 1200;
+            let now = arrives + MS * 20;
+            let acknowledged =
+                Acknowledged { path: PathId(0), sent: now - MS * 40, bytes, rtt: MS * 40 };
+            lola.on_acknowledged(now, &acknowledged);
+        }
+        let fits = |in_flight: &u64| select(&mut lola, *in_flight, 100) != Decision::Wait;
+        (0..100_000).step_by(100).take_while(fits).last().expect("an empty link takes a packet")
+    };
+    // 80 ms: 20 large packets, or 240 small ones.
+    let (large, small) = (window(1200), window(100));
+    assert!((23_000..=24_000).contains(&large), "{large}");
+    assert!(
+        small.abs_diff(large) <= 500,
+        "{small} after packets of 100 bytes, {large} after 1,200"
+    );
 }
 
 #[test]
