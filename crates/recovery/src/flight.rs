@@ -193,9 +193,9 @@ impl<T: Copy> Flight<T> {
         found.is_some()
     }
 
-    /// The tag of the oldest packet that is not settled.
-    pub(crate) fn oldest(&self) -> Option<T> {
-        self.slots.front().map(|slot| slot.tag)
+    /// The tag of a packet; `None` when it is not watched any more.
+    pub(crate) fn tag(&self, id: PacketId) -> Option<T> {
+        self.index(id).map(|index| self.slots[index].tag)
     }
 
     /// Whether a packet has more than one copy that is on its way or waits.

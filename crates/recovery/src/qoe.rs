@@ -32,6 +32,23 @@ impl Qoe {
     }
 }
 
+/// Play-time left, nanoseconds; below zero: how long it has been over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Left(i64);
+
+impl Left {
+    /// What is left of `time` when `elapsed` of it is over.
+    pub(crate) fn of(time: Duration, elapsed: Duration) -> Self {
+        Self(Self::from(time).0.saturating_sub(Self::from(elapsed).0))
+    }
+}
+
+impl From<Duration> for Left {
+    fn from(time: Duration) -> Self {
+        Self(i64::try_from(time.as_nanos()).unwrap_or(i64::MAX))
+    }
+}
+
 /// A report and the moment it came.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Report {
@@ -41,10 +58,19 @@ pub(crate) struct Report {
 
 impl Report {
     /// The play-time left at `now`: the video has played on since the report.
-    pub(crate) fn play_time_left(&self, now: Instant) -> Duration {
-        self.qoe.play_time_left().saturating_sub(now.since(self.at))
+    pub(crate) fn play_time_left(&self, now: Instant) -> Left {
+        Left::of(self.qoe.play_time_left(), now.since(self.at))
+    }
+
+    /// Whether it came so long ago that whoever told it tells no more.
+    pub(crate) fn is_outdated(&self, now: Instant) -> bool {
+        now.since(self.at) >= REPORT_LIFE
     }
 }
+
+/// How long a report counts. Players tell several times a second; one that was closed must not keep the
+/// control off with what it had cached, nor on for ever when that is played.
+const REPORT_LIFE: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
@@ -67,7 +93,11 @@ mod tests {
     fn time_goes_by_since_the_report() {
         let qoe = Qoe { cached_bytes: 0, cached_frames: 3, bps: 0, fps: 30.0 };
         let report = Report { at: Instant::from_millis(40), qoe };
-        assert_eq!(report.play_time_left(Instant::from_millis(100)), Duration::from_millis(40));
-        assert_eq!(report.play_time_left(Instant::from_millis(900)), Duration::ZERO);
+        let ms = Duration::from_millis;
+        let left = |at| report.play_time_left(Instant::from_millis(at));
+        assert_eq!((left(100), left(140)), (Left::from(ms(40)), Left::from(ms(0))));
+        assert_eq!(left(900), Left::of(ms(0), ms(760)), "the picture stands still");
+        assert!(!report.is_outdated(Instant::from_millis(3039)));
+        assert!(report.is_outdated(Instant::from_millis(3040)));
     }
 }

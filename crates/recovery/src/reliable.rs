@@ -46,11 +46,6 @@ impl Reliable {
     pub(crate) fn flight(&self) -> &Flight<Instant> {
         &self.flight
     }
-
-    /// When the oldest packet left that is not settled.
-    pub(crate) fn oldest(&self) -> Option<Instant> {
-        self.flight.oldest()
-    }
 }
 
 impl Recovery for Reliable {

@@ -9,21 +9,27 @@
 //! ```
 //!
 //! Sources: XLINK section 5.1 for re-injection, section 5.2 and algorithm 1 for its control. T1 and T2 are
-//! the values that dt exceeds in so many percent of the time ([`Thresholds`], section 7.1); until dt was
-//! observed for a while only the comparison between them decides.
+//! the values that dt exceeds in so many percent of the cases ([`Thresholds`], section 7.1); until enough was
+//! observed only the comparison between them decides.
 //!
-//! dt comes from the receiving application, if it tells ([`Qoe`]). A real-time receiver has next to no
-//! buffer and seldom tells; then dt is the lane's deadline less the age of the oldest packet that is not
-//! acknowledged: what is left until that packet is late.
+//! dt comes from the receiving application, if it tells ([`Qoe`]); its cases are moments. A real-time receiver
+//! has next to no buffer and seldom tells. Then dt is each packet's slack, the lane's deadline less its age until it is
+//! acknowledged, and the cases are the packets that would have a copy without control ([`delays`]): one has it when it
+//! has waited for longer than most of them. So the thresholds bound the copies as in the paper, by the share beyond T2 of
+//! what re-injection would cost without control. Both go on falling below zero: were they to end there, they would be zero most of the time where deadlines are
+//! shorter than round trips, and T1 and T2 as well.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
 
+use self::delays::Delays;
 use crate::flight::State;
-use crate::qoe::Report;
+use crate::qoe::{Left, Report};
 use crate::{Qoe, Recovery, RecoveryConfig, RecoveryStats, Reliable, Repair, SentPacket, spare};
+
+mod delays;
 
 /// Where the control of re-injection begins and ends, by how often the play-time left exceeds each value, in
 /// percent of the time: 1 to 99, `first` not below `second`.
@@ -65,7 +71,12 @@ pub struct Xlink {
     candidates: BTreeMap<PathId, VecDeque<(Instant, PacketId)>>,
     /// What the application told last.
     report: Option<Report>,
+    /// What players told, while one tells.
     observed: Observed,
+    /// Those of the packets that were eligible for a copy.
+    delays: Delays,
+    /// Packets under way that would have had a copy without control.
+    eligible: BTreeSet<u32>,
     /// When the control is asked again, if nothing happens before.
     next_look: Option<Instant>,
     reinjected: u64,
@@ -80,25 +91,31 @@ impl Xlink {
             candidates: BTreeMap::new(),
             report: None,
             observed: Observed::new(thresholds),
+            delays: Delays::default(),
+            eligible: BTreeSet::new(),
             next_look: None,
             reinjected: 0,
         }
     }
 
-    /// The play-time left.
-    fn play_time_left(&self, now: Instant) -> Duration {
-        match (&self.report, self.reliable.oldest()) {
-            (Some(report), _) => report.play_time_left(now),
-            (None, Some(oldest)) => self.deadline.saturating_sub(now.since(oldest)),
-            (None, None) => self.deadline,
+    /// The play-time left and both thresholds for the packet `id`, by what a player tells or by its slack.
+    fn play_time_left(&mut self, now: Instant, id: PacketId) -> (Left, Option<(Left, Left)>) {
+        if let Some(report) = &self.report {
+            return (report.play_time_left(now), self.observed.thresholds());
         }
+        let left = |age| Left::of(self.deadline, age);
+        let Thresholds { first, second } = self.observed.asked;
+        let thresholds =
+            self.delays.exceeded_by(100 - first).zip(self.delays.exceeded_by(100 - second));
+        let thresholds = thresholds.map(|(first, second)| (left(first), left(second)));
+        let sent = self.reliable.flight().tag(id).unwrap_or(now);
+        (left(now.since(sent)), thresholds)
     }
 
-    /// Whether packets are to be re-injected now: XLINK algorithm 1.
-    fn is_on(&mut self, now: Instant, paths: &[PathSnapshot]) -> bool {
-        let left = self.play_time_left(now);
-        self.observed.note(now, left);
-        if let Some((low, high)) = self.observed.thresholds() {
+    /// Whether the packet `id` is to be re-injected now: XLINK algorithm 1.
+    fn wants(&mut self, now: Instant, id: PacketId, paths: &[PathSnapshot]) -> bool {
+        let (left, thresholds) = self.play_time_left(now, id);
+        if let Some((low, high)) = thresholds {
             if left > high {
                 return false;
             }
@@ -108,7 +125,19 @@ impl Xlink {
         }
         let has_packets = |path: &&PathSnapshot| self.candidates.contains_key(&path.id);
         let slowest = paths.iter().filter(has_packets).map(delivery_time).max();
-        slowest.is_some_and(|slowest| left < slowest)
+        slowest.is_some_and(|slowest| left < Left::from(slowest))
+    }
+
+    /// Takes a look at what the player told last, which counts for a while.
+    fn look_at_player(&mut self, now: Instant) {
+        if self.report.take_if(|report| report.is_outdated(now)).is_some() {
+            self.observed.forget();
+        }
+        if let Some(report) = &self.report
+            && !self.reliable.is_settled()
+        {
+            self.observed.note(now, report.play_time_left(now));
+        }
     }
 
     /// Forgets candidates that are acknowledged, lost or on several paths by now.
@@ -126,9 +155,9 @@ impl Xlink {
         });
     }
 
-    /// The oldest packet that a faster path has room for, on that path.
-    fn reinjection(&mut self, now: Instant, paths: &[PathSnapshot]) -> Option<Repair> {
-        let oldest = self.candidates.iter().filter_map(|(slow, queue)| {
+    /// By path: the faster one that has room for a copy of its oldest packet, and that packet.
+    fn choices(&self, now: Instant, paths: &[PathSnapshot]) -> Vec<Choice> {
+        let choices = self.candidates.iter().filter_map(|(slow, queue)| {
             let (sent, id) = *queue.front()?;
             let slow = paths.iter().find(|path| path.id == *slow)?;
             // An answer that is overdue says that the path is slower than its figures.
@@ -141,13 +170,51 @@ impl Xlink {
             };
             let fast =
                 paths.iter().filter(takes).min_by_key(|path| (path.smoothed_rtt, path.id))?;
-            Some((sent, slow.id, id, fast.id))
+            let room = spare(fast) / REINJECTED_BYTES;
+            Some(Choice { sent, slow: slow.id, id, fast: fast.id, room })
         });
-        let (_, slow, id, fast) = oldest.min_by_key(|(sent, slow, ..)| (*sent, *slow))?;
+        choices.collect()
+    }
+
+    /// Notes which packets would have a copy by now if the control let all of them.
+    fn note_eligible(&mut self, choices: &[Choice]) {
+        for choice in choices {
+            let queue = self.candidates.get(&choice.slow).into_iter().flatten();
+            for (_, id) in queue.take(choice.room.min(ELIGIBLE_EACH) as usize) {
+                self.eligible.insert(id.0);
+            }
+        }
+        // Packets that were forgotten for want of room are never heard of again.
+        while self.eligible.len() > ELIGIBLE_MAX {
+            self.eligible.pop_first();
+        }
+    }
+
+    /// The oldest packet that a faster path has room for, on that path, if it is to be re-injected.
+    fn reinjection(&mut self, now: Instant, paths: &[PathSnapshot]) -> Option<Repair> {
+        let choices = self.choices(now, paths);
+        self.note_eligible(&choices);
+        let oldest = choices.into_iter().min_by_key(|choice| (choice.sent, choice.slow))?;
+        let Choice { id, slow, fast, .. } = oldest;
+        if !self.wants(now, id, paths) {
+            return None;
+        }
         self.candidates.get_mut(&slow)?.pop_front();
         self.reinjected += 1;
         Some(Repair::Reinject { id, path: fast })
     }
+}
+
+/// A copy that may be sent.
+#[derive(Clone, Copy, Debug)]
+struct Choice {
+    /// When the packet left.
+    sent: Instant,
+    slow: PathId,
+    id: PacketId,
+    fast: PathId,
+    /// Packets for which the faster path has room.
+    room: u64,
 }
 
 impl Recovery for Xlink {
@@ -167,10 +234,16 @@ impl Recovery for Xlink {
     }
 
     fn on_acknowledged(&mut self, now: Instant, id: PacketId) {
+        if self.eligible.remove(&id.0)
+            && let Some(sent) = self.reliable.flight().tag(id)
+        {
+            self.delays.note(now, now.since(sent));
+        }
         self.reliable.on_acknowledged(now, id);
     }
 
     fn on_abandoned(&mut self, id: PacketId) {
+        self.eligible.remove(&id.0);
         self.reliable.on_abandoned(id);
     }
 
@@ -190,15 +263,15 @@ impl Recovery for Xlink {
         }
         self.trim();
         self.next_look = (!self.candidates.is_empty()).then_some(now + LOOK_INTERVAL);
+        self.look_at_player(now);
         // What has not left for the first time goes first.
-        if backlog > 0 || !self.is_on(now, paths) {
-            return None;
-        }
-        self.reinjection(now, paths)
+        if backlog > 0 { None } else { self.reinjection(now, paths) }
     }
 
     fn set_qoe(&mut self, now: Instant, qoe: Qoe) {
-        self.report = Some(Report { at: now, qoe });
+        if self.report.replace(Report { at: now, qoe }).is_none() {
+            self.observed.forget();
+        }
     }
 
     fn is_settled(&self) -> bool {
@@ -224,13 +297,13 @@ fn delivery_time(path: &PathSnapshot) -> Duration {
     path.smoothed_rtt + path.rtt_deviation
 }
 
-/// The play-times left that were seen of late.
+/// The play-times left of late, as a player told them.
 #[derive(Debug)]
 struct Observed {
     asked: Thresholds,
-    samples: VecDeque<Duration>,
+    samples: VecDeque<Left>,
     last: Option<Instant>,
-    thresholds: Option<(Duration, Duration)>,
+    thresholds: Option<(Left, Left)>,
     since_thresholds: usize,
 }
 
@@ -240,7 +313,12 @@ impl Observed {
         Self { asked, samples, last: None, thresholds: None, since_thresholds: 0 }
     }
 
-    fn note(&mut self, now: Instant, left: Duration) {
+    /// Begins anew.
+    fn forget(&mut self) {
+        *self = Self::new(self.asked);
+    }
+
+    fn note(&mut self, now: Instant, left: Left) {
         if self.last.is_some_and(|last| now < last + LOOK_INTERVAL) {
             return;
         }
@@ -252,7 +330,7 @@ impl Observed {
         self.since_thresholds += 1;
         if self.since_thresholds >= SAMPLES_MIN {
             self.since_thresholds = 0;
-            let mut sorted: Vec<Duration> = self.samples.iter().copied().collect();
+            let mut sorted: Vec<Left> = self.samples.iter().copied().collect();
             sorted.sort_unstable();
             let exceeded_in =
                 |percent| sorted[(sorted.len() - 1) * (100 - usize::from(percent)) / 100];
@@ -261,7 +339,7 @@ impl Observed {
     }
 
     /// T1 and T2, once enough was seen.
-    fn thresholds(&self) -> Option<(Duration, Duration)> {
+    fn thresholds(&self) -> Option<(Left, Left)> {
         self.thresholds
     }
 }
@@ -272,6 +350,10 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(10);
 const SAMPLES_MIN: usize = 100;
 /// Samples that are remembered: 30 s.
 const SAMPLES_MAX: usize = 3000;
+/// Packets that are noted at a look, at most: more would not leave before the next.
+const ELIGIBLE_EACH: u64 = 64;
+/// Packets under way of which it is known that they might have a copy, at most.
+const ELIGIBLE_MAX: usize = 1 << 16;
 /// The room that a path must have for a copy: no datagram is longer.
 const REINJECTED_BYTES: u64 = 1500;
 

@@ -73,23 +73,31 @@ fn what_a_player_has_cached_decides_and_is_played_meanwhile() {
     assert_eq!(repairs(&mut xlink, at(101), 0), [reinject(0)], "199 ms are left");
 }
 
+/// Whether two play-times differ by no more than a millisecond.
+fn near(left: Left, ms: u64) -> bool {
+    let [low, high] =
+        [ms.saturating_sub(1), ms + 1].map(|ms| Left::from(Duration::from_millis(ms)));
+    (low..=high).contains(&left)
+}
+
 #[test]
 fn beyond_the_upper_threshold_it_is_off_and_below_the_lower_one_it_is_on() {
     let mut xlink = xlink_with("xlink");
     let qoe = |frames| Qoe { cached_bytes: 0, cached_frames: frames, bps: 0, fps: 1000.0 };
     // The play-time left goes from 1 to 1,000 ms: T1 is 50 ms, T2 is 200 ms.
+    xlink.on_sent(at(0), sent(0, 0), &paths());
+    xlink.on_waiting(at(0), sent(1, 0), &paths());
     for ms in 1..=1000 {
         xlink.set_qoe(at(ms * 10), qoe(ms));
-        assert_eq!(repairs(&mut xlink, at(ms * 10), 0), []);
+        repairs(&mut xlink, at(ms * 10), 1200);
     }
-    let near = |duration: Duration, ms: u64| duration.as_millis().abs_diff(ms.into()) <= 1;
     let (low, high) = xlink.observed.thresholds().expect("enough was seen");
     assert!(near(low, 50) && near(high, 200), "{low:?}, {high:?}");
     let mut decides = |left, rtt_ms| {
         let paths = [path(0, 5, 100), path(1, rtt_ms, 100)];
         xlink.set_qoe(at(20_000), qoe(left));
         xlink.candidates.insert(PathId(1), [(at(0), PacketId(0))].into());
-        xlink.is_on(at(20_000), &paths)
+        xlink.wants(at(20_000), PacketId(0), &paths)
     };
     assert!(!decides(250, 400), "it would be late, but there is much left");
     assert!(decides(150, 160));
@@ -101,15 +109,68 @@ fn beyond_the_upper_threshold_it_is_off_and_below_the_lower_one_it_is_on() {
 fn thresholds_are_named_by_how_often_they_are_exceeded() {
     let mut xlink = xlink_with("xlink:60-1");
     for ms in 1..=1000 {
-        xlink.observed.note(at(ms * 10), Duration::from_millis(ms));
+        xlink.observed.note(at(ms * 10), Left::from(Duration::from_millis(ms)));
     }
     let (low, high) = xlink.observed.thresholds().expect("enough was seen");
-    assert!(low.as_millis().abs_diff(400) <= 1 && high.as_millis().abs_diff(990) <= 1);
+    assert!(near(low, 400) && near(high, 990), "{low:?}, {high:?}");
     for name in
         ["xlink:", "xlink:80-95", "xlink:95-0", "xlink:100-5", "xlink:95", "xnc", "xlink:a-b"]
     {
         assert_eq!(Thresholds::by_name(name), None, "{name}");
     }
+}
+
+/// The share of packets that get a copy on `copy_path`, of one each 10 ms for a minute over a path whose round trip
+/// is `rtt_ms(packet)`; packets are kept until they are acknowledged.
+fn copied(name: &str, rtt_ms: impl Fn(u64) -> u64) -> f64 {
+    let mut xlink = xlink_with(name);
+    let paths = [path(0, 20, 100), path(1, 200, 100)]
+        .map(|path| PathSnapshot { pto: path.pto * 50, ..path });
+    let mut acknowledgements = BTreeMap::new();
+    let mut copies = 0;
+    for ms in 0..60_000 {
+        while let Some(first) = acknowledgements.first_entry()
+            && *first.key() <= (ms, u64::MAX)
+        {
+            xlink.on_acknowledged(at(ms), PacketId(first.remove()));
+        }
+        if ms % 10 == 0 {
+            let id = ms / 10;
+            xlink.on_sent(at(ms), sent(id as u32, 1), &paths);
+            acknowledgements.insert((ms + rtt_ms(id), id), id as u32);
+        }
+        for repair in std::iter::from_fn(|| xlink.poll_repair(at(ms), &paths, 0)) {
+            assert!(matches!(repair, Repair::Reinject { .. }), "{repair:?}");
+            copies += 1;
+        }
+    }
+    f64::from(copies) / 6000.0
+}
+
+#[test]
+fn thresholds_bound_the_copies_where_no_packet_can_be_in_time() {
+    // Every round trip takes longer than the deadline of 100 ms: by 20 ms to 70 ms.
+    let rtt = |id: u64| 120 + 10 * (id * 7 % 50 / 10);
+    let (usual, all) = (copied("xlink", rtt), copied("xlink:1-1", rtt));
+    assert!(all > 0.5, "{all}");
+    assert!(usual < 0.25, "T2 is exceeded in 80 % of the time, and {usual} were copied");
+    assert!(usual > 0.01, "{usual}");
+}
+
+#[test]
+fn a_player_that_tells_no_more_is_forgotten() {
+    let mut xlink = xlink_with("xlink");
+    let cached = Qoe { cached_bytes: 0, cached_frames: 900, bps: 0, fps: 30.0 };
+    xlink.set_qoe(at(0), cached); // 30 s
+    for id in 0..4 {
+        let now = at(u64::from(id) * 900);
+        xlink.on_sent(now, sent(id, 1), &paths());
+        assert_eq!(repairs(&mut xlink, now + Duration::from_millis(50), 0), []);
+        xlink.on_acknowledged(now, PacketId(id));
+    }
+    xlink.on_sent(at(3000), sent(4, 1), &paths());
+    // What is left of the lane's deadline counts again: 50 ms, of the 200 that the slow path takes.
+    assert_eq!(repairs(&mut xlink, at(3050), 0), [reinject(4)]);
 }
 
 #[test]
