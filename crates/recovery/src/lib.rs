@@ -65,6 +65,8 @@ pub enum Repair {
         start: PacketId,
         /// The packets in it.
         count: u16,
+        /// Bit i: the i-th of them is lost; the others have arrived.
+        lost: u64,
         /// How many coded packets to send on each path, ascending.
         shares: Vec<(PathId, u16)>,
     },
@@ -94,14 +96,15 @@ pub enum Repair {
 }
 
 impl Repair {
-    /// The lost packets that it is to bring back: the first, and how many; `None` if it gives them up, or
-    /// nothing is known to be lost.
-    pub fn brings_back(&self) -> Option<(PacketId, u32)> {
-        match *self {
-            Self::Again { id } | Self::Copies { id, .. } => Some((id, 1)),
-            Self::Coded { start, count, .. } => Some((start, u32::from(count))),
-            Self::Reinject { .. } | Self::Sum { .. } | Self::Abandon { .. } => None,
-        }
+    /// The lost packets that it is to bring back; none if it gives them up, or nothing is known to be lost.
+    pub fn brings_back(&self) -> impl Iterator<Item = PacketId> + use<> {
+        let (start, lost) = match *self {
+            Self::Again { id } | Self::Copies { id, .. } => (id, 1),
+            Self::Coded { start, lost, .. } => (start, lost),
+            Self::Reinject { .. } | Self::Sum { .. } | Self::Abandon { .. } => (PacketId(0), 0),
+        };
+        let offsets = (0..u64::BITS).filter(move |offset| lost >> offset & 1 == 1);
+        offsets.map(move |offset| start.plus(offset))
     }
 }
 
@@ -143,9 +146,16 @@ pub trait Recovery: Send + std::fmt::Debug {
     /// The peer has a datagram of the repair that begins with packet `start`.
     fn on_repair_acknowledged(&mut self, _start: PacketId) {}
 
-    /// Whether a repair that may be fired again covers `id`, so that it must be kept although the peer has it.
+    /// Whether a repair may cover `id`, so that it must be kept although the peer has it;
+    /// [`Recovery::poll_done`] says when that is over.
     fn needs(&self, _id: PacketId) -> bool {
         false
+    }
+
+    /// Packets that it needed although the peer has them, and that it needs no more unless
+    /// [`Recovery::needs`] says so: the first, and how many. Call until `None`, after acknowledgements and repairs.
+    fn poll_done(&mut self) -> Option<(PacketId, u32)> {
+        None
     }
 
     /// A packet of [`Repair::Again`] found no room in time.
@@ -240,7 +250,7 @@ pub fn by_name(name: &str, lane: RecoveryConfig) -> Result<Box<dyn Recovery>, Un
     let xnc = |config| Ok(Box::new(Xnc::new(config)) as Box<dyn Recovery>);
     match name {
         "xnc" => xnc(usual),
-        "xnc-sigcomm23" => xnc(XncConfig { spread: Spread::EveryPath, insists: false, ..usual }),
+        "xnc-sigcomm23" => xnc(XncConfig::sigcomm23(lane)),
         "xnc-no-coding" => xnc(XncConfig { codes: false, ..usual }),
         "xnc-no-qoe" => xnc(XncConfig { detection: Detection::Quic, ..usual }),
         "xnc-no-spread" => xnc(XncConfig { spread: Spread::Fastest, ..usual }),

@@ -16,24 +16,17 @@ use std::time::Duration;
 
 use roadweave_types::{Instant, PacketId};
 
-/// A repair of consecutive packets.
+use crate::xnc::Group;
+
+/// A repair of some packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shot {
-    /// The first packet.
-    pub(crate) start: PacketId,
-    /// How many.
-    pub(crate) count: u32,
+    /// The packets.
+    pub(crate) group: Group,
     /// The longest datagram among them, bytes.
     pub(crate) bytes: u64,
     /// After this nothing is tried any more.
     pub(crate) until: Instant,
-}
-
-impl Shot {
-    fn covers(&self, id: PacketId) -> bool {
-        let offset = id.distance(self.start);
-        offset >= 0 && i64::from(offset) < i64::from(self.count)
-    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -49,30 +42,34 @@ struct Open {
 pub(crate) struct Shots {
     /// Oldest first.
     open: VecDeque<Open>,
+    /// What ended of late.
+    ended: VecDeque<Group>,
 }
 
 impl Shots {
     /// A repair was fired; if it has not arrived after `patience`, it is missed.
     pub(crate) fn on_fired(&mut self, now: Instant, shot: Shot, patience: Duration) {
-        if self.open.len() >= OPEN_MAX {
-            self.open.pop_front();
+        if self.open.len() >= OPEN_MAX
+            && let Some(oldest) = self.open.pop_front()
+        {
+            self.end(oldest.shot.group);
         }
-        self.open.push_back(Open { shot, missing: shot.count, due: now + patience });
+        self.open.push_back(Open { shot, missing: shot.group.lost(), due: now + patience });
     }
 
     /// A datagram of the repair that begins with packet `start` has arrived.
     pub(crate) fn on_repair_acknowledged(&mut self, start: PacketId) {
-        self.settle(|open| open.shot.start == start);
+        self.settle(|open| open.shot.group.start == start);
     }
 
     /// The packet `id` itself has arrived.
     pub(crate) fn on_acknowledged(&mut self, id: PacketId) {
-        self.settle(|open| open.shot.covers(id));
+        self.settle(|open| open.shot.group.has_lost(id));
     }
 
-    /// Whether a repair covers `id`.
+    /// Whether a repair spans `id`.
     pub(crate) fn covers(&self, id: PacketId) -> bool {
-        self.open.iter().any(|open| open.shot.covers(id))
+        self.open.iter().any(|open| open.shot.group.spans(id))
     }
 
     fn settle(&mut self, concerns: impl Fn(&Open) -> bool) {
@@ -82,13 +79,36 @@ impl Shots {
         for open in self.open.iter_mut().filter(|open| concerns(open)) {
             open.missing = open.missing.saturating_sub(1);
         }
-        self.open.retain(|open| open.missing > 0);
+        self.end_unless(|open| open.missing > 0);
+    }
+
+    fn end_unless(&mut self, goes_on: impl Fn(&Open) -> bool) {
+        let mut ended = Vec::new();
+        self.open.retain(|open| {
+            goes_on(open) || {
+                ended.push(open.shot.group);
+                false
+            }
+        });
+        ended.into_iter().for_each(|group| self.end(group));
+    }
+
+    fn end(&mut self, group: Group) {
+        if self.ended.len() >= OPEN_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back(group);
+    }
+
+    /// A repair that has ended since the last call, arrived or not.
+    pub(crate) fn poll_ended(&mut self) -> Option<Group> {
+        self.ended.pop_front()
     }
 
     /// A repair whose time was over, and how many packets it still lacks. Whoever fires again says so with
     /// [`Shots::on_fired_again`]; until then it is asked about each `RETRY_PAUSE`.
     pub(crate) fn poll_missed(&mut self, now: Instant) -> Option<(Shot, u32)> {
-        self.open.retain(|open| now < open.shot.until);
+        self.end_unless(|open| now < open.shot.until);
         let missed = self.open.iter_mut().find(|open| open.due <= now)?;
         missed.due = now + RETRY_PAUSE;
         Some((missed.shot, missed.missing))
@@ -128,7 +148,9 @@ mod tests {
     }
 
     fn shot(start: u32, count: u32) -> Shot {
-        Shot { start: PacketId(start), count, bytes: 1200, until: at(300) }
+        let mask = u64::MAX >> (64 - count);
+        let group = Group { start: PacketId(start), mask };
+        Shot { group, bytes: 1200, until: at(300) }
     }
 
     #[test]

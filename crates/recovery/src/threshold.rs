@@ -22,21 +22,27 @@ const SLACK_MIN: Duration = Duration::from_millis(5);
 /// The share of the round-trip time that is granted at least: a queue that begins to fill is no loss.
 const SLACK_SHARE: u32 = 8;
 
-/// The time after which a packet sent on `path` counts as lost: `min(threshold, PTO)`.
+/// The same, but never before the path could have answered: `max(min(threshold, PTO), answer)`.
 ///
 /// `paths`: all paths of the session, from which the repair's path will be taken.
 /// Source: CellFusion section 4.4.1; RFC 9002 section 6.2.1 for the PTO.
 pub fn loss_threshold(path: &PathSnapshot, paths: &[PathSnapshot], deadline: Duration) -> Duration {
-    let repair_flight = paths
-        .iter()
-        .filter(|path| path.is_usable())
-        .map(|path| path.smoothed_rtt / 2)
-        .min()
-        .unwrap_or(path.smoothed_rtt / 2);
     let slack = (path.rtt_deviation * 2).max(SLACK_MIN).max(path.smoothed_rtt / SLACK_SHARE);
-    let answer_time = path.smoothed_rtt + slack;
-    let threshold = deadline.saturating_sub(repair_flight).max(answer_time);
-    threshold.min(path.pto.max(answer_time))
+    bare_threshold(path, paths, deadline).max(path.smoothed_rtt + slack)
+}
+
+/// The time after which a packet sent on `path` counts as lost: `min(threshold, PTO)`, and nothing else.
+///
+/// Source: CellFusion section 4.4.1.
+pub(crate) fn bare_threshold(
+    path: &PathSnapshot,
+    paths: &[PathSnapshot],
+    deadline: Duration,
+) -> Duration {
+    let usable = paths.iter().filter(|path| path.is_usable());
+    let repair_flight = usable.map(|path| path.smoothed_rtt / 2).min();
+    let repair_flight = repair_flight.unwrap_or(path.smoothed_rtt / 2);
+    deadline.saturating_sub(repair_flight).min(path.pto)
 }
 
 /// The age at which a packet on `path` has missed its deadline so clearly that it is worth a repair, lost or
@@ -72,6 +78,27 @@ mod tests {
     #[test]
     fn the_probe_timeout_counts_when_it_is_shorter() {
         check(60, 72, 100, 72);
+    }
+
+    #[test]
+    fn a_route_that_has_become_longer_is_not_late_all_the_time() {
+        let mut far = path(0, 200, 10);
+        far.min_rtt = Duration::from_millis(200);
+        assert_eq!(late_after(&far, Duration::from_millis(100)), Duration::from_millis(225));
+        far.min_rtt = Duration::from_millis(40);
+        assert_eq!(late_after(&far, Duration::from_millis(100)), Duration::from_millis(130));
+    }
+
+    #[test]
+    fn as_the_paper_has_it_the_deadline_counts_whatever_the_network_can_do() {
+        let slow = PathSnapshot { pto: Duration::from_millis(120), ..path(0, 80, 10) };
+        let threshold = |deadline_ms| {
+            let paths = [slow.clone(), path(1, 40, 10)];
+            bare_threshold(&slow, &paths, Duration::from_millis(deadline_ms))
+        };
+        assert_eq!(threshold(50), Duration::from_millis(30));
+        assert_eq!(threshold(10), Duration::ZERO);
+        assert_eq!(threshold(900), Duration::from_millis(120), "the probe timeout");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! sent ─► encode ranges, borders after r packets, t seconds or a frame      (section 4.4.2)
 //!             │ loss: min(threshold, PTO), or QUIC's own                    (section 4.4.1)
 //!             ▼
-//!         lost packets, gathered for a moment ─► runs of consecutive IDs
+//!         lost packets, gathered for a moment ─► groups of a range (group.rs)
 //!             │ n lost ─► n' = n + 3 coded packets, b = free windows        (section 4.5.1)
 //!             ▼
 //!         b < n': wait, until the range expires                            (section 4.4.3)
@@ -12,8 +12,8 @@
 //!         n = 1: the packet itself on every usable path
 //! ```
 //!
-//! [`Spread::Lean`] keeps the same n' but sends no more than the windows' share of it: one path that
-//! fails costs a few coded packets, which the paths' recent loss allows for, and not the whole repair. It
+//! [`Spread::Lean`] sends no more than that, and no path carries more of it than the others can do without:
+//! one path that fails costs a few coded packets, and not the repair. It
 //! avoids the path that lost the most of the run, unless something newer was acknowledged there: before
 //! its probe timeout a dead path is not suspected, and would swallow the repair as well.
 //!
@@ -29,12 +29,15 @@ use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
 use crate::flight::{Flight, State};
 use crate::hedge::Hedge;
 use crate::shots::{Shot, Shots};
-use crate::threshold::{late_after, loss_threshold};
+use crate::threshold::{bare_threshold, late_after, loss_threshold};
 use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket};
 
+mod group;
 mod shares;
 
-use self::shares::{LOSS_MAX, every_path, in_proportion, saturating, uncoded};
+use self::group::GROUP_MAX;
+pub(crate) use self::group::Group;
+use self::shares::{Size, every_path, in_proportion, outlasting_any_path, saturating, uncoded};
 
 /// Ranges that are watched at once; the oldest is given up beyond it.
 const RANGES_MAX: usize = 1 << 14;
@@ -45,8 +48,8 @@ pub enum Spread {
     /// As many as the windows hold, at most ρ·n' on each path; a single packet on every usable path
     /// (CellFusion section 4.5.2). Any one path can bring all back.
     EveryPath,
-    /// n' and what the paths' recent loss will take of it, in proportion to the windows; a single
-    /// packet on the two fastest paths.
+    /// n' and what the paths' recent loss will take of it, in proportion to the windows, but no more on any path
+    /// than the others can do without; a single packet on the two fastest paths.
     Lean,
     /// All n' on the fastest path, as soon as its window holds them: an ablation, without the one shot
     /// over all paths.
@@ -56,8 +59,11 @@ pub enum Spread {
 /// When a packet counts as lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detection {
-    /// After min(threshold, PTO), the threshold following from the lane's deadline (section 4.4.1).
+    /// After min(threshold, PTO), the threshold following from the lane's deadline (section 4.4.1), but not
+    /// before the path could have answered.
     Qoe,
+    /// After min(threshold, PTO), however soon that is.
+    Deadline,
     /// When QUIC says so, or after the PTO (RFC 9002 section 6): the ablation of section 8.3.5.
     Quic,
 }
@@ -80,6 +86,9 @@ pub struct XncConfig {
     /// Whether repairs are coded. Otherwise they are as many copies of the lost packets, spread over the
     /// paths in the same way: the ablation of section 8.3.5.
     pub codes: bool,
+    /// Whether combinations span packets that have arrived, which the receiver knows: then losses that lie
+    /// scattered are repaired together.
+    pub bridges: bool,
     /// When a packet counts as lost.
     pub detection: Detection,
     /// How long the losses of a range are gathered before they are repaired together.
@@ -99,6 +108,7 @@ impl Default for XncConfig {
             path_share: 1.1,
             spread: Spread::Lean,
             codes: true,
+            bridges: true,
             detection: Detection::Qoe,
             gather: Duration::from_millis(5),
             insists: true,
@@ -107,10 +117,24 @@ impl Default for XncConfig {
 }
 
 impl XncConfig {
+    /// The algorithm as CellFusion's paper has it.
+    pub fn sigcomm23(lane: RecoveryConfig) -> Self {
+        Self {
+            lane,
+            spread: Spread::EveryPath,
+            bridges: false,
+            detection: Detection::Deadline,
+            gather: Duration::ZERO,
+            insists: false,
+            ..Self::default()
+        }
+    }
+
     /// How long an acknowledgement may take on `path`.
     fn patience(&self, path: &PathSnapshot, paths: &[PathSnapshot]) -> Duration {
         match self.detection {
             Detection::Qoe => loss_threshold(path, paths, self.lane.deadline),
+            Detection::Deadline => bare_threshold(path, paths, self.lane.deadline),
             Detection::Quic => path.pto,
         }
     }
@@ -142,9 +166,26 @@ struct Range {
     last_sent: Instant,
     in_flight: u32,
     lost: u32,
+    /// Bit i: the i-th packet has arrived.
+    arrived: u64,
+    /// Whether its packets are kept for combinations.
+    kept: bool,
     /// The longest datagram in it, bytes: what a coded packet will need.
     bytes_max: u32,
     open: bool,
+}
+
+impl Range {
+    /// Whether nothing will be done for it any more.
+    fn is_settled(&self) -> bool {
+        !self.open && self.in_flight == 0 && self.lost == 0
+    }
+
+    /// Which of its packets `id` is, if it is one.
+    fn position(&self, id: PacketId) -> Option<u32> {
+        let offset = u32::try_from(id.distance(self.start)).ok()?;
+        (offset < self.count).then_some(offset)
+    }
 }
 
 /// Why the losses of a range are not repaired yet.
@@ -173,6 +214,8 @@ pub struct Xnc {
     answered: BTreeMap<PathId, Instant>,
     /// Copies that are yet to be asked for, of a repair without coding.
     copies: VecDeque<Repair>,
+    /// Packets that were kept for combinations, and need not be any longer: the first, and how many.
+    done: VecDeque<(PacketId, u32)>,
     shots: Shots,
     hedge: Hedge,
     stats: RecoveryStats,
@@ -189,6 +232,7 @@ impl Xnc {
             pending: BTreeMap::new(),
             answered: BTreeMap::new(),
             copies: VecDeque::new(),
+            done: VecDeque::new(),
             shots: Shots::default(),
             hedge: Hedge::default(),
             stats: RecoveryStats::default(),
@@ -207,11 +251,46 @@ impl Xnc {
         if range.lost == 0 {
             self.pending.remove(&sequence);
         }
+        self.note_settled(sequence);
+    }
+
+    /// Lets go of the packets of a range when nothing will be done for it any more.
+    fn note_settled(&mut self, sequence: u64) {
+        let Some(range) = self.range_mut(sequence) else { return };
+        if range.is_settled() && range.kept {
+            range.kept = false;
+            let done = (range.start, range.count);
+            self.note_done(done);
+        }
+    }
+
+    fn note_done(&mut self, done: (PacketId, u32)) {
+        if self.done.len() >= RANGES_MAX {
+            self.done.pop_front();
+        }
+        self.done.push_back(done);
+    }
+
+    fn note_arrived(&mut self, id: PacketId) {
+        if let Some(sequence) = self.range_of(id)
+            && let Some(range) = self.range_mut(sequence)
+            && let Some(position) = range.position(id)
+        {
+            range.arrived |= 1 << position;
+        }
+    }
+
+    /// The sequence number of the range of `id`, among those that are watched.
+    fn range_of(&self, id: PacketId) -> Option<u64> {
+        let after = self.ranges.partition_point(|range| id.distance(range.start) >= 0);
+        let index = after.checked_sub(1)?;
+        self.ranges[index].position(id)?;
+        Some(self.first_range + index as u64)
     }
 
     /// The range that the next packet belongs to, and its sequence number.
     fn current_range(&mut self, now: Instant, id: PacketId) -> (u64, &mut Range) {
-        let span = self.config.range_span;
+        let (span, bridges) = (self.config.range_span, self.config.bridges);
         if let Some(last) = self.ranges.back_mut()
             && now.since(last.first_sent) >= span
         {
@@ -225,6 +304,8 @@ impl Xnc {
                 last_sent: now,
                 in_flight: 0,
                 lost: 0,
+                arrived: 0,
+                kept: bridges,
                 bytes_max: 0,
                 open: true,
             });
@@ -238,7 +319,7 @@ impl Xnc {
         if !self.flight.is_new(packet.id) {
             return self.first_range; // its range is known to the flight
         }
-        let range_packets = self.config.range_packets;
+        let range_packets = self.config.range_packets.min(GROUP_MAX);
         let (sequence, range) = self.current_range(now, packet.id);
         range.count += 1;
         range.in_flight += 1;
@@ -297,6 +378,9 @@ impl Xnc {
             self.pending.remove(&self.first_range);
             self.first_range += 1;
             if settled {
+                if range.kept {
+                    self.note_done((range.start, range.count));
+                }
                 continue;
             }
             let lost = self.settle(range.start, range.count);
@@ -315,22 +399,26 @@ impl Xnc {
             .count() as u32
     }
 
-    /// The next run of consecutive lost packets in `range`.
-    fn first_run(&self, range: &Range) -> Option<(PacketId, u32)> {
-        let lost = |offset: u32| {
-            matches!(self.flight.state(range.start.plus(offset)), Some(State::Lost { .. }))
-        };
-        let begin = (0..range.count).find(|offset| lost(*offset))?;
-        let length = (begin..range.count).take_while(|offset| lost(*offset)).count();
-        Some((range.start.plus(begin), length as u32))
+    /// The packets of `range` that are repaired next: a run of lost ones, or more of them with what has arrived
+    /// in between.
+    fn first_group(&self, now: Instant, range: &Range) -> Option<Group> {
+        let lost = (0..range.count).filter(|offset| {
+            let state = self.flight.state(range.start.plus(*offset));
+            matches!(state, Some(State::Lost { .. }))
+        });
+        let lost = lost.fold(0, |mask, offset| mask | 1 << offset);
+        // The receiver keeps what it has delivered for as long as a repair may take, and not for ever.
+        let is_fresh = now.since(range.first_sent) <= self.config.lane.expire_after / 2;
+        let bridges = self.config.bridges && self.config.codes && is_fresh;
+        Group::first_of(range.start, lost, if bridges { range.arrived } else { 0 })
     }
 
-    /// The path that lost the most packets of a run and when the last of them left, if nothing that left
+    /// The path that lost the most packets of a group and when the last of them left, if nothing that left
     /// there after it was acknowledged.
-    fn silent_path(&self, start: PacketId, lost: u32) -> Option<(PathId, Instant)> {
+    fn silent_path(&self, group: &Group) -> Option<(PathId, Instant)> {
         let mut losses: BTreeMap<PathId, (u32, Instant)> = BTreeMap::new();
-        for offset in 0..lost {
-            if let Some(State::Lost { path, sent }) = self.flight.state(start.plus(offset)) {
+        for id in group.lost_ids() {
+            if let Some(State::Lost { path, sent }) = self.flight.state(id) {
                 let (count, newest) = losses.entry(path).or_insert((0, sent));
                 *count += 1;
                 *newest = sent.max(*newest);
@@ -340,38 +428,37 @@ impl Xnc {
         self.answered.get(&path).is_none_or(|answered| *answered < newest).then_some((path, newest))
     }
 
-    /// The repair of one run, or why it must wait. A path that is silent is spared for a while, even where the
+    /// The repair of one group, or why it must wait. A path that is silent is spared for a while, even where the
     /// others must first have room: what part of a repair goes there delays all of it.
     fn one_shot(
         &self,
         now: Instant,
-        start: PacketId,
-        lost: u32,
+        group: &Group,
         bytes: u64,
         paths: &[PathSnapshot],
     ) -> Result<Repair, Pending> {
         let usable = || paths.iter().filter(|path| path.is_usable());
         if self.config.spread == Spread::Lean
-            && let Some((silent, sent)) = self.silent_path(start, lost)
+            && let Some((silent, sent)) = self.silent_path(group)
         {
             let answering: Vec<_> = usable().filter(|path| path.id != silent).collect();
             let spared = sent + self.config.lane.deadline.mul_f64(SPARED_DEADLINES);
             let may_wait = !answering.is_empty() && now < spared;
-            let repair = self.spread(start, lost, bytes, answering);
+            let repair = self.spread(group, group.lost(), bytes, answering);
             if let Some(repair) = repair {
                 return Ok(repair);
             } else if may_wait {
                 return Err(Pending::Sparing(spared));
             }
         }
-        self.spread(start, lost, bytes, usable().collect()).ok_or(Pending::NoWindow)
+        self.spread(group, group.lost(), bytes, usable().collect()).ok_or(Pending::NoWindow)
     }
 
     /// Lets a repair go as the configuration wants it.
     fn fire(&mut self, repair: Repair) -> Option<Repair> {
         self.stats.repairs += 1;
         match repair {
-            Repair::Coded { start, count, shares } if !self.config.codes => {
+            Repair::Coded { start, count, shares, .. } if !self.config.codes => {
                 self.copies = uncoded(start, count, &shares);
                 self.copies.pop_front()
             }
@@ -380,21 +467,27 @@ impl Xnc {
     }
 
     /// Watches whether a repair arrives: that of coded packets as a whole, otherwise packet by packet.
-    fn watch(&mut self, now: Instant, repair: &Repair, bytes: u64, paths: &[PathSnapshot]) {
-        let Some((start, count)) = repair.brings_back().filter(|_| self.config.insists) else {
+    fn watch(
+        &mut self,
+        now: Instant,
+        group: &Group,
+        repair: &Repair,
+        bytes: u64,
+        paths: &[PathSnapshot],
+    ) {
+        if !self.config.insists {
             return;
-        };
+        }
         let patience = shot_patience(repair, paths);
-        let together = if self.config.codes { count } else { 1 };
-        for offset in (0..count).step_by(together as usize) {
-            let start = start.plus(offset);
-            let sent = (0..together).filter_map(|at| match self.flight.state(start.plus(at)) {
+        let together = if self.config.codes { vec![*group] } else { group.singles() };
+        for group in together {
+            let sent = group.lost_ids().filter_map(|id| match self.flight.state(id) {
                 Some(State::Lost { sent, .. }) => Some(sent),
                 _ => None,
             });
             // Later than this it would be discarded, or not be worth its bytes.
             let until = sent.min().unwrap_or(now) + self.config.lane.expire_after / 2;
-            self.shots.on_fired(now, Shot { start, count: together, bytes, until }, patience);
+            self.shots.on_fired(now, Shot { group, bytes, until }, patience);
         }
     }
 
@@ -403,13 +496,9 @@ impl Xnc {
         while let Some((shot, missing)) = self.shots.poll_missed(now) {
             let usable = paths.iter().filter(|path| path.is_usable()).collect();
             // What is missing of many may be one, but which one is not known.
-            let lost = if shot.count == 1 { 1 } else { missing.max(2) };
-            let repair = match self.spread(shot.start, lost, shot.bytes, usable) {
-                Some(Repair::Coded { start, shares, .. }) => {
-                    Repair::Coded { start, count: shot.count as u16, shares }
-                }
-                Some(other) => other,
-                None => continue, // a smaller one may find room
+            let lost = if shot.group.lost() == 1 { 1 } else { missing.max(2) };
+            let Some(repair) = self.spread(&shot.group, lost, shot.bytes, usable) else {
+                continue; // a smaller one may find room
             };
             self.shots.on_fired_again(now, shot, shot_patience(&repair, paths));
             return self.fire(repair);
@@ -417,25 +506,23 @@ impl Xnc {
         None
     }
 
-    /// The repair of one run over `usable` paths, if their windows allow it.
+    /// The repair of a group of which `lost` packets are missing over `usable` paths, if their windows allow it.
     fn spread(
         &self,
-        start: PacketId,
+        group: &Group,
         lost: u32,
         bytes: u64,
         mut usable: Vec<&PathSnapshot>,
     ) -> Option<Repair> {
         let room = |path: &PathSnapshot| path.window_room() / bytes.max(1);
-        let needed = u64::from(if lost == 1 { 1 } else { lost + u32::from(self.config.extra) });
+        let extra = u64::from(self.config.extra);
+        let needed = if lost == 1 { 1 } else { u64::from(lost) + extra };
         if self.config.spread == Spread::Fastest {
             let fitting = usable.iter().filter(|path| room(path) >= needed);
             let fastest = fitting.min_by_key(|path| (path.smoothed_rtt, path.id))?.id;
             return Some(match lost {
-                1 => Repair::Copies { id: start, paths: vec![fastest] },
-                _ => {
-                    let shares = vec![(fastest, saturating(needed))];
-                    Repair::Coded { start, count: lost as u16, shares }
-                }
+                1 => group.copies(vec![fastest]),
+                _ => group.coded(vec![(fastest, saturating(needed))]),
             });
         }
         usable.retain(|path| room(path) > 0);
@@ -446,22 +533,18 @@ impl Xnc {
                 usable.sort_by_key(|path| path.id);
             }
             let paths: Vec<PathId> = usable.iter().map(|path| path.id).collect();
-            return (!paths.is_empty()).then_some(Repair::Copies { id: start, paths });
+            return (!paths.is_empty()).then(|| group.copies(paths));
         }
         let rooms: Vec<(PathId, u64)> = usable.iter().map(|path| (path.id, room(path))).collect();
-        if rooms.iter().map(|(_, room)| room).sum::<u64>() < needed {
-            return None;
+        let path_max = (needed as f64 * self.config.path_share).floor() as u64;
+        if self.config.spread == Spread::EveryPath {
+            let free = rooms.iter().map(|(_, room)| room).sum::<u64>();
+            return (free >= needed).then(|| group.coded(every_path(&rooms, path_max)));
         }
-        let cap = (needed as f64 * self.config.path_share).floor() as u64;
-        let shares = match self.config.spread {
-            Spread::EveryPath => every_path(&rooms, cap),
-            Spread::Lean | Spread::Fastest => {
-                let loss = usable.iter().map(|path| f64::from(path.loss)).fold(0.0, f64::max);
-                let wanted = needed as f64 / (1.0 - loss.min(LOSS_MAX));
-                in_proportion(&rooms, cap, wanted.ceil() as u64)
-            }
-        };
-        Some(Repair::Coded { start, count: lost as u16, shares })
+        let loss = usable.iter().map(|path| f64::from(path.loss)).fold(0.0, f64::max);
+        let size = outlasting_any_path(&rooms, lost.into(), extra, loss)?;
+        let size = Size { cap: size.cap.min(path_max), ..size };
+        Some(group.coded(in_proportion(&rooms, size)))
     }
 }
 
@@ -524,11 +607,18 @@ impl Recovery for Xnc {
     }
 
     fn needs(&self, id: PacketId) -> bool {
-        self.shots.covers(id)
+        let range = || self.ranges.get(self.range_of(id)?.checked_sub(self.first_range)? as usize);
+        self.shots.covers(id) || self.config.bridges && range().is_some_and(|range| range.kept)
+    }
+
+    fn poll_done(&mut self) -> Option<(PacketId, u32)> {
+        let ended = || self.shots.poll_ended().map(|group| (group.start, group.count()));
+        self.done.pop_front().or_else(ended)
     }
 
     fn on_acknowledged(&mut self, _now: Instant, id: PacketId) {
         self.shots.on_acknowledged(id);
+        self.note_arrived(id);
         let Some((before, sequence)) = self.flight.set(id, State::Settled) else { return };
         if let State::InFlight { path, sent } | State::Lost { path, sent } = before {
             let answered = self.answered.entry(path).or_insert(sent);
@@ -539,6 +629,7 @@ impl Recovery for Xnc {
                 if let Some(range) = self.range_mut(sequence) {
                     range.in_flight = range.in_flight.saturating_sub(1);
                 }
+                self.note_settled(sequence);
             }
             State::Lost { .. } => {
                 self.stats.spurious += 1;
@@ -582,9 +673,9 @@ impl Recovery for Xnc {
             if !accounted_for && matches!(state, Pending::Gathering(until) if until > now) {
                 continue;
             }
-            let Some((start, lost)) = self.first_run(&range) else { continue };
+            let Some(group) = self.first_group(now, &range) else { continue };
             let bytes = u64::from(range.bytes_max);
-            let repair = match self.one_shot(now, start, lost, bytes, paths) {
+            let repair = match self.one_shot(now, &group, bytes, paths) {
                 Ok(repair) => repair,
                 // Too large for the windows; a later range may be smaller.
                 Err(reason) => {
@@ -592,10 +683,10 @@ impl Recovery for Xnc {
                     continue;
                 }
             };
-            self.watch(now, &repair, bytes, paths);
-            self.settle(start, lost);
-            self.on_range_repaired(sequence, lost);
-            self.stats.repaired += u64::from(lost);
+            self.watch(now, &group, &repair, bytes, paths);
+            group.lost_ids().for_each(|id| _ = self.flight.set(id, State::Settled));
+            self.on_range_repaired(sequence, group.lost());
+            self.stats.repaired += u64::from(group.lost());
             return self.fire(repair);
         }
         None

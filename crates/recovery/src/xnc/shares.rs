@@ -16,18 +16,57 @@ pub(super) fn every_path(rooms: &[(PathId, u64)], cap: u64) -> Vec<(PathId, u16)
     rooms.iter().map(|(id, room)| (*id, saturating(*room.min(&cap)))).collect()
 }
 
+/// How large a repair is, and how much of it one path may carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size {
+    /// Packets in all.
+    pub(super) wanted: u64,
+    /// Packets on one path, at most.
+    pub(super) cap: u64,
+}
+
+/// The smallest repair of `lost` packets with at least `extra` more that any one path may swallow: what is
+/// on the others still brings all back. Where the windows do not hold that, `extra` more, as evenly as they
+/// allow. `None` if they do not even hold these.
+///
+/// `loss`: the share of it that the paths will take, 0..1, which is sent on top.
+pub(super) fn outlasting_any_path(
+    rooms: &[(PathId, u64)],
+    lost: u64,
+    extra: u64,
+    loss: f64,
+) -> Option<Size> {
+    let sent_for = |packets: u64| (packets as f64 / (1.0 - loss.min(LOSS_MAX))).ceil() as u64;
+    let held = |cap: u64| rooms.iter().map(|(_, room)| (*room).min(cap)).sum::<u64>();
+    if held(u64::MAX) < lost + extra {
+        return None;
+    }
+    let (needed, enough) = (sent_for(lost), sent_for(lost + extra));
+    let outlasting = (1..=needed).find_map(|cap| {
+        let wanted = enough.max(needed + cap);
+        (held(cap) >= wanted).then_some(Size { wanted, cap: wanted - needed })
+    });
+    outlasting.or_else(|| {
+        let wanted = enough.min(held(u64::MAX));
+        let cap = (1..=wanted).find(|cap| held(*cap) >= wanted)?;
+        Some(Size { wanted, cap })
+    })
+}
+
 /// `wanted` packets in proportion to the free windows, at most `cap` and the window on each path.
-pub(super) fn in_proportion(rooms: &[(PathId, u64)], cap: u64, wanted: u64) -> Vec<(PathId, u16)> {
-    let free: u64 = rooms.iter().map(|(_, room)| room).sum();
-    let limit = |room: &u64| (*room).min(cap);
-    let mut shares: Vec<u64> =
-        rooms.iter().map(|(_, room)| (wanted * room / free.max(1)).min(limit(room))).collect();
-    // What rounding and caps leave over goes where there is room.
-    let mut rest = wanted - shares.iter().sum::<u64>();
-    for (share, (_, room)) in shares.iter_mut().zip(rooms) {
-        let more = (limit(room) - *share).min(rest);
-        *share += more;
-        rest -= more;
+pub(super) fn in_proportion(rooms: &[(PathId, u64)], size: Size) -> Vec<(PathId, u16)> {
+    let Size { wanted, cap } = size;
+    let mut shares = vec![0; rooms.len()];
+    for _ in 0..wanted {
+        // Each packet where the share is the smallest part of the room (D'Hondt): that is proportion in whole
+        // packets, whatever limits there are.
+        let open = rooms.iter().enumerate().filter(|(at, (_, room))| shares[*at] < cap.min(*room));
+        let emptiest = open.max_by(|(a, (_, of_a)), (b, (_, of_b))| {
+            let (left, right) = (of_a * (shares[*b] + 1), of_b * (shares[*a] + 1));
+            left.cmp(&right).then(b.cmp(a))
+        });
+        let Some((at, _)) = emptiest else { break };
+        shares[at] += 1;
     }
     let paths = rooms.iter().map(|(id, _)| *id);
     paths.zip(shares).filter(|(_, share)| *share > 0).map(|(id, n)| (id, saturating(n))).collect()

@@ -6,7 +6,8 @@ use crate::testing::path;
 
 /// The algorithm as the paper has it.
 fn paper() -> Xnc {
-    Xnc::new(XncConfig { spread: Spread::EveryPath, insists: false, ..XncConfig::default() })
+    let spread = Spread::EveryPath;
+    Xnc::new(XncConfig { spread, bridges: false, insists: false, ..XncConfig::default() })
 }
 
 fn at(ms: u64) -> Instant {
@@ -27,6 +28,12 @@ fn burst(xnc: &mut Xnc, count: u32, lost: &[u32], paths: &[PathSnapshot]) {
     }
 }
 
+/// `range`: x for each lost packet, a dot for each that has arrived, from `start` on.
+fn coded(start: u32, range: &str, shares: Vec<(PathId, u16)>) -> Repair {
+    let lost = range.bytes().rev().fold(0, |mask, state| mask << 1 | u64::from(state == b'x'));
+    Repair::Coded { start: PacketId(start), count: range.len() as u16, lost, shares }
+}
+
 fn all_repairs(xnc: &mut Xnc, now: Instant, paths: &[PathSnapshot]) -> Vec<Repair> {
     std::iter::from_fn(|| xnc.poll_repair(now, paths, 0)).collect()
 }
@@ -38,12 +45,8 @@ fn a_burst_becomes_one_combination_over_all_paths() {
     burst(&mut xnc, 10, &[2, 3, 4, 5], &paths);
     assert_eq!(all_repairs(&mut xnc, at(49), &paths), []);
     // n = 4, n' = 7, at most floor(1.1 * 7) = 7 on each path.
-    let coded = Repair::Coded {
-        start: PacketId(2),
-        count: 4,
-        shares: vec![(PathId(0), 7), (PathId(1), 7)],
-    };
-    assert_eq!(all_repairs(&mut xnc, at(50), &paths), [coded]);
+    let all = coded(2, "xxxx", vec![(PathId(0), 7), (PathId(1), 7)]);
+    assert_eq!(all_repairs(&mut xnc, at(50), &paths), [all]);
     assert_eq!(all_repairs(&mut xnc, at(5000), &paths), [], "one shot");
     assert_eq!((xnc.stats().repaired, xnc.stats().abandoned), (4, 0));
 }
@@ -91,7 +94,10 @@ fn losses_are_gathered_while_packets_of_the_range_are_in_flight() {
     assert_eq!(xnc.poll_timeout(), Some(at(51)), "the next packet may be lost then");
     let repairs = all_repairs(&mut xnc, at(55), &paths);
     assert!(
-        matches!(repairs[..], [Repair::Coded { start: PacketId(0), count: 6, .. }]),
+        matches!(
+            repairs[..],
+            [Repair::Coded { start: PacketId(0), count: 6, lost: 0b11_1111, .. }]
+        ),
         "{repairs:?}"
     );
 }
@@ -127,17 +133,71 @@ fn a_late_acknowledgement_saves_the_repair() {
 
 #[test]
 fn a_lean_repair_sends_what_is_needed_and_what_loss_will_take() {
-    let mut paths = [path(0, 40, 100), path(1, 60, 300)];
+    let mut paths = [path(0, 40, 100), path(1, 60, 300), path(2, 60, 300)];
     let repair = |paths: &[PathSnapshot]| {
         let mut xnc = Xnc::new(XncConfig::default());
         burst(&mut xnc, 10, &[2, 3, 4, 5], paths);
         all_repairs(&mut xnc, at(50), paths)
     };
-    let coded = |shares| [Repair::Coded { start: PacketId(2), count: 4, shares }];
-    // n' = 7, in proportion 1 to 3.
-    assert_eq!(repair(&paths), coded(vec![(PathId(0), 2), (PathId(1), 5)]));
+    let repaired = |shares: [u16; 3]| {
+        [coded(2, "xxxx", (0..).map(PathId).zip(shares).filter(|(_, share)| *share > 0).collect())]
+    };
+    // n' = 7, in proportion 1 to 3 to 3.
+    assert_eq!(repair(&paths), repaired([1, 3, 3]));
+    // A path that dies takes no more than three of them: without it four are left, which is all it needs.
+    paths[2] = path(2, 60, 2000);
+    assert_eq!(repair(&paths), repaired([1, 3, 3]));
     paths[1].loss = 0.25;
-    assert_eq!(repair(&paths), coded(vec![(PathId(0), 3), (PathId(1), 7)]));
+    assert_eq!(repair(&paths), repaired([2, 4, 4]), "7 / 0.75, all but 4 / 0.75 on one path");
+}
+
+#[test]
+fn the_loss_of_any_path_leaves_enough_of_a_lean_repair() {
+    let check = |rooms: &[u64], lost, expected: &[u16]| {
+        let rooms: Vec<_> = (0..).map(PathId).zip(rooms.iter().copied()).collect();
+        let size = outlasting_any_path(&rooms, lost, 3, 0.0).expect("there is room");
+        let shares = in_proportion(&rooms, size);
+        let shares: Vec<u16> = shares.iter().map(|(_, share)| *share).collect();
+        assert_eq!(shares, expected, "{rooms:?}, {lost} lost");
+    };
+    check(&[280, 32, 32], 4, &[3, 2, 2]);
+    check(&[280, 32, 32], 3, &[3, 2, 1]);
+    check(&[100, 100], 3, &[3, 3]);
+    // Each of two paths must do alone: there it takes more than n'.
+    check(&[100, 100], 4, &[4, 4]);
+    check(&[100, 100], 10, &[10, 10]);
+    check(&[100, 100, 100, 100], 10, &[4, 4, 3, 3]);
+    // Where the windows do not hold that, n' as evenly as they do.
+    check(&[100, 2], 4, &[5, 2]);
+    check(&[100], 4, &[7]);
+    assert_eq!(outlasting_any_path(&[(PathId(0), 4), (PathId(1), 2)], 4, 3, 0.0), None);
+}
+
+proptest! {
+    #[test]
+    fn lean_shares_keep_to_windows_and_outlast_any_path_that_dies(
+        rooms in proptest::collection::vec(0..60_u64, 1..6),
+        lost in 2..20_u64,
+        loss in 0.0..0.9_f64,
+    ) {
+        let rooms: Vec<_> = (0..).map(PathId).zip(rooms).collect();
+        let room: u64 = rooms.iter().map(|(_, room)| room).sum();
+        let size = outlasting_any_path(&rooms, lost, 3, loss);
+        prop_assert_eq!(size.is_some(), room >= lost + 3);
+        let Some(size) = size else { return Ok(()) };
+        let shares = in_proportion(&rooms, size);
+        let most = shares.iter().map(|(_, share)| u64::from(*share)).max().unwrap_or(0);
+        let all: u64 = shares.iter().map(|(_, share)| u64::from(*share)).sum();
+        prop_assert_eq!(all, size.wanted);
+        prop_assert!(all >= lost + 3);
+        for (id, share) in &shares {
+            prop_assert!(u64::from(*share) <= rooms[id.0 as usize].1);
+        }
+        // Whether any spread of any size would do: the most that all others hold of what one path may have.
+        let evenly = |cap: u64| rooms.iter().map(|(_, room)| (*room).min(cap)).sum::<u64>();
+        let may = loss == 0.0 && (1..=lost).any(|cap| evenly(cap) >= (lost + cap).max(lost + 3));
+        prop_assert!(!may || all - most >= lost, "{:?} of {:?}", shares, rooms);
+    }
 }
 
 #[test]
@@ -159,9 +219,9 @@ fn a_lean_repair_spares_a_path_that_answers_nothing_newer_while_others_may_soon_
         let paths = [path(0, 40, rooms[0]), path(1, 60, rooms[1])];
         all_repairs(&mut lose(newer_is_acknowledged, &paths), at(45), &paths)
     };
-    let coded = |shares| [Repair::Coded { start: PacketId(6), count: 4, shares }];
+    let coded = |shares| [coded(6, "xxxx", shares)];
     assert_eq!(repair(false, [100, 300]), coded(vec![(PathId(1), 7)]));
-    assert_eq!(repair(true, [100, 300]), coded(vec![(PathId(0), 2), (PathId(1), 5)]));
+    assert_eq!(repair(true, [100, 300]), coded(vec![(PathId(0), 4), (PathId(1), 4)]));
 
     // Without room elsewhere it waits, but not for ever.
     let paths = [path(0, 40, 100), path(1, 60, 0)];
@@ -187,8 +247,10 @@ fn a_lean_copy_goes_on_the_two_fastest_paths() {
 fn shares_never_exceed_window_or_cap() {
     let rooms = [(PathId(0), 3), (PathId(1), 50)];
     assert_eq!(every_path(&rooms, 11), [(PathId(0), 3), (PathId(1), 11)]);
+    let in_proportion = |rooms: &[_], cap, wanted| in_proportion(rooms, Size { wanted, cap });
     assert_eq!(in_proportion(&rooms, 11, 13), [(PathId(0), 2), (PathId(1), 11)]);
     assert_eq!(in_proportion(&rooms, 50, 53), [(PathId(0), 3), (PathId(1), 50)]);
+    assert_eq!(in_proportion(&rooms, 50, 60), [(PathId(0), 3), (PathId(1), 50)]);
     assert_eq!(in_proportion(&[], 11, 13), []);
 }
 
@@ -202,7 +264,7 @@ fn ablation(config: XncConfig, lost: &[u32], paths: &[PathSnapshot], now: Instan
 fn without_coding_the_lost_packets_go_out_again_as_spread_as_combinations_would() {
     let config = XncConfig { codes: false, ..XncConfig::default() };
     let paths = [path(1, 40, 100), path(2, 60, 100)];
-    // n' = 5 in proportion to the windows: 3 on one path, 2 on the other.
+    // n' = 5: 3 on one path, 2 on the other.
     let repairs = ablation(config, &[4, 5], &paths, at(105));
     let both = vec![PathId(1), PathId(2)];
     let copies = |id| Repair::Copies { id: PacketId(id), paths: both.clone() };
@@ -215,7 +277,7 @@ fn without_coding_the_lost_packets_go_out_again_as_spread_as_combinations_would(
             other => panic!("not coded: {other:?}"),
         })
         .sum();
-    assert_eq!((repairs.len(), sent), (4, 7), "n' = 7 copies of 4 packets");
+    assert_eq!((repairs.len(), sent), (4, 8), "each of two paths must do alone");
 }
 
 #[test]
@@ -233,8 +295,7 @@ fn without_qoe_a_packet_is_lost_when_quic_says_so() {
 #[test]
 fn without_spread_the_fastest_path_carries_a_repair_or_it_waits() {
     let config = XncConfig { spread: Spread::Fastest, ..XncConfig::default() };
-    let coded =
-        |path| Repair::Coded { start: PacketId(4), count: 2, shares: vec![(PathId(path), 5)] };
+    let coded = |path| coded(4, "xx", vec![(PathId(path), 5)]);
     let roomy = [path(1, 60, 100), path(2, 40, 5)];
     assert_eq!(ablation(config, &[4, 5], &roomy, at(105)), [coded(2)]);
     assert_eq!(ablation(config, &[4, 5], &[path(1, 60, 5), path(2, 40, 4)], at(105)), [coded(1)]);
@@ -255,7 +316,7 @@ fn a_repair_that_does_not_arrive_is_fired_again_for_what_is_missing() {
     assert_eq!(all_repairs(&mut xnc, at(117), &paths), []);
     let again = all_repairs(&mut xnc, at(118), &paths);
     let coded: u16 = match &again[..] {
-        [Repair::Coded { start: PacketId(2), count: 4, shares }] => {
+        [Repair::Coded { start: PacketId(2), count: 4, shares, .. }] => {
             shares.iter().map(|(_, share)| share).sum()
         }
         other => panic!("one more over the whole range: {other:?}"),
@@ -264,6 +325,70 @@ fn a_repair_that_does_not_arrive_is_fired_again_for_what_is_missing() {
     xnc.on_repair_acknowledged(PacketId(2));
     assert_eq!(all_repairs(&mut xnc, at(300), &paths), []);
     assert!(xnc.is_settled());
+}
+
+#[test]
+fn scattered_losses_are_one_combination_over_what_has_arrived_between_them() {
+    let paths = [path(0, 40, 100), path(1, 60, 100), path(2, 50, 100)];
+    let mut xnc = Xnc::new(XncConfig::default());
+    burst(&mut xnc, 10, &[3, 5, 7], &paths);
+    assert!(xnc.needs(PacketId(4)) && xnc.needs(PacketId(0)), "they may be part of a combination");
+    let shares = vec![(PathId(0), 2), (PathId(1), 2), (PathId(2), 2)];
+    assert_eq!(all_repairs(&mut xnc, at(50), &paths), [coded(3, "x.x.x", shares)]);
+    assert_eq!((xnc.stats().lost, xnc.stats().repaired), (3, 3));
+
+    // The repair may be fired again until three of it, or the packets themselves, have arrived.
+    let done = |xnc: &mut Xnc| std::iter::from_fn(|| xnc.poll_done()).collect::<Vec<_>>();
+    assert_eq!(done(&mut xnc), [(PacketId(0), 10)]);
+    let needed = |xnc: &Xnc| (0..10).filter(|id| xnc.needs(PacketId(*id))).collect::<Vec<_>>();
+    assert_eq!(needed(&xnc), [3, 4, 5, 6, 7]);
+    xnc.on_acknowledged(at(60), PacketId(4)); // told again
+    (0..2).for_each(|_| xnc.on_repair_acknowledged(PacketId(3)));
+    assert_eq!(needed(&xnc), [3, 4, 5, 6, 7]);
+    xnc.on_acknowledged(at(60), PacketId(5));
+    assert_eq!((needed(&xnc), done(&mut xnc)), (vec![], vec![(PacketId(3), 5)]));
+    assert!(xnc.is_settled());
+}
+
+#[test]
+fn a_combination_bridges_neither_what_is_on_its_way_nor_what_was_repaired_nor_what_is_long_ago() {
+    let paths = [path(0, 40, 100), path(1, 60, 100)];
+    let mut xnc = Xnc::new(XncConfig::default());
+    for id in 0..10 {
+        xnc.on_sent(at(0), sent(id, 0), &paths);
+    }
+    [0, 2, 4, 6, 7, 8, 9].into_iter().for_each(|id| xnc.on_acknowledged(at(40), PacketId(id)));
+    xnc.on_lost(at(41), PacketId(3), PathId(0));
+    let copies = |id| Repair::Copies { id: PacketId(id), paths: vec![PathId(0), PathId(1)] };
+    assert_eq!(all_repairs(&mut xnc, at(46), &paths), [copies(3)]);
+    [1, 5].into_iter().for_each(|id| xnc.on_lost(at(47), PacketId(id), PathId(0)));
+    // Nobody knows whether packet 3 has arrived by now.
+    assert_eq!(all_repairs(&mut xnc, at(47), &paths), [copies(1), copies(5)]);
+
+    let repairs_at = |ms| {
+        let mut xnc = Xnc::new(XncConfig { insists: false, ..XncConfig::default() });
+        burst(&mut xnc, 10, &[3, 5], &paths);
+        all_repairs(&mut xnc, at(ms), &paths).len()
+    };
+    assert_eq!(repairs_at(350), 1);
+    assert_eq!(repairs_at(351), 2, "the receiver will soon forget packet 4");
+}
+
+#[test]
+fn packets_of_a_range_are_let_go_when_nothing_is_lost_in_it() {
+    let paths = [path(0, 40, 100)];
+    let mut xnc = Xnc::new(XncConfig::default());
+    (0..12).for_each(|id| xnc.on_sent(at(0), sent(id, 0), &paths));
+    // The first range still waits for a packet; the second is done when a frame ends with it.
+    (1..12).for_each(|id| xnc.on_acknowledged(at(40), PacketId(id)));
+    assert_eq!(xnc.poll_done(), None);
+    xnc.on_acknowledged(at(41), PacketId(0));
+    assert_eq!(xnc.poll_done(), Some((PacketId(0), 10)));
+    assert!(!xnc.needs(PacketId(9)) && xnc.needs(PacketId(10)));
+    xnc.on_frame_ended();
+    assert_eq!(all_repairs(&mut xnc, at(45), &paths), []);
+    assert_eq!(xnc.poll_done(), Some((PacketId(10), 2)));
+    assert!(!xnc.needs(PacketId(10)));
 }
 
 #[test]
@@ -353,8 +478,8 @@ proptest! {
         for repair in &repairs {
             match repair {
                 Repair::Copies { id, .. } | Repair::Again { id } => settled[id.0 as usize] += 1,
-                Repair::Coded { start, count, .. } => {
-                    (0..u32::from(*count)).for_each(|at| settled[start.plus(at).0 as usize] += 1);
+                Repair::Coded { .. } => {
+                    repair.brings_back().for_each(|id| settled[id.0 as usize] += 1);
                 }
                 Repair::Abandon { .. } => {}
                 other => panic!("xnc never asks for {other:?}"),

@@ -167,6 +167,11 @@ impl Eras {
         self.of(id).is_some_and(|recovery| recovery.needs(id))
     }
 
+    /// Packets that a repair needed, and perhaps none needs any more: the first, and how many.
+    pub(crate) fn poll_done(&mut self) -> Option<(PacketId, u32)> {
+        self.each().find_map(Recovery::poll_done)
+    }
+
     /// The recovery that `id` belongs to; none if that one is gone.
     fn of(&mut self, id: PacketId) -> Option<&mut (dyn Recovery + 'static)> {
         if self.past.is_empty() && !id.precedes(self.present.first) {

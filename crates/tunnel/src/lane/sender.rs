@@ -321,13 +321,26 @@ impl LaneSender {
         let Some((kind, id)) = whole else { return };
         if kind == TokenKind::Repair {
             self.recovery.on_repair_acknowledged(id);
+            self.forget_done();
         }
         if kind == TokenKind::Source {
             self.recovery.on_acknowledged(now, id);
             if !self.recovery.needs(id) {
                 self.encoder.forget(id);
             }
+            self.forget_done();
             self.stats.drops.add(DropReason::CopyCancelled, self.copies.cancel(id));
+        }
+    }
+
+    /// Lets go of packets that the peer has and that were kept for repairs.
+    fn forget_done(&mut self) {
+        while let Some((start, count)) = self.recovery.poll_done() {
+            for id in (0..count).map(|at| start.plus(at)) {
+                if !self.recovery.needs(id) {
+                    self.encoder.forget(id);
+                }
+            }
         }
     }
 

@@ -53,6 +53,7 @@ impl LaneSender {
         while let Some(id) = self.recovery.poll_lost() {
             self.log.note(now, self.lane, id, PacketStep::Lost);
         }
+        self.forget_done();
         self.send_repairs(now, carrier);
     }
 
@@ -166,10 +167,8 @@ impl LaneSender {
 
     /// Makes what the recovery wants and puts it on its way.
     fn repair(&mut self, now: Instant, repair: Repair, carrier: &mut impl Carrier) {
-        if let Some((start, count)) = repair.brings_back() {
-            for id in (0..count).map(|at| start.plus(at)) {
-                self.log.note(now, self.lane, id, PacketStep::RepairAsked);
-            }
+        for id in repair.brings_back() {
+            self.log.note(now, self.lane, id, PacketStep::RepairAsked);
         }
         match repair {
             Repair::Again { id } => self.again.push_back((now, id)),
@@ -185,7 +184,7 @@ impl LaneSender {
                     self.queue_repair(life, path, id, datagram.clone());
                 }
             }
-            Repair::Coded { start, count, shares } => {
+            Repair::Coded { start, count, lost, shares } => {
                 let newest = start.plus(u32::from(count).saturating_sub(1));
                 let Some(life) = self.life_of(now, newest) else { return };
                 match self.encode(start, count, &shares) {
@@ -197,7 +196,10 @@ impl LaneSender {
                         }
                     }
                     // A packet of the range had to leave the pool for want of memory.
-                    Err(_) => self.stats.drops.add(DropReason::RepairExpired, u64::from(count)),
+                    Err(_) => {
+                        let lost = u64::from(lost.count_ones());
+                        self.stats.drops.add(DropReason::RepairExpired, lost);
+                    }
                 }
             }
             Repair::Reinject { id, path } => {
@@ -319,7 +321,9 @@ mod tests {
     use roadweave_types::LaneId;
     use roadweave_wire::{Datagram, Position, SOURCE_HEADER, SourceDatagram, Symbol};
 
-    use super::super::tests::Links;
+    use roadweave_schedule::Acknowledged;
+
+    use super::super::tests::{Links, acknowledge};
     use super::*;
     use crate::lane::LaneConfig;
 
@@ -329,7 +333,7 @@ mod tests {
         let shares = vec![(PathId(1), 2), (PathId(3), 1)];
         sender.repair(
             Instant::ZERO,
-            Repair::Coded { start: PacketId(0), count: 3, shares },
+            Repair::Coded { start: PacketId(0), count: 3, lost: 0b111, shares },
             &mut Links::new([0, 0]),
         );
         assert_eq!((sender.stats.coded_datagrams, sender.stats.coded_bytes), (3, 3 * 914));
@@ -360,13 +364,58 @@ mod tests {
         let shares = vec![(PathId(1), 2)];
         sender.repair(
             Instant::ZERO,
-            Repair::Coded { start: PacketId(0), count: 3, shares },
+            Repair::Coded { start: PacketId(0), count: 3, lost: 0b111, shares },
             &mut Links::new([0, 0]),
         );
         assert!(sender.repairs.is_empty());
         assert_eq!(sender.stats.coded_datagrams, 0);
         assert_eq!(sender.stats.drops.get(DropReason::RepairExpired), 3);
         assert_eq!(sender.seeds, before);
+    }
+
+    #[test]
+    fn scattered_losses_come_back_from_combinations_that_span_what_has_arrived() {
+        let at = Instant::from_millis;
+        let config = LaneConfig::new("default", crate::Strategy::xnc());
+        let mut sender = LaneSender::new(LaneId(0), config, 1, |_| None).expect("no uplink");
+        let mut carrier = Links::new([100_000, 100_000]);
+        for id in 0..10 {
+            sender.handle_inner(at(0), &[id; 500], 1, None);
+        }
+        sender.service(at(0), &mut carrier);
+        let lost = [3, 5, 7];
+        for id in (0..10).filter(|id| !lost.contains(id)) {
+            acknowledge(&mut sender, at(100), PathId(0), id);
+        }
+        assert_eq!(sender.encoder.len(), 10, "the others may be part of a combination");
+        let known = |id| sender.encoder.symbol(PacketId(id)).expect("it is kept").clone();
+        let mut decoder = Decoder::new(DecoderConfig::default());
+        let mut delivered = Vec::new();
+        for id in (0..10).filter(|id| !lost.contains(id)) {
+            decoder.on_source(at(50), PacketId(id), known(id), &mut delivered);
+        }
+        delivered.clear();
+
+        lost.map(|id| sender.on_lost(at(100), TokenKind::Source, PacketId(id), PathId(0)));
+        carrier.hold_back();
+        sender.service(at(105), &mut carrier);
+        let repairs: Vec<Bytes> =
+            sender.repairs.values().flatten().map(|repair| repair.datagram.clone()).collect();
+        assert_eq!(repairs.len(), 6, "three, and three more");
+        for repair in repairs.into_iter().skip(3) {
+            let Ok(Datagram::Coded(coded)) = Datagram::parse(repair) else { panic!("coded") };
+            let Coded { start, count, seed, payload, .. } = coded;
+            let range = CodedRange { start, count, seed };
+            decoder.on_coded(at(150), range, payload, &mut delivered);
+        }
+        let ids: Vec<u32> = delivered.iter().map(|(id, _)| id.0).collect();
+        assert_eq!(ids, lost, "one path of the two is enough");
+        for _ in lost {
+            let acknowledged =
+                Acknowledged { path: PathId(1), sent: at(105), bytes: 500, rtt: REPAIR_PATIENCE };
+            sender.on_acknowledged(at(200), TokenKind::Repair, PacketId(3), &acknowledged);
+        }
+        assert_eq!(sender.encoder.len(), 0, "nothing is kept that nobody needs");
     }
 
     /// A sender of lane 5 that has sent packets of these lengths.

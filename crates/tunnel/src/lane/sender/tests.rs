@@ -418,7 +418,7 @@ fn sender_everywhere() -> LaneSender {
     sender
 }
 
-fn acknowledge(sender: &mut LaneSender, now: Instant, path: PathId, id: u32) {
+pub(crate) fn acknowledge(sender: &mut LaneSender, now: Instant, path: PathId, id: u32) {
     let rtt = now.since(at(0));
     let acknowledged = Acknowledged { path, sent: at(0), bytes: 100, rtt };
     sender.on_acknowledged(now, TokenKind::Source, PacketId(id), &acknowledged);
@@ -450,6 +450,11 @@ impl Links {
         });
         let (sent, datagrams, messages) = (Vec::new(), Vec::new(), Vec::new());
         Self { paths, sent, datagrams, messages, datagram_max: 1400 }
+    }
+
+    /// The pacers let nothing through any more.
+    pub(crate) fn hold_back(&mut self) {
+        self.paths.iter_mut().for_each(|path| path.pacing_budget = 0);
     }
 }
 

@@ -1,0 +1,121 @@
+//! Lost packets that are repaired together.
+//!
+//! ```text
+//! range         0 1 2 3 4 5 6 7 8 9      x lost   . arrived   ? on its way, or repaired before
+//!               . . x x . x ? . x .
+//! runs              └─┘   │     │        a combination, and two packets by themselves
+//! with bridges      └─────┘     │        one over 2 to 5, of which the receiver knows 4
+//! ```
+//!
+//! The receiver still knows what it has delivered, so that a combination may span it: what is unknown in it are
+//! the lost packets alone. What may be missing there as well ends a group, for it would be one more unknown.
+
+use roadweave_types::{PacketId, PathId};
+
+use crate::Repair;
+
+/// Packets that one combination may span: what a receiver takes.
+pub(super) const GROUP_MAX: u32 = 64;
+
+/// Some packets in a row, the first and the last of which are lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// The first packet.
+    pub(crate) start: PacketId,
+    /// Bit i: the i-th packet from `start` on is lost.
+    pub(crate) mask: u64,
+}
+
+impl Group {
+    /// The first group of a range that begins with `start`.
+    ///
+    /// `lost` and `bridged`: bit i stands for the i-th packet; what is bridged does not end a group.
+    pub(super) fn first_of(start: PacketId, lost: u64, bridged: u64) -> Option<Self> {
+        if lost == 0 {
+            return None;
+        }
+        let begin = lost.trailing_zeros();
+        let (lost, bridged) = (lost >> begin, bridged >> begin);
+        let length = (lost | bridged).trailing_ones();
+        let mask = lost & u64::MAX >> (64 - length);
+        Some(Self { start: start.plus(begin), mask })
+    }
+
+    /// How many packets are lost.
+    pub(crate) fn lost(&self) -> u32 {
+        self.mask.count_ones()
+    }
+
+    /// How many packets it spans.
+    pub(crate) fn count(&self) -> u32 {
+        64 - self.mask.leading_zeros()
+    }
+
+    /// The lost packets.
+    pub(crate) fn lost_ids(self) -> impl Iterator<Item = PacketId> {
+        let lost = (0..64).filter(move |offset| self.mask >> offset & 1 == 1);
+        lost.map(move |offset| self.start.plus(offset))
+    }
+
+    /// Whether it spans `id`.
+    pub(crate) fn spans(&self, id: PacketId) -> bool {
+        let offset = id.distance(self.start);
+        offset >= 0 && i64::from(offset) < i64::from(self.count())
+    }
+
+    /// Whether `id` is one of its lost packets.
+    pub(crate) fn has_lost(&self, id: PacketId) -> bool {
+        self.spans(id) && self.mask >> id.distance(self.start) & 1 == 1
+    }
+
+    /// Each lost packet as a group of its own.
+    pub(super) fn singles(&self) -> Vec<Self> {
+        self.lost_ids().map(|start| Self { start, mask: 1 }).collect()
+    }
+
+    /// Its first packet on each of `paths`.
+    pub(super) fn copies(&self, paths: Vec<PathId>) -> Repair {
+        Repair::Copies { id: self.start, paths }
+    }
+
+    /// Combinations over all of it.
+    pub(super) fn coded(&self, shares: Vec<(PathId, u16)>) -> Repair {
+        let Self { start, mask: lost } = *self;
+        Repair::Coded { start, count: self.count() as u16, lost, shares }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `range`: x lost, . arrived, ? neither. `expected`: where the group begins and the packets that it spans.
+    fn check(range: &str, bridges: bool, expected: Option<(u32, &str)>) {
+        let bits = |wanted| {
+            let bits = range.chars().enumerate().filter(|(_, state)| *state == wanted);
+            bits.fold(0, |mask, (at, _)| mask | 1 << at)
+        };
+        let bridged = if bridges { bits('.') } else { 0 };
+        let group = Group::first_of(PacketId(7), bits('x'), bridged);
+        let shown = group.map(|group| {
+            let state = |at| if group.has_lost(group.start.plus(at)) { 'x' } else { '.' };
+            let states: String = (0..group.count()).map(state).collect();
+            assert_eq!(group.lost_ids().count() as u32, group.lost());
+            assert!(!group.spans(group.start.plus(group.count())));
+            (group.start.0 - 7, states)
+        });
+        assert_eq!(shown, expected.map(|(at, states)| (at, states.to_owned())), "{range}");
+    }
+
+    #[test]
+    fn a_group_bridges_what_has_arrived_and_nothing_else() {
+        check("..xx.x?.x.", true, Some((2, "xx.x")));
+        check("..xx.x?.x.", false, Some((2, "xx")));
+        check("x", true, Some((0, "x")));
+        check("..?..", true, None);
+        check("x....", true, Some((0, "x")));
+        check(&"x".repeat(64), true, Some((0, &"x".repeat(64))));
+        check(&format!("x{}x", ".".repeat(62)), true, Some((0, &format!("x{}x", ".".repeat(62)))));
+        check(&format!("{}x", "?".repeat(63)), true, Some((63, "x")));
+    }
+}
