@@ -327,7 +327,6 @@ pub(crate) struct RoundTrip {
     pub(crate) latest: Duration,
     pub(crate) smoothed: Duration,
     pub(crate) deviation: Duration,
-    pub(crate) min: Duration,
     mean_deviation: Duration,
     swing: Swing,
     recent: RecentMin,
@@ -392,7 +391,6 @@ impl RoundTrip {
             latest: initial,
             smoothed: initial,
             deviation: initial / 2,
-            min: initial,
             mean_deviation: initial / 2,
             swing: Swing::default(),
             recent: RecentMin::default(),
@@ -408,15 +406,20 @@ impl RoundTrip {
         self.recent.update(now, batch.least, RECENT);
         self.fresh.update(now, batch.least, FRESH);
         if self.sampled {
-            self.min = self.min.min(batch.least);
             self.mean_deviation = (self.mean_deviation * 3 + self.smoothed.abs_diff(sample)) / 4;
             self.swing.update(now, batch.most, self.smoothed);
             self.smoothed = (self.smoothed * 7 + sample) / 8;
         } else {
             self.sampled = true;
-            (self.smoothed, self.mean_deviation, self.min) = (sample, sample / 2, batch.least);
+            (self.smoothed, self.mean_deviation) = (sample, sample / 2);
         }
         self.deviation = self.mean_deviation.max(self.swing.get() / 2);
+    }
+
+    /// The smallest of the last 5 to 10 s, so that another route is soon known for what it is; the initial one
+    /// before the first sample.
+    pub(crate) fn least(&self) -> Duration {
+        if self.sampled { self.recent.min() } else { self.smoothed }
     }
 
     /// The probe timeout without its backoff (RFC 9002 section 6.2.1).
@@ -629,10 +632,26 @@ mod tests {
         let (_, start) = meter();
         let mut rtt = RoundTrip::new(MS * 100);
         rtt.update(start, &Batch::of(MS * 40));
-        assert_eq!((rtt.smoothed, rtt.deviation, rtt.min), (MS * 40, MS * 20, MS * 40));
+        assert_eq!((rtt.smoothed, rtt.deviation, rtt.least()), (MS * 40, MS * 20, MS * 40));
         rtt.update(start, &Batch::of(MS * 80));
-        assert_eq!((rtt.smoothed, rtt.deviation, rtt.min), (MS * 45, MS * 25, MS * 40));
+        assert_eq!((rtt.smoothed, rtt.deviation, rtt.least()), (MS * 45, MS * 25, MS * 40));
         assert_eq!(rtt.pto(), MS * (45 + 100 + 2));
+    }
+
+    #[test]
+    fn the_least_round_trip_is_that_of_the_last_seconds() {
+        let (_, start) = meter();
+        let mut rtt = RoundTrip::new(MS * 100);
+        assert_eq!(rtt.least(), MS * 100);
+        let mut update = |at: u32, sample: u32| {
+            rtt.update(start + MS * at, &Batch::of(MS * sample));
+            rtt.least()
+        };
+        assert_eq!(update(0, 40), MS * 40);
+        // The route changes for one of 140 ms.
+        assert_eq!(update(4000, 140), MS * 40);
+        assert_eq!(update(6000, 141), MS * 40);
+        assert_eq!(update(11_000, 142), MS * 141);
     }
 
     #[test]

@@ -99,7 +99,7 @@ fn rate(input: &PacerInput) -> u64 {
     let windows = |number: f64| input.window as f64 * number / rtt;
     let controlled = input.controller_rate.map_or_else(|| windows(1.25), |rate| rate as f64);
     let wanted = match input.pacing {
-        Pacing::Rate => controlled,
+        Pacing::Rate | Pacing::Controller => controlled,
         Pacing::Window => controlled.max(windows(2.0)),
     };
     let shown = input.delivered_rate as f64 * RATE_HEADROOM;

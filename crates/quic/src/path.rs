@@ -15,6 +15,7 @@ use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, PathStatus, Policy,
 
 use crate::epoch::Epoch;
 use crate::gate::{Gate, Position};
+use crate::meter::Ramp;
 use crate::pacer::{Pacer, PacerInput};
 use crate::stats::PathStats;
 
@@ -25,7 +26,7 @@ pub(crate) struct Path {
     pub(crate) uplink: Option<UplinkId>,
     pub(crate) remote: SocketAddr,
     pub(crate) gate: Arc<Gate>,
-    pacers: [Pacer; 2],
+    pacers: [Pacer; Pacing::ALL.len()],
     /// Whether the peer has answered from its present address.
     pub(crate) validated: bool,
     /// Whether the user has been told that it is usable.
@@ -35,7 +36,7 @@ pub(crate) struct Path {
     pub(crate) suspect: Option<Suspicion>,
     probation: Option<Probation>,
     /// By pacing: whether a sender waits for the pacer.
-    waiting: [bool; 2],
+    waiting: [bool; Pacing::ALL.len()],
     pub(crate) last_sent: Instant,
     /// When something that wants an answer was last sent.
     pub(crate) last_asked: Instant,
@@ -82,14 +83,14 @@ impl Path {
             uplink: new.uplink,
             remote: new.remote,
             gate: new.gate,
-            pacers: [Pacer::new(now), Pacer::new(now)],
+            pacers: Pacing::ALL.map(|_| Pacer::new(now)),
             validated: false,
             announced: false,
             standby: false,
             standby_by_peer: false,
             suspect: None,
             probation: None,
-            waiting: [false; 2],
+            waiting: Pacing::ALL.map(|_| false),
             last_sent: now,
             last_asked: Instant::ZERO,
             last_heard: now,
@@ -195,8 +196,12 @@ impl Path {
     /// Brings the pacers up to `now` and takes a snapshot for packets that are paced as `pacing` says.
     pub(crate) fn snapshot(&mut self, now: Instant, epoch: Epoch, pacing: Pacing) -> PathSnapshot {
         let meter = self.gate.meter();
-        let ramp = meter.ramp(epoch.to_std(now));
+        let ramp_of = |pacing| match pacing {
+            Pacing::Controller => Ramp::default(),
+            Pacing::Window | Pacing::Rate => meter.ramp(epoch.to_std(now)),
+        };
         for (pacing, pacer) in Pacing::ALL.into_iter().zip(&mut self.pacers) {
+            let ramp = ramp_of(pacing);
             let input = PacerInput {
                 pacing,
                 controller_rate: meter.pacing_rate.map(|rate| rate.max(ramp.rate)),
@@ -213,13 +218,13 @@ impl Path {
             id: self.id,
             uplink: self.uplink,
             status: self.status(),
-            congestion_window: meter.window.max(ramp.window),
+            congestion_window: meter.window.max(ramp_of(pacing).window),
             bytes_in_flight: meter.in_flight(),
             pacing_budget: pacer.budget(),
             pacing_rate: Some(pacer.rate()),
             smoothed_rtt: meter.rtt.smoothed,
             expected_rtt: meter.expected_rtt(epoch.to_std(now)),
-            min_rtt: meter.rtt.min,
+            min_rtt: meter.rtt.least(),
             latest_rtt: meter.rtt.latest,
             rtt_deviation: meter.rtt.deviation,
             pto: meter.rtt.pto(),

@@ -128,7 +128,7 @@ pub struct RestoreError(pub String);
 pub enum UnknownScheduler {
     /// No algorithm has this name.
     #[error(
-        "unknown scheduler \"{0}\"; known are: minrtt, prompt, patient, ecf, earliest, bonding, redundant, \
+        "unknown scheduler \"{0}\"; known are: minrtt, minrtt-sigcomm23, prompt, patient, ecf, earliest, bonding, redundant, \
          raven, raven:<percent>, lola, single:<uplink>"
     )]
     Name(String),
@@ -137,8 +137,8 @@ pub enum UnknownScheduler {
     Uplink(String),
 }
 
-/// The scheduler called `name`: `minrtt`, `prompt`, `patient`, `ecf`, `earliest`, `bonding`, `redundant`, `raven`,
-/// `raven:<percent>`, `lola` or `single:<uplink>`.
+/// The scheduler called `name`: `minrtt`, `minrtt-sigcomm23`, `prompt`, `patient`, `ecf`, `earliest`, `bonding`,
+/// `redundant`, `raven`, `raven:<percent>`, `lola` or `single:<uplink>`.
 ///
 /// `deadline`: the packet delay that the lane wants. `names_uplinks`: whether uplinks are known here, of which
 /// [`Scheduler::name_path`] tells.
@@ -161,6 +161,7 @@ pub fn by_name(
     }
     match name {
         "minrtt" => Ok(Box::new(MinRtt::default())),
+        "minrtt-sigcomm23" => Ok(Box::new(MinRtt::sigcomm23())),
         "prompt" => Ok(Box::new(MinRtt::prompt())),
         "patient" => Ok(Box::new(Patient)),
         "ecf" => Ok(Box::new(Ecf::default())),
@@ -205,6 +206,7 @@ mod tests {
         let by_name = |name: &str| by_name(name, Duration::from_millis(100), true);
         for name in [
             "minrtt",
+            "minrtt-sigcomm23",
             "prompt",
             "patient",
             "ecf",

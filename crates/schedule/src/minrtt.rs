@@ -22,6 +22,9 @@
 //! ```
 //!
 //! Round-trip times compare as arrival times do, since all acknowledgements return on one path.
+//!
+//! `minrtt-sigcomm23` leaves them as the paper does: the window alone says whether a path has room, and a packet
+//! that its pacer holds back waits there, whatever other paths could do.
 
 use std::time::Duration;
 
@@ -33,6 +36,8 @@ use crate::{Decision, PacketInfo, PathSet, Scheduler, best_status};
 #[derive(Debug, Default)]
 pub struct MinRtt {
     by: RoundTrip,
+    /// Whether the window alone says that there is room.
+    ignores_pacers: bool,
 }
 
 /// Which round-trip time of a path counts.
@@ -48,7 +53,12 @@ enum RoundTrip {
 impl MinRtt {
     /// The scheduler that goes by what is expected, `prompt`.
     pub fn prompt() -> Self {
-        Self { by: RoundTrip::Expected }
+        Self { by: RoundTrip::Expected, ignores_pacers: false }
+    }
+
+    /// The scheduler as CellFusion's paper has it, `minrtt-sigcomm23`.
+    pub fn sigcomm23() -> Self {
+        Self { by: RoundTrip::Smoothed, ignores_pacers: true }
     }
 
     fn rtt(&self, path: &PathSnapshot) -> Duration {
@@ -78,6 +88,12 @@ impl Scheduler for MinRtt {
     fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
         let status = best_status(paths);
         let bytes = packet.bytes as u64;
+        if self.ignores_pacers {
+            let has_window =
+                |path: &PathSnapshot| path.window_room() >= path.queued_bytes.saturating_add(bytes);
+            let fastest = fastest_with(paths, has_window, |path| self.rtt(path));
+            return fastest.map_or(Decision::Wait, |(at, _)| Decision::Send(PathSet::one(at)));
+        }
         let with_window =
             |path: &&PathSnapshot| Some(path.status) == status && path.window_room() >= bytes;
         let Some((position, fastest)) = fastest_with_room(paths, bytes, |path| self.rtt(path))
@@ -99,9 +115,17 @@ pub(crate) fn fastest_with_room(
     bytes: u64,
     rtt: impl Fn(&PathSnapshot) -> Duration,
 ) -> Option<(usize, &PathSnapshot)> {
+    fastest_with(paths, |path| path.room() >= bytes, rtt)
+}
+
+fn fastest_with(
+    paths: &[PathSnapshot],
+    has_room: impl Fn(&PathSnapshot) -> bool,
+    rtt: impl Fn(&PathSnapshot) -> Duration,
+) -> Option<(usize, &PathSnapshot)> {
     let status = best_status(paths)?;
-    let has_room = |path: &PathSnapshot| path.status == status && path.room() >= bytes;
-    let with_room = paths.iter().enumerate().filter(|(_, path)| has_room(path));
+    let with_room =
+        paths.iter().enumerate().filter(|(_, path)| path.status == status && has_room(path));
     with_room.min_by_key(|(_, path)| (rtt(path), path.id))
 }
 
@@ -177,6 +201,19 @@ mod tests {
         let mut paced = path(0, 10, 9000, PathStatus::Usable);
         paced.pacing_budget = 100;
         check(&[paced], None);
+    }
+
+    #[test]
+    fn as_the_paper_has_it_the_window_alone_decides_and_a_packet_waits_for_its_path() {
+        let mut fast = path(0, 40, 2400, PathStatus::Usable);
+        fast.pacing_budget = 0;
+        let mut paths = [fast, path(1, 50, 9000, PathStatus::Usable)];
+        let mut select = |queued_bytes| {
+            paths[0].queued_bytes = queued_bytes;
+            MinRtt::sigcomm23().select(Instant::ZERO, &packet(150_000), &paths)
+        };
+        assert_eq!(select(1200), Decision::Send(PathSet::one(0)));
+        assert_eq!(select(1201), Decision::Send(PathSet::one(1)), "what waits fills the window");
     }
 
     #[test]

@@ -335,7 +335,8 @@ impl Session {
         let mut order: Vec<usize> = (0..lanes).map(|at| (at + self.turn) % lanes).collect();
         order.sort_by_key(|lane| self.senders[*lane].config().rank);
         for lane in order {
-            carrier.set_pacing(self.senders[lane].config().pacing);
+            let config = self.senders[lane].config();
+            carrier.set_pacing(config.strategy.pacing(config.pacing));
             self.senders[lane].service(now, carrier);
             if self.senders[lane].has_backlog() {
                 carrier.on_backlog(now);

@@ -21,7 +21,7 @@ pub struct PathStatusReport {
     pub status: PathStatus,
     /// The smoothed round-trip time.
     pub smoothed_rtt_ms: f64,
-    /// The smallest round-trip time seen.
+    /// The smallest round-trip time of the last seconds.
     pub min_rtt_ms: f64,
     /// The mean deviation of the round-trip times.
     pub rtt_deviation_ms: f64,

@@ -12,9 +12,12 @@ pub enum Pacing {
     Window,
     /// The rate of the congestion control, which keeps the queue of a path short that is used to the full.
     Rate,
+    /// The same, and nothing beyond the window of the congestion control either, however little it may have seen of
+    /// the path. For comparison with what others publish.
+    Controller,
 }
 
 impl Pacing {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::Window, Self::Rate];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Window, Self::Rate, Self::Controller];
 }

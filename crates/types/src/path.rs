@@ -43,7 +43,7 @@ pub struct PathSnapshot {
     /// The round-trip time that a packet would have which left now, as far as can be told; unlike the
     /// smoothed one it knows of what is in flight, and of answers that are overdue.
     pub expected_rtt: Duration,
-    /// The smallest round-trip time seen.
+    /// The smallest round-trip time of the last seconds: routes change.
     pub min_rtt: Duration,
     /// The newest sample.
     pub latest_rtt: Duration,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use roadweave_recovery::{Recovery, RecoveryConfig, Reliable, Thresholds};
 use roadweave_schedule::{Policed, RavenConfig, Scheduler, UnknownScheduler};
-use roadweave_types::Promise;
+use roadweave_types::{Pacing, Promise};
 use roadweave_wire::{CODED_HEADER, SUM_HEADER};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,8 @@ struct Entry {
     /// The name of its recovery.
     recovery: &'static str,
     keeps: Keeps,
+    /// How its packets are paced, if not as the lane says.
+    pacing: Option<Pacing>,
 }
 
 /// How long a packet that was sent may be needed.
@@ -52,7 +54,13 @@ const fn entry(
     recovery: &'static str,
     keeps: Keeps,
 ) -> Entry {
-    Entry { name, scheduler, recovery, keeps }
+    Entry { name, scheduler, recovery, keeps, pacing: None }
+}
+
+impl Entry {
+    const fn paced_by(self, pacing: Pacing) -> Self {
+        Self { pacing: Some(pacing), ..self }
+    }
 }
 
 /// Every strategy. Names with a `<` stand for many, and so do those of the scheduler or the recovery that take
@@ -60,7 +68,8 @@ const fn entry(
 const STRATEGIES: [Entry; 18] = [
     entry("xnc", "prompt", "xnc", WholeFrames),
     entry("xnc-patient", "patient", "xnc", UntilExpired),
-    entry("xnc-sigcomm23", "minrtt", "xnc-sigcomm23", UntilExpired),
+    entry("xnc-sigcomm23", "minrtt-sigcomm23", "xnc-sigcomm23", UntilExpired)
+        .paced_by(Pacing::Controller),
     entry("xnc-no-coding", "prompt", "xnc-no-coding", WholeFrames),
     entry("xnc-no-qoe", "prompt", "xnc-no-qoe", WholeFrames),
     entry("xnc-no-spread", "prompt", "xnc-no-spread", WholeFrames),
@@ -141,6 +150,11 @@ impl Strategy {
     pub(crate) fn codes(&self) -> bool {
         let recovery = self.entry().recovery;
         recovery.starts_with("xnc") || recovery == "pluribus"
+    }
+
+    /// How its packets are paced in a lane for which `pacing` is set.
+    pub(crate) fn pacing(&self, pacing: Pacing) -> Pacing {
+        self.entry().pacing.unwrap_or(pacing)
     }
 
     /// Whether it gives up whole frames of a video where there is more than the paths carry.
@@ -239,6 +253,13 @@ mod tests {
             assert!(error.contains("known are: xnc, xnc-patient, xnc-sigcomm23,"), "{error}");
             assert!(error.ends_with("lola, single:<uplink>"), "{error}");
         }
+    }
+
+    #[test]
+    fn the_papers_strategy_is_held_to_the_congestion_control_whatever_the_lane_says() {
+        let pacing = |name: &str| name.parse::<Strategy>().expect("known").pacing(Pacing::Window);
+        assert_eq!((pacing("xnc"), pacing("minrtt")), (Pacing::Window, Pacing::Window));
+        assert_eq!(pacing("xnc-sigcomm23"), Pacing::Controller);
     }
 
     #[test]
