@@ -226,12 +226,13 @@ impl Default for RecoveryConfig {
 pub struct UnknownRecovery(String);
 
 /// The names that [`by_name`] knows.
-pub const NAMES: [&str; 9] = [
+pub const NAMES: [&str; 10] = [
     "xnc",
     "xnc-sigcomm23",
     "xnc-no-coding",
     "xnc-no-qoe",
     "xnc-no-spread",
+    "xnc-runs",
     "reliable",
     "xlink",
     "pluribus",
@@ -240,7 +241,7 @@ pub const NAMES: [&str; 9] = [
 
 /// The recovery called `name`, one of [`NAMES`], or `xlink:X-Y` ([`Thresholds`]).
 ///
-/// `xnc-sigcomm23` is XNC as its paper has it; `xnc-no-coding`, `xnc-no-qoe` and `xnc-no-spread` are XNC
+/// `xnc-sigcomm23` is XNC as its paper has it; `xnc-runs` combines only lost packets in a row; `xnc-no-coding`, `xnc-no-qoe` and `xnc-no-spread` are XNC
 /// without one of its parts ([`Spread`], [`Detection`]).
 ///
 /// # Errors
@@ -254,6 +255,7 @@ pub fn by_name(name: &str, lane: RecoveryConfig) -> Result<Box<dyn Recovery>, Un
         "xnc-no-coding" => xnc(XncConfig { codes: false, ..usual }),
         "xnc-no-qoe" => xnc(XncConfig { detection: Detection::Quic, ..usual }),
         "xnc-no-spread" => xnc(XncConfig { spread: Spread::Fastest, ..usual }),
+        "xnc-runs" => xnc(XncConfig { bridges: false, ..usual }),
         "reliable" => Ok(Box::new(Reliable::new(lane))),
         "pluribus" => Ok(Box::new(Pluribus::new(lane))),
         "none" => Ok(Box::new(NoRecovery)),

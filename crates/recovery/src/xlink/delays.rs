@@ -7,7 +7,7 @@ use std::time::Duration;
 use roadweave_types::Instant;
 
 /// The delays of the packets of the last one or two times [`HALF`].
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Delays {
     began: Option<Instant>,
     now: Counts,
@@ -24,12 +24,6 @@ struct Counts {
 impl Default for Counts {
     fn default() -> Self {
         Self { packets: 0, by_step: vec![0; STEPS].into_boxed_slice() }
-    }
-}
-
-impl Default for Delays {
-    fn default() -> Self {
-        Self { began: None, now: Counts::default(), before: Counts::default() }
     }
 }
 

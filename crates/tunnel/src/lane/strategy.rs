@@ -65,7 +65,7 @@ impl Entry {
 
 /// Every strategy. Names with a `<` stand for many, and so do those of the scheduler or the recovery that take
 /// up the parameter.
-const STRATEGIES: [Entry; 18] = [
+const STRATEGIES: [Entry; 19] = [
     entry("xnc", "prompt", "xnc", WholeFrames),
     entry("xnc-patient", "patient", "xnc", UntilExpired),
     entry("xnc-sigcomm23", "minrtt-sigcomm23", "xnc-sigcomm23", UntilExpired)
@@ -73,6 +73,7 @@ const STRATEGIES: [Entry; 18] = [
     entry("xnc-no-coding", "prompt", "xnc-no-coding", WholeFrames),
     entry("xnc-no-qoe", "prompt", "xnc-no-qoe", WholeFrames),
     entry("xnc-no-spread", "prompt", "xnc-no-spread", WholeFrames),
+    entry("xnc-runs", "prompt", "xnc-runs", WholeFrames),
     entry("minrtt", "minrtt", "reliable", UntilGivenUp),
     entry("minrtt-unreliable", "minrtt", "none", UntilExpired),
     entry("ecf", "ecf", "reliable", UntilGivenUp),

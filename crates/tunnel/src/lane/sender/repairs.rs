@@ -377,7 +377,7 @@ mod tests {
     fn scattered_losses_come_back_from_combinations_that_span_what_has_arrived() {
         let at = Instant::from_millis;
         let config = LaneConfig::new("default", crate::Strategy::xnc());
-        let mut sender = LaneSender::new(LaneId(0), config, 1, |_| None).expect("no uplink");
+        let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
         let mut carrier = Links::new([100_000, 100_000]);
         for id in 0..10 {
             sender.handle_inner(at(0), &[id; 500], 1, None);
@@ -396,7 +396,9 @@ mod tests {
         }
         delivered.clear();
 
-        lost.map(|id| sender.on_lost(at(100), TokenKind::Source, PacketId(id), PathId(0)));
+        for id in lost {
+            sender.on_lost(at(100), TokenKind::Source, PacketId(id), PathId(0));
+        }
         carrier.hold_back();
         sender.service(at(105), &mut carrier);
         let repairs: Vec<Bytes> =
