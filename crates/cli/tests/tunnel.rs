@@ -13,11 +13,12 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::*;
 use roadweave_device::control::request;
 use roadweave_device::netns::run_sandboxed;
+use roadweave_quic::Identity;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -332,6 +333,58 @@ fn sighup_adds_and_removes_peers_while_others_live_on() {
         assert!(road.wait_for_traffic() < Duration::from_secs(3));
         assert_eq!(client.count(" joined "), 1, "{}", client.log());
         assert_eq!(client.count("WARN"), 0, "{}", client.log());
+    });
+}
+
+/// The longest time in which no packet of a steady stream came back.
+fn longest_gap(socket: &UdpSocket, time: Duration) -> Duration {
+    socket.set_read_timeout(Some(Duration::from_millis(2))).unwrap();
+    let start = Instant::now();
+    let (mut last, mut longest) = (start, Duration::ZERO);
+    while start.elapsed() < time {
+        socket.send(b"is anybody there?").unwrap();
+        if socket.recv(&mut [0; 100]).is_ok() {
+            longest = longest.max(last.elapsed());
+            last = Instant::now();
+        }
+    }
+    longest.max(last.elapsed())
+}
+
+#[test]
+fn a_reload_with_4000_clients_does_not_pause_the_tunnel() {
+    run_sandboxed("a_reload_with_4000_clients_does_not_pause_the_tunnel", || {
+        let road = Road::new();
+        let peer = |number: u32| {
+            let mut seed = [7; 32];
+            seed[..4].copy_from_slice(&number.to_be_bytes());
+            let public = Identity::from_seed(seed).public_key().to_string();
+            let (high, low) = (number / 256, number % 256);
+            // Every tenth has a network behind it, which needs a route.
+            let behind = match number % 10 {
+                0 => format!("\", \"172.{}.{low}.0/24", 16 + high),
+                _ => String::new(),
+            };
+            let keys = Keys { private: String::new(), public };
+            keys.peer(&format!("box-{number}"), &format!("10.99.{high}.{low}/32{behind}"))
+        };
+        let original = fs::read_to_string(road.path("server.toml")).unwrap();
+        road.edit("server.toml", |text| text + &(0..4_000).map(peer).collect::<String>());
+        let (server, client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_traffic();
+        let socket = road.socket_to(GATEWAY_V4);
+        let calm = longest_gap(&socket, Duration::from_secs(1));
+
+        // A third are gone, and so are their routes.
+        let stay = (0..4_000).filter(|number| number % 3 > 0).map(peer).collect::<String>();
+        road.edit("server.toml", |_| original + &stay);
+        server.signal(Signal::HUP);
+        let gap = longest_gap(&socket, Duration::from_secs(3));
+        server.wait_for("the clients were read again");
+        println!("longest gap: {calm:?} in calm, {gap:?} with a reload");
+        assert!(gap < Duration::from_millis(250), "{gap:?}, in calm {calm:?}");
+        assert_eq!(client.count(" joined "), 1, "{}", client.log());
     });
 }
 

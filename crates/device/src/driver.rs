@@ -179,9 +179,14 @@ fn to_network(prefix: Prefix) -> ipnet::IpNet {
 
 /// Leads `prefixes` into the TUN. What the system refuses is told and left out.
 fn lead_into_tun(routes: &mut Routes, tun: &Tun, prefixes: &[Prefix]) {
+    lead_into(routes, tun.index(), prefixes);
+}
+
+/// The same for the TUN with the index `tun`.
+fn lead_into(routes: &mut Routes, tun: u32, prefixes: &[Prefix]) {
     let mut without_ipv6 = false;
     for prefix in prefixes {
-        match routes.route_into_tun(tun.index(), &[*prefix]) {
+        match routes.route_into_tun(tun, &[*prefix]) {
             Ok(()) => {}
             Err(DeviceError::NoIpv6 { .. }) if without_ipv6 => {}
             Err(error) => {

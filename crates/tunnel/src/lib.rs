@@ -36,7 +36,7 @@ pub use lane::{
 };
 pub use learned::Learned;
 pub use observe::{PacketEvent, PacketStep};
-pub use peers::{Peer, PeerTable};
+pub use peers::{Peer, PeerTable, Peers, PeersChange};
 pub use roadweave_recovery::Qoe;
 pub use router::{
     LinkStatus, ROUTER_LINKS_MAX, Router, RouterConfig, RouterError, RouterEvent, RouterStatus,

@@ -1,10 +1,20 @@
 //! The clients that a server knows, and which inner addresses lead to which of them.
+//!
+//! ```text
+//! worker ─► Peers (clients by key, a trie of their prefixes) ─► PeerTable ─► server, handshakes
+//!           built where it may take its time                    swapped in one step
+//! ```
+//!
+//! The trie goes by the bits of an address, five at a time, so that a look-up takes as many steps
+//! among 40,000 clients as among ten, and remembers nothing that a stranger could fill.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::RwLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use ipnet::IpNet;
+use prefix_trie::joint::JointPrefixMap;
 use roadweave_quic::{PeerPolicy, PublicKey, Refusal};
 
 /// One client that may connect.
@@ -18,68 +28,204 @@ pub struct Peer {
     pub expires_unix: Option<u64>,
 }
 
-/// The clients that may connect, by key. Shared between the server and its endpoint's handshakes.
+/// Clients that may connect, as they are at one time.
 #[derive(Debug, Default)]
-pub struct PeerTable {
-    inner: RwLock<Inner>,
+pub struct Peers {
+    by_key: BTreeMap<PublicKey, Arc<Peer>>,
+    routes: JointPrefixMap<IpNet, PublicKey>,
 }
 
+impl Peers {
+    /// The peer with `key`, whether it may connect now or not.
+    pub fn get(&self, key: &PublicKey) -> Option<&Arc<Peer>> {
+        self.by_key.get(key)
+    }
+
+    /// The peer that `address` leads to: the one with the longest matching prefix.
+    pub fn route(&self, address: IpAddr) -> Option<PublicKey> {
+        self.routes.get_lpm(&address.into()).map(|(_, key)| *key)
+    }
+
+    /// `peers` in the place of `former`, and what that changes.
+    pub fn after(former: &Self, peers: impl IntoIterator<Item = (PublicKey, Peer)>) -> PeersChange {
+        let mut peers: Self = peers.into_iter().collect();
+        let mut changed = Vec::new();
+        for (key, before) in &former.by_key {
+            match peers.by_key.get_mut(key) {
+                Some(after) if after == before => *after = before.clone(),
+                _ => changed.push(*key),
+            }
+        }
+        PeersChange { peers, changed }
+    }
+
+    /// All of them, by key.
+    pub fn iter(&self) -> impl Iterator<Item = (&PublicKey, &Arc<Peer>)> {
+        self.by_key.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+}
+
+impl FromIterator<(PublicKey, Peer)> for Peers {
+    /// Of peers that share a prefix the one with the highest key gets it: a configuration that lets
+    /// them is refused.
+    fn from_iter<T: IntoIterator<Item = (PublicKey, Peer)>>(peers: T) -> Self {
+        let by_key: BTreeMap<_, _> =
+            peers.into_iter().map(|(key, peer)| (key, Arc::new(peer))).collect();
+        let mut routes = JointPrefixMap::new();
+        for (key, peer) in &by_key {
+            for network in &peer.addresses {
+                routes.insert(network.trunc(), *key);
+            }
+        }
+        Self { by_key, routes }
+    }
+}
+
+/// Other peers, and how they differ from those before them.
+#[derive(Debug)]
+pub struct PeersChange {
+    /// The peers.
+    pub peers: Peers,
+    /// The keys of former peers that are gone or not as they were, ascending.
+    pub changed: Vec<PublicKey>,
+}
+
+/// The clients that may connect, shared between the server and its endpoint's handshakes.
 #[derive(Debug, Default)]
-struct Inner {
-    peers: BTreeMap<PublicKey, Peer>,
-    unix_time: u64,
+pub struct PeerTable {
+    peers: RwLock<Arc<Peers>>,
+    unix_time: AtomicU64,
 }
 
 impl PeerTable {
     /// A table of `peers`.
     pub fn new(peers: impl IntoIterator<Item = (PublicKey, Peer)>) -> Self {
-        let inner = Inner { peers: peers.into_iter().collect(), unix_time: 0 };
-        Self { inner: RwLock::new(inner) }
+        Self::from(peers.into_iter().collect::<Peers>())
     }
 
-    /// Replaces all peers, for a reload of the configuration.
-    pub fn replace(&self, peers: impl IntoIterator<Item = (PublicKey, Peer)>) {
-        self.write(|inner| inner.peers = peers.into_iter().collect());
+    /// Puts others in the place of all peers, and returns the former: to let go of thousands takes a
+    /// while, which somebody else may have.
+    pub fn replace(&self, peers: Peers) -> Arc<Peers> {
+        let mut held = self.peers.write().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut held, Arc::new(peers))
+    }
+
+    /// The peers as they are now.
+    pub fn peers(&self) -> Arc<Peers> {
+        self.peers.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Tells the table the time of day, in seconds since 1970, by which keys expire.
     pub fn set_unix_time(&self, seconds: u64) {
-        self.write(|inner| inner.unix_time = seconds);
+        self.unix_time.store(seconds, Ordering::Relaxed);
     }
 
     /// The peer with `key`, whether it may connect now or not.
-    pub fn get(&self, key: &PublicKey) -> Option<Peer> {
-        self.read(|inner| inner.peers.get(key).cloned())
+    pub fn get(&self, key: &PublicKey) -> Option<Arc<Peer>> {
+        self.read(|peers| peers.get(key).cloned())
     }
 
     /// The peer that `address` leads to: the one with the longest matching prefix.
     pub fn route(&self, address: IpAddr) -> Option<PublicKey> {
-        self.read(|inner| {
-            let matches = inner.peers.iter().flat_map(|(key, peer)| {
-                let lengths = peer.addresses.iter().filter(|network| network.contains(&address));
-                lengths.map(move |network| (network.prefix_len(), *key))
-            });
-            matches.max_by_key(|(length, _)| *length).map(|(_, key)| key)
-        })
+        self.read(|peers| peers.route(address))
     }
 
-    fn read<T>(&self, read: impl FnOnce(&Inner) -> T) -> T {
-        read(&self.inner.read().unwrap_or_else(std::sync::PoisonError::into_inner))
+    fn read<T>(&self, read: impl FnOnce(&Peers) -> T) -> T {
+        read(&self.peers.read().unwrap_or_else(PoisonError::into_inner))
     }
+}
 
-    fn write(&self, write: impl FnOnce(&mut Inner)) {
-        write(&mut self.inner.write().unwrap_or_else(std::sync::PoisonError::into_inner));
+impl From<Peers> for PeerTable {
+    fn from(peers: Peers) -> Self {
+        Self { peers: RwLock::new(Arc::new(peers)), unix_time: AtomicU64::new(0) }
     }
 }
 
 impl PeerPolicy for PeerTable {
     fn check(&self, key: &PublicKey) -> Result<(), Refusal> {
-        self.read(|inner| match inner.peers.get(key) {
+        let unix_time = self.unix_time.load(Ordering::Relaxed);
+        self.read(|peers| match peers.get(key) {
             None => Err(Refusal::Unknown),
-            Some(peer) if peer.expires_unix.is_some_and(|end| end <= inner.unix_time) => {
+            Some(peer) if peer.expires_unix.is_some_and(|end| end <= unix_time) => {
                 Err(Refusal::Expired)
             }
             Some(_) => Ok(()),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use roadweave_quic::Identity;
+
+    use super::*;
+
+    fn key(number: u8) -> PublicKey {
+        Identity::from_seed([number; 32]).public_key()
+    }
+
+    fn peer(addresses: &[IpNet]) -> Peer {
+        Peer { name: "box".into(), addresses: addresses.to_vec(), expires_unix: None }
+    }
+
+    /// Networks that often hold one another, of both families.
+    fn networks() -> impl Strategy<Value = IpNet> {
+        let v4 = (0_u32..64, 20_u8..=32).prop_map(|(low, length)| {
+            let address = IpAddr::from((0x0a4d_0000 | low << 6).to_be_bytes());
+            IpNet::new(address, length).expect("at most 32 bits")
+        });
+        let v6 = (0_u128..64, 100_u8..=128).prop_map(|(low, length)| {
+            let address = IpAddr::from((0xfd77 << 112 | low << 14).to_be_bytes());
+            IpNet::new(address, length).expect("at most 128 bits")
+        });
+        prop_oneof![v4, v6]
+    }
+
+    proptest! {
+        #[test]
+        fn an_address_leads_to_the_longest_prefix_that_holds_it(
+            owned in prop::collection::vec(prop::collection::vec(networks(), 1..4), 1..20),
+            asked in prop::collection::vec(networks(), 1..40),
+        ) {
+            let mut taken = std::collections::BTreeSet::new();
+            let peers: Vec<(PublicKey, Peer)> = (0_u8..)
+                .zip(&owned)
+                .map(|(number, networks)| {
+                    let mine: Vec<IpNet> =
+                        networks.iter().copied().filter(|net| taken.insert(net.trunc())).collect();
+                    (key(number), peer(&mine))
+                })
+                .collect();
+            let table = PeerTable::new(peers.clone());
+            for address in asked.iter().map(IpNet::addr) {
+                let holding = peers.iter().flat_map(|(key, peer)| {
+                    let holds = peer.addresses.iter().filter(|net| net.contains(&address));
+                    holds.map(move |net| (net.prefix_len(), *key))
+                });
+                let expected = holding.max_by_key(|(length, _)| *length).map(|(_, key)| key);
+                prop_assert_eq!(table.route(address), expected, "{}", address);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_replaced_leads_nowhere() {
+        let network: IpNet = "10.77.0.2/32".parse().unwrap();
+        let table = PeerTable::new([(key(1), peer(&[network]))]);
+        assert_eq!(table.route(network.addr()), Some(key(1)));
+        let former = table.replace([(key(2), peer(&[network]))].into_iter().collect());
+        assert_eq!((former.len(), table.route(network.addr())), (1, Some(key(2))));
+        assert_eq!((table.check(&key(1)), table.check(&key(2))), (Err(Refusal::Unknown), Ok(())));
     }
 }

@@ -27,7 +27,7 @@ use roadweave_wire::{Control, InnerPacket, Welcome};
 use crate::lane::{LaneConfig, Strategy};
 use crate::learned::{Learned, keep_learned};
 use crate::observe::PacketEvent;
-use crate::peers::{Peer, PeerTable};
+use crate::peers::{Peer, PeerTable, Peers, PeersChange};
 use crate::session::{Session, SessionConfig, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
 
@@ -37,8 +37,10 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const WAITING_MAX: usize = 256;
 /// Equal refusals are told once in this time.
 const REFUSAL_INTERVAL: Duration = Duration::from_secs(10);
-/// Keys and destinations that are remembered to save work, at most.
+/// Refusals that are remembered, at most.
 const REMEMBERED_MAX: usize = 4096;
+/// Clients whose change is looked at in one service: packets must not wait for thousands.
+const CHANGED_AT_ONCE: usize = 32;
 /// Paths whose uplink's name is remembered per session.
 const NAMED_PATHS_MAX: usize = 64;
 
@@ -84,7 +86,7 @@ pub enum ServerEvent {
 #[derive(Debug)]
 struct Joined {
     key: PublicKey,
-    peer: Peer,
+    peer: Arc<Peer>,
     session: Session,
     path_names: BTreeMap<PathId, String>,
 }
@@ -95,13 +97,14 @@ pub struct Server {
     config: ServerConfig,
     endpoint: Endpoint,
     peers: Arc<PeerTable>,
+    /// Clients that have changed, and whose sessions have not been looked at since.
+    changed: BTreeSet<PublicKey>,
     waiting: BTreeMap<ConnectionId, Instant>,
     /// Those that wait whose client was welcomed, and has not used them yet.
     welcomed: BTreeSet<ConnectionId>,
     sessions: BTreeMap<ConnectionId, Joined>,
-    by_key: BTreeMap<PublicKey, ConnectionId>,
-    /// Destinations that were looked up, cleared when anything about peers changes.
-    routes: HashMap<IpAddr, Option<PublicKey>>,
+    /// Never iterated.
+    by_key: HashMap<PublicKey, ConnectionId>,
     /// Sessions to service, because something was handled.
     touched: BTreeSet<ConnectionId>,
     timers: BTreeSet<(Instant, ConnectionId)>,
@@ -135,11 +138,11 @@ impl Server {
             config,
             endpoint,
             peers,
+            changed: BTreeSet::new(),
             waiting: BTreeMap::new(),
             welcomed: BTreeSet::new(),
             sessions: BTreeMap::new(),
-            by_key: BTreeMap::new(),
-            routes: HashMap::new(),
+            by_key: HashMap::new(),
             touched: BTreeSet::new(),
             timers: BTreeSet::new(),
             timer_of: BTreeMap::new(),
@@ -217,7 +220,7 @@ impl Server {
             self.drops.count(DropReason::MalformedInner);
             return;
         };
-        let Some(key) = self.route(view.destination) else {
+        let Some(key) = self.peers.route(view.destination) else {
             self.drops.count(DropReason::NoRoute);
             return;
         };
@@ -239,6 +242,7 @@ impl Server {
         }
         self.pump_endpoint(now);
         self.close_silent(now);
+        self.settle_changed(now);
         while let Some((at, id)) = self.timers.first().copied()
             && at <= now
         {
@@ -253,7 +257,10 @@ impl Server {
     /// When [`Server::service`] must be called again, if nothing else happens.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let hello = self.waiting.values().min().map(|since| *since + HELLO_TIMEOUT);
-        let session = self.timers.first().map(|(at, _)| *at);
+        let session = match self.changed.is_empty() {
+            true => self.timers.first().map(|(at, _)| *at),
+            false => Some(Instant::ZERO),
+        };
         [hello, session, self.endpoint.poll_timeout()].into_iter().flatten().min()
     }
 
@@ -311,20 +318,33 @@ impl Server {
         &self.drops
     }
 
-    /// Ends the sessions of clients that the table of peers does not let in any more. Call it after
-    /// the table was changed.
-    pub fn on_peers_changed(&mut self, now: Instant) {
-        self.routes.clear();
-        let known = |key: &str| key.parse().is_ok_and(|key| self.peers.get(&key).is_some());
-        self.learned.retain(|key, _| known(key));
-        let changed: Vec<ConnectionId> = self
-            .sessions
-            .iter()
-            .filter(|(_, joined)| self.peers.get(&joined.key).as_ref() != Some(&joined.peer))
-            .map(|(id, _)| *id)
-            .collect();
-        for id in changed {
-            self.end(now, id, "the server's configuration of this client has changed");
+    /// Puts other clients in the place of those that may connect, and returns the former ones, for
+    /// somebody to drop who has the time.
+    ///
+    /// Sessions of clients that are gone, or have other addresses, end with the next calls of
+    /// [`Server::service`], some at a time; what else has changed holds for them.
+    pub fn replace_peers(&mut self, change: PeersChange) -> Arc<Peers> {
+        let PeersChange { peers, changed } = change;
+        for key in changed.iter().filter(|key| peers.get(key).is_none()) {
+            self.learned.remove(&key.to_string());
+        }
+        self.changed.extend(changed);
+        self.peers.replace(peers)
+    }
+
+    /// Brings some of the sessions into line whose clients have changed.
+    fn settle_changed(&mut self, now: Instant) {
+        for _ in 0..CHANGED_AT_ONCE {
+            let Some(key) = self.changed.pop_first() else { return };
+            let Some(id) = self.by_key.get(&key).copied() else { continue };
+            let Some(joined) = self.sessions.get_mut(&id) else { continue };
+            match self.peers.get(&key) {
+                Some(peer) if peer.addresses == joined.peer.addresses => joined.peer = peer,
+                _ => {
+                    let reason = "the server's configuration of this client has changed";
+                    self.end(now, id, reason);
+                }
+            }
         }
     }
 
@@ -340,13 +360,6 @@ impl Server {
         for (id, why) in over {
             self.end(now, id, &why.to_string());
         }
-    }
-
-    fn route(&mut self, destination: IpAddr) -> Option<PublicKey> {
-        if self.routes.len() >= REMEMBERED_MAX {
-            self.routes.clear();
-        }
-        *self.routes.entry(destination).or_insert_with(|| self.peers.route(destination))
     }
 
     fn pump_endpoint(&mut self, now: Instant) {
@@ -519,7 +532,6 @@ impl Server {
             self.end(now, old, "a newer session of the same client replaces it");
         }
         self.by_key.insert(key, id);
-        self.routes.clear();
         self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key });
         let joined = Joined { key, peer, session, path_names: BTreeMap::new() };
         self.sessions.insert(id, joined);
@@ -546,8 +558,10 @@ impl Server {
         if self.by_key.get(&joined.key) == Some(&id) {
             self.by_key.remove(&joined.key);
         }
-        self.events
-            .push_back(ServerEvent::Left { peer: joined.peer.name, reason: reason.to_owned() });
+        self.events.push_back(ServerEvent::Left {
+            peer: joined.peer.name.clone(),
+            reason: reason.to_owned(),
+        });
     }
 
     fn close_silent(&mut self, now: Instant) {
@@ -587,7 +601,7 @@ impl Server {
             self.drops.count(DropReason::MalformedInner);
             return;
         };
-        if !self.config.clients_reach_clients && self.route(view.destination).is_some() {
+        if !self.config.clients_reach_clients && self.peers.route(view.destination).is_some() {
             self.drops.count(DropReason::NoRoute);
         } else {
             self.inbox.push_back(packet);

@@ -1,9 +1,11 @@
 //! `server.toml`.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use ipnet::IpNet;
+use prefix_trie::joint::JointPrefixMap;
 use roadweave_quic::PublicKey;
 use roadweave_tunnel::Peer;
 use serde::{Deserialize, Serialize};
@@ -143,17 +145,37 @@ impl Validate for ServerFile {
                 return Err(Fault::new(format!("lanes.{position}.strategy"), message));
             }
         }
-        (0..self.peers.len()).try_for_each(|position| self.validate_peer(position))
+        let mut taken = Taken::default();
+        (0..self.peers.len()).try_for_each(|position| self.validate_peer(position, &mut taken))
+    }
+}
+
+/// What the peers before one have: by key and by prefix, so that thousands are checked in no time.
+#[derive(Default)]
+struct Taken {
+    keys: BTreeMap<PublicKey, usize>,
+    networks: JointPrefixMap<IpNet, usize>,
+}
+
+impl Taken {
+    /// A prefix of a peer other than that at `position` which shares addresses with `network`, and the
+    /// place of that peer.
+    fn sharing(&self, position: usize, network: &IpNet) -> Option<(usize, IpNet)> {
+        let around = self.networks.get_lpm(network);
+        let mut shared = around.into_iter().chain(self.networks.children(network));
+        let (taken, other) = shared.find(|(_, other)| **other != position)?;
+        Some((*other, taken))
     }
 }
 
 impl ServerFile {
     /// Checks a peer by itself, and against those before it.
-    fn validate_peer(&self, position: usize) -> Result<(), Fault> {
-        let (before, peer) = (&self.peers[..position], &self.peers[position]);
+    fn validate_peer(&self, position: usize, taken: &mut Taken) -> Result<(), Fault> {
+        let peer = &self.peers[position];
         let fault =
             |field: &str, message| Err(Fault::new(format!("peers.{position}.{field}"), message));
-        if let Some(same) = before.iter().find(|other| other.public_key == peer.public_key) {
+        if let Some(same) = taken.keys.insert(peer.public_key, position) {
+            let same = &self.peers[same];
             let message = format!(
                 "peers \"{}\" and \"{}\" have the same public_key; give each client its own",
                 same.name, peer.name
@@ -180,18 +202,16 @@ impl ServerFile {
                 );
                 return fault(&field, message);
             }
-            let overlaps = |other: &IpNet| other.contains(address) || address.contains(other);
-            let taken = before.iter().find_map(|other| {
-                Some((other, other.addresses.iter().find(|taken| overlaps(taken))?))
-            });
-            if let Some((other, taken)) = taken {
+            if let Some((other, shared)) = taken.sharing(position, address) {
+                let other = &self.peers[other];
                 let message = format!(
-                    "peers \"{}\" and \"{}\" share addresses, {taken} and {address}; \
+                    "peers \"{}\" and \"{}\" share addresses, {shared} and {address}; \
                      give each client its own",
                     other.name, peer.name
                 );
                 return fault(&field, message);
             }
+            taken.networks.insert(*address, position);
         }
         match peer.expires.as_ref().map(unix_seconds) {
             Some(Err(error)) => fault("expires", format!("peer \"{}\": {error}", peer.name)),

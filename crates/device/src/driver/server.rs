@@ -1,5 +1,6 @@
 //! The server's event loop.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -9,14 +10,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::BytesMut;
 use ipnet::IpNet;
 use roadweave_quic::{Epoch, Identity, Local, PublicKey, Source};
-use roadweave_tunnel::{Peer, PeerTable, Server, ServerConfig, ServerEvent};
+use roadweave_tunnel::{Peer, PeerTable, Peers, Server, ServerConfig, ServerEvent};
 use roadweave_types::{DropCounters, DropReason, Instant};
 use serde_json::{Value, json};
 
+use self::reload::{Reloader, beyond};
 use super::settings::{self, SetStrategy};
 use super::{
-    CONTROL, DriverError, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings, lead_into_tun,
-    read_tun, send_all, status, to_prefix, to_quic_ecn, wait, write_inner,
+    CONTROL, DriverError, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings, lead_into, read_tun,
+    send_all, status, to_prefix, to_quic_ecn, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
 use crate::{
@@ -25,13 +27,15 @@ use crate::{
     UplinkSocket, Waker, cleanup,
 };
 
+mod reload;
+
 /// How often the time of day is told to the table of peers.
 const TIME_OF_DAY: Duration = Duration::from_secs(1);
 /// How often the user is told that the socket fails.
 const REMINDER: Duration = Duration::from_secs(60);
 
-/// Reads the clients of the configuration again.
-pub type Reload = Box<dyn FnMut() -> Result<Vec<(PublicKey, Peer)>, String>>;
+/// Reads the clients of the configuration again, in a thread of its own.
+pub type Reload = Box<dyn FnMut() -> Result<Vec<(PublicKey, Peer)>, String> + Send>;
 
 /// What a server is started with.
 pub struct ServerOptions {
@@ -89,25 +93,51 @@ struct Driver {
     peers: Arc<PeerTable>,
     socket: UplinkSocket,
     tun: Tun,
-    reload: Reload,
+    reloader: Reloader,
     next_time_of_day: Instant,
     state: StateFile,
     next_state: Instant,
     drops: DropCounters,
     next_receive_warning: Instant,
-    addresses: Vec<IpNet>,
     /// What the filters are made of, but for the clients.
     filter_options: FilterOptions,
-    /// What of the clients lies beyond the server's own inner networks.
-    routed: Vec<Prefix>,
     // Dropped in this order: what they set up is removed before the instance's lock.
     filters: FilterKeeper,
-    routes: Routes,
+    /// `None` while a thread changes it.
+    machine: Option<Machine>,
     _lock: crate::InstanceLock,
 }
 
+/// What of this machine's settings depends on the clients.
+struct Machine {
+    routes: Routes,
+    tun_index: u32,
+    addresses: Vec<IpNet>,
+    /// What of the clients lies beyond the server's own inner networks.
+    routed: Vec<Prefix>,
+}
+
+impl Machine {
+    /// Changes what is different with `peers` in the place of those before.
+    fn lead(&mut self, peers: &Peers) {
+        let routed = beyond(peers, &self.addresses);
+        let is_in = |list: &[Prefix]| -> BTreeSet<Prefix> { list.iter().copied().collect() };
+        let (before, after) = (is_in(&self.routed), is_in(&routed));
+        let gone: Vec<Prefix> = before.difference(&after).copied().collect();
+        let new: Vec<Prefix> = after.difference(&before).copied().collect();
+        if gone.is_empty() && new.is_empty() {
+            return;
+        }
+        if let Err(error) = self.routes.route_out_of_tun(self.tun_index, &gone) {
+            tracing::warn!(%error, "routes to what lay behind some clients are left");
+        }
+        lead_into(&mut self.routes, self.tun_index, &new);
+        self.routed = routed;
+    }
+}
+
 impl Driver {
-    fn start(options: ServerOptions) -> Result<Self, DriverError> {
+    fn start(mut options: ServerOptions) -> Result<Self, DriverError> {
         // Before anything is changed, so that no signal leaves changes behind.
         let signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
         let instance = Instance::new(&options.tun.name)?;
@@ -124,8 +154,9 @@ impl Driver {
             offload: options.tun.offload,
         })?;
         let mut routes = Routes::open(&instance)?;
-        let routed = beyond(&options.peers, &options.addresses);
-        lead_into_tun(&mut routes, &tun, &routed);
+        let peers: Peers = std::mem::take(&mut options.peers).into_iter().collect();
+        let routed = beyond(&peers, &options.addresses);
+        lead_into(&mut routes, tun.index(), &routed);
         let filter_options = filter_options(&tun, &options);
         let mut filters = FilterKeeper::start(&instance)?;
         filters.set_and_wait(with_clients(&filter_options, &routed))?;
@@ -135,7 +166,7 @@ impl Driver {
         poller.add(&signals, SIGNALS, Interest::Read)?;
         poller.add(&waker, CONTROL, Interest::Read)?;
         poller.add(&socket, Token(SOCKETS), Interest::Read)?;
-        let peers = Arc::new(PeerTable::new(options.peers));
+        let peers = Arc::new(PeerTable::from(peers));
         let epoch = Epoch::new(clock.epoch());
         let mut server = Server::new(epoch, options.config, options.identity, peers.clone())?;
         let mut state = StateFile::new(&options.state_directory, instance.name());
@@ -147,27 +178,28 @@ impl Driver {
             offload = ?tun.offload(),
             "the server runs"
         );
+        let reloader = Reloader::start(options.reload, waker.clone())?;
+        let machine =
+            Machine { routes, tun_index: tun.index(), addresses: options.addresses, routed };
         Ok(Self {
             clock,
             poller,
             signals,
             control,
+            reloader,
             waker,
             server,
             peers,
             socket,
             tun,
-            reload: options.reload,
             next_time_of_day: Instant::ZERO,
             state,
             next_state: Instant::ZERO + STATE_INTERVAL,
             drops: DropCounters::default(),
             next_receive_warning: Instant::ZERO,
-            addresses: options.addresses,
+            machine: Some(machine),
             filter_options,
-            routed,
             filters,
-            routes,
             _lock: lock,
         })
     }
@@ -183,11 +215,15 @@ impl Driver {
                 match token {
                     TUN => self.read_tun(now)?,
                     SIGNALS => {
-                        if self.take_signals(now) {
+                        if self.take_signals() {
                             return Ok(());
                         }
                     }
-                    CONTROL => self.answer(),
+                    CONTROL => {
+                        self.waker.clear();
+                        self.take_peers();
+                        self.answer();
+                    }
                     _ => self.read_socket(now),
                 }
             }
@@ -237,37 +273,35 @@ impl Driver {
         self.drops.add(DropReason::DeviceFull, refused);
     }
 
-    fn take_signals(&mut self, now: Instant) -> bool {
+    fn take_signals(&mut self) -> bool {
         while let Some(signal) = self.signals.take() {
             match signal {
                 Signal::Interrupt | Signal::Terminate => return true,
-                Signal::Hangup => match (self.reload)() {
-                    Ok(peers) => self.replace_peers(now, peers),
-                    Err(error) => tracing::error!("nothing was changed: {error}"),
-                },
+                Signal::Hangup => self.reloader.begin(&mut self.machine, self.peers.peers()),
                 Signal::Child => {}
             }
         }
         false
     }
 
-    fn replace_peers(&mut self, now: Instant, peers: Vec<(PublicKey, Peer)>) {
-        tracing::info!(peers = peers.len(), "the clients were read again");
-        let routed = beyond(&peers, &self.addresses);
-        let gone: Vec<Prefix> =
-            self.routed.iter().filter(|prefix| !routed.contains(prefix)).copied().collect();
-        if let Err(error) = self.routes.route_out_of_tun(self.tun.index(), &gone) {
-            tracing::warn!(%error, "routes to what lay behind some clients are left");
+    /// Takes the clients that were read again.
+    fn take_peers(&mut self) {
+        if let Some(change) = self.reloader.poll(&mut self.machine) {
+            let (peers, changed) = (change.peers.len(), change.changed.len());
+            tracing::info!(peers, changed, "the clients were read again");
+            if let Some(machine) = &self.machine {
+                self.filters.set(with_clients(&self.filter_options, &machine.routed));
+            }
+            let former = self.server.replace_peers(change);
+            // To let go of thousands takes a while as well.
+            std::thread::spawn(move || drop(former));
         }
-        lead_into_tun(&mut self.routes, &self.tun, &routed);
-        self.filters.set(with_clients(&self.filter_options, &routed));
-        self.routed = routed;
-        self.peers.replace(peers);
-        self.server.on_peers_changed(now);
+        if self.reloader.is_due_again(&self.machine) {
+            self.reloader.begin(&mut self.machine, self.peers.peers());
+        }
     }
 
     fn answer(&mut self) {
-        self.waker.clear();
         while let Some(request) = self.control.poll_request() {
             let answer = match request.method.as_str() {
                 "status" => Ok(self.status()),
@@ -321,19 +355,13 @@ impl Driver {
     }
 
     fn stop(&mut self) {
+        self.reloader.stop(&mut self.machine);
         self.server.ask_all_learned();
         self.state.write_last(self.server.learned());
         self.server.close(self.clock.now());
         self.flush();
         tracing::info!("the server stops");
     }
-}
-
-/// The clients' prefixes that need routes of their own: those outside the server's inner networks.
-fn beyond(peers: &[(PublicKey, Peer)], own: &[IpNet]) -> Vec<Prefix> {
-    let prefixes = peers.iter().flat_map(|(_, peer)| &peer.addresses);
-    let outside = prefixes.filter(|prefix| !own.iter().any(|network| network.contains(*prefix)));
-    outside.copied().map(to_prefix).collect()
 }
 
 /// The filters of a server without clients: an open router only for those.

@@ -1,0 +1,120 @@
+//! The clients are read again while the tunnel goes on.
+//!
+//! ```text
+//! SIGHUP ─► thread: file, checks, trie, differences, routes, packet filters ─► outcome, waker
+//! loop:     … packets, timers, packets, …                          ─► the table is swapped
+//! ```
+//!
+//! With thousands of clients all of it takes a second, in which the loop must not stand still. The
+//! thread borrows what it changes and gives it back with its outcome; a second signal meanwhile makes
+//! it all be done once more afterwards.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use ipnet::IpNet;
+use roadweave_tunnel::{Peers, PeersChange};
+
+use super::super::to_prefix;
+use super::{Machine, Reload};
+use crate::{DeviceError, Prefix, Waker};
+
+/// Reads the clients again, one time after the other.
+pub(super) struct Reloader {
+    /// `None` once it is to end.
+    jobs: Option<Sender<Job>>,
+    outcomes: Receiver<Outcome>,
+    thread: Option<JoinHandle<()>>,
+    /// Whether another signal came meanwhile.
+    again: bool,
+}
+
+/// What the thread works with.
+struct Job {
+    machine: Machine,
+    peers: Arc<Peers>,
+}
+
+/// What it gives back.
+struct Outcome {
+    machine: Machine,
+    change: Result<PeersChange, String>,
+}
+
+impl Reloader {
+    /// Starts the thread, in the network namespace of the calling one; `waker` wakes the loop for
+    /// outcomes.
+    ///
+    /// # Errors
+    /// When there can be no more threads.
+    pub(super) fn start(mut reload: Reload, waker: Waker) -> Result<Self, DeviceError> {
+        let (jobs, taken) = channel::<Job>();
+        let (sender, outcomes) = channel();
+        let work = move || {
+            while let Ok(Job { mut machine, peers }) = taken.recv() {
+                let change = reload().map(|read| {
+                    let change = Peers::after(&peers, read);
+                    machine.lead(&change.peers);
+                    change
+                });
+                // The last of the former ones may go here, where it may take a while.
+                drop(peers);
+                if sender.send(Outcome { machine, change }).is_err() {
+                    return;
+                }
+                waker.wake();
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("reload".into())
+            .spawn(work)
+            .map_err(|error| DeviceError::system("start a thread", error))?;
+        Ok(Self { jobs: Some(jobs), outcomes, thread: Some(thread), again: false })
+    }
+
+    /// Begins to read the clients again, `peers` being those of today; if that is under way, it is
+    /// done once more afterwards.
+    pub(super) fn begin(&mut self, machine: &mut Option<Machine>, peers: Arc<Peers>) {
+        self.again = machine.is_none();
+        let (Some(taken), Some(jobs)) = (machine.take(), &self.jobs) else { return };
+        if let Err(refused) = jobs.send(Job { machine: taken, peers }) {
+            *machine = Some(refused.0.machine);
+            tracing::error!("the clients cannot be read again: the thread for it is gone");
+        }
+    }
+
+    /// Takes an outcome: gives `machine` back, and returns the clients if they could be read.
+    pub(super) fn poll(&mut self, machine: &mut Option<Machine>) -> Option<PeersChange> {
+        let outcome = self.outcomes.try_recv().ok()?;
+        *machine = Some(outcome.machine);
+        let told = |error: &String| tracing::error!("nothing was changed: {error}");
+        outcome.change.inspect_err(told).ok()
+    }
+
+    /// Whether another signal came while the thread was at work, which it is no more.
+    pub(super) fn is_due_again(&self, machine: &Option<Machine>) -> bool {
+        self.again && machine.is_some()
+    }
+
+    /// Waits for what is under way, gives `machine` back, and ends the thread.
+    pub(super) fn stop(&mut self, machine: &mut Option<Machine>) {
+        if machine.is_none()
+            && let Ok(outcome) = self.outcomes.recv()
+        {
+            *machine = Some(outcome.machine);
+        }
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // Without jobs it ends by itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The clients' prefixes that need routes of their own: those outside the server's inner networks.
+pub(super) fn beyond(peers: &Peers, own: &[IpNet]) -> Vec<Prefix> {
+    let prefixes = peers.iter().flat_map(|(_, peer)| &peer.addresses);
+    let outside = prefixes.filter(|prefix| !own.iter().any(|network| network.contains(*prefix)));
+    outside.copied().map(to_prefix).collect()
+}
