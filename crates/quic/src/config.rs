@@ -74,11 +74,15 @@ pub struct TransportConfig {
     /// The largest UDP payload that path MTU discovery tries, bytes; no discovery if not above
     /// `initial_mtu`.
     pub mtu_max: u16,
-    /// The most handshakes under way at one time on a server; more are ignored.
+    /// The most handshakes under way at one time on a server; at half of it all clients must prove their
+    /// address first, and those that have not give way to those that have.
     pub half_open_max: usize,
-    /// From this many handshakes under way on, a server lets clients prove their address first
-    /// (RFC 9000 section 8.1.2).
+    /// From this many handshakes of one IPv4 address or IPv6 /64 under way on, a server lets clients from
+    /// there prove their address first (RFC 9000 section 8.1.2).
     pub retry_threshold: usize,
+    /// The most handshakes under way at one time that have proved to come from one IPv4 address or IPv6
+    /// /64, behind which a carrier may have many clients; more are ignored.
+    pub half_open_per_source_max: usize,
     /// The seed of everything random that is not a secret of TLS, the times at which congestion control
     /// probes included. It must be unpredictable in production; equal seeds give equal runs.
     pub rng_seed: [u8; 32],
@@ -100,7 +104,8 @@ impl TransportConfig {
             initial_mtu: 1200,
             mtu_max: 1472,
             half_open_max: 1024,
-            retry_threshold: 64,
+            retry_threshold: 16,
+            half_open_per_source_max: 256,
             rng_seed,
         }
     }

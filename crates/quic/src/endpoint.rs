@@ -2,13 +2,16 @@
 //!
 //! ```text
 //! packet -> handle_packet --known ID--> Connection::handle_packet
-//!                         --Initial---> too many half open? retry or ignore : a new connection
-//!                         --neither---> stateless reset
+//!                         --Initial---> Crowd: retry, ignore, or a new connection
+//!                         --neither---> Answers: stateless reset, or nothing
 //! ```
 //!
 //! A client's endpoint holds one connection for each uplink that it tries, a server's one for each client.
 //! A server's connection becomes known by [`EndpointEvent::Incoming`] once its client is let in; handshakes
 //! that fail show as [`EndpointEvent::Refused`] or [`EndpointEvent::HandshakeFailed`].
+
+mod answers;
+mod crowd;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -19,6 +22,8 @@ use noq_proto::{ConnectionHandle, DatagramEvent, FourTuple};
 use ring::hmac;
 use roadweave_types::{Instant, UplinkId};
 
+use self::answers::Answers;
+use self::crowd::{Admission, Crowd};
 use crate::config::{ConfigError, TransportConfig};
 use crate::connection::{Connection, NewConnection};
 use crate::deadlines::Deadlines;
@@ -77,9 +82,9 @@ pub struct Endpoint {
     handles: BTreeMap<ConnectionId, ConnectionHandle>,
     ids: BTreeMap<ConnectionHandle, ConnectionId>,
     next_id: u64,
-    /// Connections of clients that have not been let in, until nothing is left of them; with the
-    /// client's address as long as its fate has not been told.
-    half_open: BTreeMap<ConnectionId, Option<SocketAddr>>,
+    /// Connections of clients that have not been let in.
+    crowd: Crowd,
+    answers: Answers,
     /// Connections whose handle the library has released.
     drained: BTreeSet<ConnectionId>,
     /// Connections that the user may have changed since they were last looked after.
@@ -170,7 +175,8 @@ impl Endpoint {
             handles: BTreeMap::new(),
             ids: BTreeMap::new(),
             next_id: 0,
-            half_open: BTreeMap::new(),
+            crowd: Crowd::default(),
+            answers: Answers::default(),
             drained: BTreeSet::new(),
             touched: BTreeSet::new(),
             deadlines: Deadlines::default(),
@@ -247,7 +253,9 @@ impl Endpoint {
             }
             Some(DatagramEvent::Response(transmit)) => {
                 self.stats.strays += 1;
-                self.respond(&source, &transmit, &scratch);
+                if self.answers.allow(now, source.remote) {
+                    self.respond(&source, &transmit, &scratch);
+                }
                 None
             }
             None => {
@@ -376,30 +384,25 @@ impl Endpoint {
         scratch: &mut Vec<u8>,
     ) -> Option<ConnectionId> {
         scratch.clear();
-        if self.half_open.len() >= self.config.half_open_max {
-            self.stats.ignored += 1;
-            self.quic.ignore(incoming);
-            return None;
-        }
-        let crowded = self.half_open.len() >= self.config.retry_threshold;
-        if crowded && !incoming.remote_address_validated() {
-            match self.quic.retry(incoming, scratch) {
-                Ok(transmit) => {
-                    self.stats.retries += 1;
-                    self.respond(source, &transmit, scratch);
-                }
-                Err(error) => {
-                    self.stats.ignored += 1;
-                    self.quic.ignore(error.into_incoming());
-                }
+        let proved = incoming.remote_address_validated();
+        match self.crowd.admit(&self.config, source.remote, proved) {
+            Admission::Accept => {}
+            Admission::Replace(oldest) => self.evict(oldest),
+            Admission::Retry => {
+                self.ask_to_retry(source, incoming, scratch);
+                return None;
             }
-            return None;
+            Admission::Ignore => {
+                self.stats.ignored += 1;
+                self.quic.ignore(incoming);
+                return None;
+            }
         }
         self.stats.handshakes += 1;
         match self.quic.accept(incoming, self.epoch.to_std(now), scratch, None) {
             Ok((handle, quic)) => {
                 let id = self.add(now, handle, quic, None, source.remote);
-                self.half_open.insert(id, Some(source.remote));
+                self.crowd.begin(id, source.remote, proved);
                 if let Some(connection) = self.connections.get_mut(&id) {
                     connection.begin(now);
                 }
@@ -416,6 +419,39 @@ impl Endpoint {
                 None
             }
         }
+    }
+
+    /// Lets a client prove that it is where it says.
+    fn ask_to_retry(
+        &mut self,
+        source: &Source,
+        incoming: noq_proto::Incoming,
+        scratch: &mut Vec<u8>,
+    ) {
+        match self.quic.retry(incoming, scratch) {
+            Ok(transmit) => {
+                self.stats.retries += 1;
+                self.respond(source, &transmit, scratch);
+            }
+            Err(error) => {
+                self.stats.ignored += 1;
+                self.quic.ignore(error.into_incoming());
+            }
+        }
+    }
+
+    /// Forgets a handshake without a word: whoever is where it says it comes from may know nothing of it.
+    fn evict(&mut self, id: ConnectionId) {
+        self.stats.evicted += 1;
+        self.crowd.end(id);
+        self.connections.remove(&id);
+        self.touched.remove(&id);
+        self.deadlines.set(id, None);
+        if let Some(handle) = self.handles.remove(&id) {
+            self.ids.remove(&handle);
+            self.quic.handle_event(handle, noq_proto::EndpointEvent::drained());
+        }
+        self.drained.remove(&id);
     }
 
     /// Puts an answer that belongs to no connection into the outbox.
@@ -459,15 +495,15 @@ impl Endpoint {
 
     /// Tells how the handshake of a client ended, if it has.
     fn settle_handshake(&mut self, id: ConnectionId) {
-        let Some(&Some(remote)) = self.half_open.get(&id) else { return };
+        let Some(remote) = self.crowd.untold(id) else { return };
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if connection.peer().is_some() {
-            self.half_open.remove(&id);
+            self.crowd.end(id);
             self.push_event(EndpointEvent::Incoming(id));
             return;
         }
         let Some(reason) = connection.take_failure() else { return };
-        self.half_open.insert(id, None);
+        self.crowd.tell(id);
         let event = match connection.refused() {
             Some((key, why)) => {
                 self.stats.refused += 1;
@@ -491,12 +527,12 @@ impl Endpoint {
 
     /// Removes connections that have nothing more to say.
     fn tidy(&mut self) {
-        let (connections, half_open) = (&mut self.connections, &mut self.half_open);
+        let (connections, crowd) = (&mut self.connections, &mut self.crowd);
         self.drained.retain(|id| {
             let spent = connections.get(id).is_none_or(Connection::is_spent);
             if spent {
                 connections.remove(id);
-                half_open.remove(id);
+                crowd.end(*id);
             }
             !spent
         });
@@ -532,6 +568,8 @@ fn endpoint_config(
         .cid_generator(Arc::new(move || Box::new(SeededIds::new(&seed, b"connection IDs"))))
         .supported_versions(vec![QUIC_VERSION_1])
         .rng_seed(Some(derive_secret(&seed, b"library")))
+        // `Answers` bounds them.
+        .min_reset_interval(std::time::Duration::ZERO)
         .max_udp_payload_size(config.mtu_max.max(UDP_PAYLOAD_MIN))
         .map_err(|_| ConfigError::OutOfBounds { field: "mtu_max" })?;
     Ok(endpoint)

@@ -69,6 +69,8 @@ pub struct EndpointStats {
     pub retries: u64,
     /// Handshakes ignored since too many were under way.
     pub ignored: u64,
+    /// Handshakes that gave way to others that had proved their address.
+    pub evicted: u64,
     /// Clients whose key was refused.
     pub refused: u64,
     /// Handshakes that failed otherwise.

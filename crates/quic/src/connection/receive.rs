@@ -34,7 +34,7 @@ impl Connection {
             self.timing.last_path = Some(path.id);
         }
         // A packet that the peer sent before it changed its address, and that came late, is as good as any.
-        let any_data = self.take_datagrams(now, path.or(self.timing.last_path));
+        let any_data = self.take_datagrams(now, path.or(self.timing.last_path), bytes);
         self.process(now);
         if matches!(self.phase, Phase::Handshake { .. }) {
             self.flush_all(now);
@@ -176,9 +176,11 @@ impl Connection {
     }
 
     /// Returns whether there was data, which wants feedback.
-    fn take_datagrams(&mut self, now: Instant, path: Option<PathId>) -> bool {
+    /// `packet_bytes`: length of the packet that brought them.
+    fn take_datagrams(&mut self, now: Instant, path: Option<PathId>, packet_bytes: usize) -> bool {
         let mut any_data = false;
         while let Some(payload) = self.quic.datagrams().recv() {
+            let payload = detached(payload, packet_bytes);
             let Some(id) = path else { continue };
             let Some(index) = self.index(id) else { continue };
             let datagram = match Payload::decode(payload) {
@@ -417,6 +419,12 @@ impl Connection {
         self.on_closed(CloseReason::Protocol(why.to_owned()));
         self.want_flush(now);
     }
+}
+
+/// A datagram in memory of its own if it is small for its packet, all of which it would keep otherwise: a
+/// peer could make a byte cost as much as a packet.
+fn detached(payload: Bytes, packet_bytes: usize) -> Bytes {
+    if payload.len() * 2 < packet_bytes { Bytes::copy_from_slice(&payload) } else { payload }
 }
 
 /// The code of a close for which the peer's bytes are to blame; users' codes should avoid it.

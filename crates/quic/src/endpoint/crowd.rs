@@ -1,0 +1,218 @@
+//! Who may knock: handshakes under way on a server, by where they come from.
+//!
+//! ```text
+//! Initial ─► its address is proved by a token? ─ yes ─► 256 of its source under way? ─► ignored
+//!              │ no                                     room in all? ─► accepted
+//!              ▼                                                  └ none: the oldest of those
+//!            16 of its source, or half of the room, taken?           that proved nothing goes
+//!              ├ yes ─► Retry, which costs no memory
+//!              └ no ──► accepted
+//! ```
+//!
+//! Anybody can write any source address, so what has proved nothing has half of the room and gives way
+//! to what has. Carriers put many boxes behind one address, so a source that has proved itself may have
+//! many handshakes under way; that those who lie in its name make it prove itself costs it a round trip.
+//! A source is an IPv4 address or an IPv6 /64, which one subscriber has to themselves.
+//!
+//! Source: RFC 9000 section 8.1.2.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use crate::config::TransportConfig;
+use crate::event::ConnectionId;
+
+/// Handshakes of clients that have not been let in, until nothing is left of them.
+#[derive(Debug, Default)]
+pub(super) struct Crowd {
+    /// Ascending by age: numbers are given in turn.
+    knocking: BTreeMap<ConnectionId, Knocking>,
+    /// Those of `knocking` that have not proved their address.
+    unproved: BTreeSet<ConnectionId>,
+    sources: BTreeMap<IpAddr, Count>,
+}
+
+#[derive(Debug)]
+struct Knocking {
+    /// The client's address, as long as its fate has not been told.
+    untold: Option<SocketAddr>,
+    source: IpAddr,
+}
+
+/// How many handshakes of one source are under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Count {
+    all: usize,
+    proved: usize,
+}
+
+/// What to do with somebody who knocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Admission {
+    /// Begin the handshake.
+    Accept,
+    /// The same, in the place of another one.
+    Replace(ConnectionId),
+    /// Let them prove their address first.
+    Retry,
+    /// There are too many.
+    Ignore,
+}
+
+impl Crowd {
+    /// Decides about somebody who knocks from `remote`; `proved`: with a token that they can only have
+    /// got there.
+    pub(super) fn admit(
+        &self,
+        config: &TransportConfig,
+        remote: SocketAddr,
+        proved: bool,
+    ) -> Admission {
+        let count = self.sources.get(&source_of(remote)).copied().unwrap_or_default();
+        let is_full = self.knocking.len() >= config.half_open_max;
+        if !proved {
+            let is_crowded = count.all >= config.retry_threshold
+                || self.unproved.len() >= config.half_open_max / 2;
+            return if is_crowded || is_full { Admission::Retry } else { Admission::Accept };
+        }
+        if count.proved >= config.half_open_per_source_max {
+            return Admission::Ignore;
+        }
+        match self.unproved.first() {
+            _ if !is_full => Admission::Accept,
+            Some(oldest) => Admission::Replace(*oldest),
+            None => Admission::Ignore,
+        }
+    }
+
+    /// A handshake begins.
+    pub(super) fn begin(&mut self, id: ConnectionId, remote: SocketAddr, proved: bool) {
+        let source = source_of(remote);
+        self.knocking.insert(id, Knocking { untold: Some(remote), source });
+        let count = self.sources.entry(source).or_default();
+        count.all += 1;
+        count.proved += usize::from(proved);
+        if !proved {
+            self.unproved.insert(id);
+        }
+    }
+
+    /// Where the client is whose fate has not been told.
+    pub(super) fn untold(&self, id: ConnectionId) -> Option<SocketAddr> {
+        self.knocking.get(&id)?.untold
+    }
+
+    /// Its handshake has failed; it takes its place until nothing is left of it.
+    pub(super) fn tell(&mut self, id: ConnectionId) {
+        self.knocking.get_mut(&id).into_iter().for_each(|knocking| knocking.untold = None);
+    }
+
+    /// It is let in, or nothing is left of it.
+    pub(super) fn end(&mut self, id: ConnectionId) {
+        let Some(Knocking { source, .. }) = self.knocking.remove(&id) else { return };
+        let proved = !self.unproved.remove(&id);
+        let Some(count) = self.sources.get_mut(&source) else { return };
+        count.all -= 1;
+        count.proved -= usize::from(proved);
+        if count.all == 0 {
+            self.sources.remove(&source);
+        }
+    }
+}
+
+/// What is taken for one subscriber.
+fn source_of(remote: SocketAddr) -> IpAddr {
+    match remote.ip().to_canonical() {
+        IpAddr::V6(address) => {
+            let network = address.to_bits() & !u128::from(u64::MAX);
+            IpAddr::V6(Ipv6Addr::from_bits(network))
+        }
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> TransportConfig {
+        TransportConfig {
+            half_open_max: 100,
+            retry_threshold: 16,
+            half_open_per_source_max: 30,
+            ..TransportConfig::new([0; 32])
+        }
+    }
+
+    /// Lets `count` knock, the n-th from `address(n)`; returns the decisions.
+    fn knock(
+        crowd: &mut Crowd,
+        first: u64,
+        count: u64,
+        proved: bool,
+        address: impl Fn(u64) -> String,
+    ) -> Vec<Admission> {
+        let decide = |number: u64| {
+            let remote: SocketAddr = address(number).parse().unwrap();
+            let admission = crowd.admit(&config(), remote, proved);
+            if let Admission::Replace(id) = admission {
+                crowd.end(id);
+            }
+            if matches!(admission, Admission::Accept | Admission::Replace(_)) {
+                crowd.begin(ConnectionId(number), remote, proved);
+            }
+            admission
+        };
+        (first..first + count).map(decide).collect()
+    }
+
+    fn accepted(decisions: &[Admission]) -> usize {
+        decisions.iter().filter(|decision| **decision == Admission::Accept).count()
+    }
+
+    #[test]
+    fn a_crowded_source_proves_itself_and_others_need_not() {
+        for (crowded, other) in [
+            ("203.0.113.9:PORT", "203.0.113.8:1"),
+            ("[2001:db8:0:1::PORT]:1", "[2001:db8:0:2::1]:1"),
+            // One that a socket for both families reports is one of IPv4.
+            ("[::ffff:203.0.113.9]:PORT", "[::ffff:203.0.113.8]:1"),
+        ] {
+            let mut crowd = Crowd::default();
+            let address = |number: u64| crowded.replace("PORT", &(number + 1).to_string());
+            let decisions = knock(&mut crowd, 0, 20, false, address);
+            assert_eq!(accepted(&decisions), 16);
+            assert_eq!(decisions[16..], [Admission::Retry; 4]);
+            assert_eq!(accepted(&knock(&mut crowd, 20, 1, false, |_| other.into())), 1);
+            let proved = knock(&mut crowd, 30, 40, true, address);
+            assert_eq!(accepted(&proved), 30);
+            assert_eq!(proved[30..], [Admission::Ignore; 10], "but not any number of them");
+        }
+    }
+
+    #[test]
+    fn those_who_proved_nothing_give_way_and_the_oldest_first() {
+        let mut crowd = Crowd::default();
+        let anywhere = |number: u64| format!("10.{}.{}.1:9", number / 256, number % 256);
+        let decisions = knock(&mut crowd, 0, 10_000, false, anywhere);
+        assert_eq!(accepted(&decisions), 50, "half of the room");
+        let proved = knock(&mut crowd, 20_000, 100, true, anywhere);
+        assert_eq!(accepted(&proved), 50);
+        let replaced: Vec<Admission> =
+            (0..50).map(|oldest| Admission::Replace(ConnectionId(oldest))).collect();
+        assert_eq!(proved[50..], replaced);
+        assert_eq!(knock(&mut crowd, 30_000, 1, true, anywhere), [Admission::Ignore]);
+        assert_eq!(knock(&mut crowd, 30_000, 1, false, anywhere), [Admission::Retry]);
+    }
+
+    #[test]
+    fn what_has_ended_leaves_nothing_behind() {
+        let mut crowd = Crowd::default();
+        knock(&mut crowd, 0, 40, false, |number| format!("10.0.0.{}:9", number % 4));
+        knock(&mut crowd, 40, 40, true, |number| format!("10.0.0.{}:9", number % 4));
+        (0..80).for_each(|number| crowd.end(ConnectionId(number)));
+        crowd.end(ConnectionId(0));
+        assert!(crowd.knocking.is_empty() && crowd.unproved.is_empty());
+        assert!(crowd.sources.is_empty());
+    }
+}
