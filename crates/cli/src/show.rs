@@ -225,7 +225,23 @@ fn lanes(session: &Value) -> String {
         dropped += &drops(&format!("lane {name} did not send"), &sent["drops"]);
         dropped += &drops(&format!("lane {name} did not deliver"), &received["drops"]);
     }
-    format!("{table}\n{dropped}")
+    format!("{table}\n{}{dropped}", memory(&session["memory"]))
+}
+
+/// What the lanes hold.
+fn memory(memory: &Value) -> String {
+    let part = |name: &str| scaled(&memory[format!("{name}_bytes")], 1e6, 1);
+    if memory.is_null() {
+        return String::new();
+    }
+    format!(
+        "held, MB: {} in decoders, {} for their order, {} in fragments, {} in queues, {} for repairs\n",
+        part("decoder"),
+        part("reorder"),
+        part("fragment"),
+        part("queue"),
+        part("encoder"),
+    )
 }
 
 fn drops(title: &str, drops: &Value) -> String {
@@ -277,6 +293,7 @@ mod tests {
                             "redundancy_left_bytes": 77_000, "counters": { "bytes_sent": 2_500_000 } }],
                 "lanes": [{ "name": "default", "strategy": "xnc", "redundancy": 0.034,
                             "sent": { "drops": { "queue-expired": 7 } }, "received": {} }],
+                "memory": { "decoder_bytes": 3_210_000, "reorder_bytes": 654_000 },
             }],
         });
         let page = render(&status);
@@ -293,6 +310,7 @@ mod tests {
             "2.5",
             "3.40",
             "queue-expired 7",
+            "3.2 in decoders, 0.7 for their order",
             "no-session 3",
             "could not be written: 29",
         ] {

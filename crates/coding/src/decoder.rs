@@ -323,6 +323,30 @@ impl Decoder {
         self.known.bytes() + self.equations.bytes()
     }
 
+    /// All that it holds, bytes: [`Decoder::bytes`], and the window of IDs once there is one.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.bytes() + self.window.as_ref().map_or(0, Window::memory)
+    }
+
+    /// Drops the oldest of what it holds until `bytes` bytes less are held, or nothing is: symbols or
+    /// equations, whichever are more. Symbols were delivered, and are only of use to equations that may
+    /// come; equations are counted.
+    pub fn shed(&mut self, bytes: usize) {
+        let target = self.bytes().saturating_sub(bytes);
+        while self.bytes() > target {
+            let excess = self.bytes() - target;
+            let (known, equations) = (self.known.bytes(), self.equations.bytes());
+            if known >= equations {
+                // Down to what the others have at first.
+                self.known.shed(excess.min((known - equations).max(known.div_ceil(8))));
+            } else {
+                let excess = excess.min((equations - known).max(equations.div_ceil(8)));
+                self.equations.shed(excess, &mut self.stats);
+            }
+        }
+    }
+
     /// Decides whether a source packet is to be delivered.
     fn place_source(
         &mut self,

@@ -99,6 +99,12 @@ impl Encoder {
         self.drops.add(DropReason::RepairExpired, expired);
     }
 
+    /// Discards the oldest symbols until `bytes` bytes less are held, or none is.
+    pub fn shed(&mut self, bytes: usize) {
+        let shed = self.pool.shed(bytes);
+        self.drops.add(DropReason::MemoryShare, shed);
+    }
+
     /// The symbol of a packet, if it is held.
     #[must_use]
     pub fn symbol(&self, id: PacketId) -> Option<&Bytes> {

@@ -118,6 +118,16 @@ impl Pool {
         expired
     }
 
+    /// Discards the oldest symbols until `bytes` bytes less are held, or none is; returns how many.
+    pub(crate) fn shed(&mut self, bytes: usize) -> u64 {
+        let target = self.bytes.saturating_sub(bytes);
+        let mut shed = 0;
+        while self.bytes > target {
+            shed += u64::from(self.pop_front());
+        }
+        shed
+    }
+
     /// Symbols held.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -254,6 +264,16 @@ mod tests {
         assert!(pool.get(0).is_none() && pool.get(1).is_none() && pool.get(2).is_some());
         assert_eq!(pool.insert(at(4), 4, bytes(10_000)), 3);
         assert_eq!((pool.len(), pool.bytes()), (0, 0));
+    }
+
+    #[test]
+    fn the_oldest_are_shed_and_no_more_than_need_be() {
+        let mut pool = Pool::new(1 << 20);
+        (0..10).for_each(|key| _ = pool.insert(at(key), key, bytes(100)));
+        assert_eq!(pool.shed(101), 1);
+        assert_eq!(pool.shed(2 * (100 + OVERHEAD_BYTES)), 2);
+        assert!(pool.get(2).is_none() && pool.get(3).is_some());
+        assert_eq!((pool.shed(usize::MAX), pool.shed(1), pool.bytes()), (7, 0, 0));
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod routes;
 mod signals;
 mod state;
 mod sysctl;
+mod time_of_day;
 mod tun;
 mod udp;
 
@@ -57,6 +58,7 @@ pub use process::{Instance, InstanceLock, ROUTE_PROTOCOL};
 pub use routes::{ClientRoutes, Grant, RouteSettings, Routes};
 pub use signals::{Signal, Signals};
 pub use state::{Kept, StateFile};
+pub use time_of_day::{ClockReading, HighestTime, TimeOfDay};
 pub use tun::{Tun, TunOptions, TunStatistics, WriteCounts};
 pub use udp::{
     Ecn, Incoming, Outgoing, SendFailure, SendOutcome, UdpOptions, UdpStatistics, UplinkSocket,

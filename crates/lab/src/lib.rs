@@ -14,6 +14,7 @@
 pub mod bound;
 pub mod class;
 pub mod compare;
+pub mod crowd;
 pub mod event;
 pub mod figures;
 pub mod histogram;

@@ -68,6 +68,8 @@ pub struct ClientConfig {
     pub transport: TransportConfig,
     /// The lanes of the uplink direction.
     pub lanes: Vec<LaneConfig>,
+    /// The most bytes that the session may hold.
+    pub memory_max: usize,
 }
 
 /// What the driver of a client must know.

@@ -31,8 +31,8 @@ pub use client::{
 };
 pub use geneve::{LinkCounters, RouterLink, RouterPeer};
 pub use lane::{
-    FlowClass, LANES_MAX, LaneConfig, LaneRule, OrderStats, ReceiveStats, SendStats, Strategy,
-    UnknownStrategy, default_lanes,
+    FlowClass, LANES_MAX, LaneConfig, LaneRule, MemoryStats, OrderStats, ReceiveStats, SendStats,
+    Strategy, UnknownStrategy, default_lanes,
 };
 pub use learned::Learned;
 pub use observe::{PacketEvent, PacketStep};
@@ -42,6 +42,8 @@ pub use router::{
     LinkStatus, ROUTER_LINKS_MAX, Router, RouterConfig, RouterError, RouterEvent, RouterStatus,
 };
 pub use server::{Server, ServerConfig, ServerEvent};
-pub use session::{LaneStats, Session, SessionConfig, SessionError, SessionStats, SetError};
+pub use session::{
+    LaneStats, MEMORY_MAX, Session, SessionConfig, SessionError, SessionStats, SetError,
+};
 pub use status::{PathStatusReport, SessionStatus};
 pub use uplink::{Month, UplinkPolicy, Usage};

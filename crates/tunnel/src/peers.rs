@@ -16,6 +16,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use ipnet::IpNet;
 use prefix_trie::joint::JointPrefixMap;
 use roadweave_quic::{PeerPolicy, PublicKey, Refusal};
+use roadweave_types::Rate;
 
 /// One client that may connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub struct Peer {
     pub addresses: Vec<IpNet>,
     /// Seconds since 1970 after which it is not let in any more.
     pub expires_unix: Option<u64>,
+    /// The most that it may send, and receive, in inner packets.
+    pub rate_limit: Option<Rate>,
 }
 
 /// Clients that may connect, as they are at one time.
@@ -176,7 +179,8 @@ mod tests {
     }
 
     fn peer(addresses: &[IpNet]) -> Peer {
-        Peer { name: "box".into(), addresses: addresses.to_vec(), expires_unix: None }
+        let addresses = addresses.to_vec();
+        Peer { name: "box".into(), addresses, expires_unix: None, rate_limit: None }
     }
 
     /// Networks that often hold one another, of both families.

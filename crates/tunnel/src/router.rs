@@ -54,7 +54,7 @@ use self::seen::Seen;
 pub use self::status::{LinkStatus, RouterStatus};
 use crate::geneve::{Links, RouterLink};
 use crate::lane::{Arrival, LaneConfig, Opening, Strategy};
-use crate::session::{Session, SessionConfig, SessionError};
+use crate::session::{MEMORY_MAX, Session, SessionConfig, SessionError};
 
 /// How often each link says that it lives: the paper's dummy packets (section III-B).
 const HELLO_INTERVAL: Duration = Duration::from_secs(1);
@@ -163,6 +163,7 @@ impl Router {
             SessionConfig {
                 lanes: vec![lane],
                 peer_sources: config.inner_sources,
+                memory_max: MEMORY_MAX,
                 seed: u64::from(config.epoch),
             },
             false,

@@ -9,6 +9,10 @@
 //! its networks let through. The one that it then uses becomes its session and replaces the one
 //! before. Source: CellFusion section 6.2, with addresses that belong to keys and not to connections.
 
+mod budget;
+mod rate;
+mod waiting;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Bound;
@@ -24,6 +28,9 @@ use roadweave_schedule::Acknowledged;
 use roadweave_types::{DropCounters, DropReason, Instant, PathId};
 use roadweave_wire::{Control, InnerPacket, Welcome};
 
+use self::budget::Budget;
+use self::rate::Limit;
+use self::waiting::Waiting;
 use crate::lane::{LaneConfig, Strategy};
 use crate::learned::{Learned, keep_learned};
 use crate::observe::PacketEvent;
@@ -31,10 +38,6 @@ use crate::peers::{Peer, PeerTable, Peers, PeersChange};
 use crate::session::{Session, SessionConfig, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
 
-/// How long a connection may stay without a hello, and after the welcome without a use.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Connections that may wait for their hello at one time.
-const WAITING_MAX: usize = 256;
 /// Equal refusals are told once in this time.
 const REFUSAL_INTERVAL: Duration = Duration::from_secs(10);
 /// Refusals that are remembered, at most.
@@ -57,6 +60,10 @@ pub struct ServerConfig {
     pub mtu: u16,
     /// Whether clients may reach one another.
     pub clients_reach_clients: bool,
+    /// The most bytes that all sessions may hold together.
+    pub memory_max: usize,
+    /// The most bytes that one session may hold.
+    pub client_memory_max: usize,
 }
 
 /// What the driver of a server must know.
@@ -88,7 +95,10 @@ struct Joined {
     key: PublicKey,
     peer: Arc<Peer>,
     session: Session,
+    since: Instant,
     path_names: BTreeMap<PathId, String>,
+    /// For what goes to the client and for what comes from it.
+    limits: Option<[Limit; 2]>,
 }
 
 /// One server: an endpoint and the sessions of its clients.
@@ -99,7 +109,7 @@ pub struct Server {
     peers: Arc<PeerTable>,
     /// Clients that have changed, and whose sessions have not been looked at since.
     changed: BTreeSet<PublicKey>,
-    waiting: BTreeMap<ConnectionId, Instant>,
+    waiting: Waiting,
     /// Those that wait whose client was welcomed, and has not used them yet.
     welcomed: BTreeSet<ConnectionId>,
     sessions: BTreeMap<ConnectionId, Joined>,
@@ -107,6 +117,7 @@ pub struct Server {
     by_key: HashMap<PublicKey, ConnectionId>,
     /// Sessions to service, because something was handled.
     touched: BTreeSet<ConnectionId>,
+    budget: Budget,
     timers: BTreeSet<(Instant, ConnectionId)>,
     timer_of: BTreeMap<ConnectionId, Instant>,
     /// When each refusal was told last.
@@ -135,11 +146,12 @@ impl Server {
     ) -> Result<Self, ConfigError> {
         let endpoint = Endpoint::server(epoch, &config.transport, identity, peers.clone())?;
         Ok(Self {
+            budget: Budget::new(config.memory_max),
             config,
             endpoint,
             peers,
             changed: BTreeSet::new(),
-            waiting: BTreeMap::new(),
+            waiting: Waiting::default(),
             welcomed: BTreeSet::new(),
             sessions: BTreeMap::new(),
             by_key: HashMap::new(),
@@ -227,7 +239,9 @@ impl Server {
         let id = self.by_key.get(&key).copied();
         match id.and_then(|id| self.sessions.get_mut(&id).map(|joined| (id, joined))) {
             Some((id, joined)) => {
-                joined.session.handle_inner(now, packet);
+                if joined.allows(now, Way::Down, packet.len()) {
+                    joined.session.handle_inner(now, packet);
+                }
                 self.touched.insert(id);
             }
             None => self.drops.count(DropReason::NoSession),
@@ -252,11 +266,12 @@ impl Server {
         for id in std::mem::take(&mut self.touched) {
             self.service_session(now, id);
         }
+        self.keep_to_budget(now);
     }
 
     /// When [`Server::service`] must be called again, if nothing else happens.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let hello = self.waiting.values().min().map(|since| *since + HELLO_TIMEOUT);
+        let hello = self.waiting.poll_timeout();
         let session = match self.changed.is_empty() {
             true => self.timers.first().map(|(at, _)| *at),
             false => Some(Instant::ZERO),
@@ -339,13 +354,23 @@ impl Server {
             let Some(id) = self.by_key.get(&key).copied() else { continue };
             let Some(joined) = self.sessions.get_mut(&id) else { continue };
             match self.peers.get(&key) {
-                Some(peer) if peer.addresses == joined.peer.addresses => joined.peer = peer,
+                Some(peer) if peer.addresses == joined.peer.addresses => {
+                    if peer.rate_limit != joined.peer.rate_limit {
+                        joined.limits = limits(&peer);
+                    }
+                    joined.peer = peer;
+                }
                 _ => {
                     let reason = "the server's configuration of this client has changed";
                     self.end(now, id, reason);
                 }
             }
         }
+    }
+
+    /// Bytes that all sessions hold, with an allowance for each connection.
+    pub fn memory(&self) -> u64 {
+        self.budget.total()
     }
 
     /// Ends the sessions of clients whose keys have expired. Call it after the table of peers was told
@@ -367,8 +392,8 @@ impl Server {
             match event {
                 EndpointEvent::Incoming(id) => {
                     // Its hello may have come in the same packet.
-                    if !self.sessions.contains_key(&id) {
-                        self.wait_for_hello(now, id);
+                    if !self.sessions.contains_key(&id) && !self.waiting.contains(id) {
+                        self.wait_for_use(now, id);
                     }
                     self.pump(now, id);
                 }
@@ -383,13 +408,11 @@ impl Server {
         }
     }
 
-    fn wait_for_hello(&mut self, now: Instant, id: ConnectionId) {
-        if self.waiting.len() >= WAITING_MAX
-            && let Some(oldest) = self.waiting.iter().min_by_key(|(_, since)| **since)
-        {
-            self.end(now, *oldest.0, "too many connections without a hello");
+    fn wait_for_use(&mut self, now: Instant, id: ConnectionId) {
+        let Some(key) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
+        if let Some(oldest) = self.waiting.add(now, id, key) {
+            self.end(now, oldest, "too many connections without a session");
         }
-        self.waiting.insert(id, now);
     }
 
     /// Tells a refusal, unless an equal one was told a moment ago.
@@ -415,7 +438,7 @@ impl Server {
         }
         if self.sessions.contains_key(&id) {
             self.touched.insert(id);
-            self.take_inner(id);
+            self.take_inner(now, id);
         }
     }
 
@@ -473,7 +496,7 @@ impl Server {
         if self.sessions.contains_key(&id) || !self.welcomed.insert(id) {
             return;
         }
-        self.waiting.insert(id, now);
+        self.wait_for_use(now, id);
         let Some(connection) = self.endpoint.connection_mut(id) else { return };
         let Some(key) = connection.peer() else { return };
         // The table may have changed since the handshake.
@@ -499,7 +522,7 @@ impl Server {
     }
 
     fn join(&mut self, now: Instant, id: ConnectionId) {
-        self.waiting.remove(&id);
+        self.waiting.remove(id);
         let Some(connection) = self.endpoint.connection_mut(id) else { return };
         let Some(key) = connection.peer() else { return };
         // The table may have changed since the welcome.
@@ -512,6 +535,7 @@ impl Server {
         let config = SessionConfig {
             lanes: self.config.lanes.clone(),
             peer_sources: Some(peer.addresses.clone()),
+            memory_max: self.config.client_memory_max,
             seed: seed ^ id.0,
         };
         let mut session = match Session::new(config, false) {
@@ -520,7 +544,7 @@ impl Server {
                 let refuse = Control::Refuse { reason: error.to_string() };
                 let _ = connection.send_message(refuse.to_bytes());
                 // Closed with the next round of those that never say hello, after the refusal has left.
-                self.waiting.insert(id, now);
+                self.wait_for_use(now, id);
                 return;
             }
         };
@@ -533,7 +557,9 @@ impl Server {
         }
         self.by_key.insert(key, id);
         self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key });
-        let joined = Joined { key, peer, session, path_names: BTreeMap::new() };
+        let limits = limits(&peer);
+        let path_names = BTreeMap::new();
+        let joined = Joined { key, peer, session, since: now, path_names, limits };
         self.sessions.insert(id, joined);
         self.touched.insert(id);
     }
@@ -547,8 +573,9 @@ impl Server {
     }
 
     fn forget(&mut self, id: ConnectionId, reason: &str) {
-        self.waiting.remove(&id);
+        self.waiting.remove(id);
         self.welcomed.remove(&id);
+        self.budget.remove(id);
         self.touched.remove(&id);
         self.set_timer(id, None);
         let Some(joined) = self.sessions.remove(&id) else { return };
@@ -565,14 +592,24 @@ impl Server {
     }
 
     fn close_silent(&mut self, now: Instant) {
-        let silent: Vec<ConnectionId> = self
-            .waiting
-            .iter()
-            .filter(|(_, since)| now >= **since + HELLO_TIMEOUT)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in silent {
+        for id in self.waiting.silent(now) {
             self.end(now, id, "the connection was not used");
+        }
+    }
+
+    /// Lets those that hold most let go of some of it while all together hold too much.
+    fn keep_to_budget(&mut self, now: Instant) {
+        while let Some((id, bytes)) = self.budget.excess()
+            && let Some(joined) = self.sessions.get_mut(&id)
+        {
+            let before = joined.session.memory().total();
+            joined.session.shrink_to(now, bytes);
+            let after = joined.session.memory().total();
+            self.budget.set(id, after);
+            self.take_inner(now, id);
+            if after >= before {
+                return;
+            }
         }
     }
 
@@ -582,16 +619,21 @@ impl Server {
         joined.session.service(now, connection);
         connection.flush(now);
         let next = joined.session.poll_timeout();
+        self.budget.set(id, joined.session.memory().total());
         self.set_timer(id, next);
         // Packets that have waited long enough for others.
-        self.take_inner(id);
+        self.take_inner(now, id);
     }
 
     /// Puts out what a session has for the device: at once, since no service is needed for what comes
     /// in its turn.
-    fn take_inner(&mut self, id: ConnectionId) {
-        while let Some(packet) = self.sessions.get_mut(&id).and_then(|at| at.session.poll_inner()) {
-            self.deliver(packet);
+    fn take_inner(&mut self, now: Instant, id: ConnectionId) {
+        while let Some(joined) = self.sessions.get_mut(&id)
+            && let Some(packet) = joined.session.poll_inner()
+        {
+            if joined.allows(now, Way::Up, packet.len()) {
+                self.deliver(packet);
+            }
         }
     }
 
@@ -617,4 +659,27 @@ impl Server {
             self.timer_of.insert(id, at);
         }
     }
+}
+
+/// The way of an inner packet, by its place in [`Joined::limits`].
+#[derive(Clone, Copy)]
+enum Way {
+    Down,
+    Up,
+}
+
+impl Joined {
+    /// Whether a packet of `bytes` bytes is within the client's rate; what is not is counted.
+    fn allows(&mut self, now: Instant, way: Way, bytes: usize) -> bool {
+        let limit = self.limits.as_mut().map(|limits| &mut limits[way as usize]);
+        let passes = limit.is_none_or(|limit| limit.allows(now, bytes));
+        if !passes {
+            self.session.count_drop(DropReason::RateLimited);
+        }
+        passes
+    }
+}
+
+fn limits(peer: &Peer) -> Option<[Limit; 2]> {
+    peer.rate_limit.map(|rate| [Limit::new(rate); 2])
 }

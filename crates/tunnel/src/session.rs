@@ -9,6 +9,8 @@
 //! A session owns neither the carrier nor a clock. After anything was handled, and at
 //! [`Session::poll_timeout`], call [`Session::service`], and take out what it then has to give.
 
+mod memory;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -27,7 +29,7 @@ use serde::{Deserialize, Serialize};
 use crate::carrier::Carrier;
 use crate::lane::{
     Arrival, Delivery, FlowTable, HELD_MAX, LANES_MAX, LaneConfig, LaneReceiver, LaneSender,
-    Opening, Parts, ReceiveStats, SendStats, Strategy, TokenKind, classify,
+    MemoryStats, Opening, Parts, ReceiveStats, SendStats, Strategy, TokenKind, classify,
 };
 use crate::observe::{PacketEvent, PacketLog, PacketStep};
 
@@ -35,6 +37,10 @@ use crate::observe::{PacketEvent, PacketLog, PacketStep};
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// Inner packets that wait to be taken out, at most: all that the lanes may hold back, and some.
 const INBOX_MAX: usize = 4096 + LANES_MAX * HELD_MAX;
+
+/// What a session holds at most unless it is told otherwise, bytes: both directions at 190 Mbit/s, the rate
+/// for which encoders and decoders are made.
+pub const MEMORY_MAX: usize = 64 << 20;
 
 /// How a session treats its packets.
 #[derive(Clone, Debug)]
@@ -44,6 +50,9 @@ pub struct SessionConfig {
     pub lanes: Vec<LaneConfig>,
     /// Source addresses that the peer may use; `None` for all.
     pub peer_sources: Option<Vec<IpNet>>,
+    /// The most bytes that it may hold, in all lanes and both directions; the oldest of it goes when that
+    /// is used up.
+    pub memory_max: usize,
     /// The seed of the coefficients' seeds.
     pub seed: u64,
 }
@@ -51,7 +60,8 @@ pub struct SessionConfig {
 impl SessionConfig {
     /// One lane for everything, with `strategy`.
     pub fn new(strategy: Strategy, seed: u64) -> Self {
-        Self { lanes: vec![LaneConfig::new("default", strategy)], peer_sources: None, seed }
+        let lanes = vec![LaneConfig::new("default", strategy)];
+        Self { lanes, peer_sources: None, memory_max: MEMORY_MAX, seed }
     }
 }
 
@@ -121,6 +131,9 @@ pub struct SessionStats {
     /// By lane: those of the sending direction in the order of the configuration, behind them those that
     /// only the peer has, by their number.
     pub lanes: Vec<LaneStats>,
+    /// What all lanes hold.
+    #[serde(default)]
+    pub memory: MemoryStats,
     /// Datagrams and packets discarded outside the lanes, by reason.
     pub drops: DropCounters,
 }
@@ -144,6 +157,9 @@ pub struct Session {
     exit: Exit,
     peer_reports: BTreeMap<u8, LaneReport>,
     next_report: Instant,
+    memory_max: usize,
+    /// Bytes that came since the sum of what is held was last made.
+    unchecked: usize,
 }
 
 impl Session {
@@ -181,6 +197,8 @@ impl Session {
             },
             peer_reports: BTreeMap::new(),
             next_report: Instant::ZERO,
+            memory_max: config.memory_max,
+            unchecked: 0,
         })
     }
 
@@ -231,6 +249,12 @@ impl Session {
         }
         let rtp = flow.filter(|_| sender.config().rtp_frames).and_then(|flow| flow.rtp);
         sender.handle_inner(now, packet, hash, rtp);
+        self.note_incoming(now, packet.len());
+    }
+
+    /// A packet of the peer, or for it, is discarded before it comes here, for `reason`.
+    pub(crate) fn count_drop(&mut self, reason: DropReason) {
+        self.exit.drops.count(reason);
     }
 
     /// The peer promises something of one of its lanes.
@@ -270,6 +294,7 @@ impl Session {
 
     /// Takes a datagram that the peer sent.
     pub fn handle_datagram(&mut self, now: Instant, datagram: Bytes) {
+        self.note_incoming(now, datagram.len());
         match Datagram::parse(datagram) {
             Ok(Datagram::Part(part)) => {
                 if usize::from(part.lane.0) >= LANES_MAX {
@@ -351,6 +376,7 @@ impl Session {
         for (lane, receiver) in &mut self.receivers {
             receiver.handle_timeout(now, &mut |delivery| self.exit.deliver(now, *lane, delivery));
         }
+        self.keep_to_share(now);
     }
 
     /// An inner packet from the peer, for this side's device.
@@ -438,6 +464,7 @@ impl Session {
         });
         SessionStats {
             lanes: self.senders.iter().enumerate().map(lane).chain(only_received).collect(),
+            memory: self.memory(),
             drops: self.exit.drops.clone(),
         }
     }

@@ -72,6 +72,10 @@ drop_reasons! {
     IdJump = "id-jump",
     /// The receiving side's memory for equations or fragments was full.
     ReceiveMemory = "receive-memory",
+    /// It was the oldest of a client that held its whole share of the memory.
+    MemoryShare = "memory-share",
+    /// It was more than the client's rate allows.
+    RateLimited = "rate-limited",
     /// An equation that contradicts what is known.
     Inconsistent = "inconsistent",
     /// A fragment whose siblings never came.

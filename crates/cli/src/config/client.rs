@@ -42,12 +42,29 @@ pub struct ClientFile {
     /// Where what strategies have learned is kept.
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,
+    /// What the client may take of the machine.
+    #[serde(default)]
+    pub limits: ClientLimits,
     /// The transport.
     #[serde(default)]
     pub transport: TransportFields,
     /// The lanes, in the order in which they are asked.
     #[serde(default)]
     pub lanes: Vec<LaneFields>,
+}
+
+/// What a client may take of its machine.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ClientLimits {
+    /// The most memory that the session may hold in queues and for repairs, MiB.
+    pub client_memory_mb: Within<4, 16_384>,
+}
+
+impl Default for ClientLimits {
+    fn default() -> Self {
+        Self { client_memory_mb: Within::of(64) }
+    }
 }
 
 /// The server that a client connects to.

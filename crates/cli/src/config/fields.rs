@@ -37,6 +37,11 @@ impl<const MIN: i64, const MAX: i64> Within<MIN, MAX> {
         self.0
     }
 
+    /// So many megabytes, in bytes.
+    pub fn bytes(self) -> usize {
+        usize::try_from(self.0.max(0).unsigned_abs() << 20).unwrap_or(usize::MAX)
+    }
+
     fn millis(self) -> Duration {
         Duration::from_millis(self.0.unsigned_abs())
     }

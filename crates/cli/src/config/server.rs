@@ -8,12 +8,13 @@ use ipnet::IpNet;
 use prefix_trie::joint::JointPrefixMap;
 use roadweave_quic::PublicKey;
 use roadweave_tunnel::Peer;
+use roadweave_types::Rate;
 use serde::{Deserialize, Serialize};
 use toml::value::Datetime;
 
 use super::destinations::{AllowedDestination, default_denied};
 use super::fields::{
-    LaneFields, PrivateKey, TransportFields, TunFields, lane_configs, listen, networks,
+    LaneFields, PrivateKey, TransportFields, TunFields, Within, lane_configs, listen, networks,
     state_directory, validate_lanes, validate_networks,
 };
 use super::{Fault, Validate};
@@ -48,6 +49,9 @@ pub struct ServerFile {
     /// Where what strategies have learned is kept.
     #[serde(default = "state_directory")]
     pub state_directory: PathBuf,
+    /// What the server may take of the machine, and each client of the server.
+    #[serde(default)]
+    pub limits: ServerLimits,
     /// The transport.
     #[serde(default)]
     pub transport: TransportFields,
@@ -57,6 +61,22 @@ pub struct ServerFile {
     /// The clients that may connect.
     #[serde(default)]
     pub peers: Vec<PeerFields>,
+}
+
+/// What a server may take of its machine.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerLimits {
+    /// The most memory that all sessions may hold together, MiB.
+    pub memory_mb: Within<64, 1_048_576>,
+    /// The most memory that one session may hold in queues and for repairs, MiB.
+    pub client_memory_mb: Within<4, 16_384>,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self { memory_mb: Within::of(1024), client_memory_mb: Within::of(64) }
+    }
 }
 
 /// A client that may connect.
@@ -73,6 +93,9 @@ pub struct PeerFields {
     /// The moment at which its key expires, with a time zone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<Datetime>,
+    /// The most that it may send, and receive, in megabits per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limit_mbps: Option<Within<1, 1_000_000>>,
 }
 
 fn default_listen() -> SocketAddr {
@@ -106,6 +129,9 @@ impl PeerFields {
             addresses: self.addresses.clone(),
             // Checked when the file was read.
             expires_unix: self.expires.as_ref().and_then(|moment| unix_seconds(moment).ok()),
+            rate_limit: self
+                .rate_limit_mbps
+                .map(|limit| Rate::from_kbps(limit.get().unsigned_abs() * 1_000)),
         }
     }
 }
@@ -133,6 +159,17 @@ impl Validate for ServerFile {
         let allowed: Vec<IpNet> = self.allow_destinations.iter().map(|to| to.network).collect();
         validate_networks("allow_destinations", &allowed)?;
         self.transport.validate()?;
+        let ServerLimits { memory_mb, client_memory_mb } = self.limits;
+        if client_memory_mb.get() > memory_mb.get() {
+            let message = format!(
+                "limits.client_memory_mb = {} is more than limits.memory_mb = {}, which is for all \
+                 clients together; write a number from 4 to {}",
+                client_memory_mb.get(),
+                memory_mb.get(),
+                memory_mb.get()
+            );
+            return Err(Fault::new("limits.client_memory_mb", message));
+        }
         validate_lanes(&self.lanes)?;
         for (position, lane) in self.lanes.iter().enumerate() {
             if lane.strategy.as_str().starts_with("single:") {

@@ -222,7 +222,7 @@ fn the_documentation_names_every_field_with_its_default() {
     let documented = table_of(fields);
     let peer = format!(
         "[[peers]]\nname = \"a\"\npublic_key = \"{KEY}\"\naddresses = [\"10.0.0.1/32\"]\n\
-         expires = 2027-01-31T00:00:00Z\n"
+         expires = 2027-01-31T00:00:00Z\nrate_limit_mbps = 100\n"
     );
     let lane = "[[lanes]]\n\
                 expire_after_ms = 300\n\

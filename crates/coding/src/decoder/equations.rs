@@ -147,6 +147,16 @@ impl Equations {
         }
     }
 
+    /// Drops the blocks of the oldest packets until `bytes` bytes less are held, or none is.
+    pub(super) fn shed(&mut self, bytes: usize, stats: &mut DecoderStats) {
+        let target = self.bytes.saturating_sub(bytes);
+        while self.bytes > target {
+            let (_, block) = self.take(0);
+            stats.drops.add(DropReason::MemoryShare, block.len() as u64);
+            self.recycle(block);
+        }
+    }
+
     /// Equations held.
     pub(super) fn len(&self) -> usize {
         self.equations

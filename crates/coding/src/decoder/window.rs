@@ -51,6 +51,11 @@ impl Window {
         Self { newest: (1 << 62) + u64::from(newest.0), moved_back_from: 0, bits }
     }
 
+    /// The bytes that it takes.
+    pub(crate) fn memory(&self) -> usize {
+        size_of_val(&*self.bits)
+    }
+
     /// The position of `id`: the one nearest to the newest.
     pub(crate) fn position(&self, id: PacketId) -> Position {
         let distance = id.distance(PacketId(self.newest as u32));

@@ -59,6 +59,8 @@ pub struct ClientOptions {
     pub transport: TransportConfig,
     /// The lanes of the uplink direction.
     pub lanes: Vec<LaneConfig>,
+    /// The most bytes that the session may hold.
+    pub memory_max: usize,
     /// The TUN device.
     pub tun: TunSettings,
     /// What goes into the tunnel, and what is refused.
@@ -180,6 +182,7 @@ impl Driver {
             server_key: options.server_key,
             transport: options.transport.clone(),
             lanes: options.lanes.clone(),
+            memory_max: options.memory_max,
         };
         let epoch = Epoch::new(clock.epoch());
         let mut client = Client::new(epoch, config, options.identity.clone())?;

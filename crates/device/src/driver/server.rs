@@ -5,7 +5,7 @@ use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use ipnet::IpNet;
@@ -22,9 +22,9 @@ use super::{
 };
 use crate::control::{ControlServer, RpcError};
 use crate::{
-    Allowed, Clock, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance, Interest,
-    Poller, Prefix, Routes, Signal, Signals, StateFile, Token, Tun, TunOptions, UdpOptions,
-    UplinkSocket, Waker, cleanup,
+    Allowed, Clock, ClockReading, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance,
+    Interest, Poller, Prefix, Routes, Signal, Signals, StateFile, TimeOfDay, Token, Tun,
+    TunOptions, UdpOptions, UplinkSocket, Waker, cleanup,
 };
 
 mod reload;
@@ -94,6 +94,7 @@ struct Driver {
     socket: UplinkSocket,
     tun: Tun,
     reloader: Reloader,
+    time_of_day: TimeOfDay,
     next_time_of_day: Instant,
     state: StateFile,
     next_state: Instant,
@@ -169,6 +170,9 @@ impl Driver {
         let peers = Arc::new(PeerTable::from(peers));
         let epoch = Epoch::new(clock.epoch());
         let mut server = Server::new(epoch, options.config, options.identity, peers.clone())?;
+        let mut time_of_day = TimeOfDay::new(&options.state_directory, instance.name());
+        // Before anybody can connect.
+        peers.set_unix_time(time_of_day.tell(Instant::ZERO, ClockReading::take()));
         let mut state = StateFile::new(&options.state_directory, instance.name());
         server.restore(state.read());
         tracing::info!(
@@ -192,6 +196,7 @@ impl Driver {
             peers,
             socket,
             tun,
+            time_of_day,
             next_time_of_day: Instant::ZERO,
             state,
             next_state: Instant::ZERO + STATE_INTERVAL,
@@ -325,7 +330,11 @@ impl Driver {
         let mut drops = self.server.drops().clone();
         drops.merge(&self.drops);
         drops.merge(&self.filters.drops());
-        let rest = json!({ "sessions": self.server.status(), "drops": drops });
+        let rest = json!({
+            "sessions": self.server.status(),
+            "memory_bytes": self.server.memory(),
+            "drops": drops,
+        });
         let uptime = self.clock.now().since(Instant::ZERO);
         status("server", &self.socket.local_address().to_string(), &self.tun, uptime, rest)
     }
@@ -333,8 +342,7 @@ impl Driver {
     fn tell_time_of_day(&mut self, now: Instant) {
         if now >= self.next_time_of_day {
             self.next_time_of_day = now + TIME_OF_DAY;
-            let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            self.peers.set_unix_time(since_1970.as_secs());
+            self.peers.set_unix_time(self.time_of_day.tell(now, ClockReading::take()));
             self.server.on_time_of_day(now);
             self.server.ask_learned();
             if self.next_state <= now {
@@ -358,6 +366,7 @@ impl Driver {
         self.reloader.stop(&mut self.machine);
         self.server.ask_all_learned();
         self.state.write_last(self.server.learned());
+        self.time_of_day.write_last();
         self.server.close(self.clock.now());
         self.flush();
         tracing::info!("the server stops");

@@ -4,7 +4,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use roadweave_quic::{Epoch, Identity, TransportConfig};
-use roadweave_tunnel::{Client, ClientConfig, Learned, Peer, PeerTable, Server, ServerConfig};
+use roadweave_tunnel::{
+    Client, ClientConfig, Learned, MEMORY_MAX, Peer, PeerTable, Server, ServerConfig,
+};
 
 use super::{MTU, OtherServer, SERVER, Trust, WorldConfig, WorldError};
 use crate::inner::VEHICLE;
@@ -29,6 +31,7 @@ pub(super) fn client(epoch: Epoch, world: &WorldConfig) -> Result<Client, WorldE
         server_key: Identity::from_seed(expected).public_key(),
         transport: transport(world, 1, 0),
         lanes: world.lanes_up.clone(),
+        memory_max: MEMORY_MAX,
     };
     let server_key = config.server_key.to_string();
     let mut client = Client::new(epoch, config, Arc::new(Identity::from_seed(CLIENT_KEY)))?;
@@ -72,6 +75,7 @@ fn server_of(
         name: NAME.into(),
         addresses: vec![IpAddr::from(VEHICLE).into(), v6.into()],
         expires_unix: world.trust.expires_unix,
+        rate_limit: None,
     };
     let peers = Arc::new(PeerTable::new([(Identity::from_seed(known).public_key(), peer)]));
     peers.set_unix_time(Trust::UNIX_TIME);
@@ -81,6 +85,8 @@ fn server_of(
         gateways: vec![IpAddr::from(GATEWAY)],
         mtu: MTU,
         clients_reach_clients: false,
+        memory_max: 8 * MEMORY_MAX,
+        client_memory_max: MEMORY_MAX,
     };
     let identity = Arc::new(Identity::from_seed(own));
     let mut server = Server::new(epoch, config, identity, peers)?;

@@ -12,6 +12,7 @@
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
+mod crowd;
 mod ledger;
 mod plan;
 mod run;
@@ -57,6 +58,36 @@ fn invariants_hold_in_random_worlds() {
     println!("{seen:#?}");
     if seeds.end - seeds.start >= SEEDS {
         seen.check();
+    }
+}
+
+#[test]
+fn invariants_hold_in_random_crowds() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let first = number("ROADWEAVE_FIRST").unwrap_or(0);
+    let seeds = match number("ROADWEAVE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => first..first + number("ROADWEAVE_SEEDS").unwrap_or(SEEDS),
+    };
+    let (mut vehicles_max, mut held_max) = (0, 0);
+    for seed in seeds.clone() {
+        let outcome = crowd::run(seed).unwrap_or_else(|why| {
+            panic!(
+                "{why}\nROADWEAVE_SEED={seed} cargo test -p roadweave-lab --test random_world crowds"
+            )
+        });
+        vehicles_max = outcome.vehicles.max(vehicles_max);
+        held_max = outcome.held_max.max(held_max);
+    }
+    if seeds.end - seeds.start >= SEEDS {
+        assert!(vehicles_max == 16 && held_max > 1 << 20, "{vehicles_max} {held_max}");
+    }
+}
+
+#[test]
+fn equal_seeds_give_equal_crowds() {
+    for seed in 1_000_000..1_000_003 {
+        assert_eq!(crowd::run(seed), crowd::run(seed));
     }
 }
 

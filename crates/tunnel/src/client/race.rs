@@ -246,6 +246,7 @@ impl Client {
         let config = SessionConfig {
             lanes: self.config.lanes.clone(),
             peer_sources: None,
+            memory_max: self.config.memory_max,
             seed: self.seed() ^ id.0,
         };
         let mut session = match Session::new(config, true) {

@@ -71,6 +71,11 @@ impl Copies {
         self.queues.values().map(|queue| queue.bytes).sum()
     }
 
+    /// How many wait for any path.
+    pub(crate) fn len(&self) -> usize {
+        self.queues.values().map(|queue| queue.copies.len()).sum()
+    }
+
     /// When the copy began to wait that has waited longest.
     pub(crate) fn oldest(&self) -> Option<Instant> {
         self.queues.values().filter_map(Queue::front).map(|(_, copy)| copy.since).min()

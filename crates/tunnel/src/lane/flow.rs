@@ -94,6 +94,11 @@ struct Flow {
 }
 
 impl FlowTable {
+    /// The bytes that it takes, roughly.
+    pub(crate) fn memory(&self) -> usize {
+        self.flows.len() * (size_of::<(u64, Flow)>() + size_of::<(Instant, u64)>()) * 2
+    }
+
     /// Takes the next packet of the flow that is called `hash`.
     pub(crate) fn on_packet(
         &mut self,

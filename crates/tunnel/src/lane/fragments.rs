@@ -12,6 +12,8 @@ use roadweave_wire::Position;
 
 /// Fragments that wait for their siblings, at most: some 700 kB.
 const FRAGMENTS_MAX: usize = 512;
+/// What a fragment costs beside its bytes, at most: its places in a tree and in a queue.
+const OVERHEAD_BYTES: usize = 128;
 /// Fragments of one packet, at most: an IP packet has 65,535 bytes, a datagram at least 1,100.
 const PIECES_MAX: u32 = 64;
 
@@ -31,6 +33,8 @@ pub(crate) struct Joined {
 pub(crate) struct Fragments {
     pieces: BTreeMap<u32, (Position, Bytes)>,
     arrivals: VecDeque<(Instant, PacketId)>,
+    /// Of all pieces, with [`OVERHEAD_BYTES`] each.
+    bytes: usize,
     age_max: Duration,
     drops: DropCounters,
 }
@@ -40,6 +44,7 @@ impl Fragments {
         Self {
             pieces: BTreeMap::new(),
             arrivals: VecDeque::new(),
+            bytes: 0,
             age_max,
             drops: DropCounters::default(),
         }
@@ -54,6 +59,19 @@ impl Fragments {
         &self.drops
     }
 
+    /// Bytes held, with an allowance for the bookkeeping of each fragment.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Drops the oldest until `bytes` bytes less are held, or none is.
+    pub(crate) fn shed(&mut self, bytes: usize) {
+        let target = self.bytes.saturating_sub(bytes);
+        while self.bytes > target && !self.arrivals.is_empty() {
+            self.drop_oldest(DropReason::MemoryShare);
+        }
+    }
+
     /// Takes a fragment; returns the packet that it completes.
     pub(crate) fn insert(
         &mut self,
@@ -66,7 +84,10 @@ impl Fragments {
         if self.arrivals.len() >= FRAGMENTS_MAX {
             self.drop_oldest(DropReason::ReceiveMemory);
         }
-        self.pieces.insert(id.0, (position, body));
+        self.bytes += body.len() + OVERHEAD_BYTES;
+        if let Some((_, before)) = self.pieces.insert(id.0, (position, body)) {
+            self.bytes -= before.len() + OVERHEAD_BYTES;
+        }
         self.arrivals.push_back((now, id));
         let first = self.boundary(id, Position::First, u32::MAX)?;
         let last = self.boundary(id, Position::Last, 1)?;
@@ -77,6 +98,7 @@ impl Fragments {
         let mut packet = BytesMut::new();
         for offset in 0..count {
             let (_, body) = self.pieces.remove(&first.plus(offset).0)?;
+            self.bytes -= body.len() + OVERHEAD_BYTES;
             packet.extend_from_slice(&body);
         }
         self.arrivals.retain(|(_, id)| self.pieces.contains_key(&id.0));
@@ -107,8 +129,9 @@ impl Fragments {
 
     fn drop_oldest(&mut self, reason: DropReason) {
         if let Some((_, id)) = self.arrivals.pop_front()
-            && self.pieces.remove(&id.0).is_some()
+            && let Some((_, body)) = self.pieces.remove(&id.0)
         {
+            self.bytes -= body.len() + OVERHEAD_BYTES;
             self.drops.count(reason);
         }
     }
@@ -164,6 +187,7 @@ mod tests {
                 .collect();
             prop_assert_eq!(whole, expected);
             prop_assert!(fragments.pieces.is_empty() && fragments.arrivals.is_empty());
+            prop_assert_eq!(fragments.bytes(), 0);
         }
     }
 
@@ -189,6 +213,10 @@ mod tests {
             );
         }
         assert_eq!(fragments.pieces.len(), FRAGMENTS_MAX);
+        assert_eq!(fragments.bytes(), FRAGMENTS_MAX * (1 + OVERHEAD_BYTES));
+        fragments.shed(2 * (1 + OVERHEAD_BYTES));
+        assert_eq!(fragments.drops().get(DropReason::MemoryShare), 2);
+        assert_eq!(fragments.pieces.first_key_value().map(|(id, _)| *id), Some(10_000 - 510));
         assert_eq!(fragments.drops().get(DropReason::ReceiveMemory), 10_000 - FRAGMENTS_MAX as u64);
     }
 }

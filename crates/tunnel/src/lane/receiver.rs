@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lane::ages::Ages;
 use crate::lane::fragments::{Fragments, Joined};
+use crate::lane::memory::MemoryStats;
 use crate::lane::reorder::{OrderStats, Reorder, Turn, Unit};
 
 /// What one lane has received.
@@ -232,6 +233,41 @@ impl LaneReceiver {
         reorder.flush(&mut |unit| out.release(unit));
     }
 
+    /// What it holds.
+    pub(crate) fn memory(&self) -> MemoryStats {
+        MemoryStats {
+            decoder_bytes: self.decoder.memory() as u64,
+            reorder_bytes: self.reorder.memory() as u64,
+            fragment_bytes: self.fragments.bytes() as u64,
+            ..MemoryStats::default()
+        }
+    }
+
+    /// Lets go of the oldest until `bytes` bytes less are held, or nothing is: what it has most of first.
+    /// What waits for its turn goes out before it.
+    pub(crate) fn shed(&mut self, now: Instant, bytes: u64, deliver: &mut dyn FnMut(Delivery)) {
+        let target = self.memory().total().saturating_sub(bytes);
+        let excess = |this: &Self| this.memory().total().saturating_sub(target) as usize;
+        let held = self.memory();
+        let mut order = [
+            (held.decoder_bytes, Part::Decoder),
+            (held.reorder_bytes, Part::Reorder),
+            (held.fragment_bytes, Part::Fragments),
+        ];
+        order.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        for (_, part) in order {
+            let excess = excess(self);
+            match part {
+                Part::Decoder => self.decoder.shed(excess),
+                Part::Fragments => self.fragments.shed(excess),
+                Part::Reorder => {
+                    let (reorder, mut out) = self.outlet(now, deliver);
+                    reorder.shed(excess, &mut |unit| out.release(unit));
+                }
+            }
+        }
+    }
+
     /// When [`LaneReceiver::handle_timeout`] must be called, because a packet has waited long enough.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.reorder.poll_timeout()
@@ -350,6 +386,14 @@ impl LaneReceiver {
         };
         (&mut self.reorder, out)
     }
+}
+
+/// What of a lane holds memory.
+#[derive(Clone, Copy)]
+enum Part {
+    Decoder,
+    Reorder,
+    Fragments,
 }
 
 /// Counts what goes out, and what has become too old for it while it waited.

@@ -32,6 +32,9 @@ pub(crate) const HELD_MAX: usize = 4096;
 /// Their bytes, at most.
 const HELD_BYTES_MAX: usize = 8 << 20;
 
+/// What a packet that is held costs beside its bytes, at most: its places in the trees of those that wait.
+const HELD_OVERHEAD: usize = 320;
+
 /// A lane whose first packet to come has a smaller ID began with that: others of its first came by slower
 /// paths.
 const JUST_BEGUN: u32 = 1024;
@@ -289,6 +292,22 @@ impl Reorder {
             forced: self.counts.forced,
             wait_us: wait.as_micros() as u64,
         }
+    }
+
+    /// Bytes held, with an allowance for the bookkeeping of each packet.
+    pub(crate) fn memory(&self) -> usize {
+        let gaps = match &self.keeper {
+            Keeper::Adaptive(adaptive) => adaptive.gaps_memory(),
+            _ => 0,
+        };
+        self.held_bytes + self.held_packets() * HELD_OVERHEAD + gaps
+    }
+
+    /// Hands out, before their time, those that have waited longest, until `bytes` bytes less are held, or
+    /// none waits.
+    pub(crate) fn shed(&mut self, bytes: usize, release: &mut dyn FnMut(Unit)) {
+        let target = self.memory().saturating_sub(bytes);
+        while self.memory() > target && self.release_oldest(release) {}
     }
 
     fn held_packets(&self) -> usize {

@@ -37,6 +37,7 @@ use crate::lane::births::Births;
 use crate::lane::copies::{Copies, SourceCopy};
 use crate::lane::cuts::{Cut, Cuts};
 use crate::lane::eras::Eras;
+use crate::lane::memory::MemoryStats;
 use crate::lane::policy::{is_free, keep_to_budgets};
 use crate::lane::shed::{Frame, Shedder};
 use crate::lane::succession::Successions;
@@ -405,6 +406,39 @@ impl LaneSender {
         }
     }
 
+    /// What it holds.
+    pub(crate) fn memory(&self) -> MemoryStats {
+        let repairs = self.repairs.keys().map(|path| self.repair_bytes(*path)).sum::<u64>();
+        let waiting = self.queue.len() + self.copies.len();
+        MemoryStats {
+            queue_bytes: self.stats.queue_bytes
+                + self.copies.total_bytes()
+                + repairs
+                + (waiting * QUEUED_OVERHEAD) as u64,
+            encoder_bytes: self.encoder.bytes() as u64,
+            ..MemoryStats::default()
+        }
+    }
+
+    /// Lets go of the oldest until `bytes` bytes less are held, or neither a queue nor a sent packet
+    /// is: what it has most of first.
+    pub(crate) fn shed(&mut self, bytes: u64) {
+        let held = self.memory();
+        let target = held.total().saturating_sub(bytes);
+        let queue_first = held.queue_bytes >= held.encoder_bytes;
+        for is_queue in [queue_first, !queue_first] {
+            while is_queue && self.memory().total() > target {
+                let Some(oldest) = self.pop() else { break };
+                if oldest.ends_packet {
+                    self.stats.drops.count(DropReason::MemoryShare);
+                }
+            }
+            if !is_queue {
+                self.encoder.shed(self.memory().total().saturating_sub(target) as usize);
+            }
+        }
+    }
+
     /// When [`LaneSender::service`] must be called again, if nothing else happens.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let queued = self.queue.front().map(|queued| queued.since + self.age_max);
@@ -719,6 +753,9 @@ impl LaneSender {
         Some(SourceDatagram::new(self.lane, &symbol).finish(id))
     }
 }
+
+/// What a packet in a queue costs beside its bytes, at most.
+const QUEUED_OVERHEAD: usize = 192;
 
 /// How far behind a packet the next one of its frame is looked for; other videos may come between.
 const FRAME_LOOK: usize = 8;

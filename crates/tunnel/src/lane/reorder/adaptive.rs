@@ -86,6 +86,11 @@ impl Adaptive {
         self.held.len()
     }
 
+    /// The bytes that the memory of missing packets takes, roughly.
+    pub(super) fn gaps_memory(&self) -> usize {
+        64 * self.gaps.len() + 32 * self.given_up.len()
+    }
+
     /// How long a gap is waited for that opens now.
     pub(super) fn wait(&self) -> Duration {
         self.fill_times.wait()

@@ -1,0 +1,192 @@
+//! The time of day by which keys expire, which never goes back far.
+//!
+//! ```text
+//! system clock ─┬─ synchronised: the highest so far is kept ─► DIRECTORY/INSTANCE.time.json
+//!               └─► the later of both ─► keys expire
+//! ```
+//!
+//! A machine without a battery for its clock begins in 1970, and whoever can set its clock could bring
+//! expired keys back to life. So the latest time that was seen counts if the clock is behind it. It is
+//! kept only while the kernel says that the clock is synchronised (adjtimex(2)): a clock that is once in
+//! 2099 by mistake expires all keys only until it is put right, and not for ever. Should a time server
+//! have lied, the file can be removed while the instance is stopped.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use roadweave_types::Instant;
+use serde::{Deserialize, Serialize};
+
+use crate::state::{Kept, StateFile};
+
+/// The clock may be so far behind before that is told, seconds: it is set in small steps.
+const BEHIND_MIN: u64 = 60;
+/// How often that is told.
+const REMINDER: Duration = Duration::from_secs(3_600);
+/// How often the highest time is written.
+const WRITE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The highest time that was seen while the clock was synchronised, seconds since 1970.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HighestTime {
+    unix_seconds: u64,
+}
+
+impl Kept for HighestTime {
+    const NAME: &'static str = "time";
+
+    fn encode(&self) -> io::Result<String> {
+        Ok(serde_json::to_string(self)?)
+    }
+
+    fn decode(text: &str) -> io::Result<Self> {
+        serde_json::from_str(text)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
+    }
+}
+
+/// What the system says of the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockReading {
+    /// Seconds since 1970.
+    pub unix_seconds: u64,
+    /// Whether the kernel takes the clock for synchronised.
+    pub is_synchronised: bool,
+}
+
+impl ClockReading {
+    /// The system's clock now.
+    pub fn take() -> Self {
+        let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { unix_seconds: since_1970.as_secs(), is_synchronised: is_synchronised() }
+    }
+}
+
+/// The time of day, kept over restarts.
+#[derive(Debug)]
+pub struct TimeOfDay {
+    file: StateFile<HighestTime>,
+    path: PathBuf,
+    highest: HighestTime,
+    next_write: Instant,
+    next_reminder: Instant,
+}
+
+impl TimeOfDay {
+    /// What an earlier life of the instance `name` has kept in `directory`.
+    pub fn new(directory: &Path, name: &str) -> Self {
+        let mut file = StateFile::new(directory, name);
+        let highest = file.read();
+        let path = directory.join(format!("{name}.{}.json", HighestTime::NAME));
+        let (next_write, next_reminder) = (Instant::ZERO, Instant::ZERO);
+        Self { file, path, highest, next_write, next_reminder }
+    }
+
+    /// The time that counts, seconds since 1970, with what the system says of it.
+    pub fn tell(&mut self, now: Instant, reading: ClockReading) -> u64 {
+        let ClockReading { unix_seconds, is_synchronised } = reading;
+        if is_synchronised && unix_seconds > self.highest.unix_seconds {
+            self.highest = HighestTime { unix_seconds };
+            if now >= self.next_write {
+                self.next_write = now + WRITE_INTERVAL;
+                self.file.write(&self.highest);
+            }
+        }
+        let behind = self.highest.unix_seconds.saturating_sub(unix_seconds);
+        if behind >= BEHIND_MIN && now >= self.next_reminder {
+            self.next_reminder = now + REMINDER;
+            tracing::warn!(
+                "the clock is {behind} s behind the latest time that was seen; keys expire by that. If \
+                 it was wrong, stop the server and remove {}",
+                self.path.display()
+            );
+        }
+        unix_seconds.max(self.highest.unix_seconds)
+    }
+
+    /// Writes what is known before it returns: the process ends.
+    pub fn write_last(&mut self) {
+        if self.highest != HighestTime::default() {
+            self.file.write_last(&self.highest);
+        }
+    }
+}
+
+/// Whether the kernel takes the clock for synchronised, by NTP or otherwise.
+#[allow(unsafe_code, reason = "no crate at hand wraps this call")]
+fn is_synchronised() -> bool {
+    // SAFETY: timex is a structure of integers, for which zeros are values; with no modes set the call
+    // changes nothing and fills it.
+    let state = unsafe {
+        let mut timex: libc::timex = std::mem::zeroed();
+        libc::adjtimex(&raw mut timex)
+    };
+    // -1 where a sandbox forbids the call; TIME_ERROR while the clock is not synchronised.
+    (0..libc::TIME_ERROR).contains(&state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const YEAR_2026: u64 = 1_790_000_000;
+    const YEAR_2099: u64 = 4_070_908_800;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_millis(seconds * 1_000)
+    }
+
+    fn reading(unix_seconds: u64, is_synchronised: bool) -> ClockReading {
+        ClockReading { unix_seconds, is_synchronised }
+    }
+
+    #[test]
+    fn a_clock_that_went_back_is_not_believed_after_a_restart_either() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut time = TimeOfDay::new(folder.path(), "rws");
+        assert_eq!(time.tell(at(0), reading(100, false)), 100, "nothing better is known");
+        assert_eq!(time.tell(at(1), reading(YEAR_2026, true)), YEAR_2026);
+        assert_eq!(time.tell(at(2), reading(YEAR_2026 - 9_999, true)), YEAR_2026);
+        assert_eq!(time.tell(at(3), reading(YEAR_2026 + 5, true)), YEAR_2026 + 5);
+        time.write_last();
+        let mut again = TimeOfDay::new(folder.path(), "rws");
+        assert_eq!(again.tell(at(0), reading(0, false)), YEAR_2026 + 5);
+        let mut other = TimeOfDay::new(folder.path(), "rwt");
+        assert_eq!(other.tell(at(0), reading(7, false)), 7, "another instance has its own");
+    }
+
+    #[test]
+    fn one_clock_in_2099_does_not_expire_all_keys_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut time = TimeOfDay::new(folder.path(), "rws");
+        time.tell(at(0), reading(YEAR_2026, true));
+        assert_eq!(time.tell(at(1), reading(YEAR_2099, false)), YEAR_2099);
+        assert_eq!(time.tell(at(2), reading(YEAR_2026 + 2, true)), YEAR_2026 + 2);
+        // A time server that lied is undone by removing the file, as the log says.
+        assert_eq!(time.tell(at(3), reading(YEAR_2099, true)), YEAR_2099);
+        time.write_last();
+        std::fs::remove_file(folder.path().join("rws.time.json")).unwrap();
+        let mut again = TimeOfDay::new(folder.path(), "rws");
+        assert_eq!(again.tell(at(0), reading(YEAR_2026 + 9, true)), YEAR_2026 + 9);
+    }
+
+    #[test]
+    fn the_file_is_not_written_each_second() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut time = TimeOfDay::new(folder.path(), "rws");
+        time.tell(at(0), reading(YEAR_2026, true));
+        time.file.write_last(&time.highest);
+        for second in 1..60 {
+            time.tell(at(second), reading(YEAR_2026 + second, true));
+        }
+        assert_eq!(TimeOfDay::new(folder.path(), "rws").highest.unix_seconds, YEAR_2026);
+    }
+
+    #[test]
+    fn the_kernel_is_asked_without_harm() {
+        let reading = ClockReading::take();
+        assert!(reading.unix_seconds > 1_700_000_000);
+    }
+}

@@ -1,0 +1,502 @@
+//! Many clients and one server, on one virtual clock and with real TLS.
+//!
+//! ```text
+//! vehicle 0: client, uplinks 0 .. ─┐  a delay for each uplink, and loss
+//! vehicle 1: client, uplinks 0 .. ─┼───────────────────────────────────► server
+//! vehicle 2: an endpoint without a client: whoever has its key and no manners
+//! ```
+//!
+//! [`World`](crate::world::World) is one client with links that have rates, queues and traces. Here it is the
+//! number that matters: what clients do to one another at the server. Equal configurations and equal
+//! calls give equal crowds.
+
+mod hostile;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use rand_core::{RngCore, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use roadweave_quic::{
+    ConfigError, Endpoint, Epoch, Identity, Local, PublicKey, Source, TransportConfig,
+};
+use roadweave_tunnel::{
+    Client, ClientConfig, ClientEvent, LaneConfig, MEMORY_MAX, Peer, PeerTable, Server,
+    ServerConfig, ServerEvent,
+};
+use roadweave_types::{Instant, Rate, UplinkId};
+
+pub use self::hostile::Hostile;
+use crate::world::{MTU, SERVER};
+
+/// What a crowd is made of.
+#[derive(Clone, Debug)]
+pub struct CrowdConfig {
+    /// How many vehicles the server knows; at most 10,000.
+    pub vehicles: usize,
+    /// The uplinks of each client.
+    pub uplinks: u32,
+    /// The delay of the first uplink, one way; each further one has 10 ms more.
+    pub delay: Duration,
+    /// The share of packets that is lost.
+    pub loss: f64,
+    /// The lanes from the vehicles.
+    pub lanes_up: Vec<LaneConfig>,
+    /// The lanes to the vehicles.
+    pub lanes_down: Vec<LaneConfig>,
+    /// The most bytes that all sessions of the server may hold.
+    pub memory_max: usize,
+    /// The most bytes that one of them may hold.
+    pub client_memory_max: usize,
+    /// What vehicles may send and receive, by number.
+    pub rate_limits: BTreeMap<usize, Rate>,
+    /// Decides all that is random.
+    pub seed: u64,
+}
+
+impl CrowdConfig {
+    /// `vehicles` with two uplinks each and one lane that follows `strategy` in each direction.
+    ///
+    /// # Panics
+    /// When there is no such strategy.
+    pub fn new(vehicles: usize, strategy: &str) -> Self {
+        let lanes = vec![LaneConfig::new("default", strategy.parse().expect("a known strategy"))];
+        Self {
+            vehicles,
+            uplinks: 2,
+            delay: Duration::from_millis(20),
+            loss: 0.0,
+            lanes_up: lanes.clone(),
+            lanes_down: lanes,
+            memory_max: 16 * MEMORY_MAX,
+            client_memory_max: MEMORY_MAX,
+            rate_limits: BTreeMap::new(),
+            seed: 1,
+        }
+    }
+}
+
+/// An inner packet that came out of the tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CrowdArrival {
+    /// When.
+    pub at: Instant,
+    /// At which vehicle, or `None` for the server.
+    pub vehicle: Option<usize>,
+    /// The inner packet.
+    pub packet: Bytes,
+}
+
+/// A packet on its way. Ordered by time, then by number.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Flying {
+    at: Instant,
+    number: u64,
+    vehicle: usize,
+    uplink: u32,
+    up: bool,
+    packet: Vec<u8>,
+}
+
+/// What a vehicle has.
+#[derive(Debug)]
+enum End {
+    Client(Box<Client>),
+    Bare(Box<Endpoint>),
+}
+
+/// Vehicles and their server.
+#[derive(Debug)]
+pub struct Crowd {
+    now: Instant,
+    epoch: Epoch,
+    config: CrowdConfig,
+    server: Server,
+    peers: Arc<PeerTable>,
+    server_lives: u8,
+    ends: BTreeMap<usize, End>,
+    dead: BTreeSet<(usize, u32)>,
+    network: BinaryHeap<Reverse<Flying>>,
+    packets: u64,
+    random: Pcg64Mcg,
+    arrivals: VecDeque<CrowdArrival>,
+    server_events: Vec<(Instant, ServerEvent)>,
+    client_events: BTreeMap<usize, Vec<(Instant, ClientEvent)>>,
+}
+
+impl Crowd {
+    /// A crowd at [`Instant::ZERO`] in which nobody has started.
+    ///
+    /// # Errors
+    /// When the server cannot be made.
+    #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+    pub fn new(config: CrowdConfig) -> Result<Self, ConfigError> {
+        let epoch = Epoch::new(std::time::Instant::now());
+        let (server, peers) = server(epoch, &config, 0)?;
+        Ok(Self {
+            now: Instant::ZERO,
+            epoch,
+            server,
+            peers,
+            server_lives: 0,
+            ends: BTreeMap::new(),
+            dead: BTreeSet::new(),
+            network: BinaryHeap::new(),
+            packets: 0,
+            random: Pcg64Mcg::seed_from_u64(config.seed),
+            arrivals: VecDeque::new(),
+            server_events: Vec::new(),
+            client_events: BTreeMap::new(),
+            config,
+        })
+    }
+
+    /// The time.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The client of a vehicle starts, or starts again with nothing of its former life.
+    ///
+    /// # Panics
+    /// When its lanes cannot be used.
+    pub fn start(&mut self, vehicle: usize, life: u8) {
+        let config = ClientConfig {
+            name: name(vehicle),
+            servers: vec![SERVER],
+            server_key: server_identity().public_key(),
+            transport: self.transport(vehicle, life),
+            lanes: self.config.lanes_up.clone(),
+            memory_max: MEMORY_MAX,
+        };
+        let identity = Arc::new(identity(vehicle));
+        let mut client = Client::new(self.epoch, config, identity).expect("usable lanes");
+        for uplink in 0..self.config.uplinks {
+            client.add_uplink(self.now, UplinkId(uplink), &format!("wwan{uplink}"));
+        }
+        self.ends.insert(vehicle, End::Client(Box::new(client)));
+        self.empty(vehicle);
+    }
+
+    /// The vehicle's key is in the hands of somebody who does what they like with it.
+    ///
+    /// # Panics
+    /// When the transport's own settings cannot be used.
+    pub fn start_bare(&mut self, vehicle: usize) {
+        let transport = self.transport(vehicle, 0);
+        let (own, server) = (Arc::new(identity(vehicle)), server_identity().public_key());
+        let endpoint = Endpoint::client(self.epoch, &transport, own, server).expect("usable");
+        self.ends.insert(vehicle, End::Bare(Box::new(endpoint)));
+    }
+
+    /// A vehicle is gone without a word.
+    pub fn kill(&mut self, vehicle: usize) {
+        self.ends.remove(&vehicle);
+    }
+
+    /// The server is killed and started again, with the same key and nothing else of its former life.
+    ///
+    /// # Errors
+    /// None that [`Crowd::new`] had not.
+    pub fn restart_server(&mut self) -> Result<(), ConfigError> {
+        self.server_lives = self.server_lives.wrapping_add(1);
+        (self.server, self.peers) = server(self.epoch, &self.config, self.server_lives)?;
+        Ok(())
+    }
+
+    /// The server is told the time of day, seconds since 1970.
+    pub fn set_unix_time(&mut self, seconds: u64) {
+        self.peers.set_unix_time(seconds);
+        self.server.on_time_of_day(self.now);
+        self.flush();
+    }
+
+    /// An uplink of a vehicle carries nothing from now on, or does again.
+    pub fn set_dead(&mut self, vehicle: usize, uplink: u32, dead: bool) {
+        match dead {
+            true => self.dead.insert((vehicle, uplink)),
+            false => self.dead.remove(&(vehicle, uplink)),
+        };
+    }
+
+    /// The server; follow it with [`Crowd::flush`].
+    pub fn server(&mut self) -> &mut Server {
+        &mut self.server
+    }
+
+    /// The client of a vehicle, if it has one; follow it with [`Crowd::flush`].
+    pub fn client(&mut self, vehicle: usize) -> Option<&mut Client> {
+        match self.ends.get_mut(&vehicle)? {
+            End::Client(client) => Some(client),
+            End::Bare(_) => None,
+        }
+    }
+
+    /// The endpoint of a vehicle that [`Crowd::start_bare`] gave one; follow it with [`Crowd::flush`].
+    pub fn bare(&mut self, vehicle: usize) -> Option<&mut Endpoint> {
+        match self.ends.get_mut(&vehicle)? {
+            End::Bare(endpoint) => Some(endpoint),
+            End::Client(_) => None,
+        }
+    }
+
+    /// Lets everybody send what may leave now.
+    pub fn flush(&mut self) {
+        let now = self.now;
+        for vehicle in self.ends.keys().copied().collect::<Vec<_>>() {
+            match self.ends.get_mut(&vehicle) {
+                Some(End::Client(client)) => client.service(now),
+                Some(End::Bare(endpoint)) => _ = endpoint.handle_timeout(now),
+                None => {}
+            }
+            self.empty(vehicle);
+        }
+        self.server.service(now);
+        self.empty_server();
+    }
+
+    /// Lets everything happen until `end`, and moves the time there.
+    ///
+    /// # Panics
+    /// When one moment takes thousands of steps.
+    pub fn run_until(&mut self, end: Instant) {
+        let mut at_one_moment = 0;
+        loop {
+            let next = self.next_event();
+            let Some(next) = next.filter(|next| *next <= end) else { break };
+            at_one_moment = if next > self.now { 0 } else { at_one_moment + 1 };
+            assert!(at_one_moment < 100_000, "nothing moves at {}", self.now);
+            self.now = self.now.max(next);
+            self.step();
+        }
+        self.now = end;
+    }
+
+    /// An inner packet that came out of the tunnel, in the order of their coming.
+    pub fn poll_arrival(&mut self) -> Option<CrowdArrival> {
+        self.arrivals.pop_front()
+    }
+
+    /// What the server had to tell, and when.
+    pub fn server_events(&self) -> &[(Instant, ServerEvent)] {
+        &self.server_events
+    }
+
+    /// What the client of a vehicle had to tell, and when.
+    pub fn client_events(&self, vehicle: usize) -> &[(Instant, ClientEvent)] {
+        self.client_events.get(&vehicle).map_or(&[], Vec::as_slice)
+    }
+
+    /// The clients that have a session, as they see it.
+    pub fn joined(&self) -> usize {
+        let has = |end: &&End| matches!(end, End::Client(client) if client.status().is_some());
+        self.ends.values().filter(has).count()
+    }
+
+    fn transport(&self, vehicle: usize, life: u8) -> TransportConfig {
+        transport(self.config.seed, vehicle as u64 + 1, life)
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        let own = |end: &End| match end {
+            End::Client(client) => client.poll_timeout(),
+            End::Bare(endpoint) => endpoint.poll_timeout(),
+        };
+        let packet = self.network.peek().map(|Reverse(flying)| flying.at);
+        let ends = self.ends.values().filter_map(own);
+        ends.chain(packet).chain(self.server.poll_timeout()).min()
+    }
+
+    /// Hands over what has arrived, and lets happen what is due.
+    fn step(&mut self) {
+        let now = self.now;
+        let mut touched = BTreeSet::new();
+        let mut any_up = self.server.poll_timeout().is_some_and(|due| due <= now);
+        while let Some(Reverse(flying)) = self.network.peek()
+            && flying.at <= now
+            && let Some(Reverse(flying)) = self.network.pop()
+        {
+            let packet = BytesMut::from(&flying.packet[..]);
+            if flying.up {
+                any_up = true;
+                let remote = address(flying.vehicle, flying.uplink);
+                let local = Local::Address(Some(SERVER.ip()));
+                self.server.handle_packet(now, Source { remote, local, ecn: None }, packet);
+                continue;
+            }
+            touched.insert(flying.vehicle);
+            let uplink = UplinkId(flying.uplink);
+            match self.ends.get_mut(&flying.vehicle) {
+                Some(End::Client(client)) => {
+                    client.handle_packet(now, uplink, SERVER, None, packet)
+                }
+                Some(End::Bare(endpoint)) => {
+                    let local = Local::Uplink(uplink);
+                    let source = Source { remote: SERVER, local, ecn: None };
+                    let _ = endpoint.handle_packet(now, source, packet);
+                }
+                None => {}
+            }
+        }
+        for (vehicle, end) in &mut self.ends {
+            let due = match end {
+                End::Client(client) => client.poll_timeout(),
+                End::Bare(endpoint) => endpoint.poll_timeout(),
+            };
+            if touched.contains(vehicle) || due.is_some_and(|due| due <= now) {
+                touched.insert(*vehicle);
+                match end {
+                    End::Client(client) => client.service(now),
+                    End::Bare(endpoint) => _ = endpoint.handle_timeout(now),
+                }
+            }
+        }
+        touched.into_iter().for_each(|vehicle| self.empty(vehicle));
+        if any_up {
+            self.server.service(now);
+            self.empty_server();
+        }
+    }
+
+    /// Takes out all that a vehicle has to give.
+    fn empty(&mut self, vehicle: usize) {
+        let mut leaving = Vec::new();
+        let mut take = |outbox: &roadweave_quic::Outbox| {
+            for (route, packet) in outbox.packets() {
+                leaving.extend(route.uplink.map(|uplink| (uplink.0, packet.to_vec())));
+            }
+        };
+        let at = self.now;
+        match self.ends.get_mut(&vehicle) {
+            Some(End::Client(client)) => {
+                client.drain(&mut take);
+                while let Some(packet) = client.poll_inner() {
+                    let vehicle = Some(vehicle);
+                    self.arrivals.push_back(CrowdArrival { at, vehicle, packet });
+                }
+                while let Some(event) = client.poll_event() {
+                    self.client_events.entry(vehicle).or_default().push((at, event));
+                }
+            }
+            Some(End::Bare(endpoint)) => endpoint.drain(&mut take),
+            None => {}
+        }
+        for (uplink, packet) in leaving {
+            self.fly(vehicle, uplink, true, packet);
+        }
+    }
+
+    /// Takes out all that the server has to give.
+    fn empty_server(&mut self) {
+        let mut leaving = Vec::new();
+        self.server.drain(|outbox| {
+            for (route, packet) in outbox.packets() {
+                leaving.push((route.destination, packet.to_vec()));
+            }
+        });
+        for (destination, packet) in leaving {
+            if let Some((vehicle, uplink)) = whose(destination) {
+                self.fly(vehicle, uplink, false, packet);
+            }
+        }
+        let (at, vehicle) = (self.now, None);
+        while let Some(packet) = self.server.poll_inner() {
+            self.arrivals.push_back(CrowdArrival { at, vehicle, packet });
+        }
+        while let Some(event) = self.server.poll_event() {
+            self.server_events.push((at, event));
+        }
+    }
+
+    fn fly(&mut self, vehicle: usize, uplink: u32, up: bool, packet: Vec<u8>) {
+        let lost = (self.random.next_u32() as f64 / f64::from(u32::MAX)) < self.config.loss;
+        if lost || self.dead.contains(&(vehicle, uplink)) {
+            return;
+        }
+        self.packets += 1;
+        let at = self.now + self.config.delay + Duration::from_millis(10) * uplink;
+        let number = self.packets;
+        self.network.push(Reverse(Flying { at, number, vehicle, uplink, up, packet }));
+    }
+}
+
+/// The inner address of a vehicle.
+pub fn inner_address(vehicle: usize) -> Ipv4Addr {
+    Ipv4Addr::from(0x0a4d_0100 + vehicle as u32)
+}
+
+/// The key of a vehicle.
+pub fn vehicle_key(vehicle: usize) -> PublicKey {
+    identity(vehicle).public_key()
+}
+
+/// What the server of a crowd knows of a vehicle.
+pub fn peer(config: &CrowdConfig, vehicle: usize) -> (PublicKey, Peer) {
+    let peer = Peer {
+        name: name(vehicle),
+        addresses: vec![IpAddr::from(inner_address(vehicle)).into()],
+        expires_unix: None,
+        rate_limit: config.rate_limits.get(&vehicle).copied(),
+    };
+    (vehicle_key(vehicle), peer)
+}
+
+/// What a vehicle is called.
+fn name(vehicle: usize) -> String {
+    format!("vehicle-{vehicle}")
+}
+
+fn identity(vehicle: usize) -> Identity {
+    let mut seed = [3; 32];
+    seed[..8].copy_from_slice(&(vehicle as u64).to_be_bytes());
+    Identity::from_seed(seed)
+}
+
+fn server_identity() -> Identity {
+    Identity::from_seed([2; 32])
+}
+
+/// Where packets of an uplink come from.
+fn address(vehicle: usize, uplink: u32) -> SocketAddr {
+    let ip = Ipv4Addr::from(0x6440_0000 + (vehicle as u32) * 16 + uplink);
+    SocketAddr::from((ip, 5_000))
+}
+
+/// Whose uplink is at an address.
+fn whose(address: SocketAddr) -> Option<(usize, u32)> {
+    let IpAddr::V4(ip) = address.ip() else { return None };
+    let number = ip.to_bits().checked_sub(0x6440_0000)?;
+    Some((number as usize / 16, number % 16))
+}
+
+fn server(
+    epoch: Epoch,
+    config: &CrowdConfig,
+    life: u8,
+) -> Result<(Server, Arc<PeerTable>), ConfigError> {
+    let peers = (0..config.vehicles).map(|vehicle| peer(config, vehicle));
+    let peers = Arc::new(PeerTable::new(peers));
+    let server = ServerConfig {
+        transport: transport(config.seed, 0, life),
+        lanes: config.lanes_down.clone(),
+        gateways: vec![IpAddr::from([10, 77, 0, 1])],
+        mtu: MTU,
+        clients_reach_clients: false,
+        memory_max: config.memory_max,
+        client_memory_max: config.client_memory_max,
+    };
+    let server = Server::new(epoch, server, Arc::new(server_identity()), peers.clone())?;
+    Ok((server, peers))
+}
+
+/// The product's settings, with a seed that differs from end to end and from life to life.
+fn transport(seed: u64, end: u64, life: u8) -> TransportConfig {
+    let mut bytes = [life; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    bytes[8..16].copy_from_slice(&end.to_le_bytes());
+    TransportConfig::new(bytes)
+}

@@ -1,0 +1,124 @@
+//! A vehicle whose key is in the hands of somebody with no manners.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+use roadweave_quic::{ConnectionId, Event};
+use roadweave_tunnel::LANES_MAX;
+use roadweave_types::{LaneId, Order, PacketId, PathId, UplinkId};
+use roadweave_wire::{Coded, Control, Hello, Position, SourceDatagram, Symbol};
+
+use super::{Crowd, inner_address};
+use crate::world::SERVER;
+
+/// Datagrams in one push, at most.
+const PUSH_MAX: usize = 200;
+
+/// Sends whatever costs the server memory, on all lanes: coded packets that nothing solves, fragments
+/// without siblings, and packets behind others that never come, in lanes whose order it has promised.
+#[derive(Debug)]
+pub struct Hostile {
+    vehicle: usize,
+    connection: ConnectionId,
+    said_hello: bool,
+    welcomed: bool,
+    next: u32,
+}
+
+impl Hostile {
+    /// Begins a connection with the key of `vehicle`.
+    ///
+    /// # Panics
+    /// When the vehicle's own settings cannot be used.
+    pub fn start(crowd: &mut Crowd, vehicle: usize) -> Self {
+        crowd.start_bare(vehicle);
+        let now = crowd.now();
+        let endpoint = crowd.bare(vehicle).expect("it was just given one");
+        let connection = endpoint.connect(now, UplinkId(0), SERVER).expect("a usable address");
+        Self { vehicle, connection, said_hello: false, welcomed: false, next: 1 }
+    }
+
+    /// Which vehicle's key it has.
+    pub fn vehicle(&self) -> usize {
+        self.vehicle
+    }
+
+    /// Whether the server has given it a session.
+    pub fn is_welcomed(&self) -> bool {
+        self.welcomed
+    }
+
+    /// Sends as much as the congestion control lets through, once it has said hello; follow it with
+    /// [`Crowd::flush`].
+    pub fn press(&mut self, crowd: &mut Crowd) {
+        let now = crowd.now();
+        let Some(endpoint) = crowd.bare(self.vehicle) else { return };
+        let Some(connection) = endpoint.connection_mut(self.connection) else { return };
+        while let Some(event) = connection.poll_event() {
+            if let Event::Message(message) = event {
+                self.welcomed |= matches!(Control::parse(message), Ok(Control::Welcome(_)));
+            }
+        }
+        if !connection.is_open() {
+            return;
+        }
+        if !self.said_hello {
+            self.said_hello = true;
+            let hello = Control::Hello(Hello { name: "whoever".into() });
+            for message in std::iter::once(hello).chain((0..LANES_MAX as u8).map(promise)) {
+                // What does not fit is not said.
+                let _ = connection.send_message(message.to_bytes());
+            }
+        }
+        for _ in 0..PUSH_MAX {
+            let datagram = self.next_datagram();
+            if connection.send_on(now, PathId(0), datagram, 0).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn next_datagram(&mut self) -> Bytes {
+        self.next += 1;
+        let (lane, round) = (self.next % LANES_MAX as u32, self.next / LANES_MAX as u32);
+        // Every second ID never comes.
+        let (lane, id) = (LaneId(lane as u8), PacketId(round * 2 + 1));
+        let body = self.packet();
+        match round % 3 {
+            0 => {
+                let mut bytes = BytesMut::new();
+                Coded::write_header(lane, id, 64, self.next, &mut bytes);
+                bytes.put_bytes(7, 1_100);
+                bytes.freeze()
+            }
+            1 => {
+                let symbol = Symbol { position: Position::First, body: &body };
+                SourceDatagram::new(lane, &symbol).finish(id)
+            }
+            _ => {
+                let mut datagram = SourceDatagram::in_succession(lane, &body);
+                datagram.set_succession(1);
+                datagram.finish(id)
+            }
+        }
+    }
+
+    /// An inner packet that may pass.
+    fn packet(&self) -> Vec<u8> {
+        let mut packet = vec![0x45, 0, 0x03, 0xe8, 0, 0, 0, 0, 64, 17, 0, 0];
+        packet.extend(inner_address(self.vehicle).octets());
+        packet.extend([198, 51, 100, 66, 0, 9, 0, 9, 0, 0, 0, 0]);
+        packet.resize(1_000, 7);
+        packet
+    }
+}
+
+/// Promises to keep an order for as long as can be said.
+fn promise(lane: u8) -> Control {
+    let max_buffer = Duration::from_secs(10);
+    let order = match lane % 2 {
+        0 => Order::Reorder { max_buffer },
+        _ => Order::Adaptive { max_buffer },
+    };
+    Control::LaneOrder { lane: LaneId(lane), order }
+}

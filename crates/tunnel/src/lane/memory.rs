@@ -1,0 +1,42 @@
+//! What a lane holds, and how it lets go of the oldest of it.
+
+use serde::{Deserialize, Serialize};
+
+/// Bytes that are held, by what for, with allowances for their bookkeeping.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryStats {
+    /// Packets that came, to repair others with, and coded packets that wait for more.
+    pub decoder_bytes: u64,
+    /// Packets that wait for others before them.
+    pub reorder_bytes: u64,
+    /// Fragments that wait for their siblings.
+    pub fragment_bytes: u64,
+    /// Packets, copies and repairs that wait for a free window.
+    pub queue_bytes: u64,
+    /// Packets that were sent and may have to be repaired.
+    pub encoder_bytes: u64,
+    /// What is known of the flows.
+    pub flow_bytes: u64,
+}
+
+impl MemoryStats {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        self.decoder_bytes
+            + self.reorder_bytes
+            + self.fragment_bytes
+            + self.queue_bytes
+            + self.encoder_bytes
+            + self.flow_bytes
+    }
+
+    /// Adds what another one holds.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.decoder_bytes += other.decoder_bytes;
+        self.reorder_bytes += other.reorder_bytes;
+        self.fragment_bytes += other.fragment_bytes;
+        self.queue_bytes += other.queue_bytes;
+        self.encoder_bytes += other.encoder_bytes;
+        self.flow_bytes += other.flow_bytes;
+    }
+}

@@ -1,0 +1,91 @@
+//! What all sessions hold together stays within the server's memory.
+//!
+//! Each session has a share, which it keeps to by itself. The shares of all may be more than there is,
+//! since few use theirs up; when all together hold too much, whoever holds most lets go of the oldest
+//! of it, down to what each would have if all had the same. So nobody loses anything who holds less than
+//! that.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use roadweave_quic::ConnectionId;
+
+/// What a connection costs beside what its session holds: TLS, paths, what is in flight, bytes.
+pub(super) const CONNECTION_BYTES: u64 = 192 << 10;
+
+/// What the sessions hold.
+#[derive(Debug)]
+pub(super) struct Budget {
+    max: u64,
+    held: BTreeMap<ConnectionId, u64>,
+    order: BTreeSet<(u64, ConnectionId)>,
+    total: u64,
+}
+
+impl Budget {
+    /// All of them may hold `max` bytes.
+    pub(super) fn new(max: usize) -> Self {
+        Self { max: max as u64, held: BTreeMap::new(), order: BTreeSet::new(), total: 0 }
+    }
+
+    /// A session holds `bytes` bytes now.
+    pub(super) fn set(&mut self, id: ConnectionId, bytes: u64) {
+        let bytes = bytes + CONNECTION_BYTES;
+        if let Some(before) = self.held.insert(id, bytes) {
+            self.total -= before;
+            if before == bytes {
+                self.total += bytes;
+                return;
+            }
+            self.order.remove(&(before, id));
+        }
+        self.order.insert((bytes, id));
+        self.total += bytes;
+    }
+
+    /// A session is over.
+    pub(super) fn remove(&mut self, id: ConnectionId) {
+        if let Some(bytes) = self.held.remove(&id) {
+            self.order.remove(&(bytes, id));
+            self.total -= bytes;
+        }
+    }
+
+    /// What all hold, bytes.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// If all together hold too much: who holds most, and down to what it is to let go.
+    pub(super) fn excess(&self) -> Option<(ConnectionId, u64)> {
+        if self.total <= self.max {
+            return None;
+        }
+        let (_, largest) = self.order.last()?;
+        let equal = self.max / self.held.len() as u64;
+        Some((*largest, equal.saturating_sub(CONNECTION_BYTES)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_gives_way_and_those_below_the_mean_do_not() {
+        let each = CONNECTION_BYTES + 100_000;
+        let mut budget = Budget::new(3 * each as usize);
+        let id = ConnectionId;
+        budget.set(id(1), 100_000);
+        budget.set(id(2), 20_000);
+        assert_eq!(budget.excess(), None);
+        budget.set(id(3), 250_000);
+        assert_eq!(budget.excess(), Some((id(3), 100_000)));
+        budget.set(id(3), 100_000);
+        assert_eq!((budget.excess(), budget.total()), (None, 3 * each - 80_000));
+        budget.set(id(2), 900_000);
+        budget.remove(id(2));
+        assert_eq!((budget.excess(), budget.total()), (None, 2 * each));
+        budget.set(id(1), 100_000);
+        assert_eq!((budget.total(), budget.order.len()), (2 * each, 2));
+    }
+}
