@@ -427,11 +427,6 @@ impl Connection {
         Some(self.path(path)?.stats)
     }
 
-    /// Whether the peer has acknowledged all messages.
-    pub fn has_delivered_messages(&self) -> bool {
-        self.messages_out.is_settled()
-    }
-
     /// What the connection as a whole counts.
     pub fn stats(&self) -> ConnectionStats {
         self.stats

@@ -95,7 +95,6 @@ struct Joined {
     key: PublicKey,
     peer: Arc<Peer>,
     session: Session,
-    since: Instant,
     path_names: BTreeMap<PathId, String>,
     /// For what goes to the client and for what comes from it.
     limits: Option<[Limit; 2]>,
@@ -559,7 +558,7 @@ impl Server {
         self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key });
         let limits = limits(&peer);
         let path_names = BTreeMap::new();
-        let joined = Joined { key, peer, session, since: now, path_names, limits };
+        let joined = Joined { key, peer, session, path_names, limits };
         self.sessions.insert(id, joined);
         self.touched.insert(id);
     }

@@ -20,6 +20,7 @@ fn client(servers: &[&str]) -> Client {
         server_key: Identity::from_seed([2; 32]).public_key(),
         transport: TransportConfig::new([1; 32]),
         lanes: vec![LaneConfig::new("default", Strategy::xnc())],
+        memory_max: roadweave_tunnel::MEMORY_MAX,
     };
     let epoch = Epoch::new(std::time::Instant::now());
     Client::new(epoch, config, Arc::new(Identity::from_seed([1; 32]))).expect("it is sound")

@@ -9,7 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use roadweave_quic::ConnectionId;
 
-/// What a connection costs beside what its session holds: TLS, paths, what is in flight, bytes.
+/// What a connection is reckoned to cost beside what its session holds, bytes: TLS, paths, what is in flight.
+/// At rest with one path, 90 KiB were measured.
 pub(super) const CONNECTION_BYTES: u64 = 192 << 10;
 
 /// What the sessions hold.
