@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_quic::{ConnectionId, Event};
 use roadweave_tunnel::LANES_MAX;
-use roadweave_types::{LaneId, Order, PacketId, PathId, UplinkId};
+use roadweave_types::{LaneId, Order, PacketId, PathId, Promise, UplinkId};
 use roadweave_wire::{Coded, Control, Hello, Position, SourceDatagram, Symbol};
 
 use super::{Crowd, inner_address};
@@ -96,7 +96,7 @@ impl Hostile {
                 SourceDatagram::new(lane, &symbol).finish(id)
             }
             _ => {
-                let mut datagram = SourceDatagram::in_succession(lane, &body);
+                let mut datagram = SourceDatagram::of_packet(lane, true, None, &body);
                 datagram.set_succession(1);
                 datagram.finish(id)
             }
@@ -120,5 +120,6 @@ fn promise(lane: u8) -> Control {
         0 => Order::Reorder { max_buffer },
         _ => Order::Adaptive { max_buffer },
     };
-    Control::LaneOrder { lane: LaneId(lane), order }
+    let promise = Promise { order, age_max: Promise::AGE_MAX, expires: false, coded: true };
+    Control::LanePromise { lane: LaneId(lane), promise }
 }
