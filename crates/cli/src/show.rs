@@ -64,6 +64,7 @@ fn render(status: &Value) -> String {
         text += &drops("dropped outside the lanes", &session["drops"]);
     }
     text += &drops("dropped outside any session", &status["drops"]);
+    text += &drops("refused", &status["refusals"]);
     match status["log"]["lines_lost"].as_u64() {
         None | Some(0) => text,
         Some(lost) => text + &format!("lines of the log that could not be written: {lost}\n"),
@@ -285,6 +286,7 @@ mod tests {
         let status = serde_json::json!({
             "role": "client", "name": "bus", "uptime_seconds": 12.5, "tun": "rw0",
             "drops": { "no-session": 3 }, "log": { "lines_lost": 29 },
+            "refusals": { "unknown-key": 31 },
             "sessions": [{
                 "peer": "192.0.2.1:4433", "addresses": ["10.77.0.2/32"], "drops": {},
                 "paths": [{ "id": 2, "uplink": "wwan0", "status": "suspect",
@@ -312,6 +314,7 @@ mod tests {
             "queue-expired 7",
             "3.2 in decoders, 0.7 for their order",
             "no-session 3",
+            "refused: unknown-key 31",
             "could not be written: 29",
         ] {
             assert!(page.contains(part), "{part} is not in:\n{page}");

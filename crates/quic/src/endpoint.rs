@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::BytesMut;
 use noq_proto::{ConnectionHandle, DatagramEvent, FourTuple};
 use ring::hmac;
-use roadweave_types::{Instant, UplinkId};
+use roadweave_types::{Instant, UplinkId, peer_text};
 
 use self::answers::Answers;
 use self::crowd::{Admission, Crowd};
@@ -413,7 +413,7 @@ impl Endpoint {
                 if let Some(transmit) = &error.response {
                     self.respond(source, transmit, scratch);
                 }
-                let reason = CloseReason::Protocol(error.cause.to_string());
+                let reason = CloseReason::Protocol(peer_text(error.cause.to_string().as_bytes()));
                 let remote = source.remote;
                 self.push_event(EndpointEvent::HandshakeFailed { remote, reason });
                 None

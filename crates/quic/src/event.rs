@@ -116,7 +116,7 @@ pub enum CloseReason {
     ByPeer {
         /// What the peer gave to [`close`](crate::Connection::close).
         code: u32,
-        /// What the peer gave to [`close`](crate::Connection::close).
+        /// What the peer gave to [`close`](crate::Connection::close), fit to be shown.
         reason: String,
     },
     /// The server does not let this client in, and has proved to be the server before it said so. Trying

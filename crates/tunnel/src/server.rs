@@ -38,10 +38,6 @@ use crate::peers::{Peer, PeerTable, Peers, PeersChange};
 use crate::session::{Session, SessionConfig, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
 
-/// Equal refusals are told once in this time.
-const REFUSAL_INTERVAL: Duration = Duration::from_secs(10);
-/// Refusals that are remembered, at most.
-const REMEMBERED_MAX: usize = 4096;
 /// Clients whose change is looked at in one service: packets must not wait for thousands.
 const CHANGED_AT_ONCE: usize = 32;
 /// Paths whose uplink's name is remembered per session.
@@ -119,8 +115,7 @@ pub struct Server {
     budget: Budget,
     timers: BTreeSet<(Instant, ConnectionId)>,
     timer_of: BTreeMap<ConnectionId, Instant>,
-    /// When each refusal was told last.
-    told: BTreeMap<String, Instant>,
+    refusals: Refusals,
     inbox: VecDeque<Bytes>,
     events: VecDeque<ServerEvent>,
     drops: DropCounters,
@@ -157,7 +152,7 @@ impl Server {
             touched: BTreeSet::new(),
             timers: BTreeSet::new(),
             timer_of: BTreeMap::new(),
-            told: BTreeMap::new(),
+            refusals: Refusals::default(),
             inbox: VecDeque::new(),
             events: VecDeque::new(),
             drops: DropCounters::default(),
@@ -256,6 +251,9 @@ impl Server {
         self.pump_endpoint(now);
         self.close_silent(now);
         self.settle_changed(now);
+        while let Some(reason) = self.refusals.poll_untold(now) {
+            self.events.push_back(ServerEvent::Refused { reason });
+        }
         while let Some((at, id)) = self.timers.first().copied()
             && at <= now
         {
@@ -275,7 +273,10 @@ impl Server {
             true => self.timers.first().map(|(at, _)| *at),
             false => Some(Instant::ZERO),
         };
-        [hello, session, self.endpoint.poll_timeout()].into_iter().flatten().min()
+        [hello, session, self.refusals.poll_timeout(), self.endpoint.poll_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// An inner packet for the device.
@@ -330,6 +331,11 @@ impl Server {
     /// What was discarded outside of any session, by reason.
     pub fn drops(&self) -> &DropCounters {
         &self.drops
+    }
+
+    /// Who was not let in, by kind.
+    pub fn refusals(&self) -> BTreeMap<&'static str, u64> {
+        self.refusals.counts()
     }
 
     /// Puts other clients in the place of those that may connect, and returns the former ones, for
@@ -397,10 +403,12 @@ impl Server {
                     self.pump(now, id);
                 }
                 EndpointEvent::Refused { remote, key, why } => {
-                    self.tell_refusal(now, &format!(" with the key {key}: {why}"), remote);
+                    let what = format!(" with the key {key}: {why}");
+                    self.tell_refusal(now, refusals::kind_of_refusal(why), what, remote);
                 }
                 EndpointEvent::HandshakeFailed { remote, reason } => {
-                    self.tell_refusal(now, &format!(": {reason}"), remote);
+                    let kind = refusals::kind_of_failure(&reason);
+                    self.tell_refusal(now, kind, format!(": {reason}"), remote);
                 }
                 _ => {}
             }
@@ -410,19 +418,15 @@ impl Server {
     fn wait_for_use(&mut self, now: Instant, id: ConnectionId) {
         let Some(key) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
         if let Some(oldest) = self.waiting.add(now, id, key) {
+            self.refusals.count_silently(refusals::UNUSED);
             self.end(now, oldest, "too many connections without a session");
         }
     }
 
-    /// Tells a refusal, unless an equal one was told a moment ago.
-    fn tell_refusal(&mut self, now: Instant, what: &str, remote: SocketAddr) {
-        if self.told.len() >= REMEMBERED_MAX {
-            self.told.clear();
-        }
-        let told = self.told.get(what).is_some_and(|at| now.since(*at) < REFUSAL_INTERVAL);
-        if !told {
-            self.told.insert(what.to_owned(), now);
-            self.events.push_back(ServerEvent::Refused { reason: format!("{remote}{what}") });
+    /// Counts a refusal, and tells it unless there are many.
+    fn tell_refusal(&mut self, now: Instant, kind: &'static str, what: String, remote: SocketAddr) {
+        if let Some(reason) = self.refusals.count(now, kind, what, remote) {
+            self.events.push_back(ServerEvent::Refused { reason });
         }
     }
 
@@ -592,6 +596,7 @@ impl Server {
 
     fn close_silent(&mut self, now: Instant) {
         for id in self.waiting.silent(now) {
+            self.refusals.count_silently(refusals::UNUSED);
             self.end(now, id, "the connection was not used");
         }
     }

@@ -10,6 +10,7 @@ mod pacing;
 mod path;
 mod policy;
 mod promise;
+mod text;
 mod time;
 
 pub use drop_reason::{DropCounters, DropReason};
@@ -19,4 +20,5 @@ pub use pacing::Pacing;
 pub use path::{PathSnapshot, PathStatus};
 pub use policy::{Policy, Priority};
 pub use promise::Promise;
+pub use text::{PEER_TEXT_MAX, peer_text};
 pub use time::{Instant, Rate};

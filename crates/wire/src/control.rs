@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use ipnet::IpNet;
-use roadweave_types::{LaneId, Order, PathId, Policy, Priority, Promise};
+use roadweave_types::{LaneId, Order, PathId, Policy, Priority, Promise, peer_text};
 
 /// The longest control message, bytes.
 pub const MAX_CONTROL_MESSAGE: usize = 4096;
@@ -291,11 +291,11 @@ impl Fields {
     fn text(&self, kind: u16) -> Result<String, ControlError> {
         let value = self.one(kind)?;
         let text = std::str::from_utf8(value).map_err(|_| ControlError::BadField(kind))?;
-        // Texts reach logs and terminals: nothing in them may steer those.
-        if text.len() > MAX_TEXT || text.chars().any(char::is_control) {
+        if text.len() > MAX_TEXT {
             return Err(ControlError::BadField(kind));
         }
-        Ok(text.to_owned())
+        // Texts reach logs and terminals: nothing in them may steer those.
+        Ok(peer_text(text.as_bytes()))
     }
 
     /// What a lane promises; without the field of its age nothing is said of that.
@@ -459,13 +459,20 @@ mod tests {
     }
 
     #[test]
+    fn texts_that_would_steer_a_terminal_are_escaped() {
+        let mut bytes = BytesMut::from(&[KIND_REFUSE][..]);
+        put_field(&mut bytes, FIELD_NAME, "\x1b[2J\n2026 INFO joined\u{202e}".as_bytes());
+        let reason = "\\u{1b}[2J\\n2026 INFO joined\\u{202e}".to_owned();
+        assert_eq!(Control::parse(bytes.freeze()), Ok(Control::Refuse { reason }));
+    }
+
+    #[test]
     fn hostile_values_are_refused() {
         let check = |kind, field, value: &[u8], expected| {
             let mut bytes = BytesMut::from(&[kind][..]);
             put_field(&mut bytes, field, value);
             assert_eq!(Control::parse(bytes.freeze()), Err(expected));
         };
-        check(KIND_REFUSE, FIELD_NAME, b"\x1b[2J", ControlError::BadField(FIELD_NAME));
         check(KIND_REFUSE, FIELD_NAME, b"\xff\xfe", ControlError::BadField(FIELD_NAME));
         check(KIND_REFUSE, FIELD_NAME, &[b'a'; 257], ControlError::BadField(FIELD_NAME));
         check(KIND_WELCOME, FIELD_ADDRESS, &[10, 0, 0, 1, 33], ControlError::BadField(2));

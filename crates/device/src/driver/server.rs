@@ -334,6 +334,7 @@ impl Driver {
             "sessions": self.server.status(),
             "memory_bytes": self.server.memory(),
             "drops": drops,
+            "refusals": self.server.refusals(),
         });
         let uptime = self.clock.now().since(Instant::ZERO);
         status("server", &self.socket.local_address().to_string(), &self.tun, uptime, rest)

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use noq_proto::{ConnectionError, PathAbandonReason, PathEvent};
 use noq_proto::{Event as QuicEvent, PathStatus as QuicPathStatus};
-use roadweave_types::{Instant, PathId};
+use roadweave_types::{Instant, PathId, peer_text};
 
 use super::upkeep::{ACK_DELAY, FEEDBACK_DELAY};
 use super::{Connection, Phase};
@@ -358,6 +358,10 @@ impl Connection {
     }
 
     fn on_connection_lost(&mut self, reason: ConnectionError) {
+        // What the peer gives for a reason is its own choice of bytes.
+        let broken = |close: &noq_proto::ConnectionClose| {
+            CloseReason::Protocol(peer_text(close.to_string().as_bytes()))
+        };
         let objection = self.objection.take();
         let handshaking = self.peer.is_none();
         let reason = match reason {
@@ -365,7 +369,7 @@ impl Connection {
                 Some((got, _)) if self.is_client => CloseReason::WrongServerKey { got },
                 objection => {
                     self.refused = objection;
-                    CloseReason::Protocol(error.to_string())
+                    CloseReason::Protocol(peer_text(error.to_string().as_bytes()))
                 }
             },
             ConnectionError::ConnectionClosed(close) => {
@@ -380,12 +384,12 @@ impl Connection {
                     Some(refusal) if self.is_client => CloseReason::Refused(refusal),
                     // A client checks nothing of the server but its key.
                     Some(Refusal::Unknown) => CloseReason::UnexpectedServerKey,
-                    _ => CloseReason::Protocol(close.to_string()),
+                    _ => broken(&close),
                 }
             }
             ConnectionError::ApplicationClosed(close) => CloseReason::ByPeer {
                 code: u32::try_from(close.error_code.into_inner()).unwrap_or(u32::MAX),
-                reason: String::from_utf8_lossy(&close.reason).into_owned(),
+                reason: peer_text(&close.reason),
             },
             ConnectionError::Reset => CloseReason::Reset,
             ConnectionError::TimedOut if handshaking => CloseReason::HandshakeTimedOut,

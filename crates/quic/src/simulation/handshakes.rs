@@ -260,6 +260,23 @@ fn a_handshake_that_is_never_completed_is_given_up() {
     assert_eq!(*reason, CloseReason::HandshakeTimedOut);
 }
 
+/// A reason phrase is the peer's choice of bytes: shown as it is, it would be a line of our own log.
+#[test]
+fn a_reason_that_forges_a_log_line_is_escaped_and_cut() {
+    let mut world = World::connected(links(&[20]));
+    let forged = "\u{1b}[2K\n2026-11-22T10:00:00Z  INFO joined peer=ambulance-7\u{202e}";
+    let now = world.now;
+    world.client().close(now, 0, forged);
+    world.settle();
+    world.run(ms(1000));
+    let (reason, _) = world.sides[SERVER].books.closed.clone().unwrap();
+    let text = reason.to_string();
+    assert!(!text.chars().any(|c| c.is_control() || c == '\u{202e}'), "{text:?}");
+    assert!(
+        text.contains(r"\u{1b}[2K\n2026-11-22T10:00:00Z  INFO joined peer=ambulance-7\u{202e}")
+    );
+}
+
 #[test]
 fn closing_tells_the_peer_code_and_reason() {
     let mut world = World::connected(links(&[20, 50]));
