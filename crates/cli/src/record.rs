@@ -13,13 +13,17 @@ mod outbox;
 mod run;
 mod server;
 
+use std::env::VarError;
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use roadweave_device::Clock;
+use roadweave_emulate::RecordToken;
 use roadweave_types::{Instant, Rate};
 
+use crate::exit::BadInput;
 use crate::rate;
 
 /// Records links under way: capacity, delay and loss, both ways, for emulate and lab to replay
@@ -65,11 +69,32 @@ fn unix_epoch(clock: &Clock) -> anyhow::Result<Duration> {
     Ok(now.saturating_sub(clock.now().since(Instant::ZERO)))
 }
 
+/// The token in a file, or else in the environment: never among the arguments, which all users see.
+fn token(file: Option<&Path>) -> Result<Option<RecordToken>, BadInput> {
+    let (text, place) = match file {
+        Some(file) => {
+            let place = format!("--token-file {}", file.display());
+            let text = std::fs::read_to_string(file)
+                .map_err(|error| BadInput::new(format!("{place}: {error}")))?;
+            (text, place)
+        }
+        None => match std::env::var(TOKEN_VARIABLE) {
+            Ok(text) => (text, TOKEN_VARIABLE.to_owned()),
+            Err(VarError::NotPresent) => return Ok(None),
+            Err(error) => return Err(BadInput::new(format!("{TOKEN_VARIABLE}: {error}"))),
+        },
+    };
+    let token = RecordToken::new(&text);
+    token.map(Some).map_err(|error| BadInput::new(format!("{place}: {error}")))
+}
+
 /// What a link may be recorded at.
 fn parse_rate(text: &str) -> Result<Rate, String> {
     rate::parse(text, &RATES)
 }
 
+/// Holds the token where there is no file.
+const TOKEN_VARIABLE: &str = "ROADWEAVE_RECORD_TOKEN";
 /// The port of the server.
 const PORT: u16 = 4437;
 /// Bounds of all rates; those of the plan.

@@ -105,7 +105,11 @@ fn help_says_what_is_measured_and_wrong_options_what_would_be_right() {
     check(&["record", "--help"], 0, &["fills every", "half as long", "client", "server"]);
     let options = ["--interfaces", "--mode", "--rate", "--direction", "--cycle", "Ctrl-C"];
     check(&["record", "client", "--help"], 0, &options);
-    check(&["record", "server", "--help"], 0, &["--listen", "--links", "no password"]);
+    check(
+        &["record", "server", "--help"],
+        0,
+        &["--listen", "--links", "--rate-all", "Without a token"],
+    );
     let client =
         ["record", "client", "--server", "192.0.2.1", "--output", "/", "--interfaces", "lo"];
     check(&client, 2, &["--output /: not empty"]);

@@ -46,7 +46,7 @@ pub use realtime::{EmulateError, Emulator, LinkReport, WayReport};
 pub use recorder::{
     DelayClock, DirectionRecording, DirectionSummary, LinkRecording, PlanError, RecordClient,
     RecordError, RecordLimits, RecordMode, RecordPeer, RecordPhase, RecordPlan, RecordProgress,
-    RecordServer, RecordServerStatistics, Refusal,
+    RecordServer, RecordServerStatistics, RecordToken, Refusal, TokenError,
 };
 pub use statistics::{
     Autocorrelation, CapacityQuantiles, DelayQuantiles, DeliveryGaps, Dips, LENGTH_MAX, Lengths,

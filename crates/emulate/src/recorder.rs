@@ -24,12 +24,14 @@ mod plan;
 mod receiver;
 mod sender;
 mod server;
+mod token;
 
 pub use client::{RecordClient, RecordError, RecordPhase, RecordProgress};
 pub use measurement::{DelayClock, DirectionRecording, DirectionSummary, LinkRecording};
 pub use message::Refusal;
 pub use plan::{PlanError, RecordMode, RecordPlan};
 pub use server::{RecordLimits, RecordPeer, RecordServer, RecordServerStatistics};
+pub use token::{RecordToken, TokenError};
 
 #[cfg(test)]
 mod tests;

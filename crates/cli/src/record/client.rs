@@ -14,7 +14,7 @@ use super::display::Display;
 use super::files::{Recorded, Recording};
 use super::link::Link;
 use super::run::Run;
-use super::{PORT, parse_rate, unix_epoch};
+use super::{PORT, parse_rate, token, unix_epoch};
 use crate::exit::BadInput;
 use crate::init::random;
 use crate::out;
@@ -61,6 +61,9 @@ pub struct ClientArgs {
     /// direction's delay by them, not half of the round trip
     #[arg(long)]
     synchronized_clocks: bool,
+    /// A file with the server's token, if it asks for one; else ROADWEAVE_RECORD_TOKEN, if it is set
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Print a summary as JSON
     #[arg(long)]
     json: bool,
@@ -106,12 +109,14 @@ impl ClientArgs {
     pub fn run(&self) -> anyhow::Result<()> {
         let server = resolve(&self.server)?;
         let plans = self.plans()?;
+        let token = token(self.token_file.as_deref())?;
         let recording = Recording::new(&self.output)?;
         let clock = Clock::start();
         let epoch = unix_epoch(&clock)?;
         let links = self.interfaces.iter().zip(plans).map(|(link, plan)| {
             let nonce = u64::from_ne_bytes(random()?);
-            let client = RecordClient::new(plan, server.is_ipv4(), nonce, epoch);
+            let client =
+                RecordClient::new(plan, server.is_ipv4(), nonce, epoch).with_token(token.clone());
             Link::open(link.clone(), server, client)
         });
         let links = links.collect::<anyhow::Result<Vec<Link>>>()?;

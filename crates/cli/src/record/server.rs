@@ -1,6 +1,7 @@
 //! `roadweave record server`.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -11,15 +12,15 @@ use serde_json::json;
 use tracing::{info, warn};
 
 use super::outbox::{Destination, Outbox};
-use super::{BUFFER_BYTES, NAP, PORT, parse_rate, unix_epoch};
+use super::{BUFFER_BYTES, NAP, PORT, parse_rate, token, unix_epoch};
 use crate::init::random;
 use crate::out;
 
 /// Takes part in the recordings of any number of vehicles
 ///
 /// It runs until SIGINT or SIGTERM. It sends nothing but short answers to an address that has not shown
-/// that it receives them, and no data to a client that has been silent for three seconds. There is no
-/// password: whoever can reach the port can record, within the limits below.
+/// that it receives them, and no data to a client that has been silent for three seconds. Without a
+/// token whoever can reach the port can record, within the limits below.
 #[derive(Debug, clap::Args)]
 pub struct ServerArgs {
     /// Where to listen; unless given, at every address of IPv4 and IPv6
@@ -32,6 +33,12 @@ pub struct ServerArgs {
     /// The highest rate at which to send to one link
     #[arg(long, value_name = "RATE", default_value = "200M", value_parser = parse_rate)]
     rate_max: Rate,
+    /// The highest rate at which to send to all links together; a link whose plan does not fit is refused
+    #[arg(long, value_name = "RATE", default_value = "2G", value_parser = parse_rate)]
+    rate_all: Rate,
+    /// A file with the token that clients must know; else ROADWEAVE_RECORD_TOKEN, if it is set
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// The longest recording, seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 3_600,
         value_parser = clap::value_parser!(u32).range(2..=7_200))]
@@ -46,10 +53,13 @@ impl ServerArgs {
     /// When the address cannot be listened at.
     pub fn run(&self) -> anyhow::Result<()> {
         let clock = Clock::start();
+        let token = token(self.token_file.as_deref())?;
+        let is_open = token.is_none();
         let limits = RecordLimits {
             sessions: self.links.into(),
             length: Duration::from_secs(self.seconds_max.into()),
             rate: self.rate_max,
+            rate_all: self.rate_all,
         };
         // Fails here rather than later, when there is nobody to tell.
         random::<8>()?;
@@ -57,7 +67,7 @@ impl ServerArgs {
             let bytes = random().expect("the system has given random bytes before");
             u64::from_ne_bytes(bytes)
         };
-        let server = RecordServer::new(limits, unix_epoch(&clock)?, secret);
+        let server = RecordServer::new(limits, unix_epoch(&clock)?, secret).with_token(token);
         let options =
             UdpOptions { buffer_size: 4 * BUFFER_BYTES, ..UdpOptions::server(self.listen) };
         let socket = UplinkSocket::open(&options)?;
@@ -65,6 +75,11 @@ impl ServerArgs {
         let mut run = Run { clock, server, socket, outbox: Outbox::default() };
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate])?;
         info!(address = %listens_at, "listening");
+        if is_open {
+            warn!(
+                "without a token: whoever reaches this port may record; --token-file asks for one"
+            );
+        }
         if self.json {
             out::json_line(&json!({ "ready": true, "listen": listens_at }))?;
         }

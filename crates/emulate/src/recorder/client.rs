@@ -22,6 +22,7 @@ use super::measurement::{DelayClock, LinkRecording, Measured, Wall};
 use super::message::{Message, Open, Refusal, Report, Welcome};
 use super::plan::{Phase, PlanClock, RecordPlan};
 use super::sender::SILENCE_MAX;
+use super::token::{PROOF_BYTES, RecordToken};
 
 /// Records one link in both directions.
 #[derive(Debug)]
@@ -45,6 +46,7 @@ pub struct RecordClient {
     round_trip: Option<Duration>,
     finish: Option<Finish>,
     refused: Option<Refusal>,
+    token: Option<RecordToken>,
 }
 
 /// What the client is waiting for from the server.
@@ -152,7 +154,13 @@ impl RecordClient {
             round_trip: None,
             finish: None,
             refused: None,
+            token: None,
         }
+    }
+
+    /// Proves to the server that it knows this token.
+    pub fn with_token(self, token: Option<RecordToken>) -> Self {
+        Self { token, ..self }
     }
 
     /// The plan that it follows.
@@ -398,7 +406,12 @@ impl RecordClient {
 
     fn open(&self, token: u64, elapsed_us: u64) -> Vec<u8> {
         let resume = self.endpoint.as_ref().map_or(0, |endpoint| endpoint.token);
-        Message::Open(Open { token, resume, elapsed_us, plan: self.plan.clone() }).encode()
+        let proof = [0; PROOF_BYTES];
+        let mut open = Open { token, resume, elapsed_us, plan: self.plan.clone(), proof };
+        if let Some(token) = &self.token {
+            open.proof = token.prove(&open.request());
+        }
+        Message::Open(open).encode()
     }
 
     fn poll_close(&mut self) -> Option<Vec<u8>> {

@@ -9,7 +9,8 @@
 //!
 //! Hello      client: the token is a number of its own; padded
 //! Challenge  server: that number, and a secret: who answers with it is where it says it is
-//! Open       client: the secret, the session to go on with or 0, time since the start, plan; padded
+//! Open       client: the secret, the session to go on with or 0, time since the start, plan, zeros, and
+//!            in the last 32 bytes the proof of a token, or zeros
 //! Welcome    server: the session has begun or goes on
 //! Refuse     server: why not
 //! Packet     either: data, tail or probe
@@ -22,6 +23,7 @@
 
 use super::log::{Entry, decode_entries};
 use super::plan::RecordPlan;
+use super::token::PROOF_BYTES;
 
 /// A datagram, understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +47,8 @@ pub(super) struct Open {
     /// Time since the plan's start, us.
     pub elapsed_us: u64,
     pub plan: RecordPlan,
+    /// The code over all of this, from a client that has a token; zeros from others.
+    pub proof: [u8; PROOF_BYTES],
 }
 
 /// A session is there.
@@ -64,12 +68,18 @@ pub enum Refusal {
     /// It speaks another version of the protocol.
     #[error("the server speaks another version of the protocol")]
     Version,
-    /// It has as many clients as it may.
-    #[error("the server has as many clients as it may")]
+    /// It has as many clients, or sends them as much, as it may.
+    #[error("the server has as many clients, or sends them as much, as it may")]
     Busy,
     /// The plan is longer or faster than it allows.
     #[error("the plan is longer or faster than the server allows")]
     Plan,
+    /// It wants a token that the client does not have.
+    #[error(
+        "the server wants its token, and got none or another: give it by --token-file or \
+         ROADWEAVE_RECORD_TOKEN"
+    )]
+    Token,
 }
 
 /// What a packet is for.
@@ -130,6 +140,8 @@ pub(super) struct Report {
 
 /// The length of a Hello or Open, bytes: more than any answer to it.
 pub(super) const REQUEST_BYTES: usize = 96;
+/// Where the proof of an Open begins, bytes; between the plan and it there are zeros.
+const PROOF_OFFSET: usize = REQUEST_BYTES - PROOF_BYTES;
 /// The length of tails and probes, bytes of UDP payload; LoLa section 4.1.
 pub(super) const PROBE_BYTES: usize = 50;
 /// The largest report, bytes.
@@ -160,6 +172,7 @@ impl Message {
                 resume: reader.u64()?,
                 elapsed_us: reader.u64()?,
                 plan: RecordPlan::decode(&mut reader)?,
+                proof: *payload[PROOF_OFFSET..].first_chunk()?,
             }),
             4 => Self::Welcome(Welcome {
                 token,
@@ -194,10 +207,8 @@ impl Message {
                 bytes
             }
             Self::Open(open) => {
-                let mut bytes = header(3, open.token);
-                bytes.extend(open.resume.to_be_bytes());
-                bytes.extend(open.elapsed_us.to_be_bytes());
-                open.plan.encode(&mut bytes);
+                let mut bytes = open.request();
+                bytes.extend(open.proof);
                 padded(bytes, REQUEST_BYTES)
             }
             Self::Welcome(welcome) => {
@@ -218,17 +229,31 @@ impl Message {
     }
 }
 
+impl Open {
+    /// What the proof is over: all that comes before it in the datagram.
+    pub fn request(&self) -> Vec<u8> {
+        let mut bytes = header(3, self.token);
+        bytes.extend(self.resume.to_be_bytes());
+        bytes.extend(self.elapsed_us.to_be_bytes());
+        self.plan.encode(&mut bytes);
+        padded(bytes, PROOF_OFFSET)
+    }
+}
+
 impl Refusal {
     fn code(self) -> u8 {
         match self {
             Self::Version => 1,
             Self::Busy => 2,
             Self::Plan => 3,
+            Self::Token => 4,
         }
     }
 
     fn decode(code: u8) -> Option<Self> {
-        [Self::Version, Self::Busy, Self::Plan].into_iter().find(|why| why.code() == code)
+        [Self::Version, Self::Busy, Self::Plan, Self::Token]
+            .into_iter()
+            .find(|why| why.code() == code)
     }
 }
 

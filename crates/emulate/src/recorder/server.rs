@@ -22,6 +22,7 @@ use super::endpoint::{Endpoint, header_bytes};
 use super::log::LogSender;
 use super::message::{Message, Open, Packet, Refusal, Report, Welcome};
 use super::plan::{PlanClock, RecordMode, RecordPlan};
+use super::token::RecordToken;
 
 /// What a server allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct RecordLimits {
     pub length: Duration,
     /// The highest rate at which it sends to one session.
     pub rate: Rate,
+    /// The highest rate at which it sends to all sessions together, as their plans have it.
+    pub rate_all: Rate,
 }
 
 /// Where a client is, and by which of the server's addresses it knows the server.
@@ -64,6 +67,8 @@ pub struct RecordServerStatistics {
 /// Takes part in any number of recordings.
 pub struct RecordServer {
     limits: RecordLimits,
+    /// What clients must know, if not everybody may record.
+    token: Option<RecordToken>,
     /// Makes secrets that nobody can guess.
     secrets: Box<dyn FnMut() -> u64 + Send>,
     /// The wall clock at [`Instant::ZERO`], since 1970.
@@ -89,14 +94,21 @@ struct Session {
     start_unix_us: u64,
     /// When it ends, whatever comes.
     ends_at: Instant,
+    /// The highest rate at which it gets data.
+    sends: Rate,
     endpoint: Endpoint,
     log: LogSender,
 }
 
 impl Default for RecordLimits {
-    /// 64 links, an hour, 200 Mbit/s.
+    /// 64 links, an hour, 200 Mbit/s each and 2 Gbit/s in all.
     fn default() -> Self {
-        Self { sessions: 64, length: Duration::from_secs(3_600), rate: Rate::from_kbps(200_000) }
+        Self {
+            sessions: 64,
+            length: Duration::from_secs(3_600),
+            rate: Rate::from_kbps(200_000),
+            rate_all: Rate::from_kbps(2_000_000),
+        }
     }
 }
 
@@ -112,6 +124,7 @@ impl RecordServer {
     ) -> Self {
         Self {
             limits,
+            token: None,
             secrets: Box::new(secrets),
             unix_epoch,
             pending: VecDeque::new(),
@@ -120,6 +133,11 @@ impl RecordServer {
             answers: VecDeque::new(),
             statistics: RecordServerStatistics::default(),
         }
+    }
+
+    /// Lets only those record who know this token.
+    pub fn with_token(self, token: Option<RecordToken>) -> Self {
+        Self { token, ..self }
     }
 
     /// Takes in a datagram.
@@ -219,6 +237,10 @@ impl RecordServer {
             return;
         };
         self.pending.remove(index);
+        let knows = |token: &RecordToken| token.verify(&open.request(), &open.proof);
+        if !self.token.as_ref().is_none_or(knows) {
+            return self.refuse(peer, open.token, Refusal::Token);
+        }
         if let Some(session) = self.sessions.get_mut(&open.resume) {
             // It is the same client: it knows the session's secret, and that of its new address.
             session.peer = peer;
@@ -237,6 +259,10 @@ impl RecordServer {
         }
         if !self.allows(&open.plan) {
             return self.refuse(peer, open.token, Refusal::Plan);
+        }
+        let promised: u64 = self.sessions.values().map(|session| session.sends.as_bps()).sum();
+        if promised + sends(&open.plan).as_bps() > self.limits.rate_all.as_bps() {
+            return self.refuse(peer, open.token, Refusal::Busy);
         }
         let session = self.new_session(now, peer, &open);
         let (token, start_unix_us) = (open.token, session.start_unix_us);
@@ -261,18 +287,14 @@ impl RecordServer {
             peer,
             start_unix_us: u64::try_from(start.as_micros()).unwrap_or(u64::MAX),
             ends_at: clock.instant(open.plan.duration()) + FINISH_MAX,
+            sends: sends(&open.plan),
             endpoint,
             log: LogSender::default(),
         }
     }
 
     fn allows(&self, plan: &RecordPlan) -> bool {
-        let sends = match plan.mode {
-            _ if !plan.down => Rate::ZERO,
-            RecordMode::Constant(rate) => rate,
-            RecordMode::Saturate => plan.rate_max,
-        };
-        plan.check().is_ok() && plan.length <= self.limits.length && sends <= self.limits.rate
+        plan.check().is_ok() && plan.length <= self.limits.length && sends(plan) <= self.limits.rate
     }
 
     fn handle_packet(&mut self, now: Instant, peer: RecordPeer, packet: &Packet) {
@@ -370,6 +392,15 @@ impl fmt::Debug for RecordServer {
             .field("limits", &self.limits)
             .field("statistics", &self.statistics())
             .finish_non_exhaustive()
+    }
+}
+
+/// The highest rate at which the server sends by a plan.
+fn sends(plan: &RecordPlan) -> Rate {
+    match plan.mode {
+        _ if !plan.down => Rate::ZERO,
+        RecordMode::Constant(rate) => rate,
+        RecordMode::Saturate => plan.rate_max,
     }
 }
 

@@ -66,6 +66,7 @@ fn handshake() -> impl Strategy<Value = Message> {
             resume: b,
             elapsed_us: c,
             plan: RecordPlan { up: flag, ..RecordPlan::default() },
+            proof: [b as u8; 32],
         }),
         3 => Message::Welcome(Welcome { token: a, resumed: flag, start_unix_us: c }),
         _ => Message::Refuse { to: a, why: Refusal::Busy },
@@ -100,7 +101,8 @@ proptest! {
 fn answers_to_strangers_are_shorter_than_their_questions() {
     let plan = RecordPlan::default();
     let hello = Message::Hello { nonce: 1 }.encode();
-    let open = Message::Open(Open { token: 1, resume: 2, elapsed_us: 3, plan }).encode();
+    let open =
+        Message::Open(Open { token: 1, resume: 2, elapsed_us: 3, plan, proof: [4; 32] }).encode();
     assert_eq!((hello.len(), open.len()), (REQUEST_BYTES, REQUEST_BYTES));
     for answer in [
         Message::Challenge { nonce: 1, token: 2 },

@@ -29,7 +29,7 @@ fn answers(server: &mut RecordServer, now: Instant) -> Vec<(RecordPeer, Vec<u8>)
 }
 
 fn open(token: u64, plan: RecordPlan) -> Vec<u8> {
-    Message::Open(Open { token, resume: 0, elapsed_us: 0, plan }).encode()
+    Message::Open(Open { token, resume: 0, elapsed_us: 0, plan, proof: [0; 32] }).encode()
 }
 
 /// The server's challenge for `peer`.
@@ -190,7 +190,12 @@ fn one_address_that_asks_for_many_challenges_voids_none_of_others() {
 
 #[test]
 fn a_server_refuses_what_is_beyond_its_limits() {
-    let limits = RecordLimits { sessions: 2, length: SECOND * 60, rate: Rate::from_kbps(80_000) };
+    let limits = RecordLimits {
+        sessions: 2,
+        length: SECOND * 60,
+        rate: Rate::from_kbps(80_000),
+        ..RecordLimits::default()
+    };
     let mut server = server(limits);
     let fits = RecordPlan { rate_max: Rate::from_kbps(80_000), ..plan(60) };
     let refused = |answer, expected| match answer {
@@ -209,6 +214,53 @@ fn a_server_refuses_what_is_beyond_its_limits() {
     let fitting = open_session(&mut server, address(5), fits.clone());
     assert!(matches!(fitting, Some(Message::Welcome(_))));
     refused(open_session(&mut server, address(6), fits), Refusal::Busy);
+}
+
+#[test]
+fn all_clients_together_are_promised_no_more_than_the_rate_in_all() {
+    let limits = RecordLimits { rate_all: Rate::from_kbps(100_000), ..RecordLimits::default() };
+    let mut server = server(limits);
+    let at = |kbps| RecordPlan { rate_max: Rate::from_kbps(kbps), ..plan(60) };
+    let mut opens = |host, kbps, down| {
+        let plan = RecordPlan { down, ..at(kbps) };
+        match open_session(&mut server, address_of(host, 1), plan) {
+            Some(Message::Welcome(_)) => true,
+            Some(Message::Refuse { why: Refusal::Busy, .. }) => false,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(opens(1, 60_000, true));
+    assert!(!opens(2, 60_000, true), "whoever they are");
+    assert!(opens(3, 40_000, true));
+    assert!(opens(4, 200_000, false), "what clients send costs the server nothing to send");
+    assert!(!opens(5, 100, true));
+}
+
+#[test]
+fn a_server_with_a_token_wants_proof_that_fits_the_address() {
+    let token = |text: &str| RecordToken::new(text).unwrap();
+    let mut server =
+        server(RecordLimits::default()).with_token(Some(token("the token of this lab\n")));
+    let mut answer = |peer: RecordPeer, token: Option<RecordToken>, replay: Option<[u8; 32]>| {
+        let challenge = challenge(&mut server, Instant::ZERO, peer);
+        let proof = replay.unwrap_or_default();
+        let mut open = Open { token: challenge, resume: 0, elapsed_us: 0, plan: plan(60), proof };
+        if let Some(token) = token {
+            open.proof = token.prove(&open.request());
+        }
+        let proof = open.proof;
+        server.handle_datagram(Instant::ZERO, peer, &Message::Open(open).encode());
+        let answer = answers(&mut server, Instant::ZERO).into_iter().next().unwrap().1;
+        (Message::decode(&answer).unwrap(), proof)
+    };
+    let refused = |message| matches!(message, Message::Refuse { why: Refusal::Token, .. });
+    assert!(refused(answer(address(1), None, None).0));
+    assert!(refused(answer(address(2), Some(token("another token of a lab")), None).0));
+    let (welcome, proof) = answer(address(3), Some(token("the token of this lab")), None);
+    assert!(matches!(welcome, Message::Welcome(_)), "{welcome:?}");
+    assert!(refused(answer(address(4), None, Some(proof)).0), "a proof that was overheard");
+    assert!(RecordToken::new("too short").is_err());
+    assert!(!format!("{:?}", token("the token of this lab")).contains("lab"));
 }
 
 #[test]
@@ -273,7 +325,7 @@ fn message() -> impl Strategy<Value = Vec<u8>> {
     let open =
         (tokens.clone(), tokens.clone(), any::<u64>()).prop_map(|(token, resume, elapsed_us)| {
             let plan = RecordPlan::default();
-            Message::Open(Open { token, resume, elapsed_us, plan })
+            Message::Open(Open { token, resume, elapsed_us, plan, proof: [9; 32] })
         });
     let other = (tokens, any::<bool>()).prop_map(|(token, hello)| match hello {
         true => Message::Hello { nonce: token },
