@@ -8,7 +8,7 @@ WEBRTC_ARGS ?=
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PLAYWRIGHT = scripts/webrtc/node_modules/.package-lock.json
 
-.PHONY: demo test test-aarch64 fuzz lint bench callgrind webrtc webrtc-smoke packages clean
+.PHONY: demo test test-aarch64 fuzz lint deny bench callgrind webrtc webrtc-smoke packages clean
 
 demo: packages
 	$(CARGO) run --release --quiet --package roadweave-cli -- demo $(DEMO_ARGS)
@@ -30,6 +30,10 @@ lint:
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --quiet
+
+# Licences, sources, bans and known vulnerabilities of dependencies; installs cargo-deny.
+deny:
+	@CARGO="$(CARGO)" deploy/deny.sh
 
 bench: packages
 	$(CARGO) run --release --quiet --package roadweave-cli -- bench tunnel
