@@ -9,14 +9,17 @@ mod fields;
 mod router;
 mod server;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use roadweave_lab::scenario::line_of;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use client::ClientFile;
 #[cfg(test)]
 pub use fields::PrivateKey;
+pub use fields::host_port;
 pub use router::RouterFile;
 pub use server::ServerFile;
 
@@ -62,6 +65,43 @@ pub trait Validate {
     /// # Errors
     /// Says which field does not go with the others.
     fn validate(&self) -> Result<(), Fault>;
+
+    /// What is possible and most likely not meant. `now_unix` is the time of day, seconds since 1970.
+    fn warnings(&self, _now_unix: u64) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// The fields in which two files differ, in the order of their names. Values are not told: some are secret.
+pub fn differing<T: Serialize>(old: &T, new: &T) -> BTreeSet<String> {
+    let leaves = |file: &T| {
+        let mut leaves = BTreeMap::new();
+        // What was read from a file can be written again.
+        if let Ok(value) = toml::Value::try_from(file) {
+            flatten("", &value, &mut leaves);
+        }
+        leaves
+    };
+    let (old, new) = (leaves(old), leaves(new));
+    let names = old.keys().chain(new.keys());
+    names.filter(|name| old.get(*name) != new.get(*name)).cloned().collect()
+}
+
+/// All leaves of a file, named as the documentation names them: the elements of a list of tables share
+/// their names.
+fn flatten(prefix: &str, value: &toml::Value, leaves: &mut BTreeMap<String, Vec<String>>) {
+    match value {
+        toml::Value::Table(table) => {
+            for (name, value) in table {
+                let dot = if prefix.is_empty() { "" } else { "." };
+                flatten(&format!("{prefix}{dot}{name}"), value, leaves);
+            }
+        }
+        toml::Value::Array(items) if items.iter().any(toml::Value::is_table) => {
+            items.iter().for_each(|item| flatten(prefix, item, leaves));
+        }
+        leaf => leaves.entry(prefix.to_owned()).or_default().push(leaf.to_string()),
+    }
 }
 
 /// Reads and checks a configuration file.

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result, bail};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use roadweave_quic::Identity;
 
+use crate::config::host_port;
 use crate::exit::BadInput;
 use crate::out;
 
@@ -36,11 +37,8 @@ impl InitArgs {
     /// # Errors
     /// When the address has no port, or a file exists or cannot be written.
     pub fn run(&self) -> Result<()> {
-        let port = self.server.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-        let Some(port) = port.filter(|port| *port > 0) else {
-            let message = format!("--server {}: a port is missing; write host:port", self.server);
-            return Err(BadInput::new(message).into());
-        };
+        let (address, port) = host_port(&self.server)
+            .map_err(|error| BadInput::new(format!("--server {}: {error}", self.server)))?;
         let client = generate()?;
         let server = generate()?;
         let client_path = self.folder.join("client.toml");
@@ -52,7 +50,7 @@ impl InitArgs {
         }
         std::fs::create_dir_all(&self.folder)
             .with_context(|| format!("cannot make {}", self.folder.display()))?;
-        write_secret(&client_path, &self.client_file(&client, &server))?;
+        write_secret(&client_path, &self.client_file(&address, &client, &server))?;
         write_secret(&server_path, &self.server_file(port, &client, &server))?;
         out::line(format_args!(
             "{}\n  for the vehicle: roadweave client --config client.toml\n\
@@ -64,7 +62,7 @@ impl InitArgs {
         Ok(())
     }
 
-    fn client_file(&self, client: &Identity, server: &Identity) -> String {
+    fn client_file(&self, address: &str, client: &Identity, server: &Identity) -> String {
         let uplinks: Vec<String> = self.uplinks.iter().map(|name| format!("{name:?}")).collect();
         format!(
             "# Roadweave client, for the vehicle. Every field: docs/configuration.md\n\
@@ -81,7 +79,6 @@ impl InitArgs {
              into_tunnel = [\"0.0.0.0/0\", \"::/0\"]\n",
             name = self.name,
             private = client.to_base64(),
-            address = self.server,
             public = server.public_key(),
             uplinks = uplinks.join(", "),
         )

@@ -1,15 +1,17 @@
 //! `roadweave client`, `roadweave server` and `roadweave router`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use roadweave_device::{
-    ClientOptions, RouterOptions, ServerOptions, UplinkSelector, run_client, run_router, run_server,
+    ClientOptions, ClientReload, RouterOptions, ServerOptions, run_client, run_router, run_server,
 };
-use roadweave_tunnel::{RouterConfig, ServerConfig};
+use roadweave_quic::PublicKey;
+use roadweave_tunnel::{Peer, RouterConfig, ServerConfig};
 
-use crate::config::{self, ClientFile, RouterFile, ServerFile};
+use crate::config::{self, ClientFile, RouterFile, ServerFile, Validate};
 use crate::exit::BadInput;
 use crate::init::random;
 use crate::out;
@@ -53,14 +55,16 @@ impl ClientArgs {
     pub fn run(&self) -> Result<()> {
         let file: ClientFile = config::load(&self.config).map_err(BadInput::new)?;
         if self.check {
-            return in_order(&self.config);
+            return in_order(&self.config, &file);
         }
         let identity = file.private_key.identity().map_err(BadInput::new)?;
+        let reload = reload_client(self.config.clone(), file.clone());
         Ok(run_client(ClientOptions {
             lanes: file.lane_configs(),
             policies: file.policies(),
             routes: file.route_options(),
             memory_max: file.limits.client_memory_mb.bytes(),
+            uplinks: file.selector(),
             name: file.name,
             servers: file.server.names(),
             server_key: file.server.public_key,
@@ -71,10 +75,7 @@ impl ClientArgs {
             dns: file.dns,
             state_directory: file.state_directory,
             forward_between_uplinks: file.uplinks.forward,
-            uplinks: UplinkSelector {
-                include: file.uplinks.include,
-                exclude: file.uplinks.exclude,
-            },
+            reload: Box::new(reload),
         })?)
     }
 }
@@ -85,16 +86,12 @@ impl ServerArgs {
     pub fn run(&self) -> Result<()> {
         let file: ServerFile = config::load(&self.config).map_err(BadInput::new)?;
         if self.check {
-            return in_order(&self.config);
+            return in_order(&self.config, &file);
         }
+        warn_of(&file);
         let identity = file.private_key.identity().map_err(BadInput::new)?;
         let tun = file.tun.to_settings();
-        let path = self.config.clone();
-        let reload = move || {
-            config::load::<ServerFile>(&path)
-                .map(|file| file.peers())
-                .map_err(|error| error.to_string())
-        };
+        let reload = reload_server(self.config.clone(), file.clone());
         Ok(run_server(ServerOptions {
             config: ServerConfig {
                 transport: file.transport.to_config(random()?),
@@ -119,13 +116,82 @@ impl ServerArgs {
     }
 }
 
+/// What a server reads again; the other fields count from its next start on.
+const SERVER_RELOADS: [&str; 1] = ["peers"];
+/// What a client reads again.
+const CLIENT_RELOADS: [&str; 4] =
+    ["lanes", "uplinks.include", "uplinks.exclude", "uplinks.policies"];
+
+/// Reads a server's file again; `started` is what it was started with.
+fn reload_server(
+    path: PathBuf,
+    started: ServerFile,
+) -> impl FnMut() -> Result<Vec<(PublicKey, Peer)>, String> {
+    move || {
+        let file: ServerFile = config::load(&path).map_err(|error| error.to_string())?;
+        warn_of(&file);
+        tell_ignored(&started, &file, &SERVER_RELOADS);
+        Ok(file.peers())
+    }
+}
+
+/// Reads a client's file again; `started` is what it was started with.
+fn reload_client(
+    path: PathBuf,
+    started: ClientFile,
+) -> impl FnMut() -> Result<ClientReload, String> {
+    move || {
+        let file: ClientFile = config::load(&path).map_err(|error| error.to_string())?;
+        tell_ignored(&started, &file, &CLIENT_RELOADS);
+        Ok(ClientReload {
+            lanes: file.lane_configs(),
+            policies: file.policies(),
+            uplinks: file.selector(),
+        })
+    }
+}
+
+/// Names the fields that were changed and are not read again.
+fn tell_ignored<T: serde::Serialize>(started: &T, now: &T, reloaded: &[&str]) {
+    let is_read = |field: &String| {
+        reloaded.iter().any(|name| {
+            field.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    };
+    let ignored: Vec<String> =
+        config::differing(started, now).into_iter().filter(|field| !is_read(field)).collect();
+    if !ignored.is_empty() {
+        tracing::warn!(
+            fields = ignored.join(", "),
+            "changed in the file, and ignored until the next start"
+        );
+    }
+}
+
+/// What is most likely not meant.
+fn warnings(file: &impl Validate) -> Vec<String> {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    file.warnings(since_1970.as_secs())
+}
+
+fn warn_of(file: &impl Validate) {
+    warnings(file).into_iter().for_each(|warning| tracing::warn!("{warning}"));
+}
+
+fn in_order(path: &Path, file: &impl Validate) -> Result<()> {
+    for warning in warnings(file) {
+        out::note(format_args!("warning: {}: {warning}", path.display()));
+    }
+    Ok(out::line(format_args!("{} is in order", path.display()))?)
+}
+
 impl RouterArgs {
     /// # Errors
     /// When the file is broken, or the system does not let the router run.
     pub fn run(&self) -> Result<()> {
         let file: RouterFile = config::load(&self.config).map_err(BadInput::new)?;
         if self.check {
-            return in_order(&self.config);
+            return in_order(&self.config, &file);
         }
         let (sockets, links) = file.links();
         Ok(run_router(RouterOptions {
@@ -143,8 +209,4 @@ impl RouterArgs {
             into_tunnel: file.into_tunnel,
         })?)
     }
-}
-
-fn in_order(file: &std::path::Path) -> Result<()> {
-    Ok(out::line(format_args!("{} is in order", file.display()))?)
 }

@@ -183,6 +183,30 @@ fn init_wants_a_port() {
 }
 
 #[test]
+fn init_takes_ipv6_addresses_or_says_how_they_are_written() {
+    let bare = run(&["init", "--server", "2001:db8::1", "/nonexistent/roadweave"]);
+    check_refused(&bare, 2, &["without brackets", "\"[2001:db8::1]:4433\""]);
+    let folder = tempfile::tempdir().unwrap();
+    let output = run_in(folder.path(), &["init", "--server", "2001:db8:1:2:3:4:5:6:4433"]);
+    assert!(output.status.success(), "{output:?}");
+    let client = fs::read_to_string(folder.path().join("client.toml")).unwrap();
+    assert!(client.contains("addresses = [\"[2001:db8:1:2:3:4:5:6]:4433\"]"), "{client}");
+}
+
+#[test]
+fn the_check_warns_of_a_peer_whose_key_has_expired() {
+    let files = Files::new();
+    let output = files.check_changed("server", "", "expires = 2020-01-31T00:00:00Z");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(said(&output.stdout), "changed.toml is in order\n");
+    let warning = said(&output.stderr);
+    assert!(
+        warning.starts_with("warning: changed.toml: peer \"vehicle-1\" is let in no more"),
+        "{warning}"
+    );
+}
+
+#[test]
 fn broken_fields_are_told_with_file_line_and_what_would_be_right() {
     let files = Files::new();
     let check = |role: &str, line: &str, instead: &str, parts: &[&str]| {

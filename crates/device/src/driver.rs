@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 
 use crate::{Clock, DeviceError, Ecn, Outgoing, Poller, Prefix, Routes, SendOutcome, Token, Tun};
 
-pub use client::{ClientOptions, ClientRouteOptions, run_client};
+pub use client::{ClientOptions, ClientReload, ClientRouteOptions, ReloadClient, run_client};
 pub use router::{RouterOptions, RouterSocket, run_router};
 pub use server::{Reload, ServerOptions, run_server};
 

@@ -44,7 +44,8 @@ pub use answers::Answers;
 pub use cleanup::cleanup;
 pub use clock::Clock;
 pub use driver::{
-    ClientOptions, ClientRouteOptions, DriverError, Reload, RouterOptions, RouterSocket,
+    ClientOptions, ClientReload, ClientRouteOptions, DriverError, Reload, ReloadClient,
+    RouterOptions, RouterSocket,
     ServerOptions, TunSettings, run_client, run_router, run_server,
 };
 pub use error::DeviceError;

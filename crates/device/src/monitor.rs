@@ -183,6 +183,12 @@ impl Monitor {
         Ok(Self { notices, netlink, selector, known, ids, others, led_out, stale, went_down })
     }
 
+    /// Other interfaces are uplinks from now on; the next [`Monitor::poll`] reports what that changes.
+    pub fn set_selector(&mut self, selector: UplinkSelector) {
+        self.selector = selector;
+        self.stale = true;
+    }
+
     /// What is known of all uplinks, by name.
     pub fn uplinks(&self) -> impl Iterator<Item = &Uplink> {
         self.known.values()

@@ -31,7 +31,7 @@ use roadweave_wire::Welcome;
 use crate::lane::{LANES_MAX, LaneConfig, Strategy};
 use crate::learned::{Learned, keep_learned};
 use crate::observe::PacketEvent;
-use crate::session::{Session, SessionError, SetError, find_lane};
+use crate::session::{Session, SessionError, SetError, changeable, find_lane};
 use crate::status::{SessionStatus, path_reports};
 use crate::uplink::{Month, UplinkPolicy, Usage, ip_bytes};
 
@@ -309,6 +309,30 @@ impl Client {
         self.forget_pairs();
         self.on_lanes_or_uplinks(now);
         self.service(now);
+    }
+
+    /// Lets the lanes of the uplink direction be others, in this session and those to come, as far as
+    /// that can be while it lives. Returns what cannot, for a person to read. Lanes that name uplinks that
+    /// are not there wait for them.
+    ///
+    /// # Errors
+    /// When a strategy cannot be used; nothing is changed then.
+    pub fn set_lanes(
+        &mut self,
+        now: Instant,
+        lanes: Vec<LaneConfig>,
+    ) -> Result<Vec<String>, SetError> {
+        let (lanes, kept) = changeable(&self.config.lanes, lanes);
+        for lane in &lanes {
+            lane.strategy.scheduler(lane.deadline, true)?;
+        }
+        if let Some(current) = &mut self.current {
+            current.session.set_lanes(&lanes, true)?;
+        }
+        self.config.lanes = lanes;
+        self.on_lanes_or_uplinks(now);
+        self.service(now);
+        Ok(kept)
     }
 
     /// Lets a lane of the uplink direction follow another strategy, in this session and those to come. If

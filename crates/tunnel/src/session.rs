@@ -12,6 +12,7 @@
 mod memory;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::mem::discriminant;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -93,12 +94,41 @@ pub enum SetError {
     Strategy(#[from] UnknownScheduler),
 }
 
+/// Whether a lane asks what the flows are.
+fn needs_flows(lanes: &[LaneConfig]) -> bool {
+    lanes.iter().any(|lane| lane.rtp_frames || lane.rule.classes.is_some())
+}
+
 /// The place of the lane called `name`.
 pub(crate) fn find_lane(lanes: &[LaneConfig], name: &str) -> Result<usize, SetError> {
     lanes.iter().position(|lane| lane.name == name).ok_or_else(|| {
         let known: Vec<&str> = lanes.iter().map(|lane| lane.name.as_str()).collect();
         SetError::Lane { lane: name.to_owned(), known: known.join(", ") }
     })
+}
+
+/// Of the lanes `wanted` what can take the place of `old` ones while packets are under way, and the names
+/// of what cannot: the peer knows lanes by their numbers, and how they keep their order from their
+/// first packet on.
+pub(crate) fn changeable(
+    old: &[LaneConfig],
+    wanted: Vec<LaneConfig>,
+) -> (Vec<LaneConfig>, Vec<String>) {
+    let names =
+        |lanes: &[LaneConfig]| lanes.iter().map(|lane| lane.name.clone()).collect::<Vec<_>>();
+    if names(old) != names(&wanted) {
+        return (old.to_vec(), vec!["which lanes there are, and all that is new in them".into()]);
+    }
+    let mut kept = Vec::new();
+    let merge = |(old, mut new): (&LaneConfig, LaneConfig)| {
+        if discriminant(&old.order) != discriminant(&new.order) {
+            kept.push(format!("the ordering of lane \"{}\"", new.name));
+            new.order = old.order;
+        }
+        new
+    };
+    let lanes = old.iter().zip(wanted).map(merge).collect();
+    (lanes, kept)
 }
 
 /// The figures of one lane.
@@ -177,8 +207,7 @@ impl Session {
             .zip(&config.lanes)
             .map(|(id, lane)| LaneSender::new(LaneId(id), lane.clone(), config.seed, names_uplinks))
             .collect::<Result<Vec<_>, _>>()?;
-        let asks = |lane: &LaneConfig| lane.rtp_frames || lane.rule.classes.is_some();
-        let needs_flows = config.lanes.iter().any(asks);
+        let needs_flows = needs_flows(&config.lanes);
         Ok(Self {
             lane_configs: config.lanes,
             senders,
@@ -215,6 +244,27 @@ impl Session {
         names_uplinks: bool,
     ) -> Result<(), SetError> {
         self.lane(lane)?.set_strategy(strategy.clone(), names_uplinks).map_err(SetError::Strategy)
+    }
+
+    /// Lets the lanes of the sending direction be others, which [`changeable`] has let through.
+    ///
+    /// # Errors
+    /// When a strategy cannot be used here; the lanes before it are changed then.
+    pub(crate) fn set_lanes(
+        &mut self,
+        lanes: &[LaneConfig],
+        names_uplinks: bool,
+    ) -> Result<(), SetError> {
+        for ((sender, config), lane) in
+            self.senders.iter_mut().zip(&mut self.lane_configs).zip(lanes)
+        {
+            sender.set_config(lane.clone(), names_uplinks)?;
+            *config = lane.clone();
+        }
+        if self.flows.is_none() && needs_flows(&self.lane_configs) {
+            self.flows = Some(FlowTable::default());
+        }
+        Ok(())
     }
 
     /// Takes what the application behind a lane tells of its buffer, for strategies that ask for it.

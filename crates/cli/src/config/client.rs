@@ -1,6 +1,6 @@
 //! `client.toml`.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 
 use ipnet::IpNet;
@@ -11,8 +11,8 @@ use roadweave_types::{Policy, Priority};
 use serde::{Deserialize, Serialize};
 
 use super::fields::{
-    LaneFields, PrivateKey, TransportFields, TunFields, Within, addresses, lane_configs, networks,
-    state_directory, validate_lanes, validate_networks,
+    LaneFields, PrivateKey, TransportFields, TunFields, Within, addresses, host_port, lane_configs,
+    networks, state_directory, validate_lanes, validate_networks, validate_pattern,
 };
 use super::{Fault, Validate};
 
@@ -231,6 +231,12 @@ impl ClientFile {
         }
     }
 
+    /// Which interfaces are uplinks.
+    pub fn selector(&self) -> UplinkSelector {
+        let UplinkFields { include, exclude, .. } = self.uplinks.clone();
+        UplinkSelector { include, exclude }
+    }
+
     /// How uplinks may be used, by patterns of their names.
     pub fn policies(&self) -> Vec<(String, UplinkPolicy)> {
         let policies = self.uplinks.policies.iter();
@@ -246,6 +252,12 @@ impl Validate for ClientFile {
             return Err(Fault::new("server.addresses", message));
         }
         for (position, address) in self.server.addresses.iter().enumerate() {
+            if address.parse::<Ipv6Addr>().is_ok()
+                && let Err(error) = host_port(address)
+            {
+                let field = format!("server.addresses.{position}");
+                return Err(Fault::new(field, format!("server.addresses: {error}")));
+            }
             if let Err(error) = address.parse::<ServerName>() {
                 return Err(Fault::new(
                     format!("server.addresses.{position}"),
@@ -253,9 +265,22 @@ impl Validate for ClientFile {
                 ));
             }
         }
+        let own = self.private_key.identity().map(|identity| identity.public_key());
+        if own == Ok(self.server.public_key) {
+            let message = "server.public_key is that of this client's own private_key; \
+                           write the one that the server's side has printed";
+            return Err(Fault::new("server.public_key", message));
+        }
         self.transport.validate()?;
         validate_networks("routes.into_tunnel", &self.routes.into_tunnel)?;
         validate_networks("routes.accept", &self.routes.accept)?;
+        for (field, names) in
+            [("include", &self.uplinks.include), ("exclude", &self.uplinks.exclude)]
+        {
+            for (position, name) in names.iter().enumerate() {
+                validate_pattern(&format!("uplinks.{field}.{position}"), name)?;
+            }
+        }
         validate_policies(&self.uplinks.policies)?;
         validate_lanes(&self.lanes)?;
         self.validate_lanes_uplinks()
@@ -290,6 +315,7 @@ fn validate_policies(policies: &[PolicyFields]) -> Result<(), Fault> {
                            or a pattern as \"wwan*\"";
             return Err(Fault::new(at, message));
         }
+        validate_pattern(&at, &policy.name)?;
         let mut before = policies[..position].iter().map(|other| other.name.as_str());
         if let Some(other) = before.find(|name| *name == policy.name || *name == "*") {
             let message = format!(

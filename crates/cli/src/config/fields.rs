@@ -1,7 +1,7 @@
 //! The fields that both files share, each a type that refuses what cannot be.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -383,6 +383,54 @@ pub fn lane_configs(lanes: &[LaneFields]) -> Vec<LaneConfig> {
     }
 }
 
+/// Checks an address of a server, `host:port`; returns it as it can be looked up, and the port.
+///
+/// # Errors
+/// Says what would be right.
+pub fn host_port(text: &str) -> Result<(String, u16), String> {
+    let known = "write host:port, as \"192.0.2.1:4433\" or \"[2001:db8::1]:4433\"";
+    if text.parse::<Ipv6Addr>().is_ok() {
+        return Err(format!(
+            "\"{text}\" is an IPv6 address without brackets, so that its port cannot be told from it; \
+             write \"[{text}]:4433\""
+        ));
+    }
+    let port = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let Some((host, port @ 1..)) = port else {
+        return Err(format!("\"{text}\": a port is missing; {known}"));
+    };
+    if host.is_empty() {
+        return Err(format!("\"{text}\" has no host; {known}"));
+    }
+    // Eight groups and a port: nothing else can be meant.
+    if host.parse::<Ipv6Addr>().is_ok() {
+        return Ok((format!("[{host}]:{port}"), port));
+    }
+    if let Some(inner) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        if inner.parse::<Ipv6Addr>().is_err() {
+            return Err(format!("\"{text}\": {inner} is no IPv6 address; {known}"));
+        }
+    } else if host.contains([':', '[', ']']) {
+        return Err(format!("\"{text}\": {host} is no host; {known}"));
+    }
+    Ok((text.to_owned(), port))
+}
+
+/// Checks that a pattern for names of interfaces means what it seems to.
+///
+/// # Errors
+/// Says what would be right; `field` is where it stands.
+pub fn validate_pattern(field: &str, pattern: &str) -> Result<(), Fault> {
+    if !pattern.contains(['[', ']', '{', '}']) {
+        return Ok(());
+    }
+    let message = format!(
+        "\"{pattern}\" holds brackets, which stand for themselves here; patterns know * for anything and ? \
+         for one letter: write \"wwan?\" or \"wwan*\", or name each interface"
+    );
+    Err(Fault::new(field, message))
+}
+
 /// Checks what the types of single lanes cannot.
 pub fn validate_lanes(lanes: &[LaneFields]) -> Result<(), Fault> {
     if lanes.len() > LANES_MAX {
@@ -394,6 +442,18 @@ pub fn validate_lanes(lanes: &[LaneFields]) -> Result<(), Fault> {
             return Err(Fault::new(
                 format!("lanes.{position}.name"),
                 format!("two lanes are called \"{}\"; give each its own name", lane.name),
+            ));
+        }
+        if lane.deadline_ms.get() > lane.expire_after_ms.get() {
+            return Err(Fault::new(
+                format!("lanes.{position}.deadline_ms"),
+                format!(
+                    "lane \"{}\": deadline_ms = {} is above expire_after_ms = {}, so that nothing would \
+                     be repaired in time; write a deadline of at most that, or a longer expiry",
+                    lane.name,
+                    lane.deadline_ms.get(),
+                    lane.expire_after_ms.get()
+                ),
             ));
         }
         let rule = &lane.rule;

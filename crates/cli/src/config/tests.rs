@@ -141,6 +141,74 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
 }
 
 #[test]
+fn what_is_possible_and_cannot_be_meant_is_refused() {
+    let own = roadweave_quic::Identity::from_base64(KEY).expect("a key").public_key().to_string();
+    let text =
+        client("").replace(&format!("public_key = \"{KEY}\""), &format!("public_key = \"{own}\""));
+    check_client(&text, &["line 5", "server.public_key is that of this client's own private_key"]);
+    let lane = |fields: &str| format!("{}[[lanes]]\nname = \"video\"\n{fields}\n", client(""));
+    check_client(
+        &lane("expire_after_ms = 50"),
+        &["lane \"video\": deadline_ms = 100 is above expire_after_ms = 50"],
+    );
+    check_client(&lane("deadline_ms = 800"), &["line 8", "deadline_ms = 800 is above"]);
+    let uplinks = |fields: &str| format!("{}[uplinks]\n{fields}\n", client(""));
+    let told = ["\"wwan[0-9]\" holds brackets", "\"wwan?\"", "\"wwan*\""];
+    check_client(
+        &uplinks("include = [\"eth1\", \"wwan[0-9]\"]"),
+        &[&["line 7"], &told[..]].concat(),
+    );
+    check_client(&uplinks("exclude = [\"wwan[0-9]\"]"), &told);
+    check_client(&uplinks("policies = [{ name = \"wwan[0-9]\" }]"), &told);
+    let address = |address: &str| client("").replace("192.0.2.1:4433", address);
+    check_client(
+        &address("2001:db8::1:4433"),
+        &["line 4", "without brackets", "\"[2001:db8::1:4433]:4433\""],
+    );
+    check_client(&address("[vpn]:4433"), &["line 4", "server.addresses", "[vpn]"]);
+    check_client(&address(":4433"), &["line 4", "host:port"]);
+    parse::<ClientFile>(&address("2001:db8:1:2:3:4:5:6:4433")).expect("one meaning");
+
+    let server = format!(
+        "private_key = \"{KEY}\"\n[[peers]]\nname = \"bus\"\npublic_key = \"{own}\"\n\
+         addresses = [\"10.77.0.2/32\"]\n"
+    );
+    let error = parse::<ServerFile>(&server).expect_err("its own key");
+    assert!(
+        error.starts_with("line 4: peer \"bus\": public_key is that of this server's"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_peer_whose_key_has_expired_is_told() {
+    let text = format!(
+        "private_key = \"{KEY}\"\n[[peers]]\nname = \"bus\"\npublic_key = \"{KEY}\"\n\
+         addresses = [\"10.77.0.2/32\"]\nexpires = 2027-01-31T00:00:00Z\n"
+    );
+    let file = parse::<ServerFile>(&text).expect("complete");
+    assert_eq!(file.warnings(1_801_353_599), [""; 0]);
+    let warnings = file.warnings(1_801_353_600);
+    assert_eq!(warnings.len(), 1);
+    assert!(warnings[0].starts_with("peer \"bus\" is let in no more"), "{warnings:?}");
+}
+
+#[test]
+fn the_fields_that_differ_are_named_without_their_values() {
+    let lanes = "[[lanes]]\nname = \"a\"\n[[lanes]]\nname = \"b\"\n";
+    let old =
+        parse::<ClientFile>(&format!("{}{lanes}", client("name = \"bus\""))).expect("complete");
+    let other = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+    let text = client("name = \"van\"").replacen(KEY, other, 1);
+    let lanes = lanes.replace("\"b\"", "\"b\"\nrank = 3");
+    let new =
+        parse::<ClientFile>(&format!("{text}[tun]\nmtu_bytes = 1400\n{lanes}")).expect("complete");
+    let fields: Vec<String> = differing(&old, &new).into_iter().collect();
+    assert_eq!(fields, ["lanes.rank", "name", "private_key", "tun.mtu_bytes"]);
+    assert!(differing(&old, &old).is_empty());
+}
+
+#[test]
 fn peers_that_collide_are_refused() {
     let peer = |name: &str, key: &str, address: &str| {
         format!("[[peers]]\nname = \"{name}\"\npublic_key = \"{key}\"\naddresses = [{address}]\n")

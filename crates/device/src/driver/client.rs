@@ -1,6 +1,7 @@
 //! The client's event loop.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,8 +44,21 @@ const TIME_OF_DAY: Duration = Duration::from_secs(60);
 /// Uplinks that failed to open are tried again this often.
 const UPLINK_RETRY: Duration = Duration::from_secs(2);
 
+/// What of the configuration may change while the client runs.
+#[derive(Clone, Debug)]
+pub struct ClientReload {
+    /// The lanes of the uplink direction.
+    pub lanes: Vec<LaneConfig>,
+    /// How uplinks may be used.
+    pub policies: Vec<(String, UplinkPolicy)>,
+    /// Which interfaces are uplinks.
+    pub uplinks: UplinkSelector,
+}
+
+/// Reads the client's configuration again.
+pub type ReloadClient = Box<dyn FnMut() -> Result<ClientReload, String>>;
+
 /// What a client is started with.
-#[derive(Debug)]
 pub struct ClientOptions {
     /// Its own name, for the server's logs.
     pub name: String,
@@ -77,6 +91,18 @@ pub struct ClientOptions {
     pub policies: Vec<(String, UplinkPolicy)>,
     /// Where what strategies have learned is kept, and what metered uplinks have carried.
     pub state_directory: PathBuf,
+    /// Reads lanes, policies and uplinks again, on SIGHUP; an error leaves everything as it is.
+    pub reload: ReloadClient,
+}
+
+impl fmt::Debug for ClientOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientOptions")
+            .field("name", &self.name)
+            .field("servers", &self.servers)
+            .field("uplinks", &self.uplinks)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What of a client's traffic goes where.
@@ -246,7 +272,7 @@ impl Driver {
                 match token {
                     TUN => self.read_tun(now)?,
                     SIGNALS => {
-                        if self.take_signals() {
+                        if self.take_signals(now) {
                             return Ok(());
                         }
                     }
@@ -293,17 +319,49 @@ impl Driver {
         self.client.on_time_of_day(since_1970.as_secs());
     }
 
-    fn take_signals(&mut self) -> bool {
+    fn take_signals(&mut self, now: Instant) -> bool {
         while let Some(signal) = self.signals.take() {
             match signal {
                 Signal::Interrupt | Signal::Terminate => return true,
-                Signal::Hangup => tracing::warn!(
-                    "SIGHUP changes nothing: a client reads its configuration when it starts"
-                ),
+                Signal::Hangup => match (self.options.reload)() {
+                    Ok(reloaded) => self.take_up(now, reloaded),
+                    Err(error) => tracing::error!("nothing was changed: {error}"),
+                },
                 Signal::Child => {}
             }
         }
         false
+    }
+
+    /// Goes on with other lanes, policies and uplinks; the session lives on.
+    fn take_up(&mut self, now: Instant, reloaded: ClientReload) {
+        let ClientReload { lanes, policies, mut uplinks } = reloaded;
+        match self.client.set_lanes(now, lanes) {
+            Ok(kept) if kept.is_empty() => {}
+            Ok(kept) => tracing::warn!(
+                "changed in the file, and ignored until the next start: {}",
+                kept.join(", ")
+            ),
+            Err(error) => tracing::error!("the lanes are still those from before: {error}"),
+        }
+        self.options.policies = policies;
+        uplinks.exclude.push(self.tun.name().to_owned());
+        self.options.uplinks = uplinks.clone();
+        self.monitor.set_selector(uplinks);
+        self.look_at_uplinks(now);
+        for uplink in self.monitor.uplinks().cloned().collect::<Vec<Uplink>>() {
+            self.apply_policy(&uplink.name);
+            // What counts as one by its routes alone depends on whether any is named.
+            self.use_uplink(now, &uplink);
+        }
+        tracing::info!("lanes, policies and uplinks were read again");
+    }
+
+    fn apply_policy(&mut self, uplink: &str) {
+        let mut policies = self.options.policies.iter();
+        let policy = policies.find(|(pattern, _)| glob(pattern, uplink));
+        self.client
+            .set_policy(uplink, policy.map_or_else(UplinkPolicy::default, |(_, policy)| *policy));
     }
 
     fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
@@ -400,10 +458,7 @@ impl Driver {
             let addresses: Vec<String> = uplink.addresses.iter().map(ToString::to_string).collect();
             tracing::info!(uplink = uplink.name, addresses = addresses.join(","), "uplink is up");
         }
-        let policy = self.options.policies.iter().find(|(pattern, _)| glob(pattern, &uplink.name));
-        if let Some((_, policy)) = policy {
-            self.client.set_policy(&uplink.name, *policy);
-        }
+        self.apply_policy(&uplink.name);
         self.client.add_uplink(now, uplink.id, &uplink.name);
         Ok(())
     }

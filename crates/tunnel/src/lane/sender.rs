@@ -182,6 +182,27 @@ impl LaneSender {
         Ok(())
     }
 
+    /// Lets the lane be another one of the same name and ordering, from its next packet on.
+    pub(crate) fn set_config(
+        &mut self,
+        config: LaneConfig,
+        names_uplinks: bool,
+    ) -> Result<(), UnknownScheduler> {
+        let old = std::mem::replace(&mut self.config, config);
+        let new = &self.config;
+        let what_strategies_see = |lane: &LaneConfig| {
+            (lane.strategy.clone(), lane.deadline, lane.expire_after, lane.rtp_frames)
+        };
+        // A strategy that is made anew forgets; one that need not be is left alone.
+        if what_strategies_see(&old) != what_strategies_see(new)
+            && let Err(error) = self.set_strategy(new.strategy.clone(), names_uplinks)
+        {
+            self.config = old;
+            return Err(error);
+        }
+        Ok(())
+    }
+
     /// The receiving application tells how its buffer does.
     pub(crate) fn set_qoe(&mut self, now: Instant, qoe: Qoe) {
         self.recovery.set_qoe(now, qoe);
