@@ -34,7 +34,7 @@ pub struct ServerArgs {
     #[arg(long, value_name = "RATE", default_value = "200M", value_parser = parse_rate)]
     rate_max: Rate,
     /// The highest rate at which to send to all links together; a link whose plan does not fit is refused
-    #[arg(long, value_name = "RATE", default_value = "2G", value_parser = parse_rate)]
+    #[arg(long, value_name = "RATE", default_value = "4G", value_parser = parse_rate)]
     rate_all: Rate,
     /// A file with the token that clients must know; else ROADWEAVE_RECORD_TOKEN, if it is set
     #[arg(long, value_name = "FILE")]
