@@ -45,8 +45,7 @@ pub use cleanup::cleanup;
 pub use clock::Clock;
 pub use driver::{
     ClientOptions, ClientReload, ClientRouteOptions, DriverError, Reload, ReloadClient,
-    RouterOptions, RouterSocket,
-    ServerOptions, TunSettings, run_client, run_router, run_server,
+    RouterOptions, RouterSocket, ServerOptions, TunSettings, run_client, run_router, run_server,
 };
 pub use error::DeviceError;
 pub use filter::{Allowed, FilterKeeper, FilterOptions, Filters, Forwarding, Interface};

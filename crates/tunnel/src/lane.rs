@@ -91,6 +91,12 @@ impl LaneConfig {
             rtp_frames: true,
         }
     }
+
+    /// How long a packet may wait, and be needed for a repair once it was sent: as it is set, or else as
+    /// the strategy has it.
+    pub fn keeps_for(&self) -> Duration {
+        self.strategy.keeps_for(self.deadline, self.expire_after)
+    }
 }
 
 /// Which packets a lane takes: all conditions must hold; an absent one always does.

@@ -11,13 +11,13 @@
 
 mod budget;
 mod rate;
+mod refusals;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Bound;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use roadweave_quic::{
@@ -30,6 +30,7 @@ use roadweave_wire::{Control, InnerPacket, Welcome};
 
 use self::budget::Budget;
 use self::rate::Limit;
+use self::refusals::Refusals;
 use self::waiting::Waiting;
 use crate::lane::{LaneConfig, Strategy};
 use crate::learned::{Learned, keep_learned};

@@ -444,7 +444,8 @@ pub fn validate_lanes(lanes: &[LaneFields]) -> Result<(), Fault> {
                 format!("two lanes are called \"{}\"; give each its own name", lane.name),
             ));
         }
-        if lane.deadline_ms.get() > lane.expire_after_ms.get() {
+        let expiry_ms = lane.to_config().keeps_for().as_millis();
+        if i128::from(lane.deadline_ms.get()) > expiry_ms as i128 {
             return Err(Fault::new(
                 format!("lanes.{position}.deadline_ms"),
                 format!(
@@ -452,7 +453,7 @@ pub fn validate_lanes(lanes: &[LaneFields]) -> Result<(), Fault> {
                      be repaired in time; write a deadline of at most that, or a longer expiry",
                     lane.name,
                     lane.deadline_ms.get(),
-                    lane.expire_after_ms.get()
+                    expiry_ms
                 ),
             ));
         }

@@ -186,120 +186,6 @@ impl Validate for ServerFile {
         (0..self.peers.len()).try_for_each(|position| self.validate_peer(position, &mut taken))
     }
 
-}
-
-/// What the peers before one have: by key and by prefix, so that thousands are checked in no time.
-#[derive(Default)]
-struct Taken {
-    keys: BTreeMap<PublicKey, usize>,
-    networks: JointPrefixMap<IpNet, usize>,
-}
-
-impl Taken {
-    /// A prefix of a peer other than that at `position` which shares addresses with `network`, and the
-    /// place of that peer.
-    fn sharing(&self, position: usize, network: &IpNet) -> Option<(usize, IpNet)> {
-        let around = self.networks.get_lpm(network);
-        let mut shared = around.into_iter().chain(self.networks.children(network));
-        let (taken, other) = shared.find(|(_, other)| **other != position)?;
-        Some((*other, taken))
-    }
-}
-
-impl ServerFile {
-    /// The lanes of the downlink direction.
-    pub fn lane_configs(&self) -> Vec<roadweave_tunnel::LaneConfig> {
-        lane_configs(&self.lanes)
-    }
-
-    /// The clients as the server wants them.
-    pub fn peers(&self) -> Vec<(PublicKey, Peer)> {
-        self.peers.iter().map(|peer| (peer.public_key, peer.to_peer())).collect()
-    }
-}
-
-impl PeerFields {
-    fn to_peer(&self) -> Peer {
-        Peer {
-            name: self.name.clone(),
-            addresses: self.addresses.clone(),
-            // Checked when the file was read.
-            expires_unix: self.expires.as_ref().and_then(|moment| unix_seconds(moment).ok()),
-            rate_limit: self
-                .rate_limit_mbps
-                .map(|limit| Rate::from_kbps(limit.get().unsigned_abs() * 1_000)),
-        }
-    }
-}
-
-/// The moment in seconds since 1970.
-fn unix_seconds(moment: &Datetime) -> Result<u64, String> {
-    let text = moment.to_string();
-    let parsed: jiff::Timestamp = text.parse().map_err(|_| {
-        format!(
-            "expires = {text} is no moment; write one with a time zone, as 2027-01-31T00:00:00Z"
-        )
-    })?;
-    Ok(parsed.as_second().max(0).unsigned_abs())
-}
-
-impl Validate for ServerFile {
-    fn validate(&self) -> Result<(), Fault> {
-        self.private_key.validate()?;
-        if self.addresses.is_empty() {
-            let message = "addresses is empty; give the server an inner address, \
-                           such as addresses = [\"10.77.0.1/24\"]";
-            return Err(Fault::new("addresses", message));
-        }
-        validate_networks("deny_destinations", &self.deny_destinations)?;
-        let allowed: Vec<IpNet> = self.allow_destinations.iter().map(|to| to.network).collect();
-        validate_networks("allow_destinations", &allowed)?;
-        self.transport.validate()?;
-        let ServerLimits { memory_mb, client_memory_mb } = self.limits;
-        if client_memory_mb.get() > memory_mb.get() {
-            let message = format!(
-                "limits.client_memory_mb = {} is more than limits.memory_mb = {}, which is for all \
-                 clients together; write a number from 4 to {}",
-                client_memory_mb.get(),
-                memory_mb.get(),
-                memory_mb.get()
-            );
-            return Err(Fault::new("limits.client_memory_mb", message));
-        }
-        validate_lanes(&self.lanes)?;
-        for (position, lane) in self.lanes.iter().enumerate() {
-            if lane.strategy.as_str().starts_with("single:") {
-                let message = format!(
-                    "lane \"{}\": strategy = \"{}\" is for clients, since a server has no uplinks; \
-                     write \"xnc\" or \"minrtt\"",
-                    lane.name,
-                    lane.strategy.as_str()
-                );
-                return Err(Fault::new(format!("lanes.{position}.strategy"), message));
-            }
-        }
-        let mut taken = Taken::default();
-        (0..self.peers.len()).try_for_each(|position| self.validate_peer(position, &mut taken))
-    }
-}
-
-/// What the peers before one have: by key and by prefix, so that thousands are checked in no time.
-#[derive(Default)]
-struct Taken {
-    keys: BTreeMap<PublicKey, usize>,
-    networks: JointPrefixMap<IpNet, usize>,
-}
-
-impl Taken {
-    /// A prefix of a peer other than that at `position` which shares addresses with `network`, and the
-    /// place of that peer.
-    fn sharing(&self, position: usize, network: &IpNet) -> Option<(usize, IpNet)> {
-        let around = self.networks.get_lpm(network);
-        let mut shared = around.into_iter().chain(self.networks.children(network));
-        let (taken, other) = shared.find(|(_, other)| **other != position)?;
-        Some((*other, taken))
-    }
-
     fn warnings(&self, now_unix: u64) -> Vec<String> {
         let expired = self.peers.iter().filter_map(|peer| {
             let moment = peer.expires.as_ref()?;
@@ -312,6 +198,24 @@ impl Taken {
             })
         });
         expired.collect()
+    }
+}
+
+/// What the peers before one have: by key and by prefix, so that thousands are checked in no time.
+#[derive(Default)]
+struct Taken {
+    keys: BTreeMap<PublicKey, usize>,
+    networks: JointPrefixMap<IpNet, usize>,
+}
+
+impl Taken {
+    /// A prefix of a peer other than that at `position` which shares addresses with `network`, and the
+    /// place of that peer.
+    fn sharing(&self, position: usize, network: &IpNet) -> Option<(usize, IpNet)> {
+        let around = self.networks.get_lpm(network);
+        let mut shared = around.into_iter().chain(self.networks.children(network));
+        let (taken, other) = shared.find(|(_, other)| **other != position)?;
+        Some((*other, taken))
     }
 }
 

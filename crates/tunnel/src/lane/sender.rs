@@ -117,7 +117,7 @@ impl LaneSender {
         names_uplinks: bool,
     ) -> Result<Self, UnknownScheduler> {
         let recovery = recovery_config(&config);
-        let age_max = config.strategy.keeps_for(config.deadline, config.expire_after);
+        let age_max = config.keeps_for();
         // A range expires by its last packet, so the first may be needed a little longer.
         let encoder = EncoderConfig { expiry: age_max + RANGE_SPAN, ..EncoderConfig::default() };
         Ok(Self {
@@ -228,7 +228,7 @@ impl LaneSender {
 
     /// How long the strategy of today keeps a packet.
     fn keeps_for(&self) -> Duration {
-        self.config.strategy.keeps_for(self.config.deadline, self.config.expire_after)
+        self.config.keeps_for()
     }
 
     /// When a packet that has left must not leave any more, in a lane whose packets expire.
@@ -782,7 +782,7 @@ const QUEUED_OVERHEAD: usize = 192;
 const FRAME_LOOK: usize = 8;
 
 fn recovery_config(lane: &LaneConfig) -> RecoveryConfig {
-    let expire_after = lane.strategy.keeps_for(lane.deadline, lane.expire_after);
+    let expire_after = lane.keeps_for();
     RecoveryConfig { deadline: lane.deadline, expire_after }
 }
 
