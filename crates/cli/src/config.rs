@@ -10,11 +10,15 @@ mod router;
 mod server;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use roadweave_lab::scenario::line_of;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use zeroize::Zeroizing;
 
 pub use client::ClientFile;
 #[cfg(test)]
@@ -33,6 +37,20 @@ pub enum ConfigFileError {
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// Everybody on the machine may read or change it, and it holds a private key.
+    #[error(
+        "{path}: everybody on this machine may {what} it (mode {mode:04o}), and it holds a private \
+         key: chmod 600 {path}",
+        path = path.display()
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// What everybody may do.
+        what: &'static str,
+        /// Its mode.
+        mode: u32,
     },
     /// It is no TOML, or a field in it is unknown or has a value that cannot be.
     #[error("{}: {message}", path.display())]
@@ -62,6 +80,9 @@ impl Fault {
 
 /// A file that can be checked beyond the types of its fields.
 pub trait Validate {
+    /// Whether the file holds a private key, and so must be kept from others.
+    const HAS_SECRET: bool = false;
+
     /// # Errors
     /// Says which field does not go with the others.
     fn validate(&self) -> Result<(), Fault>;
@@ -109,10 +130,39 @@ fn flatten(prefix: &str, value: &toml::Value, leaves: &mut BTreeMap<String, Vec<
 /// # Errors
 /// Names the file, the line, the field and what would be right.
 pub fn load<T: DeserializeOwned + Validate>(path: &Path) -> Result<T, ConfigFileError> {
-    let text = std::fs::read_to_string(path)
-        .map_err(|source| ConfigFileError::Read { path: path.to_owned(), source })?;
+    let text = read(path, T::HAS_SECRET)?;
     parse(&text).map_err(|message| ConfigFileError::Invalid { path: path.to_owned(), message })
 }
+
+/// The text of a file, which is wiped when it is dropped.
+fn read(path: &Path, has_secret: bool) -> Result<Zeroizing<String>, ConfigFileError> {
+    let failed = |source| ConfigFileError::Read { path: path.to_owned(), source };
+    let mut file = File::open(path).map_err(failed)?;
+    let there = file.metadata().map_err(failed)?;
+    let mode = there.mode() & 0o7777;
+    if has_secret {
+        if mode & 0o006 != 0 {
+            let what = if mode & 0o004 != 0 { "read" } else { "write" };
+            return Err(ConfigFileError::Exposed { path: path.to_owned(), what, mode });
+        }
+        if mode & 0o060 != 0 {
+            tracing::warn!(
+                "{path}: its group (gid {gid}) may read or write it (mode {mode:04o}), and it holds a \
+                 private key; chmod 600 {path} unless that is meant",
+                path = path.display(),
+                gid = there.gid(),
+            );
+        }
+    }
+    // All of it at once: a text that grows while it is read leaves copies behind.
+    let length = usize::try_from(there.len()).unwrap_or(0).min(TEXT_MAX);
+    let mut text = Zeroizing::new(String::with_capacity(length + 1));
+    file.read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
+}
+
+/// What is set aside for a file at most before it is read.
+const TEXT_MAX: usize = 16 << 20;
 
 fn parse<T: DeserializeOwned + Validate>(text: &str) -> Result<T, String> {
     let file: T = toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;

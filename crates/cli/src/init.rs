@@ -138,7 +138,7 @@ fn generate() -> Result<Identity> {
 }
 
 /// Writes a file that only its owner may read.
-fn write_secret(path: &Path, text: &str) -> Result<()> {
+pub fn write_secret(path: &Path, text: &str) -> Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
     let failed = || format!("cannot write {}", path.display());

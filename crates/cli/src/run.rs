@@ -53,12 +53,12 @@ impl ClientArgs {
     /// # Errors
     /// When the file is broken, or the system does not let the client run.
     pub fn run(&self) -> Result<()> {
-        let file: ClientFile = config::load(&self.config).map_err(BadInput::new)?;
+        let mut file: ClientFile = config::load(&self.config).map_err(BadInput::new)?;
         if self.check {
             return in_order(&self.config, &file);
         }
-        let identity = file.private_key.identity().map_err(BadInput::new)?;
-        let reload = reload_client(self.config.clone(), file.clone());
+        let identity = file.private_key.take_identity().map_err(BadInput::new)?;
+        let reload = reload_client(self.config.clone(), file.clone(), identity.public_key());
         Ok(run_client(ClientOptions {
             lanes: file.lane_configs(),
             policies: file.policies(),
@@ -76,6 +76,7 @@ impl ClientArgs {
             state_directory: file.state_directory,
             forward_between_uplinks: file.uplinks.forward,
             reload: Box::new(reload),
+            files: vec![self.config.clone()],
         })?)
     }
 }
@@ -84,14 +85,14 @@ impl ServerArgs {
     /// # Errors
     /// When the file is broken, or the system does not let the server run.
     pub fn run(&self) -> Result<()> {
-        let file: ServerFile = config::load(&self.config).map_err(BadInput::new)?;
+        let mut file: ServerFile = config::load(&self.config).map_err(BadInput::new)?;
         if self.check {
             return in_order(&self.config, &file);
         }
         warn_of(&file);
-        let identity = file.private_key.identity().map_err(BadInput::new)?;
+        let identity = file.private_key.take_identity().map_err(BadInput::new)?;
         let tun = file.tun.to_settings();
-        let reload = reload_server(self.config.clone(), file.clone());
+        let reload = reload_server(self.config.clone(), file.clone(), identity.public_key());
         Ok(run_server(ServerOptions {
             config: ServerConfig {
                 transport: file.transport.to_config(random()?),
@@ -111,6 +112,7 @@ impl ServerArgs {
             denied: file.deny_destinations,
             allowed: file.allow_destinations.iter().map(|to| (to.network, to.port)).collect(),
             state_directory: file.state_directory,
+            files: vec![self.config.clone()],
             reload: Box::new(reload),
         })?)
     }
@@ -126,11 +128,13 @@ const CLIENT_RELOADS: [&str; 4] =
 fn reload_server(
     path: PathBuf,
     started: ServerFile,
+    key: PublicKey,
 ) -> impl FnMut() -> Result<Vec<(PublicKey, Peer)>, String> {
     move || {
-        let file: ServerFile = config::load(&path).map_err(|error| error.to_string())?;
+        let mut file: ServerFile = config::load(&path).map_err(|error| error.to_string())?;
         warn_of(&file);
-        tell_ignored(&started, &file, &SERVER_RELOADS);
+        let other_key = file.private_key.take_identity()?.public_key() != key;
+        tell_ignored(&started, &file, &SERVER_RELOADS, other_key);
         Ok(file.peers())
     }
 }
@@ -139,10 +143,12 @@ fn reload_server(
 fn reload_client(
     path: PathBuf,
     started: ClientFile,
+    key: PublicKey,
 ) -> impl FnMut() -> Result<ClientReload, String> {
     move || {
-        let file: ClientFile = config::load(&path).map_err(|error| error.to_string())?;
-        tell_ignored(&started, &file, &CLIENT_RELOADS);
+        let mut file: ClientFile = config::load(&path).map_err(|error| error.to_string())?;
+        let other_key = file.private_key.take_identity()?.public_key() != key;
+        tell_ignored(&started, &file, &CLIENT_RELOADS, other_key);
         Ok(ClientReload {
             lanes: file.lane_configs(),
             policies: file.policies(),
@@ -151,15 +157,19 @@ fn reload_client(
     }
 }
 
-/// Names the fields that were changed and are not read again.
-fn tell_ignored<T: serde::Serialize>(started: &T, now: &T, reloaded: &[&str]) {
+/// Names the fields that were changed and are not read again. Both are without their private keys, which
+/// stay nowhere in memory: whether that is another one is told apart.
+fn tell_ignored<T: serde::Serialize>(started: &T, now: &T, reloaded: &[&str], other_key: bool) {
     let is_read = |field: &String| {
         reloaded.iter().any(|name| {
             field.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         })
     };
-    let ignored: Vec<String> =
+    let mut ignored: Vec<String> =
         config::differing(started, now).into_iter().filter(|field| !is_read(field)).collect();
+    if other_key {
+        ignored.push("private_key".to_owned());
+    }
     if !ignored.is_empty() {
         tracing::warn!(
             fields = ignored.join(", "),

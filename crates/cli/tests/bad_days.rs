@@ -11,9 +11,9 @@
 
 mod common;
 
-use std::fs::{self, Permissions};
+use std::fs;
 use std::net::UdpSocket;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::chown;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -41,11 +41,11 @@ fn what_keeps_a_daemon_from_starting_is_told_in_one_line() {
         refused(&mut road.start_client("client"), &["the interface name rw0 is in use"]);
         road.vehicle.ip("link del rw0").unwrap();
 
-        // Nobody could not even read the file that init wrote.
-        fs::set_permissions(road.path("client.toml"), Permissions::from_mode(0o644)).unwrap();
         // Root may do without the one capability; nobody has none, where this sandbox knows nobody.
         let mut ways = vec!["--bounding-set -net_admin --inh-caps -net_admin"];
         if !fs::read_to_string("/proc/self/uid_map").unwrap().trim().ends_with(" 1") {
+            // Nobody could not even read the file that init wrote; root can read nobody's.
+            chown(road.path("client.toml"), Some(65_534), Some(65_534)).unwrap();
             ways.push("--reuid 65534 --regid 65534 --clear-groups");
         }
         for words in ways {
@@ -75,7 +75,7 @@ fn a_server_that_cannot_be_reached_is_told_within_seconds() {
         // Nobody listens; and a second client without any uplink.
         road.edit("client.toml", |text| {
             let rest = text.replace("include = []", "include = [\"wwan*\"]");
-            fs::write(road.path("nowhere.toml"), rest + "[tun]\nname = \"rwb\"\n").unwrap();
+            road.write("nowhere.toml", rest + "[tun]\nname = \"rwb\"\n");
             text
         });
         let start = Instant::now();
@@ -100,7 +100,7 @@ fn strangers_are_refused_once_on_both_sides() {
         let stranger = |name: &str, tun: &str, change: &dyn Fn(String) -> String| {
             let text = change(fs::read_to_string(road.path("client.toml")).unwrap());
             let file = format!("{text}[tun]\nname = \"{tun}\"\n");
-            fs::write(road.path(&format!("{name}.toml")), file).unwrap();
+            road.write(&format!("{name}.toml"), file);
         };
         let (unknown, expired, elsewhere) = (keygen(), keygen(), keygen());
         stranger("unknown", "rwu", &|text| with_key(&text, "private_key", &unknown.private));

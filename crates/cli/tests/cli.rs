@@ -60,7 +60,10 @@ impl Files {
                 text.replacen(old, instead, 1)
             }
         };
-        fs::write(self.path("changed.toml"), changed).unwrap();
+        let path = self.path("changed.toml");
+        fs::write(&path, changed).unwrap();
+        // It holds a private key.
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
         run_in(self.0.path(), &[role, "--check", "--config", "changed.toml"])
     }
 }

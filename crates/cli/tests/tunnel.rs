@@ -303,8 +303,7 @@ fn sighup_adds_and_removes_peers_while_others_live_on() {
         let text = fs::read_to_string(road.path("client.toml")).unwrap();
         let text = with_key(&text, "private_key", &keys.private)
             .replace("\"0.0.0.0/0\", \"::/0\"", "\"10.88.0.0/24\"");
-        fs::write(road.path("second.toml"), text + "masquerade = false\n[tun]\nname = \"rwb\"\n")
-            .unwrap();
+        road.write("second.toml", text + "masquerade = false\n[tun]\nname = \"rwb\"\n");
         let peer = keys.peer("second", "10.77.0.3/32\", \"192.168.60.0/24");
         road.edit("server.toml", |text| text + &peer);
         server.signal(Signal::HUP);

@@ -20,6 +20,7 @@ mod server;
 mod settings;
 mod steering;
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -166,6 +167,11 @@ fn status(role: &str, name: &str, tun: &Tun, uptime: Duration, rest: Value) -> V
         status.extend(rest);
     }
     status
+}
+
+/// What a daemon reads or writes again while it runs.
+fn needed_files<'a>(files: &'a [PathBuf], state_directory: &'a Path) -> Vec<&'a Path> {
+    files.iter().map(PathBuf::as_path).chain([state_directory]).collect()
 }
 
 fn to_prefix(network: ipnet::IpNet) -> Prefix {

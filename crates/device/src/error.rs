@@ -26,6 +26,14 @@ pub enum DeviceError {
         /// Where it is.
         directory: PathBuf,
     },
+    /// A folder that must be this program's own is not.
+    #[error("{} cannot be used: {why}; remove it, or give it to the user who runs this", .directory.display())]
+    UnsafeDirectory {
+        /// Where it is.
+        directory: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// IPv6 is not in the kernel, or switched off.
     #[error(
         "cannot {what}: IPv6 is switched off on this machine (sysctl net.ipv6.conf.all.disable_ipv6)"

@@ -31,6 +31,7 @@ pub mod netns;
 mod offload;
 mod poll;
 mod prefix;
+mod privileges;
 mod process;
 mod routes;
 mod signals;

@@ -11,12 +11,13 @@
 //! [`ROUTE_PROTOCOL`] and the tables of the instance, packet filters by the name of their table,
 //! settings by the undo file. So the next start can remove what a `kill -9` left.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::ops::RangeInclusive;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, OFlags};
 
 use crate::DeviceError;
 
@@ -110,14 +111,12 @@ impl Instance {
             }
             _ => DeviceError::system(format!("lock {}", path.display()), error),
         };
-        fs::create_dir_all(&self.directory).map_err(failed)?;
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
+        own_directory(&self.directory)?;
+        let mut file = private(OpenOptions::new().read(true).write(true).create(true))
             .truncate(false)
             .open(&path)
             .map_err(failed)?;
+        file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
         if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut pid = String::new();
             // Who it is only helps the reader of the message.
@@ -133,6 +132,53 @@ impl Instance {
     fn file(&self, extension: &str) -> PathBuf {
         self.directory.join(format!("{}.{extension}", self.name))
     }
+}
+
+/// A file for its owner alone, which is no link to another.
+fn private(options: &mut OpenOptions) -> &mut OpenOptions {
+    options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+}
+
+/// Makes sure that `directory` is there, belongs to this user, and is closed to all others: whoever could
+/// write there could keep an instance from starting, or lead its files astray.
+///
+/// # Errors
+/// [`DeviceError::UnsafeDirectory`] when it is a link or another user's; it stays as it is.
+pub(crate) fn own_directory(directory: &Path) -> Result<(), DeviceError> {
+    let shown = directory.display();
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            DeviceError::NoRunDirectory { directory: directory.to_owned() }
+        }
+        _ => DeviceError::system(format!("make {shown}"), error),
+    };
+    match DirBuilder::new().recursive(true).mode(0o700).create(directory) {
+        // A link to nowhere; what it is comes to light below.
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        result => result.map_err(failed)?,
+    }
+    let there = fs::symlink_metadata(directory).map_err(failed)?;
+    let me = rustix::process::geteuid().as_raw();
+    let refuse = |why: String| {
+        let directory = directory.to_owned();
+        Err(DeviceError::UnsafeDirectory { directory, why })
+    };
+    if there.is_symlink() {
+        return refuse("it is a link to another place".to_owned());
+    }
+    if !there.is_dir() {
+        return refuse("it is no folder".to_owned());
+    }
+    if there.uid() != me {
+        if me != 0 {
+            return Err(DeviceError::NoRunDirectory { directory: directory.to_owned() });
+        }
+        return refuse(format!("it belongs to another user (uid {})", there.uid()));
+    }
+    if there.mode() & 0o077 != 0 {
+        fs::set_permissions(directory, Permissions::from_mode(0o700)).map_err(failed)?;
+    }
+    Ok(())
 }
 
 const RUN_DIRECTORY: &str = "/run/roadweave";
@@ -162,6 +208,53 @@ mod tests {
         );
         drop(lock);
         drop(instance.lock().unwrap());
+        fs::remove_dir_all(&instance.directory).unwrap();
+    }
+
+    #[test]
+    fn the_folder_and_the_files_are_for_their_owner_alone() {
+        let instance = instance("modes");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        fs::create_dir(&instance.directory).unwrap();
+        fs::set_permissions(&instance.directory, Permissions::from_mode(0o755)).unwrap();
+        // As an earlier version left it.
+        fs::write(instance.file("lock"), "1\n").unwrap();
+        fs::set_permissions(instance.file("lock"), Permissions::from_mode(0o644)).unwrap();
+        drop(instance.lock().unwrap());
+        assert_eq!(mode(&instance.directory), 0o700);
+        assert_eq!(mode(&instance.file("lock")), 0o600);
+        fs::remove_dir_all(&instance.directory).unwrap();
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_the_folder_or_the_lock_is_refused() {
+        let instance = instance("link");
+        let elsewhere = instance.directory.with_extension("elsewhere");
+        fs::create_dir(&elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &instance.directory).unwrap();
+        let error = instance.lock().unwrap_err().to_string();
+        assert!(error.contains("is a link") && error.contains("remove it"), "{error}");
+        assert_eq!(fs::read_dir(&elsewhere).unwrap().count(), 0, "nothing was written there");
+        fs::remove_file(&instance.directory).unwrap();
+        fs::create_dir(&instance.directory).unwrap();
+        let victim = elsewhere.join("victim");
+        fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, instance.file("lock")).unwrap();
+        assert!(instance.lock().is_err());
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
+        fs::remove_dir_all(&instance.directory).unwrap();
+        fs::remove_dir_all(&elsewhere).unwrap();
+    }
+
+    #[test]
+    fn a_folder_of_another_user_is_refused() {
+        let instance = instance("foreign");
+        fs::create_dir(&instance.directory).unwrap();
+        // Only root can give a folder away.
+        if std::os::unix::fs::chown(&instance.directory, Some(65_534), None).is_ok() {
+            let error = instance.lock().unwrap_err().to_string();
+            assert!(error.contains("belongs to another user (uid 65534)"), "{error}");
+        }
         fs::remove_dir_all(&instance.directory).unwrap();
     }
 

@@ -14,11 +14,12 @@
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use roadweave_tunnel::{Learned, Usage};
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -186,13 +187,30 @@ fn read(path: &Path) -> io::Result<String> {
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    check_owner(directory)?;
     let new = path.with_extension("json.new");
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(&new)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(&new, path)?;
     File::open(directory)?.sync_all()
+}
+
+/// Others may look into the folder that a user has chosen, but not put anything there.
+fn check_owner(directory: &Path) -> io::Result<()> {
+    let there = fs::metadata(directory)?;
+    let me = rustix::process::geteuid().as_raw();
+    if there.uid() != me && there.uid() != 0 || there.mode() & 0o022 != 0 {
+        let (owner, mode) = (there.uid(), there.mode() & 0o7777);
+        let why = format!(
+            "others may write in its folder (uid {owner}, mode {mode:04o}): give it to the user who \
+             runs this, and chmod 700"
+        );
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    Ok(())
 }
 
 const VERSION: u32 = 1;
@@ -201,6 +219,8 @@ const BYTES_MAX: u64 = 256 << 20;
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use roadweave_tunnel::Month;
 
     use super::*;
@@ -274,6 +294,21 @@ mod tests {
             file.finish();
             assert_eq!(StateFile::<Learned>::new(&directory.0, "rw0").read(), learned(3));
         }
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_in_is_not_used() {
+        let directory = Directory::new("shared");
+        fs::create_dir(&directory.0).unwrap();
+        let mode = |mode| fs::set_permissions(&directory.0, fs::Permissions::from_mode(mode));
+        mode(0o777).unwrap();
+        let mut file = StateFile::new(&directory.0, "rw0");
+        file.write_last(&learned(1));
+        assert_eq!(fs::read_dir(&directory.0).unwrap().count(), 0);
+        mode(0o755).unwrap();
+        file.write_last(&learned(1));
+        let path = directory.0.join("rw0.learned.json");
+        assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]

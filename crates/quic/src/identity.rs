@@ -10,6 +10,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use ring::hkdf;
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize as _, ZeroizeOnDrop, Zeroizing};
 
 /// An Ed25519 public key: the name of a peer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -78,9 +79,9 @@ impl TryFrom<String> for PublicKey {
 #[error("not a key: 44 characters of base64 that stand for 32 bytes are expected")]
 pub struct InvalidKey;
 
-/// An Ed25519 key pair: who this endpoint is.
+/// An Ed25519 key pair: who this endpoint is. Its private half is wiped when it is dropped.
 pub struct Identity {
-    seed: [u8; 32],
+    seed: Zeroizing<[u8; 32]>,
     public_key: PublicKey,
 }
 
@@ -88,12 +89,14 @@ impl Identity {
     /// The pair that grows out of 32 bytes, which are the private key (RFC 8032 section 5.1.5).
     ///
     /// The caller draws them from the system's entropy for a new key.
-    pub fn from_seed(seed: [u8; 32]) -> Self {
+    pub fn from_seed(mut seed: [u8; 32]) -> Self {
+        let kept = Zeroizing::new(seed);
+        seed.zeroize();
         let pair =
-            Ed25519KeyPair::from_seed_unchecked(&seed).expect("every seed of 32 bytes is a key");
+            Ed25519KeyPair::from_seed_unchecked(&*kept).expect("every seed of 32 bytes is a key");
         let public = pair.public_key().as_ref();
         let public_key = PublicKey(public.try_into().expect("an Ed25519 public key has 32 bytes"));
-        Self { seed, public_key }
+        Self { seed: kept, public_key }
     }
 
     /// Reads a private key in PKCS #8 (RFC 8410 section 7), with or without the public half.
@@ -114,8 +117,8 @@ impl Identity {
     }
 
     /// The private key in PKCS #8 (RFC 8410 section 7).
-    pub fn to_pkcs8(&self) -> Vec<u8> {
-        [&PKCS8_PREFIX[..], &self.seed].concat()
+    pub fn to_pkcs8(&self) -> Zeroizing<Vec<u8>> {
+        Zeroizing::new([&PKCS8_PREFIX[..], &self.seed[..]].concat())
     }
 
     /// Reads what [`Identity::to_base64`] writes.
@@ -124,13 +127,13 @@ impl Identity {
     ///
     /// It is not 32 bytes in base64.
     pub fn from_base64(text: &str) -> Result<Self, InvalidKey> {
-        let bytes = BASE64.decode(text.trim()).map_err(|_| InvalidKey)?;
-        bytes.try_into().map(Self::from_seed).map_err(|_| InvalidKey)
+        let bytes = Zeroizing::new(BASE64.decode(text.trim()).map_err(|_| InvalidKey)?);
+        bytes.as_slice().try_into().map(Self::from_seed).map_err(|_| InvalidKey)
     }
 
     /// The private key in 44 characters, as a file keeps it.
     pub fn to_base64(&self) -> String {
-        BASE64.encode(self.seed)
+        BASE64.encode(self.seed.as_slice())
     }
 
     /// The half that others may know.
@@ -143,6 +146,8 @@ impl Identity {
         derive_secret(&self.seed, purpose)
     }
 }
+
+impl ZeroizeOnDrop for Identity {}
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -207,6 +212,14 @@ mod tests {
         }
         assert!(Identity::from_pkcs8(&[0x30; 48]).is_err());
         assert!(Identity::from_pkcs8(&[]).is_err());
+    }
+
+    #[test]
+    fn the_private_key_is_wiped_when_it_is_dropped() {
+        fn is_wiped<T: ZeroizeOnDrop>(_: &T) {}
+        let identity = Identity::from_seed([7; 32]);
+        is_wiped(&identity.seed);
+        is_wiped(&identity.to_pkcs8());
     }
 
     #[test]

@@ -172,7 +172,8 @@ fn provider() -> CryptoProvider {
 }
 
 fn certified_key(identity: &Identity) -> Result<Arc<CertifiedKey>, ConfigError> {
-    let der = PrivatePkcs8KeyDer::from(identity.to_pkcs8());
+    let pkcs8 = identity.to_pkcs8();
+    let der = PrivatePkcs8KeyDer::from(pkcs8.as_slice());
     let key = ring::sign::any_eddsa_type(&der).map_err(tls_error)?;
     let spki = CertificateDer::from(identity.public_key().to_spki());
     Ok(Arc::new(CertifiedKey::new(vec![spki], key)))

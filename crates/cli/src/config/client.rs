@@ -245,6 +245,8 @@ impl ClientFile {
 }
 
 impl Validate for ClientFile {
+    const HAS_SECRET: bool = true;
+
     fn validate(&self) -> Result<(), Fault> {
         self.private_key.validate()?;
         if self.server.addresses.is_empty() {

@@ -12,7 +12,8 @@ use roadweave_quic::{CongestionControl, Identity, TransportConfig};
 use roadweave_tunnel::{FlowClass, LANES_MAX, LaneConfig, LaneRule, Strategy, default_lanes};
 use roadweave_types::{Order, Pacing};
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use zeroize::Zeroizing;
 
 use super::Fault;
 
@@ -64,10 +65,9 @@ impl<const MIN: i64, const MAX: i64> From<Within<MIN, MAX>> for i64 {
     }
 }
 
-/// A private key; never shown.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct PrivateKey(String);
+/// A private key; never shown, and wiped when it is dropped.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct PrivateKey(Zeroizing<String>);
 
 impl PrivateKey {
     /// The key pair.
@@ -79,10 +79,30 @@ impl PrivateKey {
             .map_err(|error| format!("private_key is {error}; `roadweave keygen` makes one"))
     }
 
+    /// The key pair, of which nothing is left here: a daemon's file lives as long as the daemon.
+    ///
+    /// # Errors
+    /// As [`PrivateKey::identity`].
+    pub fn take_identity(&mut self) -> Result<Identity, String> {
+        std::mem::take(self).identity()
+    }
+
     /// # Errors
     /// As [`PrivateKey::identity`].
     pub fn validate(&self) -> Result<(), Fault> {
         self.identity().map(drop).map_err(|message| Fault::new("private_key", message))
+    }
+}
+
+impl<'de> Deserialize<'de> for PrivateKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self(Zeroizing::new(text)))
+    }
+}
+
+impl Serialize for PrivateKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
     }
 }
 

@@ -148,6 +148,8 @@ fn unix_seconds(moment: &Datetime) -> Result<u64, String> {
 }
 
 impl Validate for ServerFile {
+    const HAS_SECRET: bool = true;
+
     fn validate(&self) -> Result<(), Fault> {
         self.private_key.validate()?;
         if self.addresses.is_empty() {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use roadweave_device::Instance;
 use roadweave_device::netns::NetNs;
 use roadweave_quic::Identity;
@@ -242,7 +242,7 @@ impl Tunnel {
 /// What the system said.
 pub fn write(directory: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
     let path = directory.join(name);
-    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    init::write_secret(&path, text)?;
     Ok(path)
 }
 

@@ -15,6 +15,7 @@
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::{sleep, spawn};
@@ -198,6 +199,11 @@ impl Road {
         Path::new(FOLDER).join(name)
     }
 
+    /// Writes a configuration file, which holds a private key and so is for its owner alone.
+    pub fn write(&self, name: &str, text: impl AsRef<str>) {
+        write_secret(&self.path(name), text.as_ref());
+    }
+
     /// Changes a configuration file.
     pub fn edit(&self, name: &str, change: impl FnOnce(String) -> String) {
         let text = fs::read_to_string(self.path(name)).unwrap();
@@ -298,6 +304,12 @@ impl Road {
         }
         panic!("no traffic within {PATIENCE:?}");
     }
+}
+
+/// Writes a file that nobody else may read.
+pub fn write_secret(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
 }
 
 /// A key pair.

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::LINE_MAX;
+use crate::process::own_directory;
 use crate::{DeviceError, Instance, Waker};
 
 /// Takes requests for the event loop. Dropping it closes and removes the socket.
@@ -91,7 +92,7 @@ impl ControlServer {
         let path = instance.socket_path();
         let failed = |error| DeviceError::system(format!("open {}", path.display()), error);
         if let Some(directory) = path.parent() {
-            fs::create_dir_all(directory).map_err(failed)?;
+            own_directory(directory)?;
         }
         if UnixStream::connect(&path).is_ok() {
             let instance = instance.name().to_owned();

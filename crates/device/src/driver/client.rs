@@ -23,12 +23,13 @@ use super::settings::{self, SetQoe, SetStrategy};
 use super::steering::Steering;
 use super::{
     CONTROL, DriverError, MONITOR, ROUTERS, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings,
-    read_tun, send_all, status, to_network, to_prefix, to_quic_ecn, wait, write_inner,
+    needed_files, read_tun, send_all, status, to_network, to_prefix, to_quic_ecn, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
 use crate::dns::{Dns, restore_of};
 use crate::lookup::RouterNotices;
 use crate::monitor::glob;
+use crate::privileges::{self, Needs};
 use crate::{
     Clock, DeviceError, Gateway, Instance, InstanceLock, Interest, Monitor, Poller, RouteSettings,
     ServerName, Signal, Signals, StateFile, Token, Tun, TunOptions, UdpOptions, Uplink,
@@ -93,6 +94,8 @@ pub struct ClientOptions {
     pub state_directory: PathBuf,
     /// Reads lanes, policies and uplinks again, on SIGHUP; an error leaves everything as it is.
     pub reload: ReloadClient,
+    /// Files that are read again later, as the configuration.
+    pub files: Vec<PathBuf>,
 }
 
 impl fmt::Debug for ClientOptions {
@@ -195,6 +198,10 @@ impl Driver {
         let monitor = Monitor::open(options.uplinks.clone())?;
         let guard = Guard::start(&instance, &tun, &options)?;
         let waker = Waker::new()?;
+        privileges::restrict(&Needs {
+            files: needed_files(&options.files, &options.state_directory),
+            ..Needs::default()
+        })?;
         let control = ControlServer::start(&instance, waker.clone())?;
         poller.add(&tun, TUN, Interest::Read)?;
         poller.add(&signals, SIGNALS, Interest::Read)?;

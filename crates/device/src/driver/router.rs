@@ -13,6 +13,7 @@ use super::{
     status, to_prefix, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
+use crate::privileges::{self, Needs};
 use crate::{
     Clock, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance, InstanceLock, Interest,
     Poller, Prefix, Routes, SendFailure, SendOutcome, Signal, Signals, Token, Tun, TunOptions,
@@ -99,6 +100,9 @@ impl Driver {
         let mut filters = FilterKeeper::start(&instance)?;
         filters.set_and_wait(filter_options(&tun))?;
         let waker = Waker::new()?;
+        // Its sockets are opened again when their interface returns.
+        let low_ports = options.sockets.iter().any(|socket| socket.listen.port() < 1024);
+        privileges::restrict(&Needs { low_ports, ..Needs::default() })?;
         let control = ControlServer::start(&instance, waker.clone())?;
         poller.add(&tun, TUN, Interest::Read)?;
         poller.add(&signals, SIGNALS, Interest::Read)?;

@@ -17,10 +17,11 @@ use serde_json::{Value, json};
 use self::reload::{Reloader, beyond};
 use super::settings::{self, SetStrategy};
 use super::{
-    CONTROL, DriverError, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings, lead_into, read_tun,
-    send_all, status, to_prefix, to_quic_ecn, wait, write_inner,
+    CONTROL, DriverError, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings, lead_into,
+    needed_files, read_tun, send_all, status, to_prefix, to_quic_ecn, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
+use crate::privileges::{self, Needs};
 use crate::{
     Allowed, Clock, ClockReading, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance,
     Interest, Poller, Prefix, Routes, Signal, Signals, StateFile, TimeOfDay, Token, Tun,
@@ -59,6 +60,8 @@ pub struct ServerOptions {
     pub allowed: Vec<(IpNet, Option<u16>)>,
     /// Where what strategies have learned is kept.
     pub state_directory: PathBuf,
+    /// Files that are read again later, as the configuration.
+    pub files: Vec<PathBuf>,
     /// Reads the clients again, on SIGHUP; an error leaves everything as it is.
     pub reload: Reload,
 }
@@ -162,6 +165,10 @@ impl Driver {
         let mut filters = FilterKeeper::start(&instance)?;
         filters.set_and_wait(with_clients(&filter_options, &routed))?;
         let waker = Waker::new()?;
+        privileges::restrict(&Needs {
+            files: needed_files(&options.files, &options.state_directory),
+            ..Needs::default()
+        })?;
         let control = ControlServer::start(&instance, waker.clone())?;
         poller.add(&tun, TUN, Interest::Read)?;
         poller.add(&signals, SIGNALS, Interest::Read)?;

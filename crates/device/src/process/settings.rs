@@ -17,7 +17,7 @@ use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
-use super::Instance;
+use super::{Instance, own_directory, private};
 use crate::{DeviceError, sysctl};
 
 /// One setting that was changed.
@@ -56,8 +56,9 @@ impl Instance {
         let line = serde_json::to_string(&undo).expect("strings serialize");
         let path = self.file("undo");
         // Written first: after a crash between both, the undo finds the old value and rests.
-        fs::create_dir_all(&self.directory)
-            .and_then(|()| OpenOptions::new().append(true).create(true).open(&path))
+        own_directory(&self.directory)?;
+        private(OpenOptions::new().append(true).create(true))
+            .open(&path)
             .and_then(|mut file| writeln!(file, "{line}"))
             .map_err(|error| DeviceError::system(format!("write {}", path.display()), error))?;
         if current == value { Ok(()) } else { sysctl::write(key, value) }
@@ -119,7 +120,11 @@ impl Instance {
         let rest: String = undos.iter().map(line).collect();
         // Renamed into place, so that a crash leaves the one list or the other.
         let next = self.file("undo.new");
-        if let Err(error) = fs::write(&next, rest).and_then(|()| fs::rename(&next, &path)) {
+        let written = private(OpenOptions::new().write(true).create(true).truncate(true))
+            .open(&next)
+            .and_then(|mut file| file.write_all(rest.as_bytes()))
+            .and_then(|()| fs::rename(&next, &path));
+        if let Err(error) = written {
             tracing::warn!(%error, "the list of changed settings is longer than it should be");
         }
     }

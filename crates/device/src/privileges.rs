@@ -1,0 +1,139 @@
+//! What a daemon may still do once it runs: as little as it needs.
+//!
+//! ```text
+//! start: TUN, sockets, settings, filters ─► restrict ─► threads, the network, files, nft
+//!                                            capabilities, no_new_privs, seccomp, no core dumps
+//! ```
+//!
+//! Whoever takes the process over by a packet finds the network of this machine, which the tunnel needs,
+//! and little else: no other files than those of the user it runs as, no modules, mounts, namespaces,
+//! processes of others, and no core file with keys in it. Programs that it starts (`nft`) inherit what it
+//! has, and cannot get more.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, configure_capability_in_ambient_set,
+    remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
+};
+
+use crate::DeviceError;
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
+mod calls;
+/// The filter's library knows three architectures; on others there is none.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64")))]
+mod calls {
+    pub(super) fn bar() -> Result<(), String> {
+        Err(format!("no filter is known for {}", std::env::consts::ARCH))
+    }
+}
+
+/// What a daemon needs beyond the network's capabilities.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Needs<'a> {
+    /// Whether it opens sockets again at ports below 1024.
+    pub(crate) low_ports: bool,
+    /// Files and folders that it reads or writes again.
+    pub(crate) files: Vec<&'a Path>,
+}
+
+/// Gives up all that is not needed. Call it once, in the thread that starts the others: capabilities are
+/// those of a thread, and threads inherit them.
+///
+/// # Errors
+/// When the capabilities cannot be given up, which the kernel refuses nobody. What a kernel does not know is
+/// told and left out.
+pub(crate) fn restrict(needs: &Needs<'_>) -> Result<(), DeviceError> {
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    let _ = setrlimit(Resource::Core, none);
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    let failed = |error| DeviceError::system("give up capabilities", error);
+    let had = capabilities(None).map_err(failed)?;
+    let keep = needs.capabilities() & had.permitted;
+    cut_bounding_set(keep);
+    let sets = CapabilitySets { effective: keep, permitted: keep, inheritable: keep };
+    set_capabilities(None, sets).map_err(failed)?;
+    for capability in keep.iter() {
+        // For programs started by a user other than root; root's have them anyway.
+        if let Err(error) = configure_capability_in_ambient_set(capability, true) {
+            tracing::debug!(?capability, %error, "programs started from here do not have it");
+        }
+    }
+    set_no_new_privs(true).map_err(failed)?;
+    if let Err(error) = calls::bar() {
+        tracing::warn!("dangerous system calls are not barred: {error}");
+    }
+    Ok(())
+}
+
+impl Needs<'_> {
+    fn capabilities(&self) -> CapabilitySet {
+        let mut wanted = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
+        if self.low_ports {
+            wanted |= CapabilitySet::NET_BIND_SERVICE;
+        }
+        let me = rustix::process::geteuid().as_raw();
+        if let Some(foreign) = self.files.iter().find(|path| is_foreign(path, me)) {
+            let path = foreign.display();
+            tracing::debug!(%path, "belongs to another user: the right to override that is kept");
+            wanted |= CapabilitySet::DAC_OVERRIDE;
+        }
+        wanted
+    }
+}
+
+/// Whether the file, or the folder in which it would be made, belongs to somebody else.
+fn is_foreign(path: &Path, me: u32) -> bool {
+    let there = path.ancestors().find_map(|path| match path {
+        path if path.as_os_str().is_empty() => fs::metadata(".").ok(),
+        path => fs::metadata(path).ok(),
+    });
+    there.is_some_and(|there| there.uid() != me)
+}
+
+/// Makes sure that no program started from here can have more than `keep`.
+fn cut_bounding_set(keep: CapabilitySet) {
+    for number in 0..CAPABILITIES_MAX {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        if keep.contains(capability) {
+            continue;
+        }
+        match remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            // No such capability, and none after it.
+            Err(Errno::INVAL) => return,
+            // Not without CAP_SETPCAP; whoever took that away has cut the set already.
+            Err(error) => {
+                tracing::debug!(%error, "the bounding set stays as it is");
+                return;
+            }
+        }
+    }
+}
+
+/// More than any kernel has.
+const CAPABILITIES_MAX: u32 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_needed_is_kept() {
+        let network = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
+        assert_eq!(Needs::default().capabilities(), network);
+        let low = Needs { low_ports: true, ..Needs::default() };
+        assert_eq!(low.capabilities(), network | CapabilitySet::NET_BIND_SERVICE);
+        let me = rustix::process::geteuid().as_raw();
+        let own = std::env::temp_dir().join(format!("roadweave-own-{}", std::process::id()));
+        fs::write(&own, "").unwrap();
+        assert!(!is_foreign(&own, me) && is_foreign(&own, me + 1));
+        assert!(!is_foreign(&own.join("not/there"), me), "that of the file before it counts");
+        fs::remove_file(own).unwrap();
+    }
+}
