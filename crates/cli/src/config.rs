@@ -140,7 +140,8 @@ fn read(path: &Path, has_secret: bool) -> Result<Zeroizing<String>, ConfigFileEr
     let mut file = File::open(path).map_err(failed)?;
     let there = file.metadata().map_err(failed)?;
     let mode = there.mode() & 0o7777;
-    if has_secret {
+    // What is no file is told by the reading.
+    if has_secret && !there.is_dir() {
         if mode & 0o006 != 0 {
             let what = if mode & 0o004 != 0 { "read" } else { "write" };
             return Err(ConfigFileError::Exposed { path: path.to_owned(), what, mode });

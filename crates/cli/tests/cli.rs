@@ -246,7 +246,9 @@ fn broken_fields_are_told_with_file_line_and_what_would_be_right() {
 #[test]
 fn files_that_cannot_be_read_are_named() {
     let folder = tempfile::tempdir().unwrap();
-    fs::write(folder.path().join("noise.toml"), [0xff, 0xfe, 0x00, 0x9f]).unwrap();
+    let noise = folder.path().join("noise.toml");
+    fs::write(&noise, [0xff, 0xfe, 0x00, 0x9f]).unwrap();
+    fs::set_permissions(noise, fs::Permissions::from_mode(0o600)).unwrap();
     for role in ["client", "server"] {
         // With and without --check: nothing is touched before the file is read.
         let refused = |arguments: &[&str], parts: &[&str]| {
