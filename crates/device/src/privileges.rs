@@ -1,8 +1,8 @@
 //! What a daemon may still do once it runs: as little as it needs.
 //!
 //! ```text
-//! start: TUN, sockets, settings, filters ─► restrict ─► threads, the network, files, nft
-//!                                            capabilities, no_new_privs, seccomp, no core dumps
+//! start: files, ports, TUN ─► restrict ─► threads: settings, filters, the network
+//!                            capabilities, no_new_privs, seccomp, no core dumps
 //! ```
 //!
 //! Whoever takes the process over by a packet finds the network of this machine, which the tunnel needs,

@@ -194,14 +194,15 @@ impl Driver {
             addresses: Vec::new(),
             offload: options.tun.offload,
         })?;
-        options.uplinks.exclude.push(tun.name().to_owned());
-        let monitor = Monitor::open(options.uplinks.clone())?;
-        let guard = Guard::start(&instance, &tun, &options)?;
-        let waker = Waker::new()?;
+        // Before the first thread: those that follow inherit it.
         privileges::restrict(&Needs {
             files: needed_files(&options.files, &options.state_directory),
             ..Needs::default()
         })?;
+        options.uplinks.exclude.push(tun.name().to_owned());
+        let monitor = Monitor::open(options.uplinks.clone())?;
+        let guard = Guard::start(&instance, &tun, &options)?;
+        let waker = Waker::new()?;
         let control = ControlServer::start(&instance, waker.clone())?;
         poller.add(&tun, TUN, Interest::Read)?;
         poller.add(&signals, SIGNALS, Interest::Read)?;

@@ -94,15 +94,16 @@ impl Driver {
             addresses: options.addresses.iter().copied().map(to_prefix).collect(),
             offload: options.tun.offload,
         })?;
+        // Its sockets are opened again when their interface returns.
+        let low_ports = options.sockets.iter().any(|socket| socket.listen.port() < 1024);
+        // Before the first thread: those that follow inherit it.
+        privileges::restrict(&Needs { low_ports, ..Needs::default() })?;
         let mut routes = Routes::open(&instance)?;
         let destinations: Vec<Prefix> = options.into_tunnel.into_iter().map(to_prefix).collect();
         lead_into_tun(&mut routes, &tun, &destinations);
         let mut filters = FilterKeeper::start(&instance)?;
         filters.set_and_wait(filter_options(&tun))?;
         let waker = Waker::new()?;
-        // Its sockets are opened again when their interface returns.
-        let low_ports = options.sockets.iter().any(|socket| socket.listen.port() < 1024);
-        privileges::restrict(&Needs { low_ports, ..Needs::default() })?;
         let control = ControlServer::start(&instance, waker.clone())?;
         poller.add(&tun, TUN, Interest::Read)?;
         poller.add(&signals, SIGNALS, Interest::Read)?;

@@ -157,6 +157,11 @@ impl Driver {
             addresses: prefixes,
             offload: options.tun.offload,
         })?;
+        // Before the first thread: those that follow inherit it.
+        privileges::restrict(&Needs {
+            files: needed_files(&options.files, &options.state_directory),
+            ..Needs::default()
+        })?;
         let mut routes = Routes::open(&instance)?;
         let peers: Peers = std::mem::take(&mut options.peers).into_iter().collect();
         let routed = beyond(&peers, &options.addresses);
@@ -165,10 +170,6 @@ impl Driver {
         let mut filters = FilterKeeper::start(&instance)?;
         filters.set_and_wait(with_clients(&filter_options, &routed))?;
         let waker = Waker::new()?;
-        privileges::restrict(&Needs {
-            files: needed_files(&options.files, &options.state_directory),
-            ..Needs::default()
-        })?;
         let control = ControlServer::start(&instance, waker.clone())?;
         poller.add(&tun, TUN, Interest::Read)?;
         poller.add(&signals, SIGNALS, Interest::Read)?;
