@@ -23,7 +23,8 @@ use super::settings::{self, SetQoe, SetStrategy};
 use super::steering::Steering;
 use super::{
     CONTROL, DriverError, MONITOR, ROUTERS, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings,
-    needed_files, read_tun, send_all, status, to_network, to_prefix, to_quic_ecn, wait, write_inner,
+    needed_files, read_tun, send_all, status, to_network, to_prefix, to_quic_ecn, wait,
+    write_inner,
 };
 use crate::control::{ControlServer, RpcError};
 use crate::dns::{Dns, restore_of};
