@@ -2,16 +2,16 @@
 # Checks the dependencies against deny.toml: licences, sources and bans, and advisories where their database
 # can be had (a git repository, https://github.com/rustsec/advisory-db).
 #
-#   deploy/deny.sh [--if-possible]    without cargo-deny: installs it, or with --if-possible leaves it at the
-#                                     test of crates/cli/tests/dependencies.rs
+#   deploy/deny.sh [--if-possible]    without cargo-deny: installs it, or with --if-possible leaves it at
+#                                     crates/cli/tests/dependencies.rs, a part of `make test`
 set -eu
 cd "$(dirname "$0")/.."
 CARGO="${CARGO:-cargo}"
 
 if ! command -v cargo-deny >/dev/null 2>&1; then
     if [ "${1:-}" = --if-possible ]; then
-        echo "cargo-deny is not installed: no advisories; licences, sources and bans are tested" >&2
-        exec "$CARGO" test --quiet --package roadweave-cli --test dependencies
+        echo "cargo-deny is not installed: no advisories; make test looks at licences, sources and bans" >&2
+        exit 0
     fi
     "$CARGO" install --locked cargo-deny
 fi

@@ -125,7 +125,9 @@ fn strangers_are_refused_once_on_both_sides() {
             assert_eq!(daemon.count("rests on this uplink for 1"), 1, "{}", daemon.log());
             assert_eq!(daemon.count("WARN") + daemon.count("ERROR"), 1, "{}", daemon.log());
         }
-        assert_eq!(server.count("WARN"), 3, "{}", server.log());
+        assert_eq!(server.count("WARN"), 4, "{}", server.log());
+        assert_eq!(server.count("refused"), 3, "{}", server.log());
+        assert_eq!(server.count("\"late\" is let in no more"), 1, "told at the start as well");
         assert_eq!(server.count("the client expects another key of this server"), 1);
         for key in [&unknown.public, &expired.public] {
             assert_eq!(server.count(key), 1, "{}", server.log());
