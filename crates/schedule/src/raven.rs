@@ -91,6 +91,7 @@ pub struct Raven {
     mode: Mode,
     /// Bytes of packets since less than two were under way.
     busy_bytes: u64,
+    sent_at: Option<Instant>,
     paths: Vec<PathState>,
     networks: Vec<Network>,
     names: Vec<(PathId, String)>,
@@ -139,6 +140,7 @@ impl Raven {
             config: RavenConfig { confidence: config.confidence.min(100), ..config },
             mode: Mode::Redundant,
             busy_bytes: 0,
+            sent_at: None,
             paths: Vec::new(),
             networks: Vec::new(),
             names: Vec::new(),
@@ -330,6 +332,7 @@ impl Raven {
     /// way as well as what waits.
     fn next_mode(
         &mut self,
+        now: Instant,
         packet: &PacketInfo,
         paths: &[PathSnapshot],
         candidates: &[Candidate],
@@ -344,7 +347,15 @@ impl Raven {
         let few = two_packets(paths);
         let waits_little = packet.backlog_bytes < few
             && answering().all(|candidate| paths[candidate.position].queued_bytes < few);
-        if waits_little && answering().all(|candidate| candidate.queue < few) {
+        // While there are copies, what has arrived over the best path is through, whatever a slow one holds.
+        let holds_little = |candidate: &Candidate| candidate.queue < few;
+        let is_through = match self.mode {
+            Mode::Redundant => lowest(candidates, |_| true).is_some_and(holds_little),
+            Mode::Striping => answering().all(holds_little),
+        };
+        // A burst begins with all that it holds.
+        let has_paused = self.sent_at.is_none_or(|at| now.since(at) >= PAUSE);
+        if is_through && (packet.backlog_bytes < few || has_paused) {
             self.busy_bytes = 0;
         }
         let is_full = |candidate: &Candidate| candidate.queue >= candidate.window;
@@ -405,7 +416,7 @@ impl Scheduler for Raven {
         self.look_at(now, paths);
         let candidates = self.candidates(now, paths);
         let chosen = self.overlapping(&candidates);
-        self.mode = self.next_mode(packet, paths, &candidates, chosen);
+        self.mode = self.next_mode(now, packet, paths, &candidates, chosen);
         let decision = match self.mode {
             _ if chosen.is_empty() => Decision::Wait,
             Mode::Striping => Patient.select(now, packet, paths),
@@ -417,7 +428,8 @@ impl Scheduler for Raven {
         decision
     }
 
-    fn on_sent(&mut self, _now: Instant, path: PathId, bytes: u32) {
+    fn on_sent(&mut self, now: Instant, path: PathId, bytes: u32) {
+        self.sent_at = Some(now);
         if let Some(state) = self.paths.iter_mut().find(|state| state.id == path) {
             state.flying += 1;
             state.flying_bytes += u64::from(bytes);
@@ -485,6 +497,8 @@ fn two_packets(paths: &[PathSnapshot]) -> u64 {
 
 /// What a transfer sends before it is a large one, bytes.
 const LARGE: u64 = 64_000;
+/// A stream that pauses for so long has ended: longer than a video does between two frames.
+const PAUSE: Duration = Duration::from_millis(80);
 /// The most networks that are remembered.
 const NETWORKS_MAX: usize = 32;
 /// The samples after which a network is learned for the first time.

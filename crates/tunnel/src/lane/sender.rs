@@ -795,8 +795,12 @@ fn sent_packet(copy: &SourceCopy, path: PathId) -> SentPacket {
     SentPacket { id: copy.id, path, bytes, ends_frame: copy.ends_frame }
 }
 
+/// The paths that were chosen, those that answer first: the packet itself goes out on the first of them, and
+/// what else goes out is a copy, which a budget may forbid.
 fn path_ids(chosen: PathSet, paths: &[PathSnapshot]) -> Vec<PathId> {
-    chosen.iter().filter_map(|position| paths.get(position)).map(|path| path.id).collect()
+    let mut chosen: Vec<_> = chosen.iter().filter_map(|position| paths.get(position)).collect();
+    chosen.sort_by_key(|path| !path.is_usable());
+    chosen.into_iter().map(|path| path.id).collect()
 }
 
 #[cfg(test)]
