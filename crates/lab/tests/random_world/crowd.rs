@@ -17,9 +17,12 @@ use roadweave_types::{Instant, Rate};
 const STEP: Duration = Duration::from_millis(20);
 /// When all is mended.
 const HEAL: u64 = 2_500;
-/// From here on everybody must carry packets.
-const WELL: u64 = 6_500;
-const END: u64 = 8_000;
+/// So much later everybody must carry packets.
+const RECOVERY: u64 = 4_000;
+/// A client that the server did not know rests for 10 s and a quarter, at most, before it asks again.
+const REST: u64 = 12_500;
+/// For how long they are looked at then.
+const LOOK: u64 = 1_500;
 const OUTSIDE: [u8; 4] = [198, 51, 100, 1];
 /// Somewhat more may come before the sum of what is held is made again.
 const UNCHECKED: u64 = 512 << 10;
@@ -110,6 +113,12 @@ impl Plan {
         events.sort_by_key(|(at, _)| *at);
         Self { config, hostile, events }
     }
+
+    /// From when on everybody must carry packets, in milliseconds.
+    fn well(&self) -> u64 {
+        let forgets = |(_, what): &(u64, Happening)| matches!(what, Happening::Reload(Some(_)));
+        HEAL + RECOVERY + if self.events.iter().any(forgets) { REST } else { 0 }
+    }
 }
 
 /// Runs the crowd of a seed.
@@ -150,7 +159,8 @@ impl<'a> Run<'a> {
 
     fn run(mut self) -> Result<Outcome, String> {
         let mut first_well = None;
-        while self.crowd.now() < Instant::from_millis(END) {
+        let (well, end) = (self.plan.well(), self.plan.well() + LOOK);
+        while self.crowd.now() < Instant::from_millis(end) {
             let now = self.crowd.now();
             while let Some((at, what)) = self.plan.events.get(self.next).copied()
                 && Instant::from_millis(at) <= now
@@ -158,7 +168,7 @@ impl<'a> Run<'a> {
                 self.next += 1;
                 self.happen(what);
             }
-            if now >= Instant::from_millis(WELL) {
+            if now >= Instant::from_millis(well) {
                 first_well.get_or_insert(self.sent);
             }
             self.send();
@@ -171,7 +181,7 @@ impl<'a> Run<'a> {
             self.check_bounds()?;
         }
         let last = self.sent;
-        self.crowd.run_until(Instant::from_millis(END + 1_000));
+        self.crowd.run_until(Instant::from_millis(end + 1_000));
         self.take_arrivals()?;
         self.check_liveness(first_well.unwrap_or(0), last)?;
         self.outcome.came = self.came.len();
