@@ -41,7 +41,7 @@ pub fn print(text: impl fmt::Display) -> Result<(), OutputError> {
 /// Prints a text and ends the line.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn line(text: impl fmt::Display) -> Result<(), OutputError> {
     print(format_args!("{text}\n"))
 }
@@ -49,7 +49,7 @@ pub fn line(text: impl fmt::Display) -> Result<(), OutputError> {
 /// Prints a value as JSON over several lines, as people like to read it.
 ///
 /// # Errors
-/// As [`print`], and when the value is no JSON.
+/// As [`print()`], and when the value is no JSON.
 pub fn json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     Ok(line(serde_json::to_string_pretty(value)?)?)
 }
