@@ -3,13 +3,24 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_types::{LaneId, Order, PathId, Policy, Priority, Promise};
+use roadweave_types::{LaneId, Order, PathId, Policy, Priority, Promise, peer_text};
 use roadweave_wire::{Control, Hello, Welcome};
 
 /// Parses the bytes.
 pub fn run(data: &[u8]) {
     let Ok(message) = Control::parse(Bytes::copy_from_slice(data)) else { return };
-    assert_eq!(Control::parse(message.to_bytes()), Ok(message));
+    assert_eq!(Control::parse(message.to_bytes()), Ok(escaped(message)));
+}
+
+/// The message as it reads on the other side, where what steers a terminal is escaped in its texts.
+fn escaped(message: Control) -> Control {
+    let text = |text: String| peer_text(text.as_bytes());
+    match message {
+        Control::Hello(Hello { name }) => Control::Hello(Hello { name: text(name) }),
+        Control::Refuse { reason } => Control::Refuse { reason: text(reason) },
+        Control::PathName { path, uplink } => Control::PathName { path, uplink: text(uplink) },
+        other => other,
+    }
 }
 
 /// One of each kind, and one with a field of a later version.
