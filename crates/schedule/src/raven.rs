@@ -21,8 +21,9 @@
 //! lane withdraws those of packets that have arrived.
 //!
 //! A paced stream never fills a window, however much it sends. So whatever has sent [`LARGE`] bytes
-//! without a moment in which less than two packets were under way is a large transfer as well, and
-//! stays one until there is such a moment.
+//! without an end is a large transfer as well, and stays one until it ends. It has ended when less than
+//! two packets are under way on the best path (on every path, once it goes out once), and no more wait
+//! or nothing was sent for [`PAUSE`].
 //!
 //! What the carrier measures by itself counts as well: keep-alives and other lanes' packets.
 //!
@@ -89,8 +90,9 @@ impl RavenConfig {
 pub struct Raven {
     config: RavenConfig,
     mode: Mode,
-    /// Bytes of packets since less than two were under way.
+    /// Bytes of packets since a transfer has ended.
     busy_bytes: u64,
+    /// When a datagram left last.
     sent_at: Option<Instant>,
     paths: Vec<PathState>,
     networks: Vec<Network>,
@@ -347,7 +349,8 @@ impl Raven {
         let few = two_packets(paths);
         let waits_little = packet.backlog_bytes < few
             && answering().all(|candidate| paths[candidate.position].queued_bytes < few);
-        // While there are copies, what has arrived over the best path is through, whatever a slow one holds.
+        // While there are copies, what has arrived over the best path is through, whatever a slow
+        // one holds.
         let holds_little = |candidate: &Candidate| candidate.queue < few;
         let is_through = match self.mode {
             Mode::Redundant => lowest(candidates, |_| true).is_some_and(holds_little),
