@@ -28,6 +28,7 @@ use roadweave_quic::{Ecn as QuicEcn, Outbox};
 use roadweave_types::{Instant, UplinkId};
 use serde_json::{Value, json};
 
+use crate::pauses::TURN_MAX;
 use crate::{Clock, DeviceError, Ecn, Outgoing, Poller, Prefix, Routes, SendOutcome, Token, Tun};
 
 pub use client::{ClientOptions, ClientReload, ClientRouteOptions, ReloadClient, run_client};
@@ -66,6 +67,19 @@ fn read_tun(tun: &mut Tun, handle: impl FnMut(&[u8])) -> Result<(), DriverError>
     taken.map_err(|source| DriverError::TunGone { name: tun.name().to_owned(), source })
 }
 
+/// Discards what waits in the TUN after a pause, however old it is; returns how many packets that were.
+fn discard_inner(tun: &mut Tun) -> Result<u64, DriverError> {
+    let mut packets = 0;
+    for _ in 0..DISCARDS_MAX {
+        let before = packets;
+        read_tun(tun, |_| packets += 1)?;
+        if packets == before {
+            break;
+        }
+    }
+    Ok(packets)
+}
+
 /// The TUN device of a client or server.
 #[derive(Clone, Debug)]
 pub struct TunSettings {
@@ -84,17 +98,19 @@ const MONITOR: Token = Token(3);
 const ROUTERS: Token = Token(4);
 /// How often what strategies have learned is written to the state file.
 const STATE_INTERVAL: Duration = Duration::from_secs(300);
+/// Batches that are discarded after a pause, at most: more than the kernel's queue holds.
+const DISCARDS_MAX: usize = 64;
 /// Sockets have this and the numbers after it.
 const SOCKETS: u64 = 16;
 
-/// Waits until something is ready, or until `timeout`; returns what is.
+/// Waits until something is ready, or until `timeout`, and no longer than a turn may take; returns what is.
 fn wait(
     poller: &mut Poller,
     clock: Clock,
     timeout: Option<Instant>,
 ) -> std::io::Result<Vec<Token>> {
-    let timeout = timeout.and_then(|at| Clock::until(clock.now(), at));
-    Ok(poller.wait(timeout)?.iter().map(|event| event.token).collect())
+    let timeout = timeout.and_then(|at| Clock::until(clock.now(), at)).unwrap_or(TURN_MAX);
+    Ok(poller.wait(Some(timeout.min(TURN_MAX)))?.iter().map(|event| event.token).collect())
 }
 
 /// Hands everything in `outbox` to `send`, with the uplink it leaves by. Returns how many packets

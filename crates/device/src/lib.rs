@@ -29,6 +29,7 @@ mod monitor;
 mod netlink;
 pub mod netns;
 mod offload;
+mod pauses;
 mod poll;
 mod prefix;
 mod privileges;

@@ -169,12 +169,20 @@ impl Path {
         }
         let due = self.suspicion_due(epoch).is_some_and(|due| due <= now);
         if due {
-            let patience = self.patience(self.gate.meter().rtt.pto());
-            self.probation = Some(Probation { since: now, patience });
-            self.suspect = Some(Suspicion { since: now, next_probe: now });
-            self.stats.suspicions += 1;
+            self.doubt(now);
         }
         due
+    }
+
+    /// Becomes suspect, if it was in use, and is asked at once.
+    pub(crate) fn doubt(&mut self, now: Instant) {
+        if !self.validated || self.suspect.is_some() {
+            return;
+        }
+        let patience = self.patience(self.gate.meter().rtt.pto());
+        self.probation = Some(Probation { since: now, patience });
+        self.suspect = Some(Suspicion { since: now, next_probe: now });
+        self.stats.suspicions += 1;
     }
 
     /// Is cleared of suspicion if it has answered. Returns whether anything changed.

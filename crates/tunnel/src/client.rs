@@ -128,6 +128,8 @@ pub struct Client {
     current: Option<Current>,
     /// Since when no path of the session answers.
     silent_since: Option<Instant>,
+    /// Until when nobody waits for a session that does not answer: this end was paused.
+    hurry_until: Instant,
     /// A connection that was welcomed meanwhile.
     spare: Option<Welcomed>,
     pairs: Pairs,
@@ -174,6 +176,7 @@ impl Client {
             attempts: BTreeMap::new(),
             current: None,
             silent_since: None,
+            hurry_until: Instant::ZERO,
             spare: None,
             setback: Duration::ZERO,
             events: VecDeque::new(),

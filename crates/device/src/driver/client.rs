@@ -23,13 +23,14 @@ use super::settings::{self, SetQoe, SetStrategy};
 use super::steering::Steering;
 use super::{
     CONTROL, DriverError, MONITOR, ROUTERS, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings,
-    needed_files, read_tun, send_all, status, to_network, to_prefix, to_quic_ecn, wait,
-    write_inner,
+    discard_inner, needed_files, read_tun, send_all, status, to_network, to_prefix, to_quic_ecn,
+    wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
 use crate::dns::{Dns, restore_of};
 use crate::lookup::RouterNotices;
 use crate::monitor::glob;
+use crate::pauses::{Pause, Pauses, Readings};
 use crate::privileges::{self, Needs};
 use crate::{
     Clock, DeviceError, Gateway, Instance, InstanceLock, Interest, Monitor, Poller, RouteSettings,
@@ -148,6 +149,7 @@ impl ClientOptions {
 
 struct Driver {
     clock: Clock,
+    pauses: Pauses,
     poller: Poller,
     signals: Signals,
     control: ControlServer,
@@ -232,6 +234,7 @@ impl Driver {
         tracing::info!(tun = tun.name(), offload = ?tun.offload(), "the client runs");
         Ok(Self {
             clock,
+            pauses: Pauses::new(Readings::take()),
             poller,
             signals,
             control,
@@ -277,6 +280,9 @@ impl Driver {
             let ready = wait(&mut self.poller, self.clock, timeouts.into_iter().flatten().min())
                 .map_err(|error| DeviceError::system("wait for events", error))?;
             let now = self.clock.now();
+            if let Some(pause) = self.pauses.on_turn(Readings::take()) {
+                self.on_pause(now, pause)?;
+            }
             for token in ready {
                 match token {
                     TUN => self.read_tun(now)?,
@@ -315,6 +321,20 @@ impl Driver {
             self.handle_events();
             self.remind(now);
         }
+    }
+
+    /// Nothing that was known before a pause is believed.
+    fn on_pause(&mut self, now: Instant, pause: Pause) -> Result<(), DriverError> {
+        let discarded = discard_inner(&mut self.tun)?;
+        self.drops.add(DropReason::QueueExpired, discarded);
+        tracing::warn!(
+            discarded,
+            "{pause}; what waited is discarded, and every uplink has to answer anew"
+        );
+        self.next_time_of_day = now;
+        self.look_at_uplinks(now);
+        self.client.on_pause(now, pause.lasted);
+        Ok(())
     }
 
     /// Whether an uplink has a monthly cap.

@@ -9,10 +9,11 @@ use roadweave_types::{DropCounters, DropReason, Instant, PathStatus, UplinkId};
 use serde_json::{Value, json};
 
 use super::{
-    CONTROL, DriverError, SIGNALS, SOCKETS, TUN, TunSettings, lead_into_tun, read_tun, send_all,
-    status, to_prefix, wait, write_inner,
+    CONTROL, DriverError, SIGNALS, SOCKETS, TUN, TunSettings, discard_inner, lead_into_tun,
+    read_tun, send_all, status, to_prefix, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
+use crate::pauses::{Pauses, Readings};
 use crate::privileges::{self, Needs};
 use crate::{
     Clock, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance, InstanceLock, Interest,
@@ -60,6 +61,7 @@ pub fn run_router(options: RouterOptions) -> Result<(), DriverError> {
 
 struct Driver {
     clock: Clock,
+    pauses: Pauses,
     poller: Poller,
     signals: Signals,
     control: ControlServer,
@@ -110,6 +112,7 @@ impl Driver {
         poller.add(&waker, CONTROL, Interest::Read)?;
         let mut this = Self {
             clock,
+            pauses: Pauses::new(Readings::take()),
             poller,
             signals,
             control,
@@ -145,6 +148,11 @@ impl Driver {
             let ready = wait(&mut self.poller, self.clock, timeouts.into_iter().flatten().min())
                 .map_err(|error| DeviceError::system("wait for events", error))?;
             let now = self.clock.now();
+            if let Some(pause) = self.pauses.on_turn(Readings::take()) {
+                let discarded = discard_inner(&mut self.tun)?;
+                self.drops.add(DropReason::QueueExpired, discarded);
+                tracing::warn!(discarded, "{pause}; what waited is discarded");
+            }
             for token in ready {
                 match token {
                     TUN => self.read_tun(now)?,

@@ -17,10 +17,11 @@ use serde_json::{Value, json};
 use self::reload::{Reloader, beyond};
 use super::settings::{self, SetStrategy};
 use super::{
-    CONTROL, DriverError, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings, lead_into,
-    needed_files, read_tun, send_all, status, to_prefix, to_quic_ecn, wait, write_inner,
+    CONTROL, DriverError, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings, discard_inner,
+    lead_into, needed_files, read_tun, send_all, status, to_prefix, to_quic_ecn, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
+use crate::pauses::{Pause, Pauses, Readings};
 use crate::privileges::{self, Needs};
 use crate::{
     Allowed, Clock, ClockReading, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance,
@@ -88,6 +89,7 @@ pub fn run_server(options: ServerOptions) -> Result<(), DriverError> {
 
 struct Driver {
     clock: Clock,
+    pauses: Pauses,
     poller: Poller,
     signals: Signals,
     control: ControlServer,
@@ -195,6 +197,7 @@ impl Driver {
             Machine { routes, tun_index: tun.index(), addresses: options.addresses, routed };
         Ok(Self {
             clock,
+            pauses: Pauses::new(Readings::take()),
             poller,
             signals,
             control,
@@ -223,6 +226,9 @@ impl Driver {
             let ready = wait(&mut self.poller, self.clock, timeout.into_iter().flatten().min())
                 .map_err(|error| DeviceError::system("wait for events", error))?;
             let now = self.clock.now();
+            if let Some(pause) = self.pauses.on_turn(Readings::take()) {
+                self.on_pause(pause)?;
+            }
             self.tell_time_of_day(now);
             for token in ready {
                 match token {
@@ -246,6 +252,15 @@ impl Driver {
             self.deliver();
             self.tell_events();
         }
+    }
+
+    /// Keys may have expired, which the time of day tells, and sessions, which tell by themselves.
+    fn on_pause(&mut self, pause: Pause) -> Result<(), DriverError> {
+        let discarded = discard_inner(&mut self.tun)?;
+        self.drops.add(DropReason::QueueExpired, discarded);
+        tracing::warn!(discarded, "{pause}; what waited is discarded");
+        self.next_time_of_day = Instant::ZERO;
+        Ok(())
     }
 
     fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {

@@ -113,6 +113,15 @@ impl Connection {
         due
     }
 
+    /// Takes every path for suspect until it answers something that leaves from `now` on: this end was
+    /// paused, and knows nothing of the networks any more.
+    pub fn doubt_paths(&mut self, now: Instant) {
+        for path in &mut self.paths {
+            path.doubt(now);
+        }
+        self.handle_timeout(now);
+    }
+
     fn give_up_handshake(&mut self, now: Instant) {
         let std_now = self.epoch.to_std(now);
         self.quic.close(std_now, noq_proto::VarInt::from_u32(0), bytes::Bytes::new());

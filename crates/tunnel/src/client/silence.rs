@@ -10,6 +10,8 @@ use super::{Client, Current};
 
 /// How long all paths may be silent before a new connection is tried beside the old one.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// For how long after a pause a new connection is tried as soon as all paths are silent.
+const HURRY: Duration = Duration::from_secs(10);
 /// How long a new connection lets the old one answer, before it takes over.
 const SPARE_PATIENCE: Duration = Duration::from_millis(500);
 
@@ -19,8 +21,30 @@ impl Client {
     /// A path whose address changed while it was dead may never be validated again, and a server may have
     /// lost the session without a reset that reaches us.
     pub(super) fn is_racing(&self, now: Instant) -> bool {
-        let silent = self.silent_since.is_some_and(|since| now >= since + SILENCE_MAX);
+        let silent = self.silent_since.is_some_and(|since| now >= self.race_begins(since));
         self.current.is_none() || silent && self.spare.is_none()
+    }
+
+    /// This machine slept, or this program stood still, for `lasted` until `now`. The server may have
+    /// forgotten the session, and the uplinks may be in other networks: every path has to answer anew, and
+    /// nobody waits for one that does not.
+    pub fn on_pause(&mut self, now: Instant, lasted: Duration) {
+        self.hurry_until = now + HURRY;
+        for uplink in self.uplinks.values_mut() {
+            uplink.next_path = now;
+        }
+        let Some(id) = self.current.as_ref().map(|current| current.id) else { return };
+        if lasted >= self.config.transport.idle_timeout {
+            self.leave(now, "the server has given the session up in that time", After::Silence);
+        } else if let Some(connection) = self.endpoint.connection_mut(id) {
+            connection.doubt_paths(now);
+        }
+        self.service(now);
+    }
+
+    /// When attempts beside a session may begin that is silent since then.
+    fn race_begins(&self, since: Instant) -> Instant {
+        if since < self.hurry_until { since } else { since + SILENCE_MAX }
     }
 
     /// Keeps track of whether the session answers, and lets a welcomed connection take over if it does not.
@@ -71,7 +95,7 @@ impl Client {
             return Some(spare.since + SPARE_PATIENCE);
         }
         let doubt = self.current.as_ref().is_some_and(|current| !current.doubted);
-        let attempt = self.race_timeout().map(|at| at.max(since + SILENCE_MAX));
+        let attempt = self.race_timeout().map(|at| at.max(self.race_begins(since)));
         let doubt = doubt.then_some(since + SILENCE_MAX);
         attempt.into_iter().chain(doubt).min()
     }
