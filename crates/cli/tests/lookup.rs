@@ -13,6 +13,7 @@ mod dns;
 use std::fs;
 use std::net::{SocketAddr, SocketAddrV6, UdpSocket};
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
@@ -127,7 +128,7 @@ fn translate(namespace: &NetNs, from: &str) {
         })
         .unwrap();
     let (near_too, far_too) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-    let client = std::sync::Arc::new(std::sync::Mutex::new(None));
+    let client = Arc::new(Mutex::new(None));
     let client_too = client.clone();
     spawn(move || {
         let mut buffer = vec![0; 65_536];
@@ -172,31 +173,36 @@ fn advertise(namespace: &NetNs, interface: &'static str) {
     });
 }
 
+/// A box with one uplink, eth1, that has no IPv4: a NAT64 translates. The prefix is that of the addresses of
+/// ipv4only.arpa (RFC 7050); the client's file has an IPv4 literal.
+fn behind_nat64() -> (Road, Arc<Mutex<dns::Zone>>) {
+    let road = Road::without_uplinks();
+    connect(
+        (&road.vehicle, "eth1", &["2001:db8:a::2/64"]),
+        (&road.server, "eth1", &["2001:db8:a::1/64"]),
+    );
+    road.vehicle.ip("route add default via 2001:db8:a::1").unwrap();
+    road.server.ip("address add 198.51.100.64/32 dev lo").unwrap();
+    road.edit("server.toml", |text| text.replace("[::]:4433", "198.51.100.1:4433"));
+    resolv_conf(&road, "nameserver 127.0.0.53\n");
+    translate(&road.server, "[64:ff9b::198.51.100.1]:4433");
+    let zone = dns::serve(
+        &road.server,
+        "2001:db8:a::1",
+        &[
+            ("ipv4only.arpa", "64:ff9b::192.0.0.170"),
+            ("ipv4only.arpa", "64:ff9b::192.0.0.171"),
+            ("edge.test", HERE),
+        ],
+    );
+    (road, zone)
+}
+
 #[test]
 fn an_uplink_without_ipv4_reaches_a_server_that_has_nothing_else() {
     run_sandboxed("an_uplink_without_ipv4_reaches_a_server_that_has_nothing_else", || {
-        let road = Road::without_uplinks();
-        connect(
-            (&road.vehicle, "eth1", &["2001:db8:a::2/64"]),
-            (&road.server, "eth1", &["2001:db8:a::1/64"]),
-        );
-        road.vehicle.ip("route add default via 2001:db8:a::1").unwrap();
-        road.server.ip("address add 198.51.100.64/32 dev lo").unwrap();
-        road.edit("server.toml", |text| text.replace("[::]:4433", "198.51.100.1:4433"));
-        resolv_conf(&road, "nameserver 127.0.0.53\n");
+        let (road, zone) = behind_nat64();
         let _server = road.start_server();
-
-        // The prefix is that of the addresses of ipv4only.arpa (RFC 7050); the file has an IPv4 literal.
-        translate(&road.server, "[64:ff9b::198.51.100.1]:4433");
-        let zone = dns::serve(
-            &road.server,
-            "2001:db8:a::1",
-            &[
-                ("ipv4only.arpa", "64:ff9b::192.0.0.170"),
-                ("ipv4only.arpa", "64:ff9b::192.0.0.171"),
-                ("edge.test", HERE),
-            ],
-        );
         let client = road.start_client("client");
         client.wait_for("server=[64:ff9b::c633:6401]:4433");
         client.interrupt();
@@ -208,6 +214,27 @@ fn an_uplink_without_ipv4_reaches_a_server_that_has_nothing_else() {
         advertise(&road.server, "eth1");
         let client = road.start_client("client");
         client.wait_for("server=[2001:db8:64::c633:6401]:4433");
+        client.interrupt();
+    });
+}
+
+#[test]
+fn an_uplink_behind_a_nat64_carries_a_path_beside_one_of_ipv4() {
+    run_sandboxed("an_uplink_behind_a_nat64_carries_a_path_beside_one_of_ipv4", || {
+        let (road, zone) = behind_nat64();
+        let _server = road.start_server();
+        // The session begins behind the NAT64, and another uplink comes.
+        let client = road.start_client("client");
+        client.wait_for("server=[64:ff9b::c633:6401]:4433");
+        road.connect_uplink(2);
+        road.wait_for_paths(&["eth1", "eth2"]);
+        client.interrupt();
+        // Now it begins over the other one, which needs no look-up.
+        let prefix: Vec<_> = zone.lock().unwrap().addresses.drain(..2).collect();
+        let client = road.start_client("client");
+        client.wait_for(&format!("server={HERE}:4433"));
+        zone.lock().unwrap().addresses.extend(prefix);
+        road.wait_for_paths(&["eth1", "eth2"]);
         client.interrupt();
     });
 }

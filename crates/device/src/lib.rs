@@ -34,6 +34,7 @@ mod poll;
 mod prefix;
 mod privileges;
 mod process;
+mod reset_salt;
 mod routes;
 mod signals;
 mod state;

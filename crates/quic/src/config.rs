@@ -83,6 +83,10 @@ pub struct TransportConfig {
     /// The most handshakes under way at one time that have proved to come from one IPv4 address or IPv6
     /// /64, behind which a carrier may have many clients; more are ignored.
     pub half_open_per_source_max: usize,
+    /// What the tokens of a server's resets grow out of beside its key. Where several machines have one
+    /// key, each has a salt of its own, lest one end the connections of another (RFC 9000 section
+    /// 21.11); it outlives restarts, so that resets do.
+    pub reset_salt: [u8; 32],
     /// The seed of everything random that is not a secret of TLS, the times at which congestion control
     /// probes included. It must be unpredictable in production; equal seeds give equal runs.
     pub rng_seed: [u8; 32],
@@ -106,6 +110,7 @@ impl TransportConfig {
             half_open_max: 1024,
             retry_threshold: 16,
             half_open_per_source_max: 256,
+            reset_salt: [0; 32],
             rng_seed,
         }
     }

@@ -61,8 +61,6 @@ pub struct Connection {
     config: Arc<TransportConfig>,
     quic: noq_proto::Connection,
     is_client: bool,
-    /// The server's address, for a client's further paths.
-    server: SocketAddr,
     objection: Arc<Objection>,
 
     /// Ascending.
@@ -75,8 +73,8 @@ pub struct Connection {
     max_datagram_size: usize,
     /// Paths that are closed for the user and not yet forgotten by the library.
     closing: BTreeSet<noq_proto::PathId>,
-    /// Uplinks that are to get a path as soon as the peer allows.
-    wishes: VecDeque<UplinkId>,
+    /// Uplinks that are to get a path as soon as the peer allows, with the server's addresses on them.
+    wishes: VecDeque<(UplinkId, SocketAddr)>,
     /// The path that is being closed because it answers nothing.
     unresponsive: Option<PathId>,
     gates: Gates,
@@ -179,7 +177,6 @@ impl Connection {
             is_client: quic.side().is_client(),
             empty_queue_space: quic.datagrams().send_buffer_space(),
             quic,
-            server: new.remote,
             objection: new.objection,
             paths: vec![Path::new(now, first)],
             snapshots: Vec::new(),
@@ -285,15 +282,21 @@ impl Connection {
         self.max_datagram_size
     }
 
-    /// Asks for a path over `uplink`. It opens as soon as the peer allows;
-    /// [`Event::PathUsable`] tells when it carries datagrams, its snapshot that it is there.
+    /// Asks for a path over `uplink` to `server`, an address of the peer: not all networks reach it under
+    /// the same. It opens as soon as the peer allows; [`Event::PathUsable`] tells when it carries
+    /// datagrams, its snapshot that it is there. Where another answers, or nobody, it is closed.
     ///
     /// An uplink whose path was closed may get a new one, with another [`PathId`].
     ///
     /// # Errors
     ///
     /// Only clients open paths, one for each uplink, as many as the settings allow.
-    pub fn open_path(&mut self, now: Instant, uplink: UplinkId) -> Result<(), PathError> {
+    pub fn open_path(
+        &mut self,
+        now: Instant,
+        uplink: UplinkId,
+        server: SocketAddr,
+    ) -> Result<(), PathError> {
         if !self.is_client {
             return Err(PathError::NotClient);
         }
@@ -301,13 +304,13 @@ impl Connection {
             return Err(PathError::Closed);
         }
         let taken = self.paths.iter().any(|path| path.uplink == Some(uplink));
-        if taken || self.wishes.contains(&uplink) {
+        if taken || self.wishes.iter().any(|(wished, _)| *wished == uplink) {
             return Err(PathError::Exists);
         }
         if self.paths.len() + self.wishes.len() >= self.config.max_paths as usize {
             return Err(PathError::TooMany);
         }
-        self.wishes.push_back(uplink);
+        self.wishes.push_back((uplink, server));
         self.want_flush(now);
         Ok(())
     }

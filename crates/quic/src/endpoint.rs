@@ -128,7 +128,7 @@ impl Endpoint {
 
     /// An endpoint that lets in whom `policy` lets in.
     ///
-    /// The key of its stateless resets grows out of its private key, so that after a restart it tells the
+    /// The key of its stateless resets grows out of its private key and `reset_salt`, so that after a restart it tells the
     /// clients of its former life at once that their connections are gone.
     ///
     /// # Errors
@@ -150,7 +150,7 @@ impl Endpoint {
         let mut no_tokens = noq_proto::ValidationTokenConfig::default();
         no_tokens.sent(0);
         server.validation_token_config(no_tokens);
-        let reset_key = identity.derive(b"stateless reset");
+        let reset_key = derive_secret(&identity.derive(b"stateless reset"), &config.reset_salt);
         let endpoint_config = Arc::new(endpoint_config(config, &reset_key)?);
         let quic = noq_proto::Endpoint::new(endpoint_config, Some(Arc::new(server)), true);
         Ok(Self::new(epoch, config, quic, None, objection, clock))

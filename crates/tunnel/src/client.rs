@@ -102,6 +102,10 @@ struct Uplink {
     heard: bool,
     next_attempt: Instant,
     next_path: Instant,
+    /// How often a path was asked for that came to nothing.
+    path_failures: usize,
+    /// When a path that was asked for gives way to one to another address, unless it is usable by then.
+    path_patience: Instant,
 }
 
 #[derive(Debug)]
@@ -250,6 +254,8 @@ impl Client {
             heard: false,
             next_attempt: now + stagger,
             next_path: now,
+            path_failures: 0,
+            path_patience: now,
         };
         self.uplinks.insert(id, uplink);
         self.outages.forget(id);
@@ -275,6 +281,9 @@ impl Client {
             self.servers_of.remove(&uplink);
         } else {
             self.servers_of.insert(uplink, servers);
+        }
+        if let Some(uplink) = self.uplinks.get_mut(&uplink) {
+            (uplink.path_failures, uplink.path_patience) = (0, now);
         }
         self.forget_pairs();
         self.service(now);

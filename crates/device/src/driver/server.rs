@@ -23,6 +23,7 @@ use super::{
 use crate::control::{ControlServer, RpcError};
 use crate::pauses::{Pause, Pauses, Readings};
 use crate::privileges::{self, Needs};
+use crate::reset_salt::reset_salt;
 use crate::{
     Allowed, Clock, ClockReading, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance,
     Interest, Poller, Prefix, Routes, Signal, Signals, StateFile, TimeOfDay, Token, Tun,
@@ -179,6 +180,8 @@ impl Driver {
         poller.add(&socket, Token(SOCKETS), Interest::Read)?;
         let peers = Arc::new(PeerTable::from(peers));
         let epoch = Epoch::new(clock.epoch());
+        options.config.transport.reset_salt =
+            reset_salt(&options.state_directory, instance.name())?;
         let mut server = Server::new(epoch, options.config, options.identity, peers.clone())?;
         let mut time_of_day = TimeOfDay::new(&options.state_directory, instance.name());
         // Before anybody can connect.

@@ -370,9 +370,9 @@ impl Connection {
 
     fn open_wished_paths(&mut self, now: Instant) {
         while self.phase == Phase::Open
-            && let Some(&uplink) = self.wishes.front()
+            && let Some(&(uplink, server)) = self.wishes.front()
         {
-            match self.try_open(now, uplink) {
+            match self.try_open(now, uplink, server) {
                 Ok(()) => self.wishes.pop_front(),
                 // The peer has not yet granted an ID; the wish stays.
                 Err(_) => return,
@@ -384,14 +384,15 @@ impl Connection {
         &mut self,
         now: Instant,
         uplink: roadweave_types::UplinkId,
+        server: std::net::SocketAddr,
     ) -> Result<(), PathError> {
-        let network = noq_proto::FourTuple::new(self.server, Some(virtual_address::of(uplink)));
+        let network = noq_proto::FourTuple::new(server, Some(virtual_address::of(uplink)));
         let std_now = self.epoch.to_std(now);
         let available = noq_proto::PathStatus::Available;
         let quic_id =
             self.quic.open_path(network, available, std_now).map_err(|_| PathError::TooMany)?;
         let gate = Gate::of(&self.quic, quic_id).ok_or(PathError::Unknown)?;
-        self.add_path(now, quic_id, Some(uplink), self.server, gate);
+        self.add_path(now, quic_id, Some(uplink), server, gate);
         Ok(())
     }
 

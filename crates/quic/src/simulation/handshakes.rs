@@ -148,6 +148,18 @@ fn a_server_with_another_key_cannot_reset() {
 }
 
 #[test]
+fn a_machine_with_the_same_key_and_another_salt_cannot_reset() {
+    let mut world = World::connected(links(&[20, 50]));
+    let policy = Arc::new(Anyone(Ok(())));
+    let other = TransportConfig { reset_salt: [1; 32], ..config(2) };
+    let other = Endpoint::server(world.epoch, &other, server_identity(), policy).unwrap();
+    world.sides[SERVER] = side(other);
+    world.send(CLIENT, PathId(1), 500).unwrap();
+    world.run(ms(3000));
+    assert_eq!(world.sides[CLIENT].books.closed, None);
+}
+
+#[test]
 fn a_crowded_server_lets_clients_prove_their_address() {
     let config = TransportConfig { retry_threshold: 0, ..config(1) };
     let mut world = World::new(links(&[20]), &config);
@@ -306,5 +318,8 @@ fn nothing_can_be_sent_before_or_after() {
     world.client().close(now, 0, "");
     assert_eq!(world.client().send_on(now, PathId(0), datagram.clone(), 0), closed());
     assert_eq!(world.client().send_message(datagram.clone()), Err(MessageError::Closed));
-    assert_eq!(world.client().open_path(now, UplinkId(1)), Err(PathError::Closed));
+    assert_eq!(
+        world.client().open_path(now, UplinkId(1), server_address()),
+        Err(PathError::Closed)
+    );
 }

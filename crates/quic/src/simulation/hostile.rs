@@ -219,7 +219,7 @@ fn forged_packets_end_no_connection() {
     let eavesdropper = first_packet(&world);
     world.run(ms(1000));
     let now = world.now;
-    world.client().open_path(now, UplinkId(1)).unwrap();
+    world.client().open_path(now, UplinkId(1), server_address()).unwrap();
     world.run(ms(2000));
     for round in 0..200_u64 {
         let reset = stateless_reset(|| world.random.next());

@@ -212,13 +212,16 @@ fn a_closed_path_is_settled_and_its_uplink_may_have_another() {
     let mut world = World::connected(links(&[20, 50, 80]));
     let tokens: Vec<_> = (0..5).map(|_| world.send(CLIENT, PathId(1), 1000).unwrap()).collect();
     let now = world.now;
-    assert_eq!(world.client().open_path(now, UplinkId(1)), Err(PathError::Exists));
+    assert_eq!(
+        world.client().open_path(now, UplinkId(1), server_address()),
+        Err(PathError::Exists)
+    );
     world.client().close_path(now, PathId(1)).unwrap();
     world.settle();
     let books = &world.sides[CLIENT].books;
     assert!(tokens.iter().all(|token| books.lost.contains_key(token)));
     assert_eq!(books.closed_paths, [(PathId(1), PathCloseReason::Requested)]);
-    world.client().open_path(now, UplinkId(1)).unwrap();
+    world.client().open_path(now, UplinkId(1), server_address()).unwrap();
     world.run(ms(1000));
     let closed = &world.sides[SERVER].books.closed_paths;
     assert_eq!(*closed, [(PathId(1), PathCloseReason::ByPeer)]);
@@ -250,7 +253,7 @@ fn paths_can_be_opened_again_and_again() {
         let now = world.now;
         let newest = world.client().paths().last().unwrap().id;
         world.client().close_path(now, newest).unwrap();
-        world.client().open_path(now, UplinkId(1)).unwrap();
+        world.client().open_path(now, UplinkId(1), server_address()).unwrap();
         world.run(ms(1500));
     }
     let newest = world.client().paths().last().unwrap().id;
@@ -271,14 +274,20 @@ fn sixteen_paths_work_at_once() {
         assert!(received > 100, "path {path}: {received}");
     }
     let now = world.now;
-    assert_eq!(world.client().open_path(now, UplinkId(16)), Err(PathError::TooMany));
+    assert_eq!(
+        world.client().open_path(now, UplinkId(16), server_address()),
+        Err(PathError::TooMany)
+    );
 }
 
 #[test]
 fn servers_open_no_paths() {
     let mut world = World::connected(links(&[20]));
     let now = world.now;
-    assert_eq!(world.server().open_path(now, UplinkId(3)), Err(PathError::NotClient));
+    assert_eq!(
+        world.server().open_path(now, UplinkId(3), server_address()),
+        Err(PathError::NotClient)
+    );
 }
 
 #[test]

@@ -171,7 +171,7 @@ impl World {
         let count = world.links.len();
         for link in 1..count {
             let now = world.now;
-            world.client().open_path(now, UplinkId(link as u32)).unwrap();
+            world.client().open_path(now, UplinkId(link as u32), server_address()).unwrap();
         }
         world.settle();
         world.run(ms(2000));

@@ -130,7 +130,7 @@ fn a_path_that_is_not_validated_takes_no_datagram() {
     let mut world = World::connected(links(&[20, 50]));
     world.links.push(Link::new(2, ms(30)).with(|direction| direction.dead = true));
     let now = world.now;
-    world.client().open_path(now, UplinkId(2)).unwrap();
+    world.client().open_path(now, UplinkId(2), server_address()).unwrap();
     world.settle();
     world.run(ms(300));
     assert_eq!(world.status(CLIENT, PathId(2)), PathStatus::Validating);

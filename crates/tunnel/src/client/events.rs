@@ -35,6 +35,7 @@ impl Client {
             Event::Lost { path, token } => current.session.on_lost(now, path, token),
             Event::PathUsable(path) => {
                 let id = current.id;
+                self.on_path_usable(id, path);
                 if let Some(uplink) = self.name_path(id, path) {
                     self.notify(now, Notice::Validated { uplink });
                 }

@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! uplinks ─► a path each ─► its name and its policy, for this side and for the server
+//!    └─ to the session's address of the server, or to one that this uplink knows
 //!            packets in and out ─► bytes of the month ─► beyond the cap, another policy
 //! ```
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use roadweave_quic::{ConnectionId, PathError};
@@ -17,24 +19,44 @@ use crate::status::PathStatusReport;
 
 /// How often an uplink without a path gets a new try.
 const PATH_RETRY: Duration = Duration::from_secs(1);
+/// How long an address of the server has to answer before another is tried, where there are others.
+const PATH_PATIENCE: Duration = Duration::from_secs(5);
 
 impl Client {
     /// Opens paths over uplinks that have none, and closes those of uplinks that are gone.
     pub(super) fn reconcile_paths(&mut self, now: Instant) {
         let Some(current) = &self.current else { return };
-        let Some(connection) = self.endpoint.connection_mut(current.id) else { return };
+        let (id, joined_at) = (current.id, current.pair.1);
+        let Some(connection) = self.endpoint.connection_mut(id) else { return };
         let with_path: Vec<(PathId, Option<UplinkId>)> =
             connection.paths().iter().map(|path| (path.id, path.uplink)).collect();
         for (id, uplink) in &mut self.uplinks {
-            let has_path = with_path.iter().any(|(_, on)| *on == Some(*id));
-            if has_path || uplink.next_path > now {
-                continue;
+            let known = self.servers_of.get(id).unwrap_or(&self.config.servers);
+            let servers = path_servers(joined_at, known);
+            let path = connection.paths().iter().find(|path| path.uplink == Some(*id));
+            match path.map(|path| (path.id, path.status)) {
+                None if uplink.next_path > now => continue,
+                None => {}
+                Some((path, PathStatus::Validating))
+                    if servers.len() > 1 && uplink.path_patience <= now =>
+                {
+                    uplink.path_patience = now + PATH_PATIENCE;
+                    // The last path stays until another uplink has one.
+                    if connection.close_path(now, path).is_err() {
+                        continue;
+                    }
+                }
+                Some(_) => continue,
             }
-            uplink.next_path = now + PATH_RETRY;
-            if let Err(error) = connection.open_path(now, *id)
-                && error != PathError::Exists
-            {
-                tracing::debug!(uplink = uplink.name, %error, "cannot open a path yet");
+            let server = servers[uplink.path_failures % servers.len()];
+            (uplink.next_path, uplink.path_patience) = (now + PATH_RETRY, now + PATH_PATIENCE);
+            match connection.open_path(now, *id, server) {
+                // It counts as one that fails until it is usable.
+                Ok(()) => uplink.path_failures = uplink.path_failures.wrapping_add(1),
+                Err(PathError::Exists) => {}
+                Err(error) => {
+                    tracing::debug!(uplink = uplink.name, %error, "cannot open a path yet");
+                }
             }
         }
         for (path, uplink) in with_path {
@@ -45,15 +67,35 @@ impl Client {
         }
     }
 
+    /// A path is usable: the next one over its uplink goes to the same address of the server.
+    pub(super) fn on_path_usable(&mut self, id: ConnectionId, path: PathId) {
+        let paths = self.endpoint.connection(id).map_or(&[][..], |connection| connection.paths());
+        let uplink = paths.iter().find(|known| known.id == path).and_then(|known| known.uplink);
+        if let Some(uplink) = uplink.and_then(|uplink| self.uplinks.get_mut(&uplink)) {
+            uplink.path_failures = uplink.path_failures.saturating_sub(1);
+        }
+    }
+
     pub(super) fn next_path_try(&self, id: ConnectionId) -> Option<Instant> {
         let connection = self.endpoint.connection(id)?;
-        let has_path =
-            |id: &UplinkId| connection.paths().iter().any(|path| path.uplink == Some(*id));
-        self.uplinks
-            .iter()
-            .filter(|(id, _)| !has_path(id))
-            .map(|(_, uplink)| uplink.next_path)
-            .min()
+        let due = |(id, uplink): (&UplinkId, &Uplink)| {
+            let path = connection.paths().iter().find(|path| path.uplink == Some(*id));
+            match path.map(|path| path.status) {
+                None => Some(uplink.next_path),
+                Some(PathStatus::Validating) if self.may_lead_elsewhere(*id) => {
+                    Some(uplink.path_patience)
+                }
+                Some(_) => None,
+            }
+        };
+        self.uplinks.iter().filter_map(due).min()
+    }
+
+    /// Whether a path over an uplink may lead to more than one address of the server.
+    fn may_lead_elsewhere(&self, uplink: UplinkId) -> bool {
+        self.current
+            .as_ref()
+            .is_some_and(|current| path_servers(current.pair.1, self.servers_of(uplink)).len() > 1)
     }
 
     pub(super) fn name_paths(&mut self, id: ConnectionId) {
@@ -126,5 +168,48 @@ impl Client {
             report.month_bytes = cap.map(|_| self.usage.of(name));
         }
         reports
+    }
+}
+
+/// The addresses to which a path of a session may lead that was joined at `joined_at`, over an uplink over
+/// which the server is known at `known`: not empty, the first is tried first.
+///
+/// An uplink that knows no address of that family may be without it, behind a NAT64. What answers at another
+/// address and is not the same server does not hold the connection's keys: the path is not validated.
+fn path_servers(joined_at: SocketAddr, known: &[SocketAddr]) -> Vec<SocketAddr> {
+    if known.is_empty() || known.contains(&joined_at) {
+        return vec![joined_at];
+    }
+    let mut servers: Vec<SocketAddr> = known.iter().take(PATH_SERVERS_MAX).copied().collect();
+    let has_family = known.iter().any(|server| server.is_ipv4() == joined_at.is_ipv4());
+    servers.insert(if has_family { 0 } else { servers.len() }, joined_at);
+    servers
+}
+
+/// Addresses of the server beside the session's own that a path is tried to.
+const PATH_SERVERS_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(joined_at: &str, known: &[&str], expected: &[&str]) {
+        let address = |text: &&str| text.parse::<SocketAddr>().expect("an address");
+        let known: Vec<SocketAddr> = known.iter().map(address).collect();
+        let expected: Vec<SocketAddr> = expected.iter().map(address).collect();
+        assert_eq!(path_servers(address(&joined_at), &known), expected);
+    }
+
+    #[test]
+    fn paths_lead_to_the_address_of_the_session_unless_the_uplink_lacks_its_family() {
+        let (four, six) = ("192.0.2.1:4433", "[2001:db8::1]:4433");
+        check(four, &[], &[four]);
+        check(four, &[four], &[four]);
+        check(four, &[six, four], &[four]);
+        // Another address of this family: perhaps a lie, perhaps the way within this network.
+        check(four, &["192.0.2.66:4433"], &[four, "192.0.2.66:4433"]);
+        let behind_nat64 = "[64:ff9b::192.0.2.1]:4433";
+        check(four, &[behind_nat64], &[behind_nat64, four]);
+        check(behind_nat64, &[four], &[four, behind_nat64]);
     }
 }

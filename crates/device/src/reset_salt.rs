@@ -1,0 +1,71 @@
+//! What tells the resets of this machine from those of others with the same key, kept over restarts.
+//!
+//! ```text
+//! DIRECTORY/INSTANCE.reset.json
+//! {"salt":[..32 numbers..]}
+//! ```
+//!
+//! Several servers may share a key. Were their resets alike, a network that leads packets of a session to
+//! another of them would get a reset that ends it (RFC 9000 section 21.11).
+
+use std::io;
+use std::path::Path;
+
+use rustix::rand::GetRandomFlags;
+use serde::{Deserialize, Serialize};
+
+use crate::error::DeviceError;
+use crate::state::{Kept, StateFile};
+
+/// The salt, once it was drawn.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResetSalt {
+    salt: Option<[u8; 32]>,
+}
+
+impl Kept for ResetSalt {
+    const NAME: &'static str = "reset";
+
+    fn encode(&self) -> io::Result<String> {
+        Ok(serde_json::to_string(self)?)
+    }
+
+    fn decode(text: &str) -> io::Result<Self> {
+        serde_json::from_str(text)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))
+    }
+}
+
+/// The salt that an earlier life of the instance `name` has kept in `directory`, or else a new one.
+///
+/// # Errors
+/// When the kernel gives no random bytes. Where the new one cannot be kept, a line says so: clients then
+/// notice the next restart by silence.
+pub(crate) fn reset_salt(directory: &Path, name: &str) -> Result<[u8; 32], DeviceError> {
+    let mut file = StateFile::<ResetSalt>::new(directory, name);
+    if let Some(salt) = file.read().salt {
+        return Ok(salt);
+    }
+    let mut salt = [0; 32];
+    let drawn = rustix::rand::getrandom(&mut salt[..], GetRandomFlags::empty())
+        .map_err(|error| DeviceError::system("draw random bytes", error))?;
+    debug_assert_eq!(drawn, salt.len(), "up to 256 bytes come at once (getrandom(2))");
+    file.write_last(&ResetSalt { salt: Some(salt) });
+    Ok(salt)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_machine_draws_a_salt_once() {
+        let machines = [0, 1].map(|_| tempfile::tempdir().expect("a folder"));
+        let salt = |machine: usize| reset_salt(machines[machine].path(), "rw0").expect("a salt");
+        let (first, second) = (salt(0), salt(1));
+        assert_ne!(first, second);
+        assert_eq!((salt(0), salt(1)), (first, second), "as after a restart");
+        assert_ne!(first, [0; 32]);
+    }
+}
