@@ -24,6 +24,7 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily as SocketFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType,
 };
@@ -105,8 +106,9 @@ impl Netlink {
     /// # Errors
     /// When the kernel lacks netlink or the process file descriptors.
     pub fn open() -> Result<Self, DeviceError> {
-        let socket =
-            open_socket(0).map_err(|error| DeviceError::system("open a netlink socket", error))?;
+        let socket = open_socket(0)
+            .and_then(with_patience)
+            .map_err(|error| DeviceError::system("open a netlink socket", error))?;
         Ok(Self { socket, sequence: 0, buffer: vec![0; RECEIVE_BUFFER] })
     }
 
@@ -397,14 +399,24 @@ pub(crate) fn open_socket_of(
     Ok(socket)
 }
 
-/// The messages of one datagram; stops at the first that does not parse.
+/// Lets nobody wait for ever for an answer that was lost.
+pub(crate) fn with_patience(socket: OwnedFd) -> Result<OwnedFd, rustix::io::Errno> {
+    rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+    Ok(socket)
+}
+
+/// The messages of one datagram, but for those that do not parse: names that others give need not be text.
 pub(crate) struct Messages<'a>(pub(crate) &'a [u8]);
 
 impl Iterator for Messages<'_> {
     type Item = NetlinkMessage<RouteNetlinkMessage>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        NetlinkMessage::deserialize(take_message(&mut self.0)?).ok()
+        loop {
+            if let Ok(message) = NetlinkMessage::deserialize(take_message(&mut self.0)?) {
+                return Some(message);
+            }
+        }
     }
 }
 
@@ -613,6 +625,8 @@ fn ignore(result: io::Result<()>, kind: io::ErrorKind) -> io::Result<()> {
     }
 }
 
+/// The kernel answers within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
 const LOCAL_ROUTE_TRIES: usize = 500;
 const LOCAL_ROUTE_PAUSE: Duration = Duration::from_millis(2);
 /// The kernel's dumps come in datagrams of at most 32 KiB.

@@ -2,9 +2,12 @@
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests of sockets and devices")]
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::unix::ffi::OsStrExt;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
@@ -484,6 +487,26 @@ fn helper_installs_everything() {
 }
 
 #[test]
+#[test]
+fn a_name_that_is_no_text_hides_one_interface_and_holds_nobody_up() {
+    run_sandboxed("a_name_that_is_no_text_hides_one_interface_and_holds_nobody_up", || {
+        let namespace = NetNs::create("box").unwrap();
+        namespace.ip("link add odd0 type veth peer name odd1").unwrap();
+        let mut command = namespace.command("ip");
+        command.args(["link", "set", "odd0", "name"]).arg(OsStr::from_bytes(b"e\xff"));
+        assert!(command.status().unwrap().success());
+        let (sender, answer) = channel();
+        namespace
+            .enter(|| {
+                std::thread::spawn(move || sender.send(Netlink::open().unwrap().links()));
+            })
+            .unwrap();
+        let links = answer.recv_timeout(PATIENCE).expect("an answer").unwrap();
+        let names: Vec<String> = links.into_iter().map(|link| link.name).collect();
+        assert_eq!(names, ["lo", "odd1"]);
+    });
+}
+
 fn a_sandbox_dies_with_the_program_that_entered_it() {
     run_sandboxed("a_sandbox_dies_with_the_program_that_entered_it", || {
         // Inside one sandbox, so that the test itself can leave nothing; the helper makes another.
