@@ -71,6 +71,14 @@ impl Crossing {
             host.ip(&format!("route add default via 10.{number}.0.1")).unwrap();
             host.ip(&format!("-6 route add default via fd0{number}::1")).unwrap();
         }
+        // Nobody discovers neighbours by multicast in a TUN.
+        introduce((&this.machine, "rw0"), (&this.tunnel, "eth0", "fd01::2"));
+        introduce((&this.tunnel, "eth0"), (&this.machine, "rw0", "fd01::1"));
+        nft(
+            &this.tunnel,
+            "table ip6 quiet { chain out { type filter hook output priority 0; \
+             ip6 daddr ff00::/8 meta l4proto ipv6-icmp drop; }; }",
+        );
         this
     }
 
@@ -415,6 +423,25 @@ fn inner_addresses_answer_in_the_tunnel_alone() {
     });
 }
 
+/// Tells one end of a cable the hardware address of the other.
+fn introduce(to: (&NetNs, &str), of: (&NetNs, &str, &str)) {
+    let output = of.0.command("ip").args(["-br", "link", "show", of.1]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let hardware = text.split_whitespace().nth(2).unwrap();
+    let words = format!("-6 neigh replace {} lladdr {hardware} dev {} nud permanent", of.2, to.1);
+    to.0.ip(&words).unwrap();
+}
+
+/// Whether a service of `machine` hears what `from` sends to the address of all or many.
+fn hears(machine: &NetNs, from: &NetNs, all: &str) -> bool {
+    let service = machine.enter(|| UdpSocket::bind("0.0.0.0:5353").unwrap()).unwrap();
+    service.set_read_timeout(Some(WAIT)).unwrap();
+    let sender = from.enter(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    sender.set_broadcast(true).unwrap();
+    sender.send_to(b"all", (all, 5353)).unwrap();
+    service.recv(&mut [0; 9]).is_ok()
+}
+
 #[test]
 fn clients_do_not_reach_what_a_server_denies() {
     run_sandboxed("clients_do_not_reach_what_a_server_denies", || {
@@ -448,6 +475,16 @@ fn clients_do_not_reach_what_a_server_denies() {
         assert!(road.reaches_both(tunnel, wifi, 3));
         assert!(own.iter().all(|address| road.reaches(tunnel, machine, &address.to_string())));
         assert_eq!(keeper.drops().get(DropReason::DeniedDestination), 5);
+        // Nor do its own services hear what is for all or many.
+        for (from, all, is_heard) in [
+            (wifi, "10.3.0.255", true),
+            (tunnel, "10.3.0.255", false),
+            (tunnel, "10.1.0.255", false),
+            (tunnel, "255.255.255.255", false),
+            (tunnel, "224.0.0.1", false),
+        ] {
+            assert_eq!(hears(machine, from, all), is_heard, "{all} from {}", from.name());
+        }
         // Its own connections are answered, whatever address it takes.
         let socket = machine.enter(|| UdpSocket::bind("10.3.0.1:0").unwrap()).unwrap();
         socket.set_read_timeout(Some(WAIT)).unwrap();

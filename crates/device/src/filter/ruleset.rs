@@ -152,7 +152,8 @@ fn destinations(options: &FilterOptions) -> Vec<String> {
             rules.push(format!("{} daddr @{set} {drop}", family(ipv4)));
         }
     }
-    rules.push(format!("fib daddr type local {drop}"));
+    // What is for all or many is for this machine too.
+    rules.push(format!("fib daddr type {{ local, broadcast, anycast, multicast }} {drop}"));
     rules
 }
 

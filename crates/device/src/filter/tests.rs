@@ -100,7 +100,7 @@ fn a_server_decides_each_way_by_itself() {
                 "iifname != \"rw0\" return",
                 "ip daddr 10.8.0.1 return",
                 "ip daddr @denied4 counter name \"denied_destination\" drop",
-                "fib daddr type local counter name \"denied_destination\" drop",
+                "fib daddr type { local, broadcast, anycast, multicast } counter name \"denied_destination\" drop",
             ],
         );
         assert!(!text.contains("chain opened"), "forwarding was on before");
