@@ -14,6 +14,7 @@
 mod client;
 mod granted;
 mod guard;
+mod pace;
 mod resolver;
 mod router;
 mod server;

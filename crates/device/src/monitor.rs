@@ -211,7 +211,13 @@ impl Monitor {
         inside
     }
 
-    /// What has happened since the last call. Call it when the file descriptor is readable.
+    /// Takes what the file descriptor is readable for; the next [`Monitor::poll`] looks.
+    pub fn take_notices(&mut self) {
+        self.drain();
+    }
+
+    /// What has happened since the last call. Call it when the file descriptor is readable, or some time
+    /// after [`Monitor::take_notices`]: each call that finds notices reads all tables.
     ///
     /// # Errors
     /// When the tables cannot be read.

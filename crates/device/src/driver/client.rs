@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 
 use super::granted::Granted;
 use super::guard::Guard;
+use super::pace::Pace;
 use super::resolver::Resolver;
 use super::settings::{self, SetQoe, SetStrategy};
 use super::steering::Steering;
@@ -156,6 +157,8 @@ struct Driver {
     waker: Waker,
     monitor: Monitor,
     client: Client,
+    /// When the uplinks are looked at.
+    looks: Pace,
     sockets: BTreeMap<UplinkId, UplinkSocket>,
     tun: Tun,
     options: ClientOptions,
@@ -241,6 +244,7 @@ impl Driver {
             waker,
             monitor,
             client,
+            looks: Pace::default(),
             sockets: BTreeMap::new(),
             tun,
             options,
@@ -274,6 +278,7 @@ impl Driver {
                 lookup,
                 self.next_uplink_retry,
                 self.steering.poll_timeout(),
+                self.looks.poll_timeout(),
                 Some(self.next_state),
                 self.counts_months().then_some(self.next_time_of_day),
             ];
@@ -293,14 +298,21 @@ impl Driver {
                     }
                     CONTROL => self.on_wake(now),
                     MONITOR => {
-                        self.look_at_uplinks(now);
+                        self.monitor.take_notices();
+                        self.looks.ask(now);
                         self.steering.on_notice(now);
                     }
-                    ROUTERS => self.resolver.on_router_news(now, self.routers.poll()),
+                    ROUTERS => {
+                        let changed = self.resolver.on_router_news(now, self.routers.poll());
+                        self.use_servers(now, &changed);
+                    }
                     Token(number) => self.read_socket(now, number),
                 }
             }
             if self.next_uplink_retry.is_some_and(|at| at <= now) {
+            if self.looks.take_due(now) {
+                self.look_at_uplinks(now);
+            }
                 self.retry_uplinks(now);
             }
             if self.counts_months() && self.next_time_of_day <= now {

@@ -10,9 +10,13 @@
 //! A vehicle starts before its modems do, so that no name can be found is no end. A server may move, and
 //! then the session falls silent: the names are looked up again soon. An uplink with another address is
 //! another network, which may know others.
+//!
+//! Each uplink has one thread at most, so that a network which says ever new things of itself holds up its
+//! own look-ups alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
@@ -31,7 +35,7 @@ const AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
 const SELDOM: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(3600)];
 /// How often the user is told of failures.
 const REMINDER: Duration = Duration::from_secs(60);
-/// Threads at once; a search ends within 15 s.
+/// Threads at once, of all uplinks; a search ends within 15 s.
 const THREADS_MAX: usize = 32;
 /// What routers advertised of one uplink, kept at most.
 const ADVERTISED_MAX: usize = 8;
@@ -41,12 +45,11 @@ const ADVERTISED_MAX: usize = 8;
 pub(super) struct Resolver {
     names: Vec<ServerName>,
     waker: Waker,
-    sender: Sender<(UplinkId, u64, Found)>,
-    answers: Receiver<(UplinkId, u64, Found)>,
+    sender: Sender<(UplinkId, Found)>,
+    answers: Receiver<(UplinkId, Found)>,
     uplinks: BTreeMap<UplinkId, OfUplink>,
-    /// Counts searches, so that the answer for an earlier state of an uplink is known as such.
-    searches: u64,
-    threads: usize,
+    /// The uplinks whose threads have not answered yet.
+    threads: BTreeSet<UplinkId>,
     /// A session is up and answers.
     is_content: bool,
     next_reminder: Instant,
@@ -63,6 +66,8 @@ struct OfUplink {
     prefixes: Vec<(Nat64Prefix, Instant)>,
     servers: Vec<(IpAddr, Instant)>,
     state: State,
+    /// The thread gives up when this is gone: nobody wants its answer any more.
+    interest: Arc<()>,
     found: Vec<SocketAddr>,
     reason: Option<String>,
 }
@@ -72,8 +77,8 @@ struct OfUplink {
 enum State {
     /// To be looked up then; after so many failures.
     Due(Instant, u32),
-    /// A thread looks; after so many failures.
-    Searching(u64, u32),
+    /// A thread looks; after so many failures. Something that it does not know may help.
+    Searching { failures: u32, has_news: bool },
     /// Looked up then, for so long; `None` for ever.
     Found(Instant, Option<Duration>),
 }
@@ -89,8 +94,7 @@ impl Resolver {
             sender,
             answers,
             uplinks: BTreeMap::new(),
-            searches: 0,
-            threads: 0,
+            threads: BTreeSet::new(),
             is_content: false,
             next_reminder: Instant::ZERO,
         }
@@ -141,10 +145,18 @@ impl Resolver {
             _ => (Vec::new(), Vec::new(), Vec::new()),
         };
         let addresses = uplink.addresses.clone();
-        let state = State::Due(now, 0);
-        let reason = None;
-        let of =
-            OfUplink { network, addresses, ipv4, ipv6, prefixes, servers, state, found, reason };
+        let of = OfUplink {
+            network,
+            addresses,
+            ipv4,
+            ipv6,
+            prefixes,
+            servers,
+            state: State::Due(now, 0),
+            interest: Arc::new(()),
+            found,
+            reason: None,
+        };
         self.uplinks.insert(uplink.id, of);
     }
 
@@ -153,10 +165,13 @@ impl Resolver {
         self.uplinks.remove(&uplink);
     }
 
-    /// Routers said something.
-    pub(super) fn on_router_news(&mut self, now: Instant, news: Vec<RouterNews>) {
+    /// Routers said something. Returns the uplinks whose addresses are others now, since nobody else has to be
+    /// asked.
+    pub(super) fn on_router_news(&mut self, now: Instant, news: Vec<RouterNews>) -> Vec<UplinkId> {
+        let mut new = BTreeSet::new();
         for RouterNews { index, advertised, lasts } in news {
-            for of in self.uplinks.values_mut().filter(|of| of.network.index == index) {
+            let of_index = |(_, of): &(&UplinkId, &mut OfUplink)| of.network.index == index;
+            for (id, of) in self.uplinks.iter_mut().filter(of_index) {
                 let until = now + lasts;
                 let is_new = match &advertised {
                     Advertised::Nat64(prefix) => keep(&mut of.prefixes, *prefix, now, until),
@@ -168,10 +183,27 @@ impl Resolver {
                 };
                 // It may be what was missing.
                 if is_new && of.found.is_empty() {
-                    of.state = State::Due(now, 0);
+                    new.insert(*id);
                 }
             }
         }
+        new.into_iter().filter(|id| self.use_news(now, *id)).collect()
+    }
+
+    /// Goes on with what routers said; returns whether other addresses were found at once.
+    fn use_news(&mut self, now: Instant, id: UplinkId) -> bool {
+        let names = self.names.clone();
+        let Some(of) = self.uplinks.get_mut(&id) else { return false };
+        if let Some(found) = of.request(now, names).known() {
+            return self.on_answer(now, id, 0, found);
+        }
+        of.state = match of.state {
+            // However much a network says, it is not asked more often.
+            State::Due(at, failures @ 1..) => State::Due(at.min(now + RETRY), failures),
+            State::Searching { failures, .. } => State::Searching { failures, has_news: true },
+            state => state,
+        };
+        false
     }
 
     /// Tells whether a session is up and answers.
@@ -182,17 +214,18 @@ impl Resolver {
     /// When [`Resolver::service`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         // The end of a thread wakes the loop.
-        if self.threads >= THREADS_MAX {
+        if self.threads.len() >= THREADS_MAX {
             return None;
         }
-        self.uplinks.values().filter_map(|of| self.due(of)).min()
+        let idle = self.uplinks.iter().filter(|(id, _)| !self.threads.contains(id));
+        idle.filter_map(|(_, of)| self.due(of)).min()
     }
 
     fn due(&self, of: &OfUplink) -> Option<Instant> {
         let [least, most] = if self.is_content { SELDOM } else { AGAIN };
         match of.state {
             State::Due(at, _) => Some(at),
-            State::Searching(..) | State::Found(_, None) => None,
+            State::Searching { .. } | State::Found(_, None) => None,
             State::Found(at, Some(lasts)) => Some(at + lasts.clamp(least, most)),
         }
     }
@@ -212,28 +245,27 @@ impl Resolver {
         let names = self.names.clone();
         let Some(of) = self.uplinks.get_mut(&id) else { return false };
         let failures = match of.state {
-            State::Due(_, failures) | State::Searching(_, failures) => failures,
+            State::Due(_, failures) | State::Searching { failures, .. } => failures,
             State::Found(..) => 0,
         };
         let request = of.request(now, names);
         if let Some(found) = request.known() {
             return self.on_answer(now, id, failures, found);
         }
-        if self.threads >= THREADS_MAX {
+        if self.threads.len() >= THREADS_MAX || self.threads.contains(&id) {
             return false;
         }
-        self.searches += 1;
-        let number = self.searches;
-        of.state = State::Searching(number, failures);
+        of.state = State::Searching { failures, has_news: false };
         let (sender, waker) = (self.sender.clone(), self.waker.clone());
+        let interest = Arc::downgrade(&of.interest);
         let thread = std::thread::Builder::new().name("lookup".into()).spawn(move || {
             // The loop may have ended meanwhile.
-            let _ = sender.send((id, number, lookup::run(request)));
+            let _ = sender.send((id, lookup::run(request, &interest)));
             waker.wake();
         });
         match thread {
             Ok(_) => {
-                self.threads += 1;
+                self.threads.insert(id);
                 false
             }
             Err(error) => {
@@ -246,11 +278,11 @@ impl Resolver {
     /// Takes the answers that have come; returns the uplinks whose addresses are others now.
     pub(super) fn poll(&mut self, now: Instant) -> Vec<UplinkId> {
         let mut changed = Vec::new();
-        while let Ok((id, number, found)) = self.answers.try_recv() {
-            self.threads -= 1;
+        while let Ok((id, found)) = self.answers.try_recv() {
+            self.threads.remove(&id);
             let state = self.uplinks.get(&id).map(|of| of.state);
-            if let Some(State::Searching(current, failures)) = state
-                && current == number
+            // Else it is that of another network, or comes too late.
+            if let Some(State::Searching { failures, .. }) = state
                 && self.on_answer(now, id, failures, found)
             {
                 changed.push(id);
@@ -263,7 +295,9 @@ impl Resolver {
         let Some(of) = self.uplinks.get_mut(&id) else { return false };
         tracing::debug!(uplink = of.network.interface, ?found, "looked up");
         if found.servers.is_empty() {
-            let rest = (RETRY * 2_u32.saturating_pow(failures.min(8))).min(RETRY_MAX);
+            let has_news = matches!(of.state, State::Searching { has_news: true, .. });
+            let doublings = if has_news { 0 } else { failures.min(8) };
+            let rest = (RETRY * 2_u32.saturating_pow(doublings)).min(RETRY_MAX);
             of.state = State::Due(now + rest, failures + 1);
             of.reason = found.reason;
             self.complain(now);
@@ -281,8 +315,9 @@ impl Resolver {
     /// Tells the user that there is no server to connect to, if so and no uplink may still find one, once a
     /// minute.
     fn complain(&mut self, now: Instant) {
-        let is_first =
-            |of: &OfUplink| matches!(of.state, State::Due(_, 0) | State::Searching(_, 0));
+        let is_first = |of: &OfUplink| {
+            matches!(of.state, State::Due(_, 0) | State::Searching { failures: 0, .. })
+        };
         if self.has_found() || self.uplinks.values().any(is_first) || now < self.next_reminder {
             return;
         }

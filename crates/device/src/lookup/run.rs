@@ -6,6 +6,7 @@
 use std::io::{self, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::Path;
+use std::sync::Weak;
 use std::time::Duration;
 
 use roadweave_types::Instant;
@@ -21,8 +22,9 @@ use super::{Found, Network, Request, Search};
 use crate::Clock;
 use crate::udp::bind_to_interface;
 
-/// Searches in the network namespace of the calling thread; blocks for 15 s at most.
-pub(crate) fn run(request: Request) -> Found {
+/// Searches in the network namespace of the calling thread; blocks for 15 s at most, and not much longer
+/// than somebody has an interest in the answer.
+pub(crate) fn run(request: Request, interest: &Weak<()>) -> Found {
     let root = Path::new("/");
     let clock = Clock::start();
     let network = request.network.clone();
@@ -45,7 +47,10 @@ pub(crate) fn run(request: Request) -> Found {
         if let Some(found) = search.poll_found(now) {
             return found;
         }
-        let timeout = search.poll_timeout(now).since(now);
+        if interest.strong_count() == 0 {
+            return Found::default();
+        }
+        let timeout = search.poll_timeout(now).since(now).min(ATTENTION);
         if let Err(error) = wait(&open, timeout) {
             tracing::warn!(%error, "cannot wait for name servers");
             return search.found();
@@ -205,6 +210,8 @@ fn solicit_routers(network: &Network) -> io::Result<()> {
     socket.send_to(&solicitation, &routers.into()).map(drop)
 }
 
+/// How often it is asked whether anybody still wants the answer.
+const ATTENTION: Duration = Duration::from_millis(250);
 /// The type of the message.
 const ROUTER_SOLICITATION: u8 = 133;
 /// The most messages of one try that are read at once: the others have their turn too.

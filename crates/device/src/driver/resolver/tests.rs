@@ -106,7 +106,9 @@ fn an_answer_counts_for_its_uplink_and_for_the_network_that_gave_it() {
     assert_eq!(poll(&mut resolver, at(0)), [], "the answer is that of the old network");
     assert_eq!((resolver.found(FIRST), resolver.found(UplinkId(1))), (&[][..], &[][..]));
     resolver.service(at(0));
-    while resolver.threads > 0 {
+    // The old network's thread may have ended by now, and its answer counts for nothing.
+    while !resolver.threads.is_empty() || resolver.found(FIRST).is_empty() {
+        resolver.service(at(0));
         poll(&mut resolver, at(0));
     }
     assert!(!resolver.found(FIRST).is_empty() && !resolver.found(UplinkId(1)).is_empty());
@@ -128,8 +130,8 @@ fn what_routers_say_is_kept_while_it_holds_and_bounded() {
         lasts: Duration::from_secs(seconds),
     };
     let of_others = RouterNews { index: 901, ..news("2001:db8:66::", 60) };
-    resolver.on_router_news(at(0), vec![of_others, news("64:ff9b::", 60)]);
-    assert_eq!(resolver.service(at(0)), [FIRST]);
+    assert_eq!(resolver.on_router_news(at(0), vec![of_others, news("64:ff9b::", 60)]), [FIRST]);
+    assert_eq!(resolver.service(at(0)), []);
     assert_eq!(resolver.found(FIRST), ["[64:ff9b::192.0.2.33]:1".parse().unwrap()]);
     assert_eq!(resolver.poll_timeout(), Some(at(60)), "then it may be over");
     for number in 0..100 {
@@ -138,4 +140,56 @@ fn what_routers_say_is_kept_while_it_holds_and_bounded() {
     assert_eq!(resolver.uplinks[&FIRST].prefixes.len(), ADVERTISED_MAX);
     resolver.on_router_news(at(1), vec![news("2001:db8:99::", 0)]);
     assert_eq!(resolver.uplinks[&FIRST].prefixes.len(), ADVERTISED_MAX - 1, "taken back");
+}
+
+/// A router of the first uplink knows another name server.
+fn name_server(number: u8) -> Vec<RouterNews> {
+    vec![RouterNews {
+        index: 900,
+        advertised: Advertised::NameServers(vec![[192, 0, 2, number].into()]),
+        lasts: Duration::from_secs(600),
+    }]
+}
+
+#[test]
+fn a_network_that_says_ever_new_things_has_one_thread_and_stops_no_other() {
+    let mut resolver = resolver(&["nowhere.invalid:1"]);
+    resolver.set_uplink(at(0), &uplink(0, "10.0.0.2/24"));
+    resolver.service(at(0));
+    for number in 1..=100 {
+        resolver.on_router_news(at(0), name_server(number));
+        resolver.service(at(0));
+        // Another address, too.
+        resolver.set_uplink(at(0), &uplink(0, &format!("10.0.{number}.2/24")));
+        resolver.service(at(0));
+    }
+    assert_eq!(resolver.threads.len(), 1);
+    assert_eq!(resolver.poll_timeout(), None, "the end of the thread wakes the loop");
+    resolver.set_uplink(at(0), &uplink(1, "10.1.0.2/24"));
+    assert_eq!(resolver.poll_timeout(), Some(at(0)));
+    resolver.service(at(0));
+    assert_eq!(resolver.threads.len(), 2);
+}
+
+#[test]
+fn news_shorten_a_rest_but_not_below_the_first() {
+    let mut resolver = resolver(&["nowhere.invalid:1"]);
+    resolver.set_uplink(at(0), &uplink(0, "10.0.0.2/24"));
+    let mut now = at(0);
+    for _ in 0..4 {
+        now = resolver.poll_timeout().unwrap();
+        resolver.service(now);
+        poll(&mut resolver, now);
+    }
+    assert_eq!(resolver.poll_timeout(), Some(now + Duration::from_secs(16)));
+    for number in 1..=100 {
+        resolver.on_router_news(now, name_server(number));
+    }
+    assert_eq!(resolver.poll_timeout(), Some(now + RETRY));
+    // What comes during a search counts after it.
+    now += RETRY;
+    resolver.service(now);
+    resolver.on_router_news(now, name_server(101));
+    assert_eq!(poll(&mut resolver, now), []);
+    assert_eq!(resolver.poll_timeout(), Some(now + RETRY));
 }

@@ -1,0 +1,61 @@
+//! Bounds how often the loop does what others can cause.
+
+use std::time::Duration;
+
+use roadweave_types::Instant;
+
+/// The least time between two turns.
+const INTERVAL: Duration = Duration::from_millis(100);
+
+/// Lets the first request have its turn at once, and those that follow closely one together.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pace {
+    due: Option<Instant>,
+    last: Option<Instant>,
+}
+
+impl Pace {
+    /// Something asks for a turn.
+    pub(super) fn ask(&mut self, now: Instant) {
+        let soonest = self.last.map_or(now, |last| now.max(last + INTERVAL));
+        self.due.get_or_insert(soonest);
+    }
+
+    /// When the turn is due.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// Whether it is now; then it is taken.
+    pub(super) fn take_due(&mut self, now: Instant) -> bool {
+        let is_due = self.due.take_if(|due| *due <= now).is_some();
+        if is_due {
+            self.last = Some(now);
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_has_its_turn_at_once_and_a_flood_ten_a_second() {
+        let mut pace = Pace::default();
+        assert!(!pace.take_due(Instant::ZERO), "nobody asked");
+        let mut turns = 0;
+        for millisecond in 0..1000 {
+            let now = Instant::ZERO + Duration::from_millis(millisecond);
+            pace.ask(now);
+            turns += u32::from(pace.take_due(now));
+            assert!(turns > 0, "at once");
+        }
+        assert_eq!(turns, 10);
+        let last = pace.poll_timeout().expect("the last of the flood counts too");
+        assert!(pace.take_due(last) && !pace.take_due(last));
+        let later = last + Duration::from_secs(9);
+        pace.ask(later);
+        assert!(pace.take_due(later));
+    }
+}
