@@ -149,8 +149,8 @@ fn translate(namespace: &NetNs, from: &str) {
     });
 }
 
-/// Advertises a NAT64 prefix to the neighbours, five times a second (RFC 8781).
-fn advertise(namespace: &NetNs, interface: &'static str) {
+/// Advertises something to the neighbours, five times a second.
+fn advertise(namespace: &NetNs, interface: &'static str, option: &[u8]) {
     let index = index_of(namespace, interface);
     let socket = namespace
         .enter(|| {
@@ -162,8 +162,7 @@ fn advertise(namespace: &NetNs, interface: &'static str) {
         .unwrap();
     // A router that is nobody's default: hop limit, flags, and lifetimes that say nothing.
     let mut advertisement = vec![134, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    // Half an hour, 96 bits: 2001:db8:64::/96.
-    advertisement.extend([38, 2, 0x07, 0x08, 0x20, 0x01, 0x0d, 0xb8, 0, 0x64, 0, 0, 0, 0, 0, 0]);
+    advertisement.extend(option);
     let all = SocketAddrV6::new("ff02::1".parse().unwrap(), 0, 0, index);
     spawn(move || {
         loop {
@@ -198,6 +197,37 @@ fn behind_nat64() -> (Road, Arc<Mutex<dns::Zone>>) {
     (road, zone)
 }
 
+/// A NAT64 prefix (RFC 8781): half an hour, 96 bits, 2001:db8:64::/96.
+const NAT64: [u8; 16] = [38, 2, 0x07, 0x08, 0x20, 0x01, 0x0d, 0xb8, 0, 0x64, 0, 0, 0, 0, 0, 0];
+/// A prefix for addresses that hosts make themselves (RFC 4861 section 4.6.2): half an hour,
+/// 2001:db8:c::/64.
+const PREFIX: [u8; 32] = [
+    3, 4, 64, 0xc0, 0, 0, 0x07, 0x08, 0, 0, 0x07, 0x08, 0, 0, 0, 0, //
+    0x20, 0x01, 0x0d, 0xb8, 0, 0x0c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+];
+
+#[test]
+fn an_uplink_without_ipv4_that_comes_during_a_session_gets_an_address() {
+    run_sandboxed("an_uplink_without_ipv4_that_comes_during_a_session_gets_an_address", || {
+        let road = Road::new();
+        let (_server, _client) = road.start_both();
+        // The box forwards now, and the kernel of one that forwards is deaf to routers by default.
+        connect((&road.vehicle, "eth3", &[]), (&road.server, "eth3", &["2001:db8:c::1/64"]));
+        advertise(&road.server, "eth3", &PREFIX);
+        let words = ["-6", "address", "show", "dev", "eth3", "scope", "global"];
+        let start = Instant::now();
+        loop {
+            let output = road.vehicle.command("ip").args(words).output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            if text.contains("2001:db8:c:") {
+                break;
+            }
+            assert!(start.elapsed() < Duration::from_secs(8), "no address: {text}");
+            sleep(Duration::from_millis(100));
+        }
+    });
+}
+
 #[test]
 fn an_uplink_without_ipv4_reaches_a_server_that_has_nothing_else() {
     run_sandboxed("an_uplink_without_ipv4_reaches_a_server_that_has_nothing_else", || {
@@ -211,7 +241,7 @@ fn an_uplink_without_ipv4_reaches_a_server_that_has_nothing_else() {
         translate(&road.server, "[2001:db8:64::198.51.100.1]:4433");
         zone.lock().unwrap().addresses.drain(..2);
         by_name(&road);
-        advertise(&road.server, "eth1");
+        advertise(&road.server, "eth1", &NAT64);
         let client = road.start_client("client");
         client.wait_for("server=[2001:db8:64::c633:6401]:4433");
         client.interrupt();

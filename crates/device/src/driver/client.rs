@@ -463,6 +463,8 @@ impl Driver {
                     self.drop_uplink(now, uplink.id);
                     self.use_uplink(now, &uplink);
                 }
+                    // Its routers are heard before it has an address: it may get one by them.
+                    self.guard.on_new_uplink();
                 UplinkEvent::Changed(uplink) => self.use_uplink(now, &uplink),
                 UplinkEvent::Vanished(uplink) => {
                     tracing::warn!(uplink = uplink.name, "uplink is gone");
@@ -491,7 +493,6 @@ impl Driver {
         self.steering.set_uplink(uplink)?;
         self.resolver.set_uplink(now, uplink);
         if !self.sockets.contains_key(&uplink.id) {
-            self.guard.on_new_uplink();
             let socket = open_socket(&uplink.name)?;
             let token = Token(SOCKETS + u64::from(uplink.id.0));
             self.poller.add(&socket, token, Interest::Read)?;
