@@ -282,10 +282,13 @@ fn a_server_grants_no_more_than_the_box_accepts() {
         let camera = road.connect_camera();
         // A hostile lease that holds every inner address must not stop the tunnel.
         road.vehicle.ip("address add 10.200.0.9/8 dev eth2").unwrap();
+        // Behind the camera's network lies another.
+        road.vehicle.ip("route add 192.168.70.0/24 via 192.168.50.2").unwrap();
         road.edit("server.toml", |text| {
             text.replace(
                 "\"10.77.0.1/24\", ",
-                "\"10.77.0.1/24\", \"192.168.50.2/32\", \"10.1.0.1/32\", \"203.0.113.53/32\", ",
+                "\"10.77.0.1/24\", \"192.168.50.2/32\", \"192.168.70.5/32\", \"10.1.0.1/32\", \
+                 \"203.0.113.53/32\", ",
             )
             .replace(
                 "\"10.77.0.2/32\", ",
@@ -296,19 +299,25 @@ fn a_server_grants_no_more_than_the_box_accepts() {
         for refused in [
             "the address 203.0.113.77, which is refused: it lies in none",
             "the gateway 192.168.50.2, which is refused: it lies in 192.168.50.0/24, a network behind",
+            "the gateway 192.168.70.5, which is refused: it lies in 192.168.70.0/24, a network behind",
             "the gateway 10.1.0.1, which is refused: it is the gateway of the uplink eth1",
             "the gateway 203.0.113.53, which is refused: it lies in none",
         ] {
             assert_eq!(client.count(refused), 1, "{refused}\n{}", client.log());
         }
-        assert_eq!(client.count("WARN"), 4, "{}", client.log());
+        assert_eq!(client.count("WARN"), 5, "{}", client.log());
         assert!(ping(&road.vehicle, GATEWAY_V4, "-c 1").status.success(), "the rest is granted");
         assert!(ping(&road.vehicle, "192.168.50.2", "-c 1").status.success(), "the camera");
 
         // Nothing from the tunnel may claim to come from behind the box.
         let here = road.vehicle.enter(|| UdpSocket::bind("10.77.0.2:9").unwrap()).unwrap();
         here.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-        let sources = [(GATEWAY_V4, true), ("192.168.50.9", false), ("192.168.60.9", false)];
+        let sources = [
+            (GATEWAY_V4, true),
+            ("192.168.50.9", false),
+            ("192.168.60.9", false),
+            ("192.168.70.9", false),
+        ];
         for (source, is_heard) in sources {
             if !is_heard {
                 road.server.ip(&format!("address add {source}/32 dev lo")).unwrap();
@@ -321,8 +330,76 @@ fn a_server_grants_no_more_than_the_box_accepts() {
             while here.recv(&mut [0; 9]).is_ok() {}
         }
         let dropped = road.show(CLIENT)["sessions"][0]["drops"]["spoofed-source"].clone();
-        assert_eq!(dropped.as_u64(), Some(10), "{dropped}");
+        assert_eq!(dropped.as_u64(), Some(15), "{dropped}");
         drop(camera);
+    });
+}
+
+#[test]
+fn a_lease_of_an_inner_address_stops_nothing() {
+    run_sandboxed("a_lease_of_an_inner_address_stops_nothing", || {
+        let road = Road::new();
+        // A hostile network leases the box's inner address, and has the server's for its router.
+        road.vehicle.ip("address add 10.77.0.2/24 dev eth2").unwrap();
+        road.vehicle.ip("route replace default via 10.77.0.1 dev eth2 metric 200").unwrap();
+        let (_server, client) = road.start_both();
+        let through = ping(&road.vehicle, CLOUD_V4, "-c 1 -I rw0");
+        assert!(through.status.success(), "{through:?}\n{}", client.log());
+        client.wait_for(
+            "the gateway 10.77.0.1, which is refused: it is the gateway of the uplink eth2",
+        );
+        assert_eq!(client.count("WARN"), 1, "{}", client.log());
+        client.interrupt();
+
+        // Whoever names the server's own network is not led astray either.
+        road.edit("client.toml", |text| {
+            let accept = "accept = [\"10.77.0.0/24\", \"fc00::/7\"]";
+            text.replace("[routes]", &format!("[routes]\n{accept}"))
+        });
+        let client = road.start_client("client");
+        client.wait_for(" joined ");
+        assert_eq!(client.count("WARN"), 0, "{}", client.log());
+        let through = ping(&road.vehicle, GATEWAY_V4, "-c 1");
+        assert!(through.status.success(), "{through:?}\n{}", client.log());
+    });
+}
+
+/// What a stranger beyond an uplink gets of the camera behind the box.
+fn reaches_camera(road: &Road) -> bool {
+    ping(&road.server, "192.168.50.2", "-c 2 -i 0.2 -W 1").status.success()
+}
+
+#[test]
+fn a_start_opens_nothing_that_a_crash_left_closed() {
+    run_sandboxed("a_start_opens_nothing_that_a_crash_left_closed", || {
+        let (road, camera, _shell, _web) = hostile_road();
+        road.server.ip("route add 192.168.50.0/24 via 10.1.0.2").unwrap();
+        assert!(reaches_camera(&road), "the box forwards by its owner's will");
+        let client = road.start_client("client");
+        client.wait_for_count("uplink is up", 2);
+        assert!(!reaches_camera(&road));
+        client.kill();
+        assert!(!reaches_camera(&road), "after a crash");
+
+        // Another program has the TUN's name.
+        road.vehicle.ip("link add rw0 type veth peer name rwx").unwrap();
+        let mut client = road.start_client("client");
+        assert_ne!(client.wait(), Some(0));
+        drop(client);
+        assert!(!reaches_camera(&road), "after a start that failed");
+        check_closed(&road, &camera, "after a start that failed", &[CLOUD_V4, CLOUD_V6]);
+        road.vehicle.ip("link del rw0").unwrap();
+
+        // A route behind the box that the kernel takes no copy of: its router is the box itself.
+        road.vehicle.ip("route add 192.168.61.0/24 via 192.168.50.7").unwrap();
+        road.vehicle.ip("address add 192.168.50.7/32 dev lan0").unwrap();
+        let client = road.start_client("client");
+        client.wait_for("add the route to 192.168.61.0/24");
+        client.wait_for_count("uplink is up", 2);
+        check_closed(&road, &camera, "with a route that fails", &[CLOUD_V4, CLOUD_V6]);
+        assert!(!reaches_camera(&road));
+        client.interrupt();
+        assert!(reaches_camera(&road), "after an ordered stop");
     });
 }
 

@@ -76,6 +76,36 @@ fn a_running_client_takes_up_lanes_policies_and_uplinks_and_keeps_its_session() 
     );
 }
 
+#[test]
+fn an_interface_that_becomes_an_uplink_by_sighup_draws_nothing_out_any_more() {
+    let name = "an_interface_that_becomes_an_uplink_by_sighup_draws_nothing_out_any_more";
+    run_sandboxed(name, || {
+        let road = Road::new();
+        // A network that says the cloud is reached by it (DHCP's option 121).
+        road.vehicle.ip("route add 203.0.113.0/24 via 10.2.0.1").unwrap();
+        let named = "include = [\"eth*\"]";
+        let but_one = "include = [\"eth*\"]\nexclude = [\"eth2\"]";
+        road.edit("client.toml", |text| text.replace("include = []", but_one));
+        let (_server, client) = road.start_both();
+        let way = || {
+            let words = ["route", "get", "203.0.113.2"];
+            let output = road.vehicle.command("ip").args(words).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        assert!(way().contains("dev eth2"), "a network behind the box: {}", way());
+        for (round, [old, new], uplinks, device) in [
+            (1, [but_one, named], &["eth1", "eth2"][..], "dev rw0"),
+            (2, [named, but_one], &["eth1"], "dev eth2"),
+        ] {
+            road.edit("client.toml", |text| text.replace(old, new));
+            client.signal(Signal::HUP);
+            client.wait_for_count("were read again", round);
+            road.wait_for_paths(uplinks);
+            assert!(way().contains(device), "{}", way());
+        }
+    });
+}
+
 fn with_name(text: &str, name: &str) -> String {
     let line = |line: &str| match line.starts_with("name = \"vehicle-1\"") {
         true => format!("name = {name:?}\n"),

@@ -17,19 +17,17 @@ pub fn cleanup(instance: &Instance, lock: &InstanceLock) -> Result<(), DeviceErr
     let routes = Routes::open(instance).map(drop);
     let answers = without_nft(answers::remove(instance));
     let resolvers = dns::restore(instance);
-    let rest = take_over(instance, lock);
-    routes.and(answers).and(resolvers).and(rest)
+    // The settings first: the filters protect as long as forwarding is on.
+    let failed = take_over(instance, lock);
+    let filters = without_nft(filter::remove_unless_needed(instance, &failed));
+    routes.and(answers).and(resolvers).and(filters)
 }
 
-/// The same but for what keeps traffic out of the clear: routes, rules, and the marks of answers. The
-/// next client takes them over.
-///
-/// # Errors
-/// As [`cleanup`].
-pub(crate) fn take_over(instance: &Instance, _lock: &InstanceLock) -> Result<(), DeviceError> {
-    // The settings first: the filters protect as long as forwarding is on.
-    let failed = instance.restore_settings();
-    without_nft(filter::remove_unless_needed(instance, &failed))
+/// Restores the changed settings alone. What keeps traffic out of the clear, and strangers out of the
+/// networks of this machine, is taken over by the next client as it is, and replaced in one step: routes,
+/// rules, packet filters and the marks of answers. Returns the settings that could not be restored.
+pub(crate) fn take_over(instance: &Instance, _lock: &InstanceLock) -> Vec<String> {
+    instance.restore_settings()
 }
 
 fn without_nft(result: Result<(), DeviceError>) -> Result<(), DeviceError> {

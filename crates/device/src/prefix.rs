@@ -58,6 +58,21 @@ impl Prefix {
         Self { address, length: self.length }
     }
 
+    /// Its two halves, in order; a host has none.
+    pub(crate) fn halves(&self) -> Option<[Self; 2]> {
+        let length = self.length + 1;
+        let low = self.network().address;
+        let high = match low {
+            IpAddr::V4(v4) => {
+                IpAddr::from(Ipv4Addr::from_bits(v4.to_bits() | 1 << 32_u8.checked_sub(length)?))
+            }
+            IpAddr::V6(v6) => {
+                IpAddr::from(Ipv6Addr::from_bits(v6.to_bits() | 1 << 128_u8.checked_sub(length)?))
+            }
+        };
+        Some([low, high].map(|address| Self { address, length }))
+    }
+
     /// Whether `address` lies within.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.is_ipv4() == address.is_ipv4()

@@ -56,6 +56,7 @@ use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, Prefix, Route, Rule, UplinkSelector, sysctl};
 
 pub use client::ClientRoutes;
+pub(crate) use plan::space_length;
 pub(crate) use repairs::Repairs;
 
 /// What a client routes, as its configuration says.
@@ -68,6 +69,8 @@ pub struct RouteSettings {
     pub closed_before_join: bool,
     /// Whether the private networks of the uplinks' own addresses are reached outside the tunnel.
     pub uplink_neighbours: bool,
+    /// What a server may grant.
+    pub accept: Vec<Prefix>,
     /// Which interfaces are uplinks.
     pub selector: UplinkSelector,
 }

@@ -59,6 +59,7 @@ fn client_routes(instance: &Instance, tun: &Tun, into_tunnel: &[&str]) -> Client
         into_tunnel: into_tunnel.iter().map(|text| prefix(text)).collect(),
         closed_before_join: false,
         uplink_neighbours: true,
+        accept: Vec::new(),
         selector: UplinkSelector {
             include: vec!["eth*".to_owned()],
             exclude: vec!["eth0".to_owned()],
@@ -487,7 +488,6 @@ fn helper_installs_everything() {
 }
 
 #[test]
-#[test]
 fn a_name_that_is_no_text_hides_one_interface_and_holds_nobody_up() {
     run_sandboxed("a_name_that_is_no_text_hides_one_interface_and_holds_nobody_up", || {
         let namespace = NetNs::create("box").unwrap();
@@ -507,6 +507,7 @@ fn a_name_that_is_no_text_hides_one_interface_and_holds_nobody_up() {
     });
 }
 
+#[test]
 fn a_sandbox_dies_with_the_program_that_entered_it() {
     run_sandboxed("a_sandbox_dies_with_the_program_that_entered_it", || {
         // Inside one sandbox, so that the test itself can leave nothing; the helper makes another.

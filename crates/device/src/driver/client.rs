@@ -143,6 +143,7 @@ impl ClientOptions {
             into_tunnel: self.routes.into_tunnel.iter().copied().map(to_prefix).collect(),
             closed_before_join: self.routes.closed_before_join,
             uplink_neighbours: self.routes.uplink_neighbours,
+            accept: self.routes.accept.iter().copied().map(to_prefix).collect(),
             selector: self.uplinks.clone(),
         }
     }
@@ -156,9 +157,9 @@ struct Driver {
     control: ControlServer,
     waker: Waker,
     monitor: Monitor,
-    client: Client,
     /// When the uplinks are looked at.
     looks: Pace,
+    client: Client,
     sockets: BTreeMap<UplinkId, UplinkSocket>,
     tun: Tun,
     options: ClientOptions,
@@ -186,8 +187,8 @@ impl Driver {
         let signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
         let instance = Instance::new(&options.tun.name)?;
         let lock = instance.lock()?;
-        // Its routes are taken over: what they refuse stays refused.
-        take_over(&instance, &lock)?;
+        // What an earlier run left closed stays closed.
+        take_over(&instance, &lock);
         if let Err(error) = restore_of(&instance, &options.state_directory) {
             tracing::warn!("the resolvers of before an earlier session are not back: {error}");
         }
@@ -243,8 +244,8 @@ impl Driver {
             control,
             waker,
             monitor,
-            client,
             looks: Pace::default(),
+            client,
             sockets: BTreeMap::new(),
             tun,
             options,
@@ -277,8 +278,8 @@ impl Driver {
                 reminder,
                 lookup,
                 self.next_uplink_retry,
-                self.steering.poll_timeout(),
                 self.looks.poll_timeout(),
+                self.steering.poll_timeout(),
                 Some(self.next_state),
                 self.counts_months().then_some(self.next_time_of_day),
             ];
@@ -309,10 +310,10 @@ impl Driver {
                     Token(number) => self.read_socket(now, number),
                 }
             }
-            if self.next_uplink_retry.is_some_and(|at| at <= now) {
             if self.looks.take_due(now) {
                 self.look_at_uplinks(now);
             }
+            if self.next_uplink_retry.is_some_and(|at| at <= now) {
                 self.retry_uplinks(now);
             }
             if self.counts_months() && self.next_time_of_day <= now {
@@ -388,6 +389,7 @@ impl Driver {
         self.options.policies = policies;
         uplinks.exclude.push(self.tun.name().to_owned());
         self.options.uplinks = uplinks.clone();
+        self.steering.set_selector(now, uplinks.clone());
         self.monitor.set_selector(uplinks);
         self.look_at_uplinks(now);
         for uplink in self.monitor.uplinks().cloned().collect::<Vec<Uplink>>() {
@@ -461,10 +463,10 @@ impl Driver {
                 UplinkEvent::Appeared(uplink) => {
                     // A replugged interface is a new one under an old name: its socket is dead.
                     self.drop_uplink(now, uplink.id);
-                    self.use_uplink(now, &uplink);
-                }
                     // Its routers are heard before it has an address: it may get one by them.
                     self.guard.on_new_uplink();
+                    self.use_uplink(now, &uplink);
+                }
                 UplinkEvent::Changed(uplink) => self.use_uplink(now, &uplink),
                 UplinkEvent::Vanished(uplink) => {
                     tracing::warn!(uplink = uplink.name, "uplink is gone");

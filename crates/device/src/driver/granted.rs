@@ -7,12 +7,15 @@
 //! Another welcome may grant other addresses: what is no longer granted goes first. Nothing that the
 //! system refuses here ends the client; it goes on with the rest, and says so.
 
+use std::net::IpAddr;
+
 use roadweave_wire::Welcome;
 
 use super::guard::Guard;
 use super::steering::Steering;
 use super::{ClientOptions, to_network, to_prefix};
-use crate::{Grant, Netlink, Prefix, Tun, Uplink};
+use crate::routes::space_length;
+use crate::{Gateway, Grant, Netlink, Prefix, Tun, Uplink};
 
 /// All that one client has set up, but for the filters. The kernel removes it with the TUN.
 #[derive(Debug, Default)]
@@ -38,24 +41,22 @@ impl Granted {
             uplinks: &uplinks,
             local_networks: steering.local_networks(),
         };
-        let accepted = |granted: &mut dyn Iterator<Item = Prefix>, what: &str| -> Vec<Prefix> {
-            let is_in_bounds = |prefix: &Prefix| {
-                let refused = bounds.check(*prefix);
-                if let Err(why) = &refused {
-                    tracing::warn!(
-                        "the server grants {what} {}, which is refused: {why}",
-                        prefix.address()
-                    );
-                }
-                refused.is_ok()
-            };
-            granted.filter(is_in_bounds).collect()
+        let is_taken = |what: &str, prefix: &Prefix, refused: Result<(), String>| {
+            if let Err(why) = &refused {
+                let address = prefix.address();
+                tracing::warn!("the server grants {what} {address}, which is refused: {why}");
+            }
+            refused.is_ok()
         };
         // Prefixes behind the box are granted too; its own addresses are the whole ones.
         let own = welcome.addresses.iter().filter(|net| net.prefix_len() == net.max_prefix_len());
-        let addresses = accepted(&mut own.copied().map(to_prefix), "the address");
-        let gateways =
-            accepted(&mut welcome.gateways.iter().copied().map(Prefix::host), "the gateway");
+        let own = own.copied().map(to_prefix);
+        let addresses: Vec<_> =
+            own.filter(|own| is_taken("the address", own, bounds.check(own.address()))).collect();
+        let gateways = welcome.gateways.iter().copied().map(Prefix::host);
+        let gateways = gateways
+            .filter(|it| is_taken("the gateway", it, bounds.check_gateway(it.address())))
+            .collect();
         let behind = welcome.addresses.iter().filter(|net| net.prefix_len() < net.max_prefix_len());
         let all: Vec<_> =
             addresses.iter().copied().map(to_network).chain(behind.copied()).collect();
@@ -97,27 +98,39 @@ struct Bounds<'a> {
 }
 
 impl Bounds<'_> {
-    /// Whether an address or gateway may be granted; `Err` says why not, and what to do.
+    /// Whether the box may get this address; `Err` says why not, and what to do.
     ///
-    /// The connected network of an uplink is no bound: whoever leases it could stop the tunnel by it.
-    fn check(&self, granted: Prefix) -> Result<(), String> {
-        let address = granted.address();
+    /// What an uplink has leased is no bound: whoever leases it could stop the tunnel by it.
+    fn check(&self, address: IpAddr) -> Result<(), String> {
         if !self.accept.iter().any(|space| space.contains(address)) {
             return Err("it lies in none of the networks that routes.accept lists".to_owned());
         }
+        match self.local_networks.iter().find(|network| network.contains(address)) {
+            Some(network) => Err(format!(
+                "it lies in {network}, a network behind this box; routes.accept may name a narrower one"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// The same of an inner address of the server, which is none that an uplink needs, unless the file
+    /// names its network more closely than the default does.
+    fn check_gateway(&self, address: IpAddr) -> Result<(), String> {
+        self.check(address)?;
+        let space = space_length(address);
+        if self.accept.iter().any(|named| named.contains(address) && named.length() > space) {
+            return Ok(());
+        }
         for uplink in self.uplinks {
-            let gateway = uplink.gateway(address.is_ipv4()).and_then(crate::Gateway::address);
-            if gateway == Some(address) {
+            // A guess is not worth a refusal.
+            if uplink.gateway(address.is_ipv4()) == Some(Gateway::Known(address)) {
                 return Err(format!("it is the gateway of the uplink {}", uplink.name));
             }
             if uplink.addresses.iter().any(|own| own.address() == address) {
                 return Err(format!("it is the address of the uplink {}", uplink.name));
             }
         }
-        match self.local_networks.iter().find(|network| network.contains(address)) {
-            Some(network) => Err(format!("it lies in {network}, a network behind this box")),
-            None => Ok(()),
-        }
+        Ok(())
     }
 }
 
@@ -131,7 +144,6 @@ mod tests {
     use roadweave_types::UplinkId;
 
     use super::*;
-    use crate::Gateway;
 
     fn prefixes(texts: &[&str]) -> Vec<Prefix> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -150,26 +162,47 @@ mod tests {
             gateway_v4: Some(Gateway::Known("10.0.0.1".parse().unwrap())),
             gateway_v6: None,
         };
+        let guessing = Uplink {
+            gateway_v4: Some(Gateway::Guessed("10.77.0.1".parse().unwrap())),
+            ..uplink.clone()
+        };
         let local_networks = prefixes(&["192.168.50.0/24", "fd50::/64"]);
-        let bounds = Bounds {
+        let mut bounds = Bounds {
             accept: prefixes(&["10.0.0.0/8", "192.168.0.0/16", "fc00::/7"]),
-            uplinks: &[&uplink],
+            uplinks: &[&uplink, &guessing],
             local_networks: &local_networks,
         };
-        let check = |granted: &str, refused: Option<&str>| {
-            let result = bounds.check(granted.parse().unwrap());
-            match refused {
-                None => assert_eq!(result, Ok(()), "{granted}"),
-                Some(part) => assert!(result.clone().unwrap_err().contains(part), "{result:?}"),
-            }
+        let check = |result: Result<(), String>, refused: Option<&str>| match refused {
+            None => assert_eq!(result, Ok(())),
+            Some(part) => assert!(result.clone().unwrap_err().contains(part), "{result:?}"),
         };
-        check("10.77.0.2", None);
-        check("fd77::2", None);
-        check("8.8.8.8", Some("routes.accept"));
-        check("2001:db8::1", Some("routes.accept"));
-        check("10.0.0.1", Some("gateway of the uplink wwan0"));
-        check("10.3.4.5", Some("address of the uplink wwan0"));
-        check("192.168.50.2", Some("192.168.50.0/24, a network behind"));
-        check("fd50::2", Some("fd50::/64, a network behind"));
+        for (granted, refused) in [
+            ("10.77.0.2", None),
+            ("10.77.0.1", None),
+            ("fd77::2", None),
+            ("8.8.8.8", Some("routes.accept")),
+            ("2001:db8::1", Some("routes.accept")),
+            ("192.168.50.2", Some("192.168.50.0/24, a network behind")),
+            ("fd50::2", Some("fd50::/64, a network behind")),
+        ] {
+            check(bounds.check(granted.parse().unwrap()), refused);
+            check(bounds.check_gateway(granted.parse().unwrap()), refused);
+        }
+        // What an uplink has leased may be an address of the box, and no gateway of the server's.
+        let leased: [(IpAddr, _); 2] = [
+            ("10.0.0.1".parse().unwrap(), "gateway of the uplink wwan0"),
+            ("10.3.4.5".parse().unwrap(), "address of the uplink wwan0"),
+        ];
+        for (address, refused) in leased {
+            check(bounds.check(address), None);
+            check(bounds.check_gateway(address), Some(refused));
+        }
+        for (named, counts) in [("10.0.0.0/8", false), ("0.0.0.0/0", false), ("10.0.0.0/14", true)]
+        {
+            bounds.accept = prefixes(&[named]);
+            for (address, refused) in leased {
+                check(bounds.check_gateway(address), (!counts).then_some(refused));
+            }
+        }
     }
 }

@@ -17,7 +17,10 @@ use roadweave_types::Instant;
 
 use crate::dns::{Dns, nameservers};
 use crate::routes::Repairs;
-use crate::{Answers, ClientRoutes, DeviceError, Grant, Instance, Prefix, RouteSettings, Uplink};
+use crate::{
+    Answers, ClientRoutes, DeviceError, Grant, Instance, Prefix, RouteSettings, Uplink,
+    UplinkSelector,
+};
 
 /// How often it is looked at whether answers still find their uplinks.
 const LOOK: Duration = Duration::from_secs(4);
@@ -42,7 +45,7 @@ impl Steering {
     /// Refuses what belongs into the tunnel from now on, if the settings say so.
     ///
     /// # Errors
-    /// When the rules or routes cannot be set.
+    /// When that cannot be done; what an earlier run refused stays refused.
     pub(super) fn start(
         instance: &Instance,
         settings: RouteSettings,
@@ -50,14 +53,8 @@ impl Steering {
         dns: Dns,
     ) -> Result<Self, DeviceError> {
         let mut routes = ClientRoutes::open(instance, settings, tun)?;
-        routes.sync()?;
-        let failure = routes.take_failures().next();
-        if let Some(error) = failure {
-            // What is half closed is open.
-            routes.remove()?;
-            return Err(error);
-        }
-        Ok(Self {
+        routes.close()?;
+        let mut this = Self {
             routes,
             answers: Answers::new(instance),
             dns,
@@ -66,7 +63,9 @@ impl Steering {
             next_look: Instant::ZERO + LOOK,
             told: String::new(),
             failed: false,
-        })
+        };
+        this.tell_failures();
+        Ok(this)
     }
 
     /// When [`Steering::service`] has something to do.
@@ -122,6 +121,12 @@ impl Steering {
         }
     }
 
+    /// Other interfaces are uplinks; call it before they come and go.
+    pub(super) fn set_selector(&mut self, now: Instant, selector: UplinkSelector) {
+        self.routes.set_selector(selector);
+        self.repairs.on_notice(now);
+    }
+
     /// Makes an uplink reach everything by its own gateway, and answers by it what comes in by it.
     ///
     /// # Errors
@@ -174,7 +179,7 @@ impl Steering {
         }
     }
 
-    /// The connected networks behind this box.
+    /// The networks behind this box.
     pub(super) fn local_networks(&self) -> &[Prefix] {
         self.routes.local_networks()
     }

@@ -13,12 +13,12 @@ use std::net::IpAddr;
 use roadweave_types::UplinkId;
 
 use super::plan::{Plan, Planner, Seen, leading_out, near_table, neighbours_table, uplink_table};
-use super::{Grant, RouteSettings, Routes, loosen_reverse_path_filter};
+use super::{Grant, PRIORITY_NEAR, RouteSettings, Routes, loosen_reverse_path_filter};
 use crate::process::ROUTE_PROTOCOL;
-use crate::{DeviceError, Instance, Netlink, Prefix, Route, Uplink};
+use crate::{DeviceError, Instance, Netlink, Prefix, Route, Rule, Uplink, UplinkSelector};
 
 /// The rules and routes of one client, in the network namespace where it was opened; call it always
-/// from there. They outlive it, unless [`ClientRoutes::remove`] is called.
+/// from there. They outlive it: `cleanup` removes them.
 #[derive(Debug)]
 pub struct ClientRoutes {
     instance: Instance,
@@ -31,7 +31,17 @@ pub struct ClientRoutes {
     /// What was there after the last look.
     installed: Plan,
     local_networks: Vec<Prefix>,
-    failures: Vec<(u32, DeviceError)>,
+    failures: Vec<Failure>,
+}
+
+/// What the kernel refused.
+#[derive(Debug)]
+struct Failure {
+    /// The table of the route or rule; zero for none.
+    table: u32,
+    /// Without it, what belongs into the tunnel may leave in the clear.
+    is_open: bool,
+    error: DeviceError,
 }
 
 impl ClientRoutes {
@@ -58,6 +68,13 @@ impl ClientRoutes {
         })
     }
 
+    /// Other interfaces are uplinks from the next look on; call it before they come and go.
+    pub fn set_selector(&mut self, selector: UplinkSelector) {
+        // One that is no uplink any more is not known from the time when it was.
+        self.outside.retain(|name| selector.matches(name));
+        self.settings.selector = selector;
+    }
+
     /// Makes an uplink reach everything by its own gateway; call it again when the uplink changes.
     ///
     /// # Errors
@@ -67,9 +84,9 @@ impl ClientRoutes {
         self.uplinks.insert(uplink.id, uplink.clone());
         self.sync()?;
         let own = uplink_table(&self.instance.routing_tables(), uplink.id);
-        let failed = self.failures.iter().position(|(table, _)| *table == own);
+        let failed = self.failures.iter().position(|failure| failure.table == own);
         if let Some(at) = failed {
-            return Err(self.failures.swap_remove(at).1);
+            return Err(self.failures.swap_remove(at).error);
         }
         loosen_reverse_path_filter(&self.instance, &uplink.name).map(drop)
     }
@@ -92,6 +109,30 @@ impl ClientRoutes {
     pub fn set_grant(&mut self, grant: Grant) -> Result<(), DeviceError> {
         self.grant = Some(grant);
         self.sync().map(drop)
+    }
+
+    /// Refuses what belongs into the tunnel, if the settings say so. What else fails is kept for
+    /// [`ClientRoutes::take_failures`].
+    ///
+    /// # Errors
+    /// When what refuses cannot be set; what an earlier run left stays, and nothing else.
+    pub fn close(&mut self) -> Result<(), DeviceError> {
+        let is_closed = self.has_refusals()?;
+        self.sync()?;
+        let Some(at) = self.failures.iter().position(|failure| failure.is_open) else {
+            return Ok(());
+        };
+        if !is_closed {
+            // What is half closed is open.
+            Routes::open(&self.instance).map(drop)?;
+        }
+        Err(self.failures.swap_remove(at).error)
+    }
+
+    /// Whether an earlier run left something that refuses.
+    fn has_refusals(&mut self) -> Result<bool, DeviceError> {
+        let seen = Seen { routes: self.netlink.routes()?, ..Seen::default() };
+        Ok(self.find(&seen)?.routes.iter().any(is_refusal))
     }
 
     /// Looks, and makes everything as it shall be; returns how much of what this instance had made
@@ -127,10 +168,10 @@ impl ClientRoutes {
 
     /// What the kernel refused at the last look.
     pub fn take_failures(&mut self) -> impl Iterator<Item = DeviceError> {
-        self.failures.drain(..).map(|(_, error)| error)
+        self.failures.drain(..).map(|failure| failure.error)
     }
 
-    /// The connected networks behind this box, in order.
+    /// The networks behind this box, in order, without what was said to lie in the tunnel.
     pub fn local_networks(&self) -> &[Prefix] {
         &self.local_networks
     }
@@ -152,14 +193,6 @@ impl ClientRoutes {
     /// The uplinks in service.
     pub fn uplinks(&self) -> impl Iterator<Item = &Uplink> {
         self.uplinks.values()
-    }
-
-    /// Removes everything: what was to be in the tunnel leaves by the main routes from now on.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn remove(self) -> Result<(), DeviceError> {
-        Routes::open(&self.instance).map(drop)
     }
 
     /// What bears our mark in the tables of the instance.
@@ -191,7 +224,7 @@ impl ClientRoutes {
             own.filter(|own| !seen.addresses.contains(&(self.tun, **own))).copied().collect();
         for address in &missing {
             if let Err(error) = self.netlink.add_address(self.tun, *address) {
-                self.failures.push((0, error));
+                self.failures.push(Failure { table: 0, is_open: false, error });
             }
         }
         missing.len()
@@ -202,27 +235,36 @@ impl ClientRoutes {
     fn change(&mut self, found: &Plan, wanted: &Plan) {
         for route in wanted.routes.difference(&found.routes) {
             let result = self.netlink.add_route(route);
-            self.note(route.table, result);
+            self.note(route.table, is_refusal(route), result);
         }
         for rule in wanted.rules.difference(&found.rules) {
             let result = self.netlink.add_rule(rule);
-            self.note(rule.table, result);
+            self.note(rule.table, leads_into_tunnel(rule), result);
         }
         for rule in found.rules.difference(&wanted.rules) {
             let result = self.netlink.remove_rule(rule);
-            self.note(rule.table, result);
+            self.note(rule.table, false, result);
         }
         for route in found.routes.difference(&wanted.routes) {
             let result = self.netlink.remove_route(route);
-            self.note(route.table, result);
+            self.note(route.table, false, result);
         }
     }
 
-    fn note(&mut self, table: u32, result: Result<(), DeviceError>) {
+    fn note(&mut self, table: u32, is_open: bool, result: Result<(), DeviceError>) {
         match result {
             // Where there is no IPv6, there is nothing to lead.
             Ok(()) | Err(DeviceError::NoIpv6 { .. }) => {}
-            Err(error) => self.failures.push((table, error)),
+            Err(error) => self.failures.push(Failure { table, is_open, error }),
         }
     }
+}
+
+fn is_refusal(route: &Route) -> bool {
+    route.interface.is_none()
+}
+
+/// Whether all that is not bound elsewhere meets this rule.
+fn leads_into_tunnel(rule: &Rule) -> bool {
+    rule.priority >= PRIORITY_NEAR
 }

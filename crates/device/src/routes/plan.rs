@@ -78,19 +78,28 @@ impl Planner<'_> {
         plan
     }
 
-    /// Connected networks behind this box, in which no host beyond the tunnel can be.
+    /// Networks behind this box, connected or routed to, in which no host beyond the tunnel can be. What
+    /// `into_tunnel` or `accept` names within a wider one is none.
     pub(super) fn local_networks(&self) -> Vec<Prefix> {
-        let mut networks = BTreeSet::new();
-        for (index, prefix) in &self.seen.addresses {
-            let network = prefix.network();
-            let Some(link) = self.seen.links.iter().find(|link| link.index == *index) else {
-                continue;
-            };
-            if !link.loopback && !is_link_local(network) && self.is_local(link, network) {
-                networks.insert(network);
-            }
-        }
-        networks.into_iter().collect()
+        let connected = self.seen.addresses.iter().map(|(index, own)| (*index, own.network()));
+        let routed = [true, false].into_iter().flat_map(|ipv4| self.main_routes(ipv4));
+        let routed = routed.filter(|route| route.destination.length() > 0);
+        let routed = routed.filter_map(|route| Some((route.interface?, route.destination)));
+        let is_behind = |(index, network): &(u32, Prefix)| {
+            let link = self.seen.links.iter().find(|link| link.index == *index);
+            link.is_some_and(|link| {
+                !link.loopback && !is_link_local(*network) && self.is_local(link, *network)
+            })
+        };
+        let networks: BTreeSet<Prefix> =
+            connected.chain(routed).filter(is_behind).map(|(_, network)| network).collect();
+        let named = self.settings.into_tunnel.iter().chain(&self.settings.accept);
+        let holes: Vec<Prefix> = named.map(Prefix::network).collect();
+        let left = networks.into_iter().flat_map(|network| {
+            let is_wider = |hole: &&Prefix| hole.length() > network.length();
+            without(network, &holes.iter().filter(is_wider).copied().collect::<Vec<_>>())
+        });
+        left.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// What an uplink's own sockets, and answers to what came in by it, need.
@@ -350,6 +359,26 @@ fn is_host(network: Prefix) -> bool {
 
 fn is_link_local(network: Prefix) -> bool {
     within(network, &LINK_LOCAL)
+}
+
+/// What is left of a network, in order.
+fn without(network: Prefix, holes: &[Prefix]) -> Vec<Prefix> {
+    let inner: Vec<Prefix> =
+        holes.iter().filter(|hole| network.contains(hole.address())).copied().collect();
+    match network.halves() {
+        _ if inner.is_empty() => vec![network],
+        _ if inner.contains(&network) => Vec::new(),
+        None => vec![network],
+        Some(halves) => halves.into_iter().flat_map(|half| without(half, &inner)).collect(),
+    }
+}
+
+/// The length of the private space that holds `address`; zero for public space.
+pub(crate) fn space_length(address: IpAddr) -> u8 {
+    let space = PRIVATE.iter().find(|(space, length)| {
+        Prefix::new(space.parse().expect("a constant address"), *length).contains(address)
+    });
+    space.map_or(0, |(_, length)| *length)
 }
 
 /// Whether a network holds addresses alone that mean nothing on the Internet.

@@ -68,6 +68,7 @@ impl World {
                 into_tunnel: vec![Prefix::DEFAULT_V4, Prefix::DEFAULT_V6],
                 closed_before_join: true,
                 uplink_neighbours: true,
+                accept: Vec::new(),
                 selector,
             },
             uplinks: BTreeMap::from([(UplinkId(0), uplink)]),
@@ -198,7 +199,30 @@ fn an_interface_that_nobody_named_is_believed_in_private_space_alone() {
     // The uplinks are named, so this is none.
     let mut world = World::new(&["wwan*"], "10.9.0.7/24", &strange).grant();
     assert_eq!(world.way("9.9.9.9"), Some(LAN));
-    assert_eq!(world.planner().local_networks(), [prefix("192.168.50.0/24")]);
+    let networks = world.planner().local_networks();
+    assert_eq!(networks, ["9.0.0.0/8", "172.16.0.0/12", "192.168.50.0/24"].map(prefix));
+}
+
+#[test]
+fn what_lies_behind_the_box_is_behind_it_also_by_way_of_others_but_for_what_is_named_to_be_elsewhere()
+ {
+    let routes = [
+        route("10.0.0.0/8", LAN, Some("192.168.50.2")),
+        route("192.168.60.0/24", LAN, Some("192.168.50.2")),
+        // What a network under an uplink says, the tunnel's own, and what is of a link alone.
+        route("192.168.61.0/24", WWAN, Some("10.9.0.1")),
+        route("192.168.62.0/24", TUN, None),
+        route("224.0.0.0/4", LAN, None),
+    ];
+    let mut world = World::new(&["wwan*"], "10.9.0.7/24", &routes).grant();
+    let near = ["192.168.50.0/24", "192.168.60.0/24"].map(prefix);
+    let with = |wide: &[&str]| wide.iter().map(|text| prefix(text)).chain(near).collect::<Vec<_>>();
+    assert_eq!(world.planner().local_networks(), with(&["10.0.0.0/8"]));
+    world.settings.accept = vec![prefix("10.0.0.0/8"), prefix("192.168.0.0/16")];
+    assert_eq!(world.planner().local_networks(), with(&["10.0.0.0/8"]), "none is narrower");
+    world.settings.accept.push(prefix("10.77.0.0/10"));
+    world.settings.into_tunnel.push(prefix("10.128.0.0/9"));
+    assert_eq!(world.planner().local_networks(), with(&["10.0.0.0/10"]));
 }
 
 #[test]
