@@ -492,18 +492,26 @@ impl Driver {
     }
 
     fn open_uplink(&mut self, now: Instant, uplink: &Uplink) -> Result<(), DeviceError> {
+        let moved = self
+            .steering
+            .uplinks()
+            .any(|known| known.id == uplink.id && known.addresses != uplink.addresses);
         self.steering.set_uplink(uplink)?;
         self.resolver.set_uplink(now, uplink);
-        if !self.sockets.contains_key(&uplink.id) {
+        let addresses: Vec<String> = uplink.addresses.iter().map(ToString::to_string).collect();
+        let is_new = !self.sockets.contains_key(&uplink.id);
+        if is_new {
             let socket = open_socket(&uplink.name)?;
             let token = Token(SOCKETS + u64::from(uplink.id.0));
             self.poller.add(&socket, token, Interest::Read)?;
             self.sockets.insert(uplink.id, socket);
-            let addresses: Vec<String> = uplink.addresses.iter().map(ToString::to_string).collect();
             tracing::info!(uplink = uplink.name, addresses = addresses.join(","), "uplink is up");
         }
         self.apply_policy(&uplink.name);
         self.client.add_uplink(now, uplink.id, &uplink.name);
+        if moved && !is_new {
+            self.client.on_new_addresses(now, uplink.id, addresses.join(", "));
+        }
         Ok(())
     }
 

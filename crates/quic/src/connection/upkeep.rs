@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId, PathStatus};
+use roadweave_types::{Instant, PathId, PathStatus, UplinkId};
 
 use super::{Connection, Phase};
 use crate::event::CloseReason;
@@ -116,10 +116,17 @@ impl Connection {
     /// Takes every path for suspect until it answers something that leaves from `now` on: this end was
     /// paused, and knows nothing of the networks any more.
     pub fn doubt_paths(&mut self, now: Instant) {
-        for path in &mut self.paths {
-            path.doubt(now);
-        }
+        self.paths.iter_mut().for_each(|path| path.doubt(now));
         self.handle_timeout(now);
+    }
+
+    /// The same for the path over `uplink`, which may have come into another network.
+    pub fn doubt_path_over(&mut self, now: Instant, uplink: UplinkId) {
+        let mut paths = self.paths.iter_mut();
+        if let Some(path) = paths.find(|path| path.uplink == Some(uplink)) {
+            path.doubt(now);
+            self.handle_timeout(now);
+        }
     }
 
     fn give_up_handshake(&mut self, now: Instant) {

@@ -52,6 +52,13 @@ pub enum Notice {
         /// How long nothing answered.
         after: Duration,
     },
+    /// An uplink has other addresses than before: most likely it is in another network.
+    Moved {
+        /// The uplink's name.
+        uplink: String,
+        /// Its addresses now, for a person to read.
+        addresses: String,
+    },
     /// An uplink has carried what it may in a month.
     CapReached {
         /// The uplink's name.
@@ -95,6 +102,7 @@ impl Notice {
             Self::Validated { .. }
                 | Self::Back { .. }
                 | Self::Answers { .. }
+                | Self::Moved { .. }
                 | Self::CapOver { .. }
                 | Self::LaneServed { .. }
         )
@@ -108,6 +116,7 @@ impl Notice {
             Self::Silent { uplink, .. } | Self::Back { uplink, .. } => format!("silent {uplink}"),
             Self::AllSilent | Self::Answers { .. } => "all silent".to_owned(),
             Self::Validated { uplink } => format!("validated {uplink}"),
+            Self::Moved { uplink, addresses } => format!("moved {uplink} {addresses}"),
             Self::CapReached { uplink, .. } => format!("cap {uplink}"),
             Self::CapOver { uplink } => format!("cap over {uplink}"),
             Self::Blocked { uplink, .. } => format!("blocked {uplink}"),
@@ -147,6 +156,9 @@ impl fmt::Display for Notice {
             ),
             Self::Answers { after } => {
                 write!(f, "the session answers again after {} s", secs(after))
+            }
+            Self::Moved { uplink, addresses } => {
+                write!(f, "{uplink} has other addresses, {addresses}; its path has to answer anew")
             }
             Self::CapReached { uplink, cap_bytes } => write!(
                 f,

@@ -14,6 +14,7 @@ use roadweave_quic::{ConnectionId, PathError};
 use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, Policy, UplinkId};
 use roadweave_wire::Control;
 
+use super::notices::Notice;
 use super::{Client, Uplink, is_capped};
 use crate::status::PathStatusReport;
 
@@ -74,6 +75,20 @@ impl Client {
         if let Some(uplink) = uplink.and_then(|uplink| self.uplinks.get_mut(&uplink)) {
             uplink.path_failures = uplink.path_failures.saturating_sub(1);
         }
+    }
+
+    /// An uplink has other addresses: its path is asked at once, so that the server learns where to send to
+    /// although there may be nothing to tell it. `addresses` is for a person to read.
+    pub fn on_new_addresses(&mut self, now: Instant, uplink: UplinkId, addresses: String) {
+        let Some(Uplink { name, next_path, .. }) = self.uplinks.get_mut(&uplink) else { return };
+        *next_path = now;
+        let uplink_name = name.clone();
+        let current = self.current.as_ref().map(|current| current.id);
+        if let Some(connection) = current.and_then(|id| self.endpoint.connection_mut(id)) {
+            connection.doubt_path_over(now, uplink);
+        }
+        self.notify(now, Notice::Moved { uplink: uplink_name, addresses });
+        self.service(now);
     }
 
     pub(super) fn next_path_try(&self, id: ConnectionId) -> Option<Instant> {

@@ -1,0 +1,197 @@
+//! Uplinks whose lease is renewed with another address, between namespaces.
+//!
+//! Each test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "end-to-end tests start programs, open sockets and wait"
+)]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{JoinHandle, sleep, spawn};
+use std::time::{Duration, Instant};
+
+use common::*;
+use roadweave_device::netns::run_sandboxed;
+
+/// Packets to the server's inner side and back, one every 20 ms, until it is asked for the longest time
+/// in which none came back.
+struct Flow {
+    ended: Arc<AtomicBool>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Flow {
+    fn start(road: &Road) -> Self {
+        let socket = road.socket_to(GATEWAY_V4);
+        socket.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        let ended = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&ended);
+        let thread = spawn(move || {
+            let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+            while !end.load(Ordering::Relaxed) {
+                // While there is no way, the kernel may refuse.
+                let _ = socket.send(b"is anybody there?");
+                sleep(Duration::from_millis(20));
+                if socket.recv(&mut [0; 100]).is_ok() {
+                    longest = longest.max(last.elapsed());
+                    last = Instant::now();
+                }
+            }
+            longest.max(last.elapsed())
+        });
+        Self { ended, thread }
+    }
+
+    fn longest_gap(self) -> Duration {
+        self.ended.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+/// What a DHCP client does when the lease is another one.
+struct Renewal {
+    address: &'static str,
+    commands: &'static [&'static str],
+}
+
+/// Each begins where the one before it ended.
+const RENEWALS: [Renewal; 4] = [
+    // The old address goes first.
+    Renewal {
+        address: "10.1.0.77",
+        commands: &[
+            "address del 10.1.0.2/24 dev eth1",
+            "address add 10.1.0.77/24 dev eth1",
+            "route replace default via 10.1.0.1 metric 100",
+        ],
+    },
+    // The new one comes first.
+    Renewal {
+        address: "10.1.0.88",
+        commands: &[
+            "address add 10.1.0.88/24 dev eth1",
+            "address del 10.1.0.77/24 dev eth1",
+            "route replace default via 10.1.0.1 metric 100",
+        ],
+    },
+    // Another network, whose gateway is another.
+    Renewal {
+        address: "10.9.0.2",
+        commands: &[
+            "address del 10.1.0.88/24 dev eth1",
+            "address add 10.9.0.2/24 dev eth1",
+            "route replace default via 10.9.0.1 metric 100",
+        ],
+    },
+    // And back, the new one first.
+    Renewal {
+        address: "10.1.0.2",
+        commands: &[
+            "address add 10.1.0.2/24 dev eth1",
+            "route replace default via 10.1.0.1 metric 100",
+            "address del 10.9.0.2/24 dev eth1",
+        ],
+    },
+];
+
+fn prepare(road: &Road) {
+    road.server.ip("address add 10.9.0.1/24 dev eth1").unwrap();
+    // As NetworkManager and systemd-networkd have it: the new address outlives the old one.
+    road.vehicle.set_sysctl("net.ipv4.conf.all.promote_secondaries", "1").unwrap();
+}
+
+fn renew(road: &Road, renewal: &Renewal) -> Instant {
+    renewal.commands.iter().for_each(|command| road.vehicle.ip(command).unwrap());
+    Instant::now()
+}
+
+/// Waits until the server sees the path of an uplink come from `address`.
+fn wait_for_path_from(road: &Road, uplink: &str, address: &str) {
+    road.wait_for_status(SERVER, &format!("a path from {address}"), |status| {
+        let paths = status["sessions"][0]["paths"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_it = |path: &&serde_json::Value| {
+            path["uplink"] == uplink
+                && path["status"] == "usable"
+                && path["remote"].as_str().is_some_and(|it| it.starts_with(&format!("{address}:")))
+        };
+        paths.iter().any(|path| is_it(&path))
+    });
+}
+
+#[test]
+fn an_uplink_with_another_address_is_back_within_seconds_and_the_others_notice_nothing() {
+    let name =
+        "an_uplink_with_another_address_is_back_within_seconds_and_the_others_notice_nothing";
+    run_sandboxed(name, || {
+        let road = Road::new();
+        prepare(&road);
+        let (_server, client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_paths(&["eth1", "eth2"]);
+        for renewal in &RENEWALS {
+            let flow = Flow::start(&road);
+            sleep(Duration::from_millis(500));
+            let renewed = renew(&road, renewal);
+            wait_for_path_from(&road, "eth1", renewal.address);
+            road.wait_for_paths(&["eth1", "eth2"]);
+            let took = renewed.elapsed();
+            assert!(took < Duration::from_secs(3), "{} after {took:?}", renewal.address);
+            let gap = flow.longest_gap();
+            assert!(gap < Duration::from_secs(1), "{} cost {gap:?}", renewal.address);
+            let line = format!("{}/24", renewal.address);
+            let told = client.log().lines().any(|it| it.contains("eth1") && it.contains(&line));
+            assert!(told, "{line} is not told: {}", client.log());
+        }
+        assert_eq!(client.count(" joined "), 1, "one session outlives all of it");
+        assert_eq!(client.count("uplink=\"eth2\""), 1, "{}", client.log());
+    });
+}
+
+#[test]
+fn the_server_learns_other_addresses_though_nothing_is_sent_to_it() {
+    run_sandboxed("the_server_learns_other_addresses_though_nothing_is_sent_to_it", || {
+        let road = Road::new();
+        prepare(&road);
+        let (_server, _client) = road.start_both();
+        road.wait_for_paths(&["eth1", "eth2"]);
+        sleep(Duration::from_secs(2));
+        let renewed = Instant::now();
+        // Of both, one is the path that is kept warm least.
+        for number in [1, 2] {
+            road.vehicle.ip(&format!("address add 10.{number}.0.88/24 dev eth{number}")).unwrap();
+            road.vehicle.ip(&format!("address del 10.{number}.0.2/24 dev eth{number}")).unwrap();
+            road.route_uplink(number);
+        }
+        for number in [1, 2] {
+            wait_for_path_from(&road, &format!("eth{number}"), &format!("10.{number}.0.88"));
+        }
+        let took = renewed.elapsed();
+        assert!(took < Duration::from_secs(3), "after {took:?}");
+    });
+}
+
+#[test]
+fn the_only_uplink_with_another_address_is_back_within_seconds() {
+    run_sandboxed("the_only_uplink_with_another_address_is_back_within_seconds", || {
+        let road = Road::without_uplinks();
+        road.connect_uplink(1);
+        prepare(&road);
+        let (_server, _client) = road.start_both();
+        road.echo(&road.server, GATEWAY_V4);
+        for renewal in &RENEWALS {
+            road.wait_for_traffic();
+            let renewed = renew(&road, renewal);
+            road.wait_for_traffic();
+            let took = renewed.elapsed();
+            assert!(took < Duration::from_secs(3), "{} after {took:?}", renewal.address);
+            wait_for_path_from(&road, "eth1", renewal.address);
+            let took = renewed.elapsed();
+            assert!(took < Duration::from_secs(8), "{} settled {took:?}", renewal.address);
+        }
+    });
+}
