@@ -22,27 +22,38 @@ const SLACK_MIN: Duration = Duration::from_millis(5);
 /// The share of the round-trip time that is granted at least: a queue that begins to fill is no loss.
 const SLACK_SHARE: u32 = 8;
 
-/// The same, but never before the path could have answered: `max(min(threshold, PTO), answer)`.
+/// The time after which a packet sent on `path` counts as lost, but never before the path could have answered:
+/// `max(min(threshold, PTO), answer)`.
 ///
 /// `paths`: all paths of the session, from which the repair's path will be taken.
 /// Source: CellFusion section 4.4.1; RFC 9002 section 6.2.1 for the PTO.
 pub fn loss_threshold(path: &PathSnapshot, paths: &[PathSnapshot], deadline: Duration) -> Duration {
-    let slack = (path.rtt_deviation * 2).max(SLACK_MIN).max(path.smoothed_rtt / SLACK_SHARE);
-    bare_threshold(path, paths, deadline).max(path.smoothed_rtt + slack)
+    until_repair(path, paths, deadline).min(path.pto).max(answer(path))
 }
 
-/// The time after which a packet sent on `path` counts as lost: `min(threshold, PTO)`, and nothing else.
+/// The same as the paper has it, `min(threshold, PTO)`, of an application that does not ask for an answer sooner
+/// than the path can give it: `min(max(threshold, answer), PTO)`.
 ///
-/// Source: CellFusion section 4.4.1.
-pub(crate) fn bare_threshold(
+/// Source: CellFusion section 4.4.1, which leaves the threshold to the application.
+pub(crate) fn paper_threshold(
     path: &PathSnapshot,
     paths: &[PathSnapshot],
     deadline: Duration,
 ) -> Duration {
+    until_repair(path, paths, deadline).max(answer(path)).min(path.pto)
+}
+
+/// How long a repair can wait and come before the deadline.
+fn until_repair(path: &PathSnapshot, paths: &[PathSnapshot], deadline: Duration) -> Duration {
     let usable = paths.iter().filter(|path| path.is_usable());
     let repair_flight = usable.map(|path| path.smoothed_rtt / 2).min();
-    let repair_flight = repair_flight.unwrap_or(path.smoothed_rtt / 2);
-    deadline.saturating_sub(repair_flight).min(path.pto)
+    deadline.saturating_sub(repair_flight.unwrap_or(path.smoothed_rtt / 2))
+}
+
+/// How long an acknowledgement takes at most, if nothing happens: a round trip and its slack.
+fn answer(path: &PathSnapshot) -> Duration {
+    let slack = (path.rtt_deviation * 2).max(SLACK_MIN).max(path.smoothed_rtt / SLACK_SHARE);
+    path.smoothed_rtt + slack
 }
 
 /// The age at which a packet on `path` has missed its deadline so clearly that it is worth a repair, lost or
@@ -90,15 +101,19 @@ mod tests {
     }
 
     #[test]
-    fn as_the_paper_has_it_the_deadline_counts_whatever_the_network_can_do() {
+    fn as_the_paper_has_it_the_probe_timeout_is_the_longest() {
         let slow = PathSnapshot { pto: Duration::from_millis(120), ..path(0, 80, 10) };
         let threshold = |deadline_ms| {
             let paths = [slow.clone(), path(1, 40, 10)];
-            bare_threshold(&slow, &paths, Duration::from_millis(deadline_ms))
+            paper_threshold(&slow, &paths, Duration::from_millis(deadline_ms))
         };
-        assert_eq!(threshold(50), Duration::from_millis(30));
-        assert_eq!(threshold(10), Duration::ZERO);
+        assert_eq!(threshold(120), Duration::from_millis(100), "a repair takes 20 ms");
+        assert_eq!(threshold(50), Duration::from_millis(90), "none can be answered sooner");
         assert_eq!(threshold(900), Duration::from_millis(120), "the probe timeout");
+        let hasty = PathSnapshot { pto: Duration::from_millis(85), ..slow.clone() };
+        let threshold =
+            paper_threshold(&hasty, std::slice::from_ref(&hasty), Duration::from_millis(50));
+        assert_eq!(threshold, Duration::from_millis(85));
     }
 
     #[test]

@@ -180,7 +180,12 @@ impl Xlink {
     fn note_eligible(&mut self, choices: &[Choice]) {
         for choice in choices {
             let queue = self.candidates.get(&choice.slow).into_iter().flatten();
-            for (_, id) in queue.take(choice.room.min(ELIGIBLE_EACH) as usize) {
+            let flight = self.reliable.flight();
+            let flies = |(_, id): &&(Instant, PacketId)| {
+                matches!(flight.state(*id), Some(State::InFlight { .. }))
+            };
+            let room = choice.room.min(ELIGIBLE_EACH) as usize;
+            for (_, id) in queue.take(ELIGIBLE_EACH as usize).filter(flies).take(room) {
                 self.eligible.insert(id.0);
             }
         }

@@ -29,7 +29,7 @@ use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
 use crate::flight::{Flight, State};
 use crate::hedge::Hedge;
 use crate::shots::{Shot, Shots};
-use crate::threshold::{bare_threshold, late_after, loss_threshold};
+use crate::threshold::{late_after, loss_threshold, paper_threshold};
 use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket};
 
 mod group;
@@ -62,8 +62,8 @@ pub enum Detection {
     /// After min(threshold, PTO), the threshold following from the lane's deadline (section 4.4.1), but not
     /// before the path could have answered.
     Qoe,
-    /// After min(threshold, PTO), however soon that is.
-    Deadline,
+    /// After min(threshold, PTO), the threshold being that of an application that knows the path's round trip.
+    Paper,
     /// When QUIC says so, or after the PTO (RFC 9002 section 6): the ablation of section 8.3.5.
     Quic,
 }
@@ -123,7 +123,7 @@ impl XncConfig {
             lane,
             spread: Spread::EveryPath,
             bridges: false,
-            detection: Detection::Deadline,
+            detection: Detection::Paper,
             gather: Duration::ZERO,
             insists: false,
             ..Self::default()
@@ -134,7 +134,7 @@ impl XncConfig {
     fn patience(&self, path: &PathSnapshot, paths: &[PathSnapshot]) -> Duration {
         match self.detection {
             Detection::Qoe => loss_threshold(path, paths, self.lane.deadline),
-            Detection::Deadline => bare_threshold(path, paths, self.lane.deadline),
+            Detection::Paper => paper_threshold(path, paths, self.lane.deadline),
             Detection::Quic => path.pto,
         }
     }

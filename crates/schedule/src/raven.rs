@@ -16,9 +16,9 @@
 //!
 //! Large transfers must not be doubled. When all paths but one, or all that would be chosen, have a window's
 //! worth of the lane's data under way or waiting, packets go out once, by min-RTT that waits for a fast path
-//! rather than use a slow one (`patient`); when fewer than two packets
-//! wait anywhere, the copies begin again. In the time between, copies wait for their paths, and the
-//! lane withdraws those of packets that have arrived.
+//! rather than use a slow one (`patient`); when fewer than two packets wait anywhere or are under way on the best
+//! path, the copies begin again. In the time between, copies wait for their paths, and the lane withdraws those of
+//! packets that have arrived.
 //!
 //! A paced stream never fills a window, however much it sends. So whatever has sent [`LARGE`] bytes
 //! without an end is a large transfer as well, and stays one until it ends. It has ended when less than
@@ -347,18 +347,21 @@ impl Raven {
             })
         };
         let few = two_packets(paths);
-        let waits_little = packet.backlog_bytes < few
-            && answering().all(|candidate| paths[candidate.position].queued_bytes < few);
-        // While there are copies, what has arrived over the best path is through, whatever a slow
-        // one holds.
         let holds_little = |candidate: &Candidate| candidate.queue < few;
-        let is_through = match self.mode {
-            Mode::Redundant => lowest(candidates, |_| true).is_some_and(holds_little),
-            Mode::Striping => answering().all(holds_little),
-        };
+        // What has arrived over the best path is through, whatever a slow one holds: in the paper what any
+        // subflow has brought leaves the queues of all.
+        let best_holds_little = lowest(candidates, |_| true).is_some_and(holds_little);
         // A burst begins with all that it holds.
         let has_paused = self.sent_at.is_none_or(|at| now.since(at) >= PAUSE);
-        if is_through && (packet.backlog_bytes < few || has_paused) {
+        let begins = packet.backlog_bytes < few || has_paused;
+        let waits_little = begins
+            && best_holds_little
+            && answering().all(|candidate| paths[candidate.position].queued_bytes < few);
+        let is_through = match self.mode {
+            Mode::Redundant => best_holds_little,
+            Mode::Striping => answering().all(holds_little),
+        };
+        if is_through && begins {
             self.busy_bytes = 0;
         }
         let is_full = |candidate: &Candidate| candidate.queue >= candidate.window;

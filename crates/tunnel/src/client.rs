@@ -339,7 +339,7 @@ impl Client {
             lane.strategy.scheduler(lane.deadline, true)?;
         }
         if let Some(current) = &mut self.current {
-            current.session.set_lanes(&lanes, true)?;
+            current.session.set_lanes(now, &lanes, true)?;
         }
         self.config.lanes = lanes;
         self.on_lanes_or_uplinks(now);

@@ -36,6 +36,8 @@ use crate::observe::{PacketEvent, PacketLog, PacketStep};
 
 /// How often the feedback that carries acknowledgements also reports what was received.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
+/// Smaller datagrams are copied, so that at most three times what is counted is held.
+const SLICE_MIN: usize = 512;
 /// Inner packets that wait to be taken out, at most: all that the lanes may hold back, and some.
 const INBOX_MAX: usize = 4096 + LANES_MAX * HELD_MAX;
 
@@ -252,13 +254,14 @@ impl Session {
     /// When a strategy cannot be used here; the lanes before it are changed then.
     pub(crate) fn set_lanes(
         &mut self,
+        now: Instant,
         lanes: &[LaneConfig],
         names_uplinks: bool,
     ) -> Result<(), SetError> {
         for ((sender, config), lane) in
             self.senders.iter_mut().zip(&mut self.lane_configs).zip(lanes)
         {
-            sender.set_config(lane.clone(), names_uplinks)?;
+            sender.set_config(now, lane.clone(), names_uplinks)?;
             *config = lane.clone();
         }
         if self.flows.is_none() && needs_flows(&self.lane_configs) {
@@ -345,11 +348,20 @@ impl Session {
     /// Takes a datagram that the peer sent.
     pub fn handle_datagram(&mut self, now: Instant, datagram: Bytes) {
         self.note_incoming(now, datagram.len());
+        // It may be a slice of a large packet, which would be held and not counted as long as it waits.
+        let datagram = match datagram.len() < SLICE_MIN {
+            true => Bytes::copy_from_slice(&datagram),
+            false => datagram,
+        };
         match Datagram::parse(datagram) {
             Ok(Datagram::Part(part)) => {
                 if usize::from(part.lane.0) >= LANES_MAX {
                     self.exit.drops.count(DropReason::UnknownMessage);
-                } else if let Some(whole) = self.parts.insert(now, part, &mut self.exit.drops) {
+                    return;
+                }
+                let age_max = self.keeps_for(part.lane);
+                let whole = self.parts.insert(now, part, age_max, &mut self.exit.drops);
+                if let Some(whole) = whole {
                     self.handle_parsed(now, Datagram::parse(whole));
                 }
             }
@@ -548,6 +560,11 @@ impl Session {
         handle(receiver, &mut |delivery| self.exit.deliver(now, lane, delivery));
     }
 
+    /// For how long what comes by `lane` may still be completed.
+    fn keeps_for(&self, lane: LaneId) -> Duration {
+        self.receivers.get(&lane).map_or(Promise::DEFAULT_AGE, LaneReceiver::keeps_for)
+    }
+
     fn feedback(&mut self, now: Instant) -> Option<Feedback> {
         if now < self.next_report {
             return None;
@@ -604,14 +621,55 @@ fn contains(networks: &[IpNet], address: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use roadweave_wire::{Part, Position, SourceDatagram, Symbol};
+
     use super::*;
+
+    fn session() -> Session {
+        Session::new(SessionConfig::new(Strategy::xnc(), 1), false).expect("usable settings")
+    }
+
+    /// An inner packet of so many bytes.
+    fn inner(bytes: u16) -> Vec<u8> {
+        let mut packet = vec![0; bytes.into()];
+        packet[0] = 0x45;
+        packet[2..4].copy_from_slice(&bytes.to_be_bytes());
+        packet[12..16].copy_from_slice(&[192, 168, 50, 9]);
+        packet
+    }
+
+    #[test]
+    fn a_small_datagram_does_not_hold_the_packet_that_brought_it() {
+        let symbol = Symbol { position: Position::Whole, body: &inner(40) };
+        let datagram = SourceDatagram::new(LaneId(0), &symbol).finish(PacketId(0));
+        let brought = Bytes::from([&datagram[..], &[0; 1400]].concat());
+        let mut session = session();
+        session.handle_datagram(Instant::ZERO, brought.slice(..datagram.len()));
+        assert!(brought.is_unique(), "nobody else holds it");
+        assert_eq!(session.poll_inner(), Some(inner(40).into()));
+    }
+
+    #[test]
+    fn parts_are_waited_for_as_long_as_the_lane_promises() {
+        for (promised, comes) in [(None, false), (Some(10_000), true)] {
+            let mut session = session();
+            if let Some(age) = promised {
+                let promise = Promise { age_max: Duration::from_millis(age), ..Promise::default() };
+                session.on_lane_promise(Instant::ZERO, LaneId(0), promise);
+            }
+            let symbol = Symbol { position: Position::Whole, body: &inner(1000) };
+            let datagram = SourceDatagram::new(LaneId(0), &symbol).finish(PacketId(0));
+            let parts = Part::cut(LaneId(0), 0, &datagram, 700).expect("it is cut");
+            for (part, ms) in parts.into_iter().zip([0, 5_000]) {
+                session.handle_datagram(Instant::from_millis(ms), part);
+            }
+            assert_eq!(session.poll_inner().is_some(), comes, "{promised:?}");
+        }
+    }
 
     #[test]
     fn a_source_that_is_refused_is_refused_whatever_is_allowed() {
-        let mut packet = [0; 20];
-        packet[0] = 0x45;
-        packet[2..4].copy_from_slice(&20_u16.to_be_bytes());
-        packet[12..16].copy_from_slice(&[192, 168, 50, 9]);
+        let packet = inner(20);
         let networks = |text: &str| vec![text.parse::<IpNet>().expect("a network")];
         let check = |allowed: Option<&str>, refused: &str, expected| {
             let allowed = allowed.map(networks);

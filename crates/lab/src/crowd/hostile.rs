@@ -5,8 +5,8 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_quic::{ConnectionId, Event};
 use roadweave_tunnel::LANES_MAX;
-use roadweave_types::{LaneId, Order, PacketId, PathId, Promise, UplinkId};
-use roadweave_wire::{Coded, Control, Hello, Position, SourceDatagram, Symbol};
+use roadweave_types::{Instant, LaneId, Order, PacketId, PathId, Promise, UplinkId};
+use roadweave_wire::{Coded, Control, Hello, Part, Position, SourceDatagram, Stamp, Sum, Symbol};
 
 use super::{Crowd, inner_address};
 use crate::world::SERVER;
@@ -14,14 +14,16 @@ use crate::world::SERVER;
 /// Datagrams in one push, at most.
 const PUSH_MAX: usize = 200;
 
-/// Sends whatever costs the server memory, on all lanes: coded packets that nothing solves, fragments
-/// without siblings, and packets behind others that never come, in lanes whose order it has promised.
+/// Sends whatever costs the server memory, on all lanes: combinations that nothing solves, fragments and
+/// parts without siblings, packets behind others that never come, in lanes whose order it has promised, with
+/// lies about their age, some tiny; and promises something else each time.
 #[derive(Debug)]
 pub struct Hostile {
     vehicle: usize,
     connection: ConnectionId,
     said_hello: bool,
     welcomed: bool,
+    presses: u32,
     next: u32,
 }
 
@@ -35,7 +37,7 @@ impl Hostile {
         let now = crowd.now();
         let endpoint = crowd.bare(vehicle).expect("it was just given one");
         let connection = endpoint.connect(now, UplinkId(0), SERVER).expect("a usable address");
-        Self { vehicle, connection, said_hello: false, welcomed: false, next: 1 }
+        Self { vehicle, connection, said_hello: false, welcomed: false, presses: 0, next: 1 }
     }
 
     /// Which vehicle's key it has.
@@ -65,10 +67,12 @@ impl Hostile {
         if !self.said_hello {
             self.said_hello = true;
             let hello = Control::Hello(Hello { name: "whoever".into() });
-            for message in std::iter::once(hello).chain((0..LANES_MAX as u8).map(promise)) {
-                // What does not fit is not said.
-                let _ = connection.send_message(message.to_bytes());
-            }
+            let _ = connection.send_message(hello.to_bytes());
+        }
+        self.presses += 1;
+        for lane in 0..LANES_MAX as u8 {
+            // What does not fit is not said.
+            let _ = connection.send_message(promise(lane, self.presses).to_bytes());
         }
         for _ in 0..PUSH_MAX {
             let datagram = self.next_datagram();
@@ -84,7 +88,7 @@ impl Hostile {
         // Every second ID never comes.
         let (lane, id) = (LaneId(lane as u8), PacketId(round * 2 + 1));
         let body = self.packet();
-        match round % 3 {
+        match round % 7 {
             0 => {
                 let mut bytes = BytesMut::new();
                 Coded::write_header(lane, id, 64, self.next, &mut bytes);
@@ -94,6 +98,26 @@ impl Hostile {
             1 => {
                 let symbol = Symbol { position: Position::First, body: &body };
                 SourceDatagram::new(lane, &symbol).finish(id)
+            }
+            2 => {
+                let mut bytes = BytesMut::new();
+                Sum::write_header(lane, id, u64::MAX, &mut bytes);
+                bytes.put_bytes(7, 1_100);
+                bytes.freeze()
+            }
+            3 => {
+                // Now one of two parts, then one of three of the same datagram, and never the others.
+                let parts = Part::cut(lane, round / 2, &body, 600 - 200 * (round as usize % 2));
+                parts.into_iter().flatten().next().unwrap_or_default()
+            }
+            4 => {
+                let symbol = Symbol { position: Position::First, body: &body[..1] };
+                SourceDatagram::new(lane, &symbol).finish(id)
+            }
+            5 => {
+                // From the future, and from days ago.
+                let said = Instant::from_millis(u64::from(self.next.wrapping_mul(0x9e37_79b9)));
+                SourceDatagram::of_packet(lane, true, Some(Stamp::of(said)), &body).finish(id)
             }
             _ => {
                 let mut datagram = SourceDatagram::of_packet(lane, true, None, &body);
@@ -113,13 +137,14 @@ impl Hostile {
     }
 }
 
-/// Promises to keep an order for as long as can be said.
-fn promise(lane: u8) -> Control {
+/// Promises to keep an order for as long as can be said; mostly the same one, now and then another.
+fn promise(lane: u8, time: u32) -> Control {
     let max_buffer = Duration::from_secs(10);
-    let order = match lane % 2 {
+    let order = match (u32::from(lane) + time / 8) % 2 {
         0 => Order::Reorder { max_buffer },
         _ => Order::Adaptive { max_buffer },
     };
-    let promise = Promise { order, age_max: Promise::AGE_MAX, expires: false, coded: true };
+    let expires = time % 8 == 7;
+    let promise = Promise { order, age_max: Promise::AGE_MAX, expires, coded: true };
     Control::LanePromise { lane: LaneId(lane), promise }
 }

@@ -102,6 +102,8 @@ pub enum Kind {
 pub enum Happening {
     Link(usize, Action),
     RestartServer,
+    /// Larger payloads of UDP do not pass a link any more, or again.
+    Mtu(usize, usize),
     /// A lane changes its strategy.
     Strategy(Direction, usize, &'static str),
 }
@@ -130,6 +132,7 @@ impl Plan {
             };
             events.push((at, change));
         }
+        events.extend(Dice(Pcg64Mcg::seed_from_u64(seed.rotate_left(32))).widths(heal, count));
         events.sort_by_key(|(at, _)| *at);
         let cubic = dice.once_in(3);
         let congestion = if cubic { CongestionControl::Cubic } else { CongestionControl::Bbr };
@@ -407,6 +410,17 @@ impl Dice {
             bytes: bytes as usize,
             kind,
         }
+    }
+
+    /// In every third world links become narrower, or wider again.
+    fn widths(&mut self, heal: Duration, links: u64) -> Vec<(Duration, Happening)> {
+        let steps = if self.once_in(3) { self.within(1..5) } else { 0 };
+        let step = |_| {
+            let at = self.ms(0..heal.as_millis() as u64);
+            let payload = self.within(1_200..1_473) as usize;
+            (at, Happening::Mtu(self.within(0..links) as usize, payload))
+        };
+        (0..steps).map(step).collect()
     }
 
     /// A lane of `lanes` gets one of the strategies.

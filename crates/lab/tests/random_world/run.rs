@@ -233,6 +233,7 @@ impl<'a> Stage<'a> {
                 Happening::RestartServer => {
                     self.world.restart_server().map_err(|error| error.to_string())?;
                 }
+                Happening::Mtu(link, payload) => self.world.set_mtu(link, payload),
                 Happening::Strategy(direction, lane, strategy) => {
                     let lane = format!("lane{lane}");
                     let strategy = strategy.parse().expect("the plan knows strategies");

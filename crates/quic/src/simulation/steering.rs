@@ -164,6 +164,27 @@ fn datagrams_of_the_largest_size_arrive_and_larger_ones_are_refused() {
     assert_eq!(refused, Err(SendError::TooLarge { max, datagram: large }));
 }
 
+/// The library has one largest datagram for all paths, those among them that are not validated yet, and holds no
+/// path back: whatever waits when an uplink is plugged in must be cut anew.
+#[test]
+fn a_path_that_joins_narrows_all_others_until_its_mtu_is_known() {
+    let mut all = links(&[20, 50]);
+    all[1].set_dead(true);
+    let mut world = World::new(all, &config(7));
+    world.connect(0);
+    world.run(ms(3000));
+    let wide = world.client().max_datagram_size();
+    assert!(wide > 1400, "{wide}");
+    let now = world.now;
+    world.client().open_path(now, UplinkId(1), server_address()).unwrap();
+    world.settle();
+    world.run(ms(100));
+    assert!(world.client().max_datagram_size() < 1200, "it is not even validated");
+    world.links[1].set_dead(false);
+    world.run(ms(2000));
+    assert_eq!(world.client().max_datagram_size(), wide);
+}
+
 #[test]
 fn the_largest_datagram_fits_even_when_it_must_be_escaped() {
     let mut world = World::connected(links(&[20]));

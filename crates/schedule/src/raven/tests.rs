@@ -143,8 +143,8 @@ fn a_large_transfer_is_not_doubled_and_what_follows_is_again() {
     assert_eq!(raven.select(at(50), &packet(1200), &paths), Decision::Send(PathSet::one(0)));
     // Everything has arrived; the last packets are few.
     paths.iter_mut().for_each(|path| path.bytes_in_flight = 0);
-    assert_eq!(raven.select(at(90), &packet(4800), &paths), Decision::Send(PathSet::one(0)));
-    assert_eq!(chosen(&mut raven, at(90), &paths), [0, 1]);
+    assert_eq!(raven.select(at(75), &packet(4800), &paths), Decision::Send(PathSet::one(0)));
+    assert_eq!(chosen(&mut raven, at(75), &paths), [0, 1]);
 }
 
 #[test]

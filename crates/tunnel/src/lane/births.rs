@@ -10,6 +10,8 @@ use roadweave_types::{Instant, PacketId};
 pub(crate) struct Births {
     /// The age beyond which nothing leaves.
     expire_after: Duration,
+    /// Since when packets expire: those before the first one that is noted here came earlier.
+    began: Instant,
     /// The packet of the first time.
     first: PacketId,
     /// Ascending, for consecutive packets.
@@ -17,8 +19,14 @@ pub(crate) struct Births {
 }
 
 impl Births {
-    pub(crate) fn new(expire_after: Duration) -> Self {
-        Self { expire_after, first: PacketId(0), times: VecDeque::new() }
+    /// Packets expire from `now` on.
+    pub(crate) fn new(now: Instant, expire_after: Duration) -> Self {
+        Self { expire_after, began: now, first: PacketId(0), times: VecDeque::new() }
+    }
+
+    /// Packets expire at another age from now on.
+    pub(crate) fn set_expire_after(&mut self, expire_after: Duration) {
+        self.expire_after = expire_after;
     }
 
     /// The packet `id` leaves for the first time, IDs ascending without gaps; it came at `born`.
@@ -34,11 +42,12 @@ impl Births {
         self.times.push_back(born);
     }
 
-    /// When a packet that has left may not leave any more; zero if that was long ago.
+    /// When a packet that has left may not leave any more; of one that is not known, when it is too old at the
+    /// latest.
     pub(crate) fn expiry(&self, id: PacketId) -> Instant {
         let at = usize::try_from(id.distance(self.first)).ok();
         let born = at.and_then(|at| self.times.get(at));
-        born.map_or(Instant::ZERO, |born| *born + self.expire_after)
+        born.copied().unwrap_or(self.began) + self.expire_after
     }
 }
 
@@ -55,13 +64,13 @@ mod tests {
 
     #[test]
     fn packets_expire_by_when_they_came_and_not_by_when_they_left() {
-        let mut births = Births::new(Duration::from_millis(300));
+        let mut births = Births::new(at(0), Duration::from_millis(300));
         let id = |number: u32| PacketId(u32::MAX).plus(number);
         births.on_sent(at(250), id(0), at(10));
         births.on_sent(at(260), id(1), at(200));
         assert_eq!([0, 1].map(|number| births.expiry(id(number))), [at(310), at(500)]);
         births.on_sent(at(310), id(2), at(300));
-        assert_eq!([0, 1].map(|number| births.expiry(id(number))), [Instant::ZERO, at(500)]);
+        assert_eq!([0, 1].map(|number| births.expiry(id(number))), [at(300), at(500)]);
         assert_eq!(births.times.len(), 2, "what has expired is forgotten");
         births.on_sent(at(900), id(3), at(880));
         assert_eq!((births.first, births.times.len()), (id(3), 1));
@@ -69,10 +78,19 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_whatever_leaves_at_once() {
-        let mut births = Births::new(Duration::from_secs(10));
-        (0..BIRTHS_MAX as u32 + 5).for_each(|id| births.on_sent(at(1), PacketId(id), at(0)));
+        let mut births = Births::new(at(0), Duration::from_secs(10));
+        (0..BIRTHS_MAX as u32 + 5).for_each(|id| births.on_sent(at(1), PacketId(id), at(1)));
         assert_eq!(births.times.len(), BIRTHS_MAX);
-        assert_eq!(births.expiry(PacketId(4)), Instant::ZERO);
-        assert_eq!(births.expiry(PacketId(5)), at(10_000));
+        assert_eq!(births.expiry(PacketId(4)), at(10_000));
+        assert_eq!(births.expiry(PacketId(5)), at(10_001));
+    }
+
+    #[test]
+    fn packets_from_before_expire_as_if_they_had_come_when_it_began() {
+        let mut births = Births::new(at(1_000), Duration::from_millis(300));
+        births.on_sent(at(1_100), PacketId(7), at(950));
+        assert_eq!([6, 7].map(|id| births.expiry(PacketId(id))), [at(1_300), at(1_250)]);
+        births.set_expire_after(Duration::from_secs(2));
+        assert_eq!([6, 7].map(|id| births.expiry(PacketId(id))), [at(3_000), at(2_950)]);
     }
 }

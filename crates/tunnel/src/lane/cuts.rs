@@ -82,7 +82,7 @@ impl Cuts {
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     incomplete: BTreeMap<(LaneId, u32), Incomplete>,
-    /// The same, oldest first, with those that are complete.
+    /// The same, oldest first, with those that are complete, and until when each is waited for.
     order: VecDeque<(Instant, LaneId, u32)>,
     bytes: usize,
 }
@@ -94,18 +94,19 @@ struct Incomplete {
 }
 
 impl Parts {
-    /// Takes a part; returns the datagram that it completes.
+    /// Takes a part; returns the datagram that it completes. `age_max`: for how long the others are waited for.
     pub(crate) fn insert(
         &mut self,
         now: Instant,
         part: Part,
+        age_max: Duration,
         drops: &mut DropCounters,
     ) -> Option<Bytes> {
         self.expire(now, drops);
         let key = (part.lane, part.number);
         let count = usize::from(part.last) + 1;
         let whole = self.incomplete.entry(key).or_insert_with(|| {
-            self.order.push_back((now, part.lane, part.number));
+            self.order.push_back((now + age_max, part.lane, part.number));
             Incomplete { parts: vec![None; count], bytes: 0 }
         });
         if whole.parts.len() != count {
@@ -138,7 +139,7 @@ impl Parts {
     }
 
     fn expire(&mut self, now: Instant, drops: &mut DropCounters) {
-        while self.order.front().is_some_and(|(since, ..)| now.since(*since) > AGE_MAX) {
+        while self.order.front().is_some_and(|(until, ..)| *until < now) {
             self.drop_oldest(drops, DropReason::IncompleteFragments);
         }
     }
@@ -160,8 +161,6 @@ impl Parts {
 
 /// Datagrams of one lane on their way in parts that are followed.
 const CUTS_MAX: usize = 8192;
-/// Parts leave together and on one path: the others do not come much later.
-const AGE_MAX: Duration = Duration::from_millis(700);
 /// Datagrams that wait for parts at once, those that are complete and not the oldest among them.
 const INCOMPLETE_MAX: usize = 4096;
 /// Their bytes.
@@ -174,6 +173,8 @@ mod tests {
     fn at(ms: u64) -> Instant {
         Instant::from_millis(ms)
     }
+
+    const AGE: Duration = Duration::from_millis(700);
 
     fn parts(number: u32, length: usize) -> Vec<Part> {
         let datagram: Vec<u8> = (0..length).map(|at| at as u8).collect();
@@ -189,7 +190,7 @@ mod tests {
     fn parts_come_together_in_any_order_and_once() {
         let (mut table, mut drops) = (Parts::default(), DropCounters::default());
         let (first, second) = (parts(0, 250), parts(1, 150));
-        let mut insert = |part: &Part| table.insert(at(0), part.clone(), &mut drops);
+        let mut insert = |part: &Part| table.insert(at(0), part.clone(), AGE, &mut drops);
         assert_eq!(insert(&first[2]), None);
         assert_eq!(insert(&second[1]), None);
         assert_eq!(insert(&first[0]), None);
@@ -205,17 +206,17 @@ mod tests {
     fn memory_is_bounded_in_bytes_in_number_and_in_age() {
         let (mut table, mut drops) = (Parts::default(), DropCounters::default());
         for number in 0..10_000 {
-            table.insert(at(0), parts(number, 150).remove(0), &mut drops);
+            table.insert(at(0), parts(number, 150).remove(0), AGE, &mut drops);
         }
         assert_eq!((table.incomplete.len(), table.order.len()), (INCOMPLETE_MAX, INCOMPLETE_MAX));
         assert_eq!(drops.get(DropReason::ReceiveMemory), 10_000 - INCOMPLETE_MAX as u64);
         let large = Bytes::from(vec![0; 16_000]);
         for number in 20_000..20_100 {
             let part = Part { lane: LaneId(0), number, index: 0, last: 1, bytes: large.clone() };
-            table.insert(at(0), part, &mut drops);
+            table.insert(at(0), part, AGE, &mut drops);
         }
         assert!(table.bytes <= BYTES_MAX && table.incomplete.len() < 100, "{}", table.bytes);
-        table.insert(at(701), parts(1, 150).remove(0), &mut drops);
+        table.insert(at(701), parts(1, 150).remove(0), AGE, &mut drops);
         assert_eq!((table.incomplete.len(), table.order.len()), (1, 1));
     }
 
@@ -223,9 +224,9 @@ mod tests {
     fn a_count_that_changes_is_not_believed() {
         let (mut table, mut drops) = (Parts::default(), DropCounters::default());
         let [first, mut second] = <[Part; 2]>::try_from(parts(0, 150)).expect("two");
-        table.insert(at(0), first, &mut drops);
+        table.insert(at(0), first, AGE, &mut drops);
         (second.index, second.last) = (9, 9);
-        assert_eq!(table.insert(at(0), second, &mut drops), None);
+        assert_eq!(table.insert(at(0), second, AGE, &mut drops), None);
         assert_eq!(drops.get(DropReason::Inconsistent), 1);
     }
 

@@ -42,6 +42,9 @@ const BURST: u64 = 16_000;
 const RATE: u64 = 8_000;
 /// The pause in which a flow may change its lane: longer than paths differ in delay.
 const PAUSE: Duration = Duration::from_millis(20);
+/// What may go beside media without any, bytes: a call on hold goes on with a little, and who sends more
+/// without any media is a transfer.
+const BESIDE_MEDIA: u64 = 1 << 18;
 /// Packets for which a flow that makes no pause stays in its lane.
 const PATIENCE: u32 = 64;
 
@@ -88,8 +91,8 @@ struct Flow {
     has_grown: bool,
     /// Packets since it wanted to change its class.
     patience: u32,
-    /// Whether it carries media, or its DSCP said so once.
-    is_real_time: bool,
+    /// Bytes since a packet was media, or its DSCP said so; `None` when that is too long ago.
+    beside_media: Option<u64>,
     media: MediaDetector,
 }
 
@@ -138,7 +141,7 @@ impl Flow {
             budget: BURST * 1000,
             has_grown: false,
             patience: PATIENCE,
-            is_real_time: false,
+            beside_media: None,
             media: MediaDetector::default(),
         }
     }
@@ -174,11 +177,15 @@ impl Flow {
 
     fn wanted(&mut self, packet: &InnerPacket<'_>) -> FlowClass {
         let is_tcp = packet.protocol == protocol::TCP;
-        let evidence = self.media.evidence();
         let says_so = packet.protocol == protocol::UDP && REAL_TIME_DSCP.contains(&packet.dscp);
-        self.is_real_time |= says_so || evidence == Evidence::Media;
-        // What a call sends beside its media stays with it.
-        if self.is_real_time || evidence == Evidence::Signalling && !self.has_grown {
+        // What a call sends beside its media stays with it, while there is media.
+        self.beside_media = match self.beside_media {
+            _ if says_so || self.media.is_media() => Some(0),
+            before => before.map(|bytes| bytes + packet.payload.len() as u64),
+        };
+        self.beside_media = self.beside_media.filter(|bytes| *bytes <= BESIDE_MEDIA);
+        let announces = self.media.evidence() == Evidence::Signalling && !self.has_grown;
+        if self.beside_media.is_some() || announces {
             return FlowClass::RealTime;
         }
         if !self.has_grown && !BACKGROUND_DSCP.contains(&packet.dscp) {

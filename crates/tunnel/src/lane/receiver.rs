@@ -169,14 +169,18 @@ impl LaneReceiver {
     ) {
         self.opening = None;
         self.promise = promise;
-        // Beyond the least it is kept only where it can be of use.
-        let kept = promise.age_max.clamp(Promise::DEFAULT_AGE, Promise::AGE_MAX);
+        let kept = self.keeps_for();
         self.fragments.set_age_max(kept);
         self.decoder.set_expiry(if promise.coded { kept } else { Promise::DEFAULT_AGE });
         if promise.order != self.reorder.order() {
             let (reorder, mut out) = self.outlet(now, deliver);
             reorder.set_order(now, promise.order, &mut |unit| out.release(unit));
         }
+    }
+
+    /// For how long what came is kept that may be of use to what is yet to come.
+    pub(crate) fn keeps_for(&self) -> Duration {
+        self.promise.age_max.clamp(Promise::DEFAULT_AGE, Promise::AGE_MAX)
     }
 
     /// Takes a source datagram's symbol, and hands out the inner packets whose turn it is with it.

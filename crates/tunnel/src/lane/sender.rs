@@ -135,7 +135,7 @@ impl LaneSender {
             age_max,
             next_id: PacketId(0),
             codes: config.strategy.codes(),
-            births: config.expire_after.map(Births::new),
+            births: config.expire_after.map(|age| Births::new(Instant::ZERO, age)),
             successions: matches!(config.order, Order::Adaptive { .. }).then(Successions::default),
             seeds: Pcg64Mcg::new(u128::from(seed) << 8 | u128::from(lane.0)),
             path_names: BTreeMap::new(),
@@ -185,6 +185,7 @@ impl LaneSender {
     /// Lets the lane be another one of the same name and ordering, from its next packet on.
     pub(crate) fn set_config(
         &mut self,
+        now: Instant,
         config: LaneConfig,
         names_uplinks: bool,
     ) -> Result<(), UnknownScheduler> {
@@ -199,6 +200,10 @@ impl LaneSender {
         {
             self.config = old;
             return Err(error);
+        }
+        match (&mut self.births, self.config.expire_after) {
+            (Some(births), Some(age)) => births.set_expire_after(age),
+            (births, age) => *births = age.map(|age| Births::new(now, age)),
         }
         Ok(())
     }
@@ -708,7 +713,10 @@ impl LaneSender {
             // The path has become narrower since the packet was cut for it.
             let cut = Cut { kind: TokenKind::Source, id, path };
             let life = self.life_of(now, id);
-            if !life.is_some_and(|life| self.send_in_parts(life, cut, &datagram, carrier)) {
+            let is_cut = life.is_some_and(|life| {
+                self.send_in_parts(life, cut, &datagram, !copy.is_first, carrier)
+            });
+            if !is_cut {
                 self.stats.drops.count(DropReason::OversizedInner);
                 self.recovery.on_lost(now, id, path);
                 self.recovery.on_abandoned(id);

@@ -153,6 +153,12 @@ impl Strategy {
         recovery.starts_with("xnc") || recovery == "pluribus"
     }
 
+    /// Whether a repair that its path holds back for long goes to another one: not as CellFusion's paper has it,
+    /// where each path keeps its share of a repair.
+    pub(crate) fn moves_repairs(&self) -> bool {
+        self.entry().recovery != "xnc-sigcomm23"
+    }
+
     /// How its packets are paced in a lane for which `pacing` is set.
     pub(crate) fn pacing(&self, pacing: Pacing) -> Pacing {
         self.entry().pacing.unwrap_or(pacing)

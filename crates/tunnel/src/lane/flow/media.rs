@@ -1,7 +1,7 @@
 //! Gathers what a flow has shown of live media.
 //!
 //! ```text
-//! RTP in sequence, SRT in sequence, a transport stream ─► media: real-time for good
+//! RTP in sequence, SRT in sequence, a transport stream ─► media: real-time, with what goes along with it
 //! a check of ICE, a handshake of SRT, RTCP             ─► signalling: real-time until it sends much
 //! QUIC's long header                                   ─► QUIC, and never mistaken for media again
 //! ```
@@ -30,8 +30,6 @@ pub(super) enum Evidence {
     None,
     /// It announces media, or is what goes along with it.
     Signalling,
-    /// It carries media.
-    Media,
     /// It is QUIC.
     Quic,
 }
@@ -40,6 +38,8 @@ pub(super) enum Evidence {
 #[derive(Debug, Default)]
 pub(super) struct MediaDetector {
     evidence: Evidence,
+    /// Whether the newest packet is media.
+    is_media: bool,
     rtp: RtpDetector,
     srt: SrtDetector,
     ts_packets: usize,
@@ -51,49 +51,59 @@ impl MediaDetector {
         self.evidence
     }
 
+    /// Whether the newest packet is media, by those before it.
+    pub(super) fn is_media(&self) -> bool {
+        self.is_media
+    }
+
     /// Takes the flow's next packet. Returns its header if the flow is RTP, and whether a video frame
     /// begins with it that no marker announced.
     pub(super) fn on_packet(&mut self, packet: &InnerPacket<'_>) -> (Option<RtpHeader>, bool) {
         if self.evidence == Evidence::Quic {
+            self.is_media = false;
             return (None, false);
         }
         let rtp = packet.rtp();
         let begins_frame = rtp.is_some_and(|header| self.rtp.on_header(&header));
-        if self.evidence != Evidence::Media {
-            self.evidence = self.look(packet);
+        let srt = packet.srt();
+        let srt_in_sequence = srt.is_some_and(|header| self.srt.on_header(header));
+        let ts_packets = packet.mpeg_ts_packets();
+        self.ts_packets = ts_packets.map_or(0, |packets| self.ts_packets.saturating_add(packets));
+        self.is_media = rtp.is_some() && self.rtp.is_in_sequence()
+            || srt_in_sequence
+            || self.ts_packets >= TS_PROOF;
+        if srt == Some(SrtHeader::Handshake) || packet.is_ice() || packet.is_rtcp() {
+            self.evidence = Evidence::Signalling;
+        } else if packet.is_quic_long() && !self.rtp.is_rtp() {
+            self.evidence = Evidence::Quic;
         }
         (rtp.filter(|_| self.rtp.is_rtp()), begins_frame)
-    }
-
-    fn look(&mut self, packet: &InnerPacket<'_>) -> Evidence {
-        let srt = packet.srt();
-        let in_sequence = srt.is_some_and(|header| self.srt.on_header(header));
-        self.ts_packets = packet.mpeg_ts_packets().map_or(0, |packets| self.ts_packets + packets);
-        if self.rtp.is_rtp() || in_sequence || self.ts_packets >= TS_PROOF {
-            return Evidence::Media;
-        }
-        if srt == Some(SrtHeader::Handshake) || packet.is_ice() || packet.is_rtcp() {
-            return Evidence::Signalling;
-        }
-        if packet.is_quic_long() { Evidence::Quic } else { self.evidence }
     }
 }
 
 /// Tells SRT from what merely looks like it.
+///
+/// A sender answers each acknowledgement with a packet of control, so that both kinds come in turns: each is
+/// held against the last one of its own kind.
 #[derive(Debug, Default)]
 struct SrtDetector {
-    last: Option<(SrtHeader, u8)>,
+    data: Option<(SrtHeader, u8)>,
+    control: Option<(SrtHeader, u8)>,
 }
 
 impl SrtDetector {
-    /// Takes what looks like a header of SRT; returns whether several in a row have continued each other.
+    /// Takes what looks like a header of SRT; returns whether several of its kind have continued each other.
     fn on_header(&mut self, header: SrtHeader) -> bool {
-        let before = self.last;
-        let in_sequence = match before {
+        let last = match header {
+            SrtHeader::Live { .. } => &mut self.data,
+            SrtHeader::Control { .. } => &mut self.control,
+            SrtHeader::Handshake => return false,
+        };
+        let in_sequence = match *last {
             Some((before, count)) if continues(before, header) => count.saturating_add(1),
             _ => 1,
         };
-        self.last = Some((header, in_sequence));
+        *last = Some((header, in_sequence));
         in_sequence >= SRT_PROOF
     }
 }

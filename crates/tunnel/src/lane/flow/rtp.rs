@@ -37,6 +37,11 @@ impl RtpDetector {
         self.is_rtp
     }
 
+    /// Whether the newest header continued one of the flow's sources.
+    pub(super) fn is_in_sequence(&self) -> bool {
+        self.sources[0].is_some_and(|source| source.in_sequence >= PROOF)
+    }
+
     /// Takes what looks like the header of RTP. Returns whether, in RTP, a frame begins here though no
     /// marker ended the one before: its timestamp is another (RFC 3550 section 5.1).
     pub(super) fn on_header(&mut self, header: &RtpHeader) -> bool {

@@ -156,6 +156,32 @@ fn memory_is_bounded_and_the_most_silent_flows_are_forgotten() {
     assert_eq!(table.flows.len(), 2);
 }
 
+#[test]
+fn a_flow_is_real_time_only_while_there_is_media_in_it() {
+    let mut datagram = vec![0; 7 * 188];
+    datagram.iter_mut().step_by(188).for_each(|byte| *byte = 0x47);
+    let expedited = packet(protocol::UDP, 46, 1, &[9; 100]);
+    let beginnings: [&dyn Fn(&mut Bench); 3] =
+        [&|bench| _ = bench.udp(0, &datagram), &|bench| _ = bench.view(0, &expedited), &|bench| {
+            (0..4).for_each(|sequence| _ = bench.udp(0, &rtp(1, sequence, 0, false)))
+        }];
+    for (at, begin) in beginnings.iter().enumerate() {
+        let mut bench = Bench::default();
+        begin(&mut bench);
+        // A quarter of it looks like the header of RTP, each from a source of its own.
+        let bulk = |at: u64| {
+            let mut bytes = [at as u8; 1200];
+            bytes[0] = (at * 67) as u8;
+            bytes
+        };
+        let classes: Vec<_> = (0..400).map(|at| bench.udp(at, &bulk(at))).collect();
+        assert_eq!(classes[200], FlowClass::RealTime, "{at}: it may go along with media");
+        assert_eq!(classes.last(), Some(&FlowClass::Other), "{at}");
+        begin(&mut bench);
+        assert_eq!(bench.udp(401, &bulk(2)), FlowClass::RealTime, "{at}: again");
+    }
+}
+
 fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
@@ -199,6 +225,16 @@ fn srt_is_real_time_by_its_handshake_or_by_what_it_counts() {
         .map(|at| bench.udp(10 * u64::from(at), &words(&[0x8002_0000, at, at * 10_000, 42, 9])))
         .collect();
     assert_eq!(classes.last(), Some(&FlowClass::RealTime));
+    // A sender answers each acknowledgement, one each 10 ms: two packets of 2 Mbit/s lie between.
+    let mut bench = Bench::default();
+    let classes: Vec<_> = (0..40_u32)
+        .map(|at| match at % 3 {
+            2 => bench.udp(0, &words(&[0x8006_0000, at, at * 3_500, 4711, 0])),
+            _ => bench.udp(0, &srt(at - at / 3)),
+        })
+        .collect();
+    assert_eq!(classes[3..6], [FlowClass::Interactive, FlowClass::RealTime, FlowClass::RealTime]);
+    assert!(classes[4..].iter().all(|class| *class == FlowClass::RealTime));
     // The file mode announces itself in the same way, and is a transfer.
     let mut bench = Bench::default();
     bench.udp(0, &induction);

@@ -40,6 +40,8 @@ pub(super) struct QueuedRepair {
     life: Life,
     token: u64,
     datagram: Bytes,
+    /// Whether what it holds has left before.
+    is_redundant: bool,
     /// Whether other paths were tried as well.
     impatient: bool,
 }
@@ -98,21 +100,25 @@ impl LaneSender {
                     }
                     continue;
                 }
-                let QueuedRepair { life, token, datagram, .. } = repair;
+                let QueuedRepair { life, token, datagram, is_redundant, .. } = repair;
                 let bytes = datagram.len() as u32;
-                let chosen = repair_path(now, path, life.since, datagram.len(), carrier.paths(now));
+                let patience = match self.config.strategy.moves_repairs() {
+                    true => REPAIR_PATIENCE.saturating_sub(now.since(life.since)),
+                    false => REPAIR_PATIENCE,
+                };
+                let chosen = repair_path(path, patience, datagram.len(), carrier.paths(now));
                 match carrier.send_on(now, chosen, datagram, token) {
                     Ok(()) => {
                         self.scheduler.on_sent(now, chosen, bytes);
-                        carrier.account(chosen, bytes, true);
+                        carrier.account(chosen, bytes, is_redundant);
                     }
                     Err(SendError::TooLarge(datagram)) => {
-                        let (kind, _, id) = TokenKind::parse(token);
-                        self.on_too_large(now, life, Cut { kind, id, path }, &datagram, carrier);
+                        let repair = QueuedRepair { datagram, ..repair };
+                        self.on_too_large(now, path, &repair, carrier);
                     }
                     Err(SendError::Blocked(datagram)) => {
                         let impatient = now.since(life.since) >= REPAIR_PATIENCE;
-                        let blocked = QueuedRepair { life, token, datagram, impatient };
+                        let blocked = QueuedRepair { impatient, datagram, ..repair };
                         self.repairs.entry(path).or_default().push_front(blocked);
                         break;
                     }
@@ -126,27 +132,31 @@ impl LaneSender {
     fn on_too_large(
         &mut self,
         now: Instant,
-        life: Life,
-        cut: Cut,
-        datagram: &[u8],
+        path: PathId,
+        repair: &QueuedRepair,
         carrier: &mut impl Carrier,
     ) {
-        if cut.kind == TokenKind::Part {
-            // Narrower once more: the datagram it is of must be cut anew.
+        let (kind, _, id) = TokenKind::parse(repair.token);
+        if kind == TokenKind::Part {
+            // Narrower once more: the recovery has the datagram it is of cut anew, if that is a packet.
             self.stats.drops.count(DropReason::SendFailed);
-            self.on_part_lost(now, cut.id.0);
-        } else if !self.send_in_parts(life, cut, datagram, carrier) {
+            self.on_part_lost(now, id.0);
+            return;
+        }
+        let QueuedRepair { life, datagram, is_redundant, .. } = repair;
+        if !self.send_in_parts(*life, Cut { kind, id, path }, datagram, *is_redundant, carrier) {
             self.stats.drops.count(DropReason::SendFailed);
         }
     }
 
     /// Cuts a datagram that is too large, and puts its parts on their way before all that waits for the path;
-    /// returns whether it could.
+    /// returns whether it could. `is_redundant`: what it holds has left before.
     pub(super) fn send_in_parts(
         &mut self,
         life: Life,
         cut: Cut,
         datagram: &[u8],
+        is_redundant: bool,
         carrier: &mut impl Carrier,
     ) -> bool {
         // Where no fates are told there is nobody to put parts together either.
@@ -160,7 +170,13 @@ impl LaneSender {
         let token = TokenKind::Part.token(self.lane, PacketId(number));
         let queue = self.repairs.entry(cut.path).or_default();
         for datagram in parts.into_iter().rev() {
-            queue.push_front(QueuedRepair { life, token, datagram, impatient: false });
+            queue.push_front(QueuedRepair {
+                life,
+                token,
+                datagram,
+                is_redundant,
+                impatient: false,
+            });
         }
         true
     }
@@ -282,21 +298,20 @@ impl LaneSender {
 
     fn queue_repair(&mut self, life: Life, path: PathId, id: PacketId, datagram: Bytes) {
         let token = TokenKind::Repair.token(self.lane, id);
-        let repair = QueuedRepair { life, token, datagram, impatient: false };
+        let repair = QueuedRepair { life, token, datagram, is_redundant: true, impatient: false };
         self.repairs.entry(path).or_default().push_back(repair);
     }
 }
 
-/// The path for a repair that was meant for `planned`.
+/// The path for a repair that was meant for `planned`, and goes on waiting for it for `patience`.
 fn repair_path(
-    now: Instant,
     planned: PathId,
-    since: Instant,
+    patience: Duration,
     bytes: usize,
     paths: &[PathSnapshot],
 ) -> PathId {
     let usable = paths.iter().any(|path| path.id == planned && path.is_usable());
-    if usable && now.since(since) < REPAIR_PATIENCE {
+    if usable && patience > Duration::ZERO {
         return planned;
     }
     let mut paths = Cow::Borrowed(paths);

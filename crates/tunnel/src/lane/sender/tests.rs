@@ -270,7 +270,9 @@ fn nothing_of_a_lane_with_an_expiry_leaves_after_it() {
 fn put_together(datagrams: &[(PathId, u64, Bytes)]) -> Vec<Bytes> {
     let (mut parts, mut drops) = (crate::lane::Parts::default(), Default::default());
     let mut put = |bytes: &Bytes| match roadweave_wire::Datagram::parse(bytes.clone()) {
-        Ok(roadweave_wire::Datagram::Part(part)) => parts.insert(at(0), part, &mut drops),
+        Ok(roadweave_wire::Datagram::Part(part)) => {
+            parts.insert(at(0), part, Duration::from_millis(700), &mut drops)
+        }
         _ => Some(bytes.clone()),
     };
     datagrams.iter().filter_map(|(_, _, bytes)| put(bytes)).collect()
@@ -399,6 +401,63 @@ fn what_a_strategy_has_learned_outlives_the_reign_of_others() {
     assert_eq!(learned(&second), something);
 }
 
+#[test]
+fn what_leaves_in_parts_for_the_first_time_is_no_redundancy() {
+    let mut carrier = Links::new([100_000, 100_000]);
+    let config = LaneConfig::new("default", crate::Strategy::redundant());
+    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+    sender.handle_inner(at(0), &[7; 1360], 1, None);
+    carrier.hold_back();
+    sender.service(at(0), &mut carrier);
+    assert_eq!(sender.copies.len(), 2, "both paths are waited for");
+    let mut wide = Links::new([100_000, 0]);
+    wide.datagram_max = 1160;
+    sender.service(at(5), &mut wide);
+    assert_eq!((wide.datagrams.len(), wide.accounted[1]), (2, 0), "{:?}", wide.accounted);
+    let mut second = Links::new([0, 100_000]);
+    second.datagram_max = 1160;
+    sender.service(at(10), &mut second);
+    assert_eq!((second.datagrams.len(), second.accounted[0]), (2, 0), "{:?}", second.accounted);
+}
+
+#[test]
+fn an_expiry_that_is_changed_holds_for_what_is_under_way_and_is_promised() {
+    let none = LaneConfig::new("default", "minrtt".parse().expect("known"));
+    let with = |ms| LaneConfig { expire_after: Some(Duration::from_millis(ms)), ..none.clone() };
+    // Until when a packet of 900 ms, lost at 1000 ms, is sent again: each 100 ms from then on it is lost anew.
+    let check = |before: &LaneConfig, after: LaneConfig, last: u64, expires: bool| {
+        let mut sender = LaneSender::new(LaneId(0), before.clone(), 1, false).expect("no uplink");
+        let mut carrier = Links::new([1 << 20, 0]);
+        sender.handle_inner(at(900), &[7; 500], 1, None);
+        sender.service(at(900), &mut carrier);
+        sender.set_config(at(1_000), after, false).expect("no uplink is named");
+        let mut sent = Vec::new();
+        for ms in (1_000..5_000).step_by(100) {
+            carrier.datagrams.clear();
+            sender.on_lost(at(ms), TokenKind::Source, PacketId(0), PathId(0));
+            sender.service(at(ms), &mut carrier);
+            if !carrier.datagrams.is_empty() {
+                sent.push(ms);
+            }
+        }
+        assert_eq!(sent.last(), Some(&last), "{:?}: {sent:?}", before.expire_after);
+        let Some(Control::LanePromise { promise, .. }) = carrier.messages.last() else {
+            panic!("it is promised: {:?}", carrier.messages);
+        };
+        assert_eq!(promise.expires, expires);
+        sender.handle_inner(at(5_000), &[7; 500], 1, None);
+        carrier.datagrams.clear();
+        sender.service(at(5_000), &mut carrier);
+        let body = carrier.datagrams[0].2.slice(SOURCE_HEADER + SYMBOL_HEADER..);
+        assert_eq!(split_stamp(body).0.is_some(), expires, "it tells when it came");
+    };
+    // What came before expires as if it had come with the change.
+    check(&none, with(500), 1_400, true);
+    check(&with(2_000), with(500), 1_300, true);
+    check(&with(300), with(2_000), 2_800, true);
+    check(&with(300), none.clone(), 4_900, false);
+}
+
 fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
@@ -438,6 +497,8 @@ pub(crate) struct Links {
     datagrams: Vec<(PathId, u64, Bytes)>,
     messages: Vec<Control>,
     datagram_max: usize,
+    /// Bytes that leave for the first time, and of what left before.
+    accounted: [u64; 2],
 }
 
 impl Links {
@@ -449,7 +510,7 @@ impl Links {
             path(id - 1, congestion_window)
         });
         let (sent, datagrams, messages) = (Vec::new(), Vec::new(), Vec::new());
-        Self { paths, sent, datagrams, messages, datagram_max: 1400 }
+        Self { paths, sent, datagrams, messages, datagram_max: 1400, accounted: [0; 2] }
     }
 
     /// The pacers let nothing through any more.
@@ -470,6 +531,10 @@ impl Carrier for Links {
     fn set_pacing(&mut self, _pacing: Pacing) {}
 
     fn on_backlog(&mut self, _now: Instant) {}
+
+    fn account(&mut self, _path: PathId, bytes: u32, redundant: bool) {
+        self.accounted[usize::from(redundant)] += u64::from(bytes);
+    }
 
     fn send_on(
         &mut self,
