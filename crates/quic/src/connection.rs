@@ -452,6 +452,11 @@ impl Connection {
         })
     }
 
+    /// Whether it is over, and no more than remembered.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.phase == Phase::Closed
+    }
+
     /// Whether there is nothing left to be fetched from it.
     pub(crate) fn is_spent(&self) -> bool {
         self.events.is_empty() && self.outbox.is_empty()

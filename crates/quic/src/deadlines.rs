@@ -30,6 +30,23 @@ impl Deadlines {
         }
     }
 
+    /// The same unless it has one already.
+    pub(crate) fn set_once(&mut self, id: ConnectionId, deadline: Instant) {
+        if !self.by_connection.contains_key(&id) {
+            self.set(id, Some(deadline));
+        }
+    }
+
+    /// How many connections have one.
+    pub(crate) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// `count` connections in the order of their deadlines, after the first `skipped`.
+    pub(crate) fn earliest_of(&self, skipped: usize, count: usize) -> Vec<ConnectionId> {
+        self.queue.iter().skip(skipped).take(count).map(|(_, id)| *id).collect()
+    }
+
     pub(crate) fn earliest(&self) -> Option<Instant> {
         self.queue.first().map(|(deadline, _)| *deadline)
     }

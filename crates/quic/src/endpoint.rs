@@ -16,6 +16,7 @@ mod crowd;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use noq_proto::{ConnectionHandle, DatagramEvent, FourTuple};
@@ -89,7 +90,11 @@ pub struct Endpoint {
     drained: BTreeSet<ConnectionId>,
     /// Connections that the user may have changed since they were last looked after.
     touched: BTreeSet<ConnectionId>,
+    /// Connections that may have packets to send.
+    unsent: BTreeSet<ConnectionId>,
     deadlines: Deadlines,
+    /// Connections that are over, with the moments at which the library forgets them at the latest.
+    closing: Deadlines,
 
     events: VecDeque<EndpointEvent>,
     outbox: Outbox,
@@ -179,7 +184,9 @@ impl Endpoint {
             answers: Answers::default(),
             drained: BTreeSet::new(),
             touched: BTreeSet::new(),
+            unsent: BTreeSet::new(),
             deadlines: Deadlines::default(),
+            closing: Deadlines::default(),
             events: VecDeque::new(),
             outbox: Outbox::default(),
             scratch: Vec::new(),
@@ -274,14 +281,15 @@ impl Endpoint {
     pub fn handle_timeout(&mut self, now: Instant) -> Vec<ConnectionId> {
         self.clock.set(now);
         self.tidy();
-        self.note_deadlines();
-        let due = self.deadlines.due(now);
+        self.note_deadlines(now);
+        let mut due = self.deadlines.due(now);
         for id in &due {
             if let Some(connection) = self.connections.get_mut(id) {
                 connection.handle_timeout(now);
             }
             self.look_after(now, *id);
         }
+        due.extend(self.end_closing(now));
         due
     }
 
@@ -289,7 +297,8 @@ impl Endpoint {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let touched = self.touched.iter().filter(|id| !self.drained.contains(id));
         let touched = touched.filter_map(|id| self.connections.get(id)?.poll_timeout());
-        self.deadlines.earliest().into_iter().chain(touched).min()
+        let deadlines = [self.deadlines.earliest(), self.closing.earliest()];
+        deadlines.into_iter().flatten().chain(touched).min()
     }
 
     /// The next thing that happened beyond the connections.
@@ -306,13 +315,15 @@ impl Endpoint {
     pub fn connection_mut(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         let connection = self.connections.get_mut(&id)?;
         self.touched.insert(id);
+        self.unsent.insert(id);
         Some(connection)
     }
 
     /// All connections, ascending.
     ///
-    /// One that is over stays for a few round trips, to tell the peer so in case it has not heard; it is
-    /// gone when that is done, its events are polled and its packets sent.
+    /// One that is over stays for a few round trips, to tell the peer so in case it has not heard, but no
+    /// longer than 3 s, which a peer cannot stretch by answering late, and among the last 256 that are
+    /// over; it is gone when that is done, its events are polled and its packets sent.
     pub fn connection_ids(&self) -> Vec<ConnectionId> {
         let gone = |id: &ConnectionId, connection: &Connection| {
             self.drained.contains(id) && connection.is_spent()
@@ -327,13 +338,17 @@ impl Endpoint {
 
     /// Hands every outbox that is not empty to `send` and clears it.
     pub fn drain(&mut self, mut send: impl FnMut(&Outbox)) {
-        let of_connections =
-            self.connections.iter_mut().map(|(id, connection)| (Some(*id), connection.outbox()));
-        for (id, outbox) in std::iter::once((None, &mut self.outbox)).chain(of_connections) {
+        if !self.outbox.is_empty() {
+            send(&self.outbox);
+            self.outbox.clear();
+        }
+        for id in std::mem::take(&mut self.unsent) {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            let outbox = connection.outbox();
             if !outbox.is_empty() {
                 send(outbox);
                 outbox.clear();
-                self.touched.extend(id);
+                self.touched.insert(id);
             }
         }
     }
@@ -343,6 +358,7 @@ impl Endpoint {
         for (id, connection) in &mut self.connections {
             connection.close(now, 0, reason);
             self.touched.insert(*id);
+            self.unsent.insert(*id);
         }
     }
 
@@ -444,14 +460,30 @@ impl Endpoint {
     fn evict(&mut self, id: ConnectionId) {
         self.stats.evicted += 1;
         self.crowd.end(id);
+        self.release(id);
         self.connections.remove(&id);
-        self.touched.remove(&id);
-        self.deadlines.set(id, None);
+        self.unsent.remove(&id);
+        self.drained.remove(&id);
+    }
+
+    /// Lets the library forget a connection, which stays here until the user has all that is left in it.
+    fn release(&mut self, id: ConnectionId) {
         if let Some(handle) = self.handles.remove(&id) {
             self.ids.remove(&handle);
             self.quic.handle_event(handle, noq_proto::EndpointEvent::drained());
         }
-        self.drained.remove(&id);
+        self.deadlines.set(id, None);
+        self.closing.set(id, None);
+        self.drained.insert(id);
+    }
+
+    /// Releases connections that are over for long, and the oldest of those that are too many. Returns them.
+    fn end_closing(&mut self, now: Instant) -> Vec<ConnectionId> {
+        let mut over = self.closing.due(now);
+        let rest = self.closing.len() - over.len();
+        over.extend(self.closing.earliest_of(over.len(), rest.saturating_sub(CLOSING_MAX)));
+        over.iter().for_each(|id| self.release(*id));
+        over
     }
 
     /// Puts an answer that belongs to no connection into the outbox.
@@ -482,6 +514,7 @@ impl Endpoint {
                 if drained {
                     self.handles.remove(&id);
                     self.ids.remove(&handle);
+                    self.closing.set(id, None);
                     self.drained.insert(id);
                     break;
                 }
@@ -490,6 +523,7 @@ impl Endpoint {
         }
         // Its deadline is looked up when somebody asks: packets come in batches.
         self.touched.insert(id);
+        self.unsent.insert(id);
         self.settle_handshake(id);
     }
 
@@ -527,23 +561,28 @@ impl Endpoint {
 
     /// Removes connections that have nothing more to say.
     fn tidy(&mut self) {
-        let (connections, crowd) = (&mut self.connections, &mut self.crowd);
+        let (connections, unsent) = (&mut self.connections, &mut self.unsent);
+        let crowd = &mut self.crowd;
         self.drained.retain(|id| {
             let spent = connections.get(id).is_none_or(Connection::is_spent);
             if spent {
                 connections.remove(id);
+                unsent.remove(id);
                 crowd.end(*id);
             }
             !spent
         });
     }
 
-    /// Looks up the deadlines of connections that had a turn.
-    fn note_deadlines(&mut self) {
+    /// Looks up the deadlines of connections that had a turn, and whether they are over.
+    fn note_deadlines(&mut self, now: Instant) {
         for id in std::mem::take(&mut self.touched) {
             let alive = !self.drained.contains(&id);
             let connection = self.connections.get(&id).filter(|_| alive);
             self.deadlines.set(id, connection.and_then(Connection::poll_timeout));
+            if connection.is_some_and(Connection::is_closed) {
+                self.closing.set_once(id, now + LINGER);
+            }
         }
     }
 }
@@ -569,7 +608,7 @@ fn endpoint_config(
         .supported_versions(vec![QUIC_VERSION_1])
         .rng_seed(Some(derive_secret(&seed, b"library")))
         // `Answers` bounds them.
-        .min_reset_interval(std::time::Duration::ZERO)
+        .min_reset_interval(Duration::ZERO)
         .max_udp_payload_size(config.mtu_max.max(UDP_PAYLOAD_MIN))
         .map_err(|_| ConfigError::OutOfBounds { field: "mtu_max" })?;
     Ok(endpoint)
@@ -583,5 +622,37 @@ const UDP_PAYLOAD_MIN: u16 = 1472;
 const INITIAL_ID_LEN: usize = 16;
 /// The most answers that wait to be sent; more are dropped, as the network might.
 const RESPONSES_MAX: usize = 1024;
+/// How long the library remembers a connection that is over, at most. It wants three probe timeouts (RFC 9000
+/// section 10.2), which grow with round trips and delays that the peer chooses.
+const LINGER: Duration = Duration::from_secs(3);
+/// The most connections that are over and remembered.
+const CLOSING_MAX: usize = 256;
 /// The most failed handshakes that wait to be polled.
 const EVENTS_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+    fn a_turn_looks_only_at_connections_that_had_a_part_in_it() {
+        let epoch = Epoch::new(std::time::Instant::now());
+        let identity = Arc::new(Identity::from_seed([1; 32]));
+        let server_key = Identity::from_seed([2; 32]).public_key();
+        let config = TransportConfig::new([1; 32]);
+        let mut endpoint = Endpoint::client(epoch, &config, identity, server_key).unwrap();
+        let server = SocketAddr::from(([192, 0, 2, 1], 4433));
+        let mut connect = || endpoint.connect(Instant::ZERO, UplinkId(0), server).unwrap();
+        let ids: Vec<ConnectionId> = (0..50).map(|_| connect()).collect();
+        let mut sent = 0;
+        endpoint.drain(|_| sent += 1);
+        assert_eq!((sent, endpoint.unsent.len()), (50, 0));
+        endpoint.connection_mut(ids[7]).unwrap().close(Instant::ZERO, 0, "");
+        assert_eq!(endpoint.unsent, BTreeSet::from([ids[7]]));
+        endpoint.drain(|_| sent += 1);
+        assert_eq!(sent, 51);
+        let due = endpoint.handle_timeout(Instant::from_millis(150));
+        assert!(endpoint.unsent.iter().eq(&due), "{due:?}");
+    }
+}

@@ -41,6 +41,8 @@ pub(crate) struct Path {
     /// When something that wants an answer was last sent.
     pub(crate) last_asked: Instant,
     pub(crate) last_heard: Instant,
+    /// The frames that had come in on it by then.
+    pub(crate) frames_heard: noq_proto::FrameStats,
     /// The time from one packet that came in on it to the next, averaged over some.
     heard_interval: Duration,
     /// The answers to challenges that had come in when the address changed; one more validates it.
@@ -94,6 +96,7 @@ impl Path {
             last_sent: now,
             last_asked: Instant::ZERO,
             last_heard: now,
+            frames_heard: noq_proto::FrameStats::default(),
             heard_interval: QUIET_MAX,
             answers_before: None,
             policy: Policy::default(),
@@ -123,7 +126,7 @@ impl Path {
         self.validated && !self.standby
     }
 
-    /// Notes that a packet came in.
+    /// Notes that a packet of the peer came in.
     pub(crate) fn on_heard(&mut self, now: Instant, bytes: usize) {
         let gap = (now - self.last_heard).min(QUIET_MAX);
         self.heard_interval = (self.heard_interval * 7 + gap) / 8;

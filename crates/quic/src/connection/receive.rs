@@ -29,9 +29,9 @@ impl Connection {
             self.scan_paths(now);
         }
         let path = self.path_of(source);
-        if let Some(path) = path.and_then(|id| self.index(id)).map(|i| &mut self.paths[i]) {
-            path.on_heard(now, bytes);
-            self.timing.last_path = Some(path.id);
+        if let Some(index) = path.and_then(|id| self.index(id)).filter(|at| self.has_frames(*at)) {
+            self.paths[index].on_heard(now, bytes);
+            self.timing.last_path = path;
         }
         // A packet that the peer sent before it changed its address, and that came late, is as good as any.
         let any_data = self.take_datagrams(now, path.or(self.timing.last_path), bytes);
@@ -93,6 +93,15 @@ impl Connection {
         }
         self.take_signals();
         self.finish_rekeying(now);
+    }
+
+    /// Whether frames have come in on a path since this was asked last. Anybody on the way can write packets
+    /// with its connection ID, and none that can be decrypted: these say nothing of the path.
+    fn has_frames(&mut self, index: usize) -> bool {
+        let quic_id = self.paths[index].quic_id();
+        let Some(stats) = self.quic.path_stats(quic_id) else { return false };
+        let before = std::mem::replace(&mut self.paths[index].frames_heard, stats.frame_rx);
+        before != stats.frame_rx
     }
 
     /// The path that a packet of `source` belongs to.

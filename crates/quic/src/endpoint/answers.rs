@@ -3,17 +3,22 @@
 //! After a restart of the server its former clients are such strangers, and a stateless reset tells
 //! them to come again at once (RFC 9000 section 10.3). They all send in the same second, so the rate is
 //! that of a thousand of them with four uplinks each. A busy one sends hundreds of packets before the
-//! answer is there: each address is answered once in a while. An answer is shorter than what it
+//! answer is there: each address is answered once in a while. One host has as many addresses as ports: a
+//! source has a share of the rate, and leaves the rest to others. An answer is shorter than what it
 //! answers, so nobody's traffic grows by it.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::net::SocketAddr;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use roadweave_types::Instant;
 
+use super::crowd::source_of;
+
 /// Answers in a second, at most.
 const RATE: u32 = 4_000;
+/// Answers to one source in a second, at most.
+const SOURCE_RATE: u32 = RATE / 8;
 /// An address is answered once in this time.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -26,6 +31,10 @@ pub(super) struct Answers {
     /// Addresses that were answered a moment ago: no more than [`RATE`] and those of the burst.
     recent: BTreeSet<SocketAddr>,
     order: VecDeque<(Instant, SocketAddr)>,
+    /// The same as `whole_at` for each source, as long as it is to come: no more than were answered in a
+    /// second.
+    sources: BTreeMap<IpAddr, Instant>,
+    by_time: BTreeSet<(Instant, IpAddr)>,
 }
 
 impl Answers {
@@ -37,15 +46,37 @@ impl Answers {
             self.recent.remove(oldest);
             self.order.pop_front();
         }
-        let whole_at = self.whole_at.max(now) + Duration::from_secs(1) / RATE;
-        if self.recent.contains(&remote) || whole_at.since(now) > Duration::from_secs(1) {
+        while let Some((whole_at, source)) = self.by_time.first().copied()
+            && whole_at <= now
+        {
+            self.by_time.pop_first();
+            self.sources.remove(&source);
+        }
+        let source = source_of(remote);
+        let before = self.sources.get(&source).copied();
+        let (Some(all), Some(own)) =
+            (taken(now, self.whole_at, RATE), taken(now, before.unwrap_or(now), SOURCE_RATE))
+        else {
+            return false;
+        };
+        if self.recent.contains(&remote) {
             return false;
         }
-        self.whole_at = whole_at;
+        self.whole_at = all;
+        self.sources.insert(source, own);
+        before.map(|before| self.by_time.remove(&(before, source)));
+        self.by_time.insert((own, source));
         self.recent.insert(remote);
         self.order.push_back((now, remote));
         true
     }
+}
+
+/// When an allowance of `rate` will be whole once one more is taken; `None` if a second's worth is taken already.
+fn taken(now: Instant, whole_at: Instant, rate: u32) -> Option<Instant> {
+    let second = Duration::from_secs(1);
+    let whole_at = whole_at.max(now) + second / rate;
+    (whole_at.since(now) <= second).then_some(whole_at)
 }
 
 #[cfg(test)]
@@ -68,5 +99,27 @@ mod tests {
         assert!((1_990..=2_010).contains(&then), "{then}");
         assert!(answers.recent.len() <= 2 * RATE as usize);
         assert_eq!(answers.recent.len(), answers.order.len());
+        assert_eq!(answers.sources.len(), answers.by_time.len());
+        assert!(answers.sources.len() <= 2 * RATE as usize);
+        answers.allow(now + Duration::from_secs(9), from(1));
+        assert_eq!(
+            (answers.sources.len(), answers.by_time.len()),
+            (1, 1),
+            "what is whole is forgotten"
+        );
+    }
+
+    #[test]
+    fn one_host_takes_its_share_and_leaves_the_rest() {
+        let mut answers = Answers::default();
+        let now = Instant::from_millis(5_000);
+        let mut hosts = |host: u8| {
+            let port = |port: u16| SocketAddr::from(([203, 0, 113, host], port));
+            (1..10_000).filter(|number| answers.allow(now, port(*number))).count()
+        };
+        assert_eq!((hosts(1), hosts(1)), (500, 0));
+        assert_eq!(hosts(2), 500, "another has as many");
+        let subscriber = |port| SocketAddr::new("2001:db8::1".parse().expect("an address"), port);
+        assert!(answers.allow(now, subscriber(7)));
     }
 }

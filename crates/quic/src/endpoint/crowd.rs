@@ -3,19 +3,22 @@
 //! ```text
 //! Initial ─► its address is proved by a token? ─ yes ─► 256 of its source under way? ─► ignored
 //!              │ no                                     room in all? ─► accepted
-//!              ▼                                                  └ none: the oldest of those
-//!            16 of its source, or half of the room, taken?           that proved nothing goes
-//!              ├ yes ─► Retry, which costs no memory
-//!              └ no ──► accepted
+//!              ▼                                          └ none: the oldest of those goes that
+//!            16 of its source, or half of the room, taken?    proved nothing, or else of the source
+//!              ├ yes ─► Retry, which costs no memory          that has most, if it has more than
+//!              └ no ──► accepted                              twice as many; else ignored
 //! ```
 //!
 //! Anybody can write any source address, so what has proved nothing has half of the room and gives way
-//! to what has. Carriers put many boxes behind one address, so a source that has proved itself may have
+//! to what has. Who has a few addresses could fill all of it with handshakes that are never completed: so the
+//! source that has most gives way to others, as long as they have less than half of that, and no two
+//! of them drive each other out without end. Carriers put many boxes behind one address, so a source that has proved itself may have
 //! many handshakes under way; that those who lie in its name make it prove itself costs it a round trip.
 //! A source is an IPv4 address or an IPv6 /64, which one subscriber has to themselves.
 //!
 //! Source: RFC 9000 section 8.1.2.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -40,10 +43,10 @@ struct Knocking {
 }
 
 /// How many handshakes of one source are under way.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Count {
     all: usize,
-    proved: usize,
+    proved: BTreeSet<ConnectionId>,
 }
 
 /// What to do with somebody who knocks.
@@ -68,21 +71,30 @@ impl Crowd {
         remote: SocketAddr,
         proved: bool,
     ) -> Admission {
-        let count = self.sources.get(&source_of(remote)).copied().unwrap_or_default();
+        let count = self.sources.get(&source_of(remote));
+        let (all, own) = count.map_or((0, 0), |count| (count.all, count.proved.len()));
         let is_full = self.knocking.len() >= config.half_open_max;
         if !proved {
-            let is_crowded = count.all >= config.retry_threshold
-                || self.unproved.len() >= config.half_open_max / 2;
+            let is_crowded =
+                all >= config.retry_threshold || self.unproved.len() >= config.half_open_max / 2;
             return if is_crowded || is_full { Admission::Retry } else { Admission::Accept };
         }
-        if count.proved >= config.half_open_per_source_max {
+        if own >= config.half_open_per_source_max {
             return Admission::Ignore;
         }
-        match self.unproved.first() {
-            _ if !is_full => Admission::Accept,
-            Some(oldest) => Admission::Replace(*oldest),
-            None => Admission::Ignore,
+        if !is_full {
+            return Admission::Accept;
         }
+        let goes = self.unproved.first().copied().or_else(|| self.oldest_of_crowded(own));
+        goes.map_or(Admission::Ignore, Admission::Replace)
+    }
+
+    /// The oldest that has proved its address of the source that has most of these, if it has more than twice
+    /// as many as one with `own`.
+    fn oldest_of_crowded(&self, own: usize) -> Option<ConnectionId> {
+        let proved = self.sources.values().map(|count| &count.proved);
+        let most = proved.max_by_key(|proved| (proved.len(), Reverse(proved.first())))?;
+        most.first().copied().filter(|_| most.len() > 2 * own)
     }
 
     /// A handshake begins.
@@ -91,10 +103,10 @@ impl Crowd {
         self.knocking.insert(id, Knocking { untold: Some(remote), source });
         let count = self.sources.entry(source).or_default();
         count.all += 1;
-        count.proved += usize::from(proved);
-        if !proved {
-            self.unproved.insert(id);
-        }
+        match proved {
+            true => count.proved.insert(id),
+            false => self.unproved.insert(id),
+        };
     }
 
     /// Where the client is whose fate has not been told.
@@ -110,10 +122,10 @@ impl Crowd {
     /// It is let in, or nothing is left of it.
     pub(super) fn end(&mut self, id: ConnectionId) {
         let Some(Knocking { source, .. }) = self.knocking.remove(&id) else { return };
-        let proved = !self.unproved.remove(&id);
+        self.unproved.remove(&id);
         let Some(count) = self.sources.get_mut(&source) else { return };
         count.all -= 1;
-        count.proved -= usize::from(proved);
+        count.proved.remove(&id);
         if count.all == 0 {
             self.sources.remove(&source);
         }
@@ -121,7 +133,7 @@ impl Crowd {
 }
 
 /// What is taken for one subscriber.
-fn source_of(remote: SocketAddr) -> IpAddr {
+pub(super) fn source_of(remote: SocketAddr) -> IpAddr {
     match remote.ip().to_canonical() {
         IpAddr::V6(address) => {
             let network = address.to_bits() & !u128::from(u64::MAX);
@@ -201,8 +213,30 @@ mod tests {
         let replaced: Vec<Admission> =
             (0..50).map(|oldest| Admission::Replace(ConnectionId(oldest))).collect();
         assert_eq!(proved[50..], replaced);
-        assert_eq!(knock(&mut crowd, 30_000, 1, true, anywhere), [Admission::Ignore]);
-        assert_eq!(knock(&mut crowd, 30_000, 1, false, anywhere), [Admission::Retry]);
+        let oldest = Admission::Replace(ConnectionId(20_000));
+        assert_eq!(knock(&mut crowd, 30_000, 1, true, anywhere), [oldest]);
+        assert_eq!(knock(&mut crowd, 40_000, 1, false, anywhere), [Admission::Retry]);
+    }
+
+    #[test]
+    fn a_few_sources_that_fill_all_the_room_keep_nobody_else_out() {
+        let mut crowd = Crowd::default();
+        let hostile = |number: u64| format!("203.0.113.{}:9", number % 4);
+        assert_eq!(accepted(&knock(&mut crowd, 0, 200, true, hostile)), 100);
+        let carrier = |_| "192.0.2.1:9".to_owned();
+        let behind_carrier = knock(&mut crowd, 1_000, 9, true, carrier);
+        let replaced: Vec<Admission> =
+            (0..9).map(|oldest| Admission::Replace(ConnectionId(oldest))).collect();
+        assert_eq!(behind_carrier, replaced, "each in the place of the oldest of a crowded source");
+        assert_eq!(crowd.knocking.len(), 100);
+        // Those who were driven out do not come back for others of the same kind: nothing churns.
+        assert_eq!(knock(&mut crowd, 2_000, 400, true, hostile), [Admission::Ignore; 400]);
+        let mut churned = knock(&mut crowd, 3_000, 100, true, carrier);
+        churned.retain(|admission| *admission != Admission::Ignore);
+        assert!(churned.len() <= 3, "{churned:?}");
+        let other = |number: u64| format!("198.51.100.{number}:9");
+        let others = knock(&mut crowd, 100_000, 20, true, |number| other(number - 100_000));
+        assert!(others.iter().all(|admission| matches!(admission, Admission::Replace(_))));
     }
 
     #[test]

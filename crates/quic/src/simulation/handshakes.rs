@@ -256,6 +256,41 @@ fn a_thousand_clients_are_reset_within_a_second_after_a_restart() {
 }
 
 #[test]
+fn what_is_over_is_forgotten_soon_however_slow_the_peer_and_however_many() {
+    // Of round trips of four seconds, three probe timeouts are more than half a minute.
+    let config = TransportConfig {
+        handshake_timeout: ms(20_000),
+        retry_threshold: 1_000,
+        half_open_per_source_max: 1_000,
+        half_open_max: 2_000,
+        ..config(1)
+    };
+    let mut world = World::new(links(&[2_000]), &config);
+    (0..270).for_each(|_| _ = world.connect(0));
+    world.run(ms(12_000));
+    let now = world.now;
+    let server = &mut world.sides[SERVER].endpoint;
+    let ids = server.connection_ids();
+    for id in &ids {
+        let connection = server.connection_mut(*id).expect("it was just listed");
+        assert!(connection.is_open());
+        connection.close(now, 0, "");
+        while connection.poll_event().is_some() {}
+    }
+    assert_eq!(ids.len(), 270);
+    let left = |world: &World| world.sides[SERVER].endpoint.connection_ids().len();
+    world.run(ms(100));
+    assert_eq!(left(&world), 256, "the oldest go when there are too many");
+    world.run(ms(3_000));
+    assert_eq!(left(&world), 0);
+    // The word of all of them has left nevertheless.
+    world.run(ms(5_000));
+    let client = &world.sides[CLIENT].endpoint;
+    let is_open = |id: &ConnectionId| client.connection(*id).is_some_and(Connection::is_open);
+    assert!(!client.connection_ids().iter().any(is_open));
+}
+
+#[test]
 fn a_handshake_that_is_never_completed_is_given_up() {
     let mut world = World::new(links(&[20]), &config(1));
     world.links[0].directions[SERVER].dead = true;
