@@ -16,6 +16,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use roadweave_tunnel::{Learned, Usage};
@@ -24,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What is kept in a file of its own.
-pub trait Kept: Clone + Default + PartialEq + Send + 'static {
+pub trait Kept: Clone + Default + PartialEq + Send + Sync + 'static {
     /// What the file is called after its instance.
     const NAME: &'static str;
 
@@ -46,7 +47,7 @@ pub trait Kept: Clone + Default + PartialEq + Send + 'static {
 pub struct StateFile<T = Learned> {
     path: PathBuf,
     /// What was written last.
-    written: T,
+    written: Arc<T>,
     writer: Option<JoinHandle<io::Result<()>>>,
 }
 
@@ -61,7 +62,7 @@ impl<T: Kept> StateFile<T> {
     /// The file of the instance `name` in `directory`; nothing is read or made yet.
     pub fn new(directory: &Path, name: &str) -> Self {
         let path = directory.join(format!("{name}.{}.json", T::NAME));
-        Self { path, written: T::default(), writer: None }
+        Self { path, written: Arc::default(), writer: None }
     }
 
     /// Reads what was written last; nothing if there is nothing, or nothing that can be read.
@@ -75,22 +76,23 @@ impl<T: Kept> StateFile<T> {
                 return T::default();
             }
         };
-        self.written = kept.clone();
+        self.written = Arc::new(kept.clone());
         kept
     }
 
     /// Writes `kept` before long, unless it is there already or the last write is still under way.
     pub fn write(&mut self, kept: &T) {
-        if *kept == self.written || self.writer.as_ref().is_some_and(|old| !old.is_finished()) {
+        if *kept == *self.written || self.writer.as_ref().is_some_and(|old| !old.is_finished()) {
             return;
         }
         self.finish();
-        let (path, contents) = (self.path.clone(), kept.clone());
+        let (path, kept) = (self.path.clone(), Arc::new(kept.clone()));
+        let contents = kept.clone();
         let work = move || replace(&path, &contents.encode()?);
         match std::thread::Builder::new().name("state".to_owned()).spawn(work) {
             Ok(writer) => {
                 self.writer = Some(writer);
-                self.written = kept.clone();
+                self.written = kept;
             }
             Err(error) => tracing::warn!("cannot write {}: {error}", self.path.display()),
         }
@@ -108,7 +110,7 @@ impl<T: Kept> StateFile<T> {
         let Some(writer) = self.writer.take() else { return };
         if let Ok(Err(error)) = writer.join() {
             tracing::warn!("cannot write {}: {error}", self.path.display());
-            self.written = T::default();
+            self.written = Arc::default();
         }
     }
 }

@@ -50,6 +50,16 @@ impl Log {
         self.runs.iter().map(Vec::as_slice)
     }
 
+    /// The same with the newest `count` samples alone.
+    pub(super) fn newest(&self, count: usize) -> impl Iterator<Item = &[(f64, f64)]> {
+        let mut surplus = self.samples.saturating_sub(count);
+        self.runs().filter_map(move |run| {
+            let gone = surplus.min(run.len());
+            surplus -= gone;
+            Some(&run[gone..]).filter(|rest| !rest.is_empty())
+        })
+    }
+
     fn forget(&mut self, mut surplus: usize) {
         while surplus > 0
             && let Some(oldest) = self.runs.front_mut()

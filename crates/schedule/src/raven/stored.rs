@@ -50,9 +50,12 @@ struct Versioned {
     version: u32,
 }
 
+/// A box has a few networks; whoever names many, as a peer may, gets shorter logs for them.
 pub(super) fn write(networks: &[Network], pooled: Option<&Tables>) -> String {
+    let named = networks.iter().filter(|network| network.name.is_some()).count();
+    let samples = SAMPLES_MAX / named.max(1);
     let stored = |network: &Network| {
-        let log = network.log.runs().map(|run| {
+        let log = network.log.newest(samples).map(|run| {
             let begin = run.first().map_or(0.0, |(at, _)| *at);
             run.iter().map(|(at, rtt)| (to_millis(at - begin), to_micros(*rtt))).collect()
         });
@@ -162,6 +165,8 @@ fn to_micros(rtt: f64) -> f64 {
 }
 
 const VERSION: u32 = 1;
+/// Samples that are kept in all: four whole logs.
+const SAMPLES_MAX: usize = 4 * LOG_MAX;
 /// The longest name of a network, bytes.
 pub(super) const NAME_MAX: usize = 64;
 const AGES_MAX: usize = 64;

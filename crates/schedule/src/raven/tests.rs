@@ -269,6 +269,28 @@ fn what_was_learned_lives_on() {
 }
 
 #[test]
+fn what_is_kept_is_bounded_however_many_networks_a_peer_names() {
+    let network = |number: usize| {
+        let mut log = Log::default();
+        let mut sample = |at: u32| log.add(f64::from(at) / 5.0, 0.05 + f64::from(at % 37) / 1e3);
+        assert!((0..4_000).all(&mut sample));
+        Network { name: Some(format!("wwan{number}")), log, ..Network::default() }
+    };
+    let kept = |count: usize| {
+        let text = stored::write(&(0..count).map(network).collect::<Vec<_>>(), None);
+        let (networks, _) = stored::read(&text).expect("it was just written");
+        assert_eq!(networks.len(), count);
+        let samples: Vec<usize> = networks.iter().map(|network| network.log.len()).collect();
+        (text.len(), samples[0], samples.iter().sum::<usize>())
+    };
+    let (few, whole, _) = kept(4);
+    assert!(whole >= log::LOG_MAX, "a box with four modems forgets nothing: {whole}");
+    let (many, each, all) = kept(NETWORKS_MAX);
+    assert_eq!((each, all), (4 * log::LOG_MAX / NETWORKS_MAX, 4 * log::LOG_MAX));
+    assert!(many < few + NETWORKS_MAX * 64 && many < 256 << 10, "{few} and {many} bytes");
+}
+
+#[test]
 fn a_network_is_learned_when_there_is_enough_and_then_once_a_day() {
     let (mut raven, paths) = measured(90, &[50]);
     let learned_at = |raven: &Raven| raven.networks[0].learned_at;
