@@ -211,7 +211,7 @@ impl Crowd {
     /// The server is told the time of day, seconds since 1970.
     pub fn set_unix_time(&mut self, seconds: u64) {
         self.peers.set_unix_time(seconds);
-        self.server.on_time_of_day(self.now);
+        self.server.on_time_of_day();
         self.flush();
     }
 
@@ -496,7 +496,9 @@ fn server(
 /// The product's settings, with a seed that differs from end to end and from life to life.
 fn transport(seed: u64, end: u64, life: u8) -> TransportConfig {
     let mut bytes = [life; 32];
-    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    // The tunnel's own randomness grows out of the first eight.
+    let own = seed.wrapping_add(end.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    bytes[..8].copy_from_slice(&own.to_le_bytes());
     bytes[8..16].copy_from_slice(&end.to_le_bytes());
     TransportConfig::new(bytes)
 }

@@ -9,6 +9,7 @@
 //! its networks let through. The one that it then uses becomes its session and replaces the one
 //! before. Source: CellFusion section 6.2, with addresses that belong to keys and not to connections.
 
+mod accounts;
 mod budget;
 mod rate;
 mod refusals;
@@ -21,13 +22,14 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 use roadweave_quic::{
-    ConfigError, Connection, ConnectionId, Endpoint, EndpointEvent, Epoch, Event, Identity, Outbox,
-    PeerPolicy as _, PublicKey, Source, TransportConfig,
+    ConfigError, Connection, ConnectionId, Endpoint, EndpointEvent, EndpointStats, Epoch, Event,
+    Identity, Outbox, PeerPolicy as _, PublicKey, Refusal, Source, TransportConfig,
 };
 use roadweave_schedule::Acknowledged;
 use roadweave_types::{DropCounters, DropReason, Instant, PathId};
 use roadweave_wire::{Control, InnerPacket, Welcome};
 
+use self::accounts::Accounts;
 use self::budget::Budget;
 use self::rate::Limit;
 use self::refusals::Refusals;
@@ -41,6 +43,8 @@ use crate::status::{SessionStatus, path_reports};
 
 /// Clients whose change is looked at in one service: packets must not wait for thousands.
 const CHANGED_AT_ONCE: usize = 32;
+/// The code with which a connection is closed that its client has not used.
+pub(crate) const UNUSED: u32 = 2;
 /// Paths whose uplink's name is remembered per session.
 const NAMED_PATHS_MAX: usize = 64;
 
@@ -117,6 +121,9 @@ pub struct Server {
     timers: BTreeSet<(Instant, ConnectionId)>,
     timer_of: BTreeMap<ConnectionId, Instant>,
     refusals: Refusals,
+    /// Those that the endpoint has let knock in vain and that are counted already.
+    crowded_out: u64,
+    accounts: Accounts,
     inbox: VecDeque<Bytes>,
     events: VecDeque<ServerEvent>,
     drops: DropCounters,
@@ -154,6 +161,8 @@ impl Server {
             timers: BTreeSet::new(),
             timer_of: BTreeMap::new(),
             refusals: Refusals::default(),
+            crowded_out: 0,
+            accounts: Accounts::default(),
             inbox: VecDeque::new(),
             events: VecDeque::new(),
             drops: DropCounters::default(),
@@ -252,6 +261,9 @@ impl Server {
         self.pump_endpoint(now);
         self.close_silent(now);
         self.settle_changed(now);
+        let ignored = self.endpoint.stats().ignored;
+        let crowded_out = ignored - std::mem::replace(&mut self.crowded_out, ignored);
+        self.refusals.count_unnamed(refusals::CROWDED_OUT, crowded_out);
         while let Some(reason) = self.refusals.poll_untold(now) {
             self.events.push_back(ServerEvent::Refused { reason });
         }
@@ -334,9 +346,20 @@ impl Server {
         &self.drops
     }
 
-    /// Who was not let in, by kind.
+    /// Who was not let in, by kind: those that had to prove their address first, and those whose place went to
+    /// another, among them. They may have come back.
     pub fn refusals(&self) -> BTreeMap<&'static str, u64> {
-        self.refusals.counts()
+        let mut counts = self.refusals.counts();
+        let EndpointStats { retries, evicted, .. } = self.endpoint.stats();
+        let endpoint = [("asked-to-retry", retries), ("gave-way", evicted)];
+        counts.extend(endpoint.into_iter().filter(|(_, count)| *count > 0));
+        counts
+    }
+
+    /// How many connections there are: sessions, those that wait, handshakes, and those that are over and not
+    /// forgotten yet.
+    pub fn connections(&self) -> usize {
+        self.endpoint.connection_ids().len()
     }
 
     /// Puts other clients in the place of those that may connect, and returns the former ones, for
@@ -348,6 +371,7 @@ impl Server {
         let PeersChange { peers, changed } = change;
         for key in changed.iter().filter(|key| peers.get(key).is_none()) {
             self.learned.remove(&key.to_string());
+            self.accounts.forget(key);
         }
         self.changed.extend(changed);
         self.peers.replace(peers)
@@ -358,14 +382,16 @@ impl Server {
         for _ in 0..CHANGED_AT_ONCE {
             let Some(key) = self.changed.pop_first() else { return };
             let Some(id) = self.by_key.get(&key).copied() else { continue };
+            let peer = self.let_in(&key);
             let Some(joined) = self.sessions.get_mut(&id) else { continue };
-            match self.peers.get(&key) {
-                Some(peer) if peer.addresses == joined.peer.addresses => {
+            match peer {
+                Ok(peer) if peer.addresses == joined.peer.addresses => {
                     if peer.rate_limit != joined.peer.rate_limit {
-                        joined.limits = limits(&peer);
+                        joined.limits = peer.rate_limit.map(|rate| [Limit::new(rate); 2]);
                     }
                     joined.peer = peer;
                 }
+                Err(why @ Refusal::Expired) => self.end(now, id, &why.to_string()),
                 _ => {
                     let reason = "the server's configuration of this client has changed";
                     self.end(now, id, reason);
@@ -379,18 +405,18 @@ impl Server {
         self.budget.total()
     }
 
-    /// Ends the sessions of clients whose keys have expired. Call it after the table of peers was told
-    /// the time of day.
-    pub fn on_time_of_day(&mut self, now: Instant) {
-        let refused = |key: &PublicKey| self.peers.check(key).err();
-        let over: Vec<_> = self
-            .sessions
-            .iter()
-            .filter_map(|(id, joined)| refused(&joined.key).map(|why| (*id, why)))
-            .collect();
-        for (id, why) in over {
-            self.end(now, id, &why.to_string());
-        }
+    /// Lets the sessions of clients end whose keys have expired, with the next calls of [`Server::service`],
+    /// some at a time. Call it after the table of peers was told the time of day.
+    pub fn on_time_of_day(&mut self) {
+        let keys = self.sessions.values().map(|joined| joined.key);
+        let expired = keys.filter(|key| self.peers.check(key) == Err(Refusal::Expired));
+        self.changed.extend(expired);
+    }
+
+    /// The client with `key`, if it may connect.
+    fn let_in(&self, key: &PublicKey) -> Result<Arc<Peer>, Refusal> {
+        self.peers.check(key)?;
+        self.peers.get(key).ok_or(Refusal::Unknown)
     }
 
     fn pump_endpoint(&mut self, now: Instant) {
@@ -501,19 +527,19 @@ impl Server {
             return;
         }
         self.wait_for_use(now, id);
-        let Some(connection) = self.endpoint.connection_mut(id) else { return };
-        let Some(key) = connection.peer() else { return };
+        let Some(key) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
         // The table may have changed since the handshake.
-        let Some(peer) = self.peers.check(&key).ok().and_then(|()| self.peers.get(&key)) else {
-            connection.close(now, 1, "this client is not let in any more");
-            return;
+        let Ok(peer) = self.let_in(&key) else {
+            return self.end(now, id, "this client is not let in any more");
         };
         let welcome = Control::Welcome(Welcome {
             addresses: peer.addresses.clone(),
             gateways: self.config.gateways.clone(),
             mtu: self.config.mtu,
         });
-        if let Err(error) = connection.send_message(welcome.to_bytes()) {
+        if let Some(connection) = self.endpoint.connection_mut(id)
+            && let Err(error) = connection.send_message(welcome.to_bytes())
+        {
             tracing::warn!(%error, peer = peer.name, "cannot welcome");
         }
     }
@@ -527,13 +553,20 @@ impl Server {
 
     fn join(&mut self, now: Instant, id: ConnectionId) {
         self.waiting.remove(id);
-        let Some(connection) = self.endpoint.connection_mut(id) else { return };
-        let Some(key) = connection.peer() else { return };
+        let Some(connection) = self.endpoint.connection(id) else { return };
+        let (key, remote) = (connection.peer(), connection.remote_address(PathId(0)));
+        let Some(key) = key else { return };
         // The table may have changed since the welcome.
-        let Some(peer) = self.peers.check(&key).ok().and_then(|()| self.peers.get(&key)) else {
-            connection.close(now, 1, "this client is not let in any more");
-            return;
+        let Ok(peer) = self.let_in(&key) else {
+            return self.end(now, id, "this client is not let in any more");
         };
+        if !self.accounts.may_join(now, key) {
+            if let Some(remote) = remote {
+                let what = format!(" with the key {key}: it begins too many sessions");
+                self.tell_refusal(now, refusals::TOO_MANY_SESSIONS, what, remote);
+            }
+            return self.end(now, id, "this client begins too many sessions");
+        }
         let seed =
             self.config.transport.rng_seed.first_chunk().map_or(0, |c| u64::from_le_bytes(*c));
         let config = SessionConfig {
@@ -546,7 +579,9 @@ impl Server {
             Ok(session) => session,
             Err(error) => {
                 let refuse = Control::Refuse { reason: error.to_string() };
-                let _ = connection.send_message(refuse.to_bytes());
+                if let Some(connection) = self.endpoint.connection_mut(id) {
+                    let _ = connection.send_message(refuse.to_bytes());
+                }
                 // Closed with the next round of those that never say hello, after the refusal has left.
                 self.wait_for_use(now, id);
                 return;
@@ -561,7 +596,7 @@ impl Server {
         }
         self.by_key.insert(key, id);
         self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key });
-        let limits = limits(&peer);
+        let limits = peer.rate_limit.map(|rate| self.accounts.take_limits(&key, rate));
         let path_names = BTreeMap::new();
         let joined = Joined { key, peer, session, path_names, limits };
         self.sessions.insert(id, joined);
@@ -570,8 +605,12 @@ impl Server {
 
     /// Closes a session from this side.
     fn end(&mut self, now: Instant, id: ConnectionId, reason: &str) {
+        self.end_with(now, id, 0, reason);
+    }
+
+    fn end_with(&mut self, now: Instant, id: ConnectionId, code: u32, reason: &str) {
         if let Some(connection) = self.endpoint.connection_mut(id) {
-            connection.close(now, 0, reason);
+            connection.close(now, code, reason);
         }
         self.forget(id, reason);
     }
@@ -585,6 +624,7 @@ impl Server {
         let Some(joined) = self.sessions.remove(&id) else { return };
         if self.peers.get(&joined.key).is_some() {
             keep_learned(&mut self.learned, &joined.key, &joined.session);
+            self.accounts.keep_limits(joined.key, joined.limits);
         }
         if self.by_key.get(&joined.key) == Some(&id) {
             self.by_key.remove(&joined.key);
@@ -598,23 +638,22 @@ impl Server {
     fn close_silent(&mut self, now: Instant) {
         for id in self.waiting.silent(now) {
             self.refusals.count_silently(refusals::UNUSED);
-            self.end(now, id, "the connection was not used");
+            self.end_with(now, id, UNUSED, "the connection was not used");
         }
     }
 
     /// Lets those that hold most let go of some of it while all together hold too much.
     fn keep_to_budget(&mut self, now: Instant) {
-        while let Some((id, bytes)) = self.budget.excess()
-            && let Some(joined) = self.sessions.get_mut(&id)
-        {
-            let before = joined.session.memory().total();
-            joined.session.shrink_to(now, bytes);
-            let after = joined.session.memory().total();
-            self.budget.set(id, after);
-            self.take_inner(now, id);
-            if after >= before {
-                return;
+        let mut asked = None;
+        while let Some((id, bytes)) = self.budget.excess(asked) {
+            let held = self.budget.of(id);
+            if let Some(joined) = self.sessions.get_mut(&id) {
+                joined.session.shrink_to(now, bytes);
+                self.budget.set(id, joined.session.memory().total());
+                self.take_inner(now, id);
             }
+            // What it has not let go of then it cannot: the next one is asked.
+            asked = Some((held, id));
         }
     }
 
@@ -683,8 +722,4 @@ impl Joined {
         }
         passes
     }
-}
-
-fn limits(peer: &Peer) -> Option<[Limit; 2]> {
-    peer.rate_limit.map(|rate| [Limit::new(rate); 2])
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use roadweave_lab::crowd::{Crowd, CrowdConfig, Hostile, inner_address, peer, vehicle_key};
 use roadweave_quic::{CloseReason, Connection, ConnectionId, Event};
-use roadweave_tunnel::{LaneStats, Peer, Peers, ServerEvent, SessionStatus};
+use roadweave_tunnel::{Client, LaneStats, Peer, Peers, ServerEvent, SessionStatus};
 use roadweave_types::{DropReason, PathId, Rate, UplinkId};
 use roadweave_wire::{Control, Hello};
 
@@ -215,6 +215,75 @@ fn connections_without_end_drive_out_only_those_of_their_own_key() {
 }
 
 #[test]
+fn connections_that_are_over_are_forgotten_soon_however_slow_their_client() {
+    // Three probe timeouts of such a client are some half a minute.
+    let delay = ms(2_000);
+    let mut crowd = crowd(CrowdConfig { delay, ..CrowdConfig::new(1, "minrtt") });
+    crowd.start_bare(0);
+    (0..16).for_each(|_| _ = knock(&mut crowd, 0, 0));
+    run(&mut crowd, ms(10_500));
+    assert_eq!(crowd.server().connections(), 16);
+    // Those that say nothing are closed after five seconds, and three more are theirs.
+    run(&mut crowd, ms(5_000));
+    assert_eq!(crowd.server().connections(), 0);
+}
+
+#[test]
+fn one_session_after_the_other_is_more_than_a_client_may_begin() {
+    let mut crowd = crowd(CrowdConfig::new(2, "minrtt"));
+    crowd.start_bare(0);
+    let mut fates = Vec::new();
+    for _ in 0..30 {
+        let id = knock(&mut crowd, 0, 0);
+        run(&mut crowd, ms(130));
+        say(&mut crowd, 0, id, &hello());
+        say(&mut crowd, 0, id, &Control::PathName { path: PathId(0), uplink: "lte".into() });
+        run(&mut crowd, ms(70));
+        fates.push(fate(&mut crowd, 0, id));
+    }
+    // Twelve, and one more in five seconds.
+    assert_eq!(joins(&crowd).len(), 13, "{fates:?}");
+    assert_eq!(crowd.server().refusals()["too-many-sessions"], 17);
+    let Some((_, Some(CloseReason::ByPeer { reason, .. }))) = fates.last() else {
+        panic!("{fates:?}")
+    };
+    assert_eq!(reason, "this client begins too many sessions");
+    assert_eq!(crowd.server().status().len(), 1, "the last one that it began lives on");
+    crowd.start(1, 0);
+    crowd.start(0, 1);
+    run(&mut crowd, ms(500));
+    assert!(status_of(&mut crowd, 1).is_some(), "others begin theirs");
+    run(&mut crowd, ms(10_000));
+    assert_eq!(crowd.joined(), 2, "who rests in between is let in");
+}
+
+#[test]
+fn those_that_are_crowded_out_are_counted_and_told() {
+    let mut crowd = crowd(CrowdConfig::new(2, "minrtt"));
+    crowd.start_bare(0);
+    let (now, server) = (crowd.now(), roadweave_lab::world::SERVER);
+    for _ in 0..400 {
+        crowd.bare(0).unwrap().connect(now, UplinkId(0), server).unwrap();
+    }
+    crowd.flush();
+    // All have proved their address, and nothing else reaches them.
+    run(&mut crowd, ms(45));
+    crowd.set_dead(0, 0, true);
+    run(&mut crowd, ms(30));
+    let refusals = crowd.server().refusals();
+    let expected = [("asked-to-retry", 400 - 16), ("crowded-out", 400 - 16 - 256)];
+    assert!(expected.iter().all(|(kind, count)| refusals[kind] == *count), "{refusals:?}");
+    let told = crowd.server_events().iter().filter_map(|(_, event)| match event {
+        ServerEvent::Refused { reason } => Some(reason.as_str()),
+        _ => None,
+    });
+    assert_eq!(told.collect::<Vec<_>>(), ["128, who are not told one by one: crowded-out"]);
+    crowd.start(1, 0);
+    run(&mut crowd, ms(500));
+    assert_eq!(crowd.joined(), 1, "a client at another address is let in");
+}
+
+#[test]
 fn a_second_attempt_of_the_same_race_ends_no_session() {
     let mut crowd = crowd(CrowdConfig::new(1, "minrtt"));
     crowd.start_bare(0);
@@ -264,6 +333,55 @@ fn a_rate_limit_holds_in_both_directions_and_for_its_client_only() {
     let drops = status_of(&mut crowd, 0).unwrap().stats.drops;
     let passed: usize = came[&0].iter().map(BTreeSet::len).sum();
     assert_eq!(drops.get(DropReason::RateLimited), 2 * sent - passed as u64);
+}
+
+#[test]
+fn a_client_that_joins_again_and_again_has_no_more_than_its_rate() {
+    let mut crowd = crowd(CrowdConfig {
+        rate_limits: BTreeMap::from([(0, Rate::from_kbps(200))]),
+        ..CrowdConfig::new(1, "minrtt")
+    });
+    let mut passed = [0, 0];
+    for life in 0..6 {
+        crowd.start(0, life);
+        run(&mut crowd, ms(400));
+        let (_, came) = converse(&mut crowd, &[0], (1_000, ms(1), ms(100)), |_| {});
+        for (passed, came) in passed.iter_mut().zip(&came[&0]) {
+            *passed += came.len() as u64 * 1_000;
+        }
+        crowd.kill(0);
+    }
+    let at_once = 64 << 10;
+    let rate = 200_000 / 8 * crowd.now().as_nanos() / 1_000_000_000;
+    for bytes in passed {
+        assert!((100_000..at_once + rate).contains(&bytes), "{bytes} of {at_once} + {rate}");
+    }
+}
+
+#[test]
+fn clients_that_lose_their_server_at_one_moment_do_not_come_back_in_step() {
+    let mut crowd = crowd(CrowdConfig { uplinks: 1, ..CrowdConfig::new(100, "minrtt") });
+    for vehicle in 0..100 {
+        crowd.start(vehicle, 0);
+        run(&mut crowd, ms(5));
+    }
+    run(&mut crowd, ms(2_000));
+    assert_eq!(crowd.joined(), 100);
+    let attempts = |crowd: &mut Crowd| -> u64 {
+        let now = crowd.now();
+        let of = |client: &mut Client| client.uplinks(now)[0].servers[0].attempts;
+        (0..100).filter_map(|vehicle| crowd.client(vehicle).map(of)).sum()
+    };
+    let before = attempts(&mut crowd);
+    let now = crowd.now();
+    crowd.server().close(now);
+    crowd.flush();
+    // They hear of it after 20 ms, and begin again in the next 50.
+    let begun = [21, 24, 26].map(|millis| {
+        run(&mut crowd, ms(millis));
+        attempts(&mut crowd) - before
+    });
+    assert!(begun[0] < 10 && (30..=70).contains(&begun[1]) && begun[2] == 100, "{begun:?}");
 }
 
 #[test]

@@ -370,7 +370,7 @@ impl Driver {
         if now >= self.next_time_of_day {
             self.next_time_of_day = now + TIME_OF_DAY;
             self.peers.set_unix_time(self.time_of_day.tell(now, ClockReading::take()));
-            self.server.on_time_of_day(now);
+            self.server.on_time_of_day();
             self.server.ask_learned();
             if self.next_state <= now {
                 self.next_state = now + STATE_INTERVAL;

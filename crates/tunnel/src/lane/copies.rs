@@ -106,6 +106,13 @@ impl Copies {
         Some((place, copy))
     }
 
+    /// Takes the copy that has waited longest, with the path that it waits for.
+    pub(crate) fn pop_oldest(&mut self) -> Option<(PathId, SourceCopy)> {
+        let fronts = self.queues.iter().filter_map(|(path, queue)| Some((queue.front()?.0, *path)));
+        let (_, path) = fronts.min()?;
+        self.pop(path).map(|(_, copy)| (path, copy))
+    }
+
     /// A copy that was taken cannot leave yet.
     pub(crate) fn put_back(&mut self, path: PathId, place: u64, copy: SourceCopy) {
         let packet = self.packets.entry(copy.id.0).or_default();

@@ -446,22 +446,39 @@ impl LaneSender {
         }
     }
 
-    /// Lets go of the oldest until `bytes` bytes less are held, or neither a queue nor a sent packet
-    /// is: what it has most of first.
-    pub(crate) fn shed(&mut self, bytes: u64) {
+    /// Lets go of the oldest until `bytes` bytes less are held, or nothing is that could be let go of: what
+    /// it has most of first.
+    pub(crate) fn shed(&mut self, now: Instant, bytes: u64) {
         let held = self.memory();
         let target = held.total().saturating_sub(bytes);
-        let queue_first = held.queue_bytes >= held.encoder_bytes;
-        for is_queue in [queue_first, !queue_first] {
-            while is_queue && self.memory().total() > target {
-                let Some(oldest) = self.pop() else { break };
+        let waiting_first = held.queue_bytes >= held.encoder_bytes;
+        for is_waiting in [waiting_first, !waiting_first] {
+            let excess = self.memory().total().saturating_sub(target);
+            match is_waiting {
+                true => self.shed_waiting(now, excess),
+                false => self.encoder.shed(excess as usize),
+            }
+        }
+    }
+
+    /// Lets go of `bytes` bytes of what waits: packets, then copies, then repairs.
+    fn shed_waiting(&mut self, now: Instant, bytes: u64) {
+        let mut freed = 0;
+        while freed < bytes {
+            freed += if let Some(oldest) = self.pop() {
                 if oldest.ends_packet {
                     self.stats.drops.count(DropReason::MemoryShare);
                 }
-            }
-            if !is_queue {
-                self.encoder.shed(self.memory().total().saturating_sub(target) as usize);
-            }
+                (oldest.datagram.len() + QUEUED_OVERHEAD) as u64
+            } else if let Some((path, copy)) = self.copies.pop_oldest() {
+                self.stats.drops.count(DropReason::CopyUnsent);
+                self.recovery.on_lost(now, copy.id, path);
+                (copy.datagram.len() + QUEUED_OVERHEAD) as u64
+            } else if let Some(bytes) = self.drop_repair(now) {
+                bytes
+            } else {
+                return;
+            };
         }
     }
 

@@ -6,6 +6,7 @@
 //! that.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use roadweave_quic::ConnectionId;
 
@@ -56,14 +57,21 @@ impl Budget {
         self.total
     }
 
-    /// If all together hold too much: who holds most, and down to what it is to let go.
-    pub(super) fn excess(&self) -> Option<(ConnectionId, u64)> {
+    /// What a session holds, bytes.
+    pub(super) fn of(&self, id: ConnectionId) -> u64 {
+        self.held.get(&id).copied().unwrap_or_default()
+    }
+
+    /// If all together hold too much: who holds most, and down to what it is to let go. `asked`: who was
+    /// asked last, with what it held then; it is one of those that held less.
+    pub(super) fn excess(&self, asked: Option<(u64, ConnectionId)>) -> Option<(ConnectionId, u64)> {
         if self.total <= self.max {
             return None;
         }
-        let (_, largest) = self.order.last()?;
+        let before = asked.map_or(Bound::Unbounded, Bound::Excluded);
+        let (held, largest) = self.order.range((Bound::Unbounded, before)).next_back()?;
         let equal = self.max / self.held.len() as u64;
-        Some((*largest, equal.saturating_sub(CONNECTION_BYTES)))
+        (*held > equal).then(|| (*largest, equal.saturating_sub(CONNECTION_BYTES)))
     }
 }
 
@@ -78,15 +86,34 @@ mod tests {
         let id = ConnectionId;
         budget.set(id(1), 100_000);
         budget.set(id(2), 20_000);
-        assert_eq!(budget.excess(), None);
+        assert_eq!(budget.excess(None), None);
         budget.set(id(3), 250_000);
-        assert_eq!(budget.excess(), Some((id(3), 100_000)));
+        assert_eq!(budget.excess(None), Some((id(3), 100_000)));
         budget.set(id(3), 100_000);
-        assert_eq!((budget.excess(), budget.total()), (None, 3 * each - 80_000));
+        assert_eq!((budget.excess(None), budget.total()), (None, 3 * each - 80_000));
         budget.set(id(2), 900_000);
         budget.remove(id(2));
-        assert_eq!((budget.excess(), budget.total()), (None, 2 * each));
+        assert_eq!((budget.excess(None), budget.total()), (None, 2 * each));
         budget.set(id(1), 100_000);
         assert_eq!((budget.total(), budget.order.len()), (2 * each, 2));
+    }
+
+    #[test]
+    fn who_cannot_give_way_does_not_keep_the_next_from_it() {
+        let each = CONNECTION_BYTES + 100_000;
+        let mut budget = Budget::new(3 * each as usize);
+        let id = ConnectionId;
+        for (number, bytes) in [(1, 300_000), (2, 250_000), (3, 50_000)] {
+            budget.set(id(number), bytes);
+        }
+        let mut asked = None;
+        let mut order = Vec::new();
+        while let Some((largest, bytes)) = budget.excess(asked) {
+            asked = Some((budget.of(largest), largest));
+            order.push((largest, bytes));
+        }
+        assert_eq!(order, [(id(1), 100_000), (id(2), 100_000)], "the third has less than its part");
+        budget.set(id(2), 0);
+        assert_eq!(budget.excess(None), Some((id(1), 100_000)));
     }
 }

@@ -26,6 +26,11 @@ impl Limit {
         Self { rate, burst, full_at: Instant::ZERO }
     }
 
+    /// The rate that it keeps to.
+    pub(super) fn rate(&self) -> Rate {
+        self.rate
+    }
+
     /// Whether a packet of `bytes` bytes passes now.
     pub(super) fn allows(&mut self, now: Instant, bytes: usize) -> bool {
         let full_at = self.full_at.max(now) + self.rate.time_for(bytes as u64);

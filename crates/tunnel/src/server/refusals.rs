@@ -47,6 +47,15 @@ impl Refusals {
         Some(line)
     }
 
+    /// Counts some of whom no more is known; they are told as a number.
+    pub(super) fn count_unnamed(&mut self, kind: &'static str, count: u64) {
+        if count > 0 {
+            let kind = self.0.entry(kind).or_default();
+            kind.count += count;
+            kind.untold += count;
+        }
+    }
+
     /// Counts one that is not told at all.
     pub(super) fn count_silently(&mut self, kind: &'static str) {
         self.0.entry(kind).or_default().count += 1;
@@ -57,7 +66,8 @@ impl Refusals {
         let (name, kind) = self.0.iter_mut().find(|(_, kind)| {
             kind.untold > 0 && kind.told.back().is_none_or(|(at, _)| now >= *at + SUMMARY)
         })?;
-        let line = format!("{} more, who are not told one by one: {name}", kind.untold);
+        let more = if kind.count > kind.untold { " more" } else { "" };
+        let line = format!("{}{more}, who are not told one by one: {name}", kind.untold);
         kind.untold = 0;
         kind.forget(now);
         kind.told.push_back((now, String::new()));
@@ -111,6 +121,12 @@ pub(super) fn kind_of_failure(reason: &CloseReason) -> &'static str {
 /// The kind of a connection that never became a session that is used.
 pub(super) const UNUSED: &str = "unused-connection";
 
+/// The kind of those that knocked when all places were taken, or all that one source may have.
+pub(super) const CROWDED_OUT: &str = "crowded-out";
+
+/// The kind of a client that begins one session after the other.
+pub(super) const TOO_MANY_SESSIONS: &str = "too-many-sessions";
+
 /// Lines of one kind in [`INTERVAL`] times as much.
 const TOLD_MAX: usize = 4;
 /// In the long run, a line of a kind comes as often.
@@ -152,6 +168,21 @@ mod tests {
         let last = refusals.poll_untold(due).expect("they are told in the end");
         assert!(last.ends_with("more, who are not told one by one: unknown-key"), "{last}");
         assert_eq!(refusals.poll_timeout(), None);
+    }
+
+    #[test]
+    fn those_without_a_name_are_told_as_a_number_now_and_then() {
+        let mut refusals = Refusals::default();
+        refusals.count_unnamed(CROWDED_OUT, 0);
+        assert_eq!((refusals.poll_timeout(), refusals.counts().len()), (None, 0));
+        refusals.count_unnamed(CROWDED_OUT, 500);
+        let told = refusals.poll_untold(at(100));
+        assert_eq!(told.as_deref(), Some("500, who are not told one by one: crowded-out"));
+        refusals.count_unnamed(CROWDED_OUT, 9);
+        assert_eq!(refusals.poll_untold(at(129)), None);
+        let told = refusals.poll_untold(at(130));
+        assert_eq!(told.as_deref(), Some("9 more, who are not told one by one: crowded-out"));
+        assert_eq!(refusals.counts()[CROWDED_OUT], 509);
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl Session {
                 return;
             }
             match holder {
-                Holder::Sender(at) => self.senders[at].shed(excess),
+                Holder::Sender(at) => self.senders[at].shed(now, excess),
                 Holder::Receiver(lane) => {
                     let exit = &mut self.exit;
                     if let Some(receiver) = self.receivers.get_mut(&lane) {

@@ -94,10 +94,7 @@ impl LaneSender {
         for path in self.repairs.keys().copied().collect::<Vec<_>>() {
             while let Some(repair) = self.repairs.get_mut(&path).and_then(VecDeque::pop_front) {
                 if repair.life.until <= now {
-                    self.stats.drops.count(DropReason::RepairExpired);
-                    if let (TokenKind::Part, _, number) = TokenKind::parse(repair.token) {
-                        self.on_part_lost(now, number.0);
-                    }
+                    self.give_up(now, &repair);
                     continue;
                 }
                 let QueuedRepair { life, token, datagram, is_redundant, .. } = repair;
@@ -126,6 +123,23 @@ impl LaneSender {
             }
         }
         self.repairs.retain(|_, queue| !queue.is_empty());
+    }
+
+    /// A repair will not leave.
+    fn give_up(&mut self, now: Instant, repair: &QueuedRepair) {
+        self.stats.drops.count(DropReason::RepairExpired);
+        if let (TokenKind::Part, _, number) = TokenKind::parse(repair.token) {
+            self.on_part_lost(now, number.0);
+        }
+    }
+
+    /// Gives up the repair that is next on the path for which most wait; returns its bytes.
+    pub(super) fn drop_repair(&mut self, now: Instant) -> Option<u64> {
+        let queue = self.repairs.values_mut().max_by_key(|queue| queue.len())?;
+        let repair = queue.pop_front()?;
+        self.repairs.retain(|_, queue| !queue.is_empty());
+        self.give_up(now, &repair);
+        Some(repair.datagram.len() as u64)
     }
 
     /// The paths have become narrower than a repair that waited for one, or a part.
@@ -386,6 +400,31 @@ mod tests {
         assert_eq!(sender.stats.coded_datagrams, 0);
         assert_eq!(sender.stats.drops.get(DropReason::RepairExpired), 3);
         assert_eq!(sender.seeds, before);
+    }
+
+    #[test]
+    fn all_that_waits_can_be_let_go_of() {
+        let mut sender = sender_with_pool([4, 900, 60]);
+        sender.handle_inner(Instant::ZERO, &[7; 500], 1, None);
+        let shares = vec![(PathId(1), 2), (PathId(3), 1)];
+        let repair = Repair::Coded { start: PacketId(0), count: 3, lost: 0b111, shares };
+        sender.repair(Instant::ZERO, repair, &mut Links::new([0, 0]));
+        for (number, path) in [(0, 1), (1, 3), (2, 1)] {
+            let (id, datagram) = (PacketId(number), Bytes::from(vec![7; 600]));
+            let (queued, since) = (Instant::ZERO, Instant::from_millis(number.into()));
+            let copy =
+                SourceCopy { id, datagram, ends_frame: false, queued, since, is_first: false };
+            sender.copies.push(PathId(path), copy);
+        }
+        let held = sender.memory().queue_bytes;
+        sender.shed(Instant::ZERO, 1_000);
+        let left = sender.memory().queue_bytes;
+        assert!((held - 2_000..=held - 1_000).contains(&left), "{left} of {held}");
+        sender.shed(Instant::ZERO, u64::MAX);
+        assert_eq!((sender.memory().queue_bytes, sender.repairs.len()), (0, 0));
+        let counted = [DropReason::MemoryShare, DropReason::CopyUnsent, DropReason::RepairExpired]
+            .map(|reason| sender.stats.drops.get(reason));
+        assert_eq!(counted, [1, 3, 3]);
     }
 
     #[test]

@@ -1,0 +1,100 @@
+//! What a client has used up, in whichever of its sessions: a new session is no new allowance.
+//!
+//! ```text
+//! key ─► sessions it may begin: a few at once, then one in a while
+//!    └─► its rates, as its last session has left them
+//! ```
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use roadweave_quic::PublicKey;
+use roadweave_types::{Instant, Rate};
+
+use super::rate::Limit;
+
+/// Sessions that a client may begin one after the other: a box in bad weather, and one that is restarted
+/// by somebody who tries things out.
+const JOINS_AT_ONCE: u32 = 12;
+/// In the long run it may begin one in this time. Each costs the server as much as reading and writing what
+/// was learned of the client's networks.
+const JOIN_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The accounts of the clients that have begun a session: no more than the server knows.
+#[derive(Debug, Default)]
+pub(super) struct Accounts(BTreeMap<PublicKey, Account>);
+
+#[derive(Debug, Default)]
+struct Account {
+    /// When it may begin as many sessions as ever (the generic cell rate algorithm).
+    joins_whole_at: Instant,
+    limits: Option<[Limit; 2]>,
+}
+
+impl Accounts {
+    /// Whether a client may begin a session now; if so, it has.
+    pub(super) fn may_join(&mut self, now: Instant, key: PublicKey) -> bool {
+        let account = self.0.entry(key).or_default();
+        let whole_at = account.joins_whole_at.max(now) + JOIN_INTERVAL;
+        let may = whole_at.since(now) <= JOIN_INTERVAL * JOINS_AT_ONCE;
+        if may {
+            account.joins_whole_at = whole_at;
+        }
+        may
+    }
+
+    /// The limits of a session that begins, for both ways: what an earlier one has used is used.
+    pub(super) fn take_limits(&mut self, key: &PublicKey, rate: Rate) -> [Limit; 2] {
+        let kept = self.0.get_mut(key).and_then(|account| account.limits.take());
+        kept.filter(|limits| limits[0].rate() == rate).unwrap_or([Limit::new(rate); 2])
+    }
+
+    /// A session of a client is over that had these limits.
+    pub(super) fn keep_limits(&mut self, key: PublicKey, limits: Option<[Limit; 2]>) {
+        self.0.entry(key).or_default().limits = limits;
+    }
+
+    /// The client may not connect any more.
+    pub(super) fn forget(&mut self, key: &PublicKey) {
+        self.0.remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roadweave_quic::Identity;
+
+    use super::*;
+
+    fn key(number: u8) -> PublicKey {
+        Identity::from_seed([number; 32]).public_key()
+    }
+
+    #[test]
+    fn a_client_begins_a_few_sessions_at_once_and_then_one_in_a_while() {
+        let mut accounts = Accounts::default();
+        let mut begun = |key, seconds| {
+            let now = Instant::ZERO + Duration::from_secs(seconds);
+            (0..100).filter(|_| accounts.may_join(now, key)).count()
+        };
+        assert_eq!((begun(key(1), 100), begun(key(1), 104), begun(key(1), 105)), (12, 0, 1));
+        assert_eq!(begun(key(2), 105), 12, "another key has its own");
+        assert_eq!(begun(key(1), 125), 4);
+        assert_eq!(begun(key(1), 1_000), 12);
+    }
+
+    #[test]
+    fn what_one_session_has_used_is_used_for_the_next() {
+        let mut accounts = Accounts::default();
+        let (now, rate) = (Instant::from_millis(5_000), Rate::from_kbps(8_000));
+        let burst =
+            |limits: &mut [Limit; 2]| (0..500).filter(|_| limits[0].allows(now, 1_000)).count();
+        let mut limits = accounts.take_limits(&key(1), rate);
+        assert_eq!(burst(&mut limits), 100);
+        accounts.keep_limits(key(1), Some(limits));
+        let mut limits = accounts.take_limits(&key(1), rate);
+        assert_eq!((burst(&mut limits), limits[1].allows(now, 1_000)), (0, true));
+        accounts.keep_limits(key(1), Some(limits));
+        assert_eq!(burst(&mut accounts.take_limits(&key(1), Rate::from_kbps(16_000))), 200);
+    }
+}
