@@ -258,6 +258,7 @@ impl Client {
             path_patience: now,
         };
         self.uplinks.insert(id, uplink);
+        self.pairs.hurry(now, Some(id));
         self.outages.forget(id);
         self.on_lanes_or_uplinks(now);
         self.service(now);

@@ -28,7 +28,12 @@ fn client(servers: &[&str]) -> Client {
 
 /// Which addresses are tried over which uplink in the next five seconds, while nothing answers.
 fn tried(client: &mut Client, begin: Instant) -> BTreeSet<(u32, SocketAddr)> {
-    let end = begin + std::time::Duration::from_secs(5);
+    run(client, begin, 5)
+}
+
+/// The same in so many seconds.
+fn run(client: &mut Client, begin: Instant, seconds: u64) -> BTreeSet<(u32, SocketAddr)> {
+    let end = begin + std::time::Duration::from_secs(seconds);
     let mut tried = BTreeSet::new();
     let mut now = begin;
     loop {
@@ -59,9 +64,28 @@ fn an_uplink_with_addresses_of_its_own_tries_these_and_no_others() {
     let later = Instant::from_millis(20_000);
     client.set_servers_of(later, UplinkId(1), Vec::new());
     let expected: BTreeSet<_> = all(0).into_iter().chain(all(1)).collect();
-    let mut tried_later = tried(&mut client, later);
-    tried_later.remove(&own[0]);
-    assert_eq!(tried_later, expected);
+    // Attempts that are under way are given up within ten seconds.
+    run(&mut client, later, 15);
+    assert_eq!(tried(&mut client, Instant::from_millis(35_000)), expected);
+}
+
+#[test]
+fn attempts_become_few_while_nobody_answers_and_are_frequent_when_an_uplink_is_back() {
+    let mut client = client(&["192.0.2.1:4433"]);
+    client.add_uplink(Instant::ZERO, UplinkId(0), "wwan0");
+    let attempts = |client: &Client, now: Instant| client.uplinks(now)[0].servers[0].attempts;
+    run(&mut client, Instant::ZERO, 5);
+    let later = Instant::from_millis(5_000);
+    let first = attempts(&client, later);
+    assert!((3..=4).contains(&first), "{first} in the first five seconds");
+    run(&mut client, later, 120);
+    let back = Instant::from_millis(125_000);
+    let waiting = attempts(&client, back) - first;
+    assert!((12..=17).contains(&waiting), "{waiting} in two minutes");
+    client.add_uplink(back, UplinkId(0), "wwan0");
+    run(&mut client, back, 6);
+    let again = attempts(&client, back) - first - waiting;
+    assert!((3..=4).contains(&again), "{again} in the next six");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! refused with proof ─► 10 s, doubling to 60 s ─┐
 //! anything that may be forged ─► 1 s to 30 s ───┼─► this pair rests, and no other
 //! connected and not welcomed ─► 1 s to 30 s ────┘
+//! no answer ─► the next attempt 1 s later, then 1.5 s .. 8 s, beside those under way
 //! ```
 //!
 //! Whatever answers over one uplink may be anybody: a captive portal, a stranger in the same WiFi. So an
@@ -20,8 +21,10 @@ use roadweave_types::{Instant, UplinkId};
 /// An uplink and an address of the server.
 pub(super) type Pair = (UplinkId, SocketAddr);
 
-/// How often a new attempt begins on a pair that does not answer.
+/// How soon a second attempt begins on a pair that does not answer: the first may have been lost,
 const RACE_INTERVAL: Duration = Duration::from_secs(1);
+/// and how soon a further one, in the end: thousands may wait for the same server.
+const RACE_INTERVAL_MAX: Duration = Duration::from_secs(8);
 /// A rest is longer by up to one part in so many, so that the rests of many end apart.
 const JITTER: u32 = 4;
 
@@ -53,6 +56,8 @@ pub(super) struct PairState {
     /// What became of the last one that came to an end.
     pub(super) last: Option<String>,
     next_attempt: Instant,
+    /// The time between the last two attempts that nobody has answered, without jitter.
+    pause: Duration,
     resting_until: Instant,
     /// The last rest without jitter, on which the next one grows.
     rest: Duration,
@@ -91,11 +96,30 @@ impl Pairs {
         self.pairs.get(&pair).map_or(0, |state| state.attempts)
     }
 
-    /// An attempt begins.
+    /// An attempt begins. The next may follow later each time, until there is an answer.
     pub(super) fn on_attempt(&mut self, now: Instant, pair: Pair) {
         let state = self.pairs.entry(pair).or_default();
         state.attempts += 1;
-        state.next_attempt = now + RACE_INTERVAL;
+        state.pause = (state.pause * 3 / 2).clamp(RACE_INTERVAL, RACE_INTERVAL_MAX);
+        let pause = state.pause;
+        let pause = pause + self.jitter(pause / JITTER);
+        self.pairs.entry(pair).or_default().next_attempt = now + pause;
+    }
+
+    /// Somebody answers on a pair.
+    pub(super) fn on_answered(&mut self, pair: Pair) {
+        if let Some(state) = self.pairs.get_mut(&pair) {
+            state.pause = Duration::ZERO;
+        }
+    }
+
+    /// Things may be different from now on over `uplink`, or over all: attempts follow each other soon again.
+    pub(super) fn hurry(&mut self, now: Instant, uplink: Option<UplinkId>) {
+        let of_uplink = |pair: &Pair| uplink.is_none_or(|uplink| pair.0 == uplink);
+        for (_, state) in self.pairs.iter_mut().filter(|(pair, _)| of_uplink(pair)) {
+            state.pause = Duration::ZERO;
+            state.next_attempt = state.next_attempt.min(now + RACE_INTERVAL);
+        }
     }
 
     /// Notes what became of an attempt that nothing follows from.
@@ -113,7 +137,7 @@ impl Pairs {
     ) -> Option<Duration> {
         let (min, max) = answer.rests();
         let state = self.pairs.entry(pair).or_default();
-        state.last = Some(reason);
+        (state.last, state.pause) = (Some(reason), Duration::ZERO);
         // Several attempts on one pair may get the same answer.
         if state.resting_until > now {
             return None;
@@ -185,6 +209,40 @@ mod tests {
             assert_eq!(grown[0], rests(&mut Pairs::new(1), answer), "equal seeds, equal rests");
             assert_ne!(grown[0], grown[1]);
         }
+    }
+
+    /// The times between attempts on a pair that nobody answers, milliseconds.
+    fn pauses(pairs: &mut Pairs, count: usize) -> Vec<u64> {
+        let mut now = Instant::from_millis(1_000);
+        let mut pause = || {
+            pairs.on_attempt(now, pair(0));
+            let pause = pairs.due(pair(0)).since(now);
+            now += pause;
+            pause.as_millis() as u64
+        };
+        (0..count).map(|_| pause()).collect()
+    }
+
+    #[test]
+    fn attempts_that_nobody_answers_become_few_and_are_not_in_step() {
+        let base = [1_000, 1_500, 2_250, 3_375, 5_062, 7_593, 8_000, 8_000];
+        let grown = [1, 2].map(|seed| pauses(&mut Pairs::new(seed), base.len()));
+        for pauses in &grown {
+            for (pause, base) in pauses.iter().zip(base) {
+                assert!((base..=base + base / 4 + 1).contains(pause), "{pauses:?}");
+            }
+        }
+        assert_ne!(grown[0], grown[1]);
+        let mut pairs = Pairs::new(1);
+        let soon = |pairs: &mut Pairs| (1_000..=1_250).contains(&pauses(pairs, 8)[0]);
+        assert!(soon(&mut pairs) && !soon(&mut pairs));
+        pairs.on_answered(pair(0));
+        assert!(soon(&mut pairs));
+        pairs.hurry(Instant::ZERO, Some(UplinkId(1)));
+        assert!(!soon(&mut pairs), "that was another uplink");
+        pairs.hurry(Instant::from_millis(500), None);
+        assert_eq!(pairs.due(pair(0)), Instant::from_millis(1_500));
+        assert!(soon(&mut pairs));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use super::notices::{Notice, legible};
 use super::pairs::{Answer, Pair};
 use super::{Client, ClientEvent, Current, MTU_MIN};
 use crate::learned::keep_learned;
+use crate::server::UNUSED;
 use crate::session::{Session, SessionConfig};
 
 /// How much later the next uplink begins: often the first one answers before.
@@ -71,6 +72,8 @@ pub(super) enum After {
     /// The server ended it: at once the first time, then ever later. Two boxes with one key would
     /// drive each other out without end.
     Setback,
+    /// The server has heard nothing in it: its network let it begin and no more, and others may do better.
+    Unused,
 }
 
 impl Client {
@@ -162,6 +165,7 @@ impl Client {
             Event::Connected { .. } => {
                 if let Some(attempt) = self.attempts.get_mut(&id) {
                     attempt.hello = Some(now);
+                    self.pairs.on_answered(attempt.pair);
                 }
                 self.send_control(id, &Control::Hello(Hello { name: self.config.name.clone() }));
             }
@@ -285,15 +289,21 @@ impl Client {
         self.outages.on_left();
         let reason = legible(reason);
         self.pairs.note(current.pair, reason.clone());
+        self.pairs.hurry(now, None);
+        if after == After::Unused {
+            self.rest(now, current.pair, Answer::Doubtful, reason.clone());
+        }
         let rest = match after {
-            After::Silence => Duration::ZERO,
+            After::Silence | After::Unused => Duration::ZERO,
             After::Setback => {
                 let grown = (self.setback * 2).clamp(Duration::from_secs(1), SETBACK_MAX);
                 std::mem::replace(&mut self.setback, grown)
             }
         };
         for (position, id) in (0_u32..).zip(self.uplinks.keys().copied().collect::<Vec<_>>()) {
-            let stagger = RACE_STAGGER * position + self.pairs.jitter(STAGGER_JITTER * position);
+            // Thousands may have lost the same server at the same moment.
+            let jitter = self.pairs.jitter(STAGGER_JITTER * (position + 1));
+            let stagger = RACE_STAGGER * position + jitter;
             if let Some(uplink) = self.uplinks.get_mut(&id) {
                 uplink.next_attempt = now + stagger;
             }
@@ -313,6 +323,7 @@ impl Client {
 /// How soon a session that ended so may be followed by another.
 pub(super) fn after(reason: &CloseReason) -> After {
     match reason {
+        CloseReason::ByPeer { code: UNUSED, .. } => After::Unused,
         CloseReason::Refused(_)
         | CloseReason::ByPeer { .. }
         | CloseReason::Protocol(_)

@@ -81,6 +81,7 @@ impl Client {
         if std::mem::replace(&mut current.doubted, true) {
             return;
         }
+        self.pairs.hurry(now, None);
         if now.since(current.since) < LIVED_WELL + SILENCE_MAX {
             let pair = current.pair;
             let reason = "a session began over it and fell silent".to_owned();
