@@ -116,6 +116,73 @@ fn behind_a_stub_without_leases_the_gateway_is_asked() {
     });
 }
 
+/// Answers for the name server at `DNS`, but from elsewhere, and only then hands the question to the one that
+/// was asked.
+fn forge(namespace: &NetNs, elsewhere: [&str; 2]) {
+    let bind = |address: &str| namespace.enter(|| UdpSocket::bind(address).unwrap()).unwrap();
+    let (asked, inner) = (bind(&format!("{DNS}:53")), bind("127.0.0.1:0"));
+    let forgers = elsewhere.map(bind);
+    spawn(move || {
+        let mut question = [0; 512];
+        while let Ok((length, from)) = asked.recv_from(&mut question) {
+            let lie = dns::answer_with(&question[..length], "203.0.113.66");
+            forgers.iter().for_each(|forger| drop(forger.send_to(&lie, from)));
+            sleep(Duration::from_millis(100));
+            inner.send_to(&question[..length], "127.0.0.1:53").unwrap();
+            let mut answer = [0; 512];
+            let length = inner.recv(&mut answer).unwrap();
+            asked.send_to(&answer[..length], from).unwrap();
+        }
+    });
+}
+
+#[test]
+fn an_answer_from_another_address_or_port_counts_for_nothing() {
+    run_sandboxed("an_answer_from_another_address_or_port_counts_for_nothing", || {
+        let road = Road::new();
+        by_name(&road);
+        road.server.ip(&format!("address add {DNS}/32 dev lo")).unwrap();
+        dns::serve(&road.server, "127.0.0.1", &[("edge.test", HERE)]);
+        forge(&road.server, [&format!("{DNS}:5353"), "198.51.100.1:53"]);
+        lease(&road, "eth1", DNS);
+        lease(&road, "eth2", DNS);
+        resolv_conf(&road, "nameserver 127.0.0.53\n");
+        let server = road.start_server();
+        road.edit("client.toml", |text| text.replace("info", "debug"));
+        let mut command = road.vehicle.command(PROGRAM);
+        command.args(["--log", "debug", "client", "--config"]).arg(road.path("client.toml"));
+        let client = Daemon::start(command, road.path("client.log"));
+        client.wait_for(" joined ");
+        assert!(client.count("looked up") > 0, "{}", client.log());
+        assert_eq!(client.count("203.0.113.66"), 0, "{}", client.log());
+        drop(server);
+    });
+}
+
+#[test]
+fn what_the_system_asked_before_the_session_is_asked_when_the_server_moves() {
+    let name = "what_the_system_asked_before_the_session_is_asked_when_the_server_moves";
+    run_sandboxed(name, || {
+        let road = Road::new();
+        by_name(&road);
+        road.edit("client.toml", |text| format!("dns = [\"{GATEWAY_V4}\"]\n{text}"));
+        for address in [THERE, DNS] {
+            road.server.ip(&format!("address add {address}/32 dev lo")).unwrap();
+        }
+        let zone = dns::serve(&road.server, DNS, &[("edge.test", HERE)]);
+        resolv_conf(&road, &format!("nameserver {DNS}\n"));
+        let server = road.start_server();
+        let client = road.start_client("client");
+        client.wait_for("resolvers of the session are set");
+        server.kill();
+        road.server.ip(&format!("address del {HERE}/32 dev lo")).unwrap();
+        zone.lock().unwrap().addresses = vec![("edge.test".to_owned(), THERE.parse().unwrap())];
+        let _server = road.start_server();
+        client.wait_for_count(" joined ", 2);
+        assert!(client.log().contains(&format!("server={THERE}:4433")), "{}", client.log());
+    });
+}
+
 /// Translates between the server's address behind a NAT64 and the server, for one client: the kernel cannot.
 fn translate(namespace: &NetNs, from: &str) {
     let from: SocketAddr = from.parse().unwrap();

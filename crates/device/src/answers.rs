@@ -24,7 +24,7 @@ use std::fmt::Write as _;
 
 use roadweave_types::UplinkId;
 
-use crate::filter::run_nft;
+use crate::filter::{Table, run_nft};
 use crate::routes::{ANSWER_MASK, answer_mark};
 use crate::{DeviceError, Instance, sysctl};
 
@@ -34,7 +34,8 @@ pub struct Answers {
     instance: Instance,
     /// All that were uplinks at any time: one may come back before it is noticed.
     uplinks: BTreeMap<String, UplinkId>,
-    installed: bool,
+    /// Once it is installed.
+    table: Option<Table>,
     /// There are uplinks that the table does not know.
     stale: bool,
 }
@@ -42,12 +43,7 @@ pub struct Answers {
 impl Answers {
     /// None yet; what an earlier run left is kept until the first uplink comes.
     pub fn new(instance: &Instance) -> Self {
-        Self {
-            instance: instance.clone(),
-            uplinks: BTreeMap::new(),
-            installed: false,
-            stale: false,
-        }
+        Self { instance: instance.clone(), uplinks: BTreeMap::new(), table: None, stale: false }
     }
 
     /// Marks what comes in by an uplink, from the next [`Answers::install`] on. Call it again when the uplink
@@ -69,21 +65,25 @@ impl Answers {
         if !std::mem::take(&mut self.stale) {
             return Ok(());
         }
-        self.installed = false;
-        run_nft(&ruleset(&self.instance, &self.uplinks))?;
-        self.installed = true;
+        let mut table = match self.table.take() {
+            Some(table) => table,
+            None => Table::open(self.instance.answers_table())?,
+        };
+        let (text, rules) = ruleset(&self.instance, &self.uplinks);
+        table.replace(&text, rules)?;
+        self.table = Some(table);
         Ok(())
     }
 
-    /// Looks whether table and settings are still there, and sets them again if not; returns whether
-    /// they were gone.
+    /// Looks whether table and settings are still as they were, and sets them again if not; returns whether
+    /// they were not.
     ///
     /// # Errors
     /// As [`Answers::install`].
     pub fn mend(&mut self) -> Result<bool, DeviceError> {
         let mut gone = self.mend_settings()?;
-        let was_there = self.installed;
-        let is_there = was_there && table_is_there(&self.instance.answers_table());
+        let was_there = self.table.is_some();
+        let is_there = self.table.as_mut().is_some_and(Table::is_in_place);
         if !self.uplinks.is_empty() && !is_there {
             self.stale = true;
             self.install()?;
@@ -107,17 +107,6 @@ impl Answers {
     }
 }
 
-/// Whether the kernel has the table.
-fn table_is_there(table: &str) -> bool {
-    std::process::Command::new("nft")
-        .args(["list", "table", "inet", table])
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .status()
-        // Where it cannot be run there is nothing to mend with.
-        .map_or(true, |status| status.success())
-}
-
 /// Removes the table of an instance; that there is none is no error.
 pub(crate) fn remove(instance: &Instance) -> Result<(), DeviceError> {
     let table = instance.answers_table();
@@ -125,7 +114,8 @@ pub(crate) fn remove(instance: &Instance) -> Result<(), DeviceError> {
     run_nft(&format!("add table inet {table}\ndelete table inet {table}\n"))
 }
 
-fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, UplinkId>) -> String {
+/// The text of the table, and how many rules it has.
+fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, UplinkId>) -> (String, usize) {
     let (table, tables) = (instance.answers_table(), instance.routing_tables());
     let keep = !ANSWER_MASK;
     let (mut marking, mut answering) = (String::new(), String::new());
@@ -146,7 +136,8 @@ fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, UplinkId>) -> String 
         let _ = writeln!(forwarding, "    iifname != {{ {names} }} {answer}");
         let _ = writeln!(answering, "    {answer}");
     }
-    format!(
+    let rules = [&marking, &forwarding, &answering].map(|rules| rules.lines().count());
+    let text = format!(
         "add table inet {table}\n\
          delete table inet {table}\n\
          table inet {table} {{\n  \
@@ -157,7 +148,8 @@ fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, UplinkId>) -> String 
              type route hook output priority mangle; policy accept;\n\
          {answering}  }}\n\
          }}\n"
-    )
+    );
+    (text, rules.iter().sum())
 }
 
 /// What lets answers bear the mark of what they answer.
@@ -172,7 +164,8 @@ mod tests {
     fn only_answers_to_what_an_uplink_began_are_marked_and_foreign_bits_stay() {
         let instance = Instance::new("rw0").unwrap();
         let uplinks = BTreeMap::from([("wwan0".to_owned(), UplinkId(2))]);
-        let text = ruleset(&instance, &uplinks);
+        let (text, rules) = ruleset(&instance, &uplinks);
+        assert_eq!(rules, 5, "{text}");
         let (mark, _) = answer_mark(&instance.routing_tables(), UplinkId(2)).unwrap();
         assert_eq!((mark & !ANSWER_MASK, mark & 0x00ff_0000), (0, 0x0003_0000));
         for line in [

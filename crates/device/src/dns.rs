@@ -11,18 +11,20 @@
 
 mod file;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
+use crate::program::{self, Failure};
 use crate::{DeviceError, Instance};
 
 use file::ResolvConf;
-pub(crate) use file::nameservers;
+pub(crate) use file::{before, nameservers};
 
 /// The resolvers of one client's sessions.
 #[derive(Debug)]
@@ -112,7 +114,7 @@ impl Dns {
     /// # Errors
     /// As [`Dns::set`].
     pub(crate) fn mend(&mut self) -> Result<bool, DeviceError> {
-        if self.way != Some(Way::File) || self.file().is_ours()? {
+        if self.way != Some(Way::File) || self.file().is_ours() {
             return Ok(false);
         }
         self.file().set(&self.servers)?;
@@ -200,29 +202,15 @@ fn is_program(name: &str) -> bool {
 
 /// Runs a program with `input`; what it says is told if it fails.
 fn run(program: &str, words: &[&str], input: &str) -> Result<(), DeviceError> {
-    let failed = |error| DeviceError::system(format!("run {program}"), error);
-    let mut child = Command::new(program)
-        .args(words.iter().map(OsStr::new))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(failed)?;
-    if let Some(mut stdin) = child.stdin.take() {
-        match stdin.write_all(input.as_bytes()) {
-            // It need not read what it has no use for.
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => return Err(failed(error)),
-            _ => {}
-        }
-    }
-    let output = child.wait_with_output().map_err(failed)?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let text = String::from_utf8_lossy(&output.stderr);
-    let detail = text.lines().next().unwrap_or("it gave no reason").to_owned();
-    Err(DeviceError::Program { program: program.to_owned(), detail })
+    let mut command = Command::new(program);
+    program::run(command.args(words), input, LIMIT).map_err(|failure| match failure {
+        Failure::NotStarted(error) => DeviceError::system(format!("run {program}"), error),
+        Failure::Said(detail) => DeviceError::Program { program: program.to_owned(), detail },
+    })
 }
+
+/// How long a program may take: the tunnel waits for it, and one that waits for a daemon may wait long.
+const LIMIT: Duration = Duration::from_secs(3);
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 /// Where clients keep their state unless told otherwise.

@@ -15,18 +15,20 @@
 mod keeper;
 mod nftables;
 mod ruleset;
+mod table;
 #[cfg(test)]
 mod tests;
 
-use std::io::Write as _;
 use std::net::IpAddr;
-use std::process::{Command, Stdio};
+use std::process::Command;
+use std::time::Duration;
 
 pub use keeper::FilterKeeper;
 
+use crate::program::{self, Failure};
 use crate::{DeviceError, Instance, Prefix, sysctl};
-use nftables::{Contents, Nftables};
 use ruleset::{counter, ruleset};
+pub(crate) use table::Table;
 
 /// What the filters shall do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,19 +109,7 @@ struct Opened {
 pub struct Filters {
     instance: Instance,
     settings: Vec<String>,
-    nftables: Nftables,
-    installed: Installed,
-}
-
-/// What is known of the kernel's table since the last replacement.
-#[derive(Clone, Copy, Debug)]
-enum Installed {
-    /// It could not be looked at.
-    Unknown,
-    /// It is ours: its contents, and the generation when it was looked at.
-    Ours(Contents, u32),
-    /// Somebody changed it at the same time.
-    Changed,
+    table: Table,
 }
 
 impl Filters {
@@ -130,10 +120,9 @@ impl Filters {
     /// [`DeviceError::Unavailable`] without the program `nft`; [`DeviceError::Program`] with what it
     /// said.
     pub fn install(instance: &Instance, options: &FilterOptions) -> Result<Self, DeviceError> {
-        let nftables = Nftables::open()?;
+        let table = Table::open(instance.filter_table())?;
         let instance = instance.clone();
-        let mut this =
-            Self { instance, settings: Vec::new(), nftables, installed: Installed::Unknown };
+        let mut this = Self { instance, settings: Vec::new(), table };
         this.replace(options)?;
         Ok(this)
     }
@@ -143,51 +132,17 @@ impl Filters {
     /// # Errors
     /// As [`Filters::install`]; the filters are the old ones then.
     pub fn replace(&mut self, options: &FilterOptions) -> Result<(), DeviceError> {
-        let table = self.instance.filter_table();
         let opened = self.opened(options);
-        self.installed = Installed::Unknown;
-        let counts = self.nftables.counters(&table).unwrap_or_default();
+        let counts = self.table.counters().unwrap_or_default();
         let count = |reason| counts.get(&counter(reason)).copied().unwrap_or(0);
-        let ruleset = ruleset(&table, options, opened, count);
-        // What others change between our writing and our reading would pass for ours.
-        for _ in 0..TRIES {
-            let before = self.nftables.generation();
-            run_nft(&ruleset.text)?;
-            let contents = self.nftables.contents(&table);
-            let after = self.nftables.generation();
-            let (Ok(before), Ok(contents), Ok(after)) = (before, contents, after) else { break };
-            let is_ours = contents.rules == ruleset.rules;
-            self.installed = match is_ours {
-                true => Installed::Ours(contents, after),
-                false => Installed::Changed,
-            };
-            if is_ours && after == before.wrapping_add(1) {
-                break;
-            }
-        }
+        let ruleset = ruleset(&self.instance.filter_table(), options, opened, count);
+        self.table.replace(&ruleset.text, ruleset.rules)?;
         if options.forward { self.set_forwarding() } else { Ok(()) }
     }
 
     /// Whether the table is as it was installed. Cheap while nobody changes any table.
     pub fn is_in_place(&mut self) -> bool {
-        let (installed, generation) = match self.installed {
-            Installed::Ours(contents, generation) => (contents, generation),
-            Installed::Unknown => return true,
-            Installed::Changed => return false,
-        };
-        let Ok(now) = self.nftables.generation() else { return true };
-        if now == generation {
-            return true;
-        }
-        match self.nftables.contents(&self.instance.filter_table()) {
-            Ok(contents) if contents == installed => {
-                self.installed = Installed::Ours(contents, now)
-            }
-            Ok(_) => return false,
-            // What cannot be read now is looked at the next time.
-            Err(error) => tracing::debug!(%error, "the packet filters could not be looked at"),
-        }
-        true
+        self.table.is_in_place()
     }
 
     /// The families that are closed again between interfaces of others.
@@ -264,31 +219,21 @@ fn remove(instance: &Instance) -> Result<(), DeviceError> {
 }
 
 pub(crate) fn run_nft(script: &str) -> Result<(), DeviceError> {
-    let failed = |error| DeviceError::system("run nft", error);
-    let mut child = Command::new("nft")
-        .args(["-f", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| DeviceError::Unavailable {
+    match program::run(Command::new("nft").args(["-f", "-"]), script, LIMIT) {
+        Ok(()) => Ok(()),
+        Err(Failure::NotStarted(error)) => Err(DeviceError::Unavailable {
             why: format!("the program nft cannot be run ({error}): install nftables"),
-        })?;
-    if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(script.as_bytes()).map_err(failed)?;
+        }),
+        Err(Failure::Said(detail)) if detail.contains("Operation not permitted") => {
+            Err(DeviceError::NoPermission { what: "set packet filters".to_owned() })
+        }
+        Err(Failure::Said(detail)) => {
+            Err(DeviceError::Program { program: "nft".to_owned(), detail })
+        }
     }
-    let output = child.wait_with_output().map_err(failed)?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let text = String::from_utf8_lossy(&output.stderr);
-    let detail = text.lines().next().unwrap_or("it gave no reason").to_owned();
-    if detail.contains("Operation not permitted") {
-        return Err(DeviceError::NoPermission { what: "set packet filters".to_owned() });
-    }
-    Err(DeviceError::Program { program: "nft".to_owned(), detail })
 }
 
-const TRIES: usize = 5;
+/// How long `nft` may take; 4,000 prefixes take a second on a slow machine.
+const LIMIT: Duration = Duration::from_secs(10);
 const FORWARD_V4: &str = "net.ipv4.ip_forward";
 const FORWARD_V6: &str = "net.ipv6.conf.all.forwarding";

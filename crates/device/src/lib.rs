@@ -34,6 +34,7 @@ mod poll;
 mod prefix;
 mod privileges;
 mod process;
+mod program;
 mod reset_salt;
 mod routes;
 mod signals;

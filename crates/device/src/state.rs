@@ -176,9 +176,13 @@ fn check_version(version: u32) -> io::Result<()> {
     Err(invalid(format!("its version is {version}, this program knows {VERSION}")))
 }
 
-fn read(path: &Path) -> io::Result<String> {
+/// Reads a file that nobody else can have put there.
+pub(crate) fn read(path: &Path) -> io::Result<String> {
+    check_owner(path.parent().unwrap_or(Path::new(".")))?;
     let mut text = String::new();
-    let length = File::open(path)?.take(BYTES_MAX + 1).read_to_string(&mut text)?;
+    let mut options = OpenOptions::new();
+    let file = options.read(true).custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)?;
+    let length = file.take(BYTES_MAX + 1).read_to_string(&mut text)?;
     if length as u64 > BYTES_MAX {
         return Err(invalid(format!("it is longer than {BYTES_MAX} bytes")));
     }
@@ -201,7 +205,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// Others may look into the folder that a user has chosen, but not put anything there.
-fn check_owner(directory: &Path) -> io::Result<()> {
+pub(crate) fn check_owner(directory: &Path) -> io::Result<()> {
     let there = fs::metadata(directory)?;
     let me = rustix::process::geteuid().as_raw();
     if there.uid() != me && there.uid() != 0 || there.mode() & 0o022 != 0 {
@@ -310,6 +314,17 @@ mod tests {
         mode(0o755).unwrap();
         file.write_last(&learned(1));
         let path = directory.0.join("rw0.learned.json");
+        // Nor is anything read there, or by a link to elsewhere.
+        let again = || StateFile::<Learned>::new(&directory.0, "rw0").read();
+        assert_eq!(again(), learned(1));
+        mode(0o777).unwrap();
+        assert_eq!(again(), Learned::new());
+        mode(0o755).unwrap();
+        let elsewhere = directory.0.join("elsewhere");
+        fs::rename(&path, &elsewhere).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        assert_eq!(again(), Learned::new());
+        fs::rename(&elsewhere, &path).unwrap();
         assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
     }
 

@@ -184,9 +184,28 @@ mod tests {
         assert_eq!(TimeOfDay::new(folder.path(), "rws").highest.unix_seconds, YEAR_2026);
     }
 
+    /// What the kernel says of its clock, in other words than the code above asks in.
+    #[allow(unsafe_code, reason = "no crate at hand wraps this call")]
+    fn kernel_clock() -> libc::timex {
+        // SAFETY: as above.
+        unsafe {
+            let mut timex: libc::timex = std::mem::zeroed();
+            libc::clock_adjtime(libc::CLOCK_REALTIME, &raw mut timex);
+            timex
+        }
+    }
+
     #[test]
-    fn the_kernel_is_asked_without_harm() {
+    fn the_kernel_says_whether_its_clock_is_right_and_asking_changes_nothing() {
+        let before = kernel_clock();
         let reading = ClockReading::take();
-        assert!(reading.unix_seconds > 1_700_000_000);
+        let after = kernel_clock();
+        let is_wrong = before.status & (libc::STA_UNSYNC | libc::STA_CLOCKERR) != 0;
+        assert_eq!(reading.is_synchronised, !is_wrong);
+        assert!(
+            (before.time.tv_sec..=after.time.tv_sec).contains(&reading.unix_seconds.cast_signed())
+        );
+        let settings = |clock: libc::timex| (clock.status, clock.freq, clock.tick, clock.tai);
+        assert_eq!(settings(before), settings(after));
     }
 }

@@ -495,6 +495,7 @@ fn a_name_that_is_no_text_hides_one_interface_and_holds_nobody_up() {
         let mut command = namespace.command("ip");
         command.args(["link", "set", "odd0", "name"]).arg(OsStr::from_bytes(b"e\xff"));
         assert!(command.status().unwrap().success());
+        namespace.ip("link add late0 type veth peer name late1").unwrap();
         let (sender, answer) = channel();
         namespace
             .enter(|| {
@@ -503,7 +504,7 @@ fn a_name_that_is_no_text_hides_one_interface_and_holds_nobody_up() {
             .unwrap();
         let links = answer.recv_timeout(PATIENCE).expect("an answer").unwrap();
         let names: Vec<String> = links.into_iter().map(|link| link.name).collect();
-        assert_eq!(names, ["lo", "odd1"]);
+        assert_eq!(names, ["lo", "odd1", "late1", "late0"]);
     });
 }
 

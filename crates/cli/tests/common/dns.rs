@@ -1,5 +1,7 @@
 //! A name server for the road: it knows what a test tells it, and only that.
 
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::sync::{Arc, Mutex};
@@ -49,6 +51,13 @@ pub fn serve(namespace: &NetNs, address: &str, names: &[(&str, &str)]) -> Arc<Mu
         }
     });
     zone
+}
+
+/// The answer to any question for an IPv4 address.
+pub fn answer_with(question: &[u8], address: &str) -> Vec<u8> {
+    let name = Message::from_slice(question).unwrap().sole_question().unwrap().qname().to_string();
+    let addresses = vec![(name, address.parse().unwrap())];
+    answer(&Zone { addresses, ..Zone::default() }, question, false)
 }
 
 fn answer(zone: &Zone, question: &[u8], truncated: bool) -> Vec<u8> {

@@ -11,9 +11,11 @@ use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::DeviceError;
+use crate::state::{self, check_owner};
 
 /// The file, and where what it held before is kept.
 #[derive(Debug)]
@@ -52,11 +54,8 @@ impl ResolvConf {
     /// # Errors
     /// When a file cannot be written; the old one is in its place then.
     pub(super) fn set(&self, servers: &[IpAddr]) -> Result<(), DeviceError> {
-        let remark = format!(
-            "# Of roadweave ({}), while its session is up; {} has what was here before.\n",
-            self.name,
-            self.kept.display()
-        );
+        let (name, kept) = (&self.name, self.kept.display());
+        let remark = format!("{OF_OURS}{name}), {WHILE}{kept}{HAS_BEFORE}\n");
         let ours = text(servers, &remark);
         let before = match self.read_kept() {
             // Ours is there already, as after a crash: what was before it counts.
@@ -72,7 +71,11 @@ impl ResolvConf {
                 .create(directory)
                 .map_err(|error| self.failed(error))?;
         }
-        write(&self.kept, &json, 0o600)
+        self.kept
+            .parent()
+            .map_or(Ok(()), check_owner)
+            .map_err(|why| io::Error::other(format!("not kept in {}: {why}", self.kept.display())))
+            .and_then(|()| write(&self.kept, &json, 0o600))
             .and_then(|()| write(&self.path, &ours, 0o644))
             .map_err(|error| self.failed(error))
     }
@@ -96,12 +99,13 @@ impl ResolvConf {
         Ok(is_ours)
     }
 
-    /// Whether nobody else has written since.
-    ///
-    /// # Errors
-    /// Never now; what cannot be read is not ours.
-    pub(super) fn is_ours(&self) -> Result<bool, DeviceError> {
-        Ok(self.read_kept().is_some_and(|kept| self.holds(&kept.ours)))
+    /// Whether nobody else has written since, but for another client: the resolvers of both are as good.
+    pub(super) fn is_ours(&self) -> bool {
+        let is_anothers = || {
+            let text = fs::read_to_string(&self.path).unwrap_or_default();
+            text.starts_with(OF_OURS) && !text.starts_with(&format!("{OF_OURS}{})", self.name))
+        };
+        self.read_kept().is_some_and(|kept| self.holds(&kept.ours)) || is_anothers()
     }
 
     fn holds(&self, text: &str) -> bool {
@@ -109,7 +113,14 @@ impl ResolvConf {
     }
 
     fn read_kept(&self) -> Option<Kept> {
-        serde_json::from_str(&fs::read_to_string(&self.kept).ok()?).ok()
+        match state::read(&self.kept) {
+            Ok(text) => serde_json::from_str(&text).ok(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                tracing::warn!("{} is not used: {error}", self.kept.display());
+                None
+            }
+        }
     }
 
     fn read_before(&self) -> io::Result<Before> {
@@ -118,11 +129,29 @@ impl ResolvConf {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Before::Nothing),
             Err(_) => {}
         }
-        fs::read_to_string(&self.path).map(Before::Contents)
+        let text = fs::read_to_string(&self.path)?;
+        // Of two clients that end in any order, the last puts back what was there before both.
+        Ok(Before::Contents(before(Path::new("/"), &text).unwrap_or(text)))
     }
 
     fn failed(&self, error: io::Error) -> DeviceError {
         DeviceError::system(format!("change {}", self.path.display()), error)
+    }
+}
+
+/// What a file held before a client put `text` in its place; `None` where that is no client's. `root`: where the
+/// files are, `/` but in tests.
+pub(crate) fn before(root: &Path, text: &str) -> Option<String> {
+    let (_, rest) = text.lines().next()?.strip_prefix(OF_OURS)?.split_once(WHILE)?;
+    let under_root = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
+    let kept = under_root(Path::new(rest.strip_suffix(HAS_BEFORE)?));
+    let kept: Kept = serde_json::from_str(&state::read(&kept).ok()?).ok()?;
+    match kept.before {
+        Before::Nothing => Some(String::new()),
+        Before::Contents(text) => Some(text),
+        Before::Link(target) => {
+            fs::read_to_string(under_root(&Path::new("/etc").join(target))).ok()
+        }
     }
 }
 
@@ -153,6 +182,7 @@ fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
         .create(true)
         .truncate(true)
         .mode(mode)
+        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(&new)
         .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
         .and_then(|()| fs::rename(&new, path));
@@ -177,6 +207,11 @@ fn beside(path: &Path) -> PathBuf {
     name.push(".roadweave");
     path.with_file_name(name)
 }
+
+/// The beginning of our text: which client's it is, until when, and where to look for what it replaced.
+const OF_OURS: &str = "# Of roadweave (";
+const WHILE: &str = "while its session is up; ";
+const HAS_BEFORE: &str = " has what was here before.";
 
 #[cfg(test)]
 mod tests {
@@ -246,10 +281,10 @@ mod tests {
         let machine = Box::new("theirs");
         fs::write(machine.path(), "nameserver 1.1.1.1\n").unwrap();
         machine.file.set(&[OURS.into()]).unwrap();
-        assert!(machine.file.is_ours().unwrap());
+        assert!(machine.file.is_ours());
         let theirs = "nameserver 10.1.0.1\n";
         fs::write(machine.path(), theirs).unwrap();
-        assert!(!machine.file.is_ours().unwrap());
+        assert!(!machine.file.is_ours());
         assert!(!machine.file.restore().unwrap());
         assert_eq!(fs::read_to_string(machine.path()).unwrap(), theirs);
         // During a session ours is set again, and theirs is what comes back.
@@ -257,6 +292,48 @@ mod tests {
         machine.file.set(&[OURS.into()]).unwrap();
         assert!(machine.file.restore().unwrap());
         assert_eq!(fs::read_to_string(machine.path()).unwrap(), theirs);
+    }
+
+    #[test]
+    fn two_clients_do_not_put_each_others_resolvers_back() {
+        let old = "nameserver 1.1.1.1\n";
+        for the_first_ends_first in [true, false] {
+            let machine = Box::new(if the_first_ends_first { "two" } else { "two-back" });
+            let second = ResolvConf::new("rw1", &machine.path(), &machine.folder.join("state"));
+            fs::write(machine.path(), old).unwrap();
+            machine.file.set(&[OURS.into()]).unwrap();
+            second.set(&[[10, 78, 0, 1].into()]).unwrap();
+            assert!(machine.file.is_ours() && second.is_ours(), "no quarrel");
+            if the_first_ends_first {
+                assert!(!machine.file.restore().unwrap());
+                assert!(second.restore().unwrap());
+            } else {
+                assert!(second.restore().unwrap());
+                // The first is still in session.
+                assert!(!machine.file.is_ours());
+                machine.file.set(&[OURS.into()]).unwrap();
+                assert!(machine.file.restore().unwrap());
+            }
+            assert_eq!(fs::read_to_string(machine.path()).unwrap(), old);
+        }
+    }
+
+    #[test]
+    fn what_others_may_have_put_into_the_folder_is_not_put_back() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let machine = Box::new("folder");
+        fs::write(machine.path(), "nameserver 1.1.1.1\n").unwrap();
+        machine.file.set(&[OURS.into()]).unwrap();
+        let mode = |mode| {
+            let state = machine.folder.join("state");
+            fs::set_permissions(state, fs::Permissions::from_mode(mode)).unwrap();
+        };
+        mode(0o777);
+        assert!(!machine.file.restore().unwrap());
+        let error = machine.file.set(&[OURS.into()]).unwrap_err().to_string();
+        assert!(error.contains("others may write in its folder"), "{error}");
+        mode(0o700);
+        assert!(machine.file.restore().unwrap());
     }
 
     #[test]

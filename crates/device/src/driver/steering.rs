@@ -99,7 +99,7 @@ impl Steering {
             match self.answers.mend() {
                 Ok(false) => {}
                 Ok(true) => tracing::warn!(
-                    "another program removed the marks of what comes in by uplinks; they are set again"
+                    "another program changed or removed the marks of what comes in by uplinks; they are set again"
                 ),
                 Err(error) => self.tell(&error),
             }

@@ -13,6 +13,8 @@ use std::io::Read;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::Path;
 
+use crate::dns;
+
 mod parse;
 
 /// What the kernel knows of the uplink's network.
@@ -97,8 +99,11 @@ fn of_uplink(root: &Path, network: &Network) -> Vec<(IpAddr, u16)> {
 fn of_system(root: &Path) -> Vec<(IpAddr, u16)> {
     SYSTEM
         .iter()
-        .map(|path| parse::resolv_conf(&read(&root.join(path)).unwrap_or_default()))
-        .map(|mut servers| {
+        .map(|path| {
+            let text = read(&root.join(path)).unwrap_or_default();
+            // The resolvers of a session lie in the tunnel; what was asked before does not.
+            let text = dns::before(root, &text).unwrap_or(text);
+            let mut servers = parse::resolv_conf(&text);
             servers.retain(|(address, _)| !address.is_loopback());
             servers
         })

@@ -43,6 +43,25 @@ fn network() -> Network {
 }
 
 #[test]
+fn the_resolvers_of_a_session_are_not_asked_but_those_of_before() {
+    let ours = "# Of roadweave (rw0), while its session is up; /var/state/rw0.resolv.json has what was here before.\n\
+                nameserver 10.77.0.1\n";
+    for (before, expected) in [
+        (r#"{"contents":"nameserver 192.0.2.99\n"}"#, &["192.0.2.99", "192.168.8.1"][..]),
+        (r#"{"link":"../run/stub.conf"}"#, &["192.0.2.98", "192.168.8.1"]),
+        (r#""nothing""#, &["192.168.8.1"]),
+    ] {
+        let kept = format!(r#"{{"ours":"","before":{before}}}"#);
+        let files = [
+            ("etc/resolv.conf", ours),
+            ("var/state/rw0.resolv.json", kept.as_str()),
+            ("run/stub.conf", "nameserver 192.0.2.98\n"),
+        ];
+        Root::new("before", &files).check(&network(), expected);
+    }
+}
+
+#[test]
 fn what_dhcp_gave_the_uplink_counts_before_the_systems() {
     let system = ("etc/resolv.conf", "nameserver 192.0.2.99\n");
     for (number, file) in [
