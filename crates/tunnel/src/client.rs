@@ -50,6 +50,7 @@ use outages::Outages;
 use pairs::{Pair, Pairs};
 use race::{Attempt, RACE_STAGGER, Welcomed};
 pub use report::{PairReport, PairState, UplinkReport};
+use silence::Unsteady;
 
 /// The smallest MTU that IPv6 allows (RFC 8200 section 5).
 const MTU_MIN: u16 = 1280;
@@ -134,6 +135,8 @@ pub struct Client {
     silent_since: Option<Instant>,
     /// Until when nobody waits for a session that does not answer: this end was paused.
     hurry_until: Instant,
+    /// Whether the session has fallen silent of late.
+    unsteady: Option<Unsteady>,
     /// A connection that was welcomed meanwhile.
     spare: Option<Welcomed>,
     pairs: Pairs,
@@ -180,6 +183,7 @@ impl Client {
             attempts: BTreeMap::new(),
             current: None,
             silent_since: None,
+            unsteady: None,
             hurry_until: Instant::ZERO,
             spare: None,
             setback: Duration::ZERO,

@@ -4,8 +4,8 @@ mod world;
 
 use std::time::Duration;
 
-use roadweave_tunnel::{LaneConfig, LaneRule, Notice, UplinkPolicy};
-use roadweave_types::DropReason;
+use roadweave_tunnel::{ClientEvent, LaneConfig, LaneRule, Notice, UplinkPolicy};
+use roadweave_types::{DropReason, Instant};
 use world::*;
 
 fn notices(world: &World) -> Vec<&Notice> {
@@ -202,4 +202,26 @@ fn a_lane_may_be_set_to_an_uplink_that_is_not_there_yet() {
     world.send_up(&packet_up(2, 300));
     world.run(Duration::from_secs(1));
     assert!(world.up.iter().any(|arrival| number(&arrival.packet) == 2));
+}
+
+#[test]
+fn a_session_that_answers_for_a_moment_now_and_then_keeps_nothing_from_being_tried() {
+    let mut world = Plan::new("xnc", vec![link(20, 20), link(20, 30)]).build();
+    world.set_dead(1, true);
+    let mut world = world.join();
+    let attempts = |world: &World| world.inner.uplinks()[1].servers[0].attempts;
+    let before = attempts(&world);
+    for _ in 0..5 {
+        world.set_dead(0, true);
+        world.run(ms(3_800));
+        world.set_dead(0, false);
+        world.run(ms(260));
+    }
+    assert!(attempts(&world) > before, "beside a session that is of no use");
+    world.run(ms(5_000));
+    let settled = attempts(&world);
+    world.run(ms(15_000));
+    assert_eq!(attempts(&world), settled, "it is of use again");
+    let left = |(_, event): &(Instant, ClientEvent)| matches!(event, ClientEvent::Left { .. });
+    assert!(!world.client_events.iter().any(left), "{:?}", world.client_events);
 }

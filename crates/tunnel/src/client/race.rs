@@ -265,6 +265,7 @@ impl Client {
             session.restore(learned);
         }
         self.silent_since = None;
+        self.unsteady = None;
         let welcome_told = welcome.clone();
         self.current = Some(Current { id, pair, session, since: now, welcome, doubted: false });
         self.refuse_local_sources();
@@ -286,6 +287,7 @@ impl Client {
         }
         self.close_connection(now, current.id, "the session is over");
         self.silent_since = None;
+        self.unsteady = None;
         self.outages.on_left();
         let reason = legible(reason);
         self.pairs.note(current.pair, reason.clone());

@@ -5,15 +5,29 @@ use std::time::Duration;
 use roadweave_types::{Instant, PathSnapshot};
 
 use super::pairs::Answer;
-use super::race::{After, LIVED_WELL};
+use super::race::{After, LIVED_WELL, Welcomed};
 use super::{Client, Current};
 
 /// How long all paths may be silent before a new connection is tried beside the old one.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// For how long after a pause a new connection is tried as soon as all paths are silent.
 const HURRY: Duration = Duration::from_secs(10);
+/// How long all paths must be silent at a time for a new connection to take over.
+const TAKEOVER_AFTER: Duration = Duration::from_secs(2);
+/// How long a session must answer to count as one that does again: longer than a keep-alive takes to find out.
+const STEADY: Duration = Duration::from_secs(3);
 /// How long a new connection lets the old one answer, before it takes over.
 const SPARE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// A session that has fallen silent, and has not answered for [`STEADY`] since: a network that lets a packet
+/// through now and then keeps it from being given up, and from being of use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unsteady {
+    /// When it fell silent first.
+    since: Instant,
+    /// Since when it answers, if it does now.
+    answers: Option<Instant>,
+}
 
 impl Client {
     /// Whether attempts are due: without a session, or when nothing answers in it.
@@ -21,7 +35,8 @@ impl Client {
     /// A path whose address changed while it was dead may never be validated again, and a server may have
     /// lost the session without a reset that reaches us.
     pub(super) fn is_racing(&self, now: Instant) -> bool {
-        let silent = self.silent_since.is_some_and(|since| now >= self.race_begins(since));
+        let is_over = |unsteady: Unsteady| now >= self.race_begins(unsteady.since);
+        let silent = self.silent_since.is_some() && self.unsteady.is_some_and(is_over);
         self.current.is_none() || silent && self.spare.is_none()
     }
 
@@ -30,6 +45,7 @@ impl Client {
     /// nobody waits for one that does not.
     pub fn on_pause(&mut self, now: Instant, lasted: Duration) {
         self.hurry_until = now + HURRY;
+        self.pairs.hurry(now, None);
         for uplink in self.uplinks.values_mut() {
             uplink.next_path = now;
         }
@@ -47,6 +63,13 @@ impl Client {
         if since < self.hurry_until { since } else { since + SILENCE_MAX }
     }
 
+    /// When a welcomed connection takes over from a session that is silent since then.
+    fn takeover(&self, spare: &Welcomed, silent_since: Instant) -> Instant {
+        let patience =
+            if silent_since < self.hurry_until { Duration::ZERO } else { TAKEOVER_AFTER };
+        (spare.since + SPARE_PATIENCE).max(silent_since + patience)
+    }
+
     /// Keeps track of whether the session answers, and lets a welcomed connection take over if it does not.
     pub(super) fn watch_silence(&mut self, now: Instant) {
         let answers = |current: &Current| {
@@ -54,23 +77,34 @@ impl Client {
             Some(connection.paths().iter().any(PathSnapshot::is_usable))
         };
         if self.current.as_ref().and_then(answers) != Some(false) {
-            if self.silent_since.take().is_some() && self.current.is_some() {
-                let reason = "the session answers again";
-                self.drop_attempts(now, reason, |_| true);
-                if let Some(spare) = self.spare.take() {
-                    self.close_connection(now, spare.id, reason);
-                }
-            }
-            return;
+            self.silent_since = None;
+            return self.on_answers(now);
         }
-        let since = *self.silent_since.get_or_insert(now);
-        if now >= since + SILENCE_MAX {
+        let silent_since = *self.silent_since.get_or_insert(now);
+        let unsteady = self.unsteady.get_or_insert(Unsteady { since: now, answers: None });
+        unsteady.answers = None;
+        if now >= unsteady.since + SILENCE_MAX {
             self.doubt_young_session(now);
         }
-        let takes_over = |since| now >= since + SPARE_PATIENCE;
-        if self.spare.as_ref().is_some_and(|spare| takes_over(spare.since)) {
+        if self.spare.as_ref().is_some_and(|spare| now >= self.takeover(spare, silent_since)) {
             // The spare follows by itself.
             self.leave(now, "the session does not answer any more", After::Silence);
+        }
+    }
+
+    /// The session answers now. If it goes on doing so, nothing is needed beside it.
+    fn on_answers(&mut self, now: Instant) {
+        let Some(unsteady) = &mut self.unsteady else { return };
+        let answers = *unsteady.answers.get_or_insert(now);
+        if self.current.is_none() {
+            self.unsteady = None;
+        } else if now >= answers + STEADY {
+            self.unsteady = None;
+            let reason = "the session answers again";
+            self.drop_attempts(now, reason, |_| true);
+            if let Some(spare) = self.spare.take() {
+                self.close_connection(now, spare.id, reason);
+            }
         }
     }
 
@@ -91,9 +125,12 @@ impl Client {
 
     /// When the silence of the session asks for something.
     pub(super) fn silence_timeout(&self) -> Option<Instant> {
-        let since = self.silent_since?;
+        let Unsteady { since, answers } = self.unsteady?;
+        if let Some(answers) = answers {
+            return Some(answers + STEADY);
+        }
         if let Some(spare) = &self.spare {
-            return Some(spare.since + SPARE_PATIENCE);
+            return Some(self.takeover(spare, self.silent_since?));
         }
         let doubt = self.current.as_ref().is_some_and(|current| !current.doubted);
         let attempt = self.race_timeout().map(|at| at.max(self.race_begins(since)));
