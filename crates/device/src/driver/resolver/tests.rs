@@ -163,12 +163,14 @@ fn a_network_that_says_ever_new_things_has_one_thread_and_stops_no_other() {
         resolver.set_uplink(at(0), &uplink(0, &format!("10.0.{number}.2/24")));
         resolver.service(at(0));
     }
-    assert_eq!(resolver.threads.len(), 1);
     assert_eq!(resolver.poll_timeout(), None, "the end of the thread wakes the loop");
     resolver.set_uplink(at(0), &uplink(1, "10.1.0.2/24"));
     assert_eq!(resolver.poll_timeout(), Some(at(0)));
     resolver.service(at(0));
-    assert_eq!(resolver.threads.len(), 2);
+    let answers = [(); 2].map(|()| resolver.answers.recv_timeout(Duration::from_secs(20)));
+    assert!(answers.iter().all(Result::is_ok), "one of each uplink");
+    let more = resolver.answers.recv_timeout(Duration::from_millis(300));
+    assert!(more.is_err(), "and no more");
 }
 
 #[test]
