@@ -6,10 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use roadweave_device::{
-    ClientOptions, ClientReload, RouterOptions, ServerOptions, run_client, run_router, run_server,
+    ClientOptions, ClientReload, Destinations, RouterOptions, ServerOptions, ServerReload,
+    run_client, run_router, run_server,
 };
 use roadweave_quic::PublicKey;
-use roadweave_tunnel::{Peer, RouterConfig, ServerConfig};
+use roadweave_tunnel::{RouterConfig, ServerConfig};
 
 use crate::config::{self, ClientFile, RouterFile, ServerFile, Validate};
 use crate::exit::BadInput;
@@ -93,6 +94,7 @@ impl ServerArgs {
         let identity = file.private_key.take_identity().map_err(BadInput::new)?;
         let tun = file.tun.to_settings();
         let reload = reload_server(self.config.clone(), file.clone(), identity.public_key());
+        let destinations = destinations(&file);
         Ok(run_server(ServerOptions {
             config: ServerConfig {
                 transport: file.transport.to_config(random()?),
@@ -109,8 +111,7 @@ impl ServerArgs {
             addresses: file.addresses,
             tun,
             masquerade: file.masquerade,
-            denied: file.deny_destinations,
-            allowed: file.allow_destinations.iter().map(|to| (to.network, to.port)).collect(),
+            destinations,
             state_directory: file.state_directory,
             files: vec![self.config.clone()],
             reload: Box::new(reload),
@@ -119,7 +120,7 @@ impl ServerArgs {
 }
 
 /// What a server reads again; the other fields count from its next start on.
-const SERVER_RELOADS: [&str; 1] = ["peers"];
+const SERVER_RELOADS: [&str; 3] = ["peers", "deny_destinations", "allow_destinations"];
 /// What a client reads again.
 const CLIENT_RELOADS: [&str; 4] =
     ["lanes", "uplinks.include", "uplinks.exclude", "uplinks.policies"];
@@ -129,13 +130,20 @@ fn reload_server(
     path: PathBuf,
     started: ServerFile,
     key: PublicKey,
-) -> impl FnMut() -> Result<Vec<(PublicKey, Peer)>, String> {
+) -> impl FnMut() -> Result<ServerReload, String> {
     move || {
         let mut file: ServerFile = config::load(&path).map_err(|error| error.to_string())?;
         warn_of(&file);
         let other_key = file.private_key.take_identity()?.public_key() != key;
         tell_ignored(&started, &file, &SERVER_RELOADS, other_key);
-        Ok(file.peers())
+        Ok(ServerReload { peers: file.peers(), destinations: destinations(&file) })
+    }
+}
+
+fn destinations(file: &ServerFile) -> Destinations {
+    Destinations {
+        denied: file.deny_destinations.clone(),
+        allowed: file.allow_destinations.iter().map(|to| (to.network, to.port)).collect(),
     }
 }
 

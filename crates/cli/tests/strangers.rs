@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use roadweave_device::netns::{NetNs, run_sandboxed};
+use rustix::process::Signal;
 
 /// The camera behind the box.
 const CAMERA: [&str; 2] = ["192.168.50.2", "fd50::2"];
@@ -170,6 +171,21 @@ fn a_client_reaches_no_more_of_its_server_than_it_may() {
             assert!(reaches(from, &road.server, address), "{address}");
         }
         assert_eq!(road.show(SERVER)["drops"]["denied-destination"], 4);
+
+        // The file says otherwise while the session goes on.
+        road.edit("server.toml", |text| {
+            let text = text.replace("203.0.113.1:53", "203.0.113.1:22");
+            format!("deny_destinations = [\"169.254.0.0/16\", \"203.0.113.2/32\"]\n{text}")
+        });
+        server.signal(Signal::HUP);
+        server.wait_for("the destinations that clients may reach were read again");
+        await_true("others are denied", Duration::from_secs(5), || {
+            !reaches(from, &road.cloud, "203.0.113.2")
+        });
+        assert!(!reaches(from, &road.cloud, "169.254.169.254"));
+        assert_eq!([22, 53].map(|port| reaches_port(from, &road.server, own(port))), [true, false]);
+        assert_eq!(server.count("ignored until the next start"), 0, "{}", server.log());
+        assert_eq!((client.count("joined"), server.count("joined")), (1, 1));
 
         // Who is outside reaches no client, and no inner address.
         road.cloud.ip("route add 10.77.0.0/24 via 203.0.113.1").unwrap();

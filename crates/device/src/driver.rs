@@ -34,7 +34,7 @@ use crate::{Clock, DeviceError, Ecn, Outgoing, Poller, Prefix, Routes, SendOutco
 
 pub use client::{ClientOptions, ClientReload, ClientRouteOptions, ReloadClient, run_client};
 pub use router::{RouterOptions, RouterSocket, run_router};
-pub use server::{Reload, ServerOptions, run_server};
+pub use server::{Destinations, Reload, ServerOptions, ServerReload, run_server};
 
 /// Why a client or server could not start or go on.
 #[derive(Debug, thiserror::Error)]

@@ -48,8 +48,9 @@ pub use answers::Answers;
 pub use cleanup::cleanup;
 pub use clock::Clock;
 pub use driver::{
-    ClientOptions, ClientReload, ClientRouteOptions, DriverError, Reload, ReloadClient,
-    RouterOptions, RouterSocket, ServerOptions, TunSettings, run_client, run_router, run_server,
+    ClientOptions, ClientReload, ClientRouteOptions, Destinations, DriverError, Reload,
+    ReloadClient, RouterOptions, RouterSocket, ServerOptions, ServerReload, TunSettings,
+    run_client, run_router, run_server,
 };
 pub use error::DeviceError;
 pub use filter::{Allowed, FilterKeeper, FilterOptions, Filters, Forwarding, Interface};

@@ -14,7 +14,7 @@ use roadweave_tunnel::{Peer, PeerTable, Peers, Server, ServerConfig, ServerEvent
 use roadweave_types::{DropCounters, DropReason, Instant};
 use serde_json::{Value, json};
 
-use self::reload::{Reloader, beyond};
+use self::reload::{Reloaded, Reloader, beyond};
 use super::settings::{self, SetStrategy};
 use super::{
     CONTROL, DriverError, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings, discard_inner,
@@ -37,8 +37,26 @@ const TIME_OF_DAY: Duration = Duration::from_secs(1);
 /// How often the user is told that the socket fails.
 const REMINDER: Duration = Duration::from_secs(60);
 
-/// Reads the clients of the configuration again, in a thread of its own.
-pub type Reload = Box<dyn FnMut() -> Result<Vec<(PublicKey, Peer)>, String> + Send>;
+/// What of the configuration may change while the server runs.
+#[derive(Clone, Debug)]
+pub struct ServerReload {
+    /// The clients that may connect.
+    pub peers: Vec<(PublicKey, Peer)>,
+    /// Where clients may go.
+    pub destinations: Destinations,
+}
+
+/// Where clients may go through a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Destinations {
+    /// Where they may not, besides the server's own addresses other than inner ones.
+    pub denied: Vec<IpNet>,
+    /// Where they may go all the same: addresses, with one port or all.
+    pub allowed: Vec<(IpNet, Option<u16>)>,
+}
+
+/// Reads the configuration again, in a thread of its own.
+pub type Reload = Box<dyn FnMut() -> Result<ServerReload, String> + Send>;
 
 /// What a server is started with.
 pub struct ServerOptions {
@@ -56,15 +74,13 @@ pub struct ServerOptions {
     pub tun: TunSettings,
     /// Whether what clients send leaves with this machine's own address.
     pub masquerade: bool,
-    /// Where clients may not go through this server, besides its own addresses other than inner ones.
-    pub denied: Vec<IpNet>,
-    /// Where they may go all the same: addresses, with one port or all.
-    pub allowed: Vec<(IpNet, Option<u16>)>,
+    /// Where clients may go through this server.
+    pub destinations: Destinations,
     /// Where what strategies have learned is kept.
     pub state_directory: PathBuf,
     /// Files that are read again later, as the configuration.
     pub files: Vec<PathBuf>,
-    /// Reads the clients again, on SIGHUP; an error leaves everything as it is.
+    /// Reads it again, on SIGHUP; an error leaves everything as it is.
     pub reload: Reload,
 }
 
@@ -243,7 +259,7 @@ impl Driver {
                     }
                     CONTROL => {
                         self.waker.clear();
-                        self.take_peers();
+                        self.take_reloaded();
                         self.answer();
                     }
                     _ => self.read_socket(now),
@@ -315,9 +331,17 @@ impl Driver {
         false
     }
 
-    /// Takes the clients that were read again.
-    fn take_peers(&mut self) {
-        if let Some(change) = self.reloader.poll(&mut self.machine) {
+    /// Takes what was read again.
+    fn take_reloaded(&mut self) {
+        if let Some(Reloaded { change, destinations }) = self.reloader.poll(&mut self.machine) {
+            if set_destinations(&mut self.filter_options, &destinations) {
+                let Destinations { denied, allowed } = &destinations;
+                tracing::info!(
+                    denied = denied.len(),
+                    allowed = allowed.len(),
+                    "the destinations that clients may reach were read again"
+                );
+            }
             let (peers, changed) = (change.peers.len(), change.changed.len());
             tracing::info!(peers, changed, "the clients were read again");
             if let Some(machine) = &self.machine {
@@ -402,8 +426,7 @@ impl Driver {
 
 /// The filters of a server without clients: an open router only for those.
 fn filter_options(tun: &Tun, options: &ServerOptions) -> FilterOptions {
-    let allowed = options.allowed.iter();
-    FilterOptions {
+    let mut filters = FilterOptions {
         tun: tun.name().to_owned(),
         mtu: tun.mtu(),
         own_addresses: options.addresses.iter().map(IpNet::addr).collect(),
@@ -414,13 +437,25 @@ fn filter_options(tun: &Tun, options: &ServerOptions) -> FilterOptions {
             // Without masquerade the clients' addresses are known outside, and meant to be reached.
             outside_to_tunnel: !options.masquerade,
             clients_reach_clients: options.config.clients_reach_clients,
-            denied: options.denied.iter().copied().map(to_prefix).collect(),
-            allowed: allowed
-                .map(|(network, port)| Allowed { prefix: to_prefix(*network), port: *port })
-                .collect(),
+            denied: Vec::new(),
+            allowed: Vec::new(),
         },
         forward: true,
-    }
+    };
+    set_destinations(&mut filters, &options.destinations);
+    filters
+}
+
+/// Lets clients reach other destinations; returns whether they are others than before.
+fn set_destinations(options: &mut FilterOptions, destinations: &Destinations) -> bool {
+    let Forwarding::Server { denied, allowed, .. } = &mut options.forwarding else { return false };
+    let now_denied = destinations.denied.iter().copied().map(to_prefix).collect();
+    let to_allowed =
+        |(network, port): &(IpNet, _)| Allowed { prefix: to_prefix(*network), port: *port };
+    let now_allowed = destinations.allowed.iter().map(to_allowed).collect();
+    let others = *denied != now_denied || *allowed != now_allowed;
+    (*denied, *allowed) = (now_denied, now_allowed);
+    others
 }
 
 /// The same with what lies beyond the server's own inner networks.

@@ -1,4 +1,4 @@
-//! The clients are read again while the tunnel goes on.
+//! The clients, and where they may go, are read again while the tunnel goes on.
 //!
 //! ```text
 //! SIGHUP ─► thread: file, checks, trie, differences, routes, packet filters ─► outcome, waker
@@ -17,7 +17,7 @@ use ipnet::IpNet;
 use roadweave_tunnel::{Peers, PeersChange};
 
 use super::super::to_prefix;
-use super::{Machine, Reload};
+use super::{Destinations, Machine, Reload, ServerReload};
 use crate::{DeviceError, Prefix, Waker};
 
 /// Reads the clients again, one time after the other.
@@ -39,7 +39,13 @@ struct Job {
 /// What it gives back.
 struct Outcome {
     machine: Machine,
-    change: Result<PeersChange, String>,
+    reloaded: Result<Reloaded, String>,
+}
+
+/// What was read.
+pub(super) struct Reloaded {
+    pub(super) change: PeersChange,
+    pub(super) destinations: Destinations,
 }
 
 impl Reloader {
@@ -53,14 +59,14 @@ impl Reloader {
         let (sender, outcomes) = channel();
         let work = move || {
             while let Ok(Job { mut machine, peers }) = taken.recv() {
-                let change = reload().map(|read| {
+                let reloaded = reload().map(|ServerReload { peers: read, destinations }| {
                     let change = Peers::after(&peers, read);
                     machine.lead(&change.peers);
-                    change
+                    Reloaded { change, destinations }
                 });
                 // The last of the former ones may go here, where it may take a while.
                 drop(peers);
-                if sender.send(Outcome { machine, change }).is_err() {
+                if sender.send(Outcome { machine, reloaded }).is_err() {
                     return;
                 }
                 waker.wake();
@@ -84,12 +90,12 @@ impl Reloader {
         }
     }
 
-    /// Takes an outcome: gives `machine` back, and returns the clients if they could be read.
-    pub(super) fn poll(&mut self, machine: &mut Option<Machine>) -> Option<PeersChange> {
+    /// Takes an outcome: gives `machine` back, and returns what was read if it could be.
+    pub(super) fn poll(&mut self, machine: &mut Option<Machine>) -> Option<Reloaded> {
         let outcome = self.outcomes.try_recv().ok()?;
         *machine = Some(outcome.machine);
         let told = |error: &String| tracing::error!("nothing was changed: {error}");
-        outcome.change.inspect_err(told).ok()
+        outcome.reloaded.inspect_err(told).ok()
     }
 
     /// Whether another signal came while the thread was at work, which it is no more.
