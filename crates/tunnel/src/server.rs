@@ -81,6 +81,8 @@ pub enum ServerEvent {
     Left {
         /// Its name in the configuration.
         peer: String,
+        /// Its key.
+        key: PublicKey,
         /// Why, for a person to read.
         reason: String,
     },
@@ -631,6 +633,7 @@ impl Server {
         }
         self.events.push_back(ServerEvent::Left {
             peer: joined.peer.name.clone(),
+            key: joined.key,
             reason: reason.to_owned(),
         });
     }

@@ -14,6 +14,7 @@ use roadweave_tunnel::{Peer, PeerTable, Peers, Server, ServerConfig, ServerEvent
 use roadweave_types::{DropCounters, DropReason, Instant};
 use serde_json::{Value, json};
 
+use self::comings::Comings;
 use self::reload::{Reloaded, Reloader, beyond};
 use super::settings::{self, SetStrategy};
 use super::{
@@ -30,6 +31,7 @@ use crate::{
     TunOptions, UdpOptions, UplinkSocket, Waker, cleanup,
 };
 
+mod comings;
 mod reload;
 
 /// How often the time of day is told to the table of peers.
@@ -121,6 +123,7 @@ struct Driver {
     state: StateFile,
     next_state: Instant,
     drops: DropCounters,
+    comings: Comings,
     next_receive_warning: Instant,
     /// What the filters are made of, but for the clients.
     filter_options: FilterOptions,
@@ -231,6 +234,7 @@ impl Driver {
             state,
             next_state: Instant::ZERO + STATE_INTERVAL,
             drops: DropCounters::default(),
+            comings: Comings::default(),
             next_receive_warning: Instant::ZERO,
             machine: Some(machine),
             filter_options,
@@ -269,7 +273,7 @@ impl Driver {
             self.server.service(self.clock.now());
             self.flush();
             self.deliver();
-            self.tell_events();
+            self.tell_events(now);
         }
     }
 
@@ -395,6 +399,7 @@ impl Driver {
             self.next_time_of_day = now + TIME_OF_DAY;
             self.peers.set_unix_time(self.time_of_day.tell(now, ClockReading::take()));
             self.server.on_time_of_day();
+            self.tell_untold(now);
             self.server.ask_learned();
             if self.next_state <= now {
                 self.next_state = now + STATE_INTERVAL;
@@ -403,13 +408,28 @@ impl Driver {
         }
     }
 
-    fn tell_events(&mut self) {
+    fn tell_events(&mut self, now: Instant) {
         while let Some(event) = self.server.poll_event() {
             match event {
-                ServerEvent::Joined { peer, key } => tracing::info!(peer, %key, "joined"),
-                ServerEvent::Left { peer, reason } => tracing::info!(peer, reason, "left"),
+                ServerEvent::Joined { peer, key } => {
+                    if self.comings.may_tell(now, key, &peer) {
+                        tracing::info!(peer, %key, "joined");
+                    }
+                }
+                ServerEvent::Left { peer, key, reason } => {
+                    if self.comings.may_tell(now, key, &peer) {
+                        tracing::info!(peer, reason, "left");
+                    }
+                }
                 ServerEvent::Refused { reason } => tracing::warn!("refused {reason}"),
             }
+        }
+    }
+
+    /// Tells of clients that came and went more often than was told.
+    fn tell_untold(&mut self, now: Instant) {
+        while let Some((peer, times)) = self.comings.poll_untold(now) {
+            tracing::warn!(peer, times, "joined and left more often than is told one by one");
         }
     }
 

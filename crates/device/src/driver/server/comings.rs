@@ -1,0 +1,143 @@
+//! Clients that come and go: all of it is told while it is little.
+//!
+//! Whoever holds a key may join and leave without end, and two boxes with one key do. So each client
+//! has a few lines, then one in a while, and what was left out is told as a number; all clients together
+//! have a bound too, so that many of them do not fill the log either.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use roadweave_quic::PublicKey;
+use roadweave_types::Instant;
+
+/// What of the coming and going is told.
+#[derive(Debug, Default)]
+pub(super) struct Comings {
+    clients: BTreeMap<PublicKey, Client>,
+    all: Pace,
+}
+
+#[derive(Debug)]
+struct Client {
+    name: String,
+    pace: Pace,
+    /// What was left out since the last line.
+    untold: u64,
+}
+
+impl Comings {
+    /// A client has joined or left: whether to tell it now.
+    pub(super) fn may_tell(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
+        let new = || Client { name: name.to_owned(), pace: Pace::default(), untold: 0 };
+        let client = self.clients.entry(key).or_insert_with(new);
+        // What was left out is told first.
+        let may = client.untold == 0
+            && client.pace.allows(now, &OF_CLIENT)
+            && self.all.allows(now, &OF_ALL);
+        client.untold += u64::from(!may);
+        may
+    }
+
+    /// A client of which something was left out, once it has been quiet for a while or its time has
+    /// come: its name, and how often it came or went. Forgets those of whom nothing is left to tell.
+    pub(super) fn poll_untold(&mut self, now: Instant) -> Option<(String, u64)> {
+        self.clients.retain(|_, client| client.untold > 0 || client.pace.full_at > now);
+        let mut clients = self.clients.values_mut().filter(|client| client.untold > 0);
+        let client = clients.find_map(|it| it.pace.allows(now, &OF_CLIENT).then_some(it))?;
+        let may = self.all.allows(now, &OF_ALL);
+        may.then(|| (client.name.clone(), std::mem::take(&mut client.untold)))
+    }
+}
+
+/// So many lines at once, then one in each interval.
+struct Bound {
+    burst: u32,
+    interval: Duration,
+}
+
+/// What is left of a [`Bound`] (the generic cell rate algorithm).
+#[derive(Debug, Default)]
+struct Pace {
+    /// When nothing of it is used any more.
+    full_at: Instant,
+}
+
+impl Pace {
+    fn allows(&mut self, now: Instant, bound: &Bound) -> bool {
+        let full_at = self.full_at.max(now) + bound.interval;
+        let may = full_at.since(now) <= bound.interval * bound.burst;
+        if may {
+            self.full_at = full_at;
+        }
+        may
+    }
+}
+
+/// Four visits, or a bad hour.
+const OF_CLIENT: Bound = Bound { burst: 8, interval: Duration::from_secs(60) };
+/// 4,000 clients leave and join at once when a server's network fails for a moment.
+const OF_ALL: Bound = Bound { burst: 10_000, interval: Duration::from_millis(500) };
+
+#[cfg(test)]
+mod tests {
+    use roadweave_quic::Identity;
+
+    use super::*;
+
+    fn key(seed: u8) -> PublicKey {
+        Identity::from_seed([seed; 32]).public_key()
+    }
+
+    /// How many lines there are when the clients join or leave each millisecond in turn.
+    fn lines(clients: u8, seconds: u64) -> (u64, u64) {
+        let keys: Vec<PublicKey> = (0..clients).map(key).collect();
+        let (mut comings, mut lines, mut untold) = (Comings::default(), 0, 0);
+        for millis in 0..seconds * 1_000 {
+            let now = Instant::from_millis(millis);
+            let at = millis as usize % keys.len();
+            lines += u64::from(comings.may_tell(now, keys[at], "box"));
+            if millis % 1_000 == 0 {
+                while let Some((_, more)) = comings.poll_untold(now) {
+                    lines += 1;
+                    untold += more;
+                }
+            }
+        }
+        (lines, untold)
+    }
+
+    #[test]
+    fn a_client_that_comes_and_goes_without_end_is_a_few_lines() {
+        let (lines, untold) = lines(1, 600);
+        assert!((9..=18).contains(&lines), "{lines}");
+        assert!(untold > 500_000, "and all is counted: {untold}");
+        let (lines, _) = super::tests::lines(100, 600);
+        assert!(lines <= 100 * 18, "{lines}");
+    }
+
+    #[test]
+    fn one_client_does_not_hide_another_and_what_was_left_out_is_told() {
+        let mut comings = Comings::default();
+        let now = Instant::from_millis(5);
+        let told = (0..100).filter(|_| comings.may_tell(now, key(1), "noisy")).count();
+        assert_eq!(told, 8);
+        assert!(comings.may_tell(now, key(2), "quiet"));
+        assert_eq!(comings.poll_untold(now), None, "not before its time");
+        let later = now + Duration::from_secs(60);
+        assert_eq!(comings.poll_untold(later), Some(("noisy".to_owned(), 92)));
+        assert_eq!(comings.poll_untold(later), None);
+        let much_later = now + Duration::from_secs(3_600);
+        assert_eq!((comings.poll_untold(much_later), comings.clients.len()), (None, 0));
+    }
+
+    #[test]
+    fn all_clients_together_have_a_bound() {
+        let mut comings = Comings::default();
+        let now = Instant::ZERO;
+        let told = (0..2 * OF_ALL.burst).filter(|_| comings.all.allows(now, &OF_ALL)).count();
+        assert_eq!(told, OF_ALL.burst as usize);
+        assert!(!comings.may_tell(now, key(1), "box"));
+        let later = now + OF_CLIENT.interval;
+        assert_eq!(comings.poll_untold(later), Some(("box".to_owned(), 1)));
+    }
+}
