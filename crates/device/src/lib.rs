@@ -60,7 +60,7 @@ pub use netlink::{Link, Netlink, Route, Rule};
 pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};
 pub use prefix::{ParsePrefixError, Prefix};
 pub use process::{Instance, InstanceLock, ROUTE_PROTOCOL};
-pub use routes::{ClientRoutes, Grant, RouteSettings, Routes};
+pub use routes::{ClientRoutes, Grant, RouteKeeper, RouteSettings, Routes};
 pub use signals::{Signal, Signals};
 pub use state::{Kept, StateFile};
 pub use time_of_day::{ClockReading, HighestTime, TimeOfDay};

@@ -44,6 +44,7 @@
 //! until it ends.
 
 mod client;
+mod keeper;
 mod plan;
 mod repairs;
 
@@ -56,6 +57,8 @@ use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, Prefix, Route, Rule, UplinkSelector, sysctl};
 
 pub use client::ClientRoutes;
+pub use keeper::RouteKeeper;
+pub(crate) use keeper::lock;
 pub(crate) use plan::space_length;
 pub(crate) use repairs::Repairs;
 
@@ -92,6 +95,10 @@ pub struct Routes {
     instance: Instance,
     netlink: Netlink,
     settings: BTreeSet<String>,
+    /// What leads into which TUN.
+    wanted: BTreeSet<(u32, Prefix)>,
+    /// The addresses of which TUN.
+    addresses: BTreeSet<(u32, Prefix)>,
 }
 
 impl Routes {
@@ -102,7 +109,13 @@ impl Routes {
     /// [`DeviceError::NoPermission`], or what else the kernel says.
     pub fn open(instance: &Instance) -> Result<Self, DeviceError> {
         let netlink = Netlink::open()?;
-        let mut this = Self { instance: instance.clone(), netlink, settings: BTreeSet::new() };
+        let mut this = Self {
+            instance: instance.clone(),
+            netlink,
+            settings: BTreeSet::new(),
+            wanted: BTreeSet::new(),
+            addresses: BTreeSet::new(),
+        };
         this.remove_all()?;
         Ok(this)
     }
@@ -121,8 +134,43 @@ impl Routes {
                     self.netlink.add_rule(&rule)?;
                 }
             }
+            self.wanted.insert((tun, *prefix));
         }
         Ok(())
+    }
+
+    /// The TUN whose index is `tun` has these addresses, to be kept by [`Routes::mend`].
+    pub fn keep_addresses(&mut self, tun: u32, addresses: &[Prefix]) {
+        self.addresses.extend(addresses.iter().map(|address| (tun, *address)));
+    }
+
+    /// Looks, and sets again what is gone of routes, rules and addresses; returns how much that was.
+    ///
+    /// # Errors
+    /// What the kernel says; the rest is set all the same.
+    pub fn mend(&mut self) -> Result<usize, DeviceError> {
+        let (addresses, table) = (self.netlink.addresses()?, self.tunnel_table());
+        let is_gone = |address: &&(u32, Prefix)| !addresses.contains(address);
+        let addresses: Vec<_> = self.addresses.iter().filter(is_gone).copied().collect();
+        let (routes, rules) = (self.netlink.routes()?, self.netlink.rules()?);
+        let routes: BTreeSet<&Route> = routes.iter().collect();
+        let wanted = self.wanted.iter();
+        let to_route = |(tun, prefix): &(u32, Prefix)| tun_route(*tun, *prefix, table);
+        let lost: Vec<Route> =
+            wanted.clone().map(to_route).filter(|route| !routes.contains(route)).collect();
+        let defaults = wanted.filter(|(_, prefix)| prefix.length() == 0);
+        let mut lost_rules: Vec<Rule> = defaults
+            .flat_map(|(_, prefix)| default_rules(prefix.is_ipv4(), table))
+            .filter(|rule| !rules.contains(rule))
+            .collect();
+        lost_rules.dedup();
+        let count = addresses.len() + lost.len() + lost_rules.len();
+        let netlink = &mut self.netlink;
+        let mut results: Vec<Result<(), DeviceError>> = Vec::new();
+        results.extend(addresses.iter().map(|(tun, address)| netlink.add_address(*tun, *address)));
+        results.extend(lost.iter().map(|route| netlink.replace_route(route)));
+        results.extend(lost_rules.iter().map(|rule| netlink.add_rule(rule)));
+        results.into_iter().collect::<Result<(), _>>().map(|()| count)
     }
 
     /// Undoes [`Routes::route_into_tun`] for some prefixes.
@@ -137,6 +185,7 @@ impl Routes {
                 self.netlink.remove_rule(&into_tunnel)?;
                 self.release_main_rules()?;
             }
+            self.wanted.remove(&(tun, *prefix));
             self.netlink.remove_route(&tun_route(tun, *prefix, table))?;
         }
         Ok(())

@@ -17,8 +17,8 @@ use crate::pauses::{Pauses, Readings};
 use crate::privileges::{self, Needs};
 use crate::{
     Clock, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance, InstanceLock, Interest,
-    Poller, Prefix, Routes, SendFailure, SendOutcome, Signal, Signals, Token, Tun, TunOptions,
-    UdpOptions, UplinkSocket, Waker, cleanup,
+    Poller, Prefix, RouteKeeper, Routes, SendFailure, SendOutcome, Signal, Signals, Token, Tun,
+    TunOptions, UdpOptions, UplinkSocket, Waker, cleanup,
 };
 
 /// Sockets that could not be opened, or whose interface is gone, are tried again this often.
@@ -76,7 +76,7 @@ struct Driver {
     drops: DropCounters,
     // Dropped in this order: what they set up is removed before the instance's lock.
     _filters: FilterKeeper,
-    routes: Routes,
+    routes: RouteKeeper,
     _lock: InstanceLock,
 }
 
@@ -90,10 +90,11 @@ impl Driver {
         let clock = Clock::start();
         let poller = Poller::new()?;
         let router = Router::new(options.config)?;
+        let addresses: Vec<Prefix> = options.addresses.iter().copied().map(to_prefix).collect();
         let tun = Tun::open(&TunOptions {
             name: options.tun.name.clone(),
             mtu: options.tun.mtu,
-            addresses: options.addresses.iter().copied().map(to_prefix).collect(),
+            addresses: addresses.clone(),
             offload: options.tun.offload,
         })?;
         // Its sockets are opened again when their interface returns.
@@ -103,6 +104,8 @@ impl Driver {
         let mut routes = Routes::open(&instance)?;
         let destinations: Vec<Prefix> = options.into_tunnel.into_iter().map(to_prefix).collect();
         lead_into_tun(&mut routes, &tun, &destinations);
+        routes.keep_addresses(tun.index(), &addresses);
+        let routes = RouteKeeper::start(routes)?;
         let mut filters = FilterKeeper::start(&instance)?;
         filters.set_and_wait(filter_options(&tun))?;
         let waker = Waker::new()?;
@@ -253,7 +256,7 @@ impl Driver {
         let RouterSocket { listen, interface } = &self.options[at];
         // A link's packets come by its own interface, though the peer may be nearer by another.
         if let Some(interface) = interface
-            && let Err(error) = self.routes.loosen_reverse_path_filter(interface)
+            && let Err(error) = self.routes.lock().loosen_reverse_path_filter(interface)
         {
             tracing::debug!(%error, "the reverse path filter of an interface stays as it is");
         }

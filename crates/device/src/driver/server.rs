@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -25,10 +25,11 @@ use crate::control::{ControlServer, RpcError};
 use crate::pauses::{Pause, Pauses, Readings};
 use crate::privileges::{self, Needs};
 use crate::reset_salt::reset_salt;
+use crate::routes::lock;
 use crate::{
     Allowed, Clock, ClockReading, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance,
-    Interest, Poller, Prefix, Routes, Signal, Signals, StateFile, TimeOfDay, Token, Tun,
-    TunOptions, UdpOptions, UplinkSocket, Waker, cleanup,
+    Interest, Poller, Prefix, RouteKeeper, Routes, Signal, Signals, StateFile, TimeOfDay, Token,
+    Tun, TunOptions, UdpOptions, UplinkSocket, Waker, cleanup,
 };
 
 mod comings;
@@ -129,6 +130,7 @@ struct Driver {
     filter_options: FilterOptions,
     // Dropped in this order: what they set up is removed before the instance's lock.
     filters: FilterKeeper,
+    _routes: RouteKeeper,
     /// `None` while a thread changes it.
     machine: Option<Machine>,
     _lock: crate::InstanceLock,
@@ -136,7 +138,7 @@ struct Driver {
 
 /// What of this machine's settings depends on the clients.
 struct Machine {
-    routes: Routes,
+    routes: Arc<Mutex<Routes>>,
     tun_index: u32,
     addresses: Vec<IpNet>,
     /// What of the clients lies beyond the server's own inner networks.
@@ -154,10 +156,12 @@ impl Machine {
         if gone.is_empty() && new.is_empty() {
             return;
         }
-        if let Err(error) = self.routes.route_out_of_tun(self.tun_index, &gone) {
+        let mut routes = lock(&self.routes);
+        if let Err(error) = routes.route_out_of_tun(self.tun_index, &gone) {
             tracing::warn!(%error, "routes to what lay behind some clients are left");
         }
-        lead_into(&mut self.routes, self.tun_index, &new);
+        lead_into(&mut routes, self.tun_index, &new);
+        drop(routes);
         self.routed = routed;
     }
 }
@@ -176,7 +180,7 @@ impl Driver {
         let tun = Tun::open(&TunOptions {
             name: options.tun.name.clone(),
             mtu: options.tun.mtu,
-            addresses: prefixes,
+            addresses: prefixes.clone(),
             offload: options.tun.offload,
         })?;
         // Before the first thread: those that follow inherit it.
@@ -185,9 +189,11 @@ impl Driver {
             ..Needs::default()
         })?;
         let mut routes = Routes::open(&instance)?;
+        routes.keep_addresses(tun.index(), &prefixes);
         let peers: Peers = std::mem::take(&mut options.peers).into_iter().collect();
         let routed = beyond(&peers, &options.addresses);
         lead_into(&mut routes, tun.index(), &routed);
+        let routes = RouteKeeper::start(routes)?;
         let filter_options = filter_options(&tun, &options);
         let mut filters = FilterKeeper::start(&instance)?;
         filters.set_and_wait(with_clients(&filter_options, &routed))?;
@@ -215,8 +221,12 @@ impl Driver {
             "the server runs"
         );
         let reloader = Reloader::start(options.reload, waker.clone())?;
-        let machine =
-            Machine { routes, tun_index: tun.index(), addresses: options.addresses, routed };
+        let machine = Machine {
+            routes: routes.share(),
+            tun_index: tun.index(),
+            addresses: options.addresses,
+            routed,
+        };
         Ok(Self {
             clock,
             pauses: Pauses::new(Readings::take()),
@@ -239,6 +249,7 @@ impl Driver {
             machine: Some(machine),
             filter_options,
             filters,
+            _routes: routes,
             _lock: lock,
         })
     }
