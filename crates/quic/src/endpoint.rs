@@ -331,6 +331,11 @@ impl Endpoint {
         self.connections.iter().filter(|(id, c)| !gone(id, c)).map(|(id, _)| *id).collect()
     }
 
+    /// How many connections there are, half-open ones and those that are over and not yet gone among them.
+    pub fn connection_count(&self) -> usize {
+        self.connections.len()
+    }
+
     /// Packets that belong to no connection: resets, retries, refusals. The driver clears it.
     pub fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox

@@ -11,6 +11,7 @@
 
 mod accounts;
 mod budget;
+mod inbox;
 mod rate;
 mod refusals;
 mod waiting;
@@ -30,7 +31,8 @@ use roadweave_types::{DropCounters, DropReason, Instant, PathId};
 use roadweave_wire::{Control, InnerPacket, Welcome};
 
 use self::accounts::Accounts;
-use self::budget::Budget;
+use self::budget::{Budget, Ceilings};
+use self::inbox::Inbox;
 use self::rate::Limit;
 use self::refusals::Refusals;
 use self::waiting::Waiting;
@@ -126,7 +128,7 @@ pub struct Server {
     /// Those that the endpoint has let knock in vain and that are counted already.
     crowded_out: u64,
     accounts: Accounts,
-    inbox: VecDeque<Bytes>,
+    inbox: Inbox,
     events: VecDeque<ServerEvent>,
     drops: DropCounters,
     /// Whether sessions note what happens to each packet.
@@ -148,14 +150,17 @@ impl Server {
         identity: Arc<Identity>,
         peers: Arc<PeerTable>,
     ) -> Result<Self, ConfigError> {
-        let endpoint = Endpoint::server(epoch, &config.transport, identity, peers.clone())?;
+        let mut transport = config.transport.clone();
+        let ceilings = Ceilings::of(config.memory_max, transport.half_open_max);
+        transport.half_open_max = ceilings.half_open;
+        let endpoint = Endpoint::server(epoch, &transport, identity, peers.clone())?;
         Ok(Self {
             budget: Budget::new(config.memory_max),
             config,
             endpoint,
             peers,
             changed: BTreeSet::new(),
-            waiting: Waiting::default(),
+            waiting: Waiting::new(ceilings.waiting),
             welcomed: BTreeSet::new(),
             sessions: BTreeMap::new(),
             by_key: HashMap::new(),
@@ -165,7 +170,7 @@ impl Server {
             refusals: Refusals::default(),
             crowded_out: 0,
             accounts: Accounts::default(),
-            inbox: VecDeque::new(),
+            inbox: Inbox::default(),
             events: VecDeque::new(),
             drops: DropCounters::default(),
             observes: false,
@@ -296,7 +301,7 @@ impl Server {
 
     /// An inner packet for the device.
     pub fn poll_inner(&mut self) -> Option<Bytes> {
-        self.inbox.pop_front()
+        self.inbox.pop()
     }
 
     /// Begins to note what happens to each packet, in these sessions and those to come, or stops.
@@ -402,7 +407,7 @@ impl Server {
         }
     }
 
-    /// Bytes that all sessions hold, with an allowance for each connection.
+    /// Bytes that all sessions hold and that wait for the device, with an allowance for each connection.
     pub fn memory(&self) -> u64 {
         self.budget.total()
     }
@@ -647,6 +652,8 @@ impl Server {
 
     /// Lets those that hold most let go of some of it while all together hold too much.
     fn keep_to_budget(&mut self, now: Instant) {
+        let connections = self.endpoint.connection_count().saturating_sub(self.sessions.len());
+        self.budget.set_others(connections, self.inbox.bytes);
         let mut asked = None;
         while let Some((id, bytes)) = self.budget.excess(asked) {
             let held = self.budget.of(id);
@@ -692,8 +699,8 @@ impl Server {
         };
         if !self.config.clients_reach_clients && self.peers.route(view.destination).is_some() {
             self.drops.count(DropReason::NoRoute);
-        } else {
-            self.inbox.push_back(packet);
+        } else if !self.inbox.push(packet) {
+            self.drops.count(DropReason::DeviceFull);
         }
     }
 

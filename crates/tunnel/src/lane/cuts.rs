@@ -84,12 +84,14 @@ pub(crate) struct Parts {
     incomplete: BTreeMap<(LaneId, u32), Incomplete>,
     /// The same, oldest first, with those that are complete, and until when each is waited for.
     order: VecDeque<(Instant, LaneId, u32)>,
+    /// Of all parts, with what the places for them cost.
     bytes: usize,
 }
 
 #[derive(Debug)]
 struct Incomplete {
     parts: Vec<Option<Bytes>>,
+    /// As [`Parts::bytes`].
     bytes: usize,
 }
 
@@ -107,7 +109,9 @@ impl Parts {
         let count = usize::from(part.last) + 1;
         let whole = self.incomplete.entry(key).or_insert_with(|| {
             self.order.push_back((now + age_max, part.lane, part.number));
-            Incomplete { parts: vec![None; count], bytes: 0 }
+            let bytes = INCOMPLETE_BYTES + count * PLACE_BYTES;
+            self.bytes += bytes;
+            Incomplete { parts: vec![None; count], bytes }
         });
         if whole.parts.len() != count {
             drops.count(DropReason::Inconsistent);
@@ -130,6 +134,19 @@ impl Parts {
         let mut datagram = BytesMut::with_capacity(bytes);
         parts.iter().flatten().for_each(|part| datagram.extend_from_slice(part));
         Some(datagram.freeze())
+    }
+
+    /// Bytes held, with an allowance for the bookkeeping of each datagram and each part.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Drops the oldest until `bytes` bytes less are held, or none is.
+    pub(crate) fn shed(&mut self, bytes: usize, drops: &mut DropCounters) {
+        let target = self.bytes.saturating_sub(bytes);
+        while self.bytes > target && !self.order.is_empty() {
+            self.drop_oldest(drops, DropReason::MemoryShare);
+        }
     }
 
     fn remove(&mut self, key: (LaneId, u32)) -> Option<Incomplete> {
@@ -165,6 +182,10 @@ const CUTS_MAX: usize = 8192;
 const INCOMPLETE_MAX: usize = 4096;
 /// Their bytes.
 const BYTES_MAX: usize = 1 << 20;
+/// What a datagram costs beside its parts, at most: its places in a tree and in a queue.
+const INCOMPLETE_BYTES: usize = 64;
+/// What the place for a part costs.
+const PLACE_BYTES: usize = size_of::<Option<Bytes>>();
 
 #[cfg(test)]
 mod tests {
@@ -199,7 +220,7 @@ mod tests {
         let whole = insert(&first[1]).expect("that was the last");
         assert!(whole.iter().enumerate().all(|(at, byte)| *byte == at as u8));
         assert_eq!((whole.len(), drops.get(DropReason::Duplicate)), (250, 1));
-        assert!(table.incomplete.is_empty() && table.bytes == 0);
+        assert!(table.incomplete.is_empty() && table.bytes() == 0);
     }
 
     #[test]
@@ -215,7 +236,11 @@ mod tests {
             let part = Part { lane: LaneId(0), number, index: 0, last: 1, bytes: large.clone() };
             table.insert(at(0), part, AGE, &mut drops);
         }
-        assert!(table.bytes <= BYTES_MAX && table.incomplete.len() < 100, "{}", table.bytes);
+        assert!(table.bytes() <= BYTES_MAX && table.incomplete.len() < 100, "{}", table.bytes());
+        let (before, count) = (table.bytes(), table.incomplete.len());
+        table.shed(16_000, &mut drops);
+        assert_eq!((table.incomplete.len(), drops.get(DropReason::MemoryShare)), (count - 1, 1));
+        assert!(before - table.bytes() > 16_000, "the places count too");
         table.insert(at(701), parts(1, 150).remove(0), AGE, &mut drops);
         assert_eq!((table.incomplete.len(), table.order.len()), (1, 1));
     }

@@ -9,7 +9,7 @@ pub struct MemoryStats {
     pub decoder_bytes: u64,
     /// Packets that wait for others before them.
     pub reorder_bytes: u64,
-    /// Fragments that wait for their siblings.
+    /// Fragments of packets, and parts of datagrams, that wait for their siblings.
     pub fragment_bytes: u64,
     /// Packets, copies and repairs that wait for a free window.
     pub queue_bytes: u64,

@@ -4,6 +4,9 @@
 //! since few use theirs up; when all together hold too much, whoever holds most lets go of the oldest
 //! of it, down to what each would have if all had the same. So nobody loses anything who holds less than
 //! that.
+//!
+//! Connections without a session, half-open ones among them, count as well and are bounded in number:
+//! together they take no more than half.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -21,12 +24,32 @@ pub(super) struct Budget {
     held: BTreeMap<ConnectionId, u64>,
     order: BTreeSet<(u64, ConnectionId)>,
     total: u64,
+    /// What is held beside sessions: connections without one, and what waits for the device.
+    others: u64,
+}
+
+/// How many connections may be without a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ceilings {
+    /// Of which the handshake is under way.
+    pub(super) half_open: usize,
+    /// Of which it is done.
+    pub(super) waiting: usize,
+}
+
+impl Ceilings {
+    /// Within half of `memory_max` bytes, and no more than `half_open_max` and [`WAITING_MAX`].
+    pub(super) fn of(memory_max: usize, half_open_max: usize) -> Self {
+        let all = (memory_max / 2 / CONNECTION_BYTES as usize).max(2);
+        let half_open = half_open_max.min(all / 2);
+        Self { half_open, waiting: WAITING_MAX.min(all - half_open) }
+    }
 }
 
 impl Budget {
     /// All of them may hold `max` bytes.
     pub(super) fn new(max: usize) -> Self {
-        Self { max: max as u64, held: BTreeMap::new(), order: BTreeSet::new(), total: 0 }
+        Self { max: max as u64, held: BTreeMap::new(), order: BTreeSet::new(), total: 0, others: 0 }
     }
 
     /// A session holds `bytes` bytes now.
@@ -52,9 +75,14 @@ impl Budget {
         }
     }
 
+    /// So many connections are without a session, and so many bytes wait for the device.
+    pub(super) fn set_others(&mut self, connections: usize, waiting_bytes: usize) {
+        self.others = connections as u64 * CONNECTION_BYTES + waiting_bytes as u64;
+    }
+
     /// What all hold, bytes.
     pub(super) fn total(&self) -> u64 {
-        self.total
+        self.total + self.others
     }
 
     /// What a session holds, bytes.
@@ -65,19 +93,43 @@ impl Budget {
     /// If all together hold too much: who holds most, and down to what it is to let go. `asked`: who was
     /// asked last, with what it held then; it is one of those that held less.
     pub(super) fn excess(&self, asked: Option<(u64, ConnectionId)>) -> Option<(ConnectionId, u64)> {
-        if self.total <= self.max {
+        if self.total() <= self.max {
             return None;
         }
         let before = asked.map_or(Bound::Unbounded, Bound::Excluded);
         let (held, largest) = self.order.range((Bound::Unbounded, before)).next_back()?;
-        let equal = self.max / self.held.len() as u64;
+        let equal = self.max.saturating_sub(self.others) / self.held.len() as u64;
         (*held > equal).then(|| (*largest, equal.saturating_sub(CONNECTION_BYTES)))
     }
 }
 
+/// Connections that wait in all, at most: a thousand boxes after a restart.
+const WAITING_MAX: usize = 4096;
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_without_a_session_count_and_take_half_at_most() {
+        for mebibytes in [64, 256, 1024, 65_536] {
+            let max = mebibytes << 20;
+            let Ceilings { half_open, waiting } = Ceilings::of(max, 1024);
+            assert!((half_open + waiting) * CONNECTION_BYTES as usize <= max / 2, "{mebibytes}");
+            assert!(half_open >= 85 && waiting >= 85, "{half_open}, {waiting}");
+            assert!(half_open <= 1024 && waiting <= WAITING_MAX, "{half_open}, {waiting}");
+        }
+        let each = CONNECTION_BYTES + 100_000;
+        let mut budget = Budget::new(4 * each as usize);
+        (1..=2).for_each(|id| budget.set(ConnectionId(id), 100_000));
+        assert_eq!(budget.excess(None), None);
+        budget.set_others(2, 200_001);
+        assert_eq!(budget.total(), 4 * each + 1);
+        let (_, target) = budget.excess(None).expect("a byte too much");
+        assert!((99_000..100_000).contains(&target), "{target}");
+        budget.set_others(0, 0);
+        assert_eq!(budget.excess(None), None);
+    }
 
     #[test]
     fn the_largest_gives_way_and_those_below_the_mean_do_not() {

@@ -20,12 +20,12 @@ use roadweave_types::Instant;
 pub(super) const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections of one key that wait: a box races four modems, and tries each a few times.
 const PER_KEY_MAX: usize = 16;
-/// Connections that wait in all: a thousand boxes after a restart.
-const WAITING_MAX: usize = 4096;
 
 /// The connections that wait.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Waiting {
+    /// How many there may be.
+    max: usize,
     entries: BTreeMap<ConnectionId, (Instant, PublicKey)>,
     /// In the order of their coming, as the numbers of connections are.
     by_key: BTreeMap<PublicKey, BTreeSet<ConnectionId>>,
@@ -33,6 +33,12 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    /// None waits, and no more than `max` may.
+    pub(super) fn new(max: usize) -> Self {
+        let (entries, by_key, by_age) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        Self { max, entries, by_key, by_age }
+    }
+
     /// A connection of `key` waits from now on; returns the one that must go for it.
     pub(super) fn add(
         &mut self,
@@ -44,7 +50,7 @@ impl Waiting {
         let of_key = self.by_key.get(&key);
         let gone = match of_key.filter(|ids| ids.len() >= PER_KEY_MAX) {
             Some(ids) => ids.first().copied(),
-            None if self.entries.len() >= WAITING_MAX => {
+            None if self.entries.len() >= self.max => {
                 let crowded = self.by_key.values().max_by_key(|ids| ids.len());
                 crowded.and_then(|ids| ids.first().copied())
             }
@@ -91,6 +97,8 @@ mod tests {
 
     use super::*;
 
+    const MAX: usize = 4096;
+
     fn key(number: u32) -> PublicKey {
         let mut seed = [0; 32];
         seed[..4].copy_from_slice(&number.to_be_bytes());
@@ -110,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_key_has_so_many_and_the_oldest_of_the_same_key_goes() {
-        let mut waiting = Waiting::default();
+        let mut waiting = Waiting::new(MAX);
         assert_eq!(add(&mut waiting, 0, 0, key(1)), None);
         for id in 1..=PER_KEY_MAX as u64 {
             assert_eq!(add(&mut waiting, id, id, key(2)), None);
@@ -122,19 +130,19 @@ mod tests {
 
     #[test]
     fn when_all_room_is_taken_the_most_crowded_key_gives_way() {
-        let mut waiting = Waiting::default();
-        let keys: Vec<PublicKey> = (0..WAITING_MAX as u32).map(key).collect();
+        let mut waiting = Waiting::new(MAX);
+        let keys: Vec<PublicKey> = (0..MAX as u32).map(key).collect();
         for (id, key) in (0..).zip(&keys[1..]) {
             assert_eq!(add(&mut waiting, id, id, *key), None);
         }
         assert_eq!(add(&mut waiting, 9_000, 9_000, keys[1]), None);
         assert_eq!(add(&mut waiting, 9_001, 9_001, keys[0]), Some(0), "its key had two");
-        assert_eq!(waiting.entries.len(), WAITING_MAX);
+        assert_eq!(waiting.entries.len(), MAX);
     }
 
     #[test]
     fn a_welcome_begins_the_wait_anew() {
-        let mut waiting = Waiting::default();
+        let mut waiting = Waiting::new(MAX);
         (0..3).for_each(|id| _ = add(&mut waiting, id * 10, id, key(1)));
         add(&mut waiting, 3_000, 0, key(1));
         assert_eq!(waiting.poll_timeout(), Some(at(5_010)));

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! lanes: [ decoder, reorder, fragments ] x 8, [ queue, sent packets ] x 8 ─► sum ─► more than the share?
-//!                                        the lane that holds most lets go of its oldest ◄────────┘
+//! parts of datagrams                     who holds most lets go of its oldest ◄───────────────────┘
 //! ```
 //!
 //! Each of these has a bound of its own, and all of them together would be some 200 MiB. Few sessions need
@@ -25,6 +25,7 @@ const SLACK: u64 = 16;
 enum Holder {
     Sender(usize),
     Receiver(LaneId),
+    Parts,
 }
 
 impl Session {
@@ -32,6 +33,7 @@ impl Session {
     pub fn memory(&self) -> MemoryStats {
         let mut sum = MemoryStats {
             flow_bytes: self.flows.as_ref().map_or(0, |flows| flows.memory() as u64),
+            fragment_bytes: self.parts.bytes() as u64,
             ..MemoryStats::default()
         };
         self.senders.iter().for_each(|sender| sum.add(&sender.memory()));
@@ -67,6 +69,7 @@ impl Session {
         };
         holders.extend(self.senders.iter().enumerate().map(of_sender));
         holders.extend(self.receivers.iter().map(of_receiver));
+        holders.push((self.parts.bytes() as u64, Holder::Parts));
         holders.sort_by_key(|(held, _)| std::cmp::Reverse(*held));
         for (_, holder) in holders {
             let excess = self.memory().total().saturating_sub(bytes);
@@ -75,6 +78,7 @@ impl Session {
             }
             match holder {
                 Holder::Sender(at) => self.senders[at].shed(now, excess),
+                Holder::Parts => self.parts.shed(excess as usize, &mut self.exit.drops),
                 Holder::Receiver(lane) => {
                     let exit = &mut self.exit;
                     if let Some(receiver) = self.receivers.get_mut(&lane) {
