@@ -481,12 +481,27 @@ fn resolvers_of_a_session_go_with_it_also_after_a_kill() {
         );
         fs::write(folder.join("resolvconf"), script).unwrap();
         fs::set_permissions(folder.join("resolvconf"), fs::Permissions::from_mode(0o755)).unwrap();
-        let client = start(&format!("{}:", folder.display()));
-        client.wait_for("resolvers of the session are set");
-        client.interrupt();
-        let told = fs::read_to_string(road.path("told")).unwrap();
-        let told: Vec<&str> = told.lines().map(str::trim).collect();
-        assert_eq!(told, ["-a rw0 -m 0 -x: nameserver 10.77.0.1 nameserver fd77::1", "-d rw0 -f:"]);
+        let told = || {
+            let client = start(&format!("{}:", folder.display()));
+            client.wait_for("resolvers of the session are set");
+            client.interrupt();
+            let told = fs::read_to_string(road.path("told")).unwrap();
+            fs::remove_file(road.path("told")).unwrap();
+            told.lines().map(|line| line.trim().to_owned()).collect::<Vec<String>>()
+        };
+        assert_eq!(
+            told(),
+            ["-a rw0 -m 0 -x: nameserver 10.77.0.1 nameserver fd77::1", "-d rw0 -f:"]
+        );
         assert_eq!(now(), old);
+
+        // And systemd-resolved, where the file leads to it.
+        fs::rename(folder.join("resolvconf"), folder.join("resolvectl")).unwrap();
+        let stub = "nameserver 127.0.0.53\n";
+        fs::write("/etc/resolv.conf", stub).unwrap();
+        let expected =
+            ["--no-pager dns:", "dns rw0 10.77.0.1 fd77::1:", "domain rw0 ~.:", "revert rw0:"];
+        assert_eq!(told(), expected);
+        assert_eq!(now(), stub);
     });
 }

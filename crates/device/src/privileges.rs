@@ -121,6 +121,10 @@ const CAPABILITIES_MAX: u32 = 64;
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
+    use rustix::process::{dumpable_behavior, getrlimit};
+
     use super::*;
 
     #[test]
@@ -136,4 +140,52 @@ mod tests {
         assert!(!is_foreign(&own.join("not/there"), me), "that of the file before it counts");
         fs::remove_file(own).unwrap();
     }
+
+    #[test]
+    fn a_restricted_process_cannot_be_looked_into_and_still_starts_threads_and_programs() {
+        in_a_child(
+            "a_restricted_process_cannot_be_looked_into_and_still_starts_threads_and_programs",
+            || {
+                assert_eq!(
+                    dumpable_behavior().unwrap(),
+                    DumpableBehavior::Dumpable,
+                    "the test can fail"
+                );
+                restrict(&Needs::default()).unwrap();
+                assert_eq!(dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
+                let Rlimit { current, maximum } = getrlimit(Resource::Core);
+                assert_eq!((current, maximum), (Some(0), Some(0)));
+                assert!(Command::new("true").status().unwrap().success());
+                assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
+            },
+        );
+    }
+
+    #[test]
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
+    fn every_barred_call_is_refused_and_others_are_not() {
+        in_a_child("every_barred_call_is_refused_and_others_are_not", || {
+            restrict(&Needs::default()).unwrap();
+            for number in calls::BARRED {
+                assert_eq!(calls::call(*number), Errno::PERM, "call {number}");
+            }
+            assert_eq!(calls::call(libc::SYS_clone3), Errno::NOSYS);
+            assert_eq!(calls::call(libc::SYS_clone), Errno::PERM, "all namespaces at once");
+            assert_eq!(calls::call(libc::SYS_close), Errno::BADF, "what is not barred is asked");
+        });
+    }
+
+    /// Runs the body of the test `name` in a process of its own, which it may spoil for others.
+    fn in_a_child(name: &str, body: impl FnOnce()) {
+        if std::env::var_os(CHILD).is_some() {
+            return body();
+        }
+        let name = format!("privileges::tests::{name}");
+        let mut child = Command::new(std::env::current_exe().unwrap());
+        let output = child.args(["--exact", &name, "--nocapture"]).env(CHILD, "").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
+    }
+
+    const CHILD: &str = "ROADWEAVE_TEST_CHILD";
 }

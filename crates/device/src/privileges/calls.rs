@@ -53,7 +53,7 @@ const NAMESPACES: [libc::c_int; 7] = [
 ];
 
 /// System calls that neither a tunnel nor `nft` ever needs.
-const BARRED: &[libc::c_long] = &[
+pub(super) const BARRED: &[libc::c_long] = &[
     // Other processes, and their memory.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
@@ -109,6 +109,19 @@ const BARRED: &[libc::c_long] = &[
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
 ];
+
+/// What the kernel says of a call with arguments that no call takes.
+#[cfg(test)]
+#[allow(unsafe_code, reason = "whatever the call is, it gets no pointer that leads anywhere")]
+pub(super) fn call(number: libc::c_long) -> Errno {
+    const NOTHING: libc::c_long = -1;
+    // SAFETY: the last page of the address space, to which -1 leads, is never mapped; there is no file
+    // descriptor and no process of this number, and all flags at once are no call's.
+    let result =
+        unsafe { libc::syscall(number, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING) };
+    assert_eq!(result, -1, "call {number} with arguments that are none");
+    Errno::from_io_error(&std::io::Error::last_os_error()).expect("the system said why")
+}
 
 #[cfg(test)]
 mod tests {
