@@ -505,3 +505,42 @@ fn resolvers_of_a_session_go_with_it_also_after_a_kill() {
         assert_eq!(now(), stub);
     });
 }
+
+#[test]
+fn without_nft_a_closed_client_that_no_answer_could_reach_says_so() {
+    run_sandboxed("without_nft_a_closed_client_that_no_answer_could_reach_says_so", || {
+        let road = Road::without_uplinks();
+        road.connect_uplink(1);
+        // What starts a program in its namespace is there, and nothing else.
+        let folder = road.path("bin");
+        fs::create_dir(&folder).unwrap();
+        std::os::unix::fs::symlink("/usr/bin/nsenter", folder.join("nsenter")).unwrap();
+        let start = |rp_filter: &str| {
+            for (interface, value) in [("all", "0"), ("eth1", rp_filter)] {
+                let key = format!("net.ipv4.conf.{interface}.rp_filter");
+                road.vehicle.set_sysctl(&key, value).unwrap();
+            }
+            let mut command = road.vehicle.command(PROGRAM);
+            command.arg("client").arg("--config").arg(road.path("client.toml"));
+            Daemon::start(
+                {
+                    command.env("PATH", &folder);
+                    command
+                },
+                road.path("client.log"),
+            )
+        };
+        let _server = road.start_server();
+        let cure = "install nftables. Without it no session can begin over eth1";
+        let client = start("1");
+        client.wait_for(cure);
+        client.wait_for("no answer from");
+        let lines = ["WARN", cure].map(|text| client.count(text));
+        assert_eq!(lines, [3, 1], "one line for each trouble: {}", client.log());
+        client.interrupt();
+        let client = start("0");
+        client.wait_for(" joined ");
+        assert_eq!(client.count(cure), 0, "{}", client.log());
+        client.interrupt();
+    });
+}

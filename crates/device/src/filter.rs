@@ -110,6 +110,8 @@ pub struct Filters {
     instance: Instance,
     settings: Vec<String>,
     table: Table,
+    /// There is a table of ours to remove.
+    exists: bool,
 }
 
 impl Filters {
@@ -122,7 +124,7 @@ impl Filters {
     pub fn install(instance: &Instance, options: &FilterOptions) -> Result<Self, DeviceError> {
         let table = Table::open(instance.filter_table())?;
         let instance = instance.clone();
-        let mut this = Self { instance, settings: Vec::new(), table };
+        let mut this = Self { instance, settings: Vec::new(), table, exists: false };
         this.replace(options)?;
         Ok(this)
     }
@@ -137,6 +139,7 @@ impl Filters {
         let count = |reason| counts.get(&counter(reason)).copied().unwrap_or(0);
         let ruleset = ruleset(&self.instance.filter_table(), options, opened, count);
         self.table.replace(&ruleset.text, ruleset.rules)?;
+        self.exists = true;
         if options.forward { self.set_forwarding() } else { Ok(()) }
     }
 
@@ -187,6 +190,9 @@ impl Filters {
 
 impl Drop for Filters {
     fn drop(&mut self) {
+        if !self.exists {
+            return;
+        }
         let failed = self.instance.restore(|key| self.settings.iter().any(|mine| mine == key));
         if let Err(error) = remove_unless_needed(&self.instance, &failed) {
             tracing::warn!(%error, "filters could not be removed; the next start tries again");

@@ -263,6 +263,13 @@ fn loosen_reverse_path_filter(
     Ok(None)
 }
 
+/// Whether `interface` drops what it would not send an answer to: loosely or strictly.
+pub(crate) fn has_reverse_path_filter(interface: &str) -> bool {
+    let keys =
+        ["all", &interface.replace('.', "/")].map(|of| format!("net.ipv4.conf.{of}.rp_filter"));
+    keys.iter().any(|key| sysctl::read(key).is_ok_and(|value| value != "0"))
+}
+
 /// The mark of what came in by an uplink, and of its answers, with the mask. There is none for more than
 /// 255 uplinks.
 ///

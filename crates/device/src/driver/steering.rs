@@ -16,7 +16,7 @@ use std::time::Duration;
 use roadweave_types::Instant;
 
 use crate::dns::{Dns, nameservers};
-use crate::routes::Repairs;
+use crate::routes::{Repairs, has_reverse_path_filter};
 use crate::{
     Answers, ClientRoutes, DeviceError, Grant, Instance, Prefix, RouteSettings, Uplink,
     UplinkSelector,
@@ -82,7 +82,7 @@ impl Steering {
     pub(super) fn service(&mut self, now: Instant) {
         // Once for all uplinks that came together, and before anything is sent over them.
         if let Err(error) = self.answers.install() {
-            self.tell(&error);
+            self.tell_unmarked(&error);
         }
         if self.next_look <= now {
             self.next_look = now + LOOK;
@@ -101,7 +101,7 @@ impl Steering {
                 Ok(true) => tracing::warn!(
                     "another program changed or removed the marks of what comes in by uplinks; they are set again"
                 ),
-                Err(error) => self.tell(&error),
+                Err(error) => self.tell_unmarked(&error),
             }
         }
         if !self.repairs.take_due(now) {
@@ -195,6 +195,21 @@ impl Steering {
         for error in failures {
             self.tell(&error);
         }
+    }
+
+    /// Says what follows when what comes in by uplinks cannot be marked.
+    fn tell_unmarked(&mut self, error: &DeviceError) {
+        let names = self.routes.uplinks().map(|uplink| uplink.name.as_str());
+        let filtered: Vec<&str> = names.filter(|name| has_reverse_path_filter(name)).collect();
+        if filtered.is_empty() || !self.routes.refuses_all() {
+            return self.tell(error);
+        }
+        let text = format!(
+            "{error}. Without it no session can begin over {}: while all is refused, the reverse path \
+             filter drops what comes in there (net.ipv4.conf.*.rp_filter is not 0)",
+            filtered.join(", ")
+        );
+        self.tell_text(&text);
     }
 
     /// Says the same once, however often it is tried.

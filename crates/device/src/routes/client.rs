@@ -195,6 +195,12 @@ impl ClientRoutes {
         self.uplinks.values()
     }
 
+    /// Whether all that has no other way is refused until a session is granted.
+    pub(crate) fn refuses_all(&self) -> bool {
+        let RouteSettings { into_tunnel, closed_before_join, .. } = &self.settings;
+        *closed_before_join && into_tunnel.iter().any(|it| it.is_ipv4() && it.length() == 0)
+    }
+
     /// What bears our mark in the tables of the instance.
     fn find(&mut self, seen: &Seen) -> Result<Plan, DeviceError> {
         let tables = self.instance.routing_tables();
