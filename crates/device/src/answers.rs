@@ -24,20 +24,28 @@ use std::fmt::Write as _;
 
 use roadweave_types::UplinkId;
 
-use crate::filter::{Table, run_nft};
+use crate::filter::{Table, is_quotable, run_nft};
 use crate::routes::{ANSWER_MASK, answer_mark};
-use crate::{DeviceError, Instance, sysctl};
+use crate::{DeviceError, Instance, Uplink, sysctl};
 
 /// The marks of one client's uplinks. They outlive it: `cleanup` removes them.
 #[derive(Debug)]
 pub struct Answers {
     instance: Instance,
     /// All that were uplinks at any time: one may come back before it is noticed.
-    uplinks: BTreeMap<String, UplinkId>,
+    uplinks: BTreeMap<String, Marked>,
     /// Once it is installed.
     table: Option<Table>,
     /// There are uplinks that the table does not know.
     stale: bool,
+}
+
+/// What is marked by which uplink's mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Marked {
+    id: UplinkId,
+    /// The kernel's number of its interface, for names that nft cannot read.
+    index: u32,
 }
 
 impl Answers {
@@ -51,8 +59,16 @@ impl Answers {
     ///
     /// # Errors
     /// What the kernel says of the settings.
-    pub fn add_uplink(&mut self, name: &str, id: UplinkId) -> Result<(), DeviceError> {
-        self.stale |= self.uplinks.insert(name.to_owned(), id) != Some(id);
+    pub fn add_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
+        let marked = Marked { id: uplink.id, index: uplink.index };
+        // A number that stood for another name stands for this one now.
+        self.uplinks.retain(|name, other| {
+            other.index != marked.index || is_quotable(name) || *name == uplink.name
+        });
+        let before = self.uplinks.insert(uplink.name.clone(), marked);
+        self.stale |= before.is_none_or(|before| {
+            before.id != marked.id || before != marked && !is_quotable(&uplink.name)
+        });
         self.mend_settings().map(drop)
     }
 
@@ -115,25 +131,26 @@ pub(crate) fn remove(instance: &Instance) -> Result<(), DeviceError> {
 }
 
 /// The text of the table, and how many rules it has.
-fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, UplinkId>) -> (String, usize) {
+fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, Marked>) -> (String, usize) {
     let (table, tables) = (instance.answers_table(), instance.routing_tables());
     let keep = !ANSWER_MASK;
     let (mut marking, mut answering) = (String::new(), String::new());
-    // Linux allows names that nft cannot quote; what comes in by such an interface is not marked.
-    let uplinks = || uplinks.iter().filter(|(name, _)| !name.contains(['"', '\\', '*']));
-    let names: Vec<String> = uplinks().map(|(name, _)| format!("\"{name}\"")).collect();
-    let names = names.join(", ");
+    let outside = from_none_of(uplinks);
     let mut forwarding = String::new();
-    for (name, id) in uplinks() {
+    for (name, Marked { id, index }) in uplinks {
         let Some((mark, mask)) = answer_mark(&tables, *id) else { continue };
+        let from = match is_quotable(name) {
+            true => format!("iifname \"{name}\""),
+            false => format!("iif {index}"),
+        };
         let set = |what: &str| format!("{what} set {what} & {keep:#x} | {mark:#x}");
         let (mark_packet, mark_connection) = (set("meta mark"), set("ct mark"));
-        let begun = format!("iifname \"{name}\" ct direction original ct state new");
+        let begun = format!("{from} ct direction original ct state new");
         let answer = format!("ct direction reply ct mark & {mask:#x} == {mark:#x} {mark_packet}");
-        let _ = writeln!(marking, "    iifname \"{name}\" {mark_packet}");
+        let _ = writeln!(marking, "    {from} {mark_packet}");
         let _ = writeln!(marking, "    {begun} meta l4proto != tcp {mark_connection}");
         let _ = writeln!(marking, "    {begun} tcp flags & (syn | ack) == syn {mark_connection}");
-        let _ = writeln!(forwarding, "    iifname != {{ {names} }} {answer}");
+        let _ = writeln!(forwarding, "    {outside} {answer}");
         let _ = writeln!(answering, "    {answer}");
     }
     let rules = [&marking, &forwarding, &answering].map(|rules| rules.lines().count());
@@ -152,6 +169,18 @@ fn ruleset(instance: &Instance, uplinks: &BTreeMap<String, UplinkId>) -> (String
     (text, rules.iter().sum())
 }
 
+/// Matches what came in by none of the uplinks.
+fn from_none_of(uplinks: &BTreeMap<String, Marked>) -> String {
+    let (named, odd): (Vec<_>, Vec<_>) = uplinks.iter().partition(|(name, _)| is_quotable(name));
+    let set = |side: &str, elements: Vec<String>| match elements.is_empty() {
+        true => String::new(),
+        false => format!("{side} != {{ {} }}", elements.join(", ")),
+    };
+    let named = named.iter().map(|(name, _)| format!("\"{name}\"")).collect();
+    let odd = odd.iter().map(|(_, marked)| marked.index.to_string()).collect();
+    [set("iifname", named), set("iif", odd)].join(" ").trim().to_owned()
+}
+
 /// What lets answers bear the mark of what they answer.
 const REFLECTING: [&str; 3] =
     ["net.ipv4.tcp_fwmark_accept", "net.ipv4.fwmark_reflect", "net.ipv6.fwmark_reflect"];
@@ -163,9 +192,14 @@ mod tests {
     #[test]
     fn only_answers_to_what_an_uplink_began_are_marked_and_foreign_bits_stay() {
         let instance = Instance::new("rw0").unwrap();
-        let uplinks = BTreeMap::from([("wwan0".to_owned(), UplinkId(2))]);
+        let marked = |id, index| Marked { id: UplinkId(id), index };
+        let uplinks = BTreeMap::from([
+            ("wwan0".to_owned(), marked(2, 7)),
+            ("w\" drop".to_owned(), marked(3, 8)),
+            ("eth*".to_owned(), marked(4, 9)),
+        ]);
         let (text, rules) = ruleset(&instance, &uplinks);
-        assert_eq!(rules, 5, "{text}");
+        assert_eq!(rules, 15, "{text}");
         let (mark, _) = answer_mark(&instance.routing_tables(), UplinkId(2)).unwrap();
         assert_eq!((mark & !ANSWER_MASK, mark & 0x00ff_0000), (0, 0x0003_0000));
         for line in [
@@ -175,14 +209,16 @@ mod tests {
                  ct mark set ct mark & 0xffff | {mark:#x}"
             ),
             format!(
-                "iifname != {{ \"wwan0\" }} ct direction reply ct mark & 0xffff0000 == {mark:#x} \
+                "iifname != {{ \"wwan0\" }} iif != {{ 9, 8 }} ct direction reply ct mark & 0xffff0000 == {mark:#x} \
                  meta mark set meta mark & 0xffff | {mark:#x}"
             ),
         ] {
             assert!(text.contains(&line), "{line}\nis not in\n{text}");
         }
+        assert!(!text.contains("drop") && !text.contains("eth*"), "{text}");
+        assert_eq!(text.matches("iif 8 meta mark set").count(), 1, "{text}");
         let output = text.split("hook output").nth(1).unwrap();
-        assert_eq!(output.matches("mark set").count(), 1, "{text}");
+        assert_eq!(output.matches("mark set").count(), 3, "{text}");
         assert!(output.contains("ct direction reply"), "{text}");
     }
 }

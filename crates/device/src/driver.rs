@@ -20,6 +20,7 @@ mod router;
 mod server;
 mod settings;
 mod steering;
+mod tun_name;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

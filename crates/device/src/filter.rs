@@ -27,6 +27,7 @@ pub use keeper::FilterKeeper;
 
 use crate::program::{self, Failure};
 use crate::{DeviceError, Instance, Prefix, sysctl};
+pub(crate) use ruleset::is_quotable;
 use ruleset::{counter, ruleset};
 pub(crate) use table::Table;
 

@@ -154,6 +154,8 @@ pub struct Monitor {
     notices: OwnedFd,
     netlink: Netlink,
     selector: UplinkSelector,
+    /// The interface that is no uplink under any name.
+    left_out: Option<u32>,
     known: BTreeMap<String, Uplink>,
     ids: BTreeMap<String, UplinkId>,
     /// The interfaces that are no uplinks, by the selector.
@@ -180,13 +182,37 @@ impl Monitor {
         let went_down = BTreeSet::new();
         let (others, led_out) = (Vec::new(), BTreeSet::new());
         let stale = true;
-        Ok(Self { notices, netlink, selector, known, ids, others, led_out, stale, went_down })
+        Ok(Self {
+            notices,
+            netlink,
+            selector,
+            left_out: None,
+            known,
+            ids,
+            others,
+            led_out,
+            stale,
+            went_down,
+        })
     }
 
     /// Other interfaces are uplinks from now on; the next [`Monitor::poll`] reports what that changes.
     pub fn set_selector(&mut self, selector: UplinkSelector) {
         self.selector = selector;
         self.stale = true;
+    }
+
+    /// The interface with this number is no uplink, whatever it may be called.
+    pub fn leave_out(&mut self, index: u32) {
+        self.left_out = Some(index);
+    }
+
+    /// The name of an interface by its number, as of the last look; not that of one that is left out.
+    pub fn name_of(&self, index: u32) -> Option<&str> {
+        let uplinks = self.known.values().map(|uplink| (uplink.index, &uplink.name));
+        let others = self.others.iter().map(|other| (other.index, &other.name));
+        let mut found = uplinks.chain(others);
+        found.find(|(number, _)| *number == index).map(|(_, name)| name.as_str())
     }
 
     /// What is known of all uplinks, by name.
@@ -260,7 +286,9 @@ impl Monitor {
         let routes = self.netlink.routes()?;
         let mut uplinks = BTreeMap::new();
         self.others.clear();
-        for link in links.into_iter().filter(|link| !link.loopback) {
+        let left_out = self.left_out;
+        let links = links.into_iter().filter(|link| Some(link.index) != left_out);
+        for link in links.filter(|link| !link.loopback) {
             if !self.selector.matches(&link.name) {
                 self.others.push(Interface { name: link.name, index: link.index });
                 continue;

@@ -212,6 +212,29 @@ impl Netlink {
             .map_err(|error| DeviceError::system("set an interface up or its MTU", error))
     }
 
+    /// Gives an interface another name. Kernels before 6.2 want it down for that, and it is up afterwards.
+    ///
+    /// # Errors
+    /// What the kernel says, among it that another interface has the name.
+    pub(crate) fn rename_link(&mut self, index: u32, name: &str) -> Result<(), DeviceError> {
+        let failed = |error| DeviceError::system(format!("call an interface {name}"), error);
+        match self.set_name(index, name) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                self.set_link(index, false, None)?;
+                self.set_name(index, name).map_err(failed)?;
+            }
+            result => result.map_err(failed)?,
+        }
+        self.set_link(index, true, None)
+    }
+
+    fn set_name(&mut self, index: u32, name: &str) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.attributes.push(LinkAttribute::IfName(name.to_owned()));
+        self.request(RouteNetlinkMessage::SetLink(message), 0)
+    }
+
     /// Gives an interface an address; one that it has already is no error.
     ///
     /// It can be used when this returns: IPv6 skips duplicate address detection, and the local route,

@@ -16,9 +16,10 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use roadweave_types::peer_text;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::ioctl::{self, IntegerSetter, Opcode, Setter, Updater, opcode};
+use rustix::ioctl::{self, Getter, IntegerSetter, Opcode, Setter, Updater, opcode};
 
 use crate::offload::{Coalescer, HEADER_LEN, Header, PACKET_MAX, split};
 use crate::{DeviceError, Netlink, Prefix, sysctl};
@@ -103,12 +104,7 @@ impl Tun {
         let index = netlink.link(&name)?.index;
         prevent_link_local(&name);
         netlink.set_link(index, true, Some(u32::from(options.mtu)))?;
-        for prefix in &options.addresses {
-            match netlink.add_address(index, *prefix) {
-                Err(error @ DeviceError::NoIpv6 { .. }) => tracing::warn!("{error}"),
-                result => result?,
-            }
-        }
+        add_addresses(&mut netlink, index, &options.addresses)?;
         Ok(Self {
             fd,
             name,
@@ -119,6 +115,30 @@ impl Tun {
             coalescer: Coalescer::new(offload == Offload::TcpAndUdp),
             statistics: TunStatistics::default(),
         })
+    }
+
+    /// Gives the interface its name back if another program has renamed it; returns what it was called,
+    /// fit to be shown. It is up then, and what the kernel took from it while it was down is to be set
+    /// again: its routes, and its addresses of IPv6.
+    ///
+    /// # Errors
+    /// What the kernel says, among it that another interface has the name by now.
+    pub fn mend_name(&self) -> Result<Option<String>, DeviceError> {
+        let found = present_name(&self.fd)
+            .map_err(|error| DeviceError::system("ask for the TUN's name", error))?;
+        if found == self.name.as_bytes() {
+            return Ok(None);
+        }
+        Netlink::open()?.rename_link(self.index, &self.name)?;
+        Ok(Some(peer_text(&found)))
+    }
+
+    /// Gives the interface its addresses again; those that it has are left alone.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn mend_addresses(&self, addresses: &[Prefix]) -> Result<(), DeviceError> {
+        add_addresses(&mut Netlink::open()?, self.index, addresses)
     }
 
     /// The interface's name.
@@ -235,6 +255,20 @@ fn read_super(bytes: &mut [u8], sink: impl FnMut(&[u8])) -> Option<usize> {
     split(&header, packet, sink).ok()
 }
 
+fn add_addresses(
+    netlink: &mut Netlink,
+    index: u32,
+    addresses: &[Prefix],
+) -> Result<(), DeviceError> {
+    for prefix in addresses {
+        match netlink.add_address(index, *prefix) {
+            Err(error @ DeviceError::NoIpv6 { .. }) => tracing::warn!("{error}"),
+            result => result?,
+        }
+    }
+    Ok(())
+}
+
 /// Keeps the kernel from giving the interface a link-local address and soliciting routers from it:
 /// there are none behind a tunnel, and the peer would count each packet as spoofed.
 fn prevent_link_local(name: &str) {
@@ -276,8 +310,15 @@ fn attach(fd: &OwnedFd, name: &str, offload: bool) -> Result<String, DeviceError
         Errno::INVAL => bad_name(),
         error => DeviceError::system(format!("make the TUN {name}"), error),
     })?;
-    let length = request.name.iter().position(|byte| *byte == 0).unwrap_or(INTERFACE_NAME);
-    Ok(String::from_utf8_lossy(&request.name[..length]).into_owned())
+    Ok(String::from_utf8_lossy(request.name()).into_owned())
+}
+
+/// The name that the interface has now.
+fn present_name(fd: &OwnedFd) -> Result<Vec<u8>, Errno> {
+    // SAFETY: TUNGETIFF writes one `struct ifreq`, as which `InterfaceRequest` is laid out, and every bit
+    // pattern is a value of its integers.
+    let request = unsafe { ioctl::ioctl(fd, Getter::<TUNGETIFF, InterfaceRequest>::new()) }?;
+    Ok(request.name().to_vec())
 }
 
 /// Asks for as much offload as the kernel has.
@@ -305,6 +346,13 @@ struct InterfaceRequest {
     rest: [u8; 22],
 }
 
+impl InterfaceRequest {
+    fn name(&self) -> &[u8] {
+        let length = self.name.iter().position(|byte| *byte == 0).unwrap_or(INTERFACE_NAME);
+        &self.name[..length]
+    }
+}
+
 const DEVICE: &str = "/dev/net/tun";
 /// `IFNAMSIZ`, the closing zero included.
 const INTERFACE_NAME: usize = 16;
@@ -312,6 +360,7 @@ const INTERFACE_NAME: usize = 16;
 const READS_MAX: usize = 32;
 
 const TUNSETIFF: Opcode = opcode::write::<i32>(b'T', 202);
+const TUNGETIFF: Opcode = opcode::read::<u32>(b'T', 210);
 const TUNSETOFFLOAD: Opcode = opcode::write::<u32>(b'T', 208);
 const TUNSETVNETHDRSZ: Opcode = opcode::write::<i32>(b'T', 216);
 const IFF_TUN: u16 = 0x0001;

@@ -13,7 +13,7 @@ use roadweave_quic::{Epoch, Identity, PublicKey, TransportConfig};
 use roadweave_tunnel::{
     Client, ClientConfig, ClientEvent, LaneConfig, Notice, UplinkPolicy, Usage,
 };
-use roadweave_types::{DropCounters, DropReason, Instant, UplinkId};
+use roadweave_types::{DropCounters, DropReason, Instant, UplinkId, peer_text};
 use serde_json::{Value, json};
 
 use super::granted::Granted;
@@ -22,6 +22,7 @@ use super::pace::Pace;
 use super::resolver::Resolver;
 use super::settings::{self, SetQoe, SetStrategy};
 use super::steering::Steering;
+use super::tun_name::TunName;
 use super::{
     CONTROL, DriverError, MONITOR, ROUTERS, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings,
     discard_inner, needed_files, read_tun, send_all, status, to_network, to_prefix, to_quic_ecn,
@@ -162,6 +163,7 @@ struct Driver {
     client: Client,
     sockets: BTreeMap<UplinkId, UplinkSocket>,
     tun: Tun,
+    tun_name: TunName,
     options: ClientOptions,
     resolver: Resolver,
     routers: RouterNotices,
@@ -207,7 +209,8 @@ impl Driver {
             ..Needs::default()
         })?;
         options.uplinks.exclude.push(tun.name().to_owned());
-        let monitor = Monitor::open(options.uplinks.clone())?;
+        let mut monitor = Monitor::open(options.uplinks.clone())?;
+        monitor.leave_out(tun.index());
         let guard = Guard::start(&instance, &tun, &options)?;
         let waker = Waker::new()?;
         let control = ControlServer::start(&instance, waker.clone())?;
@@ -248,6 +251,7 @@ impl Driver {
             client,
             sockets: BTreeMap::new(),
             tun,
+            tun_name: TunName::default(),
             options,
             resolver,
             routers,
@@ -324,6 +328,8 @@ impl Driver {
                 self.next_state = now + STATE_INTERVAL;
                 self.state.write(self.client.learned());
             }
+            // What it lacks then is mended with all that is changed.
+            self.tun_name.service(now, &self.tun);
             self.steering.service(now);
             self.tell_local_networks();
             self.deliver();
@@ -469,11 +475,27 @@ impl Driver {
                 }
                 UplinkEvent::Changed(uplink) => self.use_uplink(now, &uplink),
                 UplinkEvent::Vanished(uplink) => {
-                    tracing::warn!(uplink = uplink.name, "uplink is gone");
+                    self.tell_gone(&uplink);
                     self.drop_uplink(now, uplink.id);
                 }
             }
         }
+    }
+
+    fn tell_gone(&self, uplink: &Uplink) {
+        let selector = &self.options.uplinks;
+        let rest = match self.monitor.name_of(uplink.index) {
+            None => String::new(),
+            Some(name) => {
+                let is_none = if selector.matches(name) {
+                    ""
+                } else {
+                    ", which the configuration names no uplink"
+                };
+                format!(": its interface is called {} now{is_none}", peer_text(name.as_bytes()))
+            }
+        };
+        tracing::warn!(uplink = uplink.name, "uplink is gone{rest}");
     }
 
     /// Brings an uplink into service as it is now, or takes it out.
@@ -580,18 +602,19 @@ impl Driver {
     }
 
     fn tell(&mut self, notice: &Notice) {
+        let text = printable(&notice.to_string());
         match notice {
             Notice::Answer { is_proven, .. } => {
                 // Why there is no session is told by this.
                 self.next_reminder = self.clock.now() + REMINDER;
                 if *is_proven {
-                    tracing::error!("{notice}");
+                    tracing::error!("{text}");
                 } else {
-                    tracing::warn!("{notice}");
+                    tracing::warn!("{text}");
                 }
             }
-            notice if notice.is_bad() => tracing::warn!("{notice}"),
-            notice => tracing::info!("{notice}"),
+            notice if notice.is_bad() => tracing::warn!("{text}"),
+            _ => tracing::info!("{text}"),
         }
     }
 
@@ -707,6 +730,15 @@ impl Driver {
         drop((guard, tun));
         Ok(cleanup(&instance, &lock)?)
     }
+}
+
+/// Whoever may rename an interface may not steer a terminal by its name.
+fn printable(text: &str) -> String {
+    let escape = |letter: char| match letter.is_control() {
+        true => letter.escape_debug().to_string(),
+        false => letter.to_string(),
+    };
+    text.chars().map(escape).collect()
 }
 
 /// A socket for both families, or for IPv4 where the kernel has no IPv6.

@@ -8,6 +8,7 @@ use roadweave_tunnel::{Router, RouterConfig, RouterEvent};
 use roadweave_types::{DropCounters, DropReason, Instant, PathStatus, UplinkId};
 use serde_json::{Value, json};
 
+use super::tun_name::TunName;
 use super::{
     CONTROL, DriverError, SIGNALS, SOCKETS, TUN, TunSettings, discard_inner, lead_into_tun,
     read_tun, send_all, status, to_prefix, wait, write_inner,
@@ -72,7 +73,9 @@ struct Driver {
     sockets: Vec<Option<UplinkSocket>>,
     next_retry: Option<Instant>,
     tun: Tun,
+    tun_name: TunName,
     addresses: Vec<IpNet>,
+    into_tunnel: Vec<Prefix>,
     drops: DropCounters,
     // Dropped in this order: what they set up is removed before the instance's lock.
     _filters: FilterKeeper,
@@ -125,7 +128,9 @@ impl Driver {
             options: options.sockets,
             next_retry: None,
             tun,
+            tun_name: TunName::default(),
             addresses: options.addresses,
+            into_tunnel: destinations,
             drops: DropCounters::default(),
             _filters: filters,
             routes,
@@ -174,6 +179,9 @@ impl Driver {
             }
             if self.next_retry.is_some_and(|at| at <= now) {
                 self.retry(now);
+            }
+            if self.tun_name.service(now, &self.tun) {
+                self.mend_tun();
             }
             self.router.service(self.clock.now());
             self.flush(now);
@@ -283,6 +291,15 @@ impl Driver {
                 self.next_retry = Some(now + SOCKET_RETRY);
             }
         }
+    }
+
+    /// Sets again what the kernel takes from a TUN that is down.
+    fn mend_tun(&mut self) {
+        let addresses: Vec<Prefix> = self.addresses.iter().copied().map(to_prefix).collect();
+        if let Err(error) = self.tun.mend_addresses(&addresses) {
+            tracing::warn!("{error}");
+        }
+        lead_into_tun(&mut self.routes, &self.tun, &self.into_tunnel);
     }
 
     fn take_signals(&mut self) -> bool {

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use self::comings::Comings;
 use self::reload::{Reloaded, Reloader, beyond};
 use super::settings::{self, SetStrategy};
+use super::tun_name::TunName;
 use super::{
     CONTROL, DriverError, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings, discard_inner,
     lead_into, needed_files, read_tun, send_all, status, to_prefix, to_quic_ecn, wait, write_inner,
@@ -118,6 +119,7 @@ struct Driver {
     peers: Arc<PeerTable>,
     socket: UplinkSocket,
     tun: Tun,
+    tun_name: TunName,
     reloader: Reloader,
     time_of_day: TimeOfDay,
     next_time_of_day: Instant,
@@ -239,6 +241,7 @@ impl Driver {
             peers,
             socket,
             tun,
+            tun_name: TunName::default(),
             time_of_day,
             next_time_of_day: Instant::ZERO,
             state,
@@ -264,6 +267,7 @@ impl Driver {
                 self.on_pause(pause)?;
             }
             self.tell_time_of_day(now);
+            self.keep_tun_name(now);
             for token in ready {
                 match token {
                     TUN => self.read_tun(now)?,
@@ -295,6 +299,18 @@ impl Driver {
         tracing::warn!(discarded, "{pause}; what waited is discarded");
         self.next_time_of_day = Instant::ZERO;
         Ok(())
+    }
+
+    fn keep_tun_name(&mut self, now: Instant) {
+        // While a thread changes the routes, the next look will do.
+        let Some(machine) = &mut self.machine else { return };
+        if self.tun_name.service(now, &self.tun) {
+            let addresses: Vec<Prefix> = machine.addresses.iter().copied().map(to_prefix).collect();
+            if let Err(error) = self.tun.mend_addresses(&addresses) {
+                tracing::warn!("{error}");
+            }
+            lead_into(&mut machine.routes, machine.tun_index, &machine.routed);
+        }
     }
 
     fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {

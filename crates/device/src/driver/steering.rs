@@ -133,7 +133,7 @@ impl Steering {
     /// When its routes cannot be set.
     pub(super) fn set_uplink(&mut self, uplink: &Uplink) -> Result<(), DeviceError> {
         self.routes.set_uplink(uplink)?;
-        if let Err(error) = self.answers.add_uplink(&uplink.name, uplink.id) {
+        if let Err(error) = self.answers.add_uplink(uplink) {
             self.tell(&error);
         }
         Ok(())

@@ -277,7 +277,7 @@ fn matches_inside(
 }
 
 /// Whether nft reads `"name"` as this name and nothing else. Linux allows nearly any byte in one.
-fn is_quotable(name: &str) -> bool {
+pub(crate) fn is_quotable(name: &str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"*\\$".contains(&byte))
 }
 
