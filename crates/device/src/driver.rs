@@ -12,6 +12,7 @@
 //! the TUN before that: acknowledgements take longer to make than the packet that they are for can wait.
 
 mod client;
+mod complaints;
 mod granted;
 mod guard;
 mod pace;

@@ -19,6 +19,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+use std::io;
 use std::net::IpAddr;
 use std::process::Command;
 use std::time::Duration;
@@ -228,8 +229,12 @@ fn remove(instance: &Instance) -> Result<(), DeviceError> {
 pub(crate) fn run_nft(script: &str) -> Result<(), DeviceError> {
     match program::run(Command::new("nft").args(["-f", "-"]), script, LIMIT) {
         Ok(()) => Ok(()),
-        Err(Failure::NotStarted(error)) => Err(DeviceError::Unavailable {
-            why: format!("the program nft cannot be run ({error}): install nftables"),
+        Err(Failure::NotStarted(error)) => Err(match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => DeviceError::Unavailable {
+                why: format!("the program nft cannot be run ({error}): install nftables"),
+            },
+            // No descriptors or no memory, which may be had again.
+            _ => DeviceError::system("run nft", error),
         }),
         Err(Failure::Said(detail)) if detail.contains("Operation not permitted") => {
             Err(DeviceError::NoPermission { what: "set packet filters".to_owned() })

@@ -149,15 +149,25 @@ fn listen(path: &Path) -> std::io::Result<UnixListener> {
 }
 
 fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
+    let mut is_failing = false;
     for stream in listener.incoming() {
         if shared.stop.load(Ordering::Acquire) {
             return;
         }
-        let Ok(stream) = stream else {
-            // Out of file descriptors; that of the tunnel comes first.
-            std::thread::sleep(Duration::from_millis(100));
-            continue;
+        let stream = match stream {
+            Ok(stream) => stream,
+            Err(error) => {
+                // Out of file descriptors, most likely; whoever waits makes the next call return at once.
+                if !std::mem::replace(&mut is_failing, true) {
+                    tracing::warn!("the control socket takes no callers: {error}; trying again");
+                }
+                std::thread::sleep(ACCEPT_PAUSE);
+                continue;
+            }
         };
+        if std::mem::take(&mut is_failing) {
+            tracing::info!("the control socket takes callers again");
+        }
         // A connection too many is closed at once.
         if shared.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
             shared.connections.fetch_sub(1, Ordering::AcqRel);
@@ -240,6 +250,8 @@ fn failure(id: Value, error: &RpcError) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "error": { "code": error.code, "message": error.message } })
 }
 
+/// How long to wait after a failure before the next caller is taken.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const QUEUE_MAX: usize = 16;
 const CONNECTIONS_MAX: usize = 16;
 const ANSWER_MAX: Duration = Duration::from_secs(2);

@@ -16,6 +16,7 @@ use roadweave_tunnel::{
 use roadweave_types::{DropCounters, DropReason, Instant, UplinkId, peer_text};
 use serde_json::{Value, json};
 
+use super::complaints::Complaints;
 use super::granted::Granted;
 use super::guard::Guard;
 use super::pace::Pace;
@@ -174,6 +175,7 @@ struct Driver {
     joined: bool,
     next_reminder: Instant,
     next_uplink_retry: Option<Instant>,
+    complaints: Complaints,
     drops: DropCounters,
     // Dropped in this order: what they set up is removed before the instance's lock.
     granted: Granted,
@@ -262,6 +264,7 @@ impl Driver {
             joined: false,
             next_reminder: Instant::ZERO + PATIENCE,
             next_uplink_retry: None,
+            complaints: Complaints::default(),
             drops: DropCounters::default(),
             granted: Granted::default(),
             guard,
@@ -507,9 +510,14 @@ impl Driver {
             self.drop_uplink(now, uplink.id);
             return;
         }
-        if let Err(error) = self.open_uplink(now, uplink) {
-            tracing::warn!(uplink = uplink.name, %error, "uplink cannot be used yet");
-            self.next_uplink_retry = Some(now + UPLINK_RETRY);
+        match self.open_uplink(now, uplink) {
+            Ok(()) => self.complaints.settle(uplink.id.0),
+            Err(error) => {
+                if self.complaints.admit(now, uplink.id.0, &error.to_string()) {
+                    tracing::warn!(uplink = uplink.name, %error, "uplink cannot be used yet");
+                }
+                self.next_uplink_retry = Some(now + UPLINK_RETRY);
+            }
         }
     }
 

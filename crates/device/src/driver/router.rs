@@ -8,6 +8,7 @@ use roadweave_tunnel::{Router, RouterConfig, RouterEvent};
 use roadweave_types::{DropCounters, DropReason, Instant, PathStatus, UplinkId};
 use serde_json::{Value, json};
 
+use super::complaints::Complaints;
 use super::tun_name::TunName;
 use super::{
     CONTROL, DriverError, SIGNALS, SOCKETS, TUN, TunSettings, discard_inner, lead_into_tun,
@@ -72,6 +73,7 @@ struct Driver {
     /// By their place in `options`; `None` while one cannot be opened.
     sockets: Vec<Option<UplinkSocket>>,
     next_retry: Option<Instant>,
+    complaints: Complaints,
     tun: Tun,
     tun_name: TunName,
     addresses: Vec<IpNet>,
@@ -127,6 +129,7 @@ impl Driver {
             sockets: options.sockets.iter().map(|_| None).collect(),
             options: options.sockets,
             next_retry: None,
+            complaints: Complaints::default(),
             tun,
             tun_name: TunName::default(),
             addresses: options.addresses,
@@ -276,6 +279,15 @@ impl Driver {
         Ok(())
     }
 
+    /// That an interface is away was told when it went.
+    fn tell_waiting(&mut self, now: Instant, at: usize, error: &DeviceError) {
+        let is_away =
+            matches!(error, DeviceError::NoInterface { .. } | DeviceError::AddressNotHere { .. });
+        if !is_away && self.complaints.admit(now, at as u32, &error.to_string()) {
+            tracing::warn!("{error}; trying again");
+        }
+    }
+
     fn close(&mut self, now: Instant, at: usize) {
         self.sockets[at] = None;
         self.next_retry = Some(now + SOCKET_RETRY);
@@ -284,11 +296,15 @@ impl Driver {
     fn retry(&mut self, now: Instant) {
         self.next_retry = None;
         for at in 0..self.options.len() {
-            if self.sockets[at].is_none()
-                && let Err(error) = self.open(at)
-            {
-                tracing::debug!("{error}; trying again");
-                self.next_retry = Some(now + SOCKET_RETRY);
+            if self.sockets[at].is_some() {
+                continue;
+            }
+            match self.open(at) {
+                Ok(()) => self.complaints.settle(at as u32),
+                Err(error) => {
+                    self.tell_waiting(now, at, &error);
+                    self.next_retry = Some(now + SOCKET_RETRY);
+                }
             }
         }
     }

@@ -1,0 +1,57 @@
+//! Says the same failure once a minute, however often it is tried.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use roadweave_types::Instant;
+
+/// How often the same is said again.
+const REMINDER: Duration = Duration::from_secs(60);
+/// Failures that are remembered, at most.
+const SUBJECTS_MAX: usize = 64;
+
+/// What was said, of what, and when.
+#[derive(Debug, Default)]
+pub(super) struct Complaints {
+    said: BTreeMap<(u32, String), Instant>,
+}
+
+impl Complaints {
+    /// Whether to say `text` of `subject` now.
+    pub(super) fn admit(&mut self, now: Instant, subject: u32, text: &str) -> bool {
+        self.said.retain(|_, at| now.since(*at) < REMINDER);
+        let key = (subject, text.to_owned());
+        if self.said.contains_key(&key) || self.said.len() >= SUBJECTS_MAX {
+            return false;
+        }
+        self.said.insert(key, now);
+        true
+    }
+
+    /// What was tried for `subject` has succeeded: the next failure is news.
+    pub(super) fn settle(&mut self, subject: u32) {
+        self.said.retain(|(of, _), _| *of != subject);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_failure_is_said_once_a_minute_and_memory_is_bounded() {
+        let mut complaints = Complaints::default();
+        let at = |seconds: u64| Instant::from_millis(seconds * 1_000);
+        assert!(complaints.admit(at(0), 1, "full"));
+        assert!(!complaints.admit(at(59), 1, "full"));
+        assert!(complaints.admit(at(59), 2, "full"), "another subject");
+        assert!(complaints.admit(at(59), 1, "gone"), "another failure");
+        assert!(complaints.admit(at(60), 1, "full"));
+        complaints.settle(1);
+        assert!(complaints.admit(at(61), 1, "full"));
+        for subject in 10..1_000 {
+            complaints.admit(at(62), subject, "full");
+        }
+        assert!(complaints.said.len() <= SUBJECTS_MAX);
+    }
+}
