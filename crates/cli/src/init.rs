@@ -1,8 +1,8 @@
 //! `roadweave init` and `roadweave keygen`: keys, and a pair of files that trust each other.
 
-use std::fs::{OpenOptions, Permissions};
-use std::io::Write as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
@@ -50,8 +50,10 @@ impl InitArgs {
         }
         std::fs::create_dir_all(&self.folder)
             .with_context(|| format!("cannot make {}", self.folder.display()))?;
-        write_secret(&client_path, &self.client_file(&address, &client, &server))?;
-        write_secret(&server_path, &self.server_file(port, &client, &server))?;
+        write_secrets(&[
+            (&client_path, &self.client_file(&address, &client, &server)),
+            (&server_path, &self.server_file(port, &client, &server)),
+        ])?;
         out::line(format_args!(
             "{}\n  for the vehicle: roadweave client --config client.toml\n\
              {}\n  for the server:  roadweave server --config server.toml\n\
@@ -139,17 +141,40 @@ fn generate() -> Result<Identity> {
 
 /// Writes a file that only its owner may read.
 pub fn write_secret(path: &Path, text: &str) -> Result<()> {
+    write_secrets(&[(path, text)])
+}
+
+/// Writes files that only their owner may read, in the place of those that are there: all of them, or none
+/// if one finds no room.
+fn write_secrets(files: &[(&Path, &str)]) -> Result<()> {
+    let new = |path: &Path| path.with_extension("toml.new");
+    let written = files.iter().try_for_each(|(path, text)| {
+        write_new(&new(path), text).with_context(|| format!("cannot write {}", path.display()))
+    });
+    if written.is_err() {
+        // Some are not there.
+        files.iter().for_each(|(path, _)| _ = fs::remove_file(new(path)));
+        return written;
+    }
+    files.iter().try_for_each(|(path, _)| {
+        fs::rename(new(path), path).with_context(|| format!("cannot write {}", path.display()))
+    })
+}
+
+fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    // One that was left behind may have another mode, or be a link.
+    let _ = fs::remove_file(path);
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let failed = || format!("cannot write {}", path.display());
-    let mut file = options.open(path).with_context(failed)?;
-    // A file that was there has kept its mode.
-    file.set_permissions(Permissions::from_mode(0o600)).with_context(failed)?;
-    file.write_all(text.as_bytes()).with_context(failed)
+    let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
     use crate::config::{ClientFile, ServerFile, load};
 

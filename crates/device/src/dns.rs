@@ -21,7 +21,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::program::{self, Failure};
-use crate::{DeviceError, Instance};
+use crate::{DeviceError, Instance, files};
 
 use file::ResolvConf;
 pub(crate) use file::{before, nameservers};
@@ -35,6 +35,8 @@ pub(crate) struct Dns {
     state_directory: PathBuf,
     /// How they were set, while they are.
     way: Option<Way>,
+    /// A session is up that wants them.
+    is_due: bool,
 }
 
 /// Who keeps the machine's resolvers.
@@ -55,7 +57,7 @@ impl Dns {
     ) -> Self {
         let (instance, tun) = (instance.clone(), tun.to_owned());
         let state_directory = state_directory.to_owned();
-        Self { instance, tun, servers, state_directory, way: None }
+        Self { instance, tun, servers, state_directory, way: None, is_due: false }
     }
 
     /// Whether the file names resolvers.
@@ -68,7 +70,8 @@ impl Dns {
     /// # Errors
     /// What a program or the system says; the resolvers are those of before then.
     pub(crate) fn set(&mut self) -> Result<(), DeviceError> {
-        if !self.is_wanted() || self.way.is_some() {
+        self.is_due = self.is_wanted();
+        if !self.is_due || self.way.is_some() {
             return Ok(());
         }
         let way = Way::of_this_machine();
@@ -97,6 +100,7 @@ impl Dns {
     /// # Errors
     /// What a program or the system says.
     pub(crate) fn unset(&mut self) -> Result<(), DeviceError> {
+        self.is_due = false;
         match self.way {
             None => return Ok(()),
             Some(Way::Resolved) => run("resolvectl", &["revert", &self.tun], "")?,
@@ -109,11 +113,15 @@ impl Dns {
         Ok(())
     }
 
-    /// Sets them again if another program has changed the file; returns whether one had.
+    /// Sets them if that could not be done before, or again if another program has changed the file; returns
+    /// whether one had.
     ///
     /// # Errors
     /// As [`Dns::set`].
     pub(crate) fn mend(&mut self) -> Result<bool, DeviceError> {
+        if self.is_due && self.way.is_none() {
+            return self.set().map(|()| false);
+        }
         if self.way != Some(Way::File) || self.file().is_ours() {
             return Ok(false);
         }
@@ -127,7 +135,7 @@ impl Dns {
 
     fn note_directory(&self) -> Result<(), DeviceError> {
         let path = self.instance.dns_path();
-        fs::write(&path, self.state_directory.as_os_str().as_encoded_bytes())
+        files::replace(&path, self.state_directory.as_os_str().as_encoded_bytes(), 0o600)
             .map_err(|error| DeviceError::system(format!("write {}", path.display()), error))
     }
 }

@@ -22,6 +22,7 @@ pub mod control;
 mod dns;
 mod driver;
 mod error;
+mod files;
 mod filter;
 pub mod log;
 mod lookup;

@@ -124,8 +124,11 @@ impl Instance {
             let instance = self.name.clone();
             return Err(DeviceError::AlreadyRunning { instance, pid: pid.trim().parse().ok() });
         }
-        file.set_len(0).map_err(failed)?;
-        writeln!(file, "{}", std::process::id()).map_err(failed)?;
+        // Whose it is only helps the reader of a message: a full disk keeps nobody from starting.
+        let told = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
+        if let Err(error) = told {
+            tracing::debug!(%error, "the lock does not say whose it is");
+        }
         Ok(InstanceLock { _file: file })
     }
 

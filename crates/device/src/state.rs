@@ -13,16 +13,19 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use roadweave_tunnel::{Learned, Usage};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::files;
 
 /// What is kept in a file of its own.
 pub trait Kept: Clone + Default + PartialEq + Send + Sync + 'static {
@@ -48,7 +51,9 @@ pub struct StateFile<T = Learned> {
     path: PathBuf,
     /// What was written last.
     written: Arc<T>,
-    writer: Option<JoinHandle<io::Result<()>>>,
+    writer: Option<JoinHandle<bool>>,
+    /// The last write failed, and that was told.
+    is_failing: Arc<AtomicBool>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -62,7 +67,7 @@ impl<T: Kept> StateFile<T> {
     /// The file of the instance `name` in `directory`; nothing is read or made yet.
     pub fn new(directory: &Path, name: &str) -> Self {
         let path = directory.join(format!("{name}.{}.json", T::NAME));
-        Self { path, written: Arc::default(), writer: None }
+        Self { path, written: Arc::default(), writer: None, is_failing: Arc::default() }
     }
 
     /// Reads what was written last; nothing if there is nothing, or nothing that can be read.
@@ -87,8 +92,12 @@ impl<T: Kept> StateFile<T> {
         }
         self.finish();
         let (path, kept) = (self.path.clone(), Arc::new(kept.clone()));
-        let contents = kept.clone();
-        let work = move || replace(&path, &contents.encode()?);
+        let (contents, is_failing) = (kept.clone(), Arc::clone(&self.is_failing));
+        let work = move || {
+            let result = contents.encode().and_then(|text| replace(&path, &text));
+            tell(&path, &result, &is_failing);
+            result.is_ok()
+        };
         match std::thread::Builder::new().name("state".to_owned()).spawn(work) {
             Ok(writer) => {
                 self.writer = Some(writer);
@@ -108,8 +117,7 @@ impl<T: Kept> StateFile<T> {
     /// Waits for the write that is under way.
     fn finish(&mut self) {
         let Some(writer) = self.writer.take() else { return };
-        if let Ok(Err(error)) = writer.join() {
-            tracing::warn!("cannot write {}: {error}", self.path.display());
+        if !writer.join().unwrap_or(false) {
             self.written = Arc::default();
         }
     }
@@ -194,14 +202,21 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     let directory = path.parent().unwrap_or(Path::new("."));
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     check_owner(directory)?;
-    let new = path.with_extension("json.new");
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(&new)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
+    files::replace(path, text.as_bytes(), 0o600)?;
     File::open(directory)?.sync_all()
+}
+
+/// Tells of the first failure of a row, and of its end.
+fn tell(path: &Path, result: &io::Result<()>, is_failing: &AtomicBool) {
+    let was_failing = is_failing.swap(result.is_err(), Ordering::Relaxed);
+    match result {
+        Err(error) if !was_failing => tracing::warn!(
+            "cannot write {}: {error}; what it held stays there, and it is tried again",
+            path.display()
+        ),
+        Ok(()) if was_failing => tracing::info!("{} is written again", path.display()),
+        _ => {}
+    }
 }
 
 /// Others may look into the folder that a user has chosen, but not put anything there.

@@ -5,16 +5,16 @@
 //! restore:  still ours? ─► put back what was kept ─► forget it
 //! ```
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
+use std::fs;
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, symlink};
+use std::os::unix::fs::{DirBuilderExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::DeviceError;
+use crate::files::{self, beside};
 use crate::state::{self, check_owner};
 
 /// The file, and where what it held before is kept.
@@ -71,13 +71,17 @@ impl ResolvConf {
                 .create(directory)
                 .map_err(|error| self.failed(error))?;
         }
+        // Nothing is changed that could not be put back.
         self.kept
             .parent()
             .map_or(Ok(()), check_owner)
-            .map_err(|why| io::Error::other(format!("not kept in {}: {why}", self.kept.display())))
-            .and_then(|()| write(&self.kept, &json, 0o600))
-            .and_then(|()| write(&self.path, &ours, 0o644))
-            .map_err(|error| self.failed(error))
+            .and_then(|()| files::replace(&self.kept, json.as_bytes(), 0o600))
+            .map_err(|error| {
+                let (path, kept) = (self.path.display(), self.kept.display());
+                let what = format!("change {path}: what it says is not kept in {kept}");
+                DeviceError::System { what, source: error }
+            })?;
+        write(&self.path, &ours, 0o644).map_err(|error| self.failed(error))
     }
 
     /// Puts back what was there, unless somebody else has written since; returns whether it did.
@@ -175,22 +179,8 @@ pub(crate) fn nameservers(path: &Path) -> Vec<IpAddr> {
 /// Puts a file in the place of `path` in one step. A container's file is mounted where it is, and can
 /// only be written over.
 fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
-    let new = beside(path);
-    let mut options = OpenOptions::new();
-    let written = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(mode)
-        .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
-        .open(&new)
-        .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-        .and_then(|()| fs::rename(&new, path));
-    match written {
-        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-            let _ = fs::remove_file(&new);
-            fs::write(path, text)
-        }
+    match files::replace(path, text.as_bytes(), mode) {
+        Err(error) if error.kind() == io::ErrorKind::ResourceBusy => fs::write(path, text),
         result => result,
     }
 }
@@ -200,12 +190,6 @@ fn link(path: &Path, target: &Path) -> io::Result<()> {
     let _ = fs::remove_file(&new);
     symlink(target, &new)?;
     fs::rename(&new, path)
-}
-
-fn beside(path: &Path) -> PathBuf {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".roadweave");
-    path.with_file_name(name)
 }
 
 /// The beginning of our text: which client's it is, until when, and where to look for what it replaced.

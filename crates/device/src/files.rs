@@ -1,0 +1,63 @@
+//! Files that are replaced as a whole, so that a full disk or a power cut leaves the old one or the new one.
+
+use std::ffi::OsString;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+/// Puts a file with `contents` in the place of `path`, whose folder is there. What is new gets `mode`.
+///
+/// # Errors
+/// What the system says; the old file is as it was then, and nothing lies beside it.
+pub(crate) fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+    let new = beside(path);
+    let result = write(&new, contents, mode).and_then(|()| fs::rename(&new, path));
+    if result.is_err() {
+        // There may be none.
+        let _ = fs::remove_file(&new);
+    }
+    result
+}
+
+/// Where the new file lies until it is whole.
+pub(crate) fn beside(path: &Path) -> PathBuf {
+    let mut name = OsString::from(path.file_name().unwrap_or_default());
+    name.push(".roadweave");
+    path.with_file_name(name)
+}
+
+fn write(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(mode);
+    // Not through a link that somebody has put there.
+    let mut file = options.custom_flags(OFlags::NOFOLLOW.bits().cast_signed()).open(path)?;
+    file.write_all(contents)?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_cannot_be_written_leaves_the_old_one_and_nothing_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state");
+        replace(&path, b"old", 0o600).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        // A folder in the place of the file refuses the last step.
+        let taken = folder.path().join("taken");
+        fs::create_dir(&taken).unwrap();
+        assert!(replace(&taken, b"new", 0o600).is_err());
+        std::os::unix::fs::symlink("elsewhere", beside(&path)).unwrap();
+        assert!(replace(&path, b"new", 0o600).is_err(), "a link is not followed");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        let names = fs::read_dir(folder.path()).unwrap().count();
+        assert_eq!(names, 2, "nothing lies beside them");
+    }
+}
