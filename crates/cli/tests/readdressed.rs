@@ -134,6 +134,8 @@ fn an_uplink_with_another_address_is_back_within_seconds_and_the_others_notice_n
         road.echo(&road.server, GATEWAY_V4);
         road.wait_for_paths(&["eth1", "eth2"]);
         for renewal in &RENEWALS {
+            let line = format!("{}/24", renewal.address);
+            let told = client.count(&line);
             let flow = Flow::start(&road);
             sleep(Duration::from_millis(500));
             let renewed = renew(&road, renewal);
@@ -143,9 +145,7 @@ fn an_uplink_with_another_address_is_back_within_seconds_and_the_others_notice_n
             assert!(took < Duration::from_secs(3), "{} after {took:?}", renewal.address);
             let gap = flow.longest_gap();
             assert!(gap < Duration::from_secs(1), "{} cost {gap:?}", renewal.address);
-            let line = format!("{}/24", renewal.address);
-            let told = client.log().lines().any(|it| it.contains("eth1") && it.contains(&line));
-            assert!(told, "{line} is not told: {}", client.log());
+            client.wait_for_count(&line, told + 1);
         }
         assert_eq!(client.count(" joined "), 1, "one session outlives all of it");
         assert_eq!(client.count("uplink=\"eth2\""), 1, "{}", client.log());
