@@ -133,14 +133,6 @@ impl Tun {
         Ok(Some(peer_text(&found)))
     }
 
-    /// Gives the interface its addresses again; those that it has are left alone.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn mend_addresses(&self, addresses: &[Prefix]) -> Result<(), DeviceError> {
-        add_addresses(&mut Netlink::open()?, self.index, addresses)
-    }
-
     /// The interface's name.
     pub fn name(&self) -> &str {
         &self.name

@@ -77,7 +77,6 @@ struct Driver {
     tun: Tun,
     tun_name: TunName,
     addresses: Vec<IpNet>,
-    into_tunnel: Vec<Prefix>,
     drops: DropCounters,
     // Dropped in this order: what they set up is removed before the instance's lock.
     _filters: FilterKeeper,
@@ -133,7 +132,6 @@ impl Driver {
             tun,
             tun_name: TunName::default(),
             addresses: options.addresses,
-            into_tunnel: destinations,
             drops: DropCounters::default(),
             _filters: filters,
             routes,
@@ -183,9 +181,7 @@ impl Driver {
             if self.next_retry.is_some_and(|at| at <= now) {
                 self.retry(now);
             }
-            if self.tun_name.service(now, &self.tun) {
-                self.mend_tun();
-            }
+            self.tun_name.service(now, &self.tun);
             self.router.service(self.clock.now());
             self.flush(now);
             self.deliver();
@@ -307,15 +303,6 @@ impl Driver {
                 }
             }
         }
-    }
-
-    /// Sets again what the kernel takes from a TUN that is down.
-    fn mend_tun(&mut self) {
-        let addresses: Vec<Prefix> = self.addresses.iter().copied().map(to_prefix).collect();
-        if let Err(error) = self.tun.mend_addresses(&addresses) {
-            tracing::warn!("{error}");
-        }
-        lead_into_tun(&mut self.routes, &self.tun, &self.into_tunnel);
     }
 
     fn take_signals(&mut self) -> bool {

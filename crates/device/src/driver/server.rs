@@ -267,7 +267,7 @@ impl Driver {
                 self.on_pause(pause)?;
             }
             self.tell_time_of_day(now);
-            self.keep_tun_name(now);
+            self.tun_name.service(now, &self.tun);
             for token in ready {
                 match token {
                     TUN => self.read_tun(now)?,
@@ -299,18 +299,6 @@ impl Driver {
         tracing::warn!(discarded, "{pause}; what waited is discarded");
         self.next_time_of_day = Instant::ZERO;
         Ok(())
-    }
-
-    fn keep_tun_name(&mut self, now: Instant) {
-        // While a thread changes the routes, the next look will do.
-        let Some(machine) = &mut self.machine else { return };
-        if self.tun_name.service(now, &self.tun) {
-            let addresses: Vec<Prefix> = machine.addresses.iter().copied().map(to_prefix).collect();
-            if let Err(error) = self.tun.mend_addresses(&addresses) {
-                tracing::warn!("{error}");
-            }
-            lead_into(&mut machine.routes, machine.tun_index, &machine.routed);
-        }
     }
 
     fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {

@@ -22,30 +22,27 @@ pub(super) struct TunName {
 }
 
 impl TunName {
-    /// Looks if it is time; returns whether the TUN has its name back, and so may lack routes and addresses.
-    pub(super) fn service(&mut self, now: Instant, tun: &Tun) -> bool {
+    /// Looks if it is time, and gives the TUN its name back. Who keeps its addresses and routes sees what the kernel
+    /// took from it meanwhile.
+    pub(super) fn service(&mut self, now: Instant, tun: &Tun) {
         if now < self.next_look {
-            return false;
+            return;
         }
         self.next_look = now + LOOK;
         let name = tun.name();
-        let (is_mended, text) = match tun.mend_name() {
-            Ok(None) => return false,
-            Ok(Some(found)) => (
-                true,
-                format!(
-                    "another program renamed the tunnel's interface {name} to {found}; it has its \
-                     name back, and tun.name in the file chooses another"
-                ),
+        let text = match tun.mend_name() {
+            Ok(None) => return,
+            Ok(Some(found)) => format!(
+                "another program renamed the tunnel's interface {name} to {found}; it has its name back, and \
+                 tun.name in the file chooses another"
             ),
             Err(error) => {
-                (false, format!("the tunnel's interface {name} was renamed: {error}; trying again"))
+                format!("the tunnel's interface {name} was renamed: {error}; trying again")
             }
         };
         if self.next_line <= now {
             self.next_line = now + SILENCE;
             tracing::warn!("{text}");
         }
-        is_mended
     }
 }
