@@ -234,7 +234,7 @@ impl Path {
             pacing_budget: pacer.budget(),
             pacing_rate: Some(pacer.rate()),
             smoothed_rtt: meter.rtt.smoothed,
-            expected_rtt: meter.expected_rtt(epoch.to_std(now)),
+            expected_rtt: meter.expected_rtt(epoch.to_std(now), pacing),
             min_rtt: meter.rtt.least(),
             latest_rtt: meter.rtt.latest,
             rtt_deviation: meter.rtt.deviation,

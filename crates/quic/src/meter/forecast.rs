@@ -17,12 +17,14 @@
 
 use std::time::{Duration, Instant};
 
+use roadweave_types::Pacing;
+
 use super::Meter;
 
 impl Meter {
-    /// The round-trip time that a packet would have which left at `now`; the initial one before the
-    /// first sample.
-    pub(crate) fn expected_rtt(&self, now: Instant) -> Duration {
+    /// The round-trip time that a packet would have which left at `now` and is paced as `pacing` says; the
+    /// initial one before the first sample.
+    pub(crate) fn expected_rtt(&self, now: Instant, pacing: Pacing) -> Duration {
         if !self.rtt.sampled {
             return self.rtt.smoothed;
         }
@@ -31,7 +33,7 @@ impl Meter {
             true => self.rtt.smoothed,
             false => self.rtt.fresh.min(),
         };
-        route.max(self.time_to_drain(now)).max(self.owed_for(now))
+        route.max(self.time_to_drain(now, pacing)).max(self.owed_for(now))
     }
 
     /// How long the path takes for what is in flight.
@@ -39,13 +41,17 @@ impl Meter {
     /// While it is used to the full and its round-trip time has grown, its rate is what it delivered in
     /// the last round trip, or passed in it if that was more; otherwise it can do at least the best that it
     /// has done of late, and where there was no queue, more: as in slow start, twice as much is not too much.
-    fn time_to_drain(&self, now: Instant) -> Duration {
+    ///
+    /// Where a sender leaves room, longer round trips are a queue of others, or one on the way back. A stream leaves room by
+    /// its nature, and must be gone at the first sign. A transfer does as its receiver or its other end does; acknowledgements
+    /// meet the queue of what they acknowledge, and double with it all the same.
+    fn time_to_drain(&self, now: Instant, pacing: Pacing) -> Duration {
         let base = self.rtt.recent.min();
         let queued = self.rtt.latest > base + base / QUEUE_SHARE + QUEUE_MIN;
-        let rate = match queued {
-            true if self.is_app_limited(now) => self.delivery.best(),
-            true => self.delivery.newest().max(self.passed(now)),
-            false => self.delivery.best().max(self.passed(now)) * 2,
+        let rate = match (queued, self.is_app_limited(now)) {
+            (true, true) if pacing != Pacing::Rate => self.delivery.best(),
+            (true, false) => self.delivery.newest().max(self.passed(now)),
+            _ => self.delivery.best().max(self.passed(now)) * 2,
         };
         if rate == 0 {
             return Duration::ZERO; // nothing is known
@@ -106,7 +112,7 @@ mod tests {
     #[test]
     fn an_even_stream_is_expected_to_go_on() {
         let (meter, start) = steady();
-        let expected = meter.expected_rtt(start + MS * 199);
+        let expected = meter.expected_rtt(start + MS * 199, Pacing::Window);
         assert!((MS * 40..=MS * 42).contains(&expected), "{expected:?}");
     }
 
@@ -114,7 +120,7 @@ mod tests {
     fn a_path_that_pauses_is_expected_to_take_as_long_as_it_has_paused() {
         let (meter, start) = steady();
         // The oldest packet in flight left at 160.
-        assert_eq!(meter.expected_rtt(start + MS * 260), MS * 100);
+        assert_eq!(meter.expected_rtt(start + MS * 260, Pacing::Window), MS * 100);
     }
 
     #[test]
@@ -124,7 +130,10 @@ mod tests {
             meter.on_acknowledged(start + MS * 240, start + MS * sent, 1000, u64::from(sent));
         }
         meter.on_acks_end(start + MS * 240);
-        assert!(meter.expected_rtt(start + MS * 260) < MS * 50, "packet 160 alone is missing");
+        assert!(
+            meter.expected_rtt(start + MS * 260, Pacing::Window) < MS * 50,
+            "packet 160 alone is missing"
+        );
     }
 
     #[test]
@@ -133,8 +142,30 @@ mod tests {
         for pn in 200..360 {
             meter.on_sent(start + MS * 200, 1000, pn);
         }
-        let expected = meter.expected_rtt(start + MS * 200);
+        let expected = meter.expected_rtt(start + MS * 200, Pacing::Window);
         assert!((MS * 95..=MS * 105).contains(&expected), "200 packets, two each ms: {expected:?}");
+    }
+
+    #[test]
+    fn a_transfer_that_leaves_room_has_made_no_queue() {
+        let (mut meter, start) = steady();
+        // From now on answers take 20 ms longer, and after 60 ms twice as much leaves.
+        let mut pn = 200;
+        for at in 200..320_u32 {
+            let now = start + MS * at;
+            if at >= 220 {
+                meter.on_acknowledged(now, start + MS * (at - 60), 1000, u64::from(at - 60));
+                meter.on_acks_end(now);
+            }
+            for _ in 0..1 + at / 260 {
+                meter.on_sent(now, 1000, pn);
+                pn += 1;
+            }
+        }
+        let expected = |pacing| meter.expected_rtt(start + MS * 319, pacing);
+        let transfer = expected(Pacing::Rate);
+        assert!((MS * 55..=MS * 62).contains(&transfer), "{transfer:?}");
+        assert!(expected(Pacing::Window) >= MS * 110, "for all that a stream knows it is its own");
     }
 
     #[test]
@@ -154,7 +185,7 @@ mod tests {
                 pn += 1;
             }
             meter.on_limited(now, true, Duration::ZERO);
-            let expected = meter.expected_rtt(now);
+            let expected = meter.expected_rtt(now, Pacing::Window);
             assert!(round == 0 || expected <= MS * 17, "round {round}: {expected:?}");
         }
     }
@@ -162,6 +193,6 @@ mod tests {
     #[test]
     fn nothing_is_expected_of_a_path_without_a_sample_but_the_initial_round_trip() {
         let meter = Meter::new(MS * 100, 1452);
-        assert_eq!(meter.expected_rtt(Instant::now()), MS * 100);
+        assert_eq!(meter.expected_rtt(Instant::now(), Pacing::Window), MS * 100);
     }
 }
