@@ -20,12 +20,13 @@ test: packages
 test-aarch64:
 	@CARGO="$(CARGO)" deploy/aarch64-test.sh
 
-# The decoders of the tunnel (crates/wire, crates/coding), so many seconds each. Those of recordings, of
-# the recorder and of RTP have property tests only.
+# The decoders of the tunnel (crates/wire, crates/coding), so many seconds each. Those of
+# recordings, of the recorder and of RTP have property tests only.
 fuzz: packages
 	@CARGO="$(CARGO)" fuzz/run.sh --seconds $(FUZZ_SECONDS)
 
 lint:
+	scripts/width.sh
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings

@@ -46,7 +46,8 @@ fi
 export RUSTC="$DEBIAN_RUSTC"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$CROSS-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER=qemu-aarch64-static
-# Static, as the binary for a box is; and pthread_create of the shared glibc never returns under qemu 7.2.
+# Static, as the binary for a box is; and pthread_create of the shared glibc never returns under
+# qemu 7.2.
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUSTFLAGS="-C target-feature=+crt-static"
 # qemu is some ten times slower than the processor it stands for.
 export PROPTEST_CASES="${PROPTEST_CASES:-32}"

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Counts what coding costs of the tunnel's instructions: crates/tunnel/benches/coding_share.rs under callgrind, with
-# coding and without. Instructions do not depend on what else the machine does. Valgrind knows neither AVX-512 nor GFNI,
-# so the AVX2 kernel runs; and crates are not optimised across, so that functions keep their names.
+# Counts what coding costs of the tunnel's instructions:
+# crates/tunnel/benches/coding_share.rs under callgrind, with coding and without. Instructions do
+# not depend on what else the machine does. Valgrind knows neither AVX-512 nor GFNI, so the AVX2
+# kernel runs; and crates are not optimised across, so that functions keep their names.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -18,8 +19,9 @@ program=$(CARGO_PROFILE_BENCH_LTO=false "$cargo" bench --package roadweave-tunne
 for strategy in xnc minrtt; do
     counts=$folder/$strategy
     valgrind --quiet --tool=callgrind --callgrind-out-file="$counts" "$program" $strategy
-    # What the world around the tunnel calls is the tunnel, less what the tunnel calls back; what the tunnel calls of the
-    # coding crate is coding. A call is two lines: how often, then a position and the instructions within.
+    # What the world around the tunnel calls is the tunnel, less what the tunnel calls back; what
+    # the tunnel calls of the coding crate is coding. A call is two lines: how often, then a
+    # position and the instructions within.
     awk '
         /^c?fn=/ {
             key = substr($1, index($1, "(")); name = $0; sub(/^[^)]*\) ?/, "", name)

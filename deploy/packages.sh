@@ -1,5 +1,6 @@
 #!/bin/sh
-# Installs the Debian packages that demo, tests and benches need; without root it prints the command.
+# Installs the Debian packages that demo, tests and benches need; without root it prints
+# the command.
 #
 #   deploy/packages.sh [webrtc]     also those of `make webrtc`
 set -eu

@@ -3,9 +3,9 @@
 #
 #   fuzz/run.sh [--seconds 20] [TARGET...]
 #
-# Stable Rust is enough: the flags below are those of cargo-fuzz, and RUSTC_BOOTSTRAP lets this build
-# alone use the address sanitizer. A target that ends early has found something: libFuzzer prints
-# the fault and the file in fuzz/artifacts that repeats it with
+# Stable Rust is enough: the flags below are those of cargo-fuzz, and RUSTC_BOOTSTRAP lets this
+# build alone use the address sanitizer. A target that ends early has found something: libFuzzer
+# prints the fault and the file in fuzz/artifacts that repeats it with
 #   target/fuzz/HOST/release/TARGET FILE
 set -eu
 cd "$(dirname "$0")"

@@ -184,8 +184,8 @@ static TRUE_SYMBOLS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     (0..TRUE_PACKETS).map(symbol).collect()
 });
 
-/// Losses across the wrap, repaired by coded packets and by sums; many equations in little memory; packets that are determined again after
-/// they were forgotten; and false packets of each kind.
+/// Losses across the wrap, repaired by coded packets and by sums; many equations in little memory;
+/// packets that are determined again after they were forgotten; and false packets of each kind.
 pub fn seeds() -> Vec<Vec<u8>> {
     let world = |known: u16, equations: u16, start: u32| {
         Writer::default().u16(known).u16(equations).u8(0).u32(start)

@@ -9,8 +9,8 @@
 //! exactly right                [------]      [------]
 //! ```
 //!
-//! A false packet that is believed makes the receiver misread the true coded packets that cover the same
-//! packets, and so on; so the packets that may be wrong are those which a chain of overlapping
+//! A false packet that is believed makes the receiver misread the true coded packets that cover the
+//! same packets, and so on; so the packets that may be wrong are those which a chain of overlapping
 //! ranges joins to a false one. A packet that comes as it was sent joins no ranges of which one
 //! came later still: by then it is known. All others come out as if there were no false packets:
 //! when the true ones determine them, byte for byte.

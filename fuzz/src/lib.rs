@@ -13,8 +13,9 @@
 //! | `wire_inner` | [`inner`] | views stay within the packet |
 //! | `wire_geneve` | [`geneve`] | what is parsed reads back the same |
 //!
-//! Two targets need more than bytes. They read them as a [`Script`]: a byte that chooses what to do,
-//! then its arguments. A script that ends early is a shorter script, so that every input is one.
+//! Two targets need more than bytes. They read them as a [`Script`]: a byte that chooses what to
+//! do, then its arguments. A script that ends early is a shorter script, so that every input is
+//! one.
 
 pub mod control;
 pub mod datagram;

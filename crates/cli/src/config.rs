@@ -87,13 +87,15 @@ pub trait Validate {
     /// Says which field does not go with the others.
     fn validate(&self) -> Result<(), Fault>;
 
-    /// What is possible and most likely not meant. `now_unix` is the time of day, seconds since 1970.
+    /// What is possible and most likely not meant. `now_unix` is the time of day, seconds
+    /// since 1970.
     fn warnings(&self, _now_unix: u64) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// The fields in which two files differ, in the order of their names. Values are not told: some are secret.
+/// The fields in which two files differ, in the order of their names. Values are not told: some are
+/// secret.
 pub fn differing<T: Serialize>(old: &T, new: &T) -> BTreeSet<String> {
     let leaves = |file: &T| {
         let mut leaves = BTreeMap::new();
@@ -108,8 +110,8 @@ pub fn differing<T: Serialize>(old: &T, new: &T) -> BTreeSet<String> {
     names.filter(|name| old.get(*name) != new.get(*name)).cloned().collect()
 }
 
-/// All leaves of a file, named as the documentation names them: the elements of a list of tables share
-/// their names.
+/// All leaves of a file, named as the documentation names them: the elements of a list of tables
+/// share their names.
 fn flatten(prefix: &str, value: &toml::Value, leaves: &mut BTreeMap<String, Vec<String>>) {
     match value {
         toml::Value::Table(table) => {

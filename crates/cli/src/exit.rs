@@ -1,5 +1,5 @@
-//! Exit codes: 0 for success, 1 for what failed while it ran, 2 for what the user must mend, 141 when
-//! whoever read the output left before its end, as `head` does.
+//! Exit codes: 0 for success, 1 for what failed while it ran, 2 for what the user must mend, 141
+//! when whoever read the output left before its end, as `head` does.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -35,7 +35,8 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(if error.is::<BadInput>() { 2 } else { 1 })
 }
 
-/// Prints what the command line's reader has to say, be it help or an error, and chooses the exit code.
+/// Prints what the command line's reader has to say, be it help or an error, and chooses the exit
+/// code.
 pub fn report_arguments(error: &clap::Error) -> ExitCode {
     use std::io::IsTerminal as _;
 

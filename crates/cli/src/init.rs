@@ -22,7 +22,8 @@ pub struct InitArgs {
     /// The client's name
     #[arg(long, default_value = "vehicle-1")]
     name: String,
-    /// Interfaces that are uplinks, `*` stands for anything; default: every one with a default route
+    /// Interfaces that are uplinks, `*` stands for anything; default: every one with a default
+    /// route
     #[arg(long = "uplink", value_name = "INTERFACE")]
     uplinks: Vec<String>,
     /// The folder to write to
@@ -144,8 +145,8 @@ pub fn write_secret(path: &Path, text: &str) -> Result<()> {
     write_secrets(&[(path, text)])
 }
 
-/// Writes files that only their owner may read, in the place of those that are there: all of them, or none
-/// if one finds no room.
+/// Writes files that only their owner may read, in the place of those that are there: all of them,
+/// or none if one finds no room.
 fn write_secrets(files: &[(&Path, &str)]) -> Result<()> {
     let new = |path: &Path| path.with_extension("toml.new");
     let written = files.iter().try_for_each(|(path, text)| {

@@ -1,4 +1,5 @@
-//! What is logged, and where to: lines on standard error, so that what a command prints can be piped.
+//! What is logged, and where to: lines on standard error, so that what a command prints can be
+//! piped.
 
 use std::io::{self, IsTerminal as _, Write};
 
@@ -39,8 +40,8 @@ pub fn open() -> anyhow::Result<Lines> {
     out::open_log(Box::new(notice))
 }
 
-/// Checks each directive of a filter, since the library takes every unknown word for a module's name
-/// and then logs nothing else.
+/// Checks each directive of a filter, since the library takes every unknown word for a module's
+/// name and then logs nothing else.
 fn parse(filter: &str) -> Result<EnvFilter, BadInput> {
     let filter = if filter.trim().is_empty() { DEFAULT } else { filter };
     let refused = |why: String| BadInput::new(format!("--log {filter}: {why}"));

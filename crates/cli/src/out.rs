@@ -1,9 +1,9 @@
 //! What commands print, and what they say beside it.
 //!
 //! Standard output carries results, for people and pipes; a command that cannot deliver its result
-//! fails, with a clear status ([`crate::exit`]). Standard error carries the log and remarks; those never
-//! fail and never wait ([`roadweave_device::log`]). `println!` and `eprintln!` panic where they cannot
-//! write, so clippy refuses them in this crate.
+//! fails, with a clear status ([`crate::exit`]). Standard error carries the log and remarks; those
+//! never fail and never wait ([`roadweave_device::log`]). `println!` and `eprintln!` panic where
+//! they cannot write, so clippy refuses them in this crate.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Write};

@@ -7,8 +7,8 @@
 //!   --clip ──────────┴─► decode, compare by frame ID ─────────► SSIM ────┘
 //! ```
 //!
-//! `roadweave demo --keep` and `roadweave lab run --keep` write such files, docs/qoe.md says what is in
-//! them, so that anything else can. The demo measures its own runs with [`View`] too.
+//! `roadweave demo --keep` and `roadweave lab run --keep` write such files, docs/qoe.md says what
+//! is in them, so that anything else can. The demo measures its own runs with [`View`] too.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -33,8 +33,8 @@ use crate::out;
 
 /// Tells what a viewer saw, from the files of a run
 ///
-/// RUN is a directory with sent.csv and arrived.log, such as `roadweave demo --keep` and `roadweave lab run
-/// --keep` leave. Frames are shown in order; a missing one is waited for 100 ms.
+/// RUN is a directory with sent.csv and arrived.log, such as `roadweave demo --keep` and `roadweave
+/// lab run --keep` leave. Frames are shown in order; a missing one is waited for 100 ms.
 #[derive(Debug, clap::Args)]
 pub struct QoeArgs {
     /// Directories, each with the files of a run
@@ -73,7 +73,8 @@ struct Seen {
     frame_delay_ms: Percentiles,
     residual_loss: f64,
     late: f64,
-    /// What the logs of camera and viewer do not tell; the names are those of every measuring command.
+    /// What the logs of camera and viewer do not tell; the names are those of every measuring
+    /// command.
     redundancy: Option<f64>,
     cpu_percent: Option<f64>,
     packets: usize,
@@ -210,8 +211,8 @@ pub struct View {
     pub playout: Playout,
     /// What a viewer saw.
     pub quality: Quality,
-    /// Delays of all packets sent; one that never arrived, or later than the deadline, counts as the
-    /// deadline.
+    /// Delays of all packets sent; one that never arrived, or later than the deadline, counts as
+    /// the deadline.
     pub delay_ms: Percentiles,
     arrived: PathBuf,
 }
@@ -230,8 +231,8 @@ impl Logs {
 }
 
 impl View {
-    /// Reads `logs` and plays what arrived with `player`, or with the default one at the stream's own
-    /// rate. Frames that are open two seconds after the end of the stream are given up.
+    /// Reads `logs` and plays what arrived with `player`, or with the default one at the stream's
+    /// own rate. Frames that are open two seconds after the end of the stream are given up.
     ///
     /// # Errors
     /// When a log cannot be read or is malformed, with its name.

@@ -6,10 +6,11 @@ use roadweave_device::{Instance, cleanup};
 use crate::exit::BadInput;
 use crate::out;
 
-/// Removes what an instance that is not running left: its rules, routes, packet filters and settings.
+/// Removes what an instance that is not running left: its rules, routes, packet filters and
+/// settings.
 ///
-/// After a crash, or a stop with routes.kill_switch, what belongs into the tunnel is refused until the next
-/// start; after this it leaves in the clear.
+/// After a crash, or a stop with routes.kill_switch, what belongs into the tunnel is refused until
+/// the next start; after this it leaves in the clear.
 #[derive(Debug, clap::Args)]
 pub struct ReleaseArgs {
     /// The instance: tun.name of its configuration file

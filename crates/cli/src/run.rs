@@ -165,8 +165,8 @@ fn reload_client(
     }
 }
 
-/// Names the fields that were changed and are not read again. Both are without their private keys, which
-/// stay nowhere in memory: whether that is another one is told apart.
+/// Names the fields that were changed and are not read again. Both are without their private keys,
+/// which stay nowhere in memory: whether that is another one is told apart.
 fn tell_ignored<T: serde::Serialize>(started: &T, now: &T, reloaded: &[&str], other_key: bool) {
     let is_read = |field: &String| {
         reloaded.iter().any(|name| {

@@ -1,4 +1,5 @@
-//! What the demo and the benches share: namespaces joined by cables, processes inside them, one clock.
+//! What the demo and the benches share: namespaces joined by cables, processes inside them, one
+//! clock.
 //!
 //! ```text
 //!   Sandbox::enter --> NetNs --connect--> NetNs --> Tunnel::start --> wait_for_paths --> load, measure
@@ -20,7 +21,8 @@ use roadweave_device::{Prefix, Signal, Signals, wait_readable};
 use crate::exit;
 use crate::out;
 
-/// One end of a cable: a namespace, the name of the interface and its address with the prefix length.
+/// One end of a cable: a namespace, the name of the interface and its address with the prefix
+/// length.
 pub type End<'a> = (&'a NetNs, &'a str, &'a str);
 
 /// Joins two namespaces by a cable.

@@ -1,14 +1,14 @@
-//! Whether the lab agrees with reality: the same drive, stream and strategies in virtual time and in real
-//! time between namespaces.
+//! Whether the lab agrees with reality: the same drive, stream and strategies in virtual time and
+//! in real time between namespaces.
 //!
 //! ```text
 //!   drive, clip ─┬─ roadweave demo    real processes, TUN devices, the kernel ─┐
 //!                └─ roadweave lab run virtual time ────────────────────────────┴─► equal figures?
 //! ```
 //!
-//! A machine that does something else meanwhile adds delay and loss of its own, and both worlds have a chance
-//! that is theirs alone. So the lab's side is the median over some seeds; and after a real run that disagrees,
-//! two more are made, at most twice, and their median is what counts.
+//! A machine that does something else meanwhile adds delay and loss of its own, and both worlds
+//! have a chance that is theirs alone. So the lab's side is the median over some seeds; and after a
+//! real run that disagrees, two more are made, at most twice, and their median is what counts.
 
 #![allow(clippy::disallowed_methods, reason = "end-to-end tests start programs and wait")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]

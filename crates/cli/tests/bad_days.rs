@@ -1,5 +1,5 @@
-//! Bad days of client and server, between namespaces: what cannot start, what dies, what returns, and
-//! what is left.
+//! Bad days of client and server, between namespaces: what cannot start, what dies, what returns,
+//! and what is left.
 //!
 //! Each test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
 

@@ -1,4 +1,5 @@
-//! The command line as its users meet it, without any privileges: help, files, and mistakes in both.
+//! The command line as its users meet it, without any privileges: help, files, and mistakes in
+//! both.
 
 #![allow(clippy::disallowed_methods, reason = "end-to-end tests start the program")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]

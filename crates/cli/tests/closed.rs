@@ -1,4 +1,5 @@
-//! What is to be in the tunnel never leaves in the clear, whoever wants it to; and operators get in.
+//! What is to be in the tunnel never leaves in the clear, whoever wants it to; and operators get
+//! in.
 //!
 //! Each test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
 
@@ -71,7 +72,8 @@ fn check_closed(road: &Road, camera: &NetNs, when: &str, clouds: &[&str]) {
     assert_eq!(leaks(road), before, "{when}");
 }
 
-/// The operator reaches the box by each uplink: its shell, its echo, and the camera by a forwarded port.
+/// The operator reaches the box by each uplink: its shell, its echo, and the camera by a forwarded
+/// port.
 fn check_operator(road: &Road, shell: &TcpListener, camera: &TcpListener, when: &str) {
     for uplink in ["10.1.0.2", "10.2.0.2"] {
         for (port, listener) in [(2222, shell), (8080, camera)] {

@@ -66,7 +66,8 @@ impl Rules {
         faults
     }
 
-    /// Whether an expression of licences can be satisfied (SPDX annex D; old crates have `/` for OR).
+    /// Whether an expression of licences can be satisfied (SPDX annex D; old crates have `/` for
+    /// OR).
     fn allows(&self, expression: &str) -> bool {
         let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
         let words: Vec<&str> = spaced.split_whitespace().collect();

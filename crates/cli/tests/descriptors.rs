@@ -1,5 +1,5 @@
-//! Daemons without file descriptors left, between namespaces: the tunnel goes on, one line says so, and what
-//! could not be done is done when there are some again.
+//! Daemons without file descriptors left, between namespaces: the tunnel goes on, one line says so,
+//! and what could not be done is done when there are some again.
 //!
 //! Each test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
 

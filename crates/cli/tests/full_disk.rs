@@ -1,5 +1,5 @@
-//! Full disks, between namespaces: the tunnel goes on, one line says so, no good file is lost, and what is to
-//! be kept is kept when there is room again. For the log see `dead_log.rs`.
+//! Full disks, between namespaces: the tunnel goes on, one line says so, no good file is lost, and
+//! what is to be kept is kept when there is room again. For the log see `dead_log.rs`.
 //!
 //! Each test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
 

@@ -48,7 +48,8 @@ const ROUTES_BACK: &str = "another program removed rules, routes or addresses of
 fn what_others_remove_from_a_server_comes_back_within_seconds() {
     run_sandboxed("what_others_remove_from_a_server_comes_back_within_seconds", || {
         let road = Road::new();
-        // A network behind the box, and all that has no other way: both ways of leading into the TUN.
+        // A network behind the box, and all that has no other way: both ways of leading into the
+        // TUN.
         road.edit("server.toml", |text| {
             text.replace("\"10.77.0.2/32\"", "\"10.77.0.2/32\", \"192.168.50.0/24\"")
         });

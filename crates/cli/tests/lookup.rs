@@ -66,8 +66,8 @@ fn a_server_that_moves_is_found_while_the_tunnel_is_dead() {
         for address in [THERE, DNS, "198.51.100.54"] {
             road.server.ip(&format!("address add {address}/32 dev lo")).unwrap();
         }
-        // The name server of the first uplink knows; that of the second lies, and the gateway of neither
-        // would answer.
+        // The name server of the first uplink knows; that of the second lies, and the gateway of
+        // neither would answer.
         let zone = dns::serve(&road.server, DNS, &[("edge.test", HERE)]);
         dns::serve(&road.server, "198.51.100.54", &[("edge.test", "203.0.113.66")]);
         lease(&road, "eth1", DNS);
@@ -83,7 +83,8 @@ fn a_server_that_moves_is_found_while_the_tunnel_is_dead() {
         // The session knows the server, so the second uplink carries it too.
         road.wait_for_paths(&["eth1", "eth2"]);
 
-        // The server dies, and another takes its name, at another address; the tunnel leads nowhere.
+        // The server dies, and another takes its name, at another address; the tunnel leads
+        // nowhere.
         server.kill();
         road.server.ip(&format!("address del {HERE}/32 dev lo")).unwrap();
         {
@@ -116,8 +117,8 @@ fn behind_a_stub_without_leases_the_gateway_is_asked() {
     });
 }
 
-/// Answers for the name server at `DNS`, but from elsewhere, and only then hands the question to the one that
-/// was asked.
+/// Answers for the name server at `DNS`, but from elsewhere, and only then hands the question to
+/// the one that was asked.
 fn forge(namespace: &NetNs, elsewhere: [&str; 2]) {
     let bind = |address: &str| namespace.enter(|| UdpSocket::bind(address).unwrap()).unwrap();
     let (asked, inner) = (bind(&format!("{DNS}:53")), bind("127.0.0.1:0"));
@@ -183,7 +184,8 @@ fn what_the_system_asked_before_the_session_is_asked_when_the_server_moves() {
     });
 }
 
-/// Translates between the server's address behind a NAT64 and the server, for one client: the kernel cannot.
+/// Translates between the server's address behind a NAT64 and the server, for one client: the
+/// kernel cannot.
 fn translate(namespace: &NetNs, from: &str) {
     let from: SocketAddr = from.parse().unwrap();
     namespace.ip(&format!("address add {}/128 dev lo nodad", from.ip())).unwrap();
@@ -239,8 +241,8 @@ fn advertise(namespace: &NetNs, interface: &'static str, option: &[u8]) {
     });
 }
 
-/// A box with one uplink, eth1, that has no IPv4: a NAT64 translates. The prefix is that of the addresses of
-/// ipv4only.arpa (RFC 7050); the client's file has an IPv4 literal.
+/// A box with one uplink, eth1, that has no IPv4: a NAT64 translates. The prefix is that of the
+/// addresses of ipv4only.arpa (RFC 7050); the client's file has an IPv4 literal.
 fn behind_nat64() -> (Road, Arc<Mutex<dns::Zone>>) {
     let road = Road::without_uplinks();
     connect(
@@ -304,7 +306,8 @@ fn an_uplink_without_ipv4_reaches_a_server_that_has_nothing_else() {
         client.wait_for("server=[64:ff9b::c633:6401]:4433");
         client.interrupt();
 
-        // Now no name server knows a prefix, but the router tells one (RFC 8781), and the server has a name.
+        // Now no name server knows a prefix, but the router tells one (RFC 8781), and the server
+        // has a name.
         translate(&road.server, "[2001:db8:64::198.51.100.1]:4433");
         zone.lock().unwrap().addresses.drain(..2);
         by_name(&road);

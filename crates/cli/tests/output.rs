@@ -1,4 +1,5 @@
-//! What the program prints where nobody can take it: full files, closed descriptors, readers who left.
+//! What the program prints where nobody can take it: full files, closed descriptors, readers who
+//! left.
 
 #![allow(clippy::disallowed_methods, reason = "end-to-end tests start the program")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]

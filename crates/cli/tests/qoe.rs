@@ -27,8 +27,8 @@ fn printed(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Writes a run of three seconds, an IDR frame in each, in which every packet takes 20 ms and those are lost
-/// of which `is_lost` says so (frame, packet of the frame).
+/// Writes a run of three seconds, an IDR frame in each, in which every packet takes 20 ms and those
+/// are lost of which `is_lost` says so (frame, packet of the frame).
 fn write_run(folder: &Path, is_lost: impl Fn(usize, usize) -> bool) {
     fs::create_dir_all(folder).unwrap();
     let unit = AccessUnit { nals: vec![vec![0x41; 3_000].into()] };

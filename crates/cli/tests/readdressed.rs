@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use common::*;
 use roadweave_device::netns::run_sandboxed;
 
-/// Packets to the server's inner side and back, one every 20 ms, until it is asked for the longest time
-/// in which none came back.
+/// Packets to the server's inner side and back, one every 20 ms, until it is asked for the longest
+/// time in which none came back.
 struct Flow {
     ended: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,

@@ -1,5 +1,5 @@
-//! Recording emulated links in real time with the commands as users have them, and replaying what was
-//! recorded.
+//! Recording emulated links in real time with the commands as users have them, and replaying what
+//! was recorded.
 //!
 //! ```text
 //!  vehicle ── slow, fast (roadweave emulate) ── cloud

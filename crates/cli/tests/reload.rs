@@ -1,4 +1,5 @@
-//! SIGHUP: what a running client and server take up of a changed file, and what they say of the rest.
+//! SIGHUP: what a running client and server take up of a changed file, and what they say of the
+//! rest.
 
 #![allow(clippy::disallowed_methods, reason = "end-to-end tests start programs and wait")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
@@ -26,7 +27,8 @@ fn a_running_client_takes_up_lanes_policies_and_uplinks_and_keeps_its_session() 
             let (server, client) = road.start_both();
             road.wait_for_paths(&["eth1", "eth2"]);
 
-            // Fewer uplinks, another strategy, a policy; and a name, which waits for the next start.
+            // Fewer uplinks, another strategy, a policy; and a name, which waits for the next
+            // start.
             let policy = "include = [\"eth1\"]\n\
                           policies = [{ name = \"eth1\", priority = \"backup\", weight = 7 }]";
             with(

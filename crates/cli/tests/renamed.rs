@@ -1,5 +1,5 @@
-//! Interfaces that other programs rename, between namespaces: uplinks, also to names that need quoting,
-//! and the tunnel's own.
+//! Interfaces that other programs rename, between namespaces: uplinks, also to names that need
+//! quoting, and the tunnel's own.
 //!
 //! Each test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
 
@@ -137,7 +137,8 @@ fn a_tunnel_whose_interface_is_renamed_has_its_name_back_within_seconds() {
         });
         let (server, client) = start(&road);
         let check = |when: &str| {
-            // What the tunnel carries to the box's own address, once its routes are there, and from behind it.
+            // What the tunnel carries to the box's own address, once its routes are there, and from
+            // behind it.
             let began = Instant::now();
             while !ping(&road.vehicle, GATEWAY_V4, "-c 1 -W 1").status.success() {
                 assert!(began.elapsed() < Duration::from_secs(4), "{when}");

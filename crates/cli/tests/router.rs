@@ -1,4 +1,5 @@
-//! Two redundant routers between namespaces: what they carry, when a link dies, when one starts anew.
+//! Two redundant routers between namespaces: what they carry, when a link dies, when one starts
+//! anew.
 //!
 //! Each test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
 
@@ -116,8 +117,8 @@ fn every_packet_crosses_on_both_links_and_one_may_die() {
             }
         }
         let all: Vec<u32> = (0..400).collect();
-        // Both ways, over both families, each time with a link that dies in the middle: one that its own
-        // side sees, and one behind which everything is swallowed.
+        // Both ways, over both families, each time with a link that dies in the middle: one that
+        // its own side sees, and one behind which everything is swallowed.
         let down = || road.server.ip("link set eth1 down").unwrap();
         assert_eq!(stream(&road.vehicle, &road.server, "10.77.0.1:9000", 400, down), all);
         road.wait_for_status(CLIENT, "eth1 is silent", |status| usable(status) == ["eth2"]);
@@ -199,8 +200,9 @@ fn routers_behind_nat_are_found_by_their_hellos() {
             (near, far)
         });
         let (_far, _near) = start_both(&road);
-        // What the box sent before its address was learned never came. Its number is waited for once, and what
-        // came meanwhile leaves at one blow: more than a socket's buffer holds, were it the stream.
+        // What the box sent before its address was learned never came. Its number is waited for
+        // once, and what came meanwhile leaves at one blow: more than a socket's buffer holds, were
+        // it the stream.
         assert!(ping(&road.vehicle, GATEWAY_V4, "-c 1").status.success());
         let all: Vec<u32> = (0..200).collect();
         let up = stream(&road.vehicle, &road.server, "10.77.0.1:9000", 200, || {});

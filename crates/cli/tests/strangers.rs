@@ -1,5 +1,5 @@
-//! What those beside an uplink, outside a server, or behind a key may not reach, with the programs that
-//! users run.
+//! What those beside an uplink, outside a server, or behind a key may not reach, with the programs
+//! that users run.
 //!
 //! Each test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
 
@@ -91,7 +91,8 @@ fn a_stranger_beside_an_uplink_reaches_nothing_behind_the_box() {
                 assert!(!reaches(&stranger, &camera, address), "{address} {when}");
             }
         };
-        // A box that is a router anyway is closed from the start of the client on, without a server.
+        // A box that is a router anyway is closed from the start of the client on, without a
+        // server.
         road.vehicle.set_forwarding().unwrap();
         await_true("the test can fail", PATIENCE, || {
             CAMERA.iter().all(|address| reaches(&stranger, &camera, address))

@@ -1,5 +1,5 @@
-//! An end that stood still, as a machine does that slept or was paused: it finds out by itself, and the
-//! tunnel is back within seconds.
+//! An end that stood still, as a machine does that slept or was paused: it finds out by itself, and
+//! the tunnel is back within seconds.
 //!
 //! Each test runs in a sandbox of its own; where the system allows none, it says so and is skipped.
 

@@ -34,7 +34,8 @@ fn json(folder: &Path, words: &str) -> Value {
     serde_json::from_str(&printed(folder, &format!("{words} --json"))).unwrap()
 }
 
-/// Checks that the program refuses as a mistake of the user's, says all `parts`, and prints nothing else.
+/// Checks that the program refuses as a mistake of the user's, says all `parts`, and prints nothing
+/// else.
 #[track_caller]
 fn check_refused(folder: &Path, words: &str, parts: &[&str]) {
     let output = trace(folder, words);

@@ -18,7 +18,8 @@
 //!
 //! The words are those of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
 //! generators", OOPSLA 2014): short, without multiplication tables or state to keep, and well mixed
-//! also for seeds that follow one another. Skipping zeros keeps the other 255 values equally likely.
+//! also for seeds that follow one another. Skipping zeros keeps the other 255 values equally
+//! likely.
 
 /// Writes the coefficients that belong to `seed`, the leading 1 included, into `out`.
 ///
@@ -69,8 +70,8 @@ fn put_nonzero(word: u64, out: &mut [u8]) -> usize {
     out.iter_mut().zip(bytes).map(|(coefficient, byte)| *coefficient = byte).count()
 }
 
-/// Whether one of the eight bytes is 0: subtracting 1 everywhere turns the top bit of a byte from 0 to
-/// 1 only if it is 0, or if a lower byte that is 0 borrowed from it.
+/// Whether one of the eight bytes is 0: subtracting 1 everywhere turns the top bit of a byte from 0
+/// to 1 only if it is 0, or if a lower byte that is 0 borrowed from it.
 fn has_zero_byte(word: u64) -> bool {
     const ONES: u64 = u64::MAX / 0xff;
     const TOPS: u64 = ONES << 7;
@@ -95,7 +96,8 @@ mod tests {
         out
     }
 
-    /// The first output of SplitMix64 for the seeds 0 and 1234567, as other implementations give it.
+    /// The first output of SplitMix64 for the seeds 0 and 1234567, as other implementations give
+    /// it.
     #[test]
     fn words_are_those_of_splitmix64() {
         assert_eq!(next_word(&mut 0), 0xe220_a839_7b1d_cdaf);

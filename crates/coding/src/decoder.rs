@@ -19,16 +19,16 @@
 //!
 //! # What a broken or hostile peer can do
 //!
-//! - A false *coded packet* falsifies what is determined with it. While encode ranges do not overlap
-//!   in part, as those of CellFusion section 4.4.2 never do, these are packets of its own range.
-//!   Where ranges overlap, a packet of one helps to determine packets of the other, and passes its
-//!   error on: to repair across ranges is to trust across ranges. It ends where no range overlaps,
-//!   and at the width of a block.
+//! - A false *coded packet* falsifies what is determined with it. While encode ranges do not
+//!   overlap in part, as those of CellFusion section 4.4.2 never do, these are packets of its own
+//!   range. Where ranges overlap, a packet of one helps to determine packets of the other, and
+//!   passes its error on: to repair across ranges is to trust across ranges. It ends where no range
+//!   overlaps, and at the width of a block.
 //! - What was delivered is never changed by an equation. A source packet that comes is always
 //!   believed: one that comes after it was determined is a duplicate, and not delivered again, but
 //!   equations are solved with it from then on. What false equations determined stays delivered.
-//! - An equation that contradicts what is known is dropped; of equations that contradict one another,
-//!   those that made the impossible packet, and the fourth time all of the block.
+//! - An equation that contradicts what is known is dropped; of equations that contradict one
+//!   another, those that made the impossible packet, and the fourth time all of the block.
 //! - A coded packet that would connect more than 128 packets costs the equations over the oldest of
 //!   them, however many, and few as the new one may tell: newer packets can still be in time, and
 //!   a false coded packet could as well have falsified all that it is connected with. They count
@@ -64,8 +64,9 @@ use crate::{COUNT_MAX, CodedRange, Subset, coefficients};
 pub struct DecoderConfig {
     /// The age at which an equation, and a delivered symbol, is dropped (CellFusion section 4.4.3).
     pub expiry: Duration,
-    /// For how long nothing must have been delivered until packets behind the window may move it back;
-    /// at least the expiry. A peer whose IDs never start again needs no more than packets may live.
+    /// For how long nothing must have been delivered until packets behind the window may move it
+    /// back; at least the expiry. A peer whose IDs never start again needs no more than packets may
+    /// live.
     pub rewind_after: Duration,
     /// The most bytes of delivered symbols to keep, each with an allowance of 128 bytes.
     pub known_bytes_max: usize,
@@ -76,7 +77,8 @@ pub struct DecoderConfig {
 }
 
 impl Default for DecoderConfig {
-    /// 700 ms as in CellFusion; 16 MiB of symbols, which is that at 190 Mbit/s, and 4 MiB of equations.
+    /// 700 ms as in CellFusion; 16 MiB of symbols, which is that at 190 Mbit/s, and 4 MiB of
+    /// equations.
     fn default() -> Self {
         Self {
             expiry: Duration::from_millis(700),
@@ -126,8 +128,8 @@ pub enum CodedOutcome {
 
 /// What a [`Decoder`] took in and gave out.
 ///
-/// `sources + coded` is all that came in; it equals `new_sources + recovered + redundant`, the drops
-/// and the equations still kept ([`Decoder::pending`]).
+/// `sources + coded` is all that came in; it equals `new_sources + recovered + redundant`, the
+/// drops and the equations still kept ([`Decoder::pending`]).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DecoderStats {
     /// Source packets that came.
@@ -136,7 +138,8 @@ pub struct DecoderStats {
     pub coded: u64,
     /// Source packets that were missing, and delivered.
     pub new_sources: u64,
-    /// Packets that coded packets determined, and that were delivered. Each used up one coded packet.
+    /// Packets that coded packets determined, and that were delivered. Each used up one coded
+    /// packet.
     pub recovered: u64,
     /// Coded packets that turned out to tell nothing new.
     pub redundant: u64,
@@ -148,8 +151,8 @@ pub struct DecoderStats {
 /// Solves for missing packets as source and coded packets come in, in any order.
 ///
 /// IDs wrap. The decoder follows the newest ID; a window of [`WINDOW_IDS`] behind it separates new
-/// packets from duplicates. What lies further behind, or more than 65,536 ahead, is refused, so that
-/// one broken packet cannot push the window away from the lane's traffic.
+/// packets from duplicates. What lies further behind, or more than 65,536 ahead, is refused, so
+/// that one broken packet cannot push the window away from the lane's traffic.
 ///
 /// The window itself may lie in the wrong place: the peer went on without us (an outage of all
 /// paths), or a broken packet was believed. The decoder doubts it when no packet was delivered for
@@ -164,8 +167,8 @@ pub struct Decoder {
     /// None before the first packet.
     window: Option<Window>,
     delivered_at: Instant,
-    /// The last source packet that was refused for its ID while the window was in doubt, if none was
-    /// delivered since.
+    /// The last source packet that was refused for its ID while the window was in doubt, if none
+    /// was delivered since.
     stray: Option<PacketId>,
     known: Pool,
     equations: Equations,
@@ -196,8 +199,8 @@ impl Decoder {
     /// Takes in a source packet.
     ///
     /// `symbol`: prefix and bytes, unpadded; kept without a copy, so it should not be a slice of
-    /// something much larger. `out` gets what is to be delivered, each packet once: this one first, if
-    /// it was missing, then those that it determined together with coded packets kept.
+    /// something much larger. `out` gets what is to be delivered, each packet once: this one first,
+    /// if it was missing, then those that it determined together with coded packets kept.
     pub fn on_source(
         &mut self,
         now: Instant,
@@ -329,9 +332,9 @@ impl Decoder {
         self.bytes() + self.window.as_ref().map_or(0, Window::memory)
     }
 
-    /// Drops the oldest of what it holds until `bytes` bytes less are held, or nothing is: symbols or
-    /// equations, whichever are more. Symbols were delivered, and are only of use to equations that may
-    /// come; equations are counted.
+    /// Drops the oldest of what it holds until `bytes` bytes less are held, or nothing is: symbols
+    /// or equations, whichever are more. Symbols were delivered, and are only of use to equations
+    /// that may come; equations are counted.
     pub fn shed(&mut self, bytes: usize) {
         let target = self.bytes().saturating_sub(bytes);
         while self.bytes() > target {
@@ -483,8 +486,8 @@ impl Decoder {
         oldest
     }
 
-    /// Keeps of `out`, from `determined` on, what was not delivered before, and returns how many that
-    /// are. The others had been delivered, and their bytes forgotten since.
+    /// Keeps of `out`, from `determined` on, what was not delivered before, and returns how many
+    /// that are. The others had been delivered, and their bytes forgotten since.
     fn deliver_from(
         &mut self,
         now: Instant,

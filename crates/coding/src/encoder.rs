@@ -142,7 +142,8 @@ impl Encoder {
         Ok(symbols.coded_len())
     }
 
-    /// Appends the sum of a subset's symbols to `out` and returns its length, bytes: that of the longest.
+    /// Appends the sum of a subset's symbols to `out` and returns its length, bytes: that of the
+    /// longest.
     ///
     /// # Errors
     /// [`EncodeError`]; then `out` is as it was.

@@ -1,7 +1,7 @@
 //! The field GF(2^8): bytes as polynomials over bits, modulo x^8 + x^4 + x^3 + x + 1 (0x11b).
 //!
-//! Addition is XOR. The polynomial is that of AES (FIPS 197 section 4.2), because it is the one that
-//! the x86 instruction GF2P8MULB has built in: a vector is multiplied by a coefficient in one
+//! Addition is XOR. The polynomial is that of AES (FIPS 197 section 4.2), because it is the one
+//! that the x86 instruction GF2P8MULB has built in: a vector is multiplied by a coefficient in one
 //! instruction, without tables, so that coding stays cheap where it is done most, on the server.
 //! Any other polynomial would need an 8x8 bit matrix per coefficient there; for shuffle tables
 //! (AVX2, NEON) all polynomials cost the same. It is part of the protocol: both sides must agree.

@@ -7,8 +7,8 @@
 //!           coded packet  > Decoder::on_coded   --> every packet once, the moment it is determined
 //! ```
 //!
-//! A *symbol* is what is coded: a 2-byte prefix and the bytes of an inner packet or of a fragment of
-//! one (see [`symbol_len`]). Shorter symbols count as padded with zeros to the longest of their
+//! A *symbol* is what is coded: a 2-byte prefix and the bytes of an inner packet or of a fragment
+//! of one (see [`symbol_len`]). Shorter symbols count as padded with zeros to the longest of their
 //! range, and the prefix tells the receiver where a repaired one ends. Coefficients are not sent:
 //! both sides derive them from a 32-bit seed ([`coefficients`]).
 //!
@@ -49,8 +49,8 @@ pub struct CodedRange {
 
 /// What a combination covers: packets that are added up, each with the coefficient 1.
 ///
-/// Source: Pluribus (Mahajan et al., USENIX ATC 2012), whose coded packets are sums of some of the recent
-/// packets.
+/// Source: Pluribus (Mahajan et al., USENIX ATC 2012), whose coded packets are sums of some of the
+/// recent packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subset {
     /// The first packet of the sum.

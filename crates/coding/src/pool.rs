@@ -204,8 +204,8 @@ fn cost(symbol: &Bytes) -> usize {
     symbol.len() + OVERHEAD_BYTES
 }
 
-/// What a symbol costs beside its bytes: up to two slots of the ring, 48 bytes each, and an entry of
-/// the order. Keys that lie scattered may cost two slots more, which is not counted.
+/// What a symbol costs beside its bytes: up to two slots of the ring, 48 bytes each, and an entry
+/// of the order. Keys that lie scattered may cost two slots more, which is not counted.
 const OVERHEAD_BYTES: usize = 128;
 
 const RING_MIN: usize = 64;

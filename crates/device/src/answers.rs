@@ -6,18 +6,18 @@
 //!                                                rule 519 (crate::routes): mark ─► the uplink's table
 //! ```
 //!
-//! So an operator's ssh from anywhere, and a port that the box's own rules forward to a camera, work
-//! before the first session, during it and after a crash. Nothing else gets out: only answers of
-//! connections that began beyond the uplink are marked, and what is marked was let in by the box's own
-//! rules.
+//! So an operator's ssh from anywhere, and a port that the box's own rules forward to a camera,
+//! work before the first session, during it and after a crash. Nothing else gets out: only answers
+//! of connections that began beyond the uplink are marked, and what is marked was let in by the
+//! box's own rules.
 //!
-//! While all is refused, a connection needs its mark before its first answer is routed, so sockets and
-//! echoes take it over from the packet (`tcp_fwmark_accept`, `fwmark_reflect`). And the reverse path
-//! filter must see that the sender is reached by the uplink (`src_valid_mark`); what comes in and is
-//! marked for that alone passes the rule of the marks by (518).
+//! While all is refused, a connection needs its mark before its first answer is routed, so sockets
+//! and echoes take it over from the packet (`tcp_fwmark_accept`, `fwmark_reflect`). And the reverse
+//! path filter must see that the sender is reached by the uplink (`src_valid_mark`); what comes in
+//! and is marked for that alone passes the rule of the marks by (518).
 //!
-//! A TCP connection begins with its SYN: one that was there before this table came is not taken for one
-//! that began outside. All lies in a table of our own, `inet roadweave_NAME_answers`.
+//! A TCP connection begins with its SYN: one that was there before this table came is not taken for
+//! one that began outside. All lies in a table of our own, `inet roadweave_NAME_answers`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -54,8 +54,8 @@ impl Answers {
         Self { instance: instance.clone(), uplinks: BTreeMap::new(), table: None, stale: false }
     }
 
-    /// Marks what comes in by an uplink, from the next [`Answers::install`] on. Call it again when the uplink
-    /// is a new interface.
+    /// Marks what comes in by an uplink, from the next [`Answers::install`] on. Call it again when
+    /// the uplink is a new interface.
     ///
     /// # Errors
     /// What the kernel says of the settings.
@@ -75,8 +75,8 @@ impl Answers {
     /// Installs the table if there are uplinks that it does not know.
     ///
     /// # Errors
-    /// [`DeviceError::Unavailable`] without the program `nft`, or what it says; [`Answers::mend`] tries
-    /// again.
+    /// [`DeviceError::Unavailable`] without the program `nft`, or what it says; [`Answers::mend`]
+    /// tries again.
     pub fn install(&mut self) -> Result<(), DeviceError> {
         if !std::mem::take(&mut self.stale) {
             return Ok(());
@@ -91,8 +91,8 @@ impl Answers {
         Ok(())
     }
 
-    /// Looks whether table and settings are still as they were, and sets them again if not; returns whether
-    /// they were not.
+    /// Looks whether table and settings are still as they were, and sets them again if not; returns
+    /// whether they were not.
     ///
     /// # Errors
     /// As [`Answers::install`].

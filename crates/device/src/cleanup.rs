@@ -4,8 +4,8 @@ use crate::process::InstanceLock;
 use crate::routes::Routes;
 use crate::{DeviceError, Instance, answers, dns, filter};
 
-/// Removes all routes, rules, packet filters, resolvers and changed settings of an instance that is not
-/// running. Call it at every start, with the lock taken; it is quick when there is nothing.
+/// Removes all routes, rules, packet filters, resolvers and changed settings of an instance that is
+/// not running. Call it at every start, with the lock taken; it is quick when there is nothing.
 ///
 /// TUN interfaces and the routes over them are gone already: the kernel removed them with the
 /// process.
@@ -23,9 +23,10 @@ pub fn cleanup(instance: &Instance, lock: &InstanceLock) -> Result<(), DeviceErr
     routes.and(answers).and(resolvers).and(filters)
 }
 
-/// Restores the changed settings alone. What keeps traffic out of the clear, and strangers out of the
-/// networks of this machine, is taken over by the next client as it is, and replaced in one step: routes,
-/// rules, packet filters and the marks of answers. Returns the settings that could not be restored.
+/// Restores the changed settings alone. What keeps traffic out of the clear, and strangers out of
+/// the networks of this machine, is taken over by the next client as it is, and replaced in one
+/// step: routes, rules, packet filters and the marks of answers. Returns the settings that could
+/// not be restored.
 pub(crate) fn take_over(instance: &Instance, _lock: &InstanceLock) -> Vec<String> {
     instance.restore_settings()
 }

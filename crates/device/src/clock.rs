@@ -1,10 +1,10 @@
 //! The one place where time enters: the clock that a machine's sleep does not stop, as a
 //! [`roadweave_types::Instant`].
 //!
-//! `CLOCK_BOOTTIME` goes on while the machine is suspended, and `CLOCK_MONOTONIC` stands. By the first all
-//! timers are over that would be over without the sleep: a session that the peer has given up is given up
-//! here as well, and a packet that waited for hours is as old as that. A program that was stopped, or whose
-//! virtual machine was, finds the same.
+//! `CLOCK_BOOTTIME` goes on while the machine is suspended, and `CLOCK_MONOTONIC` stands. By the
+//! first all timers are over that would be over without the sleep: a session that the peer has
+//! given up is given up here as well, and a packet that waited for hours is as old as that. A
+//! program that was stopped, or whose virtual machine was, finds the same.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ impl Clock {
         Self { epoch: std::time::Instant::now(), began: since_boot() }
     }
 
-    /// The moment at which it read zero, in the words of the standard library, whose clock stands while the
-    /// machine sleeps.
+    /// The moment at which it read zero, in the words of the standard library, whose clock stands
+    /// while the machine sleeps.
     pub fn epoch(&self) -> std::time::Instant {
         self.epoch
     }

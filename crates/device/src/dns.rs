@@ -5,9 +5,9 @@
 //! left, stop, next start after a kill, release ─► as it was
 //! ```
 //!
-//! The file is replaced as a whole, and what was there is kept in the state directory before: after a
-//! crash or a power cut the next start, or `release`, puts it back. What somebody else has written
-//! since is theirs, and stays. `/run/roadweave/NAME.dns` says where the state directory is.
+//! The file is replaced as a whole, and what was there is kept in the state directory before: after
+//! a crash or a power cut the next start, or `release`, puts it back. What somebody else has
+//! written since is theirs, and stays. `/run/roadweave/NAME.dns` says where the state directory is.
 
 mod file;
 
@@ -113,8 +113,8 @@ impl Dns {
         Ok(())
     }
 
-    /// Sets them if that could not be done before, or again if another program has changed the file; returns
-    /// whether one had.
+    /// Sets them if that could not be done before, or again if another program has changed the
+    /// file; returns whether one had.
     ///
     /// # Errors
     /// As [`Dns::set`].
@@ -164,8 +164,8 @@ impl Way {
     }
 }
 
-/// Puts back what an instance that is not running has changed; that it has changed nothing is no error.
-/// What it told systemd-resolved went with its TUN.
+/// Puts back what an instance that is not running has changed; that it has changed nothing is no
+/// error. What it told systemd-resolved went with its TUN.
 ///
 /// # Errors
 /// What the system says.
@@ -217,7 +217,8 @@ fn run(program: &str, words: &[&str], input: &str) -> Result<(), DeviceError> {
     })
 }
 
-/// How long a program may take: the tunnel waits for it, and one that waits for a daemon may wait long.
+/// How long a program may take: the tunnel waits for it, and one that waits for a daemon may wait
+/// long.
 const LIMIT: Duration = Duration::from_secs(3);
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";

@@ -7,9 +7,10 @@
 //!        ─► monitor, signals, control ─► uplinks, end, status
 //! ```
 //!
-//! One thread does all of it. Work comes in batches: everything that is readable is taken first, then
-//! the tunnel is serviced once, so that what leaves can leave in runs (GSO). What is complete goes to
-//! the TUN before that: acknowledgements take longer to make than the packet that they are for can wait.
+//! One thread does all of it. Work comes in batches: everything that is readable is taken first,
+//! then the tunnel is serviced once, so that what leaves can leave in runs (GSO). What is complete
+//! goes to the TUN before that: acknowledgements take longer to make than the packet that they are
+//! for can wait.
 
 mod client;
 mod complaints;
@@ -70,7 +71,8 @@ fn read_tun(tun: &mut Tun, handle: impl FnMut(&[u8])) -> Result<(), DriverError>
     taken.map_err(|source| DriverError::TunGone { name: tun.name().to_owned(), source })
 }
 
-/// Discards what waits in the TUN after a pause, however old it is; returns how many packets that were.
+/// Discards what waits in the TUN after a pause, however old it is; returns how many packets that
+/// were.
 fn discard_inner(tun: &mut Tun) -> Result<u64, DriverError> {
     let mut packets = 0;
     for _ in 0..DISCARDS_MAX {
@@ -106,7 +108,8 @@ const DISCARDS_MAX: usize = 64;
 /// Sockets have this and the numbers after it.
 const SOCKETS: u64 = 16;
 
-/// Waits until something is ready, or until `timeout`, and no longer than a turn may take; returns what is.
+/// Waits until something is ready, or until `timeout`, and no longer than a turn may take; returns
+/// what is.
 fn wait(
     poller: &mut Poller,
     clock: Clock,

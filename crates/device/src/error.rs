@@ -131,7 +131,8 @@ impl DeviceError {
         }
     }
 
-    /// The same for an attempt that needs the family of `ipv4`: a lack of IPv6 gets its own variant.
+    /// The same for an attempt that needs the family of `ipv4`: a lack of IPv6 gets its own
+    /// variant.
     pub(crate) fn of_family(
         ipv4: bool,
         what: impl Into<String>,

@@ -1,4 +1,5 @@
-//! Files that are replaced as a whole, so that a full disk or a power cut leaves the old one or the new one.
+//! Files that are replaced as a whole, so that a full disk or a power cut leaves the old one or the
+//! new one.
 
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -8,7 +9,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Puts a file with `contents` in the place of `path`, whose folder is there. What is new gets `mode`.
+/// Puts a file with `contents` in the place of `path`, whose folder is there. What is new gets
+/// `mode`.
 ///
 /// # Errors
 /// What the system says; the old file is as it was then, and nothing lies beside it.

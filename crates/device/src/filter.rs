@@ -1,5 +1,5 @@
-//! Packet filters of a tunnel end, by nftables: what is forwarded, what reaches inner addresses, source
-//! NAT, MSS clamping.
+//! Packet filters of a tunnel end, by nftables: what is forwarded, what reaches inner addresses,
+//! source NAT, MSS clamping.
 //!
 //! ```text
 //! FilterKeeper (a thread) ─► Filters ─► ruleset ─► nft ─► table inet roadweave_NAME
@@ -7,10 +7,11 @@
 //!      └────────────── not what it was: put back ◄───────────────┘
 //! ```
 //!
-//! What is forwarded is bounded by [`Forwarding`], so that an end of the tunnel is no open router for
-//! its neighbours. All lies in one table of our own, `inet roadweave_NAME`: replaced as a whole,
-//! removed as a whole, and no rule of anybody else is touched. The table is there before forwarding
-//! is turned on, and stays until it is off again; the kernel keeps it when the process dies.
+//! What is forwarded is bounded by [`Forwarding`], so that an end of the tunnel is no open router
+//! for its neighbours. All lies in one table of our own, `inet roadweave_NAME`: replaced as a
+//! whole, removed as a whole, and no rule of anybody else is touched. The table is there before
+//! forwarding is turned on, and stays until it is off again; the kernel keeps it when the process
+//! dies.
 
 mod keeper;
 mod nftables;
@@ -45,7 +46,8 @@ pub struct FilterOptions {
     pub inner: Vec<Prefix>,
     /// Whether what comes out of the tunnel leaves with an address of this machine.
     pub masquerade: bool,
-    /// Whether what enters the tunnel gets the TUN's own address, and the prefixes that keep theirs.
+    /// Whether what enters the tunnel gets the TUN's own address, and the prefixes that keep
+    /// theirs.
     pub masquerade_into_tun: Option<Vec<Prefix>>,
     /// What is forwarded.
     pub forwarding: Forwarding,
@@ -61,13 +63,14 @@ pub enum Forwarding {
     Open,
     /// A vehicle's box: nothing from its uplinks.
     Box {
-        /// The interfaces that are no uplinks. All others are, those that are not there yet among them.
+        /// The interfaces that are no uplinks. All others are, those that are not there yet among
+        /// them.
         inside: Vec<Interface>,
         /// Whether connections may begin on one uplink and leave by another.
         between_uplinks: bool,
     },
-    /// A server. Between interfaces other than the TUN everything is as it was before forwarding was
-    /// turned on.
+    /// A server. Between interfaces other than the TUN everything is as it was before forwarding
+    /// was turned on.
     Server {
         /// Whether connections may begin outside and enter the tunnel.
         outside_to_tunnel: bool,
@@ -121,8 +124,8 @@ impl Filters {
     /// earlier run of the instance left. Call its methods from there, too.
     ///
     /// # Errors
-    /// [`DeviceError::Unavailable`] without the program `nft`; [`DeviceError::Program`] with what it
-    /// said.
+    /// [`DeviceError::Unavailable`] without the program `nft`; [`DeviceError::Program`] with what
+    /// it said.
     pub fn install(instance: &Instance, options: &FilterOptions) -> Result<Self, DeviceError> {
         let table = Table::open(instance.filter_table())?;
         let instance = instance.clone();

@@ -5,12 +5,14 @@
 //!                              full: the line is counted               cannot write: the line is counted
 //! ```
 //!
-//! Standard error may be a pipe whose reader has left or does not read, or a file on a full partition.
-//! None of that may stop a tunnel, so whoever logs hands its line over and goes on. What could not be
-//! written is counted, shown by `roadweave show --json`, and told as soon as lines can be written again.
+//! Standard error may be a pipe whose reader has left or does not read, or a file on a full
+//! partition. None of that may stop a tunnel, so whoever logs hands its line over and goes on. What
+//! could not be written is counted, shown by `roadweave show --json`, and told as soon as lines can
+//! be written again.
 //!
-//! `tracing-appender` has such a writer too; it counts only what its queue refused, not what could not
-//! be written, bounds the queue by lines and not by bytes, and ends with an `eprintln!`, which panics.
+//! `tracing-appender` has such a writer too; it counts only what its queue refused, not what could
+//! not be written, bounds the queue by lines and not by bytes, and ends with an `eprintln!`, which
+//! panics.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -59,7 +61,8 @@ impl Lines {
         let lines = Self(Arc::default());
         let shared = Arc::clone(&lines.0);
         let work = move || {
-            // Whoever writes lines needs no rights. Without the right to change rights there are none.
+            // Whoever writes lines needs no rights. Without the right to change rights there are
+            // none.
             let none = CapabilitySet::empty();
             let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
             let _ = set_capabilities(None, sets);
@@ -215,8 +218,8 @@ impl<W: Write> Writer<W> {
 
 /// The lines of the process, for standard error; `notice` counts at the first call.
 ///
-/// The descriptor is one of our own: whoever else writes to standard error and is blocked there, as a
-/// thread that panics, holds no lock that this one waits for.
+/// The descriptor is one of our own: whoever else writes to standard error and is blocked there, as
+/// a thread that panics, holds no lock that this one waits for.
 ///
 /// # Errors
 /// When there can be no thread or no descriptor.

@@ -7,9 +7,9 @@
 //!                    └──────────────────────────── answers ◄────────────────────────────┘
 //! ```
 //!
-//! The system's resolver asks over any interface, and so into a tunnel that is dead because its server has
-//! moved. What is found here counts for the one uplink that it came over, so a network that lies harms
-//! itself only.
+//! The system's resolver asks over any interface, and so into a tunnel that is dead because its
+//! server has moved. What is found here counts for the one uplink that it came over, so a network
+//! that lies harms itself only.
 //!
 //! [`Search`] does no I/O; [`run`] turns it, in a thread.
 

@@ -5,9 +5,9 @@
 //! ```
 //!
 //! A notice only says that it is time to look: the state comes from the tables, so that a burst of
-//! notices, or one that was lost because the socket's buffer was full, cannot lead astray. One thing
-//! the tables cannot tell: that an interface went down and came back in between. The kernel has
-//! removed its routes then, so this is reported as a change.
+//! notices, or one that was lost because the socket's buffer was full, cannot lead astray. One
+//! thing the tables cannot tell: that an interface went down and came back in between. The kernel
+//! has removed its routes then, so this is reported as a change.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -196,7 +196,8 @@ impl Monitor {
         })
     }
 
-    /// Other interfaces are uplinks from now on; the next [`Monitor::poll`] reports what that changes.
+    /// Other interfaces are uplinks from now on; the next [`Monitor::poll`] reports what that
+    /// changes.
     pub fn set_selector(&mut self, selector: UplinkSelector) {
         self.selector = selector;
         self.stale = true;
@@ -207,7 +208,8 @@ impl Monitor {
         self.left_out = Some(index);
     }
 
-    /// The name of an interface by its number, as of the last look; not that of one that is left out.
+    /// The name of an interface by its number, as of the last look; not that of one that is left
+    /// out.
     pub fn name_of(&self, index: u32) -> Option<&str> {
         let uplinks = self.known.values().map(|uplink| (uplink.index, &uplink.name));
         let others = self.others.iter().map(|other| (other.index, &other.name));
@@ -242,8 +244,8 @@ impl Monitor {
         self.drain();
     }
 
-    /// What has happened since the last call. Call it when the file descriptor is readable, or some time
-    /// after [`Monitor::take_notices`]: each call that finds notices reads all tables.
+    /// What has happened since the last call. Call it when the file descriptor is readable, or some
+    /// time after [`Monitor::take_notices`]: each call that finds notices reads all tables.
     ///
     /// # Errors
     /// When the tables cannot be read.
@@ -408,7 +410,8 @@ fn is_interface_name(name: &str) -> bool {
     (1..=15).contains(&name.len()) && !matches!(name, "." | "..") && !name.contains(is_odd)
 }
 
-/// Whether the interface `name` fits `pattern`, which may hold `*` and `?`; in time proportional to the product of their lengths.
+/// Whether the interface `name` fits `pattern`, which may hold `*` and `?`; in time proportional to
+/// the product of their lengths.
 pub(crate) fn glob(pattern: &str, name: &str) -> bool {
     let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
     let (mut at, mut in_name) = (0, 0);

@@ -212,7 +212,8 @@ impl Netlink {
             .map_err(|error| DeviceError::system("set an interface up or its MTU", error))
     }
 
-    /// Gives an interface another name. Kernels before 6.2 want it down for that, and it is up afterwards.
+    /// Gives an interface another name. Kernels before 6.2 want it down for that, and it is up
+    /// afterwards.
     ///
     /// # Errors
     /// What the kernel says, among it that another interface has the name.
@@ -237,8 +238,9 @@ impl Netlink {
 
     /// Gives an interface an address; one that it has already is no error.
     ///
-    /// It can be used when this returns: IPv6 skips duplicate address detection, and the local route,
-    /// which the kernel makes in a work queue, is awaited for up to a second on interfaces that are up.
+    /// It can be used when this returns: IPv6 skips duplicate address detection, and the local
+    /// route, which the kernel makes in a work queue, is awaited for up to a second on interfaces
+    /// that are up.
     ///
     /// # Errors
     /// What the kernel says.
@@ -428,7 +430,8 @@ pub(crate) fn with_patience(socket: OwnedFd) -> Result<OwnedFd, rustix::io::Errn
     Ok(socket)
 }
 
-/// The messages of one datagram, but for those that do not parse: names that others give need not be text.
+/// The messages of one datagram, but for those that do not parse: names that others give need not
+/// be text.
 pub(crate) struct Messages<'a>(pub(crate) &'a [u8]);
 
 impl Iterator for Messages<'_> {
@@ -577,8 +580,8 @@ fn build_route(route: &Route) -> RouteMessage {
         // Tables beyond 255 fit the attribute only.
         table: u8::try_from(route.table).unwrap_or(0),
         protocol: RouteProtocol::from(route.protocol),
-        // None shall tell the kernel over which interface a gateway lies that somebody adds a route by:
-        // with the scope of a link, a route into the TUN would claim that all of them do.
+        // None shall tell the kernel over which interface a gateway lies that somebody adds a route
+        // by: with the scope of a link, a route into the TUN would claim that all of them do.
         scope: RouteScope::Universe,
         kind: match route.interface {
             Some(_) => RouteType::Unicast,

@@ -108,7 +108,8 @@ impl NetNs {
         command
     }
 
-    /// Runs `ip` inside with the words of `arguments`, as in `ns.ip("route add default via 10.0.0.1")`.
+    /// Runs `ip` inside with the words of `arguments`, as in `ns.ip("route add default via
+    /// 10.0.0.1")`.
     ///
     /// # Errors
     /// [`DeviceError::Program`] with what `ip` said.

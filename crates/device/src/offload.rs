@@ -269,7 +269,8 @@ const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 const TCP_ACK: u8 = 0x10;
 const TCP_CWR: u8 = 0x80;
-/// IPv4 with options and TCP with options take 120 bytes; IPv6 with a few extensions less than this.
+/// IPv4 with options and TCP with options take 120 bytes; IPv6 with a few extensions less than
+/// this.
 const HEADERS_MAX: usize = 256;
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 //!                              the other alone: slept        both, for longer than a turn takes: stood still
 //! ```
 //!
-//! A loop that waits for no longer than [`TURN_MAX`] comes round within that after the machine woke: what the
-//! kernel waits by stands in sleep as well.
+//! A loop that waits for no longer than [`TURN_MAX`] comes round within that after the machine
+//! woke: what the kernel waits by stands in sleep as well.
 
 use std::fmt;
 use std::time::Duration;
@@ -95,7 +95,8 @@ impl fmt::Display for Coarse {
 mod tests {
     use super::*;
 
-    /// What is found after turns in which the clocks went on by so many milliseconds: (awake, asleep).
+    /// What is found after turns in which the clocks went on by so many milliseconds: (awake,
+    /// asleep).
     fn check(turns: &[(u64, u64)], expected: &[&str]) {
         let millis = Duration::from_millis;
         let mut now = Readings { awake: millis(70_000), all: millis(90_000_000) };

@@ -5,10 +5,10 @@
 //!                            capabilities, no_new_privs, seccomp, no core dumps
 //! ```
 //!
-//! Whoever takes the process over by a packet finds the network of this machine, which the tunnel needs,
-//! and little else: no other files than those of the user it runs as, no modules, mounts, namespaces,
-//! processes of others, and no core file with keys in it. Programs that it starts (`nft`) inherit what it
-//! has, and cannot get more.
+//! Whoever takes the process over by a packet finds the network of this machine, which the tunnel
+//! needs, and little else: no other files than those of the user it runs as, no modules, mounts,
+//! namespaces, processes of others, and no core file with keys in it. Programs that it starts
+//! (`nft`) inherit what it has, and cannot get more.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -42,12 +42,12 @@ pub(crate) struct Needs<'a> {
     pub(crate) files: Vec<&'a Path>,
 }
 
-/// Gives up all that is not needed. Call it once, in the thread that starts the others: capabilities are
-/// those of a thread, and threads inherit them.
+/// Gives up all that is not needed. Call it once, in the thread that starts the others:
+/// capabilities are those of a thread, and threads inherit them.
 ///
 /// # Errors
-/// When the capabilities cannot be given up, which the kernel refuses nobody. What a kernel does not know is
-/// told and left out.
+/// When the capabilities cannot be given up, which the kernel refuses nobody. What a kernel does
+/// not know is told and left out.
 pub(crate) fn restrict(needs: &Needs<'_>) -> Result<(), DeviceError> {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     let _ = setrlimit(Resource::Core, none);

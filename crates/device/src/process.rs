@@ -43,7 +43,8 @@ impl Instance {
     /// The instance `name`, with its files in `/run/roadweave`.
     ///
     /// # Errors
-    /// [`DeviceError::BadInstance`] unless it has 1 to 24 lower-case letters, digits and underscores.
+    /// [`DeviceError::BadInstance`] unless it has 1 to 24 lower-case letters, digits and
+    /// underscores.
     pub fn new(name: &str) -> Result<Self, DeviceError> {
         Self::in_directory(name, RUN_DIRECTORY)
     }
@@ -142,8 +143,8 @@ fn private(options: &mut OpenOptions) -> &mut OpenOptions {
     options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
 }
 
-/// Makes sure that `directory` is there, belongs to this user, and is closed to all others: whoever could
-/// write there could keep an instance from starting, or lead its files astray.
+/// Makes sure that `directory` is there, belongs to this user, and is closed to all others: whoever
+/// could write there could keep an instance from starting, or lead its files astray.
 ///
 /// # Errors
 /// [`DeviceError::UnsafeDirectory`] when it is a link or another user's; it stays as it is.

@@ -19,8 +19,8 @@ pub(crate) enum Failure {
 
 /// Runs `command` with `input` to its end; after `limit` it is killed.
 ///
-/// Input and errors go by files in memory: no pipe fills up, and what the program leaves running in the
-/// background holds nobody up.
+/// Input and errors go by files in memory: no pipe fills up, and what the program leaves running in
+/// the background holds nobody up.
 pub(crate) fn run(command: &mut Command, input: &str, limit: Duration) -> Result<(), Failure> {
     let (status, mut errors) = run_to_end(command, input, limit).map_err(Failure::NotStarted)?;
     match status {

@@ -1,12 +1,13 @@
-//! What tells the resets of this machine from those of others with the same key, kept over restarts.
+//! What tells the resets of this machine from those of others with the same key, kept over
+//! restarts.
 //!
 //! ```text
 //! DIRECTORY/INSTANCE.reset.json
 //! {"salt":[..32 numbers..]}
 //! ```
 //!
-//! Several servers may share a key. Were their resets alike, a network that leads packets of a session to
-//! another of them would get a reset that ends it (RFC 9000 section 21.11).
+//! Several servers may share a key. Were their resets alike, a network that leads packets of a
+//! session to another of them would get a reset that ends it (RFC 9000 section 21.11).
 
 use std::io;
 use std::path::Path;
@@ -40,8 +41,8 @@ impl Kept for ResetSalt {
 /// The salt that an earlier life of the instance `name` has kept in `directory`, or else a new one.
 ///
 /// # Errors
-/// When the kernel gives no random bytes. Where the new one cannot be kept, a line says so: clients then
-/// notice the next restart by silence.
+/// When the kernel gives no random bytes. Where the new one cannot be kept, a line says so: clients
+/// then notice the next restart by silence.
 pub(crate) fn reset_salt(directory: &Path, name: &str) -> Result<[u8; 32], DeviceError> {
     let mut file = StateFile::<ResetSalt>::new(directory, name);
     if let Some(salt) = file.read().salt {

@@ -14,8 +14,8 @@
 //!
 //! The tunnel's own packets leave sockets that are bound to an uplink, so they meet rule 520 before
 //! all that leads into the TUN; were the uplink's table empty, a route into the TUN would still not
-//! fit the interface that they are bound to. Two uplinks with equal addresses and gateways differ by
-//! interface only, which is what the rules look at.
+//! fit the interface that they are bound to. Two uplinks with equal addresses and gateways differ
+//! by interface only, which is what the rules look at.
 //!
 //! What a network under an uplink says of routes (DHCP's option 121, a wide netmask, router
 //! advertisements) lands in the main table, which is asked last: it draws nothing out of the tunnel
@@ -23,16 +23,17 @@
 //! near table whenever they change, so that the worst of a delay is that a network behind this box
 //! is late.
 //!
-//! Beside each route into the TUN lies one that refuses ("unreachable"), and outlives it: what is to
-//! be in the tunnel is refused before the first session, without an address of its family, and after
-//! a crash, and never leaves in the clear.
+//! Beside each route into the TUN lies one that refuses ("unreachable"), and outlives it: what is
+//! to be in the tunnel is refused before the first session, without an address of its family, and
+//! after a crash, and never leaves in the clear.
 //!
 //! Strict reverse path filtering (`rp_filter` 1) would drop what comes in by any but the main
 //! default's interface; on uplinks it is made loose (2) and restored at the end. A loose filter in
-//! turn drops what a refusing route leads back, so the marks of [`crate::answers`] lead it by the uplink.
+//! turn drops what a refusing route leads back, so the marks of [`crate::answers`] lead it by the
+//! uplink.
 //!
-//! A server and a redundant router have no uplinks to guard: [`Routes`] are theirs, with prefixes in
-//! the main table, where the longest wins, and two rules for default routes:
+//! A server and a redundant router have no uplinks to guard: [`Routes`] are theirs, with prefixes
+//! in the main table, where the longest wins, and two rules for default routes:
 //!
 //! ```text
 //! 530       anything                        -> main, but its default routes
@@ -40,8 +41,8 @@
 //! ```
 //!
 //! Several instances share rule 530, since it is the same for all; the last of them removes it. The
-//! metric of their prefixes is the TUN's index: of two tunnels to one network the older one carries it
-//! until it ends.
+//! metric of their prefixes is the TUN's index: of two tunnels to one network the older one carries
+//! it until it ends.
 
 mod client;
 mod keeper;
@@ -87,9 +88,9 @@ pub struct Grant {
     pub gateways: Vec<Prefix>,
 }
 
-/// The routes and rules of a server or router. Settings are those of the network namespace of the calling
-/// thread, so call it always from the one where it was opened. Dropping it removes them and restores the
-/// settings that the instance changed.
+/// The routes and rules of a server or router. Settings are those of the network namespace of the
+/// calling thread, so call it always from the one where it was opened. Dropping it removes them and
+/// restores the settings that the instance changed.
 #[derive(Debug)]
 pub struct Routes {
     instance: Instance,
@@ -144,7 +145,8 @@ impl Routes {
         self.addresses.extend(addresses.iter().map(|address| (tun, *address)));
     }
 
-    /// Looks, and sets again what is gone of routes, rules and addresses; returns how much that was.
+    /// Looks, and sets again what is gone of routes, rules and addresses; returns how much that
+    /// was.
     ///
     /// # Errors
     /// What the kernel says; the rest is set all the same.
@@ -227,7 +229,8 @@ impl Routes {
         Ok(())
     }
 
-    /// Lets `interface` take what the main routes would have come by another, until the instance ends.
+    /// Lets `interface` take what the main routes would have come by another, until the instance
+    /// ends.
     pub(crate) fn loosen_reverse_path_filter(
         &mut self,
         interface: &str,
@@ -246,7 +249,8 @@ impl Drop for Routes {
     }
 }
 
-/// Makes the reverse path filter of `interface` loose; returns the setting that was changed, if any.
+/// Makes the reverse path filter of `interface` loose; returns the setting that was changed, if
+/// any.
 fn loosen_reverse_path_filter(
     instance: &Instance,
     interface: &str,
@@ -270,11 +274,11 @@ pub(crate) fn has_reverse_path_filter(interface: &str) -> bool {
     keys.iter().any(|key| sysctl::read(key).is_ok_and(|value| value != "0"))
 }
 
-/// The mark of what came in by an uplink, and of its answers, with the mask. There is none for more than
-/// 255 uplinks.
+/// The mark of what came in by an uplink, and of its answers, with the mask. There is none for more
+/// than 255 uplinks.
 ///
-/// The upper half of a mark is ours: a part of the instance's name, so that instances do not take each
-/// other's, and the uplink. The lower half stays what others have made it.
+/// The upper half of a mark is ours: a part of the instance's name, so that instances do not take
+/// each other's, and the uplink. The lower half stays what others have made it.
 pub(crate) fn answer_mark(tables: &RangeInclusive<u32>, uplink: UplinkId) -> Option<(u32, u32)> {
     let number = (uplink.0 < 0xff).then_some(uplink.0 + 1)?;
     Some(((tables.start() & 0xff00) << 16 | number << 16, ANSWER_MASK))

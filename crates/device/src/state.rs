@@ -1,4 +1,5 @@
-//! What strategies have learned of the networks, and what metered uplinks have carried, kept over restarts.
+//! What strategies have learned of the networks, and what metered uplinks have carried, kept over
+//! restarts.
 //!
 //! ```text
 //! DIRECTORY/INSTANCE.learned.json
@@ -7,9 +8,9 @@
 //! {"version":1,"month":{"year":2026,"month":11},"bytes":{"<uplink>":123, ..}}
 //! ```
 //!
-//! A file is replaced as a whole: a process that dies while writing leaves the old one. It is written by
-//! a thread, since a slow flash must not hold up the tunnel. What cannot be read is told and left out.
-//! Nothing depends on it: strategies learn again, and a month is counted anew.
+//! A file is replaced as a whole: a process that dies while writing leaves the old one. It is
+//! written by a thread, since a slow flash must not hold up the tunnel. What cannot be read is told
+//! and left out. Nothing depends on it: strategies learn again, and a month is counted anew.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};

@@ -5,11 +5,11 @@
 //!               └─► the later of both ─► keys expire
 //! ```
 //!
-//! A machine without a battery for its clock begins in 1970, and whoever can set its clock could bring
-//! expired keys back to life. So the latest time that was seen counts if the clock is behind it. It is
-//! kept only while the kernel says that the clock is synchronised (adjtimex(2)): a clock that is once in
-//! 2099 by mistake expires all keys only until it is put right, and not for ever. Should a time server
-//! have lied, the file can be removed while the instance is stopped.
+//! A machine without a battery for its clock begins in 1970, and whoever can set its clock could
+//! bring expired keys back to life. So the latest time that was seen counts if the clock is behind
+//! it. It is kept only while the kernel says that the clock is synchronised (adjtimex(2)): a clock
+//! that is once in 2099 by mistake expires all keys only until it is put right, and not for ever.
+//! Should a time server have lied, the file can be removed while the instance is stopped.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -117,8 +117,8 @@ impl TimeOfDay {
 /// Whether the kernel takes the clock for synchronised, by NTP or otherwise.
 #[allow(unsafe_code, reason = "no crate at hand wraps this call")]
 fn is_synchronised() -> bool {
-    // SAFETY: timex is a structure of integers, for which zeros are values; with no modes set the call
-    // changes nothing and fills it.
+    // SAFETY: timex is a structure of integers, for which zeros are values; with no modes set the
+    // call changes nothing and fills it.
     let state = unsafe {
         let mut timex: libc::timex = std::mem::zeroed();
         libc::adjtimex(&raw mut timex)

@@ -89,8 +89,8 @@ pub struct WriteCounts {
 }
 
 impl Tun {
-    /// Makes the interface in the network namespace of the calling thread and sets it up. Where IPv6
-    /// is switched off it goes without addresses of IPv6.
+    /// Makes the interface in the network namespace of the calling thread and sets it up. Where
+    /// IPv6 is switched off it goes without addresses of IPv6.
     ///
     /// # Errors
     /// [`DeviceError::NoPermission`], [`DeviceError::NoTunDevice`], [`DeviceError::NameInUse`],
@@ -117,9 +117,9 @@ impl Tun {
         })
     }
 
-    /// Gives the interface its name back if another program has renamed it; returns what it was called,
-    /// fit to be shown. It is up then, and what the kernel took from it while it was down is to be set
-    /// again: its routes, and its addresses of IPv6.
+    /// Gives the interface its name back if another program has renamed it; returns what it was
+    /// called, fit to be shown. It is up then, and what the kernel took from it while it was down
+    /// is to be set again: its routes, and its addresses of IPv6.
     ///
     /// # Errors
     /// What the kernel says, among it that another interface has the name by now.
@@ -307,8 +307,8 @@ fn attach(fd: &OwnedFd, name: &str, offload: bool) -> Result<String, DeviceError
 
 /// The name that the interface has now.
 fn present_name(fd: &OwnedFd) -> Result<Vec<u8>, Errno> {
-    // SAFETY: TUNGETIFF writes one `struct ifreq`, as which `InterfaceRequest` is laid out, and every bit
-    // pattern is a value of its integers.
+    // SAFETY: TUNGETIFF writes one `struct ifreq`, as which `InterfaceRequest` is laid out, and
+    // every bit pattern is a value of its integers.
     let request = unsafe { ioctl::ioctl(fd, Getter::<TUNGETIFF, InterfaceRequest>::new()) }?;
     Ok(request.name().to_vec())
 }

@@ -463,8 +463,8 @@ pub(crate) fn bind_to_interface(socket: &Socket, interface: &str) -> Result<(), 
     })
 }
 
-/// Asks for large buffers. Less than asked for is no failure: without CAP_NET_ADMIN the kernel grants
-/// what net.core.rmem_max and wmem_max allow.
+/// Asks for large buffers. Less than asked for is no failure: without CAP_NET_ADMIN the kernel
+/// grants what net.core.rmem_max and wmem_max allow.
 fn set_buffers(socket: &Socket, size: usize) {
     if sockopt::set_socket_recv_buffer_size_force(socket, size).is_err() {
         let _ = socket.set_recv_buffer_size(size);

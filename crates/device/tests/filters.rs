@@ -225,7 +225,8 @@ fn a_box_is_no_router_for_its_uplinks() {
     });
 }
 
-/// Lets what comes to UDP port 99 of the machine's address in the wifi go to port 98 of the lan's host.
+/// Lets what comes to UDP port 99 of the machine's address in the wifi go to port 98 of the lan's
+/// host.
 fn forward_a_port(machine: &NetNs) {
     nft(
         machine,

@@ -267,8 +267,8 @@ fn what_is_no_packet_is_refused_and_counted() {
     });
 }
 
-/// Not a test but a measurement: goodput through two TUNs joined in user space, by iperf3. Run it by
-/// name with `--include-ignored --nocapture`.
+/// Not a test but a measurement: goodput through two TUNs joined in user space, by iperf3. Run it
+/// by name with `--include-ignored --nocapture`.
 #[test]
 #[ignore = "a measurement"]
 fn measure_goodput() {

@@ -127,7 +127,8 @@ impl Opportunities {
     }
 
     /// Opportunities of so many bytes at times after the start, in any order, that repeat after
-    /// `period`; none at all for a link that never carries anything. Those of zero bytes are left out.
+    /// `period`; none at all for a link that never carries anything. Those of zero bytes are left
+    /// out.
     ///
     /// `None` when the period is zero or one comes after it.
     pub fn with_bytes(
@@ -202,7 +203,8 @@ impl Transmitter {
         }
     }
 
-    /// When a packet of `bytes` bytes that is there at `ready` departs, after all packets before it.
+    /// When a packet of `bytes` bytes that is there at `ready` departs, after all packets before
+    /// it.
     ///
     /// Call it in the order of `ready`. [`Instant::FAR_FUTURE`] when there will never be capacity.
     pub fn transmit(&mut self, ready: Instant, bytes: usize) -> Instant {

@@ -63,11 +63,12 @@ impl Drive {
         Self { links: operators.iter().enumerate().map(link).collect() }
     }
 
-    /// Reads a directory with one recording of the uplink per link, in the order of their names, and
-    /// of the downlink where there is one; other files are ignored.
+    /// Reads a directory with one recording of the uplink per link, in the order of their names,
+    /// and of the downlink where there is one; other files are ignored.
     ///
     /// `<name>.csv` and `<name>.down.csv`, or in Mahimahi's format, of which delay and loss are not
-    /// known, `<name>.up` or `<name>.mm` and `<name>.down`, also as `<name>_up.mm` and `<name>_down.mm`.
+    /// known, `<name>.up` or `<name>.mm` and `<name>.down`, also as `<name>_up.mm` and
+    /// `<name>_down.mm`.
     ///
     /// # Errors
     /// [`TraceError`] when the directory or a recording cannot be read, none is there, there is
@@ -127,7 +128,8 @@ impl LinkFiles {
         Ok(ups.into_iter().map(of_link).collect())
     }
 
-    /// The link and direction that a file in a drive describes, by its name; `None` for other files.
+    /// The link and direction that a file in a drive describes, by its name; `None` for other
+    /// files.
     pub fn name_of(file: &Path) -> Option<(&str, Direction)> {
         let name = file.file_name()?.to_str()?;
         ENDINGS

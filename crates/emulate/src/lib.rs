@@ -7,9 +7,9 @@
 //! constant ──────┘                  └─> simulations in virtual time
 //! ```
 //!
-//! A [`Trace`] says what a link can do at any time: its capacity, delay and loss. A [`Link`] carries
-//! packets as a trace says. Neither reads a clock nor the system's entropy, so equal seeds give
-//! equal runs.
+//! A [`Trace`] says what a link can do at any time: its capacity, delay and loss. A [`Link`]
+//! carries packets as a trace says. Neither reads a clock nor the system's entropy, so equal seeds
+//! give equal runs.
 
 mod bridge;
 mod capacity;

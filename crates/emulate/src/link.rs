@@ -213,8 +213,8 @@ impl<T> Link<T> {
 
     /// Starts the trace, and all that is random, from its beginning at `now`.
     ///
-    /// Packets under way arrive as if nothing had happened; those that wait depart as the trace says from
-    /// its beginning on.
+    /// Packets under way arrive as if nothing had happened; those that wait depart as the trace
+    /// says from its beginning on.
     pub fn restart(&mut self, now: Instant) {
         self.forget_departed(now);
         self.settings.origin = now;

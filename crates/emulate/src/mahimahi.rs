@@ -49,8 +49,9 @@ pub fn parse_mahimahi(file: &str, text: &str) -> Result<Opportunities, TraceErro
 
 /// One pass of the capacity of `trace` in Mahimahi's format.
 ///
-/// An opportunity comes in the first whole ms at which its bytes are there, and one at the end, which
-/// is the period: up to [`Opportunities::BYTES`] more than the trace has. Delay and loss are left out.
+/// An opportunity comes in the first whole ms at which its bytes are there, and one at the end,
+/// which is the period: up to [`Opportunities::BYTES`] more than the trace has. Delay and loss are
+/// left out.
 pub fn format_mahimahi(trace: &Trace) -> String {
     let length = trace.one_pass();
     let mut lines = Lines::default();

@@ -1,4 +1,5 @@
-//! Rate, delay and loss of emulated links as programs that know nothing of them see them: iperf3 and ping.
+//! Rate, delay and loss of emulated links as programs that know nothing of them see them: iperf3
+//! and ping.
 //!
 //! ```text
 //!  near: ping, iperf3 ── slow, lossy (roadweave_emulate::Emulator) ── far: iperf3
@@ -22,7 +23,8 @@ use roadweave_emulate::{EmulateFile, Emulator};
 use rustix::process::{getpid, kill_process};
 use serde_json::Value;
 
-/// The seed is one with which `lossy` leaves iperf3's first packets alone: without them it waits for a minute.
+/// The seed is one with which `lossy` leaves iperf3's first packets alone: without them it waits
+/// for a minute.
 const LINKS: &str = "
 seed = 3
 [place]
@@ -134,8 +136,8 @@ fn ping(near: &NetNs, address: &str) -> (f64, f64) {
     (times[times.len() / 2], times[0])
 }
 
-/// What iperf3 tells of [`SECONDS`] of UDP at `mbps` Mbit/s to `address`. (Its option for the other way
-/// leaves out of its count what is under way at the end.)
+/// What iperf3 tells of [`SECONDS`] of UDP at `mbps` Mbit/s to `address`. (Its option for the other
+/// way leaves out of its count what is under way at the end.)
 fn iperf(from: &NetNs, to: &NetNs, address: &str, mbps: f64) -> Value {
     let mut server = to.command("iperf3");
     server.args(["-s", "-1", "-B", address]).stdout(Stdio::null()).stderr(Stdio::null());

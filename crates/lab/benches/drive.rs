@@ -1,5 +1,5 @@
-//! How fast is the lab? A synthetic drive of 90 s with four links at 30 Mbit/s, strategy by strategy:
-//! seconds of virtual time per second of one core, and the most memory that was held.
+//! How fast is the lab? A synthetic drive of 90 s with four links at 30 Mbit/s, strategy by
+//! strategy: seconds of virtual time per second of one core, and the most memory that was held.
 //!
 //! `cargo bench -p roadweave-lab --bench drive [-- STRATEGY... [SECONDS]]`
 //!
@@ -48,8 +48,8 @@ fn main() {
 /// CPU time of this process so far, where the system tells.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name of the process, in parentheses, may hold spaces; user and system time are the twelfth
-    // and thirteenth field behind it.
+    // The name of the process, in parentheses, may hold spaces; user and system time are the
+    // twelfth and thirteenth field behind it.
     let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
     fields.skip(11).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / TICKS
 }

@@ -7,38 +7,39 @@
 //! ```
 //!
 //! Every figure of [`Bound`] stands for itself: no schedule, however clever, does better in it, and
-//! no one schedule need be best in all of them. [`Bound::reachable`] is the other side: one schedule
-//! of someone who knows the future. The optimum lies between the two.
+//! no one schedule need be best in all of them. [`Bound::reachable`] is the other side: one
+//! schedule of someone who knows the future. The optimum lies between the two.
 //!
 //! # Why it is a bound
 //!
 //! Take any schedule on these links, with any redundancy, coding, splitting, order, or omission.
 //!
 //! 1. *Bytes.* A byte of capacity at `t` carries something about packets released by then, and what
-//!    it carries is there at `t + delay` or later: queues, other packets and first in, first out only
-//!    delay it further, loss only takes it away. (A packet's delay is that of the moment at which its
-//!    last byte departs; how that is granted stands in `bound/slots.rs`.) Overheads are not charged.
+//!    it carries is there at `t + delay` or later: queues, other packets and first in, first out
+//!    only delay it further, loss only takes it away. (A packet's delay is that of the moment at
+//!    which its last byte departs; how that is granted stands in `bound/slots.rs`.) Overheads are
+//!    not charged.
 //! 2. *Delays.* Let the packets of a set `S` arrive whole within `d` of their release. For every
-//!    subset `X`, suppose the receiver is given all other packets for free. A byte of capacity is of
-//!    use for `X` only if some packet `x` of `X` has `release(x) <= t` and `t + delay <= release(x) +
-//!    d`: before the first such release it cannot know of what is missing, and where it arrives after
-//!    the deadlines of all packets of `X` released by `t`, these are decoded already. Contents are
-//!    incompressible, so `X` is no larger than the capacity usable for it, coded or not. That is
-//!    Hall's condition: `S` can be matched, byte by byte, to usable capacity. So no schedule brings
-//!    more bytes within `d` than the greatest matching (`bound/matching.rs`); what is missing is
-//!    the fewest packets if it is the largest ones. A percentile is the least `d` within which
-//!    enough packets can arrive, out of *all that were sent*.
-//! 3. *Losses, frames per second.* The same with the deadline for `d`; and, of whole frames, with the
-//!    end of the observation.
-//! 4. *Stalls* (`bound/stalls.rs`). Pictures change only when something can arrive, or within the player's
-//!    patience after it, and not before the first frame can be whole.
+//!    subset `X`, suppose the receiver is given all other packets for free. A byte of capacity is
+//!    of use for `X` only if some packet `x` of `X` has `release(x) <= t` and `t + delay <=
+//!    release(x) + d`: before the first such release it cannot know of what is missing, and where
+//!    it arrives after the deadlines of all packets of `X` released by `t`, these are decoded
+//!    already. Contents are incompressible, so `X` is no larger than the capacity usable for it,
+//!    coded or not. That is Hall's condition: `S` can be matched, byte by byte, to usable capacity.
+//!    So no schedule brings more bytes within `d` than the greatest matching (`bound/matching.rs`);
+//!    what is missing is the fewest packets if it is the largest ones. A percentile is the least
+//!    `d` within which enough packets can arrive, out of *all that were sent*.
+//! 3. *Losses, frames per second.* The same with the deadline for `d`; and, of whole frames, with
+//!    the end of the observation.
+//! 4. *Stalls* (`bound/stalls.rs`). Pictures change only when something can arrive, or within the
+//!    player's patience after it, and not before the first frame can be whole.
 //!
 //! A percentile over delivered packets alone could be improved by dropping the slow ones, so the
 //! comparison takes [`delays_of_all`]: what has not arrived by the deadline counts as the deadline.
 //!
 //! The stall ratio is weak where links are slow but never silent, and must be: with the future
-//! known, frames can be held back almost whole and completed one by one with a few bytes each, every
-//! 200 ms, through any drought. There [`Bound::reachable`] says more.
+//! known, frames can be held back almost whole and completed one by one with a few bytes each,
+//! every 200 ms, through any drought. There [`Bound::reachable`] says more.
 
 use std::time::Duration;
 
@@ -139,9 +140,9 @@ impl Bound {
 
     /// The bound of a scenario for its judged stream, and the delays that nobody beats.
     ///
-    /// `None` where there is none: the stream goes by what arrives, or a link has jitter, which makes
-    /// some packets faster than its trace says. Links that die and cross traffic only make it worse
-    /// than the bound.
+    /// `None` where there is none: the stream goes by what arrives, or a link has jitter, which
+    /// makes some packets faster than its trace says. Links that die and cross traffic only make it
+    /// worse than the bound.
     pub fn of_scenario(scenario: &Scenario) -> Option<(Self, Curve)> {
         let index = scenario.judged()?;
         let spec = &scenario.traffic[index];

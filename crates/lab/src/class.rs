@@ -36,7 +36,8 @@ impl Class {
     /// All classes, the easiest first.
     pub const ALL: [Self; 4] = [Self::Easy, Self::Decisive, Self::Tight, Self::Starved];
 
-    /// The class of `links`, in the direction of the stream, for a stream of `bitrate` and `duration`.
+    /// The class of `links`, in the direction of the stream, for a stream of `bitrate` and
+    /// `duration`.
     pub fn of(links: &[&Trace], bitrate: Rate, duration: Duration) -> Self {
         let usable: Vec<Vec<f64>> = links.iter().map(|trace| usable(trace, duration)).collect();
         let steps = usable.first().map_or(0, Vec::len);
@@ -110,7 +111,8 @@ const STEP: Duration = Duration::from_millis(100);
 const DELAY_MAX: Duration = Duration::from_millis(80);
 /// The share of the time in which a link suffices for one that does alone.
 const ALONE: f64 = 0.99;
-/// The share of the time in which the links suffice together on a decisive drive, and on a tight one.
+/// The share of the time in which the links suffice together on a decisive drive, and on a tight
+/// one.
 const DECISIVE: f64 = 0.98;
 const TIGHT: f64 = 0.90;
 

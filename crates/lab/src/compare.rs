@@ -6,16 +6,16 @@
 //!                                                                     └─> Pooled (all, per class)
 //! ```
 //!
-//! A [`Measured`] depends on nothing but the drive, the strategy and the [`Setting`], so whoever runs
-//! the jobs may do so in any order, on any number of cores, and keep results for later. What is made
-//! of them is a pure function again: equal settings give equal bytes of JSON.
+//! A [`Measured`] depends on nothing but the drive, the strategy and the [`Setting`], so whoever
+//! runs the jobs may do so in any order, on any number of cores, and keep results for later. What
+//! is made of them is a pure function again: equal settings give equal bytes of JSON.
 //!
-//! The names of strategies, beyond those of the tunnel: `single:*` stands for every link of a drive by
-//! itself, `best-single` for the one of them that did best, which is known only afterwards.
+//! The names of strategies, beyond those of the tunnel: `single:*` stands for every link of a drive
+//! by itself, `best-single` for the one of them that did best, which is known only afterwards.
 //!
-//! Delays are those of *all* packets sent: one that never arrives, or later than the deadline, counts
-//! as the deadline. Otherwise a strategy could improve its percentiles by dropping packets. Those of
-//! the packets that did arrive are given apart.
+//! Delays are those of *all* packets sent: one that never arrives, or later than the deadline,
+//! counts as the deadline. Otherwise a strategy could improve its percentiles by dropping packets.
+//! Those of the packets that did arrive are given apart.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -6,9 +6,9 @@
 //! vehicle 2: an endpoint without a client: whoever has its key and no manners
 //! ```
 //!
-//! [`World`](crate::world::World) is one client with links that have rates, queues and traces. Here it is the
-//! number that matters: what clients do to one another at the server. Equal configurations and equal
-//! calls give equal crowds.
+//! [`World`](crate::world::World) is one client with links that have rates, queues and traces. Here
+//! it is the number that matters: what clients do to one another at the server. Equal
+//! configurations and equal calls give equal crowds.
 
 mod hostile;
 
@@ -198,7 +198,8 @@ impl Crowd {
         self.ends.remove(&vehicle);
     }
 
-    /// The server is killed and started again, with the same key and nothing else of its former life.
+    /// The server is killed and started again, with the same key and nothing else of its former
+    /// life.
     ///
     /// # Errors
     /// None that [`Crowd::new`] had not.
@@ -236,7 +237,8 @@ impl Crowd {
         }
     }
 
-    /// The endpoint of a vehicle that [`Crowd::start_bare`] gave one; follow it with [`Crowd::flush`].
+    /// The endpoint of a vehicle that [`Crowd::start_bare`] gave one; follow it with
+    /// [`Crowd::flush`].
     pub fn bare(&mut self, vehicle: usize) -> Option<&mut Endpoint> {
         match self.ends.get_mut(&vehicle)? {
             End::Bare(endpoint) => Some(endpoint),

@@ -35,7 +35,8 @@ pub enum Action {
     Down,
     /// It lives again.
     Up,
-    /// The network's address translator gives it another public address; the vehicle does not notice.
+    /// The network's address translator gives it another public address; the vehicle does not
+    /// notice.
     Rebind,
     /// The modem is pulled out: it dies and its interface vanishes.
     Unplug,

@@ -28,11 +28,11 @@ pub struct Figures {
     pub fps: f64,
     /// Sum of the gaps between shown frames above 200 ms, by the stream time, 0..1.
     pub stall_ratio: f64,
-    /// Mean structural similarity of what was seen to what was sent, 0..1; absent unless the pictures
-    /// were decoded and compared.
+    /// Mean structural similarity of what was seen to what was sent, 0..1; absent unless the
+    /// pictures were decoded and compared.
     pub ssim: Option<f64>,
-    /// Delay of all packets sent, ms; one that never arrived, or later than the deadline, counts as the
-    /// deadline.
+    /// Delay of all packets sent, ms; one that never arrived, or later than the deadline, counts as
+    /// the deadline.
     pub delay_ms: Percentiles,
     /// Delay of the packets that arrived, ms; absent where several runs are pooled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -43,8 +43,8 @@ pub struct Figures {
     pub late: f64,
     /// What was sent beyond the distinct inner packets, by the bytes of these, 0..1 and above.
     pub redundancy: f64,
-    /// CPU time of the client, by the duration of the stream, percent of one core; absent in virtual
-    /// time.
+    /// CPU time of the client, by the duration of the stream, percent of one core; absent in
+    /// virtual time.
     pub cpu_percent: Option<f64>,
 }
 

@@ -1,4 +1,5 @@
-//! Is the bond ever worse than the best of its links alone? Two links, sixteen ways, and recorded drives.
+//! Is the bond ever worse than the best of its links alone? Two links, sixteen ways, and recorded
+//! drives.
 //!
 //! ```text
 //! Profile ─┬─ each link alone ─┐                    ┌─ transfer ───► goodput
@@ -7,10 +8,10 @@
 //!                       all ÷ best one, seed by seed ─► Ratio: median and range
 //! ```
 //!
-//! On each link alone runs the same tunnel with the same lanes, so that what is compared is the bond and not
-//! the tunnel. The profiles are those that mqvpn, a multipath QUIC VPN, publishes results of; its transfers
-//! were HTTP/3 downloads of the same size in its tunnel, and its links `tc netem`, whose queue of 1,000 packets
-//! the links here have as well.
+//! On each link alone runs the same tunnel with the same lanes, so that what is compared is the
+//! bond and not the tunnel. The profiles are those that mqvpn, a multipath QUIC VPN, publishes
+//! results of; its transfers were HTTP/3 downloads of the same size in its tunnel, and its links
+//! `tc netem`, whose queue of 1,000 packets the links here have as well.
 
 use std::time::Duration;
 
@@ -96,8 +97,8 @@ pub struct Ratio {
     pub max: f64,
 }
 
-/// The lanes of a product without configuration, reduced to the one called `name`, which takes all packets;
-/// `None` if there is none of that name.
+/// The lanes of a product without configuration, reduced to the one called `name`, which takes all
+/// packets; `None` if there is none of that name.
 pub fn lane_alone(name: &str) -> Option<Vec<LaneConfig>> {
     let lane = default_lanes().into_iter().find(|lane| lane.name == name)?;
     Some(vec![LaneConfig { rule: LaneRule::default(), ..lane }])
@@ -182,8 +183,8 @@ impl Load {
     }
 }
 
-/// What the only load of `scenario` gets: goodput in Mbit/s of a transfer, or the p99 of the delay in ms of
-/// a paced flow, in which a packet that never arrives counts as 700 ms.
+/// What the only load of `scenario` gets: goodput in Mbit/s of a transfer, or the p99 of the delay
+/// in ms of a paced flow, in which a packet that never arrives counts as 700 ms.
 ///
 /// # Errors
 /// [`WorldError`] when its lanes make no world.
@@ -219,8 +220,8 @@ impl ProfileLink {
 }
 
 impl Compared {
-    /// Compares what [`measure`] gave of `load` over each link alone and over all of them, one value per seed in
-    /// equal order; at least one link and one seed.
+    /// Compares what [`measure`] gave of `load` over each link alone and over all of them, one
+    /// value per seed in equal order; at least one link and one seed.
     pub fn new(load: Load, singles: &[&[f64]], all: &[f64]) -> Self {
         let medians: Vec<f64> = singles.iter().map(|single| middle(single)).collect();
         let better = |left: &f64, right: &f64| match load.is_goodput() {
@@ -287,7 +288,8 @@ pub const PROFILES: [Profile; 16] = [
 
 /// The link that most profiles begin with.
 const EVEN: ProfileLink = link(20, 0, 0, 50);
-/// The rate of a paced flow, with headers: a video call in good quality, which the slowest link of all carries.
+/// The rate of a paced flow, with headers: a video call in good quality, which the slowest link of
+/// all carries.
 pub const PACED_RATE: Rate = Rate::from_kbps(4_000);
 /// The size of its packets, with headers.
 pub const PACED_BYTES: usize = 1_200;

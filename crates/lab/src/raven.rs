@@ -7,9 +7,9 @@
 //! transfers of 1 kB to 1 MB ─► which part of them was sent twice                           (section 5.6)
 //! ```
 //!
-//! A recording of half a minute says little about a question every twenty seconds, so recordings of equal
-//! links are joined, one behind the other. As in the paper, what a strategy knows of the networks is
-//! learned on the routes that it is not measured on.
+//! A recording of half a minute says little about a question every twenty seconds, so recordings of
+//! equal links are joined, one behind the other. As in the paper, what a strategy knows of the
+//! networks is learned on the routes that it is not measured on.
 //!
 //! Source: RAVEN sections 5.1 to 5.6.
 
@@ -94,8 +94,8 @@ pub struct Transferred {
     pub redundant: f64,
 }
 
-/// Joins recordings of equal links to `count` routes, each recording as long as its shortest link, with
-/// links that carry [`CAPACITY`].
+/// Joins recordings of equal links to `count` routes, each recording as long as its shortest link,
+/// with links that carry [`CAPACITY`].
 ///
 /// # Errors
 /// [`RouteError`].
@@ -237,8 +237,8 @@ impl Answered {
     }
 }
 
-/// Sends [`TRANSFERS`] transfers of `bytes` bytes from the vehicle, with pauses of half a minute, and every
-/// packet on all paths as long as the strategy takes it for a small one.
+/// Sends [`TRANSFERS`] transfers of `bytes` bytes from the vehicle, with pauses of half a minute,
+/// and every packet on all paths as long as the strategy takes it for a small one.
 ///
 /// # Errors
 /// [`WorldError`] when the route makes no world.

@@ -7,12 +7,12 @@
 //!     traces from their beginning                    traces from their beginning again
 //! ```
 //!
-//! The tunnel that is measured is one in use, not one that has just started, as in `roadweave demo`:
-//! first the session joins and opens its paths, for at most 5 s (15 s if there is no path at all); then
-//! the scenario's videos and constant streams run for 2 s on ports that nobody counts; after half a
-//! second of rest the traces of all links, and all that is random in them, start from their beginning,
-//! and with them the stream, the script and the cross traffic. Whatever the links did before, each
-//! strategy meets the same links at the same moment of the stream.
+//! The tunnel that is measured is one in use, not one that has just started, as in `roadweave
+//! demo`: first the session joins and opens its paths, for at most 5 s (15 s if there is no path at
+//! all); then the scenario's videos and constant streams run for 2 s on ports that nobody counts;
+//! after half a second of rest the traces of all links, and all that is random in them, start from
+//! their beginning, and with them the stream, the script and the cross traffic. Whatever the links
+//! did before, each strategy meets the same links at the same moment of the stream.
 
 mod causes;
 mod outcome;
@@ -47,8 +47,8 @@ const LEAD_IN_PORT: u16 = 40_000;
 /// Runs `scenario`.
 ///
 /// # Errors
-/// [`WorldError`] when its links or lanes make no world. A session that never comes up is an outcome:
-/// nothing arrives.
+/// [`WorldError`] when its links or lanes make no world. A session that never comes up is an
+/// outcome: nothing arrives.
 pub fn run(scenario: &Scenario) -> Result<Outcome, WorldError> {
     let world = World::new(WorldConfig {
         links: scenario.links.clone(),

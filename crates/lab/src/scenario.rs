@@ -31,8 +31,9 @@ pub struct Scenario {
     pub name: String,
     /// The links, 1 to 64.
     pub links: Vec<WorldLink>,
-    /// The lanes from the vehicle, 1 to 8. Those to the vehicle are the same, but for strategies that
-    /// name an uplink, which the server does not know: there it uses `xnc`, the product's default.
+    /// The lanes from the vehicle, 1 to 8. Those to the vehicle are the same, but for strategies
+    /// that name an uplink, which the server does not know: there it uses `xnc`, the product's
+    /// default.
     pub lanes: Vec<LaneConfig>,
     /// The congestion control of every path.
     pub congestion: CongestionControl,
@@ -87,8 +88,8 @@ impl Scenario {
         Duration::from_secs(self.seconds.into())
     }
 
-    /// The strategy's name; of several lanes all names, with `+` in between; `default` of the lanes of a
-    /// product that names none.
+    /// The strategy's name; of several lanes all names, with `+` in between; `default` of the lanes
+    /// of a product that names none.
     pub fn strategy(&self) -> String {
         if self.lanes == default_lanes() {
             return "default".into();

@@ -4,9 +4,9 @@
 //! poll_timeout ─► poll_transmit ─► (direction, inner packet) ─► World ─► handle_arrival ─► report
 //! ```
 //!
-//! An application plays both of its ends: it says when it wants to send, gives out inner packets, takes
-//! those that came out of the tunnel (only its own, told by their port), and reports in the end. It does
-//! no I/O and reads no clock. [`TrafficSpec`] says which application to make.
+//! An application plays both of its ends: it says when it wants to send, gives out inner packets,
+//! takes those that came out of the tunnel (only its own, told by their port), and reports in the
+//! end. It does no I/O and reads no clock. [`TrafficSpec`] says which application to make.
 
 mod bulk;
 mod constant;
@@ -39,8 +39,8 @@ pub trait Traffic: std::fmt::Debug + Send {
     /// nothing is unless a packet arrives.
     fn poll_timeout(&self) -> Option<Instant>;
 
-    /// The next inner packet that is to leave at `now`, and the end it leaves from. Call it until it
-    /// returns `None`: at [`Traffic::poll_timeout`], and after packets have arrived.
+    /// The next inner packet that is to leave at `now`, and the end it leaves from. Call it until
+    /// it returns `None`: at [`Traffic::poll_timeout`], and after packets have arrived.
     fn poll_transmit(&mut self, now: Instant) -> Option<(Direction, Bytes)>;
 
     /// An inner packet of this application has come out at the end of `direction`.
@@ -118,7 +118,8 @@ impl TrafficSpec {
         matches!(self.kind, TrafficKind::Video { .. })
     }
 
-    /// The application, with its stream beginning at `start`; `seed` decides all that is random in it.
+    /// The application, with its stream beginning at `start`; `seed` decides all that is random in
+    /// it.
     pub fn build(&self, start: Instant, seed: u64) -> Box<dyn Traffic> {
         match &self.kind {
             TrafficKind::Video { frames, player } => {

@@ -8,13 +8,14 @@
 //!                     poll_timeout says when something is due, handle_timeout lets it happen
 //! ```
 //!
-//! The client and the server are those of the product, byte for byte; the world is their device, their
-//! network and their clock. It moves from event to event: the arrival of a packet at the end of a link,
-//! a timer of either side. As the product's event loops do, it hands over all packets that are due at
-//! one moment, takes out the inner packets, and only then lets a side send.
+//! The client and the server are those of the product, byte for byte; the world is their device,
+//! their network and their clock. It moves from event to event: the arrival of a packet at the end
+//! of a link, a timer of either side. As the product's event loops do, it hands over all packets
+//! that are due at one moment, takes out the inner packets, and only then lets a side send.
 //!
-//! A packet takes the place of its UDP payload and [`UDP_IP_HEADERS`] in a link. Equal configurations
-//! and equal calls give equal worlds: only the bytes of TLS secrets differ, none of the times or sizes.
+//! A packet takes the place of its UDP payload and [`UDP_IP_HEADERS`] in a link. Equal
+//! configurations and equal calls give equal worlds: only the bytes of TLS secrets differ, none of
+//! the times or sizes.
 
 mod ends;
 mod strangers;
@@ -136,8 +137,8 @@ pub struct Arrival {
     pub direction: Direction,
     /// The inner IP packet.
     pub packet: Bytes,
-    /// The outer packet that brought it, or the last part that was missing of it; `None` if it had to
-    /// wait for a timer.
+    /// The outer packet that brought it, or the last part that was missing of it; `None` if it had
+    /// to wait for a timer.
     pub ride: Option<Ride>,
     /// What happened to it before, if [`World::observe_packets`] asked for it.
     pub trail: Option<Trail>,
@@ -233,7 +234,8 @@ impl World {
         self.now
     }
 
-    /// Takes an inner packet at the end where `direction` begins. Call [`World::flush`] after a batch.
+    /// Takes an inner packet at the end where `direction` begins. Call [`World::flush`] after a
+    /// batch.
     pub fn handle_inner(&mut self, direction: Direction, packet: &[u8]) {
         match direction {
             Direction::Up => {
@@ -247,8 +249,8 @@ impl World {
         }
     }
 
-    /// Puts a competing packet of `bytes` bytes, headers included, into a link's queue. It is counted
-    /// in [`World::cross_stats`] and goes nowhere.
+    /// Puts a competing packet of `bytes` bytes, headers included, into a link's queue. It is
+    /// counted in [`World::cross_stats`] and goes nowhere.
     pub fn push_cross(&mut self, link: usize, direction: Direction, bytes: usize) {
         self.wires[link].push_cross(self.now, direction, bytes);
     }
@@ -289,8 +291,8 @@ impl World {
         links.chain([self.client.due, self.server.due]).chain(neighbours).flatten().min()
     }
 
-    /// Moves the time to `now` and lets happen what is due then. Call it at [`World::poll_timeout`],
-    /// or earlier to do something in between; `now` never goes back.
+    /// Moves the time to `now` and lets happen what is due then. Call it at
+    /// [`World::poll_timeout`], or earlier to do something in between; `now` never goes back.
     ///
     /// # Panics
     /// When one moment takes thousands of steps: a timer is due again and again without effect.
@@ -465,8 +467,8 @@ impl World {
         }
     }
 
-    /// The network's translator shows the server another address of the vehicle from now on; packets
-    /// to the old one go nowhere.
+    /// The network's translator shows the server another address of the vehicle from now on;
+    /// packets to the old one go nowhere.
     pub fn rebind(&mut self, link: usize) {
         self.wires[link].rebind();
     }
@@ -476,7 +478,8 @@ impl World {
         self.wires[link].public = public;
     }
 
-    /// Both directions of a link do this to what comes out of them from now on; `seed` decides when.
+    /// Both directions of a link do this to what comes out of them from now on; `seed` decides
+    /// when.
     pub fn tamper(&mut self, link: usize, tampering: Tampering, seed: u64) {
         self.wires[link].tamper(tampering, seed);
     }
@@ -530,9 +533,9 @@ impl World {
         Ok(())
     }
 
-    /// Starts all links, and all that is random in them, from their beginning now, with the traces of
-    /// `links`, which are as many. Packets under way arrive as if nothing had happened; those that wait
-    /// depart as the traces say.
+    /// Starts all links, and all that is random in them, from their beginning now, with the traces
+    /// of `links`, which are as many. Packets under way arrive as if nothing had happened; those
+    /// that wait depart as the traces say.
     pub fn restart_links(&mut self, links: Vec<WorldLink>) {
         for (wire, link) in self.wires.iter_mut().zip(links) {
             wire.restart(self.now, link.up.trace, link.down.trace);
@@ -636,7 +639,8 @@ impl World {
     }
 
     /// Bytes of UDP payload that came out of one direction of a link to no use: corrupted (see
-    /// [`World::tamper`]), kept back or led elsewhere (see [`World::set_hostility`]), or overtaken by more packets than QUIC remembers.
+    /// [`World::tamper`]), kept back or led elsewhere (see [`World::set_hostility`]), or overtaken
+    /// by more packets than QUIC remembers.
     pub fn useless_bytes(&self, link: usize, direction: Direction) -> u64 {
         self.wires[link].useless_bytes(direction)
     }

@@ -1,8 +1,8 @@
-//! No strategy ever beats the clairvoyant bound: whole worlds with random links, scripts and traffic of
-//! others, every strategy, every figure that a bound is stated for.
+//! No strategy ever beats the clairvoyant bound: whole worlds with random links, scripts and
+//! traffic of others, every strategy, every figure that a bound is stated for.
 //!
-//! A failure prints the seed; `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test bound` runs it
-//! alone, `ROADWEAVE_SEEDS=<count>` more of them.
+//! A failure prints the seed; `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test bound` runs
+//! it alone, `ROADWEAVE_SEEDS=<count>` more of them.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
@@ -44,8 +44,8 @@ impl Dice {
         Duration::from_millis(self.within(range))
     }
 
-    /// A link in steps of 50 to 250 ms: from nothing to plenty, delays that jump, total loss; all of
-    /// that rarely on an `easy` one.
+    /// A link in steps of 50 to 250 ms: from nothing to plenty, delays that jump, total loss; all
+    /// of that rarely on an `easy` one.
     fn trace(&mut self, easy: bool) -> Trace {
         let rare = if easy { 60 } else { 6 };
         let step = self.ms(50..250);
@@ -167,8 +167,8 @@ fn scenario(seed: u64) -> Scenario {
     }
 }
 
-/// Runs the world of `seed` under `strategy` and holds every figure against the bound; returns the p95
-/// delay.
+/// Runs the world of `seed` under `strategy` and holds every figure against the bound; returns the
+/// p95 delay.
 fn check(seed: u64, scenario: &Scenario, strategy: &str, bound: &Bound) -> f64 {
     let mut scenario = scenario.clone();
     scenario.lanes[0].strategy = strategy.parse().unwrap();

@@ -1,7 +1,8 @@
 //! Whatever rides on two links is no worse off than on the better one of them alone.
 //!
-//! Short loads and one seed, to be quick; `roadweave lab profiles` has the whole set with its noise band. A profile that
-//! fails is listed with the ratio that was measured, and may not become worse than that.
+//! Short loads and one seed, to be quick; `roadweave lab profiles` has the whole set with its noise
+//! band. A profile that fails is listed with the ratio that was measured, and may not become worse
+//! than that.
 
 use std::time::Duration;
 
@@ -12,15 +13,17 @@ use roadweave_tunnel::{LaneConfig, default_lanes};
 const TRANSFER: Load = Load::Transfer(4 << 20);
 /// Long enough for the window that the receiver of the transfer grants to be used up.
 const LONG_TRANSFER: Load = Load::Transfer(20 << 20);
-/// Profiles with a link whose route is more than twice as long as the other's; and packets that the far one takes
-/// hold up all that follow.
+/// Profiles with a link whose route is more than twice as long as the other's; and packets that the
+/// far one takes hold up all that follow.
 const FAR: [&str; 3] = ["rtt_320", "fiber_lte", "lte_geo"];
 const PACED: Load = Load::Paced(Duration::from_secs(4));
 const SEED: u64 = 1;
-/// How far a run may be off by chance: five seeds lay within it wherever links neither lose nor reorder, and
-/// the delays nearly everywhere. (Transfers over links that do are worth more than twice as much with one seed as with another.)
+/// How far a run may be off by chance: five seeds lay within it wherever links neither lose nor
+/// reorder, and the delays nearly everywhere. (Transfers over links that do are worth more than
+/// twice as much with one seed as with another.)
 const NOISE: f64 = 0.12;
-/// Packets are not sent at the same moments over one link and over two: that alone is worth so much.
+/// Packets are not sent at the same moments over one link and over two: that alone is worth so
+/// much.
 const NOISE_MS: f64 = 1.0;
 
 /// A failure that is known: profile, lane, both links by the better one.
@@ -28,8 +31,8 @@ type Known = (&'static str, &'static str, f64);
 
 const KNOWN_TRANSFERS: &[Known] = &[];
 const KNOWN_PACED: &[Known] = &[];
-/// `raven` sends large transfers and streams once, as min-RTT does: with copies of everything they were not
-/// worse. No flow that sends so much stays on the interactive lane.
+/// `raven` sends large transfers and streams once, as min-RTT does: with copies of everything they
+/// were not worse. No flow that sends so much stays on the interactive lane.
 const KNOWN_LANES_TRANSFERS: &[Known] = &[
     ("bw_10to1", "real-time", 0.71),
     ("fiber_lte", "other", 0.85),

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CongestionControl {
-    /// BBR version 3, fitted to the links of vehicles: paces at the bandwidth it measures, keeps the queue
-    /// short, and takes neither random loss nor jitter for congestion.
+    /// BBR version 3, fitted to the links of vehicles: paces at the bandwidth it measures, keeps
+    /// the queue short, and takes neither random loss nor jitter for congestion.
     #[default]
     Bbr,
     /// CUBIC (RFC 9438): halts at loss, fills the bottleneck's queue.
@@ -57,38 +57,40 @@ pub struct TransportConfig {
     pub idle_timeout: Duration,
     /// A handshake that takes longer is given up.
     pub handshake_timeout: Duration,
-    /// A path that answers nothing for this long while others do is closed, so that what is remembered
-    /// of its unanswered probes stays bounded.
+    /// A path that answers nothing for this long while others do is closed, so that what is
+    /// remembered of its unanswered probes stays bounded.
     pub unresponsive_timeout: Duration,
     /// How often an otherwise silent client says something on its best path.
     pub keep_alive: Duration,
-    /// How often an otherwise silent client says something on its other paths, to keep the bindings of
-    /// the networks' address translators.
+    /// How often an otherwise silent client says something on its other paths, to keep the bindings
+    /// of the networks' address translators.
     pub keep_alive_others: Duration,
     /// How often a suspect path is probed.
     pub probe_interval: Duration,
     /// The most paths at one time, 1..=64.
     pub max_paths: u32,
-    /// The UDP payload that every path is assumed to carry, bytes, 1200..=65527 (RFC 9000 section 14).
+    /// The UDP payload that every path is assumed to carry, bytes, 1200..=65527 (RFC 9000 section
+    /// 14).
     pub initial_mtu: u16,
     /// The largest UDP payload that path MTU discovery tries, bytes; no discovery if not above
     /// `initial_mtu`.
     pub mtu_max: u16,
-    /// The most handshakes under way at one time on a server; at half of it all clients must prove their
-    /// address first, and those that have not give way to those that have.
+    /// The most handshakes under way at one time on a server; at half of it all clients must prove
+    /// their address first, and those that have not give way to those that have.
     pub half_open_max: usize,
-    /// From this many handshakes of one IPv4 address or IPv6 /64 under way on, a server lets clients from
-    /// there prove their address first (RFC 9000 section 8.1.2).
+    /// From this many handshakes of one IPv4 address or IPv6 /64 under way on, a server lets
+    /// clients from there prove their address first (RFC 9000 section 8.1.2).
     pub retry_threshold: usize,
-    /// The most handshakes under way at one time that have proved to come from one IPv4 address or IPv6
-    /// /64, behind which a carrier may have many clients; more are ignored.
+    /// The most handshakes under way at one time that have proved to come from one IPv4 address or
+    /// IPv6 /64, behind which a carrier may have many clients; more are ignored.
     pub half_open_per_source_max: usize,
-    /// What the tokens of a server's resets grow out of beside its key. Where several machines have one
-    /// key, each has a salt of its own, lest one end the connections of another (RFC 9000 section
-    /// 21.11); it outlives restarts, so that resets do.
+    /// What the tokens of a server's resets grow out of beside its key. Where several machines have
+    /// one key, each has a salt of its own, lest one end the connections of another (RFC 9000
+    /// section 21.11); it outlives restarts, so that resets do.
     pub reset_salt: [u8; 32],
-    /// The seed of everything random that is not a secret of TLS, the times at which congestion control
-    /// probes included. It must be unpredictable in production; equal seeds give equal runs.
+    /// The seed of everything random that is not a secret of TLS, the times at which congestion
+    /// control probes included. It must be unpredictable in production; equal seeds give equal
+    /// runs.
     pub rng_seed: [u8; 32],
 }
 

@@ -23,9 +23,9 @@
 //!                      then probes and challenges through the closed gates of the others
 //! ```
 //!
-//! Acknowledgements of all paths leave on the fastest path that answers (XLINK section 5.3), at most 2 ms
-//! after the packet, and at most one packet of them in 1 ms; with [`Connection::send_feedback_on`] they
-//! share a packet with the user's own feedback.
+//! Acknowledgements of all paths leave on the fastest path that answers (XLINK section 5.3), at
+//! most 2 ms after the packet, and at most one packet of them in 1 ms; with
+//! [`Connection::send_feedback_on`] they share a packet with the user's own feedback.
 
 mod receive;
 mod send;
@@ -73,7 +73,8 @@ pub struct Connection {
     max_datagram_size: usize,
     /// Paths that are closed for the user and not yet forgotten by the library.
     closing: BTreeSet<noq_proto::PathId>,
-    /// Uplinks that are to get a path as soon as the peer allows, with the server's addresses on them.
+    /// Uplinks that are to get a path as soon as the peer allows, with the server's addresses on
+    /// them.
     wishes: VecDeque<(UplinkId, SocketAddr)>,
     /// The path that is being closed because it answers nothing.
     unresponsive: Option<PathId>,
@@ -81,16 +82,16 @@ pub struct Connection {
 
     phase: Phase,
     peer: Option<PublicKey>,
-    /// Whether all that comes from now on is the server's: it has proved its key to this client, and the
-    /// keys that anybody knows are gone.
+    /// Whether all that comes from now on is the server's: it has proved its key to this client,
+    /// and the keys that anybody knows are gone.
     is_proven: bool,
     /// The key and the reason of a client that was not let in.
     refused: Option<(PublicKey, Refusal)>,
     events: VecDeque<Event>,
     outbox: Outbox,
     scratch: Vec<u8>,
-    /// The datagrams that the library holds, oldest first, with the path they are meant for: one while
-    /// it is handed over, none otherwise unless the library would not send it.
+    /// The datagrams that the library holds, oldest first, with the path they are meant for: one
+    /// while it is handed over, none otherwise unless the library would not send it.
     stranded: VecDeque<(PathId, Option<Cargo>)>,
     /// What the library says of its queue of datagrams while that is empty, bytes.
     empty_queue_space: usize,
@@ -238,7 +239,8 @@ impl Connection {
         self.peer
     }
 
-    /// All paths, ascending, as of the last [`refresh`](Connection::refresh), `handle_*` or `send_*`.
+    /// All paths, ascending, as of the last [`refresh`](Connection::refresh), `handle_*` or
+    /// `send_*`.
     pub fn paths(&self) -> &[PathSnapshot] {
         &self.snapshots
     }
@@ -276,15 +278,16 @@ impl Connection {
         self.max_datagram_size = max.saturating_sub(PAYLOAD_OVERHEAD);
     }
 
-    /// The largest `datagram` that [`send_on`](Connection::send_on) takes on any path, bytes; 0 before the
-    /// handshake is complete. It grows and shrinks with the smallest MTU of all paths.
+    /// The largest `datagram` that [`send_on`](Connection::send_on) takes on any path, bytes; 0
+    /// before the handshake is complete. It grows and shrinks with the smallest MTU of all paths.
     pub fn max_datagram_size(&self) -> usize {
         self.max_datagram_size
     }
 
-    /// Asks for a path over `uplink` to `server`, an address of the peer: not all networks reach it under
-    /// the same. It opens as soon as the peer allows; [`Event::PathUsable`] tells when it carries
-    /// datagrams, its snapshot that it is there. Where another answers, or nobody, it is closed.
+    /// Asks for a path over `uplink` to `server`, an address of the peer: not all networks reach it
+    /// under the same. It opens as soon as the peer allows; [`Event::PathUsable`] tells when it
+    /// carries datagrams, its snapshot that it is there. Where another answers, or nobody, it is
+    /// closed.
     ///
     /// An uplink whose path was closed may get a new one, with another [`PathId`].
     ///
@@ -368,13 +371,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Queues a message for the reliable control channel; the peer gets [`Event::Message`], each message
-    /// once and in order. It survives the death of any path as long as another lives.
+    /// Queues a message for the reliable control channel; the peer gets [`Event::Message`], each
+    /// message once and in order. It survives the death of any path as long as another lives.
     ///
     /// # Errors
     ///
-    /// The message is longer than [`MESSAGE_MAX`](crate::MESSAGE_MAX), too many wait, or the connection is
-    /// over.
+    /// The message is longer than [`MESSAGE_MAX`](crate::MESSAGE_MAX), too many wait, or the
+    /// connection is over.
     pub fn send_message(&mut self, message: Bytes) -> Result<(), MessageError> {
         if self.phase == Phase::Closed {
             return Err(MessageError::Closed);
@@ -441,7 +444,8 @@ impl Connection {
         self.flush_all(now);
     }
 
-    /// Why it ended, if it did before its handshake was complete. Its events are dropped: nobody knows it.
+    /// Why it ended, if it did before its handshake was complete. Its events are dropped: nobody
+    /// knows it.
     pub(crate) fn take_failure(&mut self) -> Option<CloseReason> {
         if self.phase != Phase::Closed {
             return None;
@@ -496,7 +500,8 @@ impl Connection {
     /// The path for the next feedback: the best, and now and then the second best.
     ///
     /// A path that fell silent is not suspected before its probe timeout; until then every fourth
-    /// feedback takes another way, and since each acknowledges all that came, none is missed for long.
+    /// feedback takes another way, and since each acknowledges all that came, none is missed for
+    /// long.
     fn feedback_path(&self) -> Option<PathId> {
         let best = self.best_path()?;
         if self.timing.feedback_count % FEEDBACK_TURNS != FEEDBACK_TURNS - 1 {

@@ -9,8 +9,9 @@
 //! receiver  fragments by number ---> in order ---> messages
 //! ```
 //!
-//! A QUIC stream would not do: the library sends again what was on a path only once a later packet of the
-//! same path is acknowledged, so a message on a path that dies would wait until the path heals.
+//! A QUIC stream would not do: the library sends again what was on a path only once a later packet
+//! of the same path is acknowledged, so a message on a path that dies would wait until the path
+//! heals.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -74,7 +75,8 @@ impl Sender {
         waiting.next().map(|(f, index)| (self.first.wrapping_add(index), f.encoded.clone()))
     }
 
-    /// Notes that a fragment was sent. `timeout` gives the time to wait from how often that was before.
+    /// Notes that a fragment was sent. `timeout` gives the time to wait from how often that was
+    /// before.
     pub(crate) fn on_sent(&mut self, number: u32, timeout: impl Fn(u32) -> Instant) {
         if let Some(fragment) = self.fragment(number) {
             fragment.state = State::InFlight(timeout(fragment.attempts));

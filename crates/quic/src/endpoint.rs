@@ -6,9 +6,10 @@
 //!                         --neither---> Answers: stateless reset, or nothing
 //! ```
 //!
-//! A client's endpoint holds one connection for each uplink that it tries, a server's one for each client.
-//! A server's connection becomes known by [`EndpointEvent::Incoming`] once its client is let in; handshakes
-//! that fail show as [`EndpointEvent::Refused`] or [`EndpointEvent::HandshakeFailed`].
+//! A client's endpoint holds one connection for each uplink that it tries, a server's one for each
+//! client. A server's connection becomes known by [`EndpointEvent::Incoming`] once its client is
+//! let in; handshakes that fail show as [`EndpointEvent::Refused`] or
+//! [`EndpointEvent::HandshakeFailed`].
 
 mod answers;
 mod crowd;
@@ -133,8 +134,8 @@ impl Endpoint {
 
     /// An endpoint that lets in whom `policy` lets in.
     ///
-    /// The key of its stateless resets grows out of its private key and `reset_salt`, so that after a restart it tells the
-    /// clients of its former life at once that their connections are gone.
+    /// The key of its stateless resets grows out of its private key and `reset_salt`, so that after
+    /// a restart it tells the clients of its former life at once that their connections are gone.
     ///
     /// # Errors
     ///
@@ -197,7 +198,8 @@ impl Endpoint {
     /// Begins a connection to `server` over `uplink`.
     ///
     /// It is one attempt over one uplink: race several, keep the first that reports
-    /// [`Event::Connected`](crate::Event::Connected), close the others and open their uplinks as paths.
+    /// [`Event::Connected`](crate::Event::Connected), close the others and open their uplinks as
+    /// paths.
     ///
     /// # Errors
     ///
@@ -228,7 +230,8 @@ impl Endpoint {
         Ok(id)
     }
 
-    /// Takes in a packet. Returns the connection that may have something new: events, packets to send.
+    /// Takes in a packet. Returns the connection that may have something new: events, packets to
+    /// send.
     pub fn handle_packet(
         &mut self,
         now: Instant,
@@ -321,9 +324,9 @@ impl Endpoint {
 
     /// All connections, ascending.
     ///
-    /// One that is over stays for a few round trips, to tell the peer so in case it has not heard, but no
-    /// longer than 3 s, which a peer cannot stretch by answering late, and among the last 256 that are
-    /// over; it is gone when that is done, its events are polled and its packets sent.
+    /// One that is over stays for a few round trips, to tell the peer so in case it has not heard,
+    /// but no longer than 3 s, which a peer cannot stretch by answering late, and among the last
+    /// 256 that are over; it is gone when that is done, its events are polled and its packets sent.
     pub fn connection_ids(&self) -> Vec<ConnectionId> {
         let gone = |id: &ConnectionId, connection: &Connection| {
             self.drained.contains(id) && connection.is_spent()
@@ -331,7 +334,8 @@ impl Endpoint {
         self.connections.iter().filter(|(id, c)| !gone(id, c)).map(|(id, _)| *id).collect()
     }
 
-    /// How many connections there are, half-open ones and those that are over and not yet gone among them.
+    /// How many connections there are, half-open ones and those that are over and not yet gone
+    /// among them.
     pub fn connection_count(&self) -> usize {
         self.connections.len()
     }
@@ -396,7 +400,8 @@ impl Endpoint {
         id
     }
 
-    /// A client knocks. Who may enter is decided later, by its key; here only how many may knock at once.
+    /// A client knocks. Who may enter is decided later, by its key; here only how many may knock at
+    /// once.
     fn handle_incoming(
         &mut self,
         now: Instant,
@@ -461,7 +466,8 @@ impl Endpoint {
         }
     }
 
-    /// Forgets a handshake without a word: whoever is where it says it comes from may know nothing of it.
+    /// Forgets a handshake without a word: whoever is where it says it comes from may know nothing
+    /// of it.
     fn evict(&mut self, id: ConnectionId) {
         self.stats.evicted += 1;
         self.crowd.end(id);
@@ -471,7 +477,8 @@ impl Endpoint {
         self.drained.remove(&id);
     }
 
-    /// Lets the library forget a connection, which stays here until the user has all that is left in it.
+    /// Lets the library forget a connection, which stays here until the user has all that is left
+    /// in it.
     fn release(&mut self, id: ConnectionId) {
         if let Some(handle) = self.handles.remove(&id) {
             self.ids.remove(&handle);
@@ -482,7 +489,8 @@ impl Endpoint {
         self.drained.insert(id);
     }
 
-    /// Releases connections that are over for long, and the oldest of those that are too many. Returns them.
+    /// Releases connections that are over for long, and the oldest of those that are too many.
+    /// Returns them.
     fn end_closing(&mut self, now: Instant) -> Vec<ConnectionId> {
         let mut over = self.closing.due(now);
         let rest = self.closing.len() - over.len();
@@ -506,8 +514,8 @@ impl Endpoint {
         }
     }
 
-    /// After a connection has had its turn: carries word between it and the library's endpoint, and sees
-    /// whether its handshake has ended.
+    /// After a connection has had its turn: carries word between it and the library's endpoint, and
+    /// sees whether its handshake has ended.
     fn look_after(&mut self, now: Instant, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if let Some(&handle) = self.handles.get(&id) {
@@ -557,7 +565,8 @@ impl Endpoint {
     }
 
     fn push_event(&mut self, event: EndpointEvent) {
-        // Only failed handshakes can come in any number; the newest are dropped, and counted in `stats`.
+        // Only failed handshakes can come in any number; the newest are dropped, and counted in
+        // `stats`.
         let incoming = matches!(event, EndpointEvent::Incoming(_));
         if incoming || self.events.len() < EVENTS_MAX {
             self.events.push_back(event);
@@ -623,12 +632,13 @@ fn endpoint_config(
 const QUIC_VERSION_1: u32 = 1;
 /// The least that this side takes in a packet, bytes: what an Ethernet carries.
 const UDP_PAYLOAD_MIN: u16 = 1472;
-/// Length of the ID that a client chooses for a server it does not know, bytes (RFC 9000 section 7.2 asks for 8).
+/// Length of the ID that a client chooses for a server it does not know, bytes (RFC 9000 section
+/// 7.2 asks for 8).
 const INITIAL_ID_LEN: usize = 16;
 /// The most answers that wait to be sent; more are dropped, as the network might.
 const RESPONSES_MAX: usize = 1024;
-/// How long the library remembers a connection that is over, at most. It wants three probe timeouts (RFC 9000
-/// section 10.2), which grow with round trips and delays that the peer chooses.
+/// How long the library remembers a connection that is over, at most. It wants three probe timeouts
+/// (RFC 9000 section 10.2), which grow with round trips and delays that the peer chooses.
 const LINGER: Duration = Duration::from_secs(3);
 /// The most connections that are over and remembered.
 const CLOSING_MAX: usize = 256;

@@ -75,7 +75,8 @@ pub enum PathCloseReason {
     Requested,
     /// The peer asked for it.
     ByPeer,
-    /// It answered nothing for [`unresponsive_timeout`](crate::TransportConfig::unresponsive_timeout).
+    /// It answered nothing for
+    /// [`unresponsive_timeout`](crate::TransportConfig::unresponsive_timeout).
     Unresponsive,
 }
 
@@ -119,19 +120,19 @@ pub enum CloseReason {
         /// What the peer gave to [`close`](crate::Connection::close), fit to be shown.
         reason: String,
     },
-    /// The server does not let this client in, and has proved to be the server before it said so. Trying
-    /// again will not help.
+    /// The server does not let this client in, and has proved to be the server before it said so.
+    /// Trying again will not help.
     #[error("refused by the server: {0}")]
     Refused(Refusal),
-    /// Whoever answers is not the server that was asked for: it is misconfigured, or a network on the way
-    /// answers in its place.
+    /// Whoever answers is not the server that was asked for: it is misconfigured, or a network on
+    /// the way answers in its place.
     #[error("the server showed the key {got}, which is not the one expected")]
     WrongServerKey {
         /// The key it showed.
         got: PublicKey,
     },
-    /// It was closed before the server had proved who it is. Anybody on the way can do that: the keys of
-    /// the first packets follow from what is in the clear (RFC 9001 section 5.2).
+    /// It was closed before the server had proved who it is. Anybody on the way can do that: the
+    /// keys of the first packets follow from what is in the clear (RFC 9001 section 5.2).
     #[error("closed with code {code:#x} by somebody who had not proved to be the server")]
     Unproven {
         /// The code of RFC 9000 section 20.

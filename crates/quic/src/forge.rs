@@ -1,12 +1,13 @@
-//! What anybody on the way can write in a server's name: for simulations and tests of hostile networks.
+//! What anybody on the way can write in a server's name: for simulations and tests of hostile
+//! networks.
 //!
 //! ```text
 //! a client's first packet ─► Eavesdropper ─► a close, any frames, a retry, a version negotiation
 //! ```
 //!
-//! The keys of Initial packets follow from an ID in the first of them (RFC 9001 section 5.2), version
-//! negotiation and retries have no keys at all, and a stateless reset is a guess. A client must survive
-//! all of it.
+//! The keys of Initial packets follow from an ID in the first of them (RFC 9001 section 5.2),
+//! version negotiation and retries have no keys at all, and a stateless reset is a guess. A client
+//! must survive all of it.
 
 use bytes::{Buf, BufMut};
 use noq_proto::rustls::Side;
@@ -119,16 +120,16 @@ impl Eavesdropper {
     }
 }
 
-/// What looks like a stateless reset (RFC 9000 section 10.3), with what `random` says for its bits and its
-/// token.
+/// What looks like a stateless reset (RFC 9000 section 10.3), with what `random` says for its bits
+/// and its token.
 pub fn stateless_reset(mut random: impl FnMut() -> u64) -> Vec<u8> {
     let mut packet: Vec<u8> = (0..RESET_WORDS).flat_map(|_| random().to_be_bytes()).collect();
     packet[0] = packet[0] & !LONG | FIXED;
     packet
 }
 
-/// The first byte of a packet with a long header of version 1, the ID that it goes to and the one that it
-/// comes from.
+/// The first byte of a packet with a long header of version 1, the ID that it goes to and the one
+/// that it comes from.
 fn read_ids(mut packet: &[u8]) -> Option<(u8, [Vec<u8>; 2])> {
     let first = packet.try_get_u8().ok()?;
     let version = packet.try_get_u32().ok()?;

@@ -1,7 +1,7 @@
 //! The gate technique: how a library that chooses paths by itself is made to use the one we chose.
 //!
-//! Each path has a congestion controller of its own. Ours wraps the real one and stands at the path as a
-//! gate:
+//! Each path has a congestion controller of its own. Ours wraps the real one and stands at the path
+//! as a gate:
 //!
 //! ```text
 //!            congestion window    pacing rate     what the library sends on the path
@@ -10,11 +10,13 @@
 //!  Sealed    0                    1 byte/s        nothing
 //! ```
 //!
-//! With one gate open and all others sealed, the next packet can leave on one path only. What the real
-//! controller allows is enforced by [`Connection`](crate::Connection) before it hands a datagram over.
+//! With one gate open and all others sealed, the next packet can leave on one path only. What the
+//! real controller allows is enforced by [`Connection`](crate::Connection) before it hands a
+//! datagram over.
 //!
-//! The wrapper also sees each packet number sent, acknowledged and lost. The [`Meter`] behind the gate
-//! keeps that record, and thereby the fate of each datagram, the bytes in flight and the round-trip time.
+//! The wrapper also sees each packet number sent, acknowledged and lost. The [`Meter`] behind the
+//! gate keeps that record, and thereby the fate of each datagram, the bytes in flight and the
+//! round-trip time.
 
 use std::any::Any;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -55,8 +57,8 @@ impl Gate {
         Arc::new(Self { position, news: AtomicBool::new(false), meter: Mutex::new(meter) })
     }
 
-    /// The gate of a path at present. The library replaces a path's controller when its peer appears at
-    /// another IP address, so this is to be asked again after each change of address.
+    /// The gate of a path at present. The library replaces a path's controller when its peer
+    /// appears at another IP address, so this is to be asked again after each change of address.
     pub(crate) fn of(connection: &Connection, path: PathId) -> Option<Arc<Self>> {
         let controller = connection.congestion_state(path)?.clone_box().into_any();
         Some(controller.downcast::<GatedController>().ok()?.gate)
@@ -75,7 +77,8 @@ impl Gate {
         self.meter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes packets for lost whose time is over. The controller hears of them with the next acknowledgement.
+    /// Takes packets for lost whose time is over. The controller hears of them with the next
+    /// acknowledgement.
     pub(crate) fn detect_losses(&self, now: Instant) {
         if self.meter().detect_losses(now) {
             self.news.store(true, Ordering::Relaxed);
@@ -234,9 +237,10 @@ impl Controller for GatedController {
 
     /// Turns the library's pacer off, or, while sealed, all the way up.
     ///
-    /// A window above `u32::MAX` without a rate means no pacing to the library. A rate of one byte per
-    /// second holds back even packets that are exempt from congestion control, once the first full-sized
-    /// packet, the path's challenge, has used up the pacer's burst. A window of 0 is never reported, since the library divides by it.
+    /// A window above `u32::MAX` without a rate means no pacing to the library. A rate of one byte
+    /// per second holds back even packets that are exempt from congestion control, once the first
+    /// full-sized packet, the path's challenge, has used up the pacer's burst. A window of 0 is
+    /// never reported, since the library divides by it.
     fn metrics(&self) -> ControllerMetrics {
         let mut metrics = self.inner.metrics();
         metrics.congestion_window = u64::from(u32::MAX) + 1;
@@ -245,8 +249,8 @@ impl Controller for GatedController {
         metrics
     }
 
-    /// The clone stands at the same gate: the library clones when the peer's port changes and goes on
-    /// with the clone, and [`Gate::of`] clones only to look.
+    /// The clone stands at the same gate: the library clones when the peer's port changes and goes
+    /// on with the clone, and [`Gate::of`] clones only to look.
     fn clone_box(&self) -> Box<dyn Controller> {
         Box::new(Self { inner: self.inner.clone_box(), gate: self.gate.clone() })
     }

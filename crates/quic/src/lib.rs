@@ -1,8 +1,8 @@
 //! Multipath QUIC (RFC 9000, RFC 9221, RFC 10069) with a path chosen for every datagram.
 //!
-//! The QUIC library schedules paths by itself; this crate, the only one that names it, makes it send each
-//! datagram on the path that a scheduler chose, and tells what became of it. It does no I/O and reads no
-//! clock: packets and time come in, packets and events go out.
+//! The QUIC library schedules paths by itself; this crate, the only one that names it, makes it
+//! send each datagram on the path that a scheduler chose, and tells what became of it. It does no
+//! I/O and reads no clock: packets and time come in, packets and events go out.
 //!
 //! ```text
 //!            Endpoint                                 identity, tls   who may talk to whom
@@ -15,8 +15,8 @@
 //!         Gate ------- meter                          what was sent, its fate, round-trip times
 //! ```
 //!
-//! Start reading at [`Connection`], then `gate`. [`Transfer`] stands apart: an ordinary QUIC connection, as
-//! applications inside the tunnel have them.
+//! Start reading at [`Connection`], then `gate`. [`Transfer`] stands apart: an ordinary QUIC
+//! connection, as applications inside the tunnel have them.
 
 mod config;
 mod congestion;

@@ -40,8 +40,8 @@ pub(crate) enum Fate {
 pub(crate) struct Answer {
     pub(crate) sent: Instant,
     pub(crate) bytes: u16,
-    /// Its round trip, without what the peer waited for the newer packets that it acknowledged together
-    /// with this one: no longer than they left after it, and no longer than a peer waits.
+    /// Its round trip, without what the peer waited for the newer packets that it acknowledged
+    /// together with this one: no longer than they left after it, and no longer than a peer waits.
     pub(crate) rtt: Duration,
 }
 
@@ -71,8 +71,8 @@ struct Sent {
 pub(crate) struct Meter {
     /// Off during the handshake, whose three packet number spaces count from the same numbers.
     tracking: bool,
-    /// In flight, ascending by number. There are gaps: the library skips numbers, and what asks for no
-    /// acknowledgement is not reported.
+    /// In flight, ascending by number. There are gaps: the library skips numbers, and what asks for
+    /// no acknowledgement is not reported.
     sent: VecDeque<Sent>,
     in_flight: u64,
     last_sent: Option<u64>,
@@ -230,8 +230,9 @@ impl Meter {
         self.pacing_rate = metrics.pacing_rate;
     }
 
-    /// Notes that the path could take no more at `now`, for the window's sake, or the pacer's, which lets
-    /// a packet through each `interval`. A sender that has more will come back as soon as it may.
+    /// Notes that the path could take no more at `now`, for the window's sake, or the pacer's,
+    /// which lets a packet through each `interval`. A sender that has more will come back as soon
+    /// as it may.
     pub(crate) fn on_limited(&mut self, now: Instant, by_window: bool, interval: Duration) {
         let memory = match by_window {
             true => (self.rtt.smoothed / 4).max(LIMITED_MEMORY_WINDOW),
@@ -314,14 +315,14 @@ impl Meter {
     }
 }
 
-/// The round-trip time of a path (RFC 9002 section 5), the peer's delay in acknowledging included: that
-/// delay is part of what a sender waits for, and at most 2 ms.
+/// The round-trip time of a path (RFC 9002 section 5), the peer's delay in acknowledging included:
+/// that delay is part of what a sender waits for, and at most 2 ms.
 ///
 /// RFC 9002 expects a few samples per round trip. Here acknowledgements come each millisecond, the
-/// smoothed value follows them within a few, and the mean deviation from it is close to nothing even
-/// while the delay doubles. What a sender must know is how far the delay moves within the round trip
-/// that an answer takes; so the deviation is at least half of what was seen of that, which is kept as a
-/// maximum that fades by a quarter per round trip (as Linux keeps `mdev_max`).
+/// smoothed value follows them within a few, and the mean deviation from it is close to nothing
+/// even while the delay doubles. What a sender must know is how far the delay moves within the
+/// round trip that an answer takes; so the deviation is at least half of what was seen of that,
+/// which is kept as a maximum that fades by a quarter per round trip (as Linux keeps `mdev_max`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundTrip {
     pub(crate) latest: Duration,
@@ -336,7 +337,8 @@ pub(crate) struct RoundTrip {
     newest: Option<Instant>,
 }
 
-/// The smallest round-trip time of the last one or two times `half`: the network that a vehicle is in changes.
+/// The smallest round-trip time of the last one or two times `half`: the network that a vehicle is
+/// in changes.
 #[derive(Clone, Copy, Debug, Default)]
 struct RecentMin {
     began: Option<Instant>,
@@ -416,8 +418,8 @@ impl RoundTrip {
         self.deviation = self.mean_deviation.max(self.swing.get() / 2);
     }
 
-    /// The smallest of the last 5 to 10 s, so that another route is soon known for what it is; the initial one
-    /// before the first sample.
+    /// The smallest of the last 5 to 10 s, so that another route is soon known for what it is; the
+    /// initial one before the first sample.
     pub(crate) fn least(&self) -> Duration {
         if self.sampled { self.recent.min() } else { self.smoothed }
     }
@@ -428,16 +430,18 @@ impl RoundTrip {
     }
 }
 
-/// What a path may carry beyond what its congestion controller allows, while it shows no congestion.
+/// What a path may carry beyond what its congestion controller allows, while it shows no
+/// congestion.
 ///
-/// The controller of a path that carried little knows little of it: BBR has measured what it was given, and
-/// from there it probes upwards by a quarter every few seconds. When the path that carried the video dies,
-/// the others must take over within a few round trips. So a path without a queue (its round-trip time is
-/// near its minimum) and without loss may carry an initial window, and twice what it delivered in the last
-/// round trip: slow start (RFC 9002 section 7.3.1) that ends with the first sign of a queue, as HyStart++
-/// (RFC 9406) ends it. After a second of full use the controller knows enough, and the path is its
-/// own again: it keeps queues shorter than a slow start does. RFC 7661 has the case for not holding an
-/// application-limited sender to what it happened to send.
+/// The controller of a path that carried little knows little of it: BBR has measured what it was
+/// given, and from there it probes upwards by a quarter every few seconds. When the path that
+/// carried the video dies, the others must take over within a few round trips. So a path without a
+/// queue (its round-trip time is near its minimum) and without loss may carry an initial window,
+/// and twice what it delivered in the last round trip: slow start (RFC 9002 section 7.3.1) that
+/// ends with the first sign of a queue, as HyStart++ (RFC 9406) ends it. After a second of full use
+/// the controller knows enough, and the path is its own again: it keeps queues shorter than a slow
+/// start does. RFC 7661 has the case for not holding an application-limited sender to what it
+/// happened to send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ramp {
     /// Bytes.
@@ -467,7 +471,8 @@ impl Meter {
 
 /// The rate at which a path delivers: the best of the last few round trips.
 ///
-/// It is here to bound what the congestion controller makes of a few acknowledgements that came at once.
+/// It is here to bound what the congestion controller makes of a few acknowledgements that came at
+/// once.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DeliveryRate {
     began: Option<Instant>,
@@ -504,8 +509,8 @@ impl DeliveryRate {
     }
 }
 
-/// How much above its recent minimum the round-trip time of a path without a queue may be, beyond a half:
-/// that of a moving vehicle varies by as much.
+/// How much above its recent minimum the round-trip time of a path without a queue may be, beyond a
+/// half: that of a moving vehicle varies by as much.
 const RAMP_SLACK: Duration = Duration::from_millis(10);
 /// Half of what counts as recent.
 const RECENT: Duration = Duration::from_secs(5);
@@ -517,8 +522,8 @@ const RAMP_TIME: Duration = Duration::from_millis(1000);
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 /// The share of lost packets above which a path is left to its controller.
 const RAMP_LOSS_MAX: f32 = 0.05;
-/// What any path without congestion may have in flight: a new connection may send 10 (RFC 6928), content
-/// networks use 32.
+/// What any path without congestion may have in flight: a new connection may send 10 (RFC 6928),
+/// content networks use 32.
 const RAMP_PACKETS: u64 = 32;
 /// How long a path counts as fully used after its window was found full, at least: acknowledgements
 /// that make room come in batches.

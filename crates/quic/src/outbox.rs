@@ -60,8 +60,8 @@ pub struct Route {
 
 /// Packets for the network, each a UDP payload with its [`Route`].
 ///
-/// The driver sends [`Outbox::runs`] and then calls [`Outbox::clear`], at the latest before the next
-/// time it sleeps. Nothing else empties it.
+/// The driver sends [`Outbox::runs`] and then calls [`Outbox::clear`], at the latest before the
+/// next time it sleeps. Nothing else empties it.
 #[derive(Debug, Default)]
 pub struct Outbox {
     buffer: Vec<u8>,

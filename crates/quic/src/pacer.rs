@@ -1,4 +1,5 @@
-//! A token bucket for each path: what the congestion window allows leaves spread over the round trip.
+//! A token bucket for each path: what the congestion window allows leaves spread over the round
+//! trip.
 //!
 //! ```text
 //! rate = what the congestion controller says, or 1.25 windows per round trip (RFC 9002 section 7.7),
@@ -7,14 +8,14 @@
 //! budget grows at that rate up to the burst: what leaves in 2 ms, but no less than 4 packets
 //! ```
 //!
-//! The bounds are for flows that do not use the path to the full. A few acknowledgements that arrive
-//! together made BBR believe in 266 Mbit/s on a flow of 4 Mbit/s; a few probes in the second made it
-//! believe in 22 kbit/s, at which the next packet would have waited for half a second. Four
+//! The bounds are for flows that do not use the path to the full. A few acknowledgements that
+//! arrive together made BBR believe in 266 Mbit/s on a flow of 4 Mbit/s; a few probes in the second
+//! made it believe in 22 kbit/s, at which the next packet would have waited for half a second. Four
 //! packets in a round trip are what its window lets through at the least.
 //!
-//! A stream that leaves room shows the congestion control its own rate, not the path's, and would be held to that just
-//! when another path fails: on recorded drives packets waited for pacers at windows half empty. Hence
-//! [`Pacing::Window`].
+//! A stream that leaves room shows the congestion control its own rate, not the path's, and would
+//! be held to that just when another path fails: on recorded drives packets waited for pacers at
+//! windows half empty. Hence [`Pacing::Window`].
 
 use std::time::Duration;
 
@@ -66,8 +67,8 @@ impl Pacer {
     }
 
     pub(crate) fn on_sent(&mut self, bytes: u64) {
-        // Packets that another pacer let through cost no more than a burst: whoever comes later is not to
-        // wait for all of them.
+        // Packets that another pacer let through cost no more than a burst: whoever comes later is
+        // not to wait for all of them.
         self.budget = (self.budget - bytes as f64).max(-(self.burst as f64));
     }
 
@@ -115,8 +116,8 @@ fn burst(rate: u64, mtu: u16) -> u64 {
     timely.max(u64::from(mtu) * BURST_PACKETS_MIN)
 }
 
-/// How far above the shown rate a controller may pace: enough for BBR's start-up gain of 2.77 twice over,
-/// and for a video frame in a slow flow to leave at the speed of the link.
+/// How far above the shown rate a controller may pace: enough for BBR's start-up gain of 2.77 twice
+/// over, and for a video frame in a slow flow to leave at the speed of the link.
 const RATE_HEADROOM: f64 = 8.0;
 /// Packets that may leave in a round trip whatever the controller says: the least window of BBR.
 const PACKETS_MIN: f64 = 4.0;

@@ -60,8 +60,9 @@ pub(crate) struct Suspicion {
 
 /// A path that was cleared of a suspicion by the answer to something that left before.
 ///
-/// That answer may have been late itself: where the path that brings acknowledgements died as well, they come
-/// by another, and tell of better days. Round trips as long as theirs excuse no second silence.
+/// That answer may have been late itself: where the path that brings acknowledgements died as well,
+/// they come by another, and tell of better days. Round trips as long as theirs excuse no second
+/// silence.
 #[derive(Clone, Copy, Debug)]
 struct Probation {
     /// The suspicion's; it ends with the answer to something that left later.
@@ -135,8 +136,8 @@ impl Path {
         self.stats.bytes_received += bytes as u64;
     }
 
-    /// Whether nothing has come in for far longer than was usual of late, by the time `newest` at which
-    /// something came in on any path.
+    /// Whether nothing has come in for far longer than was usual of late, by the time `newest` at
+    /// which something came in on any path.
     pub(crate) fn is_quiet(&self, newest: Instant) -> bool {
         let usual = (self.heard_interval * QUIET_INTERVALS).clamp(QUIET_MIN, QUIET_MAX);
         newest - self.last_heard > usual
@@ -204,7 +205,8 @@ impl Path {
         self.policy.redundancy_left(self.stats.source_bytes, self.stats.redundant_bytes)
     }
 
-    /// Brings the pacers up to `now` and takes a snapshot for packets that are paced as `pacing` says.
+    /// Brings the pacers up to `now` and takes a snapshot for packets that are paced as `pacing`
+    /// says.
     pub(crate) fn snapshot(&mut self, now: Instant, epoch: Epoch, pacing: Pacing) -> PathSnapshot {
         let meter = self.gate.meter();
         let ramp_of = |pacing| match pacing {
@@ -253,8 +255,8 @@ impl Path {
         self.pacers.iter_mut().for_each(|pacer| pacer.on_sent(bytes));
     }
 
-    /// Notes that a sender found no room, so that the congestion control learns that the path is used to
-    /// the full, and the connection wakes up when there is room again.
+    /// Notes that a sender found no room, so that the congestion control learns that the path is
+    /// used to the full, and the connection wakes up when there is room again.
     pub(crate) fn on_limited(
         &mut self,
         now: std::time::Instant,
@@ -299,5 +301,6 @@ const QUIET_INTERVALS: u32 = 16;
 const QUIET_MIN: Duration = Duration::from_millis(60);
 /// and not later; paths are asked once a second while data comes in.
 const QUIET_MAX: Duration = Duration::from_millis(2500);
-/// No path is suspected sooner: a system under load is late by this much without any network's fault.
+/// No path is suspected sooner: a system under load is late by this much without any network's
+/// fault.
 const SUSPICION_MIN: Duration = Duration::from_millis(30);

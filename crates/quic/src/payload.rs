@@ -7,8 +7,8 @@
 //! 0xff feedback     a datagram of `send_feedback_on`
 //! ```
 //!
-//! The receiver must tell feedback from data: only data wants feedback in return, or two sides would
-//! answer each other for ever. Data costs nothing extra as long as it avoids the marks.
+//! The receiver must tell feedback from data: only data wants feedback in return, or two sides
+//! would answer each other for ever. Data costs nothing extra as long as it avoids the marks.
 
 use bytes::{BufMut, Bytes, BytesMut};
 

@@ -1,5 +1,5 @@
-//! What the transport needs beyond TLS: connection IDs and the keys of tokens, all grown from a seed so
-//! that equal seeds give equal runs.
+//! What the transport needs beyond TLS: connection IDs and the keys of tokens, all grown from a
+//! seed so that equal seeds give equal runs.
 
 use std::time::Duration;
 

@@ -30,7 +30,8 @@ pub struct PathStats {
     pub datagrams_lost: u64,
     /// Datagrams sent by [`send_feedback_on`](crate::Connection::send_feedback_on).
     pub feedback_sent: u64,
-    /// Datagrams received from the peer's [`send_feedback_on`](crate::Connection::send_feedback_on).
+    /// Datagrams received from the peer's
+    /// [`send_feedback_on`](crate::Connection::send_feedback_on).
     pub feedback_received: u64,
     /// Packets sent only to learn whether the path still answers, or to keep it open.
     pub probes_sent: u64,

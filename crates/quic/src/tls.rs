@@ -9,9 +9,9 @@
 //!                                   what says the PeerPolicy? else an alert that tells why
 //! ```
 //!
-//! A refusal travels as the alert that RFC 8446 section 6.2 has for it, so that the client's user reads
-//! the reason. The handshake's ephemeral keys come from the system's entropy inside the TLS library;
-//! nothing that this crate decides depends on them.
+//! A refusal travels as the alert that RFC 8446 section 6.2 has for it, so that the client's user
+//! reads the reason. The handshake's ephemeral keys come from the system's entropy inside the TLS
+//! library; nothing that this crate decides depends on them.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,7 +50,8 @@ pub(crate) const ALPN: &[u8] = b"roadweave/1";
 /// The name that a client would ask for; it is never sent.
 pub(crate) const SERVER_NAME: &str = "roadweave.invalid";
 
-/// What a verifier did not like, kept until the endpoint asks: an alert alone does not tell the key.
+/// What a verifier did not like, kept until the endpoint asks: an alert alone does not tell the
+/// key.
 #[derive(Debug, Default)]
 pub(crate) struct Objection(Mutex<Option<(PublicKey, Refusal)>>);
 

@@ -1,4 +1,5 @@
-//! A bulk transfer over ordinary QUIC, as a browser or a backup makes it: one path, one stream, both ends.
+//! A bulk transfer over ordinary QUIC, as a browser or a backup makes it: one path, one stream,
+//! both ends.
 //!
 //! ```text
 //!            ┌──────────────── Transfer ────────────────┐
@@ -8,9 +9,10 @@
 //!     poll_transmit                                 handle_packet
 //! ```
 //!
-//! It knows nothing of tunnels: it is what an application does that reacts to loss and delay, and it
-//! shows what a tunnel does to such an application. Its packets are UDP payloads; whoever carries them
-//! puts headers around. The settings are the library's own, as an application would have them.
+//! It knows nothing of tunnels: it is what an application does that reacts to loss and delay, and
+//! it shows what a tunnel does to such an application. Its packets are UDP payloads; whoever
+//! carries them puts headers around. The settings are the library's own, as an application would
+//! have them.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -31,18 +31,20 @@ pub(crate) fn transport_config(
         .default_path_keep_alive_interval(None)
         .keep_alive_interval(None)
         .initial_rtt(config.initial_rtt)
-        // A peer discards what more packets have overtaken, so that nothing is called lost which came.
+        // A peer discards what more packets have overtaken, so that nothing is called lost which
+        // came.
         .packet_threshold(PACKET_THRESHOLD as u32)
-        // Loss is found by the meter. This is for the library's own frames, and must not come first: the library
-        // tells of no acknowledgement that comes after it has given a packet up, and where packets overtake
-        // each other, its round-trip time is that of the fastest, a tenth of what others take. But it is also how
-        // long a lost frame of the library waits while later ones arrive, the end of the handshake among them.
+        // Loss is found by the meter. This is for the library's own frames, and must not come
+        // first: the library tells of no acknowledgement that comes after it has given a packet up,
+        // and where packets overtake each other, its round-trip time is that of the fastest, a
+        // tenth of what others take. But it is also how long a lost frame of the library waits
+        // while later ones arrive, the end of the handshake among them.
         .time_threshold(16.0)
         .ack_frequency_config(Some(ack_frequency()))
         .initial_mtu(config.initial_mtu)
         .mtu_discovery_config(mtu_discovery(config))
-        // The last word of a handshake may need a packet for each of its encryption levels. All else is
-        // polled one packet at a time, and batches are made in the outbox.
+        // The last word of a handshake may need a packet for each of its encryption levels. All
+        // else is polled one packet at a time, and batches are made in the outbox.
         .enable_segmentation_offload(true)
         .allow_spin(false)
         .datagram_send_buffer_size(DATAGRAM_QUEUE)
@@ -67,7 +69,8 @@ fn mtu_discovery(config: &TransportConfig) -> Option<MtuDiscoveryConfig> {
     (config.mtu_max > config.initial_mtu).then(|| {
         let mut discovery = MtuDiscoveryConfig::default();
         discovery.upper_bound(config.mtu_max);
-        // Four losses that one acknowledgement shows look like a path that has become narrower; look again soon.
+        // Four losses that one acknowledgement shows look like a path that has become narrower;
+        // look again soon.
         discovery.black_hole_cooldown(std::time::Duration::from_secs(1));
         discovery
     })

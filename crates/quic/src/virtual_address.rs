@@ -1,8 +1,8 @@
 //! A virtual local address for each uplink.
 //!
-//! The library knows paths by their addresses. Two modems may well have the same one, so on a client each
-//! uplink gets an address of its own that never appears on any network: a unique local prefix (RFC 4193)
-//! with the number of the uplink at its end.
+//! The library knows paths by their addresses. Two modems may well have the same one, so on a
+//! client each uplink gets an address of its own that never appears on any network: a unique local
+//! prefix (RFC 4193) with the number of the uplink at its end.
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -7,13 +7,13 @@
 //!                        └────────── sent again ────────┘
 //! ```
 //!
-//! A packet may have copies on several paths, some of them still waiting for theirs. It is in flight
-//! as long as one of them is, and lost when all are; a copy that waits is not overdue. Packets with one
-//! copy are the rule and pay nothing for the others.
+//! A packet may have copies on several paths, some of them still waiting for theirs. It is in
+//! flight as long as one of them is, and lost when all are; a copy that waits is not overdue.
+//! Packets with one copy are the rule and pay nothing for the others.
 //!
 //! IDs come in ascending order, so the packets are a queue without gaps, and each event finds its
-//! packet in constant time. The timer is a heap whose entries are checked when they come to its front:
-//! an acknowledged packet leaves its entry behind, and it is dropped then.
+//! packet in constant time. The timer is a heap whose entries are checked when they come to its
+//! front: an acknowledged packet leaves its entry behind, and it is dropped then.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -226,7 +226,8 @@ impl<T: Copy> Flight<T> {
         Some((before, tag))
     }
 
-    /// A copy on `path` is lost, on its way or before it left. Returns the packet's tag if it was the last.
+    /// A copy on `path` is lost, on its way or before it left. Returns the packet's tag if it was
+    /// the last.
     pub(crate) fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId) -> Option<T> {
         let index = self.index(id)?;
         let sequence = self.gone + index as u64;
@@ -273,7 +274,8 @@ impl<T: Copy> Flight<T> {
     }
 
     /// Drops the entries at the front of the timer that wait for nothing any more: acknowledgements
-    /// come in about the order of transmissions, and each entry that stays wakes the sender for nothing.
+    /// come in about the order of transmissions, and each entry that stays wakes the sender for
+    /// nothing.
     fn trim_timer(&mut self) {
         while let Some(Reverse((_, sequence, transmission))) = self.timer.peek().copied() {
             let index = sequence.checked_sub(self.gone).map(|index| index as usize);

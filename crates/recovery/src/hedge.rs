@@ -1,10 +1,10 @@
 //! What may be spent on packets that are late, but perhaps not lost.
 //!
-//! A path's queue that grows, or a longer route, looks like any slow answer: the loss threshold grows with
-//! the round-trip time, as it must, or a queue would be sent twice over and grow by that. But a viewer does not ask why a
-//! frame stands still. So packets that have missed their deadline for good are repaired on another path as
-//! long as there is credit, which a stream earns with what it sends. The oldest come first, for a
-//! frame waits for its last packet.
+//! A path's queue that grows, or a longer route, looks like any slow answer: the loss threshold
+//! grows with the round-trip time, as it must, or a queue would be sent twice over and grow by
+//! that. But a viewer does not ask why a frame stands still. So packets that have missed their
+//! deadline for good are repaired on another path as long as there is credit, which a stream earns
+//! with what it sends. The oldest come first, for a frame waits for its last packet.
 
 /// Credit of one lane.
 #[derive(Clone, Copy, Debug, Default)]

@@ -96,7 +96,8 @@ pub enum Repair {
 }
 
 impl Repair {
-    /// The lost packets that it is to bring back; none if it gives them up, or nothing is known to be lost.
+    /// The lost packets that it is to bring back; none if it gives them up, or nothing is known to
+    /// be lost.
     pub fn brings_back(&self) -> impl Iterator<Item = PacketId> + use<> {
         let (start, lost) = match *self {
             Self::Again { id } | Self::Copies { id, .. } => (id, 1),
@@ -127,14 +128,14 @@ pub struct RecoveryStats {
 
 /// Watches the source packets of one lane and asks for repairs.
 ///
-/// A packet may be sent on several paths: each copy is told by itself, and the packet is lost only when
-/// all of them are.
+/// A packet may be sent on several paths: each copy is told by itself, and the packet is lost only
+/// when all of them are.
 pub trait Recovery: Send + std::fmt::Debug {
     /// A copy of a source packet left: the first, a further one, or one after [`Repair::Again`].
     fn on_sent(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]);
 
-    /// A copy of a source packet waits for its path. [`Recovery::on_sent`] follows when it leaves, or
-    /// [`Recovery::on_lost`] if it never does.
+    /// A copy of a source packet waits for its path. [`Recovery::on_sent`] follows when it leaves,
+    /// or [`Recovery::on_lost`] if it never does.
     fn on_waiting(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]);
 
     /// The packet that left last ended a video frame, as is known now.
@@ -153,7 +154,8 @@ pub trait Recovery: Send + std::fmt::Debug {
     }
 
     /// Packets that it needed although the peer has them, and that it needs no more unless
-    /// [`Recovery::needs`] says so: the first, and how many. Call until `None`, after acknowledgements and repairs.
+    /// [`Recovery::needs`] says so: the first, and how many. Call until `None`, after
+    /// acknowledgements and repairs.
     fn poll_done(&mut self) -> Option<(PacketId, u32)> {
         None
     }
@@ -161,15 +163,16 @@ pub trait Recovery: Send + std::fmt::Debug {
     /// A packet of [`Repair::Again`] found no room in time.
     fn on_abandoned(&mut self, id: PacketId);
 
-    /// QUIC declared the copy on `path` lost, the path was closed, or a copy that waited cannot leave.
+    /// QUIC declared the copy on `path` lost, the path was closed, or a copy that waited cannot
+    /// leave.
     fn on_lost(&mut self, now: Instant, id: PacketId, path: PathId);
 
     /// What to do next, one repair at a time: call until `None`, after every event and timeout.
     ///
-    /// `paths`: all paths of the session, ascending `PathId`, as they are after the last repair; what waits
-    /// for a path counts as in flight there.
-    /// `backlog`: the bytes of the lane's packets that have not left for the first time; where there are
-    /// none, what room the paths have is to spare.
+    /// `paths`: all paths of the session, ascending `PathId`, as they are after the last repair;
+    /// what waits for a path counts as in flight there. `backlog`: the bytes of the lane's packets
+    /// that have not left for the first time; where there are none, what room the paths have is to
+    /// spare.
     fn poll_repair(&mut self, now: Instant, paths: &[PathSnapshot], backlog: u64)
     -> Option<Repair>;
 
@@ -179,8 +182,8 @@ pub trait Recovery: Send + std::fmt::Debug {
     /// Whether all packets are settled, so that it has nothing left to do.
     fn is_settled(&self) -> bool;
 
-    /// A packet that was taken for lost since the last call, for whoever follows single packets. Those
-    /// that nobody fetches are forgotten, the oldest first.
+    /// A packet that was taken for lost since the last call, for whoever follows single packets.
+    /// Those that nobody fetches are forgotten, the oldest first.
     fn poll_lost(&mut self) -> Option<PacketId> {
         None
     }
@@ -241,8 +244,9 @@ pub const NAMES: [&str; 10] = [
 
 /// The recovery called `name`, one of [`NAMES`], or `xlink:X-Y` ([`Thresholds`]).
 ///
-/// `xnc-sigcomm23` is XNC as its paper has it; `xnc-runs` combines only lost packets in a row; `xnc-no-coding`, `xnc-no-qoe` and `xnc-no-spread` are XNC
-/// without one of its parts ([`Spread`], [`Detection`]).
+/// `xnc-sigcomm23` is XNC as its paper has it; `xnc-runs` combines only lost packets in a row;
+/// `xnc-no-coding`, `xnc-no-qoe` and `xnc-no-spread` are XNC without one of its parts ([`Spread`],
+/// [`Detection`]).
 ///
 /// # Errors
 /// When there is none of this name; the message lists what there is.

@@ -1,8 +1,8 @@
 //! `pluribus`: whatever room the paths have to spare carries sums of recent packets.
 //!
-//! Source: Mahajan, Padhye, Agarwal, Zill: "High Performance Vehicular Connectivity with Opportunistic
-//! Erasure Coding" (USENIX ATC 2012): evolution codes and opportunistic transmissions. One of
-//! the yardsticks of CellFusion section 8.3.4.
+//! Source: Mahajan, Padhye, Agarwal, Zill: "High Performance Vehicular Connectivity with
+//! Opportunistic Erasure Coding" (USENIX ATC 2012): evolution codes and opportunistic
+//! transmissions. One of the yardsticks of CellFusion section 8.3.4.
 //!
 //! ```text
 //! W, the unacknowledged packets of the last round trip
@@ -15,10 +15,10 @@
 //! acknowledged       it leaves W, and r·W with it
 //! ```
 //!
-//! Nothing waits for a loss to be noticed, and no loss is: a sum is sent before anybody knows whether it is
-//! needed. Ours are two bounds: no more sums than packets, since the room of several links is far more
-//! than what a vehicle sends; and half of the packets that a mask can name, since the sum of all of them
-//! would tell the same again and again where several are missing.
+//! Nothing waits for a loss to be noticed, and no loss is: a sum is sent before anybody knows
+//! whether it is needed. Ours are two bounds: no more sums than packets, since the room of several
+//! links is far more than what a vehicle sends; and half of the packets that a mask can name, since
+//! the sum of all of them would tell the same again and again where several are missing.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -248,7 +248,8 @@ mod tests {
         SentPacket { id: PacketId(id), path: PathId(0), bytes: 1200, ends_frame: false }
     }
 
-    /// A recovery that has sent `count` packets, and a path of which it believes that it loses `loss`.
+    /// A recovery that has sent `count` packets, and a path of which it believes that it loses
+    /// `loss`.
     fn after(count: u32, loss: f32) -> (Pluribus, PathSnapshot) {
         let path = PathSnapshot { loss, ..path(0, 100, 1000) };
         let mut pluribus = Pluribus::new(RecoveryConfig::default());
@@ -310,8 +311,8 @@ mod tests {
         assert!(pluribus.is_settled());
     }
 
-    /// What the paper promises: without any feedback, and with room to spare for as many sums as the losses
-    /// call for and a few more, nearly every lost packet comes back by sums alone.
+    /// What the paper promises: without any feedback, and with room to spare for as many sums as
+    /// the losses call for and a few more, nearly every lost packet comes back by sums alone.
     #[test]
     fn a_receiver_gets_back_what_was_lost_without_telling_what_it_was() {
         const PACKETS: usize = 60;

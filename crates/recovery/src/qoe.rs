@@ -68,8 +68,8 @@ impl Report {
     }
 }
 
-/// How long a report counts. Players tell several times a second; one that was closed must not keep the
-/// control off with what it had cached, nor on for ever when that is played.
+/// How long a report counts. Players tell several times a second; one that was closed must not keep
+/// the control off with what it had cached, nor on for ever when that is played.
 const REPORT_LIFE: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

@@ -26,11 +26,12 @@ pub struct Reliable {
 }
 
 impl Reliable {
-    /// The age at which even this recovery gives up, unless its lane wants that sooner: nothing may be kept
-    /// for ever.
+    /// The age at which even this recovery gives up, unless its lane wants that sooner: nothing may
+    /// be kept for ever.
     pub const GIVE_UP: Duration = Duration::from_secs(10);
 
-    /// A recovery for one lane. Its deadline plays no part: everything is repaired until it expires.
+    /// A recovery for one lane. Its deadline plays no part: everything is repaired until it
+    /// expires.
     pub fn new(config: RecoveryConfig) -> Self {
         Self {
             flight: Flight::new(),

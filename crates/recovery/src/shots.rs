@@ -7,9 +7,10 @@
 //!    └─────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! CellFusion's repairs are one shot (section 4.5.2): a packet whose repair is lost with the link that was to
-//! carry it is never seen again, and one such packet makes a frame stand still. Coded packets are as good as one
-//! another, so that it is enough to count those which have arrived: n of them bring back n packets (theorem 4.1).
+//! CellFusion's repairs are one shot (section 4.5.2): a packet whose repair is lost with the link
+//! that was to carry it is never seen again, and one such packet makes a frame stand still. Coded
+//! packets are as good as one another, so that it is enough to count those which have arrived: n of
+//! them bring back n packets (theorem 4.1).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -105,8 +106,8 @@ impl Shots {
         self.ended.pop_front()
     }
 
-    /// A repair whose time was over, and how many packets it still lacks. Whoever fires again says so with
-    /// [`Shots::on_fired_again`]; until then it is asked about each `RETRY_PAUSE`.
+    /// A repair whose time was over, and how many packets it still lacks. Whoever fires again says
+    /// so with [`Shots::on_fired_again`]; until then it is asked about each `RETRY_PAUSE`.
     pub(crate) fn poll_missed(&mut self, now: Instant) -> Option<(Shot, u32)> {
         self.end_unless(|open| now < open.shot.until);
         let missed = self.open.iter_mut().find(|open| open.due <= now)?;

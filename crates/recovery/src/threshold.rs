@@ -19,11 +19,12 @@ use roadweave_types::PathSnapshot;
 /// The least that is granted on top of the round-trip time: the peer gathers acknowledgements for
 /// up to 2 ms, and a busy machine wakes late.
 const SLACK_MIN: Duration = Duration::from_millis(5);
-/// The share of the round-trip time that is granted at least: a queue that begins to fill is no loss.
+/// The share of the round-trip time that is granted at least: a queue that begins to fill is no
+/// loss.
 const SLACK_SHARE: u32 = 8;
 
-/// The time after which a packet sent on `path` counts as lost, but never before the path could have answered:
-/// `max(min(threshold, PTO), answer)`.
+/// The time after which a packet sent on `path` counts as lost, but never before the path could
+/// have answered: `max(min(threshold, PTO), answer)`.
 ///
 /// `paths`: all paths of the session, from which the repair's path will be taken.
 /// Source: CellFusion section 4.4.1; RFC 9002 section 6.2.1 for the PTO.
@@ -31,8 +32,8 @@ pub fn loss_threshold(path: &PathSnapshot, paths: &[PathSnapshot], deadline: Dur
     until_repair(path, paths, deadline).min(path.pto).max(answer(path))
 }
 
-/// The same as the paper has it, `min(threshold, PTO)`, of an application that does not ask for an answer sooner
-/// than the path can give it: `min(max(threshold, answer), PTO)`.
+/// The same as the paper has it, `min(threshold, PTO)`, of an application that does not ask for an
+/// answer sooner than the path can give it: `min(max(threshold, answer), PTO)`.
 ///
 /// Source: CellFusion section 4.4.1, which leaves the threshold to the application.
 pub(crate) fn paper_threshold(
@@ -56,15 +57,15 @@ fn answer(path: &PathSnapshot) -> Duration {
     path.smoothed_rtt + slack
 }
 
-/// The age at which a packet on `path` has missed its deadline so clearly that it is worth a repair, lost or
-/// merely slow; never before an answer could be there if the path had no queue.
+/// The age at which a packet on `path` has missed its deadline so clearly that it is worth a
+/// repair, lost or merely slow; never before an answer could be there if the path had no queue.
 pub(crate) fn late_after(path: &PathSnapshot, deadline: Duration) -> Duration {
     let slack = SLACK_MIN.max(path.min_rtt / SLACK_SHARE);
     (deadline * LATE_PERCENT / 100).max(path.min_rtt + slack)
 }
 
-/// A frame later than twice the deadline is a stall; its repair needs the rest of that time. Of 110, 130, 140
-/// and 150 this did best on recorded drives.
+/// A frame later than twice the deadline is a stall; its repair needs the rest of that time. Of
+/// 110, 130, 140 and 150 this did best on recorded drives.
 const LATE_PERCENT: u32 = 130;
 
 #[cfg(test)]

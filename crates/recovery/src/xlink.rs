@@ -1,5 +1,5 @@
-//! `xlink`: sends lost packets again, and packets that are late on a slow path a second time on a fast one
-//! before they are lost.
+//! `xlink`: sends lost packets again, and packets that are late on a slow path a second time on a
+//! fast one before they are lost.
 //!
 //! ```text
 //! nothing waits to be sent ─► control: is a copy worth its bytes? ─► oldest unacknowledged packet of a
@@ -8,16 +8,18 @@
 //!                               └  between: yes if dt < max over paths with packets of (rtt + deviation)
 //! ```
 //!
-//! Sources: XLINK section 5.1 for re-injection, section 5.2 and algorithm 1 for its control. T1 and T2 are
-//! the values that dt exceeds in so many percent of the cases ([`Thresholds`], section 7.1); until enough was
-//! observed only the comparison between them decides.
+//! Sources: XLINK section 5.1 for re-injection, section 5.2 and algorithm 1 for its control. T1 and
+//! T2 are the values that dt exceeds in so many percent of the cases ([`Thresholds`], section 7.1);
+//! until enough was observed only the comparison between them decides.
 //!
-//! dt comes from the receiving application, if it tells ([`Qoe`]); its cases are moments. A real-time receiver
-//! has next to no buffer and seldom tells. Then dt is each packet's slack, the lane's deadline less its age until it is
-//! acknowledged, and the cases are the packets that would have a copy without control ([`delays`]): one has it when it
-//! has waited for longer than most of them. So the thresholds bound the copies as in the paper, by the share beyond T2 of
-//! what re-injection would cost without control. Both go on falling below zero: were they to end there, they would be zero most of the time where deadlines are
-//! shorter than round trips, and T1 and T2 as well.
+//! dt comes from the receiving application, if it tells ([`Qoe`]); its cases are moments. A
+//! real-time receiver has next to no buffer and seldom tells. Then dt is each packet's slack, the
+//! lane's deadline less its age until it is acknowledged, and the cases are the packets that would
+//! have a copy without control ([`delays`]): one has it when it has waited for longer than most of
+//! them. So the thresholds bound the copies as in the paper, by the share beyond T2 of what
+//! re-injection would cost without control. Both go on falling below zero: were they to end there,
+//! they would be zero most of the time where deadlines are shorter than round trips, and T1 and T2
+//! as well.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -31,8 +33,8 @@ use crate::{Qoe, Recovery, RecoveryConfig, RecoveryStats, Reliable, Repair, Sent
 
 mod delays;
 
-/// Where the control of re-injection begins and ends, by how often the play-time left exceeds each value, in
-/// percent of the time: 1 to 99, `first` not below `second`.
+/// Where the control of re-injection begins and ends, by how often the play-time left exceeds each
+/// value, in percent of the time: 1 to 99, `first` not below `second`.
 ///
 /// Source: XLINK section 7.1, which writes them as (X, Y).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +100,8 @@ impl Xlink {
         }
     }
 
-    /// The play-time left and both thresholds for the packet `id`, by what a player tells or by its slack.
+    /// The play-time left and both thresholds for the packet `id`, by what a player tells or by its
+    /// slack.
     fn play_time_left(&mut self, now: Instant, id: PacketId) -> (Left, Option<(Left, Left)>) {
         if let Some(report) = &self.report {
             return (report.play_time_left(now), self.observed.thresholds());

@@ -12,14 +12,15 @@
 //!         n = 1: the packet itself on every usable path
 //! ```
 //!
-//! [`Spread::Lean`] sends no more than that, and no path carries more of it than the others can do without:
-//! one path that fails costs a few coded packets, and not the repair. It
-//! avoids the path that lost the most of the run, unless something newer was acknowledged there: before
-//! its probe timeout a dead path is not suspected, and would swallow the repair as well.
+//! [`Spread::Lean`] sends no more than that, and no path carries more of it than the others can do
+//! without: one path that fails costs a few coded packets, and not the repair. It avoids the path
+//! that lost the most of the run, unless something newer was acknowledged there: before its probe
+//! timeout a dead path is not suspected, and would swallow the repair as well.
 //!
 //! Then the packets are forgotten: there is one shot. The losses of a burst are detected one after
 //! the other within a few milliseconds; they are gathered for [`XncConfig::gather`] or until the
-//! whole range is accounted for, so that a burst becomes one combination and not many single copies.
+//! whole range is accounted for, so that a burst becomes one combination and not many single
+//! copies.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -48,21 +49,22 @@ pub enum Spread {
     /// As many as the windows hold, at most ρ·n' on each path; a single packet on every usable path
     /// (CellFusion section 4.5.2). Any one path can bring all back.
     EveryPath,
-    /// n' and what the paths' recent loss will take of it, in proportion to the windows, but no more on any path
-    /// than the others can do without; a single packet on the two fastest paths.
+    /// n' and what the paths' recent loss will take of it, in proportion to the windows, but no
+    /// more on any path than the others can do without; a single packet on the two fastest paths.
     Lean,
-    /// All n' on the fastest path, as soon as its window holds them: an ablation, without the one shot
-    /// over all paths.
+    /// All n' on the fastest path, as soon as its window holds them: an ablation, without the one
+    /// shot over all paths.
     Fastest,
 }
 
 /// When a packet counts as lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detection {
-    /// After min(threshold, PTO), the threshold following from the lane's deadline (section 4.4.1), but not
-    /// before the path could have answered.
+    /// After min(threshold, PTO), the threshold following from the lane's deadline (section 4.4.1),
+    /// but not before the path could have answered.
     Qoe,
-    /// After min(threshold, PTO), the threshold being that of an application that knows the path's round trip.
+    /// After min(threshold, PTO), the threshold being that of an application that knows the path's
+    /// round trip.
     Paper,
     /// When QUIC says so, or after the PTO (RFC 9002 section 6): the ablation of section 8.3.5.
     Quic,
@@ -83,18 +85,18 @@ pub struct XncConfig {
     pub path_share: f64,
     /// How many packets a repair sends.
     pub spread: Spread,
-    /// Whether repairs are coded. Otherwise they are as many copies of the lost packets, spread over the
-    /// paths in the same way: the ablation of section 8.3.5.
+    /// Whether repairs are coded. Otherwise they are as many copies of the lost packets, spread
+    /// over the paths in the same way: the ablation of section 8.3.5.
     pub codes: bool,
-    /// Whether combinations span packets that have arrived, which the receiver knows: then losses that lie
-    /// scattered are repaired together.
+    /// Whether combinations span packets that have arrived, which the receiver knows: then losses
+    /// that lie scattered are repaired together.
     pub bridges: bool,
     /// When a packet counts as lost.
     pub detection: Detection,
     /// How long the losses of a range are gathered before they are repaired together.
     pub gather: Duration,
-    /// Whether a repair that did not arrive is fired again, and packets that are late beyond hope are repaired
-    /// while they may only be slow.
+    /// Whether a repair that did not arrive is fired again, and packets that are late beyond hope
+    /// are repaired while they may only be slow.
     pub insists: bool,
 }
 
@@ -144,7 +146,8 @@ impl XncConfig {
         self.insists && self.detection == Detection::Qoe
     }
 
-    /// How long it may take before the packet is repaired on credit, if another path would be faster.
+    /// How long it may take before the packet is repaired on credit, if another path would be
+    /// faster.
     fn late_after(&self, path: &PathSnapshot, paths: &[PathSnapshot]) -> Option<Duration> {
         let faster = |other: &PathSnapshot| {
             other.id != path.id
@@ -193,7 +196,8 @@ impl Range {
 enum Pending {
     /// More of them may be found until then.
     Gathering(Instant),
-    /// The free windows are too small without those of a path that is silent, which is spared until then.
+    /// The free windows are too small without those of a path that is silent, which is spared until
+    /// then.
     Sparing(Instant),
     /// The free windows are too small; an acknowledgement will change that, not the time.
     NoWindow,
@@ -214,7 +218,8 @@ pub struct Xnc {
     answered: BTreeMap<PathId, Instant>,
     /// Copies that are yet to be asked for, of a repair without coding.
     copies: VecDeque<Repair>,
-    /// Packets that were kept for combinations, and need not be any longer: the first, and how many.
+    /// Packets that were kept for combinations, and need not be any longer: the first, and how
+    /// many.
     done: VecDeque<(PacketId, u32)>,
     shots: Shots,
     hedge: Hedge,
@@ -399,22 +404,23 @@ impl Xnc {
             .count() as u32
     }
 
-    /// The packets of `range` that are repaired next: a run of lost ones, or more of them with what has arrived
-    /// in between.
+    /// The packets of `range` that are repaired next: a run of lost ones, or more of them with what
+    /// has arrived in between.
     fn first_group(&self, now: Instant, range: &Range) -> Option<Group> {
         let lost = (0..range.count).filter(|offset| {
             let state = self.flight.state(range.start.plus(*offset));
             matches!(state, Some(State::Lost { .. }))
         });
         let lost = lost.fold(0, |mask, offset| mask | 1 << offset);
-        // The receiver keeps what it has delivered for as long as a repair may take, and not for ever.
+        // The receiver keeps what it has delivered for as long as a repair may take, and not for
+        // ever.
         let is_fresh = now.since(range.first_sent) <= self.config.lane.expire_after / 2;
         let bridges = self.config.bridges && self.config.codes && is_fresh;
         Group::first_of(range.start, lost, if bridges { range.arrived } else { 0 })
     }
 
-    /// The path that lost the most packets of a group and when the last of them left, if nothing that left
-    /// there after it was acknowledged.
+    /// The path that lost the most packets of a group and when the last of them left, if nothing
+    /// that left there after it was acknowledged.
     fn silent_path(&self, group: &Group) -> Option<(PathId, Instant)> {
         let mut losses: BTreeMap<PathId, (u32, Instant)> = BTreeMap::new();
         for id in group.lost_ids() {
@@ -428,8 +434,9 @@ impl Xnc {
         self.answered.get(&path).is_none_or(|answered| *answered < newest).then_some((path, newest))
     }
 
-    /// The repair of one group, or why it must wait. A path that is silent is spared for a while, even where the
-    /// others must first have room: what part of a repair goes there delays all of it.
+    /// The repair of one group, or why it must wait. A path that is silent is spared for a while,
+    /// even where the others must first have room: what part of a repair goes there delays all of
+    /// it.
     fn one_shot(
         &self,
         now: Instant,
@@ -466,7 +473,8 @@ impl Xnc {
         }
     }
 
-    /// Watches whether a repair arrives: that of coded packets as a whole, otherwise packet by packet.
+    /// Watches whether a repair arrives: that of coded packets as a whole, otherwise packet by
+    /// packet.
     fn watch(
         &mut self,
         now: Instant,
@@ -506,7 +514,8 @@ impl Xnc {
         None
     }
 
-    /// The repair of a group of which `lost` packets are missing over `usable` paths, if their windows allow it.
+    /// The repair of a group of which `lost` packets are missing over `usable` paths, if their
+    /// windows allow it.
     fn spread(
         &self,
         group: &Group,
@@ -548,11 +557,12 @@ impl Xnc {
     }
 }
 
-/// For so many deadlines after a packet left on a silent path its repair waits for the other paths. Where all
-/// are slow rather than dead, waiting longer costs more than it brings.
+/// For so many deadlines after a packet left on a silent path its repair waits for the other paths.
+/// Where all are slow rather than dead, waiting longer costs more than it brings.
 const SPARED_DEADLINES: f64 = 1.5;
 
-/// When a repair should have arrived: the answer time of the slowest of its paths, as they look now.
+/// When a repair should have arrived: the answer time of the slowest of its paths, as they look
+/// now.
 fn shot_patience(repair: &Repair, paths: &[PathSnapshot]) -> Duration {
     let taken = |path: &&PathSnapshot| match repair {
         Repair::Copies { paths, .. } => paths.contains(&path.id),

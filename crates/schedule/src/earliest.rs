@@ -6,7 +6,8 @@
 //! estimate = what waits for the path / its rate  +  until its pacer lets the packet through  +  rtt / 2
 //! ```
 //!
-//! A path whose window is full has no estimate. If the best path must be waited for, the packet waits.
+//! A path whose window is full has no estimate. If the best path must be waited for, the packet
+//! waits.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! `ecf`: earliest completion first, which would rather wait for a fast path than use a slow one.
 //!
-//! Source: Lim, Nahum, Towsley, Gibbens: "ECF: An MPTCP Path Scheduler to Manage Heterogeneous Paths"
-//! (CoNEXT 2017). One of the yardsticks of CellFusion section 8.3.
+//! Source: Lim, Nahum, Towsley, Gibbens: "ECF: An MPTCP Path Scheduler to Manage Heterogeneous
+//! Paths" (CoNEXT 2017). One of the yardsticks of CellFusion section 8.3.
 //!
 //! ```text
 //! x_f, the fastest path, has window ─► x_f

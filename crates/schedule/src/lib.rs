@@ -64,9 +64,9 @@ pub struct Acknowledged {
 /// What to do with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Send it once on each of these paths; the set is not empty. On a path without room it waits for
-    /// that path, which [`PathSnapshot::queued_bytes`] tells; a copy that still waits when another
-    /// was acknowledged is withdrawn.
+    /// Send it once on each of these paths; the set is not empty. On a path without room it waits
+    /// for that path, which [`PathSnapshot::queued_bytes`] tells; a copy that still waits when
+    /// another was acknowledged is withdrawn.
     Send(PathSet),
     /// Keep it: no path has room, or waiting is better.
     Wait,
@@ -80,7 +80,8 @@ pub trait Scheduler: Send + std::fmt::Debug {
     /// positions in this slice. Returns [`Decision::Wait`] when every congestion window is full.
     fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision;
 
-    /// A datagram of the lane left on `path`: a source packet, a copy or a coded packet of `bytes` bytes.
+    /// A datagram of the lane left on `path`: a source packet, a copy or a coded packet of `bytes`
+    /// bytes.
     fn on_sent(&mut self, _now: Instant, _path: PathId, _bytes: u32) {}
 
     /// The peer has a datagram of the lane.
@@ -137,14 +138,15 @@ pub enum UnknownScheduler {
     Uplink(String),
 }
 
-/// The scheduler called `name`: `minrtt`, `minrtt-sigcomm23`, `prompt`, `patient`, `ecf`, `earliest`, `bonding`,
-/// `redundant`, `raven`, `raven:<percent>`, `lola` or `single:<uplink>`.
+/// The scheduler called `name`: `minrtt`, `minrtt-sigcomm23`, `prompt`, `patient`, `ecf`,
+/// `earliest`, `bonding`, `redundant`, `raven`, `raven:<percent>`, `lola` or `single:<uplink>`.
 ///
-/// `deadline`: the packet delay that the lane wants. `names_uplinks`: whether uplinks are known here, of which
-/// [`Scheduler::name_path`] tells.
+/// `deadline`: the packet delay that the lane wants. `names_uplinks`: whether uplinks are known
+/// here, of which [`Scheduler::name_path`] tells.
 ///
 /// # Errors
-/// When there is no such scheduler, or it needs an uplink where none is known; the message lists what there is.
+/// When there is no such scheduler, or it needs an uplink where none is known; the message lists
+/// what there is.
 pub fn by_name(
     name: &str,
     deadline: Duration,

@@ -11,23 +11,24 @@
 //! ```
 //!
 //! - How long a path takes for a packet is measured from its arrivals ([`pace`]).
-//! - A path carries no more than arrives within delta, the lane's deadline: at most
-//!   `(delta - min_rtt / 2) / iat` packets under way (equation 2). All is counted in bytes, since packets have
-//!   all sizes: an inter-arrival time is what the bytes of a packet take.
-//! - Each packet goes where `owd + (under way + 1) * iat` is smallest (equation 6). That this is the
-//!   min-max of equation 4: a path's estimate rises with each packet put there, whatever happens on the
-//!   others. Were there a better spread, it would have fewer packets on some path than the greedy one, and so
-//!   more on another, where each further packet arrives no sooner than the greedy one's last: greed took
-//!   a sooner place while there was one. So the better spread's last packet is no sooner.
-//! - What finds no place waits in the lane's queue, which is in the order of deadlines since all packets have the
-//!   same time, until it is late.
-//! - A path that got no two packets in a row for `min(1 s, 2 * iat)` gets copies of the first two of the
-//!   next frame, so that its pace is known (section 3.6); not while others of the lane are under way on it,
-//!   which tell as much.
+//! - A path carries no more than arrives within delta, the lane's deadline: at most `(delta -
+//!   min_rtt / 2) / iat` packets under way (equation 2). All is counted in bytes, since packets
+//!   have all sizes: an inter-arrival time is what the bytes of a packet take.
+//! - Each packet goes where `owd + (under way + 1) * iat` is smallest (equation 6). That this is
+//!   the min-max of equation 4: a path's estimate rises with each packet put there, whatever
+//!   happens on the others. Were there a better spread, it would have fewer packets on some path
+//!   than the greedy one, and so more on another, where each further packet arrives no sooner than
+//!   the greedy one's last: greed took a sooner place while there was one. So the better spread's
+//!   last packet is no sooner.
+//! - What finds no place waits in the lane's queue, which is in the order of deadlines since all
+//!   packets have the same time, until it is late.
+//! - A path that got no two packets in a row for `min(1 s, 2 * iat)` gets copies of the first two
+//!   of the next frame, so that its pace is known (section 3.6); not while others of the lane are
+//!   under way on it, which tell as much.
 //! - The next frame should have `sum(0.8 * window - under way)` packets (equation 3).
 //!
-//! The path's congestion window and pacer hold as well; where they make a packet wait, that counts into
-//! its arrival.
+//! The path's congestion window and pacer hold as well; where they make a packet wait, that counts
+//! into its arrival.
 //!
 //! Source: LoLa section 3.
 
@@ -56,7 +57,8 @@ pub struct Lola {
 struct PathState {
     id: PathId,
     pace: Pace,
-    /// A sender that waits longer between two packets has nothing to send; less is the pacer's doing.
+    /// A sender that waits longer between two packets has nothing to send; less is the pacer's
+    /// doing.
     pause: Duration,
     last_sent: Option<Instant>,
     /// When two packets in a row were last sent.
@@ -150,7 +152,8 @@ impl Lola {
         }
     }
 
-    /// Begins to probe those paths that have gone without two packets in a row, if this packet opens a frame.
+    /// Begins to probe those paths that have gone without two packets in a row, if this packet
+    /// opens a frame.
     fn plan_probes(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) {
         let came = now - packet.waited;
         let is_new = self.frame.is_none_or(|frame| came > frame + FRAME_GAP);

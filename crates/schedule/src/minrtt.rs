@@ -1,19 +1,20 @@
-//! `minrtt`: the path with the lowest smoothed round-trip time that has room. `prompt`: the same by the
-//! round-trip time that the packet is expected to have at worst, rather than in the mean.
+//! `minrtt`: the path with the lowest smoothed round-trip time that has room. `prompt`: the same by
+//! the round-trip time that the packet is expected to have at worst, rather than in the mean.
 //!
-//! Source: CellFusion section 4.2, which takes min-RTT from multipath TCP's default scheduler. `prompt` is ours: the
-//! smoothed round-trip time is that of packets which left long ago, and so the video follows a link into its
-//! queue, and stays away from one whose queue has long been empty ([`PathSnapshot::expected_rtt`]). And a path that is
-//! faster by a millisecond but for each packet that takes a hundred more is no better: half of the
-//! deviation counts as well. Over 59 recorded drives a stream of 4 Mbit/s has a p99 delay of 74 ms instead of 85.
+//! Source: CellFusion section 4.2, which takes min-RTT from multipath TCP's default scheduler.
+//! `prompt` is ours: the smoothed round-trip time is that of packets which left long ago, and so
+//! the video follows a link into its queue, and stays away from one whose queue has long been empty
+//! ([`PathSnapshot::expected_rtt`]). And a path that is faster by a millisecond but for each packet
+//! that takes a hundred more is no better: half of the deviation counts as well. Over 59 recorded
+//! drives a stream of 4 Mbit/s has a p99 delay of 74 ms instead of 85.
 //!
 //! Two things the papers leave open:
 //!
-//! - A path that stopped answering keeps the low round-trip time of its good days, and would swallow
-//!   a window of packets each time it looks free. So a path that is [`PathStatus::Suspect`] gets data
-//!   only when no path answers at all.
-//! - A video frame comes as a burst, and the pacer of a fast path lets it through within milliseconds.
-//!   To send the rest on a path that is slower by a hundred would be absurd:
+//! - A path that stopped answering keeps the low round-trip time of its good days, and would
+//!   swallow a window of packets each time it looks free. So a path that is [`PathStatus::Suspect`]
+//!   gets data only when no path answers at all.
+//! - A video frame comes as a burst, and the pacer of a fast path lets it through within
+//!   milliseconds. To send the rest on a path that is slower by a hundred would be absurd:
 //!
 //! ```text
 //! now       the faster paths' pacers have passed the backlog      a packet sent now on the slow path
@@ -23,8 +24,8 @@
 //!
 //! Round-trip times compare as arrival times do, since all acknowledgements return on one path.
 //!
-//! `minrtt-sigcomm23` leaves them as the paper does: the window alone says whether a path has room, and a packet
-//! that its pacer holds back waits there, whatever other paths could do.
+//! `minrtt-sigcomm23` leaves them as the paper does: the window alone says whether a path has room,
+//! and a packet that its pacer holds back waits there, whatever other paths could do.
 
 use std::time::Duration;
 
@@ -68,7 +69,8 @@ impl MinRtt {
         }
     }
 
-    /// How long `backlog` bytes take over `paths`, pacing and round trip together; `None` without paths.
+    /// How long `backlog` bytes take over `paths`, pacing and round trip together; `None` without
+    /// paths.
     fn time_to_arrive<'a>(
         &self,
         paths: impl Iterator<Item = &'a PathSnapshot>,
@@ -109,7 +111,8 @@ impl Scheduler for MinRtt {
     }
 }
 
-/// The path of the best status that has room for `bytes`, with the lowest round trip, and its position.
+/// The path of the best status that has room for `bytes`, with the lowest round trip, and its
+/// position.
 pub(crate) fn fastest_with_room(
     paths: &[PathSnapshot],
     bytes: u64,

@@ -1,22 +1,26 @@
-//! `patient`: the path that a packet is expected to pass the soonest, but one that is far away is used only
-//! by what has waited for long.
+//! `patient`: the path that a packet is expected to pass the soonest, but one that is far away is
+//! used only by what has waited for long.
 //!
-//! It is for transfers whose packets keep their order, and so are as late as the slowest path that one
-//! of them took. A transfer with a window of W bytes carries W by the round trip of the near path, and once packets of it
-//! go the far way W by the round trip of that. So the far path adds something only if more waits than the near
-//! path passes within its lead, the first inequality of ECF (Lim et al., CoNEXT 2017). Three things differ:
+//! It is for transfers whose packets keep their order, and so are as late as the slowest path that
+//! one of them took. A transfer with a window of W bytes carries W by the round trip of the near
+//! path, and once packets of it go the far way W by the round trip of that. So the far path adds
+//! something only if more waits than the near path passes within its lead, the first inequality of
+//! ECF (Lim et al., CoNEXT 2017). Three things differ:
 //!
-//! - What the near path passes by then is more than its rate tells: a path that begins doubles its rate with each round
-//!   trip, and so does the transfer; what is sent the far way in the meantime ends that.
-//! - What has waited for one and a half leads goes the far way all the same: rates do not double for ever.
-//! - A near path whose window is full is waited for only beside one that is much farther: now ([`FAR`]), or by its route
-//!   ([`FAR_ROUTE_PERCENT`]). On recorded drives, where round trips are alike and rates change, a full window often is one
-//!   that stays full.
+//! - What the near path passes by then is more than its rate tells: a path that begins doubles its
+//!   rate with each round trip, and so does the transfer; what is sent the far way in the meantime
+//!   ends that.
+//! - What has waited for one and a half leads goes the far way all the same: rates do not double
+//!   for ever.
+//! - A near path whose window is full is waited for only beside one that is much farther: now
+//!   ([`FAR`]), or by its route ([`FAR_ROUTE_PERCENT`]). On recorded drives, where round trips are
+//!   alike and rates change, a full window often is one that stays full.
 //!
-//! The queue of a transfer lengthens the round trips of the near path, and not its route. At the other end the
-//! acknowledgements of the transfer meet the same: their answers wait in that queue, so that the near path seems slow, is
-//! paced by the little that they are, and has the window of a shorter way. A few of them that go the far way
-//! hold up all that follow, and a transfer with a window of its own stands still for as long.
+//! The queue of a transfer lengthens the round trips of the near path, and not its route. At the
+//! other end the acknowledgements of the transfer meet the same: their answers wait in that queue,
+//! so that the near path seems slow, is paced by the little that they are, and has the window of a
+//! shorter way. A few of them that go the far way hold up all that follow, and a transfer with a
+//! window of its own stands still for as long.
 //!
 //! ```text
 //! rate       near path now
@@ -37,13 +41,15 @@ use crate::{Decision, PacketInfo, PathSet, Scheduler, best_status};
 #[derive(Debug)]
 pub struct Patient;
 
-/// Beside a path of so many times the round trip a full window is waited for. With `prompt` transfers of 20 MiB over 20 and 320 ms
-/// and over 35 and 320 ms got 0.75 to 0.84 of what the better link alone gives, and 0.93 to 1.0 so; transfers of 10 s on the recorded drives
-/// 003, 010, 017, 024, 031, 038, 045 and 052 67.4 and 67.2 Mbit/s in the mean, on 000, 015, 030 and 045 51.3 and 50.4, with 1 50.1.
+/// Beside a path of so many times the round trip a full window is waited for. With `prompt`
+/// transfers of 20 MiB over 20 and 320 ms and over 35 and 320 ms got 0.75 to 0.84 of what the
+/// better link alone gives, and 0.93 to 1.0 so; transfers of 10 s on the recorded drives 003, 010,
+/// 017, 024, 031, 038, 045 and 052 67.4 and 67.2 Mbit/s in the mean, on 000, 015, 030 and 045 51.3
+/// and 50.4, with 1 50.1.
 const FAR: u32 = 2;
-/// The same for the least round trips of late, which know of no queue: so much is the route of one path longer than another's.
-/// With 200 the transfer over 8 and 40 ms give or take 8 ms is at times 13 % slower than over the near link, since luck
-/// shortens the least of many round trips.
+/// The same for the least round trips of late, which know of no queue: so much is the route of one
+/// path longer than another's. With 200 the transfer over 8 and 40 ms give or take 8 ms is at times
+/// 13 % slower than over the near link, since luck shortens the least of many round trips.
 const FAR_ROUTE_PERCENT: u32 = 150;
 /// Nothing doubles for longer than for so many round trips.
 const ROUNDS_MAX: f64 = 16.0;
@@ -73,7 +79,8 @@ impl Scheduler for Patient {
     }
 }
 
-/// The rate at which `path` passes what waits, bytes per second, if it is waited for beside the path `far`.
+/// The rate at which `path` passes what waits, bytes per second, if it is waited for beside the
+/// path `far`.
 fn rate_beside(far: &PathSnapshot, path: &PathSnapshot, bytes: u64) -> Option<f64> {
     let windows = path.congestion_window as f64 / path.smoothed_rtt.as_secs_f64().max(1e-3);
     let paced = path.pacing_rate.map_or(windows, |rate| rate.as_bps() as f64 / 8.0);
@@ -84,7 +91,8 @@ fn rate_beside(far: &PathSnapshot, path: &PathSnapshot, bytes: u64) -> Option<f6
     is_open.then_some(paced)
 }
 
-/// The bytes that `path` passes within `lead` if its rate, now `rate` bytes per second, doubles with each round trip.
+/// The bytes that `path` passes within `lead` if its rate, now `rate` bytes per second, doubles
+/// with each round trip.
 fn passed_within(path: &PathSnapshot, rate: f64, lead: Duration) -> f64 {
     let round = path.smoothed_rtt.min(path.expected_rtt).as_secs_f64().max(1e-3);
     let rounds = (lead.as_secs_f64() / round).min(ROUNDS_MAX);
@@ -121,7 +129,8 @@ mod tests {
 
     #[test]
     fn a_queue_of_its_own_makes_the_near_path_no_farther() {
-        // It has 40,000 bytes under way; at 400,000 bytes per second for 100 ms more than 40,000 bytes pass.
+        // It has 40,000 bytes under way; at 400,000 bytes per second for 100 ms more than 40,000
+        // bytes pass.
         let ms = Duration::from_millis;
         let near = PathSnapshot {
             bytes_in_flight: 40_000,

@@ -7,19 +7,19 @@
 //!          backup ones: only when none of the others is usable
 //! ```
 //!
-//! The scheduler sees all paths, those that are not its business as [`PathStatus::Standby`], and so no
-//! algorithm needs to know of policies. Where all paths are alike this is the scheduler itself.
+//! The scheduler sees all paths, those that are not its business as [`PathStatus::Standby`], and so
+//! no algorithm needs to know of policies. Where all paths are alike this is the scheduler itself.
 //!
 //! - A path that does not answer counts for nothing: when the primary paths are all suspect, the
 //!   secondary ones are first. When no path answers at all, the scheduler sees all of them.
-//! - Weights count among usable paths of one priority whose round trips are similar: the packet that the
-//!   scheduler would send on one of them goes to the one whose turn it is, if its window has room; it waits
-//!   some milliseconds for its pacer, since a frame comes as a burst. They are taken in turn as in a smooth
-//!   weighted round robin, so that 3:1 is a b a a and not a a a b.
-//! - Of a packet that goes out on several paths, those that have spent their budget of redundancy get no
-//!   copy, unless all of them have: then the fastest gets it. Weights do not count here.
-//! - A scheduler that keeps each flow on its path knows no weights, and waits for its path instead of
-//!   helping itself to secondary ones.
+//! - Weights count among usable paths of one priority whose round trips are similar: the packet
+//!   that the scheduler would send on one of them goes to the one whose turn it is, if its window
+//!   has room; it waits some milliseconds for its pacer, since a frame comes as a burst. They are
+//!   taken in turn as in a smooth weighted round robin, so that 3:1 is a b a a and not a a a b.
+//! - Of a packet that goes out on several paths, those that have spent their budget of redundancy
+//!   get no copy, unless all of them have: then the fastest gets it. Weights do not count here.
+//! - A scheduler that keeps each flow on its path knows no weights, and waits for its path instead
+//!   of helping itself to secondary ones.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -129,7 +129,8 @@ impl Scheduler for Policed {
         let Some(first) = first.filter(|_| !paths.is_empty()) else {
             return self.inner.frame_target(now, paths);
         };
-        // What a secondary path may carry it carries: an encoder that asks for less would never fill it.
+        // What a secondary path may carry it carries: an encoder that asks for less would never
+        // fill it.
         let last = first.max(Priority::Secondary);
         if paths.iter().all(|path| path.policy.priority <= last) {
             return self.inner.frame_target(now, paths);
@@ -154,8 +155,8 @@ fn usable_priorities(paths: &[PathSnapshot]) -> Vec<Priority> {
         .collect()
 }
 
-/// Whether a packet waits clearly long for the paths of priority `first`, and would be there sooner by a
-/// secondary one.
+/// Whether a packet waits clearly long for the paths of priority `first`, and would be there sooner
+/// by a secondary one.
 fn is_slow(first: Priority, packet: &PacketInfo, paths: &[PathSnapshot]) -> bool {
     let of = |priority: Priority| {
         paths.iter().filter(move |path| path.is_usable() && path.policy.priority == priority)

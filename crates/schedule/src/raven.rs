@@ -8,22 +8,23 @@
 //! C later   ├──────────x──────┤   of its newest sample. Then a copy finds out whether C has improved.
 //! ```
 //!
-//! A prediction is an average of the path's samples that forgets by time ([`forecast`]). How fast it
-//! forgets, how wide intervals are and how they grow is learned per network from a log of its round
-//! trips ([`tables`]): for the first time after a hundred samples, then after [`RavenConfig::relearn_samples`]
-//! or a day. Until then a network has what all networks together have taught, and before that what
-//! [`Tables::assumed`] says. A path without any sample gets a copy of everything.
+//! A prediction is an average of the path's samples that forgets by time ([`forecast`]). How fast
+//! it forgets, how wide intervals are and how they grow is learned per network from a log of its
+//! round trips ([`tables`]): for the first time after a hundred samples, then after
+//! [`RavenConfig::relearn_samples`] or a day. Until then a network has what all networks together
+//! have taught, and before that what [`Tables::assumed`] says. A path without any sample gets a
+//! copy of everything.
 //!
-//! Large transfers must not be doubled. When all paths but one, or all that would be chosen, have a window's
-//! worth of the lane's data under way or waiting, packets go out once, by min-RTT that waits for a fast path
-//! rather than use a slow one (`patient`); when fewer than two packets wait anywhere or are under way on the best
-//! path, the copies begin again. In the time between, copies wait for their paths, and the lane withdraws those of
-//! packets that have arrived.
+//! Large transfers must not be doubled. When all paths but one, or all that would be chosen, have a
+//! window's worth of the lane's data under way or waiting, packets go out once, by min-RTT that
+//! waits for a fast path rather than use a slow one (`patient`); when fewer than two packets wait
+//! anywhere or are under way on the best path, the copies begin again. In the time between, copies
+//! wait for their paths, and the lane withdraws those of packets that have arrived.
 //!
 //! A paced stream never fills a window, however much it sends. So whatever has sent [`LARGE`] bytes
-//! without an end is a large transfer as well, and stays one until it ends. It has ended when less than
-//! two packets are under way on the best path (on every path, once it goes out once), and no more wait
-//! or nothing was sent for [`PAUSE`].
+//! without an end is a large transfer as well, and stays one until it ends. It has ended when less
+//! than two packets are under way on the best path (on every path, once it goes out once), and no
+//! more wait or nothing was sent for [`PAUSE`].
 //!
 //! What the carrier measures by itself counts as well: keep-alives and other lanes' packets.
 //!
@@ -68,8 +69,8 @@ impl Default for RavenConfig {
 }
 
 impl RavenConfig {
-    /// The settings of `raven`, or of `raven:<percent>` with the confidence as a whole number, 0..=100;
-    /// `None` for any other name.
+    /// The settings of `raven`, or of `raven:<percent>` with the confidence as a whole number,
+    /// 0..=100; `None` for any other name.
     pub fn by_name(name: &str) -> Option<Self> {
         let all = Self::default();
         match name.strip_prefix("raven")? {
@@ -152,8 +153,8 @@ impl Raven {
         }
     }
 
-    /// Learns from round trips that were recorded on the network called `name`, each with its moment,
-    /// ascending.
+    /// Learns from round trips that were recorded on the network called `name`, each with its
+    /// moment, ascending.
     pub fn learn(&mut self, name: &str, samples: impl IntoIterator<Item = (Instant, Duration)>) {
         let Some(network) = self.network(Some(name)) else { return };
         self.networks[network].log.end_run();
@@ -167,7 +168,8 @@ impl Raven {
         self.learn_pooled(now);
     }
 
-    /// Brings the states of paths in line with the snapshots, and takes the carrier's newest samples.
+    /// Brings the states of paths in line with the snapshots, and takes the carrier's newest
+    /// samples.
     fn look_at(&mut self, now: Instant, paths: &[PathSnapshot]) {
         self.paths.retain(|state| paths.iter().any(|path| path.id == state.id));
         for path in paths {
@@ -305,8 +307,8 @@ impl Raven {
         candidates.map(candidate).collect()
     }
 
-    /// Sends to all that are `chosen`; if none of them has room, to the next best that has some as well:
-    /// better a copy on a slower path at once than none that leaves now.
+    /// Sends to all that are `chosen`; if none of them has room, to the next best that has some as
+    /// well: better a copy on a slower path at once than none that leaves now.
     fn copy(&self, packet: &PacketInfo, candidates: &[Candidate], chosen: PathSet) -> Decision {
         let has_room = |candidate: &Candidate| candidate.room >= packet.bytes as u64;
         let leaves =
@@ -327,11 +329,11 @@ impl Raven {
         }
     }
 
-    /// Whether copies may be sent. A path that fell silent is one of those a copy may go to, but what it
-    /// holds says nothing of how much is sent.
+    /// Whether copies may be sent. A path that fell silent is one of those a copy may go to, but
+    /// what it holds says nothing of how much is sent.
     ///
-    /// Source: RAVEN section 4.5. A subflow's queue there is that of the kernel, which holds what is under
-    /// way as well as what waits.
+    /// Source: RAVEN section 4.5. A subflow's queue there is that of the kernel, which holds what
+    /// is under way as well as what waits.
     fn next_mode(
         &mut self,
         now: Instant,
@@ -348,8 +350,8 @@ impl Raven {
         };
         let few = two_packets(paths);
         let holds_little = |candidate: &Candidate| candidate.queue < few;
-        // What has arrived over the best path is through, whatever a slow one holds: in the paper what any
-        // subflow has brought leaves the queues of all.
+        // What has arrived over the best path is through, whatever a slow one holds: in the paper
+        // what any subflow has brought leaves the queues of all.
         let best_holds_little = lowest(candidates, |_| true).is_some_and(holds_little);
         // A burst begins with all that it holds.
         let has_paused = self.sent_at.is_none_or(|at| now.since(at) >= PAUSE);
@@ -407,8 +409,8 @@ struct Candidate {
     window: u64,
 }
 
-/// The candidate with the lowest prediction among those that `may` be it; a path that fell silent only
-/// if there is no other at all.
+/// The candidate with the lowest prediction among those that `may` be it; a path that fell silent
+/// only if there is no other at all.
 fn lowest(candidates: &[Candidate], may: impl Fn(&Candidate) -> bool) -> Option<&Candidate> {
     let only_suspects = candidates.iter().all(|candidate| candidate.is_suspect);
     candidates

@@ -1,10 +1,12 @@
 //! `redundant`: every packet on every path that has window; the first copy to arrive wins.
 //!
-//! Source: the redundant framework (Networking'24) section III-A; CellFusion section 8.3 calls it RE.
+//! Source: the redundant framework (Networking'24) section III-A; CellFusion section 8.3 calls it
+//! RE.
 //!
-//! A path that stopped answering gets its copies as well, as far as its window reaches: here nothing is
-//! lost by trying. Where a pacer holds a copy back, the copy waits for it, and is withdrawn if another
-//! comes first. A path without window gets none; only when no path has window does the packet wait.
+//! A path that stopped answering gets its copies as well, as far as its window reaches: here
+//! nothing is lost by trying. Where a pacer holds a copy back, the copy waits for it, and is
+//! withdrawn if another comes first. A path without window gets none; only when no path has window
+//! does the packet wait.
 
 use roadweave_types::{Instant, PathSnapshot, PathStatus};
 

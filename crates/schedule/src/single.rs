@@ -9,7 +9,8 @@ use crate::{Decision, PacketInfo, PathSet, Scheduler};
 /// Paths that are remembered, at most: an uplink has one, and those that are being replaced.
 const PATHS_MAX: usize = 64;
 
-/// The scheduler of one uplink, which it knows by its name: while there is no path over it, packets wait.
+/// The scheduler of one uplink, which it knows by its name: while there is no path over it, packets
+/// wait.
 #[derive(Debug)]
 pub struct Single {
     uplink: String,

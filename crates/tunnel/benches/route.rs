@@ -1,7 +1,7 @@
 //! What it costs to find the client that an inner packet goes to, by the number of clients.
 //!
-//! Each client has an IPv4 and an IPv6 address, every tenth a network behind it. Half of the packets go to
-//! clients, half to where nobody is.
+//! Each client has an IPv4 and an IPv6 address, every tenth a network behind it. Half of the
+//! packets go to clients, half to where nobody is.
 
 use std::hint::black_box;
 use std::net::IpAddr;

@@ -34,15 +34,15 @@ pub trait Carrier {
         token: u64,
     ) -> Result<(), SendError>;
 
-    /// Queues a message that reaches the peer for certain, in order, while there is a session. Returns whether it
-    /// could.
+    /// Queues a message that reaches the peer for certain, in order, while there is a session.
+    /// Returns whether it could.
     fn send_message(&mut self, message: Bytes) -> bool;
 
     /// A datagram that was sent on `path` is redundant: a copy, a repair. Or it is not.
     fn account(&mut self, _path: PathId, _bytes: u32, _is_redundant: bool) {}
 
-    /// Whether the peer acknowledges datagrams, so that their fate is told. Where it does not, nothing
-    /// is kept of what was sent: it could never be repaired.
+    /// Whether the peer acknowledges datagrams, so that their fate is told. Where it does not,
+    /// nothing is kept of what was sent: it could never be repaired.
     fn tells_fates(&self) -> bool {
         true
     }
@@ -53,8 +53,8 @@ pub trait Carrier {
     /// Sends a small datagram that takes the waiting acknowledgements along. Its fate is not told.
     fn send_feedback_on(&mut self, now: Instant, path: PathId, datagram: Bytes);
 
-    /// Sends the waiting acknowledgements when there is no feedback to take them along; with `datagram`
-    /// if they are to ask for an answer.
+    /// Sends the waiting acknowledgements when there is no feedback to take them along; with
+    /// `datagram` if they are to ask for an answer.
     fn acknowledge_on(&mut self, now: Instant, path: PathId, datagram: Bytes);
 }
 

@@ -9,9 +9,9 @@
 //!                     at once, then 1 s, doubling
 //! ```
 //!
-//! The handshake is raced over all uplinks and all of the server's addresses, since any of them may be
-//! dead, hostile or misconfigured. What is answered on one pair lets that pair rest, and no other. A
-//! server that restarted resets the connection, and the race begins anew at once.
+//! The handshake is raced over all uplinks and all of the server's addresses, since any of them may
+//! be dead, hostile or misconfigured. What is answered on one pair lets that pair rest, and no
+//! other. A server that restarted resets the connection, and the race begins anew at once.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -105,7 +105,8 @@ struct Uplink {
     next_path: Instant,
     /// How often a path was asked for that came to nothing.
     path_failures: usize,
-    /// When a path that was asked for gives way to one to another address, unless it is usable by then.
+    /// When a path that was asked for gives way to one to another address, unless it is usable by
+    /// then.
     path_patience: Instant,
 }
 
@@ -268,8 +269,8 @@ impl Client {
         self.service(now);
     }
 
-    /// The server's addresses are others from now on, for all uplinks that [`Client::set_servers_of`] has
-    /// told nothing of; a session that is up lives on.
+    /// The server's addresses are others from now on, for all uplinks that
+    /// [`Client::set_servers_of`] has told nothing of; a session that is up lives on.
     pub fn set_servers(&mut self, now: Instant, servers: Vec<SocketAddr>) {
         self.config.servers = servers;
         self.forget_pairs();
@@ -277,8 +278,8 @@ impl Client {
     }
 
     /// From now on `servers` are the server's addresses for one uplink, and those of
-    /// [`Client::set_servers`] count for the others only: a name that was looked up over an uplink says
-    /// nothing of the others. With no address, all count for it again.
+    /// [`Client::set_servers`] count for the others only: a name that was looked up over an uplink
+    /// says nothing of the others. With no address, all count for it again.
     ///
     /// The uplink need not be there yet; what is known of it is forgotten with it.
     pub fn set_servers_of(&mut self, now: Instant, uplink: UplinkId, servers: Vec<SocketAddr>) {
@@ -328,9 +329,9 @@ impl Client {
         self.service(now);
     }
 
-    /// Lets the lanes of the uplink direction be others, in this session and those to come, as far as
-    /// that can be while it lives. Returns what cannot, for a person to read. Lanes that name uplinks that
-    /// are not there wait for them.
+    /// Lets the lanes of the uplink direction be others, in this session and those to come, as far
+    /// as that can be while it lives. Returns what cannot, for a person to read. Lanes that name
+    /// uplinks that are not there wait for them.
     ///
     /// # Errors
     /// When a strategy cannot be used; nothing is changed then.
@@ -352,8 +353,9 @@ impl Client {
         Ok(kept)
     }
 
-    /// Lets a lane of the uplink direction follow another strategy, in this session and those to come. If
-    /// it names an uplink that is not there, the lane waits for it; [`Client::waiting_lanes`] tells.
+    /// Lets a lane of the uplink direction follow another strategy, in this session and those to
+    /// come. If it names an uplink that is not there, the lane waits for it;
+    /// [`Client::waiting_lanes`] tells.
     ///
     /// # Errors
     /// When there is no such lane; nothing is changed then.
@@ -373,8 +375,8 @@ impl Client {
         Ok(())
     }
 
-    /// Tells what the application behind a lane of the uplink direction has in its buffer. Without a
-    /// session nobody asks.
+    /// Tells what the application behind a lane of the uplink direction has in its buffer. Without
+    /// a session nobody asks.
     ///
     /// # Errors
     /// When there is no such lane.
@@ -383,8 +385,8 @@ impl Client {
         self.current.as_mut().map_or(Ok(()), |current| current.session.set_qoe(now, lane, qoe))
     }
 
-    /// The connected networks behind this end are these from now on: nothing from the tunnel may claim to
-    /// come from there.
+    /// The connected networks behind this end are these from now on: nothing from the tunnel may
+    /// claim to come from there.
     pub fn set_local_networks(&mut self, networks: impl Iterator<Item = IpNet> + Clone) {
         if !networks.clone().eq(self.local_networks.iter().copied()) {
             self.local_networks = networks.collect();

@@ -5,12 +5,12 @@
 //!           └─► GENEVE: sequence = id, inner packet ─► outbox of the link ─► its socket
 //! ```
 //!
-//! Nothing acknowledges, and nothing measures what a link can carry. So a link has no window: it takes
-//! what the strategy gives it, and the kernel's queue is the only one. The carrier says so
+//! Nothing acknowledges, and nothing measures what a link can carry. So a link has no window: it
+//! takes what the strategy gives it, and the kernel's queue is the only one. The carrier says so
 //! ([`Carrier::tells_fates`]), and the lane keeps nothing of what it sent.
 //!
-//! What is known of a link is what its hellos tell, one each second in both directions: where its other
-//! end is, whether it was heard of late, and its round trip.
+//! What is known of a link is what its hellos tell, one each second in both directions: where its
+//! other end is, whether it was heard of late, and its round trip.
 //!
 //! Source: redundant framework (Networking'24) section III.
 
@@ -32,8 +32,8 @@ use crate::carrier::{Carrier, SendError};
 
 /// A link that was not heard for so long counts as silent: three hellos are missing.
 const SILENCE: Duration = Duration::from_millis(3500);
-/// A learned address is forgotten when nothing has come from it for so long: it may be somebody else's
-/// by then.
+/// A learned address is forgotten when nothing has come from it for so long: it may be somebody
+/// else's by then.
 const FORGET: Duration = Duration::from_secs(30);
 /// The round trip that is assumed before the first hello was echoed.
 const INITIAL_RTT: Duration = Duration::from_millis(100);
@@ -82,7 +82,8 @@ pub struct LinkCounters {
     pub adopted: u64,
     /// Copies of packets that had come before.
     pub duplicates: u64,
-    /// Packets whose turn was over (table IV: discarded), or that are so old that nobody knows them.
+    /// Packets whose turn was over (table IV: discarded), or that are so old that nobody knows
+    /// them.
     pub late: u64,
     /// How often the other end's address changed.
     pub rebindings: u64,
@@ -127,8 +128,8 @@ pub(crate) struct Rtt {
 }
 
 impl Links {
-    /// `epoch`: what tells the peer that sequence numbers start again; `begin_us`: what the times in
-    /// hellos begin at.
+    /// `epoch`: what tells the peer that sequence numbers start again; `begin_us`: what the times
+    /// in hellos begin at.
     pub(crate) fn new(vni: u32, epoch: u32, begin_us: u32, links: Vec<RouterLink>) -> Self {
         let link = |config: RouterLink| Link {
             remote: match config.peer {
@@ -200,9 +201,9 @@ impl Links {
 
     /// Whether `hello` may say from `remote` how the link at `at` is.
     ///
-    /// From where the link's other end is, always. From elsewhere, if it answers what was said to the
-    /// other end; or if the link is silent, and the epoch is no other (`is_present`) than that of the
-    /// links that are not.
+    /// From where the link's other end is, always. From elsewhere, if it answers what was said to
+    /// the other end; or if the link is silent, and the epoch is no other (`is_present`) than that
+    /// of the links that are not.
     pub(crate) fn may_speak(
         &self,
         now: Instant,
@@ -374,8 +375,8 @@ impl Link {
         self.hello = Some((now, hello.sent_us));
         if let Some(said) = answered {
             let held = Duration::from_micros(hello.held_us.into());
-            // Clocks are read once for several packets, so that a hello may seem held for longer than it
-            // was away: that says nothing.
+            // Clocks are read once for several packets, so that a hello may seem held for longer
+            // than it was away: that says nothing.
             let sample = now.since(said).checked_sub(held).filter(|sample| !sample.is_zero());
             if let Some(sample) = sample {
                 self.rtt = Some(self.rtt.map_or(Rtt::first(sample), |rtt| rtt.with(sample)));

@@ -61,9 +61,9 @@ pub struct LaneConfig {
     pub strategy: Strategy,
     /// The packet delay that its applications want; it sets the pace of loss detection.
     pub deadline: Duration,
-    /// The age after which a packet is neither sent nor repaired (t_expire), nor delivered by the receiving
-    /// side, at most [`Promise::AGE_MAX`](roadweave_types::Promise::AGE_MAX). `None`: the strategy's own, by which
-    /// nothing is delivered less.
+    /// The age after which a packet is neither sent nor repaired (t_expire), nor delivered by the
+    /// receiving side, at most [`Promise::AGE_MAX`](roadweave_types::Promise::AGE_MAX). `None`: the
+    /// strategy's own, by which nothing is delivered less.
     pub expire_after: Option<Duration>,
     /// The most bytes that wait for a free window.
     pub queue_bytes_max: usize,
@@ -92,8 +92,8 @@ impl LaneConfig {
         }
     }
 
-    /// How long a packet may wait, and be needed for a repair once it was sent: as it is set, or else as
-    /// the strategy has it.
+    /// How long a packet may wait, and be needed for a repair once it was sent: as it is set, or
+    /// else as the strategy has it.
     pub fn keeps_for(&self) -> Duration {
         self.strategy.keeps_for(self.deadline, self.expire_after)
     }
@@ -127,8 +127,8 @@ impl LaneRule {
         Self { classes: Some(vec![class]), ..Self::default() }
     }
 
-    /// Whether `packet`, of a flow of `class`, belongs here. A packet whose class is unknown belongs to
-    /// no lane that asks for one.
+    /// Whether `packet`, of a flow of `class`, belongs here. A packet whose class is unknown
+    /// belongs to no lane that asks for one.
     pub fn matches(&self, packet: &InnerPacket<'_>, class: Option<FlowClass>) -> bool {
         let listed = |list: &Option<Vec<u8>>, value| {
             list.as_ref().is_none_or(|values| values.contains(&value))

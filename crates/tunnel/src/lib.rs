@@ -8,9 +8,9 @@
 //!
 //! Start with [`Session`], which is the same on both sides. [`Client`] brings one up over whatever
 //! uplinks there are and keeps it up; [`Server`] holds the sessions of many clients and finds the
-//! right one for each returning packet. [`Router`] is a session over another carrier, GENEVE, with the
-//! same on both sides. Time comes in as an argument, bytes come in and go out of
-//! buffers: the lab and the product run this code, byte for byte.
+//! right one for each returning packet. [`Router`] is a session over another carrier, GENEVE, with
+//! the same on both sides. Time comes in as an argument, bytes come in and go out of buffers: the
+//! lab and the product run this code, byte for byte.
 
 mod carrier;
 mod client;

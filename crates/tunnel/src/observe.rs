@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Counters tell how often something happened, not to which packet. Nobody is told unless they ask
-//! with [`Session::observe_packets`](crate::Session::observe_packets), and whoever asks must fetch the
-//! events: beyond some ten thousand the oldest are forgotten.
+//! with [`Session::observe_packets`](crate::Session::observe_packets), and whoever asks must fetch
+//! the events: beyond some ten thousand the oldest are forgotten.
 
 use std::collections::VecDeque;
 

@@ -116,8 +116,8 @@ impl PeerTable {
         Self::from(peers.into_iter().collect::<Peers>())
     }
 
-    /// Puts others in the place of all peers, and returns the former: to let go of thousands takes a
-    /// while, which somebody else may have.
+    /// Puts others in the place of all peers, and returns the former: to let go of thousands takes
+    /// a while, which somebody else may have.
     pub fn replace(&self, peers: Peers) -> Arc<Peers> {
         let mut held = self.peers.write().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut held, Arc::new(peers))

@@ -6,17 +6,17 @@
 //!      hello  ─► where the link's other end is, and whether it lives
 //! ```
 //!
-//! The same on both sides. There is no handshake: each side sends from its first packet on, and takes
-//! what comes from the addresses of its configuration. Nothing is encrypted, and nothing proves who
-//! sent it: who can forge the address of a link's other end can speak in its name.
+//! The same on both sides. There is no handshake: each side sends from its first packet on, and
+//! takes what comes from the addresses of its configuration. Nothing is encrypted, and nothing
+//! proves who sent it: who can forge the address of a link's other end can speak in its name.
 //!
 //! # When the peer starts anew
 //!
-//! Its sequence numbers start again at 0, which the numbers alone would not tell from old copies. So
-//! each packet and each hello says the epoch of its sender, drawn at random when it starts. The first
-//! packet of another epoch begins a new sequence: at the next inner packet or hello, within a second.
-//! What still comes of the epoch before is late, unless the new one falls silent, as one would
-//! that nobody but a broken packet has spoken of; even then numbers that came are old copies.
+//! Its sequence numbers start again at 0, which the numbers alone would not tell from old copies.
+//! So each packet and each hello says the epoch of its sender, drawn at random when it starts. The
+//! first packet of another epoch begins a new sequence: at the next inner packet or hello, within a
+//! second. What still comes of the epoch before is late, unless the new one falls silent, as one
+//! would that nobody but a broken packet has spoken of; even then numbers that came are old copies.
 //!
 //! # Who may move a link
 //!
@@ -60,8 +60,9 @@ use crate::session::{MEMORY_MAX, Session, SessionConfig, SessionError};
 const HELLO_INTERVAL: Duration = Duration::from_secs(1);
 /// The most links.
 pub const ROUTER_LINKS_MAX: usize = 16;
-/// The longest that a copy may still be on its way: the maximum segment lifetime of RFC 9293 section
-/// 3.4.1. Within an epoch numbers never go back, so that smaller ones are old copies until then.
+/// The longest that a copy may still be on its way: the maximum segment lifetime of RFC 9293
+/// section 3.4.1. Within an epoch numbers never go back, so that smaller ones are old copies until
+/// then.
 const PACKET_LIFETIME: Duration = Duration::from_secs(120);
 /// The one lane.
 const LANE: LaneId = LaneId(0);
@@ -191,7 +192,8 @@ impl Router {
         self.session.handle_inner(now, packet);
     }
 
-    /// Takes a UDP payload that `socket` got from `remote`; `local` is the address that it was sent to.
+    /// Takes a UDP payload that `socket` got from `remote`; `local` is the address that it was sent
+    /// to.
     pub fn handle_packet(
         &mut self,
         now: Instant,

@@ -5,9 +5,10 @@
 //! TUN ─► destination address ─► peer ─► session ─► paths of that client
 //! ```
 //!
-//! A client may say hello on several connections, and is welcomed on each: it cannot know which of them
-//! its networks let through. The one that it then uses becomes its session and replaces the one
-//! before. Source: CellFusion section 6.2, with addresses that belong to keys and not to connections.
+//! A client may say hello on several connections, and is welcomed on each: it cannot know which of
+//! them its networks let through. The one that it then uses becomes its session and replaces the
+//! one before. Source: CellFusion section 6.2, with addresses that belong to keys and not to
+//! connections.
 
 mod accounts;
 mod budget;
@@ -179,11 +180,12 @@ impl Server {
         })
     }
 
-    /// Lets a lane of the downlink direction follow another strategy, in all sessions and those to come.
+    /// Lets a lane of the downlink direction follow another strategy, in all sessions and those to
+    /// come.
     ///
     /// # Errors
-    /// When there is no such lane, or the strategy names an uplink, which a server does not know; nothing
-    /// is changed then.
+    /// When there is no such lane, or the strategy names an uplink, which a server does not know;
+    /// nothing is changed then.
     pub fn set_strategy(&mut self, lane: &str, strategy: Strategy) -> Result<(), SetError> {
         let position = find_lane(&self.config.lanes, lane)?;
         strategy.scheduler(self.config.lanes[position].deadline, false)?;
@@ -222,8 +224,8 @@ impl Server {
         }
     }
 
-    /// What an encoder should make of its next frame, bytes, by the lane's name, by the client's name: for
-    /// lanes whose strategy knows.
+    /// What an encoder should make of its next frame, bytes, by the lane's name, by the client's
+    /// name: for lanes whose strategy knows.
     pub fn frame_targets(&self) -> BTreeMap<String, BTreeMap<String, u64>> {
         let targets = |joined: &Joined| (joined.peer.name.clone(), joined.session.frame_targets());
         self.sessions.values().map(targets).collect()
@@ -310,7 +312,8 @@ impl Server {
         self.sessions.values_mut().for_each(|joined| joined.session.observe_packets(is_on));
     }
 
-    /// Something that happened to a packet of a client, if [`Server::observe_packets`] asked for it.
+    /// Something that happened to a packet of a client, if [`Server::observe_packets`] asked for
+    /// it.
     pub fn poll_packet_event(&mut self) -> Option<(PublicKey, PacketEvent)> {
         let event = |joined: &mut Joined| Some((joined.key, joined.session.poll_packet_event()?));
         self.sessions.values_mut().find_map(event)
@@ -353,8 +356,8 @@ impl Server {
         &self.drops
     }
 
-    /// Who was not let in, by kind: those that had to prove their address first, and those whose place went to
-    /// another, among them. They may have come back.
+    /// Who was not let in, by kind: those that had to prove their address first, and those whose
+    /// place went to another, among them. They may have come back.
     pub fn refusals(&self) -> BTreeMap<&'static str, u64> {
         let mut counts = self.refusals.counts();
         let EndpointStats { retries, evicted, .. } = self.endpoint.stats();
@@ -363,8 +366,8 @@ impl Server {
         counts
     }
 
-    /// How many connections there are: sessions, those that wait, handshakes, and those that are over and not
-    /// forgotten yet.
+    /// How many connections there are: sessions, those that wait, handshakes, and those that are
+    /// over and not forgotten yet.
     pub fn connections(&self) -> usize {
         self.endpoint.connection_ids().len()
     }
@@ -407,13 +410,15 @@ impl Server {
         }
     }
 
-    /// Bytes that all sessions hold and that wait for the device, with an allowance for each connection.
+    /// Bytes that all sessions hold and that wait for the device, with an allowance for each
+    /// connection.
     pub fn memory(&self) -> u64 {
         self.budget.total()
     }
 
-    /// Lets the sessions of clients end whose keys have expired, with the next calls of [`Server::service`],
-    /// some at a time. Call it after the table of peers was told the time of day.
+    /// Lets the sessions of clients end whose keys have expired, with the next calls of
+    /// [`Server::service`], some at a time. Call it after the table of peers was told the time of
+    /// day.
     pub fn on_time_of_day(&mut self) {
         let keys = self.sessions.values().map(|joined| joined.key);
         let expired = keys.filter(|key| self.peers.check(key) == Err(Refusal::Expired));
@@ -589,7 +594,8 @@ impl Server {
                 if let Some(connection) = self.endpoint.connection_mut(id) {
                     let _ = connection.send_message(refuse.to_bytes());
                 }
-                // Closed with the next round of those that never say hello, after the refusal has left.
+                // Closed with the next round of those that never say hello, after the refusal has
+                // left.
                 self.wait_for_use(now, id);
                 return;
             }
@@ -679,8 +685,8 @@ impl Server {
         self.take_inner(now, id);
     }
 
-    /// Puts out what a session has for the device: at once, since no service is needed for what comes
-    /// in its turn.
+    /// Puts out what a session has for the device: at once, since no service is needed for what
+    /// comes in its turn.
     fn take_inner(&mut self, now: Instant, id: ConnectionId) {
         while let Some(joined) = self.sessions.get_mut(&id)
             && let Some(packet) = joined.session.poll_inner()

@@ -41,8 +41,8 @@ const SLICE_MIN: usize = 512;
 /// Inner packets that wait to be taken out, at most: all that the lanes may hold back, and some.
 const INBOX_MAX: usize = 4096 + LANES_MAX * HELD_MAX;
 
-/// What a session holds at most unless it is told otherwise, bytes: both directions at 190 Mbit/s, the rate
-/// for which encoders and decoders are made.
+/// What a session holds at most unless it is told otherwise, bytes: both directions at 190 Mbit/s,
+/// the rate for which encoders and decoders are made.
 pub const MEMORY_MAX: usize = 64 << 20;
 
 /// How a session treats its packets.
@@ -53,8 +53,8 @@ pub struct SessionConfig {
     pub lanes: Vec<LaneConfig>,
     /// Source addresses that the peer may use; `None` for all.
     pub peer_sources: Option<Vec<IpNet>>,
-    /// The most bytes that it may hold, in all lanes and both directions; the oldest of it goes when that
-    /// is used up.
+    /// The most bytes that it may hold, in all lanes and both directions; the oldest of it goes
+    /// when that is used up.
     pub memory_max: usize,
     /// The seed of the coefficients' seeds.
     pub seed: u64,
@@ -109,9 +109,9 @@ pub(crate) fn find_lane(lanes: &[LaneConfig], name: &str) -> Result<usize, SetEr
     })
 }
 
-/// Of the lanes `wanted` what can take the place of `old` ones while packets are under way, and the names
-/// of what cannot: the peer knows lanes by their numbers, and how they keep their order from their
-/// first packet on.
+/// Of the lanes `wanted` what can take the place of `old` ones while packets are under way, and the
+/// names of what cannot: the peer knows lanes by their numbers, and how they keep their order from
+/// their first packet on.
 pub(crate) fn changeable(
     old: &[LaneConfig],
     wanted: Vec<LaneConfig>,
@@ -160,8 +160,8 @@ pub struct LaneStats {
 /// The figures of a session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SessionStats {
-    /// By lane: those of the sending direction in the order of the configuration, behind them those that
-    /// only the peer has, by their number.
+    /// By lane: those of the sending direction in the order of the configuration, behind them those
+    /// that only the peer has, by their number.
     pub lanes: Vec<LaneStats>,
     /// What all lanes hold.
     #[serde(default)]
@@ -197,7 +197,8 @@ pub struct Session {
 impl Session {
     /// A session without traffic.
     ///
-    /// `names_uplinks`: whether [`Session::name_path`] will tell of uplinks, for strategies that name one.
+    /// `names_uplinks`: whether [`Session::name_path`] will tell of uplinks, for strategies that
+    /// name one.
     ///
     /// # Errors
     /// When the number of lanes is out of bounds, or a strategy cannot be used.
@@ -235,7 +236,8 @@ impl Session {
 
     /// Lets a lane of the sending direction follow another strategy, from its next packet on.
     ///
-    /// `names_uplinks`: whether [`Session::name_path`] will tell of uplinks, for strategies that name one.
+    /// `names_uplinks`: whether [`Session::name_path`] will tell of uplinks, for strategies that
+    /// name one.
     ///
     /// # Errors
     /// When there is no such lane, or the strategy cannot be used here; nothing is changed then.
@@ -270,7 +272,8 @@ impl Session {
         Ok(())
     }
 
-    /// Takes what the application behind a lane tells of its buffer, for strategies that ask for it.
+    /// Takes what the application behind a lane tells of its buffer, for strategies that ask for
+    /// it.
     ///
     /// # Errors
     /// When there is no such lane.
@@ -320,7 +323,8 @@ impl Session {
         self.opening = opening;
     }
 
-    /// The peer has begun anew, and its IDs start again: hands out what waits, and forgets what came.
+    /// The peer has begun anew, and its IDs start again: hands out what waits, and forgets what
+    /// came.
     pub(crate) fn begin_anew(&mut self, now: Instant) {
         for (lane, mut receiver) in std::mem::take(&mut self.receivers) {
             let mut deliver = |delivery| self.exit.deliver(now, lane, delivery);
@@ -330,7 +334,8 @@ impl Session {
         }
     }
 
-    /// Takes a source datagram whose carrier has a format of its own: `symbol` came as `id` of `lane`.
+    /// Takes a source datagram whose carrier has a format of its own: `symbol` came as `id` of
+    /// `lane`.
     pub(crate) fn handle_source(
         &mut self,
         now: Instant,
@@ -348,7 +353,8 @@ impl Session {
     /// Takes a datagram that the peer sent.
     pub fn handle_datagram(&mut self, now: Instant, datagram: Bytes) {
         self.note_incoming(now, datagram.len());
-        // It may be a slice of a large packet, which would be held and not counted as long as it waits.
+        // It may be a slice of a large packet, which would be held and not counted as long as it
+        // waits.
         let datagram = match datagram.len() < SLICE_MIN {
             true => Bytes::copy_from_slice(&datagram),
             false => datagram,
@@ -415,7 +421,8 @@ impl Session {
     }
 
     /// Sends what may leave now: repairs, waiting packets, and behind them acknowledgements, which
-    /// are due within a millisecond and not at once. Hands out what has waited long enough for others.
+    /// are due within a millisecond and not at once. Hands out what has waited long enough for
+    /// others.
     pub fn service(&mut self, now: Instant, carrier: &mut impl Carrier) {
         let lanes = self.senders.len();
         self.turn = (self.turn + 1) % lanes;

@@ -39,8 +39,8 @@ pub struct PathStatusReport {
     pub priority: Priority,
     /// Its share among paths of equal priority.
     pub weight: u8,
-    /// Bytes that its uplink has carried in this calendar month, both ways, if it has a cap; the server
-    /// does not know it.
+    /// Bytes that its uplink has carried in this calendar month, both ways, if it has a cap; the
+    /// server does not know it.
     pub month_bytes: Option<u64>,
     /// Bytes of a month beyond which it is a backup; the server does not know it.
     pub monthly_cap_bytes: Option<u64>,

@@ -4,8 +4,9 @@
 //! packets in and out ─► bytes of the month ─► beyond the cap? ─► backup until the month is over
 //! ```
 //!
-//! Months are those of the calendar in UTC: an operator's own may begin on another day, but no router
-//! knows which. Bytes are those of IP packets, headers included, since that is what operators count.
+//! Months are those of the calendar in UTC: an operator's own may begin on another day, but no
+//! router knows which. Bytes are those of IP packets, headers included, since that is what
+//! operators count.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

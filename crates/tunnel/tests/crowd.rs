@@ -43,8 +43,8 @@ fn number(packet: &[u8]) -> u64 {
     u64::from_be_bytes(packet[28..36].try_into().unwrap())
 }
 
-/// Sends a packet of `bytes` bytes from and to each of `vehicles` every `interval` for `time`; returns the
-/// numbers that came, by vehicle: from it and to it.
+/// Sends a packet of `bytes` bytes from and to each of `vehicles` every `interval` for `time`;
+/// returns the numbers that came, by vehicle: from it and to it.
 fn converse(
     crowd: &mut Crowd,
     vehicles: &[usize],

@@ -1,5 +1,5 @@
-//! Lanes whose packets expire: nothing older comes out, whatever happened on the way. And what the receiving
-//! side keeps for lanes whose packets may become older.
+//! Lanes whose packets expire: nothing older comes out, whatever happened on the way. And what the
+//! receiving side keeps for lanes whose packets may become older.
 
 mod world;
 

@@ -1,5 +1,5 @@
-//! Strangers in a WiFi, captive portals, servers that are of no use: what they do costs their own uplink or
-//! address something, and no other.
+//! Strangers in a WiFi, captive portals, servers that are of no use: what they do costs their own
+//! uplink or address something, and no other.
 
 mod world;
 
@@ -161,7 +161,8 @@ fn a_network_that_lets_a_session_begin_and_nothing_more_is_tried_ever_less_and_c
         let (came, sent) = flow(&mut world, Duration::from_secs(30));
         assert!(came * 100 >= sent * 99, "{packets}: {came} of {sent} {:?}", world.client_events);
     }
-    // Two of the four let no welcome through, two let sessions begin: each 5 s, and a rest, in two minutes.
+    // Two of the four let no welcome through, two let sessions begin: each 5 s, and a rest, in two
+    // minutes.
     assert_eq!(begun_in_vain[..2], [0, 0]);
     assert!(begun_in_vain[2..].iter().all(|left| (4..=8).contains(left)), "{begun_in_vain:?}");
 }

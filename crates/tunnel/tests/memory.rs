@@ -1,4 +1,5 @@
-//! What sessions hold, by the kernel's account and not by their own. Alone in its process, whose memory counts.
+//! What sessions hold, by the kernel's account and not by their own. Alone in its process, whose
+//! memory counts.
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 

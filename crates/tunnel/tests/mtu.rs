@@ -1,4 +1,5 @@
-//! Paths that become narrower, and narrow ones that join: what was sent before is repaired all the same.
+//! Paths that become narrower, and narrow ones that join: what was sent before is repaired all the
+//! same.
 
 mod world;
 

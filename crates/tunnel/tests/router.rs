@@ -228,7 +228,8 @@ fn by_figure_5(world: &World, millis: u64, holds: Limit) -> Counts {
     (paper.timeouts, paper.discarded.len() as u64)
 }
 
-/// Table IV of the paper: with 10 ms what the slower link brings comes too late, with 300 ms in time.
+/// Table IV of the paper: with 10 ms what the slower link brings comes too late, with 300 ms in
+/// time.
 #[test]
 fn a_short_buffer_discards_what_the_slower_link_brings() {
     let run = |millis| {

@@ -1,9 +1,9 @@
 //! What the router lets out, and when, against the paper's own algorithm.
 //!
-//! A router whose gaps come one at a time does what figure 5 does, packet for packet and timeout for
-//! timeout. Where one gap follows another the paper begins to wait anew, so that packets wait for longer
-//! than MaxBufferTime; the router's never do, so that each goes out as early as there or earlier, and what
-//! the paper would discard comes too late here as well.
+//! A router whose gaps come one at a time does what figure 5 does, packet for packet and timeout
+//! for timeout. Where one gap follows another the paper begins to wait anew, so that packets wait
+//! for longer than MaxBufferTime; the router's never do, so that each goes out as early as there or
+//! earlier, and what the paper would discard comes too late here as well.
 
 mod figure5;
 
@@ -102,7 +102,8 @@ fn stream(delays: &[Option<u16>]) -> Vec<(u64, u32)> {
     delays.iter().enumerate().filter_map(packet).collect()
 }
 
-/// A gap every second: after how many packets, of how many, and how much later they come, if they do.
+/// A gap every second: after how many packets, of how many, and how much later they come, if they
+/// do.
 fn lone_gaps(gaps: &[(u32, u32, Option<u16>)]) -> Vec<(u64, u32)> {
     let (mut number, mut arrivals) = (0, Vec::new());
     for (second, (before, width, delay)) in gaps.iter().enumerate() {

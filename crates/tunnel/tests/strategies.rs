@@ -15,8 +15,8 @@ fn lossy(mut plan: LinkPlan) -> LinkPlan {
     plan
 }
 
-/// Delays of a stream of `mbps`, ascending, ms, those of packets that never came at the end as infinite;
-/// and the world when it is over.
+/// Delays of a stream of `mbps`, ascending, ms, those of packets that never came at the end as
+/// infinite; and the world when it is over.
 fn run(strategy: &'static str, links: Vec<LinkPlan>, mbps: u64) -> (Vec<f64>, World) {
     run_with(strategy, links, mbps, |_, _| {})
 }

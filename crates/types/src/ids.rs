@@ -4,7 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// One QUIC path (RFC 10069), or one tunnel link of another carrier. Never used twice in a connection.
+/// One QUIC path (RFC 10069), or one tunnel link of another carrier. Never used twice in a
+/// connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PathId(pub u32);
 

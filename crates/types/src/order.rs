@@ -11,15 +11,17 @@ pub enum Order {
     /// Nothing: each packet goes out the moment it is known.
     #[default]
     Pass,
-    /// Packets of a lane go out in the order in which they left. One that misses its turn is discarded.
+    /// Packets of a lane go out in the order in which they left. One that misses its turn is
+    /// discarded.
     ///
     /// Source: redundant framework (Networking'24) section III-B.
     Reorder {
         /// The longest that a packet waits for those before it, at most [`Order::MAX_BUFFER`].
         max_buffer: Duration,
     },
-    /// Packets of a flow go out in the order in which they left, as far as waiting pays: the wait is
-    /// learned from how long missing packets took to come. One that misses its turn goes out late.
+    /// Packets of a flow go out in the order in which they left, as far as waiting pays: the wait
+    /// is learned from how long missing packets took to come. One that misses its turn goes out
+    /// late.
     Adaptive {
         /// The longest that a packet waits for those before it, at most [`Order::MAX_BUFFER`].
         max_buffer: Duration,

@@ -6,14 +6,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pacing {
-    /// A window may leave in half a round trip. For a stream that leaves room on average: its frames come as
-    /// bursts, and a congestion control knows no more of the path than the stream has shown it.
+    /// A window may leave in half a round trip. For a stream that leaves room on average: its
+    /// frames come as bursts, and a congestion control knows no more of the path than the stream
+    /// has shown it.
     #[default]
     Window,
-    /// The rate of the congestion control, which keeps the queue of a path short that is used to the full.
+    /// The rate of the congestion control, which keeps the queue of a path short that is used to
+    /// the full.
     Rate,
-    /// The same, and nothing beyond the window of the congestion control either, however little it may have seen of
-    /// the path. For comparison with what others publish.
+    /// The same, and nothing beyond the window of the congestion control either, however little it
+    /// may have seen of the path. For comparison with what others publish.
     Controller,
 }
 

@@ -40,8 +40,8 @@ pub struct PathSnapshot {
     pub pacing_rate: Option<Rate>,
     /// The smoothed round-trip time; the initial estimate before the first sample.
     pub smoothed_rtt: Duration,
-    /// The round-trip time that a packet would have which left now, as far as can be told; unlike the
-    /// smoothed one it knows of what is in flight, and of answers that are overdue.
+    /// The round-trip time that a packet would have which left now, as far as can be told; unlike
+    /// the smoothed one it knows of what is in flight, and of answers that are overdue.
     pub expected_rtt: Duration,
     /// The smallest round-trip time of the last seconds: routes change.
     pub min_rtt: Duration,

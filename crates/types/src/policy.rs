@@ -24,8 +24,8 @@ pub struct Policy {
     pub priority: Priority,
     /// Its share of the traffic among paths of equal priority and similar round trips, 1 to 100.
     pub weight: u8,
-    /// Bytes beyond the first transmissions that it may carry, percent of those, 0 to 100; `None` for
-    /// as many as there are.
+    /// Bytes beyond the first transmissions that it may carry, percent of those, 0 to 100; `None`
+    /// for as many as there are.
     pub redundancy_percent: Option<u8>,
 }
 

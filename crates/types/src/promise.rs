@@ -11,8 +11,8 @@ use crate::Order;
 pub struct Promise {
     /// The order in which they come out.
     pub order: Order,
-    /// For how long a packet, the parts of it that were lost and its repairs may still be sent, at most
-    /// [`Promise::AGE_MAX`]: what is incomplete is kept for so long.
+    /// For how long a packet, the parts of it that were lost and its repairs may still be sent, at
+    /// most [`Promise::AGE_MAX`]: what is incomplete is kept for so long.
     pub age_max: Duration,
     /// Whether packets tell when they were sent, and are worth nothing beyond that age.
     pub expires: bool,

@@ -3,9 +3,9 @@
 /// A text that somebody else chose, as it may stand in a log, on a terminal or in a page.
 ///
 /// Whatever could steer a terminal, end a line or turn the direction of writing is escaped as in
-/// Rust's literals (`\n`, `\u{1b}`, `\u{202e}`), and so is the backslash, so that an escape cannot be
-/// forged. Bytes that are no UTF-8 become U+FFFD. What is longer than [`PEER_TEXT_MAX`] bytes then is
-/// cut and ends with an ellipsis.
+/// Rust's literals (`\n`, `\u{1b}`, `\u{202e}`), and so is the backslash, so that an escape cannot
+/// be forged. Bytes that are no UTF-8 become U+FFFD. What is longer than [`PEER_TEXT_MAX`] bytes
+/// then is cut and ends with an ellipsis.
 pub fn peer_text(bytes: &[u8]) -> String {
     // Twice as long a text cannot become shorter than the limit.
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(2 * PEER_TEXT_MAX)]);

@@ -70,16 +70,16 @@ pub enum Control {
         /// The interface it runs over.
         uplink: String,
     },
-    /// The client says how a path may be used, in both directions. Before the first such message a path
-    /// has the default policy.
+    /// The client says how a path may be used, in both directions. Before the first such message a
+    /// path has the default policy.
     PathPolicy {
         /// The path.
         path: PathId,
         /// How it may be used.
         policy: Policy,
     },
-    /// The sender promises this of the packets of one of its lanes. It holds from now on, until the next
-    /// such message for the lane; before the first one the default does.
+    /// The sender promises this of the packets of one of its lanes. It holds from now on, until the
+    /// next such message for the lane; before the first one the default does.
     LanePromise {
         /// The lane, of the sender's direction.
         lane: LaneId,

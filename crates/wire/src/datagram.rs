@@ -9,7 +9,8 @@
 //! ```
 //!
 //! Integers are big-endian. The coded header holds the three fields of CellFusion's XNC header
-//! (section 4.3.2) at the start of the payload; docs/deviations.md says why not in a frame of its own.
+//! (section 4.3.2) at the start of the payload; docs/deviations.md says why not in a frame of its
+//! own.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use roadweave_types::{LaneId, PacketId};
@@ -205,11 +206,12 @@ impl SourceDatagram {
         Self(bytes)
     }
 
-    /// A datagram for a whole inner packet; with room for its place, in a lane that keeps the order of each
-    /// flow (`has_place`), and with its `stamp`, in one whose packets expire.
+    /// A datagram for a whole inner packet; with room for its place, in a lane that keeps the order
+    /// of each flow (`has_place`), and with its `stamp`, in one whose packets expire.
     ///
     /// # Panics
-    /// When the packet and its prefixes are longer than [`MAX_SYMBOL_BODY`](crate::MAX_SYMBOL_BODY).
+    /// When the packet and its prefixes are longer than
+    /// [`MAX_SYMBOL_BODY`](crate::MAX_SYMBOL_BODY).
     pub fn of_packet(lane: LaneId, has_place: bool, stamp: Option<Stamp>, packet: &[u8]) -> Self {
         let place = succession(0);
         let place = if has_place { &place[..] } else { &[] };
@@ -222,8 +224,8 @@ impl SourceDatagram {
         Self::new(lane, &Symbol { position: Position::Whole, body: &body })
     }
 
-    /// Says that the packet follows the last one of its flow `after` IDs later: for datagrams made by
-    /// [`SourceDatagram::of_packet`] with a place, or first fragments of these.
+    /// Says that the packet follows the last one of its flow `after` IDs later: for datagrams made
+    /// by [`SourceDatagram::of_packet`] with a place, or first fragments of these.
     pub fn set_succession(&mut self, after: u32) {
         let at = SOURCE_HEADER + SYMBOL_HEADER;
         if let Some(prefix) = self.0.get_mut(at..at + SUCCESSION_HEADER) {

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use crate::inner::InnerPacket;
 
 impl InnerPacket<'_> {
-    /// A hash of the 5-tuple: equal for all packets that one end sends in a flow, on every machine and in
-    /// every run. Where there are no ports, as in later fragments, it is that of the addresses and the
-    /// protocol.
+    /// A hash of the 5-tuple: equal for all packets that one end sends in a flow, on every machine
+    /// and in every run. Where there are no ports, as in later fragments, it is that of the
+    /// addresses and the protocol.
     pub fn flow_hash(&self) -> u64 {
         let mut hash = Fnv::default();
         for address in [self.source, self.destination] {
@@ -25,7 +25,8 @@ impl InnerPacket<'_> {
     }
 }
 
-/// FNV-1a with 64 bits, whose low bits are mixed once more at the end: few of them choose among paths.
+/// FNV-1a with 64 bits, whose low bits are mixed once more at the end: few of them choose among
+/// paths.
 struct Fnv(u64);
 
 impl Default for Fnv {

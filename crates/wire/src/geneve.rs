@@ -1,5 +1,5 @@
-//! GENEVE (RFC 8926) as the redundant router speaks it: an inner IP packet and its sequence number, or
-//! the sign of life of a link.
+//! GENEVE (RFC 8926) as the redundant router speaks it: an inner IP packet and its sequence number,
+//! or the sign of life of a link.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -90,7 +90,8 @@ pub struct GeneveHello {
     pub link: u8,
     /// When it left, by its sender's clock.
     pub sent_us: u32,
-    /// `sent_us` of the last hello that its sender got on the link; without meaning if there was none.
+    /// `sent_us` of the last hello that its sender got on the link; without meaning if there was
+    /// none.
     pub echoed_us: u32,
     /// How long ago that one came; [`u32::MAX`] if there was none.
     pub held_us: u32,
@@ -168,11 +169,11 @@ struct Options {
 }
 
 impl<'a> Geneve<'a> {
-    /// Reads one UDP payload. Options that we do not know are skipped, wherever they stand, unless they
-    /// are critical.
+    /// Reads one UDP payload. Options that we do not know are skipped, wherever they stand, unless
+    /// they are critical.
     ///
-    /// "Tunnel endpoints MUST drop packets with an unknown version number" (RFC 8926 section 3.4): test
-    /// `what_must_be_dropped_is_refused`.
+    /// "Tunnel endpoints MUST drop packets with an unknown version number" (RFC 8926 section 3.4):
+    /// test `what_must_be_dropped_is_refused`.
     ///
     /// # Errors
     /// Says what is wrong with it; the caller counts it and goes on.

@@ -2,14 +2,14 @@
 
 use crate::inner::{InnerPacket, UDP_HEADER, protocol};
 
-/// A packet of an MPEG transport stream, and the byte that each begins with (ISO/IEC 13818-1 section
-/// 2.4.3.2).
+/// A packet of an MPEG transport stream, and the byte that each begins with (ISO/IEC 13818-1
+/// section 2.4.3.2).
 const TS_PACKET: usize = 188;
 const TS_SYNC: u8 = 0x47;
 const STUN_HEADER: usize = 20;
 const STUN_COOKIE: [u8; 4] = [0x21, 0x12, 0xa4, 0x42];
-/// PRIORITY, USE-CANDIDATE, ICE-CONTROLLED and ICE-CONTROLLING (RFC 8445 section 16.1): a connectivity
-/// check; MESSAGE-INTEGRITY (RFC 8489 section 14.5), which its answer has as well.
+/// PRIORITY, USE-CANDIDATE, ICE-CONTROLLED and ICE-CONTROLLING (RFC 8445 section 16.1): a
+/// connectivity check; MESSAGE-INTEGRITY (RFC 8489 section 14.5), which its answer has as well.
 const ICE_ATTRIBUTES: [u16; 5] = [0x0024, 0x0025, 0x8029, 0x802a, 0x0008];
 /// Versions 1 and 2 of QUIC (RFC 9000 section 15, RFC 9369 section 3.1).
 const QUIC_VERSIONS: [[u8; 4]; 2] = [[0, 0, 0, 1], [0x6b, 0x33, 0x43, 0xcf]];
@@ -31,8 +31,8 @@ impl InnerPacket<'_> {
     }
 
     /// Whether it is STUN that establishes a peer-to-peer session: a connectivity check of ICE (RFC
-    /// 8445), its answer, or what asks a relay with credentials (RFC 8656). Who merely asks a STUN server
-    /// for its address uses no such attribute.
+    /// 8445), its answer, or what asks a relay with credentials (RFC 8656). Who merely asks a STUN
+    /// server for its address uses no such attribute.
     pub fn is_ice(&self) -> bool {
         let Some(bytes) = self.udp_payload() else { return false };
         let Some((header, mut attributes)) = bytes.split_first_chunk::<STUN_HEADER>() else {
@@ -52,8 +52,8 @@ impl InnerPacket<'_> {
         false
     }
 
-    /// Whether it is a compound packet of RTCP (RFC 3550 section 6.1): a report comes first, and the
-    /// lengths of its parts add up. That of SRTP has a trailer and does not.
+    /// Whether it is a compound packet of RTCP (RFC 3550 section 6.1): a report comes first, and
+    /// the lengths of its parts add up. That of SRTP has a trailer and does not.
     pub fn is_rtcp(&self) -> bool {
         let Some(mut rest) = self.udp_payload() else { return false };
         let begins_with_report = matches!(rest, [_, 200 | 201, ..]);

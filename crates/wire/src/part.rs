@@ -4,8 +4,9 @@
 //! 05 | lane | number:4 | index:4 bits, last:4 bits | part
 //! ```
 //!
-//! The ID of a packet stands for its bytes: once it has left it cannot be cut into fragments of their own IDs, nor
-//! can a combination that covers it. When paths have become narrower since, the datagram is cut as a whole.
+//! The ID of a packet stands for its bytes: once it has left it cannot be cut into fragments of
+//! their own IDs, nor can a combination that covers it. When paths have become narrower since, the
+//! datagram is cut as a whole.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use roadweave_types::LaneId;
@@ -34,8 +35,8 @@ impl Part {
     /// The most parts of a datagram.
     pub const COUNT_MAX: usize = 16;
 
-    /// Cuts `datagram` into parts, each in a datagram of at most `size_max` bytes; `None` if these would be
-    /// more than [`Part::COUNT_MAX`], or it need not be cut.
+    /// Cuts `datagram` into parts, each in a datagram of at most `size_max` bytes; `None` if these
+    /// would be more than [`Part::COUNT_MAX`], or it need not be cut.
     pub fn cut(lane: LaneId, number: u32, datagram: &[u8], size_max: usize) -> Option<Vec<Bytes>> {
         let room = size_max.checked_sub(PART_HEADER).filter(|room| *room > 0)?;
         let count = datagram.len().div_ceil(room);

@@ -1,4 +1,5 @@
-//! What the tunnel reads of RTP: the fixed header, which SRTP leaves in the clear (RFC 3711 section 3.1).
+//! What the tunnel reads of RTP: the fixed header, which SRTP leaves in the clear (RFC 3711 section
+//! 3.1).
 
 use crate::inner::InnerPacket;
 
@@ -20,10 +21,11 @@ pub struct RtpHeader {
 impl InnerPacket<'_> {
     /// The RTP header, if this can be RTP in UDP.
     ///
-    /// Of what shares a port with RTP, the first byte tells apart STUN, ZRTP, DTLS, TURN channels and QUIC
-    /// (RFC 7983 section 7, RFC 9443 section 3: RTP and RTCP have 128 to 191), and the second RTCP (RFC
-    /// 5761 section 4). QUIC whose fixed bit is greased (RFC 9287) may begin so as well, and other protocols
-    /// may: only several packets together tell that it is RTP. What a relay's client wraps is looked into.
+    /// Of what shares a port with RTP, the first byte tells apart STUN, ZRTP, DTLS, TURN channels
+    /// and QUIC (RFC 7983 section 7, RFC 9443 section 3: RTP and RTCP have 128 to 191), and the
+    /// second RTCP (RFC 5761 section 4). QUIC whose fixed bit is greased (RFC 9287) may begin so as
+    /// well, and other protocols may: only several packets together tell that it is RTP. What a
+    /// relay's client wraps is looked into.
     pub fn rtp(&self) -> Option<RtpHeader> {
         let payload = self.udp_payload()?;
         let rtp = relayed(payload).unwrap_or(payload);
@@ -45,7 +47,8 @@ impl InnerPacket<'_> {
     }
 }
 
-/// What a client and its relay wrap: `channel:2 | length:2 | payload | padding` (RFC 8656 section 12.4).
+/// What a client and its relay wrap: `channel:2 | length:2 | payload | padding` (RFC 8656 section
+/// 12.4).
 fn relayed(payload: &[u8]) -> Option<&[u8]> {
     let (head, rest) = payload.split_first_chunk::<4>()?;
     let length = usize::from(u16::from_be_bytes([head[2], head[3]]));

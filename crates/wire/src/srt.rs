@@ -1,4 +1,5 @@
-//! What the tunnel reads of SRT: the header, which is never encrypted (draft-sharabayko-srt section 3).
+//! What the tunnel reads of SRT: the header, which is never encrypted (draft-sharabayko-srt section
+//! 3).
 //!
 //! ```text
 //! data      0 | sequence:31 | position:2 order:1 key:2 again:1 message:26 | timestamp:32 | socket:32
@@ -13,8 +14,8 @@ const HANDSHAKE: usize = SRT_HEADER + 48;
 /// What marks a message that is one packet, as all are in live mode.
 const SOLO: u8 = 0b1100_0000;
 
-/// The header of an SRT packet, or of what looks like one: any random bytes do, so only several packets
-/// together tell, but for a handshake.
+/// The header of an SRT packet, or of what looks like one: any random bytes do, so only several
+/// packets together tell, but for a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SrtHeader {
     /// A handshake: its constants leave no doubt.
@@ -65,8 +66,8 @@ impl InnerPacket<'_> {
     }
 }
 
-/// Whether the fixed part of a handshake can be one: version 4 or 5, a key length that exists, and a type
-/// that exists, or the reason of a refusal.
+/// Whether the fixed part of a handshake can be one: version 4 or 5, a key length that exists, and
+/// a type that exists, or the reason of a refusal.
 fn is_handshake(bytes: &[u8]) -> bool {
     let Some(fixed) = bytes.first_chunk::<HANDSHAKE>() else { return false };
     let word =

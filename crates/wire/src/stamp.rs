@@ -8,13 +8,14 @@
 //! +-------+-------------------------------------------------------+------------------
 //! ```
 //!
-//! An inner packet begins with its IP version, 4 or 6, so the first four bits tell that this prefix is
-//! there. It stands within the symbol, behind the place in the flow if there is that too
-//! ([`succession`](crate::succession())): a packet that was computed from coded ones has it as well.
+//! An inner packet begins with its IP version, 4 or 6, so the first four bits tell that this prefix
+//! is there. It stands within the symbol, behind the place in the flow if there is that too
+//! ([`succession`](crate::succession())): a packet that was computed from coded ones has it as
+//! well.
 //!
-//! The milliseconds are those of the sender's clock, which nobody else knows; two of them tell how much
-//! later one packet came than another. They wrap after three days, so that nobody on the way can hold a packet
-//! back until it looks new again.
+//! The milliseconds are those of the sender's clock, which nobody else knows; two of them tell how
+//! much later one packet came than another. They wrap after three days, so that nobody on the way
+//! can hold a packet back until it looks new again.
 
 use std::time::Duration;
 
@@ -39,7 +40,8 @@ impl Stamp {
         (self.0 | TAG << BITS).to_be_bytes()
     }
 
-    /// How many milliseconds later than `other` it is, or earlier if below 0; up to a day and a half.
+    /// How many milliseconds later than `other` it is, or earlier if below 0; up to a day and a
+    /// half.
     pub fn since(self, other: Self) -> i64 {
         let ahead = self.0.wrapping_sub(other.0) << (u32::BITS - BITS);
         i64::from(ahead.cast_signed() >> (u32::BITS - BITS))
@@ -52,8 +54,8 @@ impl Stamp {
     }
 }
 
-/// Takes the prefix, if there is one, off what follows the place in the flow: the stamp, and the inner
-/// packet.
+/// Takes the prefix, if there is one, off what follows the place in the flow: the stamp, and the
+/// inner packet.
 pub fn split_stamp(mut packet: Bytes) -> (Option<Stamp>, Bytes) {
     match packet.first_chunk::<STAMP_HEADER>().map(|prefix| u32::from_be_bytes(*prefix)) {
         Some(prefix) if prefix >> BITS == TAG => {

@@ -8,8 +8,9 @@
 //! +-------+-----------------------+------------------
 //! ```
 //!
-//! An inner packet begins with its IP version, 4 or 6, so the four zero bits tell that this prefix is
-//! there. It stands within the symbol: a packet that was computed from coded ones has it as well.
+//! An inner packet begins with its IP version, 4 or 6, so the four zero bits tell that this prefix
+//! is there. It stands within the symbol: a packet that was computed from coded ones has it as
+//! well.
 //!
 //! A receiver that knows IDs alone must let every packet of a lane wait for a missing one, since it
 //! cannot know whose flow the missing one belongs to. With the distance to the packet before it in
@@ -33,8 +34,8 @@ pub fn succession(after: u32) -> [u8; SUCCESSION_HEADER] {
     known.unwrap_or(0).to_be_bytes()
 }
 
-/// Takes the prefix, if there is one, off what a symbol or its fragments hold: `after`, and the inner
-/// packet.
+/// Takes the prefix, if there is one, off what a symbol or its fragments hold: `after`, and the
+/// inner packet.
 pub fn split_succession(mut body: Bytes) -> (Option<u16>, Bytes) {
     match body.first_chunk::<SUCCESSION_HEADER>().map(|prefix| u16::from_be_bytes(*prefix)) {
         Some(after) if after <= SUCCESSION_MAX => (Some(after), body.split_off(SUCCESSION_HEADER)),

@@ -1,5 +1,5 @@
-//! What another implementation makes of our GENEVE: tshark's dissector reads a capture of packets that
-//! we wrote, and of packets as others may write them.
+//! What another implementation makes of our GENEVE: tshark's dissector reads a capture of packets
+//! that we wrote, and of packets as others may write them.
 //!
 //! Without tshark the test says so and does nothing; `make packages` installs it. With
 //! `ROADWEAVE_REQUIRE_TOOLS` set in the environment, as by `.ci/run`, it fails instead.

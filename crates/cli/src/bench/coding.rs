@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Encoding makes n + 3 coded packets of n, or one of 10, into datagrams that are there. Decoding
-//! solves a run of 10 packets of which all, or 3, are lost. What a rival is given and what it must do
-//! is told in [`rivals`]. All speeds are bytes of source packets per second: for a decoder, those of
-//! the whole run, whether they arrived or were solved for.
+//! solves a run of 10 packets of which all, or 3, are lost. What a rival is given and what it must
+//! do is told in [`rivals`]. All speeds are bytes of source packets per second: for a decoder,
+//! those of the whole run, whether they arrived or were solved for.
 
 mod isal;
 mod ours;

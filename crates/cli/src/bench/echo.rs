@@ -1,4 +1,5 @@
-//! Round-trip times: `roadweave bench-echo` sends back what it gets, [`ping`] asks it at a steady pace.
+//! Round-trip times: `roadweave bench-echo` sends back what it gets, [`ping`] asks it at a steady
+//! pace.
 //!
 //! ```text
 //!   ping: 64 bytes each millisecond --> UDP --> bench-echo

@@ -123,8 +123,8 @@ impl Load<'_> {
 /// Finds the highest rate between `low` and `high` at which less than [`LOSS_MAX`] is lost, by
 /// bisection; returns what `measure` gave for it, or, if every rate was too high, for the lowest.
 ///
-/// A sender that does not reach the rate asked for is itself the limit: no higher one is tried. A rate
-/// counts as too high when it fails twice: a moment's work of another process is no limit.
+/// A sender that does not reach the rate asked for is itself the limit: no higher one is tried. A
+/// rate counts as too high when it fails twice: a moment's work of another process is no limit.
 ///
 /// # Errors
 /// Those of `measure`.

@@ -23,7 +23,8 @@ use crate::sandbox::exit_when_told;
 use crate::sandbox::router::{RouterCable, write_router_files};
 use crate::sandbox::tunnel::Tunnel;
 
-/// Measures the redundant router's speed and what it adds in latency, against the same veth without it
+/// Measures the redundant router's speed and what it adds in latency, against the same veth without
+/// it
 #[derive(Debug, clap::Args)]
 pub struct RouterArgs {
     /// Print the figures as one JSON object

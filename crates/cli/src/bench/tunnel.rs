@@ -7,8 +7,8 @@
 //!                            ==lan1==lan1==
 //! ```
 //!
-//! First the bare veth, then the tunnel, each with the same loads from the same namespaces. Both ends
-//! and the load share the cores of this machine.
+//! First the bare veth, then the tunnel, each with the same loads from the same namespaces. Both
+//! ends and the load share the cores of this machine.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -96,11 +96,12 @@ impl Bench {
         let (client, server) = (NetNs::create("client")?, NetNs::create("server")?);
         connect((&client, "lan0", "198.51.100.1/24"), (&server, "lan0", "198.51.100.2/24"))?;
         connect((&client, "lan1", "192.0.2.1/24"), (&server, "lan1", "192.0.2.2/24"))?;
-        // The server has one address; over the second link it is one hop away. A default route leaves
-        // everything that is not bound to that link on the first.
+        // The server has one address; over the second link it is one hop away. A default route
+        // leaves everything that is not bound to that link on the first.
         client.ip("route add default via 192.0.2.2 dev lan1")?;
         for namespace in [&client, &server] {
-            // Both links lead to the same machine, so that packets come by the one that routes do not name.
+            // Both links lead to the same machine, so that packets come by the one that routes do
+            // not name.
             namespace.set_sysctl("net.ipv4.conf.all.rp_filter", "0")?;
             namespace.set_sysctl("net.ipv4.conf.default.rp_filter", "0")?;
         }

@@ -242,8 +242,8 @@ pub struct LaneFields {
     pub strategy: Strategy,
     /// The packet delay that its applications want.
     pub deadline_ms: Within<1, 60_000>,
-    /// The age after which a packet is neither sent, nor repaired, nor delivered; without it the strategy's
-    /// own, by which nothing is delivered less.
+    /// The age after which a packet is neither sent, nor repaired, nor delivered; without it the
+    /// strategy's own, by which nothing is delivered less.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expire_after_ms: Option<Within<1, 10_000>>,
     /// The most bytes that wait for a free window.

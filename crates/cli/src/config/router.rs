@@ -93,7 +93,8 @@ pub enum RouterOrdering {
 }
 
 impl Default for RouterTunFields {
-    /// Segments of 1,340 bytes over IPv6, as the paper has them (section IV-A); the outer packet has 1,468.
+    /// Segments of 1,340 bytes over IPv6, as the paper has them (section IV-A); the outer packet
+    /// has 1,468.
     fn default() -> Self {
         let name = TunName::try_from("rw0".to_owned()).expect("a good name");
         Self { name, mtu_bytes: Within::of(1400), offload: true }
@@ -263,8 +264,8 @@ fn overlap<'a>(left: &'a [IpNet], right: &'a [IpNet]) -> Option<(&'a IpNet, &'a 
     pairs.into_iter().find(|(one, other)| one.contains(*other) || other.contains(*one))
 }
 
-/// Whether packets from anywhere on the Internet may come to `address`: it is a global one, or stands
-/// for all that the machine has.
+/// Whether packets from anywhere on the Internet may come to `address`: it is a global one, or
+/// stands for all that the machine has.
 ///
 /// Source: the special-purpose address registries of IANA (RFC 6890).
 fn is_public(address: IpAddr) -> bool {

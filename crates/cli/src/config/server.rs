@@ -211,8 +211,8 @@ struct Taken {
 }
 
 impl Taken {
-    /// A prefix of a peer other than that at `position` which shares addresses with `network`, and the
-    /// place of that peer.
+    /// A prefix of a peer other than that at `position` which shares addresses with `network`, and
+    /// the place of that peer.
     fn sharing(&self, position: usize, network: &IpNet) -> Option<(usize, IpNet)> {
         let around = self.networks.get_lpm(network);
         let mut shared = around.into_iter().chain(self.networks.children(network));

@@ -8,9 +8,10 @@
 //! ```
 //!
 //! Both sides are reduced to 640x360 before the comparison (bicubic, the same filter), which makes
-//! it quick; SSIM is ffmpeg's, over all three planes with its usual weights. Damaged pictures are as
-//! ffmpeg's error concealment leaves them; before the first picture the viewer sees black, and
-//! throughout if nothing that arrived can be decoded. A picture whose bar code was destroyed is taken for the next frame of which anything arrived.
+//! it quick; SSIM is ffmpeg's, over all three planes with its usual weights. Damaged pictures are
+//! as ffmpeg's error concealment leaves them; before the first picture the viewer sees black, and
+//! throughout if nothing that arrived can be decoded. A picture whose bar code was destroyed is
+//! taken for the next frame of which anything arrived.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -135,10 +136,11 @@ pub fn compare(
     Ok(Comparison { ssim, fed: frames_fed, decoded, unreadable, discarded })
 }
 
-/// Writes the byte stream that the player fed to its decoder; returns the frames in it, and what was
-/// discarded.
+/// Writes the byte stream that the player fed to its decoder; returns the frames in it, and what
+/// was discarded.
 ///
-/// `arrivals`: the sink's log, in order of time. A packet counts if it came before its frame closed.
+/// `arrivals`: the sink's log, in order of time. A packet counts if it came before its frame
+/// closed.
 fn write_received(
     stream: &SentStream,
     playout: &Playout,
@@ -177,8 +179,8 @@ fn write_received(
     Ok((fed, depacketizer.discarded().clone()))
 }
 
-/// Decodes `received` and shows every picture that comes out: none where ffmpeg gives up because there
-/// is no picture in it, as without any parameter set.
+/// Decodes `received` and shows every picture that comes out: none where ffmpeg gives up because
+/// there is no picture in it, as without any parameter set.
 fn decode(received: &Path, screen: &mut Screen<impl Write>) -> Result<(), DecodeError> {
     let scale = format!("scale={WIDTH}:{HEIGHT}");
     let mut command = ffmpeg::command();
@@ -210,7 +212,8 @@ fn decode(received: &Path, screen: &mut Screen<impl Write>) -> Result<(), Decode
     }
 }
 
-/// Starts the ffmpeg that compares the first `frames` of the clip with raw pictures at its standard input.
+/// Starts the ffmpeg that compares the first `frames` of the clip with raw pictures at its standard
+/// input.
 fn start_comparer(clip: &Path, frames: usize, statistics: &Path) -> Result<Running, FfmpegError> {
     let size = format!("{WIDTH}x{HEIGHT}");
     let rate = FPS.to_string();

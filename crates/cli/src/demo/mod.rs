@@ -1,13 +1,14 @@
-//! `roadweave demo`: real video over emulated links, strategy after strategy, and what a viewer saw.
+//! `roadweave demo`: real video over emulated links, strategy after strategy, and what a viewer
+//! saw.
 //!
 //! ```text
 //!   clip (once) --> per strategy: [world of namespaces: camera > client = links = server > viewer]
 //!                                   --> logs --> quality, decode --> Run --> table, report, JSON
 //! ```
 //!
-//! Everything runs in a sandbox (`roadweave_device::netns::Sandbox`) that the kernel removes with the
-//! program, whatever ends it; files lie on the sandbox's own file system. Where to start reading:
-//! [`stage`] for a run, [`roadweave_lab::video::quality`] for what the figures mean.
+//! Everything runs in a sandbox (`roadweave_device::netns::Sandbox`) that the kernel removes with
+//! the program, whatever ends it; files lie on the sandbox's own file system. Where to start
+//! reading: [`stage`] for a run, [`roadweave_lab::video::quality`] for what the figures mean.
 
 pub(crate) mod clip;
 mod configs;

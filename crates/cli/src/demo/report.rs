@@ -1,5 +1,5 @@
-//! The report: one HTML file that needs nothing else, with the table, the delays and a time line per
-//! strategy. Pure: data in, text out.
+//! The report: one HTML file that needs nothing else, with the table, the delays and a time line
+//! per strategy. Pure: data in, text out.
 
 use roadweave_lab::figures::{Results, Run, Scene, Timeline};
 use roadweave_lab::report::charts::{self, Curve};

@@ -122,8 +122,8 @@ mod tests {
     use super::super::{DEFAULT_BITRATE_BPS, DEFAULT_SECONDS, DEFAULT_SEED};
     use super::*;
 
-    /// The share of a stream that the best link carries alone, and the share of the time in which all
-    /// together are too slow for it.
+    /// The share of a stream that the best link carries alone, and the share of the time in which
+    /// all together are too slow for it.
     fn alone_and_together(seed: u64) -> (f64, f64) {
         let scenario = Scenario::synthetic(seed).unwrap();
         let (_, alone) = scenario.best_link(DEFAULT_BITRATE_BPS, DEFAULT_SECONDS);

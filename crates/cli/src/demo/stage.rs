@@ -6,8 +6,9 @@
 //!     --> SIGHUP: traces from their beginning --> camera and viewer --> drain --> end all --> compare
 //! ```
 //!
-//! The traces start with the first frame that counts, in every run at the same moment of the stream.
-//! What comes before makes the tunnel one that is in use: its first windows are not what is measured.
+//! The traces start with the first frame that counts, in every run at the same moment of the
+//! stream. What comes before makes the tunnel one that is in use: its first windows are not what is
+//! measured.
 
 use std::fs;
 use std::net::SocketAddr;

@@ -24,8 +24,8 @@ use crate::rate;
 /// Runs every strategy on every drive, in virtual time, and compares what a viewer saw
 ///
 /// Beside the tunnel's strategies, `single:*` stands for each link of a drive by itself and
-/// `best-single` for the one of them that turned out best. Equal arguments give equal results, to the
-/// byte, on any number of cores.
+/// `best-single` for the one of them that turned out best. Equal arguments give equal results, to
+/// the byte, on any number of cores.
 #[derive(Debug, clap::Args)]
 pub struct CompareArgs {
     /// A directory with a directory per drive, in each a file LINK.csv per link, or Mahimahi files

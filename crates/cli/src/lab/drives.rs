@@ -21,7 +21,8 @@ pub struct NamedDrive {
     pub fingerprint: String,
 }
 
-/// Reads the drives of `directory`: one per directory in it, or the directory itself if it has none.
+/// Reads the drives of `directory`: one per directory in it, or the directory itself if it has
+/// none.
 ///
 /// # Errors
 /// [`BadInput`] with the file's name when a directory cannot be read or a recording is malformed.

@@ -24,7 +24,8 @@ pub struct Key {
     /// What all runs of the comparison have in common.
     #[serde(flatten)]
     pub setting: Setting,
-    /// The fingerprint of the clip and of the ffmpeg with which pictures were compared, if they were.
+    /// The fingerprint of the clip and of the ffmpeg with which pictures were compared, if they
+    /// were.
     #[serde(default)]
     pub clip: Option<String>,
     /// A digest of the drive's files.
@@ -49,8 +50,8 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// Opens `path`, or makes it. Broken lines, such as the last one of a program that was killed, are
-    /// ignored with a word.
+    /// Opens `path`, or makes it. Broken lines, such as the last one of a program that was killed,
+    /// are ignored with a word.
     ///
     /// # Errors
     /// When it cannot be read or written; [`BadInput`] when it holds something else than results.

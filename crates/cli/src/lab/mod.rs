@@ -10,7 +10,8 @@
 //!   report:  that JSON ──────────────────────────────────────────────> Comparison ──> HTML
 //! ```
 //!
-//! The experiments themselves are `roadweave_lab`; here are files, processes, threads and the screen.
+//! The experiments themselves are `roadweave_lab`; here are files, processes, threads and the
+//! screen.
 
 mod compare;
 mod drives;

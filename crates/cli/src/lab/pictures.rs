@@ -55,8 +55,8 @@ impl Pictures {
         TrafficSpec::clip(Arc::clone(&self.units), setting.duration())
     }
 
-    /// How similar the pictures that a viewer saw were to those that were sent, 0..1. `name`: of the
-    /// run, for a warning if there were none.
+    /// How similar the pictures that a viewer saw were to those that were sent, 0..1. `name`: of
+    /// the run, for a warning if there were none.
     ///
     /// # Errors
     /// When ffmpeg or a file fails.

@@ -20,18 +20,21 @@ use crate::table::{bare, right_aligned};
 
 /// Measures whether several links together are ever worse than the best one of them
 ///
-/// On each of 16 pairs of links, which mqvpn publishes results of, or on each drive of a directory, a QUIC transfer
-/// rides on each link alone and on all, and in runs of its own a paced flow on the lane of real-time traffic, with the
-/// lanes of a product without configuration. Equal arguments give equal results.
+/// On each of 16 pairs of links, which mqvpn publishes results of, or on each drive of a directory,
+/// a QUIC transfer rides on each link alone and on all, and in runs of its own a paced flow on the
+/// lane of real-time traffic, with the lanes of a product without configuration. Equal arguments
+/// give equal results.
 #[derive(Debug, clap::Args)]
 pub struct ProfilesArgs {
-    /// Measure the recorded drives of this directory instead; transfers last as long as paced flows then
+    /// Measure the recorded drives of this directory instead; transfers last as long as paced flows
+    /// then
     #[arg(long, value_name = "DIR")]
     drives: Option<PathBuf>,
     /// Measure only these profiles or drives, separated by commas
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     only: Vec<String>,
-    /// Let both loads ride on this lane of the default ones, alone: real-time, interactive, tcp or other
+    /// Let both loads ride on this lane of the default ones, alone: real-time, interactive, tcp or
+    /// other
     #[arg(long, value_name = "NAME")]
     lane: Option<String>,
     /// What each transfer carries, MiB
@@ -91,7 +94,8 @@ impl ProfilesArgs {
     /// Measures.
     ///
     /// # Errors
-    /// [`BadInput`] for an unknown profile, drive or lane; else when a run fails or was interrupted.
+    /// [`BadInput`] for an unknown profile, drive or lane; else when a run fails or was
+    /// interrupted.
     pub fn run(&self) -> anyhow::Result<()> {
         let places = self.places()?;
         let [transfer_lanes, paced_lanes] = self.lanes()?;

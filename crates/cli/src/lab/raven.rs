@@ -17,10 +17,11 @@ use crate::table::{bare, right_aligned};
 
 /// Measures what people wait for at each confidence of RAVEN, and what it costs
 ///
-/// The recordings of DIR, which need round trips and losses only, are joined to routes of several minutes.
-/// On each route people speak, look for songs and ask for places over every link alone, over `minrtt`, and over
-/// `raven` at 0, 50, 90, 99 and 100 %, with what it learns on the other routes. Then transfers of
-/// 1 kB to 1 MB show which part of them is sent twice. Equal arguments give equal results.
+/// The recordings of DIR, which need round trips and losses only, are joined to routes of several
+/// minutes. On each route people speak, look for songs and ask for places over every link alone,
+/// over `minrtt`, and over `raven` at 0, 50, 90, 99 and 100 %, with what it learns on the other
+/// routes. Then transfers of 1 kB to 1 MB show which part of them is sent twice. Equal arguments
+/// give equal results.
 #[derive(Debug, clap::Args)]
 pub struct RavenArgs {
     /// A directory with a directory per recording, in each a file LINK.csv per link

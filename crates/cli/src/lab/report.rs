@@ -12,8 +12,8 @@ use crate::out;
 
 /// Makes an HTML report of what `lab compare --json --details` has found
 ///
-/// One file that needs nothing else: tables, delay distributions, box plots, where time is lost, and
-/// a time line of each drive.
+/// One file that needs nothing else: tables, delay distributions, box plots, where time is lost,
+/// and a time line of each drive.
 #[derive(Debug, clap::Args)]
 pub struct ReportArgs {
     /// What `lab compare --json --details` printed
@@ -30,8 +30,8 @@ impl ReportArgs {
     /// Writes the report.
     ///
     /// # Errors
-    /// [`BadInput`] when the results cannot be read, are none, or lack a strategy that was asked for;
-    /// else when the report cannot be written.
+    /// [`BadInput`] when the results cannot be read, are none, or lack a strategy that was asked
+    /// for; else when the report cannot be written.
     pub fn run(&self) -> anyhow::Result<()> {
         let comparison = self.read()?;
         let options = Options { timelines: self.timelines.clone() };

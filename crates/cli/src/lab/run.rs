@@ -24,8 +24,8 @@ use crate::qoe::Logs;
 
 /// Runs one scenario in virtual time and tells what came of it
 ///
-/// A scenario is a TOML file of links, applications and events; `scenarios/` has some. Equal scenarios
-/// give equal results, to the byte.
+/// A scenario is a TOML file of links, applications and events; `scenarios/` has some. Equal
+/// scenarios give equal results, to the byte.
 #[derive(Debug, clap::Args)]
 pub struct RunArgs {
     /// The scenario's file
@@ -37,7 +37,8 @@ pub struct RunArgs {
     /// Use this seed instead of the scenario's
     #[arg(long)]
     seed: Option<u64>,
-    /// Keep in DIR/STRATEGY what `roadweave qoe` reads of the judged video, which must have a `file`
+    /// Keep in DIR/STRATEGY what `roadweave qoe` reads of the judged video, which must have a
+    /// `file`
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
     /// Only say whether the scenario's file is right

@@ -15,8 +15,8 @@ use crate::out;
 
 /// Does the jobs `0..count` with `work` on `workers` threads; returns their results, in order.
 ///
-/// `name` says what a job is. After Ctrl-C no further job begins, so some results are missing; after
-/// a second one the program ends.
+/// `name` says what a job is. After Ctrl-C no further job begins, so some results are missing;
+/// after a second one the program ends.
 ///
 /// # Errors
 /// Of the jobs that failed or panicked, the first.

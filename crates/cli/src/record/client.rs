@@ -21,8 +21,9 @@ use crate::out;
 
 /// Records this machine's links to a server, several interfaces at once
 ///
-/// Ctrl-C ends the recording early and keeps what was measured; pressed again it does not wait for what
-/// the server still has. Each interface needs a route to the server, as a default route of any metric.
+/// Ctrl-C ends the recording early and keeps what was measured; pressed again it does not wait for
+/// what the server still has. Each interface needs a route to the server, as a default route of any
+/// metric.
 #[derive(Debug, clap::Args)]
 pub struct ClientArgs {
     /// The server, a name or address; port 4437 unless given
@@ -57,11 +58,12 @@ pub struct ClientArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 1_400,
         value_parser = clap::value_parser!(u16).range(200..=1_500))]
     packet: u16,
-    /// The clocks of both machines agree to a millisecond (GPS, PTP, the same machine): measure each
-    /// direction's delay by them, not half of the round trip
+    /// The clocks of both machines agree to a millisecond (GPS, PTP, the same machine): measure
+    /// each direction's delay by them, not half of the round trip
     #[arg(long)]
     synchronized_clocks: bool,
-    /// A file with the server's token, if it asks for one; else ROADWEAVE_RECORD_TOKEN, if it is set
+    /// A file with the server's token, if it asks for one; else ROADWEAVE_RECORD_TOKEN, if it is
+    /// set
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     /// Print a summary as JSON

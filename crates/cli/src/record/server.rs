@@ -18,9 +18,9 @@ use crate::out;
 
 /// Takes part in the recordings of any number of vehicles
 ///
-/// It runs until SIGINT or SIGTERM. It sends nothing but short answers to an address that has not shown
-/// that it receives them, and no data to a client that has been silent for three seconds. Without a
-/// token whoever can reach the port can record, within the limits below.
+/// It runs until SIGINT or SIGTERM. It sends nothing but short answers to an address that has not
+/// shown that it receives them, and no data to a client that has been silent for three seconds.
+/// Without a token whoever can reach the port can record, within the limits below.
 #[derive(Debug, clap::Args)]
 pub struct ServerArgs {
     /// Where to listen; unless given, at every address of IPv4 and IPv6
@@ -33,7 +33,8 @@ pub struct ServerArgs {
     /// The highest rate at which to send to one link
     #[arg(long, value_name = "RATE", default_value = "200M", value_parser = parse_rate)]
     rate_max: Rate,
-    /// The highest rate at which to send to all links together; a link whose plan does not fit is refused
+    /// The highest rate at which to send to all links together; a link whose plan does not fit is
+    /// refused
     #[arg(long, value_name = "RATE", default_value = "4G", value_parser = parse_rate)]
     rate_all: Rate,
     /// A file with the token that clients must know; else ROADWEAVE_RECORD_TOKEN, if it is set

@@ -183,8 +183,8 @@ impl Tunnel {
         })
     }
 
-    /// Waits until `paths` paths are usable, or some are and the rest does not come. `alive` is asked
-    /// each time whether waiting makes sense.
+    /// Waits until `paths` paths are usable, or some are and the rest does not come. `alive` is
+    /// asked each time whether waiting makes sense.
     ///
     /// # Errors
     /// When an end has ended, or no path becomes usable, with what both said last.

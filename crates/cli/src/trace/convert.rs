@@ -16,8 +16,8 @@ use crate::out;
 
 /// Converts recordings between CSV and Mahimahi's format, whole or in part, as they are or coarser
 ///
-/// Of one file makes one file, which goes to standard output without --out. Of a drive or several files
-/// makes a directory. Mahimahi's format has neither delay nor loss.
+/// Of one file makes one file, which goes to standard output without --out. Of a drive or several
+/// files makes a directory. Mahimahi's format has neither delay nor loss.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ConvertArgs {
@@ -32,8 +32,8 @@ pub struct ConvertArgs {
     to: Option<Format>,
     #[command(flatten)]
     part: Part,
-    /// Even steps of so many ms: the mean capacity, delay and loss of each. Where the kind of capacity
-    /// changes: 100 for rates, 1 for bytes unless given
+    /// Even steps of so many ms: the mean capacity, delay and loss of each. Where the kind of
+    /// capacity changes: 100 for rates, 1 for bytes unless given
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=60_000))]
     step: Option<u32>,
     /// The round-trip time, ms, of links of which it was not recorded
@@ -67,8 +67,8 @@ impl ConvertArgs {
     /// Converts.
     ///
     /// # Errors
-    /// [`BadInput`] for recordings that cannot be read, and outputs that are there already; else when a
-    /// file cannot be written.
+    /// [`BadInput`] for recordings that cannot be read, and outputs that are there already; else
+    /// when a file cannot be written.
     pub fn run(&self) -> anyhow::Result<()> {
         let unknown =
             Unknown { rtt: Duration::from_secs_f64(self.rtt / 1e3), ..Unknown::default() };

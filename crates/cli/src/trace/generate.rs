@@ -14,9 +14,9 @@ use crate::rate;
 
 /// Makes synthetic drives: cellular uplinks with the statistics of real ones
 ///
-/// Equal options give equal bytes. The statistics are those of the NUWiNS PAM 2025 driving data: quantiles and
-/// memory of the capacity, round-trip times with their spikes, loss in bursts, handovers, pauses of LTE's
-/// scheduler; links of a drive depend on each other weakly.
+/// Equal options give equal bytes. The statistics are those of the NUWiNS PAM 2025 driving data:
+/// quantiles and memory of the capacity, round-trip times with their spikes, loss in bursts,
+/// handovers, pauses of LTE's scheduler; links of a drive depend on each other weakly.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct GenerateArgs {

@@ -19,8 +19,8 @@ use crate::table::{bare, right_aligned};
 
 /// Tells what recorded links are like: capacity, delay and loss, alone and together
 ///
-/// Of several drives it also tells what all their links are like together. What the figures mean is in
-/// docs/traces.md.
+/// Of several drives it also tells what all their links are like together. What the figures mean is
+/// in docs/traces.md.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct InfoArgs {

@@ -19,8 +19,8 @@ use crate::rate;
 
 /// Draws a recording: capacity, round trip and loss of each link over time
 ///
-/// An HTML page adds a table and the distribution of the round trips. Both are single files that need nothing
-/// else.
+/// An HTML page adds a table and the distribution of the round trips. Both are single files that
+/// need nothing else.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct PlotArgs {
@@ -49,8 +49,8 @@ impl PlotArgs {
     /// Draws.
     ///
     /// # Errors
-    /// [`BadInput`](crate::exit::BadInput) when the recording cannot be read, there are several, or the output
-    /// is there already; else when it cannot be written.
+    /// [`BadInput`](crate::exit::BadInput) when the recording cannot be read, there are several, or
+    /// the output is there already; else when it cannot be written.
     pub fn run(&self) -> anyhow::Result<()> {
         let recording = inputs::read_one(&self.recording, Unknown::default())?.part(self.part)?;
         let is_svg = self.out.extension().is_some_and(|it| it.eq_ignore_ascii_case("svg"));

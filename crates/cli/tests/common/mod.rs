@@ -1,5 +1,5 @@
-//! A road for the daemons: a vehicle's box with two uplinks, a server, and a cloud behind it, each in
-//! a namespace of a sandbox that leaves nothing behind.
+//! A road for the daemons: a vehicle's box with two uplinks, a server, and a cloud behind it, each
+//! in a namespace of a sandbox that leaves nothing behind.
 //!
 //! ```text
 //!  box: rw0 10.77.0.2            server: rws 10.77.0.1              cloud
@@ -8,8 +8,8 @@
 //!                                 lo 198.51.100.1 (port 4433)
 //! ```
 //!
-//! The files come from `roadweave init`; a test edits them as a user would. All namespaces share the
-//! file system, so client and server need instance names of their own (`tun.name`).
+//! The files come from `roadweave init`; a test edits them as a user would. All namespaces share
+//! the file system, so client and server need instance names of their own (`tun.name`).
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -87,7 +87,8 @@ impl Road {
         );
         let init = roadweave(&["init", "--server", "198.51.100.1:4433", FOLDER]);
         assert!(init.status.success(), "{init:?}");
-        // What strategies have learned in an earlier run, or uplinks have carried, is of no concern here.
+        // What strategies have learned in an earlier run, or uplinks have carried, is of no concern
+        // here.
         for name in ["client.toml", "server.toml"] {
             road.edit(name, |text| format!("state_directory = \"{FOLDER}\"\n{text}"));
         }
@@ -115,14 +116,15 @@ impl Road {
         camera
     }
 
-    /// The default route that an uplink's DHCP client would set; the kernel drops it with the carrier.
+    /// The default route that an uplink's DHCP client would set; the kernel drops it with the
+    /// carrier.
     pub fn route_uplink(&self, number: u8) {
         let route = format!("route replace default via 10.{number}.0.1 metric {number}00");
         self.vehicle.ip(&route).unwrap();
     }
 
-    /// Plugs in a modem that calls itself 192.168.8.1, calls the box 192.168.8.100, and gives packets
-    /// the address 10.NUMBER.0.2. No default route: identical modems fight over one.
+    /// Plugs in a modem that calls itself 192.168.8.1, calls the box 192.168.8.100, and gives
+    /// packets the address 10.NUMBER.0.2. No default route: identical modems fight over one.
     pub fn connect_modem(&self, number: u8) {
         let name = format!("eth{number}");
         let modem = NetNs::create(&format!("modem{number}")).unwrap();
@@ -154,8 +156,8 @@ impl Road {
         }
     }
 
-    /// All that the daemons might leave in the system, in box and server: interfaces, rules, routes,
-    /// filters, settings, and files.
+    /// All that the daemons might leave in the system, in box and server: interfaces, rules,
+    /// routes, filters, settings, and files.
     pub fn state(&self) -> Vec<String> {
         let mut state = Vec::new();
         for namespace in [&self.vehicle, &self.server] {

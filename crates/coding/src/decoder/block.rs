@@ -12,10 +12,10 @@
 //!                                 `--> one pass over payloads and symbols > the missing packet
 //! ```
 //!
-//! Elimination works on coefficients alone ([`Matrix`]). Payloads and known symbols are held as they
-//! came, without a copy, and are read when packets are solved: all packets that become solved in
-//! the same moment come out of one pass over what they are made of. So an equation that turns out
-//! to be useless costs no arithmetic on its payload.
+//! Elimination works on coefficients alone ([`Matrix`]). Payloads and known symbols are held as
+//! they came, without a copy, and are read when packets are solved: all packets that become solved
+//! in the same moment come out of one pass over what they are made of. So an equation that turns
+//! out to be useless costs no arithmetic on its payload.
 //!
 //! Source: CellFusion section 4.3.3; the recipes are ours.
 
@@ -187,8 +187,8 @@ impl Block {
         span_of(self.base, self.covered())
     }
 
-    /// Makes room for an equation over `span`, and returns how many others had to go because a block
-    /// cannot hold both.
+    /// Makes room for an equation over `span`, and returns how many others had to go because a
+    /// block cannot hold both.
     pub(super) fn make_room(&mut self, span: Span) -> u64 {
         if self.is_empty() {
             self.base = span.first;
@@ -213,8 +213,8 @@ impl Block {
         })
     }
 
-    /// Takes over the equations of another block, which is empty then. Together they span no more than
-    /// [`SPAN_MAX`] packets, and no packet is missing in both.
+    /// Takes over the equations of another block, which is empty then. Together they span no more
+    /// than [`SPAN_MAX`] packets, and no packet is missing in both.
     pub(super) fn merge(&mut self, other: &mut Self) -> Removed {
         // One block may know what the other lacks: it was delivered long ago and forgotten since.
         let removed = self.learn_from(other).plus(other.learn_from(self));
@@ -362,7 +362,8 @@ impl Block {
         (before - self.len()) as u64
     }
 
-    /// Drops the equations that cover `column`, but have less than `length` bytes; returns how many.
+    /// Drops the equations that cover `column`, but have less than `length` bytes; returns how
+    /// many.
     fn remove_too_short(&mut self, column: usize, length: usize) -> u64 {
         self.remove_equations(|_, equation| {
             equation.columns.has(column) && equation.payload.len() < length
@@ -444,8 +445,8 @@ fn span_of(base: Position, columns: Bits) -> Option<Span> {
     Some(Span { first: base + first, last: base + last })
 }
 
-/// What a block costs beside what it holds: itself, its place among the others, a row of the matrix for
-/// what is being computed, and the four elements that a vector has room for at least.
+/// What a block costs beside what it holds: itself, its place among the others, a row of the matrix
+/// for what is being computed, and the four elements that a vector has room for at least.
 const BLOCK_OVERHEAD_BYTES: usize = 1024;
 
 /// What an equation costs beside its payload: itself and a row of the matrix, twice, because their

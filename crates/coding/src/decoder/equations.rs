@@ -66,11 +66,11 @@ impl Equations {
         self.sweep_interval = age_max / SWEEPS_PER_AGE;
     }
 
-    /// Adds an equation, and appends the packets that it determines to `solved`, ascending; each uses
-    /// up one equation. All others that go are counted in `stats`.
+    /// Adds an equation, and appends the packets that it determines to `solved`, ascending; each
+    /// uses up one equation. All others that go are counted in `stats`.
     ///
-    /// `oldest`: equations from before that moment are used no more. `known`: has the packets that are
-    /// not missing.
+    /// `oldest`: equations from before that moment are used no more. `known`: has the packets that
+    /// are not missing.
     pub(super) fn add(
         &mut self,
         oldest: Instant,
@@ -175,8 +175,8 @@ impl Equations {
         self.blocks.partition_point(|(first, _)| *first <= position).checked_sub(1)
     }
 
-    /// The block that an equation belongs to; it may be new and empty. Blocks that the equation joins
-    /// become one.
+    /// The block that an equation belongs to; it may be new and empty. Blocks that the equation
+    /// joins become one.
     fn block_for(&mut self, new: &NewEquation<'_>, stats: &mut DecoderStats) -> usize {
         let missing = new.missing_span();
         let Some(last) = self.last_from(missing.last) else {

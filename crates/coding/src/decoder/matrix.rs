@@ -10,10 +10,10 @@
 //! ```
 //!
 //! A row is one run of bytes, so that a single vector operation works on both of its halves. Each
-//! row has a *pivot*: a missing packet whose column is 1 there and 0 in every other row. The columns
-//! of packets that are known are carried along, but are never pivots. So a row determines its pivot
-//! exactly when it is zero in every missing column without a pivot; in the picture, with packet 9
-//! known, that holds for row 2.
+//! row has a *pivot*: a missing packet whose column is 1 there and 0 in every other row. The
+//! columns of packets that are known are carried along, but are never pivots. So a row determines
+//! its pivot exactly when it is zero in every missing column without a pivot; in the picture, with
+//! packet 9 known, that holds for row 2.
 //!
 //! The equations stay linearly independent over the missing packets: there are as many rows as
 //! equations, no more than missing packets, and the recipes are an invertible matrix.
@@ -105,7 +105,8 @@ impl Matrix {
         self.scratch.fill(0);
         self.scratch[first..first + coefficients.len()].copy_from_slice(coefficients);
         self.scratch[self.width + self.pivots.len()] = 1;
-        // Rows are zero at each other's pivots, so one pass with the coefficients as they came will do.
+        // Rows are zero at each other's pivots, so one pass with the coefficients as they came will
+        // do.
         let mut factors = [0; BITS];
         for (factor, pivot) in factors.iter_mut().zip(&self.pivots) {
             let offset = usize::from(*pivot).wrapping_sub(first);
@@ -197,8 +198,8 @@ impl Matrix {
         self.scratch = vec![0; 2 * width];
     }
 
-    /// Gives every column the number `by` higher, or lower; the numbers must stay within the bounds,
-    /// and there must be room for them.
+    /// Gives every column the number `by` higher, or lower; the numbers must stay within the
+    /// bounds, and there must be room for them.
     pub(super) fn shift(&mut self, by: isize) {
         let (width, distance) = (self.width, by.unsigned_abs());
         for row in self.cells.chunks_exact_mut(2 * width) {

@@ -202,7 +202,8 @@ proptest! {
         }
     }
 
-    /// When the bytes of delivered packets are forgotten, less may be determined, but nothing false.
+    /// When the bytes of delivered packets are forgotten, less may be determined, but nothing
+    /// false.
     #[test]
     fn what_is_forgotten_makes_no_packet_wrong(
         lengths in prop::collection::vec(1usize..60, 60),
@@ -218,7 +219,8 @@ proptest! {
         prop_assert!(schedule.delivered.is_subset(&schedule.reference.determined()));
     }
 
-    /// The ranges of a sender do not overlap. One coded packet is wrong in bytes that no check sees.
+    /// The ranges of a sender do not overlap. One coded packet is wrong in bytes that no check
+    /// sees.
     #[test]
     fn a_false_coded_packet_corrupts_no_more_than_its_range(
         lengths in prop::collection::vec(20usize..30, 60),
@@ -288,8 +290,8 @@ proptest! {
         }
     }
 
-    /// Arbitrary bytes, ranges and times, among true ones, never panic, exceed memory, deliver twice
-    /// or go uncounted.
+    /// Arbitrary bytes, ranges and times, among true ones, never panic, exceed memory, deliver
+    /// twice or go uncounted.
     #[test]
     fn hostile_input_is_bounded_and_counted(
         inputs in prop::collection::vec(input(), 1..300),
@@ -411,8 +413,8 @@ fn a_packet_that_comes_brings_no_old_equation_back() {
     assert_eq!((decoder.pending(), decoder.stats().drops.get(DropReason::Late)), (0, 1));
 }
 
-/// A decoder with memory for one delivered symbol, which knows packet 10 because of an equation over
-/// it, and 11 and 12 not yet; and true coded packets of what was sent.
+/// A decoder with memory for one delivered symbol, which knows packet 10 because of an equation
+/// over it, and 11 and 12 not yet; and true coded packets of what was sent.
 fn forgetful() -> (Decoder, impl Fn(CodedRange) -> Bytes) {
     let config = DecoderConfig { known_bytes_max: 160, ..DecoderConfig::default() };
     let mut decoder = Decoder::new(config);
@@ -463,8 +465,8 @@ fn blocks_that_join_share_what_each_of_them_knows() {
     assert_conservation(&decoder);
 }
 
-/// A false equation is found out when its block is joined with one that knows packet 10; the equation
-/// that joins them is not to blame.
+/// A false equation is found out when its block is joined with one that knows packet 10; the
+/// equation that joins them is not to blame.
 #[test]
 fn an_equation_that_joins_blocks_does_not_answer_for_theirs() {
     let (mut decoder, coded) = forgetful();
@@ -478,8 +480,8 @@ fn an_equation_that_joins_blocks_does_not_answer_for_theirs() {
     assert_conservation(&decoder);
 }
 
-/// Packet 0 was delivered and forgotten; two equations over packets that are missing determine it and
-/// nothing else.
+/// Packet 0 was delivered and forgotten; two equations over packets that are missing determine it
+/// and nothing else.
 #[test]
 fn a_coded_packet_that_determines_only_what_was_delivered_is_redundant() {
     let coefficients = |count, seed| {

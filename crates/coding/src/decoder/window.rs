@@ -107,8 +107,8 @@ impl Window {
 
     /// Goes on with the packets from `first` on, which is not near the window.
     ///
-    /// What is skipped ahead is missing. But after a move back, and until the window is where it was
-    /// before, what precedes `first` counts as delivered, since some of it may have been.
+    /// What is skipped ahead is missing. But after a move back, and until the window is where it
+    /// was before, what precedes `first` counts as delivered, since some of it may have been.
     pub(crate) fn restart(&mut self, first: Position) {
         if first > self.newest && self.newest >= self.moved_back_from {
             self.advance(first - 1);

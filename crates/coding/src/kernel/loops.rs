@@ -131,7 +131,8 @@ fn strip<I: Isa, T: Terms, const GROUP: usize, const V: usize>(
     has_short
 }
 
-/// Sets `V` vectors, from `offset` on, of the `G` outputs from number `first` on; returns as `strip`.
+/// Sets `V` vectors, from `offset` on, of the `G` outputs from number `first` on; returns as
+/// `strip`.
 #[inline(always)]
 fn tile<I: Isa, T: Terms, const G: usize, const V: usize>(
     isa: I,

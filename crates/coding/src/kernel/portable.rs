@@ -6,7 +6,8 @@
 //!
 //! By Horner's rule that takes seven doublings for all terms together, and additions: half a word
 //! operation per byte and term, no table, and nothing that a compiler could not turn into vectors
-//! of any processor. It is for the processors without a kernel of their own, and the model for the others.
+//! of any processor. It is for the processors without a kernel of their own, and the model for the
+//! others.
 
 use super::terms::Terms;
 use crate::gf256;

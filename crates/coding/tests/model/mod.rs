@@ -1,4 +1,5 @@
-//! The code by its definition: written from docs/wire.md alone, slow, and without a line of the crate.
+//! The code by its definition: written from docs/wire.md alone, slow, and without a line of the
+//! crate.
 //!
 //! ```text
 //! combine   what a coded packet must be
@@ -52,7 +53,8 @@ pub fn coefficients(seed: u32, count: usize) -> Vec<u8> {
     std::iter::once(1).chain(bytes).take(count).collect()
 }
 
-/// The coded packet over `symbols`: each times its coefficient, padded to the longest, and added up.
+/// The coded packet over `symbols`: each times its coefficient, padded to the longest, and added
+/// up.
 pub fn combine<S: AsRef<[u8]>>(symbols: &[S], seed: u32) -> Vec<u8> {
     let mut sum = Vec::new();
     for (symbol, coefficient) in symbols.iter().zip(coefficients(seed, symbols.len())) {
@@ -112,8 +114,8 @@ impl Model {
         self.take(first, &coefficients(seed, count), payload)
     }
 
-    /// Takes in the sum of the packets whose bits are set in `mask`, from `first` on; returns whether it
-    /// tells anything new.
+    /// Takes in the sum of the packets whose bits are set in `mask`, from `first` on; returns
+    /// whether it tells anything new.
     #[allow(dead_code, reason = "not every test knows sums")]
     pub fn take_sum(&mut self, first: usize, mask: u64, payload: &[u8]) -> bool {
         let span = 64 - mask.leading_zeros();

@@ -5,14 +5,14 @@
 //! the 255 non-zero values, decoding fails when the columns of A are dependent. (That the first
 //! coefficient of each row is 1 changes nothing: it divides a row by a constant.)
 //!
-//! - At most so often: given that j columns are independent, the next one depends on them if it is one
-//!   of the vectors without zeros in their span. There are at most 255^j of these, since j suitable
-//!   coordinates determine a vector of the span, so this happens with a probability of at most
-//!   255^j / 255^(n+k); the sum over j = 1 .. n-1 is below 1/(255^k * 254). Appendix B counts exactly
-//!   255^j ("T2"), which is the bound and not the number; the theorem holds all the same.
-//! - At least so often: n - 1 rows lie in some hyperplane. Its normal vector has two non-zero entries
-//!   or more, because a row has no zeros. A row of w random non-zero terms sums up to zero with the
-//!   probability (1 - (-1/255)^(w-1)) / 256, which is least for w = 3. Decoding fails when
+//! - At most so often: given that j columns are independent, the next one depends on them if it is
+//!   one of the vectors without zeros in their span. There are at most 255^j of these, since j
+//!   suitable coordinates determine a vector of the span, so this happens with a probability of at
+//!   most 255^j / 255^(n+k); the sum over j = 1 .. n-1 is below 1/(255^k * 254). Appendix B counts
+//!   exactly 255^j ("T2"), which is the bound and not the number; the theorem holds all the same.
+//! - At least so often: n - 1 rows lie in some hyperplane. Its normal vector has two non-zero
+//!   entries or more, because a row has no zeros. A row of w random non-zero terms sums up to zero
+//!   with the probability (1 - (-1/255)^(w-1)) / 256, which is least for w = 3. Decoding fails when
 //!   the other k + 1 rows lie in the hyperplane too.
 //!
 //! So the true probability is known to 1 % for k = 0, and an experiment that is off to either side
@@ -51,7 +51,8 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Counts one trial: how many packets more than n it took, `None` if [`EXTRA_MAX`] were too few.
+    /// Counts one trial: how many packets more than n it took, `None` if [`EXTRA_MAX`] were too
+    /// few.
     pub fn count(&mut self, extra: Option<usize>) {
         self.trials += 1;
         for failures in &mut self.failures[..extra.unwrap_or(EXTRA_MAX + 1)] {

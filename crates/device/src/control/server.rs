@@ -157,7 +157,8 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
         let stream = match stream {
             Ok(stream) => stream,
             Err(error) => {
-                // Out of file descriptors, most likely; whoever waits makes the next call return at once.
+                // Out of file descriptors, most likely; whoever waits makes the next call return at
+                // once.
                 if !std::mem::replace(&mut is_failing, true) {
                     tracing::warn!("the control socket takes no callers: {error}; trying again");
                 }

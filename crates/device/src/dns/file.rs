@@ -103,7 +103,8 @@ impl ResolvConf {
         Ok(is_ours)
     }
 
-    /// Whether nobody else has written since, but for another client: the resolvers of both are as good.
+    /// Whether nobody else has written since, but for another client: the resolvers of both are as
+    /// good.
     pub(super) fn is_ours(&self) -> bool {
         let is_anothers = || {
             let text = fs::read_to_string(&self.path).unwrap_or_default();
@@ -143,8 +144,8 @@ impl ResolvConf {
     }
 }
 
-/// What a file held before a client put `text` in its place; `None` where that is no client's. `root`: where the
-/// files are, `/` but in tests.
+/// What a file held before a client put `text` in its place; `None` where that is no client's.
+/// `root`: where the files are, `/` but in tests.
 pub(crate) fn before(root: &Path, text: &str) -> Option<String> {
     let (_, rest) = text.lines().next()?.strip_prefix(OF_OURS)?.split_once(WHILE)?;
     let under_root = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
@@ -176,8 +177,8 @@ pub(crate) fn nameservers(path: &Path) -> Vec<IpAddr> {
     text.lines().filter_map(address).collect()
 }
 
-/// Puts a file in the place of `path` in one step. A container's file is mounted where it is, and can
-/// only be written over.
+/// Puts a file in the place of `path` in one step. A container's file is mounted where it is, and
+/// can only be written over.
 fn write(path: &Path, text: &str, mode: u32) -> io::Result<()> {
     match files::replace(path, text.as_bytes(), mode) {
         Err(error) if error.kind() == io::ErrorKind::ResourceBusy => fs::write(path, text),
@@ -192,7 +193,8 @@ fn link(path: &Path, target: &Path) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-/// The beginning of our text: which client's it is, until when, and where to look for what it replaced.
+/// The beginning of our text: which client's it is, until when, and where to look for what it
+/// replaced.
 const OF_OURS: &str = "# Of roadweave (";
 const WHILE: &str = "while its session is up; ";
 const HAS_BEFORE: &str = " has what was here before.";

@@ -68,8 +68,8 @@ pub type ReloadClient = Box<dyn FnMut() -> Result<ClientReload, String>>;
 pub struct ClientOptions {
     /// Its own name, for the server's logs.
     pub name: String,
-    /// The servers, tried in turn. Names are looked up over each uplink, and again while none of them
-    /// answers.
+    /// The servers, tried in turn. Names are looked up over each uplink, and again while none of
+    /// them answers.
     pub servers: Vec<ServerName>,
     /// The server's public key.
     pub server_key: PublicKey,
@@ -93,7 +93,8 @@ pub struct ClientOptions {
     pub uplinks: UplinkSelector,
     /// Whether this box forwards from one uplink to another.
     pub forward_between_uplinks: bool,
-    /// How uplinks may be used: patterns of names as in [`UplinkSelector`], the first that fits counts.
+    /// How uplinks may be used: patterns of names as in [`UplinkSelector`], the first that fits
+    /// counts.
     pub policies: Vec<(String, UplinkPolicy)>,
     /// Where what strategies have learned is kept, and what metered uplinks have carried.
     pub state_directory: PathBuf,

@@ -4,8 +4,8 @@
 //! welcome ─► within bounds? ─► filters ─► addresses of the TUN ─► routes of the families that have one
 //! ```
 //!
-//! Another welcome may grant other addresses: what is no longer granted goes first. Nothing that the
-//! system refuses here ends the client; it goes on with the rest, and says so.
+//! Another welcome may grant other addresses: what is no longer granted goes first. Nothing that
+//! the system refuses here ends the client; it goes on with the rest, and says so.
 
 use std::net::IpAddr;
 
@@ -24,8 +24,8 @@ pub(super) struct Granted {
 }
 
 impl Granted {
-    /// Sets up what `welcome` grants, in place of what another granted. What it may not grant is told
-    /// and left out.
+    /// Sets up what `welcome` grants, in place of what another granted. What it may not grant is
+    /// told and left out.
     pub(super) fn apply(
         &mut self,
         steering: &mut Steering,
@@ -113,8 +113,8 @@ impl Bounds<'_> {
         }
     }
 
-    /// The same of an inner address of the server, which is none that an uplink needs, unless the file
-    /// names its network more closely than the default does.
+    /// The same of an inner address of the server, which is none that an uplink needs, unless the
+    /// file names its network more closely than the default does.
     fn check_gateway(&self, address: IpAddr) -> Result<(), String> {
         self.check(address)?;
         let space = space_length(address);

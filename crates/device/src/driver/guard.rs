@@ -56,7 +56,8 @@ impl Guard {
         self.keeper.set(self.options.clone());
     }
 
-    /// Lets a new uplink hear its routers although the box forwards, whether it has an address yet or not.
+    /// Lets a new uplink hear its routers although the box forwards, whether it has an address yet
+    /// or not.
     pub(super) fn on_new_uplink(&mut self) {
         if self.options.forward {
             self.keeper.refresh();

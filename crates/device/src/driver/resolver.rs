@@ -7,12 +7,12 @@
 //!                                       60 s to 1 h ───────────┘ while a session is well
 //! ```
 //!
-//! A vehicle starts before its modems do, so that no name can be found is no end. A server may move, and
-//! then the session falls silent: the names are looked up again soon. An uplink with another address is
-//! another network, which may know others.
+//! A vehicle starts before its modems do, so that no name can be found is no end. A server may
+//! move, and then the session falls silent: the names are looked up again soon. An uplink with
+//! another address is another network, which may know others.
 //!
-//! Each uplink has one thread at most, so that a network which says ever new things of itself holds up its
-//! own look-ups alone.
+//! Each uplink has one thread at most, so that a network which says ever new things of itself holds
+//! up its own look-ups alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -84,8 +84,8 @@ enum State {
 }
 
 impl Resolver {
-    /// Looks `names` up over each uplink that [`Resolver::set_uplink`] tells of; `waker` wakes the loop for
-    /// the answers.
+    /// Looks `names` up over each uplink that [`Resolver::set_uplink`] tells of; `waker` wakes the
+    /// loop for the answers.
     pub(super) fn new(names: Vec<ServerName>, waker: Waker) -> Self {
         let (sender, answers) = channel();
         Self {
@@ -110,8 +110,8 @@ impl Resolver {
         self.uplinks.values().any(|of| !of.found.is_empty())
     }
 
-    /// Whether an uplink with these families may lead to a server: not if all are addresses of another one,
-    /// but IPv4 may lie behind a NAT64.
+    /// Whether an uplink with these families may lead to a server: not if all are addresses of
+    /// another one, but IPv4 may lie behind a NAT64.
     pub(super) fn may_reach(&self, ipv4: bool, ipv6: bool) -> bool {
         self.names.iter().any(|name| match name.is_ipv4() {
             None | Some(true) => ipv4 || ipv6,
@@ -165,8 +165,8 @@ impl Resolver {
         self.uplinks.remove(&uplink);
     }
 
-    /// Routers said something. Returns the uplinks whose addresses are others now, since nobody else has to be
-    /// asked.
+    /// Routers said something. Returns the uplinks whose addresses are others now, since nobody
+    /// else has to be asked.
     pub(super) fn on_router_news(&mut self, now: Instant, news: Vec<RouterNews>) -> Vec<UplinkId> {
         let mut new = BTreeSet::new();
         for RouterNews { index, advertised, lasts } in news {
@@ -230,8 +230,8 @@ impl Resolver {
         }
     }
 
-    /// Looks up what is due. Returns the uplinks whose addresses are others now, which takes no search where
-    /// the names are addresses.
+    /// Looks up what is due. Returns the uplinks whose addresses are others now, which takes no
+    /// search where the names are addresses.
     pub(super) fn service(&mut self, now: Instant) -> Vec<UplinkId> {
         let is_due = |(id, of): (&UplinkId, &OfUplink)| {
             self.due(of).is_some_and(|due| due <= now).then_some(*id)
@@ -303,7 +303,8 @@ impl Resolver {
             self.complain(now);
             return false;
         }
-        // The first that no name server had to be asked for stays; a NAT64 prefix that a router told may not.
+        // The first that no name server had to be asked for stays; a NAT64 prefix that a router
+        // told may not.
         let lasts =
             found.lasts.or_else(|| of.prefixes.iter().map(|(_, until)| until.since(now)).min());
         of.state = State::Found(now, lasts);
@@ -312,8 +313,8 @@ impl Resolver {
         is_new
     }
 
-    /// Tells the user that there is no server to connect to, if so and no uplink may still find one, once a
-    /// minute.
+    /// Tells the user that there is no server to connect to, if so and no uplink may still find
+    /// one, once a minute.
     fn complain(&mut self, now: Instant) {
         let is_first = |of: &OfUplink| {
             matches!(of.state, State::Due(_, 0) | State::Searching { failures: 0, .. })
@@ -351,7 +352,8 @@ impl OfUplink {
     }
 }
 
-/// Remembers `item` until then; returns whether it is new. What has ended makes room, and the oldest does.
+/// Remembers `item` until then; returns whether it is new. What has ended makes room, and the
+/// oldest does.
 fn keep<T: PartialEq>(
     items: &mut Vec<(T, Instant)>,
     item: T,

@@ -209,8 +209,8 @@ impl Driver {
         }
     }
 
-    /// Sends what waits. A packet that the kernel does not take is counted by its socket and lost, as on
-    /// the network: the other links have it too.
+    /// Sends what waits. A packet that the kernel does not take is counted by its socket and lost,
+    /// as on the network: the other links have it too.
     fn flush(&mut self, now: Instant) {
         let sockets = &mut self.sockets;
         let (mut homeless, mut gone) = (0, Vec::new());
@@ -242,8 +242,8 @@ impl Driver {
         self.drops.add(DropReason::DeviceFull, refused);
     }
 
-    /// Opens all sockets. One whose interface is not there yet is waited for; what will not get better
-    /// by waiting is an error.
+    /// Opens all sockets. One whose interface is not there yet is waited for; what will not get
+    /// better by waiting is an error.
     fn open_first(&mut self) -> Result<(), DeviceError> {
         for at in 0..self.options.len() {
             match self.open(at) {

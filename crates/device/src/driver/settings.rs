@@ -31,7 +31,8 @@ pub(super) fn parse<T: DeserializeOwned>(params: &Value) -> Result<T, RpcError> 
     T::deserialize(params).map_err(|error| RpcError::invalid_params(error.to_string()))
 }
 
-/// Checks that the uplink which `strategy` names, if it does, may be there some day: it need not be now.
+/// Checks that the uplink which `strategy` names, if it does, may be there some day: it need not be
+/// now.
 pub(super) fn check_uplink(strategy: &Strategy, uplinks: &UplinkSelector) -> Result<(), RpcError> {
     let Some(name) = strategy.uplink() else { return Ok(()) };
     uplinks.check_name(name).map_err(|error| RpcError::invalid_params(error.to_string()))

@@ -5,8 +5,8 @@
 //!                                                   stop ─► open, unless there is a kill switch
 //! ```
 //!
-//! Everything is left as it is when the client ends without having been told to: what is to be in the
-//! tunnel stays refused until the next start, or until `roadweave release`.
+//! Everything is left as it is when the client ends without having been told to: what is to be in
+//! the tunnel stays refused until the next start, or until `roadweave release`.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -1,7 +1,8 @@
 //! Keeps the TUN under the name that the configuration gives it.
 //!
-//! Packet filters know the TUN by its name, ours and the machine's own: under another, what comes out of the
-//! tunnel would pass for a stranger's. udev's rules, network managers and people rename interfaces.
+//! Packet filters know the TUN by its name, ours and the machine's own: under another, what comes
+//! out of the tunnel would pass for a stranger's. udev's rules, network managers and people rename
+//! interfaces.
 
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ pub(super) struct TunName {
 }
 
 impl TunName {
-    /// Looks if it is time, and gives the TUN its name back. Who keeps its addresses and routes sees what the kernel
-    /// took from it meanwhile.
+    /// Looks if it is time, and gives the TUN its name back. Who keeps its addresses and routes
+    /// sees what the kernel took from it meanwhile.
     pub(super) fn service(&mut self, now: Instant, tun: &Tun) {
         if now < self.next_look {
             return;

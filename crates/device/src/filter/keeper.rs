@@ -1,5 +1,5 @@
-//! A thread that keeps packet filters in place, so that `nft`, which takes some 20 ms, pauses no data
-//! plane.
+//! A thread that keeps packet filters in place, so that `nft`, which takes some 20 ms, pauses no
+//! data plane.
 //!
 //! ```text
 //! set(options) ──► newest wins ──► replace          notices, or every 2 s ──► look ──► put back
@@ -76,7 +76,8 @@ impl FilterKeeper {
         }
     }
 
-    /// The same, and waits until they are in place. While inner packets flow use [`FilterKeeper::set`].
+    /// The same, and waits until they are in place. While inner packets flow use
+    /// [`FilterKeeper::set`].
     ///
     /// # Errors
     /// As [`Filters::install`]; it is tried again all the same, as long as this lives.

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! "Answers" are packets in the reply direction of a connection, and errors about one. A connection
-//! that a stranger began stays closed, even if it slipped through while the table was missing, which
-//! its state "established" would not tell.
+//! that a stranger began stays closed, even if it slipped through while the table was missing,
+//! which its state "established" would not tell.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -204,8 +204,8 @@ fn postrouting(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, inner, masquerade, masquerade_into_tun, .. } = options;
     let mut rules = Vec::new();
     if *masquerade {
-        // What comes out of the tunnel has been checked. The prefixes are for kernels before 5.7, which
-        // know no input interface here.
+        // What comes out of the tunnel has been checked. The prefixes are for kernels before 5.7,
+        // which know no input interface here.
         rules.push(format!("iifname \"{tun}\" oifname != \"{tun}\" masquerade"));
         for (ipv4, set) in [(true, "inner4"), (false, "inner6")] {
             if has_family(inner, ipv4) {
@@ -224,8 +224,8 @@ fn postrouting(options: &FilterOptions) -> Vec<String> {
     rules
 }
 
-/// Closes on a server what it has opened by turning forwarding on: between interfaces of others pass
-/// answers, and what the machine's own rules translate; containers and port forwards are such.
+/// Closes on a server what it has opened by turning forwarding on: between interfaces of others
+/// pass answers, and what the machine's own rules translate; containers and port forwards are such.
 fn opened(
     FilterOptions { tun, inner, forwarding, .. }: &FilterOptions,
     opened: Opened,
@@ -240,8 +240,8 @@ fn opened(
             rules.push(format!("meta nfproto {protocol} return"));
         }
     }
-    // This machine's own packets come in by no interface. Before Linux 5.7 none is known here, and no
-    // rule that asks for one matches.
+    // This machine's own packets come in by no interface. Before Linux 5.7 none is known here, and
+    // no rule that asks for one matches.
     rules.push("iif 0 return".to_owned());
     rules.push(format!("iifname \"{tun}\" return"));
     rules.push(format!("oifname \"{tun}\" return"));
@@ -256,15 +256,16 @@ fn opened(
         }
     }
     rules.push("ct status snat return".to_owned());
-    // Neighbour discovery and multicast listeners seem to come in where they go out, before there is an
-    // address without a source.
+    // Neighbour discovery and multicast listeners seem to come in where they go out, before there
+    // is an address without a source.
     rules.push("fib saddr type local return".to_owned());
     rules.push("ip6 saddr :: return".to_owned());
     rules.push(format!("iifname != \"lo\" {drop}"));
     rules
 }
 
-/// Matches the interfaces that are no uplinks (or, with `not`, all others), by `side`, `iif` or `oif`.
+/// Matches the interfaces that are no uplinks (or, with `not`, all others), by `side`, `iif` or
+/// `oif`.
 fn matches_inside(
     inside: &[Interface],
     side: &'static str,

@@ -7,7 +7,8 @@ use super::nftables::{Contents, Nftables};
 use super::run_nft;
 use crate::DeviceError;
 
-/// One table of the family `inet`, in the network namespace where it was opened. It outlives its owner.
+/// One table of the family `inet`, in the network namespace where it was opened. It outlives its
+/// owner.
 #[derive(Debug)]
 pub(crate) struct Table {
     name: String,

@@ -5,8 +5,8 @@
 //!                                       └─► too long ─► TCP to the same server
 //! ```
 //!
-//! A try is not taken back when the next begins: over a satellite the first answer may come after it. A
-//! server that refuses, or says it is broken, hands over at once.
+//! A try is not taken back when the next begins: over a satellite the first answer may come after
+//! it. A server that refuses, or says it is broken, hands over at once.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -143,8 +143,8 @@ impl Exchange {
         true
     }
 
-    /// A try could not be sent, or its connection broke. With the last server that can be talked to the
-    /// question is given up.
+    /// A try could not be sent, or its connection broke. With the last server that can be talked to
+    /// the question is given up.
     pub(super) fn handle_failure(&mut self, now: Instant, id: usize, reason: &str) {
         let Some(sent) = self.tries.get_mut(id).filter(|sent| !sent.is_over) else { return };
         sent.is_over = true;

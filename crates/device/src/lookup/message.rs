@@ -1,7 +1,8 @@
 //! DNS messages: one question, and what an answer says (RFC 1035 section 4).
 //!
-//! A forger who does not see the question has to guess its ID, the port that it left from, and which of
-//! the name's letters are capitals: the question must come back as it was asked, letter by letter.
+//! A forger who does not see the question has to guess its ID, the port that it left from, and
+//! which of the name's letters are capitals: the question must come back as it was asked, letter by
+//! letter.
 
 use std::net::IpAddr;
 use std::time::Duration;

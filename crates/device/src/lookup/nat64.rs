@@ -19,8 +19,8 @@ pub(crate) struct Nat64Prefix {
 }
 
 impl Nat64Prefix {
-    /// The prefix of `length` bits of `address`; `None` unless RFC 6052 section 2.2 has such a length and
-    /// leaves bits 64 to 71 zero.
+    /// The prefix of `length` bits of `address`; `None` unless RFC 6052 section 2.2 has such a
+    /// length and leaves bits 64 to 71 zero.
     pub(crate) fn new(address: Ipv6Addr, length: u8) -> Option<Self> {
         if !LENGTHS.contains(&length) {
             return None;
@@ -52,8 +52,8 @@ impl fmt::Display for Nat64Prefix {
 
 /// The prefixes that the addresses of `ipv4only.arpa` betray (RFC 7050 section 3).
 ///
-/// An address in which a well-known one stands at several places proves nothing by itself; where the other
-/// well-known one stands at the same place in a second address, that is it.
+/// An address in which a well-known one stands at several places proves nothing by itself; where
+/// the other well-known one stands at the same place in a second address, that is it.
 pub(crate) fn discover(found: &[IpAddr]) -> Vec<Nat64Prefix> {
     let found: Vec<Ipv6Addr> = found
         .iter()
@@ -85,8 +85,8 @@ fn candidates(address: Ipv6Addr) -> Vec<(Nat64Prefix, Ipv4Addr)> {
         .collect()
 }
 
-/// Reads a PREF64 option of a router advertisement (RFC 8781 section 4), with its type and length in front:
-/// the prefix, and how long it holds; zero takes it back.
+/// Reads a PREF64 option of a router advertisement (RFC 8781 section 4), with its type and length
+/// in front: the prefix, and how long it holds; zero takes it back.
 pub(crate) fn parse_option(option: &[u8]) -> Option<(Nat64Prefix, Duration)> {
     let [OPTION, 2, high, low, prefix @ ..] = option else { return None };
     let prefix: &[u8; 12] = prefix.first_chunk()?;

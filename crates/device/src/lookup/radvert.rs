@@ -1,5 +1,5 @@
-//! What routers advertise and the kernel leaves to programs: name servers (RFC 8106) and the NAT64 prefix
-//! (RFC 8781).
+//! What routers advertise and the kernel leaves to programs: name servers (RFC 8106) and the NAT64
+//! prefix (RFC 8781).
 //!
 //! ```text
 //! router advertisement ─► kernel ─► RTM_NEWNDUSEROPT ─► RouterNews, by interface
@@ -53,8 +53,8 @@ impl RouterNotices {
         Ok(Self { socket })
     }
 
-    /// What has been said since the last call, at most [`NEWS_MAX`] items; call it again when the file
-    /// descriptor is readable.
+    /// What has been said since the last call, at most [`NEWS_MAX`] items; call it again when the
+    /// file descriptor is readable.
     pub(crate) fn poll(&mut self) -> Vec<RouterNews> {
         let mut news = Vec::new();
         let mut buffer = [0; 8192];

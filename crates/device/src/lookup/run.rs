@@ -1,7 +1,7 @@
 //! The sockets of a search: each try has one of its own, bound to the uplink's interface.
 //!
-//! A connected socket takes answers from the address that was asked alone, and the kernel chooses its port
-//! at random.
+//! A connected socket takes answers from the address that was asked alone, and the kernel chooses
+//! its port at random.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -22,14 +22,15 @@ use super::{Found, Network, Request, Search};
 use crate::Clock;
 use crate::udp::bind_to_interface;
 
-/// Searches in the network namespace of the calling thread; blocks for 15 s at most, and not much longer
-/// than somebody has an interest in the answer.
+/// Searches in the network namespace of the calling thread; blocks for 15 s at most, and not much
+/// longer than somebody has an interest in the answer.
 pub(crate) fn run(request: Request, interest: &Weak<()>) -> Found {
     let root = Path::new("/");
     let clock = Clock::start();
     let network = request.network.clone();
     if request.needs_nat64() {
-        // Its routers may know the prefix, and tell it in an advertisement. Without them it is asked for.
+        // Its routers may know the prefix, and tell it in an advertisement. Without them it is
+        // asked for.
         let _ = solicit_routers(&network);
     }
     let servers = name_servers(root, &network);

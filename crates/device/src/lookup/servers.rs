@@ -5,8 +5,8 @@
 //!    └─ none ─► of the system: /etc/resolv.conf, or what its stub asks ─► and the uplink's gateway
 //! ```
 //!
-//! All of it is read from files: what daemons would answer may have gone into the tunnel. A stub on this
-//! machine (127.0.0.53) is not asked, for the same reason.
+//! All of it is read from files: what daemons would answer may have gone into the tunnel. A stub on
+//! this machine (127.0.0.53) is not asked, for the same reason.
 
 use std::fs::File;
 use std::io::Read;
@@ -30,8 +30,8 @@ pub(crate) struct Network {
     pub(crate) advertised: Vec<IpAddr>,
 }
 
-/// The name servers to ask over an uplink, the best first; at most [`SERVERS_MAX`]. `root`: where the
-/// files are, `/` but in tests.
+/// The name servers to ask over an uplink, the best first; at most [`SERVERS_MAX`]. `root`: where
+/// the files are, `/` but in tests.
 pub(crate) fn name_servers(root: &Path, network: &Network) -> Vec<SocketAddr> {
     let mut found = Found { index: network.index, servers: Vec::new() };
     found.add_all(of_uplink(root, network));
@@ -142,8 +142,8 @@ pub(crate) const SERVERS_MAX: usize = 4;
 const FILES_MAX: usize = 8;
 /// The most of a file that is read.
 const BYTES_MAX: u64 = 1 << 20;
-/// Folders with a resolv.conf for each interface: openresolv's old and new one, that of Debian's resolvconf,
-/// and those of dhcpcd without any of them.
+/// Folders with a resolv.conf for each interface: openresolv's old and new one, that of Debian's
+/// resolvconf, and those of dhcpcd without any of them.
 const RESOLVCONF: [&str; 5] = [
     "run/resolvconf/keys",
     "run/resolvconf/interfaces",
@@ -161,7 +161,8 @@ const DHCLIENT: [&str; 5] = [
 ];
 /// What netifd has learned.
 const OPENWRT: [&str; 2] = ["tmp/resolv.conf.d/resolv.conf.auto", "tmp/resolv.conf.auto"];
-/// The system's servers, and those behind the stubs of systemd-resolved, NetworkManager and OpenWrt.
+/// The system's servers, and those behind the stubs of systemd-resolved, NetworkManager and
+/// OpenWrt.
 const SYSTEM: [&str; 5] = [
     "etc/resolv.conf",
     "run/systemd/resolve/resolv.conf",

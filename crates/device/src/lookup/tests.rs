@@ -36,8 +36,8 @@ fn request(names: &[&str], ipv4: bool, ipv6: bool) -> Request {
     Request { names, ipv4, ipv6, ..Request::default() }
 }
 
-/// Turns a search in virtual time; `answers` says what comes back for a question, if anything. Returns what
-/// was found, and when.
+/// Turns a search in virtual time; `answers` says what comes back for a question, if anything.
+/// Returns what was found, and when.
 fn turn(request: Request, answers: impl Fn(&[u8]) -> Option<Vec<u8>>) -> (Found, Instant) {
     let servers = vec!["192.0.2.53:53".parse().unwrap()];
     let mut now = Instant::ZERO;

@@ -6,9 +6,9 @@
 //!          +-- roadweave (inside): pid 1, all others are its children
 //! ```
 //!
-//! Whatever ends the outer program, the kernel kills `unshare` (parent death signal), that kills pid
-//! 1, and with pid 1 the kernel kills every process of the namespace. With the last of them go the
-//! mounts, the network namespaces, their interfaces, routes and rules.
+//! Whatever ends the outer program, the kernel kills `unshare` (parent death signal), that kills
+//! pid 1, and with pid 1 the kernel kills every process of the namespace. With the last of them go
+//! the mounts, the network namespaces, their interfaces, routes and rules.
 
 #![allow(unsafe_code, reason = "a child asks the kernel to die with its parent before exec")]
 

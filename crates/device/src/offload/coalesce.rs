@@ -5,10 +5,10 @@
 //! flush()      --> all that is open is written
 //! ```
 //!
-//! A packet joins only when the kernel's cutting gives back the very same packets: headers equal but
-//! for lengths, IDs, sequence numbers and checksums, the next sequence number, and a valid checksum
-//! of its own (otherwise the kernel would compute a good one over damaged bytes). Order within a
-//! flow is kept; nothing waits beyond the batch that it came with.
+//! A packet joins only when the kernel's cutting gives back the very same packets: headers equal
+//! but for lengths, IDs, sequence numbers and checksums, the next sequence number, and a valid
+//! checksum of its own (otherwise the kernel would compute a good one over damaged bytes). Order
+//! within a flow is kept; nothing waits beyond the batch that it came with.
 
 use super::checksum::{add, finish, pseudo_header};
 use super::{

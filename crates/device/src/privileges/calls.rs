@@ -1,8 +1,8 @@
 //! The filter of system calls.
 //!
-//! It names what is dangerous instead of what is allowed: which calls a C library makes changes with its
-//! version, and a daemon that dies in the field for a harmless new one would be worse than what the filter
-//! could prevent. What it names fails with EPERM.
+//! It names what is dangerous instead of what is allowed: which calls a C library makes changes
+//! with its version, and a daemon that dies in the field for a harmless new one would be worse than
+//! what the filter could prevent. What it names fails with EPERM.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,8 @@ fn filters(target: TargetArch) -> Result<[BpfProgram; 2], seccompiler::BackendEr
     };
     let flags = NAMESPACES.iter().map(|flag| new_namespace(*flag));
     barred.insert(libc::SYS_clone, flags.collect::<Result<_, _>>()?);
-    // Its flags lie in memory, where no filter can look; without it the C library takes the older call.
+    // Its flags lie in memory, where no filter can look; without it the C library takes the older
+    // call.
     let unknown = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
     Ok([compile(unknown, Errno::NOSYS)?, compile(barred, Errno::PERM)?])
 }
@@ -115,8 +116,8 @@ pub(super) const BARRED: &[libc::c_long] = &[
 #[allow(unsafe_code, reason = "whatever the call is, it gets no pointer that leads anywhere")]
 pub(super) fn call(number: libc::c_long) -> Errno {
     const NOTHING: libc::c_long = -1;
-    // SAFETY: the last page of the address space, to which -1 leads, is never mapped; there is no file
-    // descriptor and no process of this number, and all flags at once are no call's.
+    // SAFETY: the last page of the address space, to which -1 leads, is never mapped; there is no
+    // file descriptor and no process of this number, and all flags at once are no call's.
     let result =
         unsafe { libc::syscall(number, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING, NOTHING) };
     assert_eq!(result, -1, "call {number} with arguments that are none");

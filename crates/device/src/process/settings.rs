@@ -5,8 +5,8 @@
 //! end:    the notes, the last first         ─► write the old value ─► strike the note
 //! ```
 //!
-//! Where the disk has no room for a note, it is kept in memory: an orderly end undoes the change, and only
-//! after a crash it is left.
+//! Where the disk has no room for a note, it is kept in memory: an orderly end undoes the change,
+//! and only after a crash it is left.
 //!
 //! Two instances may want the same setting. The later one finds it changed and copies the earlier
 //! one's note, so that both know what it was originally, and the last of them to end restores it.
@@ -46,8 +46,8 @@ fn take_turn() -> MutexGuard<'static, Unwritten> {
 }
 
 impl Instance {
-    /// Sets a sysctl until [`Instance::restore_settings`]; nothing happens if it has the value by the
-    /// will of others.
+    /// Sets a sysctl until [`Instance::restore_settings`]; nothing happens if it has the value by
+    /// the will of others.
     ///
     /// # Errors
     /// What the kernel says, or when the undo file cannot be written.

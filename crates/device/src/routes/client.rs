@@ -102,7 +102,8 @@ impl ClientRoutes {
         }
     }
 
-    /// Leads what belongs into the tunnel into the TUN, for the families that `grant` has an address of.
+    /// Leads what belongs into the tunnel into the TUN, for the families that `grant` has an
+    /// address of.
     ///
     /// # Errors
     /// When the tables cannot be read.

@@ -1,4 +1,5 @@
-//! A thread that keeps the routes and rules of a server or router, and its TUN's addresses, in place.
+//! A thread that keeps the routes and rules of a server or router, and its TUN's addresses, in
+//! place.
 //!
 //! ```text
 //! lock ─► set ─┐
@@ -27,8 +28,8 @@ use crate::netlink::{Messages, open_socket};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{Clock, DeviceError, Interest, Poller, Token, Waker};
 
-/// Keeps [`Routes`] as they were set: what another program removes is set again. Dropping it removes
-/// them, unless somebody else still holds them.
+/// Keeps [`Routes`] as they were set: what another program removes is set again. Dropping it
+/// removes them, unless somebody else still holds them.
 #[derive(Debug)]
 pub struct RouteKeeper {
     routes: Arc<Mutex<Routes>>,

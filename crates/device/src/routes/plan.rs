@@ -78,8 +78,8 @@ impl Planner<'_> {
         plan
     }
 
-    /// Networks behind this box, connected or routed to, in which no host beyond the tunnel can be. What
-    /// `into_tunnel` or `accept` names within a wider one is none.
+    /// Networks behind this box, connected or routed to, in which no host beyond the tunnel can be.
+    /// What `into_tunnel` or `accept` names within a wider one is none.
     pub(super) fn local_networks(&self) -> Vec<Prefix> {
         let connected = self.seen.addresses.iter().map(|(index, own)| (*index, own.network()));
         let routed = [true, false].into_iter().flat_map(|ipv4| self.main_routes(ipv4));
@@ -224,8 +224,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Lets sockets that are bound to an interface with a default route of its own use it, if it is no
-    /// uplink in service.
+    /// Lets sockets that are bound to an interface with a default route of its own use it, if it is
+    /// no uplink in service.
     fn plan_bound(&self, plan: &mut Plan, ipv4: bool) {
         let table = bound_table(&self.tables);
         for link in self.seen.links.iter().filter(|link| link.index != self.tun) {

@@ -20,8 +20,8 @@ pub(super) struct CycleArrivals {
     pub probes: u32,
     /// How many were sent; 0 when none came to tell.
     pub probes_sent: u16,
-    /// The smallest difference between a probe's arrival by the receiver's time and its departure by
-    /// the sender's, us: the delay and what the clocks differ by.
+    /// The smallest difference between a probe's arrival by the receiver's time and its departure
+    /// by the sender's, us: the delay and what the clocks differ by.
     pub difference_min: Option<i64>,
 }
 
@@ -53,8 +53,8 @@ impl Arrivals {
         self.cycles.get(&cycle)
     }
 
-    /// The smallest difference of `cycle`'s probes, or of the nearest cycle before, or after, that has
-    /// any.
+    /// The smallest difference of `cycle`'s probes, or of the nearest cycle before, or after, that
+    /// has any.
     pub fn difference(&self, cycle: u16) -> Option<i64> {
         let known = |entry: (&u16, &CycleArrivals)| entry.1.difference_min;
         let before = self.cycles.range(..=cycle).rev().find_map(known);

@@ -6,9 +6,9 @@
 //!                              └─ nothing heard for 3 s: the session moves to where the link now is
 //! ```
 //!
-//! All links of a vehicle start together and follow one plan, so that their recordings belong to one
-//! drive. What the server received comes back as its log while the plan goes on: whenever the client
-//! stops, it has what was recorded.
+//! All links of a vehicle start together and follow one plan, so that their recordings belong to
+//! one drive. What the server received comes back as its log while the plan goes on: whenever the
+//! client stops, it has what was recorded.
 
 use std::time::Duration;
 
@@ -134,7 +134,8 @@ pub enum RecordError {
 impl RecordClient {
     /// A client that looks for the server.
     ///
-    /// `nonce` is a random number; `unix_epoch` is the wall clock, since 1970, at [`Instant::ZERO`].
+    /// `nonce` is a random number; `unix_epoch` is the wall clock, since 1970, at
+    /// [`Instant::ZERO`].
     pub fn new(plan: RecordPlan, is_ipv4: bool, nonce: u64, unix_epoch: Duration) -> Self {
         Self {
             plan,
@@ -370,7 +371,8 @@ impl RecordClient {
             self.up.add(&self.plan, *entry);
         }
         if let Some(finish) = &mut self.finish {
-            // A packet sent after the end has come: whatever was sent before has come, or never will.
+            // A packet sent after the end has come: whatever was sent before has come, or never
+            // will.
             finish.complete |= sent >= finish.elapsed && self.log.is_complete();
         }
     }

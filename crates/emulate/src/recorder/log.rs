@@ -5,9 +5,9 @@
 //!                          <─ confirmed: so many have come ─
 //! ```
 //!
-//! Reports may be lost, so entries are numbered: the client takes them in order only and says how many
-//! it has in everything that it sends; what is not confirmed within a round trip and a half is sent
-//! again from there on.
+//! Reports may be lost, so entries are numbered: the client takes them in order only and says how
+//! many it has in everything that it sends; what is not confirmed within a round trip and a half is
+//! sent again from there on.
 
 use std::collections::VecDeque;
 use std::time::Duration;

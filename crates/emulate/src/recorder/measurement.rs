@@ -7,9 +7,9 @@
 //!                   |   delay 1        |   delay 2        |     the smallest of the cycle's probes
 //! ```
 //!
-//! A delivery says that its bytes left the queue one propagation delay earlier. Deliveries therefore
-//! count from the moment at which the first byte that was sent after the fill could have come, and
-//! the replay delays them by the cycle's delay again.
+//! A delivery says that its bytes left the queue one propagation delay earlier. Deliveries
+//! therefore count from the moment at which the first byte that was sent after the fill could have
+//! come, and the replay delays them by the cycle's delay again.
 //!
 //! Source: LoLa section 4.2.
 

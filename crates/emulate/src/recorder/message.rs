@@ -18,8 +18,8 @@
 //! Close      client: over
 //! ```
 //!
-//! Whoever sends a Hello or an Open gets back fewer bytes than it sent, and nothing else is ever sent
-//! to an address that has not answered a challenge: a server is no amplifier.
+//! Whoever sends a Hello or an Open gets back fewer bytes than it sent, and nothing else is ever
+//! sent to an address that has not answered a challenge: a server is no amplifier.
 
 use super::log::{Entry, decode_entries};
 use super::plan::RecordPlan;

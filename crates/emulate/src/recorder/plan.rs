@@ -129,7 +129,8 @@ impl RecordPlan {
     /// What [`RecordPlan::length`] may be.
     pub const LENGTHS: RangeInclusive<Duration> =
         Duration::from_secs(2)..=Duration::from_secs(7_200);
-    /// What [`RecordPlan::cycle`] may be: probes need some time, and delays change every few seconds.
+    /// What [`RecordPlan::cycle`] may be: probes need some time, and delays change every few
+    /// seconds.
     pub const CYCLES: RangeInclusive<Duration> = Duration::from_secs(4)..=Duration::from_secs(60);
     /// What [`RecordPlan::packet_bytes`] may be.
     pub const PACKETS: RangeInclusive<u16> = 200..=1_500;

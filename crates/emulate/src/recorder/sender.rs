@@ -10,13 +10,14 @@
 //!                                               what arrives
 //! ```
 //!
-//! A link is saturated while its queue is not empty. Twice the known rate fills it within a few round
-//! trips when the capacity grows; the window keeps it at half a second where the link would buffer
-//! more, so that it drains before the probes. Beyond the window data goes on at half the rate at
-//! which it arrives: when the capacity falls, much of what seems to be under way was dropped by a full
-//! queue, and the link would run dry before the sender could know. (Saturator keeps a round-trip time of 0.75 to 3 s; its
-//! reports come by another link.) Only the queue of this direction counts: when the other direction
-//! is saturated too, reports are late, and the window grows by that.
+//! A link is saturated while its queue is not empty. Twice the known rate fills it within a few
+//! round trips when the capacity grows; the window keeps it at half a second where the link would
+//! buffer more, so that it drains before the probes. Beyond the window data goes on at half the
+//! rate at which it arrives: when the capacity falls, much of what seems to be under way was
+//! dropped by a full queue, and the link would run dry before the sender could know. (Saturator
+//! keeps a round-trip time of 0.75 to 3 s; its reports come by another link.) Only the queue of
+//! this direction counts: when the other direction is saturated too, reports are late, and the
+//! window grows by that.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -120,7 +121,8 @@ impl Sender {
         self.heard_at = now;
     }
 
-    /// Takes in what the other side says has arrived; returns whether anything has since the last time.
+    /// Takes in what the other side says has arrived; returns whether anything has since the last
+    /// time.
     pub fn handle_report(&mut self, now: Instant, report: &Report) -> bool {
         if report.highest > self.number || report.highest < self.highest {
             return false; // It cannot know that, or it is an old one.

@@ -6,10 +6,10 @@
 //!  packets and reports of that address ─> Endpoint ─> data, reports with the log
 //! ```
 //!
-//! Whoever opens a session has shown that it receives what is sent to its address. A session ends half
-//! a minute after its plan, whatever still comes; one that falls silent gets no data after three
-//! seconds and ends after two minutes. A network (an IPv4 address, or 64 bits of an IPv6 one) has so
-//! many sessions and challenges at most, and does not push out those of others.
+//! Whoever opens a session has shown that it receives what is sent to its address. A session ends
+//! half a minute after its plan, whatever still comes; one that falls silent gets no data after
+//! three seconds and ends after two minutes. A network (an IPv4 address, or 64 bits of an IPv6 one)
+//! has so many sessions and challenges at most, and does not push out those of others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -115,8 +115,8 @@ impl Default for RecordLimits {
 impl RecordServer {
     /// A server without sessions.
     ///
-    /// `secrets` yields numbers that nobody can guess; `unix_epoch` is the wall clock, since 1970, at
-    /// [`Instant::ZERO`].
+    /// `secrets` yields numbers that nobody can guess; `unix_epoch` is the wall clock, since 1970,
+    /// at [`Instant::ZERO`].
     pub fn new(
         limits: RecordLimits,
         unix_epoch: Duration,
@@ -202,8 +202,8 @@ impl RecordServer {
         self.answer(peer, &Message::Challenge { nonce, token });
     }
 
-    /// Makes room for a challenge to `network`: one that has enough gives up its own oldest, or else,
-    /// when there are too many in all, whoever has the most does.
+    /// Makes room for a challenge to `network`: one that has enough gives up its own oldest, or
+    /// else, when there are too many in all, whoever has the most does.
     fn make_room(&mut self, network: IpAddr) {
         let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for pending in &self.pending {

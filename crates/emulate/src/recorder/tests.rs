@@ -123,8 +123,8 @@ fn a_link_that_changes_is_given_back_when_replayed() {
     }
 }
 
-/// The bytes that a replay delivers within `lasting` of a flood that begins at `from`, from its first
-/// arrival on.
+/// The bytes that a replay delivers within `lasting` of a flood that begins at `from`, from its
+/// first arrival on.
 fn flood(replay: &Trace, from: Instant, lasting: Duration) -> u64 {
     let mut link =
         Link::new(LinkSettings { queue_bytes: 60_000, ..LinkSettings::new(replay.clone(), 1) });

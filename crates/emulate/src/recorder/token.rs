@@ -1,8 +1,8 @@
 //! The token that a server may ask for, so that not everybody records at its owner's expense.
 //!
 //! It never crosses the network: a client proves that it knows it by a code over its request, which
-//! holds the server's challenge to its address (HMAC-SHA-256, RFC 2104). A code that was overheard is
-//! worth nothing elsewhere or later.
+//! holds the server's challenge to its address (HMAC-SHA-256, RFC 2104). A code that was overheard
+//! is worth nothing elsewhere or later.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -38,7 +38,8 @@ impl RecordToken {
         proof
     }
 
-    /// Whether whoever made the code over a request knows the token; takes equally long for all codes.
+    /// Whether whoever made the code over a request knows the token; takes equally long for all
+    /// codes.
     pub(super) fn verify(&self, request: &[u8], proof: &[u8; PROOF_BYTES]) -> bool {
         hmac::verify(&self.0, request, proof).is_ok()
     }

@@ -131,8 +131,8 @@ impl Spikes {
     /// The share of spikes of a `height` (ms) that are left when spikes fall by at most `fall` (ms)
     /// per probe, so that the share of time above each height stays.
     ///
-    /// One of height h is above x for (h - x) / fall probes instead of 1 / (1 - d^a) on average; when
-    /// the share k / h of them is left, the mean is k / fall / (a + 1).
+    /// One of height h is above x for (h - x) / fall probes instead of 1 / (1 - d^a) on average;
+    /// when the share k / h of them is left, the mean is k / fall / (a + 1).
     pub(super) fn kept(&self, height: f64, fall: f64) -> f64 {
         let falling = 1.0 - RttQuantiles::DECAY.powf(self.exponent);
         fall * (self.exponent + 1.0) / falling / height

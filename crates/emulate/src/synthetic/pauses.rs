@@ -114,9 +114,9 @@ impl Debt {
     }
 }
 
-/// Calls `event` with its time in ns for each event of a process in which what is between the end of
-/// one and the next has no memory. `event` returns how long it takes until the next may come, ns, on
-/// average `mean_ms`.
+/// Calls `event` with its time in ns for each event of a process in which what is between the end
+/// of one and the next has no memory. `event` returns how long it takes until the next may come,
+/// ns, on average `mean_ms`.
 fn draw_events(
     random: &mut Random,
     per_minute: f64,

@@ -1,9 +1,10 @@
 //! How many bytes can arrive within a deadline, whatever the schedule.
 //!
-//! A packet released at `r` can use a slot's byte at `t` if `r <= t` and `t + delay <= r + deadline`:
-//! each byte of capacity serves the packets released in one interval, `t + delay - deadline <= r <= t`.
-//! For such interval graphs (convex bipartite graphs) a greedy rule finds the greatest matching: go
-//! through the packets by release and give each the usable bytes that expire first.
+//! A packet released at `r` can use a slot's byte at `t` if `r <= t` and `t + delay <= r +
+//! deadline`: each byte of capacity serves the packets released in one interval, `t + delay -
+//! deadline <= r <= t`. For such interval graphs (convex bipartite graphs) a greedy rule finds the
+//! greatest matching: go through the packets by release and give each the usable bytes that expire
+//! first.
 //!
 //! Source: F. Glover, "Maximum matching in a convex bipartite graph", Naval Research Logistics
 //! Quarterly 14 (1967), for bytes in place of vertices.

@@ -15,8 +15,8 @@ pub struct Offered {
 }
 
 impl Offered {
-    /// What the application of `spec` with this `seed` sends when its stream begins at `start`; empty
-    /// for an application that sends by what arrives.
+    /// What the application of `spec` with this `seed` sends when its stream begins at `start`;
+    /// empty for an application that sends by what arrives.
     pub fn new(spec: &TrafficSpec, start: Instant, seed: u64) -> Self {
         if !matches!(spec.kind, TrafficKind::Video { .. } | TrafficKind::Constant { .. }) {
             return Self::default();

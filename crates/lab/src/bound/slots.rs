@@ -8,9 +8,9 @@
 //! ```
 //!
 //! A byte that is sent at `t` within a slot arrives at `t + delay`, or later. One thing makes it
-//! earlier: a packet's delay and loss are those of the moment at which its *last* byte departs, so a
-//! byte of a packet that departs in a later stretch profits from it. The last bytes of a stretch, as
-//! many as a packet has, therefore count as arriving with the best stretch that the packet could
+//! earlier: a packet's delay and loss are those of the moment at which its *last* byte departs, so
+//! a byte of a packet that departs in a later stretch profits from it. The last bytes of a stretch,
+//! as many as a packet has, therefore count as arriving with the best stretch that the packet could
 //! reach. That is optimistic by a packet per change, never pessimistic.
 
 use std::time::Duration;
@@ -39,8 +39,8 @@ pub(super) struct Slot {
     pub to: u64,
     /// Bits per second, above zero.
     pub bps: u64,
-    /// No byte arrives sooner than this after it was sent, ns; below zero at an opportunity, whose bytes
-    /// leave all at its beginning.
+    /// No byte arrives sooner than this after it was sent, ns; below zero at an opportunity, whose
+    /// bytes leave all at its beginning.
     pub delay: i64,
 }
 

@@ -28,8 +28,8 @@ pub(super) struct Frame {
 
 /// The sum of the stalls that remain if something is shown whenever it can be.
 ///
-/// `frames` ascend by capture. `stream_end`: one frame interval after the last capture; `end`: that of
-/// the observation.
+/// `frames` ascend by capture. `stream_end`: one frame interval after the last capture; `end`: that
+/// of the observation.
 pub(super) fn unavoidable(
     slots: &[Slot],
     frames: &[Frame],
@@ -62,7 +62,8 @@ fn stall(from: u64, to: u64) -> u64 {
     if u128::from(gap) > STALL_GAP.as_nanos() { gap } else { 0 }
 }
 
-/// When the first frame of all can be complete, each with the links for itself; `None`: not by `end`.
+/// When the first frame of all can be complete, each with the links for itself; `None`: not by
+/// `end`.
 fn first_completion(slots: &[Slot], frames: &[Frame], end: u64) -> Option<u64> {
     let mut first: Option<u64> = None;
     for frame in frames {

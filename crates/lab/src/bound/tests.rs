@@ -261,8 +261,8 @@ fn any_trace() -> impl Strategy<Value = Trace> {
     })
 }
 
-/// What a scheduler does with each packet, as dice: a first link or none, a second link or none, and
-/// how long it keeps the packet back.
+/// What a scheduler does with each packet, as dice: a first link or none, a second link or none,
+/// and how long it keeps the packet back.
 type Dice = Vec<(u8, u8, u16)>;
 
 /// Sends the stream as the dice say, over real links, and tells when each packet arrived first.

@@ -14,9 +14,10 @@ use crate::world::SERVER;
 /// Datagrams in one push, at most.
 const PUSH_MAX: usize = 200;
 
-/// Sends whatever costs the server memory, on all lanes: combinations that nothing solves, fragments and
-/// parts without siblings, packets behind others that never come, in lanes whose order it has promised, with
-/// lies about their age, some tiny; and promises something else each time.
+/// Sends whatever costs the server memory, on all lanes: combinations that nothing solves,
+/// fragments and parts without siblings, packets behind others that never come, in lanes whose
+/// order it has promised, with lies about their age, some tiny; and promises something else each
+/// time.
 #[derive(Debug)]
 pub struct Hostile {
     vehicle: usize,
@@ -106,7 +107,8 @@ impl Hostile {
                 bytes.freeze()
             }
             3 => {
-                // Now one of two parts, then one of three of the same datagram, and never the others.
+                // Now one of two parts, then one of three of the same datagram, and never the
+                // others.
                 let parts = Part::cut(lane, round / 2, &body, 600 - 200 * (round as usize % 2));
                 parts.into_iter().flatten().next().unwrap_or_default()
             }

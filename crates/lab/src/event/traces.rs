@@ -11,8 +11,8 @@ use crate::world::WorldLink;
 
 /// Writes the delay and capacity events of `events` into the traces of `links`.
 ///
-/// A changed trace is written out for the whole of `length` and then holds its last value. The default
-/// queue of a link is that of its trace without events.
+/// A changed trace is written out for the whole of `length` and then holds its last value. The
+/// default queue of a link is that of its trace without events.
 pub fn apply_to_traces(links: &mut [WorldLink], events: &[Event], length: Duration) {
     for (index, link) in links.iter_mut().enumerate() {
         let mut own: Vec<&Event> = events.iter().filter(|event| event.link == index).collect();
@@ -84,8 +84,8 @@ pub(crate) fn slots_until(
         .take_while(move |(at, _)| *at <= end)
 }
 
-/// The timeline of `combine(value, change)`, where `changes` ascend in time and `before` is the change
-/// before the first.
+/// The timeline of `combine(value, change)`, where `changes` ascend in time and `before` is the
+/// change before the first.
 fn combined<V: Copy + PartialEq, C: Copy>(
     timeline: &Timeline<V>,
     changes: &[(Duration, C)],

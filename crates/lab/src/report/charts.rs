@@ -10,8 +10,8 @@ pub struct Curve {
     pub name: String,
     /// The class of its colour.
     pub class: String,
-    /// Delays in ms, ascending, and the share of all packets that arrived within each, 0..1; between
-    /// two delays the share is that of the lower one.
+    /// Delays in ms, ascending, and the share of all packets that arrived within each, 0..1;
+    /// between two delays the share is that of the lower one.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -103,7 +103,8 @@ fn nines(share: f64) -> f64 {
 }
 
 /// Box plots side by side, one row per strategy: a box from quartile to quartile with the median, a
-/// diamond at the mean, whiskers to the last value within one and a half times the box, dots beyond.
+/// diamond at the mean, whiskers to the last value within one and a half times the box, dots
+/// beyond.
 ///
 /// Each panel has one entry of `samples` per row.
 pub fn boxes(rows: &[Row], panels: &[Panel]) -> String {

@@ -42,7 +42,8 @@ fn judged<'a>(report: &Report<'a>) -> &'a str {
     xnc.or(report.names.last()).copied().unwrap_or("")
 }
 
-/// How much longer a strategy stalls than it must; of those that do not, the tail of delays decides.
+/// How much longer a strategy stalls than it must; of those that do not, the tail of delays
+/// decides.
 fn distance(drive: &Compared, name: &str) -> f64 {
     let Some(entry) = drive.strategies.iter().find(|entry| strategy(entry) == name) else {
         return f64::NEG_INFINITY;

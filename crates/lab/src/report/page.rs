@@ -1,9 +1,9 @@
 //! What all reports look like: the page, its colours, tables, legends, and figures in words.
 //!
-//! The colours are those of Okabe and Ito, which most colour-blind readers tell apart; where there are
-//! more strategies than colours, lines are dashed too. Links have shades of blue and grey of their own,
-//! so that nobody takes a link for a strategy. A class names a colour, the style sheet has one set for
-//! light pages and paper and another for dark ones.
+//! The colours are those of Okabe and Ito, which most colour-blind readers tell apart; where there
+//! are more strategies than colours, lines are dashed too. Links have shades of blue and grey of
+//! their own, so that nobody takes a link for a strategy. A class names a colour, the style sheet
+//! has one set for light pages and paper and another for dark ones.
 
 /// The beginning of a page, up to and with its heading.
 ///
@@ -90,8 +90,8 @@ pub fn drawing(svg: &str) -> String {
 
 /// A drawing as a file of its own, in the colours of a light page.
 ///
-/// `svg`: as [`Svg::finish`](super::svg::Svg::finish) gives it. Colours are written out, since not all that
-/// shows drawings knows variables.
+/// `svg`: as [`Svg::finish`](super::svg::Svg::finish) gives it. Colours are written out, since not
+/// all that shows drawings knows variables.
 pub fn standalone(svg: &str) -> String {
     let light = STYLE.split('}').next().unwrap_or_default();
     let variables = light.split(['{', ';', '\n']).filter_map(|pair| pair.split_once(':'));

@@ -105,8 +105,8 @@ impl Limit {
         })
     }
 
-    /// A delay within which no larger share of the packets can arrive, ms: of the curve, the last one
-    /// that is too short, or the deadline, where it ends, if that is.
+    /// A delay within which no larger share of the packets can arrive, ms: of the curve, the last
+    /// one that is too short, or the deadline, where it ends, if that is.
     fn delay_at(&self, share: f64) -> Option<f64> {
         let (last, _) = self.curve.last()?;
         Some(match self.curve.iter().position(|point| point.1 >= share) {
@@ -128,8 +128,8 @@ impl Limit {
     }
 }
 
-/// The share of the first delay that is not below `ms`: what is between two of them errs to the bound's
-/// side.
+/// The share of the first delay that is not below `ms`: what is between two of them errs to the
+/// bound's side.
 fn share_within(curve: &[(f64, f64)], ms: f64) -> f64 {
     let at = curve.partition_point(|point| point.0 < ms - 1e-3);
     curve.get(at).or(curve.last()).map_or(0.0, |point| point.1)

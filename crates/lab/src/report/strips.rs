@@ -66,7 +66,8 @@ pub fn queues(timeline: &Timeline, group: usize) -> Strip {
     }
 }
 
-/// What links can carry: all together up to a few times the video's rate, and each by itself up to it.
+/// What links can carry: all together up to a few times the video's rate, and each by itself up to
+/// it.
 ///
 /// `series`: name and Mbit/s per step of each link; `video`: Mbit/s.
 pub fn capacities(series: &[(String, Vec<f64>)], video: f64, group: usize) -> Vec<Strip> {

@@ -1,7 +1,9 @@
-//! Just enough SVG: small files, colours from the page's style sheet, a text for those who cannot see.
+//! Just enough SVG: small files, colours from the page's style sheet, a text for those who cannot
+//! see.
 //!
-//! Marks carry classes instead of colours, so one drawing serves a light page, a dark one and paper.
-//! Coordinates are rounded to tenths and paths are relative: a time line of 450 columns takes 2 kB.
+//! Marks carry classes instead of colours, so one drawing serves a light page, a dark one and
+//! paper. Coordinates are rounded to tenths and paths are relative: a time line of 450 columns
+//! takes 2 kB.
 
 use std::fmt::{self, Write as _};
 

@@ -1,5 +1,5 @@
-//! The report of an invented comparison. With `ROADWEAVE_REPORT=FILE` it is also written, to be looked
-//! at.
+//! The report of an invented comparison. With `ROADWEAVE_REPORT=FILE` it is also written, to be
+//! looked at.
 
 use std::time::Duration;
 
@@ -208,7 +208,8 @@ fn a_comparison_of_nothing_has_a_report() {
     check_balanced(&html);
 }
 
-/// Two drives on which nothing is lost and little waits, so that strategies come close to the bound.
+/// Two drives on which nothing is lost and little waits, so that strategies come close to the
+/// bound.
 fn measured_comparison() -> Comparison {
     let setting =
         Setting { bitrate_bps: 1_000_000, seconds: 3, seed: 1, congestion: CongestionControl::Bbr };

@@ -1,4 +1,5 @@
-//! Time lines: strips one below the other on one axis of seconds, stalls shaded through all of them.
+//! Time lines: strips one below the other on one axis of seconds, stalls shaded through all of
+//! them.
 //!
 //! ```text
 //!   Mbit/s   ▁▂▅▇▅▂  rates, stacked

@@ -7,11 +7,11 @@
 //!                      sent        taken for lost
 //! ```
 //!
-//! The parts of a packet's delay add up to the whole. `window_wait`: until a congestion window and the
-//! pacer let it go. If a transmission from before the repair brought it: `propagation`, the link's delay
-//! when it went in, and `link_queue`, the rest of its time in the link. If a repair brought it (a copy,
-//! another transmission, or coded packets): `detection`, until it was taken for lost, and `recovery`,
-//! from then until it was there.
+//! The parts of a packet's delay add up to the whole. `window_wait`: until a congestion window and
+//! the pacer let it go. If a transmission from before the repair brought it: `propagation`, the
+//! link's delay when it went in, and `link_queue`, the rest of its time in the link. If a repair
+//! brought it (a copy, another transmission, or coded packets): `detection`, until it was taken for
+//! lost, and `recovery`, from then until it was there.
 
 use serde::{Deserialize, Serialize};
 
@@ -109,8 +109,8 @@ impl Causes {
     }
 }
 
-/// Whether a repair brought the packet: it was decoded, or what brought it left after the repair had
-/// been asked for.
+/// Whether a repair brought the packet: it was decoded, or what brought it left after the repair
+/// had been asked for.
 pub(super) fn is_repaired(arrival: &Arrival, trail: &Trail) -> bool {
     let later = |asked| arrival.ride.is_none_or(|ride| ride.boarded >= asked);
     trail.decoded || trail.repair_asked.is_some_and(later)

@@ -18,8 +18,8 @@ use crate::world::World;
 /// What came of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// The figures of the judged application, its delays, stalls and time line. Without a video there
-    /// are no frames, so fps and stall ratio are zero.
+    /// The figures of the judged application, its delays, stalls and time line. Without a video
+    /// there are no frames, so fps and stall ratio are zero.
     pub run: Run,
     /// From the capture of a frame to its last packet, of complete frames; zero without a video.
     pub frame_delay_ms: Percentiles,
@@ -37,7 +37,8 @@ pub struct Outcome {
     pub drops: Vec<(DropReason, u64)>,
 }
 
-/// What passed through a link from the start of the stream on, vehicle to cloud, cross traffic included.
+/// What passed through a link from the start of the stream on, vehicle to cloud, cross traffic
+/// included.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkReport {
     /// Its name.

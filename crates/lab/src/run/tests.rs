@@ -81,8 +81,9 @@ fn a_link_that_pauses_in_the_lead_in_does_not_pause_in_the_stream() {
 
 #[test]
 fn delays_are_those_of_the_link() {
-    // Propagation is 30 ms, and the packets of a frame leave at once: the n-th arrives when n packets of
-    // 1,240 bytes with the headers of the tunnel (below 100 bytes) have passed at 10 Mbit/s.
+    // Propagation is 30 ms, and the packets of a frame leave at once: the n-th arrives when n
+    // packets of 1,240 bytes with the headers of the tunnel (below 100 bytes) have passed at 10
+    // Mbit/s.
     let outcome = run(&video("xnc", vec![constant("a", 10, 30, 0)], 1, 4)).unwrap();
     let stream = outcome.traffic[0].stream().unwrap();
     let mut on_the_link = std::collections::BTreeSet::new();

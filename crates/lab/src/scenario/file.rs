@@ -1,4 +1,5 @@
-//! `scenario.toml`: what may stand in it, and errors that say where it is wrong and what would be right.
+//! `scenario.toml`: what may stand in it, and errors that say where it is wrong and what would be
+//! right.
 //!
 //! Every field has its unit in its name and a line in docs/lab.md, which a test holds against these
 //! types. Links are described as for `roadweave emulate`.
@@ -378,8 +379,8 @@ impl From<Fault> for Problem {
     }
 }
 
-/// The line of `text`, a TOML file, with a field (names, and numbers from 0, divided by dots), or with
-/// the innermost part of its path that is there. `None` if nothing of it is.
+/// The line of `text`, a TOML file, with a field (names, and numbers from 0, divided by dots), or
+/// with the innermost part of its path that is there. `None` if nothing of it is.
 pub fn line_of(text: &str, field: &str) -> Option<usize> {
     let table = DeTable::parse(text).ok()?;
     let mut steps = field.split('.');

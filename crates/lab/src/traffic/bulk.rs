@@ -5,7 +5,8 @@
 //!   the sender at one end, the receiver at the other; acknowledgements go the other way
 //! ```
 //!
-//! The number before each QUIC packet is ours: it tells when a packet was sent, and whether it came twice.
+//! The number before each QUIC packet is ours: it tells when a packet was sent, and whether it came
+//! twice.
 
 use std::time::Duration;
 
@@ -34,7 +35,8 @@ pub struct Bulk {
 pub struct BulkReport {
     /// Bytes that the receiving application has got, all before them included.
     pub received_bytes: u64,
-    /// The same in bits per second, from the beginning, handshake included, to the completion or the end.
+    /// The same in bits per second, from the beginning, handshake included, to the completion or
+    /// the end.
     pub goodput_bps: f64,
     /// From the beginning until all bytes were there; `None` if they never were.
     pub completion_s: Option<f64>,
@@ -195,8 +197,8 @@ impl Traffic for BulkTraffic {
     }
 }
 
-/// How evenly the bulk transfers among `reports` shared: Jain's index of their goodputs, from one part in
-/// their number (one has all) to 1 (all have the same). `None` for fewer than two.
+/// How evenly the bulk transfers among `reports` shared: Jain's index of their goodputs, from one
+/// part in their number (one has all) to 1 (all have the same). `None` for fewer than two.
 ///
 /// Source: R. Jain, D. Chiu, W. Hawe, "A Quantitative Measure of Fairness", DEC-TR-301, 1984.
 pub fn fairness(reports: &[TrafficReport]) -> Option<f64> {

@@ -7,9 +7,10 @@
 //!              ├──── response time ────┤
 //! ```
 //!
-//! The patterns are RAVEN's; where the paper gives no size it is ours. Instead of TCP a message is a few
-//! UDP packets, each acknowledged, and sent again after a timeout that doubles: what a request waits for
-//! is the slowest of its packets, as it is with TCP, without a congestion control in between.
+//! The patterns are RAVEN's; where the paper gives no size it is ours. Instead of TCP a message is
+//! a few UDP packets, each acknowledged, and sent again after a timeout that doubles: what a
+//! request waits for is the slowest of its packets, as it is with TCP, without a congestion control
+//! in between.
 //!
 //! Source: RAVEN section 5.2.
 

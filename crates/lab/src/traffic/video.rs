@@ -150,7 +150,8 @@ impl VideoTraffic {
         self.stream.log.frames.push(SentFrame { captured: now, idr: unit.is_idr(), packets });
     }
 
-    /// The packet that an RTP header belongs to: the only one of its sequence number near its frame.
+    /// The packet that an RTP header belongs to: the only one of its sequence number near its
+    /// frame.
     fn index_of(&self, packet: &RtpPacket) -> Option<usize> {
         let fps = u64::from(self.player.fps);
         let ticks = u64::from(packet.timestamp) * fps;
@@ -213,8 +214,8 @@ impl Traffic for VideoTraffic {
 }
 
 impl VideoReport {
-    /// Writes what the camera and the viewer of a demo would have written: the log of what was sent and
-    /// that of what arrived, for those who decode it. `clip`: the pictures that were sent.
+    /// Writes what the camera and the viewer of a demo would have written: the log of what was sent
+    /// and that of what arrived, for those who decode it. `clip`: the pictures that were sent.
     ///
     /// # Errors
     /// Those of the two writers.
@@ -251,8 +252,8 @@ impl VideoReport {
     }
 }
 
-/// The size of synthetic picture `number`, bytes. An IDR frame a second is [`IDR_SIZE`] times as large as
-/// the others; sizes vary by a tenth, and the mean is `bitrate`.
+/// The size of synthetic picture `number`, bytes. An IDR frame a second is [`IDR_SIZE`] times as
+/// large as the others; sizes vary by a tenth, and the mean is `bitrate`.
 fn synthetic_size(number: u64, bitrate: Rate, fps: u32, random: &mut Random) -> usize {
     let per_second = bitrate.bytes_in(Duration::from_secs(1)) as f64;
     let ordinary = per_second / (f64::from(fps) - 1.0 + IDR_SIZE);
@@ -261,7 +262,8 @@ fn synthetic_size(number: u64, bitrate: Rate, fps: u32, random: &mut Random) -> 
     (size.round() as usize).max(SLICE_HEADER)
 }
 
-/// A picture of `size` bytes, at least [`SLICE_HEADER`]: one slice with the frame's number and noise.
+/// A picture of `size` bytes, at least [`SLICE_HEADER`]: one slice with the frame's number and
+/// noise.
 fn synthetic(number: u64, fps: u32, size: usize, noise: &[u8]) -> AccessUnit {
     let mut slice = BytesMut::with_capacity(size);
     // nal_ref_idc 3; then the bit that says that the picture begins here.

@@ -1,5 +1,5 @@
-//! Real video as the tunnel's inner traffic: how it is cut into packets, recognised when it arrives,
-//! and judged.
+//! Real video as the tunnel's inner traffic: how it is cut into packets, recognised when it
+//! arrives, and judged.
 //!
 //! ```text
 //!   H.264 --h264::Splitter--> access units --rtp::Packetizer--> packets > tunnel > packets

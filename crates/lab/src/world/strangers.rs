@@ -1,5 +1,5 @@
-//! Who else there is: strangers beside the links, networks that answer in the server's place, servers that
-//! are of no use.
+//! Who else there is: strangers beside the links, networks that answer in the server's place,
+//! servers that are of no use.
 //!
 //! ```text
 //! client ─► link up ─┬─► the server at the address ─────────────► link down ─► client
@@ -44,11 +44,12 @@ pub enum Hostility {
     FirstPackets(u32),
 }
 
-/// How often a stranger beside a link writes a packet to the vehicle; each a share of the vehicle's packets.
+/// How often a stranger beside a link writes a packet to the vehicle; each a share of the vehicle's
+/// packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stranger {
-    /// A close of the connection, with a code that says that the server does not know the client's key,
-    /// or with another.
+    /// A close of the connection, with a code that says that the server does not know the client's
+    /// key, or with another.
     pub close: f64,
     /// Random frames in an Initial packet.
     pub frames: f64,

@@ -1,5 +1,5 @@
-//! Follows packets from one end to the other: joins what the sending side tells of a packet with what
-//! the receiving side tells.
+//! Follows packets from one end to the other: joins what the sending side tells of a packet with
+//! what the receiving side tells.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -40,8 +40,8 @@ pub(super) struct Trails {
 const FOLLOWED_MAX: usize = 1 << 17;
 
 impl Trails {
-    /// Takes what an end that sends along `sending` tells, and gives each of `arrived`, the inner packets
-    /// that it has just put out, its trail.
+    /// Takes what an end that sends along `sending` tells, and gives each of `arrived`, the inner
+    /// packets that it has just put out, its trail.
     pub(super) fn follow<'a>(
         &mut self,
         sending: Direction,

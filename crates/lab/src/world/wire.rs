@@ -71,8 +71,8 @@ struct Way {
     out: VecDeque<Out>,
 }
 
-/// A packet of the tunnel at the end of a link: where it seems to come from, the server's address that it goes
-/// to, if it does, its bytes, and how it came.
+/// A packet of the tunnel at the end of a link: where it seems to come from, the server's address
+/// that it goes to, if it does, its bytes, and how it came.
 type Out = (SocketAddr, SocketAddr, BytesMut, Ride);
 
 impl Wire {
@@ -105,7 +105,8 @@ impl Wire {
         let _ = link.push(now, bytes, Load::Cross);
     }
 
-    /// The next packet of the tunnel that has arrived by `now`; the caller knows the number of this link.
+    /// The next packet of the tunnel that has arrived by `now`; the caller knows the number of this
+    /// link.
     pub(super) fn poll(&mut self, now: Instant, direction: Direction) -> Option<Out> {
         self.way_mut(direction).poll(now)
     }
@@ -225,8 +226,8 @@ impl Way {
     }
 }
 
-/// A packet that so many later ones have overtaken counts as replayed: the QUIC library remembers no
-/// more of them.
+/// A packet that so many later ones have overtaken counts as replayed: the QUIC library remembers
+/// no more of them.
 const TOO_LATE: u64 = 128;
 /// The first port that a translator gives.
 const FIRST_PORT: u16 = 20_000;

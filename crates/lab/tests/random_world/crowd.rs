@@ -1,9 +1,9 @@
-//! Up to 16 clients at one server in random worlds: they start, die, start again, lose uplinks and send;
-//! some have a valid key and no manners; the server restarts and its clients are changed.
+//! Up to 16 clients at one server in random worlds: they start, die, start again, lose uplinks and
+//! send; some have a valid key and no manners; the server restarts and its clients are changed.
 //!
-//! What must hold: a packet comes at most once, unchanged, out where it may and nowhere else; each client
-//! has at most one session; what is held stays within share and budget; and soon after all is mended
-//! every client carries packets again, whatever the others do.
+//! What must hold: a packet comes at most once, unchanged, out where it may and nowhere else; each
+//! client has at most one session; what is held stays within share and budget; and soon after all
+//! is mended every client carries packets again, whatever the others do.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,7 +19,8 @@ const STEP: Duration = Duration::from_millis(20);
 const HEAL: u64 = 2_500;
 /// So much later everybody must carry packets.
 const RECOVERY: u64 = 4_000;
-/// A client that the server did not know rests for 10 s and a quarter, at most, before it asks again.
+/// A client that the server did not know rests for 10 s and a quarter, at most, before it asks
+/// again.
 const REST: u64 = 12_500;
 /// For how long they are looked at then.
 const LOOK: u64 = 1_500;
@@ -273,7 +274,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Whether the vehicle with this inner address was unknown to the server at one time or another.
+    /// Whether the vehicle with this inner address was unknown to the server at one time or
+    /// another.
     fn was_gone(&self, address: &[u8]) -> bool {
         self.plan.events.iter().any(|(_, what)| match what {
             Happening::Reload(Some(gone)) => inner_address(*gone).octets() == address,

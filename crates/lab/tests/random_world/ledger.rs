@@ -23,8 +23,8 @@ pub struct Ledger {
     by_bytes: HashMap<(Direction, Bytes), usize>,
     /// By direction and lane, the number of the packet that came last.
     last: HashMap<(Direction, u16), usize>,
-    /// By direction and lane, since when the receiving side knows that it is to keep the order, and the
-    /// number of the packet that came last of those that were sent since then.
+    /// By direction and lane, since when the receiving side knows that it is to keep the order, and
+    /// the number of the packet that came last of those that were sent since then.
     promised: HashMap<(Direction, usize), (Instant, usize)>,
     pub arrived_up: u64,
     pub arrived_down: u64,

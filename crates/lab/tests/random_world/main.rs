@@ -1,5 +1,6 @@
-//! The invariants of the tunnel in random worlds: links that lose, reorder and stop, uplinks that come and
-//! go, a server that restarts, a network that forges, every strategy, all kinds of traffic.
+//! The invariants of the tunnel in random worlds: links that lose, reorder and stop, uplinks that
+//! come and go, a server that restarts, a network that forges, every strategy, all kinds of
+//! traffic.
 //!
 //! ```text
 //! seed ─► Plan ─► World ─► every packet: came it once, unchanged, to where it may, in order?
@@ -7,8 +8,8 @@
 //!                    └──► in the end: does it flow again, is every packet accounted for?
 //! ```
 //!
-//! A failure prints the plan; `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test random_world` runs
-//! it alone, `ROADWEAVE_SEEDS=<count>` more of them, from `ROADWEAVE_FIRST` on.
+//! A failure prints the plan; `ROADWEAVE_SEED=<seed> cargo test -p roadweave-lab --test
+//! random_world` runs it alone, `ROADWEAVE_SEEDS=<count>` more of them, from `ROADWEAVE_FIRST` on.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 

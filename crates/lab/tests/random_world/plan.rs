@@ -196,14 +196,16 @@ impl Plan {
 
     /// Whether the lane of `port` may leave losses as they are, on any of the links.
     pub fn is_unreliable(&self, direction: Direction, port: u16) -> bool {
-        // Copies of `redundant` go to links of one priority, as far as their budgets allow: there may be none.
+        // Copies of `redundant` go to links of one priority, as far as their budgets allow: there
+        // may be none.
         let copies_less = !self.policies.is_empty();
         self.strategies(direction, port).any(|strategy| {
             UNRELIABLE.contains(&strategy) || copies_less && strategy == "redundant"
         })
     }
 
-    /// Whether the lane of `port` sends nothing that would be late, and most would be when links have healed.
+    /// Whether the lane of `port` sends nothing that would be late, and most would be when links
+    /// have healed.
     pub fn is_too_far(&self, direction: Direction, port: u16) -> bool {
         let last = |way: &WayPlan| way.delays.last().map_or(0, |(_, delay)| *delay);
         let one_way = |link: &LinkPlan| (last(&link.up) + last(&link.down)) / 2;
@@ -456,8 +458,8 @@ impl Dice {
         policies
     }
 
-    /// In one world of three, on some links and at some addresses; and a link whose stranger stays, where
-    /// another link is without one.
+    /// In one world of three, on some links and at some addresses; and a link whose stranger stays,
+    /// where another link is without one.
     fn strangers(&mut self, links: u64) -> (Strangers, Option<usize>) {
         if !self.once_in(3) {
             return (Strangers::default(), None);

@@ -315,8 +315,9 @@ impl<'a> Stage<'a> {
         (0..self.world.links()).map(of_link).collect()
     }
 
-    /// The links that have lost at most a tenth of their packets since each of these moments. Bursts
-    /// of loss are counted in packets: on a link that is hardly used they outlast the healing.
+    /// The links that have lost at most a tenth of their packets since each of these moments.
+    /// Bursts of loss are counted in packets: on a link that is hardly used they outlast the
+    /// healing.
     fn sound_links(&self, since: [&[[Losses; 2]]; 2]) -> Vec<bool> {
         let after = self.losses();
         let is_sound = |link: usize| {
@@ -329,10 +330,11 @@ impl<'a> Stage<'a> {
         (0..after.len()).map(is_sound).collect()
     }
 
-    /// Whether each lane carried packets soon after everything had healed, and carries nearly all now.
+    /// Whether each lane carried packets soon after everything had healed, and carries nearly all
+    /// now.
     ///
-    /// `well`: the first packet from which on it must go well. `sound`: by link, whether it could carry
-    /// anything. Returns how long it took.
+    /// `well`: the first packet from which on it must go well. `sound`: by link, whether it could
+    /// carry anything. Returns how long it took.
     fn check_liveness(
         &self,
         probes: &[(Direction, u16)],
@@ -392,8 +394,8 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Whether one session lasted from its beginning to the end. That other attempts of the client came
-    /// to nothing is of no importance.
+    /// Whether one session lasted from its beginning to the end. That other attempts of the client
+    /// came to nothing is of no importance.
     fn is_one_session(&self) -> bool {
         let restarts = |(_, what): &(_, _)| matches!(what, Happening::RestartServer);
         let joins = |(_, event): &&(_, _)| !matches!(event, ServerEvent::Refused { .. });
@@ -419,8 +421,8 @@ impl<'a> Stage<'a> {
         drops
     }
 
-    /// Whether every packet of one direction is accounted for: delivered, dropped for a reason that was
-    /// counted, or lost in a link.
+    /// Whether every packet of one direction is accounted for: delivered, dropped for a reason that
+    /// was counted, or lost in a link.
     fn check_books(&mut self, direction: Direction) -> Result<(), String> {
         let (Some(client), [server]) =
             (self.world.client_status(), &self.world.server_status()[..])
@@ -503,8 +505,8 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Bytes of the smallest source datagram that goes in `direction` in this world, its own headers
-    /// included. The last fragment of a packet may be next to nothing.
+    /// Bytes of the smallest source datagram that goes in `direction` in this world, its own
+    /// headers included. The last fragment of a packet may be next to nothing.
     fn smallest_datagram(&self, direction: Direction) -> u64 {
         let flows = self.plan.flows.iter().filter(|flow| flow.direction == direction);
         let sizes = flows.map(|flow| match flow.bytes {

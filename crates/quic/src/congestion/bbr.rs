@@ -1,5 +1,5 @@
-//! BBR for datagrams over the links of vehicles: sends at the rate that the path has shown, and keeps its
-//! queue short.
+//! BBR for datagrams over the links of vehicles: sends at the rate that the path has shown, and
+//! keeps its queue short.
 //!
 //! ```text
 //! acknowledgements > rounds > delay: base round-trip time, is there a queue?
@@ -16,17 +16,18 @@
 //!                                                   0.9  queue  1.25 to 2
 //! ```
 //!
-//! It follows draft-ietf-ccwg-bbr-05, BBR version 3, in its phases, gains and in that it models the path. It departs
-//! from it where our links do from the internet at large:
+//! It follows draft-ietf-ccwg-bbr-05, BBR version 3, in its phases, gains and in that it models the
+//! path. It departs from it where our links do from the internet at large:
 //!
-//! - base stations queue for half a second and rarely drop, so that delay is the sign of congestion and loss
-//!   only the second one; random loss of 5 % and outages of 100 ms cost next to nothing (`model`)
-//! - the rate follows a link that slows down within a round or two, and a link that paused gets its rate back
+//! - base stations queue for half a second and rarely drop, so that delay is the sign of congestion
+//!   and loss only the second one; random loss of 5 % and outages of 100 ms cost next to nothing
 //!   (`model`)
-//! - jitter and reordering do not lower the round-trip time that the window is made of; a longer route is
-//!   told from a queue (`delay`, `drift`)
-//! - a real-time stream leaves room, and thereby shows the base round-trip time all the time: no ProbeRTT. For a
-//!   stream that leaves none it costs a quarter of the volume instead of a half
+//! - the rate follows a link that slows down within a round or two, and a link that paused gets its
+//!   rate back (`model`)
+//! - jitter and reordering do not lower the round-trip time that the window is made of; a longer
+//!   route is told from a queue (`delay`, `drift`)
+//! - a real-time stream leaves room, and thereby shows the base round-trip time all the time: no
+//!   ProbeRTT. For a stream that leaves none it costs a quarter of the volume instead of a half
 //! - no Refill phase: bounds grow back round by round before Up
 //! - the times of probing come from a seed: equal seeds give equal runs
 
@@ -213,8 +214,9 @@ impl Bbr {
         Phase::Drain
     }
 
-    /// Flows that share a link must not probe at the same times; and a flow with little of it sooner, after
-    /// as many rounds as it has packets in flight, as Reno would (draft section 5.3.3.8.2).
+    /// Flows that share a link must not probe at the same times; and a flow with little of it
+    /// sooner, after as many rounds as it has packets in flight, as Reno would (draft section
+    /// 5.3.3.8.2).
     fn plan_probe(&mut self, now: Instant) {
         let wait = PROBE_WAIT + PROBE_WAIT_RANDOM.mul_f64(self.random.unit());
         let rounds = (self.model.volume() / self.mtu as f64).max(WINDOW_MIN as f64);
@@ -239,8 +241,8 @@ impl Bbr {
 
     fn gains(&self) -> Gains {
         let (pacing, window) = match self.phase {
-            // A frame of a stream that leaves room may leave faster than the stream's own rate, which is all
-            // that the model knows.
+            // A frame of a stream that leaves room may leave faster than the stream's own rate,
+            // which is all that the model knows.
             Phase::Startup { .. } | Phase::Cruise if self.app_limited => (1.5, CRUISE_WINDOW),
             Phase::Startup { .. } => (2.0, 2.0),
             Phase::Drain => (0.5, 1.25),
@@ -267,8 +269,9 @@ impl Bbr {
         self.pacing_rate = Some((rate * gains.pacing) as u64);
     }
 
-    /// "When persistent congestion is declared, the sender's congestion window MUST be reduced to the minimum
-    /// congestion window" (RFC 9002 section 7.6.2; `persistent_congestion_leaves_the_least_window`).
+    /// "When persistent congestion is declared, the sender's congestion window MUST be reduced to
+    /// the minimum congestion window" (RFC 9002 section 7.6.2;
+    /// `persistent_congestion_leaves_the_least_window`).
     fn on_persistent_congestion(&mut self) {
         if let Some(base) = self.model.delay.base() {
             self.model.begin_at((self.mtu * WINDOW_MIN) as f64 / base.max(ROUND_MIN.as_secs_f64()));
@@ -389,7 +392,8 @@ const FULL_ROUNDS: u32 = 3;
 /// The draft waits for 2 to 3 s (section 5.3.3.5.3).
 const PROBE_WAIT: Duration = Duration::from_secs(1);
 const PROBE_WAIT_RANDOM: Duration = Duration::from_secs(1);
-/// The first round of `Up`, and by how much each is faster than the one before (draft section 5.6.1),
+/// The first round of `Up`, and by how much each is faster than the one before (draft section
+/// 5.6.1),
 const UP_PACING: f64 = 1.25;
 /// if that one has brought so much more,
 const UP_SUCCESS: f64 = 1.1;
@@ -398,7 +402,8 @@ const UP_PACING_MAX: f64 = 2.0;
 /// The draft's ProbeRTTInterval and ProbeRTTDuration (section 5.3.4).
 const BASE_AGE: Duration = Duration::from_secs(5);
 const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
-/// Volumes in flight; the draft has 2 (section 5.6.1), for acknowledgements that come more rarely than ours.
+/// Volumes in flight; the draft has 2 (section 5.6.1), for acknowledgements that come more rarely
+/// than ours.
 const CRUISE_WINDOW: f64 = 1.5;
 /// After loss no less than this many volumes may be in flight: Beta of a full window.
 const CAP_MIN: f64 = 1.4;

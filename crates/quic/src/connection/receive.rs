@@ -33,7 +33,8 @@ impl Connection {
             self.paths[index].on_heard(now, bytes);
             self.timing.last_path = path;
         }
-        // A packet that the peer sent before it changed its address, and that came late, is as good as any.
+        // A packet that the peer sent before it changed its address, and that came late, is as good
+        // as any.
         let any_data = self.take_datagrams(now, path.or(self.timing.last_path), bytes);
         self.process(now);
         if matches!(self.phase, Phase::Handshake { .. }) {
@@ -41,8 +42,8 @@ impl Connection {
             self.note_proof();
             return;
         }
-        // Packets with data are acknowledged together with the user's feedback, which is due a little
-        // earlier; what else wants an answer gets it as soon as others may share it.
+        // Packets with data are acknowledged together with the user's feedback, which is due a
+        // little earlier; what else wants an answer gets it as soon as others may share it.
         if any_data {
             self.timing.acknowledge.get_or_insert(now + ACK_DELAY);
         } else {
@@ -53,9 +54,9 @@ impl Connection {
 
     /// Notes whether the server has proved its key by now.
     ///
-    /// Until then, and in the packet that brings the proof, everything may be forged: the keys of Initial
-    /// packets follow from the first of them. A client discards these keys when it first sends a
-    /// Handshake packet (RFC 9001 section 4.9.1), which it has done in answer to the proof.
+    /// Until then, and in the packet that brings the proof, everything may be forged: the keys of
+    /// Initial packets follow from the first of them. A client discards these keys when it first
+    /// sends a Handshake packet (RFC 9001 section 4.9.1), which it has done in answer to the proof.
     fn note_proof(&mut self) {
         self.is_proven |= self.is_client && tls::peer_key(self.quic.crypto_session()).is_some();
     }
@@ -95,8 +96,9 @@ impl Connection {
         self.finish_rekeying(now);
     }
 
-    /// Whether frames have come in on a path since this was asked last. Anybody on the way can write packets
-    /// with its connection ID, and none that can be decrypted: these say nothing of the path.
+    /// Whether frames have come in on a path since this was asked last. Anybody on the way can
+    /// write packets with its connection ID, and none that can be decrypted: these say nothing of
+    /// the path.
     fn has_frames(&mut self, index: usize) -> bool {
         let quic_id = self.paths[index].quic_id();
         let Some(stats) = self.quic.path_stats(quic_id) else { return false };
@@ -141,7 +143,8 @@ impl Connection {
     }
 
     /// The peer has appeared at another address. The library may have replaced the controller, will
-    /// not tell of packets sent to the old address, and sends no data until the new one is validated.
+    /// not tell of packets sent to the old address, and sends no data until the new one is
+    /// validated.
     fn on_rebinding(
         &mut self,
         now: Instant,
@@ -434,8 +437,8 @@ impl Connection {
     }
 }
 
-/// A datagram in memory of its own if it is small for its packet, all of which it would keep otherwise: a
-/// peer could make a byte cost as much as a packet.
+/// A datagram in memory of its own if it is small for its packet, all of which it would keep
+/// otherwise: a peer could make a byte cost as much as a packet.
 fn detached(payload: Bytes, packet_bytes: usize) -> Bytes {
     if payload.len() * 2 < packet_bytes { Bytes::copy_from_slice(&payload) } else { payload }
 }

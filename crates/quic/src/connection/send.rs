@@ -52,7 +52,8 @@ impl Connection {
 
     /// Sends feedback on exactly this path; the acknowledgements that wait go with it.
     ///
-    /// Window and pacer do not hold it back, since it is small and rare. Nobody learns what became of it.
+    /// Window and pacer do not hold it back, since it is small and rare. Nobody learns what became
+    /// of it.
     ///
     /// # Errors
     ///
@@ -73,14 +74,15 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends the acknowledgements that wait on exactly this path, when there is nothing else to tell; with
-    /// `datagram` if they ask for an answer.
+    /// Sends the acknowledgements that wait on exactly this path, when there is nothing else to
+    /// tell; with `datagram` if they ask for an answer.
     ///
-    /// They do, so that a path which has died is found out at once. But where packets overtake
-    /// each other they do only now and then: the library forgets what it ought to acknowledge as soon as it
-    /// learns that the peer has got acknowledgements of newer packets, and with an answer to each packet
-    /// of acknowledgements it forgot one in ten of those that came late, before it had acknowledged them once.
-    /// That the packets of the peer overtake each other is not to be seen here; that ours do, is.
+    /// They do, so that a path which has died is found out at once. But where packets overtake each
+    /// other they do only now and then: the library forgets what it ought to acknowledge as soon as
+    /// it learns that the peer has got acknowledgements of newer packets, and with an answer to
+    /// each packet of acknowledgements it forgot one in ten of those that came late, before it had
+    /// acknowledged them once. That the packets of the peer overtake each other is not to be seen
+    /// here; that ours do, is.
     ///
     /// # Errors
     /// As [`send_feedback_on`](Connection::send_feedback_on), when `datagram` was to go along.
@@ -113,8 +115,8 @@ impl Connection {
         self.timing.acknowledge = None;
     }
 
-    /// Sends what is due at `now` besides datagrams: messages, acknowledgements and control frames on the
-    /// best path, probes and challenges on theirs.
+    /// Sends what is due at `now` besides datagrams: messages, acknowledgements and control frames
+    /// on the best path, probes and challenges on theirs.
     ///
     /// The `handle_*` methods do it by themselves; it is worth calling after `send_message` and the
     /// like, and costs next to nothing when nothing is due.
@@ -150,8 +152,9 @@ impl Connection {
 
     /// The path whose peer has moved to another address and was heard last.
     ///
-    /// To the library its challenge is one of the frames that wait, and behind a closed gate none of
-    /// them leaves as long as there are others. It sends no more than three times what came from there.
+    /// To the library its challenge is one of the frames that wait, and behind a closed gate none
+    /// of them leaves as long as there are others. It sends no more than three times what came from
+    /// there.
     fn moved_path(&self) -> Option<PathId> {
         let moved = self.paths.iter().filter(|path| path.answers_before.is_some());
         moved.max_by_key(|path| path.last_heard).map(|path| path.id)
@@ -289,8 +292,9 @@ impl Connection {
         let mut scratch = std::mem::take(&mut self.scratch);
         scratch.clear();
         let std_now = self.epoch.to_std(now);
-        // One packet, or two small datagrams would share one and the numbers would not tell them apart.
-        // A close has one packet for each encryption level, and the library wants room for all of them.
+        // One packet, or two small datagrams would share one and the numbers would not tell them
+        // apart. A close has one packet for each encryption level, and the library wants room for
+        // all of them.
         let packets = if self.phase == Phase::Closed { CLOSE_PACKETS } else { NonZeroUsize::MIN };
         let transmit = self.quic.poll_transmit(std_now, packets, &mut scratch);
         if let Some(transmit) = &transmit {

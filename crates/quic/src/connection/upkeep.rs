@@ -76,10 +76,10 @@ impl Connection {
 
     /// The path on which feedback should leave now, if any is due.
     ///
-    /// Feedback is due 1 ms after a datagram of the peer's [`send_on`](Connection::send_on) came in, until
-    /// it is sent: at most once in a millisecond, however many came. The path is the fastest that
-    /// answers, or, if all are suspect, the one that a packet came in on last. Acknowledgements leave
-    /// with the feedback, or 1 ms later without it.
+    /// Feedback is due 1 ms after a datagram of the peer's [`send_on`](Connection::send_on) came
+    /// in, until it is sent: at most once in a millisecond, however many came. The path is the
+    /// fastest that answers, or, if all are suspect, the one that a packet came in on last.
+    /// Acknowledgements leave with the feedback, or 1 ms later without it.
     pub fn feedback_due(&self, now: Instant) -> Option<PathId> {
         let since = self.timing.feedback_owed?;
         if now < since + FEEDBACK_DELAY || !self.is_open() {
@@ -93,9 +93,9 @@ impl Connection {
         *flush = Some(flush.map_or(at, |already| already.min(at)));
     }
 
-    /// Wants a flush at `now`, or a little later, for the library's sake. While datagrams come in and are
-    /// acknowledged anyway, or leave and take acknowledgements along, it can wait: most often the library
-    /// wants no more than to acknowledge.
+    /// Wants a flush at `now`, or a little later, for the library's sake. While datagrams come in
+    /// and are acknowledged anyway, or leave and take acknowledgements along, it can wait: most
+    /// often the library wants no more than to acknowledge.
     pub(super) fn want_control_flush(&mut self, now: Instant, delay: Duration) {
         let receiving = self.timing.acknowledge.is_some();
         let sending = now - self.timing.last_sent_data < FEEDBACK_DELAY;
@@ -113,8 +113,8 @@ impl Connection {
         due
     }
 
-    /// Takes every path for suspect until it answers something that leaves from `now` on: this end was
-    /// paused, and knows nothing of the networks any more.
+    /// Takes every path for suspect until it answers something that leaves from `now` on: this end
+    /// was paused, and knows nothing of the networks any more.
     pub fn doubt_paths(&mut self, now: Instant) {
         self.paths.iter_mut().for_each(|path| path.doubt(now));
         self.handle_timeout(now);
@@ -161,8 +161,8 @@ impl Connection {
         self.update_keys_when_quiet(now);
     }
 
-    /// When one path falls silent, is it the path or the peer? A peer that was restarted answers with
-    /// resets, of which the library knows only the one for the path opened last.
+    /// When one path falls silent, is it the path or the peer? A peer that was restarted answers
+    /// with resets, of which the library knows only the one for the path opened last.
     fn ask_idle_paths(&mut self, now: Instant) {
         for index in 0..self.paths.len() {
             let path = &self.paths[index];
@@ -184,7 +184,8 @@ impl Connection {
         self.want_flush(now);
     }
 
-    /// Fast at first, so that a path which heals is back within a probe and a round trip; slow later.
+    /// Fast at first, so that a path which heals is back within a probe and a round trip; slow
+    /// later.
     fn probe_interval(&self, now: Instant, suspicion: &Suspicion) -> Duration {
         let lasting = now - suspicion.since > SLOW_PROBES_AFTER;
         self.config.probe_interval * if lasting { 5 } else { 1 }
@@ -204,8 +205,8 @@ impl Connection {
         Some((path.last_sent.max(path.last_asked) + interval).min(unasked))
     }
 
-    /// Makes a packet of acknowledgements ask for one in return, now and then: without that, a side that
-    /// only receives would never learn that the path for its acknowledgements is dead.
+    /// Makes a packet of acknowledgements ask for one in return, now and then: without that, a side
+    /// that only receives would never learn that the path for its acknowledgements is dead.
     pub(super) fn ask_with_acknowledgements(&mut self, now: Instant) {
         let receiving = now - self.timing.last_data < RECEIVING && self.is_open();
         let Some(best) = self.best_path().filter(|_| receiving) else { return };
@@ -218,8 +219,8 @@ impl Connection {
         self.timing.measure.get_or_insert(now + MEASURE_INTERVAL);
     }
 
-    /// Keeps the round-trip times of all paths fresh while data flows: a scheduler would never again choose
-    /// a path whose last sample was a bad one, and feedback wants the fastest.
+    /// Keeps the round-trip times of all paths fresh while data flows: a scheduler would never
+    /// again choose a path whose last sample was a bad one, and feedback wants the fastest.
     fn measure_quiet_paths(&mut self, now: Instant) {
         if self.timing.measure.is_none_or(|at| at > now) {
             return;
@@ -252,8 +253,8 @@ impl Connection {
         }
     }
 
-    /// Updates the keys before further paths are opened, so that no packet under the first keys can be
-    /// on its way on a slower path.
+    /// Updates the keys before further paths are opened, so that no packet under the first keys can
+    /// be on its way on a slower path.
     pub(super) fn start_rekeying(&mut self, now: Instant) {
         self.quic.force_key_update();
         self.stats.key_updates += 1;
@@ -272,8 +273,8 @@ impl Connection {
         }
     }
 
-    /// Updates the keys while nothing is on its way, long before the cipher's limit would force an update
-    /// at a time when it costs packets.
+    /// Updates the keys while nothing is on its way, long before the cipher's limit would force an
+    /// update at a time when it costs packets.
     fn update_keys_when_quiet(&mut self, now: Instant) {
         if self.timing.sent_under_key < KEY_LIFETIME || self.phase != Phase::Open {
             return;
@@ -307,5 +308,6 @@ pub(super) const MEASURE_SENDING: Duration = Duration::from_millis(200);
 const MEASURE_INTERVAL: Duration = Duration::from_secs(1);
 /// After how long a dead path is probed less often.
 const SLOW_PROBES_AFTER: Duration = Duration::from_secs(300);
-/// After how many packets keys are updated at the next occasion. The library's own update comes near 2^23.
+/// After how many packets keys are updated at the next occasion. The library's own update comes
+/// near 2^23.
 const KEY_LIFETIME: u64 = 1 << 22;

@@ -1,11 +1,11 @@
 //! How often strangers are answered: packets of connections that nobody knows.
 //!
 //! After a restart of the server its former clients are such strangers, and a stateless reset tells
-//! them to come again at once (RFC 9000 section 10.3). They all send in the same second, so the rate is
-//! that of a thousand of them with four uplinks each. A busy one sends hundreds of packets before the
-//! answer is there: each address is answered once in a while. One host has as many addresses as ports: a
-//! source has a share of the rate, and leaves the rest to others. An answer is shorter than what it
-//! answers, so nobody's traffic grows by it.
+//! them to come again at once (RFC 9000 section 10.3). They all send in the same second, so the
+//! rate is that of a thousand of them with four uplinks each. A busy one sends hundreds of packets
+//! before the answer is there: each address is answered once in a while. One host has as many
+//! addresses as ports: a source has a share of the rate, and leaves the rest to others. An answer
+//! is shorter than what it answers, so nobody's traffic grows by it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -25,14 +25,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Says whether a stranger is answered.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// When the allowance will be whole again (the generic cell rate algorithm); a second's worth may
-    /// be taken at once.
+    /// When the allowance will be whole again (the generic cell rate algorithm); a second's worth
+    /// may be taken at once.
     whole_at: Instant,
     /// Addresses that were answered a moment ago: no more than [`RATE`] and those of the burst.
     recent: BTreeSet<SocketAddr>,
     order: VecDeque<(Instant, SocketAddr)>,
-    /// The same as `whole_at` for each source, as long as it is to come: no more than were answered in a
-    /// second.
+    /// The same as `whole_at` for each source, as long as it is to come: no more than were answered
+    /// in a second.
     sources: BTreeMap<IpAddr, Instant>,
     by_time: BTreeSet<(Instant, IpAddr)>,
 }
@@ -72,7 +72,8 @@ impl Answers {
     }
 }
 
-/// When an allowance of `rate` will be whole once one more is taken; `None` if a second's worth is taken already.
+/// When an allowance of `rate` will be whole once one more is taken; `None` if a second's worth is
+/// taken already.
 fn taken(now: Instant, whole_at: Instant, rate: u32) -> Option<Instant> {
     let second = Duration::from_secs(1);
     let whole_at = whole_at.max(now) + second / rate;

@@ -9,12 +9,13 @@
 //!              └ no ──► accepted                              twice as many; else ignored
 //! ```
 //!
-//! Anybody can write any source address, so what has proved nothing has half of the room and gives way
-//! to what has. Who has a few addresses could fill all of it with handshakes that are never completed: so the
-//! source that has most gives way to others, as long as they have less than half of that, and no two
-//! of them drive each other out without end. Carriers put many boxes behind one address, so a source that has proved itself may have
-//! many handshakes under way; that those who lie in its name make it prove itself costs it a round trip.
-//! A source is an IPv4 address or an IPv6 /64, which one subscriber has to themselves.
+//! Anybody can write any source address, so what has proved nothing has half of the room and gives
+//! way to what has. Who has a few addresses could fill all of it with handshakes that are never
+//! completed: so the source that has most gives way to others, as long as they have less than half
+//! of that, and no two of them drive each other out without end. Carriers put many boxes behind one
+//! address, so a source that has proved itself may have many handshakes under way; that those who
+//! lie in its name make it prove itself costs it a round trip. A source is an IPv4 address or an
+//! IPv6 /64, which one subscriber has to themselves.
 //!
 //! Source: RFC 9000 section 8.1.2.
 
@@ -63,8 +64,8 @@ pub(super) enum Admission {
 }
 
 impl Crowd {
-    /// Decides about somebody who knocks from `remote`; `proved`: with a token that they can only have
-    /// got there.
+    /// Decides about somebody who knocks from `remote`; `proved`: with a token that they can only
+    /// have got there.
     pub(super) fn admit(
         &self,
         config: &TransportConfig,
@@ -89,8 +90,8 @@ impl Crowd {
         goes.map_or(Admission::Ignore, Admission::Replace)
     }
 
-    /// The oldest that has proved its address of the source that has most of these, if it has more than twice
-    /// as many as one with `own`.
+    /// The oldest that has proved its address of the source that has most of these, if it has more
+    /// than twice as many as one with `own`.
     fn oldest_of_crowded(&self, own: usize) -> Option<ConnectionId> {
         let proved = self.sources.values().map(|count| &count.proved);
         let most = proved.max_by_key(|proved| (proved.len(), Reverse(proved.first())))?;

@@ -8,12 +8,13 @@
 //!                                  expected: the longest of them
 //! ```
 //!
-//! The smoothed round-trip time tells of packets that left a round trip ago. With it, a scheduler goes on filling a link
-//! that has paused, until a timeout tells; fills a fast link until its queue shows; and never again tries a link whose last
-//! packets were slow, as nothing leaves there that could be faster.
+//! The smoothed round-trip time tells of packets that left a round trip ago. With it, a scheduler
+//! goes on filling a link that has paused, until a timeout tells; fills a fast link until its queue
+//! shows; and never again tries a link whose last packets were slow, as nothing leaves there that
+//! could be faster.
 //!
-//! An answer is owed only for what left after the newest packet that was acknowledged: what is older was
-//! overtaken, and is lost rather than slow.
+//! An answer is owed only for what left after the newest packet that was acknowledged: what is
+//! older was overtaken, and is lost rather than slow.
 
 use std::time::{Duration, Instant};
 
@@ -22,13 +23,14 @@ use roadweave_types::Pacing;
 use super::Meter;
 
 impl Meter {
-    /// The round-trip time that a packet would have which left at `now` and is paced as `pacing` says; the
-    /// initial one before the first sample.
+    /// The round-trip time that a packet would have which left at `now` and is paced as `pacing`
+    /// says; the initial one before the first sample.
     pub(crate) fn expected_rtt(&self, now: Instant, pacing: Pacing) -> Duration {
         if !self.rtt.sampled {
             return self.rtt.smoothed;
         }
-        // Where packets overtake each other, the fastest of late tells of its luck rather than of the route.
+        // Where packets overtake each other, the fastest of late tells of its luck rather than of
+        // the route.
         let route = match self.is_overtaken() {
             true => self.rtt.smoothed,
             false => self.rtt.fresh.min(),
@@ -38,13 +40,15 @@ impl Meter {
 
     /// How long the path takes for what is in flight.
     ///
-    /// While it is used to the full and its round-trip time has grown, its rate is what it delivered in
-    /// the last round trip, or passed in it if that was more; otherwise it can do at least the best that it
-    /// has done of late, and where there was no queue, more: as in slow start, twice as much is not too much.
+    /// While it is used to the full and its round-trip time has grown, its rate is what it
+    /// delivered in the last round trip, or passed in it if that was more; otherwise it can do at
+    /// least the best that it has done of late, and where there was no queue, more: as in slow
+    /// start, twice as much is not too much.
     ///
-    /// Where a sender leaves room, longer round trips are a queue of others, or one on the way back. A stream leaves room by
-    /// its nature, and must be gone at the first sign. A transfer does as its receiver or its other end does; acknowledgements
-    /// meet the queue of what they acknowledge, and double with it all the same.
+    /// Where a sender leaves room, longer round trips are a queue of others, or one on the way
+    /// back. A stream leaves room by its nature, and must be gone at the first sign. A transfer
+    /// does as its receiver or its other end does; acknowledgements meet the queue of what they
+    /// acknowledge, and double with it all the same.
     fn time_to_drain(&self, now: Instant, pacing: Pacing) -> Duration {
         let base = self.rtt.recent.min();
         let queued = self.rtt.latest > base + base / QUEUE_SHARE + QUEUE_MIN;
@@ -59,9 +63,9 @@ impl Meter {
         Duration::from_secs_f64((self.in_flight as f64 / rate as f64).min(DRAIN_MAX))
     }
 
-    /// The rate at which the path passed what was in flight when the packet acknowledged last left, if that
-    /// is news and the path is used to the full; otherwise 0. A transfer that begins doubles its rate several
-    /// times while a delivery rate is taken.
+    /// The rate at which the path passed what was in flight when the packet acknowledged last left,
+    /// if that is news and the path is used to the full; otherwise 0. A transfer that begins
+    /// doubles its rate several times while a delivery rate is taken.
     fn passed(&self, now: Instant) -> u64 {
         let is_news = |at| now.saturating_duration_since(at) <= self.rtt.smoothed;
         let passed = self.passed.filter(|(at, _)| is_news(*at) && !self.is_app_limited(now));
@@ -92,8 +96,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A path that carried a packet of 1000 bytes each millisecond for 200 ms, each acknowledged after 40;
-    /// the packets of the last 40 ms are on their way.
+    /// A path that carried a packet of 1000 bytes each millisecond for 200 ms, each acknowledged
+    /// after 40; the packets of the last 40 ms are on their way.
     fn steady() -> (Meter, Instant) {
         let start = Instant::now();
         let mut meter = Meter::new(MS * 100, 1452);

@@ -6,13 +6,14 @@
 //!                  3   5       4 was overtaken; when it is older than any that came after all, it is lost
 //! ```
 //!
-//! The library calls a packet lost that was overtaken and is older than some multiple of the round-trip time, which
-//! it takes from packets that overtake others: the fastest ones. On a link that delays packets by 20 ms, give or
-//! take 20 ms, that is 10 ms instead of 43, and half of what arrives comes too late. Nor does it tell of packets
-//! that are acknowledged after that, so that nobody could learn from them. Therefore the library waits for far
-//! longer than a packet takes (`transport`), and the record here has a threshold that learns, as RACK has
-//! (RFC 8985 section 6.2): what has come after all within the last seconds, and a quarter more. Where
-//! packets keep their order, none comes after all, and the threshold is twice the round-trip time.
+//! The library calls a packet lost that was overtaken and is older than some multiple of the
+//! round-trip time, which it takes from packets that overtake others: the fastest ones. On a link
+//! that delays packets by 20 ms, give or take 20 ms, that is 10 ms instead of 43, and half of what
+//! arrives comes too late. Nor does it tell of packets that are acknowledged after that, so that
+//! nobody could learn from them. Therefore the library waits for far longer than a packet takes
+//! (`transport`), and the record here has a threshold that learns, as RACK has (RFC 8985 section
+//! 6.2): what has come after all within the last seconds, and a quarter more. Where packets keep
+//! their order, none comes after all, and the threshold is twice the round-trip time.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -95,13 +96,14 @@ impl Batch {
 }
 
 impl Lateness {
-    /// The greatest age at which an overtaken packet was acknowledged in the last seconds; zero where packets
-    /// keep their order.
+    /// The greatest age at which an overtaken packet was acknowledged in the last seconds; zero
+    /// where packets keep their order.
     pub(super) fn most(&self) -> Duration {
         self.spans[0].most.max(self.spans[1].most)
     }
 
-    /// Whether packets overtake each other as a rule: one that was swapped on the way says nothing of a path.
+    /// Whether packets overtake each other as a rule: one that was swapped on the way says nothing
+    /// of a path.
     fn is_common(&self) -> bool {
         let [late, all] = [|span: &Span| span.late, |span: &Span| span.all]
             .map(|count| self.spans.iter().map(count).fold(0, u32::saturating_add));
@@ -151,8 +153,8 @@ impl Lateness {
 }
 
 impl Meter {
-    /// Learns from a packet that was acknowledged now; `was_in_flight`: whether it was not taken for lost.
-    /// Returns whether it was the last of those that had been taken for lost.
+    /// Learns from a packet that was acknowledged now; `was_in_flight`: whether it was not taken
+    /// for lost. Returns whether it was the last of those that had been taken for lost.
     pub(super) fn note_order(&mut self, pn: u64, age: Duration, was_in_flight: bool) -> bool {
         let was_missing = !was_in_flight && self.lateness.find(pn);
         if !was_in_flight && !was_missing {
@@ -165,7 +167,8 @@ impl Meter {
         was_missing && !self.take_back(pn) && self.lateness.missing.is_empty()
     }
 
-    /// A packet that was taken for lost has come after all. Returns whether the controller has not been told.
+    /// A packet that was taken for lost has come after all. Returns whether the controller has not
+    /// been told.
     fn take_back(&mut self, pn: u64) -> bool {
         self.loss = ((self.loss * LOSS_MEMORY - 1.0) / (LOSS_MEMORY - 1.0)).max(0.0);
         let untold = &mut self.lateness.losses.packets;
@@ -178,7 +181,8 @@ impl Meter {
         self.lateness.is_common()
     }
 
-    /// Ends a batch of acknowledgements; gives the round-trip times of the packets that were overtaken.
+    /// Ends a batch of acknowledgements; gives the round-trip times of the packets that were
+    /// overtaken.
     pub(super) fn end_order(&mut self) -> Batch {
         self.lateness.newest = self.newest_acknowledged.map(|(newest, _)| newest);
         std::mem::take(&mut self.lateness.batch)
@@ -191,12 +195,12 @@ impl Meter {
         usual.max(late + late / 4).max(GRANULARITY)
     }
 
-    /// The rate beyond which packets that are late come too late, bytes per second; `None` where packets keep
-    /// their order.
+    /// The rate beyond which packets that are late come too late, bytes per second; `None` where
+    /// packets keep their order.
     ///
-    /// A receiver discards a packet that more than [`OVERTAKEN_MAX`] others have overtaken, since it does not
-    /// remember any more whether it had that one. So these must not leave within the time by which packets
-    /// are late.
+    /// A receiver discards a packet that more than [`OVERTAKEN_MAX`] others have overtaken, since
+    /// it does not remember any more whether it had that one. So these must not leave within the
+    /// time by which packets are late.
     pub(crate) fn order_rate(&self) -> Option<u64> {
         let is_rule = self.lateness.is_common() && self.lateness.is_known();
         let (mean, deviation) = self.lateness.usual.filter(|_| is_rule)?;
@@ -296,7 +300,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// A path that has acknowledged packet 0 after 40 ms; the others left at their number in milliseconds.
+    /// A path that has acknowledged packet 0 after 40 ms; the others left at their number in
+    /// milliseconds.
     fn sent(packets: u32) -> (Meter, Instant) {
         let start = Instant::now();
         let mut meter = Meter::new(MS * 100, 1200);

@@ -85,10 +85,10 @@ fn a_handshake_survives_heavy_loss() {
 
 #[test]
 fn the_first_key_update_loses_nothing() {
-    // The library updates its keys by itself after 10 to 1000 packets. By comparing packet numbers of
-    // different paths it then takes packets under the old keys, on their way on a slower path that has
-    // carried more, for packets under keys to come. The update before further paths are opened prevents
-    // it.
+    // The library updates its keys by itself after 10 to 1000 packets. By comparing packet numbers
+    // of different paths it then takes packets under the old keys, on their way on a slower path
+    // that has carried more, for packets under keys to come. The update before further paths are
+    // opened prevents it.
     for seed in 1..9 {
         let mut world = World::connected_with(links(&[10, 100]), &config(seed));
         world.sides[SERVER].feedback = false;
@@ -169,7 +169,8 @@ fn a_crowded_server_lets_clients_prove_their_address() {
     assert_eq!(world.sides[CLIENT].books.connected[0].1, Instant::from_millis(1120));
 }
 
-/// Knocks 100 times at a server whose answers never arrive, and returns what the server counts then.
+/// Knocks 100 times at a server whose answers never arrive, and returns what the server counts
+/// then.
 fn flood(config: &TransportConfig) -> EndpointStats {
     let mut world = World::new(links(&[20]), config);
     world.links[0].directions[SERVER].dead = true;
@@ -307,7 +308,8 @@ fn a_handshake_that_is_never_completed_is_given_up() {
     assert_eq!(*reason, CloseReason::HandshakeTimedOut);
 }
 
-/// A reason phrase is the peer's choice of bytes: shown as it is, it would be a line of our own log.
+/// A reason phrase is the peer's choice of bytes: shown as it is, it would be a line of our own
+/// log.
 #[test]
 fn a_reason_that_forges_a_log_line_is_escaped_and_cut() {
     let mut world = World::connected(links(&[20]));

@@ -192,8 +192,8 @@ fn a_refusal_is_none_in_the_packet_that_brings_the_proof_either() {
     let mut eavesdropper = first_packet(&world);
     let mut forged = 0;
     while world.now < Instant::from_millis(3000) {
-        // Behind the handshake packets that bring the server's proof, in the same datagrams, one that
-        // anybody can write. The first are those, and what follows is the server's only.
+        // Behind the handshake packets that bring the server's proof, in the same datagrams, one
+        // that anybody can write. The first are those, and what follows is the server's only.
         let mut network = std::mem::take(&mut world.network).into_vec();
         for arrival in network.iter_mut().filter(|arrival| arrival.to == CLIENT) {
             if forged < 2 {
@@ -249,7 +249,8 @@ fn any_frames_in_a_forged_packet_end_no_more_than_the_attempt() {
             let (length, kind) = (random.next() as usize % 300, random.next() % 4);
             let code = [0x2a, 0x2c, 0x2d, 0x2e, 0x30, 0x31][random.next() as usize % 6];
             let mut rest = (0..length).map(|_| random.next() as u8);
-            // Frames that handshakes have, and any; those that close are whole, with a server's refusal.
+            // Frames that handshakes have, and any; those that close are whole, with a server's
+            // refusal.
             let frames: Vec<u8> = match kind {
                 0 => [0x06].into_iter().chain(rest).collect(),
                 1 => [0x02].into_iter().chain(rest).collect(),
@@ -274,8 +275,8 @@ fn any_frames_in_a_forged_packet_end_no_more_than_the_attempt() {
 fn a_forged_retry_ends_no_more_than_the_attempt() {
     let mut world = World::new(links(&[20]), &config(1));
     world.connect(0);
-    // It sends the client to the server with a token that the server never gave, nor does it say that it
-    // has asked for one (RFC 9000 section 7.3).
+    // It sends the client to the server with a token that the server never gave, nor does it say
+    // that it has asked for one (RFC 9000 section 7.3).
     let packet = first_packet(&world).retry(b"forged token");
     inject(&mut world, CLIENT, &packet);
     world.run(ms(3000));

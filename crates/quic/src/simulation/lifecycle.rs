@@ -158,8 +158,8 @@ fn latecomers_from_a_former_address_are_received() {
     assert_eq!(received, world.sides[CLIENT].books.sent.len(), "nothing was lost");
 }
 
-/// What a lost control frame left in the library's queue must not hold back the challenge of the only
-/// path, which is at a new address.
+/// What a lost control frame left in the library's queue must not hold back the challenge of the
+/// only path, which is at a new address.
 #[test]
 fn the_last_path_may_move_while_control_frames_wait() {
     let mut world = World::connected(links(&[20, 50]));

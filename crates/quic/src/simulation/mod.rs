@@ -1,13 +1,13 @@
-//! Two endpoints and the links between them in virtual time: the ground on which the properties of the
-//! pinned library are tested, one row of facts after the other.
+//! Two endpoints and the links between them in virtual time: the ground on which the properties of
+//! the pinned library are tested, one row of facts after the other.
 //!
 //! ```text
 //! client Endpoint -- uplink i --> link i (rate, queue, loss, delay, jitter) --> server Endpoint
 //!                                 address translation: each link has one address towards the server
 //! ```
 //!
-//! All randomness grows out of a seed. [`World::send`] and the events keep books: which datagram was sent
-//! on which path, on which link it came out, and what the sender was told of it.
+//! All randomness grows out of a seed. [`World::send`] and the events keep books: which datagram
+//! was sent on which path, on which link it came out, and what the sender was told of it.
 
 mod acknowledgements;
 mod handshakes;
@@ -351,8 +351,8 @@ impl World {
         self.poll(arrival.to);
     }
 
-    /// Checks that each datagram came in on the path that it was sent on, and that what the sender was
-    /// told is true. Returns how many have no fate yet.
+    /// Checks that each datagram came in on the path that it was sent on, and that what the sender
+    /// was told is true. Returns how many have no fate yet.
     fn check_books(&self, sender: usize) -> usize {
         let books = &self.sides[sender].books;
         let arrived: BTreeMap<u64, (PathId, usize)> = self.sides[1 - sender]

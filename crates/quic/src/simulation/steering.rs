@@ -164,8 +164,8 @@ fn datagrams_of_the_largest_size_arrive_and_larger_ones_are_refused() {
     assert_eq!(refused, Err(SendError::TooLarge { max, datagram: large }));
 }
 
-/// The library has one largest datagram for all paths, those among them that are not validated yet, and holds no
-/// path back: whatever waits when an uplink is plugged in must be cut anew.
+/// The library has one largest datagram for all paths, those among them that are not validated yet,
+/// and holds no path back: whatever waits when an uplink is plugged in must be cut anew.
 #[test]
 fn a_path_that_joins_narrows_all_others_until_its_mtu_is_known() {
     let mut all = links(&[20, 50]);

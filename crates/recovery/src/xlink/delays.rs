@@ -1,6 +1,7 @@
 //! How long packets of late took until they were acknowledged.
 //!
-//! All are counted, since those that are late come together, and a sample each so often would see few of them.
+//! All are counted, since those that are late come together, and a sample each so often would see
+//! few of them.
 
 use std::time::Duration;
 
@@ -39,8 +40,8 @@ impl Delays {
         self.now.by_step[step] = self.now.by_step[step].saturating_add(1);
     }
 
-    /// A delay that no more than `percent` of the packets exceed, and the shortest such to within a step;
-    /// `None` before enough were seen.
+    /// A delay that no more than `percent` of the packets exceed, and the shortest such to within a
+    /// step; `None` before enough were seen.
     pub(super) fn exceeded_by(&self, percent: u8) -> Option<Duration> {
         let packets = self.now.packets + self.before.packets;
         if packets < PACKETS_MIN {

@@ -120,8 +120,8 @@ fn thresholds_are_named_by_how_often_they_are_exceeded() {
     }
 }
 
-/// The share of packets that get a copy on `copy_path`, of one each 10 ms for a minute over a path whose round trip
-/// is `rtt_ms(packet)`; packets are kept until they are acknowledged.
+/// The share of packets that get a copy on `copy_path`, of one each 10 ms for a minute over a path
+/// whose round trip is `rtt_ms(packet)`; packets are kept until they are acknowledged.
 fn copied(name: &str, rtt_ms: impl Fn(u64) -> u64) -> f64 {
     let mut xlink = xlink_with(name);
     let paths = [path(0, 20, 100), path(1, 200, 100)]

@@ -7,8 +7,9 @@
 //! with bridges      └─────┘     │        one over 2 to 5, of which the receiver knows 4
 //! ```
 //!
-//! The receiver still knows what it has delivered, so that a combination may span it: what is unknown in it are
-//! the lost packets alone. What may be missing there as well ends a group, for it would be one more unknown.
+//! The receiver still knows what it has delivered, so that a combination may span it: what is
+//! unknown in it are the lost packets alone. What may be missing there as well ends a group, for it
+//! would be one more unknown.
 
 use roadweave_types::{PacketId, PathId};
 
@@ -29,7 +30,8 @@ pub(crate) struct Group {
 impl Group {
     /// The first group of a range that begins with `start`.
     ///
-    /// `lost` and `bridged`: bit i stands for the i-th packet; what is bridged does not end a group.
+    /// `lost` and `bridged`: bit i stands for the i-th packet; what is bridged does not end a
+    /// group.
     pub(super) fn first_of(start: PacketId, lost: u64, bridged: u64) -> Option<Self> {
         if lost == 0 {
             return None;
@@ -89,7 +91,8 @@ impl Group {
 mod tests {
     use super::*;
 
-    /// `range`: x lost, . arrived, ? neither. `expected`: where the group begins and the packets that it spans.
+    /// `range`: x lost, . arrived, ? neither. `expected`: where the group begins and the packets
+    /// that it spans.
     fn check(range: &str, bridges: bool, expected: Option<(u32, &str)>) {
         let bits = |wanted| {
             let bits = range.chars().enumerate().filter(|(_, state)| *state == wanted);

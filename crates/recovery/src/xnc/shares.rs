@@ -25,9 +25,9 @@ pub(super) struct Size {
     pub(super) cap: u64,
 }
 
-/// The smallest repair of `lost` packets with at least `extra` more that any one path may swallow: what is
-/// on the others still brings all back. Where the windows do not hold that, `extra` more, as evenly as they
-/// allow. `None` if they do not even hold these.
+/// The smallest repair of `lost` packets with at least `extra` more that any one path may swallow:
+/// what is on the others still brings all back. Where the windows do not hold that, `extra` more,
+/// as evenly as they allow. `None` if they do not even hold these.
 ///
 /// `loss`: the share of it that the paths will take, 0..1, which is sent on top.
 pub(super) fn outlasting_any_path(
@@ -58,8 +58,8 @@ pub(super) fn in_proportion(rooms: &[(PathId, u64)], size: Size) -> Vec<(PathId,
     let Size { wanted, cap } = size;
     let mut shares = vec![0; rooms.len()];
     for _ in 0..wanted {
-        // Each packet where the share is the smallest part of the room (D'Hondt): that is proportion in whole
-        // packets, whatever limits there are.
+        // Each packet where the share is the smallest part of the room (D'Hondt): that is
+        // proportion in whole packets, whatever limits there are.
         let open = rooms.iter().enumerate().filter(|(at, (_, room))| shares[*at] < cap.min(*room));
         let emptiest = open.max_by(|(a, (_, of_a)), (b, (_, of_b))| {
             let (left, right) = (of_a * (shares[*b] + 1), of_b * (shares[*a] + 1));
@@ -72,8 +72,8 @@ pub(super) fn in_proportion(rooms: &[(PathId, u64)], size: Size) -> Vec<(PathId,
     paths.zip(shares).filter(|(_, share)| *share > 0).map(|(id, n)| (id, saturating(n))).collect()
 }
 
-/// The packets of a repair themselves in place of combinations: as many copies on each path, each packet
-/// once before any goes out a second time, and none twice on the same path.
+/// The packets of a repair themselves in place of combinations: as many copies on each path, each
+/// packet once before any goes out a second time, and none twice on the same path.
 pub(super) fn uncoded(start: PacketId, count: u16, shares: &[(PathId, u16)]) -> VecDeque<Repair> {
     let most = shares.iter().map(|(_, share)| *share).max().unwrap_or(0);
     // Path by path in turn, so that a packet's copies go different ways.

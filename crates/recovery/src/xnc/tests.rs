@@ -144,7 +144,8 @@ fn a_lean_repair_sends_what_is_needed_and_what_loss_will_take() {
     };
     // n' = 7, in proportion 1 to 3 to 3.
     assert_eq!(repair(&paths), repaired([1, 3, 3]));
-    // A path that dies takes no more than three of them: without it four are left, which is all it needs.
+    // A path that dies takes no more than three of them: without it four are left, which is all it
+    // needs.
     paths[2] = path(2, 60, 2000);
     assert_eq!(repair(&paths), repaired([1, 3, 3]));
     paths[1].loss = 0.25;
@@ -193,7 +194,8 @@ proptest! {
         for (id, share) in &shares {
             prop_assert!(u64::from(*share) <= rooms[id.0 as usize].1);
         }
-        // Whether any spread of any size would do: the most that all others hold of what one path may have.
+        // Whether any spread of any size would do: the most that all others hold of what one path
+        // may have.
         let evenly = |cap: u64| rooms.iter().map(|(_, room)| (*room).min(cap)).sum::<u64>();
         let may = loss == 0.0 && (1..=lost).any(|cap| evenly(cap) >= (lost + cap).max(lost + 3));
         prop_assert!(!may || all - most >= lost, "{:?} of {:?}", shares, rooms);
@@ -443,8 +445,9 @@ fn without_credit_a_queue_is_not_sent_twice() {
 }
 
 proptest! {
-    /// Whatever is lost, no packet is repaired twice unless the recovery insists, each loss is repaired, given up or turns out to be
-    /// none, and the recovery falls silent when nothing is in flight any more.
+    /// Whatever is lost, no packet is repaired twice unless the recovery insists, each loss is
+    /// repaired, given up or turns out to be none, and the recovery falls silent when nothing is in
+    /// flight any more.
     #[test]
     fn every_loss_is_settled_once(
         fates in proptest::collection::vec(0..4_u8, 1..120),

@@ -7,12 +7,12 @@
 //!                       │ 8/2 │ 4/1 │- the pause -  0/1│ 8/2 │
 //! ```
 //!
-//! The peer gathers acknowledgements for a millisecond or two, so single arrivals are not known. What
-//! is: how many bytes arrived between one batch and the next, and how long that took. The sender's own
-//! pauses are taken off, as in the paper.
+//! The peer gathers acknowledgements for a millisecond or two, so single arrivals are not known.
+//! What is: how many bytes arrived between one batch and the next, and how long that took. The
+//! sender's own pauses are taken off, as in the paper.
 //!
-//! The paper counts packets, all of the MTU's size. Here packets of any size share a path, and a link takes for each
-//! what its bytes take.
+//! The paper counts packets, all of the MTU's size. Here packets of any size share a path, and a
+//! link takes for each what its bytes take.
 //!
 //! Source: LoLa section 3.2, equation 1; docs/deviations.md.
 
@@ -49,7 +49,8 @@ struct Batch {
 }
 
 impl Pace {
-    /// A packet was acknowledged; `pause`: a sender that waits longer between two packets has nothing to send.
+    /// A packet was acknowledged; `pause`: a sender that waits longer between two packets has
+    /// nothing to send.
     pub(super) fn on_acknowledged(
         &mut self,
         now: Instant,

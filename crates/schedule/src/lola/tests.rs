@@ -34,7 +34,8 @@ fn paced(lola: &mut Lola, id: u32, owd_ms: u64, iat_ms: u64) -> PathSnapshot {
     path(id, 2 * owd_ms, u64::MAX / 4)
 }
 
-/// The latest arrival of `packets` packets in the best of all spreads, ms; `None` if they do not fit.
+/// The latest arrival of `packets` packets in the best of all spreads, ms; `None` if they do not
+/// fit.
 fn best_of_all(paths: &[(u64, u64, u64)], packets: u64, delta: u64) -> Option<u64> {
     let Some(((owd, iat, under_way), others)) = paths.split_first() else {
         return (packets == 0).then_some(0);
@@ -81,7 +82,8 @@ proptest! {
         prop_assert!(last <= 100, "nothing arrives after delta: {last}");
     }
 
-    /// The pace is the link's, however the acknowledgements are gathered, and whatever pauses there are.
+    /// The pace is the link's, however the acknowledgements are gathered, and whatever pauses there
+    /// are.
     #[test]
     fn gathered_acknowledgements_tell_the_pace_of_the_link(
         iat_us in 200..8_000_u64, gathered_us in 1..3_000_u64, more in 8..30_u64,
@@ -189,7 +191,8 @@ impl Link {
     }
 }
 
-/// Sends frames of the size that LoLa wants over links, 30 a second, and lets `change` happen to them.
+/// Sends frames of the size that LoLa wants over links, 30 a second, and lets `change` happen to
+/// them.
 fn stream(links: &mut [Link], frames: u64, mut change: impl FnMut(u64, &mut [Link])) -> Vec<u64> {
     let mut lola = Lola::new(MS * 100);
     let mut targets = Vec::new();

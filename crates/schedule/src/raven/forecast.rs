@@ -4,8 +4,8 @@
 //! prediction = sum(w_i * rtt_i) / sum(w_i),   w_i = exp(-(now - t_i) / lambda)
 //! ```
 //!
-//! All weights fade alike while time passes, so `now` cancels out, and the two sums can be kept from one
-//! sample to the next instead of the samples themselves.
+//! All weights fade alike while time passes, so `now` cancels out, and the two sums can be kept
+//! from one sample to the next instead of the samples themselves.
 //!
 //! Source: RAVEN section 4.2, equations 1 and 2.
 

@@ -14,8 +14,8 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Takes a round trip and the moment it was measured, seconds; `false` if it comes too soon after
-    /// the one before: what is learned must not depend on how much was sent at a time.
+    /// Takes a round trip and the moment it was measured, seconds; `false` if it comes too soon
+    /// after the one before: what is learned must not depend on how much was sent at a time.
     pub(super) fn add(&mut self, at: f64, rtt: f64) -> bool {
         let newest = self.runs.back().and_then(|run| run.last()).filter(|_| !self.is_over);
         if newest.is_some_and(|(before, _)| at < before + SPACING) {
@@ -75,7 +75,8 @@ impl Log {
     }
 }
 
-/// The samples that are kept: three hours of one a second are 10,800, but a minute of steady use is 600.
+/// The samples that are kept: three hours of one a second are 10,800, but a minute of steady use
+/// is 600.
 pub(super) const LOG_MAX: usize = 2048;
 /// By how much a log may be longer until the oldest are removed at once.
 const LOG_SLACK: usize = 256;

@@ -7,8 +7,8 @@
 //!  "pooled":{..}}
 //! ```
 //!
-//! Times are in seconds; those of a log count from the beginning of its run. Of networks without a name only
-//! what they have in common with the others is kept.
+//! Times are in seconds; those of a log count from the beginning of its run. Of networks without a
+//! name only what they have in common with the others is kept.
 
 use std::collections::BTreeMap;
 

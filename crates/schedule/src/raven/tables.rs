@@ -1,5 +1,5 @@
-//! What was learned of one network: how fast samples age, how far predictions err, and how much further
-//! when the newest sample is old.
+//! What was learned of one network: how fast samples age, how far predictions err, and how much
+//! further when the newest sample is old.
 //!
 //! ```text
 //! log of round trips ─► lambda      that makes the mean square of past errors smallest
@@ -19,7 +19,8 @@ pub(super) struct Tables {
     pub(super) lambda: f64,
     /// Actual by predicted round trip, by percentile: 0, 1, .. 100; ascending.
     pub(super) errors: Vec<f64>,
-    /// Age of the newest sample in seconds, and by how much an interval is wider then; both ascending.
+    /// Age of the newest sample in seconds, and by how much an interval is wider then; both
+    /// ascending.
     pub(super) ages: Vec<(f64, f64)>,
 }
 
@@ -38,9 +39,9 @@ impl Interval {
 impl Tables {
     /// What is assumed of a network before anything was learned.
     ///
-    /// A network stays the fastest for two seconds in the median (RAVEN section 3.2): so long a sample
-    /// counts. Errors are log-normal with a deviation of [`FIRST_DEVIATION`], about what the recorded drives show,
-    /// and grow with the square root of time, as those of a random walk do.
+    /// A network stays the fastest for two seconds in the median (RAVEN section 3.2): so long a
+    /// sample counts. Errors are log-normal with a deviation of [`FIRST_DEVIATION`], about what the
+    /// recorded drives show, and grow with the square root of time, as those of a random walk do.
     pub(super) fn assumed() -> Self {
         let quantile = |percent: usize| {
             let share = (percent as f64 / 100.0).clamp(0.005, 0.995);
@@ -98,8 +99,8 @@ impl Tables {
         below + (above - below) * at.fract()
     }
 
-    /// Age() of equation 3: interpolated; beyond what was learned it grows with time itself, so that in
-    /// the end every interval reaches every other, and no path is left unwatched for ever.
+    /// Age() of equation 3: interpolated; beyond what was learned it grows with time itself, so
+    /// that in the end every interval reaches every other, and no path is left unwatched for ever.
     fn age_factor(&self, age: f64) -> f64 {
         let mut before = (0.0, 1.0);
         for &(at, factor) in &self.ages {
@@ -113,8 +114,8 @@ impl Tables {
     }
 }
 
-/// Predicts every sample of a run by those before it, the newest `omitted` seconds left out; hands over
-/// its place, the prediction and the sample.
+/// Predicts every sample of a run by those before it, the newest `omitted` seconds left out; hands
+/// over its place, the prediction and the sample.
 fn predict(run: &[(f64, f64)], lambda: f64, omitted: f64, mut each: impl FnMut(usize, f64, f64)) {
     let mut forecast = Forecast::default();
     let mut taken = 0;
@@ -140,8 +141,8 @@ fn mean_square(runs: &[&[(f64, f64)]], lambda: f64) -> f64 {
     sum / f64::from(count.max(1))
 }
 
-/// The table of ages: for each as many samples are predicted with and without what is omitted, so that
-/// both errors are of the same moments. It ends where too few are left, and never falls.
+/// The table of ages: for each as many samples are predicted with and without what is omitted, so
+/// that both errors are of the same moments. It ends where too few are left, and never falls.
 fn learn_ages(runs: &[&[(f64, f64)]], lambda: f64) -> Vec<(f64, f64)> {
     let fresh: Vec<Vec<f64>> = runs
         .iter()
@@ -179,8 +180,8 @@ fn rounded(ratio: f64) -> f64 {
     (ratio * 1e4).round() / 1e4
 }
 
-/// The quantile of the standard normal distribution at `share`, 0.5 %..99.5 %, to three digits: Tukey's
-/// lambda distribution with the shape that comes closest to it.
+/// The quantile of the standard normal distribution at `share`, 0.5 %..99.5 %, to three digits:
+/// Tukey's lambda distribution with the shape that comes closest to it.
 fn normal_quantile(share: f64) -> f64 {
     (share.powf(0.1349) - (1.0 - share).powf(0.1349)) / 0.1975
 }
@@ -199,8 +200,8 @@ const AGES: [f64; 9] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
 /// Seconds.
 const FIRST_LAMBDA: f64 = 2.0;
 const FIRST_DEVIATION: f64 = 0.25;
-/// No interval is narrower, to either side, by its prediction: a log says nothing about what is to come
-/// with more certainty than this.
+/// No interval is narrower, to either side, by its prediction: a log says nothing about what is to
+/// come with more certainty than this.
 const WIDTH_MIN: f64 = 0.02;
 
 #[cfg(test)]

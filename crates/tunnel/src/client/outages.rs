@@ -147,7 +147,8 @@ impl Client {
         }
     }
 
-    /// Uplinks over which nothing has come and of which that was not told, with the moments to do so.
+    /// Uplinks over which nothing has come and of which that was not told, with the moments to do
+    /// so.
     fn unheard(&self) -> impl Iterator<Item = (UplinkId, Instant)> {
         let is_tried = |id: &UplinkId| !self.servers_of(*id).is_empty();
         let untold = |id: &UplinkId| !self.outages.blocked.contains(id);

@@ -7,8 +7,8 @@
 //! no answer ─► the next attempt 1 s later, then 1.5 s .. 8 s, beside those under way
 //! ```
 //!
-//! Whatever answers over one uplink may be anybody: a captive portal, a stranger in the same WiFi. So an
-//! answer says something of the pair that it came on, and nothing of the others.
+//! Whatever answers over one uplink may be anybody: a captive portal, a stranger in the same WiFi.
+//! So an answer says something of the pair that it came on, and nothing of the others.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -113,7 +113,8 @@ impl Pairs {
         }
     }
 
-    /// Things may be different from now on over `uplink`, or over all: attempts follow each other soon again.
+    /// Things may be different from now on over `uplink`, or over all: attempts follow each other
+    /// soon again.
     pub(super) fn hurry(&mut self, now: Instant, uplink: Option<UplinkId>) {
         let of_uplink = |pair: &Pair| uplink.is_none_or(|uplink| pair.0 == uplink);
         for (_, state) in self.pairs.iter_mut().filter(|(pair, _)| of_uplink(pair)) {

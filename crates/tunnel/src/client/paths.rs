@@ -77,8 +77,8 @@ impl Client {
         }
     }
 
-    /// An uplink has other addresses: its path is asked at once, so that the server learns where to send to
-    /// although there may be nothing to tell it. `addresses` is for a person to read.
+    /// An uplink has other addresses: its path is asked at once, so that the server learns where to
+    /// send to although there may be nothing to tell it. `addresses` is for a person to read.
     pub fn on_new_addresses(&mut self, now: Instant, uplink: UplinkId, addresses: String) {
         let Some(Uplink { name, next_path, .. }) = self.uplinks.get_mut(&uplink) else { return };
         *next_path = now;
@@ -124,7 +124,8 @@ impl Client {
         }
     }
 
-    /// Tells the server over which uplink a path runs, for its statistics. Returns the uplink's name.
+    /// Tells the server over which uplink a path runs, for its statistics. Returns the uplink's
+    /// name.
     pub(super) fn name_path(&mut self, id: ConnectionId, path: PathId) -> Option<String> {
         let uplink = self.endpoint.connection(id).and_then(|connection| {
             connection.paths().iter().find(|known| known.id == path)?.uplink
@@ -137,8 +138,8 @@ impl Client {
         Some(uplink)
     }
 
-    /// Gives the paths of the session the policies of their uplinks, and tells the server, where anything
-    /// has changed.
+    /// Gives the paths of the session the policies of their uplinks, and tells the server, where
+    /// anything has changed.
     pub(super) fn apply_policies(&mut self) {
         let Some(id) = self.current.as_ref().map(|current| current.id) else { return };
         if self.policies.is_empty() {
@@ -186,11 +187,12 @@ impl Client {
     }
 }
 
-/// The addresses to which a path of a session may lead that was joined at `joined_at`, over an uplink over
-/// which the server is known at `known`: not empty, the first is tried first.
+/// The addresses to which a path of a session may lead that was joined at `joined_at`, over an
+/// uplink over which the server is known at `known`: not empty, the first is tried first.
 ///
-/// An uplink that knows no address of that family may be without it, behind a NAT64. What answers at another
-/// address and is not the same server does not hold the connection's keys: the path is not validated.
+/// An uplink that knows no address of that family may be without it, behind a NAT64. What answers
+/// at another address and is not the same server does not hold the connection's keys: the path is
+/// not validated.
 fn path_servers(joined_at: SocketAddr, known: &[SocketAddr]) -> Vec<SocketAddr> {
     if known.is_empty() || known.contains(&joined_at) {
         return vec![joined_at];

@@ -9,9 +9,10 @@
 //!    └──────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A handshake proves who answers, and not that the network lets anything more through: so every attempt
-//! that passes it says hello, and all live on until one of them is welcomed. The server makes a session
-//! of a welcomed connection only when the client begins to use it, so they do not drive each other out.
+//! A handshake proves who answers, and not that the network lets anything more through: so every
+//! attempt that passes it says hello, and all live on until one of them is welcomed. The server
+//! makes a session of a welcomed connection only when the client begins to use it, so they do not
+//! drive each other out.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -72,7 +73,8 @@ pub(super) enum After {
     /// The server ended it: at once the first time, then ever later. Two boxes with one key would
     /// drive each other out without end.
     Setback,
-    /// The server has heard nothing in it: its network let it begin and no more, and others may do better.
+    /// The server has heard nothing in it: its network let it begin and no more, and others may do
+    /// better.
     Unused,
 }
 
@@ -113,8 +115,8 @@ impl Client {
         self.uplinks.keys().filter_map(of_uplink).min()
     }
 
-    /// The servers that may be tried over an uplink, with the moments from which on. Where one has passed
-    /// the handshake there is nothing to gain by another attempt.
+    /// The servers that may be tried over an uplink, with the moments from which on. Where one has
+    /// passed the handshake there is nothing to gain by another attempt.
     fn candidates(&self, id: UplinkId) -> impl Iterator<Item = (SocketAddr, Instant)> {
         let servers = self.servers_of(id).iter().take(SERVERS_MAX);
         let greets = move |server: SocketAddr| {
@@ -211,7 +213,8 @@ impl Client {
         }
     }
 
-    /// Lets a pair rest for its answer. Another address of the server may be tried over its uplink at once.
+    /// Lets a pair rest for its answer. Another address of the server may be tried over its uplink
+    /// at once.
     pub(super) fn rest(&mut self, now: Instant, pair: Pair, answer: Answer, reason: String) {
         let reason = legible(&reason);
         let Some(rest) = self.pairs.rest(now, pair, answer, reason.clone()) else { return };
@@ -277,7 +280,8 @@ impl Client {
         self.apply_policies();
     }
 
-    /// Ends the session, and tries again after the rest that `after` asks for. Attempts beside it live on.
+    /// Ends the session, and tries again after the rest that `after` asks for. Attempts beside it
+    /// live on.
     pub(super) fn leave(&mut self, now: Instant, reason: &str, after: After) {
         let Some(current) = self.current.take() else { return };
         keep_learned(&mut self.learned, &self.config.server_key, &current.session);

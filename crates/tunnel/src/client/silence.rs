@@ -14,13 +14,14 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 const HURRY: Duration = Duration::from_secs(10);
 /// How long all paths must be silent at a time for a new connection to take over.
 const TAKEOVER_AFTER: Duration = Duration::from_secs(2);
-/// How long a session must answer to count as one that does again: longer than a keep-alive takes to find out.
+/// How long a session must answer to count as one that does again: longer than a keep-alive takes
+/// to find out.
 const STEADY: Duration = Duration::from_secs(3);
 /// How long a new connection lets the old one answer, before it takes over.
 const SPARE_PATIENCE: Duration = Duration::from_millis(500);
 
-/// A session that has fallen silent, and has not answered for [`STEADY`] since: a network that lets a packet
-/// through now and then keeps it from being given up, and from being of use.
+/// A session that has fallen silent, and has not answered for [`STEADY`] since: a network that lets
+/// a packet through now and then keeps it from being given up, and from being of use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Unsteady {
     /// When it fell silent first.
@@ -32,17 +33,17 @@ pub(super) struct Unsteady {
 impl Client {
     /// Whether attempts are due: without a session, or when nothing answers in it.
     ///
-    /// A path whose address changed while it was dead may never be validated again, and a server may have
-    /// lost the session without a reset that reaches us.
+    /// A path whose address changed while it was dead may never be validated again, and a server
+    /// may have lost the session without a reset that reaches us.
     pub(super) fn is_racing(&self, now: Instant) -> bool {
         let is_over = |unsteady: Unsteady| now >= self.race_begins(unsteady.since);
         let silent = self.silent_since.is_some() && self.unsteady.is_some_and(is_over);
         self.current.is_none() || silent && self.spare.is_none()
     }
 
-    /// This machine slept, or this program stood still, for `lasted` until `now`. The server may have
-    /// forgotten the session, and the uplinks may be in other networks: every path has to answer anew, and
-    /// nobody waits for one that does not.
+    /// This machine slept, or this program stood still, for `lasted` until `now`. The server may
+    /// have forgotten the session, and the uplinks may be in other networks: every path has to
+    /// answer anew, and nobody waits for one that does not.
     pub fn on_pause(&mut self, now: Instant, lasted: Duration) {
         self.hurry_until = now + HURRY;
         self.pairs.hurry(now, None);
@@ -70,7 +71,8 @@ impl Client {
         (spare.since + SPARE_PATIENCE).max(silent_since + patience)
     }
 
-    /// Keeps track of whether the session answers, and lets a welcomed connection take over if it does not.
+    /// Keeps track of whether the session answers, and lets a welcomed connection take over if it
+    /// does not.
     pub(super) fn watch_silence(&mut self, now: Instant) {
         let answers = |current: &Current| {
             let connection = self.endpoint.connection(current.id)?;
@@ -108,8 +110,8 @@ impl Client {
         }
     }
 
-    /// A network that lets a session begin and nothing more would win every race: the next attempt on it
-    /// begins later. Asked once.
+    /// A network that lets a session begin and nothing more would win every race: the next attempt
+    /// on it begins later. Asked once.
     fn doubt_young_session(&mut self, now: Instant) {
         let Some(current) = &mut self.current else { return };
         if std::mem::replace(&mut current.doubted, true) {

@@ -7,17 +7,17 @@
 //!                   0 ms older   40 ms older          4 s older: it waited for a path, or on one
 //! ```
 //!
-//! A packet is as much older than the quickest one of late as it came later after it than it was sent. How long
-//! the quickest was on its way stays unknown, and does not count.
+//! A packet is as much older than the quickest one of late as it came later after it than it was
+//! sent. How long the quickest was on its way stays unknown, and does not count.
 //!
-//! - Clocks drift apart. The quickest is looked for anew every ten seconds, and what it says is doubted a little
-//!   more for each second since.
-//! - A machine that slept goes on with a clock that stood, or leapt. If packets seem younger for it they are the
-//!   quickest from then on. If they seem older than any network makes them, and none comes that does not, for a
-//!   second, it was the clock. In between lies what a network could have done as well: then the quickest is
-//!   forgotten after two periods.
-//! - What comes first says nothing of its age. If all of the beginning is late, it is taken for new until something
-//!   quicker comes.
+//! - Clocks drift apart. The quickest is looked for anew every ten seconds, and what it says is
+//!   doubted a little more for each second since.
+//! - A machine that slept goes on with a clock that stood, or leapt. If packets seem younger for it
+//!   they are the quickest from then on. If they seem older than any network makes them, and none
+//!   comes that does not, for a second, it was the clock. In between lies what a network could have
+//!   done as well: then the quickest is forgotten after two periods.
+//! - What comes first says nothing of its age. If all of the beginning is late, it is taken for new
+//!   until something quicker comes.
 //!
 //! A peer that lies about its times harms its own packets alone.
 
@@ -72,7 +72,8 @@ impl Ages {
         self.age(now, sent)
     }
 
-    /// How much older a packet is `now` than one that would come now and had been as quick as the quickest.
+    /// How much older a packet is `now` than one that would come now and had been as quick as the
+    /// quickest.
     pub(crate) fn age(&self, now: Instant, sent: Stamp) -> Duration {
         Duration::from_millis(self.millis(now, sent).max(0).unsigned_abs())
     }
@@ -98,11 +99,11 @@ impl Quickest {
 
 /// How long the quickest packet is looked for: longer than an outage of all links as a rule.
 const PERIOD: Duration = Duration::from_secs(10);
-/// Two clocks drift apart by one part in so many, at most: 250 ppm, where those of machines are held to be within
-/// 100 ppm each.
+/// Two clocks drift apart by one part in so many, at most: 250 ppm, where those of machines are
+/// held to be within 100 ppm each.
 const DRIFT_SHARE: u128 = 4_000;
-/// No packet is on its way for longer: one part of it waits at its sender, at most ten seconds, and no
-/// buffer of a network holds much more.
+/// No packet is on its way for longer: one part of it waits at its sender, at most ten seconds, and
+/// no buffer of a network holds much more.
 const LEAP_MS: i64 = 20_000;
 /// For how long all must seem so old until it was the clock.
 const LEAP_TIME: Duration = Duration::from_secs(1);
@@ -115,7 +116,8 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    /// One that was sent at `sent` ms of the peer's clock and comes at `came` ms of ours: its age, ms.
+    /// One that was sent at `sent` ms of the peer's clock and comes at `came` ms of ours: its age,
+    /// ms.
     fn comes(ages: &mut Ages, came: u64, sent: u64) -> u128 {
         ages.on_packet(at(came), Stamp::of(at(sent))).as_millis()
     }

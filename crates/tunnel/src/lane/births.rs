@@ -42,8 +42,8 @@ impl Births {
         self.times.push_back(born);
     }
 
-    /// When a packet that has left may not leave any more; of one that is not known, when it is too old at the
-    /// latest.
+    /// When a packet that has left may not leave any more; of one that is not known, when it is too
+    /// old at the latest.
     pub(crate) fn expiry(&self, id: PacketId) -> Instant {
         let at = usize::try_from(id.distance(self.first)).ok();
         let born = at.and_then(|at| self.times.get(at));

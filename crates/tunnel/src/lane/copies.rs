@@ -6,9 +6,9 @@
 //!                                       queue of C ─► acknowledged by way of A: withdrawn
 //! ```
 //!
-//! A scheduler may send a packet on paths that are full at the moment. Its copies then wait for these
-//! paths alone, in the order in which they came, and whichever is not needed any more is withdrawn:
-//! RAVEN's cancel (section 4).
+//! A scheduler may send a packet on paths that are full at the moment. Its copies then wait for
+//! these paths alone, in the order in which they came, and whichever is not needed any more is
+//! withdrawn: RAVEN's cancel (section 4).
 
 use std::collections::BTreeMap;
 

@@ -96,7 +96,8 @@ struct Incomplete {
 }
 
 impl Parts {
-    /// Takes a part; returns the datagram that it completes. `age_max`: for how long the others are waited for.
+    /// Takes a part; returns the datagram that it completes. `age_max`: for how long the others are
+    /// waited for.
     pub(crate) fn insert(
         &mut self,
         now: Instant,

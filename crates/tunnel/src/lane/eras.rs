@@ -5,8 +5,8 @@
 //! era        minrtt       xlink      xnc        each packet belongs to the recovery that saw it first
 //! ```
 //!
-//! A packet stays with the recovery of its time until it is settled, so that none is forgotten when the
-//! strategy changes. A recovery of the past that has nothing left to do is dropped.
+//! A packet stays with the recovery of its time until it is settled, so that none is forgotten when
+//! the strategy changes. A recovery of the past that has nothing left to do is dropped.
 
 use std::collections::VecDeque;
 
@@ -155,7 +155,8 @@ impl Eras {
         past.chain([&mut *self.present.recovery])
     }
 
-    /// Moves the beginning of the present up behind `id`: IDs wrap, and half of them precede any one.
+    /// Moves the beginning of the present up behind `id`: IDs wrap, and half of them precede any
+    /// one.
     fn follow(&mut self, id: PacketId) {
         if id.distance(self.present.first) > FIRST_BEHIND_MAX {
             self.present.first = PacketId(id.0.wrapping_sub(FIRST_BEHIND_MAX.unsigned_abs() / 2));

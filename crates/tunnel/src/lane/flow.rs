@@ -11,14 +11,15 @@
 //! | tcp | other TCP |
 //! | other | all else: QUIC, tunnels, games |
 //!
-//! Little is what fits a bucket of [`BURST`] bytes that fills at [`RATE`] bytes per second. A flow that empties
-//! it has grown; it is small again when the bucket is full.
+//! Little is what fits a bucket of [`BURST`] bytes that fills at [`RATE`] bytes per second. A flow
+//! that empties it has grown; it is small again when the bucket is full.
 //!
-//! A flow that changes its class changes its lane, and lanes keep no order among themselves. So a flow that has
-//! grown moves after a pause of [`PAUSE`], in which what it sent before has passed: a transfer
-//! makes one while it waits for its first acknowledgements. If it makes none it moves after [`PATIENCE`]
-//! packets, at the risk that a few packets overtake others once in its life. A flow that has become small
-//! has been quiet for that. Media moves at once: its packets are numbered, and its receiver sorts them.
+//! A flow that changes its class changes its lane, and lanes keep no order among themselves. So a
+//! flow that has grown moves after a pause of [`PAUSE`], in which what it sent before has passed: a
+//! transfer makes one while it waits for its first acknowledgements. If it makes none it moves
+//! after [`PATIENCE`] packets, at the risk that a few packets overtake others once in its life. A
+//! flow that has become small has been quiet for that. Media moves at once: its packets are
+//! numbered, and its receiver sorts them.
 
 mod media;
 mod rtp;
@@ -42,8 +43,8 @@ const BURST: u64 = 16_000;
 const RATE: u64 = 8_000;
 /// The pause in which a flow may change its lane: longer than paths differ in delay.
 const PAUSE: Duration = Duration::from_millis(20);
-/// What may go beside media without any, bytes: a call on hold goes on with a little, and who sends more
-/// without any media is a transfer.
+/// What may go beside media without any, bytes: a call on hold goes on with a little, and who sends
+/// more without any media is a transfer.
 const BESIDE_MEDIA: u64 = 1 << 18;
 /// Packets for which a flow that makes no pause stays in its lane.
 const PATIENCE: u32 = 64;
@@ -77,7 +78,8 @@ pub(crate) struct FlowView {
 pub(crate) struct FlowTable {
     /// By [`InnerPacket::flow_hash`]. Never iterated.
     flows: HashMap<u64, Flow>,
-    /// Each flow once, with when it was seen last or before: the front is looked at first when one must go.
+    /// Each flow once, with when it was seen last or before: the front is looked at first when one
+    /// must go.
     ages: VecDeque<(Instant, u64)>,
 }
 

@@ -5,9 +5,9 @@
 //!          while a primary one has room, and no path with more room than its budget of redundancy
 //! ```
 //!
-//! A recovery keeps seeing all paths, since it times its packets by them; one that may carry no repair now
-//! looks full. When all usable paths have spent their budgets, there are none: a loss that is not repaired
-//! costs more.
+//! A recovery keeps seeing all paths, since it times its packets by them; one that may carry no
+//! repair now looks full. When all usable paths have spent their budgets, there are none: a loss
+//! that is not repaired costs more.
 
 use roadweave_types::{PathSnapshot, PathStatus, Priority};
 
@@ -50,8 +50,8 @@ pub(crate) fn limit_to_budgets(paths: &mut [PathSnapshot]) {
     }
 }
 
-/// Takes the paths away from a scheduler that may not carry a packet of `bytes` bytes once more, if another
-/// path may that would be used as well.
+/// Takes the paths away from a scheduler that may not carry a packet of `bytes` bytes once more, if
+/// another path may that would be used as well.
 pub(crate) fn keep_to_budgets(paths: &mut [PathSnapshot], bytes: usize) {
     let may = |path: &PathSnapshot| {
         path.redundancy_left.saturating_sub(path.queued_bytes) >= bytes as u64

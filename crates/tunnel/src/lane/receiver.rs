@@ -1,5 +1,5 @@
-//! The receiving half of a lane: source and coded datagrams in, inner packets out, as soon as they are
-//! known or when it is their turn.
+//! The receiving half of a lane: source and coded datagrams in, inner packets out, as soon as they
+//! are known or when it is their turn.
 //!
 //! ```text
 //! source, coded ─► Decoder ─► symbols ─► Fragments ─► Reorder ─► inner packets
@@ -126,8 +126,8 @@ pub(crate) struct LaneReceiver {
 
 /// Packets whose IDs follow one another, to know how many never came.
 ///
-/// A lane is one run, unless the decoder had to look for it elsewhere: what a leap of its window skips
-/// was not lost.
+/// A lane is one run, unless the decoder had to look for it elsewhere: what a leap of its window
+/// skips was not lost.
 #[derive(Debug)]
 struct Run {
     first: PacketId,
@@ -247,8 +247,8 @@ impl LaneReceiver {
         }
     }
 
-    /// Lets go of the oldest until `bytes` bytes less are held, or nothing is: what it has most of first.
-    /// What waits for its turn goes out before it.
+    /// Lets go of the oldest until `bytes` bytes less are held, or nothing is: what it has most of
+    /// first. What waits for its turn goes out before it.
     pub(crate) fn shed(&mut self, now: Instant, bytes: u64, deliver: &mut dyn FnMut(Delivery)) {
         let target = self.memory().total().saturating_sub(bytes);
         let excess = |this: &Self| this.memory().total().saturating_sub(target) as usize;
@@ -272,7 +272,8 @@ impl LaneReceiver {
         }
     }
 
-    /// When [`LaneReceiver::handle_timeout`] must be called, because a packet has waited long enough.
+    /// When [`LaneReceiver::handle_timeout`] must be called, because a packet has waited long
+    /// enough.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.reorder.poll_timeout()
     }
@@ -315,8 +316,8 @@ impl LaneReceiver {
         }
     }
 
-    /// Brings the symbols of `determined` into their order; `as_sent`: the one that came as it is, whose
-    /// turn is returned.
+    /// Brings the symbols of `determined` into their order; `as_sent`: the one that came as it is,
+    /// whose turn is returned.
     fn deliver(
         &mut self,
         now: Instant,
@@ -355,7 +356,8 @@ impl LaneReceiver {
         turn_as_sent
     }
 
-    /// What a symbol is, or completes. What is no symbol is counted, and takes its place all the same.
+    /// What a symbol is, or completes. What is no symbol is counted, and takes its place all the
+    /// same.
     fn join(&mut self, now: Instant, id: PacketId, symbol: &Bytes) -> Option<Unit> {
         let Ok(Symbol { position, .. }) = Symbol::parse(symbol) else {
             self.drops.count(DropReason::Inconsistent);
@@ -429,7 +431,8 @@ impl Outlet<'_> {
 }
 
 impl Run {
-    /// Whether a packet belongs here: the decoder hands out others only after its window moved away.
+    /// Whether a packet belongs here: the decoder hands out others only after its window moved
+    /// away.
     fn is_near(&self, id: PacketId) -> bool {
         u64::from(id.distance(self.highest).unsigned_abs()) < WINDOW_IDS
     }

@@ -7,10 +7,11 @@
 //!                                                 as long as waiting pays (adaptive, fill_times)
 //! ```
 //!
-//! What one flow loses need not concern the others of its lane, but IDs are counted per lane, and the
-//! flow of a packet that is not there is unknown. So in a lane with `reorder-adaptive` each packet
-//! carries the distance to the packet before it in its flow ([`roadweave_wire::succession`]).
-//! `reorder` does without, since the framework that it is taken from has one sequence for all.
+//! What one flow loses need not concern the others of its lane, but IDs are counted per lane, and
+//! the flow of a packet that is not there is unknown. So in a lane with `reorder-adaptive` each
+//! packet carries the distance to the packet before it in its flow
+//! ([`roadweave_wire::succession`]). `reorder` does without, since the framework that it is taken
+//! from has one sequence for all.
 //!
 //! Memory is bounded in packets and bytes: when it is full, those that have waited longest go out.
 
@@ -32,11 +33,12 @@ pub(crate) const HELD_MAX: usize = 4096;
 /// Their bytes, at most.
 const HELD_BYTES_MAX: usize = 8 << 20;
 
-/// What a packet that is held costs beside its bytes, at most: its places in the trees of those that wait.
+/// What a packet that is held costs beside its bytes, at most: its places in the trees of those
+/// that wait.
 const HELD_OVERHEAD: usize = 320;
 
-/// A lane whose first packet to come has a smaller ID began with that: others of its first came by slower
-/// paths.
+/// A lane whose first packet to come has a smaller ID began with that: others of its first came by
+/// slower paths.
 const JUST_BEGUN: u32 = 1024;
 
 /// A position in a lane that does not wrap; its low 32 bits are the ID.
@@ -86,12 +88,12 @@ pub struct OrderStats {
     pub waited_packets: u64,
     /// Packets that went out when nobody waited for them any more.
     pub late_packets: u64,
-    /// Times that a wait for missing packets was over, a gap each (table IV of Networking'24); `reorder`
-    /// alone.
+    /// Times that a wait for missing packets was over, a gap each (table IV of Networking'24);
+    /// `reorder` alone.
     #[serde(default)]
     pub timeouts: u64,
-    /// Times that one ended before its time, a gap each: memory was full, or the sequence ended; `reorder`
-    /// alone.
+    /// Times that one ended before its time, a gap each: memory was full, or the sequence ended;
+    /// `reorder` alone.
     #[serde(default)]
     pub forced: u64,
     /// How long a packet that is missing now is waited for, in microseconds.
@@ -161,8 +163,8 @@ impl Reorder {
         Self { order, keeper, newest: first - 1, held_bytes: 0, counts: Counts::default() }
     }
 
-    /// `order` from the first packet on that came of a lane, which is `first`: what precedes it has missed
-    /// its turn, unless the lane has just begun.
+    /// `order` from the first packet on that came of a lane, which is `first`: what precedes it has
+    /// missed its turn, unless the lane has just begun.
     pub(crate) fn opening(order: Order, first: PacketId) -> Self {
         let begin = if first.0 < JUST_BEGUN { PacketId(0) } else { first };
         let mut this = Self::new(order, begin);
@@ -181,8 +183,9 @@ impl Reorder {
         self.order
     }
 
-    /// Another order from now on. If only the wait is another, what was promised still holds; otherwise what
-    /// waits goes out, and what comes later of the packets before it goes out as it comes.
+    /// Another order from now on. If only the wait is another, what was promised still holds;
+    /// otherwise what waits goes out, and what comes later of the packets before it goes out as it
+    /// comes.
     pub(crate) fn set_order(&mut self, now: Instant, order: Order, release: &mut dyn FnMut(Unit)) {
         self.handle_timeout(now, release);
         match (&mut self.keeper, order) {
@@ -222,8 +225,8 @@ impl Reorder {
         self.handle_timeout(now, release);
         let distance = unit.last.distance(PacketId(self.newest as u32));
         if u64::from(distance.unsigned_abs()) >= WINDOW_IDS {
-            // The decoder has looked for the lane elsewhere; what went before says nothing about it, but
-            // the order was promised for all of it.
+            // The decoder has looked for the lane elsewhere; what went before says nothing about
+            // it, but the order was promised for all of it.
             self.flush(release);
             let mut begun = Self::new(self.order, unit.first);
             begun.forget_before();
@@ -303,8 +306,8 @@ impl Reorder {
         self.held_bytes + self.held_packets() * HELD_OVERHEAD + gaps
     }
 
-    /// Hands out, before their time, those that have waited longest, until `bytes` bytes less are held, or
-    /// none waits.
+    /// Hands out, before their time, those that have waited longest, until `bytes` bytes less are
+    /// held, or none waits.
     pub(crate) fn shed(&mut self, bytes: usize, release: &mut dyn FnMut(Unit)) {
         let target = self.memory().saturating_sub(bytes);
         while self.memory() > target && self.release_oldest(release) {}
@@ -324,8 +327,8 @@ impl Reorder {
         {}
     }
 
-    /// Hands out, before its time, the one whose time is over first, and those that it would have waited
-    /// for; `false` if none waits.
+    /// Hands out, before its time, the one whose time is over first, and those that it would have
+    /// waited for; `false` if none waits.
     fn release_oldest(&mut self, release: &mut dyn FnMut(Unit)) -> bool {
         let mut out =
             Outlet { held_bytes: &mut self.held_bytes, counts: &mut self.counts, release };

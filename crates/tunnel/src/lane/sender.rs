@@ -9,9 +9,9 @@
 //!                   └── copies, coded ◄────────────────────────────┘ ─► by path ─► pacer ─► carrier
 //! ```
 //!
-//! A packet gets its ID when it leaves, so that what expires in the queue leaves no gap. Before, it is cut into
-//! fragments if it is too large for a datagram; once its ID stands for its bytes the datagram is cut
-//! ([`Cuts`]).
+//! A packet gets its ID when it leaves, so that what expires in the queue leaves no gap. Before, it
+//! is cut into fragments if it is too large for a datagram; once its ID stands for its bytes the
+//! datagram is cut ([`Cuts`]).
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
@@ -148,8 +148,8 @@ impl LaneSender {
         })
     }
 
-    /// From the next packet on the lane follows another strategy. What was sent by then stays with the
-    /// recovery that it was sent with.
+    /// From the next packet on the lane follows another strategy. What was sent by then stays with
+    /// the recovery that it was sent with.
     ///
     /// # Errors
     /// When the strategy names an uplink where none is known; nothing is changed then.
@@ -213,8 +213,8 @@ impl LaneSender {
         self.recovery.set_qoe(now, qoe);
     }
 
-    /// Tells the peer what is promised of the packets whenever it changes: nobody needs to wait for longer than
-    /// what is lost may be sent again, which is up to the strategy.
+    /// Tells the peer what is promised of the packets whenever it changes: nobody needs to wait for
+    /// longer than what is lost may be sent again, which is up to the strategy.
     fn announce(&mut self, carrier: &mut impl Carrier) {
         let promise = Promise {
             order: self.config.order.at_most(self.age_max),
@@ -283,7 +283,8 @@ impl LaneSender {
         Ok(())
     }
 
-    /// What the strategy has learned of the networks, as JSON; or an earlier one, if this one learns nothing.
+    /// What the strategy has learned of the networks, as JSON; or an earlier one, if this one
+    /// learns nothing.
     pub(crate) fn learned(&self) -> Option<String> {
         self.scheduler.learned().or_else(|| self.learned.clone())
     }
@@ -393,8 +394,8 @@ impl LaneSender {
         !self.queue.is_empty() || !self.again.is_empty() || !self.repairs.is_empty()
     }
 
-    /// Sends what may leave now: copies that wait for their path and repairs first, since they are older,
-    /// then the queue. What room is left then is to spare, and the recovery may use it.
+    /// Sends what may leave now: copies that wait for their path and repairs first, since they are
+    /// older, then the queue. What room is left then is to spare, and the recovery may use it.
     pub(crate) fn service(&mut self, now: Instant, carrier: &mut impl Carrier) {
         let backlog = self.stats.queue_bytes;
         self.announce(carrier);
@@ -446,8 +447,8 @@ impl LaneSender {
         }
     }
 
-    /// Lets go of the oldest until `bytes` bytes less are held, or nothing is that could be let go of: what
-    /// it has most of first.
+    /// Lets go of the oldest until `bytes` bytes less are held, or nothing is that could be let go
+    /// of: what it has most of first.
     pub(crate) fn shed(&mut self, now: Instant, bytes: u64) {
         let held = self.memory();
         let target = held.total().saturating_sub(bytes);
@@ -506,8 +507,9 @@ impl LaneSender {
         Cow::Owned(paths)
     }
 
-    /// Sends the copies that windows and pacers let through. Those of a path that is gone or silent are
-    /// given up: another copy may be on its way, and if none is, the recovery sends one elsewhere.
+    /// Sends the copies that windows and pacers let through. Those of a path that is gone or silent
+    /// are given up: another copy may be on its way, and if none is, the recovery sends one
+    /// elsewhere.
     fn send_copies(&mut self, now: Instant, carrier: &mut impl Carrier) {
         for path in self.copies.paths() {
             while let Some((place, copy)) = self.copies.pop(path) {
@@ -666,8 +668,8 @@ impl LaneSender {
         true
     }
 
-    /// Notes in a packet that leaves as `id` which one is before it in its flow, if the lane is one where
-    /// that matters. Returns the bytes that this and its stamp take.
+    /// Notes in a packet that leaves as `id` which one is before it in its flow, if the lane is one
+    /// where that matters. Returns the bytes that this and its stamp take.
     fn set_succession(&mut self, queued: &mut Queued, id: PacketId) -> usize {
         let begins = matches!(queued.datagram.position(), Position::Whole | Position::First);
         let stamp = if begins && self.births.is_some() { STAMP_HEADER } else { 0 };
@@ -811,7 +813,8 @@ fn recovery_config(lane: &LaneConfig) -> RecoveryConfig {
     RecoveryConfig { deadline: lane.deadline, expire_after }
 }
 
-/// How much longer than its packets' expiry a range may last, at most: t of CellFusion section 4.4.2.
+/// How much longer than its packets' expiry a range may last, at most: t of CellFusion section
+/// 4.4.2.
 const RANGE_SPAN: Duration = Duration::from_millis(60);
 /// Paths have names while they live, and there are no more at a time.
 const PATH_NAMES_MAX: usize = 32;
@@ -820,8 +823,8 @@ fn sent_packet(copy: &SourceCopy, path: PathId) -> SentPacket {
     SentPacket { id: copy.id, path, bytes, ends_frame: copy.ends_frame }
 }
 
-/// The paths that were chosen, those that answer first: the packet itself goes out on the first of them, and
-/// what else goes out is a copy, which a budget may forbid.
+/// The paths that were chosen, those that answer first: the packet itself goes out on the first of
+/// them, and what else goes out is a copy, which a budget may forbid.
 fn path_ids(chosen: PathSet, paths: &[PathSnapshot]) -> Vec<PathId> {
     let mut chosen: Vec<_> = chosen.iter().filter_map(|position| paths.get(position)).collect();
     chosen.sort_by_key(|path| !path.is_usable());

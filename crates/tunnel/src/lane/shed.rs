@@ -7,17 +7,18 @@
 //!                                                          else it stays
 //! ```
 //!
-//! A frame without one of its packets is worth nothing. A queue that lets go of whatever expires damages
-//! every frame as soon as there is a little more than the paths carry, and a viewer sees nothing any more. So
-//! frames are given up as wholes, and not in a row, so that the picture moves.
+//! A frame without one of its packets is worth nothing. A queue that lets go of whatever expires
+//! damages every frame as soon as there is a little more than the paths carry, and a viewer sees
+//! nothing any more. So frames are given up as wholes, and not in a row, so that the picture moves.
 //!
-//! A queue that is long for a moment is none of our business: a path was blocked, and the others will take what
-//! waits. It *stands* when everything has waited longer than the lane's deadline for a second: then waiting
-//! longer helps nobody, and all that follows is late as well. That is CoDel's criterion (RFC 8289 section
-//! 3.2), for frames, and with an interval that outlasts a blocked path.
+//! A queue that is long for a moment is none of our business: a path was blocked, and the others
+//! will take what waits. It *stands* when everything has waited longer than the lane's deadline for
+//! a second: then waiting longer helps nobody, and all that follows is late as well. That is
+//! CoDel's criterion (RFC 8289 section 3.2), for frames, and with an interval that outlasts a
+//! blocked path.
 //!
-//! Frames are told by their RTP timestamps, which SRTP leaves in the clear. Packets without one, and frames of a
-//! single packet (which are sound, or small), are never given up here.
+//! Frames are told by their RTP timestamps, which SRTP leaves in the clear. Packets without one,
+//! and frames of a single packet (which are sound, or small), are never given up here.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -146,7 +147,8 @@ impl Shedder {
 
 /// How long everything is late before frames are given up: longer than a path is blocked as a rule.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Frames that are given up in a row, at most: at 30 per second the picture still moves each 167 ms.
+/// Frames that are given up in a row, at most: at 30 per second the picture still moves each 167
+/// ms.
 const IN_A_ROW_MAX: usize = 4;
 /// The longest pause between two packets of a frame,
 const PAUSE_MAX: Duration = Duration::from_millis(100);

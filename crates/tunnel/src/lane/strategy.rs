@@ -63,8 +63,8 @@ impl Entry {
     }
 }
 
-/// Every strategy. Names with a `<` stand for many, and so do those of the scheduler or the recovery that take
-/// up the parameter.
+/// Every strategy. Names with a `<` stand for many, and so do those of the scheduler or the
+/// recovery that take up the parameter.
 const STRATEGIES: [Entry; 19] = [
     entry("xnc", "prompt", "xnc", WholeFrames),
     entry("xnc-patient", "patient", "xnc", UntilExpired),
@@ -153,8 +153,8 @@ impl Strategy {
         recovery.starts_with("xnc") || recovery == "pluribus"
     }
 
-    /// Whether a repair that its path holds back for long goes to another one: not as CellFusion's paper has it,
-    /// where each path keeps its share of a repair.
+    /// Whether a repair that its path holds back for long goes to another one: not as CellFusion's
+    /// paper has it, where each path keeps its share of a repair.
     pub(crate) fn moves_repairs(&self) -> bool {
         self.entry().recovery != "xnc-sigcomm23"
     }

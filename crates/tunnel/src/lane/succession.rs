@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use roadweave_types::PacketId;
 use roadweave_wire::SUCCESSION_MAX;
 
-/// The last packets of the flows of a lane. Memory is bounded: who is further back than can be named
-/// is forgotten.
+/// The last packets of the flows of a lane. Memory is bounded: who is further back than can be
+/// named is forgotten.
 #[derive(Debug, Default)]
 pub(crate) struct Successions {
     /// By flow. Never iterated.
@@ -16,8 +16,8 @@ pub(crate) struct Successions {
 }
 
 impl Successions {
-    /// The packet or fragment `id` of `flow` leaves, IDs ascending. Returns how many IDs before it the last one
-    /// of its flow left; 0 if none did, or too far back.
+    /// The packet or fragment `id` of `flow` leaves, IDs ascending. Returns how many IDs before it
+    /// the last one of its flow left; 0 if none did, or too far back.
     pub(crate) fn on_sent(&mut self, flow: u64, id: PacketId) -> u32 {
         while let Some((oldest, of)) = self.sent.front().copied()
             && id.0.wrapping_sub(oldest.0) > u32::from(SUCCESSION_MAX)

@@ -6,10 +6,10 @@
 //!    └── the present one is silent, and this one says something new ◄┘
 //! ```
 //!
-//! What comes of a former epoch is an old copy, as a rule. But an epoch that only a broken packet spoke
-//! of would else silence the peer for good. So a former one returns, by something that cannot be old: a
-//! number above all that came of it, or a hello that answers what was said after the present one was
-//! heard last.
+//! What comes of a former epoch is an old copy, as a rule. But an epoch that only a broken packet
+//! spoke of would else silence the peer for good. So a former one returns, by something that cannot
+//! be old: a number above all that came of it, or a hello that answers what was said after the
+//! present one was heard last.
 
 use std::collections::VecDeque;
 use std::time::Duration;

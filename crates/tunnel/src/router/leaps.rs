@@ -1,25 +1,27 @@
-//! Numbers far ahead of all that came: where the peer is after an outage, or what a broken packet says.
+//! Numbers far ahead of all that came: where the peer is after an outage, or what a broken packet
+//! says.
 //!
 //! ```text
 //! ... 6 7 8 ────────── more than 1,024 ──────────► 9000 9001     in doubt: they wait
 //!     9 10 11 ... still come                       9002          three that ascend: all are taken
 //! ```
 //!
-//! To take a false one would silence the peer: all numbers up to it have missed their turn then, and a few
-//! such steps push the window of duplicates away from where the peer is. So a leap is believed when three
-//! numbers near one another say so, unless more than four times as many come below them meanwhile: a
-//! slower link may still bring what precedes an outage. Time plays no part, as a peer may say little.
+//! To take a false one would silence the peer: all numbers up to it have missed their turn then,
+//! and a few such steps push the window of duplicates away from where the peer is. So a leap is
+//! believed when three numbers near one another say so, unless more than four times as many come
+//! below them meanwhile: a slower link may still bring what precedes an outage. Time plays no part,
+//! as a peer may say little.
 //!
-//! What is in doubt waits for no longer than other packets do. What is not taken is not remembered either:
-//! its copy by a slower link is the first.
+//! What is in doubt waits for no longer than other packets do. What is not taken is not remembered
+//! either: its copy by a slower link is the first.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_types::{Instant, PacketId};
 
-/// Numbers that may be missing in a row without a doubt. A false number within them costs no more than
-/// these.
+/// Numbers that may be missing in a row without a doubt. A false number within them costs no more
+/// than these.
 const NEAR: u32 = 1024;
 /// So many numbers are believed.
 const WITNESSES: u32 = 3;
@@ -145,7 +147,8 @@ impl Leaps {
 mod tests {
     use super::*;
 
-    /// Lets them come, each new; returns those that were taken, and checks that each was taken or let go.
+    /// Lets them come, each new; returns those that were taken, and checks that each was taken or
+    /// let go.
     fn taken(leaps: &mut Leaps, numbers: impl IntoIterator<Item = u32>) -> Vec<u32> {
         let (mut taken, mut handed) = (Vec::new(), 0);
         for id in numbers.into_iter().map(PacketId) {

@@ -1,5 +1,5 @@
-//! What a person is told of a router, and how often: who makes links change shall not fill the log as
-//! well.
+//! What a person is told of a router, and how often: who makes links change shall not fill the log
+//! as well.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -344,7 +344,8 @@ fn an_address_behind_nat_is_learned_from_hellos_and_follows_them() {
     let mut routes = Vec::new();
     nat.0.drain(|outbox| routes.extend(outbox.packets().map(|(route, _)| route.destination)));
     assert_eq!(routes, [Nat::at(1)], "what waited leaves by the link that is known");
-    // The binding moves, as the answer to what was said there tells; then the other link takes its place.
+    // The binding moves, as the answer to what was said there tells; then the other link takes its
+    // place.
     let said = nat.service(1_000).remove(0).1;
     nat.bytes(1_003, Nat::at(2), &answer(5, 1, &said));
     assert_eq!(nat.remotes(), [None, Some(Nat::at(2).to_string())]);
@@ -559,8 +560,8 @@ fn old_copies_do_not_hide_where_the_stream_went_on() {
     assert!(bench.numbers().ends_with(&[300_000_008, 300_000_009]));
 }
 
-/// However fast or slow the peer sends: of the numbers that are there only those that were forged may be
-/// missing.
+/// However fast or slow the peer sends: of the numbers that are there only those that were forged
+/// may be missing.
 #[test]
 fn numbers_far_ahead_do_not_silence_the_tunnel() {
     for pause in [1, 20, 200, 5_000] {
@@ -718,8 +719,8 @@ fn settings_that_cannot_be_are_refused() {
 }
 
 proptest! {
-    /// Against the paper's rule: of any arrivals each number goes out at most once, in order, and each
-    /// within `MAX` of its own arrival.
+    /// Against the paper's rule: of any arrivals each number goes out at most once, in order, and
+    /// each within `MAX` of its own arrival.
     #[test]
     fn any_arrivals_go_out_once_and_in_order(
         arrivals in prop::collection::vec((0_u64..40, 0_usize..2, 0_u32..60), 1..200)

@@ -13,11 +13,11 @@ use roadweave_types::{Instant, Rate};
 
 use super::rate::Limit;
 
-/// Sessions that a client may begin one after the other: a box in bad weather, and one that is restarted
-/// by somebody who tries things out.
+/// Sessions that a client may begin one after the other: a box in bad weather, and one that is
+/// restarted by somebody who tries things out.
 const JOINS_AT_ONCE: u32 = 12;
-/// In the long run it may begin one in this time. Each costs the server as much as reading and writing what
-/// was learned of the client's networks.
+/// In the long run it may begin one in this time. Each costs the server as much as reading and
+/// writing what was learned of the client's networks.
 const JOIN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The accounts of the clients that have begun a session: no more than the server knows.

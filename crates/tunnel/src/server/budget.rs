@@ -1,20 +1,20 @@
 //! What all sessions hold together stays within the server's memory.
 //!
-//! Each session has a share, which it keeps to by itself. The shares of all may be more than there is,
-//! since few use theirs up; when all together hold too much, whoever holds most lets go of the oldest
-//! of it, down to what each would have if all had the same. So nobody loses anything who holds less than
-//! that.
+//! Each session has a share, which it keeps to by itself. The shares of all may be more than there
+//! is, since few use theirs up; when all together hold too much, whoever holds most lets go of the
+//! oldest of it, down to what each would have if all had the same. So nobody loses anything who
+//! holds less than that.
 //!
-//! Connections without a session, half-open ones among them, count as well and are bounded in number:
-//! together they take no more than half.
+//! Connections without a session, half-open ones among them, count as well and are bounded in
+//! number: together they take no more than half.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use roadweave_quic::ConnectionId;
 
-/// What a connection is reckoned to cost beside what its session holds, bytes: TLS, paths, what is in flight.
-/// At rest with one path, 90 KiB were measured.
+/// What a connection is reckoned to cost beside what its session holds, bytes: TLS, paths, what is
+/// in flight. At rest with one path, 90 KiB were measured.
 pub(super) const CONNECTION_BYTES: u64 = 192 << 10;
 
 /// What the sessions hold.
@@ -90,8 +90,8 @@ impl Budget {
         self.held.get(&id).copied().unwrap_or_default()
     }
 
-    /// If all together hold too much: who holds most, and down to what it is to let go. `asked`: who was
-    /// asked last, with what it held then; it is one of those that held less.
+    /// If all together hold too much: who holds most, and down to what it is to let go. `asked`:
+    /// who was asked last, with what it held then; it is one of those that held less.
     pub(super) fn excess(&self, asked: Option<(u64, ConnectionId)>) -> Option<(ConnectionId, u64)> {
         if self.total() <= self.max {
             return None;

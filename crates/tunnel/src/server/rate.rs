@@ -9,8 +9,8 @@ const BURST: Duration = Duration::from_millis(100);
 /// So many bytes may be, however small the limit is.
 const BURST_BYTES_MIN: u64 = 64 << 10;
 
-/// Lets inner packets through up to a rate (the generic cell rate algorithm, a token bucket that keeps
-/// no more than a moment).
+/// Lets inner packets through up to a rate (the generic cell rate algorithm, a token bucket that
+/// keeps no more than a moment).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limit {
     rate: Rate,

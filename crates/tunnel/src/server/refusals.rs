@@ -1,8 +1,8 @@
 //! Those who are not let in: all are counted, few are told.
 //!
-//! A stranger chooses how often it knocks, from which address and with which key. So what is told is
-//! bounded by kind, whatever the words: a few lines at once, then one in [`INTERVAL`], and what was
-//! left out is told as a number. One kind does not silence another.
+//! A stranger chooses how often it knocks, from which address and with which key. So what is told
+//! is bounded by kind, whatever the words: a few lines at once, then one in [`INTERVAL`], and what
+//! was left out is told as a number. One kind does not silence another.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;

@@ -7,8 +7,8 @@
 //!                closed             closed
 //! ```
 //!
-//! Whoever holds a valid key may begin connections without end: each key has so many that wait, and a
-//! further one ends the oldest of the same key, of nobody else's.
+//! Whoever holds a valid key may begin connections without end: each key has so many that wait, and
+//! a further one ends the oldest of the same key, of nobody else's.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

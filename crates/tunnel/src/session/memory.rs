@@ -5,8 +5,8 @@
 //! parts of datagrams                     who holds most lets go of its oldest ◄───────────────────┘
 //! ```
 //!
-//! Each of these has a bound of its own, and all of them together would be some 200 MiB. Few sessions need
-//! a tenth of it: what was received is kept for 0.7 s, so 30 Mbit/s take some 3 MiB.
+//! Each of these has a bound of its own, and all of them together would be some 200 MiB. Few
+//! sessions need a tenth of it: what was received is kept for 0.7 s, so 30 Mbit/s take some 3 MiB.
 
 use roadweave_types::{Instant, LaneId};
 
@@ -17,7 +17,8 @@ use crate::lane::{LaneReceiver, LaneSender, MemoryStats};
 const UNCHECKED_MAX: usize = 64 << 10;
 /// What a packet may cost beside its bytes.
 const PACKET_OVERHEAD: usize = 640;
-/// When the share is used up, this part of it is let go of, so that it need not be looked for at once again.
+/// When the share is used up, this part of it is let go of, so that it need not be looked for at
+/// once again.
 const SLACK: u64 = 16;
 
 /// Who holds most.

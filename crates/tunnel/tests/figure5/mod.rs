@@ -7,10 +7,10 @@
 //!                                         waited at + MaxBufferTime, look again
 //! ```
 //!
-//! The text does not say for how long a limit holds where nothing was waited for to the end. It cannot be
-//! for good: a gap behind one that was filled would not be waited for at all, and 3,542 lost packets of
-//! one link (table III) would have brought thousands of timeouts, not 3 (table IV). What is left are the
-//! two of [`Limit`].
+//! The text does not say for how long a limit holds where nothing was waited for to the end. It
+//! cannot be for good: a gap behind one that was filled would not be waited for at all, and 3,542
+//! lost packets of one link (table III) would have brought thousands of timeouts, not 3 (table IV).
+//! What is left are the two of [`Limit`].
 //!
 //! Source: redundant framework (Networking'24) section III-B, figure 5.
 

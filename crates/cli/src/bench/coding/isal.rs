@@ -64,8 +64,8 @@ impl Isal {
     pub fn load() -> Option<Self> {
         // SAFETY: the library's initialisers only ask the processor what it can do.
         let library = unsafe { Library::new(FILE) }.ok()?;
-        // SAFETY: these are the functions' types in the headers of this major version, and `library`
-        // lives as long as the pointers do.
+        // SAFETY: these are the functions' types in the headers of this major version, and
+        // `library` lives as long as the pointers do.
         unsafe {
             Some(Self {
                 generate_cauchy: *library.get(b"gf_gen_cauchy1_matrix").ok()?,
@@ -104,7 +104,8 @@ impl Isal {
         assert_eq!(matrix.len(), outputs * sources, "whole rows");
         let (mut matrix, mut bytes) = (matrix.to_vec(), vec![0; TABLE_BYTES * matrix.len()]);
         let (from, to) = (matrix.as_mut_ptr(), bytes.as_mut_ptr());
-        // SAFETY: `matrix` holds the coefficients that are read, `bytes` the tables that are written.
+        // SAFETY: `matrix` holds the coefficients that are read, `bytes` the tables that are
+        // written.
         unsafe { (self.init_tables)(int(sources), int(outputs), from, to) };
         Tables { sources, outputs, bytes }
     }

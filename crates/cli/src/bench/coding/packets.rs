@@ -9,8 +9,8 @@ use roadweave_wire::{CODED_HEADER, Position, Symbol};
 pub const PACKET_BYTES: usize = 1280;
 /// Coded packets beyond the number of sources: n' = n + 3.
 pub const EXTRA: usize = 3;
-/// Runs of packets that are worked on in turn, so that no figure is that of one lucky place in memory.
-/// With what is made of them they stay in a second-level cache.
+/// Runs of packets that are worked on in turn, so that no figure is that of one lucky place in
+/// memory. With what is made of them they stay in a second-level cache.
 pub const RUNS: usize = 8;
 
 /// Runs of source packets.

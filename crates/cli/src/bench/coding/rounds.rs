@@ -1,4 +1,5 @@
-//! Pieces of work timed against each other: in turns, so that what disturbs the machine disturbs all.
+//! Pieces of work timed against each other: in turns, so that what disturbs the machine disturbs
+//! all.
 //!
 //! Time is that of the processor, so that other programs on the same core do not count.
 //!

@@ -1,4 +1,5 @@
-//! The report of an invented demo. With `ROADWEAVE_REPORT=FILE` it is also written, to be looked at.
+//! The report of an invented demo. With `ROADWEAVE_REPORT=FILE` it is also written, to be looked
+//! at.
 
 use std::time::Duration;
 

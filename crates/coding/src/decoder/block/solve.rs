@@ -15,14 +15,15 @@ use crate::decoder::bits::Bits;
 use crate::symbol::symbol_len;
 
 impl Block {
-    /// Appends the packets that are determined to `solved`, ascending, with their symbols, and takes
-    /// note of them; each uses up one equation. Returns which equations were removed because they
-    /// contradict one another or what is known.
+    /// Appends the packets that are determined to `solved`, ascending, with their symbols, and
+    /// takes note of them; each uses up one equation. Returns which equations were removed because
+    /// they contradict one another or what is known.
     ///
     /// When a packet turns out impossible, some equation that it is made of is false, but which one
     /// cannot be told: all of them go, and nothing else that is made of them is believed. The
-    /// equations that this does not suspect stay, although they were computed with in vain; so that a
-    /// peer cannot repeat that, the [last](CONTRADICTIONS_MAX) contradiction takes all of the block.
+    /// equations that this does not suspect stay, although they were computed with in vain; so that
+    /// a peer cannot repeat that, the [last](CONTRADICTIONS_MAX) contradiction takes all of the
+    /// block.
     pub(in crate::decoder) fn settle(
         &mut self,
         solved: &mut Vec<(PacketId, Bytes)>,
@@ -187,6 +188,6 @@ thread_local! {
         const { std::cell::Cell::new(0) };
 }
 
-/// The most bytes that solved packets share one allocation for. Each of them keeps all of it, so they
-/// share only where they stay and go together, and fill at least half of it.
+/// The most bytes that solved packets share one allocation for. Each of them keeps all of it, so
+/// they share only where they stay and go together, and fill at least half of it.
 const SHARED_BYTES_MAX: usize = 32 << 10;

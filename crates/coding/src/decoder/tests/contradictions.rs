@@ -65,8 +65,8 @@ fn a_range_is_repaired_after_a_contradiction() {
     assert!(out.iter().all(|(id, symbol)| *symbol == symbols[id.0 as usize]));
 }
 
-/// Two false equations over packets 0 and 1 contradict one another; a third, which overlaps them, is
-/// not involved.
+/// Two false equations over packets 0 and 1 contradict one another; a third, which overlaps them,
+/// is not involved.
 #[test]
 fn a_contradiction_costs_the_equations_that_it_may_be_due_to() {
     let symbols = symbols(6);
@@ -101,7 +101,8 @@ fn a_contradiction_does_not_hold_back_what_has_nothing_to_do_with_it() {
     assert_conservation(&decoder);
 }
 
-/// A false coded packet determines packet 1, packet 1 itself comes late, and then equations cover it.
+/// A false coded packet determines packet 1, packet 1 itself comes late, and then equations cover
+/// it.
 #[test]
 fn a_source_packet_is_believed_although_it_was_determined_before() {
     let symbols = [symbol(20, 0), symbol(24, 1), symbol(20, 2)];
@@ -132,8 +133,8 @@ fn a_source_packet_is_believed_although_it_was_determined_before() {
     }
 }
 
-/// A decoder with an equation over each two neighbours of so many packets, and what the first of them
-/// takes for packet 0, which is no symbol and determines all others.
+/// A decoder with an equation over each two neighbours of so many packets, and what the first of
+/// them takes for packet 0, which is no symbol and determines all others.
 fn with_false_pairs(packets: u32) -> (Decoder, Bytes) {
     let symbols: Vec<Bytes> = (0..packets).map(|seed| symbol(100, seed.into())).collect();
     let impossible = Bytes::from_static(&[0, 0, 1]);
@@ -153,8 +154,8 @@ fn with_false_pairs(packets: u32) -> (Decoder, Bytes) {
     (decoder, impossible)
 }
 
-/// One false packet, repeated, determines 128 packets with the same 127 equations, the first of them
-/// impossible.
+/// One false packet, repeated, determines 128 packets with the same 127 equations, the first of
+/// them impossible.
 #[test]
 fn repeated_contradictions_do_not_repeat_the_work() {
     let (mut decoder, impossible) = with_false_pairs(128);

@@ -115,8 +115,8 @@ fn a_flood_of_equations_costs_bounded_memory() {
     assert_conservation(&decoder);
 }
 
-/// An equation keeps the packets that it covers: the one that comes, and the one that comes instead of
-/// a false one, are more than there is memory for.
+/// An equation keeps the packets that it covers: the one that comes, and the one that comes instead
+/// of a false one, are more than there is memory for.
 #[test]
 fn known_packets_of_equations_have_a_bound() {
     for is_first in [true, false] {

@@ -9,7 +9,8 @@ fn resolver(names: &[&str]) -> Resolver {
     Resolver::new(names, Waker::new().unwrap())
 }
 
-/// An uplink that does not exist, so that a search over it finds nothing but what the machine itself knows.
+/// An uplink that does not exist, so that a search over it finds nothing but what the machine
+/// itself knows.
 fn uplink(id: u32, address: &str) -> Uplink {
     Uplink {
         id: UplinkId(id),

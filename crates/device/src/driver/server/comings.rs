@@ -1,8 +1,8 @@
 //! Clients that come and go: all of it is told while it is little.
 //!
-//! Whoever holds a key may join and leave without end, and two boxes with one key do. So each client
-//! has a few lines, then one in a while, and what was left out is told as a number; all clients together
-//! have a bound too, so that many of them do not fill the log either.
+//! Whoever holds a key may join and leave without end, and two boxes with one key do. So each
+//! client has a few lines, then one in a while, and what was left out is told as a number; all
+//! clients together have a bound too, so that many of them do not fill the log either.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -39,7 +39,8 @@ impl Comings {
     }
 
     /// A client of which something was left out, once it has been quiet for a while or its time has
-    /// come: its name, and how often it came or went. Forgets those of whom nothing is left to tell.
+    /// come: its name, and how often it came or went. Forgets those of whom nothing is left to
+    /// tell.
     pub(super) fn poll_untold(&mut self, now: Instant) -> Option<(String, u64)> {
         self.clients.retain(|_, client| client.untold > 0 || client.pace.full_at > now);
         let mut clients = self.clients.values_mut().filter(|client| client.untold > 0);

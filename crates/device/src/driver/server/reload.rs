@@ -6,8 +6,8 @@
 //! ```
 //!
 //! With thousands of clients all of it takes a second, in which the loop must not stand still. The
-//! thread borrows what it changes and gives it back with its outcome; a second signal meanwhile makes
-//! it all be done once more afterwards.
+//! thread borrows what it changes and gives it back with its outcome; a second signal meanwhile
+//! makes it all be done once more afterwards.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -1,11 +1,12 @@
-//! The formats in which name servers are written down. Text in, addresses out; what does not parse is passed
-//! over, since the next source may know better.
+//! The formats in which name servers are written down. Text in, addresses out; what does not parse
+//! is passed over, since the next source may know better.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::PORT;
 
-/// The state of a link, or a lease, of systemd-networkd: `DNS=192.0.2.1 [2001:db8::1]:53%eth0#name`.
+/// The state of a link, or a lease, of systemd-networkd: `DNS=192.0.2.1
+/// [2001:db8::1]:53%eth0#name`.
 pub(super) fn networkd(text: &str) -> Vec<(IpAddr, u16)> {
     let values = text.lines().filter_map(|line| line.trim().strip_prefix("DNS="));
     values.flat_map(str::split_whitespace).filter_map(server).collect()
@@ -57,14 +58,16 @@ pub(super) fn dhclient(text: &str, interface: &str) -> Vec<(IpAddr, u16)> {
     last
 }
 
-/// What OpenWrt's netifd wrote, for the networks that `devices` (`/etc/config/network`) puts on `interface`.
+/// What OpenWrt's netifd wrote, for the networks that `devices` (`/etc/config/network`) puts on
+/// `interface`.
 ///
 /// ```text
 /// # Interface wan             config interface 'wan'
 /// nameserver 192.0.2.1            option device 'eth1'
 /// ```
 ///
-/// The network for IPv6 beside `wan` is called `wan6` by default, those of modems `wan_4` and `wan_6`.
+/// The network for IPv6 beside `wan` is called `wan6` by default, those of modems `wan_4` and
+/// `wan_6`.
 pub(super) fn openwrt(text: &str, devices: &str, interface: &str) -> Vec<(IpAddr, u16)> {
     let networks = openwrt_networks(devices, interface);
     let is_mine = |name: &str| {
@@ -102,8 +105,8 @@ fn openwrt_networks<'a>(devices: &'a str, interface: &'a str) -> Vec<&'a str> {
     networks
 }
 
-/// A server as people and programs write it: an address, with a port, the name of an interface (`%`) or of
-/// the server itself (`#`) where there is one.
+/// A server as people and programs write it: an address, with a port, the name of an interface
+/// (`%`) or of the server itself (`#`) where there is one.
 fn server(text: &str) -> Option<(IpAddr, u16)> {
     let text = text.split('#').next()?;
     // An interface may stand behind the address or behind the port.

@@ -108,8 +108,8 @@ impl World {
         }
     }
 
-    /// Where the kernel would send a packet of an unbound socket: the interface, or none if refused.
-    /// Panics when the main table would be asked.
+    /// Where the kernel would send a packet of an unbound socket: the interface, or none if
+    /// refused. Panics when the main table would be asked.
     fn way(&mut self, destination: &str) -> Option<u32> {
         let destination: IpAddr = destination.parse().unwrap();
         let plan = self.planner().plan();

@@ -1,4 +1,5 @@
-//! LoLa's figure 4: a change of the propagation delay, replayed to applications that send on and off.
+//! LoLa's figure 4: a change of the propagation delay, replayed to applications that send on and
+//! off.
 //!
 //! ```text
 //!  link       6 Mbit/s, 10 ms each way, from the second cycle on 30 ms
@@ -25,8 +26,8 @@ fn cellnem() -> Trace {
     recording.trace
 }
 
-/// What Cellsim makes of the same link: the arrivals at the receiver as opportunities, with the delay
-/// of the beginning. A longer delay is a time without arrivals.
+/// What Cellsim makes of the same link: the arrivals at the receiver as opportunities, with the
+/// delay of the beginning. A longer delay is a time without arrivals.
 fn cellsim(recording: &Trace) -> Trace {
     let arrivals = opportunities(recording).iter().map(|(at, bytes)| {
         let longer = if at < CHANGE { Duration::ZERO } else { AFTER - BEFORE };

@@ -90,8 +90,8 @@ impl Outgoing {
         Self { parts: (0..count).map(part).collect() }
     }
 
-    /// So many pieces of audio as they are spoken from `now` on, and a request after a silence as long
-    /// as a piece.
+    /// So many pieces of audio as they are spoken from `now` on, and a request after a silence as
+    /// long as a piece.
     pub(super) fn speech(now: Instant, chunks: u32) -> Self {
         let chunk = |number: u32| {
             let at = now + super::CHUNK * number;

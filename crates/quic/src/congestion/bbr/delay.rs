@@ -5,13 +5,14 @@
 //! rounds  ......o...o.o....|.......o.......|......o......o  queue
 //! ```
 //!
-//! The draft's least round-trip time (section 5.5.7) is that of the luckiest packet of ten seconds. Where packets
-//! jitter and overtake each other it lies far below the usual one, and a window made of it starves the
-//! path. The base here is the least *mean of a round*: jitter cancels out in it, a queue does not. What of it
-//! does not cancel out, since there are few packets or the latest are lost, is added before.
+//! The draft's least round-trip time (section 5.5.7) is that of the luckiest packet of ten seconds.
+//! Where packets jitter and overtake each other it lies far below the usual one, and a window made
+//! of it starves the path. The base here is the least *mean of a round*: jitter cancels out in it,
+//! a queue does not. What of it does not cancel out, since there are few packets or the latest are
+//! lost, is added before.
 //!
-//! A vehicle's route may also become longer, which looks like a queue that never goes away. A sender with less
-//! in flight shortens its queue, but not its route:
+//! A vehicle's route may also become longer, which looks like a queue that never goes away. A
+//! sender with less in flight shortens its queue, but not its route:
 //!
 //! ```text
 //! in flight   ####  ##          in flight   ####  ##
@@ -104,8 +105,9 @@ impl Delay {
         if in_flight >= peak.in_flight {
             *peak = here;
         } else if in_flight <= peak.in_flight * LESS && round.rtt >= peak.rtt * AS_LONG {
-            // A link that slows down just then looks the same. Therefore the base goes up in steps and not
-            // beyond a bound; if it was a queue, the first round with less of it brings the base down.
+            // A link that slows down just then looks the same. Therefore the base goes up in steps
+            // and not beyond a bound; if it was a queue, the first round with less of it brings the
+            // base down.
             let rate = peak.rate;
             self.base.reset(round.rtt.min(base * BASE_STEP).min(BASE_RAISED_MAX.max(base)));
             self.peak = None;
@@ -129,12 +131,14 @@ impl Delay {
     }
 }
 
-/// The base is the least of the last 5 to 10 s: half of the draft's 10 s (section 2.13), as vehicles move.
+/// The base is the least of the last 5 to 10 s: half of the draft's 10 s (section 2.13), as
+/// vehicles move.
 const BASE_WINDOW: Duration = Duration::from_secs(5);
-/// The least of many means that scatter lies below all of them: a round counts with so many standard errors more,
+/// The least of many means that scatter lies below all of them: a round counts with so many
+/// standard errors more,
 const BASE_ERRORS: f64 = 2.0;
-/// and with so many standard deviations for the share that was lost: where packets overtake each other, the latest
-/// of them are lost, and those that arrive look faster than the path is.
+/// and with so many standard deviations for the share that was lost: where packets overtake each
+/// other, the latest of them are lost, and those that arrive look faster than the path is.
 const BASE_CENSORED: f64 = 4.0;
 /// A round is queued when its mean is above the base by this share of it,
 const QUEUE_SHARE: f64 = 0.5;
@@ -151,7 +155,8 @@ const LESS: f64 = 0.5;
 const AS_LONG: f64 = 0.75;
 /// By how much the base goes up at one time.
 const BASE_STEP: f64 = 1.5;
-/// Not beyond this in seconds: whoever waits longer than that wants no longer queue, whatever the route.
+/// Not beyond this in seconds: whoever waits longer than that wants no longer queue, whatever the
+/// route.
 const BASE_RAISED_MAX: f64 = 0.25;
 
 #[cfg(test)]
@@ -159,7 +164,8 @@ const BASE_RAISED_MAX: f64 = 0.25;
 mod tests {
     use super::*;
 
-    /// What the last of some rounds of 50 ms says, each with its round-trip time in milliseconds and Mbit/s.
+    /// What the last of some rounds of 50 ms says, each with its round-trip time in milliseconds
+    /// and Mbit/s.
     fn judge(delay: &mut Delay, rounds: &[(f64, f64)]) -> Verdict {
         judge_sender(delay, false, rounds)
     }

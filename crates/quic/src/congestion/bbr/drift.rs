@@ -1,8 +1,9 @@
 //! Whether the round-trip time under a sender that leaves room is the route's.
 //!
-//! A sender that leaves room never has less in flight, so that a longer route cannot be told by that (`delay`). But its
-//! own queue grows or drains by what the link lacks or has beyond the sender's rate. A round-trip time that stays, or
-//! creeps up, belongs to the route, or to a queue of others, which waiting here would not shorten.
+//! A sender that leaves room never has less in flight, so that a longer route cannot be told by
+//! that (`delay`). But its own queue grows or drains by what the link lacks or has beyond the
+//! sender's rate. A round-trip time that stays, or creeps up, belongs to the route, or to a queue
+//! of others, which waiting here would not shorten.
 //!
 //! ```text
 //! round trip   pause|\_  queue drains     ___----  creeps: the route      .-- full queue: flat, but it loses
@@ -24,8 +25,8 @@ pub(super) struct Drift {
 }
 
 impl Drift {
-    /// Whether the round, of round-trip time `rtt` in seconds, ends a stretch in which that of a sender with room
-    /// stayed or crept.
+    /// Whether the round, of round-trip time `rtt` in seconds, ends a stretch in which that of a
+    /// sender with room stayed or crept.
     pub(super) fn on_round(&mut self, now: Instant, rtt: f64, round: &Round) -> bool {
         let is_clean = round.loss == 0.0 && !round.marked;
         self.clean_rounds = if is_clean { self.clean_rounds.saturating_add(1) } else { 0 };
@@ -42,9 +43,10 @@ impl Drift {
     }
 }
 
-/// Round-trip time that comes or goes, as a share of the time. What falls faster is a queue that drains; what grows
-/// faster one on a link that pauses, or carries less than is sent. If it lacks less than 6 % the queue
-/// passes for a route, until it holds the sender back or drops packets, or is longer than `delay` believes.
+/// Round-trip time that comes or goes, as a share of the time. What falls faster is a queue that
+/// drains; what grows faster one on a link that pauses, or carries less than is sent. If it lacks
+/// less than 6 % the queue passes for a route, until it holds the sender back or drops packets, or
+/// is longer than `delay` believes.
 const SLOPE: RangeInclusive<f64> = -0.01..=0.06;
 /// Over so long it is measured: in less, jitter looks like it,
 const SPAN: Duration = Duration::from_millis(250);

@@ -1,6 +1,7 @@
 //! The best value of late, in constant memory.
 
-/// The best value of the present window and of the one before, so that it stays for one to two windows.
+/// The best value of the present window and of the one before, so that it stays for one to two
+/// windows.
 ///
 /// Whoever rotates it decides what a window is; a filter that nobody rotates forgets nothing.
 #[derive(Clone, Copy, Debug)]

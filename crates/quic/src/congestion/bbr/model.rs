@@ -27,7 +27,8 @@ pub(super) struct Model {
     pub(super) lossy: bool,
     /// Rounds without a queue that lost more than chance explains.
     losses: Losses,
-    /// Whether the last round lost much and it is open whether that is congestion: nothing grows then.
+    /// Whether the last round lost much and it is open whether that is congestion: nothing grows
+    /// then.
     pub(super) held: bool,
 }
 
@@ -55,7 +56,8 @@ impl Model {
         self.max_rate.get().unwrap_or(0.0)
     }
 
-    /// What is in flight when the path is full and the queue empty, bytes; 0 before the first round.
+    /// What is in flight when the path is full and the queue empty, bytes; 0 before the first
+    /// round.
     pub(super) fn volume(&self) -> f64 {
         self.delay.base().map_or(0.0, |base| self.rate() * (base + ACKNOWLEDGEMENT_DELAY))
     }
@@ -80,8 +82,9 @@ impl Model {
         let verdict = self.delay.on_round(now, round);
         let queued = verdict != Verdict::Clear;
         if queued && !self.queued {
-            // What was before the last queue but one is no news of this path any more. A single pause of
-            // a base station leaves the estimate alone, a link that has become slow does not.
+            // What was before the last queue but one is no news of this path any more. A single
+            // pause of a base station leaves the estimate alone, a link that has become slow does
+            // not.
             self.begin_window();
         }
         self.queued = verdict == Verdict::Queue;
@@ -133,7 +136,8 @@ impl Model {
     }
 }
 
-/// Tells congestion from a radio link that loses all for a moment and carries as much as before thereafter.
+/// Tells congestion from a radio link that loses all for a moment and carries as much as before
+/// thereafter.
 #[derive(Clone, Debug, Default)]
 struct Losses {
     /// The first and the latest round of those that follow each other soon.
@@ -191,20 +195,21 @@ impl Aggregation {
 
 /// What acknowledging may add to a packet's round-trip time, seconds.
 const ACKNOWLEDGEMENT_DELAY: f64 = 0.002;
-/// The draft keeps the best rate for two cycles of probing, 4 s and more (sections 2.10, 5.5.6). Links of vehicles change
-/// within a second.
+/// The draft keeps the best rate for two cycles of probing, 4 s and more (sections 2.10, 5.5.6).
+/// Links of vehicles change within a second.
 const MAX_RATE_WINDOW: Duration = Duration::from_secs(1);
-/// How much more slowly the estimate of a sender ages that does not use it: when the other link dies, the stream
-/// comes here at once.
+/// How much more slowly the estimate of a sender ages that does not use it: when the other link
+/// dies, the stream comes here at once.
 const APP_LIMITED_AGEING: u32 = 30;
 /// The draft's LossThresh, 2 % in a round (section 5.5.10), holds beside a queue.
 const LOSS_IN_QUEUE: f64 = 0.02;
 /// Without a queue, radio links lose up to 5 % by chance, and more by chance in a single round.
 const LOSS_BY_CHANCE: f64 = 0.10;
-/// Rounds that lose as much, but for no longer than this, are an outage: the rate stays what it was, and grows not.
+/// Rounds that lose as much, but for no longer than this, are an outage: the rate stays what it
+/// was, and grows not.
 const OUTAGE: Duration = Duration::from_millis(100);
-/// They belong together when they are no further apart than this or three rounds: a short buffer overflows with each
-/// frame of a video.
+/// They belong together when they are no further apart than this or three rounds: a short buffer
+/// overflows with each frame of a video.
 const LOSSES_APART: Duration = Duration::from_millis(500);
 /// What is kept after a round with loss, the draft's Beta (section 5.5.10).
 const BETA: f64 = 0.7;

@@ -5,16 +5,18 @@
 //! acknowledged        |----- 1  2  3  4  5 -----|   round-trip time = the mean over all packets
 //! ```
 //!
-//! A round lasts one base round-trip time by the clock. Those of the draft (section 5.5.1) last until a packet
-//! that was sent in the round is acknowledged: they stretch with the queue that they ought to show soon.
+//! A round lasts one base round-trip time by the clock. Those of the draft (section 5.5.1) last
+//! until a packet that was sent in the round is acknowledged: they stretch with the queue that they
+//! ought to show soon.
 //!
-//! The draft samples the rate at each acknowledgement, from counters noted with each packet (section 4.1).
-//! The rate of a whole round needs no memory of packets: the round is framed by the newest packet
-//! acknowledged at its beginning and at its end, and both ends of that frame, sending and acknowledging,
-//! bound the rate as in the draft.
+//! The draft samples the rate at each acknowledgement, from counters noted with each packet
+//! (section 4.1). The rate of a whole round needs no memory of packets: the round is framed by the
+//! newest packet acknowledged at its beginning and at its end, and both ends of that frame, sending
+//! and acknowledging, bound the rate as in the draft.
 //!
-//! Base stations pause for hundreds of milliseconds and then pass on what has gathered. Such a silence says
-//! nothing of the rate at which a path delivers when it does; the rate is measured after it.
+//! Base stations pause for hundreds of milliseconds and then pass on what has gathered. Such a
+//! silence says nothing of the rate at which a path delivers when it does; the rate is measured
+//! after it.
 
 use std::time::{Duration, Instant};
 
@@ -29,7 +31,8 @@ pub(super) struct Round {
     pub(super) rtt_error: f64,
     /// The standard deviation of the round-trip times, seconds.
     pub(super) rtt_spread: f64,
-    /// Whether packets overtook each other as a rule: then round-trip times scatter by luck, and not with a queue that grows.
+    /// Whether packets overtook each other as a rule: then round-trip times scatter by luck, and
+    /// not with a queue that grows.
     pub(super) overtaken: bool,
     /// Lost bytes as a share of all whose fate was learned, 0..=1.
     pub(super) loss: f64,
@@ -66,7 +69,8 @@ pub(super) struct Collector {
     limited: bool,
 }
 
-/// Where a round begins or ends: at an acknowledgement, and at the sending of the newest packet of it.
+/// Where a round begins or ends: at an acknowledgement, and at the sending of the newest packet of
+/// it.
 #[derive(Clone, Copy, Debug)]
 struct Border {
     acknowledged: Instant,
@@ -111,8 +115,8 @@ impl Collector {
         self.marked = true;
     }
 
-    /// Ends a batch of acknowledgements, and the round as well if it has lasted for `span` and saw enough
-    /// packets to say anything: more of them where they overtake each other.
+    /// Ends a batch of acknowledgements, and the round as well if it has lasted for `span` and saw
+    /// enough packets to say anything: more of them where they overtake each other.
     pub(super) fn on_batch_end(
         &mut self,
         now: Instant,
@@ -160,8 +164,8 @@ impl Collector {
         Some(round)
     }
 
-    /// Bytes per second between two borders, or from the last silence on if enough came after it. On a link
-    /// so slow that each packet comes after a silence it is the rate of them all.
+    /// Bytes per second between two borders, or from the last silence on if enough came after it.
+    /// On a link so slow that each packet comes after a silence it is the rate of them all.
     fn rate(&self, began: Border, end: Border) -> f64 {
         let span = |began: Border| {
             let acknowledging = end.acknowledged.saturating_duration_since(began.acknowledged);
@@ -182,16 +186,18 @@ impl Collector {
 
 /// The fewest packets that make a round: of fewer, one late packet would pass for a queue.
 const PACKETS_MIN: u32 = 4;
-/// Packets overtake each other where one in so many was overtaken; one swapped on the way is nothing.
+/// Packets overtake each other where one in so many was overtaken; one swapped on the way is
+/// nothing.
 const OVERTAKEN_SHARE: u32 = 16;
 /// Where they do a round goes on until the error of its mean is below this share of it,
 const ERROR_MAX: f64 = 0.1;
 /// but not for longer than so many round-trip times.
 const UNSURE_MAX: u32 = 4;
-/// Frames come each 33 ms; acknowledgements this far apart, and a base round-trip time, mean a pause.
+/// Frames come each 33 ms; acknowledgements this far apart, and a base round-trip time, mean a
+/// pause.
 const SILENCE_MIN: Duration = Duration::from_millis(50);
-/// No rate is measured over less: acknowledgements come in batches each millisecond, and the first packets
-/// after a silence in one or two.
+/// No rate is measured over less: acknowledgements come in batches each millisecond, and the first
+/// packets after a silence in one or two.
 const TIME_MIN: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
@@ -201,7 +207,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// Acknowledges a packet of 1000 bytes at each pair of times in milliseconds, and ends the round.
+    /// Acknowledges a packet of 1000 bytes at each pair of times in milliseconds, and ends the
+    /// round.
     fn round(packets: &[(u32, u32)]) -> Round {
         let start = Instant::now();
         let mut collector = Collector::default();

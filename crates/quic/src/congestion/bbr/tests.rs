@@ -158,8 +158,8 @@ fn a_route_that_creeps_up_holds_no_video_back() {
     }
 }
 
-/// What rounds of 50 ms at the base do to a model, each with its loss: whether that is congestion, and the share of
-/// the rate that is left.
+/// What rounds of 50 ms at the base do to a model, each with its loss: whether that is congestion,
+/// and the share of the rate that is left.
 fn after_losses(losses: &[f64]) -> Vec<(bool, f64)> {
     let mut world = bulk(20.0, ms(50));
     world.run(ms(3000));
@@ -205,7 +205,8 @@ fn a_video_comes_back_at_once_to_a_path_that_carried_little() {
 
 #[test]
 fn a_link_that_sinks_slowly_below_a_video_gets_no_lasting_queue() {
-    // The video needs 4.9 Mbit/s; with a buffer of half a second, and with one that is soon always full.
+    // The video needs 4.9 Mbit/s; with a buffer of half a second, and with one that is soon always
+    // full.
     for (mbps, queue_max) in [(4.8, 2_500_000), (4.6, 2_500_000), (4.3, 2_500_000), (4.6, 100_000)]
     {
         let mut world = roomy_video();

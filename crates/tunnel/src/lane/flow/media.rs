@@ -6,8 +6,9 @@
 //! QUIC's long header                                   ─► QUIC, and never mistaken for media again
 //! ```
 //!
-//! Signalling comes before the media that it announces, or beside it on a port of its own as RTSP's. What
-//! sends much behind it without any media is a transfer: a data channel, SRT's file mode.
+//! Signalling comes before the media that it announces, or beside it on a port of its own as
+//! RTSP's. What sends much behind it without any media is a transfer: a data channel, SRT's file
+//! mode.
 
 use roadweave_wire::{InnerPacket, RtpHeader, SrtHeader};
 
@@ -56,8 +57,8 @@ impl MediaDetector {
         self.is_media
     }
 
-    /// Takes the flow's next packet. Returns its header if the flow is RTP, and whether a video frame
-    /// begins with it that no marker announced.
+    /// Takes the flow's next packet. Returns its header if the flow is RTP, and whether a video
+    /// frame begins with it that no marker announced.
     pub(super) fn on_packet(&mut self, packet: &InnerPacket<'_>) -> (Option<RtpHeader>, bool) {
         if self.evidence == Evidence::Quic {
             self.is_media = false;
@@ -83,8 +84,8 @@ impl MediaDetector {
 
 /// Tells SRT from what merely looks like it.
 ///
-/// A sender answers each acknowledgement with a packet of control, so that both kinds come in turns: each is
-/// held against the last one of its own kind.
+/// A sender answers each acknowledgement with a packet of control, so that both kinds come in
+/// turns: each is held against the last one of its own kind.
 #[derive(Debug, Default)]
 struct SrtDetector {
     data: Option<(SrtHeader, u8)>,
@@ -92,7 +93,8 @@ struct SrtDetector {
 }
 
 impl SrtDetector {
-    /// Takes what looks like a header of SRT; returns whether several of its kind have continued each other.
+    /// Takes what looks like a header of SRT; returns whether several of its kind have continued
+    /// each other.
     fn on_header(&mut self, header: SrtHeader) -> bool {
         let last = match header {
             SrtHeader::Live { .. } => &mut self.data,

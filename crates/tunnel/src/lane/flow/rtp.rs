@@ -1,9 +1,9 @@
 //! Tells RTP from what merely looks like it, packet by packet.
 //!
-//! A UDP flow is RTP when one of its sources has sent four packets whose numbers ascend by little. DNS
-//! repeats its flags where RTP counts; QUIC and WireGuard are random where RTP names its source; what else
-//! has a version of 2 there is unlikely to count as well. A flow may carry several sources, as the
-//! audio and the video of a call do (RFC 8843), and other things between.
+//! A UDP flow is RTP when one of its sources has sent four packets whose numbers ascend by little.
+//! DNS repeats its flags where RTP counts; QUIC and WireGuard are random where RTP names its
+//! source; what else has a version of 2 there is unlikely to count as well. A flow may carry
+//! several sources, as the audio and the video of a call do (RFC 8843), and other things between.
 
 use roadweave_wire::RtpHeader;
 
@@ -42,8 +42,8 @@ impl RtpDetector {
         self.sources[0].is_some_and(|source| source.in_sequence >= PROOF)
     }
 
-    /// Takes what looks like the header of RTP. Returns whether, in RTP, a frame begins here though no
-    /// marker ended the one before: its timestamp is another (RFC 3550 section 5.1).
+    /// Takes what looks like the header of RTP. Returns whether, in RTP, a frame begins here though
+    /// no marker ended the one before: its timestamp is another (RFC 3550 section 5.1).
     pub(super) fn on_header(&mut self, header: &RtpHeader) -> bool {
         let known = self
             .sources

@@ -8,17 +8,17 @@
 //! 1 and 3 went out: what flow a misses is nothing to flow b
 //! ```
 //!
-//! A gap opens when a higher ID comes: no later than the first packet that waits for it, and no later than the
-//! gaps above it. So no packet waits for longer than max_buffer after its own arrival, and
-//! gaps are given up in ascending order, even while the wait changes.
+//! A gap opens when a higher ID comes: no later than the first packet that waits for it, and no
+//! later than the gaps above it. So no packet waits for longer than max_buffer after its own
+//! arrival, and gaps are given up in ascending order, even while the wait changes.
 //!
-//! A packet that comes after it was given up goes out at once, late. Whoever receives it has seen the
-//! gap by then, and may have asked for it again: but TCP and QUIC acknowledge a late packet like any
-//! other, which spares its repetition or at least lets the sender notice that it was none too many
-//! (RFC 3522, RFC 8985 section 7.2), while a packet that is discarded here is a certain loss, and is
-//! repeated with a round trip of the whole way, the tunnel's again among it. A late packet can
-//! do worse than none only where an application takes what comes for the newest; such a flow has a
-//! lane with `reorder`.
+//! A packet that comes after it was given up goes out at once, late. Whoever receives it has seen
+//! the gap by then, and may have asked for it again: but TCP and QUIC acknowledge a late packet
+//! like any other, which spares its repetition or at least lets the sender notice that it was none
+//! too many (RFC 3522, RFC 8985 section 7.2), while a packet that is discarded here is a certain
+//! loss, and is repeated with a round trip of the whole way, the tunnel's again among it. A late
+//! packet can do worse than none only where an application takes what comes for the newest; such a
+//! flow has a lane with `reorder`.
 //!
 //! Gaps are remembered for `max_buffer`, given up or not, so that the wait can grow.
 
@@ -45,8 +45,8 @@ pub(super) struct Adaptive {
     gaps: BTreeMap<Position, Gap>,
     /// Missing IDs that somebody has stopped waiting for.
     given_up: BTreeSet<Position>,
-    /// What waits, by last position, and since when the gap before it is open; if there is none, since
-    /// when it waits.
+    /// What waits, by last position, and since when the gap before it is open; if there is none,
+    /// since when it waits.
     held: BTreeMap<Position, (Instant, Placed)>,
     /// Who waits for a position, itself by last position. Never iterated.
     waiting: HashMap<Position, Position>,
@@ -142,8 +142,8 @@ impl Adaptive {
         true
     }
 
-    /// Releases the one at `last`, behind those of its flow that it waits for, and then those that waited
-    /// for it. What is missing before them is given up.
+    /// Releases the one at `last`, behind those of its flow that it waits for, and then those that
+    /// waited for it. What is missing before them is given up.
     fn release_up_to(&mut self, last: Position, out: &mut Outlet<'_>) {
         let mut first = last;
         let mut root = None;

@@ -6,28 +6,28 @@
 //! ```
 //!
 //! Gaps have two causes: a packet on a slower path, which comes after the difference of the paths'
-//! delays, and a loss, which takes its detection and a repair. Most gaps are of the first kind, and the
-//! quantile is high enough that the second counts as well. What never comes takes no time at all: it
-//! is left out of the quantile. But where next to nothing comes any more, as on a single link that loses
-//! and is not repaired, nobody waits.
+//! delays, and a loss, which takes its detection and a repair. Most gaps are of the first kind, and
+//! the quantile is high enough that the second counts as well. What never comes takes no time at
+//! all: it is left out of the quantile. But where next to nothing comes any more, as on a single
+//! link that loses and is not repaired, nobody waits.
 
 use std::time::Duration;
 
 use roadweave_types::Instant;
 
-/// Of a thousand missing packets that come, so many shall come within half of the wait: a transfer that
-/// grows makes gaps that take ever longer, and each that is given up halves its window, while to wait for longer
-/// costs nothing but where a packet never comes. Inner QUIC over two links of 12 and 20 Mbit/s, the second of which
-/// loses 1 %, got 22.6 Mbit/s with 0.995 and an eighth more, 23.5 with 0.999 and half as much again,
-/// 25.9 with 0.999 and twice as long.
+/// Of a thousand missing packets that come, so many shall come within half of the wait: a transfer
+/// that grows makes gaps that take ever longer, and each that is given up halves its window, while
+/// to wait for longer costs nothing but where a packet never comes. Inner QUIC over two links of 12
+/// and 20 Mbit/s, the second of which loses 1 %, got 22.6 Mbit/s with 0.995 and an eighth more,
+/// 23.5 with 0.999 and half as much again, 25.9 with 0.999 and twice as long.
 const PER_MILLE: u64 = 999;
 /// Beyond that.
 const SLACK: Duration = Duration::from_millis(3);
 /// A span of time: what was learned is forgotten after one to two of these.
 const SPAN: Duration = Duration::from_secs(10);
-/// Missing packets that have come before the wait becomes shorter than it may be: a transfer that begins
-/// doubles its rate with each round trip, and the first gaps say little of the next. A span lasts for
-/// as many at least.
+/// Missing packets that have come before the wait becomes shorter than it may be: a transfer that
+/// begins doubles its rate with each round trip, and the first gaps say little of the next. A span
+/// lasts for as many at least.
 const FILLED_MIN: u64 = 1000;
 /// Waiting pays when one in so many missing packets comes.
 const HOPELESS: u64 = 32;

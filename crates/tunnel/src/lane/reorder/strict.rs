@@ -5,11 +5,11 @@
 //!             7 comes never: when 9 has waited max_buffer, 9 and 10 go out, 7 and 8 are late
 //! ```
 //!
-//! The paper's `send()` waits at the lowest packet of a heap for min(MaxBufferTime, limit - now), and
-//! keeps as its limit the arrival of the packet that it waited at before. What it is after is that no
-//! packet waits longer than MaxBufferTime; but a packet further up in the heap may, since the wait at
-//! each gap begins anew. Here the limit is the earliest over all packets of the heap, which holds for
-//! each of them, and is the paper's where there is one gap.
+//! The paper's `send()` waits at the lowest packet of a heap for min(MaxBufferTime, limit - now),
+//! and keeps as its limit the arrival of the packet that it waited at before. What it is after is
+//! that no packet waits longer than MaxBufferTime; but a packet further up in the heap may, since
+//! the wait at each gap begins anew. Here the limit is the earliest over all packets of the heap,
+//! which holds for each of them, and is the paper's where there is one gap.
 //!
 //! Source: redundant framework (Networking'24) section III-B, figure 5.
 

@@ -231,8 +231,8 @@ fn memory_is_bounded_and_the_oldest_go_out() {
     }
 }
 
-/// Packets of up to four IDs from `start` on, each of one of three flows, with when each arrives, if it
-/// does: (unit, flow, arrival).
+/// Packets of up to four IDs from `start` on, each of one of three flows, with when each arrives,
+/// if it does: (unit, flow, arrival).
 fn traffic(start: u32, packets: &[(u8, u8, Option<u16>)]) -> Vec<(Unit, u8, u64)> {
     let mut last_of = BTreeMap::new();
     let mut id = start;

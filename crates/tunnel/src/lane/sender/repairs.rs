@@ -152,7 +152,8 @@ impl LaneSender {
     ) {
         let (kind, _, id) = TokenKind::parse(repair.token);
         if kind == TokenKind::Part {
-            // Narrower once more: the recovery has the datagram it is of cut anew, if that is a packet.
+            // Narrower once more: the recovery has the datagram it is of cut anew, if that is a
+            // packet.
             self.stats.drops.count(DropReason::SendFailed);
             self.on_part_lost(now, id.0);
             return;
@@ -163,8 +164,8 @@ impl LaneSender {
         }
     }
 
-    /// Cuts a datagram that is too large, and puts its parts on their way before all that waits for the path;
-    /// returns whether it could. `is_redundant`: what it holds has left before.
+    /// Cuts a datagram that is too large, and puts its parts on their way before all that waits for
+    /// the path; returns whether it could. `is_redundant`: what it holds has left before.
     pub(super) fn send_in_parts(
         &mut self,
         life: Life,
@@ -299,8 +300,8 @@ impl LaneSender {
         self.queue_repair(life, path, subset.start, datagram.freeze());
     }
 
-    /// The life of a repair made `now` of packets of which `newest` is the last; `None`, and counted, if it is
-    /// of no use.
+    /// The life of a repair made `now` of packets of which `newest` is the last; `None`, and
+    /// counted, if it is of no use.
     pub(super) fn life_of(&mut self, now: Instant, newest: PacketId) -> Option<Life> {
         let until = now + self.keeps_for();
         let until = self.expiry(newest).map_or(until, |expiry| expiry.min(until));

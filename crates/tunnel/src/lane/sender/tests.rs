@@ -424,7 +424,8 @@ fn what_leaves_in_parts_for_the_first_time_is_no_redundancy() {
 fn an_expiry_that_is_changed_holds_for_what_is_under_way_and_is_promised() {
     let none = LaneConfig::new("default", "minrtt".parse().expect("known"));
     let with = |ms| LaneConfig { expire_after: Some(Duration::from_millis(ms)), ..none.clone() };
-    // Until when a packet of 900 ms, lost at 1000 ms, is sent again: each 100 ms from then on it is lost anew.
+    // Until when a packet of 900 ms, lost at 1000 ms, is sent again: each 100 ms from then on it is
+    // lost anew.
     let check = |before: &LaneConfig, after: LaneConfig, last: u64, expires: bool| {
         let mut sender = LaneSender::new(LaneId(0), before.clone(), 1, false).expect("no uplink");
         let mut carrier = Links::new([1 << 20, 0]);

@@ -1,5 +1,5 @@
-//! One bottleneck and the flows that share it, in virtual time and without any QUIC: only controllers, a
-//! pacer and a queue.
+//! One bottleneck and the flows that share it, in virtual time and without any QUIC: only
+//! controllers, a pacer and a queue.
 //!
 //! ```text
 //! flow: traffic > window and pacing > queue > link (rate) > delay, jitter, loss > acknowledged or lost
@@ -153,7 +153,8 @@ impl World {
         }
     }
 
-    /// Hands the news that are due to the controllers; returns what arrived, with its round-trip time.
+    /// Hands the news that are due to the controllers; returns what arrived, with its round-trip
+    /// time.
     fn hear(&mut self) -> Vec<(usize, f64)> {
         let mut heard = Vec::new();
         let mut told = vec![false; self.flows.len()];

@@ -1,0 +1,16 @@
+#!/bin/sh
+# Prints the lines of comments and pages that are wider than 100 columns, and fails if there are
+# any. Code is rustfmt's; tables, links, diagrams and blocks of code are as wide as they must be.
+set -eu
+cd "$(dirname "$0")/.."
+git ls-files -z '*.rs' '*.md' '*.toml' '*.sh' Makefile .ci/run | xargs -0 perl -CSD -ne '
+    sub is_comment { $ARGV =~ /\.md$/ || ($ARGV =~ /\.rs$/ ? /^\s*\/\// : /^\s*#/) }
+    $fenced = !$fenced if /^\s*(\/\/[\/!] ?)?```/;
+    chomp;
+    if (length > 100 && is_comment() && !$fenced && !/^\s*(\/\/[\/!]? ?)?\|/ && !/https?:/ && !/\]\(/) {
+        print "$ARGV:$.: ", length, " columns\n";
+        $wide = 1;
+    }
+    if (eof) { close ARGV; $fenced = 0 }
+    END { exit 1 if $wide }
+'
