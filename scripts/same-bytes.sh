@@ -1,0 +1,67 @@
+#!/bin/sh
+# Whether a change is a move: equal seeds must give equal bytes before and after it.
+#
+#   scripts/same-bytes.sh BASE [HEAD]     compares two commits; HEAD defaults to the tree as it is
+#
+# Runs `lab run` of every scenario and `lab compare` of three drives with every strategy, and
+# compares what they print as JSON, with delays and time lines. What a commit printed is kept in
+# target/same-bytes/out/COMMIT. DRIVES=DIR takes recorded drives instead of synthetic ones,
+# SECONDS_EACH the length of a run.
+set -eu
+cd "$(dirname "$0")/.."
+CARGO="${CARGO:-cargo}"
+seconds="${SECONDS_EACH:-20}"
+base=$(git rev-parse --verify "${1:?usage: scripts/same-bytes.sh BASE [HEAD]}^{commit}")
+tree=$(git stash create)
+head=$(git rev-parse --verify "${2:-${tree:-HEAD}}^{commit}")
+work=$PWD/target/same-bytes
+drives=${DRIVES:-$work/drives}
+strategies=best-single,minrtt,minrtt-unreliable,xnc,xnc-patient,xnc-sigcomm23,xnc-no-coding
+strategies=$strategies,xnc-no-qoe,xnc-no-spread,xnc-runs,ecf,xlink,pluribus,redundant,bonding
+strategies=$strategies,raven,lola
+
+# One checkout for all commits, so that what they have in common is built once. Optimisation does
+# not change what floating point gives, so the quickest to build serves.
+build() {
+    if [ -e "$work/tree/.git" ]; then
+        git -C "$work/tree" checkout --quiet --detach "$1"
+    else
+        git worktree add --quiet --force --detach "$work/tree" "$1"
+    fi
+    (cd "$work/tree" && CARGO_TARGET_DIR="$work/built" CARGO_PROFILE_RELEASE_LTO=off \
+        CARGO_PROFILE_RELEASE_INCREMENTAL=true CARGO_PROFILE_RELEASE_DEBUG=0 \
+        "$CARGO" build --release --quiet --workspace --bins)
+}
+
+print_all() {
+    out=$work/out/$1
+    if [ -e "$out/complete" ]; then return; fi
+    echo "$1: building" >&2
+    build "$1"
+    program=$work/built/release/roadweave
+    if [ ! -d "$drives" ]; then
+        "$program" trace generate --drives 3 --seconds "$seconds" --out "$drives" >&2
+    fi
+    mkdir -p "$out"
+    for scenario in "$work/tree"/scenarios/*.toml; do
+        name=$(basename "$scenario" .toml)
+        echo "$1: lab run $name" >&2
+        (cd "$work/tree" && "$program" lab run "scenarios/$name.toml" --json --details) \
+            >"$out/run-$name.json"
+    done
+    echo "$1: lab compare" >&2
+    "$program" lab compare --drives "$drives" --strategies "$strategies" --seconds "$seconds" \
+        --json --details >"$out/compare.json" 2>"$out/compare.log"
+    touch "$out/complete"
+}
+
+print_all "$base"
+print_all "$head"
+if diff --brief --recursive --exclude complete --exclude compare.log \
+    "$work/out/$base" "$work/out/$head"; then
+    bytes=$(cat "$work/out/$head"/*.json | wc -c)
+    echo "the same bytes: $bytes of $(ls "$work/out/$head"/*.json | wc -l) outputs"
+else
+    echo "not the same bytes: $work/out/$base $work/out/$head" >&2
+    exit 1
+fi
