@@ -9,6 +9,7 @@
 
 mod flight;
 mod hedge;
+mod names;
 mod none;
 mod pluribus;
 mod qoe;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
 use serde::{Deserialize, Serialize};
 
+pub use names::{RecoveryFactory, UnknownRecovery};
 pub use none::NoRecovery;
 pub use pluribus::Pluribus;
 pub use qoe::Qoe;
@@ -223,53 +225,6 @@ impl Default for RecoveryConfig {
     }
 }
 
-/// A recovery's name that is not known.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown recovery \"{0}\"; known are: {names}", names = NAMES.join(", "))]
-pub struct UnknownRecovery(String);
-
-/// The names that [`by_name`] knows.
-pub const NAMES: [&str; 10] = [
-    "xnc",
-    "xnc-sigcomm23",
-    "xnc-no-coding",
-    "xnc-no-qoe",
-    "xnc-no-spread",
-    "xnc-runs",
-    "reliable",
-    "xlink",
-    "pluribus",
-    "none",
-];
-
-/// The recovery called `name`, one of [`NAMES`], or `xlink:X-Y` ([`Thresholds`]).
-///
-/// `xnc-sigcomm23` is XNC as its paper has it; `xnc-runs` combines only lost packets in a row;
-/// `xnc-no-coding`, `xnc-no-qoe` and `xnc-no-spread` are XNC without one of its parts ([`Spread`],
-/// [`Detection`]).
-///
-/// # Errors
-/// When there is none of this name; the message lists what there is.
-pub fn by_name(name: &str, lane: RecoveryConfig) -> Result<Box<dyn Recovery>, UnknownRecovery> {
-    let usual = XncConfig { lane, ..XncConfig::default() };
-    let xnc = |config| Ok(Box::new(Xnc::new(config)) as Box<dyn Recovery>);
-    match name {
-        "xnc" => xnc(usual),
-        "xnc-sigcomm23" => xnc(XncConfig::sigcomm23(lane)),
-        "xnc-no-coding" => xnc(XncConfig { codes: false, ..usual }),
-        "xnc-no-qoe" => xnc(XncConfig { detection: Detection::Quic, ..usual }),
-        "xnc-no-spread" => xnc(XncConfig { spread: Spread::Fastest, ..usual }),
-        "xnc-runs" => xnc(XncConfig { bridges: false, ..usual }),
-        "reliable" => Ok(Box::new(Reliable::new(lane))),
-        "pluribus" => Ok(Box::new(Pluribus::new(lane))),
-        "none" => Ok(Box::new(NoRecovery)),
-        _ => match Thresholds::by_name(name) {
-            Some(thresholds) => Ok(Box::new(Xlink::new(lane, thresholds))),
-            None => Err(UnknownRecovery(name.to_owned())),
-        },
-    }
-}
-
 /// Bytes that may leave on `path` at once, when what waits for it has left.
 pub(crate) fn spare(path: &PathSnapshot) -> u64 {
     path.window_room().min(path.pacing_budget.saturating_sub(path.queued_bytes))
@@ -286,19 +241,5 @@ mod testing {
         let rtt = Duration::from_millis(rtt_ms);
         let pto = rtt + Duration::from_millis(10);
         PathSnapshot { pto, ..PathSnapshot::idle(PathId(id), rtt, packets * 1200) }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_name_is_known_and_errors_list_them() {
-        for name in NAMES {
-            assert!(by_name(name, RecoveryConfig::default()).is_ok(), "{name}");
-        }
-        let error = by_name("magic", RecoveryConfig::default()).expect_err("no such recovery");
-        assert!(error.to_string().contains("known are: xnc, xnc-sigcomm23,"), "{error}");
     }
 }

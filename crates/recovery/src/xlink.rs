@@ -53,12 +53,10 @@ impl Default for Thresholds {
 }
 
 impl Thresholds {
-    /// Those of a recovery called `xlink`, or `xlink:X-Y`; `None` for any other name.
-    pub fn by_name(name: &str) -> Option<Self> {
-        if name == "xlink" {
-            return Some(Self::default());
-        }
-        let (first, second) = name.strip_prefix("xlink:")?.split_once('-')?;
+    /// Those of a recovery called `xlink:X-Y`, of which `percents` is `X-Y`; `None` if these are no
+    /// thresholds.
+    pub fn parse(percents: &str) -> Option<Self> {
+        let (first, second) = percents.split_once('-')?;
         let (first, second) = (first.parse().ok()?, second.parse().ok()?);
         (1 <= second && second <= first && first <= 99).then_some(Self { first, second })
     }

@@ -5,13 +5,14 @@
 //! ```
 //!
 //! A scheduler sees snapshots and returns a decision; it does no I/O, reads no clock, and knows
-//! neither QUIC nor recovery nor coding. [`by_name`] maps the names of configuration files to them.
+//! neither QUIC nor recovery nor coding. [`SchedulerFactory::by_name`] maps names to them.
 
 mod bonding;
 mod earliest;
 mod ecf;
 mod lola;
 mod minrtt;
+mod names;
 mod path_set;
 mod patient;
 mod policy;
@@ -28,6 +29,7 @@ pub use earliest::Earliest;
 pub use ecf::Ecf;
 pub use lola::Lola;
 pub use minrtt::MinRtt;
+pub use names::{SchedulerFactory, UnknownScheduler};
 pub use path_set::PathSet;
 pub use patient::Patient;
 pub use policy::Policed;
@@ -124,57 +126,6 @@ pub trait Scheduler: Send + std::fmt::Debug {
 #[error("what was learned cannot be read: {0}")]
 pub struct RestoreError(pub String);
 
-/// A scheduler's name that is not known.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum UnknownScheduler {
-    /// No algorithm has this name.
-    #[error(
-        "unknown scheduler \"{0}\"; known are: minrtt, minrtt-sigcomm23, prompt, patient, ecf, earliest, bonding, redundant, \
-         raven, raven:<percent>, lola, single:<uplink>"
-    )]
-    Name(String),
-    /// `single:` names an uplink where none is known.
-    #[error("scheduler \"single:{0}\" names an uplink, and uplinks are not known here")]
-    Uplink(String),
-}
-
-/// The scheduler called `name`: `minrtt`, `minrtt-sigcomm23`, `prompt`, `patient`, `ecf`,
-/// `earliest`, `bonding`, `redundant`, `raven`, `raven:<percent>`, `lola` or `single:<uplink>`.
-///
-/// `deadline`: the packet delay that the lane wants. `names_uplinks`: whether uplinks are known
-/// here, of which [`Scheduler::name_path`] tells.
-///
-/// # Errors
-/// When there is no such scheduler, or it needs an uplink where none is known; the message lists
-/// what there is.
-pub fn by_name(
-    name: &str,
-    deadline: Duration,
-    names_uplinks: bool,
-) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
-    if let Some(wanted) = name.strip_prefix("single:") {
-        if !names_uplinks {
-            return Err(UnknownScheduler::Uplink(wanted.to_owned()));
-        }
-        return Ok(Box::new(Single::new(wanted)));
-    }
-    if let Some(raven) = RavenConfig::by_name(name) {
-        return Ok(Box::new(Raven::new(raven)));
-    }
-    match name {
-        "minrtt" => Ok(Box::new(MinRtt::default())),
-        "minrtt-sigcomm23" => Ok(Box::new(MinRtt::sigcomm23())),
-        "prompt" => Ok(Box::new(MinRtt::prompt())),
-        "patient" => Ok(Box::new(Patient)),
-        "ecf" => Ok(Box::new(Ecf::default())),
-        "earliest" => Ok(Box::new(Earliest)),
-        "bonding" => Ok(Box::new(Bonding)),
-        "redundant" => Ok(Box::new(Redundant)),
-        "lola" => Ok(Box::new(Lola::new(deadline))),
-        _ => Err(UnknownScheduler::Name(name.to_owned())),
-    }
-}
-
 /// The status that data may use now: usable paths where there are any, otherwise suspect ones.
 fn best_status(paths: &[PathSnapshot]) -> Option<PathStatus> {
     [PathStatus::Usable, PathStatus::Suspect]
@@ -195,40 +146,5 @@ mod testing {
     /// A packet of `bytes` bytes that has just come, alone.
     pub(crate) fn packet(bytes: usize) -> PacketInfo {
         PacketInfo { bytes, backlog_bytes: bytes as u64, flow: 0, waited: Duration::ZERO }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_find_their_schedulers_and_errors_name_the_choices() {
-        let on_server = |name: &str| by_name(name, Duration::from_millis(100), false);
-        let by_name = |name: &str| by_name(name, Duration::from_millis(100), true);
-        for name in [
-            "minrtt",
-            "minrtt-sigcomm23",
-            "prompt",
-            "patient",
-            "ecf",
-            "earliest",
-            "bonding",
-            "redundant",
-            "raven",
-            "raven:0",
-            "lola",
-        ] {
-            assert!(by_name(name).is_ok(), "{name}");
-        }
-        assert!(by_name("single:wwan0").is_ok());
-        assert_eq!(
-            on_server("single:eth9").expect_err("no uplinks are known"),
-            UnknownScheduler::Uplink("eth9".into())
-        );
-        for name in ["fastest", "raven:", "raven:101", "raven:+5", "raven:9x"] {
-            let error = by_name(name).expect_err("no such scheduler").to_string();
-            assert!(error.contains(name) && error.contains("minrtt"), "{error}");
-        }
     }
 }

@@ -69,20 +69,12 @@ impl Default for RavenConfig {
 }
 
 impl RavenConfig {
-    /// The settings of `raven`, or of `raven:<percent>` with the confidence as a whole number,
-    /// 0..=100; `None` for any other name.
-    pub fn by_name(name: &str) -> Option<Self> {
-        let all = Self::default();
-        match name.strip_prefix("raven")? {
-            "" => Some(all),
-            percent => {
-                let digits = percent.strip_prefix(':')?;
-                let is_number = digits.bytes().all(|digit| digit.is_ascii_digit());
-                let confidence =
-                    digits.parse().ok().filter(|percent| is_number && *percent <= 100)?;
-                Some(Self { confidence, ..all })
-            }
-        }
+    /// The settings of `raven:<percent>`: `percent` is the confidence as a whole number, 0..=100;
+    /// `None` if it is none.
+    pub fn with_confidence(percent: &str) -> Option<Self> {
+        let is_number = percent.bytes().all(|digit| digit.is_ascii_digit());
+        let confidence = percent.parse().ok().filter(|percent| is_number && *percent <= 100)?;
+        Some(Self { confidence, ..Self::default() })
     }
 }
 

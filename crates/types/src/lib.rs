@@ -5,6 +5,7 @@
 
 mod drop_reason;
 mod ids;
+mod name_pattern;
 mod order;
 mod pacing;
 mod path;
@@ -15,6 +16,7 @@ mod time;
 
 pub use drop_reason::{DropCounters, DropReason};
 pub use ids::{LaneId, PacketId, PathId, UplinkId};
+pub use name_pattern::NamePattern;
 pub use order::Order;
 pub use pacing::Pacing;
 pub use path::{PathSnapshot, PathStatus};

@@ -10,7 +10,11 @@ fn sent(id: u32, path: u32) -> SentPacket {
 }
 
 fn xlink_with(name: &str) -> Xlink {
-    Xlink::new(RecoveryConfig::default(), Thresholds::by_name(name).expect("it is one"))
+    let thresholds = match name.strip_prefix("xlink:") {
+        Some(percents) => Thresholds::parse(percents).expect("they are some"),
+        None => Thresholds::default(),
+    };
+    Xlink::new(RecoveryConfig::default(), thresholds)
 }
 
 /// A fast and a slow path, with long probe timeouts.
@@ -113,10 +117,8 @@ fn thresholds_are_named_by_how_often_they_are_exceeded() {
     }
     let (low, high) = xlink.observed.thresholds().expect("enough was seen");
     assert!(near(low, 400) && near(high, 990), "{low:?}, {high:?}");
-    for name in
-        ["xlink:", "xlink:80-95", "xlink:95-0", "xlink:100-5", "xlink:95", "xnc", "xlink:a-b"]
-    {
-        assert_eq!(Thresholds::by_name(name), None, "{name}");
+    for percents in ["", "80-95", "95-0", "100-5", "95", "a-b", "95-80-1"] {
+        assert_eq!(Thresholds::parse(percents), None, "{percents}");
     }
 }
 

@@ -4,16 +4,21 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use roadweave_recovery::{Recovery, RecoveryConfig, Reliable, Thresholds};
-use roadweave_schedule::{Policed, RavenConfig, Scheduler, UnknownScheduler};
-use roadweave_types::{Pacing, Promise};
+use roadweave_recovery::{Recovery, RecoveryConfig, RecoveryFactory, Reliable};
+use roadweave_schedule::{Policed, Scheduler, SchedulerFactory, UnknownScheduler};
+use roadweave_types::{NamePattern, Pacing, Promise};
 use roadweave_wire::{CODED_HEADER, SUM_HEADER};
 use serde::{Deserialize, Serialize};
 
-/// A named choice of scheduler and recovery.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A named choice of scheduler and recovery. The name is looked up once, when it is read.
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Strategy(String);
+pub struct Strategy {
+    name: String,
+    entry: &'static Entry,
+    scheduler: SchedulerFactory,
+    recovery: RecoveryFactory,
+}
 
 /// A strategy's name that is not known.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,14 +28,20 @@ pub struct UnknownStrategy(String);
 /// What a name stands for.
 #[derive(Debug)]
 struct Entry {
-    name: &'static str,
+    name: NamePattern,
     /// The name of its scheduler.
-    scheduler: &'static str,
+    scheduler: NamePattern,
     /// The name of its recovery.
-    recovery: &'static str,
+    recovery: NamePattern,
     keeps: Keeps,
+    /// The code of its repairs.
+    code: Option<Code>,
+    /// Whether a repair that its path holds back for long goes to another one.
+    moves_repairs: bool,
     /// How its packets are paced, if not as the lane says.
     pacing: Option<Pacing>,
+    /// Whether its scheduler says what an encoder should make of its next frame.
+    sizes_frames: bool,
 }
 
 /// How long a packet that was sent may be needed.
@@ -38,7 +49,8 @@ struct Entry {
 enum Keeps {
     /// While it is of use to the applications of most lanes.
     UntilExpired,
-    /// The same, and what waits of a video is kept or given up by whole frames.
+    /// While it is of use to the applications of most lanes; and what waits of a video is kept or
+    /// given up by whole frames.
     WholeFrames,
     /// Until a reliable recovery gives it up.
     UntilGivenUp,
@@ -46,6 +58,16 @@ enum Keeps {
     ToDeadline,
 }
 
+/// How packets are combined into repairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Code {
+    /// Random linear combinations of encode ranges.
+    Linear,
+    /// Sums of some packets.
+    Sums,
+}
+
+use Code::{Linear, Sums};
 use Keeps::{ToDeadline, UntilExpired, UntilGivenUp, WholeFrames};
 
 const fn entry(
@@ -54,74 +76,94 @@ const fn entry(
     recovery: &'static str,
     keeps: Keeps,
 ) -> Entry {
-    Entry { name, scheduler, recovery, keeps, pacing: None }
-}
-
-impl Entry {
-    const fn paced_by(self, pacing: Pacing) -> Self {
-        Self { pacing: Some(pacing), ..self }
+    Entry {
+        name: NamePattern(name),
+        scheduler: NamePattern(scheduler),
+        recovery: NamePattern(recovery),
+        keeps,
+        code: None,
+        moves_repairs: true,
+        pacing: None,
+        sizes_frames: false,
     }
 }
 
-/// Every strategy. Names with a `<` stand for many, and so do those of the scheduler or the
-/// recovery that take up the parameter.
+impl Entry {
+    const fn coded(self, code: Code) -> Self {
+        Self { code: Some(code), ..self }
+    }
+
+    const fn paced_by(self, pacing: Pacing) -> Self {
+        Self { pacing: Some(pacing), ..self }
+    }
+
+    const fn leaving_repairs_where_they_are(self) -> Self {
+        Self { moves_repairs: false, ..self }
+    }
+
+    const fn sizing_frames(self) -> Self {
+        Self { sizes_frames: true, ..self }
+    }
+}
+
+/// Every strategy. Where the name of the scheduler or the recovery has a parameter, it is the
+/// strategy's own.
 const STRATEGIES: [Entry; 19] = [
-    entry("xnc", "prompt", "xnc", WholeFrames),
-    entry("xnc-patient", "patient", "xnc", UntilExpired),
+    entry("xnc", "prompt", "xnc", WholeFrames).coded(Linear),
+    entry("xnc-patient", "patient", "xnc", UntilExpired).coded(Linear),
+    // As CellFusion's paper has it: held to the congestion control, and each path keeps its share
+    // of a repair.
     entry("xnc-sigcomm23", "minrtt-sigcomm23", "xnc-sigcomm23", UntilExpired)
-        .paced_by(Pacing::Controller),
-    entry("xnc-no-coding", "prompt", "xnc-no-coding", WholeFrames),
-    entry("xnc-no-qoe", "prompt", "xnc-no-qoe", WholeFrames),
-    entry("xnc-no-spread", "prompt", "xnc-no-spread", WholeFrames),
-    entry("xnc-runs", "prompt", "xnc-runs", WholeFrames),
+        .coded(Linear)
+        .paced_by(Pacing::Controller)
+        .leaving_repairs_where_they_are(),
+    entry("xnc-no-coding", "prompt", "xnc-no-coding", WholeFrames).coded(Linear),
+    entry("xnc-no-qoe", "prompt", "xnc-no-qoe", WholeFrames).coded(Linear),
+    entry("xnc-no-spread", "prompt", "xnc-no-spread", WholeFrames).coded(Linear),
+    entry("xnc-runs", "prompt", "xnc-runs", WholeFrames).coded(Linear),
     entry("minrtt", "minrtt", "reliable", UntilGivenUp),
     entry("minrtt-unreliable", "minrtt", "none", UntilExpired),
     entry("ecf", "ecf", "reliable", UntilGivenUp),
     entry("xlink", "minrtt", "xlink", UntilGivenUp),
-    XLINK_AT,
-    entry("pluribus", "earliest", "pluribus", UntilExpired),
+    entry("xlink:<percent>-<percent>", "minrtt", "xlink:<percent>-<percent>", UntilGivenUp),
+    entry("pluribus", "earliest", "pluribus", UntilExpired).coded(Sums),
     entry("redundant", "redundant", "none", UntilExpired),
     entry("bonding", "bonding", "none", UntilExpired),
     entry("raven", "raven", "reliable", UntilGivenUp),
-    RAVEN_AT,
-    entry("lola", "lola", "none", ToDeadline),
-    SINGLE,
+    entry("raven:<percent>", "raven:<percent>", "reliable", UntilGivenUp),
+    entry("lola", "lola", "none", ToDeadline).sizing_frames(),
+    entry("single:<uplink>", "single:<uplink>", "none", UntilExpired),
 ];
-
-const XLINK_AT: Entry =
-    entry("xlink:<percent>-<percent>", "minrtt", "xlink:<percent>-<percent>", UntilGivenUp);
-const RAVEN_AT: Entry = entry("raven:<percent>", "raven:<percent>", "reliable", UntilGivenUp);
-const SINGLE: Entry = entry("single:<uplink>", "single:<uplink>", "none", UntilExpired);
 
 impl Strategy {
     /// Min-RTT with network coding (CellFusion section 4), the default.
     pub fn xnc() -> Self {
-        Self("xnc".into())
+        "xnc".parse().expect("the table has it")
     }
 
     /// Every packet on every path (redundant framework, Networking'24).
     pub fn redundant() -> Self {
-        Self("redundant".into())
+        "redundant".parse().expect("the table has it")
     }
 
     /// The uplink that it needs, by its name: that of `single:<uplink>`.
     pub fn uplink(&self) -> Option<&str> {
-        self.0.strip_prefix("single:")
+        self.scheduler.uplink()
     }
 
     /// The name.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.name
     }
 
     /// All names, for messages; `single:<uplink>` stands for one of each uplink.
     pub fn names() -> String {
-        STRATEGIES.map(|entry| entry.name).join(", ")
+        STRATEGIES.map(|entry| entry.name.0).join(", ")
     }
 
     /// All names but those that stand for many: what needs no uplink to be named.
     pub fn for_any_uplinks() -> impl Iterator<Item = &'static str> {
-        STRATEGIES.iter().map(|entry| entry.name).filter(|name| !name.contains('<'))
+        STRATEGIES.iter().filter_map(|entry| entry.name.plain())
     }
 
     /// The scheduler, which needs to know the lane's deadline, and whether uplinks have names here.
@@ -130,16 +172,20 @@ impl Strategy {
         deadline: Duration,
         names_uplinks: bool,
     ) -> Result<Box<dyn Scheduler>, UnknownScheduler> {
-        let name = self.part(self.entry().scheduler);
-        let scheduler = roadweave_schedule::by_name(name, deadline, names_uplinks)?;
+        let scheduler = self.scheduler.make(deadline, names_uplinks)?;
         // Whoever names an uplink means it.
         Ok(if self.uplink().is_some() { scheduler } else { Box::new(Policed::new(scheduler)) })
+    }
+
+    /// The recovery of a lane.
+    pub(crate) fn recovery(&self, config: RecoveryConfig) -> Box<dyn Recovery> {
+        self.recovery.make(config)
     }
 
     /// How long a packet may wait, and be needed for a repair once it was sent; `deadline` and
     /// `expire_after` are the lane's, which overrules what the strategy would do by itself.
     pub(crate) fn keeps_for(&self, deadline: Duration, expire_after: Option<Duration>) -> Duration {
-        let own = match self.entry().keeps {
+        let own = match self.entry.keeps {
             ToDeadline => return expire_after.map_or(deadline, |age| age.min(deadline)),
             UntilExpired | WholeFrames => Promise::DEFAULT_AGE,
             UntilGivenUp => Reliable::GIVE_UP,
@@ -149,68 +195,55 @@ impl Strategy {
 
     /// Whether it sends coded packets.
     pub(crate) fn codes(&self) -> bool {
-        let recovery = self.entry().recovery;
-        recovery.starts_with("xnc") || recovery == "pluribus"
+        self.entry.code.is_some()
     }
 
-    /// Whether a repair that its path holds back for long goes to another one: not as CellFusion's
-    /// paper has it, where each path keeps its share of a repair.
+    /// Whether a repair that its path holds back for long goes to another one.
     pub(crate) fn moves_repairs(&self) -> bool {
-        self.entry().recovery != "xnc-sigcomm23"
+        self.entry.moves_repairs
     }
 
     /// How its packets are paced in a lane for which `pacing` is set.
     pub(crate) fn pacing(&self, pacing: Pacing) -> Pacing {
-        self.entry().pacing.unwrap_or(pacing)
+        self.entry.pacing.unwrap_or(pacing)
     }
 
     /// Whether it gives up whole frames of a video where there is more than the paths carry.
     pub(crate) fn keeps_whole_frames(&self) -> bool {
-        self.entry().keeps == WholeFrames
-    }
-
-    pub(crate) fn recovery(&self, config: RecoveryConfig) -> Box<dyn Recovery> {
-        let name = self.part(self.entry().recovery);
-        roadweave_recovery::by_name(name, config).expect("the table names recoveries that exist")
+        self.entry.keeps == WholeFrames
     }
 
     /// Whether its scheduler says what an encoder should make of its next frame.
     pub(crate) fn sizes_frames(&self) -> bool {
-        self.0 == "lola"
+        self.entry.sizes_frames
     }
 
     /// The longest header of a repair: a packet that is cut for a path must fit behind it as well.
     pub(crate) fn repair_header(&self) -> usize {
-        if self.entry().recovery == "pluribus" { SUM_HEADER } else { CODED_HEADER }
-    }
-
-    /// The name of a part: its own, or that of the strategy, whose parameter it takes up.
-    fn part<'a>(&'a self, name: &'a str) -> &'a str {
-        if name.contains('<') { &self.0 } else { name }
-    }
-
-    fn entry(&self) -> &'static Entry {
-        find(&self.0).expect("names are checked when they are read")
+        match self.entry.code {
+            Some(Sums) => SUM_HEADER,
+            Some(Linear) | None => CODED_HEADER,
+        }
     }
 }
 
-fn find(name: &str) -> Option<&'static Entry> {
-    if name.strip_prefix("single:").is_some_and(|uplink| !uplink.is_empty()) {
-        return Some(&SINGLE);
-    }
-    if name != "raven" && RavenConfig::by_name(name).is_some() {
-        return Some(&RAVEN_AT);
-    }
-    if name != "xlink" && Thresholds::by_name(name).is_some() {
-        return Some(&XLINK_AT);
-    }
-    STRATEGIES.iter().find(|entry| entry.name == name && !name.contains('<'))
+/// The strategy called `name`, if there is one.
+fn find(name: &str) -> Option<Strategy> {
+    let entry = STRATEGIES.iter().find(|entry| entry.name.parameter(name).is_some())?;
+    let part = |part: NamePattern| part.plain().unwrap_or(name);
+    Some(Strategy {
+        name: name.to_owned(),
+        entry,
+        // A parameter is checked by the part that takes it up.
+        scheduler: SchedulerFactory::by_name(part(entry.scheduler)).ok()?,
+        recovery: RecoveryFactory::by_name(part(entry.recovery)).ok()?,
+    })
 }
 
 impl FromStr for Strategy {
     type Err = UnknownStrategy;
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        find(name).map(|_| Self(name.to_owned())).ok_or_else(|| UnknownStrategy(name.to_owned()))
+        find(name).ok_or_else(|| UnknownStrategy(name.to_owned()))
     }
 }
 
@@ -223,13 +256,27 @@ impl TryFrom<String> for Strategy {
 
 impl From<Strategy> for String {
     fn from(strategy: Strategy) -> Self {
-        strategy.0
+        strategy.name
+    }
+}
+
+impl PartialEq for Strategy {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Strategy {}
+
+impl fmt::Debug for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Strategy").field(&self.name).finish()
     }
 }
 
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.name)
     }
 }
 
@@ -248,6 +295,22 @@ mod tests {
             strategy.recovery(RecoveryConfig::default());
         }
         assert_eq!(Strategy::for_any_uplinks().count(), STRATEGIES.len() - 3);
+    }
+
+    #[test]
+    fn what_a_strategy_needs_of_the_lane_stands_in_the_table() {
+        let of = |name: &str| {
+            let strategy = name.parse::<Strategy>().expect("known");
+            let header = strategy.repair_header();
+            (strategy.codes(), header, strategy.moves_repairs(), strategy.sizes_frames())
+        };
+        for name in Strategy::for_any_uplinks() {
+            let is_xnc = name.starts_with("xnc");
+            let header = if name == "pluribus" { SUM_HEADER } else { CODED_HEADER };
+            let expected =
+                (is_xnc || name == "pluribus", header, name != "xnc-sigcomm23", name == "lola");
+            assert_eq!(of(name), expected, "{name}");
+        }
     }
 
     #[test]
