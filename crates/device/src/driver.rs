@@ -29,11 +29,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_quic::{Ecn as QuicEcn, Outbox};
+use roadweave_tunnel::RecvMeta;
 use roadweave_types::{Instant, UplinkId};
 use serde_json::{Value, json};
 
 use crate::pauses::TURN_MAX;
-use crate::{Clock, DeviceError, Ecn, Outgoing, Poller, Prefix, Routes, SendOutcome, Token, Tun};
+use crate::{
+    Clock, DeviceError, Ecn, Incoming, Outgoing, Poller, Prefix, Routes, SendOutcome, Token, Tun,
+};
 
 pub use client::{ClientOptions, ClientReload, ClientRouteOptions, ReloadClient, run_client};
 pub use router::{RouterOptions, RouterSocket, run_router};
@@ -160,6 +163,12 @@ fn to_quic_ecn(ecn: Ecn) -> Option<QuicEcn> {
         Ecn::Ect1 => Some(QuicEcn::Ect1),
         Ecn::CongestionExperienced => Some(QuicEcn::Ce),
     }
+}
+
+/// How a packet came by `socket`.
+fn meta(socket: UplinkId, incoming: &Incoming<'_>) -> RecvMeta {
+    let Incoming { remote, local, ecn, .. } = *incoming;
+    RecvMeta { socket, remote, local, ecn: to_quic_ecn(ecn) }
 }
 
 /// Writes inner packets to the TUN; returns how many it did not take.

@@ -11,26 +11,25 @@
 //! configurations and equal calls give equal crowds.
 
 mod hostile;
+mod network;
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use rand_core::{RngCore, SeedableRng};
-use rand_pcg::Pcg64Mcg;
 use roadweave_quic::{
-    ConfigError, Endpoint, Epoch, Identity, Local, PublicKey, Source, TransportConfig,
+    ConfigError, Endpoint, Epoch, Identity, Local, Outbox, PublicKey, Source, TransportConfig,
 };
 use roadweave_tunnel::{
-    Client, ClientConfig, ClientEvent, LaneConfig, MEMORY_MAX, Peer, PeerTable, Server,
-    ServerConfig, ServerEvent,
+    Client, ClientConfig, ClientEvent, Io, LaneConfig, MEMORY_MAX, Node, Peer, PeerTable, RecvMeta,
+    Server, ServerConfig, ServerEvent, flush, turn,
 };
 use roadweave_types::{Instant, Rate, UplinkId};
 
 pub use self::hostile::Hostile;
+use self::network::{Flying, Network};
 use crate::world::{MTU, SERVER};
 
 /// What a crowd is made of.
@@ -91,17 +90,6 @@ pub struct CrowdArrival {
     pub packet: Bytes,
 }
 
-/// A packet on its way. Ordered by time, then by number.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Flying {
-    at: Instant,
-    number: u64,
-    vehicle: usize,
-    uplink: u32,
-    up: bool,
-    packet: Vec<u8>,
-}
-
 /// What a vehicle has.
 #[derive(Debug)]
 enum End {
@@ -119,10 +107,7 @@ pub struct Crowd {
     peers: Arc<PeerTable>,
     server_lives: u8,
     ends: BTreeMap<usize, End>,
-    dead: BTreeSet<(usize, u32)>,
-    network: BinaryHeap<Reverse<Flying>>,
-    packets: u64,
-    random: Pcg64Mcg,
+    network: Network,
     arrivals: VecDeque<CrowdArrival>,
     server_events: Vec<(Instant, ServerEvent)>,
     client_events: BTreeMap<usize, Vec<(Instant, ClientEvent)>>,
@@ -144,10 +129,7 @@ impl Crowd {
             peers,
             server_lives: 0,
             ends: BTreeMap::new(),
-            dead: BTreeSet::new(),
-            network: BinaryHeap::new(),
-            packets: 0,
-            random: Pcg64Mcg::seed_from_u64(config.seed),
+            network: Network::new(&config),
             arrivals: VecDeque::new(),
             server_events: Vec::new(),
             client_events: BTreeMap::new(),
@@ -179,7 +161,7 @@ impl Crowd {
             client.add_uplink(self.now, UplinkId(uplink), &format!("wwan{uplink}"));
         }
         self.ends.insert(vehicle, End::Client(Box::new(client)));
-        self.empty(vehicle);
+        self.flush_vehicle(vehicle);
     }
 
     /// The vehicle's key is in the hands of somebody who does what they like with it.
@@ -218,10 +200,7 @@ impl Crowd {
 
     /// An uplink of a vehicle carries nothing from now on, or does again.
     pub fn set_dead(&mut self, vehicle: usize, uplink: u32, dead: bool) {
-        match dead {
-            true => self.dead.insert((vehicle, uplink)),
-            false => self.dead.remove(&(vehicle, uplink)),
-        };
+        self.network.set_dead(vehicle, uplink, dead);
     }
 
     /// The server; follow it with [`Crowd::flush`].
@@ -248,17 +227,10 @@ impl Crowd {
 
     /// Lets everybody send what may leave now.
     pub fn flush(&mut self) {
-        let now = self.now;
         for vehicle in self.ends.keys().copied().collect::<Vec<_>>() {
-            match self.ends.get_mut(&vehicle) {
-                Some(End::Client(client)) => client.service(now),
-                Some(End::Bare(endpoint)) => _ = endpoint.handle_timeout(now),
-                None => {}
-            }
-            self.empty(vehicle);
+            self.turn_vehicle(vehicle);
         }
-        self.server.service(now);
-        self.empty_server();
+        self.turn_server();
     }
 
     /// Lets everything happen until `end`, and moves the time there.
@@ -304,13 +276,8 @@ impl Crowd {
     }
 
     fn next_event(&self) -> Option<Instant> {
-        let own = |end: &End| match end {
-            End::Client(client) => client.poll_timeout(),
-            End::Bare(endpoint) => endpoint.poll_timeout(),
-        };
-        let packet = self.network.peek().map(|Reverse(flying)| flying.at);
-        let ends = self.ends.values().filter_map(own);
-        ends.chain(packet).chain(self.server.poll_timeout()).min()
+        let ends = self.ends.values().filter_map(End::poll_timeout);
+        ends.chain(self.network.poll_timeout()).chain(self.server.poll_timeout()).min()
     }
 
     /// Hands over what has arrived, and lets happen what is due.
@@ -318,111 +285,120 @@ impl Crowd {
         let now = self.now;
         let mut touched = BTreeSet::new();
         let mut any_up = self.server.poll_timeout().is_some_and(|due| due <= now);
-        while let Some(Reverse(flying)) = self.network.peek()
-            && flying.at <= now
-            && let Some(Reverse(flying)) = self.network.pop()
-        {
-            let packet = BytesMut::from(&flying.packet[..]);
-            if flying.up {
+        while let Some(Flying { vehicle, uplink, up, packet, .. }) = self.network.poll(now) {
+            let socket = UplinkId(uplink);
+            if up {
                 any_up = true;
-                let remote = address(flying.vehicle, flying.uplink);
-                let local = Local::Address(Some(SERVER.ip()));
-                self.server.handle_packet(now, Source { remote, local, ecn: None }, packet);
+                let (remote, local) = (address(vehicle, uplink), Some(SERVER.ip()));
+                let meta = RecvMeta { socket, remote, local, ecn: None };
+                self.server.handle_packet(now, &meta, &packet);
                 continue;
             }
-            touched.insert(flying.vehicle);
-            let uplink = UplinkId(flying.uplink);
-            match self.ends.get_mut(&flying.vehicle) {
+            touched.insert(vehicle);
+            match self.ends.get_mut(&vehicle) {
                 Some(End::Client(client)) => {
-                    client.handle_packet(now, uplink, SERVER, None, packet)
+                    let meta = RecvMeta { socket, remote: SERVER, local: None, ecn: None };
+                    client.handle_packet(now, &meta, &packet);
                 }
                 Some(End::Bare(endpoint)) => {
-                    let local = Local::Uplink(uplink);
+                    let local = Local::Uplink(socket);
                     let source = Source { remote: SERVER, local, ecn: None };
-                    let _ = endpoint.handle_packet(now, source, packet);
+                    let _ = endpoint.handle_packet(now, source, BytesMut::from(&packet[..]));
                 }
                 None => {}
             }
         }
-        for (vehicle, end) in &mut self.ends {
-            let due = match end {
-                End::Client(client) => client.poll_timeout(),
-                End::Bare(endpoint) => endpoint.poll_timeout(),
-            };
-            if touched.contains(vehicle) || due.is_some_and(|due| due <= now) {
-                touched.insert(*vehicle);
-                match end {
-                    End::Client(client) => client.service(now),
-                    End::Bare(endpoint) => _ = endpoint.handle_timeout(now),
-                }
-            }
-        }
-        touched.into_iter().for_each(|vehicle| self.empty(vehicle));
+        let due =
+            self.ends.iter().filter(|(_, end)| end.poll_timeout().is_some_and(|at| at <= now));
+        touched.extend(due.map(|(vehicle, _)| *vehicle));
+        touched.into_iter().for_each(|vehicle| self.turn_vehicle(vehicle));
         if any_up {
-            self.server.service(now);
-            self.empty_server();
+            self.turn_server();
         }
     }
 
-    /// Takes out all that a vehicle has to give.
-    fn empty(&mut self, vehicle: usize) {
-        let mut leaving = Vec::new();
-        let mut take = |outbox: &roadweave_quic::Outbox| {
-            for (route, packet) in outbox.packets() {
-                leaving.extend(route.uplink.map(|uplink| (uplink.0, packet.to_vec())));
-            }
-        };
-        let at = self.now;
+    /// Lets a vehicle do what is due, and takes out all that it has to give.
+    fn turn_vehicle(&mut self, vehicle: usize) {
+        let (now, arrivals) = (self.now, &mut self.arrivals);
+        let mut io = EndIo { now, vehicle: Some(vehicle), network: &mut self.network, arrivals };
         match self.ends.get_mut(&vehicle) {
-            Some(End::Client(client)) => {
-                client.drain(&mut take);
-                while let Some(packet) = client.poll_inner() {
-                    let vehicle = Some(vehicle);
-                    self.arrivals.push_back(CrowdArrival { at, vehicle, packet });
-                }
-                while let Some(event) = client.poll_event() {
-                    self.client_events.entry(vehicle).or_default().push((at, event));
+            Some(End::Client(client)) => turn(client.as_mut(), &mut io),
+            Some(End::Bare(endpoint)) => {
+                let _ = endpoint.handle_timeout(now);
+                while let Some(packets) = endpoint.poll_transmit() {
+                    io.transmit(&packets);
                 }
             }
-            Some(End::Bare(endpoint)) => endpoint.drain(&mut take),
             None => {}
         }
-        for (uplink, packet) in leaving {
-            self.fly(vehicle, uplink, true, packet);
+        self.take_events(vehicle);
+    }
+
+    /// Takes out all that a vehicle has to give after a call that has let happen what is due.
+    fn flush_vehicle(&mut self, vehicle: usize) {
+        let (now, arrivals) = (self.now, &mut self.arrivals);
+        let mut io = EndIo { now, vehicle: Some(vehicle), network: &mut self.network, arrivals };
+        if let Some(End::Client(client)) = self.ends.get_mut(&vehicle) {
+            flush(client.as_mut(), &mut io);
+        }
+        self.take_events(vehicle);
+    }
+
+    fn take_events(&mut self, vehicle: usize) {
+        let Some(End::Client(client)) = self.ends.get_mut(&vehicle) else { return };
+        while let Some(event) = client.poll_event() {
+            self.client_events.entry(vehicle).or_default().push((self.now, event));
         }
     }
 
-    /// Takes out all that the server has to give.
-    fn empty_server(&mut self) {
-        let mut leaving = Vec::new();
-        self.server.drain(|outbox| {
-            for (route, packet) in outbox.packets() {
-                leaving.push((route.destination, packet.to_vec()));
-            }
-        });
-        for (destination, packet) in leaving {
-            if let Some((vehicle, uplink)) = whose(destination) {
-                self.fly(vehicle, uplink, false, packet);
-            }
-        }
-        let (at, vehicle) = (self.now, None);
-        while let Some(packet) = self.server.poll_inner() {
-            self.arrivals.push_back(CrowdArrival { at, vehicle, packet });
-        }
+    /// Lets the server do what is due, and takes out all that it has to give.
+    fn turn_server(&mut self) {
+        let (now, arrivals) = (self.now, &mut self.arrivals);
+        let mut io = EndIo { now, vehicle: None, network: &mut self.network, arrivals };
+        turn(&mut self.server, &mut io);
         while let Some(event) = self.server.poll_event() {
-            self.server_events.push((at, event));
+            self.server_events.push((now, event));
         }
     }
+}
 
-    fn fly(&mut self, vehicle: usize, uplink: u32, up: bool, packet: Vec<u8>) {
-        let lost = (self.random.next_u32() as f64 / f64::from(u32::MAX)) < self.config.loss;
-        if lost || self.dead.contains(&(vehicle, uplink)) {
-            return;
+impl End {
+    fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Self::Client(client) => client.poll_timeout(),
+            Self::Bare(endpoint) => endpoint.poll_timeout(),
         }
-        self.packets += 1;
-        let at = self.now + self.config.delay + Duration::from_millis(10) * uplink;
-        let number = self.packets;
-        self.network.push(Reverse(Flying { at, number, vehicle, uplink, up, packet }));
+    }
+}
+
+/// The clock, the device and the network of a vehicle, or of the server.
+struct EndIo<'a> {
+    now: Instant,
+    vehicle: Option<usize>,
+    network: &'a mut Network,
+    arrivals: &'a mut VecDeque<CrowdArrival>,
+}
+
+impl Io for EndIo<'_> {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
+        let (at, vehicle) = (self.now, self.vehicle);
+        self.arrivals.extend(packets.map(|packet| CrowdArrival { at, vehicle, packet }));
+    }
+
+    fn transmit(&mut self, packets: &Outbox) {
+        for (route, packet) in packets.packets() {
+            let way = match self.vehicle {
+                Some(vehicle) => route.uplink.map(|uplink| (vehicle, uplink.0)),
+                None => whose(route.destination),
+            };
+            if let Some((vehicle, uplink)) = way {
+                self.network.push(self.now, vehicle, uplink, self.vehicle.is_some(), packet);
+            }
+        }
     }
 }
 

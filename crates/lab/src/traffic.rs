@@ -220,7 +220,7 @@ impl TrafficReport {
     }
 }
 
-fn opposite(direction: Direction) -> Direction {
+pub(crate) fn opposite(direction: Direction) -> Direction {
     match direction {
         Direction::Up => Direction::Down,
         Direction::Down => Direction::Up,

@@ -10,8 +10,9 @@
 //!
 //! The client and the server are those of the product, byte for byte; the world is their device,
 //! their network and their clock. It moves from event to event: the arrival of a packet at the end
-//! of a link, a timer of either side. As the product's event loops do, it hands over all packets
-//! that are due at one moment, takes out the inner packets, and only then lets a side send.
+//! of a link, a timer of either side. It hands over all packets that are due at one moment, and then
+//! turns each side that they touched by the function by which the product's event loop does,
+//! [`roadweave_tunnel::turn`].
 //!
 //! A packet takes the place of its UDP payload and [`UDP_IP_HEADERS`] in a link. Equal
 //! configurations and equal calls give equal worlds: only the bytes of TLS secrets differ, none of
@@ -21,6 +22,7 @@ mod ends;
 mod strangers;
 mod tamper;
 mod trails;
+mod turns;
 mod wire;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -29,10 +31,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use roadweave_emulate::{Direction, LinkSettings, LinkStats};
-use roadweave_quic::{CongestionControl, Epoch, Local, Source};
+use roadweave_quic::{CongestionControl, Epoch};
 use roadweave_tunnel::{
-    Client, ClientError, ClientEvent, LaneConfig, Notice, Server, ServerEvent, SessionStatus,
-    SetError, Strategy, UplinkPolicy, UplinkReport,
+    Client, ClientError, ClientEvent, LaneConfig, Node, Notice, RecvMeta, Server, ServerEvent,
+    SessionStatus, SetError, Strategy, UplinkPolicy, UplinkReport,
 };
 use roadweave_types::{Instant, PathStatus, UplinkId};
 
@@ -259,14 +261,10 @@ impl World {
     pub fn flush(&mut self) {
         let now = self.now;
         if self.client.touched {
-            self.client.end.service(now);
-            self.take_from_client(None);
-            self.empty_client();
+            self.turn_client();
         }
         if self.server.touched {
-            self.server.end.service(now);
-            self.take_from_server(None);
-            self.empty_server();
+            self.turn_server();
         }
         let wires = &mut self.wires;
         for neighbour in self.neighbours.values_mut() {
@@ -340,8 +338,7 @@ impl World {
             if let Some(hostile) = &mut self.wires[link].hostile {
                 let passes = hostile.lets_pass(&packet);
                 for forged in hostile.forged() {
-                    let forged = BytesMut::from(&forged[..]);
-                    self.client.end.handle_packet(now, uplink(link), to, None, forged);
+                    self.client.end.handle_packet(now, &meta(link, to, None), &forged);
                     self.client.touched = true;
                 }
                 if !passes {
@@ -352,98 +349,21 @@ impl World {
             let neighbour = self.portals.get_mut(&link).or_else(|| self.neighbours.get_mut(&to));
             if let Some(neighbour) = neighbour {
                 self.wires[link].waste(Direction::Up, packet.len());
-                if let Some(answer) = neighbour.handle_packet(now, from, to, packet) {
+                if let Some(answer) = neighbour.handle_packet(now, from, to, &packet) {
                     self.wires[link].push_down(now, to, BytesMut::from(&answer[..]));
                 }
                 continue;
             }
-            let source =
-                Source { remote: from, local: Local::Address(Some(SERVER.ip())), ecn: None };
-            self.server.end.handle_packet(now, source, packet);
+            let meta = meta(link, from, Some(SERVER.ip()));
+            self.server.end.handle_packet(now, &meta, &packet);
             self.server.touched = true;
-            self.take_from_server(Some(Ride { link, ..ride }));
+            self.deliver_of_server(Ride { link, ..ride });
         }
         while let Some((from, _, packet, ride)) = self.wires[link].poll(now, Direction::Down) {
-            self.client.end.handle_packet(now, uplink(link), from, None, packet);
+            self.client.end.handle_packet(now, &meta(link, from, None), &packet);
             self.client.touched = true;
-            self.take_from_client(Some(Ride { link, ..ride }));
+            self.deliver_of_client(Ride { link, ..ride });
         }
-    }
-
-    fn take_from_server(&mut self, ride: Option<Ride>) {
-        let (at, direction, first) = (self.now, Direction::Up, self.arrivals.len());
-        while let Some(packet) = self.server.end.poll_inner() {
-            self.arrivals.push_back(Arrival { at, direction, packet, ride, trail: None });
-        }
-        if let Some(trails) = &mut self.trails {
-            let events = || self.server.end.poll_packet_event().map(|(_, event)| event);
-            trails.follow(
-                Direction::Down,
-                std::iter::from_fn(events),
-                self.arrivals.range_mut(first..),
-            );
-        }
-    }
-
-    fn take_from_client(&mut self, ride: Option<Ride>) {
-        let (at, direction, first) = (self.now, Direction::Down, self.arrivals.len());
-        while let Some(packet) = self.client.end.poll_inner() {
-            self.arrivals.push_back(Arrival { at, direction, packet, ride, trail: None });
-        }
-        if let Some(trails) = &mut self.trails {
-            let events = || self.client.end.poll_packet_event();
-            trails.follow(
-                Direction::Up,
-                std::iter::from_fn(events),
-                self.arrivals.range_mut(first..),
-            );
-        }
-    }
-
-    /// Takes out all that the client has to give.
-    fn empty_client(&mut self) {
-        let (now, wires, stray) = (self.now, &mut self.wires, &mut self.stray);
-        self.client.end.drain(|outbox| {
-            for (route, packet) in outbox.packets() {
-                match route.uplink.and_then(|uplink| wires.get_mut(uplink.0 as usize)) {
-                    Some(wire) => wire.push_up(now, route.destination, BytesMut::from(packet)),
-                    None => *stray += 1,
-                }
-            }
-        });
-        self.take_from_client(None);
-        while let Some(event) = self.client.end.poll_event() {
-            if !matches!(event, ClientEvent::Notice(_))
-                && let Some(trails) = &mut self.trails
-            {
-                trails.clear();
-            }
-            match event {
-                ClientEvent::Notice(notice) => self.notices.push((now, notice)),
-                event => self.client_events.push((now, event)),
-            }
-        }
-        self.client.due = self.client.end.poll_timeout();
-        self.client.touched = false;
-    }
-
-    /// Takes out all that the server has to give.
-    fn empty_server(&mut self) {
-        let (now, wires, stray) = (self.now, &mut self.wires, &mut self.stray);
-        self.server.end.drain(|outbox| {
-            for (route, packet) in outbox.packets() {
-                match wires.iter_mut().find(|wire| wire.public == route.destination) {
-                    Some(wire) => wire.push_down(now, SERVER, BytesMut::from(packet)),
-                    None => *stray += 1,
-                }
-            }
-        });
-        self.take_from_server(None);
-        while let Some(event) = self.server.end.poll_event() {
-            self.server_events.push((now, event));
-        }
-        self.server.due = self.server.end.poll_timeout();
-        self.server.touched = false;
     }
 }
 
@@ -510,13 +430,13 @@ impl World {
     pub fn add_uplink(&mut self, link: usize) {
         let name = &self.config.links[link].name;
         self.client.end.add_uplink(self.now, uplink(link), name);
-        self.empty_client();
+        self.flush_client();
     }
 
     /// The vehicle's interface to a link is gone.
     pub fn remove_uplink(&mut self, link: usize) {
         self.client.end.remove_uplink(self.now, uplink(link));
-        self.empty_client();
+        self.flush_client();
     }
 
     /// The server is killed and started again, with the same key and nothing else
@@ -655,6 +575,11 @@ impl<T> Side<T> {
     fn new(end: T) -> Self {
         Self { end, due: None, touched: true }
     }
+}
+
+/// How a packet comes out of a link: from `remote`, for the address `local` of a server.
+fn meta(link: usize, remote: SocketAddr, local: Option<IpAddr>) -> RecvMeta {
+    RecvMeta { socket: uplink(link), remote, local, ecn: None }
 }
 
 /// All servers listen at the same port.

@@ -32,7 +32,7 @@ use crate::deadlines::Deadlines;
 use crate::epoch::Epoch;
 use crate::event::{CloseReason, ConnectError, ConnectionId, EndpointEvent, Refusal};
 use crate::identity::{Identity, PublicKey, derive_secret};
-use crate::outbox::{Ecn, Outbox, Route};
+use crate::outbox::{Ecn, Outbox, Route, Transmit};
 use crate::secrets::{SeededIds, TokenKey};
 use crate::stats::EndpointStats;
 use crate::tls::{self, Clock, Objection};
@@ -345,21 +345,17 @@ impl Endpoint {
         &mut self.outbox
     }
 
-    /// Hands every outbox that is not empty to `send` and clears it.
-    pub fn drain(&mut self, mut send: impl FnMut(&Outbox)) {
+    /// The packets of the next outbox that is not empty; dropping them forgets them.
+    pub fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
         if !self.outbox.is_empty() {
-            send(&self.outbox);
-            self.outbox.clear();
+            return Some(Transmit::new(&mut self.outbox));
         }
-        for id in std::mem::take(&mut self.unsent) {
-            let Some(connection) = self.connections.get_mut(&id) else { continue };
-            let outbox = connection.outbox();
-            if !outbox.is_empty() {
-                send(outbox);
-                outbox.clear();
-                self.touched.insert(id);
-            }
-        }
+        let connections = &mut self.connections;
+        let mut waits =
+            |id: &ConnectionId| connections.get_mut(id).is_some_and(|it| !it.outbox().is_empty());
+        let id = std::iter::from_fn(|| self.unsent.pop_first()).find(|id| waits(id))?;
+        self.touched.insert(id);
+        self.connections.get_mut(&id).map(|connection| Transmit::new(connection.outbox()))
     }
 
     /// Closes every connection with `reason`; their goodbyes wait in the outboxes.
@@ -649,6 +645,15 @@ const EVENTS_MAX: usize = 1024;
 mod tests {
     use super::*;
 
+    /// How many outboxes had packets to send.
+    fn drain(endpoint: &mut Endpoint) -> usize {
+        let mut outboxes = 0;
+        while endpoint.poll_transmit().is_some() {
+            outboxes += 1;
+        }
+        outboxes
+    }
+
     #[test]
     #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
     fn a_turn_looks_only_at_connections_that_had_a_part_in_it() {
@@ -661,11 +666,11 @@ mod tests {
         let mut connect = || endpoint.connect(Instant::ZERO, UplinkId(0), server).unwrap();
         let ids: Vec<ConnectionId> = (0..50).map(|_| connect()).collect();
         let mut sent = 0;
-        endpoint.drain(|_| sent += 1);
+        sent += drain(&mut endpoint);
         assert_eq!((sent, endpoint.unsent.len()), (50, 0));
         endpoint.connection_mut(ids[7]).unwrap().close(Instant::ZERO, 0, "");
         assert_eq!(endpoint.unsent, BTreeSet::from([ids[7]]));
-        endpoint.drain(|_| sent += 1);
+        sent += drain(&mut endpoint);
         assert_eq!(sent, 51);
         let due = endpoint.handle_timeout(Instant::from_millis(150));
         assert!(endpoint.unsent.iter().eq(&due), "{due:?}");

@@ -52,7 +52,7 @@ pub use event::{
     PathError, Refusal, SendError,
 };
 pub use identity::{Identity, InvalidKey, PublicKey};
-pub use outbox::{Ecn, Outbox, Route, Run, Runs};
+pub use outbox::{Ecn, Outbox, Route, Run, Runs, Transmit};
 pub use stats::{ConnectionStats, EndpointStats, PathStats};
 pub use transfer::{Transfer, TransferConfig, TransferEnd, TransferProgress};
 

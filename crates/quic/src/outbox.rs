@@ -10,6 +10,7 @@
 //! the last, which may be shorter.
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::Deref;
 
 use roadweave_types::UplinkId;
 
@@ -140,6 +141,31 @@ impl Outbox {
         let length = self.buffer.len() - begin;
         debug_assert!(length > 0, "an empty packet has no place in a run");
         self.metas.push((route, length));
+    }
+}
+
+/// Packets of one [`Outbox`] that leave it: dropping this forgets them.
+#[derive(Debug)]
+pub struct Transmit<'a>(&'a mut Outbox);
+
+impl<'a> Transmit<'a> {
+    /// All of what waits in `outbox`.
+    pub fn new(outbox: &'a mut Outbox) -> Self {
+        Self(outbox)
+    }
+}
+
+impl Deref for Transmit<'_> {
+    type Target = Outbox;
+
+    fn deref(&self) -> &Outbox {
+        self.0
+    }
+}
+
+impl Drop for Transmit<'_> {
+    fn drop(&mut self) {
+        self.0.clear();
     }
 }
 

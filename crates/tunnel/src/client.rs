@@ -18,24 +18,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
 use ipnet::IpNet;
 use roadweave_quic::{
-    ConfigError, ConnectionId, Ecn, Endpoint, Epoch, Identity, Local, Outbox, PublicKey, Source,
-    TransportConfig,
+    ConfigError, ConnectionId, Endpoint, Epoch, Identity, PublicKey, TransportConfig,
 };
 use roadweave_recovery::Qoe;
-use roadweave_types::{DropCounters, DropReason, Instant, PathId, PathSnapshot, Policy, UplinkId};
+use roadweave_types::{DropCounters, Instant, PathId, PathSnapshot, Policy, UplinkId};
 use roadweave_wire::Welcome;
 
 use crate::lane::{LANES_MAX, LaneConfig, Strategy};
 use crate::learned::{Learned, keep_learned};
+use crate::node::Node;
 use crate::observe::PacketEvent;
 use crate::session::{Session, SessionError, SetError, changeable, find_lane};
 use crate::status::{SessionStatus, path_reports};
-use crate::uplink::{Month, UplinkPolicy, Usage, ip_bytes};
+use crate::uplink::{Month, UplinkPolicy, Usage};
 
 mod events;
+mod node;
 mod notices;
 mod outages;
 mod pairs;
@@ -266,7 +266,7 @@ impl Client {
         self.pairs.hurry(now, Some(id));
         self.outages.forget(id);
         self.on_lanes_or_uplinks(now);
-        self.service(now);
+        self.handle_timeout(now);
     }
 
     /// The server's addresses are others from now on, for all uplinks that
@@ -274,7 +274,7 @@ impl Client {
     pub fn set_servers(&mut self, now: Instant, servers: Vec<SocketAddr>) {
         self.config.servers = servers;
         self.forget_pairs();
-        self.service(now);
+        self.handle_timeout(now);
     }
 
     /// From now on `servers` are the server's addresses for one uplink, and those of
@@ -292,7 +292,7 @@ impl Client {
             (uplink.path_failures, uplink.path_patience) = (0, now);
         }
         self.forget_pairs();
-        self.service(now);
+        self.handle_timeout(now);
     }
 
     /// The server's addresses that are tried over `uplink`.
@@ -326,7 +326,7 @@ impl Client {
         self.outages.forget(id);
         self.forget_pairs();
         self.on_lanes_or_uplinks(now);
-        self.service(now);
+        self.handle_timeout(now);
     }
 
     /// Lets the lanes of the uplink direction be others, in this session and those to come, as far
@@ -349,7 +349,7 @@ impl Client {
         }
         self.config.lanes = lanes;
         self.on_lanes_or_uplinks(now);
-        self.service(now);
+        self.handle_timeout(now);
         Ok(kept)
     }
 
@@ -371,7 +371,7 @@ impl Client {
         }
         self.config.lanes[position].strategy = strategy;
         self.on_lanes_or_uplinks(now);
-        self.service(now);
+        self.handle_timeout(now);
         Ok(())
     }
 
@@ -402,74 +402,6 @@ impl Client {
         }
     }
 
-    /// Takes a packet that came in on an uplink.
-    pub fn handle_packet(
-        &mut self,
-        now: Instant,
-        uplink: UplinkId,
-        remote: SocketAddr,
-        ecn: Option<Ecn>,
-        packet: BytesMut,
-    ) {
-        self.on_heard(uplink, ip_bytes(remote, packet.len()));
-        let source = Source { remote, local: Local::Uplink(uplink), ecn };
-        if let Some(id) = self.endpoint.handle_packet(now, source, packet) {
-            self.pump(now, id);
-        }
-    }
-
-    /// Takes an inner packet from the device. Call [`Client::service`] after a batch of them.
-    pub fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
-        match &mut self.current {
-            Some(Current { session, .. }) => session.handle_inner(now, packet),
-            None => self.drops.count(DropReason::NoSession),
-        }
-    }
-
-    /// Lets everything that is due happen. Call it after anything was handled, and at
-    /// [`Client::poll_timeout`].
-    pub fn service(&mut self, now: Instant) {
-        for id in self.endpoint.handle_timeout(now) {
-            self.pump(now, id);
-        }
-        self.give_up_unwelcomed(now);
-        self.watch_silence(now);
-        if self.current.is_some() {
-            self.reconcile_paths(now);
-            self.apply_policies();
-        }
-        self.watch_caps(now);
-        if self.is_racing(now) {
-            self.race(now);
-        }
-        if let Some(current) = &mut self.current
-            && let Some(connection) = self.endpoint.connection_mut(current.id)
-        {
-            current.session.service(now, connection);
-            connection.flush(now);
-        }
-        self.watch_outages(now);
-    }
-
-    /// When [`Client::service`] must be called again, if nothing else happens.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        let own = match &self.current {
-            Some(current) => [
-                current.session.poll_timeout(),
-                self.next_path_try(current.id),
-                self.silence_timeout(),
-            ],
-            None => [self.race_timeout(), None, None],
-        };
-        let always = [self.welcome_timeout(), self.outage_timeout(), self.endpoint.poll_timeout()];
-        own.into_iter().chain(always).flatten().min()
-    }
-
-    /// An inner packet for the device.
-    pub fn poll_inner(&mut self) -> Option<Bytes> {
-        self.current.as_mut()?.session.poll_inner()
-    }
-
     /// Begins to note what happens to each packet, in this session and those to come, or stops.
     pub fn observe_packets(&mut self, is_on: bool) {
         self.observes = is_on;
@@ -488,25 +420,7 @@ impl Client {
         self.events.pop_front()
     }
 
-    /// Hands over everything that waits for the network, and forgets it.
-    pub fn drain(&mut self, mut send: impl FnMut(&Outbox)) {
-        let (uplinks, policies, usage) = (&self.uplinks, &self.policies, &mut self.usage);
-        self.endpoint.drain(|outbox| {
-            for run in outbox.runs() {
-                let uplink = run.route.uplink.and_then(|id| uplinks.get(&id));
-                if let Some(Uplink { name, .. }) = uplink
-                    && is_capped(policies, name)
-                {
-                    let lengths = run.packets().map(<[u8]>::len);
-                    let bytes = lengths.map(|length| ip_bytes(run.route.destination, length)).sum();
-                    usage.add(name, bytes);
-                }
-            }
-            send(outbox);
-        });
-    }
-
-    /// Says goodbye to the server; drain once more afterwards.
+    /// Says goodbye to the server; [`flush`](crate::flush) it afterwards.
     pub fn close(&mut self, now: Instant) {
         self.endpoint.close(now, "the client stops");
     }
@@ -532,10 +446,6 @@ impl Client {
     pub fn drops(&self) -> &DropCounters {
         &self.drops
     }
-}
-
-fn is_capped(policies: &BTreeMap<String, UplinkPolicy>, name: &str) -> bool {
-    policies.get(name).is_some_and(|policy| policy.monthly_cap_bytes.is_some())
 }
 
 /// Why no client can be made.

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ipnet::IpNet;
-use roadweave_quic::{Outbox, Route};
+use roadweave_quic::{Outbox, Route, Transmit};
 use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, PathStatus, UplinkId};
 use roadweave_wire::{
     Datagram, GENEVE_OVERHEAD, Geneve, GeneveHello, GeneveSequence, MAX_SYMBOL_BODY, Position,
@@ -279,14 +279,10 @@ impl Links {
         changed
     }
 
-    /// Hands over what is to be sent, link by link.
-    pub(crate) fn drain(&mut self, mut send: impl FnMut(&Outbox)) {
-        for link in &mut self.links {
-            if !link.outbox.is_empty() {
-                send(&link.outbox);
-                link.outbox.clear();
-            }
-        }
+    /// What is to be sent by the next link that has something.
+    pub(crate) fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
+        let waiting = self.links.iter_mut().find(|link| !link.outbox.is_empty());
+        waiting.map(|link| Transmit::new(&mut link.outbox))
     }
 }
 

@@ -17,6 +17,7 @@ mod client;
 mod geneve;
 mod lane;
 mod learned;
+mod node;
 mod observe;
 mod peers;
 mod router;
@@ -35,6 +36,7 @@ pub use lane::{
     Strategy, UnknownStrategy, default_lanes,
 };
 pub use learned::Learned;
+pub use node::{Io, Node, RecvMeta, deliver, flush, turn};
 pub use observe::{PacketEvent, PacketStep};
 pub use peers::{Peer, PeerTable, Peers, PeersChange};
 pub use roadweave_recovery::Qoe;

@@ -29,6 +29,7 @@
 
 mod epochs;
 mod leaps;
+mod node;
 mod notices;
 mod seen;
 mod status;
@@ -38,13 +39,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use ipnet::IpNet;
-use roadweave_quic::Outbox;
-use roadweave_types::{
-    DropCounters, DropReason, Instant, LaneId, Order, PacketId, PathStatus, UplinkId,
-};
+use roadweave_types::{DropCounters, DropReason, Instant, LaneId, Order, PacketId, PathStatus};
 use roadweave_wire::{
-    GENEVE_VNI_MAX, Geneve, GeneveContent, GeneveHello, GeneveSequence, InnerPacket,
-    MAX_SYMBOL_BODY, Position, SYMBOL_HEADER, Symbol,
+    GENEVE_VNI_MAX, GeneveHello, GeneveSequence, InnerPacket, MAX_SYMBOL_BODY, Position,
+    SYMBOL_HEADER, Symbol,
 };
 
 use self::epochs::{Admission, Epochs, Sign};
@@ -187,77 +185,9 @@ impl Router {
         })
     }
 
-    /// Takes an inner packet for the peer.
-    pub fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
-        self.session.handle_inner(now, packet);
-    }
-
-    /// Takes a UDP payload that `socket` got from `remote`; `local` is the address that it was sent
-    /// to.
-    pub fn handle_packet(
-        &mut self,
-        now: Instant,
-        socket: UplinkId,
-        remote: SocketAddr,
-        local: Option<IpAddr>,
-        payload: &[u8],
-    ) {
-        let link = self.links.find(socket.0, remote);
-        if link.is_none() && !self.links.may_be_peer(socket.0, remote) {
-            self.drops.count(DropReason::UnknownPeer);
-            return;
-        }
-        match Geneve::parse(payload) {
-            Ok(Geneve { vni, .. }) if vni != self.vni => {
-                self.drops.count(DropReason::UnknownMessage);
-            }
-            Ok(Geneve { content: GeneveContent::Hello(hello), .. }) => {
-                let link = self.links.find_by_number(socket.0, remote, hello.link).or(link);
-                self.handle_hello(now, link, &hello, remote, local, payload.len());
-            }
-            Ok(Geneve { content: GeneveContent::Inner { sequence, packet }, .. }) => match link {
-                Some(link) => {
-                    self.links.get_mut(link).on_heard(now, payload.len());
-                    self.handle_inner_copy(now, link, sequence, packet);
-                }
-                None => self.drops.count(DropReason::UnknownPeer),
-            },
-            Err(error) if error.is_malformed() => self.drops.count(DropReason::MalformedMessage),
-            Err(roadweave_wire::GeneveError::Family(_)) => {
-                self.drops.count(DropReason::MalformedInner);
-            }
-            Err(_) => self.drops.count(DropReason::UnknownMessage),
-        }
-    }
-
-    /// Sends what may leave now, and hands out what has waited long enough for others.
-    pub fn service(&mut self, now: Instant) {
-        if now >= self.next_hello {
-            self.next_hello = now + HELLO_INTERVAL;
-            self.links.send_hellos(now);
-            self.refresh(now);
-        }
-        self.session.service(now, &mut self.links);
-    }
-
-    /// When [`Router::service`] must be called again, if nothing else happens.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.session.poll_timeout().into_iter().chain([self.next_hello]).min()
-    }
-
-    /// An inner packet from the peer, for this side's device.
-    pub fn poll_inner(&mut self) -> Option<Bytes> {
-        self.session.poll_inner()
-    }
-
     /// Something that a person may want to know.
     pub fn poll_event(&mut self) -> Option<RouterEvent> {
         self.events.poll()
-    }
-
-    /// Hands over what is to be sent, a call for each link; routes name the socket as their uplink.
-    pub fn drain(&mut self, send: impl FnMut(&Outbox)) {
-        self.links.drain(send);
     }
 
     /// What was discarded before a link or the lane was found.

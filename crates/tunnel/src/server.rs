@@ -13,6 +13,7 @@
 mod accounts;
 mod budget;
 mod inbox;
+mod node;
 mod rate;
 mod refusals;
 mod waiting;
@@ -22,10 +23,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use roadweave_quic::{
     ConfigError, Connection, ConnectionId, Endpoint, EndpointEvent, EndpointStats, Epoch, Event,
-    Identity, Outbox, PeerPolicy as _, PublicKey, Refusal, Source, TransportConfig,
+    Identity, PeerPolicy as _, PublicKey, Refusal, TransportConfig,
 };
 use roadweave_schedule::Acknowledged;
 use roadweave_types::{DropCounters, DropReason, Instant, PathId};
@@ -44,7 +45,7 @@ use crate::peers::{Peer, PeerTable, Peers, PeersChange};
 use crate::session::{Session, SessionConfig, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
 
-/// Clients whose change is looked at in one service: packets must not wait for thousands.
+/// Clients whose change is looked at in one turn: packets must not wait for thousands.
 const CHANGED_AT_ONCE: usize = 32;
 /// The code with which a connection is closed that its client has not used.
 pub(crate) const UNUSED: u32 = 2;
@@ -120,7 +121,7 @@ pub struct Server {
     sessions: BTreeMap<ConnectionId, Joined>,
     /// Never iterated.
     by_key: HashMap<PublicKey, ConnectionId>,
-    /// Sessions to service, because something was handled.
+    /// Sessions to turn, because something was handled.
     touched: BTreeSet<ConnectionId>,
     budget: Budget,
     timers: BTreeSet<(Instant, ConnectionId)>,
@@ -231,81 +232,6 @@ impl Server {
         self.sessions.values().map(targets).collect()
     }
 
-    /// Takes a packet that came in.
-    pub fn handle_packet(&mut self, now: Instant, source: Source, packet: BytesMut) {
-        if let Some(id) = self.endpoint.handle_packet(now, source, packet) {
-            self.pump(now, id);
-        }
-        self.pump_endpoint(now);
-    }
-
-    /// Takes an inner packet from the device. Call [`Server::service`] after a batch of them.
-    pub fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
-        let Ok(view) = InnerPacket::parse(packet) else {
-            self.drops.count(DropReason::MalformedInner);
-            return;
-        };
-        let Some(key) = self.peers.route(view.destination) else {
-            self.drops.count(DropReason::NoRoute);
-            return;
-        };
-        let id = self.by_key.get(&key).copied();
-        match id.and_then(|id| self.sessions.get_mut(&id).map(|joined| (id, joined))) {
-            Some((id, joined)) => {
-                if joined.allows(now, Way::Down, packet.len()) {
-                    joined.session.handle_inner(now, packet);
-                }
-                self.touched.insert(id);
-            }
-            None => self.drops.count(DropReason::NoSession),
-        }
-    }
-
-    /// Lets everything that is due happen. Call it after anything was handled, and at
-    /// [`Server::poll_timeout`].
-    pub fn service(&mut self, now: Instant) {
-        for id in self.endpoint.handle_timeout(now) {
-            self.pump(now, id);
-        }
-        self.pump_endpoint(now);
-        self.close_silent(now);
-        self.settle_changed(now);
-        let ignored = self.endpoint.stats().ignored;
-        let crowded_out = ignored - std::mem::replace(&mut self.crowded_out, ignored);
-        self.refusals.count_unnamed(refusals::CROWDED_OUT, crowded_out);
-        while let Some(reason) = self.refusals.poll_untold(now) {
-            self.events.push_back(ServerEvent::Refused { reason });
-        }
-        while let Some((at, id)) = self.timers.first().copied()
-            && at <= now
-        {
-            self.set_timer(id, None);
-            self.touched.insert(id);
-        }
-        for id in std::mem::take(&mut self.touched) {
-            self.service_session(now, id);
-        }
-        self.keep_to_budget(now);
-    }
-
-    /// When [`Server::service`] must be called again, if nothing else happens.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        let hello = self.waiting.poll_timeout();
-        let session = match self.changed.is_empty() {
-            true => self.timers.first().map(|(at, _)| *at),
-            false => Some(Instant::ZERO),
-        };
-        [hello, session, self.refusals.poll_timeout(), self.endpoint.poll_timeout()]
-            .into_iter()
-            .flatten()
-            .min()
-    }
-
-    /// An inner packet for the device.
-    pub fn poll_inner(&mut self) -> Option<Bytes> {
-        self.inbox.pop()
-    }
-
     /// Begins to note what happens to each packet, in these sessions and those to come, or stops.
     pub fn observe_packets(&mut self, is_on: bool) {
         self.observes = is_on;
@@ -324,12 +250,7 @@ impl Server {
         self.events.pop_front()
     }
 
-    /// Hands over everything that waits for the network, and forgets it.
-    pub fn drain(&mut self, send: impl FnMut(&Outbox)) {
-        self.endpoint.drain(send);
-    }
-
-    /// Says goodbye to all clients; drain once more afterwards.
+    /// Says goodbye to all clients; [`flush`](crate::flush) it afterwards.
     pub fn close(&mut self, now: Instant) {
         self.endpoint.close(now, "the server stops");
     }
@@ -376,7 +297,7 @@ impl Server {
     /// somebody to drop who has the time.
     ///
     /// Sessions of clients that are gone, or have other addresses, end with the next calls of
-    /// [`Server::service`], some at a time; what else has changed holds for them.
+    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time; what else has changed holds for them.
     pub fn replace_peers(&mut self, change: PeersChange) -> Arc<Peers> {
         let PeersChange { peers, changed } = change;
         for key in changed.iter().filter(|key| peers.get(key).is_none()) {
@@ -417,7 +338,7 @@ impl Server {
     }
 
     /// Lets the sessions of clients end whose keys have expired, with the next calls of
-    /// [`Server::service`], some at a time. Call it after the table of peers was told the time of
+    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time. Call it after the table of peers was told the time of
     /// day.
     pub fn on_time_of_day(&mut self) {
         let keys = self.sessions.values().map(|joined| joined.key);
@@ -673,10 +594,10 @@ impl Server {
         }
     }
 
-    fn service_session(&mut self, now: Instant, id: ConnectionId) {
+    fn turn_session(&mut self, now: Instant, id: ConnectionId) {
         let Some(joined) = self.sessions.get_mut(&id) else { return };
         let Some(connection) = self.endpoint.connection_mut(id) else { return };
-        joined.session.service(now, connection);
+        joined.session.handle_timeout(now, connection);
         connection.flush(now);
         let next = joined.session.poll_timeout();
         self.budget.set(id, joined.session.memory().total());
@@ -685,8 +606,8 @@ impl Server {
         self.take_inner(now, id);
     }
 
-    /// Puts out what a session has for the device: at once, since no service is needed for what
-    /// comes in its turn.
+    /// Puts out what a session has for the device: at once, since what comes in order waits for
+    /// nothing.
     fn take_inner(&mut self, now: Instant, id: ConnectionId) {
         while let Some(joined) = self.sessions.get_mut(&id)
             && let Some(packet) = joined.session.poll_inner()

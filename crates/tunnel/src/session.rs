@@ -1,13 +1,14 @@
 //! A session: the lanes between two peers, over one carrier.
 //!
 //! ```text
-//! out: inner packet ─► handle_inner ─► lane ─► service ─► carrier
+//! out: inner packet ─► handle_inner ─► lane ─► handle_timeout ─► carrier
 //! in:  carrier ─► handle_datagram ─► lane ─► poll_inner ─► inner packet
 //!                 on_acknowledged, on_lost ─► recovery
 //! ```
 //!
 //! A session owns neither the carrier nor a clock. After anything was handled, and at
-//! [`Session::poll_timeout`], call [`Session::service`], and take out what it then has to give.
+//! [`Session::poll_timeout`], call [`Session::handle_timeout`], and take out what it then has to
+//! give.
 
 mod memory;
 
@@ -423,7 +424,7 @@ impl Session {
     /// Sends what may leave now: repairs, waiting packets, and behind them acknowledgements, which
     /// are due within a millisecond and not at once. Hands out what has waited long enough for
     /// others.
-    pub fn service(&mut self, now: Instant, carrier: &mut impl Carrier) {
+    pub fn handle_timeout(&mut self, now: Instant, carrier: &mut impl Carrier) {
         let lanes = self.senders.len();
         self.turn = (self.turn + 1) % lanes;
         let mut order: Vec<usize> = (0..lanes).map(|at| (at + self.turn) % lanes).collect();
@@ -453,7 +454,7 @@ impl Session {
         self.exit.inbox.pop_front()
     }
 
-    /// When [`Session::service`] must be called again, if nothing else happens.
+    /// When [`Session::handle_timeout`] must be called again, if nothing else happens.
     pub fn poll_timeout(&self) -> Option<Instant> {
         let sending = self.senders.iter().filter_map(LaneSender::poll_timeout);
         sending.chain(self.receivers.values().filter_map(LaneReceiver::poll_timeout)).min()

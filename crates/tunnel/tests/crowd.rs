@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use roadweave_lab::crowd::{Crowd, CrowdConfig, Hostile, inner_address, peer, vehicle_key};
 use roadweave_quic::{CloseReason, Connection, ConnectionId, Event};
-use roadweave_tunnel::{Client, LaneStats, Peer, Peers, ServerEvent, SessionStatus};
+use roadweave_tunnel::{Client, LaneStats, Node as _, Peer, Peers, ServerEvent, SessionStatus};
 use roadweave_types::{DropReason, PathId, Rate, UplinkId};
 use roadweave_wire::{Control, Hello};
 

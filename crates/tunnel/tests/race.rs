@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use roadweave_quic::{Epoch, Identity, TransportConfig};
-use roadweave_tunnel::{Client, ClientConfig, LaneConfig, Strategy};
+use roadweave_tunnel::{Client, ClientConfig, LaneConfig, Node as _, Strategy};
 use roadweave_types::{Instant, UplinkId};
 
 fn address(text: &str) -> SocketAddr {
@@ -37,12 +37,12 @@ fn run(client: &mut Client, begin: Instant, seconds: u64) -> BTreeSet<(u32, Sock
     let mut tried = BTreeSet::new();
     let mut now = begin;
     loop {
-        client.service(now);
-        client.drain(|outbox| {
-            for (route, _) in outbox.packets() {
+        client.handle_timeout(now);
+        while let Some(packets) = client.poll_transmit() {
+            for (route, _) in packets.packets() {
                 tried.insert((route.uplink.expect("a client's").0, route.destination));
             }
-        });
+        }
         match client.poll_timeout().filter(|due| *due <= end) {
             Some(due) => now = now.max(due),
             None => return tried,

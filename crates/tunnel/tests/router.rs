@@ -13,9 +13,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use bytes::Bytes;
 use figure5::{Figure5, Limit};
 use roadweave_emulate::{GilbertElliott, Jitter, Link, LinkSettings, Trace};
-use roadweave_tunnel::{Router, RouterConfig, RouterLink, RouterPeer, RouterStatus};
+use roadweave_quic::Outbox;
+use roadweave_tunnel::{
+    Io, Node as _, RecvMeta, Router, RouterConfig, RouterLink, RouterPeer, RouterStatus, turn,
+};
 use roadweave_types::{DropReason, Instant, Order, Rate, UplinkId};
 use roadweave_wire::{Geneve, GeneveContent};
 
@@ -54,6 +58,37 @@ struct World {
 /// The address of a link's end; the router's side makes the difference.
 fn end(link: usize, far: bool) -> SocketAddr {
     SocketAddr::from(([10, link as u8, 0, u8::from(far) + 1], 6081))
+}
+
+fn meta(socket: UplinkId, remote: SocketAddr) -> RecvMeta {
+    RecvMeta { socket, remote, local: None, ecn: None }
+}
+
+/// What is around one router.
+struct RouterIo<'a> {
+    now: Instant,
+    /// Which of both ways of each link it sends by.
+    direction: usize,
+    links: &'a mut [[Link<Vec<u8>>; 2]],
+    out: Vec<Bytes>,
+}
+
+impl Io for RouterIo<'_> {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
+        self.out.extend(packets);
+    }
+
+    fn transmit(&mut self, packets: &Outbox) {
+        for (route, packet) in packets.packets() {
+            let link = route.uplink.expect("a socket").0 as usize;
+            // What a link drops it counts.
+            let _ = self.links[link][self.direction].push(self.now, packet.len(), packet.to_vec());
+        }
+    }
 }
 
 impl World {
@@ -106,26 +141,18 @@ impl World {
         packet.resize(PACKET_BYTES, 0);
         self.near.handle_inner(self.now, &packet);
         self.sent.insert(number, self.now);
-        self.service();
+        self.turn();
     }
 
     /// Lets both routers do what is due, and moves what they send.
-    fn service(&mut self) {
+    fn turn(&mut self) {
         let now = self.now;
-        for (router, direction) in [(&mut self.near, 0), (&mut self.far, 1)] {
-            router.service(now);
-            router.drain(|outbox| {
-                for (route, packet) in outbox.packets() {
-                    let link = route.uplink.expect("a socket").0 as usize;
-                    // What a link drops it counts.
-                    let _ = self.links[link][direction].push(now, packet.len(), packet.to_vec());
-                }
-            });
-        }
-        while let Some(packet) = self.far.poll_inner() {
-            let number = packet[20..].first_chunk().expect("a number");
-            self.out.push((now, u32::from_be_bytes(*number)));
-        }
+        let mut near = RouterIo { now, direction: 0, links: &mut self.links, out: Vec::new() };
+        turn(&mut self.near, &mut near);
+        let mut far = RouterIo { now, direction: 1, links: &mut self.links, out: Vec::new() };
+        turn(&mut self.far, &mut far);
+        let numbers = far.out.iter().map(|packet| packet[20..].first_chunk().expect("a number"));
+        self.out.extend(numbers.map(|number| (now, u32::from_be_bytes(*number))));
     }
 
     fn run_until(&mut self, until: Instant) {
@@ -142,14 +169,14 @@ impl World {
                 while let Some(packet) = self.links[at][0].poll(self.now) {
                     self.note_carried(at, &packet);
                     let socket = UplinkId(at as u32);
-                    self.far.handle_packet(self.now, socket, end(at, false), None, &packet);
+                    self.far.handle_packet(self.now, &meta(socket, end(at, false)), &packet);
                 }
                 while let Some(packet) = self.links[at][1].poll(self.now) {
                     let socket = UplinkId(at as u32);
-                    self.near.handle_packet(self.now, socket, end(at, true), None, &packet);
+                    self.near.handle_packet(self.now, &meta(socket, end(at, true)), &packet);
                 }
             }
-            self.service();
+            self.turn();
         }
     }
 

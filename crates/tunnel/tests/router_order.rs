@@ -13,11 +13,15 @@ use std::time::Duration;
 
 use figure5::{Figure5, Limit};
 use proptest::prelude::*;
-use roadweave_tunnel::{Router, RouterConfig, RouterLink, RouterPeer};
+use roadweave_tunnel::{Node as _, RecvMeta, Router, RouterConfig, RouterLink, RouterPeer};
 use roadweave_types::{DropReason, Instant, Order, UplinkId};
 use roadweave_wire::{Geneve, GeneveSequence};
 
 const MAX_MS: u64 = 300;
+
+fn meta() -> RecvMeta {
+    RecvMeta { socket: UplinkId(0), remote: peer(), local: None, ecn: None }
+}
 
 fn peer() -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1], 6081))
@@ -50,7 +54,7 @@ impl Bench {
         inner.extend(number.to_be_bytes());
         let sequence = GeneveSequence { epoch: 2, number };
         let packet = [&Geneve::inner_header(0, 0x45, sequence)[..], &inner].concat();
-        self.router.handle_packet(now, UplinkId(0), peer(), None, &packet);
+        self.router.handle_packet(now, &meta(), &packet);
         self.collect(now);
     }
 
@@ -58,8 +62,8 @@ impl Bench {
         while let Some(due) = self.router.poll_timeout()
             && due <= now
         {
-            self.router.service(due);
-            self.router.drain(|_| {});
+            self.router.handle_timeout(due);
+            while self.router.poll_transmit().is_some() {}
             self.collect(due);
         }
     }
@@ -186,7 +190,7 @@ fn waits_that_end_with_the_sequence_are_counted_apart() {
     let sequence = GeneveSequence { epoch: 3, number: 0 };
     let inner = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     let packet = [&Geneve::inner_header(0, 0x45, sequence)[..], &inner].concat();
-    bench.router.handle_packet(Instant::from_millis(1), UplinkId(0), peer(), None, &packet);
+    bench.router.handle_packet(Instant::from_millis(1), &meta(), &packet);
     assert_eq!(bench.counts(), (0, 2, 0));
     // And so is what ends it because memory is full.
     let mut bench = Bench::new();

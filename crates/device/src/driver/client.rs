@@ -7,11 +7,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bytes::BytesMut;
 use ipnet::IpNet;
 use roadweave_quic::{Epoch, Identity, PublicKey, TransportConfig};
 use roadweave_tunnel::{
-    Client, ClientConfig, ClientEvent, LaneConfig, Notice, UplinkPolicy, Usage,
+    Client, ClientConfig, ClientEvent, LaneConfig, Node as _, Notice, UplinkPolicy, Usage,
 };
 use roadweave_types::{DropCounters, DropReason, Instant, UplinkId, peer_text};
 use serde_json::{Value, json};
@@ -26,8 +25,8 @@ use super::steering::Steering;
 use super::tun_name::TunName;
 use super::{
     CONTROL, DriverError, MONITOR, ROUTERS, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings,
-    discard_inner, needed_files, read_tun, send_all, status, to_network, to_prefix, to_quic_ecn,
-    wait, write_inner,
+    discard_inner, meta, needed_files, read_tun, send_all, status, to_network, to_prefix, wait,
+    write_inner,
 };
 use crate::control::{ControlServer, RpcError};
 use crate::dns::{Dns, restore_of};
@@ -338,7 +337,7 @@ impl Driver {
             self.tell_local_networks();
             self.deliver();
             self.look_up(now);
-            self.client.service(self.clock.now());
+            self.client.handle_timeout(self.clock.now());
             self.flush();
             self.deliver();
             self.handle_events();
@@ -430,8 +429,7 @@ impl Driver {
         let Some(socket) = self.sockets.get_mut(&uplink) else { return };
         let client = &mut self.client;
         let received = socket.recv(|incoming| {
-            let payload = BytesMut::from(incoming.payload);
-            client.handle_packet(now, uplink, incoming.remote, to_quic_ecn(incoming.ecn), payload);
+            client.handle_packet(now, &meta(uplink, &incoming), incoming.payload);
         });
         if let Err(error) = received {
             tracing::warn!(%error, "an uplink's socket failed; it is opened again");
@@ -443,11 +441,11 @@ impl Driver {
     fn flush(&mut self) {
         let sockets = &mut self.sockets;
         let mut homeless = 0;
-        self.client.drain(|outbox| {
-            homeless += send_all(outbox, |uplink, outgoing| {
+        while let Some(outbox) = self.client.poll_transmit() {
+            homeless += send_all(&outbox, |uplink, outgoing| {
                 Some(sockets.get_mut(&uplink?)?.send(outgoing))
             });
-        });
+        }
         self.drops.add(DropReason::SendFailed, homeless);
     }
 

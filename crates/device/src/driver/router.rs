@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_tunnel::{Router, RouterConfig, RouterEvent};
+use roadweave_tunnel::{Node as _, Router, RouterConfig, RouterEvent};
 use roadweave_types::{DropCounters, DropReason, Instant, PathStatus, UplinkId};
 use serde_json::{Value, json};
 
 use super::complaints::Complaints;
 use super::tun_name::TunName;
 use super::{
-    CONTROL, DriverError, SIGNALS, SOCKETS, TUN, TunSettings, discard_inner, lead_into_tun,
+    CONTROL, DriverError, SIGNALS, SOCKETS, TUN, TunSettings, discard_inner, lead_into_tun, meta,
     read_tun, send_all, status, to_prefix, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
@@ -182,7 +182,7 @@ impl Driver {
                 self.retry(now);
             }
             self.tun_name.service(now, &self.tun);
-            self.router.service(self.clock.now());
+            self.router.handle_timeout(self.clock.now());
             self.flush(now);
             self.deliver();
             self.tell_events();
@@ -199,9 +199,9 @@ impl Driver {
             return;
         };
         let Some(socket) = self.sockets.get_mut(at).and_then(Option::as_mut) else { return };
-        let (router, uplink) = (&mut self.router, UplinkId(at as u32));
+        let (router, socket_id) = (&mut self.router, UplinkId(at as u32));
         let received = socket.recv(|incoming| {
-            router.handle_packet(now, uplink, incoming.remote, incoming.local, incoming.payload);
+            router.handle_packet(now, &meta(socket_id, &incoming), incoming.payload);
         });
         if let Err(error) = received {
             tracing::warn!(%error, "a socket failed; it is opened again");
@@ -214,8 +214,8 @@ impl Driver {
     fn flush(&mut self, now: Instant) {
         let sockets = &mut self.sockets;
         let (mut homeless, mut gone) = (0, Vec::new());
-        self.router.drain(|outbox| {
-            homeless += send_all(outbox, |uplink, outgoing| {
+        while let Some(outbox) = self.router.poll_transmit() {
+            homeless += send_all(&outbox, |uplink, outgoing| {
                 let at = uplink?.0 as usize;
                 let outcome = sockets.get_mut(at)?.as_mut()?.send(outgoing);
                 if outcome == SendOutcome::Failed(SendFailure::NoInterface) {
@@ -223,7 +223,7 @@ impl Driver {
                 }
                 Some(outcome)
             });
-        });
+        }
         self.drops.add(DropReason::SendFailed, homeless);
         gone.dedup();
         for at in gone {

@@ -7,11 +7,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use bytes::BytesMut;
 use ipnet::IpNet;
-use roadweave_quic::{Epoch, Identity, Local, PublicKey, Source};
-use roadweave_tunnel::{Peer, PeerTable, Peers, Server, ServerConfig, ServerEvent};
-use roadweave_types::{DropCounters, DropReason, Instant};
+use roadweave_quic::{Epoch, Identity, PublicKey};
+use roadweave_tunnel::{Node as _, Peer, PeerTable, Peers, Server, ServerConfig, ServerEvent};
+use roadweave_types::{DropCounters, DropReason, Instant, UplinkId};
 use serde_json::{Value, json};
 
 use self::comings::Comings;
@@ -20,7 +19,7 @@ use super::settings::{self, SetStrategy};
 use super::tun_name::TunName;
 use super::{
     CONTROL, DriverError, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings, discard_inner,
-    lead_into, needed_files, read_tun, send_all, status, to_prefix, to_quic_ecn, wait, write_inner,
+    lead_into, meta, needed_files, read_tun, send_all, status, to_prefix, wait, write_inner,
 };
 use crate::control::{ControlServer, RpcError};
 use crate::pauses::{Pause, Pauses, Readings};
@@ -285,7 +284,7 @@ impl Driver {
                 }
             }
             self.deliver();
-            self.server.service(self.clock.now());
+            self.server.handle_timeout(self.clock.now());
             self.flush();
             self.deliver();
             self.tell_events(now);
@@ -309,12 +308,7 @@ impl Driver {
     fn read_socket(&mut self, now: Instant) {
         let server = &mut self.server;
         let received = self.socket.recv(|incoming| {
-            let source = Source {
-                remote: incoming.remote,
-                local: Local::Address(incoming.local),
-                ecn: to_quic_ecn(incoming.ecn),
-            };
-            server.handle_packet(now, source, BytesMut::from(incoming.payload));
+            server.handle_packet(now, &meta(UplinkId(0), &incoming), incoming.payload);
         });
         // The clients' sessions are worth more than one failure; the next call may succeed.
         if let Err(error) = received
@@ -327,9 +321,9 @@ impl Driver {
 
     fn flush(&mut self) {
         let socket = &mut self.socket;
-        self.server.drain(|outbox| {
-            send_all(outbox, |_, outgoing| Some(socket.send(outgoing)));
-        });
+        while let Some(outbox) = self.server.poll_transmit() {
+            send_all(&outbox, |_, outgoing| Some(socket.send(outgoing)));
+        }
     }
 
     /// Hands what came from the clients to the TUN.

@@ -13,11 +13,11 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use bytes::BytesMut;
+use bytes::Bytes;
+use roadweave_quic::Outbox;
 use roadweave_quic::forge::{Eavesdropper, stateless_reset};
-use roadweave_quic::{Local, Source};
-use roadweave_tunnel::Server;
-use roadweave_types::Instant;
+use roadweave_tunnel::{Io, Node as _, RecvMeta, Server, turn};
+use roadweave_types::{Instant, UplinkId};
 
 use super::{Side, ends};
 use crate::random::Random;
@@ -104,37 +104,32 @@ impl Neighbour {
         now: Instant,
         remote: SocketAddr,
         to: SocketAddr,
-        packet: BytesMut,
+        packet: &[u8],
     ) -> Option<Vec<u8>> {
         match self {
             Self::Server(side) => {
-                let source = Source { remote, local: Local::Address(Some(to.ip())), ecn: None };
-                side.end.handle_packet(now, source, packet);
+                let socket = UplinkId(0);
+                let meta = RecvMeta { socket, remote, local: Some(to.ip()), ecn: None };
+                side.end.handle_packet(now, &meta, packet);
                 side.touched = true;
                 None
             }
             Self::OtherVersion => {
-                Some(Eavesdropper::of(&packet)?.version_negotiation(&[0x0a0a_0a0a, 0x6b33_43cf]))
+                Some(Eavesdropper::of(packet)?.version_negotiation(&[0x0a0a_0a0a, 0x6b33_43cf]))
             }
             Self::Silent => None,
         }
     }
 
     /// Lets it send what is due, by destination and the address that it comes from.
-    pub(super) fn flush(&mut self, now: Instant, mut send: impl FnMut(SocketAddr, IpAddr, &[u8])) {
+    pub(super) fn flush(&mut self, now: Instant, send: impl FnMut(SocketAddr, IpAddr, &[u8])) {
         let Self::Server(side) = self else { return };
         side.touched |= side.due.is_some_and(|due| due <= now);
         if !std::mem::take(&mut side.touched) {
             return;
         }
-        side.end.service(now);
-        side.end.drain(|outbox| {
-            for (route, packet) in outbox.packets() {
-                let from = route.source.unwrap_or(super::SERVER.ip());
-                send(route.destination, from, packet);
-            }
-        });
-        while side.end.poll_inner().is_some() || side.end.poll_event().is_some() {}
+        turn(&mut side.end, &mut NeighbourIo { now, send });
+        while side.end.poll_event().is_some() {}
         side.due = side.end.poll_timeout();
     }
 
@@ -142,6 +137,29 @@ impl Neighbour {
         match self {
             Self::Server(side) => side.due,
             _ => None,
+        }
+    }
+}
+
+/// What is around a neighbour: nobody is behind it.
+struct NeighbourIo<F> {
+    now: Instant,
+    send: F,
+}
+
+impl<F: FnMut(SocketAddr, IpAddr, &[u8])> Io for NeighbourIo<F> {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
+        packets.for_each(drop);
+    }
+
+    fn transmit(&mut self, packets: &Outbox) {
+        for (route, packet) in packets.packets() {
+            let from = route.source.unwrap_or(super::SERVER.ip());
+            (self.send)(route.destination, from, packet);
         }
     }
 }

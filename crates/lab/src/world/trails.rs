@@ -8,6 +8,7 @@ use roadweave_tunnel::{PacketEvent, PacketStep};
 use roadweave_types::Instant;
 
 use super::Arrival;
+use crate::traffic::opposite;
 
 /// What happened to an inner packet before it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,10 +49,7 @@ impl Trails {
         events: impl Iterator<Item = PacketEvent>,
         mut arrived: impl Iterator<Item = &'a mut Arrival>,
     ) {
-        let receiving = match sending {
-            Direction::Up => Direction::Down,
-            Direction::Down => Direction::Up,
-        };
+        let receiving = opposite(sending);
         for PacketEvent { at, lane, id, what } in events {
             let key = |direction| (direction, lane.0, id.0);
             match what {

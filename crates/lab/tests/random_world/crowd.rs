@@ -11,7 +11,7 @@ use std::time::Duration;
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roadweave_lab::crowd::{Crowd, CrowdArrival, CrowdConfig, Hostile, inner_address, peer};
-use roadweave_tunnel::Peers;
+use roadweave_tunnel::{Node as _, Peers};
 use roadweave_types::{Instant, Rate};
 
 const STEP: Duration = Duration::from_millis(20);

@@ -14,8 +14,10 @@ use roadweave_quic::{ConnectionId, PathError};
 use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, Policy, UplinkId};
 use roadweave_wire::Control;
 
+use super::node::is_capped;
 use super::notices::Notice;
-use super::{Client, Uplink, is_capped};
+use super::{Client, Uplink};
+use crate::node::Node as _;
 use crate::status::PathStatusReport;
 
 /// How often an uplink without a path gets a new try.
@@ -88,7 +90,7 @@ impl Client {
             connection.doubt_path_over(now, uplink);
         }
         self.notify(now, Notice::Moved { uplink: uplink_name, addresses });
-        self.service(now);
+        self.handle_timeout(now);
     }
 
     pub(super) fn next_path_try(&self, id: ConnectionId) -> Option<Instant> {

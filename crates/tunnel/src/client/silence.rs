@@ -7,6 +7,7 @@ use roadweave_types::{Instant, PathSnapshot};
 use super::pairs::Answer;
 use super::race::{After, LIVED_WELL, Welcomed};
 use super::{Client, Current};
+use crate::node::Node as _;
 
 /// How long all paths may be silent before a new connection is tried beside the old one.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
@@ -56,7 +57,7 @@ impl Client {
         } else if let Some(connection) = self.endpoint.connection_mut(id) {
             connection.doubt_paths(now);
         }
-        self.service(now);
+        self.handle_timeout(now);
     }
 
     /// When attempts beside a session may begin that is silent since then.

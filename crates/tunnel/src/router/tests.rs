@@ -1,9 +1,12 @@
 use std::net::Ipv4Addr;
 
 use proptest::prelude::*;
+use roadweave_types::UplinkId;
+use roadweave_wire::{Geneve, GeneveContent};
 
 use super::*;
 use crate::geneve::{LinkCounters, RouterPeer};
+use crate::node::{Node as _, RecvMeta};
 
 const VNI: u32 = 7;
 const PEER_EPOCH: u32 = 100;
@@ -16,6 +19,10 @@ fn ms(millis: u64) -> Instant {
 
 fn address(link: usize) -> SocketAddr {
     SocketAddr::from(([10, link as u8 + 1, 0, 2], 6081))
+}
+
+fn meta(socket: UplinkId, remote: SocketAddr) -> RecvMeta {
+    RecvMeta { socket, remote, local: None, ecn: None }
 }
 
 fn inner(number: u32) -> Vec<u8> {
@@ -69,7 +76,7 @@ impl Bench {
 
     fn bytes(&mut self, millis: u64, link: usize, bytes: &[u8]) {
         self.run_until(millis);
-        self.router.handle_packet(ms(millis), SOCKET, address(link), None, bytes);
+        self.router.handle_packet(ms(millis), &meta(SOCKET, address(link)), bytes);
         self.collect(millis);
     }
 
@@ -81,8 +88,8 @@ impl Bench {
         while let Some(due) = self.router.poll_timeout()
             && due <= ms(millis)
         {
-            self.router.service(due);
-            self.router.drain(|_| {});
+            self.router.handle_timeout(due);
+            while self.router.poll_transmit().is_some() {}
             self.collect(due.as_nanos() / 1_000_000);
         }
     }
@@ -109,20 +116,22 @@ impl Bench {
 /// What the router sends now, by link: the payloads.
 fn sent(router: &mut Router) -> Vec<Vec<Vec<u8>>> {
     let mut links = Vec::new();
-    router.drain(|outbox| links.push(outbox.packets().map(|(_, bytes)| bytes.to_vec()).collect()));
+    while let Some(packets) = router.poll_transmit() {
+        links.push(packets.packets().map(|(_, bytes)| bytes.to_vec()).collect());
+    }
     links
 }
 
 #[test]
 fn every_packet_leaves_on_every_link_with_the_same_number() {
     let mut bench = Bench::new();
-    bench.router.service(Instant::ZERO);
+    bench.router.handle_timeout(Instant::ZERO);
     let hellos = sent(&mut bench.router);
     assert_eq!(hellos.iter().map(Vec::len).collect::<Vec<_>>(), [1, 1]);
     for number in 0..3 {
         bench.router.handle_inner(ms(1), &inner(number));
     }
-    bench.router.service(ms(1));
+    bench.router.handle_timeout(ms(1));
     let links = sent(&mut bench.router);
     assert_eq!(links.len(), 2);
     for packets in links {
@@ -270,15 +279,15 @@ fn strangers_are_refused() {
     let mut bench = Bench::new();
     let stranger = SocketAddr::from(([192, 0, 2, 1], 6081));
     let bytes = data(PEER_EPOCH, 0, &inner(0));
-    bench.router.handle_packet(ms(0), SOCKET, stranger, None, &bytes);
-    bench.router.handle_packet(ms(0), SOCKET, stranger, None, &hello(PEER_EPOCH, 0));
+    bench.router.handle_packet(ms(0), &meta(SOCKET, stranger), &bytes);
+    bench.router.handle_packet(ms(0), &meta(SOCKET, stranger), &hello(PEER_EPOCH, 0));
     // The address of a link, but by another socket.
-    bench.router.handle_packet(ms(0), UplinkId(1), address(0), None, &bytes);
+    bench.router.handle_packet(ms(0), &meta(UplinkId(1), address(0)), &bytes);
     assert_eq!(bench.router.drops().get(DropReason::UnknownPeer), 3);
     assert_eq!(bench.router.poll_inner(), None);
     // Any port of a known address will do (RFC 8926 section 3.3).
     let port = SocketAddr::new(address(0).ip(), 50_000);
-    bench.router.handle_packet(ms(0), SOCKET, port, None, &bytes);
+    bench.router.handle_packet(ms(0), &meta(SOCKET, port), &bytes);
     assert!(bench.router.poll_inner().is_some());
 }
 
@@ -299,22 +308,22 @@ impl Nat {
     }
 
     fn bytes(&mut self, millis: u64, from: SocketAddr, bytes: &[u8]) {
-        self.0.handle_packet(ms(millis), SOCKET, from, None, bytes);
+        self.0.handle_packet(ms(millis), &meta(SOCKET, from), bytes);
     }
 
     /// Does what is due; returns the hellos that leave, with their destinations.
-    fn service(&mut self, millis: u64) -> Vec<(SocketAddr, GeneveHello)> {
-        self.0.service(ms(millis));
+    fn turn(&mut self, millis: u64) -> Vec<(SocketAddr, GeneveHello)> {
+        self.0.handle_timeout(ms(millis));
         let mut hellos = Vec::new();
-        self.0.drain(|outbox| {
-            for (route, bytes) in outbox.packets() {
+        while let Some(packets) = self.0.poll_transmit() {
+            for (route, bytes) in packets.packets() {
                 if let Ok(Geneve { content: GeneveContent::Hello(hello), .. }) =
                     Geneve::parse(bytes)
                 {
                     hellos.push((route.destination, hello));
                 }
             }
-        });
+        }
         hellos
     }
 
@@ -332,29 +341,31 @@ fn answer(epoch: u32, link: u8, said: &GeneveHello) -> Vec<u8> {
 #[test]
 fn an_address_behind_nat_is_learned_from_hellos_and_follows_them() {
     let mut nat = Nat::new();
-    assert!(nat.service(0).is_empty(), "nobody is known");
+    assert!(nat.turn(0).is_empty(), "nobody is known");
     nat.0.handle_inner(ms(0), &inner(0));
-    nat.0.service(ms(0));
+    nat.0.handle_timeout(ms(0));
     assert!(sent(&mut nat.0).is_empty(), "it waits");
     nat.bytes(1, Nat::STRANGER, &hello(5, 0));
     nat.bytes(1, Nat::at(1), &data(5, 0, &inner(0)));
     assert_eq!(nat.0.drops().get(DropReason::UnknownPeer), 2, "data teaches nothing");
     nat.bytes(2, Nat::at(1), &hello(5, 1));
-    nat.0.service(ms(2));
+    nat.0.handle_timeout(ms(2));
     let mut routes = Vec::new();
-    nat.0.drain(|outbox| routes.extend(outbox.packets().map(|(route, _)| route.destination)));
+    while let Some(packets) = nat.0.poll_transmit() {
+        routes.extend(packets.packets().map(|(route, _)| route.destination));
+    }
     assert_eq!(routes, [Nat::at(1)], "what waited leaves by the link that is known");
     // The binding moves, as the answer to what was said there tells; then the other link takes its
     // place.
-    let said = nat.service(1_000).remove(0).1;
+    let said = nat.turn(1_000).remove(0).1;
     nat.bytes(1_003, Nat::at(2), &answer(5, 1, &said));
     assert_eq!(nat.remotes(), [None, Some(Nat::at(2).to_string())]);
     nat.bytes(1_004, Nat::at(2), &hello(5, 0));
     assert_eq!(nat.remotes(), [Some(Nat::at(2).to_string()), None]);
     assert_eq!(nat.0.status().paths[1].counters.rebindings, 1);
     // An address from which nothing comes any more may be somebody else's.
-    nat.service(32_000);
-    nat.service(33_001);
+    nat.turn(32_000);
+    nat.turn(33_001);
     assert_eq!(nat.remotes(), [None, None]);
 }
 
@@ -363,7 +374,7 @@ fn a_neighbour_takes_no_link_that_is_heard() {
     let mut nat = Nat::new();
     nat.bytes(0, Nat::at(1), &hello(5, 0));
     nat.bytes(0, Nat::at(2), &hello(5, 1));
-    let said = nat.service(1_000).remove(0).1;
+    let said = nat.turn(1_000).remove(0).1;
     nat.bytes(1_050, Nat::at(1), &answer(5, 0, &said));
     nat.bytes(1_050, Nat::at(2), &hello(5, 1));
     let bound = nat.remotes();
@@ -395,7 +406,7 @@ fn a_link_that_moves_all_the_time_fills_no_log() {
     // Two links whose hellos come from one address take it from one another.
     for step in 0..4_000_u64 {
         nat.bytes(step, Nat::at(1), &hello(5, (step % 2) as u8));
-        nat.service(step);
+        nat.turn(step);
     }
     let events: Vec<_> = std::iter::from_fn(|| nat.0.poll_event()).collect();
     assert!(events.len() <= 1 + 2 * 2 * 4, "{}", events.len());
@@ -428,7 +439,7 @@ fn hellos_of_fixed_peers_at_one_address_are_told_apart_by_their_numbers() {
     let mut router = Router::new(config(peers.to_vec())).expect("two links");
     // A NAT gave it a port that neither link has.
     let remote = SocketAddr::from(([10, 0, 0, 2], 50_000));
-    router.handle_packet(ms(0), SOCKET, remote, None, &hello(5, 1));
+    router.handle_packet(ms(0), &meta(SOCKET, remote), &hello(5, 1));
     let heard: Vec<u64> =
         router.status().paths.iter().map(|link| link.counters.packets_received).collect();
     assert_eq!(heard, [0, 1]);
@@ -443,21 +454,25 @@ fn hellos_measure_the_round_trip_and_tell_of_silence() {
     let offset = Duration::from_secs(5_000);
     for second in 1..4 {
         let now = ms(second * 1_000);
-        a.service(now);
+        a.handle_timeout(now);
         let there = sent(&mut a).remove(0).remove(0);
-        b.handle_packet(now + offset + Duration::from_millis(20), SOCKET, address(0), None, &there);
+        b.handle_packet(
+            now + offset + Duration::from_millis(20),
+            &meta(SOCKET, address(0)),
+            &there,
+        );
         let later = now + Duration::from_millis(400);
-        b.service(later + offset);
+        b.handle_timeout(later + offset);
         let back = sent(&mut b).remove(0).remove(0);
-        a.handle_packet(later + Duration::from_millis(30), SOCKET, address(0), None, &back);
+        a.handle_packet(later + Duration::from_millis(30), &meta(SOCKET, address(0)), &back);
     }
     let link = a.status().paths.remove(0);
     assert_eq!(link.smoothed_rtt_ms, Some(50.0));
     assert_eq!(link.status, PathStatus::Usable);
-    a.service(ms(8_000));
+    a.handle_timeout(ms(8_000));
     assert_eq!(a.status().paths[0].status, PathStatus::Suspect);
     a.handle_inner(ms(8_000), &inner(0));
-    a.service(ms(8_000));
+    a.handle_timeout(ms(8_000));
     assert_eq!(sent(&mut a)[0].len(), 2, "packets go there all the same");
 }
 
@@ -520,9 +535,7 @@ fn old_numbers_are_not_delivered_again_after_a_silence() {
     for number in 0..200_000 {
         bench.router.handle_packet(
             ms(0),
-            SOCKET,
-            address(0),
-            None,
+            &meta(SOCKET, address(0)),
             &data(PEER_EPOCH, number, &inner(number)),
         );
         bench.collect(0);
@@ -662,14 +675,12 @@ fn memory_is_bounded_while_the_clock_stands_still() {
     for number in 2..20_000 {
         bench.router.handle_packet(
             Instant::ZERO,
-            SOCKET,
-            address(0),
-            None,
+            &meta(SOCKET, address(0)),
             &data(PEER_EPOCH, number, &inner(number)),
         );
         bench.router.handle_inner(Instant::ZERO, &inner(number));
-        bench.router.service(Instant::ZERO);
-        bench.router.drain(|_| {});
+        bench.router.handle_timeout(Instant::ZERO);
+        while bench.router.poll_transmit().is_some() {}
         bench.collect(0);
         let received = bench.router.status().stats.lanes[0].received.order.held_packets;
         assert!(received <= 4_096, "{received}");
@@ -694,7 +705,7 @@ fn packets_for_nobody_wait_within_bounds() {
     let sent = router.status().stats.lanes.remove(0).sent;
     assert!(sent.queue_bytes <= 4 << 20);
     assert_eq!(sent.queue_bytes / 1_408 + sent.drops.get(DropReason::QueueFull), 10_000);
-    router.service(ms(701));
+    router.handle_timeout(ms(701));
     let sent = router.status().stats.lanes.remove(0).sent;
     assert_eq!((sent.queue_bytes, sent.drops.total()), (0, 10_000));
 }
@@ -704,7 +715,7 @@ fn only_the_sources_that_are_allowed_come_through() {
     let mut settings = config(vec![RouterPeer::At(address(0))]);
     settings.inner_sources = Some(vec!["10.9.0.0/16".parse().expect("a prefix")]);
     let mut router = Router::new(settings).expect("a link");
-    router.handle_packet(ms(0), SOCKET, address(0), None, &data(5, 0, &inner(0)));
+    router.handle_packet(ms(0), &meta(SOCKET, address(0)), &data(5, 0, &inner(0)));
     assert_eq!(router.poll_inner(), None);
     assert_eq!(router.status().stats.drops.get(DropReason::SpoofedSource), 1);
 }

@@ -1,0 +1,88 @@
+//! How a client is turned.
+
+use std::collections::BTreeMap;
+
+use bytes::{Bytes, BytesMut};
+use roadweave_quic::{Local, Source, Transmit};
+use roadweave_types::{DropReason, Instant};
+
+use super::{Client, Current, Uplink};
+use crate::node::{Node, RecvMeta};
+use crate::uplink::{UplinkPolicy, ip_bytes};
+
+impl Node for Client {
+    fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
+        match &mut self.current {
+            Some(Current { session, .. }) => session.handle_inner(now, packet),
+            None => self.drops.count(DropReason::NoSession),
+        }
+    }
+
+    fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
+        let RecvMeta { socket: uplink, remote, ecn, .. } = *meta;
+        self.on_heard(uplink, ip_bytes(remote, payload.len()));
+        let source = Source { remote, local: Local::Uplink(uplink), ecn };
+        if let Some(id) = self.endpoint.handle_packet(now, source, BytesMut::from(payload)) {
+            self.pump(now, id);
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        for id in self.endpoint.handle_timeout(now) {
+            self.pump(now, id);
+        }
+        self.give_up_unwelcomed(now);
+        self.watch_silence(now);
+        if self.current.is_some() {
+            self.reconcile_paths(now);
+            self.apply_policies();
+        }
+        self.watch_caps(now);
+        if self.is_racing(now) {
+            self.race(now);
+        }
+        if let Some(current) = &mut self.current
+            && let Some(connection) = self.endpoint.connection_mut(current.id)
+        {
+            current.session.handle_timeout(now, connection);
+            connection.flush(now);
+        }
+        self.watch_outages(now);
+    }
+
+    fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
+        let packets = self.endpoint.poll_transmit()?;
+        for run in packets.runs() {
+            let uplink = run.route.uplink.and_then(|id| self.uplinks.get(&id));
+            if let Some(Uplink { name, .. }) = uplink
+                && is_capped(&self.policies, name)
+            {
+                let lengths = run.packets().map(<[u8]>::len);
+                let bytes = lengths.map(|length| ip_bytes(run.route.destination, length)).sum();
+                self.usage.add(name, bytes);
+            }
+        }
+        Some(packets)
+    }
+
+    fn poll_inner(&mut self) -> Option<Bytes> {
+        self.current.as_mut()?.session.poll_inner()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let own = match &self.current {
+            Some(current) => [
+                current.session.poll_timeout(),
+                self.next_path_try(current.id),
+                self.silence_timeout(),
+            ],
+            None => [self.race_timeout(), None, None],
+        };
+        let always = [self.welcome_timeout(), self.outage_timeout(), self.endpoint.poll_timeout()];
+        own.into_iter().chain(always).flatten().min()
+    }
+}
+
+pub(super) fn is_capped(policies: &BTreeMap<String, UplinkPolicy>, name: &str) -> bool {
+    policies.get(name).is_some_and(|policy| policy.monthly_cap_bytes.is_some())
+}

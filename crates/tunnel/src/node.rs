@@ -1,0 +1,169 @@
+//! What turns a tunnel's end: one trait for client, server and router, and one turn for all loops.
+//!
+//! ```text
+//! Io ─► handle_inner, handle_packet ─► turn: deliver ─► handle_timeout ─► transmit ─► deliver ─► Io
+//!  ▲                                                                                             │
+//!  └──────────────────── sleeps until poll_timeout, or until something comes ────────────────────┘
+//! ```
+//!
+//! A [`Node`] does no I/O and has no clock. Whoever has both, the product's event loop over sockets
+//! and a TUN or the lab's worlds in virtual time, hands over what has come and calls [`turn`]: the
+//! order of a turn is the same for all.
+
+use std::net::{IpAddr, SocketAddr};
+
+use bytes::Bytes;
+use roadweave_quic::{Ecn, Outbox, Transmit};
+use roadweave_types::{Instant, UplinkId};
+
+/// One end of a tunnel: a client, a server or a router.
+///
+/// `handle_*` takes input, `poll_*` yields output. After any input, and at
+/// [`Node::poll_timeout`], call [`Node::handle_timeout`], and then poll until there is nothing
+/// more; [`turn`] does it in the right order.
+pub trait Node {
+    /// Takes an inner packet from this side's device, for the peer.
+    fn handle_inner(&mut self, now: Instant, packet: &[u8]);
+
+    /// Takes the payload of a UDP packet from the network.
+    fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]);
+
+    /// Lets everything happen that is due: what was handled takes effect, and what may be sent now
+    /// waits for [`Node::poll_transmit`].
+    fn handle_timeout(&mut self, now: Instant);
+
+    /// The next packets for the network. Dropping them forgets them.
+    fn poll_transmit(&mut self) -> Option<Transmit<'_>>;
+
+    /// The next inner packet from the peer, for this side's device.
+    fn poll_inner(&mut self) -> Option<Bytes>;
+
+    /// When [`Node::handle_timeout`] must be called, if nothing comes before.
+    fn poll_timeout(&self) -> Option<Instant>;
+}
+
+/// How a packet came from the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecvMeta {
+    /// The socket that got it: that of an uplink of a client, or of a link of a router. A server
+    /// has one socket and does not ask.
+    pub socket: UplinkId,
+    /// The address that it came from.
+    pub remote: SocketAddr,
+    /// The address that it was sent to, if the socket tells.
+    pub local: Option<IpAddr>,
+    /// The bits for congestion in its IP header (RFC 3168).
+    pub ecn: Option<Ecn>,
+}
+
+/// What is around a node: its clock, its device and its network.
+pub trait Io {
+    /// The time.
+    fn now(&self) -> Instant;
+
+    /// Takes all inner packets in `packets` for this side's device.
+    fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>);
+
+    /// Puts `packets` on the network; each names its route.
+    fn transmit(&mut self, packets: &Outbox);
+}
+
+/// Lets `node` do what is due after input, or at [`Node::poll_timeout`].
+///
+/// What is complete goes to the device first: acknowledgements take longer to make than the packet
+/// that they are for can wait.
+pub fn turn(node: &mut impl Node, io: &mut impl Io) {
+    deliver(node, io);
+    node.handle_timeout(io.now());
+    flush(node, io);
+}
+
+/// Hands over what `node` has for the network, and then what it has for its device. It is a part
+/// of [`turn`]; by itself it serves after a call that has let happen what is due, or when a node
+/// is closed.
+pub fn flush(node: &mut impl Node, io: &mut impl Io) {
+    while let Some(packets) = node.poll_transmit() {
+        io.transmit(&packets);
+    }
+    deliver(node, io);
+}
+
+/// Hands over the inner packets that `node` has for its device. It is a part of [`turn`]; by itself
+/// it serves between two batches of input.
+pub fn deliver(node: &mut impl Node, io: &mut impl Io) {
+    io.deliver(&mut std::iter::from_fn(|| node.poll_inner()));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use roadweave_quic::Route;
+
+    use super::*;
+
+    /// Has an inner packet from the beginning, and another and a packet for the network once its
+    /// timer was handled.
+    #[derive(Default)]
+    struct Scripted {
+        inner: VecDeque<Bytes>,
+        outbox: Outbox,
+    }
+
+    impl Node for Scripted {
+        fn handle_inner(&mut self, _: Instant, _: &[u8]) {}
+
+        fn handle_packet(&mut self, _: Instant, _: &RecvMeta, payload: &[u8]) {
+            self.inner.push_back(Bytes::copy_from_slice(payload));
+        }
+
+        fn handle_timeout(&mut self, now: Instant) {
+            self.inner.push_back(Bytes::from(format!("timer at {now}")));
+            let destination = SocketAddr::from(([192, 0, 2, 1], 4433));
+            let route = Route { uplink: None, destination, source: None, ecn: None };
+            self.outbox.push(route, b"acknowledged");
+        }
+
+        fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
+            (!self.outbox.is_empty()).then(|| Transmit::new(&mut self.outbox))
+        }
+
+        fn poll_inner(&mut self) -> Option<Bytes> {
+            self.inner.pop_front()
+        }
+
+        fn poll_timeout(&self) -> Option<Instant> {
+            None
+        }
+    }
+
+    /// Writes down what it is given, in order.
+    struct Diary(Vec<String>);
+
+    impl Io for Diary {
+        fn now(&self) -> Instant {
+            Instant::from_millis(7)
+        }
+
+        fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
+            self.0.extend(packets.map(|packet| String::from_utf8_lossy(&packet).into_owned()));
+        }
+
+        fn transmit(&mut self, packets: &Outbox) {
+            let text = |(_, packet)| String::from_utf8_lossy(packet).into_owned();
+            self.0.extend(packets.packets().map(text));
+        }
+    }
+
+    #[test]
+    fn a_turn_delivers_before_it_acknowledges_and_leaves_nothing_behind() {
+        let (mut node, mut diary) = (Scripted::default(), Diary(Vec::new()));
+        let remote = SocketAddr::from(([192, 0, 2, 1], 4433));
+        let meta = RecvMeta { socket: UplinkId(0), remote, local: None, ecn: None };
+        node.handle_packet(diary.now(), &meta, b"came");
+        turn(&mut node, &mut diary);
+        let timer = format!("timer at {}", diary.now());
+        assert_eq!(diary.0, ["came", "acknowledged", &timer]);
+        assert!(node.inner.is_empty() && node.poll_transmit().is_none());
+    }
+}

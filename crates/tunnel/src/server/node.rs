@@ -1,0 +1,86 @@
+//! How a server is turned.
+
+use bytes::{Bytes, BytesMut};
+use roadweave_quic::{Local, Source, Transmit};
+use roadweave_types::{DropReason, Instant};
+use roadweave_wire::InnerPacket;
+
+use super::{Server, ServerEvent, Way, refusals};
+use crate::node::{Node, RecvMeta};
+
+impl Node for Server {
+    fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
+        let Ok(view) = InnerPacket::parse(packet) else {
+            self.drops.count(DropReason::MalformedInner);
+            return;
+        };
+        let Some(key) = self.peers.route(view.destination) else {
+            self.drops.count(DropReason::NoRoute);
+            return;
+        };
+        let id = self.by_key.get(&key).copied();
+        match id.and_then(|id| self.sessions.get_mut(&id).map(|joined| (id, joined))) {
+            Some((id, joined)) => {
+                if joined.allows(now, Way::Down, packet.len()) {
+                    joined.session.handle_inner(now, packet);
+                }
+                self.touched.insert(id);
+            }
+            None => self.drops.count(DropReason::NoSession),
+        }
+    }
+
+    fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
+        let RecvMeta { remote, local, ecn, .. } = *meta;
+        let source = Source { remote, local: Local::Address(local), ecn };
+        if let Some(id) = self.endpoint.handle_packet(now, source, BytesMut::from(payload)) {
+            self.pump(now, id);
+        }
+        self.pump_endpoint(now);
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        for id in self.endpoint.handle_timeout(now) {
+            self.pump(now, id);
+        }
+        self.pump_endpoint(now);
+        self.close_silent(now);
+        self.settle_changed(now);
+        let ignored = self.endpoint.stats().ignored;
+        let crowded_out = ignored - std::mem::replace(&mut self.crowded_out, ignored);
+        self.refusals.count_unnamed(refusals::CROWDED_OUT, crowded_out);
+        while let Some(reason) = self.refusals.poll_untold(now) {
+            self.events.push_back(ServerEvent::Refused { reason });
+        }
+        while let Some((at, id)) = self.timers.first().copied()
+            && at <= now
+        {
+            self.set_timer(id, None);
+            self.touched.insert(id);
+        }
+        for id in std::mem::take(&mut self.touched) {
+            self.turn_session(now, id);
+        }
+        self.keep_to_budget(now);
+    }
+
+    fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
+        self.endpoint.poll_transmit()
+    }
+
+    fn poll_inner(&mut self) -> Option<Bytes> {
+        self.inbox.pop()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let hello = self.waiting.poll_timeout();
+        let session = match self.changed.is_empty() {
+            true => self.timers.first().map(|(at, _)| *at),
+            false => Some(Instant::ZERO),
+        };
+        [hello, session, self.refusals.poll_timeout(), self.endpoint.poll_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
