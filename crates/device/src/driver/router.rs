@@ -1,26 +1,23 @@
-//! The redundant router's event loop.
+//! The redundant router's role in the event loop: its sockets, which come and go with interfaces.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_tunnel::{Node as _, Router, RouterConfig, RouterEvent};
-use roadweave_types::{DropCounters, DropReason, Instant, PathStatus, UplinkId};
+use roadweave_tunnel::{Router, RouterConfig, RouterEvent};
+use roadweave_types::{Instant, PathStatus, UplinkId};
 use serde_json::{Value, json};
 
 use super::complaints::Complaints;
-use super::tun_name::TunName;
-use super::{
-    CONTROL, DriverError, SIGNALS, SOCKETS, TUN, TunSettings, discard_inner, lead_into_tun, meta,
-    read_tun, send_all, status, to_prefix, wait, write_inner,
-};
-use crate::control::{ControlServer, RpcError};
-use crate::pauses::{Pauses, Readings};
+use super::edge::Edge;
+use super::event_loop::{Driver, Role, Running, take_instance};
+use super::{DriverError, TunSettings, lead_into_tun, to_prefix};
+use crate::control::RpcError;
+use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::{
-    Clock, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance, InstanceLock, Interest,
-    Poller, Prefix, RouteKeeper, Routes, SendFailure, SendOutcome, Signal, Signals, Token, Tun,
-    TunOptions, UdpOptions, UplinkSocket, Waker, cleanup,
+    Clock, DeviceError, FilterKeeper, FilterOptions, Forwarding, Prefix, RouteKeeper, Routes, Tun,
+    TunOptions, UdpOptions, UplinkSocket, cleanup,
 };
 
 /// Sockets that could not be opened, or whose interface is gone, are tried again this often.
@@ -55,198 +52,148 @@ pub struct RouterOptions {
 /// # Errors
 /// When it cannot start; what it set up by then is removed.
 pub fn run_router(options: RouterOptions) -> Result<(), DriverError> {
-    let mut driver = Driver::start(options)?;
-    driver.run()?;
+    start(options)?.run()?;
     tracing::info!("the router stops");
     Ok(())
 }
 
-struct Driver {
-    clock: Clock,
-    pauses: Pauses,
-    poller: Poller,
-    signals: Signals,
-    control: ControlServer,
-    waker: Waker,
-    router: Router,
+struct RouterRole {
     options: Vec<RouterSocket>,
-    /// By their place in `options`; `None` while one cannot be opened.
-    sockets: Vec<Option<UplinkSocket>>,
     next_retry: Option<Instant>,
     complaints: Complaints,
-    tun: Tun,
-    tun_name: TunName,
     addresses: Vec<IpNet>,
-    drops: DropCounters,
-    // Dropped in this order: what they set up is removed before the instance's lock.
+    // Dropped in this order.
     _filters: FilterKeeper,
     routes: RouteKeeper,
-    _lock: InstanceLock,
 }
 
-impl Driver {
-    fn start(options: RouterOptions) -> Result<Self, DriverError> {
-        // Before anything is changed, so that no signal leaves changes behind.
-        let signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
-        let instance = Instance::new(&options.tun.name)?;
-        let lock = instance.lock()?;
-        cleanup(&instance, &lock)?;
-        let clock = Clock::start();
-        let poller = Poller::new()?;
-        let router = Router::new(options.config)?;
-        let addresses: Vec<Prefix> = options.addresses.iter().copied().map(to_prefix).collect();
-        let tun = Tun::open(&TunOptions {
-            name: options.tun.name.clone(),
-            mtu: options.tun.mtu,
-            addresses: addresses.clone(),
-            offload: options.tun.offload,
-        })?;
-        // Its sockets are opened again when their interface returns.
-        let low_ports = options.sockets.iter().any(|socket| socket.listen.port() < 1024);
-        // Before the first thread: those that follow inherit it.
-        privileges::restrict(&Needs { low_ports, ..Needs::default() })?;
-        let mut routes = Routes::open(&instance)?;
-        let destinations: Vec<Prefix> = options.into_tunnel.into_iter().map(to_prefix).collect();
-        lead_into_tun(&mut routes, &tun, &destinations);
-        routes.keep_addresses(tun.index(), &addresses);
-        let routes = RouteKeeper::start(routes)?;
-        let mut filters = FilterKeeper::start(&instance)?;
-        filters.set_and_wait(filter_options(&tun))?;
-        let waker = Waker::new()?;
-        let control = ControlServer::start(&instance, waker.clone())?;
-        poller.add(&tun, TUN, Interest::Read)?;
-        poller.add(&signals, SIGNALS, Interest::Read)?;
-        poller.add(&waker, CONTROL, Interest::Read)?;
-        let mut this = Self {
-            clock,
-            pauses: Pauses::new(Readings::take()),
-            poller,
-            signals,
-            control,
-            waker,
-            router,
-            sockets: options.sockets.iter().map(|_| None).collect(),
-            options: options.sockets,
-            next_retry: None,
-            complaints: Complaints::default(),
-            tun,
-            tun_name: TunName::default(),
-            addresses: options.addresses,
-            drops: DropCounters::default(),
-            _filters: filters,
-            routes,
-            _lock: lock,
-        };
-        this.open_first()?;
-        tracing::warn!(
-            "nothing that this tunnel carries is encrypted, and nothing proves who sent it: \
-             use it where the networks between both routers are trusted, or carry what protects itself"
-        );
-        tracing::info!(
-            tun = this.tun.name(),
-            mtu = this.tun.mtu(),
-            offload = ?this.tun.offload(),
-            "the router runs"
-        );
-        Ok(this)
+fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverError> {
+    let (signals, instance, lock) = take_instance(&options.tun.name)?;
+    cleanup(&instance, &lock)?;
+    let clock = Clock::start();
+    let router = Router::new(options.config)?;
+    let addresses: Vec<Prefix> = options.addresses.iter().copied().map(to_prefix).collect();
+    let tun = Tun::open(&TunOptions {
+        name: options.tun.name.clone(),
+        mtu: options.tun.mtu,
+        addresses: addresses.clone(),
+        offload: options.tun.offload,
+    })?;
+    // Its sockets are opened again when their interface returns.
+    let low_ports = options.sockets.iter().any(|socket| socket.listen.port() < 1024);
+    // Before the first thread: those that follow inherit it.
+    privileges::restrict(&Needs { low_ports, ..Needs::default() })?;
+    let mut routes = Routes::open(&instance)?;
+    let destinations: Vec<Prefix> = options.into_tunnel.into_iter().map(to_prefix).collect();
+    lead_into_tun(&mut routes, &tun, &destinations);
+    routes.keep_addresses(tun.index(), &addresses);
+    let routes = RouteKeeper::start(routes)?;
+    let mut filters = FilterKeeper::start(&instance)?;
+    filters.set_and_wait(filter_options(&tun))?;
+    let mut driver = Driver::new(&instance, signals, Edge::new(clock, tun), router)?;
+    let mut role = RouterRole {
+        options: options.sockets,
+        next_retry: None,
+        complaints: Complaints::default(),
+        addresses: options.addresses,
+        _filters: filters,
+        routes,
+    };
+    role.open_first(&mut driver)?;
+    tracing::warn!(
+        "nothing that this tunnel carries is encrypted, and nothing proves who sent it: \
+         use it where the networks between both routers are trusted, or carry what protects itself"
+    );
+    let tun = &driver.edge.tun;
+    tracing::info!(
+        tun = tun.name(),
+        mtu = tun.mtu(),
+        offload = ?tun.offload(),
+        "the router runs"
+    );
+    Ok(Running { driver, role, instance, lock })
+}
+
+impl Role<Router> for RouterRole {
+    /// The next socket most likely has the same once more.
+    const DELIVERS_BY_SOCKET: bool = true;
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.next_retry
     }
 
-    fn run(&mut self) -> Result<(), DriverError> {
-        loop {
-            let timeouts = [self.router.poll_timeout(), self.next_retry];
-            let ready = wait(&mut self.poller, self.clock, timeouts.into_iter().flatten().min())
-                .map_err(|error| DeviceError::system("wait for events", error))?;
-            let now = self.clock.now();
-            if let Some(pause) = self.pauses.on_turn(Readings::take()) {
-                let discarded = discard_inner(&mut self.tun)?;
-                self.drops.add(DropReason::QueueExpired, discarded);
-                tracing::warn!(discarded, "{pause}; what waited is discarded");
-            }
-            for token in ready {
-                match token {
-                    TUN => self.read_tun(now)?,
-                    SIGNALS => {
-                        if self.take_signals() {
-                            return Ok(());
-                        }
-                    }
-                    CONTROL => self.answer(),
-                    Token(number) => {
-                        self.read_socket(now, number);
-                        // Before the next socket, which most likely has the same once more.
-                        self.deliver();
-                    }
-                }
-            }
-            if self.next_retry.is_some_and(|at| at <= now) {
-                self.retry(now);
-            }
-            self.tun_name.service(now, &self.tun);
-            self.router.handle_timeout(self.clock.now());
-            self.flush(now);
-            self.deliver();
-            self.tell_events();
+    fn on_pause(&mut self, _: &mut Driver<Router>, _: Instant, pause: &Pause, discarded: u64) {
+        tracing::warn!(discarded, "{pause}; what waited is discarded");
+    }
+
+    fn on_hangup(&mut self, _: &mut Driver<Router>, _: Instant) {
+        tracing::warn!("SIGHUP changes nothing: a router reads its configuration when it starts");
+    }
+
+    fn on_socket_failed(
+        &mut self,
+        driver: &mut Driver<Router>,
+        now: Instant,
+        uplink: Option<UplinkId>,
+        error: &std::io::Error,
+    ) {
+        tracing::warn!(%error, "a socket failed; it is opened again");
+        self.close(driver, now, uplink);
+    }
+
+    /// An interface that comes back under its old name is a new one: the socket is dead.
+    fn on_interface_gone(&mut self, driver: &mut Driver<Router>, now: Instant, uplink: UplinkId) {
+        let interface = &self.options[uplink.0 as usize].interface;
+        if interface.is_some() {
+            tracing::warn!(interface, "interface is gone");
+            self.close(driver, now, Some(uplink));
         }
     }
 
-    fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
-        let router = &mut self.router;
-        read_tun(&mut self.tun, |packet| router.handle_inner(now, packet))
-    }
-
-    fn read_socket(&mut self, now: Instant, number: u64) {
-        let Some(at) = number.checked_sub(SOCKETS).and_then(|at| usize::try_from(at).ok()) else {
-            return;
-        };
-        let Some(socket) = self.sockets.get_mut(at).and_then(Option::as_mut) else { return };
-        let (router, socket_id) = (&mut self.router, UplinkId(at as u32));
-        let received = socket.recv(|incoming| {
-            router.handle_packet(now, &meta(socket_id, &incoming), incoming.payload);
-        });
-        if let Err(error) = received {
-            tracing::warn!(%error, "a socket failed; it is opened again");
-            self.close(now, at);
+    fn handle_timeout(&mut self, driver: &mut Driver<Router>, now: Instant) {
+        if self.next_retry.is_some_and(|at| at <= now) {
+            self.retry(driver, now);
         }
     }
 
-    /// Sends what waits. A packet that the kernel does not take is counted by its socket and lost,
-    /// as on the network: the other links have it too.
-    fn flush(&mut self, now: Instant) {
-        let sockets = &mut self.sockets;
-        let (mut homeless, mut gone) = (0, Vec::new());
-        while let Some(outbox) = self.router.poll_transmit() {
-            homeless += send_all(&outbox, |uplink, outgoing| {
-                let at = uplink?.0 as usize;
-                let outcome = sockets.get_mut(at)?.as_mut()?.send(outgoing);
-                if outcome == SendOutcome::Failed(SendFailure::NoInterface) {
-                    gone.push(at);
-                }
-                Some(outcome)
-            });
-        }
-        self.drops.add(DropReason::SendFailed, homeless);
-        gone.dedup();
-        for at in gone {
-            // An interface that comes back under its old name is a new one: the socket is dead.
-            if self.options[at].interface.is_some() {
-                tracing::warn!(interface = self.options[at].interface, "interface is gone");
-                self.close(now, at);
-            }
+    fn handle_events(&mut self, driver: &mut Driver<Router>, _: Instant) {
+        while let Some(event) = driver.node.poll_event() {
+            tell(event);
         }
     }
 
-    /// Hands what came from the peer to the TUN.
-    fn deliver(&mut self) {
-        let router = &mut self.router;
-        let refused = write_inner(&mut self.tun, || router.poll_inner());
-        self.drops.add(DropReason::DeviceFull, refused);
+    fn status(&mut self, driver: &mut Driver<Router>, _: Instant) -> Value {
+        let mut drops = driver.node.drops().clone();
+        drops.merge(&driver.edge.drops);
+        let mut session = json!(driver.node.status());
+        let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        session["peer"] = json!("the other router");
+        session["addresses"] = json!(addresses);
+        let socket =
+            |(at, options)| socket_status(driver.edge.sockets.get(&Some(UplinkId(at))), options);
+        let sockets: Vec<Value> = (0..).zip(&self.options).map(socket).collect();
+        let rest = json!({ "sessions": [session], "sockets": sockets, "drops": drops });
+        driver.status("router", driver.edge.tun.name(), rest)
     }
 
+    fn handle_request(
+        &mut self,
+        _: &mut Driver<Router>,
+        _: Instant,
+        method: &str,
+        _: &Value,
+    ) -> Result<Value, RpcError> {
+        Err(RpcError::method_not_found(method))
+    }
+}
+
+/// The sockets: links name them by their place in the options.
+impl RouterRole {
     /// Opens all sockets. One whose interface is not there yet is waited for; what will not get
     /// better by waiting is an error.
-    fn open_first(&mut self) -> Result<(), DeviceError> {
+    fn open_first(&mut self, driver: &mut Driver<Router>) -> Result<(), DeviceError> {
         for at in 0..self.options.len() {
-            match self.open(at) {
+            match self.open(driver, at) {
                 Err(
                     error @ (DeviceError::NoInterface { .. } | DeviceError::AddressNotHere { .. }),
                 ) => {
@@ -259,7 +206,7 @@ impl Driver {
         Ok(())
     }
 
-    fn open(&mut self, at: usize) -> Result<(), DeviceError> {
+    fn open(&mut self, driver: &mut Driver<Router>, at: usize) -> Result<(), DeviceError> {
         let RouterSocket { listen, interface } = &self.options[at];
         // A link's packets come by its own interface, though the peer may be nearer by another.
         if let Some(interface) = interface
@@ -268,11 +215,30 @@ impl Driver {
             tracing::debug!(%error, "the reverse path filter of an interface stays as it is");
         }
         let options = UdpOptions { interface: interface.clone(), ..UdpOptions::server(*listen) };
-        let socket = UplinkSocket::open(&options)?;
-        self.poller.add(&socket, Token(SOCKETS + at as u64), Interest::Read)?;
+        driver.add_socket(Some(UplinkId(at as u32)), UplinkSocket::open(&options)?)?;
         tracing::info!(%listen, interface, "listening");
-        self.sockets[at] = Some(socket);
         Ok(())
+    }
+
+    fn close(&mut self, driver: &mut Driver<Router>, now: Instant, socket: Option<UplinkId>) {
+        driver.edge.sockets.remove(&socket);
+        self.next_retry = Some(now + SOCKET_RETRY);
+    }
+
+    fn retry(&mut self, driver: &mut Driver<Router>, now: Instant) {
+        self.next_retry = None;
+        for at in 0..self.options.len() {
+            if driver.edge.sockets.contains_key(&Some(UplinkId(at as u32))) {
+                continue;
+            }
+            match self.open(driver, at) {
+                Ok(()) => self.complaints.settle(at as u32),
+                Err(error) => {
+                    self.tell_waiting(now, at, &error);
+                    self.next_retry = Some(now + SOCKET_RETRY);
+                }
+            }
+        }
     }
 
     /// That an interface is away was told when it went.
@@ -283,87 +249,26 @@ impl Driver {
             tracing::warn!("{error}; trying again");
         }
     }
+}
 
-    fn close(&mut self, now: Instant, at: usize) {
-        self.sockets[at] = None;
-        self.next_retry = Some(now + SOCKET_RETRY);
-    }
-
-    fn retry(&mut self, now: Instant) {
-        self.next_retry = None;
-        for at in 0..self.options.len() {
-            if self.sockets[at].is_some() {
-                continue;
-            }
-            match self.open(at) {
-                Ok(()) => self.complaints.settle(at as u32),
-                Err(error) => {
-                    self.tell_waiting(now, at, &error);
-                    self.next_retry = Some(now + SOCKET_RETRY);
-                }
-            }
+fn tell(event: RouterEvent) {
+    match event {
+        RouterEvent::PeerHeard => tracing::info!("the other router answers"),
+        RouterEvent::PeerRestarted => tracing::info!("the other router has started anew"),
+        RouterEvent::LinkMoved { name, remote, times } => {
+            tracing::info!(link = name, %remote, times, "the other end of a link was learned");
         }
-    }
-
-    fn take_signals(&mut self) -> bool {
-        while let Some(signal) = self.signals.take() {
-            match signal {
-                Signal::Interrupt | Signal::Terminate => return true,
-                Signal::Hangup => tracing::warn!(
-                    "SIGHUP changes nothing: a router reads its configuration when it starts"
-                ),
-                Signal::Child => {}
-            }
+        RouterEvent::LinkStatus { name, status: PathStatus::Usable, times } => {
+            tracing::info!(link = name, times, "link answers");
         }
-        false
-    }
-
-    fn answer(&mut self) {
-        self.waker.clear();
-        while let Some(request) = self.control.poll_request() {
-            let answer = match request.method.as_str() {
-                "status" => Ok(self.status()),
-                other => Err(RpcError::method_not_found(other)),
-            };
-            request.answer(answer);
-        }
-    }
-
-    fn status(&self) -> Value {
-        let mut drops = self.router.drops().clone();
-        drops.merge(&self.drops);
-        let mut session = json!(self.router.status());
-        let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
-        session["peer"] = json!("the other router");
-        session["addresses"] = json!(addresses);
-        let sockets: Vec<Value> =
-            self.sockets.iter().zip(&self.options).map(socket_status).collect();
-        let rest = json!({ "sessions": [session], "sockets": sockets, "drops": drops });
-        let uptime = self.clock.now().since(Instant::ZERO);
-        status("router", self.tun.name(), &self.tun, uptime, rest)
-    }
-
-    fn tell_events(&mut self) {
-        while let Some(event) = self.router.poll_event() {
-            match event {
-                RouterEvent::PeerHeard => tracing::info!("the other router answers"),
-                RouterEvent::PeerRestarted => tracing::info!("the other router has started anew"),
-                RouterEvent::LinkMoved { name, remote, times } => {
-                    tracing::info!(link = name, %remote, times, "the other end of a link was learned");
-                }
-                RouterEvent::LinkStatus { name, status: PathStatus::Usable, times } => {
-                    tracing::info!(link = name, times, "link answers");
-                }
-                RouterEvent::LinkStatus { name, times, .. } => {
-                    tracing::warn!(link = name, times, "link is silent");
-                }
-            }
+        RouterEvent::LinkStatus { name, times, .. } => {
+            tracing::warn!(link = name, times, "link is silent");
         }
     }
 }
 
-fn socket_status((socket, options): (&Option<UplinkSocket>, &RouterSocket)) -> Value {
-    let statistics = socket.as_ref().map(UplinkSocket::statistics);
+fn socket_status(socket: Option<&UplinkSocket>, options: &RouterSocket) -> Value {
+    let statistics = socket.map(UplinkSocket::statistics);
     json!({
         "listen": options.listen.to_string(),
         "interface": options.interface,

@@ -1,4 +1,4 @@
-//! The server's event loop.
+//! The server's role in the event loop: the table of clients, the time of day, the filters.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -9,27 +9,24 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_quic::{Epoch, Identity, PublicKey};
-use roadweave_tunnel::{Node as _, Peer, PeerTable, Peers, Server, ServerConfig, ServerEvent};
-use roadweave_types::{DropCounters, DropReason, Instant, UplinkId};
+use roadweave_tunnel::{Peer, PeerTable, Peers, Server, ServerConfig, ServerEvent};
+use roadweave_types::{Instant, UplinkId};
 use serde_json::{Value, json};
 
 use self::comings::Comings;
 use self::reload::{Reloaded, Reloader, beyond};
+use super::edge::Edge;
+use super::event_loop::{Driver, Role, Running, take_instance};
 use super::settings::{self, SetStrategy};
-use super::tun_name::TunName;
-use super::{
-    CONTROL, DriverError, SIGNALS, SOCKETS, STATE_INTERVAL, TUN, TunSettings, discard_inner,
-    lead_into, meta, needed_files, read_tun, send_all, status, to_prefix, wait, write_inner,
-};
-use crate::control::{ControlServer, RpcError};
-use crate::pauses::{Pause, Pauses, Readings};
+use super::{DriverError, STATE_INTERVAL, TunSettings, lead_into, needed_files, to_prefix};
+use crate::control::RpcError;
+use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::reset_salt::reset_salt;
 use crate::routes::lock;
 use crate::{
-    Allowed, Clock, ClockReading, DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance,
-    Interest, Poller, Prefix, RouteKeeper, Routes, Signal, Signals, StateFile, TimeOfDay, Token,
-    Tun, TunOptions, UdpOptions, UplinkSocket, Waker, cleanup,
+    Allowed, Clock, ClockReading, DeviceError, FilterKeeper, FilterOptions, Forwarding, Prefix,
+    RouteKeeper, Routes, StateFile, TimeOfDay, Tun, TunOptions, UdpOptions, UplinkSocket, cleanup,
 };
 
 mod comings;
@@ -101,40 +98,29 @@ impl fmt::Debug for ServerOptions {
 /// # Errors
 /// When it cannot start; what it set up by then is removed.
 pub fn run_server(options: ServerOptions) -> Result<(), DriverError> {
-    let mut driver = Driver::start(options)?;
-    driver.run()?;
-    driver.stop();
+    let mut server = start(options)?;
+    server.run()?;
+    let Running { driver, role, .. } = &mut server;
+    role.stop(driver);
     Ok(())
 }
 
-struct Driver {
-    clock: Clock,
-    pauses: Pauses,
-    poller: Poller,
-    signals: Signals,
-    control: ControlServer,
-    waker: Waker,
-    server: Server,
+struct ServerRole {
     peers: Arc<PeerTable>,
-    socket: UplinkSocket,
-    tun: Tun,
-    tun_name: TunName,
     reloader: Reloader,
     time_of_day: TimeOfDay,
     next_time_of_day: Instant,
     state: StateFile,
     next_state: Instant,
-    drops: DropCounters,
     comings: Comings,
     next_receive_warning: Instant,
     /// What the filters are made of, but for the clients.
     filter_options: FilterOptions,
-    // Dropped in this order: what they set up is removed before the instance's lock.
+    // Dropped in this order.
     filters: FilterKeeper,
     _routes: RouteKeeper,
     /// `None` while a thread changes it.
     machine: Option<Machine>,
-    _lock: crate::InstanceLock,
 }
 
 /// What of this machine's settings depends on the clients.
@@ -167,258 +153,113 @@ impl Machine {
     }
 }
 
-impl Driver {
-    fn start(mut options: ServerOptions) -> Result<Self, DriverError> {
-        // Before anything is changed, so that no signal leaves changes behind.
-        let signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
-        let instance = Instance::new(&options.tun.name)?;
-        let lock = instance.lock()?;
-        cleanup(&instance, &lock)?;
-        let clock = Clock::start();
-        let poller = Poller::new()?;
-        let socket = open_socket(options.listen)?;
-        let prefixes: Vec<Prefix> = options.addresses.iter().copied().map(to_prefix).collect();
-        let tun = Tun::open(&TunOptions {
-            name: options.tun.name.clone(),
-            mtu: options.tun.mtu,
-            addresses: prefixes.clone(),
-            offload: options.tun.offload,
-        })?;
-        // Before the first thread: those that follow inherit it.
-        privileges::restrict(&Needs {
-            files: needed_files(&options.files, &options.state_directory),
-            ..Needs::default()
-        })?;
-        let mut routes = Routes::open(&instance)?;
-        routes.keep_addresses(tun.index(), &prefixes);
-        let peers: Peers = std::mem::take(&mut options.peers).into_iter().collect();
-        let routed = beyond(&peers, &options.addresses);
-        lead_into(&mut routes, tun.index(), &routed);
-        let routes = RouteKeeper::start(routes)?;
-        let filter_options = filter_options(&tun, &options);
-        let mut filters = FilterKeeper::start(&instance)?;
-        filters.set_and_wait(with_clients(&filter_options, &routed))?;
-        let waker = Waker::new()?;
-        let control = ControlServer::start(&instance, waker.clone())?;
-        poller.add(&tun, TUN, Interest::Read)?;
-        poller.add(&signals, SIGNALS, Interest::Read)?;
-        poller.add(&waker, CONTROL, Interest::Read)?;
-        poller.add(&socket, Token(SOCKETS), Interest::Read)?;
-        let peers = Arc::new(PeerTable::from(peers));
-        let epoch = Epoch::new(clock.epoch());
-        options.config.transport.reset_salt =
-            reset_salt(&options.state_directory, instance.name())?;
-        let mut server = Server::new(epoch, options.config, options.identity, peers.clone())?;
-        let mut time_of_day = TimeOfDay::new(&options.state_directory, instance.name());
-        // Before anybody can connect.
-        peers.set_unix_time(time_of_day.tell(Instant::ZERO, ClockReading::take()));
-        let mut state = StateFile::new(&options.state_directory, instance.name());
-        server.restore(state.read());
-        tracing::info!(
-            listen = %socket.local_address(),
-            tun = tun.name(),
-            mtu = tun.mtu(),
-            offload = ?tun.offload(),
-            "the server runs"
-        );
-        let reloader = Reloader::start(options.reload, waker.clone())?;
-        let machine = Machine {
-            routes: routes.share(),
-            tun_index: tun.index(),
-            addresses: options.addresses,
-            routed,
-        };
-        Ok(Self {
-            clock,
-            pauses: Pauses::new(Readings::take()),
-            poller,
-            signals,
-            control,
-            reloader,
-            waker,
-            server,
-            peers,
-            socket,
-            tun,
-            tun_name: TunName::default(),
-            time_of_day,
-            next_time_of_day: Instant::ZERO,
-            state,
-            next_state: Instant::ZERO + STATE_INTERVAL,
-            drops: DropCounters::default(),
-            comings: Comings::default(),
-            next_receive_warning: Instant::ZERO,
-            machine: Some(machine),
-            filter_options,
-            filters,
-            _routes: routes,
-            _lock: lock,
-        })
-    }
+fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, DriverError> {
+    let (signals, instance, lock) = take_instance(&options.tun.name)?;
+    cleanup(&instance, &lock)?;
+    let clock = Clock::start();
+    let socket = open_socket(options.listen)?;
+    let prefixes: Vec<Prefix> = options.addresses.iter().copied().map(to_prefix).collect();
+    let tun = Tun::open(&TunOptions {
+        name: options.tun.name.clone(),
+        mtu: options.tun.mtu,
+        addresses: prefixes.clone(),
+        offload: options.tun.offload,
+    })?;
+    // Before the first thread: those that follow inherit it.
+    privileges::restrict(&Needs {
+        files: needed_files(&options.files, &options.state_directory),
+        ..Needs::default()
+    })?;
+    let mut routes = Routes::open(&instance)?;
+    routes.keep_addresses(tun.index(), &prefixes);
+    let peers: Peers = std::mem::take(&mut options.peers).into_iter().collect();
+    let routed = beyond(&peers, &options.addresses);
+    lead_into(&mut routes, tun.index(), &routed);
+    let routes = RouteKeeper::start(routes)?;
+    let filter_options = filter_options(&tun, &options);
+    let mut filters = FilterKeeper::start(&instance)?;
+    filters.set_and_wait(with_clients(&filter_options, &routed))?;
+    let peers = Arc::new(PeerTable::from(peers));
+    let epoch = Epoch::new(clock.epoch());
+    options.config.transport.reset_salt = reset_salt(&options.state_directory, instance.name())?;
+    let mut server = Server::new(epoch, options.config, options.identity, peers.clone())?;
+    let mut time_of_day = TimeOfDay::new(&options.state_directory, instance.name());
+    // Before anybody can connect.
+    peers.set_unix_time(time_of_day.tell(Instant::ZERO, ClockReading::take()));
+    let mut state = StateFile::new(&options.state_directory, instance.name());
+    server.restore(state.read());
+    tracing::info!(
+        listen = %socket.local_address(),
+        tun = tun.name(),
+        mtu = tun.mtu(),
+        offload = ?tun.offload(),
+        "the server runs"
+    );
+    let tun_index = tun.index();
+    let mut driver = Driver::new(&instance, signals, Edge::new(clock, tun), server)?;
+    driver.add_socket(None, socket)?;
+    let reloader = Reloader::start(options.reload, driver.waker())?;
+    let addresses = options.addresses;
+    let role = ServerRole {
+        reloader,
+        peers,
+        time_of_day,
+        next_time_of_day: Instant::ZERO,
+        state,
+        next_state: Instant::ZERO + STATE_INTERVAL,
+        comings: Comings::default(),
+        next_receive_warning: Instant::ZERO,
+        machine: Some(Machine { routes: routes.share(), tun_index, addresses, routed }),
+        filter_options,
+        filters,
+        _routes: routes,
+    };
+    Ok(Running { driver, role, instance, lock })
+}
 
-    fn run(&mut self) -> Result<(), DriverError> {
-        loop {
-            let timeout = [self.server.poll_timeout(), Some(self.next_time_of_day)];
-            let ready = wait(&mut self.poller, self.clock, timeout.into_iter().flatten().min())
-                .map_err(|error| DeviceError::system("wait for events", error))?;
-            let now = self.clock.now();
-            if let Some(pause) = self.pauses.on_turn(Readings::take()) {
-                self.on_pause(pause)?;
-            }
-            self.tell_time_of_day(now);
-            self.tun_name.service(now, &self.tun);
-            for token in ready {
-                match token {
-                    TUN => self.read_tun(now)?,
-                    SIGNALS => {
-                        if self.take_signals() {
-                            return Ok(());
-                        }
-                    }
-                    CONTROL => {
-                        self.waker.clear();
-                        self.take_reloaded();
-                        self.answer();
-                    }
-                    _ => self.read_socket(now),
-                }
-            }
-            self.deliver();
-            self.server.handle_timeout(self.clock.now());
-            self.flush();
-            self.deliver();
-            self.tell_events(now);
-        }
+impl Role<Server> for ServerRole {
+    fn poll_timeout(&self) -> Option<Instant> {
+        Some(self.next_time_of_day)
     }
 
     /// Keys may have expired, which the time of day tells, and sessions, which tell by themselves.
-    fn on_pause(&mut self, pause: Pause) -> Result<(), DriverError> {
-        let discarded = discard_inner(&mut self.tun)?;
-        self.drops.add(DropReason::QueueExpired, discarded);
+    fn on_pause(&mut self, _: &mut Driver<Server>, _: Instant, pause: &Pause, discarded: u64) {
         tracing::warn!(discarded, "{pause}; what waited is discarded");
         self.next_time_of_day = Instant::ZERO;
-        Ok(())
     }
 
-    fn read_tun(&mut self, now: Instant) -> Result<(), DriverError> {
-        let server = &mut self.server;
-        read_tun(&mut self.tun, |packet| server.handle_inner(now, packet))
+    fn before_packets(&mut self, driver: &mut Driver<Server>, now: Instant) {
+        if now >= self.next_time_of_day {
+            self.tell_time_of_day(driver, now);
+        }
     }
 
-    fn read_socket(&mut self, now: Instant) {
-        let server = &mut self.server;
-        let received = self.socket.recv(|incoming| {
-            server.handle_packet(now, &meta(UplinkId(0), &incoming), incoming.payload);
-        });
-        // The clients' sessions are worth more than one failure; the next call may succeed.
-        if let Err(error) = received
-            && now >= self.next_receive_warning
-        {
+    fn on_hangup(&mut self, _: &mut Driver<Server>, _: Instant) {
+        self.reloader.begin(&mut self.machine, self.peers.peers());
+    }
+
+    fn on_wake(&mut self, driver: &mut Driver<Server>, _: Instant) {
+        self.take_reloaded(&mut driver.node);
+    }
+
+    /// The clients' sessions are worth more than one failure; the next call may succeed.
+    fn on_socket_failed(
+        &mut self,
+        _: &mut Driver<Server>,
+        now: Instant,
+        _: Option<UplinkId>,
+        error: &std::io::Error,
+    ) {
+        if now >= self.next_receive_warning {
             self.next_receive_warning = now + REMINDER;
             tracing::error!(%error, "cannot receive from the network; trying again");
         }
     }
 
-    fn flush(&mut self) {
-        let socket = &mut self.socket;
-        while let Some(outbox) = self.server.poll_transmit() {
-            send_all(&outbox, |_, outgoing| Some(socket.send(outgoing)));
-        }
-    }
+    fn handle_timeout(&mut self, _: &mut Driver<Server>, _: Instant) {}
 
-    /// Hands what came from the clients to the TUN.
-    fn deliver(&mut self) {
-        let server = &mut self.server;
-        let refused = write_inner(&mut self.tun, || server.poll_inner());
-        self.drops.add(DropReason::DeviceFull, refused);
-    }
-
-    fn take_signals(&mut self) -> bool {
-        while let Some(signal) = self.signals.take() {
-            match signal {
-                Signal::Interrupt | Signal::Terminate => return true,
-                Signal::Hangup => self.reloader.begin(&mut self.machine, self.peers.peers()),
-                Signal::Child => {}
-            }
-        }
-        false
-    }
-
-    /// Takes what was read again.
-    fn take_reloaded(&mut self) {
-        if let Some(Reloaded { change, destinations }) = self.reloader.poll(&mut self.machine) {
-            if set_destinations(&mut self.filter_options, &destinations) {
-                let Destinations { denied, allowed } = &destinations;
-                tracing::info!(
-                    denied = denied.len(),
-                    allowed = allowed.len(),
-                    "the destinations that clients may reach were read again"
-                );
-            }
-            let (peers, changed) = (change.peers.len(), change.changed.len());
-            tracing::info!(peers, changed, "the clients were read again");
-            if let Some(machine) = &self.machine {
-                self.filters.set(with_clients(&self.filter_options, &machine.routed));
-            }
-            let former = self.server.replace_peers(change);
-            // To let go of thousands takes a while as well.
-            std::thread::spawn(move || drop(former));
-        }
-        if self.reloader.is_due_again(&self.machine) {
-            self.reloader.begin(&mut self.machine, self.peers.peers());
-        }
-    }
-
-    fn answer(&mut self) {
-        while let Some(request) = self.control.poll_request() {
-            let answer = match request.method.as_str() {
-                "status" => Ok(self.status()),
-                "set_strategy" => self.set_strategy(&request.params),
-                "frame_targets" => Ok(json!(self.server.frame_targets())),
-                other => Err(RpcError::method_not_found(other)),
-            };
-            request.answer(answer);
-        }
-    }
-
-    fn set_strategy(&mut self, params: &Value) -> Result<Value, RpcError> {
-        let SetStrategy { lane, strategy } = settings::parse(params)?;
-        let name = strategy.to_string();
-        let answer = settings::answer(self.server.set_strategy(&lane, strategy))?;
-        tracing::info!(lane, strategy = name, "a lane's strategy is changed");
-        Ok(answer)
-    }
-
-    fn status(&mut self) -> Value {
-        let mut drops = self.server.drops().clone();
-        drops.merge(&self.drops);
-        drops.merge(&self.filters.drops());
-        let rest = json!({
-            "sessions": self.server.status(),
-            "memory_bytes": self.server.memory(),
-            "drops": drops,
-            "refusals": self.server.refusals(),
-        });
-        let uptime = self.clock.now().since(Instant::ZERO);
-        status("server", &self.socket.local_address().to_string(), &self.tun, uptime, rest)
-    }
-
-    fn tell_time_of_day(&mut self, now: Instant) {
-        if now >= self.next_time_of_day {
-            self.next_time_of_day = now + TIME_OF_DAY;
-            self.peers.set_unix_time(self.time_of_day.tell(now, ClockReading::take()));
-            self.server.on_time_of_day();
-            self.tell_untold(now);
-            self.server.ask_learned();
-            if self.next_state <= now {
-                self.next_state = now + STATE_INTERVAL;
-                self.state.write(self.server.learned());
-            }
-        }
-    }
-
-    fn tell_events(&mut self, now: Instant) {
-        while let Some(event) = self.server.poll_event() {
+    fn handle_events(&mut self, driver: &mut Driver<Server>, now: Instant) {
+        while let Some(event) = driver.node.poll_event() {
             match event {
                 ServerEvent::Joined { peer, key } => {
                     if self.comings.may_tell(now, key, &peer) {
@@ -435,6 +276,80 @@ impl Driver {
         }
     }
 
+    fn status(&mut self, driver: &mut Driver<Server>, _: Instant) -> Value {
+        let mut drops = driver.node.drops().clone();
+        drops.merge(&driver.edge.drops);
+        drops.merge(&self.filters.drops());
+        let rest = json!({
+            "sessions": driver.node.status(),
+            "memory_bytes": driver.node.memory(),
+            "drops": drops,
+            "refusals": driver.node.refusals(),
+        });
+        let listen = driver.edge.sockets.values().map(UplinkSocket::local_address).next();
+        let listen = listen.map(|listen| listen.to_string()).unwrap_or_default();
+        driver.status("server", &listen, rest)
+    }
+
+    fn handle_request(
+        &mut self,
+        driver: &mut Driver<Server>,
+        _: Instant,
+        method: &str,
+        params: &Value,
+    ) -> Result<Value, RpcError> {
+        match method {
+            "set_strategy" => {
+                let SetStrategy { lane, strategy } = settings::parse(params)?;
+                let name = strategy.to_string();
+                let answer = settings::answer(driver.node.set_strategy(&lane, strategy))?;
+                tracing::info!(lane, strategy = name, "a lane's strategy is changed");
+                Ok(answer)
+            }
+            "frame_targets" => Ok(json!(driver.node.frame_targets())),
+            other => Err(RpcError::method_not_found(other)),
+        }
+    }
+}
+
+impl ServerRole {
+    /// Takes what was read again.
+    fn take_reloaded(&mut self, server: &mut Server) {
+        if let Some(Reloaded { change, destinations }) = self.reloader.poll(&mut self.machine) {
+            if set_destinations(&mut self.filter_options, &destinations) {
+                let Destinations { denied, allowed } = &destinations;
+                tracing::info!(
+                    denied = denied.len(),
+                    allowed = allowed.len(),
+                    "the destinations that clients may reach were read again"
+                );
+            }
+            let (peers, changed) = (change.peers.len(), change.changed.len());
+            tracing::info!(peers, changed, "the clients were read again");
+            if let Some(machine) = &self.machine {
+                self.filters.set(with_clients(&self.filter_options, &machine.routed));
+            }
+            let former = server.replace_peers(change);
+            // To let go of thousands takes a while as well.
+            std::thread::spawn(move || drop(former));
+        }
+        if self.reloader.is_due_again(&self.machine) {
+            self.reloader.begin(&mut self.machine, self.peers.peers());
+        }
+    }
+
+    fn tell_time_of_day(&mut self, driver: &mut Driver<Server>, now: Instant) {
+        self.next_time_of_day = now + TIME_OF_DAY;
+        self.peers.set_unix_time(self.time_of_day.tell(now, ClockReading::take()));
+        driver.node.on_time_of_day();
+        self.tell_untold(now);
+        driver.node.ask_learned();
+        if self.next_state <= now {
+            self.next_state = now + STATE_INTERVAL;
+            self.state.write(driver.node.learned());
+        }
+    }
+
     /// Tells of clients that came and went more often than was told.
     fn tell_untold(&mut self, now: Instant) {
         while let Some((peer, times)) = self.comings.poll_untold(now) {
@@ -442,13 +357,13 @@ impl Driver {
         }
     }
 
-    fn stop(&mut self) {
+    fn stop(&mut self, driver: &mut Driver<Server>) {
         self.reloader.stop(&mut self.machine);
-        self.server.ask_all_learned();
-        self.state.write_last(self.server.learned());
+        driver.node.ask_all_learned();
+        self.state.write_last(driver.node.learned());
         self.time_of_day.write_last();
-        self.server.close(self.clock.now());
-        self.flush();
+        driver.node.close(driver.edge.clock.now());
+        driver.flush();
         tracing::info!("the server stops");
     }
 }

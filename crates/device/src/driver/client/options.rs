@@ -1,0 +1,104 @@
+//! What a client is started with, and what of it may change while it runs.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use roadweave_quic::{Identity, PublicKey, TransportConfig};
+use roadweave_tunnel::{LaneConfig, UplinkPolicy};
+
+use super::super::{TunSettings, to_prefix};
+use crate::{RouteSettings, ServerName, UplinkSelector};
+
+/// What of the configuration may change while the client runs.
+#[derive(Clone, Debug)]
+pub struct ClientReload {
+    /// The lanes of the uplink direction.
+    pub lanes: Vec<LaneConfig>,
+    /// How uplinks may be used.
+    pub policies: Vec<(String, UplinkPolicy)>,
+    /// Which interfaces are uplinks.
+    pub uplinks: UplinkSelector,
+}
+
+/// Reads the client's configuration again.
+pub type ReloadClient = Box<dyn FnMut() -> Result<ClientReload, String>>;
+
+/// What a client is started with.
+pub struct ClientOptions {
+    /// Its own name, for the server's logs.
+    pub name: String,
+    /// The servers, tried in turn. Names are looked up over each uplink, and again while none of
+    /// them answers.
+    pub servers: Vec<ServerName>,
+    /// The server's public key.
+    pub server_key: PublicKey,
+    /// The client's key pair.
+    pub identity: Arc<Identity>,
+    /// The transport.
+    pub transport: TransportConfig,
+    /// The lanes of the uplink direction.
+    pub lanes: Vec<LaneConfig>,
+    /// The most bytes that the session may hold.
+    pub memory_max: usize,
+    /// The TUN device.
+    pub tun: TunSettings,
+    /// What goes into the tunnel, and what is refused.
+    pub routes: ClientRouteOptions,
+    /// Whether what comes from behind this box gets the client's inner address.
+    pub masquerade: bool,
+    /// The resolvers of the machine for the time of a session; none: those that it has.
+    pub dns: Vec<IpAddr>,
+    /// Which interfaces are uplinks.
+    pub uplinks: UplinkSelector,
+    /// Whether this box forwards from one uplink to another.
+    pub forward_between_uplinks: bool,
+    /// How uplinks may be used: patterns of names as in [`UplinkSelector`], the first that fits
+    /// counts.
+    pub policies: Vec<(String, UplinkPolicy)>,
+    /// Where what strategies have learned is kept, and what metered uplinks have carried.
+    pub state_directory: PathBuf,
+    /// Reads lanes, policies and uplinks again, on SIGHUP; an error leaves everything as it is.
+    pub reload: ReloadClient,
+    /// Files that are read again later, as the configuration.
+    pub files: Vec<PathBuf>,
+}
+
+impl fmt::Debug for ClientOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientOptions")
+            .field("name", &self.name)
+            .field("servers", &self.servers)
+            .field("uplinks", &self.uplinks)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What of a client's traffic goes where.
+#[derive(Clone, Debug)]
+pub struct ClientRouteOptions {
+    /// Destinations that are routed into the tunnel.
+    pub into_tunnel: Vec<IpNet>,
+    /// Whether they are refused before the first session.
+    pub closed_before_join: bool,
+    /// Whether they stay refused after an ordered stop.
+    pub kill_switch: bool,
+    /// Whether the private networks of the uplinks' own addresses are reached outside the tunnel.
+    pub uplink_neighbours: bool,
+    /// What a server may grant: addresses, and prefixes that hold its own inner addresses.
+    pub accept: Vec<IpNet>,
+}
+
+impl ClientOptions {
+    pub(super) fn route_settings(&self) -> RouteSettings {
+        RouteSettings {
+            into_tunnel: self.routes.into_tunnel.iter().copied().map(to_prefix).collect(),
+            closed_before_join: self.routes.closed_before_join,
+            uplink_neighbours: self.routes.uplink_neighbours,
+            accept: self.routes.accept.iter().copied().map(to_prefix).collect(),
+            selector: self.uplinks.clone(),
+        }
+    }
+}

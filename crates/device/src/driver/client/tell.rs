@@ -1,0 +1,89 @@
+//! What a client tells its user: that a session is up or over, and why there is none.
+
+use roadweave_tunnel::{Client, ClientEvent, Notice};
+use roadweave_types::Instant;
+
+use super::{ClientRole, PATIENCE};
+use crate::driver::event_loop::Driver;
+
+/// How often the user is told again.
+const REMINDER: std::time::Duration = std::time::Duration::from_secs(60);
+
+impl ClientRole {
+    /// Takes up what the client has to tell, and tells it.
+    pub(super) fn take_events(&mut self, driver: &mut Driver<Client>) {
+        while let Some(event) = driver.node.poll_event() {
+            match event {
+                ClientEvent::Joined { welcome, server } => {
+                    self.joined = true;
+                    let (steering, guard) = (&mut self.steering, &mut self.guard);
+                    self.granted.apply(steering, &driver.edge.tun, guard, &self.options, &welcome);
+                    // Whoever reads this may use the tunnel.
+                    tracing::info!(%server, addresses = ?welcome.addresses, "joined");
+                }
+                ClientEvent::Left { reason, rest } => {
+                    self.joined = false;
+                    self.steering.end_session();
+                    let now = driver.edge.clock.now();
+                    self.next_reminder = now + rest + PATIENCE;
+                    if rest.is_zero() {
+                        tracing::warn!("left: {reason}; connecting again");
+                    } else {
+                        tracing::error!("{reason}; next try in {:.1} s", rest.as_secs_f64());
+                    }
+                }
+                ClientEvent::Notice(notice) => self.tell(driver.edge.clock.now(), &notice),
+            }
+        }
+    }
+
+    fn tell(&mut self, now: Instant, notice: &Notice) {
+        let text = printable(&notice.to_string());
+        match notice {
+            Notice::Answer { is_proven, .. } => {
+                // Why there is no session is told by this.
+                self.next_reminder = now + REMINDER;
+                if *is_proven {
+                    tracing::error!("{text}");
+                } else {
+                    tracing::warn!("{text}");
+                }
+            }
+            notice if notice.is_bad() => tracing::warn!("{text}"),
+            _ => tracing::info!("{text}"),
+        }
+    }
+
+    /// Says why there is no session, from time to time.
+    pub(super) fn remind(&mut self, driver: &Driver<Client>, now: Instant) {
+        if self.joined || now < self.next_reminder {
+            return;
+        }
+        self.next_reminder = now + REMINDER;
+        // The resolver tells by itself that there is no server yet.
+        if !driver.edge.sockets.is_empty() && !self.resolver.has_found() {
+            return;
+        }
+        let servers: Vec<String> = self.options.servers.iter().map(ToString::to_string).collect();
+        let servers = servers.join(", ");
+        if driver.edge.sockets.is_empty() {
+            tracing::warn!("no uplink is usable; `ip address` shows the interfaces there are");
+        } else if !driver.node.uplinks(now).iter().any(|uplink| uplink.heard) {
+            tracing::warn!(
+                "no answer from {servers}; is the server running, the address right, \
+                 and UDP let through by firewalls?"
+            );
+        } else if let Some(why) = driver.node.why_no_session(now) {
+            tracing::warn!("no session with {servers}: {why}");
+        }
+    }
+}
+
+/// Whoever may rename an interface may not steer a terminal by its name.
+fn printable(text: &str) -> String {
+    let escape = |letter: char| match letter.is_control() {
+        true => letter.escape_debug().to_string(),
+        false => letter.to_string(),
+    };
+    text.chars().map(escape).collect()
+}

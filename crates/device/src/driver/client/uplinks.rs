@@ -1,0 +1,157 @@
+//! The uplinks of a client: which interfaces are some, and their sockets.
+
+use roadweave_tunnel::{Client, UplinkPolicy};
+use roadweave_types::{Instant, UplinkId, peer_text};
+
+use super::{ClientRole, UPLINK_RETRY};
+use crate::driver::event_loop::Driver;
+use crate::monitor::glob;
+use crate::{DeviceError, Gateway, UdpOptions, Uplink, UplinkEvent, UplinkSocket};
+
+impl ClientRole {
+    /// Takes up which interfaces have come, gone or changed.
+    pub(super) fn look_at_uplinks(&mut self, driver: &mut Driver<Client>, now: Instant) {
+        let events = match self.monitor.poll() {
+            Ok(events) => events,
+            Err(error) => {
+                tracing::warn!("{error}; trying again");
+                self.next_uplink_retry = Some(now + UPLINK_RETRY);
+                return;
+            }
+        };
+        self.guard.set_inside(self.monitor.inside());
+        for event in events {
+            match event {
+                UplinkEvent::Appeared(uplink) => {
+                    // A replugged interface is a new one under an old name: its socket is dead.
+                    self.drop_uplink(driver, now, uplink.id);
+                    // Its routers are heard before it has an address: it may get one by them.
+                    self.guard.on_new_uplink();
+                    self.use_uplink(driver, now, &uplink);
+                }
+                UplinkEvent::Changed(uplink) => self.use_uplink(driver, now, &uplink),
+                UplinkEvent::Vanished(uplink) => {
+                    self.tell_gone(&uplink);
+                    self.drop_uplink(driver, now, uplink.id);
+                }
+            }
+        }
+    }
+
+    fn tell_gone(&self, uplink: &Uplink) {
+        let selector = &self.options.uplinks;
+        let rest = match self.monitor.name_of(uplink.index) {
+            None => String::new(),
+            Some(name) => {
+                let is_none = if selector.matches(name) {
+                    ""
+                } else {
+                    ", which the configuration names no uplink"
+                };
+                format!(": its interface is called {} now{is_none}", peer_text(name.as_bytes()))
+            }
+        };
+        tracing::warn!(uplink = uplink.name, "uplink is gone{rest}");
+    }
+
+    /// Brings an uplink into service as it is now, or takes it out.
+    pub(super) fn use_uplink(
+        &mut self,
+        driver: &mut Driver<Client>,
+        now: Instant,
+        uplink: &Uplink,
+    ) {
+        if !self.is_wanted(uplink) {
+            if driver.edge.sockets.contains_key(&Some(uplink.id)) {
+                tracing::warn!(uplink = uplink.name, "uplink is down");
+            }
+            self.drop_uplink(driver, now, uplink.id);
+            return;
+        }
+        match self.open_uplink(driver, now, uplink) {
+            Ok(()) => self.complaints.settle(uplink.id.0),
+            Err(error) => {
+                if self.complaints.admit(now, uplink.id.0, &error.to_string()) {
+                    tracing::warn!(uplink = uplink.name, %error, "uplink cannot be used yet");
+                }
+                self.next_uplink_retry = Some(now + UPLINK_RETRY);
+            }
+        }
+    }
+
+    fn open_uplink(
+        &mut self,
+        driver: &mut Driver<Client>,
+        now: Instant,
+        uplink: &Uplink,
+    ) -> Result<(), DeviceError> {
+        let moved = self
+            .steering
+            .uplinks()
+            .any(|known| known.id == uplink.id && known.addresses != uplink.addresses);
+        self.steering.set_uplink(uplink)?;
+        self.resolver.set_uplink(now, uplink);
+        let addresses: Vec<String> = uplink.addresses.iter().map(ToString::to_string).collect();
+        let is_new = !driver.edge.sockets.contains_key(&Some(uplink.id));
+        if is_new {
+            driver.add_socket(Some(uplink.id), open_socket(&uplink.name)?)?;
+            tracing::info!(uplink = uplink.name, addresses = addresses.join(","), "uplink is up");
+        }
+        self.apply_policy(&mut driver.node, &uplink.name);
+        driver.node.add_uplink(now, uplink.id, &uplink.name);
+        if moved && !is_new {
+            driver.node.on_new_addresses(now, uplink.id, addresses.join(", "));
+        }
+        Ok(())
+    }
+
+    /// Takes an uplink out of use.
+    pub(super) fn drop_uplink(&mut self, driver: &mut Driver<Client>, now: Instant, id: UplinkId) {
+        self.resolver.remove_uplink(id);
+        if driver.edge.sockets.remove(&Some(id)).is_some() {
+            driver.node.remove_uplink(now, id);
+        }
+        self.steering.remove_uplink(id);
+    }
+
+    /// Tries those again that could not be used.
+    pub(super) fn retry_uplinks(&mut self, driver: &mut Driver<Client>, now: Instant) {
+        self.next_uplink_retry = None;
+        self.look_at_uplinks(driver, now);
+        let uplinks: Vec<Uplink> = self.monitor.uplinks().cloned().collect();
+        for uplink in uplinks {
+            if !driver.edge.sockets.contains_key(&Some(uplink.id)) {
+                self.use_uplink(driver, now, &uplink);
+            }
+        }
+    }
+
+    /// Whether an uplink leads to the server, in one family at least.
+    ///
+    /// Without names in the configuration, an uplink is what leads to the Internet.
+    fn is_wanted(&self, uplink: &Uplink) -> bool {
+        let named = !self.options.uplinks.include.is_empty();
+        let leads = |ipv4| {
+            let leads_out =
+                matches!(uplink.gateway(ipv4), Some(Gateway::Known(_) | Gateway::Direct));
+            uplink.is_usable(ipv4) && (named || leads_out)
+        };
+        self.resolver.may_reach(leads(true), leads(false))
+    }
+
+    /// Lets an uplink be used as the configuration says.
+    pub(super) fn apply_policy(&self, client: &mut Client, uplink: &str) {
+        let mut policies = self.options.policies.iter();
+        let policy = policies.find(|(pattern, _)| glob(pattern, uplink));
+        let policy = policy.map_or_else(UplinkPolicy::default, |(_, policy)| *policy);
+        client.set_policy(uplink, policy);
+    }
+}
+
+/// A socket for both families, or for IPv4 where the kernel has no IPv6.
+fn open_socket(interface: &str) -> Result<UplinkSocket, DeviceError> {
+    match UplinkSocket::open(&UdpOptions::uplink(interface, false)) {
+        Err(DeviceError::NoIpv6 { .. }) => UplinkSocket::open(&UdpOptions::uplink(interface, true)),
+        result => result,
+    }
+}

@@ -1,0 +1,136 @@
+//! A node's edge to this machine: the clock, the TUN and the sockets.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
+use roadweave_quic::{Ecn as QuicEcn, Outbox};
+use roadweave_tunnel::{Io, Node, RecvMeta};
+use roadweave_types::{DropCounters, DropReason, Instant, UplinkId};
+
+use super::DriverError;
+use crate::{Clock, Ecn, Incoming, Outgoing, SendFailure, SendOutcome, Tun, UplinkSocket};
+
+/// Batches that are discarded after a pause, at most: more than the kernel's queue holds.
+const DISCARDS_MAX: usize = 64;
+
+/// What a node is turned with.
+#[derive(Debug)]
+pub(super) struct Edge {
+    pub(super) clock: Clock,
+    pub(super) tun: Tun,
+    /// By uplink; a server's only socket is of none.
+    pub(super) sockets: BTreeMap<Option<UplinkId>, UplinkSocket>,
+    /// Uplinks whose interface was gone when something was to be sent by them.
+    pub(super) gone: BTreeSet<UplinkId>,
+    /// Packets that were discarded here, by reason.
+    pub(super) drops: DropCounters,
+}
+
+impl Edge {
+    pub(super) fn new(clock: Clock, tun: Tun) -> Self {
+        Self {
+            clock,
+            tun,
+            sockets: BTreeMap::new(),
+            gone: BTreeSet::new(),
+            drops: DropCounters::default(),
+        }
+    }
+
+    /// Hands what is readable from the TUN to `handle`.
+    ///
+    /// # Errors
+    /// When the TUN is gone.
+    pub(super) fn read_tun(&mut self, handle: impl FnMut(&[u8])) -> Result<(), DriverError> {
+        let taken = self.tun.read_batch(handle).map(drop);
+        taken.map_err(|source| DriverError::TunGone { name: self.tun.name().to_owned(), source })
+    }
+
+    /// Discards what waits in the TUN after a pause, however old it is; returns how many packets
+    /// that were.
+    ///
+    /// # Errors
+    /// When the TUN is gone.
+    pub(super) fn discard_inner(&mut self) -> Result<u64, DriverError> {
+        let mut packets = 0;
+        for _ in 0..DISCARDS_MAX {
+            let before = packets;
+            self.read_tun(|_| packets += 1)?;
+            if packets == before {
+                break;
+            }
+        }
+        self.drops.add(DropReason::QueueExpired, packets);
+        Ok(packets)
+    }
+
+    /// Hands what is readable from a socket to `node`; nothing if there is no such socket.
+    ///
+    /// # Errors
+    /// What makes the socket useless.
+    pub(super) fn read_socket(
+        &mut self,
+        now: Instant,
+        uplink: Option<UplinkId>,
+        node: &mut impl Node,
+    ) -> std::io::Result<()> {
+        let Some(socket) = self.sockets.get_mut(&uplink) else { return Ok(()) };
+        let received = socket.recv(|incoming| {
+            let Incoming { remote, local, ecn, payload, .. } = incoming;
+            let socket = uplink.unwrap_or(UplinkId(0));
+            let meta = RecvMeta { socket, remote, local, ecn: to_quic_ecn(ecn) };
+            node.handle_packet(now, &meta, payload);
+        });
+        received.map(drop)
+    }
+}
+
+impl Io for Edge {
+    fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
+        let counts = self.tun.write_batch(packets);
+        self.drops.add(DropReason::DeviceFull, (counts.full + counts.refused) as u64);
+    }
+
+    /// A packet that the kernel does not take is counted by its socket and lost, as on the network:
+    /// the recovery knows what to do, and a router's other links have it too.
+    fn transmit(&mut self, packets: &Outbox) {
+        for run in packets.runs() {
+            let outgoing = Outgoing {
+                destination: run.route.destination,
+                source: run.route.source,
+                ecn: to_socket_ecn(run.route.ecn),
+                contents: run.data,
+                segment_size: run.segment_size,
+            };
+            let Some(socket) = self.sockets.get_mut(&run.route.uplink) else {
+                self.drops.add(DropReason::SendFailed, run.packets().len() as u64);
+                continue;
+            };
+            if socket.send(&outgoing) == SendOutcome::Failed(SendFailure::NoInterface) {
+                self.gone.extend(run.route.uplink);
+            }
+        }
+    }
+}
+
+fn to_socket_ecn(ecn: Option<QuicEcn>) -> Ecn {
+    match ecn {
+        None => Ecn::NotCapable,
+        Some(QuicEcn::Ect0) => Ecn::Ect0,
+        Some(QuicEcn::Ect1) => Ecn::Ect1,
+        Some(QuicEcn::Ce) => Ecn::CongestionExperienced,
+    }
+}
+
+fn to_quic_ecn(ecn: Ecn) -> Option<QuicEcn> {
+    match ecn {
+        Ecn::NotCapable => None,
+        Ecn::Ect0 => Some(QuicEcn::Ect0),
+        Ecn::Ect1 => Some(QuicEcn::Ect1),
+        Ecn::CongestionExperienced => Some(QuicEcn::Ce),
+    }
+}

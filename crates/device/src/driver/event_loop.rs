@@ -1,0 +1,312 @@
+//! The event loop: it joins a sans-IO node with TUN, sockets and clock.
+//!
+//! ```text
+//! Poller ─► TUN readable     ─► handle_inner  ┐
+//!        ─► socket readable  ─► handle_packet ├─► turn: TUN ◄─ handle_timeout ─► sockets
+//!        ─► timeout          ─────────────────┘
+//!        ─► monitor, signals, control ─► role: uplinks, routes, settings, status
+//! ```
+//!
+//! One thread does all of it. Work comes in batches: everything that is readable is taken first,
+//! then the node is turned once, so that what leaves can leave in runs (GSO).
+
+use std::os::fd::AsFd;
+
+use roadweave_tunnel::{Node, deliver, flush, turn};
+use roadweave_types::{Instant, UplinkId};
+use serde_json::{Value, json};
+
+use super::DriverError;
+use super::edge::Edge;
+use super::tun_name::TunName;
+use crate::control::{ControlServer, RpcError};
+use crate::pauses::{Pause, Pauses, Readings, TURN_MAX};
+use crate::{
+    Clock, DeviceError, Instance, InstanceLock, Interest, Poller, Signal, Signals, Token,
+    UplinkSocket, Waker,
+};
+
+/// What a client, a server and a router each do beyond turning their node.
+pub(super) trait Role<N: Node> {
+    /// Whether the inner packets that one socket brought go to the TUN before the next socket is
+    /// read.
+    const DELIVERS_BY_SOCKET: bool = false;
+
+    /// The loop begins.
+    fn on_start(&mut self, _driver: &mut Driver<N>) {}
+
+    /// When [`Role::handle_timeout`] has something to do.
+    fn poll_timeout(&self) -> Option<Instant>;
+
+    /// The machine slept, or the program stood still; `discarded` inner packets waited then.
+    fn on_pause(&mut self, driver: &mut Driver<N>, now: Instant, pause: &Pause, discarded: u64);
+
+    /// A turn begins; nothing of it has been read.
+    fn before_packets(&mut self, _driver: &mut Driver<N>, _now: Instant) {}
+
+    /// The user wants the configuration to be read again (SIGHUP).
+    fn on_hangup(&mut self, driver: &mut Driver<N>, now: Instant);
+
+    /// A thread of the role has woken the loop, or somebody asks by the control socket.
+    fn on_wake(&mut self, _driver: &mut Driver<N>, _now: Instant) {}
+
+    /// A source that [`Driver::watch`] was given is readable.
+    fn on_readable(&mut self, _driver: &mut Driver<N>, _now: Instant, _token: Token) {}
+
+    /// A socket can be used no more.
+    fn on_socket_failed(
+        &mut self,
+        driver: &mut Driver<N>,
+        now: Instant,
+        uplink: Option<UplinkId>,
+        error: &std::io::Error,
+    );
+
+    /// The interface of a socket was gone when something was to be sent by it.
+    fn on_interface_gone(&mut self, _driver: &mut Driver<N>, _now: Instant, _uplink: UplinkId) {}
+
+    /// All of a turn has been read: lets what is due happen before the node is turned.
+    fn handle_timeout(&mut self, driver: &mut Driver<N>, now: Instant);
+
+    /// The node was turned and may have events.
+    fn handle_events(&mut self, driver: &mut Driver<N>, now: Instant);
+
+    /// What `show` is told.
+    fn status(&mut self, driver: &mut Driver<N>, now: Instant) -> Value;
+
+    /// Answers a request by the control socket that is not for the status.
+    ///
+    /// # Errors
+    /// What the caller is told when there is no such method or it cannot be done.
+    fn handle_request(
+        &mut self,
+        driver: &mut Driver<N>,
+        now: Instant,
+        method: &str,
+        params: &Value,
+    ) -> Result<Value, RpcError>;
+}
+
+/// A node between its clock, its TUN and its sockets.
+pub(super) struct Driver<N> {
+    pub(super) node: N,
+    pub(super) edge: Edge,
+    poller: Poller,
+    pauses: Pauses,
+    signals: Signals,
+    control: ControlServer,
+    waker: Waker,
+    tun_name: TunName,
+}
+
+/// A node that runs. The fields are dropped in this order: what was set up is removed before the
+/// instance's lock.
+pub(super) struct Running<N, R> {
+    pub(super) driver: Driver<N>,
+    pub(super) role: R,
+    pub(super) instance: Instance,
+    pub(super) lock: InstanceLock,
+}
+
+impl<N: Node, R: Role<N>> Running<N, R> {
+    /// Runs until SIGINT or SIGTERM.
+    ///
+    /// # Errors
+    /// When the system fails or the TUN goes away.
+    pub(super) fn run(&mut self) -> Result<(), DriverError> {
+        self.driver.run(&mut self.role)
+    }
+}
+
+/// Catches the signals that the loop handles and takes the instance of the TUN `name`, before
+/// anything is changed, so that no signal leaves changes behind.
+///
+/// # Errors
+/// When the instance runs already, or the name is none.
+pub(super) fn take_instance(name: &str) -> Result<(Signals, Instance, InstanceLock), DeviceError> {
+    let signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
+    let instance = Instance::new(name)?;
+    let lock = instance.lock()?;
+    Ok((signals, instance, lock))
+}
+
+impl<N: Node> Driver<N> {
+    /// Joins `node` with `edge`, and opens the control socket of `instance`.
+    ///
+    /// # Errors
+    /// When the control socket cannot be opened, or the system has no more of what it takes.
+    pub(super) fn new(
+        instance: &Instance,
+        signals: Signals,
+        edge: Edge,
+        node: N,
+    ) -> Result<Self, DeviceError> {
+        let poller = Poller::new()?;
+        let waker = Waker::new()?;
+        let control = ControlServer::start(instance, waker.clone())?;
+        poller.add(&edge.tun, TUN, Interest::Read)?;
+        poller.add(&signals, SIGNALS, Interest::Read)?;
+        poller.add(&waker, CONTROL, Interest::Read)?;
+        let (pauses, tun_name) = (Pauses::new(Readings::take()), TunName::default());
+        Ok(Self { node, edge, poller, pauses, signals, control, waker, tun_name })
+    }
+
+    /// What wakes the loop, for a thread of the role.
+    pub(super) fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Calls [`Role::on_readable`] when `source` is readable.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(super) fn watch(&self, source: impl AsFd, token: Token) -> Result<(), DeviceError> {
+        self.poller.add(source, token, Interest::Read)
+    }
+
+    /// Sends and receives by `socket` for an uplink from now on; a server's only socket is of none.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(super) fn add_socket(
+        &mut self,
+        uplink: Option<UplinkId>,
+        socket: UplinkSocket,
+    ) -> Result<(), DeviceError> {
+        self.poller.add(&socket, token_of(uplink), Interest::Read)?;
+        self.edge.sockets.insert(uplink, socket);
+        Ok(())
+    }
+
+    /// Sends what the node has for the network, without a turn.
+    pub(super) fn flush(&mut self) {
+        flush(&mut self.node, &mut self.edge);
+    }
+
+    fn run(&mut self, role: &mut impl Role<N>) -> Result<(), DriverError> {
+        role.on_start(self);
+        loop {
+            let timeouts = [self.node.poll_timeout(), role.poll_timeout()];
+            let ready = self.wait(timeouts.into_iter().flatten().min())?;
+            let now = self.edge.clock.now();
+            if let Some(pause) = self.pauses.on_turn(Readings::take()) {
+                let discarded = self.edge.discard_inner()?;
+                role.on_pause(self, now, &pause, discarded);
+            }
+            role.before_packets(self, now);
+            for token in ready {
+                match token {
+                    TUN => self.edge.read_tun(|packet| self.node.handle_inner(now, packet))?,
+                    SIGNALS => {
+                        if self.take_signals(now, role) {
+                            return Ok(());
+                        }
+                    }
+                    CONTROL => {
+                        self.waker.clear();
+                        role.on_wake(self, now);
+                        self.answer(now, role);
+                    }
+                    ONLY_SOCKET => self.read_socket(now, None, role),
+                    token => match uplink_of(token) {
+                        Some(uplink) => self.read_socket(now, Some(uplink), role),
+                        None => role.on_readable(self, now, token),
+                    },
+                }
+            }
+            self.tun_name.service(now, &self.edge.tun);
+            role.handle_timeout(self, now);
+            turn(&mut self.node, &mut self.edge);
+            for uplink in std::mem::take(&mut self.edge.gone) {
+                role.on_interface_gone(self, now, uplink);
+            }
+            role.handle_events(self, now);
+        }
+    }
+
+    /// Waits until something is ready, or until `timeout`, and no longer than a turn may take;
+    /// returns what is.
+    fn wait(&mut self, timeout: Option<Instant>) -> Result<Vec<Token>, DeviceError> {
+        let now = self.edge.clock.now();
+        let timeout = timeout.and_then(|at| Clock::until(now, at)).unwrap_or(TURN_MAX);
+        let ready = self.poller.wait(Some(timeout.min(TURN_MAX)));
+        let ready = ready.map_err(|error| DeviceError::system("wait for events", error))?;
+        Ok(ready.iter().map(|event| event.token).collect())
+    }
+
+    fn read_socket<R: Role<N>>(&mut self, now: Instant, uplink: Option<UplinkId>, role: &mut R) {
+        if let Err(error) = self.edge.read_socket(now, uplink, &mut self.node) {
+            role.on_socket_failed(self, now, uplink, &error);
+        }
+        if R::DELIVERS_BY_SOCKET {
+            deliver(&mut self.node, &mut self.edge);
+        }
+    }
+
+    /// Returns whether the program is to end.
+    fn take_signals(&mut self, now: Instant, role: &mut impl Role<N>) -> bool {
+        while let Some(signal) = self.signals.take() {
+            match signal {
+                Signal::Interrupt | Signal::Terminate => return true,
+                Signal::Hangup => role.on_hangup(self, now),
+                Signal::Child => {}
+            }
+        }
+        false
+    }
+
+    fn answer(&mut self, now: Instant, role: &mut impl Role<N>) {
+        while let Some(request) = self.control.poll_request() {
+            let answer = match request.method.as_str() {
+                "status" => Ok(role.status(self, now)),
+                method => role.handle_request(self, now, method, &request.params),
+            };
+            request.answer(answer);
+        }
+    }
+
+    /// The status of this node: `rest`, and what it shares with all others.
+    pub(super) fn status(&self, role: &str, name: &str, rest: Value) -> Value {
+        let tun = &self.edge.tun;
+        let device = tun.statistics();
+        let mut status = json!({
+            "role": role,
+            "name": name,
+            "version": env!("CARGO_PKG_VERSION"),
+            "uptime_seconds": self.edge.clock.now().since(Instant::ZERO).as_secs_f64(),
+            "tun": tun.name(),
+            "device": {
+                "packets_read": device.packets_read,
+                "bytes_read": device.bytes_read,
+                "packets_written": device.packets_written,
+                "bytes_written": device.bytes_written,
+            },
+            "log": { "lines_lost": crate::log::lines_lost() },
+        });
+        if let (Value::Object(status), Value::Object(rest)) = (&mut status, rest) {
+            status.extend(rest);
+        }
+        status
+    }
+}
+
+const TUN: Token = Token(0);
+const SIGNALS: Token = Token(1);
+const CONTROL: Token = Token(2);
+/// The interface monitor of a client.
+pub(super) const MONITOR: Token = Token(3);
+/// What the routers of a client's uplinks say.
+pub(super) const ROUTERS: Token = Token(4);
+/// A server's socket.
+const ONLY_SOCKET: Token = Token(5);
+/// Sockets of uplinks have this and the numbers after it.
+const SOCKETS: u64 = 16;
+
+fn token_of(uplink: Option<UplinkId>) -> Token {
+    uplink.map_or(ONLY_SOCKET, |uplink| Token(SOCKETS + u64::from(uplink.0)))
+}
+
+fn uplink_of(token: Token) -> Option<UplinkId> {
+    let number = token.0.checked_sub(SOCKETS)?;
+    u32::try_from(number).ok().map(UplinkId)
+}
