@@ -21,15 +21,17 @@
 //! also for seeds that follow one another. Skipping zeros keeps the other 255 values equally
 //! likely.
 
+use roadweave_types::SplitMix64;
+
 /// Writes the coefficients that belong to `seed`, the leading 1 included, into `out`.
 ///
 /// `out: [u8; n]`, n the number of packets that the coded packet covers.
 pub fn fill(seed: u32, out: &mut [u8]) {
     let Some((first, mut rest)) = out.split_first_mut() else { return };
     *first = 1;
-    let mut state = u64::from(seed);
+    let mut words = SplitMix64::new(seed.into());
     while !rest.is_empty() {
-        let word = next_word(&mut state);
+        let word = words.next_u64();
         let filled = if has_zero_byte(word) { put_nonzero(word, rest) } else { put(word, rest) };
         rest = &mut rest[filled..];
     }
@@ -78,14 +80,6 @@ fn has_zero_byte(word: u64) -> bool {
     word.wrapping_sub(ONES) & !word & TOPS != 0
 }
 
-fn next_word(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -94,14 +88,6 @@ mod tests {
         let mut out = vec![0; count];
         fill(seed, &mut out);
         out
-    }
-
-    /// The first output of SplitMix64 for the seeds 0 and 1234567, as other implementations give
-    /// it.
-    #[test]
-    fn words_are_those_of_splitmix64() {
-        assert_eq!(next_word(&mut 0), 0xe220_a839_7b1d_cdaf);
-        assert_eq!(next_word(&mut 1_234_567), 6_457_827_717_110_365_317);
     }
 
     #[test]
@@ -113,8 +99,8 @@ mod tests {
 
     /// The definition, byte by byte.
     fn reference(seed: u32, count: usize) -> Vec<u8> {
-        let mut state = u64::from(seed);
-        let words = std::iter::repeat_with(|| next_word(&mut state));
+        let mut random = SplitMix64::new(seed.into());
+        let words = std::iter::repeat_with(|| random.next_u64());
         let bytes = words.flat_map(u64::to_le_bytes).filter(|byte| *byte != 0);
         std::iter::once(1).chain(bytes).take(count).collect()
     }
@@ -124,7 +110,7 @@ mod tests {
     fn words_with_and_without_zeros_follow_the_definition() {
         let mut with_zeros = 0;
         for seed in 0..20_000 {
-            with_zeros += u32::from(has_zero_byte(next_word(&mut u64::from(seed))));
+            with_zeros += u32::from(has_zero_byte(SplitMix64::word(seed.into(), 0)));
             let count = seed as usize % 65;
             assert_eq!(coefficients(seed, count), reference(seed, count), "seed {seed}, {count}");
         }

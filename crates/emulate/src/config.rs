@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use roadweave_device::Prefix;
-use roadweave_types::{Instant, Rate};
+use roadweave_types::{Instant, Rate, SplitMix64};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -21,7 +21,6 @@ use crate::error::TraceError;
 use crate::link::{Jitter, LinkSettings};
 use crate::load::read_trace;
 use crate::loss::GilbertElliott;
-use crate::random::mix;
 use crate::synthetic::{Operator, synthetic_trace};
 use crate::timeline::Timeline;
 use crate::trace::Trace;
@@ -234,8 +233,8 @@ impl EmulatedLink {
         let end = |interface: String, host| TunEnd { interface, addresses: addresses(index, host) };
         Self {
             name: link.name.clone(),
-            up: LinkSettings::new(link.up.clone(), mix(seed, 2 * number)),
-            down: LinkSettings::new(link.down.clone(), mix(seed, 2 * number + 1)),
+            up: LinkSettings::new(link.up.clone(), SplitMix64::word(seed, 2 * number)),
+            down: LinkSettings::new(link.down.clone(), SplitMix64::word(seed, 2 * number + 1)),
             near: end(link.name.clone(), 2),
             far: end(format!("{}-far", link.name), 1),
         }

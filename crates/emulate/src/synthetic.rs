@@ -17,10 +17,10 @@
 
 use std::time::Duration;
 
-use roadweave_types::Rate;
+use roadweave_types::{Rate, SplitMix64};
 
 use crate::capacity::Capacity;
-use crate::random::{Random, mix};
+use crate::random::Random;
 use crate::timeline::{AtEnd, Timeline, nanos};
 use crate::trace::Trace;
 
@@ -35,7 +35,7 @@ mod pauses;
 /// the same three arguments give the same trace. The delay is half the round-trip time.
 pub fn synthetic_trace(seed: u64, index: u64, operator: &Operator, length: Duration) -> Trace {
     let length = length.max(STEP);
-    let own = mix(seed, OWN + index);
+    let own = SplitMix64::word(seed, OWN + index);
     let scores = normal_scores(seed, own, length);
     let rates: Vec<f64> = scores.iter().map(|&score| operator.capacity_at(score)).collect();
     let pauses = pauses::Pauses::draw(&mut Random::part(own, PAUSES), operator, length);

@@ -28,11 +28,3 @@ impl Random {
         mean + deviation * radius * (std::f64::consts::TAU * self.unit()).cos()
     }
 }
-
-/// A seed for part `index` of what `seed` describes (the finalizer of SplitMix64).
-pub(crate) fn mix(seed: u64, index: u64) -> u64 {
-    let mut z = seed.wrapping_add(index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}

@@ -15,10 +15,9 @@ use std::time::Duration;
 use roadweave_emulate::{Drive, DriveLink, LinkSettings};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, Strategy, default_lanes};
-use roadweave_types::Rate;
+use roadweave_types::{Rate, SplitMix64};
 
 use crate::event::{CrossTraffic, Event, apply_to_traces};
-use crate::random::mix;
 use crate::traffic::TrafficSpec;
 use crate::world::WorldLink;
 
@@ -129,8 +128,8 @@ impl WorldLink {
     pub fn new(link: &DriveLink, index: u64, seed: u64) -> Self {
         Self {
             name: link.name.clone(),
-            up: LinkSettings::new(link.up.clone(), mix(seed, 2 * index)),
-            down: LinkSettings::new(link.down.clone(), mix(seed, 2 * index + 1)),
+            up: LinkSettings::new(link.up.clone(), SplitMix64::word(seed, 2 * index)),
+            down: LinkSettings::new(link.down.clone(), SplitMix64::word(seed, 2 * index + 1)),
         }
     }
 }

@@ -23,7 +23,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
+use roadweave_types::{Instant, PacketId, PathId, PathSnapshot, SplitMix64};
 
 use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket, spare};
 
@@ -39,7 +39,7 @@ pub struct Pluribus {
     credit: usize,
     /// The share of packets that the paths lose.
     loss: f64,
-    dice: Dice,
+    random: SplitMix64,
     next_look: Option<Instant>,
     stats: RecoveryStats,
 }
@@ -59,7 +59,7 @@ impl Pluribus {
             received: 0.0,
             credit: 0,
             loss: LOSS_MIN,
-            dice: Dice(0),
+            random: SplitMix64::new(0),
             next_look: None,
             stats: RecoveryStats::default(),
         }
@@ -100,13 +100,13 @@ impl Pluribus {
     /// The sum of `degree` packets: the first, and a bit for each.
     fn choose(&mut self, degree: usize) -> (PacketId, u64) {
         // The packets must lie within a mask, so a place in W is chosen first.
-        let begin = self.dice.below(self.window.len());
+        let begin = self.random.below(self.window.len());
         let first = self.window[begin].id;
         let near = |member: &&Member| member.id.distance(first) < u64::BITS as i32;
         let mut run: Vec<PacketId> =
             self.window.range(begin..).take_while(near).map(|member| member.id).collect();
         for at in 0..degree.min(run.len()) {
-            let other = at + self.dice.below(run.len() - at);
+            let other = at + self.random.below(run.len() - at);
             run.swap(at, other);
         }
         run.truncate(degree);
@@ -205,21 +205,6 @@ fn loss(paths: &[PathSnapshot]) -> f64 {
     let weight: u64 = usable().map(|path| path.congestion_window).sum();
     let lost: f64 = usable().map(|path| f64::from(path.loss) * path.congestion_window as f64).sum();
     (lost / weight.max(1) as f64).clamp(LOSS_MIN, LOSS_MAX)
-}
-
-/// SplitMix64: the choices need no more than to look random.
-#[derive(Debug)]
-struct Dice(u64);
-
-impl Dice {
-    /// A number below `end`, which is not 0.
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) % end as u64) as usize
-    }
 }
 
 /// W holds no more packets: a second of 24 Mbit/s.

@@ -7,7 +7,7 @@
 //! choice is by rendezvous (highest random weight), so that a path that comes or goes moves only
 //! its own flows.
 
-use roadweave_types::{Instant, PathSnapshot, PathStatus};
+use roadweave_types::{Instant, PathSnapshot, PathStatus, SplitMix64};
 
 use crate::{Decision, PacketInfo, PathSet, Scheduler};
 
@@ -37,17 +37,14 @@ impl Scheduler for Bonding {
     }
 }
 
-/// What a path weighs for a flow: the last step of SplitMix64 over both. The uplink counts where it
+/// What a path weighs for a flow: the finalizer of SplitMix64 over both. The uplink counts where it
 /// is known, so that a path which is opened anew gets its flows back.
 fn weight(flow: u64, path: &PathSnapshot) -> u64 {
     let key = match path.uplink {
         Some(uplink) => u64::from(uplink.0) << 32 | 1,
         None => u64::from(path.id.0) << 32,
     };
-    let mut z = flow ^ key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
+    SplitMix64::mix(flow ^ key.wrapping_mul(SplitMix64::GAMMA))
 }
 
 #[cfg(test)]

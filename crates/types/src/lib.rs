@@ -11,6 +11,7 @@ mod pacing;
 mod path;
 mod policy;
 mod promise;
+mod random;
 mod text;
 mod time;
 
@@ -22,5 +23,6 @@ pub use pacing::Pacing;
 pub use path::{PathSnapshot, PathStatus};
 pub use policy::{Policy, Priority};
 pub use promise::Promise;
+pub use random::SplitMix64;
 pub use text::{PEER_TEXT_MAX, peer_text};
 pub use time::{Instant, Rate};

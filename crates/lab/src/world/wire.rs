@@ -5,12 +5,11 @@ use std::net::SocketAddr;
 
 use bytes::BytesMut;
 use roadweave_emulate::{Direction, Link, LinkSettings, Trace};
-use roadweave_types::Instant;
+use roadweave_types::{Instant, SplitMix64};
 
 use super::strangers::Hostile;
 use super::tamper::{Tamperer, Tampering};
 use super::{Ride, UDP_IP_HEADERS, WorldLink};
-use crate::random::mix;
 
 /// What a link carries.
 #[derive(Debug)]
@@ -133,7 +132,7 @@ impl Wire {
     pub(super) fn tamper(&mut self, tampering: Tampering, seed: u64) {
         for (way, stream) in [(&mut self.up, 0), (&mut self.down, 1)] {
             way.useless_bytes = way.useless_bytes();
-            way.tamperer = Some(Tamperer::new(tampering, mix(seed, stream)));
+            way.tamperer = Some(Tamperer::new(tampering, SplitMix64::word(seed, stream)));
         }
     }
 

@@ -38,6 +38,7 @@ use std::time::{Duration, Instant};
 
 use noq_proto::RttEstimator;
 use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
+use roadweave_types::SplitMix64;
 
 mod delay;
 mod drift;
@@ -67,7 +68,7 @@ impl ControllerFactory for BbrFactory {
     fn build(self: Arc<Self>, _now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         let number = self.built.fetch_add(1, Ordering::Relaxed);
         // An odd factor, so that no two controllers of a factory begin alike.
-        let random = Random(self.seed ^ number.wrapping_mul(0xd1b5_4a32_d192_ed03));
+        let random = SplitMix64::new(self.seed ^ number.wrapping_mul(0xd1b5_4a32_d192_ed03));
         Box::new(Bbr::new(current_mtu, random))
     }
 }
@@ -76,7 +77,7 @@ impl ControllerFactory for BbrFactory {
 #[derive(Clone, Debug)]
 struct Bbr {
     mtu: u64,
-    random: Random,
+    random: SplitMix64,
     collector: Collector,
     model: Model,
     phase: Phase,
@@ -126,7 +127,7 @@ struct Gains {
 }
 
 impl Bbr {
-    fn new(mtu: u16, random: Random) -> Self {
+    fn new(mtu: u16, random: SplitMix64) -> Self {
         let mtu = u64::from(mtu);
         Self {
             mtu,
@@ -359,21 +360,6 @@ impl Controller for Bbr {
 
     fn into_any(self: Box<Self>) -> Box<dyn Any> {
         self
-    }
-}
-
-/// SplitMix64: a word of state, and good enough to choose moments.
-#[derive(Clone, Debug)]
-struct Random(u64);
-
-impl Random {
-    /// Uniform in 0..1.
-    fn unit(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -37,7 +37,7 @@ fn check_alive(world: &mut World) {
 fn random_bytes_change_nothing() {
     let mut world = World::connected(links(&[20, 50]));
     for length in 0..1500 {
-        let mut packet: Vec<u8> = (0..length).map(|_| world.random.next() as u8).collect();
+        let mut packet: Vec<u8> = (0..length).map(|_| world.random.next_u64() as u8).collect();
         // All kinds of headers.
         if let Some(first) = packet.first_mut() {
             *first = (length as u8).wrapping_mul(37);
@@ -62,10 +62,10 @@ fn replayed_truncated_and_altered_packets_change_nothing() {
         for (to, packet) in under_way(&world) {
             inject(&mut world, to, &packet);
             inject(&mut world, to, &packet);
-            let cut = world.random.next() as usize % packet.len();
+            let cut = world.random.next_u64() as usize % packet.len();
             inject(&mut world, to, &packet[..cut]);
             let mut altered = packet.clone();
-            let bit = world.random.next() as usize % (packet.len() * 8);
+            let bit = world.random.next_u64() as usize % (packet.len() * 8);
             altered[bit / 8] ^= 1 << (bit % 8);
             inject(&mut world, to, &altered);
             // To the wrong side.
@@ -89,11 +89,11 @@ fn altered_handshakes_never_panic() {
             for (to, packet) in under_way(&world) {
                 let mut altered = packet.clone();
                 for _ in 0..3 {
-                    let byte = world.random.next() as usize % packet.len();
-                    altered[byte] = world.random.next() as u8;
+                    let byte = world.random.next_u64() as usize % packet.len();
+                    altered[byte] = world.random.next_u64() as u8;
                 }
                 inject(&mut world, to, &altered);
-                let cut = world.random.next() as usize % packet.len();
+                let cut = world.random.next_u64() as usize % packet.len();
                 inject(&mut world, to, &packet[..cut]);
             }
             world.run(ms(5));
@@ -222,7 +222,7 @@ fn forged_packets_end_no_connection() {
     world.client().open_path(now, UplinkId(1), server_address()).unwrap();
     world.run(ms(2000));
     for round in 0..200_u64 {
-        let reset = stateless_reset(|| world.random.next());
+        let reset = stateless_reset(|| world.random.next_u64());
         let kinds = [
             eavesdropper.close(0x130, b"forged"),
             eavesdropper.initial(round as u8, &[0x06, 0, 4, 2, 0, 0, 0]),
@@ -240,15 +240,15 @@ fn forged_packets_end_no_connection() {
 
 #[test]
 fn any_frames_in_a_forged_packet_end_no_more_than_the_attempt() {
-    let (mut random, mut closes) = (Random(3), 0);
+    let (mut random, mut closes) = (SplitMix64::new(3), 0);
     for seed in 1..60 {
         let mut world = World::new(links(&[20]), &config(seed));
         for _ in 0..4 {
             world.connect(0);
             let eavesdropper = first_packet(&world);
-            let (length, kind) = (random.next() as usize % 300, random.next() % 4);
-            let code = [0x2a, 0x2c, 0x2d, 0x2e, 0x30, 0x31][random.next() as usize % 6];
-            let mut rest = (0..length).map(|_| random.next() as u8);
+            let (length, kind) = (random.next_u64() as usize % 300, random.next_u64() % 4);
+            let code = [0x2a, 0x2c, 0x2d, 0x2e, 0x30, 0x31][random.next_u64() as usize % 6];
+            let mut rest = (0..length).map(|_| random.next_u64() as u8);
             // Frames that handshakes have, and any; those that close are whole, with a server's
             // refusal.
             let frames: Vec<u8> = match kind {
@@ -257,8 +257,8 @@ fn any_frames_in_a_forged_packet_end_no_more_than_the_attempt() {
                 2 => rest.collect(),
                 _ => vec![0x1c, 0x41, code, rest.next().unwrap_or_default() % 64, 0],
             };
-            inject(&mut world, CLIENT, &eavesdropper.initial(random.next() as u8, &frames));
-            world.run(ms(random.next() % 30));
+            inject(&mut world, CLIENT, &eavesdropper.initial(random.next_u64() as u8, &frames));
+            world.run(ms(random.next_u64() % 30));
             world.run(ms(1000));
             let closed = world.sides[CLIENT].books.closed.take();
             assert!(
@@ -306,7 +306,7 @@ fn garbage_that_names_the_connection_says_nothing_of_a_path() {
         for _ in 0..20 {
             let mut garbage = packet.clone();
             let body = garbage.len() - 60;
-            garbage[body..].iter_mut().for_each(|byte| *byte = world.random.next() as u8);
+            garbage[body..].iter_mut().for_each(|byte| *byte = world.random.next_u64() as u8);
             inject(&mut world, to, &garbage);
             // What came before is not new.
             inject(&mut world, to, &packet);

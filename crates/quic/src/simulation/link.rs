@@ -4,9 +4,7 @@ use std::cmp::Ordering;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use roadweave_types::{Instant, Rate};
-
-use super::Random;
+use roadweave_types::{Instant, Rate, SplitMix64};
 
 /// A link in both directions, behind an address translator.
 pub(super) struct Link {
@@ -79,7 +77,7 @@ impl Direction {
         &mut self,
         now: Instant,
         len: usize,
-        random: &mut Random,
+        random: &mut SplitMix64,
     ) -> Option<Instant> {
         let lost = random.unit() < self.loss;
         let late = self.jitter.mul_f64(random.unit());

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, UplinkId};
+use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, SplitMix64, UplinkId};
 
 use self::link::{Arrival, Link};
 use crate::*;
@@ -75,28 +75,11 @@ struct World {
     sides: [Side; 2],
     links: Vec<Link>,
     network: BinaryHeap<Arrival>,
-    random: Random,
+    random: SplitMix64,
     packets: u64,
     next_token: u64,
     /// The link out of which the packet came that is being handled.
     arriving: usize,
-}
-
-struct Random(u64);
-
-impl Random {
-    /// Uniform in 0..1.
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
 }
 
 #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
@@ -152,7 +135,7 @@ impl World {
             sides: [side(client), side(server)],
             links,
             network: BinaryHeap::new(),
-            random: Random(config.rng_seed[0].into()),
+            random: SplitMix64::new(config.rng_seed[0].into()),
             packets: 0,
             next_token: 0,
             arriving: 0,

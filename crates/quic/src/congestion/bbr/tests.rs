@@ -281,7 +281,7 @@ proptest! {
     ) {
         #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
         let start = Instant::now();
-        let mut bbr = Bbr::new(PACKET as u16, Random(1));
+        let mut bbr = Bbr::new(PACKET as u16, SplitMix64::new(1));
         let mut now = start + ms(1000);
         for (kind, millis, bytes) in steps {
             match kind {

@@ -10,8 +10,9 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
 use noq_proto::congestion::Controller;
+use roadweave_types::SplitMix64;
 
-use super::super::{Bbr, Random};
+use super::super::Bbr;
 
 pub(super) const PACKET: u64 = 1200;
 /// Everything happens at multiples of this.
@@ -74,7 +75,7 @@ pub(super) struct World {
     queue: VecDeque<(usize, Instant)>,
     credit: f64,
     news: BinaryHeap<News>,
-    random: Random,
+    random: SplitMix64,
     packets: u64,
 }
 
@@ -99,7 +100,7 @@ impl World {
             queue: VecDeque::new(),
             credit: 0.0,
             news: BinaryHeap::new(),
-            random: Random(seed),
+            random: SplitMix64::new(seed),
             packets: 0,
         }
     }
@@ -112,7 +113,7 @@ impl World {
     pub(super) fn add(&mut self, traffic: Traffic) {
         let seed = (self.random.unit() * 1e9) as u64;
         self.flows.push(Flow {
-            bbr: Bbr::new(PACKET as u16, Random(seed)),
+            bbr: Bbr::new(PACKET as u16, SplitMix64::new(seed)),
             traffic,
             backlog: 0,
             in_flight: 0,
