@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use noq_proto::congestion::ControllerMetrics;
+use roadweave_types::Rate;
 
 pub(crate) use self::loss::PACKET_THRESHOLD;
 use self::loss::{Batch, Lateness};
@@ -85,12 +86,12 @@ pub(crate) struct Meter {
     lateness: Lateness,
     pub(crate) rtt: RoundTrip,
     pub(crate) delivery: DeliveryRate,
-    /// What was in flight when the packet acknowledged last left, by its round-trip time, bytes per
-    /// second: what the path passed in that time (Little's law).
-    passed: Option<(Instant, u64)>,
+    /// What was in flight when the packet acknowledged last left, by its round-trip time: what the
+    /// path passed in that time (Little's law).
+    passed: Option<(Instant, Rate)>,
     pub(crate) window: u64,
-    /// The rate that the controller paces at, bytes per second.
-    pub(crate) pacing_rate: Option<u64>,
+    /// The rate that the controller paces at.
+    pub(crate) pacing_rate: Option<Rate>,
     pub(crate) mtu: u16,
     loss: f32,
     limited_until: Option<Instant>,
@@ -184,8 +185,7 @@ impl Meter {
         if let Some(sent) = settled
             && self.newest_acknowledged.is_some_and(|(newest, _)| newest == pn)
         {
-            let passed = (sent.in_flight as f64 / rtt.max(GRANULARITY).as_secs_f64()) as u64;
-            self.passed = Some((now, passed));
+            self.passed = Some((now, Rate::of(sent.in_flight, rtt.max(GRANULARITY))));
         }
         self.note_order(pn, rtt, settled.is_some())
     }
@@ -227,7 +227,7 @@ impl Meter {
 
     pub(crate) fn on_metrics(&mut self, metrics: &ControllerMetrics, window: u64) {
         self.window = window;
-        self.pacing_rate = metrics.pacing_rate;
+        self.pacing_rate = metrics.pacing_rate.map(Rate::from_bytes_per_second);
     }
 
     /// Notes that the path could take no more at `now`, for the window's sake, or the pacer's,
@@ -446,8 +446,7 @@ impl RoundTrip {
 pub(crate) struct Ramp {
     /// Bytes.
     pub(crate) window: u64,
-    /// Bytes per second.
-    pub(crate) rate: u64,
+    pub(crate) rate: Rate,
 }
 
 impl Meter {
@@ -462,10 +461,10 @@ impl Meter {
         if !calm || busy || !rtt.sampled {
             return Ramp::default();
         }
-        let delivered = (self.delivery.newest() as f64 * rtt.smoothed.as_secs_f64()) as u64;
+        let delivered =
+            (self.delivery.newest().bytes_per_second() * rtt.smoothed.as_secs_f64()) as u64;
         let window = (delivered * 2).max(u64::from(self.mtu) * RAMP_PACKETS);
-        let rate = window as f64 / rtt.smoothed.max(GRANULARITY).as_secs_f64();
-        Ramp { window, rate: rate as u64 }
+        Ramp { window, rate: Rate::of(window, rtt.smoothed.max(GRANULARITY)) }
     }
 }
 
@@ -477,8 +476,8 @@ impl Meter {
 pub(crate) struct DeliveryRate {
     began: Option<Instant>,
     delivered: u64,
-    /// Bytes per second of the latest windows, the newest first.
-    windows: [u64; 10],
+    /// Of the latest windows, the newest first.
+    windows: [Rate; 10],
 }
 
 impl DeliveryRate {
@@ -493,19 +492,19 @@ impl DeliveryRate {
             return;
         }
         self.windows.rotate_right(1);
-        self.windows[0] = (self.delivered as f64 / elapsed.as_secs_f64()) as u64;
+        self.windows[0] = Rate::of(self.delivered, elapsed);
         self.began = Some(now);
         self.delivered = 0;
     }
 
-    /// Bytes per second over the last round trip.
-    fn newest(&self) -> u64 {
+    /// The rate over the last round trip.
+    fn newest(&self) -> Rate {
         self.windows[0]
     }
 
-    /// Bytes per second, 0 before the first round trip.
-    pub(crate) fn best(&self) -> u64 {
-        self.windows.into_iter().max().unwrap_or(0)
+    /// Zero before the first round trip.
+    pub(crate) fn best(&self) -> Rate {
+        self.windows.into_iter().max().unwrap_or_default()
     }
 }
 

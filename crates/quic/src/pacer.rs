@@ -25,23 +25,22 @@ use roadweave_types::{Instant, Pacing, Rate};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PacerInput {
     pub(crate) pacing: Pacing,
-    /// The rate that the congestion controller wants, bytes per second.
-    pub(crate) controller_rate: Option<u64>,
+    /// The rate that the congestion controller wants.
+    pub(crate) controller_rate: Option<Rate>,
     /// The congestion window, bytes.
     pub(crate) window: u64,
     pub(crate) smoothed_rtt: Duration,
-    /// The best rate that the path has lately shown, bytes per second; 0 if none yet.
-    pub(crate) delivered_rate: u64,
+    /// The best rate that the path has lately shown; zero if none yet.
+    pub(crate) delivered_rate: Rate,
     pub(crate) mtu: u16,
-    /// A rate that must not be exceeded, bytes per second.
-    pub(crate) rate_max: Option<u64>,
+    /// A rate that must not be exceeded.
+    pub(crate) rate_max: Option<Rate>,
 }
 
 /// The token bucket of one path.
 #[derive(Clone, Debug)]
 pub(crate) struct Pacer {
-    /// Bytes per second.
-    rate: u64,
+    rate: Rate,
     burst: u64,
     /// May fall below zero by a burst.
     budget: f64,
@@ -50,13 +49,13 @@ pub(crate) struct Pacer {
 
 impl Pacer {
     pub(crate) fn new(now: Instant) -> Self {
-        Self { rate: 0, burst: 0, budget: 0.0, updated: now }
+        Self { rate: Rate::ZERO, burst: 0, budget: 0.0, updated: now }
     }
 
     /// Brings rate and budget up to `now`.
     pub(crate) fn update(&mut self, now: Instant, input: &PacerInput) {
-        let first = self.rate == 0;
-        self.budget += self.rate as f64 * now.since(self.updated).as_secs_f64();
+        let first = self.rate == Rate::ZERO;
+        self.budget += self.rate.bytes_per_second() * now.since(self.updated).as_secs_f64();
         self.updated = self.updated.max(now);
         self.rate = rate(input);
         self.burst = burst(self.rate, input.mtu);
@@ -79,40 +78,41 @@ impl Pacer {
 
     /// The rate as of the last update.
     pub(crate) fn rate(&self) -> Rate {
-        Rate::from_bps(self.rate.saturating_mul(8))
+        self.rate
     }
 
     /// When there will be budget for `bytes`, or for a batch worth waking up for.
     pub(crate) fn next_release(&self, bytes: u64) -> Instant {
-        let batch = (self.rate as f64 * WAKE_INTERVAL.as_secs_f64()).max(bytes as f64);
+        let rate = self.rate.bytes_per_second();
+        let batch = (rate * WAKE_INTERVAL.as_secs_f64()).max(bytes as f64);
         let missing = batch.min(self.burst as f64) - self.budget;
-        if missing <= 0.0 || self.rate == 0 {
+        if missing <= 0.0 || self.rate == Rate::ZERO {
             return self.updated;
         }
         // One nanosecond more, so that rounding never wakes anyone for nothing.
-        let wait = Duration::from_secs_f64(missing / self.rate as f64);
+        let wait = Duration::from_secs_f64(missing / rate);
         self.updated + wait + Duration::from_nanos(1)
     }
 }
 
-fn rate(input: &PacerInput) -> u64 {
+fn rate(input: &PacerInput) -> Rate {
     let rtt = input.smoothed_rtt.max(Duration::from_micros(100)).as_secs_f64();
     let windows = |number: f64| input.window as f64 * number / rtt;
-    let controlled = input.controller_rate.map_or_else(|| windows(1.25), |rate| rate as f64);
+    let controlled = input.controller_rate.map_or_else(|| windows(1.25), Rate::bytes_per_second);
     let wanted = match input.pacing {
         Pacing::Rate | Pacing::Controller => controlled,
         Pacing::Window => controlled.max(windows(2.0)),
     };
-    let shown = input.delivered_rate as f64 * RATE_HEADROOM;
+    let shown = input.delivered_rate.bytes_per_second() * RATE_HEADROOM;
     let beginning = f64::from(input.mtu) * INITIAL_WINDOW_PACKETS / rtt;
     let believed = wanted.min(shown.max(beginning).max(RATE_FLOOR));
     let least = f64::from(input.mtu) * PACKETS_MIN / rtt;
-    let rate = (believed.max(least) as u64).max(RATE_MIN);
-    rate.min(input.rate_max.unwrap_or(u64::MAX).max(RATE_MIN))
+    let rate = Rate::from_bytes_per_second(believed.max(least) as u64).max(RATE_MIN);
+    input.rate_max.map_or(rate, |most| rate.min(most.max(RATE_MIN)))
 }
 
-fn burst(rate: u64, mtu: u16) -> u64 {
-    let timely = (rate as f64 * BURST_TIME.as_secs_f64()) as u64;
+fn burst(rate: Rate, mtu: u16) -> u64 {
+    let timely = (rate.bytes_per_second() * BURST_TIME.as_secs_f64()) as u64;
     timely.max(u64::from(mtu) * BURST_PACKETS_MIN)
 }
 
@@ -123,8 +123,8 @@ const RATE_HEADROOM: f64 = 8.0;
 const PACKETS_MIN: f64 = 4.0;
 /// Bytes per second below which no headroom is enforced.
 const RATE_FLOOR: f64 = 250_000.0;
-/// Bytes per second below which no path is paced.
-const RATE_MIN: u64 = 2_000;
+/// No path is paced below this.
+const RATE_MIN: Rate = Rate::from_kbps(16);
 /// RFC 9002 section 7.2, with room for the first doubling.
 const INITIAL_WINDOW_PACKETS: f64 = 30.0;
 const BURST_TIME: Duration = Duration::from_millis(2);
@@ -136,13 +136,14 @@ const WAKE_INTERVAL: Duration = Duration::from_micros(500);
 mod tests {
     use super::*;
 
+    /// Rates in bytes per second.
     fn input(controller_rate: Option<u64>, delivered_rate: u64) -> PacerInput {
         PacerInput {
             pacing: Pacing::Rate,
-            controller_rate,
+            controller_rate: controller_rate.map(Rate::from_bytes_per_second),
             window: 120_000,
             smoothed_rtt: Duration::from_millis(50),
-            delivered_rate,
+            delivered_rate: Rate::from_bytes_per_second(delivered_rate),
             mtu: 1200,
             rate_max: None,
         }

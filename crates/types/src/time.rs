@@ -1,7 +1,7 @@
 //! Time and rates, without a clock.
 
 use std::fmt;
-use std::ops::{Add, AddAssign, Sub};
+use std::ops::{Add, AddAssign, Mul, Sub};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -101,9 +101,25 @@ impl Rate {
         Self(kilobits.saturating_mul(1_000))
     }
 
+    /// A rate of `bytes` bytes per second.
+    pub const fn from_bytes_per_second(bytes: u64) -> Self {
+        Self(bytes.saturating_mul(8))
+    }
+
+    /// The rate at which `bytes` bytes pass in `duration`, rounded down to whole bytes per second;
+    /// the highest there is when they pass at once.
+    pub fn of(bytes: u64, duration: Duration) -> Self {
+        Self::from_bytes_per_second((bytes as f64 / duration.as_secs_f64()) as u64)
+    }
+
     /// Bits per second.
     pub const fn as_bps(self) -> u64 {
         self.0
+    }
+
+    /// Bytes per second.
+    pub fn bytes_per_second(self) -> f64 {
+        self.0 as f64 / 8.0
     }
 
     /// The bytes that pass in `duration`, rounded down.
@@ -119,6 +135,13 @@ impl Rate {
         }
         let nanos = (u128::from(bytes) * 8 * 1_000_000_000).div_ceil(u128::from(self.0));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+impl Mul<u32> for Rate {
+    type Output = Self;
+    fn mul(self, times: u32) -> Self {
+        Self(self.0.saturating_mul(u64::from(times)))
     }
 }
 
@@ -149,5 +172,16 @@ mod tests {
         assert_eq!(rate.bytes_in(Duration::from_secs(1)), 3_750_000);
         assert_eq!(rate.time_for(3_750_000), Duration::from_secs(1));
         assert_eq!(Rate::ZERO.time_for(1), Duration::MAX);
+    }
+
+    #[test]
+    fn a_rate_is_that_of_bytes_over_time() {
+        let third = Rate::of(1_000, Duration::from_secs(3));
+        assert_eq!(third, Rate::from_bps(333 * 8), "whole bytes per second");
+        assert_eq!(third, Rate::from_bytes_per_second(333));
+        assert_eq!(third.bytes_per_second(), 333.0);
+        assert_eq!(Rate::of(1, Duration::ZERO), Rate::from_bps(u64::MAX));
+        assert_eq!(Rate::of(0, Duration::ZERO), Rate::ZERO);
+        assert_eq!(Rate::from_kbps(1) * 3, Rate::from_kbps(3));
     }
 }

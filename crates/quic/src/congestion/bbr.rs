@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 
 use noq_proto::RttEstimator;
 use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
-use roadweave_types::SplitMix64;
+use roadweave_types::{Rate, SplitMix64};
 
 mod delay;
 mod drift;
@@ -90,8 +90,7 @@ struct Bbr {
     /// Whether the sender left room unused in the last round.
     app_limited: bool,
     window: u64,
-    /// Bytes per second.
-    pacing_rate: Option<u64>,
+    pacing_rate: Option<Rate>,
 }
 
 /// See the diagram at the top.
@@ -267,7 +266,7 @@ impl Bbr {
         let in_startup = matches!(self.phase, Phase::Startup { .. });
         let least = self.mtu * if in_startup { INITIAL_WINDOW } else { WINDOW_MIN };
         self.window = capped.clamp(least, WINDOW_MAX);
-        self.pacing_rate = Some((rate * gains.pacing) as u64);
+        self.pacing_rate = Some(Rate::from_bytes_per_second((rate * gains.pacing) as u64));
     }
 
     /// "When persistent congestion is declared, the sender's congestion window MUST be reduced to
@@ -345,7 +344,7 @@ impl Controller for Bbr {
     fn metrics(&self) -> ControllerMetrics {
         let mut metrics = ControllerMetrics::default();
         metrics.congestion_window = self.window;
-        metrics.pacing_rate = self.pacing_rate;
+        metrics.pacing_rate = self.pacing_rate.map(|rate| rate.bytes_per_second() as u64);
         metrics.bandwidth_estimate = Some((self.model.rate() * 8.0) as u64);
         metrics
     }

@@ -18,7 +18,7 @@
 
 use std::time::{Duration, Instant};
 
-use roadweave_types::Pacing;
+use roadweave_types::{Pacing, Rate};
 
 use super::Meter;
 
@@ -57,19 +57,19 @@ impl Meter {
             (true, false) => self.delivery.newest().max(self.passed(now)),
             _ => self.delivery.best().max(self.passed(now)) * 2,
         };
-        if rate == 0 {
+        if rate == Rate::ZERO {
             return Duration::ZERO; // nothing is known
         }
-        Duration::from_secs_f64((self.in_flight as f64 / rate as f64).min(DRAIN_MAX))
+        Duration::from_secs_f64((self.in_flight as f64 / rate.bytes_per_second()).min(DRAIN_MAX))
     }
 
     /// The rate at which the path passed what was in flight when the packet acknowledged last left,
-    /// if that is news and the path is used to the full; otherwise 0. A transfer that begins
+    /// if that is news and the path is used to the full; otherwise zero. A transfer that begins
     /// doubles its rate several times while a delivery rate is taken.
-    fn passed(&self, now: Instant) -> u64 {
+    fn passed(&self, now: Instant) -> Rate {
         let is_news = |at| now.saturating_duration_since(at) <= self.rtt.smoothed;
         let passed = self.passed.filter(|(at, _)| is_news(*at) && !self.is_app_limited(now));
-        passed.map_or(0, |(_, rate)| rate)
+        passed.map_or(Rate::ZERO, |(_, rate)| rate)
     }
 
     /// Since when the peer has owed an answer to a packet newer than those that it acknowledged.

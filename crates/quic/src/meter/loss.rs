@@ -18,6 +18,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use roadweave_types::Rate;
+
 use super::{Fate, GRANULARITY, LOSS_MEMORY, Meter, Sent};
 
 /// Packets taken for lost that the controller has not been told of.
@@ -195,19 +197,18 @@ impl Meter {
         usual.max(late + late / 4).max(GRANULARITY)
     }
 
-    /// The rate beyond which packets that are late come too late, bytes per second; `None` where
-    /// packets keep their order.
+    /// The rate beyond which packets that are late come too late; `None` where packets keep their
+    /// order.
     ///
     /// A receiver discards a packet that more than [`OVERTAKEN_MAX`] others have overtaken, since
     /// it does not remember any more whether it had that one. So these must not leave within the
     /// time by which packets are late.
-    pub(crate) fn order_rate(&self) -> Option<u64> {
+    pub(crate) fn order_rate(&self) -> Option<Rate> {
         let is_rule = self.lateness.is_common() && self.lateness.is_known();
         let (mean, deviation) = self.lateness.usual.filter(|_| is_rule)?;
         let late = mean + deviation * LATE_DEVIATIONS;
         let span = late.saturating_sub(self.rtt.recent.min()).max(GRANULARITY);
-        let bytes = u64::from(self.mtu) * OVERTAKEN_MAX;
-        Some((bytes as f64 / span.as_secs_f64()) as u64)
+        Some(Rate::of(u64::from(self.mtu) * OVERTAKEN_MAX, span))
     }
 
     /// When the next packet counts as lost, unless it is acknowledged.
@@ -433,7 +434,7 @@ mod tests {
                 acknowledge(&mut meter, start, pn + 40, &[pn - 61]);
             }
         }
-        let rate = meter.order_rate().expect("they were overtaken") as f64;
+        let rate = meter.order_rate().expect("they were overtaken").bytes_per_second();
         let bound = 128.0 * 1200.0 / 0.061;
         assert!((bound * 0.8..bound * 1.1).contains(&rate), "{rate} is not about {bound}");
     }

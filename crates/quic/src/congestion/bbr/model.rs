@@ -5,6 +5,10 @@
 //!          short rate    what came through beside a queue or loss: what it does at present; grows back
 //!          rate = the lower of the two;  rate x base round-trip time = the path's volume (BDP)
 //! ```
+//!
+//! Rates in here are fractions of bytes per second, not [`Rate`](roadweave_types::Rate)s: they are
+//! multiplied by gains and shares in each round, and rounding would add up. What leaves the
+//! controller is a `Rate`.
 
 use std::time::{Duration, Instant};
 

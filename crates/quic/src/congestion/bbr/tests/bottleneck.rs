@@ -10,7 +10,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
 use noq_proto::congestion::Controller;
-use roadweave_types::SplitMix64;
+use roadweave_types::{Rate, SplitMix64};
 
 use super::super::Bbr;
 
@@ -197,7 +197,7 @@ impl World {
             }
         }
         let fallback = flow.bbr.window as f64 * 1.25 / flow.latest_rtt.as_secs_f64();
-        let rate = flow.bbr.pacing_rate.map_or(fallback, |rate| rate as f64);
+        let rate = flow.bbr.pacing_rate.map_or(fallback, Rate::bytes_per_second);
         let burst = (rate * 0.002).max((PACKET * 4) as f64);
         flow.budget = (flow.budget + rate * TICK.as_secs_f64()).min(burst);
         while flow.backlog >= PACKET {
