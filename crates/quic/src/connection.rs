@@ -27,6 +27,8 @@
 //! most 2 ms after the packet, and at most one packet of them in 1 ms; with
 //! [`Connection::send_feedback_on`] they share a packet with the user's own feedback.
 
+mod best_path;
+mod paths;
 mod receive;
 mod send;
 mod upkeep;
@@ -37,22 +39,20 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use noq_proto::VarInt;
-use roadweave_types::{
-    Instant, Pacing, PathId, PathSnapshot, PathStatus, Policy, Priority, UplinkId,
-};
+use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, UplinkId};
 
 use crate::config::TransportConfig;
 use crate::control;
 use crate::epoch::Epoch;
-use crate::event::{CloseReason, Event, MessageError, PathError, Refusal};
+use crate::event::{CloseReason, Event, MessageError, Refusal};
 use crate::gate::{Gate, Position};
 use crate::identity::PublicKey;
-use crate::meter::Cargo;
+use crate::meter::sent::Content;
 use crate::outbox::Outbox;
 use crate::path::{NewPath, Path};
 use crate::payload::PAYLOAD_OVERHEAD;
-use crate::stats::{ConnectionStats, PathStats};
-use crate::tls::Objection;
+use crate::stats::ConnectionStats;
+use crate::tls::HandshakeRefusal;
 use crate::virtual_address;
 
 /// A connection to one peer over any number of paths.
@@ -61,7 +61,7 @@ pub struct Connection {
     config: Arc<TransportConfig>,
     quic: noq_proto::Connection,
     is_client: bool,
-    objection: Arc<Objection>,
+    refusal: Arc<HandshakeRefusal>,
 
     /// Ascending.
     paths: Vec<Path>,
@@ -92,7 +92,7 @@ pub struct Connection {
     scratch: Vec<u8>,
     /// The datagrams that the library holds, oldest first, with the path they are meant for: one
     /// while it is handed over, none otherwise unless the library would not send it.
-    stranded: VecDeque<(PathId, Option<Cargo>)>,
+    stranded: VecDeque<(PathId, Option<Content>)>,
     /// What the library says of its queue of datagrams while that is empty, bytes.
     empty_queue_space: usize,
 
@@ -160,7 +160,7 @@ pub(crate) struct NewConnection {
     pub(crate) epoch: Epoch,
     pub(crate) config: Arc<TransportConfig>,
     pub(crate) quic: noq_proto::Connection,
-    pub(crate) objection: Arc<Objection>,
+    pub(crate) refusal: Arc<HandshakeRefusal>,
     /// The uplink of its first path, on a client.
     pub(crate) uplink: Option<UplinkId>,
     pub(crate) remote: SocketAddr,
@@ -178,7 +178,7 @@ impl Connection {
             is_client: quic.side().is_client(),
             empty_queue_space: quic.datagrams().send_buffer_space(),
             quic,
-            objection: new.objection,
+            refusal: new.refusal,
             paths: vec![Path::new(now, first)],
             snapshots: Vec::new(),
             refreshed: None,
@@ -284,93 +284,6 @@ impl Connection {
         self.max_datagram_size
     }
 
-    /// Asks for a path over `uplink` to `server`, an address of the peer: not all networks reach it
-    /// under the same. It opens as soon as the peer allows; [`Event::PathUsable`] tells when it
-    /// carries datagrams, its snapshot that it is there. Where another answers, or nobody, it is
-    /// closed.
-    ///
-    /// An uplink whose path was closed may get a new one, with another [`PathId`].
-    ///
-    /// # Errors
-    ///
-    /// Only clients open paths, one for each uplink, as many as the settings allow.
-    pub fn open_path(
-        &mut self,
-        now: Instant,
-        uplink: UplinkId,
-        server: SocketAddr,
-    ) -> Result<(), PathError> {
-        if !self.is_client {
-            return Err(PathError::NotClient);
-        }
-        if self.phase == Phase::Closed {
-            return Err(PathError::Closed);
-        }
-        let taken = self.paths.iter().any(|path| path.uplink == Some(uplink));
-        if taken || self.wishes.iter().any(|(wished, _)| *wished == uplink) {
-            return Err(PathError::Exists);
-        }
-        if self.paths.len() + self.wishes.len() >= self.config.max_paths as usize {
-            return Err(PathError::TooMany);
-        }
-        self.wishes.push_back((uplink, server));
-        self.want_flush(now);
-        Ok(())
-    }
-
-    /// Closes a path for good. What is in flight on it is reported lost, then
-    /// [`Event::PathClosed`] follows.
-    ///
-    /// # Errors
-    ///
-    /// There must be such a path, and another besides it.
-    pub fn close_path(&mut self, now: Instant, path: PathId) -> Result<(), PathError> {
-        use noq_proto::ClosePathError;
-        if self.phase == Phase::Closed {
-            return Err(PathError::Closed);
-        }
-        let known = self.path(path).ok_or(PathError::Unknown)?.quic_id();
-        let code = noq_proto::TransportErrorCode::APPLICATION_ABANDON_PATH;
-        match self.quic.close_path(self.epoch.to_std(now), known, code.into()) {
-            Ok(()) => {
-                self.process(now);
-                self.want_flush(now);
-                Ok(())
-            }
-            Err(ClosePathError::ClosedPath) => Err(PathError::Unknown),
-            Err(ClosePathError::LastOpenPath | ClosePathError::MultipathNotNegotiated) => {
-                Err(PathError::Last)
-            }
-        }
-    }
-
-    /// Takes a path out of service, or puts it back. The peer learns it and does the same.
-    ///
-    /// # Errors
-    ///
-    /// There must be such a path.
-    pub fn set_standby(
-        &mut self,
-        now: Instant,
-        path: PathId,
-        standby: bool,
-    ) -> Result<(), PathError> {
-        if self.phase == Phase::Closed {
-            return Err(PathError::Closed);
-        }
-        let index = self.index(path).ok_or(PathError::Unknown)?;
-        let status = match standby {
-            true => noq_proto::PathStatus::Backup,
-            false => noq_proto::PathStatus::Available,
-        };
-        let quic_id = self.paths[index].quic_id();
-        self.quic.set_path_status(quic_id, status).map_err(|_| PathError::Unknown)?;
-        self.paths[index].standby = standby;
-        self.take_snapshots(now);
-        self.want_flush(now);
-        Ok(())
-    }
-
     /// Queues a message for the reliable control channel; the peer gets [`Event::Message`], each
     /// message once and in order. It survives the death of any path as long as another lives.
     ///
@@ -399,38 +312,6 @@ impl Connection {
         self.quic.close(self.epoch.to_std(now), VarInt::from_u32(code), reason);
         self.on_closed(CloseReason::Local);
         self.flush_all(now);
-    }
-
-    /// The peer's address on a path.
-    pub fn remote_address(&self, path: PathId) -> Option<SocketAddr> {
-        Some(self.path(path)?.remote)
-    }
-
-    /// How a path may be used: its snapshots show it from now on, and feedback keeps to it.
-    pub fn set_policy(&mut self, path: PathId, policy: Policy) {
-        let Some(index) = self.index(path) else { return };
-        self.paths[index].policy = policy;
-        if let Some(snapshot) = self.snapshots.get_mut(index) {
-            snapshot.policy = policy;
-        }
-    }
-
-    /// Notes that a datagram which was sent on `path` is redundant, or that it is not.
-    pub fn account(&mut self, path: PathId, bytes: u32, is_redundant: bool) {
-        let Some(index) = self.index(path) else { return };
-        let stats = &mut self.paths[index].stats;
-        let counter =
-            if is_redundant { &mut stats.redundant_bytes } else { &mut stats.source_bytes };
-        *counter += u64::from(bytes);
-        let left = self.paths[index].redundancy_left();
-        if let Some(snapshot) = self.snapshots.get_mut(index) {
-            snapshot.redundancy_left = left;
-        }
-    }
-
-    /// What a path has carried.
-    pub fn path_stats(&self, path: PathId) -> Option<PathStats> {
-        Some(self.path(path)?.stats)
     }
 
     /// What the connection as a whole counts.
@@ -478,51 +359,6 @@ impl Connection {
         self.paths.iter_mut().find(|path| path.quic_id() == id)
     }
 
-    /// The fastest path that answers; when all are suspect, the one that a packet came in on last.
-    fn best_path(&self) -> Option<PathId> {
-        let with_status = |status| {
-            let paths = self.snapshots.iter().filter(move |path| path.status == status);
-            paths.min_by_key(|path| path.smoothed_rtt).map(|path| path.id)
-        };
-        let heard_last = || {
-            let id = self.timing.last_path?;
-            self.path(id)?.carries_data().then_some(id)
-        };
-        self.answering_paths()
-            .min_by_key(|path| (is_backup(path), path.smoothed_rtt))
-            .map(|path| path.id)
-            .or_else(heard_last)
-            .or_else(|| with_status(PathStatus::Usable))
-            .or_else(|| with_status(PathStatus::Suspect))
-            .or_else(|| with_status(PathStatus::Standby))
-    }
-
-    /// The path for the next feedback: the best, and now and then the second best.
-    ///
-    /// A path that fell silent is not suspected before its probe timeout; until then every fourth
-    /// feedback takes another way, and since each acknowledges all that came, none is missed for
-    /// long.
-    fn feedback_path(&self) -> Option<PathId> {
-        let best = self.best_path()?;
-        if self.timing.feedback_count % FEEDBACK_TURNS != FEEDBACK_TURNS - 1 {
-            return Some(best);
-        }
-        let may_rest = self.answering_paths().any(|path| path.id == best && !is_backup(path));
-        let others =
-            self.answering_paths().filter(|path| path.id != best && !(may_rest && is_backup(path)));
-        others.min_by_key(|path| path.smoothed_rtt).map(|path| path.id).or(Some(best))
-    }
-
-    /// Usable paths that are not quiet while others are heard of. A side that sends little suspects
-    /// nothing soon: a path that died in an outage would look as good as ever to it.
-    fn answering_paths(&self) -> impl Iterator<Item = &PathSnapshot> {
-        let newest = self.paths.iter().map(|path| path.last_heard).max().unwrap_or_default();
-        self.paths.iter().zip(&self.snapshots).filter_map(move |(path, snapshot)| {
-            let answers = snapshot.status == PathStatus::Usable && !path.is_quiet(newest);
-            answers.then_some(snapshot)
-        })
-    }
-
     /// The uplink that a virtual local address stands for.
     fn uplink_of(&self, local: Option<std::net::IpAddr>) -> Option<UplinkId> {
         local.and_then(virtual_address::uplink).or(self.paths.first()?.uplink)
@@ -539,12 +375,5 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// Whether it is meant to carry nothing while others do.
-fn is_backup(path: &PathSnapshot) -> bool {
-    path.policy.priority == Priority::Backup
-}
-
-/// Of so many feedbacks, one leaves on the second fastest path.
-const FEEDBACK_TURNS: u64 = 4;
 /// The longest reason of a close, bytes: it must fit one packet.
 const REASON_MAX: usize = 200;

@@ -37,6 +37,7 @@ mod payload;
 mod secrets;
 #[cfg(test)]
 mod simulation;
+mod source;
 mod stats;
 mod tls;
 mod transfer;
@@ -45,7 +46,7 @@ mod virtual_address;
 
 pub use config::{ConfigError, CongestionControl, TransportConfig, UnknownCongestionControl};
 pub use connection::Connection;
-pub use endpoint::{Endpoint, Local, PeerPolicy, Source};
+pub use endpoint::Endpoint;
 pub use epoch::Epoch;
 pub use event::{
     CloseReason, ConnectError, ConnectionId, EndpointEvent, Event, MessageError, PathCloseReason,
@@ -53,7 +54,9 @@ pub use event::{
 };
 pub use identity::{Identity, InvalidKey, PublicKey};
 pub use outbox::{Ecn, Outbox, Route, Run, Runs, Transmit};
+pub use source::{Local, Source};
 pub use stats::{ConnectionStats, EndpointStats, PathStats};
+pub use tls::PeerPolicy;
 pub use transfer::{Transfer, TransferConfig, TransferEnd, TransferProgress};
 
 /// The longest message of [`Connection::send_message`], bytes.

@@ -15,7 +15,7 @@ use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, PathStatus, Policy,
 
 use crate::epoch::Epoch;
 use crate::gate::{Gate, Position};
-use crate::meter::Ramp;
+use crate::meter::ramp::Ramp;
 use crate::pacer::{Pacer, PacerInput};
 use crate::stats::PathStats;
 
@@ -219,7 +219,7 @@ impl Path {
                 pacing,
                 controller_rate: meter.pacing_rate.map(|rate| rate.max(ramp.rate)),
                 window: meter.window.max(ramp.window),
-                smoothed_rtt: meter.rtt.smoothed,
+                smoothed_rtt: meter.rtt.smoothed(),
                 delivered_rate: meter.delivery.best(),
                 mtu: meter.mtu,
                 rate_max: meter.order_rate(),
@@ -235,11 +235,11 @@ impl Path {
             bytes_in_flight: meter.in_flight(),
             pacing_budget: pacer.budget(),
             pacing_rate: Some(pacer.rate()),
-            smoothed_rtt: meter.rtt.smoothed,
+            smoothed_rtt: meter.rtt.smoothed(),
             expected_rtt: meter.expected_rtt(epoch.to_std(now), pacing),
             min_rtt: meter.rtt.least(),
-            latest_rtt: meter.rtt.latest,
-            rtt_deviation: meter.rtt.deviation,
+            latest_rtt: meter.rtt.latest(),
+            rtt_deviation: meter.rtt.deviation(),
             pto: meter.rtt.pto(),
             loss: meter.loss(),
             mtu: meter.mtu,

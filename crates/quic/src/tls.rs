@@ -40,7 +40,6 @@ use noq_proto::rustls::{
 use roadweave_types::Instant;
 
 use crate::config::ConfigError;
-use crate::endpoint::PeerPolicy;
 use crate::event::Refusal;
 use crate::identity::{Identity, PublicKey};
 
@@ -50,17 +49,27 @@ pub(crate) const ALPN: &[u8] = b"roadweave/1";
 /// The name that a client would ask for; it is never sent.
 pub(crate) const SERVER_NAME: &str = "roadweave.invalid";
 
-/// What a verifier did not like, kept until the endpoint asks: an alert alone does not tell the
-/// key.
-#[derive(Debug, Default)]
-pub(crate) struct Objection(Mutex<Option<(PublicKey, Refusal)>>);
+/// Says who may connect; asked at each handshake.
+pub trait PeerPolicy: Send + Sync {
+    /// Whether the holder of `key` may connect.
+    ///
+    /// # Errors
+    ///
+    /// Why not; both sides learn it.
+    fn check(&self, key: &PublicKey) -> Result<(), Refusal>;
+}
 
-impl Objection {
-    fn raise(&self, key: PublicKey, why: Refusal) {
+/// The key that a verifier refused last and why, kept until the endpoint asks: the alert alone does
+/// not tell the key.
+#[derive(Debug, Default)]
+pub(crate) struct HandshakeRefusal(Mutex<Option<(PublicKey, Refusal)>>);
+
+impl HandshakeRefusal {
+    fn set(&self, key: PublicKey, why: Refusal) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((key, why));
     }
 
-    /// The objection that the packet just handled caused, if any.
+    /// The refusal that the packet just handled caused, if any.
     pub(crate) fn take(&self) -> Option<(PublicKey, Refusal)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -96,18 +105,17 @@ impl noq_proto::TimeSource for Clock {
 pub(crate) fn client(
     identity: &Identity,
     server_key: PublicKey,
-    objection: Arc<Objection>,
+    refusal: Arc<HandshakeRefusal>,
     clock: Arc<Clock>,
 ) -> Result<QuicClientConfig, ConfigError> {
     let provider = Arc::new(provider());
-    let algorithms = provider.signature_verification_algorithms;
     let resolver = AlwaysResolvesClientRawPublicKeys::new(certified_key(identity)?);
-    let verifier = PinnedServer { expected: server_key, objection, algorithms };
+    let verifier = RawKeyVerifier::new(Arc::new(PinnedKey(server_key)), refusal, &provider);
     let mut config = rustls::ClientConfig::builder_with_details(provider, clock)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(tls_error)?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_custom_certificate_verifier(verifier)
         .with_client_cert_resolver(Arc::new(resolver));
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.resumption = Resumption::disabled();
@@ -119,17 +127,16 @@ pub(crate) fn client(
 pub(crate) fn server(
     identity: &Identity,
     policy: Arc<dyn PeerPolicy>,
-    objection: Arc<Objection>,
+    refusal: Arc<HandshakeRefusal>,
     clock: Arc<Clock>,
 ) -> Result<QuicServerConfig, ConfigError> {
     let provider = Arc::new(provider());
-    let algorithms = provider.signature_verification_algorithms;
     let resolver = AlwaysResolvesServerRawPublicKeys::new(certified_key(identity)?);
-    let verifier = KnownClients { policy, objection, algorithms };
+    let verifier = RawKeyVerifier::new(policy, refusal, &provider);
     let mut config = rustls::ServerConfig::builder_with_details(provider, clock)
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(tls_error)?
-        .with_client_cert_verifier(Arc::new(verifier))
+        .with_client_cert_verifier(verifier)
         .with_cert_resolver(Arc::new(resolver));
     config.alpn_protocols = vec![ALPN.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -184,38 +191,90 @@ fn tls_error(error: Error) -> ConfigError {
     ConfigError::Tls(error.to_string())
 }
 
-fn read_key(certificate: &CertificateDer<'_>) -> Result<PublicKey, Error> {
-    PublicKey::from_spki(certificate)
-        .ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))
-}
-
-fn verify_signature(
-    message: &[u8],
-    certificate: &CertificateDer<'_>,
-    signature: &DigitallySignedStruct,
-    algorithms: &WebPkiSupportedAlgorithms,
-) -> Result<HandshakeSignatureValid, Error> {
-    let spki = SubjectPublicKeyInfoDer::from(certificate.as_ref());
-    verify_tls13_signature_with_raw_key(message, &spki, signature, algorithms)
-}
-
-fn no_tls12() -> Error {
-    Error::PeerIncompatible(PeerIncompatible::Tls13RequiredForQuic)
-}
-
-struct PinnedServer {
-    expected: PublicKey,
-    objection: Arc<Objection>,
+/// Verifies a raw public key for either side: the peer must hold it, and `policy` let it in.
+struct RawKeyVerifier {
+    policy: Arc<dyn PeerPolicy>,
+    refusal: Arc<HandshakeRefusal>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl fmt::Debug for PinnedServer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PinnedServer").field("expected", &self.expected).finish_non_exhaustive()
+/// What a client expects of a server: this key and no other.
+struct PinnedKey(PublicKey);
+
+impl PeerPolicy for PinnedKey {
+    fn check(&self, key: &PublicKey) -> Result<(), Refusal> {
+        if *key == self.0 { Ok(()) } else { Err(Refusal::Unknown) }
     }
 }
 
-impl ServerCertVerifier for PinnedServer {
+impl RawKeyVerifier {
+    fn new(
+        policy: Arc<dyn PeerPolicy>,
+        refusal: Arc<HandshakeRefusal>,
+        provider: &CryptoProvider,
+    ) -> Arc<Self> {
+        let algorithms = provider.signature_verification_algorithms;
+        Arc::new(Self { policy, refusal, algorithms })
+    }
+
+    fn check_key(&self, certificate: &CertificateDer<'_>) -> Result<(), Error> {
+        let key = PublicKey::from_spki(certificate)
+            .ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))?;
+        self.policy.check(&key).map_err(|why| {
+            self.refusal.set(key, why);
+            Error::InvalidCertificate(certificate_error(why))
+        })
+    }
+
+    fn check_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let spki = SubjectPublicKeyInfoDer::from(certificate.as_ref());
+        verify_tls13_signature_with_raw_key(message, &spki, signature, &self.algorithms)
+    }
+}
+
+impl fmt::Debug for RawKeyVerifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawKeyVerifier").finish_non_exhaustive()
+    }
+}
+
+/// What the traits of both sides ask for in the same words.
+macro_rules! verify_signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Err(Error::PeerIncompatible(PeerIncompatible::Tls13RequiredForQuic))
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            self.check_signature(message, certificate, signature)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            vec![SignatureScheme::ED25519]
+        }
+
+        fn requires_raw_public_keys(&self) -> bool {
+            true
+        }
+    };
+}
+
+impl ServerCertVerifier for RawKeyVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -224,54 +283,13 @@ impl ServerCertVerifier for PinnedServer {
         _ocsp_response: &[u8],
         _now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let key = read_key(end_entity)?;
-        if key == self.expected {
-            return Ok(ServerCertVerified::assertion());
-        }
-        self.objection.raise(key, Refusal::Unknown);
-        Err(Error::InvalidCertificate(certificate_error(Refusal::Unknown)))
+        self.check_key(end_entity).map(|()| ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(no_tls12())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_signature(message, certificate, signature, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    verify_signatures!();
 }
 
-struct KnownClients {
-    policy: Arc<dyn PeerPolicy>,
-    objection: Arc<Objection>,
-    algorithms: WebPkiSupportedAlgorithms,
-}
-
-impl fmt::Debug for KnownClients {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KnownClients").finish_non_exhaustive()
-    }
-}
-
-impl ClientCertVerifier for KnownClients {
+impl ClientCertVerifier for RawKeyVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -282,37 +300,8 @@ impl ClientCertVerifier for KnownClients {
         _intermediates: &[CertificateDer<'_>],
         _now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let key = read_key(end_entity)?;
-        self.policy.check(&key).map_err(|refusal| {
-            self.objection.raise(key, refusal);
-            Error::InvalidCertificate(certificate_error(refusal))
-        })?;
-        Ok(ClientCertVerified::assertion())
+        self.check_key(end_entity).map(|()| ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        Err(no_tls12())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_signature(message, certificate, signature, &self.algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        vec![SignatureScheme::ED25519]
-    }
-
-    fn requires_raw_public_keys(&self) -> bool {
-        true
-    }
+    verify_signatures!();
 }

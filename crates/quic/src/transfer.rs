@@ -30,12 +30,12 @@ use roadweave_types::Instant;
 
 use crate::config::{ConfigError, CongestionControl};
 use crate::congestion;
-use crate::endpoint::PeerPolicy;
 use crate::epoch::Epoch;
 use crate::event::Refusal;
 use crate::identity::{Identity, PublicKey, derive_secret};
 use crate::secrets::{SeededIds, TokenKey};
-use crate::tls::{self, Clock, Objection};
+use crate::tls::PeerPolicy;
+use crate::tls::{self, Clock, HandshakeRefusal};
 
 /// What a transfer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,11 +119,11 @@ impl Transfer {
             derive_secret(&seed, end)
         };
         let clock = Arc::new(Clock::default());
-        let objection = Arc::new(Objection::default());
+        let refusal = Arc::new(HandshakeRefusal::default());
         let [near, far] = [b"sender", &b"receiver"[..]].map(|end| Identity::from_seed(seed(end)));
         let transport = Arc::new(transport_config(config));
 
-        let crypto = tls::client(&near, far.public_key(), objection.clone(), clock.clone())?;
+        let crypto = tls::client(&near, far.public_key(), refusal.clone(), clock.clone())?;
         let mut client = noq_proto::ClientConfig::new(Arc::new(crypto));
         client.transport_config(transport.clone());
         client.token_store(Arc::new(noq_proto::NoneTokenStore));
@@ -132,7 +132,7 @@ impl Transfer {
             first_ids.lock().unwrap_or_else(std::sync::PoisonError::into_inner).draw(16)
         }));
 
-        let crypto = tls::server(&far, Arc::new(Anyone), objection, clock.clone())?;
+        let crypto = tls::server(&far, Arc::new(Anyone), refusal, clock.clone())?;
         let token_key = Arc::new(TokenKey::new(&seed(b"tokens")));
         let mut server = noq_proto::ServerConfig::new(Arc::new(crypto), token_key);
         server.transport_config(transport);

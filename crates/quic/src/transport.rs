@@ -8,7 +8,7 @@ use crate::config::{ConfigError, TransportConfig};
 use crate::congestion;
 use crate::gate::GateFactory;
 use crate::identity::derive_secret;
-use crate::meter::PACKET_THRESHOLD;
+use crate::meter::reordering::PACKET_THRESHOLD;
 
 pub(crate) fn transport_config(
     config: &TransportConfig,

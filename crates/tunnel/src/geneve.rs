@@ -21,7 +21,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_quic::{Outbox, Route, Transmit};
-use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, PathStatus, UplinkId};
+use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, PathStatus, RttEstimator, UplinkId};
 use roadweave_wire::{
     Datagram, GENEVE_OVERHEAD, Geneve, GeneveHello, GeneveSequence, MAX_SYMBOL_BODY, Position,
     SOURCE_HEADER, SYMBOL_HEADER, Symbol,
@@ -113,18 +113,10 @@ pub(crate) struct Link {
     hello: Option<(Instant, u32)>,
     /// The last hellos of this side: when each left, and the time that it told.
     said: VecDeque<(Instant, u32)>,
-    rtt: Option<Rtt>,
+    /// The round trips of hellos.
+    rtt: RttEstimator,
     pub(crate) counters: LinkCounters,
     outbox: Outbox,
-}
-
-/// Round trips as RFC 9002 section 5.3 smooths them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rtt {
-    pub(crate) smoothed: Duration,
-    pub(crate) min: Duration,
-    pub(crate) deviation: Duration,
-    latest: Duration,
 }
 
 impl Links {
@@ -140,7 +132,7 @@ impl Links {
             heard: None,
             hello: None,
             said: VecDeque::new(),
-            rtt: None,
+            rtt: RttEstimator::new(INITIAL_RTT),
             counters: LinkCounters::default(),
             outbox: Outbox::default(),
         };
@@ -269,12 +261,11 @@ impl Links {
                 snapshot.status = status;
                 changed.push(at);
             }
-            let rtt = link.rtt.unwrap_or_else(Rtt::unknown);
-            snapshot.smoothed_rtt = rtt.smoothed;
-            snapshot.expected_rtt = rtt.smoothed;
-            snapshot.min_rtt = rtt.min;
-            snapshot.latest_rtt = rtt.latest;
-            snapshot.rtt_deviation = rtt.deviation;
+            snapshot.smoothed_rtt = link.rtt.smoothed();
+            snapshot.expected_rtt = link.rtt.smoothed();
+            snapshot.min_rtt = link.rtt.min();
+            snapshot.latest_rtt = link.rtt.latest();
+            snapshot.rtt_deviation = link.rtt.variation();
         }
         changed
     }
@@ -375,7 +366,7 @@ impl Link {
             // than it was away: that says nothing.
             let sample = now.since(said).checked_sub(held).filter(|sample| !sample.is_zero());
             if let Some(sample) = sample {
-                self.rtt = Some(self.rtt.map_or(Rtt::first(sample), |rtt| rtt.with(sample)));
+                self.rtt.update(sample);
             }
         }
         moved
@@ -405,8 +396,8 @@ impl Link {
     }
 
     /// Its round trips, once one is known.
-    pub(crate) fn rtt(&self) -> Option<Rtt> {
-        self.rtt
+    pub(crate) fn rtt(&self) -> Option<RttEstimator> {
+        self.rtt.is_sampled().then_some(self.rtt)
     }
 
     fn route(&self) -> Option<Route> {
@@ -436,26 +427,6 @@ impl Link {
             // Packets go there all the same, since nothing is lost by trying.
             Some(_) => PathStatus::Suspect,
         }
-    }
-}
-
-impl Rtt {
-    fn first(sample: Duration) -> Self {
-        Self { smoothed: sample, min: sample, deviation: sample / 2, latest: sample }
-    }
-
-    fn with(self, sample: Duration) -> Self {
-        let difference = self.smoothed.abs_diff(sample);
-        Self {
-            smoothed: (self.smoothed * 7 + sample) / 8,
-            min: self.min.min(sample),
-            deviation: (self.deviation * 3 + difference) / 4,
-            latest: sample,
-        }
-    }
-
-    fn unknown() -> Self {
-        Self::first(INITIAL_RTT)
     }
 }
 

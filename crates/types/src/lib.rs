@@ -12,6 +12,7 @@ mod path;
 mod policy;
 mod promise;
 mod random;
+mod rtt;
 mod text;
 mod time;
 
@@ -24,5 +25,6 @@ pub use path::{PathSnapshot, PathStatus};
 pub use policy::{Policy, Priority};
 pub use promise::Promise;
 pub use random::SplitMix64;
+pub use rtt::RttEstimator;
 pub use text::{PEER_TEXT_MAX, peer_text};
 pub use time::{Instant, Rate};

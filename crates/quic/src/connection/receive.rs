@@ -7,12 +7,12 @@ use roadweave_types::{Instant, PathId, peer_text};
 
 use super::upkeep::{ACK_DELAY, FEEDBACK_DELAY};
 use super::{Connection, Phase};
-use crate::endpoint::{Local, Source};
 use crate::event::{CloseReason, Event, PathCloseReason, Refusal};
 use crate::gate::Gate;
 use crate::identity::PublicKey;
-use crate::meter::{Cargo, Fate};
+use crate::meter::sent::{Content, Fate};
 use crate::payload::Payload;
+use crate::source::{Local, Source};
 use crate::tls;
 
 impl Connection {
@@ -240,35 +240,35 @@ impl Connection {
         if path.judge_answer(self.epoch) {
             self.snapshots[index].status = path.status();
         }
-        for (cargo, fate) in signals {
-            self.on_fate(id, Some(cargo), fate);
+        for (content, fate) in signals {
+            self.on_fate(id, Some(content), fate);
         }
     }
 
-    /// Tells whoever it concerns what became of a packet's cargo.
-    pub(super) fn on_fate(&mut self, id: PathId, cargo: Option<Cargo>, fate: Fate) {
+    /// Tells whoever it concerns what became of a packet's content.
+    pub(super) fn on_fate(&mut self, id: PathId, content: Option<Content>, fate: Fate) {
         let stats = self.index(id).map(|index| &mut self.paths[index].stats);
-        match (cargo, fate) {
+        match (content, fate) {
             (None, _) => {}
-            (Some(Cargo::Datagram(token)), Fate::Acknowledged(answer)) => {
+            (Some(Content::Datagram(token)), Fate::Acknowledged(acknowledged)) => {
                 stats.into_iter().for_each(|stats| stats.datagrams_acknowledged += 1);
                 self.events.push_back(Event::Acknowledged {
                     path: id,
                     token,
-                    sent: self.epoch.of_std(answer.sent),
-                    bytes: u32::from(answer.bytes),
-                    rtt: answer.rtt,
+                    sent: self.epoch.of_std(acknowledged.sent),
+                    bytes: u32::from(acknowledged.bytes),
+                    rtt: acknowledged.rtt,
                 });
             }
-            (Some(Cargo::Datagram(token)), Fate::Lost) => {
+            (Some(Content::Datagram(token)), Fate::Lost) => {
                 stats.into_iter().for_each(|stats| stats.datagrams_lost += 1);
                 self.events.push_back(Event::Lost { path: id, token });
             }
-            (Some(Cargo::Fragment(number)), Fate::Acknowledged(_)) => {
+            (Some(Content::Fragment(number)), Fate::Acknowledged(_)) => {
                 self.messages_out.on_acknowledged(number);
                 self.want_flush(Instant::ZERO);
             }
-            (Some(Cargo::Fragment(number)), Fate::Lost) => {
+            (Some(Content::Fragment(number)), Fate::Lost) => {
                 self.messages_out.on_lost(number);
                 self.want_flush(Instant::ZERO);
             }
@@ -374,13 +374,13 @@ impl Connection {
         let broken = |close: &noq_proto::ConnectionClose| {
             CloseReason::Protocol(peer_text(close.to_string().as_bytes()))
         };
-        let objection = self.objection.take();
+        let refusal = self.refusal.take();
         let handshaking = self.peer.is_none();
         let reason = match reason {
-            ConnectionError::TransportError(error) => match objection {
+            ConnectionError::TransportError(error) => match refusal {
                 Some((got, _)) if self.is_client => CloseReason::WrongServerKey { got },
-                objection => {
-                    self.refused = objection;
+                refusal => {
+                    self.refused = refusal;
                     CloseReason::Protocol(peer_text(error.to_string().as_bytes()))
                 }
             },
@@ -421,8 +421,8 @@ impl Connection {
         self.take_all_signals();
         self.paths.iter().for_each(|path| path.gate.meter().abandon());
         self.take_all_signals();
-        while let Some((path, cargo)) = self.stranded.pop_front() {
-            self.on_fate(path, cargo, Fate::Lost);
+        while let Some((path, content)) = self.stranded.pop_front() {
+            self.on_fate(path, content, Fate::Lost);
         }
         self.phase = Phase::Closed;
         self.events.push_back(Event::Closed(reason));

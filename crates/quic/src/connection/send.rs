@@ -11,7 +11,7 @@ use super::upkeep::MEASURE_SENDING;
 use super::{Connection, Gates, Phase};
 use crate::event::{PathError, SendError};
 use crate::gate::{Gate, Position};
-use crate::meter::{Cargo, Fate};
+use crate::meter::sent::{Content, Fate};
 use crate::outbox::{Ecn, Route};
 use crate::path::{NewPath, Path};
 use crate::payload::Payload;
@@ -43,7 +43,7 @@ impl Connection {
             self.snapshots[index] = snapshot;
             return Err(SendError::Blocked(datagram));
         }
-        self.hand_over(now, index, Payload::Data(datagram), Some(Cargo::Datagram(token)))?;
+        self.hand_over(now, index, Payload::Data(datagram), Some(Content::Datagram(token)))?;
         self.paths[index].stats.datagrams_sent += 1;
         self.timing.last_sent_data = now;
         self.timing.measure.get_or_insert(now + MEASURE_SENDING);
@@ -181,7 +181,7 @@ impl Connection {
         now: Instant,
         index: usize,
         payload: Payload,
-        cargo: Option<Cargo>,
+        content: Option<Content>,
     ) -> Result<(), SendError> {
         let id = self.paths[index].id;
         self.write_off_stranded();
@@ -193,7 +193,7 @@ impl Connection {
                 _ => SendError::Closed(Bytes::new()),
             });
         }
-        self.stranded.push_back((id, cargo));
+        self.stranded.push_back((id, content));
         self.open_only(id);
         if !self.pump(now, index) {
             // The library would not send on this path: rather anywhere than never.
@@ -231,19 +231,19 @@ impl Connection {
         false
     }
 
-    /// Puts the cargo of the oldest datagram to the number of the packet that took it along, which
+    /// Puts the content of the oldest datagram to the number of the packet that took it along, which
     /// should have left on the path at `index`.
     fn attribute(&mut self, index: usize) {
-        let Some((intended, cargo)) = self.stranded.pop_front() else { return };
-        if self.paths[index].gate.meter().claim(cargo) {
+        let Some((intended, content)) = self.stranded.pop_front() else { return };
+        if self.paths[index].gate.meter().claim(content) {
             if self.paths[index].id != intended {
                 self.stats.missteered += 1;
             }
             return;
         }
         self.stats.missteered += 1;
-        if !self.paths.iter().any(|path| path.gate.meter().claim(cargo)) {
-            self.on_fate(intended, cargo, Fate::Lost);
+        if !self.paths.iter().any(|path| path.gate.meter().claim(content)) {
+            self.on_fate(intended, content, Fate::Lost);
         }
     }
 
@@ -254,8 +254,8 @@ impl Connection {
         {
             return;
         }
-        while let Some((path, cargo)) = self.stranded.pop_front() {
-            self.on_fate(path, cargo, Fate::Lost);
+        while let Some((path, content)) = self.stranded.pop_front() {
+            self.on_fate(path, content, Fate::Lost);
         }
     }
 
@@ -361,8 +361,8 @@ impl Connection {
             && let Some(index) = self.best_path().and_then(|id| self.index(id))
             && self.paths[index].carries_data()
         {
-            let cargo = Some(Cargo::Fragment(number));
-            if self.hand_over(now, index, Payload::Fragment(fragment), cargo).is_err() {
+            let content = Some(Content::Fragment(number));
+            if self.hand_over(now, index, Payload::Fragment(fragment), content).is_err() {
                 return;
             }
             let pto = self.snapshots[index].pto;

@@ -26,14 +26,14 @@ impl Meter {
     /// The round-trip time that a packet would have which left at `now` and is paced as `pacing`
     /// says; the initial one before the first sample.
     pub(crate) fn expected_rtt(&self, now: Instant, pacing: Pacing) -> Duration {
-        if !self.rtt.sampled {
-            return self.rtt.smoothed;
+        if !self.rtt.is_sampled() {
+            return self.rtt.smoothed();
         }
         // Where packets overtake each other, the fastest of late tells of its luck rather than of
         // the route.
         let route = match self.is_overtaken() {
-            true => self.rtt.smoothed,
-            false => self.rtt.fresh.min(),
+            true => self.rtt.smoothed(),
+            false => self.rtt.fresh_min(),
         };
         route.max(self.time_to_drain(now, pacing)).max(self.owed_for(now))
     }
@@ -50,8 +50,8 @@ impl Meter {
     /// does as its receiver or its other end does; acknowledgements meet the queue of what they
     /// acknowledge, and double with it all the same.
     fn time_to_drain(&self, now: Instant, pacing: Pacing) -> Duration {
-        let base = self.rtt.recent.min();
-        let queued = self.rtt.latest > base + base / QUEUE_SHARE + QUEUE_MIN;
+        let base = self.rtt.recent_min();
+        let queued = self.rtt.latest() > base + base / QUEUE_SHARE + QUEUE_MIN;
         let rate = match (queued, self.is_app_limited(now)) {
             (true, true) if pacing != Pacing::Rate => self.delivery.best(),
             (true, false) => self.delivery.newest().max(self.passed(now)),
@@ -60,24 +60,24 @@ impl Meter {
         if rate == Rate::ZERO {
             return Duration::ZERO; // nothing is known
         }
-        Duration::from_secs_f64((self.in_flight as f64 / rate.bytes_per_second()).min(DRAIN_MAX))
+        Duration::from_secs_f64((self.in_flight() as f64 / rate.bytes_per_second()).min(DRAIN_MAX))
     }
 
     /// The rate at which the path passed what was in flight when the packet acknowledged last left,
     /// if that is news and the path is used to the full; otherwise zero. A transfer that begins
     /// doubles its rate several times while a delivery rate is taken.
     fn passed(&self, now: Instant) -> Rate {
-        let is_news = |at| now.saturating_duration_since(at) <= self.rtt.smoothed;
+        let is_news = |at| now.saturating_duration_since(at) <= self.rtt.smoothed();
         let passed = self.passed.filter(|(at, _)| is_news(*at) && !self.is_app_limited(now));
         passed.map_or(Rate::ZERO, |(_, rate)| rate)
     }
 
     /// Since when the peer has owed an answer to a packet newer than those that it acknowledged.
     fn owed_for(&self, now: Instant) -> Duration {
-        let newer = self
-            .newest_acknowledged
-            .map_or(0, |(newest, _)| self.sent.partition_point(|packet| packet.pn <= newest));
-        let owed = self.sent.range(newer..).find(|packet| !packet.settled);
+        let owed = match self.newest_acknowledged {
+            Some((newest, _)) => self.sent.oldest_after(newest),
+            None => self.sent.oldest(),
+        };
         owed.map_or(Duration::ZERO, |packet| now.saturating_duration_since(packet.at))
     }
 }

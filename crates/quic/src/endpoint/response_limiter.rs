@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use roadweave_types::Instant;
 
-use super::crowd::source_of;
+use super::half_open::source_of;
 
 /// Answers in a second, at most.
 const RATE: u32 = 4_000;
@@ -24,20 +24,20 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Says whether a stranger is answered.
 #[derive(Debug, Default)]
-pub(super) struct Answers {
+pub(super) struct ResponseLimiter {
     /// When the allowance will be whole again (the generic cell rate algorithm); a second's worth
     /// may be taken at once.
     whole_at: Instant,
     /// Addresses that were answered a moment ago: no more than [`RATE`] and those of the burst.
     recent: BTreeSet<SocketAddr>,
     order: VecDeque<(Instant, SocketAddr)>,
-    /// The same as `whole_at` for each source, as long as it is to come: no more than were answered
-    /// in a second.
+    /// When the allowance of each source will be whole again, as long as that is to come: no more
+    /// sources than were answered in a second.
     sources: BTreeMap<IpAddr, Instant>,
     by_time: BTreeSet<(Instant, IpAddr)>,
 }
 
-impl Answers {
+impl ResponseLimiter {
     /// Whether somebody at `remote` is answered now.
     pub(super) fn allow(&mut self, now: Instant, remote: SocketAddr) -> bool {
         while let Some((at, oldest)) = self.order.front()
@@ -86,25 +86,25 @@ mod tests {
 
     #[test]
     fn answers_are_bounded_in_all_and_by_address() {
-        let mut answers = Answers::default();
+        let mut limiter = ResponseLimiter::default();
         let from = |number: u32| SocketAddr::from((number.to_be_bytes(), 9));
         let now = Instant::from_millis(5_000);
-        assert!(answers.allow(now, from(1)) && !answers.allow(now, from(1)));
-        assert!(answers.allow(now + PAUSE, from(1)));
-        let all = |answers: &mut Answers, at: Instant| {
-            (0..100_000).filter(|number| answers.allow(at, from(*number))).count()
+        assert!(limiter.allow(now, from(1)) && !limiter.allow(now, from(1)));
+        assert!(limiter.allow(now + PAUSE, from(1)));
+        let all = |limiter: &mut ResponseLimiter, at: Instant| {
+            (0..100_000).filter(|number| limiter.allow(at, from(*number))).count()
         };
-        let first = all(&mut answers, now + Duration::from_secs(2));
+        let first = all(&mut limiter, now + Duration::from_secs(2));
         assert!((3_990..=4_000).contains(&first), "{first}");
-        let then = all(&mut answers, now + Duration::from_millis(2_500));
+        let then = all(&mut limiter, now + Duration::from_millis(2_500));
         assert!((1_990..=2_010).contains(&then), "{then}");
-        assert!(answers.recent.len() <= 2 * RATE as usize);
-        assert_eq!(answers.recent.len(), answers.order.len());
-        assert_eq!(answers.sources.len(), answers.by_time.len());
-        assert!(answers.sources.len() <= 2 * RATE as usize);
-        answers.allow(now + Duration::from_secs(9), from(1));
+        assert!(limiter.recent.len() <= 2 * RATE as usize);
+        assert_eq!(limiter.recent.len(), limiter.order.len());
+        assert_eq!(limiter.sources.len(), limiter.by_time.len());
+        assert!(limiter.sources.len() <= 2 * RATE as usize);
+        limiter.allow(now + Duration::from_secs(9), from(1));
         assert_eq!(
-            (answers.sources.len(), answers.by_time.len()),
+            (limiter.sources.len(), limiter.by_time.len()),
             (1, 1),
             "what is whole is forgotten"
         );
@@ -112,15 +112,15 @@ mod tests {
 
     #[test]
     fn one_host_takes_its_share_and_leaves_the_rest() {
-        let mut answers = Answers::default();
+        let mut limiter = ResponseLimiter::default();
         let now = Instant::from_millis(5_000);
         let mut hosts = |host: u8| {
             let port = |port: u16| SocketAddr::from(([203, 0, 113, host], port));
-            (1..10_000).filter(|number| answers.allow(now, port(*number))).count()
+            (1..10_000).filter(|number| limiter.allow(now, port(*number))).count()
         };
         assert_eq!((hosts(1), hosts(1)), (500, 0));
         assert_eq!(hosts(2), 500, "another has as many");
         let subscriber = |port| SocketAddr::new("2001:db8::1".parse().expect("an address"), port);
-        assert!(answers.allow(now, subscriber(7)));
+        assert!(limiter.allow(now, subscriber(7)));
     }
 }

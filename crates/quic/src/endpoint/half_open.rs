@@ -1,4 +1,4 @@
-//! Who may knock: handshakes under way on a server, by where they come from.
+//! Handshakes under way on a server, by where they come from: which may begin.
 //!
 //! ```text
 //! Initial ─► its address is proved by a token? ─ yes ─► 256 of its source under way? ─► ignored
@@ -28,18 +28,18 @@ use crate::event::ConnectionId;
 
 /// Handshakes of clients that have not been let in, until nothing is left of them.
 #[derive(Debug, Default)]
-pub(super) struct Crowd {
+pub(super) struct HalfOpen {
     /// Ascending by age: numbers are given in turn.
-    knocking: BTreeMap<ConnectionId, Knocking>,
-    /// Those of `knocking` that have not proved their address.
+    handshakes: BTreeMap<ConnectionId, Handshake>,
+    /// Those of `handshakes` that have not proved their address.
     unproved: BTreeSet<ConnectionId>,
     sources: BTreeMap<IpAddr, Count>,
 }
 
 #[derive(Debug)]
-struct Knocking {
-    /// The client's address, as long as its fate has not been told.
-    untold: Option<SocketAddr>,
+struct Handshake {
+    /// The client's address, until the outcome of its handshake is reported.
+    unreported: Option<SocketAddr>,
     source: IpAddr,
 }
 
@@ -50,22 +50,22 @@ struct Count {
     proved: BTreeSet<ConnectionId>,
 }
 
-/// What to do with somebody who knocks.
+/// What to do with a client that begins a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     /// Begin the handshake.
     Accept,
-    /// The same, in the place of another one.
+    /// Begin the handshake, in the place of another one.
     Replace(ConnectionId),
-    /// Let them prove their address first.
+    /// Let the client prove its address first.
     Retry,
     /// There are too many.
     Ignore,
 }
 
-impl Crowd {
-    /// Decides about somebody who knocks from `remote`; `proved`: with a token that they can only
-    /// have got there.
+impl HalfOpen {
+    /// Decides about a client at `remote` that begins a handshake; `proved`: with a token that it
+    /// can only have got there.
     pub(super) fn admit(
         &self,
         config: &TransportConfig,
@@ -74,7 +74,7 @@ impl Crowd {
     ) -> Admission {
         let count = self.sources.get(&source_of(remote));
         let (all, own) = count.map_or((0, 0), |count| (count.all, count.proved.len()));
-        let is_full = self.knocking.len() >= config.half_open_max;
+        let is_full = self.handshakes.len() >= config.half_open_max;
         if !proved {
             let is_crowded =
                 all >= config.retry_threshold || self.unproved.len() >= config.half_open_max / 2;
@@ -101,7 +101,7 @@ impl Crowd {
     /// A handshake begins.
     pub(super) fn begin(&mut self, id: ConnectionId, remote: SocketAddr, proved: bool) {
         let source = source_of(remote);
-        self.knocking.insert(id, Knocking { untold: Some(remote), source });
+        self.handshakes.insert(id, Handshake { unreported: Some(remote), source });
         let count = self.sources.entry(source).or_default();
         count.all += 1;
         match proved {
@@ -110,19 +110,19 @@ impl Crowd {
         };
     }
 
-    /// Where the client is whose fate has not been told.
-    pub(super) fn untold(&self, id: ConnectionId) -> Option<SocketAddr> {
-        self.knocking.get(&id)?.untold
+    /// Where the client is, if the outcome of its handshake has not been reported.
+    pub(super) fn unreported(&self, id: ConnectionId) -> Option<SocketAddr> {
+        self.handshakes.get(&id)?.unreported
     }
 
     /// Its handshake has failed; it takes its place until nothing is left of it.
-    pub(super) fn tell(&mut self, id: ConnectionId) {
-        self.knocking.get_mut(&id).into_iter().for_each(|knocking| knocking.untold = None);
+    pub(super) fn report(&mut self, id: ConnectionId) {
+        self.handshakes.get_mut(&id).into_iter().for_each(|handshake| handshake.unreported = None);
     }
 
     /// It is let in, or nothing is left of it.
     pub(super) fn end(&mut self, id: ConnectionId) {
-        let Some(Knocking { source, .. }) = self.knocking.remove(&id) else { return };
+        let Some(Handshake { source, .. }) = self.handshakes.remove(&id) else { return };
         self.unproved.remove(&id);
         let Some(count) = self.sources.get_mut(&source) else { return };
         count.all -= 1;
@@ -157,9 +157,9 @@ mod tests {
         }
     }
 
-    /// Lets `count` knock, the n-th from `address(n)`; returns the decisions.
-    fn knock(
-        crowd: &mut Crowd,
+    /// Lets `count` clients begin, the n-th from `address(n)`; returns the decisions.
+    fn begin_all(
+        half_open: &mut HalfOpen,
         first: u64,
         count: u64,
         proved: bool,
@@ -167,12 +167,12 @@ mod tests {
     ) -> Vec<Admission> {
         let decide = |number: u64| {
             let remote: SocketAddr = address(number).parse().unwrap();
-            let admission = crowd.admit(&config(), remote, proved);
+            let admission = half_open.admit(&config(), remote, proved);
             if let Admission::Replace(id) = admission {
-                crowd.end(id);
+                half_open.end(id);
             }
             if matches!(admission, Admission::Accept | Admission::Replace(_)) {
-                crowd.begin(ConnectionId(number), remote, proved);
+                half_open.begin(ConnectionId(number), remote, proved);
             }
             admission
         };
@@ -191,13 +191,13 @@ mod tests {
             // One that a socket for both families reports is one of IPv4.
             ("[::ffff:203.0.113.9]:PORT", "[::ffff:203.0.113.8]:1"),
         ] {
-            let mut crowd = Crowd::default();
+            let mut half_open = HalfOpen::default();
             let address = |number: u64| crowded.replace("PORT", &(number + 1).to_string());
-            let decisions = knock(&mut crowd, 0, 20, false, address);
+            let decisions = begin_all(&mut half_open, 0, 20, false, address);
             assert_eq!(accepted(&decisions), 16);
             assert_eq!(decisions[16..], [Admission::Retry; 4]);
-            assert_eq!(accepted(&knock(&mut crowd, 20, 1, false, |_| other.into())), 1);
-            let proved = knock(&mut crowd, 30, 40, true, address);
+            assert_eq!(accepted(&begin_all(&mut half_open, 20, 1, false, |_| other.into())), 1);
+            let proved = begin_all(&mut half_open, 30, 40, true, address);
             assert_eq!(accepted(&proved), 30);
             assert_eq!(proved[30..], [Admission::Ignore; 10], "but not any number of them");
         }
@@ -205,49 +205,49 @@ mod tests {
 
     #[test]
     fn those_who_proved_nothing_give_way_and_the_oldest_first() {
-        let mut crowd = Crowd::default();
+        let mut half_open = HalfOpen::default();
         let anywhere = |number: u64| format!("10.{}.{}.1:9", number / 256, number % 256);
-        let decisions = knock(&mut crowd, 0, 10_000, false, anywhere);
+        let decisions = begin_all(&mut half_open, 0, 10_000, false, anywhere);
         assert_eq!(accepted(&decisions), 50, "half of the room");
-        let proved = knock(&mut crowd, 20_000, 100, true, anywhere);
+        let proved = begin_all(&mut half_open, 20_000, 100, true, anywhere);
         assert_eq!(accepted(&proved), 50);
         let replaced: Vec<Admission> =
             (0..50).map(|oldest| Admission::Replace(ConnectionId(oldest))).collect();
         assert_eq!(proved[50..], replaced);
         let oldest = Admission::Replace(ConnectionId(20_000));
-        assert_eq!(knock(&mut crowd, 30_000, 1, true, anywhere), [oldest]);
-        assert_eq!(knock(&mut crowd, 40_000, 1, false, anywhere), [Admission::Retry]);
+        assert_eq!(begin_all(&mut half_open, 30_000, 1, true, anywhere), [oldest]);
+        assert_eq!(begin_all(&mut half_open, 40_000, 1, false, anywhere), [Admission::Retry]);
     }
 
     #[test]
     fn a_few_sources_that_fill_all_the_room_keep_nobody_else_out() {
-        let mut crowd = Crowd::default();
+        let mut half_open = HalfOpen::default();
         let hostile = |number: u64| format!("203.0.113.{}:9", number % 4);
-        assert_eq!(accepted(&knock(&mut crowd, 0, 200, true, hostile)), 100);
+        assert_eq!(accepted(&begin_all(&mut half_open, 0, 200, true, hostile)), 100);
         let carrier = |_| "192.0.2.1:9".to_owned();
-        let behind_carrier = knock(&mut crowd, 1_000, 9, true, carrier);
+        let behind_carrier = begin_all(&mut half_open, 1_000, 9, true, carrier);
         let replaced: Vec<Admission> =
             (0..9).map(|oldest| Admission::Replace(ConnectionId(oldest))).collect();
         assert_eq!(behind_carrier, replaced, "each in the place of the oldest of a crowded source");
-        assert_eq!(crowd.knocking.len(), 100);
+        assert_eq!(half_open.handshakes.len(), 100);
         // Those who were driven out do not come back for others of the same kind: nothing churns.
-        assert_eq!(knock(&mut crowd, 2_000, 400, true, hostile), [Admission::Ignore; 400]);
-        let mut churned = knock(&mut crowd, 3_000, 100, true, carrier);
+        assert_eq!(begin_all(&mut half_open, 2_000, 400, true, hostile), [Admission::Ignore; 400]);
+        let mut churned = begin_all(&mut half_open, 3_000, 100, true, carrier);
         churned.retain(|admission| *admission != Admission::Ignore);
         assert!(churned.len() <= 3, "{churned:?}");
         let other = |number: u64| format!("198.51.100.{number}:9");
-        let others = knock(&mut crowd, 100_000, 20, true, |number| other(number - 100_000));
+        let others = begin_all(&mut half_open, 100_000, 20, true, |number| other(number - 100_000));
         assert!(others.iter().all(|admission| matches!(admission, Admission::Replace(_))));
     }
 
     #[test]
     fn what_has_ended_leaves_nothing_behind() {
-        let mut crowd = Crowd::default();
-        knock(&mut crowd, 0, 40, false, |number| format!("10.0.0.{}:9", number % 4));
-        knock(&mut crowd, 40, 40, true, |number| format!("10.0.0.{}:9", number % 4));
-        (0..80).for_each(|number| crowd.end(ConnectionId(number)));
-        crowd.end(ConnectionId(0));
-        assert!(crowd.knocking.is_empty() && crowd.unproved.is_empty());
-        assert!(crowd.sources.is_empty());
+        let mut half_open = HalfOpen::default();
+        begin_all(&mut half_open, 0, 40, false, |number| format!("10.0.0.{}:9", number % 4));
+        begin_all(&mut half_open, 40, 40, true, |number| format!("10.0.0.{}:9", number % 4));
+        (0..80).for_each(|number| half_open.end(ConnectionId(number)));
+        half_open.end(ConnectionId(0));
+        assert!(half_open.handshakes.is_empty() && half_open.unproved.is_empty());
+        assert!(half_open.sources.is_empty());
     }
 }

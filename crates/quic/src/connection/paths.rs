@@ -1,0 +1,130 @@
+//! What the user does with paths: opens and closes them, and says how they may be used.
+
+use std::net::SocketAddr;
+
+use roadweave_types::{Instant, PathId, Policy, UplinkId};
+
+use super::{Connection, Phase};
+use crate::event::PathError;
+use crate::stats::PathStats;
+
+impl Connection {
+    /// Asks for a path over `uplink` to `server`, an address of the peer: not all networks reach it
+    /// under the same. It opens as soon as the peer allows; [`Event::PathUsable`] tells when it
+    /// carries datagrams, its snapshot that it is there. Where another answers, or nobody, it is
+    /// closed.
+    ///
+    /// An uplink whose path was closed may get a new one, with another [`PathId`].
+    ///
+    /// # Errors
+    ///
+    /// Only clients open paths, one for each uplink, as many as the settings allow.
+    pub fn open_path(
+        &mut self,
+        now: Instant,
+        uplink: UplinkId,
+        server: SocketAddr,
+    ) -> Result<(), PathError> {
+        if !self.is_client {
+            return Err(PathError::NotClient);
+        }
+        if self.phase == Phase::Closed {
+            return Err(PathError::Closed);
+        }
+        let taken = self.paths.iter().any(|path| path.uplink == Some(uplink));
+        if taken || self.wishes.iter().any(|(wished, _)| *wished == uplink) {
+            return Err(PathError::Exists);
+        }
+        if self.paths.len() + self.wishes.len() >= self.config.max_paths as usize {
+            return Err(PathError::TooMany);
+        }
+        self.wishes.push_back((uplink, server));
+        self.want_flush(now);
+        Ok(())
+    }
+
+    /// Closes a path for good. What is in flight on it is reported lost, then
+    /// [`Event::PathClosed`] follows.
+    ///
+    /// # Errors
+    ///
+    /// There must be such a path, and another besides it.
+    pub fn close_path(&mut self, now: Instant, path: PathId) -> Result<(), PathError> {
+        use noq_proto::ClosePathError;
+        if self.phase == Phase::Closed {
+            return Err(PathError::Closed);
+        }
+        let known = self.path(path).ok_or(PathError::Unknown)?.quic_id();
+        let code = noq_proto::TransportErrorCode::APPLICATION_ABANDON_PATH;
+        match self.quic.close_path(self.epoch.to_std(now), known, code.into()) {
+            Ok(()) => {
+                self.process(now);
+                self.want_flush(now);
+                Ok(())
+            }
+            Err(ClosePathError::ClosedPath) => Err(PathError::Unknown),
+            Err(ClosePathError::LastOpenPath | ClosePathError::MultipathNotNegotiated) => {
+                Err(PathError::Last)
+            }
+        }
+    }
+
+    /// Takes a path out of service, or puts it back. The peer learns it and does the same.
+    ///
+    /// # Errors
+    ///
+    /// There must be such a path.
+    pub fn set_standby(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        standby: bool,
+    ) -> Result<(), PathError> {
+        if self.phase == Phase::Closed {
+            return Err(PathError::Closed);
+        }
+        let index = self.index(path).ok_or(PathError::Unknown)?;
+        let status = match standby {
+            true => noq_proto::PathStatus::Backup,
+            false => noq_proto::PathStatus::Available,
+        };
+        let quic_id = self.paths[index].quic_id();
+        self.quic.set_path_status(quic_id, status).map_err(|_| PathError::Unknown)?;
+        self.paths[index].standby = standby;
+        self.take_snapshots(now);
+        self.want_flush(now);
+        Ok(())
+    }
+
+    /// How a path may be used: its snapshots show it from now on, and feedback keeps to it.
+    pub fn set_policy(&mut self, path: PathId, policy: Policy) {
+        let Some(index) = self.index(path) else { return };
+        self.paths[index].policy = policy;
+        if let Some(snapshot) = self.snapshots.get_mut(index) {
+            snapshot.policy = policy;
+        }
+    }
+
+    /// Notes that a datagram which was sent on `path` is redundant, or that it is not.
+    pub fn account(&mut self, path: PathId, bytes: u32, is_redundant: bool) {
+        let Some(index) = self.index(path) else { return };
+        let stats = &mut self.paths[index].stats;
+        let counter =
+            if is_redundant { &mut stats.redundant_bytes } else { &mut stats.source_bytes };
+        *counter += u64::from(bytes);
+        let left = self.paths[index].redundancy_left();
+        if let Some(snapshot) = self.snapshots.get_mut(index) {
+            snapshot.redundancy_left = left;
+        }
+    }
+
+    /// The peer's address on a path.
+    pub fn remote_address(&self, path: PathId) -> Option<SocketAddr> {
+        Some(self.path(path)?.remote)
+    }
+
+    /// What a path has carried.
+    pub fn path_stats(&self, path: PathId) -> Option<PathStats> {
+        Some(self.path(path)?.stats)
+    }
+}

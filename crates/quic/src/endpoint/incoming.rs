@@ -1,0 +1,146 @@
+//! Handshakes that clients begin: let in, asked to retry, ignored, refused.
+
+use roadweave_types::{Instant, peer_text};
+
+use super::Endpoint;
+use super::half_open::Admission;
+use crate::event::{CloseReason, ConnectionId, EndpointEvent};
+use crate::outbox::{Ecn, Route};
+use crate::source::{Local, Source};
+
+impl Endpoint {
+    /// A client knocks. Who may enter is decided later, by its key; here only how many may knock at
+    /// once.
+    pub(super) fn handle_incoming(
+        &mut self,
+        now: Instant,
+        source: &Source,
+        incoming: noq_proto::Incoming,
+        scratch: &mut Vec<u8>,
+    ) -> Option<ConnectionId> {
+        scratch.clear();
+        let proved = incoming.remote_address_validated();
+        match self.half_open.admit(&self.config, source.remote, proved) {
+            Admission::Accept => {}
+            Admission::Replace(oldest) => self.evict(oldest),
+            Admission::Retry => {
+                self.ask_to_retry(source, incoming, scratch);
+                return None;
+            }
+            Admission::Ignore => {
+                self.stats.ignored += 1;
+                self.quic.ignore(incoming);
+                return None;
+            }
+        }
+        self.stats.handshakes += 1;
+        match self.quic.accept(incoming, self.epoch.to_std(now), scratch, None) {
+            Ok((handle, quic)) => {
+                let id = self.add(now, handle, quic, None, source.remote);
+                self.half_open.begin(id, source.remote, proved);
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.begin(now);
+                }
+                Some(id)
+            }
+            Err(error) => {
+                self.stats.failed += 1;
+                if let Some(transmit) = &error.response {
+                    self.respond(source, transmit, scratch);
+                }
+                let reason = CloseReason::Protocol(peer_text(error.cause.to_string().as_bytes()));
+                let remote = source.remote;
+                self.push_event(EndpointEvent::HandshakeFailed { remote, reason });
+                None
+            }
+        }
+    }
+
+    /// Lets a client prove that it is where it says.
+    fn ask_to_retry(
+        &mut self,
+        source: &Source,
+        incoming: noq_proto::Incoming,
+        scratch: &mut Vec<u8>,
+    ) {
+        match self.quic.retry(incoming, scratch) {
+            Ok(transmit) => {
+                self.stats.retries += 1;
+                self.respond(source, &transmit, scratch);
+            }
+            Err(error) => {
+                self.stats.ignored += 1;
+                self.quic.ignore(error.into_incoming());
+            }
+        }
+    }
+
+    /// Forgets a handshake without a word: whoever is where it says it comes from may know nothing
+    /// of it.
+    fn evict(&mut self, id: ConnectionId) {
+        self.stats.evicted += 1;
+        self.half_open.end(id);
+        self.release(id);
+        self.connections.remove(&id);
+        self.unsent.remove(&id);
+        self.drained.remove(&id);
+    }
+
+    /// Tells how the handshake of a client ended, if it has.
+    pub(super) fn settle_handshake(&mut self, id: ConnectionId) {
+        let Some(remote) = self.half_open.unreported(id) else { return };
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.peer().is_some() {
+            self.half_open.end(id);
+            self.push_event(EndpointEvent::Incoming(id));
+            return;
+        }
+        let Some(reason) = connection.take_failure() else { return };
+        self.half_open.report(id);
+        let event = match connection.refused() {
+            Some((key, why)) => {
+                self.stats.refused += 1;
+                EndpointEvent::Refused { remote, key, why }
+            }
+            None => {
+                self.stats.failed += 1;
+                EndpointEvent::HandshakeFailed { remote, reason }
+            }
+        };
+        self.push_event(event);
+    }
+
+    fn push_event(&mut self, event: EndpointEvent) {
+        // Only failed handshakes can come in any number; the newest are dropped, and counted in
+        // `stats`.
+        let incoming = matches!(event, EndpointEvent::Incoming(_));
+        if incoming || self.events.len() < EVENTS_MAX {
+            self.events.push_back(event);
+        }
+    }
+
+    /// Puts an answer that belongs to no connection into the outbox.
+    pub(super) fn respond(
+        &mut self,
+        source: &Source,
+        transmit: &noq_proto::Transmit,
+        packet: &[u8],
+    ) {
+        self.stats.responses += 1;
+        let (uplink, address) = match source.local {
+            Local::Uplink(uplink) => (Some(uplink), None),
+            Local::Address(address) => (None, address),
+        };
+        let destination = transmit.destination;
+        let ecn = transmit.ecn.and_then(|ecn| Ecn::from_bits(ecn as u8));
+        let route = Route { uplink, destination, source: address, ecn };
+        if self.outbox.len() < RESPONSES_MAX {
+            self.outbox.push(route, &packet[..transmit.size]);
+        }
+    }
+}
+
+/// The most answers that wait to be sent; more are dropped, as the network might.
+const RESPONSES_MAX: usize = 1024;
+/// The most failed handshakes that wait to be polled.
+const EVENTS_MAX: usize = 1024;

@@ -1,0 +1,139 @@
+//! How an endpoint comes to be: a client's, and a server's.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ring::hmac;
+
+use super::Endpoint;
+use super::half_open::HalfOpen;
+use super::response_limiter::ResponseLimiter;
+use crate::config::{ConfigError, TransportConfig};
+use crate::deadlines::Deadlines;
+use crate::epoch::Epoch;
+use crate::identity::{Identity, PublicKey, derive_secret};
+use crate::outbox::Outbox;
+use crate::secrets::{SeededIds, TokenKey};
+use crate::stats::EndpointStats;
+use crate::tls::{self, Clock, HandshakeRefusal, PeerPolicy};
+use crate::transport;
+
+impl Endpoint {
+    /// An endpoint that connects to the holder of `server_key`.
+    ///
+    /// # Errors
+    ///
+    /// The configuration breaks its bounds.
+    pub fn client(
+        epoch: Epoch,
+        config: &TransportConfig,
+        identity: Arc<Identity>,
+        server_key: PublicKey,
+    ) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let (refusal, clock) = (Arc::new(HandshakeRefusal::default()), Arc::new(Clock::default()));
+        let crypto = tls::client(&identity, server_key, refusal.clone(), clock.clone())?;
+        let mut client = noq_proto::ClientConfig::new(Arc::new(crypto));
+        client.transport_config(Arc::new(transport::transport_config(config)?));
+        client.token_store(Arc::new(noq_proto::NoneTokenStore));
+        let ids = Mutex::new(SeededIds::new(&config.rng_seed, b"first connection IDs"));
+        client.initial_dst_cid_provider(Arc::new(move || {
+            ids.lock().unwrap_or_else(PoisonError::into_inner).draw(INITIAL_ID_LEN)
+        }));
+        // Clients send no resets that anyone could use; a key that dies with the process will do.
+        let reset_key = derive_secret(&config.rng_seed, b"reset");
+        let endpoint_config = Arc::new(endpoint_config(config, &reset_key)?);
+        let quic = noq_proto::Endpoint::new(endpoint_config, None, true);
+        Ok(Self::new(epoch, config, quic, Some(client), refusal, clock))
+    }
+
+    /// An endpoint that lets in whom `policy` lets in.
+    ///
+    /// The key of its stateless resets grows out of its private key and `reset_salt`, so that after
+    /// a restart it tells the clients of its former life at once that their connections are gone.
+    ///
+    /// # Errors
+    ///
+    /// The configuration breaks its bounds.
+    pub fn server(
+        epoch: Epoch,
+        config: &TransportConfig,
+        identity: Arc<Identity>,
+        policy: Arc<dyn PeerPolicy>,
+    ) -> Result<Self, ConfigError> {
+        config.validate()?;
+        let (refusal, clock) = (Arc::new(HandshakeRefusal::default()), Arc::new(Clock::default()));
+        let crypto = tls::server(&identity, policy, refusal.clone(), clock.clone())?;
+        let token_key = TokenKey::new(&derive_secret(&config.rng_seed, b"tokens"));
+        let mut server = noq_proto::ServerConfig::new(Arc::new(crypto), Arc::new(token_key));
+        server.transport_config(Arc::new(transport::transport_config(config)?));
+        server.time_source(clock.clone());
+        let mut no_tokens = noq_proto::ValidationTokenConfig::default();
+        no_tokens.sent(0);
+        server.validation_token_config(no_tokens);
+        let reset_key = derive_secret(&identity.derive(b"stateless reset"), &config.reset_salt);
+        let endpoint_config = Arc::new(endpoint_config(config, &reset_key)?);
+        let quic = noq_proto::Endpoint::new(endpoint_config, Some(Arc::new(server)), true);
+        Ok(Self::new(epoch, config, quic, None, refusal, clock))
+    }
+
+    fn new(
+        epoch: Epoch,
+        config: &TransportConfig,
+        quic: noq_proto::Endpoint,
+        client: Option<noq_proto::ClientConfig>,
+        refusal: Arc<HandshakeRefusal>,
+        clock: Arc<Clock>,
+    ) -> Self {
+        Self {
+            epoch,
+            config: Arc::new(config.clone()),
+            quic,
+            client,
+            refusal,
+            clock,
+            connections: BTreeMap::new(),
+            handles: BTreeMap::new(),
+            ids: BTreeMap::new(),
+            next_id: 0,
+            half_open: HalfOpen::default(),
+            response_limiter: ResponseLimiter::default(),
+            drained: BTreeSet::new(),
+            touched: BTreeSet::new(),
+            unsent: BTreeSet::new(),
+            deadlines: Deadlines::default(),
+            closing: Deadlines::default(),
+            events: VecDeque::new(),
+            outbox: Outbox::default(),
+            scratch: Vec::new(),
+            stats: EndpointStats::default(),
+        }
+    }
+}
+
+fn endpoint_config(
+    config: &TransportConfig,
+    reset_key: &[u8; 32],
+) -> Result<noq_proto::EndpointConfig, ConfigError> {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, reset_key);
+    let mut endpoint = noq_proto::EndpointConfig::new(Arc::new(key));
+    let seed = config.rng_seed;
+    endpoint
+        .cid_generator(Arc::new(move || Box::new(SeededIds::new(&seed, b"connection IDs"))))
+        .supported_versions(vec![QUIC_VERSION_1])
+        .rng_seed(Some(derive_secret(&seed, b"library")))
+        // `ResponseLimiter` bounds them.
+        .min_reset_interval(Duration::ZERO)
+        .max_udp_payload_size(config.mtu_max.max(UDP_PAYLOAD_MIN))
+        .map_err(|_| ConfigError::OutOfBounds { field: "mtu_max" })?;
+    Ok(endpoint)
+}
+
+/// RFC 9000 section 15.
+const QUIC_VERSION_1: u32 = 1;
+/// The least that this side takes in a packet, bytes: what an Ethernet carries.
+const UDP_PAYLOAD_MIN: u16 = 1472;
+/// Length of the ID that a client chooses for a server it does not know, bytes (RFC 9000 section
+/// 7.2 asks for 8).
+const INITIAL_ID_LEN: usize = 16;

@@ -1,0 +1,48 @@
+//! How fast a path delivers.
+
+use std::time::{Duration, Instant};
+
+use roadweave_types::Rate;
+
+/// The rate at which a path delivers: the best of the last few round trips.
+///
+/// It is here to bound what the congestion controller makes of a few acknowledgements that came at
+/// once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DeliveryRate {
+    began: Option<Instant>,
+    delivered: u64,
+    /// Of the latest windows, the newest first.
+    windows: [Rate; 10],
+}
+
+impl DeliveryRate {
+    pub(super) fn on_delivered(&mut self, bytes: u64) {
+        self.delivered += bytes;
+    }
+
+    pub(super) fn update(&mut self, now: Instant, smoothed_rtt: Duration) {
+        let began = *self.began.get_or_insert(now);
+        let elapsed = now.saturating_duration_since(began);
+        if elapsed < smoothed_rtt.max(WINDOW_MIN) {
+            return;
+        }
+        self.windows.rotate_right(1);
+        self.windows[0] = Rate::of(self.delivered, elapsed);
+        self.began = Some(now);
+        self.delivered = 0;
+    }
+
+    /// The rate over the last round trip.
+    pub(super) fn newest(&self) -> Rate {
+        self.windows[0]
+    }
+
+    /// Zero before the first round trip.
+    pub(crate) fn best(&self) -> Rate {
+        self.windows.into_iter().max().unwrap_or_default()
+    }
+}
+
+/// The shortest time over which a delivery rate is measured.
+const WINDOW_MIN: Duration = Duration::from_millis(50);

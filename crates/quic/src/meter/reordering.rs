@@ -1,0 +1,174 @@
+//! How late packets come that others have overtaken.
+//!
+//! ```text
+//! sent     1   2   3   4   5
+//! answered     2               1 was overtaken, and comes after all: so late a packet may be
+//!                  3   5       4 was overtaken; it may come yet, or is lost (`loss`)
+//! ```
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+use roadweave_types::Rate;
+
+use super::rtt::{GRANULARITY, Samples};
+
+/// What packets that were overtaken tell of a path.
+#[derive(Debug, Default)]
+pub(super) struct Reordering {
+    began: Option<Instant>,
+    /// The present span of time, and the one before.
+    spans: [Span; 2],
+    /// The mean age of late, and its mean deviation.
+    usual: Option<(Duration, Duration)>,
+    /// The newest packet that was acknowledged before the present batch.
+    newest: Option<u64>,
+    /// Those taken for lost that may come yet, ascending by number.
+    missing: VecDeque<(u64, Instant)>,
+    /// Those of the present batch.
+    batch: Samples,
+}
+
+/// What a span of time has shown.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    /// The greatest age at which an overtaken packet was acknowledged.
+    most: Duration,
+    /// How many packets were acknowledged that had been overtaken.
+    late: u32,
+    /// How many in all.
+    all: u32,
+}
+
+impl Reordering {
+    /// The greatest age at which an overtaken packet was acknowledged in the last seconds; zero
+    /// where packets keep their order.
+    pub(super) fn most(&self) -> Duration {
+        self.spans[0].most.max(self.spans[1].most)
+    }
+
+    /// Whether packets overtake each other as a rule: one that was swapped on the way says nothing
+    /// of a path.
+    pub(super) fn is_common(&self) -> bool {
+        let [late, all] = [|span: &Span| span.late, |span: &Span| span.all]
+            .map(|count| self.spans.iter().map(count).fold(0, u32::saturating_add));
+        late > 0 && late.saturating_mul(LATE_SHARE) >= all
+    }
+
+    /// Whether enough is known of those that were overtaken.
+    fn is_known(&self) -> bool {
+        self.spans.iter().map(|span| span.late).fold(0, u32::saturating_add) >= LATE_MIN
+    }
+
+    fn note(&mut self, age: Duration) {
+        let age = age.min(LATENESS_MAX);
+        let span = &mut self.spans[0];
+        span.most = span.most.max(age);
+        span.late = span.late.saturating_add(1);
+        self.batch.add(age);
+        let (mean, deviation) = self.usual.unwrap_or((age, Duration::ZERO));
+        let deviation = (deviation * (USUAL_MEMORY - 1) + mean.abs_diff(age)) / USUAL_MEMORY;
+        self.usual = Some(((mean * (USUAL_MEMORY - 1) + age) / USUAL_MEMORY, deviation));
+    }
+
+    /// Begins a new span of time when this one is over, and forgets what will not come any more.
+    pub(super) fn turn(&mut self, now: Instant, patience: Duration) {
+        if now >= *self.began.get_or_insert(now) + LATENESS_MEMORY {
+            self.spans = [Span::default(), self.spans[0]];
+            self.began = Some(now);
+            self.usual = self.usual.filter(|_| self.most() > Duration::ZERO);
+        }
+        while self.missing.len() > MISSING_MAX
+            || self.missing.front().is_some_and(|(_, sent)| *sent + patience < now)
+        {
+            self.missing.pop_front();
+        }
+    }
+
+    pub(super) fn miss(&mut self, pn: u64, sent: Instant) {
+        let at = self.missing.partition_point(|(other, _)| *other < pn);
+        self.missing.insert(at, (pn, sent));
+    }
+
+    /// Whether `pn` had been taken for lost.
+    fn find(&mut self, pn: u64) -> bool {
+        let found = self.missing.binary_search_by_key(&pn, |(missing, _)| *missing);
+        found.is_ok_and(|at| self.missing.remove(at).is_some())
+    }
+
+    /// Learns from a packet that was acknowledged now; `was_in_flight`: whether it was not taken
+    /// for lost. Returns whether it was one of those that may come yet.
+    pub(super) fn on_acknowledged(&mut self, pn: u64, age: Duration, was_in_flight: bool) -> bool {
+        let was_missing = !was_in_flight && self.find(pn);
+        if !was_in_flight && !was_missing {
+            return false;
+        }
+        self.spans[0].all = self.spans[0].all.saturating_add(1);
+        if self.newest.is_some_and(|newest| pn < newest) {
+            self.note(age);
+        }
+        was_missing
+    }
+
+    /// Whether none of those taken for lost may come yet.
+    pub(super) fn none_is_missing(&self) -> bool {
+        self.missing.is_empty()
+    }
+
+    /// Ends a batch of acknowledgements, up to number `newest`; gives the round-trip times of the
+    /// packets that were overtaken.
+    pub(super) fn end_batch(&mut self, newest: Option<u64>) -> Samples {
+        self.newest = newest;
+        std::mem::take(&mut self.batch)
+    }
+
+    /// The rate beyond which packets that are late come too late, on a path of this MTU and least
+    /// round-trip time; `None` where packets keep their order.
+    ///
+    /// A receiver discards a packet that more than [`OVERTAKEN_MAX`] others have overtaken, since
+    /// it does not remember any more whether it had that one. So these must not leave within the
+    /// time by which packets are late.
+    pub(super) fn rate_max(&self, mtu: u16, min_rtt: Duration) -> Option<Rate> {
+        let is_rule = self.is_common() && self.is_known();
+        let (mean, deviation) = self.usual.filter(|_| is_rule)?;
+        let late = mean + deviation * LATE_DEVIATIONS;
+        let span = late.saturating_sub(min_rtt).max(GRANULARITY);
+        Some(Rate::of(u64::from(mtu) * OVERTAKEN_MAX, span))
+    }
+}
+
+/// Packets taken for lost that the controller has not been told of.
+#[derive(Debug, Default)]
+pub(crate) struct Losses {
+    /// Ascending by number.
+    pub(crate) packets: Vec<LostPacket>,
+    /// Whether all packets over a long time were lost (RFC 9002 section 7.6).
+    pub(crate) is_persistent: bool,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LostPacket {
+    pub(crate) pn: u64,
+    pub(crate) bytes: u16,
+    pub(crate) sent: Instant,
+}
+
+/// Packets overtake each other as a rule when one in so many was overtaken;
+const LATE_SHARE: u32 = 64;
+/// how late they are is known from so many.
+const LATE_MIN: u32 = 16;
+/// For one to two of these it is remembered how late packets were.
+const LATENESS_MEMORY: Duration = Duration::from_secs(5);
+/// Nothing is waited for that is later, whatever a peer acknowledges.
+const LATENESS_MAX: Duration = Duration::from_secs(2);
+/// Packets taken for lost that are remembered.
+const MISSING_MAX: usize = 4096;
+/// By so many packets may one be overtaken; the library's window of duplicates is as long.
+const OVERTAKEN_MAX: u64 = 128;
+/// What more packets have overtaken is lost for certain.
+pub(crate) const PACKET_THRESHOLD: u64 = OVERTAKEN_MAX + 2;
+/// Mean deviations above their mean age: hardly any late packet is later.
+const LATE_DEVIATIONS: u32 = 3;
+/// Late packets over which is averaged how late they are.
+const USUAL_MEMORY: u32 = 256;

@@ -1,0 +1,227 @@
+//! The round-trip time of a path.
+//!
+//! ```text
+//! acknowledgements > Samples of a batch > RoundTrip: smoothed, deviation, least of late > PTO
+//! ```
+
+use std::time::{Duration, Instant};
+
+use roadweave_types::RttEstimator;
+
+/// The round-trip time of a path (RFC 9002 section 5), the peer's delay in acknowledging included:
+/// that delay is part of what a sender waits for, and at most 2 ms.
+///
+/// RFC 9002 expects a few samples per round trip. Here acknowledgements come each millisecond, the
+/// smoothed value follows them within a few, and the mean deviation from it is close to nothing
+/// even while the delay doubles. What a sender must know is how far the delay moves within the
+/// round trip that an answer takes; so the deviation is at least half of what was seen of that,
+/// which is kept as a maximum that fades by a quarter per round trip (as Linux keeps `mdev_max`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoundTrip {
+    estimate: RttEstimator,
+    rise: RecentRise,
+    /// Over the last seconds.
+    recent: RecentMin,
+    /// Over the last frame or two of a video.
+    fresh: RecentMin,
+}
+
+/// The smallest round-trip time of the last one or two times `half`: the network that a vehicle is
+/// in changes.
+#[derive(Clone, Copy, Debug, Default)]
+struct RecentMin {
+    began: Option<Instant>,
+    now: Option<Duration>,
+    before: Option<Duration>,
+}
+
+impl RecentMin {
+    fn update(&mut self, now: Instant, sample: Duration, half: Duration) {
+        if self.began.is_none_or(|began| now >= began + half) {
+            self.before = self.now.take();
+            self.began = Some(now);
+        }
+        self.now = Some(self.now.map_or(sample, |least| least.min(sample)));
+    }
+
+    fn min(&self) -> Duration {
+        self.now.into_iter().chain(self.before).min().unwrap_or_default()
+    }
+}
+
+/// How far the round-trip time rises within one round trip.
+#[derive(Clone, Copy, Debug, Default)]
+struct RecentRise {
+    round_ends: Option<Instant>,
+    /// The smoothed round-trip time when the round began.
+    reference: Duration,
+    /// The highest sample of the round, above the reference.
+    rise: Duration,
+    faded: Duration,
+}
+
+impl RecentRise {
+    fn update(&mut self, now: Instant, sample: Duration, smoothed: Duration) {
+        if self.round_ends.is_none_or(|end| now >= end) {
+            self.faded = self.rise.max(self.faded * 3 / 4);
+            self.reference = smoothed;
+            self.rise = Duration::ZERO;
+            self.round_ends = Some(now + smoothed);
+        }
+        self.rise = self.rise.max(sample.saturating_sub(self.reference));
+    }
+
+    fn get(&self) -> Duration {
+        self.rise.max(self.faded)
+    }
+}
+
+impl RoundTrip {
+    pub(super) fn new(initial: Duration) -> Self {
+        Self {
+            estimate: RttEstimator::new(initial),
+            rise: RecentRise::default(),
+            recent: RecentMin::default(),
+            fresh: RecentMin::default(),
+        }
+    }
+
+    pub(super) fn update(&mut self, now: Instant, batch: &Samples) {
+        let Some(sample) = batch.mean() else { return };
+        self.recent.update(now, batch.least, RECENT);
+        self.fresh.update(now, batch.least, FRESH);
+        if self.estimate.is_sampled() {
+            self.rise.update(now, batch.most, self.estimate.smoothed());
+        }
+        self.estimate.update(sample);
+    }
+
+    pub(crate) fn latest(&self) -> Duration {
+        self.estimate.latest()
+    }
+
+    pub(crate) fn smoothed(&self) -> Duration {
+        self.estimate.smoothed()
+    }
+
+    /// How far the round-trip time deviates, as said at the top of this type.
+    pub(crate) fn deviation(&self) -> Duration {
+        self.estimate.variation().max(self.rise.get() / 2)
+    }
+
+    pub(super) fn is_sampled(&self) -> bool {
+        self.estimate.is_sampled()
+    }
+
+    /// The smallest of the last 5 to 10 s; zero before the first sample.
+    pub(super) fn recent_min(&self) -> Duration {
+        self.recent.min()
+    }
+
+    /// The smallest of the last 60 to 120 ms; zero before the first sample.
+    pub(super) fn fresh_min(&self) -> Duration {
+        self.fresh.min()
+    }
+
+    /// The smallest of the last 5 to 10 s, so that another route is soon known for what it is; the
+    /// initial one before the first sample.
+    pub(crate) fn least(&self) -> Duration {
+        if self.is_sampled() { self.recent.min() } else { self.smoothed() }
+    }
+
+    /// The probe timeout without its backoff (RFC 9002 section 6.2.1).
+    pub(crate) fn pto(&self) -> Duration {
+        self.smoothed() + (self.deviation() * 4).max(GRANULARITY) + ACK_DELAY_MAX
+    }
+}
+
+/// The round-trip times that one batch of acknowledgements shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Samples {
+    count: u32,
+    sum: Duration,
+    pub(super) least: Duration,
+    pub(super) most: Duration,
+}
+
+impl Samples {
+    /// A batch with one sample.
+    #[cfg(test)]
+    pub(super) fn of(rtt: Duration) -> Self {
+        let mut batch = Self::default();
+        batch.add(rtt);
+        batch
+    }
+
+    pub(super) fn add(&mut self, rtt: Duration) {
+        self.least = if self.count == 0 { rtt } else { self.least.min(rtt) };
+        self.most = self.most.max(rtt);
+        self.count += 1;
+        self.sum += rtt;
+    }
+
+    pub(super) fn mean(&self) -> Option<Duration> {
+        (self.count > 0).then(|| self.sum / self.count)
+    }
+}
+
+/// Half of what counts as recent.
+const RECENT: Duration = Duration::from_secs(5);
+/// Half of what counts as fresh.
+const FRESH: Duration = Duration::from_millis(60);
+/// RFC 9002 section 6.1.2.
+pub(super) const GRANULARITY: Duration = Duration::from_millis(1);
+/// The longest that the peer waits before it acknowledges.
+pub(super) const ACK_DELAY_MAX: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn round_trips_are_averaged_as_rfc_9002_says() {
+        let start = Instant::now();
+        let mut rtt = RoundTrip::new(MS * 100);
+        rtt.update(start, &Samples::of(MS * 40));
+        assert_eq!((rtt.smoothed(), rtt.deviation(), rtt.least()), (MS * 40, MS * 20, MS * 40));
+        rtt.update(start, &Samples::of(MS * 80));
+        assert_eq!((rtt.smoothed(), rtt.deviation(), rtt.least()), (MS * 45, MS * 25, MS * 40));
+        assert_eq!(rtt.pto(), MS * (45 + 100 + 2));
+    }
+
+    #[test]
+    fn the_least_round_trip_is_that_of_the_last_seconds() {
+        let start = Instant::now();
+        let mut rtt = RoundTrip::new(MS * 100);
+        assert_eq!(rtt.least(), MS * 100);
+        let mut update = |at: u32, sample: u32| {
+            rtt.update(start + MS * at, &Samples::of(MS * sample));
+            rtt.least()
+        };
+        assert_eq!(update(0, 40), MS * 40);
+        // The route changes for one of 140 ms.
+        assert_eq!(update(4000, 140), MS * 40);
+        assert_eq!(update(6000, 141), MS * 40);
+        assert_eq!(update(11_000, 142), MS * 141);
+    }
+
+    #[test]
+    fn dense_samples_of_a_rising_delay_still_show_a_deviation() {
+        let start = Instant::now();
+        let mut rtt = RoundTrip::new(MS * 60);
+        let sample = |rtt: &mut RoundTrip, ms: u32, sample: Duration| {
+            rtt.update(start + MS * ms, &Samples::of(sample));
+        };
+        (0..600).for_each(|ms| sample(&mut rtt, ms, MS * 60));
+        assert!(rtt.deviation() < MS, "steady: {:?}", rtt.deviation());
+        // A queue fills: 1 ms more each 2 ms, as when a link runs at two thirds of what is sent.
+        (0..200).for_each(|ms| sample(&mut rtt, 600 + ms, MS * 60 + MS * ms / 2));
+        assert!(rtt.deviation() >= MS * 15, "rising: {:?}", rtt.deviation());
+        assert!(rtt.pto() >= rtt.smoothed() + MS * 60);
+        (0..2000).for_each(|ms| sample(&mut rtt, 800 + ms, MS * 60));
+        assert!(rtt.deviation() < MS * 3, "steady again: {:?}", rtt.deviation());
+    }
+}
