@@ -6,12 +6,15 @@ FUZZ_SECONDS ?= 60
 WEBRTC_ARGS ?=
 
 TARGET = $(or $(CARGO_TARGET_DIR),target)
+# The product, and the workshop that shows it.
+BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-workshop
 PLAYWRIGHT = scripts/webrtc/node_modules/.package-lock.json
 
 .PHONY: demo test test-aarch64 fuzz lint deny bench callgrind webrtc webrtc-smoke packages clean
 
 demo: packages
-	$(CARGO) run --release --quiet --package roadweave-cli -- demo $(DEMO_ARGS)
+	$(BUILD) --release
+	$(TARGET)/release/roadweave demo $(DEMO_ARGS)
 
 test: packages
 	$(CARGO) test --workspace --no-fail-fast
@@ -37,9 +40,10 @@ deny:
 	@CARGO="$(CARGO)" deploy/deny.sh
 
 bench: packages
-	$(CARGO) run --release --quiet --package roadweave-cli -- bench tunnel
-	$(CARGO) run --release --quiet --package roadweave-cli -- bench router
-	$(CARGO) run --release --quiet --package roadweave-cli -- bench coding
+	$(BUILD) --release
+	$(TARGET)/release/roadweave bench tunnel
+	$(TARGET)/release/roadweave bench router
+	$(TARGET)/release/roadweave bench coding
 
 callgrind:
 	@CARGO=$(CARGO) deploy/callgrind.sh
@@ -47,14 +51,14 @@ callgrind:
 # A call between two real browsers over emulated links, setting after setting: docs/webrtc.md.
 webrtc: WEBRTC_PACKAGES = webrtc
 webrtc: packages $(PLAYWRIGHT)
-	$(CARGO) build --release --quiet --package roadweave-cli
+	$(BUILD) --release
 	node scripts/webrtc/call.js --roadweave $(TARGET)/release/roadweave $(WEBRTC_ARGS)
 
 # Half a minute of it, with the program as the tests build it.
 webrtc-smoke: WEBRTC_PACKAGES = webrtc
 webrtc-smoke: packages $(PLAYWRIGHT)
 	npm test --silent --prefix scripts/webrtc
-	$(CARGO) build --quiet --package roadweave-cli
+	$(BUILD)
 	node scripts/webrtc/call.js --roadweave $(TARGET)/debug/roadweave --smoke
 
 $(PLAYWRIGHT): scripts/webrtc/package-lock.json | packages

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Counts what coding costs of the tunnel's instructions:
-# crates/tunnel/benches/coding_share.rs under callgrind, with coding and without. Instructions do
+# crates/lab/benches/coding_share.rs under callgrind, with coding and without. Instructions do
 # not depend on what else the machine does. Valgrind knows neither AVX-512 nor GFNI, so the AVX2
 # kernel runs; and crates are not optimised across, so that functions keep their names.
 set -eu
@@ -13,7 +13,7 @@ fi
 cargo=${CARGO:-cargo}
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-program=$(CARGO_PROFILE_BENCH_LTO=false "$cargo" bench --package roadweave-tunnel --bench coding_share --no-run 2>&1 |
+program=$(CARGO_PROFILE_BENCH_LTO=false "$cargo" bench --package roadweave-lab --bench coding_share --no-run 2>&1 |
     tee /dev/stderr | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
 
 for strategy in xnc minrtt; do

@@ -1,17 +1,13 @@
 //! `roadweave init` and `roadweave keygen`: keys, and a pair of files that trust each other.
 
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
-use ring::rand::{SecureRandom as _, SystemRandom};
+use roadweave_config::{host_port, write_secrets};
+use roadweave_device::random_bytes;
 use roadweave_quic::Identity;
-
-use crate::config::host_port;
-use crate::exit::BadInput;
-use crate::out;
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
 
 /// Writes client.toml and server.toml that trust each other.
 #[derive(Debug, clap::Args)]
@@ -127,68 +123,14 @@ impl KeygenArgs {
     }
 }
 
-/// Random bytes of the system.
-pub fn random<const N: usize>() -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| anyhow::anyhow!("the system gives no random bytes"))?;
-    Ok(bytes)
-}
-
 fn generate() -> Result<Identity> {
-    Ok(Identity::from_seed(random()?))
-}
-
-/// Writes a file that only its owner may read.
-pub fn write_secret(path: &Path, text: &str) -> Result<()> {
-    write_secrets(&[(path, text)])
-}
-
-/// Writes files that only their owner may read, in the place of those that are there: all of them,
-/// or none if one finds no room.
-fn write_secrets(files: &[(&Path, &str)]) -> Result<()> {
-    let new = |path: &Path| path.with_extension("toml.new");
-    let written = files.iter().try_for_each(|(path, text)| {
-        write_new(&new(path), text).with_context(|| format!("cannot write {}", path.display()))
-    });
-    if written.is_err() {
-        // Some are not there.
-        files.iter().for_each(|(path, _)| _ = fs::remove_file(new(path)));
-        return written;
-    }
-    files.iter().try_for_each(|(path, _)| {
-        fs::rename(new(path), path).with_context(|| format!("cannot write {}", path.display()))
-    })
-}
-
-fn write_new(path: &Path, text: &str) -> io::Result<()> {
-    // One that was left behind may have another mode, or be a link.
-    let _ = fs::remove_file(path);
-    let mut options = OpenOptions::new();
-    let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(text.as_bytes())?;
-    file.sync_all()
+    Ok(Identity::from_seed(random_bytes()?))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::Permissions;
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
-    use crate::config::{ClientFile, ServerFile, load};
-
-    #[test]
-    fn a_file_that_is_overwritten_is_for_its_owner_alone() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("client.toml");
-        std::fs::write(&path, "old").expect("written");
-        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("set");
-        write_secret(&path, "new").expect("written");
-        let mode = std::fs::metadata(&path).expect("there").permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
-    }
+    use roadweave_config::{ClientFile, ServerFile, load};
 
     #[test]
     fn the_files_can_be_read_and_trust_each_other() {
@@ -203,8 +145,9 @@ mod tests {
         args.run().expect("written");
         let client: ClientFile = load(&folder.path().join("client.toml")).expect("readable");
         let server: ServerFile = load(&folder.path().join("server.toml")).expect("readable");
-        let key =
-            |private: &crate::config::PrivateKey| private.identity().expect("a key").public_key();
+        let key = |private: &roadweave_config::PrivateKey| {
+            private.identity().expect("a key").public_key()
+        };
         assert_eq!(client.server.public_key, key(&server.private_key));
         assert_eq!(server.peers[0].public_key, key(&client.private_key));
         assert_eq!((client.name.as_str(), server.listen.port()), ("bus \"12\"", 443));

@@ -6,33 +6,23 @@
 )]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
-mod bench;
-mod config;
-mod demo;
-mod emulate;
-mod exit;
+mod external;
 mod init;
-mod lab;
-mod logging;
-mod out;
-mod qoe;
-mod rate;
-mod record;
 mod release;
 mod run;
-mod sandbox;
 mod set;
 mod show;
-mod table;
-mod trace;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
+use roadweave_terminal::{WORKSHOP, exit, logging, out};
 
 /// Fuses several unreliable uplinks of a vehicle into one dependable, low-latency tunnel.
 #[derive(Debug, Parser)]
-#[command(name = "roadweave", version, propagate_version = true)]
+#[command(name = "roadweave", version, propagate_version = true, after_help = workshop_help())]
+#[command(allow_external_subcommands = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -57,34 +47,30 @@ enum Command {
     Release(release::ReleaseArgs),
     Show(show::ShowArgs),
     Set(set::SetArgs),
-    Emulate(emulate::EmulateArgs),
-    Demo(demo::DemoArgs),
-    Lab(lab::LabArgs),
-    Qoe(qoe::QoeArgs),
-    Record(record::RecordArgs),
-    Trace(trace::TraceArgs),
-    Bench(bench::BenchArgs),
-    #[command(hide = true)]
-    BenchEcho(bench::EchoArgs),
-    #[command(hide = true)]
-    DemoSource(demo::SourceArgs),
-    #[command(hide = true)]
-    DemoSink(demo::SinkArgs),
+    /// A command of another program.
+    #[command(external_subcommand)]
+    External(Vec<OsString>),
+}
+
+/// What the workshop adds to the commands above.
+fn workshop_help() -> String {
+    let lines = WORKSHOP.map(|(name, about)| format!("  {name:<8}  {about}"));
+    format!("Commands of the package roadweave-lab:\n{}", lines.join("\n"))
 }
 
 fn main() -> ExitCode {
     let code = match Arguments::try_parse() {
         Ok(arguments) => run(arguments),
-        Err(error) => {
-            let opened = logging::open().map(|_| exit::report_arguments(&error));
-            opened.unwrap_or_else(|error| exit::report(&error))
-        }
+        Err(error) => refuse(&error),
     };
     out::flush();
     code
 }
 
 fn run(arguments: Arguments) -> ExitCode {
+    if let Command::External(words) = &arguments.command {
+        return run_external(words, &arguments.log);
+    }
     let result = logging::start(&arguments.log).and_then(|()| match arguments.command {
         Command::Init(args) => args.run(),
         Command::Keygen(args) => args.run(),
@@ -94,19 +80,32 @@ fn run(arguments: Arguments) -> ExitCode {
         Command::Release(args) => args.run(),
         Command::Show(args) => args.run(),
         Command::Set(args) => args.run(),
-        Command::Demo(args) => args.run(),
-        Command::Lab(args) => args.run(),
-        Command::Qoe(args) => args.run(),
-        Command::Record(args) => args.run(),
-        Command::Trace(args) => args.run(),
-        Command::Bench(args) => args.run(),
-        Command::BenchEcho(args) => args.run(),
-        Command::DemoSource(args) => args.run(),
-        Command::DemoSink(args) => args.run(),
-        Command::Emulate(args) => args.run(),
+        Command::External(_) => unreachable!("it was run above"),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => exit::report(&error),
     }
+}
+
+fn run_external(words: &[OsString], log: &str) -> ExitCode {
+    match external::run(words, log) {
+        Ok(()) => {
+            // The library knows the likely one only among commands that it is to know all of.
+            let strict = Arguments::command().allow_external_subcommands(false);
+            match strict.try_get_matches() {
+                Ok(_) => unreachable!("the command was unknown"),
+                Err(error) => refuse(&error),
+            }
+        }
+        Err(error) => match logging::open() {
+            Ok(_) => exit::report(&error),
+            Err(other) => exit::report(&other),
+        },
+    }
+}
+
+fn refuse(error: &clap::Error) -> ExitCode {
+    let opened = logging::open().map(|_| exit::report_arguments(error));
+    opened.unwrap_or_else(|error| exit::report(&error))
 }

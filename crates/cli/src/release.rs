@@ -2,9 +2,8 @@
 
 use anyhow::Result;
 use roadweave_device::{Instance, cleanup};
-
-use crate::exit::BadInput;
-use crate::out;
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
 
 /// Removes what an instance that is not running left: its rules, routes, packet filters and
 /// settings.

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
+use roadweave_config::{
+    BeforeJoin, ClientFile, LinkSocket, RouterFile, ServerFile, TunFields, Validate,
+};
 use roadweave_device::{
-    ClientOptions, ClientReload, Destinations, RouterOptions, ServerOptions, ServerReload,
-    run_client, run_router, run_server,
+    ClientOptions, ClientReload, ClientRouteOptions, Destinations, RouterOptions, RouterSocket,
+    ServerOptions, ServerReload, TunSettings, random_bytes, run_client, run_router, run_server,
 };
 use roadweave_quic::PublicKey;
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
 use roadweave_tunnel::{RouterConfig, ServerConfig};
-
-use crate::config::{self, ClientFile, RouterFile, ServerFile, Validate};
-use crate::exit::BadInput;
-use crate::init::random;
-use crate::out;
 
 /// Runs the client, in the vehicle.
 #[derive(Debug, clap::Args)]
@@ -54,7 +54,7 @@ impl ClientArgs {
     /// # Errors
     /// When the file is broken, or the system does not let the client run.
     pub fn run(&self) -> Result<()> {
-        let mut file: ClientFile = config::load(&self.config).map_err(BadInput::new)?;
+        let mut file: ClientFile = roadweave_config::load(&self.config).map_err(BadInput::new)?;
         if self.check {
             return in_order(&self.config, &file);
         }
@@ -63,15 +63,15 @@ impl ClientArgs {
         Ok(run_client(ClientOptions {
             lanes: file.lane_configs(),
             policies: file.policies(),
-            routes: file.route_options(),
+            routes: route_options(&file),
             memory_max: file.limits.client_memory_mb.bytes(),
             uplinks: file.selector(),
             name: file.name,
             servers: file.server.names(),
             server_key: file.server.public_key,
             identity: Arc::new(identity),
-            transport: file.transport.to_config(random()?),
-            tun: file.tun.to_settings(),
+            transport: file.transport.to_config(random_bytes()?),
+            tun: tun_settings(&file.tun),
             masquerade: file.routes.masquerade,
             dns: file.dns,
             state_directory: file.state_directory,
@@ -86,18 +86,18 @@ impl ServerArgs {
     /// # Errors
     /// When the file is broken, or the system does not let the server run.
     pub fn run(&self) -> Result<()> {
-        let mut file: ServerFile = config::load(&self.config).map_err(BadInput::new)?;
+        let mut file: ServerFile = roadweave_config::load(&self.config).map_err(BadInput::new)?;
         if self.check {
             return in_order(&self.config, &file);
         }
         warn_of(&file);
         let identity = file.private_key.take_identity().map_err(BadInput::new)?;
-        let tun = file.tun.to_settings();
+        let tun = tun_settings(&file.tun);
         let reload = reload_server(self.config.clone(), file.clone(), identity.public_key());
         let destinations = destinations(&file);
         Ok(run_server(ServerOptions {
             config: ServerConfig {
-                transport: file.transport.to_config(random()?),
+                transport: file.transport.to_config(random_bytes()?),
                 lanes: file.lane_configs(),
                 gateways: file.addresses.iter().map(ipnet::IpNet::addr).collect(),
                 mtu: tun.mtu,
@@ -119,6 +119,26 @@ impl ServerArgs {
     }
 }
 
+/// What goes into the tunnel, and what is refused.
+fn route_options(file: &ClientFile) -> ClientRouteOptions {
+    ClientRouteOptions {
+        into_tunnel: file.routes.into_tunnel.clone(),
+        closed_before_join: file.routes.before_join == BeforeJoin::Closed,
+        kill_switch: file.routes.kill_switch,
+        uplink_neighbours: file.uplinks.local,
+        accept: file.routes.accept.clone(),
+    }
+}
+
+fn tun_settings(tun: &TunFields) -> TunSettings {
+    let mtu = tun.mtu_bytes.get() as u16;
+    TunSettings { name: tun.name.as_str().to_owned(), mtu, offload: tun.offload }
+}
+
+fn router_socket(LinkSocket { listen, interface }: LinkSocket) -> RouterSocket {
+    RouterSocket { listen, interface }
+}
+
 /// What a server reads again; the other fields count from its next start on.
 const SERVER_RELOADS: [&str; 3] = ["peers", "deny_destinations", "allow_destinations"];
 /// What a client reads again.
@@ -132,7 +152,8 @@ fn reload_server(
     key: PublicKey,
 ) -> impl FnMut() -> Result<ServerReload, String> {
     move || {
-        let mut file: ServerFile = config::load(&path).map_err(|error| error.to_string())?;
+        let mut file: ServerFile =
+            roadweave_config::load(&path).map_err(|error| error.to_string())?;
         warn_of(&file);
         let other_key = file.private_key.take_identity()?.public_key() != key;
         tell_ignored(&started, &file, &SERVER_RELOADS, other_key);
@@ -154,7 +175,8 @@ fn reload_client(
     key: PublicKey,
 ) -> impl FnMut() -> Result<ClientReload, String> {
     move || {
-        let mut file: ClientFile = config::load(&path).map_err(|error| error.to_string())?;
+        let mut file: ClientFile =
+            roadweave_config::load(&path).map_err(|error| error.to_string())?;
         let other_key = file.private_key.take_identity()?.public_key() != key;
         tell_ignored(&started, &file, &CLIENT_RELOADS, other_key);
         Ok(ClientReload {
@@ -173,8 +195,10 @@ fn tell_ignored<T: serde::Serialize>(started: &T, now: &T, reloaded: &[&str], ot
             field.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         })
     };
-    let mut ignored: Vec<String> =
-        config::differing(started, now).into_iter().filter(|field| !is_read(field)).collect();
+    let mut ignored: Vec<String> = roadweave_config::differing(started, now)
+        .into_iter()
+        .filter(|field| !is_read(field))
+        .collect();
     if other_key {
         ignored.push("private_key".to_owned());
     }
@@ -207,7 +231,7 @@ impl RouterArgs {
     /// # Errors
     /// When the file is broken, or the system does not let the router run.
     pub fn run(&self) -> Result<()> {
-        let file: RouterFile = config::load(&self.config).map_err(BadInput::new)?;
+        let file: RouterFile = roadweave_config::load(&self.config).map_err(BadInput::new)?;
         if self.check {
             return in_order(&self.config, &file);
         }
@@ -215,15 +239,19 @@ impl RouterArgs {
         Ok(run_router(RouterOptions {
             config: RouterConfig {
                 vni: file.vni.get() as u32,
-                epoch: u32::from_be_bytes(random()?),
-                hello_begin_us: u32::from_be_bytes(random()?),
+                epoch: u32::from_be_bytes(random_bytes()?),
+                hello_begin_us: u32::from_be_bytes(random_bytes()?),
                 order: file.order(),
                 links,
                 inner_sources: (!file.accept_sources.is_empty()).then_some(file.accept_sources),
             },
-            sockets,
+            sockets: sockets.into_iter().map(router_socket).collect(),
             addresses: file.addresses,
-            tun: file.tun.to_settings(),
+            tun: TunSettings {
+                name: file.tun.name.into(),
+                mtu: file.tun.mtu_bytes.get() as u16,
+                offload: file.tun.offload,
+            },
             into_tunnel: file.into_tunnel,
         })?)
     }

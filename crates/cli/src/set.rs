@@ -4,11 +4,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use roadweave_device::control::{RequestError, request};
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
 use roadweave_tunnel::Strategy;
 use serde_json::json;
-
-use crate::exit::BadInput;
-use crate::out;
 
 /// Changes a lane of a running client or server, until it is started anew
 #[derive(Debug, clap::Args)]

@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
+use roadweave_terminal::out;
 use serde_json::Value;
-
-use crate::out;
 
 /// Shows paths, lanes and statistics of a running client, server or router.
 #[derive(Debug, clap::Args)]

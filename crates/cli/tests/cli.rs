@@ -79,9 +79,10 @@ fn help_tells_of_every_command_and_its_options() {
             assert!(text.contains(part), "{arguments:?}: {part:?} is not in:\n{text}");
         }
     };
-    let commands = ["init", "keygen", "client", "server", "router", "show", "emulate", "demo"];
+    let commands = ["init", "keygen", "client", "server", "router", "show", "set", "release"];
     check(&["--help"], &commands);
     check(&["--help"], &["--log", "ROADWEAVE_LOG"]);
+    check(&["--help"], &["package roadweave-lab", "demo", "emulate", "trace"]);
     check(&["--version"], &["roadweave 0."]);
     check(&["init", "--help"], &["--server", "HOST:PORT", "--uplink", "--force"]);
     check(&["keygen", "--help"], &["--json"]);
@@ -89,11 +90,6 @@ fn help_tells_of_every_command_and_its_options() {
     check(&["server", "--help"], &["--config", "/etc/roadweave/server.toml", "--check"]);
     check(&["router", "--help"], &["--config", "/etc/roadweave/router.toml", "--check"]);
     check(&["show", "--help"], &["--socket", "/run/roadweave/rw0.sock", "--json", "--watch"]);
-    check(&["emulate", "--help"], &["--near", "--far", "--drive", "--synthetic", "--check"]);
-    check(&["demo", "--help"], &["--drive", "--seconds", "--strategies", "--report", "--json"]);
-    check(&["bench", "--help"], &["coding", "tunnel", "router"]);
-    check(&["bench", "router", "--help"], &["--seconds", "--json"]);
-    check(&["bench", "coding", "--help"], &["--seconds", "--json"]);
 }
 
 #[test]
@@ -105,35 +101,62 @@ fn mistyped_words_are_refused_with_the_likely_one() {
     check_refused(&run(&[]), 2, &["Usage: roadweave"]);
 }
 
-/// The names are those that scripts rely on. ISA-L may be missing, and so its ratios.
+/// The program alone in a folder, as where nothing else is installed.
+fn alone() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let (original, program) = (env!("CARGO_BIN_EXE_roadweave"), folder.path().join("roadweave"));
+    if fs::hard_link(original, &program).is_err() {
+        fs::copy(original, &program).unwrap();
+    }
+    (folder, program)
+}
+
+/// Writes a program that tells its name, its arguments and the log level.
+fn write_program(path: &Path) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, "#!/bin/sh\necho \"${0##*/} $* $ROADWEAVE_LOG\"; exit 7\n").unwrap();
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
 #[test]
-fn the_bench_of_the_coding_tells_its_figures_as_json() {
-    let output = run(&["bench", "coding", "--seconds", "1", "--json"]);
-    assert!(output.status.success(), "{output:?}");
-    let results: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let kernels = results["kernels"].as_array().unwrap();
-    assert_eq!(kernels[0]["name"], "portable");
-    for kernel in kernels {
-        for pointer in [
-            "/encode_bytes_per_second/4",
-            "/encode_bytes_per_second/10",
-            "/encode_bytes_per_second/32",
-            "/encode_bytes_per_second/one_of_10",
-            "/decode_bytes_per_second/10",
-            "/decode_bytes_per_second/3_of_10",
-            "/coded_packet_ns/10",
-            "/ratios/decode_10_over_rlnc",
-        ] {
-            let figure = kernel.pointer(pointer).and_then(Value::as_f64);
-            assert!(figure.is_some_and(|figure| figure > 0.0), "{pointer}: {kernel}");
-        }
+fn commands_of_other_programs_run_as_ours() {
+    let (folder, program) = alone();
+    let run = |arguments: &[&str], path: &str| {
+        let mut command = Command::new(&program);
+        command.current_dir(folder.path()).args(arguments).env_remove("ROADWEAVE_LOG");
+        command.env("PATH", path).output().unwrap()
+    };
+    let check = |arguments: &[&str], path: &str, expected: &str| {
+        let output = run(arguments, path);
+        assert_eq!((said(&output.stdout).as_str(), output.status.code()), (expected, Some(7)));
+    };
+    let bin = folder.path().join("bin");
+    let path = format!("{}:/usr/bin:/bin", bin.display());
+    check_refused(&run(&["demo"], &path), 2, &["demo", "package roadweave-lab", "not installed"]);
+
+    write_program(&bin.join("roadweave-hello"));
+    check(&["hello", "--json", "x"], &path, "roadweave-hello --json x info\n");
+    check(&["--log", "debug", "hello"], &path, "roadweave-hello  debug\n");
+    write_program(&bin.join("roadweave-lab"));
+    check(&["demo", "--help"], &path, "roadweave-lab demo --help info\n");
+    // What lies beside the program comes first, as it is of the same version.
+    write_program(&folder.path().join("roadweave-lab"));
+    write_program(&folder.path().join("roadweave-demo"));
+    check(&["lab", "run"], "/usr/bin:/bin", "roadweave-lab lab run info\n");
+    check(&["demo"], "/usr/bin:/bin", "roadweave-demo  info\n");
+}
+
+#[test]
+fn no_program_is_run_from_where_somebody_stands_or_by_a_path() {
+    let (folder, program) = alone();
+    write_program(&folder.path().join("here/roadweave-hello"));
+    write_program(&folder.path().join("roadweave-/hello"));
+    for (word, path) in [("hello", ".:here::/bin"), ("/hello", "/bin"), ("-/hello", "/bin")] {
+        let mut command = Command::new(&program);
+        command.current_dir(folder.path().join("here")).env("PATH", path).arg(word);
+        let output = command.output().unwrap();
+        assert_eq!((output.status.code(), said(&output.stdout).as_str()), (Some(2), ""), "{word}");
     }
-    let ratios = results["ratios"].as_object().unwrap();
-    for name in ["encode_10_over_rlnc", "decode_10_over_rlnc"] {
-        assert!(ratios[name].as_f64().unwrap() > 0.0, "{ratios:?}");
-    }
-    let installed = !results["rivals"]["isal"].is_null();
-    assert_eq!(ratios["encode_10_over_isal"].is_number(), installed, "{ratios:?}");
 }
 
 #[test]

@@ -13,14 +13,12 @@
 //!
 //! [`Search`] does no I/O; [`run`] turns it, in a thread.
 
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
-use std::str::FromStr;
 use std::time::Duration;
 
 use domain::base::Name;
-use roadweave_types::Instant;
+use roadweave_types::{Instant, ServerHost, ServerName};
 
 mod exchange;
 mod hosts;
@@ -40,68 +38,6 @@ pub(crate) use servers::Network;
 
 /// The most addresses of one name that count.
 pub(crate) const ADDRESSES_MAX: usize = 8;
-
-/// `host:port`: where a server is, by address or by name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerName {
-    text: String,
-    host: Host,
-    port: u16,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Host {
-    Address(IpAddr),
-    Name(Name<Vec<u8>>),
-}
-
-impl ServerName {
-    /// Whether it is an address of this family; `None` for a name.
-    pub(crate) fn is_ipv4(&self) -> Option<bool> {
-        match self.host {
-            Host::Address(address) => Some(address.is_ipv4()),
-            Host::Name(_) => None,
-        }
-    }
-}
-
-impl fmt::Display for ServerName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
-impl FromStr for ServerName {
-    type Err = InvalidServerName;
-
-    fn from_str(text: &str) -> Result<Self, InvalidServerName> {
-        let (host, port) = text.rsplit_once(':').ok_or(InvalidServerName)?;
-        let port = port.parse().ok().filter(|port| *port > 0).ok_or(InvalidServerName)?;
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        let host = match bare.parse() {
-            Ok(address) => Host::Address(address),
-            Err(_) => Host::Name(parse_name(host).ok_or(InvalidServerName)?),
-        };
-        Ok(Self { text: text.to_owned(), host, port })
-    }
-}
-
-/// A name of hosts: letters, digits, hyphens and underscores, in labels (RFC 1123 section 2.1).
-fn parse_name(host: &str) -> Option<Name<Vec<u8>>> {
-    let good = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    // Four numbers are no name, but an address with a mistake.
-    let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
-    let is_name = host.chars().all(good) && !last.chars().all(|c| c.is_ascii_digit());
-    is_name.then(|| host.parse().ok())?
-}
-
-/// The text is no `host:port`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "not a server: write \"host:port\", \"192.0.2.1:port\" or \"[2001:db8::1]:port\"; a name with other \
-     letters than a to z has a form that begins with xn--"
-)]
-pub struct InvalidServerName;
 
 /// What is to be found, over which uplink.
 #[derive(Clone, Debug, Default)]
@@ -166,12 +102,17 @@ enum Question {
     Prefix,
 }
 
+/// The name of a server, as the DNS has it.
+fn dns_name(host: &str) -> Name<Vec<u8>> {
+    host.parse().expect("a ServerName has labels of letters and digits")
+}
+
 impl Search {
     /// Asks `servers` from `now` on. `root`: where /etc/hosts is, `/` but in tests.
     fn new(now: Instant, request: Request, servers: Vec<SocketAddr>, root: &Path) -> Self {
-        let of_host = |name: &ServerName| match &name.host {
-            Host::Address(_) => Vec::new(),
-            Host::Name(host) => hosts::addresses(root, &host.to_string()),
+        let of_host = |name: &ServerName| match name.host() {
+            ServerHost::Address(_) => Vec::new(),
+            ServerHost::Name(host) => hosts::addresses(root, host),
         };
         let hosts: Vec<Vec<IpAddr>> = request.names.iter().map(of_host).collect();
         let mut this =
@@ -195,7 +136,7 @@ impl Search {
         let mut plan = Vec::new();
         let mut has_ipv4 = false;
         for (name, known) in names.iter().zip(&self.hosts) {
-            let Host::Name(host) = &name.host else {
+            let ServerHost::Name(host) = name.host() else {
                 has_ipv4 |= name.is_ipv4() == Some(true);
                 continue;
             };
@@ -204,7 +145,7 @@ impl Search {
                 continue;
             }
             for (kind, wanted) in [(Kind::V6, *ipv6), (Kind::V4, *ipv4 || *ipv6)] {
-                let question = Question::Addresses(host.clone(), kind);
+                let question = Question::Addresses(dns_name(host), kind);
                 if wanted && !plan.contains(&question) {
                     plan.push(question);
                 }
@@ -259,20 +200,20 @@ impl Search {
         let mut found = Found::default();
         let prefixes = self.prefixes(&mut found);
         for (name, known) in self.request.names.iter().zip(&self.hosts) {
-            let addresses = match &name.host {
-                Host::Address(address) => vec![*address],
-                Host::Name(_) if !known.is_empty() => known.clone(),
-                Host::Name(host) => self.answers(host, &mut found),
+            let addresses = match name.host() {
+                ServerHost::Address(address) => vec![*address],
+                ServerHost::Name(_) if !known.is_empty() => known.clone(),
+                ServerHost::Name(host) => self.answers(&dns_name(host), &mut found),
             };
             let reachable = self.reachable(&addresses, &prefixes);
             for address in reachable.into_iter().take(ADDRESSES_MAX) {
-                let server = SocketAddr::new(address, name.port);
+                let server = SocketAddr::new(address, name.port());
                 if !found.servers.contains(&server) {
                     found.servers.push(server);
                 }
             }
             if addresses.is_empty() && found.reason.is_none() {
-                found.reason = Some(format!("{} has no address", name.text));
+                found.reason = Some(format!("{name} has no address"));
             }
         }
         found

@@ -12,10 +12,10 @@
 use std::io;
 use std::path::Path;
 
-use rustix::rand::GetRandomFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::error::DeviceError;
+use crate::random::random_bytes;
 use crate::state::{Kept, StateFile};
 
 /// The salt, once it was drawn.
@@ -48,10 +48,7 @@ pub(crate) fn reset_salt(directory: &Path, name: &str) -> Result<[u8; 32], Devic
     if let Some(salt) = file.read().salt {
         return Ok(salt);
     }
-    let mut salt = [0; 32];
-    let drawn = rustix::rand::getrandom(&mut salt[..], GetRandomFlags::empty())
-        .map_err(|error| DeviceError::system("draw random bytes", error))?;
-    debug_assert_eq!(drawn, salt.len(), "up to 256 bytes come at once (getrandom(2))");
+    let salt = random_bytes()?;
     file.write_last(&ResetSalt { salt: Some(salt) });
     Ok(salt)
 }

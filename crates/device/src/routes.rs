@@ -52,10 +52,10 @@ mod repairs;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use roadweave_types::UplinkId;
+use roadweave_types::{UplinkId, UplinkSelector};
 
 use crate::process::ROUTE_PROTOCOL;
-use crate::{DeviceError, Instance, Netlink, Prefix, Route, Rule, UplinkSelector, sysctl};
+use crate::{DeviceError, Instance, Netlink, Prefix, Route, Rule, sysctl};
 
 pub use client::ClientRoutes;
 pub use keeper::RouteKeeper;

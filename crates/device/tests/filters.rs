@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
 use roadweave_device::{
     Allowed, FilterKeeper, FilterOptions, Filters, Forwarding, Instance, Interface, Monitor,
-    Prefix, UplinkSelector, cleanup,
+    Prefix, cleanup,
 };
-use roadweave_types::DropReason;
+use roadweave_types::{DropReason, UplinkSelector};
 
 const WAIT: Duration = Duration::from_millis(300);
 

@@ -14,9 +14,9 @@ use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
 use roadweave_device::{
     ClientRoutes, DeviceError, Ecn, FilterOptions, Filters, Forwarding, Gateway, Grant, Instance,
     Monitor, Netlink, Outgoing, Prefix, ROUTE_PROTOCOL, RouteSettings, Routes, SendOutcome, Tun,
-    TunOptions, UdpOptions, Uplink, UplinkEvent, UplinkSelector, UplinkSocket, cleanup,
-    wait_readable,
+    TunOptions, UdpOptions, Uplink, UplinkEvent, UplinkSocket, cleanup, wait_readable,
 };
+use roadweave_types::UplinkSelector;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -3,7 +3,7 @@
 //! ```text
 //! Mahimahi file ─┐
 //! CSV ───────────┼─> Trace ─> Link ─┐
-//! synthetic ─────┤                  ├─> Bridge (links x 2 directions) ─> TUN devices
+//! synthetic ─────┤                  ├─> Bridge (links x 2 directions)
 //! constant ──────┘                  └─> simulations in virtual time
 //! ```
 //!
@@ -13,17 +13,15 @@
 
 mod bridge;
 mod capacity;
-mod config;
 mod csv;
 mod drive;
+mod duplex;
 mod error;
 mod link;
 mod load;
 mod loss;
 mod mahimahi;
 mod random;
-mod realtime;
-mod recorder;
 mod reshape;
 mod statistics;
 mod synthetic;
@@ -32,22 +30,14 @@ mod trace;
 
 pub use bridge::{Bridge, Direction, Way};
 pub use capacity::{Capacity, Opportunities, Transmitter};
-pub use config::{
-    EmulateFile, EmulatedLink, Emulation, EmulationError, LINKS_MAX, LinkFields, Place, TunEnd,
-};
 pub use csv::{Unknown, format_csv, parse_csv};
 pub use drive::{Drive, DriveLink, LinkFiles};
+pub use duplex::{DuplexLink, LINKS_MAX, LinkError, LinkFields};
 pub use error::TraceError;
 pub use link::{Jitter, Link, LinkSettings, LinkStats};
 pub use load::{FILE_BYTES_MAX, read_at_most, read_csv, read_mahimahi, read_trace};
 pub use loss::GilbertElliott;
 pub use mahimahi::{format_mahimahi, parse_mahimahi};
-pub use realtime::{EmulateError, Emulator, LinkReport, WayReport};
-pub use recorder::{
-    DelayClock, DirectionRecording, DirectionSummary, LinkRecording, PlanError, RecordClient,
-    RecordError, RecordLimits, RecordMode, RecordPeer, RecordPhase, RecordPlan, RecordProgress,
-    RecordServer, RecordServerStatistics, RecordToken, Refusal, TokenError,
-};
 pub use statistics::{
     Autocorrelation, CapacityQuantiles, DelayQuantiles, DeliveryGaps, Dips, LENGTH_MAX, Lengths,
     LossStatistics, PairStatistics, RoundTripStatistics, TraceStatistics,

@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use roadweave_emulate::{Direction, Drive, DriveLink, Jitter, Timeline, Trace};
+use roadweave_emulate::{Direction, Drive, DriveLink, DuplexLink, Jitter, Timeline, Trace};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, LaneRule, Strategy, default_lanes};
 use roadweave_types::Rate;
@@ -25,7 +25,7 @@ use crate::run::run;
 use crate::scenario::Scenario;
 use crate::traffic::{Bulk, Detail, FIRST_PORT, TrafficKind, TrafficSpec};
 use crate::video::quality::Percentiles;
-use crate::world::{WorldError, WorldLink};
+use crate::world::WorldError;
 
 /// Two links, and what the rival makes of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -123,13 +123,13 @@ pub fn scenario_of_drive(
     load: Load,
     seed: u64,
 ) -> Scenario {
-    let links = drive.links.iter().zip(0..).map(|(link, at)| WorldLink::new(link, at, seed));
+    let links = drive.links.iter().zip(0..).map(|(link, at)| DuplexLink::new(link, at, seed));
     scenario(name, over.pick(links), lanes, load, seed)
 }
 
 fn scenario(
     name: &str,
-    links: Vec<WorldLink>,
+    links: Vec<DuplexLink>,
     lanes: &[LaneConfig],
     load: Load,
     seed: u64,
@@ -145,7 +145,7 @@ fn scenario(
 }
 
 impl Over {
-    fn pick(self, links: impl Iterator<Item = WorldLink>) -> Vec<WorldLink> {
+    fn pick(self, links: impl Iterator<Item = DuplexLink>) -> Vec<DuplexLink> {
         let (first, count) = match self {
             Self::One(at) => (at, 1),
             Self::All => (0, usize::MAX),
@@ -203,13 +203,13 @@ pub fn measure(scenario: &Scenario) -> Result<f64, WorldError> {
 }
 
 impl ProfileLink {
-    fn world_link(&self, index: usize, seed: u64) -> WorldLink {
+    fn world_link(&self, index: usize, seed: u64) -> DuplexLink {
         let millis = |ms: u16| Duration::from_millis(ms.into());
         let rate = Rate::from_kbps(u64::from(self.rate_mbps) * 1_000);
         let loss = Timeline::constant(f64::from(self.loss_per_mille) / 1e3);
         let trace = Trace::constant(rate, millis(self.delay_ms)).with_loss(loss);
         let name = ["a", "b"][index];
-        let mut link = WorldLink::new(&DriveLink::symmetric(name, trace), index as u64, seed);
+        let mut link = DuplexLink::new(&DriveLink::symmetric(name, trace), index as u64, seed);
         for way in [&mut link.up, &mut link.down] {
             way.queue_bytes = QUEUE_BYTES;
             way.jitter = (self.jitter_ms > 0)

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_emulate::{
-    AtEnd, Capacity, Direction, Drive, DriveLink, Timeline, TimelineError, Trace,
+    AtEnd, Capacity, Direction, Drive, DriveLink, DuplexLink, Timeline, TimelineError, Trace,
 };
 use roadweave_quic::CongestionControl;
 use roadweave_schedule::{Raven, RavenConfig, Scheduler as _};
@@ -30,7 +30,7 @@ use crate::run::{Stage, warm_up};
 use crate::scenario::{DRAIN, Scenario};
 use crate::traffic::{App, Detail, FIRST_PORT, TrafficKind, TrafficSpec};
 use crate::video::quality::Percentiles;
-use crate::world::{World, WorldConfig, WorldError, WorldLink};
+use crate::world::{World, WorldConfig, WorldError};
 
 /// Why recordings make no routes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -281,8 +281,8 @@ fn world(scenario: &Scenario) -> Result<World, WorldError> {
     })
 }
 
-fn links(route: &Drive, seed: u64) -> Vec<WorldLink> {
-    (0..).zip(&route.links).map(|(index, link)| WorldLink::new(link, index, seed)).collect()
+fn links(route: &Drive, seed: u64) -> Vec<DuplexLink> {
+    (0..).zip(&route.links).map(|(index, link)| DuplexLink::new(link, index, seed)).collect()
 }
 
 /// Bytes of first copies, and of others, that both ends have sent.

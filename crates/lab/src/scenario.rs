@@ -8,20 +8,20 @@
 
 mod fields;
 mod file;
+mod lane;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roadweave_emulate::{Drive, DriveLink, LinkSettings};
+use roadweave_emulate::{Drive, DuplexLink};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, Strategy, default_lanes};
-use roadweave_types::{Rate, SplitMix64};
+use roadweave_types::Rate;
 
 use crate::event::{CrossTraffic, Event, apply_to_traces};
 use crate::traffic::TrafficSpec;
-use crate::world::WorldLink;
 
-pub use file::{ScenarioError, line_of};
+pub use file::ScenarioError;
 
 /// What is to be run. Equal scenarios have equal outcomes.
 #[derive(Clone, Debug)]
@@ -29,7 +29,7 @@ pub struct Scenario {
     /// What it is called.
     pub name: String,
     /// The links, 1 to 64.
-    pub links: Vec<WorldLink>,
+    pub links: Vec<DuplexLink>,
     /// The lanes from the vehicle, 1 to 8. Those to the vehicle are the same, but for strategies
     /// that name an uplink, which the server does not know: there it uses `xnc`, the product's
     /// default.
@@ -52,7 +52,7 @@ pub struct Scenario {
 
 impl Scenario {
     /// A scenario on `links` without traffic.
-    pub fn new(name: impl Into<String>, links: Vec<WorldLink>, strategy: Strategy) -> Self {
+    pub fn new(name: impl Into<String>, links: Vec<DuplexLink>, strategy: Strategy) -> Self {
         Self {
             name: name.into(),
             links,
@@ -77,7 +77,7 @@ impl Scenario {
         seed: u64,
     ) -> Self {
         let links =
-            drive.links.iter().zip(0..).map(|(link, index)| WorldLink::new(link, index, seed));
+            drive.links.iter().zip(0..).map(|(link, index)| DuplexLink::new(link, index, seed));
         let video = TrafficSpec::video(bitrate, Duration::from_secs(seconds.into()));
         Self { traffic: vec![video], seconds, seed, ..Self::new(name, links.collect(), strategy) }
     }
@@ -98,7 +98,7 @@ impl Scenario {
     }
 
     /// The links as they will be, with the delay and capacity events in their traces.
-    pub fn links_with_events(&self) -> Vec<WorldLink> {
+    pub fn links_with_events(&self) -> Vec<DuplexLink> {
         let mut links = self.links.clone();
         apply_to_traces(&mut links, &self.events, self.duration() + DRAIN);
         links
@@ -119,18 +119,6 @@ impl Scenario {
             }
         }
         lanes
-    }
-}
-
-impl WorldLink {
-    /// The link of a drive with its traces' default queues; `index` tells its place, so that equal
-    /// links lose different packets.
-    pub fn new(link: &DriveLink, index: u64, seed: u64) -> Self {
-        Self {
-            name: link.name.clone(),
-            up: LinkSettings::new(link.up.clone(), SplitMix64::word(seed, 2 * index)),
-            down: LinkSettings::new(link.down.clone(), SplitMix64::word(seed, 2 * index + 1)),
-        }
     }
 }
 

@@ -30,7 +30,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use roadweave_emulate::{Direction, LinkSettings, LinkStats};
+use roadweave_emulate::{Direction, DuplexLink, LinkStats};
 use roadweave_quic::{CongestionControl, Epoch};
 use roadweave_tunnel::{
     Client, ClientError, ClientEvent, LaneConfig, Node, Notice, RecvMeta, Server, ServerEvent,
@@ -59,7 +59,7 @@ const STEPS_AT_ONE_MOMENT: u32 = 10_000;
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
     /// The links, each with an uplink of the same name at the vehicle; at most 64.
-    pub links: Vec<WorldLink>,
+    pub links: Vec<DuplexLink>,
     /// The lanes from the vehicle.
     pub lanes_up: Vec<LaneConfig>,
     /// The lanes to the vehicle; they may not name uplinks, which the server does not know.
@@ -76,17 +76,6 @@ pub struct WorldConfig {
     pub policies: BTreeMap<String, UplinkPolicy>,
     /// Who else there is.
     pub strangers: Strangers,
-}
-
-/// One link between the vehicle and the server.
-#[derive(Clone, Debug)]
-pub struct WorldLink {
-    /// What it is called, unique in its world.
-    pub name: String,
-    /// From the vehicle.
-    pub up: LinkSettings,
-    /// To the vehicle.
-    pub down: LinkSettings,
 }
 
 /// Whether the two ends know each other.
@@ -456,7 +445,7 @@ impl World {
     /// Starts all links, and all that is random in them, from their beginning now, with the traces
     /// of `links`, which are as many. Packets under way arrive as if nothing had happened; those
     /// that wait depart as the traces say.
-    pub fn restart_links(&mut self, links: Vec<WorldLink>) {
+    pub fn restart_links(&mut self, links: Vec<DuplexLink>) {
         for (wire, link) in self.wires.iter_mut().zip(links) {
             wire.restart(self.now, link.up.trace, link.down.trace);
         }

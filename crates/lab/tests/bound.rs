@@ -11,7 +11,8 @@ use std::time::Duration;
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roadweave_emulate::{
-    AtEnd, Capacity, Direction, DriveLink, GilbertElliott, Opportunities, Timeline, Trace,
+    AtEnd, Capacity, Direction, DriveLink, DuplexLink, GilbertElliott, Opportunities, Timeline,
+    Trace,
 };
 use roadweave_lab::bound::{Bound, delays_of_all};
 use roadweave_lab::event::{Action, CrossTraffic, Event};
@@ -19,7 +20,6 @@ use roadweave_lab::run;
 use roadweave_lab::scenario::Scenario;
 use roadweave_lab::traffic::{Detail, TrafficKind, TrafficSpec};
 use roadweave_lab::video::quality::{Percentiles, Player};
-use roadweave_lab::world::WorldLink;
 use roadweave_types::Rate;
 
 const SECONDS: u32 = 3;
@@ -88,7 +88,7 @@ impl Dice {
     }
 
     /// A link that is as random in `direction` only.
-    fn link(&mut self, index: u64, seed: u64, direction: Direction, easy: bool) -> WorldLink {
+    fn link(&mut self, index: u64, seed: u64, direction: Direction, easy: bool) -> DuplexLink {
         let trace = if self.once_in(4) {
             Trace::constant(Rate::from_kbps(self.within(500..5_000)), self.ms(5..80))
         } else {
@@ -98,7 +98,7 @@ impl Dice {
         if direction == Direction::Down {
             std::mem::swap(&mut link.up, &mut link.down);
         }
-        let mut link = WorldLink::new(&link, index, seed);
+        let mut link = DuplexLink::new(&link, index, seed);
         let way = if direction == Direction::Up { &mut link.up } else { &mut link.down };
         if self.once_in(3) {
             way.queue_bytes = self.within(3_000..60_000) as usize;

@@ -13,8 +13,10 @@ mod policy;
 mod promise;
 mod random;
 mod rtt;
+mod server_name;
 mod text;
 mod time;
+mod uplink_selector;
 
 pub use drop_reason::{DropCounters, DropReason};
 pub use ids::{LaneId, PacketId, PathId, UplinkId};
@@ -26,5 +28,7 @@ pub use policy::{Policy, Priority};
 pub use promise::Promise;
 pub use random::SplitMix64;
 pub use rtt::RttEstimator;
+pub use server_name::{InvalidServerName, ServerHost, ServerName};
 pub use text::{PEER_TEXT_MAX, peer_text};
 pub use time::{Instant, Rate};
+pub use uplink_selector::{NoUplink, UplinkSelector, glob};

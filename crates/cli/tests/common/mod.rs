@@ -13,20 +13,21 @@
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+mod daemon;
+
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use roadweave_device::netns::{CableEnd, NetNs};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// How long anything may take that is not timed: the machine may be slow and busy.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub use daemon::{Daemon, PATIENCE};
+
 /// The client's TUN and instance.
 pub const CLIENT: &str = "rw0";
 /// The server's TUN and instance.
@@ -397,89 +398,4 @@ pub fn ping(namespace: &NetNs, address: &str, options: &str) -> Output {
     let mut command = namespace.command("ping");
     command.args(["-n", "-W", "5"]).args(options.split_whitespace()).arg(address);
     command.env("LC_ALL", "C").output().unwrap()
-}
-
-/// A running client or server; dropping it kills it.
-pub struct Daemon {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Daemon {
-    /// Starts `command` with its output going to `log`.
-    pub fn start(mut command: Command, log: PathBuf) -> Self {
-        let output = fs::File::create(&log).unwrap();
-        let errors = output.try_clone().unwrap();
-        let child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn().unwrap();
-        Self { child, log }
-    }
-
-    /// Its process.
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// All that it has said.
-    pub fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap()
-    }
-
-    /// How many of its lines hold `text`.
-    pub fn count(&self, text: &str) -> usize {
-        self.log().lines().filter(|line| line.contains(text)).count()
-    }
-
-    /// Waits for a line that holds `text`.
-    pub fn wait_for(&self, text: &str) {
-        self.wait_for_count(text, 1);
-    }
-
-    /// Waits for `count` lines that hold `text`.
-    pub fn wait_for_count(&self, text: &str, count: usize) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.count(text) < count {
-            assert!(Instant::now() < deadline, "it never said {text:?}:\n{}", self.log());
-            sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Sends a signal.
-    pub fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
-    }
-
-    /// Waits until it has ended by itself; returns its exit code.
-    pub fn wait(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            assert!(Instant::now() < deadline, "it does not end:\n{}", self.log());
-            sleep(Duration::from_millis(20));
-        }
-    }
-
-    /// Ends it as Ctrl-C does; it must end in order.
-    pub fn interrupt(mut self) {
-        self.signal(Signal::INT);
-        assert_eq!(self.wait(), Some(0), "{}", self.log());
-    }
-
-    /// Ends it as `kill -9` does.
-    pub fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // Nothing to do if it has ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-        if std::thread::panicking() {
-            eprintln!("--- {}\n{}", self.log.display(), self.log());
-        }
-    }
 }

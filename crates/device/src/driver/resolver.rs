@@ -20,10 +20,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use roadweave_types::{Instant, UplinkId};
+use roadweave_types::{Instant, ServerName, UplinkId};
 
 use crate::lookup::{self, Advertised, Found, Nat64Prefix, Network, Request, RouterNews};
-use crate::{Gateway, Prefix, ServerName, Uplink, Waker};
+use crate::{Gateway, Prefix, Uplink, Waker};
 
 /// How soon to look again over an uplink where nothing was found; it doubles.
 const RETRY: Duration = Duration::from_secs(2);

@@ -1,11 +1,11 @@
 //! What may be changed while the tunnel runs, as the control socket's callers say it.
 
 use roadweave_tunnel::{Qoe, SetError, Strategy};
+use roadweave_types::UplinkSelector;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::UplinkSelector;
 use crate::control::RpcError;
 
 /// The parameters of `set_strategy`.

@@ -13,14 +13,11 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use roadweave_types::Instant;
+use roadweave_types::{Instant, UplinkSelector};
 
 use crate::dns::{Dns, nameservers};
 use crate::routes::{Repairs, has_reverse_path_filter};
-use crate::{
-    Answers, ClientRoutes, DeviceError, Grant, Instance, Prefix, RouteSettings, Uplink,
-    UplinkSelector,
-};
+use crate::{Answers, ClientRoutes, DeviceError, Grant, Instance, Prefix, RouteSettings, Uplink};
 
 /// How often it is looked at whether answers still find their uplinks.
 const LOOK: Duration = Duration::from_secs(4);

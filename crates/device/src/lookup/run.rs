@@ -12,15 +12,14 @@ use std::time::Duration;
 use roadweave_types::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::rand::GetRandomFlags;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::exchange::{Transport, Try};
 use super::message::ENTROPY;
 use super::servers::name_servers;
 use super::{Found, Network, Request, Search};
-use crate::Clock;
 use crate::udp::bind_to_interface;
+use crate::{Clock, random_bytes};
 
 /// Searches in the network namespace of the calling thread; blocks for 15 s at most, and not much
 /// longer than somebody has an interest in the answer.
@@ -183,19 +182,10 @@ fn wait(open: &[Open], timeout: Duration) -> io::Result<()> {
     }
 }
 
-/// Random bytes of the system, which a forger cannot foresee.
+/// Random bytes of the system, which a forger cannot foresee. Kernels of this century have them;
+/// without them the ports alone are hard to guess.
 fn entropy() -> [u8; ENTROPY] {
-    let mut bytes = [0; ENTROPY];
-    let mut filled = 0;
-    while filled < ENTROPY {
-        match rustix::rand::getrandom(&mut bytes[filled..], GetRandomFlags::empty()) {
-            Ok(length) => filled += length,
-            Err(Errno::INTR) => {}
-            // Kernels of this century have it; without it the ports alone are hard to guess.
-            Err(_) => break,
-        }
-    }
-    bytes
+    random_bytes().unwrap_or([0; ENTROPY])
 }
 
 /// Asks the routers of a network to advertise themselves now (RFC 4861 section 4.1).

@@ -10,12 +10,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use roadweave_types::UplinkId;
+use roadweave_types::{UplinkId, UplinkSelector};
 
 use super::plan::{Plan, Planner, Seen, leading_out, near_table, neighbours_table, uplink_table};
 use super::{Grant, PRIORITY_NEAR, RouteSettings, Routes, loosen_reverse_path_filter};
 use crate::process::ROUTE_PROTOCOL;
-use crate::{DeviceError, Instance, Netlink, Prefix, Route, Rule, Uplink, UplinkSelector};
+use crate::{DeviceError, Instance, Netlink, Prefix, Route, Rule, Uplink};
 
 /// The rules and routes of one client, in the network namespace where it was opened; call it always
 /// from there. They outlive it: `cleanup` removes them.

@@ -12,15 +12,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use roadweave_types::UplinkId;
+use roadweave_types::{UplinkId, UplinkSelector, glob};
 
 use super::{
     Grant, MAIN_TABLE, PRIORITY_ANSWERS, PRIORITY_BOUND, PRIORITY_INWARD, PRIORITY_NEAR,
     PRIORITY_NEIGHBOURS, PRIORITY_REST, PRIORITY_UPLINK, RouteSettings, answer_mark,
 };
-use crate::monitor::glob;
 use crate::process::ROUTE_PROTOCOL;
-use crate::{Link, Prefix, Route, Rule, Uplink, UplinkSelector};
+use crate::{Link, Prefix, Route, Rule, Uplink};
 
 /// The rules and routes that shall be there, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

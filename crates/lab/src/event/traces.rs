@@ -3,17 +3,16 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use roadweave_emulate::{AtEnd, Capacity, Opportunities, Timeline, Trace};
+use roadweave_emulate::{AtEnd, Capacity, DuplexLink, Opportunities, Timeline, Trace};
 use roadweave_types::Rate;
 
 use super::{Action, Event};
-use crate::world::WorldLink;
 
 /// Writes the delay and capacity events of `events` into the traces of `links`.
 ///
 /// A changed trace is written out for the whole of `length` and then holds its last value. The
 /// default queue of a link is that of its trace without events.
-pub fn apply_to_traces(links: &mut [WorldLink], events: &[Event], length: Duration) {
+pub fn apply_to_traces(links: &mut [DuplexLink], events: &[Event], length: Duration) {
     for (index, link) in links.iter_mut().enumerate() {
         let mut own: Vec<&Event> = events.iter().filter(|event| event.link == index).collect();
         own.sort_by_key(|event| event.at);
@@ -131,7 +130,7 @@ mod tests {
 
     fn apply(trace: Trace, events: &[(u32, Action)]) -> Trace {
         let settings = LinkSettings::new(trace, 1);
-        let link = WorldLink { name: "a".into(), up: settings.clone(), down: settings };
+        let link = DuplexLink { name: "a".into(), up: settings.clone(), down: settings };
         let events: Vec<Event> =
             events.iter().map(|&(at, action)| Event { at: S * at, link: 0, action }).collect();
         let mut links = [link];

@@ -1,18 +1,17 @@
-use roadweave_emulate::{AtEnd, Capacity, Direction, DriveLink, Timeline, Trace};
+use roadweave_emulate::{AtEnd, Capacity, Direction, DriveLink, DuplexLink, Timeline, Trace};
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::Strategy;
 use roadweave_types::{Instant, Rate};
 
 use super::*;
 use crate::event::{Action, Event};
-use crate::world::WorldLink;
 
-fn constant(name: &str, mbps: u64, delay_ms: u64, index: u64) -> WorldLink {
+fn constant(name: &str, mbps: u64, delay_ms: u64, index: u64) -> DuplexLink {
     let trace = Trace::constant(Rate::from_kbps(mbps * 1_000), Duration::from_millis(delay_ms));
-    WorldLink::new(&DriveLink::symmetric(name, trace), index, 1)
+    DuplexLink::new(&DriveLink::symmetric(name, trace), index, 1)
 }
 
-fn video(strategy: &str, links: Vec<WorldLink>, mbps: u64, seconds: u32) -> Scenario {
+fn video(strategy: &str, links: Vec<DuplexLink>, mbps: u64, seconds: u32) -> Scenario {
     let strategy: Strategy = strategy.parse().unwrap();
     let lasting = Duration::from_secs(seconds.into());
     Scenario {

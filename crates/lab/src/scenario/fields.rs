@@ -1,11 +1,13 @@
 //! The tables of a scenario's file that say what happens: traffic, events, cross traffic.
 
+use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use roadweave_config::Fault;
 use roadweave_emulate::Direction;
 use roadweave_quic::CongestionControl;
 use roadweave_types::Rate;
@@ -16,32 +18,12 @@ use crate::traffic::{App, Bulk, FIRST_PORT, FrameSource, TrafficKind, TrafficSpe
 use crate::video::h264::{AccessUnit, Splitter};
 use crate::video::quality::Player;
 
-/// A field that does not go with the rest of its file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Fault {
-    /// Where it stands: names, and numbers from 0, divided by dots, as in `traffic.1.rate_kbps`.
-    pub(super) field: String,
-    /// The field as the user calls it, and what would be right.
-    pub(super) message: String,
-}
-
-impl Fault {
-    pub(super) fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { field: field.into(), message: message.into() }
-    }
-
-    /// A fault in table `index` of those called `table`.
-    pub(super) fn at(
-        table: &str,
-        index: usize,
-        field: &str,
-        message: impl std::fmt::Display,
-    ) -> Self {
-        Self::new(
-            format!("{table}.{index}.{field}"),
-            format!("{table} {}: {field}: {message}", index + 1),
-        )
-    }
+/// A fault in table `index` of those called `table`.
+fn fault_at(table: &str, index: usize, field: &str, message: impl fmt::Display) -> Fault {
+    Fault::new(
+        format!("{table}.{index}.{field}"),
+        format!("{table} {}: {field}: {message}", index + 1),
+    )
 }
 
 /// Which way data goes.
@@ -102,7 +84,7 @@ impl TrafficFields {
         duration: Duration,
         dir: &Path,
     ) -> Result<TrafficSpec, Fault> {
-        let fault = |field: &str, message: &str| Fault::at("traffic", index, field, message);
+        let fault = |field: &str, message: &str| fault_at("traffic", index, field, message);
         let begin = seconds(self.begin_s).ok_or_else(|| fault("begin_s", SECONDS))?;
         if begin >= duration {
             return Err(fault("begin_s", &too_late(self.begin_s, duration)));
@@ -162,7 +144,7 @@ impl TrafficFields {
         ];
         match given.into_iter().find(|(_, given, belongs)| *given && !belongs) {
             Some((field, ..)) => {
-                Err(Fault::at("traffic", index, field, "it means nothing for this kind"))
+                Err(fault_at("traffic", index, field, "it means nothing for this kind"))
             }
             None => Ok(()),
         }
@@ -171,21 +153,21 @@ impl TrafficFields {
     fn rate(&self, index: usize) -> Result<Rate, Fault> {
         let rate = self.rate_kbps.filter(|kbps| (1..=RATE_KBPS_MAX).contains(kbps));
         let message = format!("a rate from 1 to {RATE_KBPS_MAX} kbit/s is needed");
-        rate.map(Rate::from_kbps).ok_or_else(|| Fault::at("traffic", index, "rate_kbps", message))
+        rate.map(Rate::from_kbps).ok_or_else(|| fault_at("traffic", index, "rate_kbps", message))
     }
 
     fn constant(&self, index: usize) -> Result<TrafficKind, Fault> {
         let packet_bytes = self.packet_bytes.unwrap_or(PACKET_BYTES);
         if !(36..=65_535).contains(&packet_bytes) {
             let message = format!("{packet_bytes}; 36 to 65535 bytes with IP and UDP headers");
-            return Err(Fault::at("traffic", index, "packet_bytes", message));
+            return Err(fault_at("traffic", index, "packet_bytes", message));
         }
         Ok(TrafficKind::Constant { rate: self.rate(index)?, packet_bytes })
     }
 
     fn bulk(&self, index: usize) -> Result<TrafficKind, Fault> {
         if self.bytes == Some(0) {
-            return Err(Fault::at("traffic", index, "bytes", "0; at least one, or absent"));
+            return Err(fault_at("traffic", index, "bytes", "0; at least one, or absent"));
         }
         let congestion = self.congestion.unwrap_or(CongestionControl::Cubic);
         Ok(TrafficKind::Bulk(Bulk { bytes: self.bytes, congestion }))
@@ -194,15 +176,15 @@ impl TrafficFields {
     fn video(&self, index: usize, dir: &Path) -> Result<TrafficKind, Fault> {
         let fps = self.fps.unwrap_or(Player::default().fps);
         if !(1..=240).contains(&fps) {
-            return Err(Fault::at("traffic", index, "fps", format!("{fps}; 1 to 240 frames")));
+            return Err(fault_at("traffic", index, "fps", format!("{fps}; 1 to 240 frames")));
         }
         let frames = match (&self.file, self.rate_kbps) {
             (Some(_), Some(_)) => {
                 let message = "a video has a file or a rate, not both";
-                return Err(Fault::at("traffic", index, "rate_kbps", message));
+                return Err(fault_at("traffic", index, "rate_kbps", message));
             }
             (Some(file), None) => {
-                let fault = |message| Fault::at("traffic", index, "file", message);
+                let fault = |message| fault_at("traffic", index, "file", message);
                 FrameSource::Clip(read_clip(&dir.join(file)).map_err(fault)?)
             }
             (None, _) => FrameSource::Synthetic { bitrate: self.rate(index)? },
@@ -242,7 +224,7 @@ impl EventFields {
         links: &[&str],
         duration: Duration,
     ) -> Result<Event, Fault> {
-        let fault = |field: &str, message: &str| Fault::at("event", index, field, message);
+        let fault = |field: &str, message: &str| fault_at("event", index, field, message);
         let only_for = |field: &str, action: &str| {
             fault(field, &format!("only an event with action = \"{action}\" has it"))
         };
@@ -302,7 +284,7 @@ impl CrossFields {
         links: &[&str],
         duration: Duration,
     ) -> Result<CrossTraffic, Fault> {
-        let fault = |field: &str, message: &str| Fault::at("cross", index, field, message);
+        let fault = |field: &str, message: &str| fault_at("cross", index, field, message);
         let time = |field: &str, value: Option<f64>, default| match value {
             Some(value) => seconds(value).ok_or_else(|| fault(field, SECONDS)),
             None => Ok(default),
@@ -347,7 +329,7 @@ impl CrossFields {
 fn find_link(table: &str, index: usize, name: &str, links: &[&str]) -> Result<usize, Fault> {
     links.iter().position(|link| *link == name).ok_or_else(|| {
         let message = format!("no link \"{name}\"; there are: {}", links.join(", "));
-        Fault::at(table, index, "link", message)
+        fault_at(table, index, "link", message)
     })
 }
 

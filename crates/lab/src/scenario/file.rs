@@ -5,45 +5,28 @@
 //! types. Links are described as for `roadweave emulate`.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use roadweave_config::{Fault, FileError, read_text};
 use roadweave_emulate::{
-    Capacity, Drive, EmulateFile, EmulationError, LinkFields, Place, Timeline, Trace, TraceError,
+    Capacity, Drive, DuplexLink, LinkError, LinkFields, Timeline, Trace, TraceError,
 };
 use roadweave_quic::CongestionControl;
-use roadweave_tunnel::{FlowClass, LANES_MAX, LaneConfig, LaneRule, Strategy, default_lanes};
-use roadweave_types::{Order, Pacing};
+use roadweave_tunnel::{LaneConfig, Strategy, default_lanes};
 use serde::{Deserialize, Serialize};
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
 
-use super::fields::{CrossFields, EventFields, Fault, TrafficFields};
+use super::fields::{CrossFields, EventFields, TrafficFields};
+use super::lane::{self, ScenarioLane};
 use super::{DRAIN, Scenario};
-use crate::world::WorldLink;
 
 /// Why a file is no scenario.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioError {
-    /// It cannot be read.
-    #[error("cannot read {}: {source}", file.display())]
-    Read {
-        /// The file.
-        file: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// It is no TOML, or a field in it is unknown or has a value that cannot be.
-    #[error("{}: {message}", file.display())]
-    Invalid {
-        /// The file.
-        file: PathBuf,
-        /// Line, field, and what would be right.
-        message: String,
-    },
+    /// It cannot be read, or is no scenario.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A recording that it names cannot be used.
     #[error("{}: {source}", file.display())]
     Trace {
@@ -73,7 +56,7 @@ struct ScenarioFile {
     #[serde(rename = "lanes")]
     preset: Option<LanePreset>,
     #[serde(default, rename = "lane")]
-    lanes: Vec<LaneFields>,
+    lanes: Vec<ScenarioLane>,
     #[serde(default)]
     traffic: Vec<TrafficFields>,
     #[serde(default, rename = "event")]
@@ -90,33 +73,13 @@ enum LanePreset {
     Default,
 }
 
-/// A lane; what is absent is as in the product.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LaneFields {
-    name: String,
-    strategy: Strategy,
-    classes: Option<Vec<FlowClass>>,
-    ports: Option<[u16; 2]>,
-    dscp: Option<Vec<u8>>,
-    rank: Option<u8>,
-    pacing: Option<Pacing>,
-    ordering: Option<String>,
-    max_buffer_ms: Option<u64>,
-    deadline_ms: Option<u64>,
-    expire_after_ms: Option<u64>,
-    queue_bytes: Option<usize>,
-}
-
 impl Scenario {
     /// Reads a scenario; its recordings are looked for from its own directory on.
     ///
     /// # Errors
     /// [`ScenarioError`] with the file, the line, the field and what would be right.
     pub fn read(file: &Path) -> Result<Self, ScenarioError> {
-        let text = fs::read_to_string(file)
-            .map_err(|source| ScenarioError::Read { file: file.into(), source })?;
-        Self::parse(file, &text)
+        Self::parse(file, &read_text(file, false)?)
     }
 
     /// The scenario of `text`; `file` is what errors call it, and where recordings are looked for.
@@ -124,16 +87,11 @@ impl Scenario {
     /// # Errors
     /// As [`Scenario::read`].
     pub fn parse(file: &Path, text: &str) -> Result<Self, ScenarioError> {
-        let invalid = |message: String| ScenarioError::Invalid { file: file.into(), message };
-        let parsed: ScenarioFile = toml::from_str(text)
-            .map_err(|error| invalid(error.to_string().trim_end().to_owned()))?;
+        let parsed: ScenarioFile = roadweave_config::parse(file, text)?;
         let default_name = || file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let dir = file.parent().unwrap_or(Path::new(""));
         parsed.resolve(default_name, dir).map_err(|problem| match problem {
-            Problem::Fault(fault) => invalid(match line_of(text, &fault.field) {
-                Some(line) => format!("line {line}: {}", fault.message),
-                None => fault.message,
-            }),
+            Problem::Fault(fault) => fault.in_file(file, text).into(),
             Problem::Trace(source) => ScenarioError::Trace { file: file.into(), source },
         })
     }
@@ -184,7 +142,7 @@ impl ScenarioFile {
         })
     }
 
-    fn resolve_links(&self, dir: &Path) -> Result<Vec<WorldLink>, Problem> {
+    fn resolve_links(&self, dir: &Path) -> Result<Vec<DuplexLink>, Problem> {
         match (&self.drive, self.links.is_empty()) {
             (Some(_), false) => {
                 let message =
@@ -198,34 +156,23 @@ impl ScenarioFile {
             (Some(drive), true) => {
                 let drive = Drive::read(&dir.join(drive)).map_err(Problem::Trace)?;
                 let links = drive.links.iter().zip(0..);
-                Ok(links.map(|(link, index)| WorldLink::new(link, index, self.seed)).collect())
+                Ok(links.map(|(link, index)| DuplexLink::new(link, index, self.seed)).collect())
             }
             (None, false) => {
-                let file = EmulateFile {
-                    seed: self.seed,
-                    place: Place::default(),
-                    links: self.links.clone(),
-                };
-                let emulation = file.resolve(dir).map_err(|error| match error {
-                    EmulationError::Trace(error) => Problem::Trace(error),
-                    EmulationError::Field { link, field, problem, cure } => Fault::new(
+                DuplexLink::of_fields(&self.links, self.seed, dir).map_err(|error| match error {
+                    LinkError::Trace(error) => Problem::Trace(error),
+                    LinkError::Field { link, field, problem, cure } => Fault::new(
                         format!("link.{}.{field}", link - 1),
                         format!("link {link}: {field}: {problem}; {cure}"),
                     )
                     .into(),
                     other => Fault::new("link", other.to_string()).into(),
-                })?;
-                let link = |link: roadweave_emulate::EmulatedLink| WorldLink {
-                    name: link.name,
-                    up: link.up,
-                    down: link.down,
-                };
-                Ok(emulation.links.into_iter().map(link).collect())
+                })
             }
         }
     }
 
-    fn resolve_lanes(&self, links: &[WorldLink]) -> Result<Vec<LaneConfig>, Problem> {
+    fn resolve_lanes(&self, links: &[DuplexLink]) -> Result<Vec<LaneConfig>, Problem> {
         if let (Some(_), false) = (&self.strategy, self.lanes.is_empty()) {
             let message = "strategy: there are [[lane]] tables, each with a strategy of its own";
             return Err(Fault::new("strategy", message).into());
@@ -237,10 +184,6 @@ impl ScenarioFile {
                 return Err(Fault::new("lanes", message).into());
             }
             return Ok(default_lanes());
-        }
-        if self.lanes.len() > LANES_MAX {
-            let message = format!("{} lanes; at most {LANES_MAX} are possible", self.lanes.len());
-            return Err(Fault::new("lane", message).into());
         }
         let known = |strategy: &Strategy| {
             strategy.uplink().is_none_or(|uplink| links.iter().any(|link| link.name == uplink))
@@ -255,87 +198,18 @@ impl ScenarioFile {
             }
             return Ok(vec![LaneConfig::new("default", strategy)]);
         }
-        let lanes = self.lanes.iter().enumerate().map(|(index, fields)| {
-            if !known(&fields.strategy) {
-                let field = format!("lane.{index}.strategy");
-                let strategy = &fields.strategy;
-                let message =
-                    format!("strategy: no link of \"{strategy}\"; there are: {}", names());
-                return Err(Fault::new(field, message).into());
-            }
-            fields.check(index, &self.lanes[..index])?;
-            Ok(fields.resolve())
-        });
-        lanes.collect()
-    }
-}
-
-impl LaneFields {
-    /// Refuses what a configuration of the product may not have either; `before`: the lanes above.
-    fn check(&self, index: usize, before: &[Self]) -> Result<(), Fault> {
-        let fault = |field: &str, message: String| Err(Fault::at("lane", index, field, message));
-        if self.name.is_empty() || before.iter().any(|other| other.name == self.name) {
-            let message = format!("\"{}\"; a name that no other lane has is needed", self.name);
-            return fault("name", message);
+        if let Some(index) = self.lanes.iter().position(|lane| !known(&lane.strategy)) {
+            let lane = &self.lanes[index];
+            let message =
+                format!("strategy: no link of \"{}\"; there are: {}", lane.strategy, names());
+            return Err(Fault::new(format!("lane.{index}.strategy"), message).into());
         }
-        if let Some([first, last]) = self.ports.filter(|[first, last]| first > last) {
-            return fault("ports", format!("[{first}, {last}]; write the lower port first"));
-        }
-        if let Some(code) = self.dscp.iter().flatten().find(|code| **code > DSCP_MAX) {
-            return fault("dscp", format!("{code}; code points go from 0 to {DSCP_MAX}"));
-        }
-        for (field, millis, possible) in [
-            ("deadline_ms", self.deadline_ms, DEADLINE_MS),
-            ("expire_after_ms", self.expire_after_ms, EXPIRY_MS),
-        ] {
-            if let Some(millis) = millis.filter(|millis| !possible.contains(millis)) {
-                return fault(field, format!("{millis}; 1 to {} ms", possible.end()));
-            }
-        }
-        let longest = Order::MAX_BUFFER.as_millis() as u64;
-        if let Some(millis) = self.max_buffer_ms.filter(|millis| !(1..=longest).contains(millis)) {
-            return fault("max_buffer_ms", format!("{millis}; 1 to {longest} ms"));
-        }
-        if let Some(name) = self.ordering.as_ref().filter(|name| !Order::NAMES.contains(&&***name))
-        {
-            let names = Order::NAMES.join(", ");
-            return fault("ordering", format!("no \"{name}\"; there are: {names}"));
-        }
-        match self.queue_bytes.filter(|bytes| !QUEUE_BYTES.contains(bytes)) {
-            Some(bytes) => {
-                let (min, max) = (QUEUE_BYTES.start(), QUEUE_BYTES.end());
-                fault("queue_bytes", format!("{bytes}; {min} to {max} bytes"))
-            }
-            None => Ok(()),
-        }
-    }
-
-    fn resolve(&self) -> LaneConfig {
-        let mut lane = LaneConfig::new(&*self.name, self.strategy.clone());
-        lane.rule = LaneRule {
-            classes: self.classes.clone(),
-            dscp: self.dscp.clone(),
-            ports: self.ports.map(|[first, last]| first..=last),
-            ..LaneRule::default()
-        };
-        if let Some(millis) = self.deadline_ms {
-            lane.deadline = Duration::from_millis(millis);
-        }
-        if let Some(millis) = self.expire_after_ms {
-            lane.expire_after = Some(Duration::from_millis(millis));
-        }
-        let max_buffer = self.max_buffer_ms.map_or(Order::DEFAULT_BUFFER, Duration::from_millis);
-        let order = self.ordering.as_ref().and_then(|name| Order::by_name(name, max_buffer));
-        lane.order = order.unwrap_or(lane.order);
-        lane.rank = self.rank.unwrap_or(lane.rank);
-        lane.pacing = self.pacing.unwrap_or(lane.pacing);
-        lane.queue_bytes_max = self.queue_bytes.unwrap_or(lane.queue_bytes_max);
-        lane
+        Ok(lane::resolve(&self.lanes)?)
     }
 }
 
 /// Refuses recordings that would change too often until the end: each change is kept.
-fn check_changes(links: &[WorldLink], duration: Duration) -> Result<(), Fault> {
+fn check_changes(links: &[DuplexLink], duration: Duration) -> Result<(), Fault> {
     let end = duration + DRAIN;
     for link in links {
         let most = [&link.up, &link.down].map(|way| changes_of(&way.trace, end));
@@ -379,29 +253,6 @@ impl From<Fault> for Problem {
     }
 }
 
-/// The line of `text`, a TOML file, with a field (names, and numbers from 0, divided by dots), or
-/// with the innermost part of its path that is there. `None` if nothing of it is.
-pub fn line_of(text: &str, field: &str) -> Option<usize> {
-    let table = DeTable::parse(text).ok()?;
-    let mut steps = field.split('.');
-    let mut value = find(table.get_ref(), steps.next()?)?;
-    for step in steps {
-        let inner = match value.get_ref() {
-            DeValue::Table(table) => find(table, step),
-            DeValue::Array(array) => step.parse().ok().and_then(|at: usize| array.get(at)),
-            _ => None,
-        };
-        let Some(inner) = inner else { break };
-        value = inner;
-    }
-    let before = text.get(..value.span().start)?;
-    Some(before.matches('\n').count() + 1)
-}
-
-fn find<'a, 'i>(table: &'a DeTable<'i>, name: &str) -> Option<&'a Spanned<DeValue<'i>>> {
-    table.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| value)
-}
-
 fn one() -> u64 {
     1
 }
@@ -414,13 +265,6 @@ fn half_a_minute() -> u32 {
 const SECONDS_MAX: u32 = 3_600;
 /// How often a link may change until the end, by its recording.
 const CHANGES_MAX: u128 = 10_000_000;
-/// As in the product's configuration.
-const DEADLINE_MS: RangeInclusive<u64> = 1..=60_000;
-/// As in the product's configuration.
-const EXPIRY_MS: RangeInclusive<u64> = 1..=10_000;
-/// As in the product's configuration.
-const QUEUE_BYTES: RangeInclusive<usize> = 10_000..=1_000_000_000;
-const DSCP_MAX: u8 = 63;
 
 #[cfg(test)]
 mod tests;

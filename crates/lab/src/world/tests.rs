@@ -6,17 +6,17 @@ use roadweave_types::Rate;
 use super::*;
 use crate::inner;
 
-fn link(name: &str, mbps: u64, delay_ms: u64) -> WorldLink {
+fn link(name: &str, mbps: u64, delay_ms: u64) -> DuplexLink {
     let trace = Trace::constant(Rate::from_kbps(mbps * 1_000), Duration::from_millis(delay_ms));
-    WorldLink::new(&DriveLink::symmetric(name, trace), delay_ms, 1)
+    DuplexLink::new(&DriveLink::symmetric(name, trace), delay_ms, 1)
 }
 
-fn lossy(mut link: WorldLink, share: f64) -> WorldLink {
+fn lossy(mut link: DuplexLink, share: f64) -> DuplexLink {
     link.up.burst_loss = Some(GilbertElliott::bursts(share, 3.0));
     link
 }
 
-fn config(strategy: &str, links: Vec<WorldLink>) -> WorldConfig {
+fn config(strategy: &str, links: Vec<DuplexLink>) -> WorldConfig {
     let strategy: Strategy = strategy.parse().unwrap();
     WorldConfig {
         links,

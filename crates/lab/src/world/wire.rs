@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use bytes::BytesMut;
-use roadweave_emulate::{Direction, Link, LinkSettings, Trace};
+use roadweave_emulate::{Direction, DuplexLink, Link, LinkSettings, Trace};
 use roadweave_types::{Instant, SplitMix64};
 
 use super::strangers::Hostile;
 use super::tamper::{Tamperer, Tampering};
-use super::{Ride, UDP_IP_HEADERS, WorldLink};
+use super::{Ride, UDP_IP_HEADERS};
 
 /// What a link carries.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ struct Way {
 type Out = (SocketAddr, SocketAddr, BytesMut, Ride);
 
 impl Wire {
-    pub(super) fn new(index: u32, link: &WorldLink) -> Self {
+    pub(super) fn new(index: u32, link: &DuplexLink) -> Self {
         // Carrier-grade translators have the addresses of RFC 6598.
         let [.., high, low] = (index + 1).to_be_bytes();
         Self {

@@ -7,11 +7,11 @@ use std::time::Duration;
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 use roadweave_emulate::{
-    AtEnd, Capacity, Direction, GilbertElliott, Jitter, LinkSettings, Timeline, Trace,
+    AtEnd, Capacity, Direction, DuplexLink, GilbertElliott, Jitter, LinkSettings, Timeline, Trace,
 };
 use roadweave_lab::event::Action;
 use roadweave_lab::world::{
-    Hostility, OtherServer, Stranger, Strangers, Tampering, Trust, WorldConfig, WorldLink,
+    Hostility, OtherServer, Stranger, Strangers, Tampering, Trust, WorldConfig,
 };
 use roadweave_quic::CongestionControl;
 use roadweave_tunnel::{LaneConfig, LaneRule, Strategy, UplinkPolicy};
@@ -154,7 +154,7 @@ impl Plan {
     }
 
     pub fn world(&self) -> WorldConfig {
-        let links = (0..).zip(&self.links).map(|(index, link)| WorldLink {
+        let links = (0..).zip(&self.links).map(|(index, link)| DuplexLink {
             name: format!("link{index}"),
             up: link.up.settings(self.seed ^ (2 * index)),
             down: link.down.settings(self.seed ^ (2 * index + 1)),

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use roadweave_quic::{Identity, PublicKey, TransportConfig};
 use roadweave_tunnel::{LaneConfig, UplinkPolicy};
+use roadweave_types::{ServerName, UplinkSelector};
 
 use super::super::{TunSettings, to_prefix};
-use crate::{RouteSettings, ServerName, UplinkSelector};
+use crate::RouteSettings;
 
 /// What of the configuration may change while the client runs.
 #[derive(Clone, Debug)]

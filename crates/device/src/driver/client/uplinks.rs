@@ -1,11 +1,10 @@
 //! The uplinks of a client: which interfaces are some, and their sockets.
 
 use roadweave_tunnel::{Client, UplinkPolicy};
-use roadweave_types::{Instant, UplinkId, peer_text};
+use roadweave_types::{Instant, UplinkId, glob, peer_text};
 
 use super::{ClientRole, UPLINK_RETRY};
 use crate::driver::event_loop::Driver;
-use crate::monitor::glob;
 use crate::{DeviceError, Gateway, UdpOptions, Uplink, UplinkEvent, UplinkSocket};
 
 impl ClientRole {

@@ -1,4 +1,4 @@
-use roadweave_emulate::{DriveLink, GilbertElliott, Trace};
+use roadweave_emulate::{DriveLink, DuplexLink, GilbertElliott, Trace};
 use roadweave_tunnel::{LaneConfig, Strategy, default_lanes};
 use roadweave_types::Rate;
 
@@ -6,7 +6,6 @@ use super::*;
 use crate::run::run;
 use crate::scenario::Scenario;
 use crate::traffic::TrafficKind;
-use crate::world::WorldLink;
 
 const ENDLESS: Bulk = Bulk { bytes: None, congestion: CongestionControl::Cubic };
 
@@ -24,7 +23,7 @@ fn spec(port: u16, bulk: Bulk, seconds: u64) -> TrafficSpec {
 /// Transfers over one link of 8 Mbit/s; the tunnel loses nothing, and repairs nothing either.
 fn over_one_link(delay_ms: u64, transfers: &[Bulk], seconds: u32) -> Scenario {
     let trace = Trace::constant(Rate::from_kbps(8_000), Duration::from_millis(delay_ms));
-    let link = WorldLink::new(&DriveLink::symmetric("a", trace), 0, 1);
+    let link = DuplexLink::new(&DriveLink::symmetric("a", trace), 0, 1);
     let specs = (5_000..).zip(transfers);
     Scenario {
         traffic: specs.map(|(port, bulk)| spec(port, *bulk, seconds.into())).collect(),
@@ -89,7 +88,7 @@ fn loss_and_delay_slow_it_down() {
 fn in_the_products_lanes_two_links_carry_more_than_the_better_one() {
     let link = |name: &str, delay_ms, index| {
         let trace = Trace::constant(Rate::from_kbps(8_000), Duration::from_millis(delay_ms));
-        WorldLink::new(&DriveLink::symmetric(name, trace), index, 1)
+        DuplexLink::new(&DriveLink::symmetric(name, trace), index, 1)
     };
     let mut second = link("b", 45, 1);
     second.up.burst_loss = Some(GilbertElliott::bursts(0.01, 4.0));

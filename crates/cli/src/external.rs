@@ -1,0 +1,58 @@
+//! Commands of other programs: `roadweave X` runs `roadweave-X`, and `roadweave-lab X` for the
+//! workshop's commands, as git and cargo do with theirs.
+//!
+//! ```text
+//! X is a name? ─► roadweave-X, beside this program or in PATH ─► it takes over this process
+//!                 else X is the workshop's? ─► roadweave-lab X, or the package that has it
+//!                 else an unknown command, with the likely one
+//! ```
+
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::{WORKSHOP, program};
+
+/// Takes this process over with the program that has the command `words[0]`, or says which package
+/// has it; `log` is handed on. Returns `Ok` when no program has such a command.
+///
+/// # Errors
+/// [`BadInput`] when the package with the command is not installed; else when its program cannot be
+/// started.
+pub fn run(words: &[OsString], log: &str) -> Result<()> {
+    let Some(name) = words.first().and_then(|word| word.to_str()).filter(|name| is_name(name))
+    else {
+        return Ok(());
+    };
+    if let Some(program) = program::find(&format!("roadweave-{name}")) {
+        return Err(take_over(&program, &words[1..], log));
+    }
+    if !WORKSHOP.iter().any(|(known, _)| *known == name) {
+        return Ok(());
+    }
+    match program::find("roadweave-lab") {
+        Some(program) => Err(take_over(&program, words, log)),
+        None => Err(BadInput::new(format!(
+            "{name} is a command of the package roadweave-lab, which is not installed: there is no \
+             program roadweave-lab beside this one or in PATH"
+        ))
+        .into()),
+    }
+}
+
+/// Whether it can be a part of a program's name: no path, and nothing that begins like an option.
+fn is_name(word: &str) -> bool {
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !word.starts_with('-') && !word.is_empty() && word.chars().all(good)
+}
+
+/// Returns only when the program cannot be started.
+fn take_over(program: &Path, words: &[OsString], log: &str) -> anyhow::Error {
+    let error = Command::new(program).args(words).env("ROADWEAVE_LOG", log).exec();
+    Err::<(), _>(error)
+        .with_context(|| format!("cannot start {}", program.display()))
+        .expect_err("a program that took over does not return")
+}

@@ -1,0 +1,322 @@
+//! `client.toml`.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use roadweave_quic::PublicKey;
+use roadweave_tunnel::UplinkPolicy;
+use roadweave_types::{Policy, Priority, ServerName, UplinkSelector};
+use serde::{Deserialize, Serialize};
+
+use crate::lane::{LaneFields, LaneNames, lane_configs, validate_lanes};
+use crate::secret::PrivateKey;
+use crate::transport::TransportFields;
+use crate::tun::TunFields;
+use crate::values::{
+    Within, addresses, host_port, networks, state_directory, validate_networks, validate_pattern,
+};
+use crate::{Fault, Validate};
+
+/// The client's configuration file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClientFile {
+    /// This client's name, for the server's logs.
+    #[serde(default = "default_name")]
+    pub name: String,
+    /// This client's private key.
+    pub private_key: PrivateKey,
+    /// The server.
+    pub server: ServerFields,
+    /// The uplinks.
+    #[serde(default)]
+    pub uplinks: UplinkFields,
+    /// The TUN device.
+    #[serde(default)]
+    pub tun: TunFields,
+    /// What goes into the tunnel.
+    #[serde(default)]
+    pub routes: RouteFields,
+    /// The resolvers of this machine while a session is up.
+    #[serde(default, deserialize_with = "addresses")]
+    pub dns: Vec<IpAddr>,
+    /// Where what strategies have learned is kept.
+    #[serde(default = "state_directory")]
+    pub state_directory: PathBuf,
+    /// What the client may take of the machine.
+    #[serde(default)]
+    pub limits: ClientLimits,
+    /// The transport.
+    #[serde(default)]
+    pub transport: TransportFields,
+    /// The lanes, in the order in which they are asked.
+    #[serde(default)]
+    pub lanes: Vec<LaneFields>,
+}
+
+/// What a client may take of its machine.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ClientLimits {
+    /// The most memory that the session may hold in queues and for repairs, MiB.
+    pub client_memory_mb: Within<4, 16_384>,
+}
+
+impl Default for ClientLimits {
+    fn default() -> Self {
+        Self { client_memory_mb: Within::of(64) }
+    }
+}
+
+/// The server that a client connects to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerFields {
+    /// Its addresses, `host:port`, tried in turn.
+    pub addresses: Vec<String>,
+    /// Its public key.
+    pub public_key: PublicKey,
+}
+
+impl ServerFields {
+    /// Its addresses, which have been validated.
+    pub fn names(&self) -> Vec<ServerName> {
+        self.addresses.iter().filter_map(|address| address.parse().ok()).collect()
+    }
+}
+
+/// Which interfaces are uplinks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct UplinkFields {
+    /// Names of interfaces, `*` stands for anything; empty: every interface with a default route.
+    pub include: Vec<String>,
+    /// Names of interfaces that are no uplinks, whatever `include` says.
+    pub exclude: Vec<String>,
+    /// Whether this box forwards from one uplink to another.
+    pub forward: bool,
+    /// Whether the private networks of their own addresses are reached outside the tunnel.
+    pub local: bool,
+    /// How uplinks may be used; the first whose name fits counts, and without one all are alike.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<PolicyFields>,
+}
+
+impl Default for UplinkFields {
+    fn default() -> Self {
+        let (include, exclude, policies) = (Vec::new(), Vec::new(), Vec::new());
+        Self { include, exclude, forward: false, local: true, policies }
+    }
+}
+
+/// How uplinks may be used.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyFields {
+    /// The names of its interfaces, `*` stands for anything.
+    pub name: String,
+    /// `primary`, `secondary` or `backup`.
+    #[serde(default)]
+    pub priority: Priority,
+    /// The share of the traffic among uplinks of equal priority.
+    #[serde(default = "default_weight")]
+    pub weight: Within<1, 100>,
+    /// What costs money on it.
+    #[serde(default, skip_serializing_if = "MeteredFields::is_empty")]
+    pub metered: MeteredFields,
+}
+
+/// What costs money on an uplink.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MeteredFields {
+    /// Megabytes of a calendar month, both ways, beyond which it is a backup.
+    pub monthly_cap_mb: Option<Within<1, 1_000_000_000>>,
+    /// Copies and repairs that it may carry, percent of the first transmissions.
+    pub redundancy_percent: Option<Within<0, 100>>,
+}
+
+impl MeteredFields {
+    fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl PolicyFields {
+    fn to_policy(&self) -> UplinkPolicy {
+        let MeteredFields { monthly_cap_mb, redundancy_percent } = self.metered;
+        UplinkPolicy {
+            policy: Policy {
+                priority: self.priority,
+                weight: self.weight.get() as u8,
+                redundancy_percent: redundancy_percent.map(|percent| percent.get() as u8),
+            },
+            monthly_cap_bytes: monthly_cap_mb.map(|cap| cap.get().unsigned_abs() * 1_000_000),
+        }
+    }
+}
+
+fn default_weight() -> Within<1, 100> {
+    Within::of(1)
+}
+
+/// What goes into the tunnel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RouteFields {
+    /// Destinations that are routed into the tunnel.
+    #[serde(deserialize_with = "networks")]
+    pub into_tunnel: Vec<IpNet>,
+    /// Whether what comes from behind this box gets the client's inner address (source NAT).
+    pub masquerade: bool,
+    /// What becomes of what belongs into the tunnel until the first session is up.
+    pub before_join: BeforeJoin,
+    /// Whether it stays refused after an ordered stop.
+    pub kill_switch: bool,
+    /// The networks in which the server may grant addresses, and have its own.
+    #[serde(deserialize_with = "networks")]
+    pub accept: Vec<IpNet>,
+}
+
+/// What becomes of what belongs into the tunnel until the first session is up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BeforeJoin {
+    /// It is refused.
+    #[default]
+    Closed,
+    /// It leaves outside the tunnel, in the clear.
+    Open,
+}
+
+impl Default for RouteFields {
+    fn default() -> Self {
+        let prefixes =
+            |texts: &[&str]| texts.iter().map(|text| text.parse().expect("a prefix")).collect();
+        Self {
+            into_tunnel: prefixes(&["0.0.0.0/0", "::/0"]),
+            masquerade: true,
+            before_join: BeforeJoin::Closed,
+            kill_switch: false,
+            // Private (RFC 1918), shared (RFC 6598) and unique local (RFC 4193) space.
+            accept: prefixes(&[
+                "10.0.0.0/8",
+                "172.16.0.0/12",
+                "192.168.0.0/16",
+                "100.64.0.0/10",
+                "fc00::/7",
+            ]),
+        }
+    }
+}
+
+fn default_name() -> String {
+    "client".into()
+}
+
+impl ClientFile {
+    /// The lanes of the uplink direction.
+    pub fn lane_configs(&self) -> Vec<roadweave_tunnel::LaneConfig> {
+        lane_configs(&self.lanes)
+    }
+
+    /// Which interfaces are uplinks.
+    pub fn selector(&self) -> UplinkSelector {
+        let UplinkFields { include, exclude, .. } = self.uplinks.clone();
+        UplinkSelector { include, exclude }
+    }
+
+    /// How uplinks may be used, by patterns of their names.
+    pub fn policies(&self) -> Vec<(String, UplinkPolicy)> {
+        let policies = self.uplinks.policies.iter();
+        policies.map(|policy| (policy.name.clone(), policy.to_policy())).collect()
+    }
+}
+
+impl Validate for ClientFile {
+    const HAS_SECRET: bool = true;
+
+    fn validate(&self) -> Result<(), Fault> {
+        self.private_key.validate()?;
+        if self.server.addresses.is_empty() {
+            let message = "server.addresses is empty; write addresses = [\"host:port\"]";
+            return Err(Fault::new("server.addresses", message));
+        }
+        for (position, address) in self.server.addresses.iter().enumerate() {
+            if address.parse::<Ipv6Addr>().is_ok()
+                && let Err(error) = host_port(address)
+            {
+                let field = format!("server.addresses.{position}");
+                return Err(Fault::new(field, format!("server.addresses: {error}")));
+            }
+            if let Err(error) = address.parse::<ServerName>() {
+                return Err(Fault::new(
+                    format!("server.addresses.{position}"),
+                    format!("server.addresses: \"{address}\" is {error}"),
+                ));
+            }
+        }
+        let own = self.private_key.identity().map(|identity| identity.public_key());
+        if own == Ok(self.server.public_key) {
+            let message = "server.public_key is that of this client's own private_key; \
+                           write the one that the server's side has printed";
+            return Err(Fault::new("server.public_key", message));
+        }
+        self.transport.validate()?;
+        validate_networks("routes.into_tunnel", &self.routes.into_tunnel)?;
+        validate_networks("routes.accept", &self.routes.accept)?;
+        for (field, names) in
+            [("include", &self.uplinks.include), ("exclude", &self.uplinks.exclude)]
+        {
+            for (position, name) in names.iter().enumerate() {
+                validate_pattern(&format!("uplinks.{field}.{position}"), name)?;
+            }
+        }
+        validate_policies(&self.uplinks.policies)?;
+        validate_lanes(LaneNames::PRODUCT, &self.lanes)?;
+        self.validate_lanes_uplinks()
+    }
+}
+
+impl ClientFile {
+    /// Checks that the uplinks which lanes name may be there some day.
+    fn validate_lanes_uplinks(&self) -> Result<(), Fault> {
+        let uplinks = UplinkSelector {
+            include: self.uplinks.include.clone(),
+            exclude: self.uplinks.exclude.clone(),
+        };
+        for (position, lane) in self.lanes.iter().enumerate() {
+            let Some(uplink) = lane.strategy.uplink() else { continue };
+            if let Err(error) = uplinks.check_name(uplink) {
+                let strategy = lane.strategy.as_str();
+                let message = format!("lane \"{}\": strategy = \"{strategy}\": {error}", lane.name);
+                return Err(Fault::new(format!("lanes.{position}.strategy"), message));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks that each policy is for some uplink.
+fn validate_policies(policies: &[PolicyFields]) -> Result<(), Fault> {
+    for (position, policy) in policies.iter().enumerate() {
+        let at = format!("uplinks.policies.{position}.name");
+        if policy.name.is_empty() {
+            let message = "uplinks.policies.name is empty; write the name of an interface, \
+                           or a pattern as \"wwan*\"";
+            return Err(Fault::new(at, message));
+        }
+        validate_pattern(&at, &policy.name)?;
+        let mut before = policies[..position].iter().map(|other| other.name.as_str());
+        if let Some(other) = before.find(|name| *name == policy.name || *name == "*") {
+            let message = format!(
+                "uplinks.policies: \"{}\" never counts, since \"{other}\" stands before it; \
+                 the first that fits does",
+                policy.name
+            );
+            return Err(Fault::new(at, message));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,256 @@
+//! Lanes: classes of inner traffic, and what is done for each.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use roadweave_tunnel::{FlowClass, LANES_MAX, LaneConfig, LaneRule, Strategy, default_lanes};
+use roadweave_types::{Order, Pacing};
+use roadweave_wire::protocol;
+use serde::{Deserialize, Serialize};
+
+use crate::Fault;
+use crate::values::{Within, networks, validate_networks};
+
+/// A class of inner traffic.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LaneFields {
+    /// Its name in statistics.
+    pub name: String,
+    /// Scheduler and recovery; docs/configuration.md lists them.
+    pub strategy: Strategy,
+    /// The packet delay that its applications want.
+    pub deadline_ms: Within<1, 60_000>,
+    /// The age after which a packet is neither sent, nor repaired, nor delivered; without it the
+    /// strategy's own, by which nothing is delivered less.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expire_after_ms: Option<Within<1, 10_000>>,
+    /// The most bytes that wait for a free window.
+    pub queue_max_bytes: Within<10_000, 1_000_000_000>,
+    /// What is promised about the order of its packets: `pass`, `reorder` or `reorder-adaptive`.
+    pub ordering: Ordering,
+    /// The longest that a packet waits for those before it.
+    pub max_buffer_ms: Within<1, 10_000>,
+    /// When lanes compete for the paths, the smaller number comes first.
+    pub rank: Within<0, 7>,
+    /// What holds its packets back: `window` or `rate`.
+    pub pacing: Pacing,
+    /// Whether RTP's marker bit ends an encode range.
+    pub rtp_frames: bool,
+    /// Which packets it takes; without a rule, all that no lane before it takes.
+    #[serde(rename = "match")]
+    pub rule: MatchFields,
+}
+
+impl Default for LaneFields {
+    fn default() -> Self {
+        let lane = LaneConfig::new("default", Strategy::xnc());
+        Self {
+            name: lane.name,
+            strategy: lane.strategy,
+            deadline_ms: Within::of(lane.deadline.as_millis() as i64),
+            expire_after_ms: None,
+            queue_max_bytes: Within::of(lane.queue_bytes_max as i64),
+            ordering: Ordering::Pass,
+            max_buffer_ms: Within::of(Order::DEFAULT_BUFFER.as_millis() as i64),
+            rank: Within::of(lane.rank as i64),
+            pacing: lane.pacing,
+            rtp_frames: lane.rtp_frames,
+            rule: MatchFields::default(),
+        }
+    }
+}
+
+/// What a lane promises about the order of its packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ordering {
+    /// Nothing.
+    #[default]
+    Pass,
+    /// All packets in order, late ones are discarded.
+    Reorder,
+    /// Each flow in order as long as waiting pays.
+    ReorderAdaptive,
+}
+
+impl Ordering {
+    fn to_order(self, max_buffer: Duration) -> Order {
+        match self {
+            Self::Pass => Order::Pass,
+            Self::Reorder => Order::Reorder { max_buffer },
+            Self::ReorderAdaptive => Order::Adaptive { max_buffer },
+        }
+    }
+}
+
+/// Which packets a lane takes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MatchFields {
+    /// Kinds of flows: `real-time`, `interactive`, `tcp` or `other`.
+    pub classes: Vec<FlowClass>,
+    /// `tcp`, `udp` or `icmp`.
+    pub protocols: Vec<Protocol>,
+    /// Differentiated services code points.
+    pub dscp: Vec<Within<0, 63>>,
+    /// Where packets come from.
+    #[serde(deserialize_with = "networks")]
+    pub source: Vec<IpNet>,
+    /// Where packets go.
+    #[serde(deserialize_with = "networks")]
+    pub destination: Vec<IpNet>,
+    /// A port or the first and last of several, source or destination.
+    pub ports: Option<Ports>,
+    /// The same of the source alone.
+    pub source_ports: Option<Ports>,
+    /// The same of the destination alone.
+    pub destination_ports: Option<Ports>,
+}
+
+/// Ports of TCP and UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "write a port, or [first, last]; ports go from 0 to 65535")]
+pub enum Ports {
+    /// This one.
+    One(u16),
+    /// The first and the last.
+    Range([u16; 2]),
+}
+
+impl Ports {
+    fn range(self) -> RangeInclusive<u16> {
+        match self {
+            Self::One(port) => port..=port,
+            Self::Range([first, last]) => first..=last,
+        }
+    }
+}
+
+/// A transport protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// ICMP, of IPv4 and IPv6.
+    Icmp,
+}
+
+impl LaneFields {
+    /// The lane.
+    pub fn to_config(&self) -> LaneConfig {
+        let numbers = |protocol: &Protocol| match protocol {
+            Protocol::Tcp => vec![protocol::TCP],
+            Protocol::Udp => vec![protocol::UDP],
+            Protocol::Icmp => vec![protocol::ICMP, protocol::ICMPV6],
+        };
+        fn listed<V>(list: Vec<V>) -> Option<Vec<V>> {
+            (!list.is_empty()).then_some(list)
+        }
+        LaneConfig {
+            name: self.name.clone(),
+            rule: LaneRule {
+                classes: listed(self.rule.classes.clone()),
+                protocols: listed(self.rule.protocols.iter().flat_map(numbers).collect()),
+                dscp: listed(self.rule.dscp.iter().map(|code| code.get() as u8).collect()),
+                source: listed(self.rule.source.clone()),
+                destination: listed(self.rule.destination.clone()),
+                ports: self.rule.ports.map(Ports::range),
+                source_ports: self.rule.source_ports.map(Ports::range),
+                destination_ports: self.rule.destination_ports.map(Ports::range),
+            },
+            rank: self.rank.get() as u8,
+            pacing: self.pacing,
+            order: self.ordering.to_order(self.max_buffer_ms.millis()),
+            strategy: self.strategy.clone(),
+            deadline: self.deadline_ms.millis(),
+            expire_after: self.expire_after_ms.map(Within::millis),
+            queue_bytes_max: self.queue_max_bytes.get() as usize,
+            rtp_frames: self.rtp_frames,
+        }
+    }
+}
+
+/// The lanes of a file; without any, those of [`default_lanes`].
+pub fn lane_configs(lanes: &[LaneFields]) -> Vec<LaneConfig> {
+    match lanes {
+        [] => default_lanes(),
+        lanes => lanes.iter().map(LaneFields::to_config).collect(),
+    }
+}
+
+/// What a file calls the lanes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneNames {
+    /// The list of tables.
+    pub table: &'static str,
+    /// What stands before the conditions of a lane: `match.`, or nothing.
+    pub rule: &'static str,
+}
+
+impl LaneNames {
+    /// In the files of client and server.
+    pub const PRODUCT: Self = Self { table: "lanes", rule: "match." };
+    /// In scenarios.
+    pub const SCENARIO: Self = Self { table: "lane", rule: "" };
+}
+
+/// Checks what the types of single lanes cannot.
+///
+/// # Errors
+/// Says which field does not go with the others.
+pub fn validate_lanes(names: LaneNames, lanes: &[LaneFields]) -> Result<(), Fault> {
+    let LaneNames { table, rule: prefix } = names;
+    if lanes.len() > LANES_MAX {
+        let message = format!("{} lanes are configured, {LANES_MAX} are possible", lanes.len());
+        return Err(Fault::new(format!("{table}.{LANES_MAX}"), message));
+    }
+    for (position, lane) in lanes.iter().enumerate() {
+        if lanes[..position].iter().any(|other| other.name == lane.name) {
+            return Err(Fault::new(
+                format!("{table}.{position}.name"),
+                format!("two lanes are called \"{}\"; give each its own name", lane.name),
+            ));
+        }
+        let expiry_ms = lane.to_config().keeps_for().as_millis();
+        if i128::from(lane.deadline_ms.get()) > expiry_ms as i128 {
+            return Err(Fault::new(
+                format!("{table}.{position}.deadline_ms"),
+                format!(
+                    "lane \"{}\": deadline_ms = {} is above expire_after_ms = {}, so that nothing would \
+                     be repaired in time; write a deadline of at most that, or a longer expiry",
+                    lane.name,
+                    lane.deadline_ms.get(),
+                    expiry_ms
+                ),
+            ));
+        }
+        let rule = &lane.rule;
+        for (field, ports) in [
+            ("ports", rule.ports),
+            ("source_ports", rule.source_ports),
+            ("destination_ports", rule.destination_ports),
+        ] {
+            if let Some(Ports::Range([first, last])) = ports
+                && first > last
+            {
+                return Err(Fault::new(
+                    format!("{table}.{position}.{prefix}{field}"),
+                    format!(
+                        "lane \"{}\": {prefix}{field} = [{first}, {last}] is empty; \
+                         write the lower port first",
+                        lane.name
+                    ),
+                ));
+            }
+        }
+        for (field, networks) in [("source", &rule.source), ("destination", &rule.destination)] {
+            validate_networks(&format!("{table}.{position}.{prefix}{field}"), networks)?;
+        }
+    }
+    Ok(())
+}

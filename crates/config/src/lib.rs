@@ -1,0 +1,36 @@
+//! The configuration files: what may stand in them, and errors that say what would be right.
+//!
+//! Every field has a default where one makes sense, its unit in its name, and a line in
+//! docs/configuration.md, which a test holds against these types.
+
+mod client;
+mod destinations;
+mod differing;
+mod lane;
+mod reader;
+mod router;
+mod secret;
+mod server;
+mod transport;
+mod tun;
+mod values;
+
+pub use client::{
+    BeforeJoin, ClientFile, ClientLimits, MeteredFields, PolicyFields, RouteFields, ServerFields,
+    UplinkFields,
+};
+pub use destinations::AllowedDestination;
+pub use differing::differing;
+pub use lane::{
+    LaneFields, LaneNames, MatchFields, Ordering, Ports, Protocol, lane_configs, validate_lanes,
+};
+pub use reader::{Fault, FileError, Place, Validate, load, parse, read_text};
+pub use router::{LinkFields, LinkSocket, RouterFile, RouterOrdering, RouterTunFields};
+pub use secret::{PrivateKey, WriteError, write_secrets};
+pub use server::{PeerFields, ServerFile, ServerLimits};
+pub use transport::TransportFields;
+pub use tun::{TunFields, TunName};
+pub use values::{Within, host_port};
+
+#[cfg(test)]
+mod tests;

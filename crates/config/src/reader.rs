@@ -1,0 +1,196 @@
+//! The reader of every configuration file, and errors that say where and what would be right.
+//!
+//! ```text
+//! file ─► text ─► toml: syntax, fields, their types ─► Validate: fields that must fit each other
+//!          │               │                                      │ Fault: names of tables and fields
+//!          └► FileError ◄──┴─────────── line and column ◄─────────┘
+//! ```
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+use zeroize::Zeroizing;
+
+/// A configuration file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FileError {
+    /// It cannot be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Everybody on the machine may read or change it, and it holds a private key.
+    #[error(
+        "{path}: everybody on this machine may {what} it (mode {mode:04o}), and it holds a private \
+         key: chmod 600 {path}",
+        path = path.display()
+    )]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// What everybody may do.
+        what: &'static str,
+        /// Its mode.
+        mode: u32,
+    },
+    /// It is no TOML, or a field in it is unknown or has a value that cannot be.
+    #[error("{}: {message}", path.display())]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Where in it; `None` for what is not there at all.
+        place: Option<Place>,
+        /// The place in words, the field, and what would be right.
+        message: String,
+    },
+}
+
+/// A place in a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The line, from 1.
+    pub line: usize,
+    /// The column, from 1, in characters.
+    pub column: usize,
+}
+
+/// A field that does not go with the rest of its file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Where it stands: names, and numbers from 0, divided by dots, as in `peers.1.expires`.
+    pub field: String,
+    /// The field as the user calls it, and what would be right.
+    pub message: String,
+}
+
+impl Fault {
+    /// A fault at `field`.
+    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { field: field.into(), message: message.into() }
+    }
+
+    /// The fault as an error of the file at `path`, which has this `text`.
+    pub fn in_file(self, path: &Path, text: &str) -> FileError {
+        let place = place_of(text, &self.field);
+        let message = match place {
+            Some(Place { line, column }) => {
+                format!("line {line}, column {column}: {}", self.message)
+            }
+            None => self.message,
+        };
+        FileError::Invalid { path: path.to_owned(), place, message }
+    }
+}
+
+/// A file that can be checked beyond the types of its fields.
+pub trait Validate {
+    /// Whether the file holds a private key, and so must be kept from others.
+    const HAS_SECRET: bool = false;
+
+    /// Checks what the types of single fields cannot.
+    ///
+    /// # Errors
+    /// Says which field does not go with the others.
+    fn validate(&self) -> Result<(), Fault>;
+
+    /// What is possible and most likely not meant. `now_unix` is the time of day, seconds
+    /// since 1970.
+    fn warnings(&self, _now_unix: u64) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// Reads and checks a configuration file.
+///
+/// # Errors
+/// Names the file, the line, the column, the field and what would be right.
+pub fn load<T: DeserializeOwned + Validate>(path: &Path) -> Result<T, FileError> {
+    let text = read_text(path, T::HAS_SECRET)?;
+    let file: T = parse(path, &text)?;
+    file.validate().map_err(|fault| fault.in_file(path, &text))?;
+    Ok(file)
+}
+
+/// Reads a `text` by the types of its fields alone; errors call it `path`.
+///
+/// # Errors
+/// [`FileError::Invalid`].
+pub fn parse<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T, FileError> {
+    toml::from_str(text).map_err(|error| FileError::Invalid {
+        path: path.to_owned(),
+        place: error.span().map(|span| place_at(text, span.start)),
+        message: error.to_string().trim_end().to_owned(),
+    })
+}
+
+/// The text of a file, which is wiped when it is dropped.
+///
+/// # Errors
+/// [`FileError::Read`], and [`FileError::Exposed`] of one that holds a private key.
+pub fn read_text(path: &Path, has_secret: bool) -> Result<Zeroizing<String>, FileError> {
+    let failed = |source| FileError::Read { path: path.to_owned(), source };
+    let mut file = File::open(path).map_err(failed)?;
+    let there = file.metadata().map_err(failed)?;
+    let mode = there.mode() & 0o7777;
+    // What is no file is told by the reading.
+    if has_secret && !there.is_dir() {
+        if mode & 0o006 != 0 {
+            let what = if mode & 0o004 != 0 { "read" } else { "write" };
+            return Err(FileError::Exposed { path: path.to_owned(), what, mode });
+        }
+        if mode & 0o060 != 0 {
+            tracing::warn!(
+                "{path}: its group (gid {gid}) may read or write it (mode {mode:04o}), and it holds a \
+                 private key; chmod 600 {path} unless that is meant",
+                path = path.display(),
+                gid = there.gid(),
+            );
+        }
+    }
+    // All of it at once: a text that grows while it is read leaves copies behind.
+    let length = usize::try_from(there.len()).unwrap_or(0).min(TEXT_MAX);
+    let mut text = Zeroizing::new(String::with_capacity(length + 1));
+    file.read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
+}
+
+/// What is set aside for a file at most before it is read.
+const TEXT_MAX: usize = 16 << 20;
+
+/// Where in `text`, a TOML file, a field has its value (names, and numbers from 0, divided by
+/// dots), or the innermost part of its path that is there. `None` if nothing of it is.
+fn place_of(text: &str, field: &str) -> Option<Place> {
+    let table = DeTable::parse(text).ok()?;
+    let mut steps = field.split('.');
+    let mut value = find(table.get_ref(), steps.next()?)?;
+    for step in steps {
+        let inner = match value.get_ref() {
+            DeValue::Table(table) => find(table, step),
+            DeValue::Array(array) => step.parse().ok().and_then(|at: usize| array.get(at)),
+            _ => None,
+        };
+        let Some(inner) = inner else { break };
+        value = inner;
+    }
+    Some(place_at(text, value.span().start))
+}
+
+fn find<'a, 'i>(table: &'a DeTable<'i>, name: &str) -> Option<&'a Spanned<DeValue<'i>>> {
+    table.iter().find(|(key, _)| key.get_ref() == name).map(|(_, value)| value)
+}
+
+/// The place of the byte `at`.
+fn place_at(text: &str, at: usize) -> Place {
+    let before = text.get(..at).unwrap_or(text);
+    let line = before.rsplit('\n').next().unwrap_or_default();
+    Place { line: before.matches('\n').count() + 1, column: line.chars().count() + 1 }
+}

@@ -1,0 +1,302 @@
+//! `router.toml`.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use ipnet::IpNet;
+use roadweave_tunnel::{ROUTER_LINKS_MAX, RouterLink, RouterPeer};
+use roadweave_types::Order;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::tun::TunName;
+use crate::values::{Within, listen, networks, validate_networks};
+use crate::{Fault, Validate};
+
+/// The configuration file of a redundant router.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouterFile {
+    /// The virtual network identifier, the same at both ends.
+    #[serde(default = "default_vni")]
+    pub vni: Within<0, 0xff_ffff>,
+    /// Whether it may listen on addresses that anybody on the Internet can reach.
+    #[serde(default)]
+    pub insecure: bool,
+    /// This side's inner addresses, with the length of the network.
+    #[serde(default, deserialize_with = "networks")]
+    pub addresses: Vec<IpNet>,
+    /// Destinations that are routed into the tunnel.
+    #[serde(default, deserialize_with = "networks")]
+    pub into_tunnel: Vec<IpNet>,
+    /// Source addresses that inner packets of the peer may have; empty: all.
+    #[serde(default, deserialize_with = "networks")]
+    pub accept_sources: Vec<IpNet>,
+    /// What is done about the order of what comes: `reorder` or `pass`.
+    #[serde(default)]
+    pub ordering: RouterOrdering,
+    /// The longest that a packet waits for those before it.
+    #[serde(default = "default_buffer")]
+    pub max_buffer_ms: Within<1, 10_000>,
+    /// The TUN device.
+    #[serde(default)]
+    pub tun: RouterTunFields,
+    /// The tunnel links.
+    #[serde(default)]
+    pub links: Vec<LinkFields>,
+}
+
+/// The TUN device of a router.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RouterTunFields {
+    /// Its name, which also names the instance.
+    pub name: TunName,
+    /// The largest inner packet.
+    pub mtu_bytes: Within<1280, 9000>,
+    /// Whether the kernel may hand over segments of up to 64 KB.
+    pub offload: bool,
+}
+
+/// A tunnel link.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkFields {
+    /// Its name in logs and statistics.
+    pub name: String,
+    /// Its number, the same at both ends; without one its place in the file, from 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<Within<0, 255>>,
+    /// The address and port on this machine; links with the same share a socket.
+    #[serde(deserialize_with = "listen")]
+    pub listen: SocketAddr,
+    /// The interface that it leaves and comes by, whatever the routes say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+    /// Where its other end is.
+    #[serde(default, deserialize_with = "peer", skip_serializing_if = "Option::is_none")]
+    pub peer: Option<SocketAddr>,
+    /// Prefixes from which its other end may make itself known, behind a NAT.
+    #[serde(default, deserialize_with = "networks", skip_serializing_if = "Vec::is_empty")]
+    pub peer_within: Vec<IpNet>,
+}
+
+/// The socket of a tunnel link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkSocket {
+    /// The address that it is bound to.
+    pub listen: SocketAddr,
+    /// The interface that it is bound to, whatever the routes say.
+    pub interface: Option<String>,
+}
+
+/// What a router does about the order of packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RouterOrdering {
+    /// Nothing: each packet goes out as its first copy comes.
+    Pass,
+    /// Packets wait for those before them (Networking'24, section III-B).
+    #[default]
+    Reorder,
+}
+
+impl Default for RouterTunFields {
+    /// Segments of 1,340 bytes over IPv6, as the paper has them (section IV-A); the outer packet
+    /// has 1,468.
+    fn default() -> Self {
+        Self { name: TunName::default(), mtu_bytes: Within::of(1400), offload: true }
+    }
+}
+
+fn default_vni() -> Within<0, 0xff_ffff> {
+    Within::of(0)
+}
+
+fn default_buffer() -> Within<1, 10_000> {
+    Within::of(Order::DEFAULT_BUFFER.as_millis() as i64)
+}
+
+fn peer<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map(Some).map_err(|_| {
+        D::Error::custom(format!(
+            "\"{text}\" is no address of a peer; write \"192.0.2.1:6081\" or \"[2001:db8::1]:6081\""
+        ))
+    })
+}
+
+impl RouterFile {
+    /// The sockets, each once, and the links that use them.
+    pub fn links(&self) -> (Vec<LinkSocket>, Vec<RouterLink>) {
+        let mut sockets: Vec<LinkSocket> = Vec::new();
+        let link = |(place, link): (usize, &LinkFields)| {
+            let wanted = link.socket();
+            let at = sockets.iter().position(|socket| *socket == wanted);
+            let socket = at.unwrap_or_else(|| {
+                sockets.push(wanted);
+                sockets.len() - 1
+            });
+            RouterLink {
+                name: link.name.clone(),
+                number: link.number(place),
+                socket: socket as u32,
+                peer: match link.peer {
+                    Some(address) => RouterPeer::At(address),
+                    None => RouterPeer::Within(link.peer_within.clone()),
+                },
+            }
+        };
+        let links = self.links.iter().enumerate().map(link).collect();
+        (sockets, links)
+    }
+
+    /// The order that is restored.
+    pub fn order(&self) -> Order {
+        let max_buffer = Duration::from_millis(self.max_buffer_ms.get().unsigned_abs());
+        match self.ordering {
+            RouterOrdering::Pass => Order::Pass,
+            RouterOrdering::Reorder => Order::Reorder { max_buffer },
+        }
+    }
+
+    fn validate_link(&self, place: usize) -> Result<(), Fault> {
+        let (before, link) = (&self.links[..place], &self.links[place]);
+        let fault = |field: &str, message: String| {
+            let message = format!("link \"{}\": {message}", link.name);
+            Err(Fault::new(format!("links.{place}.{field}"), message))
+        };
+        if link.peer.is_some() != link.peer_within.is_empty() {
+            let message = "write either peer, its other end's address, \
+                           or peer_within, the prefixes from which it may make itself known";
+            return fault("peer", message.into());
+        }
+        validate_networks(&format!("links.{place}.peer_within"), &link.peer_within)?;
+        if link.listen.port() == 0 {
+            return fault("listen", "port 0 is none that the other end could know".into());
+        }
+        if !self.insecure && is_public(link.listen.ip()) {
+            let message = format!(
+                "{} can be reached from anywhere, and this tunnel neither encrypts nor knows who speaks; \
+                 listen on a private address, or write insecure = true \
+                 where a firewall lets only the other router through",
+                link.listen
+            );
+            return fault("listen", message);
+        }
+        // Of all addresses only this one stands for both families.
+        let is_dual = link.listen.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED);
+        if let Some(peer) = link.peer
+            && !is_dual
+            && peer.is_ipv4() != link.listen.is_ipv4()
+        {
+            let message = format!("{peer} cannot be reached from {}", link.listen);
+            return fault("peer", message);
+        }
+        if link.interface.is_none()
+            && let Some(peer) = link.peer
+            && let Some(network) = self.into_tunnel.iter().find(|net| net.contains(&peer.ip()))
+        {
+            let message = format!(
+                "{peer} lies in {network}, which is routed into the tunnel that it carries; \
+                 name the interface by which it leaves"
+            );
+            return fault("peer", message);
+        }
+        if link.interface.is_none()
+            && let Some((prefix, network)) = overlap(&link.peer_within, &self.into_tunnel)
+        {
+            let message = format!(
+                "hosts of {prefix} lie in {network}, which is routed into the tunnel that they carry; \
+                 name the interface by which it leaves"
+            );
+            return fault("peer_within", message);
+        }
+        for (other_place, other) in before.iter().enumerate() {
+            if other.name == link.name {
+                return fault("name", "another link has the same name".into());
+            }
+            if other.number(other_place) == link.number(place) {
+                let message =
+                    format!("its number {} is also that of \"{}\"", link.number(place), other.name);
+                return fault("number", message);
+            }
+            if link.peer.is_some() && other.peer == link.peer && other.socket() == link.socket() {
+                let message = format!(
+                    "it has the addresses of \"{}\" at both ends; give it an interface or another port",
+                    other.name
+                );
+                return fault("peer", message);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LinkFields {
+    fn socket(&self) -> LinkSocket {
+        LinkSocket { listen: self.listen, interface: self.interface.clone() }
+    }
+
+    fn number(&self, place: usize) -> u8 {
+        self.number.map_or(place as u8, |number| number.get() as u8)
+    }
+}
+
+impl Validate for RouterFile {
+    fn validate(&self) -> Result<(), Fault> {
+        if self.links.is_empty() || self.links.len() > ROUTER_LINKS_MAX {
+            let message = format!(
+                "there are {} links; write 1 to {ROUTER_LINKS_MAX} times [[links]]",
+                self.links.len()
+            );
+            return Err(Fault::new("links", message));
+        }
+        validate_networks("into_tunnel", &self.into_tunnel)?;
+        validate_networks("accept_sources", &self.accept_sources)?;
+        (0..self.links.len()).try_for_each(|place| self.validate_link(place))
+    }
+}
+
+/// The first two networks of both lists that have addresses in common.
+fn overlap<'a>(left: &'a [IpNet], right: &'a [IpNet]) -> Option<(&'a IpNet, &'a IpNet)> {
+    let pairs = left.iter().flat_map(|one| right.iter().map(move |other| (one, other)));
+    pairs.into_iter().find(|(one, other)| one.contains(*other) || other.contains(*one))
+}
+
+/// Whether packets from anywhere on the Internet may come to `address`: it is a global one, or
+/// stands for all that the machine has.
+///
+/// Source: the special-purpose address registries of IANA (RFC 6890).
+fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => is_public_v4(address),
+        IpAddr::V6(address) => match address.to_ipv4_mapped() {
+            Some(mapped) => is_public_v4(mapped),
+            None => is_public_v6(address),
+        },
+    }
+}
+
+fn is_public_v4(address: Ipv4Addr) -> bool {
+    let [first, second, ..] = address.octets();
+    let is_carrier_grade = first == 100 && second & 0xc0 == 64;
+    let is_for_benches = first == 198 && second & 0xfe == 18;
+    !(address.is_private()
+        || address.is_loopback()
+        || address.is_link_local()
+        || address.is_documentation()
+        || is_carrier_grade
+        || is_for_benches)
+}
+
+fn is_public_v6(address: Ipv6Addr) -> bool {
+    let is_documentation = address.segments()[..2] == [0x2001, 0xdb8];
+    !(address.is_loopback()
+        || address.is_unique_local()
+        || address.is_unicast_link_local()
+        || is_documentation)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,119 @@
+use super::*;
+use crate::tests::{flatten, read, table_of};
+
+const LINK: &str =
+    "[[links]]\nname = \"lte\"\nlisten = \"10.1.0.2:6081\"\npeer = \"10.1.0.1:6081\"\n";
+
+fn check(text: &str, expected: &[&str]) {
+    let error = read::<RouterFile>(text).expect_err("it is broken");
+    for part in expected {
+        assert!(error.contains(part), "{part:?} is not in:\n{error}");
+    }
+}
+
+#[test]
+fn the_smallest_file_is_complete() {
+    let file = read::<RouterFile>(LINK).expect("complete");
+    assert_eq!(file.order(), Order::Reorder { max_buffer: Duration::from_millis(300) });
+    assert_eq!((file.tun.mtu_bytes.get(), file.vni.get()), (1400, 0));
+    let (sockets, links) = file.links();
+    assert_eq!((sockets.len(), links[0].number, links[0].socket), (1, 0, 0));
+    let pass = read::<RouterFile>(&format!("ordering = \"pass\"\n{LINK}")).expect("complete");
+    assert_eq!(pass.order(), Order::Pass);
+}
+
+#[test]
+fn links_with_one_address_share_a_socket() {
+    let link = |name: &str, more: &str| {
+        format!("[[links]]\nname = \"{name}\"\nlisten = \"10.1.0.2:6081\"\n{more}\n")
+    };
+    let text = [
+        link("a", "peer_within = [\"100.64.0.0/10\"]\nnumber = 7"),
+        link("b", "peer_within = [\"0.0.0.0/0\"]"),
+        link("c", "peer = \"10.1.0.1:6081\"\ninterface = \"eth1\""),
+    ];
+    let (sockets, links) = read::<RouterFile>(&text.concat()).expect("complete").links();
+    assert_eq!(sockets.len(), 2);
+    assert_eq!(sockets[1].interface.as_deref(), Some("eth1"));
+    let places: Vec<_> = links.iter().map(|link| (link.number, link.socket)).collect();
+    assert_eq!(places, [(7, 0), (1, 0), (2, 1)]);
+    assert!(matches!(&links[0].peer, RouterPeer::Within(prefixes) if prefixes.len() == 1));
+}
+
+#[test]
+fn public_addresses_need_a_word() {
+    let listen = |address: &str| {
+        LINK.replacen("10.1.0.2:6081", address, 1).replacen("10.1.0.1", "9.9.9.9", 1)
+    };
+    for address in ["0.0.0.0:6081", "8.8.8.8:6081", "100.128.0.1:6081", "198.20.0.1:6081"] {
+        check(&listen(address), &["line 3", "insecure = true", address]);
+        let told = format!("insecure = true\n{}", listen(address));
+        assert!(read::<RouterFile>(&told).is_ok(), "{address}");
+    }
+    for address in ["192.168.8.100:6081", "100.64.0.1:6081", "127.0.0.1:6081", "169.254.1.1:1"] {
+        assert!(read::<RouterFile>(&listen(address)).is_ok(), "{address}");
+    }
+    let v6 = |address: &str| is_public(address.parse().expect("an address"));
+    for address in ["::", "2001:200::1", "2a00::1", "::ffff:8.8.8.8"] {
+        assert!(v6(address), "{address}");
+    }
+    for address in ["::1", "fd00::1", "fe80::1", "2001:db8::1", "::ffff:10.0.0.1"] {
+        assert!(!v6(address), "{address}");
+    }
+}
+
+#[test]
+fn links_that_cannot_work_are_refused_with_what_would_be_right() {
+    check("", &["there are 0 links", "[[links]]"]);
+    check(&LINK.replace("peer = \"10.1.0.1:6081\"\n", ""), &["either peer", "peer_within"]);
+    check(&format!("{LINK}peer_within = [\"10.0.0.0/8\"]\n"), &["line 4", "either peer"]);
+    check(&LINK.replace("10.1.0.1:6081", "10.1.0.1"), &["line 4", "192.0.2.1:6081"]);
+    check(&LINK.replace("10.1.0.1:6081", "[fd00::1]:6081"), &["line 4", "cannot be reached"]);
+    check(&LINK.replace("10.1.0.2:6081", "10.1.0.2:0"), &["line 3", "port 0"]);
+    check(&format!("into_tunnel = [\"0.0.0.0/0\"]\n{LINK}"), &["line 5", "name the interface"]);
+    let any = format!("insecure = true\n{LINK}").replace("10.1.0.1:6081", "[fd00::1]:6081");
+    check(&any.replace("10.1.0.2:6081", "0.0.0.0:6081"), &["line 5", "cannot be reached"]);
+    assert!(read::<RouterFile>(&any.replace("10.1.0.2:6081", "[::]:6081")).is_ok());
+    let learned = LINK.replace("peer = \"10.1.0.1:6081\"", "peer_within = [\"100.64.0.0/10\"]");
+    for network in ["0.0.0.0/0", "100.64.8.0/24"] {
+        let text = format!("into_tunnel = [\"{network}\"]\n{learned}");
+        check(&text, &["line 5", network, "name the interface"]);
+        assert!(read::<RouterFile>(&format!("{text}interface = \"eth1\"\n")).is_ok());
+    }
+    check(&format!("into_tunnel = [\"10.0.0.1/8\"]\n{LINK}"), &["line 1", "10.0.0.0/8"]);
+    check(&format!("vni = 16777216\n{LINK}"), &["line 1", "0 to 16777215"]);
+    check(&format!("ordering = \"reorder-adaptive\"\n{LINK}"), &["line 1", "`pass`"]);
+    check(&format!("{LINK}{LINK}"), &["line 6", "the same name"]);
+    let second = LINK.replace("lte", "wifi");
+    check(&format!("{LINK}{second}"), &["line 8", "addresses of \"lte\"", "interface"]);
+    let numbered =
+        format!("number = 0\n{}", LINK.replace("lte", "wifi").replace("[[links]]\n", ""));
+    check(&format!("{LINK}[[links]]\n{numbered}"), &["line 6", "number 0 is also that of \"lte\""]);
+}
+
+/// The tables of docs/router.md and the types name the same fields, and its examples work.
+#[test]
+fn the_documentation_names_every_field_with_its_default() {
+    let text = include_str!("../../../../docs/router.md");
+    let (fields, _) = text.split_once("## Status").expect("a section behind the fields");
+    let documented = table_of(fields);
+    let link = "number = 1\ninterface = \"eth1\"\n";
+    let learned = "[[links]]\nname = \"b\"\nlisten = \"10.1.0.2:6081\"\nnumber = 0\n\
+                   peer_within = [\"10.0.0.0/8\"]\n";
+    let file: RouterFile = read(&format!("{LINK}{link}{learned}")).expect("complete");
+    let table: toml::Table = toml::to_string(&file).expect("writable").parse().expect("readable");
+    let mut known = std::collections::BTreeMap::new();
+    flatten("", &toml::Value::Table(table), &mut known);
+    let names: Vec<&str> = known.keys().map(String::as_str).collect();
+    assert_eq!(documented.keys().copied().collect::<Vec<_>>(), names);
+    for (name, value) in &known {
+        let default = documented[name.as_str()];
+        if default.starts_with('`') {
+            assert_eq!(default.trim_matches('`'), value, "the default of {name}");
+        }
+    }
+    let examples = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let files: Vec<RouterFile> = examples.map(|text| read(text).expect("it works")).collect();
+    assert_eq!(files.len(), 2);
+    assert_eq!(files[0].links.len(), files[1].links.len());
+}

@@ -1,0 +1,119 @@
+//! Private keys, in a file and on their way into one.
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use roadweave_quic::Identity;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use zeroize::Zeroizing;
+
+use crate::Fault;
+
+/// A private key; never shown, and wiped when it is dropped.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct PrivateKey(Zeroizing<String>);
+
+impl PrivateKey {
+    /// The key pair.
+    ///
+    /// # Errors
+    /// When the text is no key.
+    pub fn identity(&self) -> Result<Identity, String> {
+        Identity::from_base64(self.0.trim())
+            .map_err(|error| format!("private_key is {error}; `roadweave keygen` makes one"))
+    }
+
+    /// The key pair, of which nothing is left here: a daemon's file lives as long as the daemon.
+    ///
+    /// # Errors
+    /// As [`PrivateKey::identity`].
+    pub fn take_identity(&mut self) -> Result<Identity, String> {
+        std::mem::take(self).identity()
+    }
+
+    /// # Errors
+    /// As [`PrivateKey::identity`].
+    pub fn validate(&self) -> Result<(), Fault> {
+        self.identity().map(drop).map_err(|message| Fault::new("private_key", message))
+    }
+}
+
+impl<'de> Deserialize<'de> for PrivateKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self(Zeroizing::new(text)))
+    }
+}
+
+impl Serialize for PrivateKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(hidden)")
+    }
+}
+
+/// A file cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {}: {source}", path.display())]
+pub struct WriteError {
+    /// The file.
+    path: PathBuf,
+    /// What the system said.
+    source: io::Error,
+}
+
+/// Writes files that only their owner may read, in the place of those that are there: all of them,
+/// or none if one finds no room.
+///
+/// # Errors
+/// Which file cannot be written, and why.
+pub fn write_secrets(files: &[(&Path, &str)]) -> Result<(), WriteError> {
+    let new = |path: &Path| path.with_extension("toml.new");
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        |source| WriteError { path, source }
+    };
+    let written =
+        files.iter().try_for_each(|(path, text)| write_new(&new(path), text).map_err(failed(path)));
+    if written.is_err() {
+        // Some are not there.
+        files.iter().for_each(|(path, _)| _ = fs::remove_file(new(path)));
+        return written;
+    }
+    files.iter().try_for_each(|(path, _)| fs::rename(new(path), path).map_err(failed(path)))
+}
+
+fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    // One that was left behind may have another mode, or be a link.
+    let _ = fs::remove_file(path);
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_overwritten_is_for_its_owner_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("client.toml");
+        fs::write(&path, "old").expect("written");
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("set");
+        write_secrets(&[(&path, "new")]).expect("written");
+        let mode = fs::metadata(&path).expect("there").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}

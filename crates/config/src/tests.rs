@@ -1,0 +1,353 @@
+use std::path::Path;
+use std::time::Duration;
+
+use roadweave_tunnel::{FlowClass, Strategy, UplinkPolicy};
+use roadweave_types::{Order, Policy, Priority};
+use serde::de::DeserializeOwned;
+
+use super::*;
+
+/// A file of this text, or what is wrong with it.
+pub(crate) fn read<T: DeserializeOwned + Validate>(text: &str) -> Result<T, String> {
+    let path = Path::new("test.toml");
+    let file: T = parse(path, text).map_err(|error| error.to_string())?;
+    file.validate().map_err(|fault| fault.in_file(path, text).to_string())?;
+    Ok(file)
+}
+
+const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+
+fn client(extra: &str) -> String {
+    format!(
+        "private_key = \"{KEY}\"\n{extra}\n\
+         [server]\naddresses = [\"192.0.2.1:4433\"]\npublic_key = \"{KEY}\"\n"
+    )
+}
+
+fn check_client(text: &str, expected: &[&str]) {
+    let error = read::<ClientFile>(text).expect_err("it is broken");
+    for part in expected {
+        assert!(error.contains(part), "{part:?} is not in:\n{error}");
+    }
+}
+
+#[test]
+fn the_smallest_files_are_complete() {
+    let file = read::<ClientFile>(&client("")).expect("complete");
+    assert_eq!(file.tun.mtu_bytes.get(), 1360);
+    assert_eq!(file.lane_configs(), roadweave_tunnel::default_lanes());
+    let server = read::<ServerFile>(&format!("private_key = \"{KEY}\"")).expect("complete");
+    assert_eq!(server.listen.port(), 4433);
+}
+
+#[test]
+fn a_lane_may_say_all_that_there_is_to_say() {
+    let text = "[[lanes]]\nordering = \"reorder\"\nmax_buffer_ms = 50\nrank = 2\n\
+                match = { classes = [\"tcp\"], source = [\"10.0.0.0/8\"], ports = 80, \
+                destination_ports = [1, 9] }\n";
+    let file = read::<ClientFile>(&format!("{}{text}", client(""))).expect("complete");
+    let lane = &file.lane_configs()[0];
+    assert_eq!(lane.order, Order::Reorder { max_buffer: Duration::from_millis(50) });
+    assert_eq!((lane.rank, lane.rule.ports.clone()), (2, Some(80..=80)));
+    assert_eq!(lane.rule.destination_ports, Some(1..=9));
+    assert_eq!(lane.rule.classes, Some(vec![FlowClass::Tcp]));
+    assert_eq!(lane.rule.source, Some(vec!["10.0.0.0/8".parse().expect("a network")]));
+}
+
+#[test]
+fn uplinks_may_have_priorities_weights_and_caps() {
+    let text = "[[uplinks.policies]]\nname = \"wwan1\"\npriority = \"backup\"\nweight = 3\n\
+                metered = { monthly_cap_mb = 5000, redundancy_percent = 2 }\n\
+                [[uplinks.policies]]\nname = \"wwan*\"\n";
+    let file = read::<ClientFile>(&format!("{}{text}", client(""))).expect("complete");
+    let policy = Policy { priority: Priority::Backup, weight: 3, redundancy_percent: Some(2) };
+    let metered = UplinkPolicy { policy, monthly_cap_bytes: Some(5_000_000_000) };
+    let expected = [("wwan1".to_owned(), metered), ("wwan*".to_owned(), UplinkPolicy::default())];
+    assert_eq!(file.policies(), expected);
+}
+
+#[test]
+fn an_unknown_field_is_named_with_its_line_and_the_known_ones() {
+    check_client(
+        &format!("{}[tun]\nmtu = 1400\n", client("")),
+        &["line 7", "unknown field `mtu`", "`mtu_bytes`"],
+    );
+}
+
+#[test]
+fn values_that_cannot_be_are_named_with_what_would_be_right() {
+    check_client(
+        &format!("{}[tun]\nmtu_bytes = 90\n", client("")),
+        &["line 7", "mtu_bytes = 90", "1280 to 9000"],
+    );
+    check_client(
+        &format!("{}[transport]\ncongestion = \"reno\"\n", client("")),
+        &["line 7", "reno", "`bbr`"],
+    );
+    check_client(
+        &format!("{}[[lanes]]\nstrategy = \"best\"\n", client("")),
+        &["line 7", "best", "known are: xnc"],
+    );
+    let bound = "[uplinks]\ninclude = [\"wwan*\"]\n[[lanes]]\nstrategy = \"single:eth0\"\n";
+    check_client(
+        &format!("{}{bound}", client("")),
+        &["line 9", "single:eth0", "`uplinks.include` does not name it"],
+    );
+    check_client(
+        &format!("{}[[lanes]]\nstrategy = \"single:a/b\"\n", client("")),
+        &["line 7", "single:a/b", "1 to 15 bytes"],
+    );
+    check_client(&client("name = 3"), &["line 2", "name = 3", "expected a string"]);
+    check_client("private_key = \"abc\"", &["missing field `server`"]);
+    check_client(
+        &client("").replacen(KEY, "abc", 1),
+        &["line 1", "private_key", "44 characters", "roadweave keygen"],
+    );
+    check_client(
+        &client("").replace(":4433", ""),
+        &["line 4", "server.addresses", "192.0.2.1", "host:port"],
+    );
+    check_client(
+        &format!("{}[tun]\nname = \"Vehicle\"\n", client("")),
+        &["line 7", "name = \"Vehicle\"", "1 to 15 lower-case letters"],
+    );
+    check_client(
+        &format!("{}[routes]\ninto_tunnel = [\"10.0.0.1\"]\n", client("")),
+        &["line 7", "into_tunnel", "\"10.0.0.1\" is no network", "10.77.0.2/32"],
+    );
+    check_client(
+        &format!("{}[routes]\ninto_tunnel = [\"10.1.0.0/16\", \"10.0.0.1/8\"]\n", client("")),
+        &["line 7", "10.0.0.1/8", "write 10.0.0.1/32 or 10.0.0.0/8"],
+    );
+    check_client(
+        &format!("{}[transport]\nidle_timeout_seconds = 10\nkeep_alive_ms = 10000\n", client("")),
+        &["line 8", "transport.keep_alive_ms = 10000", "less than 10000"],
+    );
+    let lane = "[[lanes]]\nmatch = { ports = [1, 2] }\n";
+    check_client(
+        &format!("{}{lane}[[lanes]]\nname = \"two\"\nmatch = {{ ports = [5, 3] }}\n", client("")),
+        &["line 10", "lane \"two\": match.ports", "the lower port first"],
+    );
+    check_client(&format!("{}{lane}{lane}", client("")), &["line 8", "two lanes are called"]);
+    let lane = |fields: &str| format!("{}[[lanes]]\n{fields}\n", client(""));
+    check_client(&lane("ordering = \"sorted\""), &["line 7", "sorted", "`reorder-adaptive`"]);
+    check_client(&lane("max_buffer_ms = 20000"), &["line 7", "1 to 10000"]);
+    check_client(&lane("match = { classes = [\"video\"] }"), &["line 7", "video", "`real-time`"]);
+    check_client(&lane("match = { ports = [5] }"), &["line 7", "[first, last]"]);
+    check_client(&lane("match = { source_ports = [5, 3] }"), &["line 7", "match.source_ports"]);
+    check_client(&lane("match = { source = [\"10.0.0.1/8\"] }"), &["line 7", "10.0.0.0/8"]);
+    let policy = |fields: &str| format!("{}[[uplinks.policies]]\n{fields}\n", client(""));
+    check_client(&policy("weight = 2"), &["line 6", "missing field `name`"]);
+    check_client(&policy("name = \"\""), &["line 7", "uplinks.policies.name is empty"]);
+    check_client(&policy("name = \"a\"\npriority = \"first\""), &["line 8", "`secondary`"]);
+    check_client(&policy("name = \"a\"\nweight = 0"), &["line 8", "1 to 100"]);
+    let metered = |field: &str| policy(&format!("name = \"a\"\nmetered.{field}"));
+    check_client(&metered("monthly_cap_mb = 0"), &["line 8", "1 to 1000000000"]);
+    check_client(&metered("redundancy_percent = 101"), &["line 8", "0 to 100"]);
+    check_client(&metered("cap = 5"), &["line 8", "`monthly_cap_mb`"]);
+    let behind_all = format!("{}[[uplinks.policies]]\nname = \"a\"\n", policy("name = \"*\""));
+    check_client(&behind_all, &["line 9", "\"a\" never counts"]);
+    check_client("= broken", &["line 1"]);
+}
+
+#[test]
+fn what_is_possible_and_cannot_be_meant_is_refused() {
+    let own = roadweave_quic::Identity::from_base64(KEY).expect("a key").public_key().to_string();
+    let text =
+        client("").replace(&format!("public_key = \"{KEY}\""), &format!("public_key = \"{own}\""));
+    check_client(&text, &["line 5", "server.public_key is that of this client's own private_key"]);
+    let lane = |fields: &str| format!("{}[[lanes]]\nname = \"video\"\n{fields}\n", client(""));
+    check_client(
+        &lane("expire_after_ms = 50"),
+        &["lane \"video\": deadline_ms = 100 is above expire_after_ms = 50"],
+    );
+    check_client(&lane("deadline_ms = 800"), &["line 8", "deadline_ms = 800 is above"]);
+    let uplinks = |fields: &str| format!("{}[uplinks]\n{fields}\n", client(""));
+    let told = ["\"wwan[0-9]\" holds brackets", "\"wwan?\"", "\"wwan*\""];
+    check_client(
+        &uplinks("include = [\"eth1\", \"wwan[0-9]\"]"),
+        &[&["line 7"], &told[..]].concat(),
+    );
+    check_client(&uplinks("exclude = [\"wwan[0-9]\"]"), &told);
+    check_client(&uplinks("policies = [{ name = \"wwan[0-9]\" }]"), &told);
+    let address = |address: &str| client("").replace("192.0.2.1:4433", address);
+    check_client(
+        &address("2001:db8::1:4433"),
+        &["line 4", "without brackets", "\"[2001:db8::1:4433]:4433\""],
+    );
+    check_client(&address("[vpn]:4433"), &["line 4", "server.addresses", "[vpn]"]);
+    check_client(&address(":4433"), &["line 4", "host:port"]);
+    read::<ClientFile>(&address("2001:db8:1:2:3:4:5:6:4433")).expect("one meaning");
+
+    let server = format!(
+        "private_key = \"{KEY}\"\n[[peers]]\nname = \"bus\"\npublic_key = \"{own}\"\n\
+         addresses = [\"10.77.0.2/32\"]\n"
+    );
+    let error = read::<ServerFile>(&server).expect_err("its own key");
+    assert!(
+        error.starts_with("line 4: peer \"bus\": public_key is that of this server's"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_peer_whose_key_has_expired_is_told() {
+    let text = format!(
+        "private_key = \"{KEY}\"\n[[peers]]\nname = \"bus\"\npublic_key = \"{KEY}\"\n\
+         addresses = [\"10.77.0.2/32\"]\nexpires = 2027-01-31T00:00:00Z\n"
+    );
+    let file = read::<ServerFile>(&text).expect("complete");
+    assert_eq!(file.warnings(1_801_353_599), [""; 0]);
+    let warnings = file.warnings(1_801_353_600);
+    assert_eq!(warnings.len(), 1);
+    assert!(warnings[0].starts_with("peer \"bus\" is let in no more"), "{warnings:?}");
+}
+
+#[test]
+fn the_fields_that_differ_are_named_without_their_values() {
+    let lanes = "[[lanes]]\nname = \"a\"\n[[lanes]]\nname = \"b\"\n";
+    let old =
+        read::<ClientFile>(&format!("{}{lanes}", client("name = \"bus\""))).expect("complete");
+    let other = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+    let text = client("name = \"van\"").replacen(KEY, other, 1);
+    let lanes = lanes.replace("\"b\"", "\"b\"\nrank = 3");
+    let new =
+        read::<ClientFile>(&format!("{text}[tun]\nmtu_bytes = 1400\n{lanes}")).expect("complete");
+    let fields: Vec<String> = differing(&old, &new).into_iter().collect();
+    assert_eq!(fields, ["lanes.rank", "name", "private_key", "tun.mtu_bytes"]);
+    assert!(differing(&old, &old).is_empty());
+}
+
+#[test]
+fn peers_that_collide_are_refused() {
+    let peer = |name: &str, key: &str, address: &str| {
+        format!("[[peers]]\nname = \"{name}\"\npublic_key = \"{key}\"\naddresses = [{address}]\n")
+    };
+    let other = "AQAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
+    let check = |peers: String, expected: &str| {
+        let text = format!("private_key = \"{KEY}\"\n{peers}");
+        let error = read::<ServerFile>(&text).expect_err("they collide");
+        assert!(error.contains(expected), "{error}");
+    };
+    let bus = peer("bus", KEY, "\"10.77.0.2/32\"");
+    let check = |peers: String, line: usize, expected: &str| {
+        check(peers.clone(), expected);
+        check(peers, &format!("line {line}: "));
+    };
+    check(format!("{bus}{}", peer("van", KEY, "\"10.77.0.3/32\"")), 8, "same public_key");
+    check(format!("{bus}{}", peer("van", other, "\"10.77.0.2/32\"")), 9, "10.77.0.2/32");
+    check(format!("{bus}{}", peer("van", other, "\"10.77.0.0/30\"")), 9, "server's own address");
+    check(format!("{bus}{}", peer("van", other, "\"10.77.0.2/31\"")), 9, "share addresses");
+    check(peer("van", other, "\"10.77.0.2/24\""), 5, "write 10.77.0.2/32 or 10.77.0.0/24");
+    check(peer("van", other, "\"10.77.0.1/32\""), 5, "holds the server's own address");
+    check(peer("van", other, ""), 5, "addresses is empty");
+    check(format!("{bus}expires = 2027-01-31\n"), 6, "time zone");
+    check("addresses = []\n".into(), 2, "addresses is empty");
+    check("[[lanes]]\nstrategy = \"single:lte\"\n".into(), 3, "is for clients");
+    let text = format!("private_key = \"{KEY}\"\n{bus}expires = 2027-01-31T00:00:00Z\n");
+    let file = read::<ServerFile>(&text).expect("complete");
+    assert_eq!(file.peers()[0].1.expires_unix, Some(1_801_353_600));
+}
+
+#[test]
+fn destinations_that_cannot_be_are_refused() {
+    let check = |line: &str, expected: &str| {
+        let text = format!("private_key = \"{KEY}\"\n{line}\n");
+        let error = read::<ServerFile>(&text).expect_err("it is broken");
+        for part in ["line 2", expected] {
+            assert!(error.contains(part), "{part:?} is not in:\n{error}");
+        }
+    };
+    check("deny_destinations = [\"10.0.0.1\"]", "is no network; write");
+    check("deny_destinations = [\"10.0.0.1/8\"]", "write 10.0.0.1/32 or 10.0.0.0/8");
+    check("allow_destinations = [\"10.0.0.1/8\"]", "write 10.0.0.1/32 or 10.0.0.0/8");
+    check("allow_destinations = [\"a.example:53\"]", "\"a.example:53\" is no destination; write");
+}
+
+#[test]
+fn private_keys_are_not_shown() {
+    let file = read::<ClientFile>(&client("")).expect("complete");
+    let shown = format!("{file:?}");
+    assert!(shown.contains("private_key: (hidden)"), "{shown}");
+}
+
+/// The first two columns of the tables in `text` whose first has code in it.
+pub(super) fn table_of(text: &str) -> std::collections::BTreeMap<&str, &str> {
+    text.lines()
+        .filter_map(|line| {
+            let mut cells = line.strip_prefix("| `")?.split(" | ");
+            Some((cells.next()?.trim_end_matches('`'), cells.next()?))
+        })
+        .collect()
+}
+
+#[test]
+fn the_documentation_names_every_strategy() {
+    let text = include_str!("../../../docs/configuration.md");
+    let (_, strategies) = text.split_once("## Strategies").expect("a section of its own");
+    let documented: Vec<&str> = table_of(strategies).into_keys().collect();
+    let all = Strategy::names();
+    let mut known: Vec<&str> = all.split(", ").collect();
+    known.sort_unstable();
+    assert_eq!(documented, known);
+}
+
+/// The tables of docs/configuration.md and the types name the same fields.
+#[test]
+fn the_documentation_names_every_field_with_its_default() {
+    let text = include_str!("../../../docs/configuration.md");
+    let (fields, _) = text.split_once("## Strategies").expect("a section of its own");
+    let documented = table_of(fields);
+    let peer = format!(
+        "[[peers]]\nname = \"a\"\npublic_key = \"{KEY}\"\naddresses = [\"10.0.0.1/32\"]\n\
+         expires = 2027-01-31T00:00:00Z\nrate_limit_mbps = 100\n"
+    );
+    let lane = "[[lanes]]\n\
+                expire_after_ms = 300\n\
+                match = { ports = [1, 2], source_ports = 53, destination_ports = [1, 2] }\n";
+    let policy = "[[uplinks.policies]]\nname = \"wwan1\"\n\
+                  metered = { monthly_cap_mb = 5000, redundancy_percent = 2 }\n";
+    let client: ClientFile = read(&format!("{}{policy}{lane}", client(""))).expect("complete");
+    let server: ServerFile =
+        read(&format!("private_key = \"{KEY}\"\n{lane}{peer}")).expect("complete");
+    let mut fields = std::collections::BTreeMap::new();
+    for text in [toml::to_string(&client), toml::to_string(&server)] {
+        let table: toml::Table = text.expect("writable").parse().expect("readable");
+        flatten("", &toml::Value::Table(table), &mut fields);
+    }
+    let names = |map: &std::collections::BTreeMap<String, String>| map.keys().cloned().collect();
+    let documented_names: Vec<String> = documented.keys().map(ToString::to_string).collect();
+    let known: Vec<String> = names(&fields);
+    assert_eq!(documented_names, known);
+    for (name, value) in &fields {
+        let default = documented[name.as_str()];
+        if default.starts_with('`') {
+            assert_eq!(default.trim_matches('`'), value, "the default of {name}");
+        }
+    }
+    let mut examples = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let policies = examples.next().expect("an example of policies");
+    let text = format!("{}{policies}", self::client(""));
+    assert_eq!(read::<ClientFile>(&text).expect("it works").policies().len(), 2);
+    read::<ClientFile>(examples.next().expect("an example")).expect("the example works");
+}
+
+/// All leaves of a file, named as the documentation names them.
+pub(super) fn flatten(
+    prefix: &str,
+    value: &toml::Value,
+    fields: &mut std::collections::BTreeMap<String, String>,
+) {
+    match value {
+        toml::Value::Table(table) => {
+            for (name, value) in table {
+                let dot = if prefix.is_empty() { "" } else { "." };
+                flatten(&format!("{prefix}{dot}{name}"), value, fields);
+            }
+        }
+        toml::Value::Array(items) if items.iter().any(toml::Value::is_table) => {
+            items.iter().for_each(|item| flatten(prefix, item, fields));
+        }
+        leaf => _ = fields.insert(prefix.to_owned(), leaf.to_string()),
+    }
+}

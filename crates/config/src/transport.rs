@@ -1,0 +1,77 @@
+//! The transport.
+
+use std::time::Duration;
+
+use roadweave_quic::{CongestionControl, TransportConfig};
+use serde::{Deserialize, Serialize};
+
+use crate::Fault;
+use crate::values::Within;
+
+/// The transport.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TransportFields {
+    /// The congestion control of every path: `bbr` or `cubic`.
+    pub congestion: CongestionControl,
+    /// The round-trip time assumed before the first sample.
+    pub initial_rtt_ms: Within<1, 10_000>,
+    /// Silence after which a session is given up.
+    pub idle_timeout_seconds: Within<10, 86_400>,
+    /// How often an otherwise silent side says something.
+    pub keep_alive_ms: Within<100, 60_000>,
+    /// How often a path that stopped answering is probed.
+    pub probe_interval_ms: Within<20, 10_000>,
+    /// The most paths of a session.
+    pub paths_max: Within<1, 32>,
+    /// The largest UDP payload that path MTU discovery tries.
+    pub mtu_max_bytes: Within<1200, 9000>,
+}
+
+impl Default for TransportFields {
+    fn default() -> Self {
+        let transport = TransportConfig::new([0; 32]);
+        let millis = |duration: Duration| duration.as_millis() as i64;
+        Self {
+            congestion: transport.congestion,
+            initial_rtt_ms: Within::of(millis(transport.initial_rtt)),
+            idle_timeout_seconds: Within::of(transport.idle_timeout.as_secs() as i64),
+            keep_alive_ms: Within::of(millis(transport.keep_alive)),
+            probe_interval_ms: Within::of(millis(transport.probe_interval)),
+            paths_max: Within::of(i64::from(transport.max_paths)),
+            mtu_max_bytes: Within::of(i64::from(transport.mtu_max)),
+        }
+    }
+}
+
+impl TransportFields {
+    /// # Errors
+    /// When sessions would end between two signs of life.
+    pub fn validate(&self) -> Result<(), Fault> {
+        let idle_timeout_ms = self.idle_timeout_seconds.get() * 1000;
+        if self.keep_alive_ms.get() < idle_timeout_ms {
+            return Ok(());
+        }
+        let message = format!(
+            "transport.keep_alive_ms = {} is no shorter than transport.idle_timeout_seconds = {}; \
+             write less than {idle_timeout_ms}",
+            self.keep_alive_ms.get(),
+            self.idle_timeout_seconds.get()
+        );
+        Err(Fault::new("transport.keep_alive_ms", message))
+    }
+
+    /// The settings, with a seed for everything random that is no secret of TLS.
+    pub fn to_config(&self, rng_seed: [u8; 32]) -> TransportConfig {
+        TransportConfig {
+            congestion: self.congestion,
+            initial_rtt: self.initial_rtt_ms.millis(),
+            idle_timeout: Duration::from_secs(self.idle_timeout_seconds.get().unsigned_abs()),
+            keep_alive: self.keep_alive_ms.millis(),
+            probe_interval: self.probe_interval_ms.millis(),
+            max_paths: self.paths_max.get() as u32,
+            mtu_max: self.mtu_max_bytes.get() as u16,
+            ..TransportConfig::new(rng_seed)
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The TUN device.
+
+use serde::{Deserialize, Serialize};
+
+use crate::values::Within;
+
+/// The name of a TUN device and of its instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TunName(String);
+
+impl Default for TunName {
+    fn default() -> Self {
+        Self("rw0".into())
+    }
+}
+
+impl TryFrom<String> for TunName {
+    type Error = String;
+    fn try_from(name: String) -> Result<Self, String> {
+        let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if (1..=TUN_NAME_MAX).contains(&name.len()) && name.chars().all(good) {
+            Ok(Self(name))
+        } else {
+            Err(format!(
+                "\"{name}\" is no name for a device and its instance; \
+                 write 1 to {TUN_NAME_MAX} lower-case letters, digits and underscores"
+            ))
+        }
+    }
+}
+
+impl TunName {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<TunName> for String {
+    fn from(name: TunName) -> Self {
+        name.0
+    }
+}
+
+/// The TUN device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TunFields {
+    /// Its name, which also names the instance.
+    pub name: TunName,
+    /// The largest inner packet.
+    pub mtu_bytes: Within<1280, 9000>,
+    /// Whether the kernel may hand over segments of up to 64 KB.
+    pub offload: bool,
+}
+
+impl Default for TunFields {
+    fn default() -> Self {
+        Self { name: TunName::default(), mtu_bytes: Within::of(1360), offload: true }
+    }
+}
+
+/// The longest name that Linux gives an interface (IFNAMSIZ, less its end).
+const TUN_NAME_MAX: usize = 15;

@@ -1,0 +1,168 @@
+//! Values of fields that several files share, each a type or a reader that refuses what cannot be.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::Fault;
+
+/// A whole number between `MIN` and `MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "i64", into = "i64")]
+pub struct Within<const MIN: i64, const MAX: i64>(i64);
+
+impl<const MIN: i64, const MAX: i64> Within<MIN, MAX> {
+    /// # Panics
+    /// When a default in the code is out of its own bounds.
+    pub const fn of(value: i64) -> Self {
+        assert!(value >= MIN && value <= MAX, "a default is within its bounds");
+        Self(value)
+    }
+
+    /// The number.
+    pub const fn get(self) -> i64 {
+        self.0
+    }
+
+    /// So many megabytes, in bytes.
+    pub fn bytes(self) -> usize {
+        usize::try_from(self.0.max(0).unsigned_abs() << 20).unwrap_or(usize::MAX)
+    }
+
+    /// So many milliseconds.
+    pub fn millis(self) -> Duration {
+        Duration::from_millis(self.0.unsigned_abs())
+    }
+}
+
+impl<const MIN: i64, const MAX: i64> TryFrom<i64> for Within<MIN, MAX> {
+    type Error = String;
+    fn try_from(value: i64) -> Result<Self, String> {
+        if (MIN..=MAX).contains(&value) {
+            Ok(Self(value))
+        } else {
+            Err(format!("{value} is out of bounds, {MIN} to {MAX} is possible"))
+        }
+    }
+}
+
+impl<const MIN: i64, const MAX: i64> From<Within<MIN, MAX>> for i64 {
+    fn from(value: Within<MIN, MAX>) -> Self {
+        value.0
+    }
+}
+
+/// Checks an address of a server, `host:port`; returns it as it can be looked up, and the port.
+///
+/// # Errors
+/// Says what would be right.
+pub fn host_port(text: &str) -> Result<(String, u16), String> {
+    let known = "write host:port, as \"192.0.2.1:4433\" or \"[2001:db8::1]:4433\"";
+    if text.parse::<Ipv6Addr>().is_ok() {
+        return Err(format!(
+            "\"{text}\" is an IPv6 address without brackets, so that its port cannot be told from it; \
+             write \"[{text}]:4433\""
+        ));
+    }
+    let port = text.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse().ok()?)));
+    let Some((host, port @ 1..)) = port else {
+        return Err(format!("\"{text}\": a port is missing; {known}"));
+    };
+    if host.is_empty() {
+        return Err(format!("\"{text}\" has no host; {known}"));
+    }
+    // Eight groups and a port: nothing else can be meant.
+    if host.parse::<Ipv6Addr>().is_ok() {
+        return Ok((format!("[{host}]:{port}"), port));
+    }
+    if let Some(inner) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        if inner.parse::<Ipv6Addr>().is_err() {
+            return Err(format!("\"{text}\": {inner} is no IPv6 address; {known}"));
+        }
+    } else if host.contains([':', '[', ']']) {
+        return Err(format!("\"{text}\": {host} is no host; {known}"));
+    }
+    Ok((text.to_owned(), port))
+}
+
+/// Checks that a pattern for names of interfaces means what it seems to.
+///
+/// # Errors
+/// Says what would be right; `field` is where it stands.
+pub fn validate_pattern(field: &str, pattern: &str) -> Result<(), Fault> {
+    if !pattern.contains(['[', ']', '{', '}']) {
+        return Ok(());
+    }
+    let message = format!(
+        "\"{pattern}\" holds brackets, which stand for themselves here; patterns know * for anything and ? \
+         for one letter: write \"wwan?\" or \"wwan*\", or name each interface"
+    );
+    Err(Fault::new(field, message))
+}
+
+/// Checks that networks are written with the bits of the host clear; `field` is where they stand.
+pub fn validate_networks(field: &str, networks: &[IpNet]) -> Result<(), Fault> {
+    match networks.iter().enumerate().find(|(_, network)| network.addr() != network.network()) {
+        None => Ok(()),
+        Some((position, network)) => {
+            let (host, all) = (IpNet::from(network.addr()), network.trunc());
+            let message =
+                format!("{network} is neither an address nor a network; write {host} or {all}");
+            Err(Fault::new(format!("{field}.{position}"), message))
+        }
+    }
+}
+
+/// Where what strategies have learned is kept, by default.
+pub fn state_directory() -> PathBuf {
+    "/var/lib/roadweave".into()
+}
+
+/// Reads a list of networks.
+///
+/// # Errors
+/// Says how a network is written.
+pub fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D::Error> {
+    let parse = |text: String| {
+        text.parse().map_err(|_| {
+            D::Error::custom(format!(
+                "\"{text}\" is no network; write an address and a length, \
+                 as \"10.77.0.2/32\" or \"fd77::/64\""
+            ))
+        })
+    };
+    Vec::<String>::deserialize(deserializer)?.into_iter().map(parse).collect()
+}
+
+/// Reads a list of addresses.
+///
+/// # Errors
+/// Says how one is written.
+pub fn addresses<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpAddr>, D::Error> {
+    let parse = |text: String| {
+        text.parse().map_err(|_| {
+            D::Error::custom(format!(
+                "\"{text}\" is no address; write one as \"10.77.0.1\" or \"fd77::1\""
+            ))
+        })
+    };
+    Vec::<String>::deserialize(deserializer)?.into_iter().map(parse).collect()
+}
+
+/// Reads the address of a socket.
+///
+/// # Errors
+/// Says how one is written.
+pub fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    text.parse().map_err(|_| {
+        D::Error::custom(format!(
+            "\"{text}\" is no address to listen on; \
+             write \"[::]:4433\" for all, or \"192.0.2.1:4433\" for one"
+        ))
+    })
+}

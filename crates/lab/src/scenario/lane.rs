@@ -1,0 +1,66 @@
+//! The lanes of a scenario's file: those of the product, with their conditions beside the rest.
+
+use roadweave_config::{
+    Fault, LaneFields, LaneNames, MatchFields, Ordering, Ports, Within, validate_lanes,
+};
+use roadweave_tunnel::{FlowClass, LaneConfig, Strategy};
+use roadweave_types::Pacing;
+use serde::{Deserialize, Serialize};
+
+/// A lane; what is absent is as in the product.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ScenarioLane {
+    name: String,
+    pub(super) strategy: Strategy,
+    #[serde(default)]
+    classes: Vec<FlowClass>,
+    ports: Option<Ports>,
+    #[serde(default)]
+    dscp: Vec<Within<0, 63>>,
+    rank: Option<Within<0, 7>>,
+    pacing: Option<Pacing>,
+    ordering: Option<Ordering>,
+    max_buffer_ms: Option<Within<1, 10_000>>,
+    deadline_ms: Option<Within<1, 60_000>>,
+    expire_after_ms: Option<Within<1, 10_000>>,
+    queue_bytes: Option<Within<10_000, 1_000_000_000>>,
+}
+
+impl ScenarioLane {
+    fn to_fields(&self) -> LaneFields {
+        let product = LaneFields::default();
+        LaneFields {
+            name: self.name.clone(),
+            strategy: self.strategy.clone(),
+            deadline_ms: self.deadline_ms.unwrap_or(product.deadline_ms),
+            expire_after_ms: self.expire_after_ms,
+            queue_max_bytes: self.queue_bytes.unwrap_or(product.queue_max_bytes),
+            ordering: self.ordering.unwrap_or(product.ordering),
+            max_buffer_ms: self.max_buffer_ms.unwrap_or(product.max_buffer_ms),
+            rank: self.rank.unwrap_or(product.rank),
+            pacing: self.pacing.unwrap_or(product.pacing),
+            rule: MatchFields {
+                classes: self.classes.clone(),
+                dscp: self.dscp.clone(),
+                ports: self.ports,
+                ..MatchFields::default()
+            },
+            ..product
+        }
+    }
+}
+
+/// The lanes that a file describes.
+///
+/// # Errors
+/// Says which field does not go with the others.
+pub(super) fn resolve(lanes: &[ScenarioLane]) -> Result<Vec<LaneConfig>, Fault> {
+    if let Some(index) = lanes.iter().position(|lane| lane.name.is_empty()) {
+        let message = format!("lane {}: name: \"\"; a name that no other lane has", index + 1);
+        return Err(Fault::new(format!("lane.{index}.name"), message));
+    }
+    let lanes: Vec<LaneFields> = lanes.iter().map(ScenarioLane::to_fields).collect();
+    validate_lanes(LaneNames::SCENARIO, &lanes)?;
+    Ok(lanes.iter().map(LaneFields::to_config).collect())
+}

@@ -1,0 +1,70 @@
+//! What arrived in one direction, cycle by cycle.
+
+use std::collections::BTreeMap;
+
+use crate::log::Entry;
+use crate::plan::RecordPlan;
+
+/// All that arrived in one direction.
+#[derive(Debug, Default)]
+pub(crate) struct Arrivals {
+    cycles: BTreeMap<u16, CycleArrivals>,
+}
+
+/// What arrived of one cycle.
+#[derive(Debug, Default)]
+pub(crate) struct CycleArrivals {
+    /// ms since the receiver's start and bytes.
+    pub deliveries: Vec<(u32, u32)>,
+    /// How many probes came.
+    pub probes: u32,
+    /// How many were sent; 0 when none came to tell.
+    pub probes_sent: u16,
+    /// The smallest difference between a probe's arrival by the receiver's time and its departure
+    /// by the sender's, us: the delay and what the clocks differ by.
+    pub difference_min: Option<i64>,
+}
+
+impl Arrivals {
+    /// Adds an entry of the log; those that no plan can have are left out.
+    pub fn add(&mut self, plan: &RecordPlan, entry: Entry) {
+        match entry {
+            Entry::Delivery { cycle, at_ms, bytes } if cycle <= plan.cycles() => {
+                let arrived = self.cycles.entry(cycle).or_default();
+                if arrived.deliveries.len() < DELIVERIES_MAX {
+                    arrived.deliveries.push((at_ms, bytes));
+                }
+            }
+            Entry::Probe { cycle, sent_us, received_us, probes } if cycle <= plan.cycles() => {
+                let arrived = self.cycles.entry(cycle).or_default();
+                let difference = signed(received_us).saturating_sub(signed(sent_us));
+                let least =
+                    arrived.difference_min.map_or(difference, |least| least.min(difference));
+                arrived.difference_min = Some(least);
+                arrived.probes = arrived.probes.saturating_add(1);
+                arrived.probes_sent = arrived.probes_sent.max(probes);
+            }
+            Entry::Delivery { .. } | Entry::Probe { .. } => {}
+        }
+    }
+
+    /// What arrived of `cycle`.
+    pub fn cycle(&self, cycle: u16) -> Option<&CycleArrivals> {
+        self.cycles.get(&cycle)
+    }
+
+    /// The smallest difference of `cycle`'s probes, or of the nearest cycle before, or after, that
+    /// has any.
+    pub fn difference(&self, cycle: u16) -> Option<i64> {
+        let known = |entry: (&u16, &CycleArrivals)| entry.1.difference_min;
+        let before = self.cycles.range(..=cycle).rev().find_map(known);
+        before.or_else(|| self.cycles.range(cycle..).find_map(known))
+    }
+}
+
+fn signed(micros: u64) -> i64 {
+    i64::try_from(micros).unwrap_or(i64::MAX)
+}
+
+/// Of one cycle: a delivery in every millisecond of the longest plan.
+const DELIVERIES_MAX: usize = 7_300_000;

@@ -1,0 +1,23 @@
+//! Why there is no recording.
+
+use thiserror::Error;
+
+use crate::message::Refusal;
+
+/// Why there is no recording of a link.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// The server does not want to.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The server never answered.
+    #[error("the server did not answer")]
+    NoAnswer,
+    /// It was stopped before anything was measured.
+    #[error("it was stopped before the first cycle had measured anything")]
+    TooShort,
+    /// No probe came through in one of the directions.
+    #[error("no probe came through, so that the delay is not known")]
+    NoProbe,
+}

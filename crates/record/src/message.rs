@@ -1,0 +1,345 @@
+//! What a recorder's client and server say to each other, in UDP datagrams.
+//!
+//! ```text
+//! 0        1          2                 10
+//! +--------+----------+-----------------+----------------------------+
+//! | 0xC7   | version, | token           | by kind; numbers are       |
+//! |        | kind     | (u64)           | big-endian                 |
+//! +--------+----------+-----------------+----------------------------+
+//!
+//! Hello      client: the token is a number of its own; padded
+//! Challenge  server: that number, and a secret: who answers with it is where it says it is
+//! Open       client: the secret, the session to go on with or 0, time since the start, plan, zeros, and
+//!            in the last 32 bytes the proof of a token, or zeros
+//! Welcome    server: the session has begun or goes on
+//! Refuse     server: why not
+//! Packet     either: data, tail or probe
+//! Report     either: what has arrived; from the server also the log of it
+//! Close      client: over
+//! ```
+//!
+//! Whoever sends a Hello or an Open gets back fewer bytes than it sent, and nothing else is ever
+//! sent to an address that has not answered a challenge: a server is no amplifier.
+
+use crate::log::{Entry, REPORT_HEADER_BYTES, decode_entries};
+use crate::plan::RecordPlan;
+use crate::reader::Reader;
+use crate::token::PROOF_BYTES;
+
+/// A datagram, understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Message {
+    Hello { nonce: u64 },
+    Challenge { nonce: u64, token: u64 },
+    Open(Open),
+    Welcome(Welcome),
+    Refuse { to: u64, why: Refusal },
+    Packet(Packet),
+    Report(Report),
+    Close { token: u64 },
+}
+
+/// A client asks for a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Open {
+    pub token: u64,
+    /// The token of an earlier session that is to go on, or 0.
+    pub resume: u64,
+    /// Time since the plan's start, us.
+    pub elapsed_us: u64,
+    pub plan: RecordPlan,
+    /// The code over all of this, from a client that has a token; zeros from others.
+    pub proof: [u8; PROOF_BYTES],
+}
+
+/// A session is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Welcome {
+    /// That of the Open.
+    pub token: u64,
+    /// Whether it is the one that was to be resumed, which keeps its token.
+    pub resumed: bool,
+    /// The plan's start on the server's wall clock, us since 1970.
+    pub start_unix_us: u64,
+}
+
+/// Why a server does not take part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It speaks another version of the protocol.
+    #[error("the server speaks another version of the protocol")]
+    Version,
+    /// It has as many clients, or sends them as much, as it may.
+    #[error("the server has as many clients, or sends them as much, as it may")]
+    Busy,
+    /// The plan is longer or faster than it allows.
+    #[error("the plan is longer or faster than the server allows")]
+    Plan,
+    /// It wants a token that the client does not have.
+    #[error(
+        "the server wants its token, and got none or another: give it by --token-file or \
+         ROADWEAVE_RECORD_TOKEN"
+    )]
+    Token,
+}
+
+/// What a packet is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PacketKind {
+    /// It takes up capacity.
+    Data,
+    /// It comes after data: when it has arrived, the queue is empty.
+    Tail,
+    /// It measures the delay.
+    Probe,
+}
+
+/// A packet that measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Packet {
+    pub token: u64,
+    pub kind: PacketKind,
+    /// Whether the plan is cut short: the receiver should stop sending.
+    pub finishing: bool,
+    /// Counts all packets of a sender, from 1.
+    pub number: u32,
+    pub cycle: u16,
+    /// When it was sent, us since the sender's start.
+    pub sent_us: u64,
+    /// How many entries of the log the sender has.
+    pub confirmed: u32,
+    /// How many probes this cycle has.
+    pub probes: u16,
+    /// Its length, bytes of UDP payload.
+    pub payload_bytes: usize,
+}
+
+/// What has arrived so far.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Report {
+    pub token: u64,
+    /// The highest number.
+    pub highest: u32,
+    /// When the packet that came last was sent, us since its sender's start.
+    pub sent_us: u64,
+    /// When it came, us since the receiver's start.
+    pub received_us: u64,
+    /// How long the report waited after that, us.
+    pub held_us: u32,
+    /// Bytes of data that came, as IP packets.
+    pub bytes: u64,
+    /// How many entries of the log the reporter has.
+    pub confirmed: u32,
+    /// How many entries the reporter's log has ever had.
+    pub log_end: u32,
+    /// How many entries were discarded because the log was full.
+    pub log_discarded: u32,
+    /// The number of the first entry below.
+    pub log_first: u32,
+    pub entries: Vec<Entry>,
+}
+
+/// The length of a Hello or Open, bytes: more than any answer to it.
+pub(crate) const REQUEST_BYTES: usize = 96;
+/// Where the proof of an Open begins, bytes; between the plan and it there are zeros.
+const PROOF_OFFSET: usize = REQUEST_BYTES - PROOF_BYTES;
+/// The length of tails and probes, bytes of UDP payload; LoLa section 4.1.
+pub(crate) const PROBE_BYTES: usize = 50;
+
+const MAGIC: u8 = 0xC7;
+const VERSION: u8 = 1;
+
+impl Message {
+    /// Reads a datagram; `None` when it is none of ours or broken.
+    pub fn decode(payload: &[u8]) -> Option<Self> {
+        let mut reader = Reader(payload);
+        if reader.u8()? != MAGIC {
+            return None;
+        }
+        let kind = reader.u8()?;
+        let token = reader.u64()?;
+        if kind >> 4 != VERSION {
+            return None;
+        }
+        Some(match kind & 0x0f {
+            1 if payload.len() >= REQUEST_BYTES => Self::Hello { nonce: token },
+            2 => Self::Challenge { nonce: token, token: reader.u64()? },
+            3 if payload.len() >= REQUEST_BYTES => Self::Open(Open {
+                token,
+                resume: reader.u64()?,
+                elapsed_us: reader.u64()?,
+                plan: RecordPlan::decode(&mut reader)?,
+                proof: *payload[PROOF_OFFSET..].first_chunk()?,
+            }),
+            4 => Self::Welcome(Welcome {
+                token,
+                resumed: reader.u8()? != 0,
+                start_unix_us: reader.u64()?,
+            }),
+            5 => Self::Refuse { to: token, why: Refusal::decode(reader.u8()?)? },
+            6 => Self::Packet(Packet::decode(token, payload.len(), &mut reader)?),
+            7 => Self::Report(Report::decode(token, &mut reader)?),
+            8 => Self::Close { token },
+            _ => return None,
+        })
+    }
+
+    /// The number in a Hello of another version, to which [`Refusal::Version`] is the answer.
+    pub fn foreign_hello(payload: &[u8]) -> Option<u64> {
+        let mut reader = Reader(payload);
+        let is_ours = reader.u8()? == MAGIC;
+        let kind = reader.u8()?;
+        let token = reader.u64()?;
+        (is_ours && kind >> 4 != VERSION && kind & 0x0f == 1 && payload.len() >= REQUEST_BYTES)
+            .then_some(token)
+    }
+
+    /// The datagram.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Hello { nonce } => padded(header(1, *nonce), REQUEST_BYTES),
+            Self::Challenge { nonce, token } => {
+                let mut bytes = header(2, *nonce);
+                bytes.extend(token.to_be_bytes());
+                bytes
+            }
+            Self::Open(open) => {
+                let mut bytes = open.request();
+                bytes.extend(open.proof);
+                padded(bytes, REQUEST_BYTES)
+            }
+            Self::Welcome(welcome) => {
+                let mut bytes = header(4, welcome.token);
+                bytes.push(welcome.resumed.into());
+                bytes.extend(welcome.start_unix_us.to_be_bytes());
+                bytes
+            }
+            Self::Refuse { to, why } => {
+                let mut bytes = header(5, *to);
+                bytes.push(why.code());
+                bytes
+            }
+            Self::Packet(packet) => packet.encode(),
+            Self::Report(report) => report.encode(),
+            Self::Close { token } => header(8, *token),
+        }
+    }
+}
+
+impl Open {
+    /// What the proof is over: all that comes before it in the datagram.
+    pub fn request(&self) -> Vec<u8> {
+        let mut bytes = header(3, self.token);
+        bytes.extend(self.resume.to_be_bytes());
+        bytes.extend(self.elapsed_us.to_be_bytes());
+        self.plan.encode(&mut bytes);
+        padded(bytes, PROOF_OFFSET)
+    }
+}
+
+impl Refusal {
+    fn code(self) -> u8 {
+        match self {
+            Self::Version => 1,
+            Self::Busy => 2,
+            Self::Plan => 3,
+            Self::Token => 4,
+        }
+    }
+
+    fn decode(code: u8) -> Option<Self> {
+        [Self::Version, Self::Busy, Self::Plan, Self::Token]
+            .into_iter()
+            .find(|why| why.code() == code)
+    }
+}
+
+impl Packet {
+    fn decode(token: u64, payload_bytes: usize, reader: &mut Reader<'_>) -> Option<Self> {
+        let flags = reader.u8()?;
+        Some(Self {
+            token,
+            kind: match flags & 3 {
+                0 => PacketKind::Data,
+                1 => PacketKind::Tail,
+                2 => PacketKind::Probe,
+                _ => return None,
+            },
+            finishing: flags & 4 != 0,
+            number: reader.u32()?,
+            cycle: reader.u16()?,
+            sent_us: reader.u64()?,
+            confirmed: reader.u32()?,
+            probes: reader.u16()?,
+            payload_bytes,
+        })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let kind = match self.kind {
+            PacketKind::Data => 0,
+            PacketKind::Tail => 1,
+            PacketKind::Probe => 2,
+        };
+        let mut bytes = header(6, self.token);
+        bytes.reserve_exact(self.payload_bytes.saturating_sub(bytes.len()));
+        bytes.push(kind | u8::from(self.finishing) << 2);
+        bytes.extend(self.number.to_be_bytes());
+        bytes.extend(self.cycle.to_be_bytes());
+        bytes.extend(self.sent_us.to_be_bytes());
+        bytes.extend(self.confirmed.to_be_bytes());
+        bytes.extend(self.probes.to_be_bytes());
+        padded(bytes, self.payload_bytes)
+    }
+}
+
+impl Report {
+    fn decode(token: u64, reader: &mut Reader<'_>) -> Option<Self> {
+        Some(Self {
+            token,
+            highest: reader.u32()?,
+            sent_us: reader.u64()?,
+            received_us: reader.u64()?,
+            held_us: reader.u32()?,
+            bytes: reader.u64()?,
+            confirmed: reader.u32()?,
+            log_end: reader.u32()?,
+            log_discarded: reader.u32()?,
+            log_first: reader.u32()?,
+            entries: decode_entries(reader)?,
+        })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = header(7, self.token);
+        bytes.extend(self.highest.to_be_bytes());
+        bytes.extend(self.sent_us.to_be_bytes());
+        bytes.extend(self.received_us.to_be_bytes());
+        bytes.extend(self.held_us.to_be_bytes());
+        bytes.extend(self.bytes.to_be_bytes());
+        bytes.extend(self.confirmed.to_be_bytes());
+        bytes.extend(self.log_end.to_be_bytes());
+        bytes.extend(self.log_discarded.to_be_bytes());
+        bytes.extend(self.log_first.to_be_bytes());
+        debug_assert_eq!(bytes.len(), REPORT_HEADER_BYTES);
+        for entry in &self.entries {
+            entry.encode(&mut bytes);
+        }
+        bytes
+    }
+}
+
+fn header(kind: u8, token: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(REQUEST_BYTES);
+    bytes.extend([MAGIC, VERSION << 4 | kind]);
+    bytes.extend(token.to_be_bytes());
+    bytes
+}
+
+fn padded(mut bytes: Vec<u8>, length: usize) -> Vec<u8> {
+    bytes.resize(length.max(bytes.len()), 0);
+    bytes
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,57 @@
+//! The token that a server may ask for, so that not everybody records at its owner's expense.
+//!
+//! It never crosses the network: a client proves that it knows it by a code over its request, which
+//! holds the server's challenge to its address (HMAC-SHA-256, RFC 2104). A code that was overheard
+//! is worth nothing elsewhere or later.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use ring::hmac;
+
+/// A secret that server and clients share.
+#[derive(Clone)]
+pub struct RecordToken(hmac::Key);
+
+/// Why a text is no token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a token has 16 to 1,024 bytes, not {0}; `openssl rand -base64 24` makes one")]
+pub struct TokenError(usize);
+
+impl RecordToken {
+    /// A token from the text in a file or variable; spaces around it do not count.
+    ///
+    /// # Errors
+    /// When it is too short to be a secret, or too long.
+    pub fn new(text: &str) -> Result<Self, TokenError> {
+        let secret = text.trim().as_bytes();
+        if !TOKEN_BYTES.contains(&secret.len()) {
+            return Err(TokenError(secret.len()));
+        }
+        Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, secret)))
+    }
+
+    /// The code over a request.
+    pub(crate) fn prove(&self, request: &[u8]) -> [u8; PROOF_BYTES] {
+        let mut proof = [0; PROOF_BYTES];
+        proof.copy_from_slice(hmac::sign(&self.0, request).as_ref());
+        proof
+    }
+
+    /// Whether whoever made the code over a request knows the token; takes equally long for all
+    /// codes.
+    pub(crate) fn verify(&self, request: &[u8], proof: &[u8; PROOF_BYTES]) -> bool {
+        hmac::verify(&self.0, request, proof).is_ok()
+    }
+}
+
+impl fmt::Debug for RecordToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RecordToken(hidden)")
+    }
+}
+
+/// The length of a code.
+pub(crate) const PROOF_BYTES: usize = 32;
+/// What is shorter can be guessed.
+const TOKEN_BYTES: RangeInclusive<usize> = 16..=1_024;

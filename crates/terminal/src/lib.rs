@@ -1,0 +1,39 @@
+//! How our programs speak with people: what they print, errors and their exit codes, the log.
+//!
+//! ```text
+//! standard output   results, for people and pipes      out
+//! standard error    remarks and the log, never waits   out, logging
+//! exit code         0, 1, 2, 141                       exit
+//! ```
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "this is the edge to the terminal: the end of the process, and the time in the log"
+)]
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
+pub mod exit;
+pub mod logging;
+pub mod out;
+pub mod program;
+
+/// The commands of `roadweave-lab`, the workshop, which `roadweave` runs as its own, and what each
+/// does.
+pub const WORKSHOP: [(&str, &str); 7] = [
+    ("bench", "Measures how fast roadweave is on this machine"),
+    (
+        "demo",
+        "Streams video through the tunnel over emulated links, with one strategy after another",
+    ),
+    ("emulate", "Puts emulated links between pairs of TUN devices, for any IP traffic"),
+    (
+        "lab",
+        "Runs experiments in virtual time: minutes of a drive in seconds, repeatable to the byte",
+    ),
+    ("qoe", "Tells what a viewer saw, from the files of a run"),
+    (
+        "record",
+        "Records links under way: capacity, delay and loss, both ways, for emulate and lab to replay",
+    ),
+    ("trace", "Looks at recordings of links, draws them, converts them, and makes synthetic ones"),
+];

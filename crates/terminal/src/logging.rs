@@ -1,0 +1,225 @@
+//! What is logged, and where to: lines on standard error, so that what a command prints can be
+//! piped.
+
+use std::io::{self, IsTerminal as _, Write};
+
+use roadweave_device::log::Lines;
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
+
+use crate::exit::BadInput;
+use crate::out;
+
+/// Begins to log what `filter` asks for.
+///
+/// # Errors
+/// When the filter cannot be understood, or the system lacks what the log needs.
+pub fn start(filter: &str) -> anyhow::Result<()> {
+    let lines = open()?;
+    let filter = parse(filter)?;
+    // Colours are for eyes: a journal or a log file gets plain lines.
+    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(colours)
+        // These are said by `eprintln!`.
+        .log_internal_errors(false)
+        .with_writer(LogWriter(lines))
+        .init();
+    Ok(())
+}
+
+/// Opens the way to standard error, for what commands say beside the log.
+///
+/// # Errors
+/// When the system lacks what it needs.
+pub fn open() -> anyhow::Result<Lines> {
+    out::open_log(Box::new(notice))
+}
+
+/// Checks each directive of a filter, since the library takes every unknown word for a module's
+/// name and then logs nothing else.
+fn parse(filter: &str) -> Result<EnvFilter, BadInput> {
+    let filter = if filter.trim().is_empty() { DEFAULT } else { filter };
+    let refused = |why: String| BadInput::new(format!("--log {filter}: {why}"));
+    let directives: Vec<&str> = filter.split(',').map(str::trim).collect();
+    let mut level = None;
+    for directive in &directives {
+        let (module, of_module) = match directive.split_once('=') {
+            Some((module, level)) => (module.trim(), Some(level.trim())),
+            None => (*directive, None),
+        };
+        if of_module.is_some_and(|level| !is_level(level)) {
+            return Err(refused(format!("{LEVELS}, not \"{}\"", of_module.unwrap_or_default())));
+        }
+        if of_module.is_none() && is_level(directive) {
+            level = directive.parse::<LevelFilter>().ok();
+        } else if !is_known(module) {
+            return Err(refused(match of_module {
+                None => format!(
+                    "\"{module}\" is neither a level nor a module of ours; {LEVELS}, also by module, \
+                     as roadweave_tunnel=debug"
+                ),
+                Some(_) => {
+                    format!("no module is called \"{module}\"; there are {}", MODULES.join(", "))
+                }
+            }));
+        }
+    }
+    // Who asks for more of one module still wants to know what the others say of importance.
+    let base = level.unwrap_or(LevelFilter::INFO);
+    let mut whole = format!("{base}");
+    // The transport's library warns of packets that anybody may send, at any rate.
+    if (LevelFilter::WARN..=LevelFilter::INFO).contains(&base) {
+        whole += ",noq_proto=error";
+    }
+    for directive in directives {
+        whole += &format!(",{directive}");
+    }
+    EnvFilter::try_new(whole).map_err(|error| refused(error.to_string()))
+}
+
+fn is_level(word: &str) -> bool {
+    !word.is_empty() && word.parse::<LevelFilter>().is_ok()
+}
+
+/// Whether some module of ours, or of the libraries that have something to say, is meant.
+fn is_known(module: &str) -> bool {
+    let (name, of_crate) = match module.split_once("::") {
+        Some((name, _)) => (name, false),
+        None => (module.split('[').next().unwrap_or(module), true),
+    };
+    let fits = |known: &&str| *known == name || of_crate && known.starts_with(name);
+    !name.is_empty() && MODULES.iter().any(fits)
+}
+
+/// The line that tells of lost ones, as the others look.
+fn notice(lost: u64) -> Vec<u8> {
+    let mut line = String::new();
+    let _ = SystemTime.format_time(&mut Writer::new(&mut line));
+    line +=
+        &format!("  WARN roadweave::logging: lines of the log could not be written lost={lost}\n");
+    line.into_bytes()
+}
+
+/// Hands events on as whole lines.
+struct LogWriter(Lines);
+
+/// One event, as it is put together.
+struct Event<'a> {
+    lines: &'a Lines,
+    text: Vec<u8>,
+}
+
+impl<'a> MakeWriter<'a> for LogWriter {
+    type Writer = Event<'a>;
+
+    fn make_writer(&'a self) -> Event<'a> {
+        Event { lines: &self.0, text: Vec::new() }
+    }
+}
+
+impl Write for Event<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Event<'_> {
+    fn drop(&mut self) {
+        if !self.text.is_empty() {
+            self.lines.push(one_event(&self.text));
+        }
+    }
+}
+
+/// Sets off all lines of an event but the first, so that none can be taken for another event.
+fn one_event(text: &[u8]) -> Vec<u8> {
+    let text = text.trim_ascii_end();
+    let mut whole = Vec::with_capacity(text.len() + 1);
+    for byte in text {
+        match byte {
+            b'\n' => whole.extend_from_slice(b"\n    "),
+            b'\r' => {}
+            byte => whole.push(*byte),
+        }
+    }
+    whole.push(b'\n');
+    whole
+}
+
+/// What is logged unless something else is asked for.
+pub const DEFAULT: &str = "info";
+const LEVELS: &str = r#"write "error", "warn", "info", "debug", "trace" or "off""#;
+/// Crates with something to log: ours, and below them those of the transport.
+const MODULES: [&str; 17] = [
+    "roadweave",
+    "roadweave_types",
+    "roadweave_wire",
+    "roadweave_coding",
+    "roadweave_schedule",
+    "roadweave_recovery",
+    "roadweave_quic",
+    "roadweave_tunnel",
+    "roadweave_config",
+    "roadweave_device",
+    "roadweave_emulate",
+    "roadweave_record",
+    "roadweave_lab",
+    "roadweave_terminal",
+    "roadweave_workshop",
+    "noq_proto",
+    "rustls",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_names_levels_and_modules_and_nothing_else() {
+        let check = |filter: &str, expected: &str| {
+            assert_eq!(parse(filter).unwrap().to_string(), expected, "{filter}");
+        };
+        check("info", "noq_proto=error,info");
+        check("", "noq_proto=error,info");
+        check("WARN", "noq_proto=error,warn");
+        check("debug", "debug");
+        check("off", "off");
+        check("roadweave_tunnel=debug", "roadweave_tunnel=debug,noq_proto=error,info");
+        check("off,roadweave_tunnel=debug", "roadweave_tunnel=debug,off");
+        check("error, roadweave_device::driver=trace", "roadweave_device::driver=trace,error");
+        check("noq_proto=debug", "noq_proto=debug,info");
+
+        let refused = |filter: &str, parts: &[&str]| {
+            let error = parse(filter).unwrap_err().to_string();
+            for part in [&[filter, "\"debug\", \"trace\" or \"off\""], parts].concat() {
+                assert!(error.contains(part), "{part:?} is not in {error}");
+            }
+        };
+        refused("infoo", &["\"infoo\" is neither a level nor a module"]);
+        refused("info,verbose", &["\"verbose\""]);
+        refused("roadweave_tunnel=loud", &["not \"loud\""]);
+        refused("a=b=c", &["not \"b=c\""]);
+        let error = parse("roadweave_tunel=debug").unwrap_err().to_string();
+        assert!(error.contains("\"roadweave_tunel\"; there are roadweave"), "{error}");
+        assert!(parse("=debug").is_err() && parse("info,").is_err());
+    }
+
+    #[test]
+    fn an_event_of_several_lines_cannot_be_taken_for_several_events() {
+        let text =
+            b"2026-11-22T10:00:00Z ERROR nothing was changed: line 7\r\n7 | mtu = 1\n  | ^\n";
+        let expected =
+            "2026-11-22T10:00:00Z ERROR nothing was changed: line 7\n    7 | mtu = 1\n      | ^\n";
+        assert_eq!(String::from_utf8(one_event(text)).unwrap(), expected);
+    }
+}

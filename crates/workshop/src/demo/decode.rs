@@ -1,0 +1,315 @@
+//! What the viewer saw, as pictures: decode what arrived and compare it with what was sent.
+//!
+//! ```text
+//!   sink's log --Depacketizer--> received.h264 --ffmpeg decodes, 640x360--> pictures
+//!      (frame k as the player had it when it closed k)                         | bar code: frame ID
+//!                                                                              v
+//!   clip.h264 ----ffmpeg decodes, 640x360----> ssim of frame k <-- frame k, or the last one before it
+//! ```
+//!
+//! Both sides are reduced to 640x360 before the comparison (bicubic, the same filter), which makes
+//! it quick; SSIM is ffmpeg's, over all three planes with its usual weights. Damaged pictures are
+//! as ffmpeg's error concealment leaves them; before the first picture the viewer sees black, and
+//! throughout if nothing that arrived can be decoded. A picture whose bar code was destroyed is
+//! taken for the next frame of which anything arrived.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use roadweave_lab::video::frame_id;
+use roadweave_lab::video::h264;
+use roadweave_lab::video::quality::Playout;
+use roadweave_lab::video::rtp::{Depacketizer, Discarded, RtpPacket};
+use roadweave_lab::video::stream_log::{ArrivedPacket, SentStream};
+use roadweave_terminal::out;
+
+use super::clip::FPS;
+use super::ffmpeg::{self, FfmpegError, Running};
+
+/// Size at which pictures are compared.
+const WIDTH: usize = 640;
+const HEIGHT: usize = 360;
+const LUMA: usize = WIDTH * HEIGHT;
+const PICTURE: usize = LUMA * 3 / 2;
+const PIXEL_FORMAT: &str = "yuv420p";
+
+/// Why the comparison failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// ffmpeg failed.
+    #[error(transparent)]
+    Ffmpeg(#[from] FfmpegError),
+    /// A file or pipe failed.
+    #[error("cannot compare the pictures: {0}")]
+    Io(#[from] io::Error),
+    /// ffmpeg compared another number of pictures than were sent.
+    #[error("ffmpeg compared {compared} pictures of {sent}")]
+    Incomplete {
+        /// Pictures that the statistics name.
+        compared: usize,
+        /// Frames of the stream.
+        sent: usize,
+    },
+}
+
+/// The comparison of one run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Comparison {
+    /// SSIM of each frame of the reference with what the viewer saw in its place, 0..1.
+    pub ssim: Vec<f32>,
+    /// Frames of which anything was given to the decoder.
+    pub fed: usize,
+    /// Pictures that ffmpeg decoded.
+    pub decoded: usize,
+    /// Those of them whose frame ID could not be read.
+    pub unreadable: usize,
+    /// Packets that came, but not in time for the decoder, or twice.
+    pub discarded: Discarded,
+}
+
+impl Comparison {
+    /// The mean over all frames of the reference, 0..1; zero for an empty stream.
+    pub fn mean(&self) -> f64 {
+        let sum: f64 = self.ssim.iter().map(|ssim| f64::from(*ssim)).sum();
+        sum / self.ssim.len().max(1) as f64
+    }
+
+    /// Says so if something arrived in `run` and no picture came of it.
+    pub fn warn_of_nothing_decoded(&self, run: &str) {
+        if self.fed > 0 && self.decoded == 0 {
+            out::note(format_args!(
+                "{run}: what arrived of {} frames cannot be decoded, so nothing was shown",
+                self.fed
+            ));
+        }
+    }
+}
+
+/// Where the files of one run are.
+#[derive(Clone, Debug)]
+pub struct RunFiles {
+    /// The reference clip.
+    pub clip: PathBuf,
+    /// The sink's log.
+    pub arrivals: PathBuf,
+    /// A directory for intermediate files, which are removed.
+    pub scratch: PathBuf,
+}
+
+/// Compares what a run's viewer saw with the clip.
+///
+/// # Errors
+/// [`DecodeError`] when a file cannot be read or ffmpeg fails.
+pub fn compare(
+    stream: &SentStream,
+    playout: &Playout,
+    files: &RunFiles,
+) -> Result<Comparison, DecodeError> {
+    let received = files.scratch.join("received.h264");
+    let statistics = files.scratch.join("ssim.txt");
+    let (fed, discarded) = {
+        let log = BufReader::with_capacity(1 << 20, File::open(&files.arrivals)?);
+        let out = BufWriter::with_capacity(1 << 20, File::create(&received)?);
+        write_received(stream, playout, log, out)?
+    };
+    let sent = stream.log.frames.len();
+    let mut comparer = start_comparer(&files.clip, sent, &statistics)?;
+    let pipe = comparer.child.stdin.take().expect("standard input is piped");
+    let frames_fed = fed.len();
+    let mut screen = Screen::new(BufWriter::with_capacity(PICTURE, pipe), fed);
+    // Where nothing arrived there is nothing to decode, and ffmpeg would call that an error.
+    let shown = if frames_fed == 0 { Ok(()) } else { decode(&received, &mut screen) };
+    let result = shown.and_then(|()| Ok(screen.finish(sent)?));
+    // If the comparer died, its own words say more than our broken pipe.
+    comparer.finish()?;
+    let (decoded, unreadable) = result?;
+    let ssim = read_statistics(&statistics)?;
+    std::fs::remove_file(&received)?;
+    std::fs::remove_file(&statistics)?;
+    if ssim.len() != sent {
+        return Err(DecodeError::Incomplete { compared: ssim.len(), sent });
+    }
+    Ok(Comparison { ssim, fed: frames_fed, decoded, unreadable, discarded })
+}
+
+/// Writes the byte stream that the player fed to its decoder; returns the frames in it, and what
+/// was discarded.
+///
+/// `arrivals`: the sink's log, in order of time. A packet counts if it came before its frame
+/// closed.
+fn write_received(
+    stream: &SentStream,
+    playout: &Playout,
+    mut arrivals: impl Read,
+    mut out: impl Write,
+) -> io::Result<(Vec<usize>, Discarded)> {
+    let mut depacketizer = Depacketizer::default();
+    let mut open: VecDeque<usize> = (0..playout.frames.len()).collect();
+    let mut fed = Vec::new();
+    let mut annex_b = Vec::new();
+    let closes_before = |frame: usize, at| playout.frames[frame].closed < at;
+    let mut feed = |frame: usize, depacketizer: &mut Depacketizer| -> io::Result<()> {
+        let picture = depacketizer.take(stream.timestamps[frame]);
+        if let Some(picture) = picture.filter(|picture| !picture.nals.is_empty()) {
+            annex_b.clear();
+            h264::write_annex_b(&picture.nals, &mut annex_b);
+            out.write_all(&annex_b)?;
+            fed.push(frame);
+        }
+        Ok(())
+    };
+    while let Some(arrived) = ArrivedPacket::read(&mut arrivals)? {
+        while let Some(&frame) = open.front().filter(|frame| closes_before(**frame, arrived.at)) {
+            open.pop_front();
+            feed(frame, &mut depacketizer)?;
+        }
+        let packet = RtpPacket::parse(&arrived.datagram).ok();
+        if let Some(packet) = packet.filter(|packet| stream.index_of(packet).is_some()) {
+            depacketizer.push(packet);
+        }
+    }
+    for frame in open {
+        feed(frame, &mut depacketizer)?;
+    }
+    out.flush()?;
+    Ok((fed, depacketizer.discarded().clone()))
+}
+
+/// Decodes `received` and shows every picture that comes out: none where ffmpeg gives up because
+/// there is no picture in it, as without any parameter set.
+fn decode(received: &Path, screen: &mut Screen<impl Write>) -> Result<(), DecodeError> {
+    let scale = format!("scale={WIDTH}:{HEIGHT}");
+    let mut command = ffmpeg::command();
+    // Damage is expected here: only what stops the decoder is worth a word.
+    command.args(["-loglevel", "fatal", "-flags", "+output_corrupt", "-flags2", "+showall"]);
+    // Nor are pictures without their parameter sets a failure, however many there are.
+    command.args(["-max_error_rate", "1"]);
+    command.args(["-f", "h264", "-i"]).arg(received);
+    command.args(["-fps_mode", "passthrough", "-vf", &scale, "-pix_fmt", PIXEL_FORMAT]);
+    command.args(["-f", "rawvideo", "pipe:1"]).stdout(Stdio::piped());
+    let mut decoder = Running::start("decode what arrived", &mut command)?;
+    let mut pictures = decoder.child.stdout.take().expect("standard output is piped");
+    let mut picture = vec![0; PICTURE];
+    loop {
+        match pictures.read_exact(&mut picture) {
+            Ok(()) => screen.show(&picture)?,
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    match decoder.finish() {
+        // One that was killed has no code.
+        Err(FfmpegError::Failed { status, .. })
+            if screen.decoded == 0 && status.code().is_some() =>
+        {
+            Ok(())
+        }
+        finished => Ok(finished?),
+    }
+}
+
+/// Starts the ffmpeg that compares the first `frames` of the clip with raw pictures at its standard
+/// input.
+fn start_comparer(clip: &Path, frames: usize, statistics: &Path) -> Result<Running, FfmpegError> {
+    let size = format!("{WIDTH}x{HEIGHT}");
+    let rate = FPS.to_string();
+    let name = statistics.to_string_lossy().replace('\\', "\\\\").replace(':', "\\:");
+    let graph = format!(
+        "[0:v]trim=end_frame={frames},scale={WIDTH}:{HEIGHT},format={PIXEL_FORMAT},settb=1/{FPS},setpts=N[sent];\
+         [1:v]settb=1/{FPS},setpts=N[seen];[sent][seen]ssim=stats_file='{name}'"
+    );
+    let mut command: Command = ffmpeg::command();
+    if is_byte_stream(clip) {
+        command.args(["-f", "h264"]);
+    }
+    command.arg("-i").arg(clip);
+    command.args(["-f", "rawvideo", "-pix_fmt", PIXEL_FORMAT, "-s", &size, "-r", &rate]);
+    command.args(["-i", "pipe:0", "-lavfi", &graph, "-f", "null", "-"]);
+    Running::start("compare the pictures", command.stdin(Stdio::piped()))
+}
+
+/// Whether a video is an H.264 byte stream, which says of itself neither what it is nor how fast.
+pub fn is_byte_stream(clip: &Path) -> bool {
+    clip.extension().is_some_and(|extension| extension == "h264" || extension == "264")
+}
+
+/// Turns decoded pictures into one picture per frame of the reference.
+struct Screen<W> {
+    out: W,
+    /// Frames of which the decoder got something and no picture has come yet, ascending.
+    expected: VecDeque<usize>,
+    /// The picture on the screen, its frame, and whether the frame was read from the picture.
+    held: Vec<u8>,
+    held_frame: Option<(usize, bool)>,
+    /// Frames written.
+    written: usize,
+    decoded: usize,
+    unreadable: usize,
+}
+
+impl<W: Write> Screen<W> {
+    fn new(out: W, fed: Vec<usize>) -> Self {
+        let mut black = vec![16; PICTURE];
+        black[LUMA..].fill(128);
+        Self {
+            out,
+            expected: fed.into(),
+            held: black,
+            held_frame: None,
+            written: 0,
+            decoded: 0,
+            unreadable: 0,
+        }
+    }
+
+    /// Shows the decoder's next picture.
+    fn show(&mut self, picture: &[u8]) -> io::Result<()> {
+        self.decoded += 1;
+        let id = frame_id::read(&picture[..LUMA], WIDTH, HEIGHT);
+        self.unreadable += usize::from(id.is_none());
+        let matches = |frame: usize| id == Some((frame & 0xffff) as u16);
+        // A picture without a readable ID was taken for this frame; here it comes itself.
+        if self.held_frame.is_some_and(|(frame, read)| !read && matches(frame)) {
+            self.held.copy_from_slice(picture);
+            return Ok(());
+        }
+        let found = self.expected.iter().position(|frame| matches(*frame));
+        self.expected.drain(..found.unwrap_or(0));
+        let Some(frame) = self.expected.pop_front() else { return Ok(()) };
+        self.hold_until(frame)?;
+        self.held.copy_from_slice(picture);
+        self.held_frame = Some((frame, found.is_some()));
+        Ok(())
+    }
+
+    /// The last picture stays until the stream of `frames` frames is over.
+    ///
+    /// Returns the number of pictures decoded and of those without a readable ID.
+    fn finish(mut self, frames: usize) -> io::Result<(usize, usize)> {
+        self.hold_until(frames)?;
+        self.out.flush()?;
+        Ok((self.decoded, self.unreadable))
+    }
+
+    fn hold_until(&mut self, frame: usize) -> io::Result<()> {
+        for _ in self.written..frame {
+            self.out.write_all(&self.held)?;
+        }
+        self.written = self.written.max(frame);
+        Ok(())
+    }
+}
+
+/// The overall SSIM of each frame: `n:1 Y:0.99 U:0.99 V:0.99 All:0.99 (20.0)`.
+fn read_statistics(path: &Path) -> io::Result<Vec<f32>> {
+    let text = std::fs::read_to_string(path)?;
+    let all = |line: &str| line.split_once("All:")?.1.split(' ').next()?.parse().ok();
+    Ok(text.lines().filter_map(all).collect())
+}
+
+#[cfg(test)]
+mod tests;

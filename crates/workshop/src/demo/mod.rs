@@ -1,0 +1,264 @@
+//! `roadweave demo`: real video over emulated links, strategy after strategy, and what a viewer
+//! saw.
+//!
+//! ```text
+//!   clip (once) --> per strategy: [world of namespaces: camera > client = links = server > viewer]
+//!                                   --> logs --> quality, decode --> Run --> table, report, JSON
+//! ```
+//!
+//! Everything runs in a sandbox (`roadweave_device::netns::Sandbox`) that the kernel removes with
+//! the program, whatever ends it; files lie on the sandbox's own file system. Where to start
+//! reading: [`stage`] for a run, [`roadweave_lab::video::quality`] for what the figures mean.
+
+pub(crate) mod clip;
+mod configs;
+pub(crate) mod decode;
+pub(crate) mod ffmpeg;
+mod kept;
+mod progress;
+mod report;
+mod sampler;
+mod scenario;
+mod sink;
+mod source;
+mod stage;
+pub(crate) mod table;
+mod world;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use roadweave_device::netns::Sandbox;
+use roadweave_lab::figures::{Results, Run, Scene};
+use roadweave_lab::video::quality::Player;
+use roadweave_terminal::exit::{self, BadInput};
+use roadweave_terminal::out;
+use roadweave_tunnel::Strategy;
+
+use self::clip::ClipSpec;
+use self::kept::Kept;
+use self::progress::Display;
+use self::scenario::Scenario;
+use self::stage::Stage;
+use self::world::World;
+use crate::product;
+use crate::sandbox::exit_when_told;
+
+pub use self::sink::SinkArgs;
+pub use self::source::SourceArgs;
+
+/// The stream's rate unless told otherwise.
+const DEFAULT_BITRATE_BPS: u64 = 30_000_000;
+/// The stream's duration unless told otherwise.
+const DEFAULT_SECONDS: u32 = 20;
+/// The first seed whose links suffice together, and of which none suffices alone.
+const DEFAULT_SEED: u64 = 10;
+/// On the sandbox's own file system.
+const DIRECTORY: &str = "/run/roadweave-demo";
+/// Stands for the best single link in `--strategies`.
+const BEST_SINGLE: &str = "single";
+
+/// Streams video through the tunnel over emulated links, with one strategy after another
+#[derive(Debug, clap::Args)]
+pub struct DemoArgs {
+    /// Replay the recorded drive in DIR, files as in docs/traces.md; default: synthetic links
+    #[arg(long, value_name = "DIR")]
+    drive: Option<PathBuf>,
+    /// Duration of the stream in each run, seconds
+    #[arg(long, default_value_t = DEFAULT_SECONDS, value_parser = clap::value_parser!(u32).range(2..=600))]
+    seconds: u32,
+    /// Seed of the links
+    #[arg(long, default_value_t = DEFAULT_SEED)]
+    seed: u64,
+    /// Rate of the video, Mbit/s
+    #[arg(long, value_name = "MBIT/S", default_value_t = DEFAULT_BITRATE_BPS as f64 / 1e6, value_parser = parse_mbps)]
+    bitrate: f64,
+    /// Strategies in the order of the runs; `single` stands for the best single link
+    #[arg(long, value_delimiter = ',', default_value = "single,minrtt,xnc")]
+    strategies: Vec<String>,
+    /// Stream this video instead of a generated one
+    #[arg(long, value_name = "FILE")]
+    video: Option<PathBuf>,
+    /// Stream this H.264 byte stream as it is, such as the clip that --keep left
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["video", "bitrate"])]
+    clip: Option<PathBuf>,
+    /// Do not decode and compare the pictures; with --clip, ffmpeg is not needed then
+    #[arg(long)]
+    no_ssim: bool,
+    /// Keep in DIR what `roadweave qoe` reads: the clip, and what each run sent and received
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+    /// Where the report goes
+    #[arg(long, value_name = "FILE", default_value = "roadweave-demo.html")]
+    report: PathBuf,
+    /// Print the figures as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl DemoArgs {
+    /// Runs the demo.
+    ///
+    /// # Errors
+    /// When something is missing, with the cure, or a part of the demo fails, with what it said.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let scenario = match &self.drive {
+            Some(directory) => Scenario::recorded(directory, self.seed),
+            None => Scenario::synthetic(self.seed),
+        };
+        let scenario = scenario.map_err(|error| BadInput::new(format!("{error:#}")))?;
+        let bitrate_bps = self.bitrate_bps()?;
+        let strategies = self.strategies(&scenario, bitrate_bps)?;
+        if self.clip.is_none() || !self.no_ssim {
+            ffmpeg::check()?;
+        }
+        match Sandbox::enter()? {
+            Sandbox::Ended(code) => exit::now(code),
+            Sandbox::Inside => self.run_inside(scenario, bitrate_bps, &strategies),
+        }
+    }
+
+    fn run_inside(
+        &self,
+        scenario: Scenario,
+        bitrate_bps: u64,
+        strategies: &[String],
+    ) -> anyhow::Result<()> {
+        exit_when_told()?;
+        let directory = Path::new(DIRECTORY);
+        fs::create_dir_all(directory).context("cannot make a directory for the demo")?;
+        let display = Display::new(strategies.len());
+        let clip = match &self.clip {
+            Some(clip) => clip.clone(),
+            None => self.encode_clip(directory, bitrate_bps, &display)?,
+        };
+        let keep = self.keep.as_deref().map(|keep| Kept::new(keep, &clip)).transpose()?;
+        let stage = Stage {
+            scenario,
+            world: World::build()?,
+            directory: directory.to_owned(),
+            clip,
+            bitrate_bps,
+            seconds: self.seconds,
+            player: Player::default(),
+            compare_pictures: !self.no_ssim,
+            keep,
+            program: std::env::current_exe().context("cannot find this program")?,
+            product: product::program()?,
+        };
+        let mut runs = Vec::new();
+        for (index, strategy) in strategies.iter().enumerate() {
+            let bar = display.run(index, strategy, self.seconds);
+            let run = stage.run(strategy, |progress| bar.tell(progress));
+            runs.push(run.with_context(|| format!("the run with {strategy} failed"))?);
+        }
+        self.present(&stage, &runs)
+    }
+
+    /// The strategies' names as the tunnel knows them.
+    fn strategies(&self, scenario: &Scenario, bitrate_bps: u64) -> Result<Vec<String>, BadInput> {
+        let (best, _) = scenario.best_link(bitrate_bps, self.seconds);
+        let named = |name: &String| {
+            let name = match name.as_str() {
+                BEST_SINGLE => format!("single:{best}"),
+                other => other.to_owned(),
+            };
+            let known = name.parse::<Strategy>().map_err(|error| {
+                BadInput::new(format!("--strategies: {error}, and {BEST_SINGLE} for the best one"))
+            });
+            known.map(|_| name)
+        };
+        self.strategies.iter().map(named).collect()
+    }
+
+    fn encode_clip(
+        &self,
+        directory: &Path,
+        bitrate_bps: u64,
+        display: &Display,
+    ) -> anyhow::Result<PathBuf> {
+        let spec = ClipSpec { source: self.video.clone(), seconds: self.seconds, bitrate_bps };
+        let path = directory.join("clip.h264");
+        let bar = display.encoding(spec.frames());
+        spec.encode(&path, |frames| bar.set_position(frames))?;
+        bar.finish_and_clear();
+        Ok(path)
+    }
+
+    fn present(&self, stage: &Stage, runs: &[Run]) -> anyhow::Result<()> {
+        let results = Results {
+            scenario: stage.scenario.name.clone(),
+            seed: self.seed,
+            seconds: self.seconds,
+            strategies: runs.iter().map(|run| run.figures.clone()).collect(),
+        };
+        let report = report::render(&results, &self.scene(stage), runs);
+        fs::write(&self.report, report)
+            .with_context(|| format!("cannot write the report {}", self.report.display()))?;
+        if self.json {
+            out::json(&results)?;
+        } else {
+            out::line(table::render(&results))?;
+        }
+        out::note(format_args!("The delays and a time line are in {}", self.report.display()));
+        Ok(())
+    }
+
+    fn scene(&self, stage: &Stage) -> Scene {
+        let links = stage.scenario.capacities(self.seconds);
+        let rate = |(name, rates): &(String, Vec<f64>)| {
+            format!("{name} {:.1}", rates.iter().sum::<f64>() / rates.len().max(1) as f64)
+        };
+        let (best, share) = stage.scenario.best_link(stage.bitrate_bps, self.seconds);
+        let video = match self.video.as_ref().or(self.clip.as_ref()) {
+            Some(file) => file.display().to_string(),
+            None => "generated".to_owned(),
+        };
+        let mbps = (stage.bitrate_bps as f64 / 1e5).round() / 10.0;
+        let player = &stage.player;
+        let facts = [
+            ("version", format!("roadweave {}", env!("CARGO_PKG_VERSION"))),
+            ("scenario", format!("{}, seed {}", stage.scenario.name, self.seed)),
+            ("links, mean Mbit/s", links.iter().map(rate).collect::<Vec<_>>().join(", ")),
+            (
+                "best single link",
+                format!(
+                    "{best}: by its trace it carries {:.0} % of the stream alone",
+                    share * 100.0
+                ),
+            ),
+            ("video", format!("{video}, {} fps, H.264 at {mbps} Mbit/s, RTP", clip::FPS)),
+            (
+                "player",
+                format!(
+                    "waits {} ms for a missing frame; packets later than {} ms count as lost",
+                    player.patience.as_millis(),
+                    player.deadline.as_millis()
+                ),
+            ),
+        ];
+        let facts = facts.map(|(word, value)| (word.to_owned(), value)).to_vec();
+        Scene { links, facts }
+    }
+
+    /// The rate of the stream that will be sent, before RTP headers.
+    fn bitrate_bps(&self) -> anyhow::Result<u64> {
+        let Some(clip) = &self.clip else { return Ok((self.bitrate * 1e6).round() as u64) };
+        let unusable = |problem| BadInput::new(format!("--clip {}: {problem}", clip.display()));
+        let units = clip::read(clip).map_err(|error| unusable(error.to_string()))?;
+        let frames = ClipSpec { source: None, seconds: self.seconds, bitrate_bps: 0 }.frames();
+        if units.len() < frames as usize {
+            let problem =
+                format!("{} frames, but --seconds {} takes {frames}", units.len(), self.seconds);
+            return Err(unusable(problem).into());
+        }
+        let bytes = units.iter().flat_map(|unit| &unit.nals).map(bytes::Bytes::len).sum::<usize>();
+        Ok(bytes as u64 * 8 * u64::from(clip::FPS) / units.len() as u64)
+    }
+}
+
+fn parse_mbps(text: &str) -> Result<f64, String> {
+    let mbps: f64 = text.parse().map_err(|_| "a number of Mbit/s, such as 30".to_owned())?;
+    if (0.5..=100.0).contains(&mbps) { Ok(mbps) } else { Err("0.5 to 100 Mbit/s".to_owned()) }
+}

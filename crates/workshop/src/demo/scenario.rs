@@ -1,0 +1,201 @@
+//! The links of a demo: synthetic ones, or a recorded drive.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use roadweave_emulate::{DuplexLink, LinkFields, LinkFiles, Trace};
+use roadweave_lab::figures::Timeline;
+
+use super::world;
+use crate::emulate::{EmulateFile, Place};
+
+/// Operators of the synthetic links, one link each.
+const OPERATORS: [&str; 4] = ["att", "verizon", "tmobile", "lte"];
+
+/// Links that behave alike in every run.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// `synthetic`, or the name of the drive.
+    pub name: String,
+    /// What the emulator is told.
+    pub file: EmulateFile,
+    links: Vec<DuplexLink>,
+}
+
+impl Scenario {
+    /// Four cellular links of four operators that never existed; equal seeds give equal links.
+    ///
+    /// # Errors
+    /// None that a seed could cause.
+    pub fn synthetic(seed: u64) -> anyhow::Result<Self> {
+        let link = |operator: &str| LinkFields {
+            name: operator.to_owned(),
+            operator: Some(operator.to_owned()),
+            ..LinkFields::default()
+        };
+        Self::new("synthetic".to_owned(), seed, OPERATORS.map(link).to_vec())
+    }
+
+    /// The recorded drive in `directory`: a file per link and direction.
+    ///
+    /// # Errors
+    /// When there is no recording, or one is malformed.
+    pub fn recorded(directory: &Path, seed: u64) -> anyhow::Result<Self> {
+        let unreadable = || format!("cannot read the drive {}", directory.display());
+        let directory = directory.canonicalize().with_context(unreadable)?;
+        let link = |files: LinkFiles| LinkFields {
+            name: files.name,
+            trace: Some(files.up),
+            trace_down: files.down,
+            ..LinkFields::default()
+        };
+        let links = LinkFiles::of_directory(&directory)?.into_iter().map(link).collect();
+        let name = directory.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        Self::new(name, seed, links)
+    }
+
+    fn new(name: String, seed: u64, links: Vec<LinkFields>) -> anyhow::Result<Self> {
+        let place = Place {
+            near: Some(world::BOX.to_owned()),
+            far: Some(world::LINKS.to_owned()),
+            ..Place::default()
+        };
+        let file = EmulateFile { seed, place, links };
+        let links = file.resolve(Path::new("/"))?.links;
+        let links = links.into_iter().map(|emulated| emulated.link).collect();
+        Ok(Self { name, file, links })
+    }
+
+    /// The names of the links, which are the names of the vehicle's uplinks too.
+    pub fn uplinks(&self) -> impl Iterator<Item = &str> {
+        self.links.iter().map(|link| link.name.as_str())
+    }
+
+    /// Name and capacity of each link, vehicle to cloud, Mbit/s per [`Timeline::STEP`].
+    pub fn capacities(&self, seconds: u32) -> Vec<(String, Vec<f64>)> {
+        let of_link =
+            |trace: &Trace| rates_bps(trace, seconds).into_iter().map(|bps| bps / 1e6).collect();
+        self.links.iter().map(|l| (l.name.clone(), of_link(&l.up.trace))).collect()
+    }
+
+    /// The link that alone carries most of a stream of `bitrate_bps` in the first `seconds`, and
+    /// the share of the stream that it carries, 0..1; of equal ones that with the least delay.
+    ///
+    /// It is known from the trace, before anything is sent: what a link carries in a step is its
+    /// capacity without what it loses, at most the stream's rate.
+    pub fn best_link(&self, bitrate_bps: u64, seconds: u32) -> (&str, f64) {
+        let wanted = bitrate_bps as f64;
+        let mut best: Option<(&str, f64, f64)> = None;
+        for link in &self.links {
+            let trace = &link.up.trace;
+            let carried =
+                |(rate, at): (f64, Duration)| (rate * (1.0 - trace.loss().at(at))).min(wanted);
+            let rates = rates_bps(trace, seconds).into_iter().zip(steps(seconds));
+            let share = mean(rates.map(carried)) / wanted;
+            let delay = mean(steps(seconds).map(|at| trace.delay().at(at).as_secs_f64()));
+            let better = |&(_, best_share, best_delay): &(&str, f64, f64)| {
+                share > best_share || share == best_share && delay < best_delay
+            };
+            if best.as_ref().is_none_or(better) {
+                best = Some((&link.name, share, delay));
+            }
+        }
+        best.map_or(("", 0.0), |(name, share, _)| (name, share))
+    }
+}
+
+fn steps(seconds: u32) -> impl Iterator<Item = Duration> {
+    (0..seconds * 10).map(|step| Timeline::STEP * step)
+}
+
+/// What a link can carry in each of [`steps`], bit/s.
+fn rates_bps(trace: &Trace, seconds: u32) -> Vec<f64> {
+    trace.capacity().mean_rates(Timeline::STEP, Duration::from_secs(seconds.into()))
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
+    sum / f64::from(count.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DEFAULT_BITRATE_BPS, DEFAULT_SECONDS, DEFAULT_SEED};
+    use super::*;
+
+    /// The share of a stream that the best link carries alone, and the share of the time in which
+    /// all together are too slow for it.
+    fn alone_and_together(seed: u64) -> (f64, f64) {
+        let scenario = Scenario::synthetic(seed).unwrap();
+        let (_, alone) = scenario.best_link(DEFAULT_BITRATE_BPS, DEFAULT_SECONDS);
+        // A link is of use while it neither loses packets nor takes longer than 80 ms.
+        let mut usable = vec![0.0; DEFAULT_SECONDS as usize * 10];
+        for trace in scenario.links.iter().map(|link| &link.up.trace) {
+            let rates = rates_bps(trace, DEFAULT_SECONDS).into_iter().zip(steps(DEFAULT_SECONDS));
+            for (usable, (rate, at)) in usable.iter_mut().zip(rates) {
+                if trace.loss().at(at) == 0.0 && trace.delay().at(at) <= Duration::from_millis(80) {
+                    *usable += rate;
+                }
+            }
+        }
+        let wanted = DEFAULT_BITRATE_BPS as f64 * 1.1;
+        let short = usable.iter().filter(|usable| **usable < wanted).count();
+        (alone, short as f64 / f64::from(DEFAULT_SECONDS * 10))
+    }
+
+    #[test]
+    fn the_default_links_are_the_first_that_suffice_together_and_not_alone() {
+        let suffice = |&seed: &u64| {
+            let (alone, together) = alone_and_together(seed);
+            println!("seed {seed}: alone {alone:.3}, too slow together {together:.3}");
+            (0.6..0.97).contains(&alone) && together < 0.02
+        };
+        assert_eq!((1..100).find(suffice), Some(DEFAULT_SEED));
+    }
+
+    #[test]
+    fn the_best_link_is_told_from_its_recording() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let header = "t_ms,capacity_kbps,rtt_ms,loss\n";
+            std::fs::write(directory.path().join(name), format!("{header}{text}")).unwrap();
+        };
+        // Fast for a moment; steady; steady with loss; steady with more delay.
+        write("burst.csv", "0,90000,40,0\n1000,1000,40,0\n2000,1000,40,0\n");
+        write("good.csv", "0,20000,60,0\n1000,20000,60,0\n2000,20000,60,0\n");
+        write("lossy.csv", "0,20000,40,0.5\n1000,20000,40,0.5\n2000,20000,40,0.5\n");
+        write("slow.csv", "0,20000,80,0\n1000,20000,80,0\n2000,20000,80,0\n");
+        let scenario = Scenario::recorded(directory.path(), 1).unwrap();
+        let (name, share) = scenario.best_link(30_000_000, 2);
+        assert_eq!(name, "good");
+        assert!((share - 2.0 / 3.0).abs() < 1e-9, "{share}");
+        let capacities = scenario.capacities(2);
+        assert_eq!((capacities[0].1[9], capacities[0].1[10]), (90.0, 1.0));
+    }
+
+    #[test]
+    fn both_directions_of_a_link_are_one_link() {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, text) in [
+            ("modem.csv", "t_ms,capacity_kbps\n0,9000\n"),
+            ("modem.down.csv", "t_ms,capacity_kbps\n0,50000\n"),
+            ("wifi.up", "1\n"),
+        ] {
+            std::fs::write(directory.path().join(name), text).unwrap();
+        }
+        let scenario = Scenario::recorded(directory.path(), 1).unwrap();
+        assert_eq!(scenario.uplinks().collect::<Vec<_>>(), ["modem", "wifi"]);
+        let mean = |trace: &Trace| trace.capacity().mean_rate().as_bps();
+        assert_eq!(mean(&scenario.links[0].down.trace), 50_000_000);
+        // An opportunity of 1,500 bytes each ms.
+        assert_eq!(scenario.capacities(1)[1].1, [12.0; 10]);
+    }
+
+    #[test]
+    fn a_directory_without_recordings_says_what_a_drive_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let error = Scenario::recorded(directory.path(), 1).unwrap_err().to_string();
+        assert!(error.contains("a file NAME.csv or NAME.up per link"), "{error}");
+    }
+}

@@ -1,0 +1,250 @@
+//! `roadweave emulate`: emulated links between two network namespaces.
+
+mod file;
+mod realtime;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Result;
+use comfy_table::{CellAlignment, Table, presets};
+use roadweave_device::{Signal, Signals};
+use roadweave_emulate::{Drive, DuplexLink, LinkError, Operator, Trace};
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+use serde_json::json;
+use tracing::info;
+
+pub use self::file::{EmulateFile, EmulatedLink, Emulation, EmulationError, Place, TunEnd};
+pub use self::realtime::{EmulateError, Emulator, LinkReport, WayReport};
+
+/// Puts emulated links between pairs of TUN devices, for any IP traffic.
+///
+/// Each link NAME is a device NAME in the namespace at the vehicle and NAME-far in the other,
+/// 10.201.N.2 and 10.201.N.1 unless the file says otherwise. It runs until SIGINT or SIGTERM, and
+/// then prints what passed; SIGHUP starts the traces from their beginning. The devices vanish with
+/// the process.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("links").required(true))]
+pub struct EmulateArgs {
+    /// A file that describes the links
+    #[arg(long, value_name = "FILE", group = "links", conflicts_with_all = ["near", "far", "seed"])]
+    config: Option<PathBuf>,
+    /// A recorded drive: a directory with one CSV file per link (t_ms,capacity_kbps,rtt_ms,loss)
+    #[arg(long, value_name = "DIR", group = "links")]
+    drive: Option<PathBuf>,
+    /// Synthetic cellular links of these operators: att, verizon, tmobile, lte
+    #[arg(long, value_name = "NAME,..", group = "links", value_delimiter = ',')]
+    synthetic: Vec<String>,
+    /// The network namespace at the vehicle; without it, the one this runs in
+    #[arg(long, value_name = "NETNS")]
+    near: Option<String>,
+    /// The network namespace at the other end; without it, the one this runs in
+    #[arg(long, value_name = "NETNS")]
+    far: Option<String>,
+    /// Decides all that is random
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Only check the file or drive, and say what the links can do
+    #[arg(long)]
+    check: bool,
+    /// Print JSON: a line when the links are ready, a line with what passed
+    #[arg(long)]
+    json: bool,
+}
+
+impl EmulateArgs {
+    /// # Errors
+    /// When the description is broken, or the system does not let it open the devices.
+    pub fn run(&self) -> Result<()> {
+        let emulation = self.emulation()?;
+        if self.check {
+            let capabilities = json!({ "links": capabilities(&emulation) });
+            return self.print(&capabilities, || describe(&emulation));
+        }
+        let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
+        let mut emulator = Emulator::open(&emulation)?;
+        let names: Vec<&str> = emulation.links.iter().map(|link| link.link.name.as_str()).collect();
+        info!(links = names.join(", "), "ready");
+        if self.json {
+            out::json_line(&json!({ "ready": true, "links": names }))?;
+        }
+        emulator.run(&mut signals)?;
+        let reports = emulator.report();
+        self.print(&json!({ "links": reports }), || summarize(&reports))
+    }
+
+    fn emulation(&self) -> Result<Emulation, BadInput> {
+        if let Some(file) = &self.config {
+            return read(file);
+        }
+        let drive = match &self.drive {
+            Some(dir) => Drive::read(dir).map_err(BadInput::new)?,
+            None => {
+                let operators: Result<Vec<Operator>, BadInput> =
+                    self.synthetic.iter().map(|name| operator(name)).collect();
+                Drive::synthetic(self.seed, &operators?, SYNTHETIC_LENGTH)
+            }
+        };
+        let place = Place { near: self.near.clone(), far: self.far.clone(), ..Place::default() };
+        Emulation::of_drive(&drive, self.seed, place).map_err(BadInput::new)
+    }
+
+    fn print(&self, json: &serde_json::Value, text: impl FnOnce() -> Table) -> Result<()> {
+        if self.json { out::json_line(json) } else { Ok(out::line(text())?) }
+    }
+}
+
+fn operator(name: &str) -> Result<Operator, BadInput> {
+    Operator::by_name(name).ok_or_else(|| {
+        let known: Vec<&str> = Operator::ALL.iter().map(|operator| operator.name).collect();
+        BadInput::new(format!(
+            "--synthetic: unknown operator `{name}`; there are {}",
+            known.join(", ")
+        ))
+    })
+}
+
+/// Reads a description; paths in it are relative to its directory.
+fn read(file: &Path) -> Result<Emulation, BadInput> {
+    let fail = |message: String| BadInput::new(format!("{}{message}", file.display()));
+    let text = fs::read_to_string(file).map_err(|error| fail(format!(": {error}")))?;
+    let description: EmulateFile = toml::from_str(&text)
+        .map_err(|error| fail(format!(": {}", error.to_string().trim_end())))?;
+    description.resolve(file.parent().unwrap_or(Path::new("."))).map_err(|error| {
+        let line = match &error {
+            EmulationError::Link(LinkError::Field { link, field, .. }) => {
+                locate(&text, *link, field)
+            }
+            EmulationError::Mtu { .. } => locate_field(text.lines().enumerate(), "mtu"),
+            _ => None,
+        };
+        fail(line.map_or(format!(": {error}"), |line| format!(":{line}: {error}")))
+    })
+}
+
+/// The line, from 1, of `field` in the `number`th `[[link]]`, or of that heading.
+fn locate(text: &str, number: usize, field: &str) -> Option<usize> {
+    let is_heading = |line: &str| line.trim_start().starts_with('[');
+    let is_link = |line: &str| line.split_whitespace().collect::<String>().starts_with("[[link]]");
+    let mut lines = text.lines().enumerate();
+    let (heading, _) = lines.by_ref().filter(|(_, line)| is_link(line)).nth(number - 1)?;
+    let table = lines.take_while(|(_, line)| !is_heading(line));
+    locate_field(table, field).or(Some(heading + 1))
+}
+
+fn locate_field<'a>(
+    mut lines: impl Iterator<Item = (usize, &'a str)>,
+    field: &str,
+) -> Option<usize> {
+    let sets = |line: &str| line.split_once('=').is_some_and(|(key, _)| key.trim() == field);
+    lines.find(|(_, line)| sets(line)).map(|(index, _)| index + 1)
+}
+
+fn capabilities(emulation: &Emulation) -> Vec<serde_json::Value> {
+    let link = |link: &DuplexLink| {
+        let rate = |trace: &Trace| trace.capacity().mean_rate().as_bps();
+        json!({
+            "name": link.name,
+            "mean_up_bps": rate(&link.up.trace),
+            "mean_down_bps": rate(&link.down.trace),
+            "queue_up_bytes": link.up.queue_bytes,
+            "queue_down_bytes": link.down.queue_bytes,
+            "repeats_after_s": link.up.trace.length().map(|length| length.as_secs_f64()),
+        })
+    };
+    emulation.links.iter().map(|emulated| link(&emulated.link)).collect()
+}
+
+fn describe(emulation: &Emulation) -> Table {
+    let mut table =
+        new_table(&["link", "repeats", "mean up", "mean down", "queue up kB", "queue down kB"]);
+    for link in emulation.links.iter().map(|emulated| &emulated.link) {
+        let length = link.up.trace.length();
+        table.add_row([
+            link.name.clone(),
+            length.map_or("constant".to_owned(), |length| format!("{} s", length.as_secs())),
+            link.up.trace.capacity().mean_rate().to_string(),
+            link.down.trace.capacity().mean_rate().to_string(),
+            (link.up.queue_bytes / 1_000).to_string(),
+            (link.down.queue_bytes / 1_000).to_string(),
+        ]);
+    }
+    table
+}
+
+fn summarize(reports: &[LinkReport]) -> Table {
+    let mut table =
+        new_table(&["link", "way", "packets in", "MB in", "MB out", "max queue kB", "dropped"]);
+    for report in reports {
+        for (way, figures) in [("up", &report.up), ("down", &report.down)] {
+            table.add_row([
+                report.name.clone(),
+                way.to_owned(),
+                figures.pushed.to_string(),
+                megabytes(figures.pushed_bytes),
+                megabytes(figures.delivered_bytes),
+                (figures.queue_bytes_max / 1_000).to_string(),
+                dropped(figures),
+            ]);
+        }
+    }
+    table
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / 1e6)
+}
+
+fn dropped(figures: &WayReport) -> String {
+    let reasons =
+        figures.dropped.iter().map(|(reason, count)| format!("{} {count}", reason.name()));
+    reasons.collect::<Vec<String>>().join(", ")
+}
+
+fn new_table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_header(header);
+    for column in table.column_iter_mut().skip(2).take(4) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// After what time synthetic links repeat.
+const SYNTHETIC_LENGTH: Duration = Duration::from_secs(600);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error_of(text: &str) -> String {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("emulate.toml");
+        fs::write(&file, text).unwrap();
+        let error = read(&file).unwrap_err().to_string();
+        error.replace(&directory.path().display().to_string(), "DIR")
+    }
+
+    #[test]
+    fn a_broken_description_says_where_and_what_would_be_right() {
+        let link = "[[link]]\nname = 'a'\nrate_kbps = 1\n";
+        let check = |text: String, expected: &str| {
+            let error = error_of(&text);
+            assert!(error.contains(expected), "{error}");
+        };
+        check(format!("{link}{link}"), "DIR/emulate.toml:5: link 2: name: `a` occurs twice");
+        check(format!("{link}\nloss = 7\n"), "DIR/emulate.toml:5: link 1: loss: 7; a share");
+        check("[[link]]\nname = 'a'".into(), "DIR/emulate.toml:1: link 1: rate_kbps: absent");
+        check(format!("[place]\nmtu = 5\n{link}"), "DIR/emulate.toml:2: mtu 5 is too small");
+        check(format!("{link}speed = 1"), "line 4, column 1");
+        check(format!("{link}trace = 'x.csv'"), "DIR/x.csv: No such file");
+    }
+
+    #[test]
+    fn a_missing_description_is_named() {
+        let error = read(Path::new("/nowhere/emulate.toml")).unwrap_err().to_string();
+        assert!(error.starts_with("/nowhere/emulate.toml: No such file"), "{error}");
+    }
+}

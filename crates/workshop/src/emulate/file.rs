@@ -1,0 +1,176 @@
+//! What `roadweave emulate` is told: links as a file describes them, and where their devices are.
+//!
+//! ```text
+//! emulate.toml ─> EmulateFile ─┐
+//!                              ├─> Emulation ─> Emulator (TUN devices)
+//! Drive, seed ─────────────────┘
+//! ```
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+
+use roadweave_device::Prefix;
+use roadweave_emulate::{Drive, DuplexLink, LinkError, LinkFields};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Links between TUN devices, ready to be opened.
+#[derive(Clone, Debug)]
+pub struct Emulation {
+    /// The links.
+    pub links: Vec<EmulatedLink>,
+    /// Where the devices are.
+    pub place: Place,
+}
+
+/// One link and its two devices.
+#[derive(Clone, Debug)]
+pub struct EmulatedLink {
+    /// The link.
+    pub link: DuplexLink,
+    /// The device at the vehicle.
+    pub near: TunEnd,
+    /// The device at the other end.
+    pub far: TunEnd,
+}
+
+/// One end of an emulated link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TunEnd {
+    /// The interface's name, at most 15 bytes.
+    pub interface: String,
+    /// Its addresses, the other end within their networks.
+    pub addresses: Vec<Prefix>,
+}
+
+/// Where the devices of an emulation are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Place {
+    /// The network namespace at the vehicle; absent: the caller's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub near: Option<String>,
+    /// The network namespace at the other end; absent: the caller's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub far: Option<String>,
+    /// Largest IP packet, bytes, at least 1280.
+    pub mtu: u16,
+    /// Whether the namespace at the vehicle gets a default route through each link.
+    pub default_routes: bool,
+    /// Whether the namespace at the other end forwards packets between its interfaces.
+    pub forward: bool,
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self { near: None, far: None, mtu: 1_500, default_routes: true, forward: true }
+    }
+}
+
+/// The file that describes an emulation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EmulateFile {
+    /// Decides all that is random.
+    #[serde(default = "default_seed")]
+    pub seed: u64,
+    /// Where the devices are.
+    #[serde(default)]
+    pub place: Place,
+    /// The links, at least one.
+    #[serde(rename = "link")]
+    pub links: Vec<LinkFields>,
+}
+
+/// Why a description makes no emulation.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum EmulationError {
+    /// The links cannot be.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The MTU cannot be.
+    #[error("mtu {mtu} is too small; IPv6 needs at least 1280")]
+    Mtu {
+        /// The MTU.
+        mtu: u16,
+    },
+}
+
+impl EmulateFile {
+    /// The emulation that the file describes; paths are relative to `dir`.
+    ///
+    /// # Errors
+    /// [`EmulationError`] with the link, the field and what would be right.
+    pub fn resolve(&self, dir: &Path) -> Result<Emulation, EmulationError> {
+        let links = DuplexLink::of_fields(&self.links, self.seed, dir)?;
+        let mut emulation = Emulation::new(links, self.place.clone())?;
+        for ((index, fields), link) in self.links.iter().enumerate().zip(&mut emulation.links) {
+            link.set_addresses(index, fields)?;
+        }
+        Ok(emulation)
+    }
+}
+
+impl Emulation {
+    /// The links of `drive` with default queues and addresses; `seed` decides all that is random.
+    ///
+    /// # Errors
+    /// [`EmulationError`] when the drive has no link, too many, or names that are no interfaces.
+    pub fn of_drive(drive: &Drive, seed: u64, place: Place) -> Result<Self, EmulationError> {
+        Self::new(DuplexLink::of_drive(drive, seed)?, place)
+    }
+
+    /// `links` with default addresses.
+    fn new(links: Vec<DuplexLink>, place: Place) -> Result<Self, EmulationError> {
+        if place.mtu < 1_280 {
+            return Err(EmulationError::Mtu { mtu: place.mtu });
+        }
+        let links = links.into_iter().enumerate();
+        let links = links.map(|(index, link)| EmulatedLink::new(index, link)).collect();
+        Ok(Self { links, place })
+    }
+}
+
+impl EmulatedLink {
+    fn new(index: usize, link: DuplexLink) -> Self {
+        let end = |interface: String, host| TunEnd { interface, addresses: addresses(index, host) };
+        let (near, far) = (end(link.name.clone(), 2), end(format!("{}-far", link.name), 1));
+        Self { link, near, far }
+    }
+
+    /// Takes over the addresses that the file has for the link `index`.
+    fn set_addresses(&mut self, index: usize, fields: &LinkFields) -> Result<(), LinkError> {
+        for (texts, field, end) in [
+            (&fields.near_addresses, "near_addresses", &mut self.near),
+            (&fields.far_addresses, "far_addresses", &mut self.far),
+        ] {
+            if texts.is_empty() {
+                continue;
+            }
+            let parsed: Result<Vec<Prefix>, _> = texts.iter().map(|text| text.parse()).collect();
+            end.addresses = parsed.map_err(|error| LinkError::Field {
+                link: index + 1,
+                field,
+                problem: error.to_string(),
+                cure: "an address is as 10.201.1.2/24",
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// The default addresses of host `host` on link `index`.
+fn addresses(index: usize, host: u8) -> Vec<Prefix> {
+    let number = u8::try_from(index + 1).unwrap_or(u8::MAX);
+    let v4 = Ipv4Addr::new(10, 201, number, host);
+    let v6 = Ipv6Addr::new(0xfd00, 0x201, number.into(), 0, 0, 0, 0, host.into());
+    vec![Prefix::new(IpAddr::V4(v4), 24), Prefix::new(IpAddr::V6(v6), 64)]
+}
+
+fn default_seed() -> u64 {
+    1
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! The drives of a directory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use ring::digest::{self, SHA256};
+use roadweave_emulate::{Drive, TraceError};
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+
+/// A drive and where it comes from.
+#[derive(Clone, Debug)]
+pub struct NamedDrive {
+    /// The name of its directory.
+    pub name: String,
+    /// Its links.
+    pub drive: Drive,
+    /// Tells it from every other: a digest of its files.
+    pub fingerprint: String,
+}
+
+/// Reads the drives of `directory`: one per directory in it, or the directory itself if it has
+/// none.
+///
+/// # Errors
+/// [`BadInput`] with the file's name when a directory cannot be read or a recording is malformed.
+pub fn read(directory: &Path) -> anyhow::Result<Vec<NamedDrive>> {
+    let mut folders = Vec::new();
+    for path in entries(directory).map_err(|error| BadInput::new(format!("{error:#}")))? {
+        if path.is_dir() {
+            folders.push(path);
+        }
+    }
+    if folders.is_empty() {
+        folders.push(directory.canonicalize()?);
+    }
+    let mut drives = Vec::new();
+    for folder in folders {
+        match Drive::read(&folder) {
+            Ok(drive) => drives.push(NamedDrive {
+                name: folder.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+                fingerprint: fingerprint(&folder)?,
+                drive,
+            }),
+            Err(TraceError::EmptyDrive { dir }) => {
+                out::note(format_args!("{}: no recordings here, left out", dir.display()));
+            }
+            Err(error) => return Err(BadInput::new(error).into()),
+        }
+    }
+    if drives.is_empty() {
+        let problem = format!(
+            "{}: no drive here; a drive is a directory with a file LINK.csv per link, and DIR one \
+             with a directory per drive",
+            directory.display()
+        );
+        return Err(BadInput::new(problem).into());
+    }
+    Ok(drives)
+}
+
+/// A digest of a file's bytes, 16 hexadecimal digits.
+///
+/// # Errors
+/// When it cannot be read.
+pub fn digest_of_file(file: &Path) -> anyhow::Result<String> {
+    let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    Ok(hex(&digest::digest(&SHA256, &bytes)))
+}
+
+/// A digest of texts, 16 hexadecimal digits.
+pub fn digest_of(texts: &[&str]) -> String {
+    let mut context = digest::Context::new(&SHA256);
+    for text in texts {
+        context.update(&(text.len() as u64).to_be_bytes());
+        context.update(text.as_bytes());
+    }
+    hex(&context.finish())
+}
+
+/// A digest of the names and bytes of all files in a directory.
+fn fingerprint(folder: &Path) -> anyhow::Result<String> {
+    let mut context = digest::Context::new(&SHA256);
+    for file in entries(folder)?.into_iter().filter(|path| path.is_file()) {
+        context.update(file.file_name().unwrap_or_default().as_encoded_bytes());
+        context.update(digest_of_file(&file)?.as_bytes());
+    }
+    Ok(hex(&context.finish()))
+}
+
+fn hex(digest: &digest::Digest) -> String {
+    digest.as_ref()[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// What is in a directory, by name.
+fn entries(directory: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let unreadable = || format!("cannot read the directory {}", directory.display());
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(directory).with_context(unreadable)? {
+        paths.push(entry.with_context(unreadable)?.path());
+    }
+    paths.sort_unstable();
+    Ok(paths)
+}

@@ -1,0 +1,187 @@
+//! Results that are kept, so that an interrupted comparison goes on where it was.
+//!
+//! A text file, one JSON object per line: what was run, and what came of it. A result is used again
+//! only if everything that it depends on is the same, this very program included.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use roadweave_lab::compare::{Measured, Setting};
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+use serde::{Deserialize, Serialize};
+
+/// Everything that a result depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Key {
+    /// The drive's name.
+    pub drive: String,
+    /// Its strategy.
+    pub strategy: String,
+    /// What all runs of the comparison have in common.
+    #[serde(flatten)]
+    pub setting: Setting,
+    /// The fingerprint of the clip and of the ffmpeg with which pictures were compared, if they
+    /// were.
+    #[serde(default)]
+    pub clip: Option<String>,
+    /// A digest of the drive's files.
+    pub recordings: String,
+    /// A digest of the program.
+    pub program: String,
+}
+
+/// A line of the file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Line {
+    key: Key,
+    measured: Measured,
+}
+
+/// A file of results, and what it held when it was opened.
+#[derive(Debug)]
+pub struct Kept {
+    path: PathBuf,
+    file: File,
+    lines: Vec<Line>,
+}
+
+impl Kept {
+    /// Opens `path`, or makes it. Broken lines, such as the last one of a program that was killed,
+    /// are ignored with a word.
+    ///
+    /// # Errors
+    /// When it cannot be read or written; [`BadInput`] when it holds something else than results.
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let mut file = OpenOptions::new()
+            .read(true)
+            .append(true)
+            .create(true)
+            .open(path)
+            .with_context(|| format!("--resume {}", path.display()))?;
+        let mut lines = Vec::new();
+        let mut broken = 0;
+        for (number, text) in (1..).zip(BufReader::new(&file).split(b'\n')) {
+            let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+            match serde_json::from_slice(&text) {
+                Ok(line) => lines.push(line),
+                Err(_) if text.is_empty() => {}
+                Err(_) => {
+                    out::note(format_args!(
+                        "{}:{number}: no whole result, ignored",
+                        path.display()
+                    ));
+                    broken += 1;
+                }
+            }
+        }
+        if lines.is_empty() && broken > 1 {
+            let problem = format!("--resume {}: no file of results", path.display());
+            return Err(BadInput::new(problem).into());
+        }
+        end_last_line(&mut file).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), file, lines })
+    }
+
+    /// What came of `key`, if it is known.
+    pub fn find(&self, key: &Key) -> Option<&Measured> {
+        self.lines.iter().find(|line| line.key == *key).map(|line| &line.measured)
+    }
+
+    /// Adds a result to the file.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep(&self, key: &Key, measured: &Measured) -> anyhow::Result<()> {
+        let line = Line { key: key.clone(), measured: measured.clone() };
+        let mut text = serde_json::to_vec(&line)?;
+        text.push(b'\n');
+        // One write, so that lines of several workers do not mix.
+        let written = (&self.file).write_all(&text);
+        written.with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+/// A line that was cut off ends here, so that the next one is whole.
+fn end_last_line(file: &mut File) -> std::io::Result<()> {
+    if file.seek(SeekFrom::End(0))? == 0 {
+        return Ok(());
+    }
+    let mut last = [0];
+    file.seek(SeekFrom::End(-1))?;
+    file.read_exact(&mut last)?;
+    if last == *b"\n" { Ok(()) } else { file.write_all(b"\n") }
+}
+
+#[cfg(test)]
+mod tests {
+    use roadweave_lab::figures::Figures;
+    use roadweave_quic::CongestionControl;
+
+    use super::*;
+
+    fn key(strategy: &str) -> Key {
+        Key {
+            drive: "d".into(),
+            strategy: strategy.into(),
+            setting: Setting {
+                bitrate_bps: 30_000_000,
+                seconds: 90,
+                seed: 1,
+                congestion: CongestionControl::Bbr,
+            },
+            clip: None,
+            recordings: "ab".into(),
+            program: "cd".into(),
+        }
+    }
+
+    fn measured(stall_ratio: f64) -> Measured {
+        let figures = Figures { stall_ratio, ..Figures::default() };
+        Measured { figures, ..Measured::default() }
+    }
+
+    #[test]
+    fn results_come_back_to_the_last_bit_and_only_for_the_same_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kept");
+        let ratio = 0.1 + 0.2;
+        Kept::open(&path).unwrap().keep(&key("xnc"), &measured(ratio)).unwrap();
+        let kept = Kept::open(&path).unwrap();
+        assert_eq!(kept.find(&key("xnc")), Some(&measured(ratio)));
+        assert_eq!(kept.find(&key("minrtt")), None);
+        assert_eq!(kept.find(&Key { program: "ef".into(), ..key("xnc") }), None);
+        let clip = Some("01".to_owned());
+        assert_eq!(kept.find(&Key { clip, ..key("xnc") }), None);
+        let setting = Setting { seed: 2, ..key("xnc").setting };
+        assert_eq!(kept.find(&Key { setting, ..key("xnc") }), None);
+    }
+
+    #[test]
+    fn a_last_line_that_was_cut_off_is_ignored_and_does_no_harm() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kept");
+        let kept = Kept::open(&path).unwrap();
+        kept.keep(&key("a"), &measured(0.1)).unwrap();
+        kept.keep(&key("b"), &measured(0.2)).unwrap();
+        let length = std::fs::metadata(&path).unwrap().len();
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(length - 9).unwrap();
+        let cut = Kept::open(&path).unwrap();
+        assert_eq!(cut.find(&key("a")), Some(&measured(0.1)));
+        assert_eq!(cut.find(&key("b")), None);
+        cut.keep(&key("c"), &measured(0.3)).unwrap();
+        assert_eq!(Kept::open(&path).unwrap().find(&key("c")), Some(&measured(0.3)));
+    }
+
+    #[test]
+    fn a_file_of_something_else_is_left_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("letter");
+        std::fs::write(&path, "Dear all,\nhello").unwrap();
+        let error = Kept::open(&path).unwrap_err();
+        assert!(error.is::<BadInput>(), "{error:#}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "Dear all,\nhello");
+    }
+}

@@ -1,0 +1,196 @@
+//! `roadweave lab raven`: RAVEN's table 2, figure 6 and section 5.6.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use roadweave_emulate::Drive;
+use roadweave_lab::raven::{self, Answered, Transferred};
+use roadweave_lab::traffic::App;
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+use roadweave_tunnel::Strategy;
+use serde::Serialize;
+
+use super::drives;
+use super::workers::work_all;
+use crate::table::{bare, right_aligned};
+
+/// Measures what people wait for at each confidence of RAVEN, and what it costs
+///
+/// The recordings of DIR, which need round trips and losses only, are joined to routes of several
+/// minutes. On each route people speak, look for songs and ask for places over every link alone,
+/// over `minrtt`, and over `raven` at 0, 50, 90, 99 and 100 %, with what it learns on the other
+/// routes. Then transfers of 1 kB to 1 MB show which part of them is sent twice. Equal arguments
+/// give equal results.
+#[derive(Debug, clap::Args)]
+pub struct RavenArgs {
+    /// A directory with a directory per recording, in each a file LINK.csv per link
+    #[arg(long, value_name = "DIR")]
+    traces: PathBuf,
+    /// How many routes the recordings are joined to
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(2..=64))]
+    routes: u16,
+    /// How often people ask for places on each route, since they ask rarely
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=100))]
+    repeats: u16,
+    /// How many runs at a time; default: one per core
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1_024))]
+    jobs: Option<u16>,
+    /// Print the results as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Everything that is measured.
+#[derive(Debug, Serialize)]
+struct Results {
+    answers: Vec<Answered>,
+    transfers: Vec<Transferred>,
+}
+
+/// One thing to find out.
+#[derive(Debug)]
+enum Job {
+    Ask { route: usize, app: App, strategy: Strategy },
+    Transfer { bytes: u64 },
+}
+
+enum Done {
+    Answered(Answered),
+    Transferred(Transferred),
+}
+
+impl RavenArgs {
+    /// Measures.
+    ///
+    /// # Errors
+    /// [`BadInput`] for recordings that make no routes; else when a run fails or was interrupted.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let routes = read(&self.traces, self.routes.into())?;
+        let others = |route: usize| {
+            routes.iter().enumerate().filter(move |(at, _)| *at != route).map(|(_, other)| other)
+        };
+        let learned: Vec<String> = (0..routes.len()).map(|at| raven::learn(others(at))).collect();
+        let jobs = jobs(&routes)?;
+        let work = |job: usize| match &jobs[job] {
+            Job::Ask { route, app, strategy } => {
+                let repeats = if *app == App::Recommender { u64::from(self.repeats) } else { 1 };
+                let (name, seeds) = (route_name(*route), 1..1 + repeats);
+                let on = (name.as_str(), &routes[*route]);
+                let answered = raven::ask(on, *app, strategy, &learned[*route], seeds)?;
+                Ok(Done::Answered(answered))
+            }
+            Job::Transfer { bytes } => {
+                Ok(Done::Transferred(raven::transfer(&routes[0], *bytes, 1)?))
+            }
+        };
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let workers = self.jobs.map_or(cores, usize::from);
+        let done = work_all(workers, jobs.len(), |job| jobs[job].name(), work)?;
+        let Some(done) = done.into_iter().collect::<Option<Vec<Done>>>() else {
+            bail!("interrupted");
+        };
+        print(&Results::of(done), self.json)
+    }
+}
+
+fn read(directory: &Path, count: usize) -> anyhow::Result<Vec<Drive>> {
+    let recordings: Vec<(String, Drive)> =
+        drives::read(directory)?.into_iter().map(|named| (named.name, named.drive)).collect();
+    let routes = raven::routes(&recordings, count);
+    routes.map_err(|error| BadInput::new(format!("--traces: {error}")).into())
+}
+
+/// Every application on every route with every strategy, and every size of a transfer.
+fn jobs(routes: &[Drive]) -> anyhow::Result<Vec<Job>> {
+    let links = routes[0].links.iter().map(|link| format!("single:{}", link.name));
+    let names = links.chain(STRATEGIES.map(str::to_owned));
+    let strategies: Vec<Strategy> = names
+        .map(|name| name.parse().context("a link has a name that no strategy can have"))
+        .collect::<Result<_, _>>()?;
+    let mut jobs: Vec<Job> = SIZES.map(|bytes| Job::Transfer { bytes }).into();
+    for app in [App::Speech, App::Music, App::Recommender] {
+        for route in 0..routes.len() {
+            let ask = |strategy: &Strategy| Job::Ask { route, app, strategy: strategy.clone() };
+            jobs.extend(strategies.iter().map(ask));
+        }
+    }
+    Ok(jobs)
+}
+
+fn route_name(route: usize) -> String {
+    format!("R{}", route + 1)
+}
+
+impl Job {
+    fn name(&self) -> String {
+        match self {
+            Self::Ask { route, app, strategy } => {
+                format!("{} with {strategy} on {}", raven::name_of(*app), route_name(*route))
+            }
+            Self::Transfer { bytes } => format!("transfers of {bytes} bytes"),
+        }
+    }
+}
+
+impl Results {
+    fn of(done: Vec<Done>) -> Self {
+        let mut results = Self { answers: Vec::new(), transfers: Vec::new() };
+        for done in done {
+            match done {
+                Done::Answered(answered) => results.answers.push(answered),
+                Done::Transferred(transferred) => results.transfers.push(transferred),
+            }
+        }
+        results
+    }
+
+    fn in_words(&self) -> String {
+        let heading = [
+            "app",
+            "route",
+            "strategy",
+            "median",
+            "95 %",
+            "99 %",
+            "asked",
+            "unanswered",
+            "extra bytes",
+        ];
+        let row = |answered: &Answered| {
+            let times = &answered.response_ms;
+            [
+                answered.app.clone(),
+                answered.route.clone(),
+                answered.strategy.clone(),
+                millis(times.p50),
+                millis(times.p95),
+                millis(times.p99),
+                answered.asked.to_string(),
+                (answered.asked - answered.answered).to_string(),
+                format!("{:.2}", answered.extra_bytes),
+            ]
+        };
+        let mut table = bare();
+        table.set_header(heading).add_rows(self.answers.iter().map(row));
+        let table = right_aligned(table, 3);
+        let mut text = format!("response times, ms\n{table}\n\ntransfers with raven:100\n");
+        for transferred in &self.transfers {
+            let share = transferred.redundant * 100.0;
+            text += &format!("{} bytes: {share:.1} % sent to all paths\n", transferred.bytes);
+        }
+        text
+    }
+}
+
+/// A response time; one that stands for no answer is told as the paper does.
+fn millis(ms: f64) -> String {
+    if ms >= raven::PATIENCE.as_secs_f64() * 1e3 { "T/O".to_owned() } else { format!("{ms:.0}") }
+}
+
+fn print(results: &Results, json: bool) -> anyhow::Result<()> {
+    if json { out::json(results) } else { Ok(out::print(results.in_words())?) }
+}
+
+const STRATEGIES: [&str; 6] = ["minrtt", "raven:0", "raven:50", "raven", "raven:99", "raven:100"];
+const SIZES: [u64; 5] = [1_000, 10_000, 50_000, 100_000, 1_000_000];

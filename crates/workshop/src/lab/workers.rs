@@ -1,0 +1,129 @@
+//! Many jobs on many cores, with a bar that says how long it still takes.
+
+use std::io::IsTerminal as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use anyhow::bail;
+use indicatif::{ProgressBar, ProgressStyle};
+use roadweave_device::{Signal, Signals, wait_readable};
+use roadweave_terminal::exit;
+use roadweave_terminal::out;
+
+/// Does the jobs `0..count` with `work` on `workers` threads; returns their results, in order.
+///
+/// `name` says what a job is. After Ctrl-C no further job begins, so some results are missing;
+/// after a second one the program ends.
+///
+/// # Errors
+/// Of the jobs that failed or panicked, the first.
+pub fn work_all<T: Send>(
+    workers: usize,
+    count: usize,
+    name: impl Fn(usize) -> String + Sync,
+    work: impl Fn(usize) -> anyhow::Result<T> + Sync,
+) -> anyhow::Result<Vec<Option<T>>> {
+    let results: Mutex<Vec<Option<T>>> = Mutex::new((0..count).map(|_| None).collect());
+    let failed: Mutex<Option<(usize, anyhow::Error)>> = Mutex::new(None);
+    let next = AtomicUsize::new(0);
+    let stop = stop_when_told()?;
+    let bar = bar(count);
+    std::thread::scope(|scope| {
+        for _ in 0..workers.clamp(1, count.max(1)) {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let job = next.fetch_add(1, Ordering::Relaxed);
+                    if job >= count {
+                        break;
+                    }
+                    bar.set_message(name(job));
+                    let done = catch_unwind(AssertUnwindSafe(|| work(job)))
+                        .unwrap_or_else(|_| bail!("this program failed (see above)"));
+                    match done {
+                        Ok(result) => lock(&results)[job] = Some(result),
+                        Err(error) => {
+                            stop.store(true, Ordering::Relaxed);
+                            let mut failed = lock(&failed);
+                            if failed.as_ref().is_none_or(|(other, _)| job < *other) {
+                                *failed = Some((job, error.context(name(job))));
+                            }
+                        }
+                    }
+                    bar.inc(1);
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    match failed.into_inner().unwrap_or_else(|poison| poison.into_inner()) {
+        Some((_, error)) => Err(error),
+        None => Ok(results.into_inner().unwrap_or_else(|poison| poison.into_inner())),
+    }
+}
+
+/// What a panic of another thread left behind is still whole: jobs run outside of locks.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poison| poison.into_inner())
+}
+
+/// Becomes true at Ctrl-C.
+fn stop_when_told() -> anyhow::Result<&'static AtomicBool> {
+    let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate])?;
+    let stop: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+    std::thread::spawn(move || {
+        loop {
+            let readable = wait_readable(&signals, Duration::from_secs(3_600));
+            if readable.is_ok() && signals.take().is_none() {
+                continue;
+            }
+            if stop.swap(true, Ordering::Relaxed) {
+                exit::now(130);
+            }
+            out::note("\nending with the runs that are under way; again, to end at once");
+        }
+    });
+    Ok(stop)
+}
+
+fn bar(count: usize) -> ProgressBar {
+    if !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let template = "{prefix} {bar:32.cyan/dim} {pos}/{len}, {eta} left  {msg:.dim}";
+    let style = ProgressStyle::with_template(template).expect("the template is constant");
+    let bar = ProgressBar::new(count as u64);
+    bar.set_style(style.progress_chars("━━─"));
+    bar.set_prefix("runs");
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_come_in_the_order_of_the_jobs_whatever_the_workers() {
+        let expected: Vec<Option<usize>> = (0..50).map(|job| Some(job * 2)).collect();
+        for workers in [1, 3, 100] {
+            let results = work_all(workers, 50, |job| job.to_string(), |job| Ok(job * 2)).unwrap();
+            assert_eq!(results, expected);
+        }
+        assert!(work_all(4, 0, |_| String::new(), |_| Ok(())).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_job_that_fails_or_panics_is_named() {
+        let work = |job: usize| match job {
+            3 => bail!("no links"),
+            4 => panic!("a bug"),
+            _ => Ok(()),
+        };
+        let error = work_all(1, 5, |job| format!("job {job}"), work).unwrap_err();
+        assert_eq!(format!("{error:#}"), "job 3: no links");
+        let error = work_all(1, 1, |_| "job".into(), |_| work(4)).unwrap_err();
+        assert_eq!(format!("{error:#}"), "job: this program failed (see above)");
+    }
+}

@@ -1,0 +1,59 @@
+//! What the demo and the benches share: namespaces joined by cables, processes inside them, one
+//! clock.
+//!
+//! ```text
+//!   Sandbox::enter --> NetNs --connect--> NetNs --> Tunnel::start --> wait_for_paths --> load, measure
+//!                                                   (Daemon: server, client)
+//! ```
+
+pub mod clock;
+pub mod daemon;
+pub mod router;
+pub mod sockets;
+pub mod tunnel;
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use roadweave_device::netns::{CableEnd, NetNs};
+use roadweave_device::{Prefix, Signal, Signals, wait_readable};
+use roadweave_terminal::exit;
+use roadweave_terminal::out;
+
+/// One end of a cable: a namespace, the name of the interface and its address with the prefix
+/// length.
+pub type End<'a> = (&'a NetNs, &'a str, &'a str);
+
+/// Joins two namespaces by a cable.
+///
+/// # Errors
+/// What the system refused.
+pub fn connect(left: End<'_>, right: End<'_>) -> anyhow::Result<()> {
+    let addresses = |(_, _, address): End<'_>| -> anyhow::Result<[Prefix; 1]> {
+        Ok([address.parse().with_context(|| format!("{address} is no address"))?])
+    };
+    let (left_addresses, right_addresses) = (addresses(left)?, addresses(right)?);
+    let left_end = CableEnd { namespace: left.0, interface: left.1, addresses: &left_addresses };
+    let right_end =
+        CableEnd { namespace: right.0, interface: right.1, addresses: &right_addresses };
+    NetNs::connect(&left_end, &right_end)
+        .with_context(|| format!("cannot join {} and {}", left.0.name(), right.0.name()))
+}
+
+/// Ends the program when it is told to; the sandbox ends with it, and all that runs inside.
+///
+/// # Errors
+/// When signals cannot be caught.
+pub fn exit_when_told() -> anyhow::Result<()> {
+    let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate, Signal::Hangup])?;
+    std::thread::spawn(move || {
+        loop {
+            let readable = wait_readable(&signals, Duration::from_secs(3_600));
+            if readable.is_err() || signals.take().is_some() {
+                out::note("\ninterrupted; nothing is left behind");
+                exit::now(130);
+            }
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,296 @@
+//! A tunnel between two namespaces: configuration files with fresh keys, server and client as real
+//! processes of `roadweave`, and what the client tells of itself.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::bail;
+use roadweave_config::write_secrets;
+use roadweave_device::Instance;
+use roadweave_device::netns::NetNs;
+use roadweave_device::random_bytes;
+use roadweave_quic::Identity;
+use roadweave_tunnel::Strategy;
+use serde_json::Value;
+
+use super::clock;
+use super::daemon::Daemon;
+
+/// The server's inner address.
+pub const SERVER_INNER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 1));
+/// The network of the inner addresses.
+const INNER_NETWORK: &str = "10.77.0.1/24";
+/// The client's inner address.
+const CLIENT_INNER: &str = "10.77.0.2/32";
+/// The client's TUN device, which names its instance too.
+const CLIENT_TUN: &str = "rw0";
+/// The server's TUN device.
+const SERVER_TUN: &str = "rw1";
+/// For so long all paths are waited for; then those that are there must do.
+const ALL_PATHS: Duration = Duration::from_secs(5);
+/// For so long the first path is waited for.
+const FIRST_PATH: Duration = Duration::from_secs(15);
+/// How often the client is asked.
+const POLL: Duration = Duration::from_millis(100);
+
+/// What a tunnel is to be.
+#[derive(Clone, Debug)]
+pub struct TunnelSpec<'a> {
+    /// The client's uplinks, names of interfaces.
+    pub uplinks: Vec<&'a str>,
+    /// Where the server listens.
+    pub server: SocketAddr,
+    /// The name of the lane for everything.
+    pub lane: &'a str,
+    /// Its strategy.
+    pub strategy: Strategy,
+    /// The network that the client leads into the tunnel.
+    pub into_tunnel: &'a str,
+    /// The network behind the client, if any.
+    pub behind_client: Option<&'a str>,
+}
+
+/// The configuration files of a tunnel.
+#[derive(Clone, Debug)]
+pub struct TunnelFiles {
+    /// For the server.
+    pub server: PathBuf,
+    /// For the client.
+    pub client: PathBuf,
+}
+
+/// Where the two ends run.
+#[derive(Clone, Copy, Debug)]
+pub struct Site<'a> {
+    /// `roadweave`.
+    pub program: &'a Path,
+    /// Where logs may be left.
+    pub directory: &'a Path,
+    /// The server's namespace.
+    pub server: &'a NetNs,
+    /// The client's namespace.
+    pub client: &'a NetNs,
+}
+
+/// A running tunnel; dropping it kills both ends.
+#[derive(Debug)]
+pub struct Tunnel {
+    /// The server's process.
+    pub server: Daemon,
+    /// The client's process.
+    pub client: Daemon,
+    socket: PathBuf,
+}
+
+impl TunnelSpec<'_> {
+    /// Writes both files into `directory`, with fresh keys.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn write(&self, directory: &Path) -> anyhow::Result<TunnelFiles> {
+        let client = Identity::from_seed(random_bytes()?);
+        let server = Identity::from_seed(random_bytes()?);
+        Ok(TunnelFiles {
+            server: write(directory, "server.toml", &self.server_file(&client, &server))?,
+            client: write(directory, "client.toml", &self.client_file(&client, &server))?,
+        })
+    }
+
+    fn client_file(&self, client: &Identity, server: &Identity) -> String {
+        let uplinks: Vec<_> = self.uplinks.iter().map(|name| format!("{name:?}")).collect();
+        format!(
+            "name = \"vehicle\"\n\
+             private_key = \"{private}\"\n\
+             [server]\n\
+             addresses = [\"{address}\"]\n\
+             public_key = \"{public}\"\n\
+             [uplinks]\n\
+             include = [{uplinks}]\n\
+             [tun]\n\
+             name = \"{CLIENT_TUN}\"\n\
+             [routes]\n\
+             into_tunnel = [\"{network}\"]\n\
+             masquerade = false\n\
+             [[lanes]]\n\
+             name = \"{lane}\"\n\
+             strategy = \"{strategy}\"\n",
+            private = client.to_base64(),
+            address = self.server,
+            public = server.public_key(),
+            uplinks = uplinks.join(", "),
+            network = self.into_tunnel,
+            lane = self.lane,
+            strategy = self.strategy,
+        )
+    }
+
+    fn server_file(&self, client: &Identity, server: &Identity) -> String {
+        let addresses: Vec<_> = [Some(CLIENT_INNER), self.behind_client]
+            .into_iter()
+            .flatten()
+            .map(|address| format!("{address:?}"))
+            .collect();
+        format!(
+            "listen = \"0.0.0.0:{port}\"\n\
+             private_key = \"{private}\"\n\
+             addresses = [\"{INNER_NETWORK}\"]\n\
+             masquerade = false\n\
+             [tun]\n\
+             name = \"{SERVER_TUN}\"\n\
+             [[lanes]]\n\
+             name = \"{lane}\"\n\
+             [[peers]]\n\
+             name = \"vehicle\"\n\
+             public_key = \"{public}\"\n\
+             addresses = [{addresses}]\n",
+            port = self.server.port(),
+            private = server.to_base64(),
+            public = client.public_key(),
+            lane = self.lane,
+            addresses = addresses.join(", "),
+        )
+    }
+}
+
+impl Tunnel {
+    /// Starts both ends.
+    ///
+    /// # Errors
+    /// When a process cannot be started.
+    pub fn start(site: Site<'_>, files: &TunnelFiles) -> anyhow::Result<Self> {
+        Self::start_as(site, files, ["server", "client"])
+    }
+
+    /// Starts a redundant router at each end.
+    ///
+    /// # Errors
+    /// When a process cannot be started.
+    pub fn start_routers(site: Site<'_>, files: &TunnelFiles) -> anyhow::Result<Self> {
+        Self::start_as(site, files, ["router"; 2])
+    }
+
+    /// `roles`: what the server's end does, and the client's.
+    fn start_as(site: Site<'_>, files: &TunnelFiles, roles: [&str; 2]) -> anyhow::Result<Self> {
+        let start = |name: &'static str, role: &str, namespace: &NetNs, config: &Path| {
+            let mut command = namespace.command(site.program);
+            command.arg(role).arg("--config").arg(config);
+            Daemon::start(name, &mut command, site.directory)
+        };
+        Ok(Self {
+            server: start("server", roles[0], site.server, &files.server)?,
+            client: start("client", roles[1], site.client, &files.client)?,
+            socket: Instance::new(CLIENT_TUN)?.socket_path(),
+        })
+    }
+
+    /// Waits until `paths` paths are usable, or some are and the rest does not come. `alive` is
+    /// asked each time whether waiting makes sense.
+    ///
+    /// # Errors
+    /// When an end has ended, or no path becomes usable, with what both said last.
+    pub fn wait_for_paths(
+        &mut self,
+        paths: usize,
+        mut alive: impl FnMut() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let begin = clock::now();
+        loop {
+            alive()?;
+            self.check_running()?;
+            let usable = self.status().map_or(0, |status| usable_paths(&status));
+            let waited = clock::now() - begin;
+            if usable >= paths || usable > 0 && waited > ALL_PATHS {
+                return Ok(());
+            }
+            if waited > FIRST_PATH {
+                bail!(
+                    "the tunnel is not up after {} s{}{}",
+                    waited.as_secs(),
+                    self.client.last_words(),
+                    self.server.last_words()
+                );
+            }
+            clock::sleep_until(clock::now() + POLL);
+        }
+    }
+
+    /// What the client tells of itself; `None` while it does not answer.
+    pub fn status(&self) -> Option<Value> {
+        roadweave_device::control::request(&self.socket, "status", &Value::Null).ok()
+    }
+
+    /// # Errors
+    /// When an end has ended, with what it said last.
+    pub fn check_running(&mut self) -> anyhow::Result<()> {
+        self.server.check_running()?;
+        self.client.check_running()
+    }
+
+    /// Ends both, the client first.
+    ///
+    /// # Errors
+    /// When one had ended before, with what it said last.
+    pub fn stop(self) -> anyhow::Result<()> {
+        self.client.stop()?;
+        self.server.stop()
+    }
+}
+
+/// Writes a configuration file.
+///
+/// # Errors
+/// What the system said.
+pub fn write(directory: &Path, name: &str, text: &str) -> anyhow::Result<PathBuf> {
+    let path = directory.join(name);
+    write_secrets(&[(&path, text)])?;
+    Ok(path)
+}
+
+/// The number of paths that may carry packets in what a client tells.
+fn usable_paths(status: &Value) -> usize {
+    let session = status["sessions"].as_array().and_then(|sessions| sessions.first());
+    let paths = session.and_then(|session| session["paths"].as_array());
+    let usable = |path: &&Value| path["status"].as_str() == Some("usable");
+    paths.map_or(0, |paths| paths.iter().filter(usable).count())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use roadweave_config::{ClientFile, ServerFile, load};
+
+    #[test]
+    fn the_files_are_read_back_by_those_who_need_them() {
+        let directory = tempfile::tempdir().unwrap();
+        let spec = TunnelSpec {
+            uplinks: vec!["att", "lte"],
+            server: "198.51.100.2:4433".parse().unwrap(),
+            lane: "video",
+            strategy: "single:lte".parse().unwrap(),
+            into_tunnel: "203.0.113.0/24",
+            behind_client: Some("192.168.70.0/24"),
+        };
+        let files = spec.write(directory.path()).unwrap();
+        let client: ClientFile = load(&files.client).unwrap();
+        let server: ServerFile = load(&files.server).unwrap();
+        assert_eq!(client.lanes[0].strategy.as_str(), "single:lte");
+        assert_eq!(client.uplinks.include, ["att", "lte"]);
+        assert_eq!(client.server.public_key, server.private_key.identity().unwrap().public_key());
+        assert_eq!(server.peers[0].public_key, client.private_key.identity().unwrap().public_key());
+        assert_eq!(server.peers[0].addresses.len(), 2);
+        assert!(server.addresses.iter().any(|network| network.addr() == SERVER_INNER));
+    }
+
+    #[test]
+    fn only_usable_paths_are_counted() {
+        let path = |status: &str| json!({"status": status});
+        let paths = [path("usable"), path("validating"), path("usable")];
+        assert_eq!(usable_paths(&json!({"sessions": [{"paths": paths}]})), 2);
+        for status in [json!({}), json!({"sessions": []}), json!({"sessions": [{}]})] {
+            assert_eq!(usable_paths(&status), 0);
+        }
+    }
+}

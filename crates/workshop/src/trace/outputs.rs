@@ -1,0 +1,49 @@
+//! Files that nobody overwrites by accident.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::Context as _;
+use roadweave_emulate::FILE_BYTES_MAX;
+use roadweave_terminal::exit::BadInput;
+
+/// Makes `directory`, or takes one that is empty, or with `force` any.
+///
+/// # Errors
+/// [`BadInput`] when there is something in it, or it cannot be made.
+pub fn make_directory(directory: &Path, force: bool) -> Result<(), BadInput> {
+    let failed = |error| BadInput::new(format!("--out {}: {error}", directory.display()));
+    fs::create_dir_all(directory).map_err(failed)?;
+    if !force && fs::read_dir(directory).map_err(failed)?.next().is_some() {
+        let problem = format!("--out {}: not empty; --force writes there", directory.display());
+        return Err(BadInput::new(problem));
+    }
+    Ok(())
+}
+
+/// Writes a file, over an old one only with `force`.
+///
+/// # Errors
+/// [`BadInput`] when there is one already; else when it cannot be written.
+pub fn write(file: &Path, text: &str, force: bool) -> anyhow::Result<()> {
+    if !force && file.exists() {
+        let problem = format!("{}: exists already; --force writes over it", file.display());
+        return Err(BadInput::new(problem).into());
+    }
+    fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// Refuses a recording that could not be read again.
+///
+/// # Errors
+/// [`BadInput`] with what would help.
+pub fn check_size(what: &str, text: &str) -> Result<(), BadInput> {
+    if text.len() as u64 <= FILE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(BadInput::new(format!(
+        "{what}: {} MB, and {} MB are read at most; ask for fewer --seconds",
+        text.len() / 1_000_000,
+        FILE_BYTES_MAX / 1_000_000
+    )))
+}

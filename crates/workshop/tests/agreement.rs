@@ -1,0 +1,150 @@
+//! Whether the lab agrees with reality: the same drive, stream and strategies in virtual time and
+//! in real time between namespaces.
+//!
+//! ```text
+//!   drive, clip ─┬─ roadweave demo    real processes, TUN devices, the kernel ─┐
+//!                └─ roadweave lab run virtual time ────────────────────────────┴─► equal figures?
+//! ```
+//!
+//! A machine that does something else meanwhile adds delay and loss of its own, and both worlds
+//! have a chance that is theirs alone. So the lab's side is the median over some seeds; and after a
+//! real run that disagrees, two more are made, at most twice, and their median is what counts.
+
+#![allow(clippy::disallowed_methods, reason = "end-to-end tests start programs and wait")]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use roadweave_device::netns::Sandbox;
+use roadweave_emulate::{Drive, Operator, format_csv};
+use serde_json::Value;
+
+const SECONDS: usize = 8;
+const FPS: usize = 30;
+/// Bytes of a frame; every thirtieth, an IDR frame, has twice as many. About 6 Mbit/s.
+const FRAME: usize = 24_000;
+/// A drive whose best link loses all packets for 200 ms, while the choice of links does not hang on
+/// microseconds: where it does, equal worlds part after a few packets.
+const SEED: u64 = 19;
+/// As many runs of a strategy may be made.
+const RUNS_MAX: usize = 5;
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Picture {
+    p50_ms: f64,
+    /// Share of the packets.
+    delivered: f64,
+    redundancy: f64,
+}
+
+impl Picture {
+    fn of(figures: &Value) -> Self {
+        let figure = |name: &str| figures[name].as_f64().unwrap();
+        Self {
+            p50_ms: figures["delay_arrived_ms"]["p50"].as_f64().unwrap(),
+            delivered: 1.0 - (figure("residual_loss") - figure("late")),
+            redundancy: figure("redundancy"),
+        }
+    }
+
+    fn agrees(&self, other: &Self) -> bool {
+        (self.p50_ms - other.p50_ms).abs() <= 3.0
+            && (self.delivered - other.delivered).abs() <= 0.005
+            && (self.redundancy - other.redundancy).abs() <= 0.01
+    }
+
+    /// Each figure's median.
+    fn median(of: &[Self]) -> Self {
+        let median = |figure: fn(&Self) -> f64| {
+            let mut figures: Vec<f64> = of.iter().map(figure).collect();
+            figures.sort_by(f64::total_cmp);
+            figures[figures.len() / 2]
+        };
+        Self {
+            p50_ms: median(|picture| picture.p50_ms),
+            delivered: median(|picture| picture.delivered),
+            redundancy: median(|picture| picture.redundancy),
+        }
+    }
+}
+
+/// The figures by strategy that `roadweave` prints, started in `folder`.
+fn figures(folder: &Path, arguments: &[&str]) -> Vec<(String, Picture)> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-lab"));
+    let output = command.current_dir(folder).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of =
+        |figures: &Value| (figures["strategy"].as_str().unwrap().to_owned(), Picture::of(figures));
+    json["strategies"].as_array().unwrap().iter().map(of).collect()
+}
+
+/// A clip of slices that no decoder would like; their sizes are what matters here.
+fn clip() -> Vec<u8> {
+    let mut clip = Vec::new();
+    for frame in 0..SECONDS * FPS {
+        let (nal_type, size) = if frame % FPS == 0 {
+            (0x65, 2 * FRAME)
+        } else {
+            (0x61, FRAME + frame * 7_919 % 2_400)
+        };
+        clip.extend([0, 0, 0, 1, nal_type, 0x80]);
+        clip.resize(clip.len() + size, 0xa5);
+    }
+    clip
+}
+
+fn write_drive(folder: &Path) {
+    let operators = [Operator::ATT, Operator::VERIZON, Operator::LTE];
+    let drive = Drive::synthetic(SEED, &operators, Duration::from_secs(SECONDS as u64 + 2));
+    fs::create_dir(folder.join("drive")).unwrap();
+    for link in &drive.links {
+        let file = folder.join("drive").join(format!("{}.csv", link.name));
+        fs::write(file, format_csv(&link.up)).unwrap();
+    }
+}
+
+const SCENARIO: &str = "
+drive = 'drive'
+seconds = 8
+[[traffic]]
+kind = 'video'
+file = 'clip.h264'
+";
+
+#[test]
+fn virtual_time_and_real_time_give_the_same_picture() {
+    if let Err(why) = Sandbox::probe() {
+        println!("skipped: {why}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    write_drive(folder);
+    fs::write(folder.join("clip.h264"), clip()).unwrap();
+    fs::write(folder.join("scenario.toml"), SCENARIO).unwrap();
+    let demo = |strategies: &str| {
+        let arguments = "demo --drive drive --seed 1 --seconds 8 --clip clip.h264 --no-ssim --json";
+        let mut arguments: Vec<&str> = arguments.split(' ').collect();
+        arguments.extend(["--strategies", strategies]);
+        figures(folder, &arguments)
+    };
+    let lab = |strategy: &str, seed: u64| {
+        let seed = seed.to_string();
+        let arguments = ["lab", "run", "scenario.toml", "--json", "--strategy", strategy];
+        figures(folder, &[&arguments[..], &["--seed", &seed]].concat())[0].1
+    };
+    for (strategy, real) in demo("single,minrtt,xnc") {
+        let expected = Picture::median(&[1, 2, 3].map(|seed| lab(&strategy, seed)));
+        let mut runs = vec![real];
+        println!("{strategy}: lab {expected:?}, demo {real:?}");
+        while !Picture::median(&runs).agrees(&expected) {
+            assert!(runs.len() < RUNS_MAX, "{strategy}: lab {expected:?}, demo {runs:?}");
+            runs.extend((0..2).map(|_| demo(&strategy)[0].1));
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The demo as its user starts it. Where the system lacks what it needs, the tests say so and do
+//! nothing.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "an end-to-end test starts the program and waits for it"
+)]
+#![allow(clippy::unwrap_used, missing_docs, reason = "a test")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use roadweave_device::netns::Sandbox;
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+
+/// Why the demo cannot run here, if so.
+fn missing() -> Option<String> {
+    let ffmpeg = Command::new("ffmpeg").arg("-version").stdout(Stdio::null()).status();
+    if ffmpeg.is_err() {
+        let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
+        assert!(!required, "ffmpeg is not installed");
+        return Some("ffmpeg is not installed".to_owned());
+    }
+    Sandbox::probe().err().map(|error| error.to_string())
+}
+
+fn demo(report: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-lab"));
+    command.args(["demo", "--seconds", "3", "--bitrate", "8", "--strategies", "xnc", "--json"]);
+    command.arg("--report").arg(report);
+    command
+}
+
+#[test]
+fn a_short_demo_measures_and_reports() {
+    if let Some(why) = missing() {
+        println!("skipped: {why}");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let report = directory.path().join("report.html");
+    let kept = directory.path().join("kept");
+    let output = demo(&report).arg("--keep").arg(&kept).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    let results: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (results["scenario"].as_str(), results["seconds"].as_u64()),
+        (Some("synthetic"), Some(3))
+    );
+    let figures = &results["strategies"][0];
+    let figure = |name: &str| figures[name].as_f64().unwrap();
+    assert_eq!(figures["strategy"], "xnc");
+    // Loose: a test machine is slow and busy. What cannot be is a video of which nothing arrives.
+    assert!(figure("fps") > 1.0 && figure("ssim") > 0.3, "{results:#}");
+    assert!(figure("residual_loss") < 0.9, "{results:#}");
+    assert!(figures["delay_ms"]["p50"].as_f64().unwrap() > 5.0, "links have a delay: {results:#}");
+    assert!(figure("cpu_percent") > 0.0, "{results:#}");
+    assert!(fs::read_to_string(&report).unwrap().contains("<svg"));
+
+    let mut qoe = Command::new(env!("CARGO_BIN_EXE_roadweave-lab"));
+    qoe.args(["qoe", "--json"]).arg(kept.join("xnc")).arg("--clip").arg(kept.join("clip.h264"));
+    let seen: serde_json::Value = serde_json::from_slice(&qoe.output().unwrap().stdout).unwrap();
+    for name in [
+        "strategy",
+        "fps",
+        "stall_ratio",
+        "ssim",
+        "delay_ms",
+        "delay_arrived_ms",
+        "residual_loss",
+        "late",
+    ] {
+        assert_eq!(seen["strategies"][0][name], figures[name], "{name} from the files it kept");
+    }
+}
+
+#[test]
+fn a_demo_that_is_interrupted_or_killed_leaves_nothing_behind() {
+    if let Some(why) = missing() {
+        println!("skipped: {why}");
+        return;
+    }
+    for signal in [Signal::INT, Signal::KILL] {
+        let directory = tempfile::tempdir().unwrap();
+        let mut child = demo(&directory.path().join("report.html"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // unshare, the program inside, emulator, server and client at least.
+        let family = wait_for_descendants(&mut child, 5);
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let status = child.wait().unwrap();
+        assert!(!status.success(), "{status}");
+        let gone =
+            || family.iter().all(|pid| test_kill_process(Pid::from_raw(*pid).unwrap()).is_err());
+        wait_until(gone, "all processes have ended");
+        assert!(!Path::new("/run/roadweave-demo").exists());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn bad_options_are_refused_with_what_would_be_right() {
+    let refuse = |arguments: &[&str], expected: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_roadweave-lab"))
+            .arg("demo")
+            .args(arguments)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+    };
+    refuse(&["--strategies", "best"], "known are: xnc");
+    refuse(&["--drive", "/nowhere"], "cannot read the drive /nowhere");
+    refuse(&["--bitrate", "fast"], "a number of Mbit/s");
+    refuse(&["--seconds", "1"], "1 is not in 2..=600");
+}
+
+fn wait_for_descendants(child: &mut Child, count: usize) -> Vec<i32> {
+    let root = i32::try_from(child.id()).unwrap();
+    let mut family = Vec::new();
+    wait_until(
+        || {
+            assert!(child.try_wait().unwrap().is_none(), "the demo ended early");
+            family = descendants(root);
+            family.len() >= count
+        },
+        "the processes of the demo run",
+    );
+    family
+}
+
+/// All processes below `root`, from the parents that /proc tells.
+fn descendants(root: i32) -> Vec<i32> {
+    let mut children: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        let parent = stat
+            .rsplit_once(')')
+            .and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse().ok());
+        children.entry(parent.unwrap_or(0)).or_default().push(pid);
+    }
+    let mut found = Vec::new();
+    let mut open = vec![root];
+    while let Some(pid) = open.pop() {
+        let below = children.remove(&pid).unwrap_or_default();
+        found.extend(&below);
+        open.extend(&below);
+    }
+    found
+}
+
+fn wait_until(mut condition: impl FnMut() -> bool, what: &str) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        sleep(Duration::from_millis(50));
+    }
+}
