@@ -65,7 +65,8 @@ fn put(word: u64, out: &mut [u8]) -> usize {
     out.len()
 }
 
-/// The same for one word in 32, which has zeros to skip.
+/// Writes the bytes of a word that are not 0, as many as there is room for, and returns how many.
+/// One word in 32 has zeros.
 #[cold]
 fn put_nonzero(word: u64, out: &mut [u8]) -> usize {
     let bytes = word.to_le_bytes().into_iter().filter(|byte| *byte != 0);

@@ -38,8 +38,10 @@
 
 mod bits;
 mod block;
+mod config;
 mod equations;
 mod matrix;
+mod outcome;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -47,106 +49,19 @@ mod window;
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_types::{DropCounters, DropReason, Instant, PacketId};
+use roadweave_types::{DropReason, Instant, PacketId};
 
 use self::bits::Bits;
-use self::block::{NewEquation, Span, unshare};
+use self::block::{NewEquation, Span};
+pub use self::config::DecoderConfig;
 use self::equations::{Added, Equations};
+pub use self::outcome::{CodedOutcome, DecoderStats, SourceOutcome};
 pub use self::window::WINDOW_IDS;
 use self::window::{AHEAD_IDS_MAX, Place, Position, Window};
 use crate::kernel::Kernel;
 use crate::pool::Pool;
-use crate::symbol::{SYMBOL_BYTES_MAX, SYMBOL_PREFIX_BYTES, is_symbol};
+use crate::symbol::{SYMBOL_BYTES_MAX, SYMBOL_PREFIX_BYTES, is_symbol, unshare};
 use crate::{COUNT_MAX, CodedRange, Subset, coefficients};
-
-/// The bounds of a [`Decoder`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DecoderConfig {
-    /// The age at which an equation, and a delivered symbol, is dropped (CellFusion section 4.4.3).
-    pub expiry: Duration,
-    /// For how long nothing must have been delivered until packets behind the window may move it
-    /// back; at least the expiry. A peer whose IDs never start again needs no more than packets may
-    /// live.
-    pub rewind_after: Duration,
-    /// The most bytes of delivered symbols to keep, each with an allowance of 128 bytes.
-    pub known_bytes_max: usize,
-    /// The most bytes of equations to keep, each with an allowance of 640 bytes, and of the known
-    /// symbols that they cover, each with 80, and 1,024 for each group of equations that are
-    /// connected by missing packets.
-    pub equation_bytes_max: usize,
-}
-
-impl Default for DecoderConfig {
-    /// 700 ms as in CellFusion; 16 MiB of symbols, which is that at 190 Mbit/s, and 4 MiB of
-    /// equations.
-    fn default() -> Self {
-        Self {
-            expiry: Duration::from_millis(700),
-            rewind_after: Duration::from_millis(700),
-            known_bytes_max: 16 << 20,
-            equation_bytes_max: 4 << 20,
-        }
-    }
-}
-
-/// What became of a source packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum SourceOutcome {
-    /// It was missing, and is the first that went to `out`.
-    New,
-    /// It was delivered before, or determined by coded packets.
-    Duplicate,
-    /// It is so far behind the newest packet that nobody knows whether it was delivered.
-    Late,
-    /// Its ID is too far ahead to be believed ([`Decoder`]).
-    FarAhead,
-    /// It is no symbol.
-    Malformed,
-}
-
-/// What became of a coded packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CodedOutcome {
-    /// It determined so many packets, which went to `out`.
-    Determined(usize),
-    /// It is kept until more is known, or memory runs out.
-    Kept,
-    /// It tells nothing that is not known or does not follow from the equations kept, or it only
-    /// determined packets that were delivered so long ago that their bytes are forgotten.
-    Redundant,
-    /// It covers packets too far behind the newest one.
-    Late,
-    /// It covers packets too far ahead to be believed ([`Decoder`]).
-    FarAhead,
-    /// Its range or its length breaks the format.
-    Malformed,
-    /// It contradicts what is known, or what the equations kept say.
-    Inconsistent,
-}
-
-/// What a [`Decoder`] took in and gave out.
-///
-/// `sources + coded` is all that came in; it equals `new_sources + recovered + redundant`, the
-/// drops and the equations still kept ([`Decoder::pending`]).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct DecoderStats {
-    /// Source packets that came.
-    pub sources: u64,
-    /// Coded packets that came.
-    pub coded: u64,
-    /// Source packets that were missing, and delivered.
-    pub new_sources: u64,
-    /// Packets that coded packets determined, and that were delivered. Each used up one coded
-    /// packet.
-    pub recovered: u64,
-    /// Coded packets that turned out to tell nothing new.
-    pub redundant: u64,
-    /// What was discarded: sources as [`DropReason::Duplicate`], coded packets that expired or were
-    /// evicted, and either that was late, far ahead, malformed or inconsistent.
-    pub drops: DropCounters,
-}
 
 /// Solves for missing packets as source and coded packets come in, in any order.
 ///

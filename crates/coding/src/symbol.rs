@@ -12,6 +12,8 @@
 //! crate `wire` writes and reads the prefix; here only its length matters, to cut a repaired symbol
 //! and to recognise one that cannot be true.
 
+use bytes::Bytes;
+
 /// Bytes of the prefix of a symbol.
 pub const SYMBOL_PREFIX_BYTES: usize = 2;
 
@@ -38,6 +40,11 @@ pub(crate) fn is_symbol(bytes: &[u8]) -> bool {
         return false;
     };
     !rest.is_empty() && usize::from(u16::from_be_bytes(*prefix) & LENGTH_MASK) == rest.len()
+}
+
+/// Gives a symbol memory of its own.
+pub(crate) fn unshare(symbol: &mut Bytes) {
+    *symbol = Bytes::copy_from_slice(symbol);
 }
 
 const LENGTH_MASK: u16 = 0x3fff;

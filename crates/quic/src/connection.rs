@@ -45,7 +45,7 @@ use crate::config::TransportConfig;
 use crate::control;
 use crate::epoch::Epoch;
 use crate::event::{CloseReason, Event, MessageError, Refusal};
-use crate::gate::{Gate, Position};
+use crate::gate::{Gate, GateState};
 use crate::identity::PublicKey;
 use crate::meter::sent::Content;
 use crate::outbox::Outbox;
@@ -170,7 +170,7 @@ impl Connection {
     pub(crate) fn new(now: Instant, new: NewConnection) -> Self {
         let gate = Gate::of(&new.quic, noq_proto::PathId::ZERO)
             .expect("a new connection has path 0, and all controllers are gated");
-        gate.set(Position::Open);
+        gate.set(GateState::Open);
         let first = NewPath { id: PathId(0), uplink: new.uplink, remote: new.remote, gate };
         let mut quic = new.quic;
         let mut connection = Self {

@@ -188,13 +188,15 @@ fn encode(number: u32, last: bool, data: &[u8]) -> Bytes {
 }
 
 const LAST: u8 = 1;
+/// Bytes before the data of a fragment.
 const HEADER: usize = 5;
 /// The data in a fragment, bytes: it fits every packet.
 const FRAGMENT_DATA: usize = 1024;
 /// The most fragments in flight, counted from the oldest that is not acknowledged.
 const WINDOW: usize = 32;
-/// The most that waits to be acknowledged, bytes and fragments.
+/// The most that waits to be acknowledged, bytes.
 const QUEUE_MAX: usize = 256 * 1024;
+/// The most that waits to be acknowledged, fragments.
 const FRAGMENTS_MAX: usize = 1024;
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ impl Deadlines {
         }
     }
 
-    /// The same unless it has one already.
+    /// Gives a connection a deadline unless it has one.
     pub(crate) fn set_once(&mut self, id: ConnectionId, deadline: Instant) {
         if !self.by_connection.contains_key(&id) {
             self.set(id, Some(deadline));

@@ -31,7 +31,7 @@ use crate::meter::{Meter, Progress};
 /// What a gate lets through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Position {
+pub(crate) enum GateState {
     /// Nothing at all, not even acknowledgements.
     Sealed,
     /// Only what is not subject to congestion control.
@@ -43,7 +43,7 @@ pub(crate) enum Position {
 /// The part of a path's controller that the connection holds on to.
 #[derive(Debug)]
 pub(crate) struct Gate {
-    position: AtomicU8,
+    state: AtomicU8,
     /// Whether the meter has news that nobody has fetched.
     news: AtomicBool,
     meter: Mutex<Meter>,
@@ -53,8 +53,8 @@ impl Gate {
     fn new(meter: Meter) -> Arc<Self> {
         // Closed, not sealed: a path that the peer has opened must be able to answer its challenge
         // before the connection knows of it.
-        let position = AtomicU8::new(Position::Closed as u8);
-        Arc::new(Self { position, news: AtomicBool::new(false), meter: Mutex::new(meter) })
+        let state = AtomicU8::new(GateState::Closed as u8);
+        Arc::new(Self { state, news: AtomicBool::new(false), meter: Mutex::new(meter) })
     }
 
     /// The gate of a path at present. The library replaces a path's controller when its peer
@@ -64,12 +64,12 @@ impl Gate {
         Some(controller.downcast::<GatedController>().ok()?.gate)
     }
 
-    pub(crate) fn set(&self, position: Position) {
-        self.position.store(position as u8, Ordering::Relaxed);
+    pub(crate) fn set(&self, state: GateState) {
+        self.state.store(state as u8, Ordering::Relaxed);
     }
 
-    fn is(&self, position: Position) -> bool {
-        self.position.load(Ordering::Relaxed) == position as u8
+    fn is(&self, state: GateState) -> bool {
+        self.state.load(Ordering::Relaxed) == state as u8
     }
 
     pub(crate) fn meter(&self) -> MutexGuard<'_, Meter> {
@@ -232,7 +232,7 @@ impl Controller for GatedController {
     }
 
     fn window(&self) -> u64 {
-        if self.gate.is(Position::Open) { u64::MAX } else { 0 }
+        if self.gate.is(GateState::Open) { u64::MAX } else { 0 }
     }
 
     /// Turns the library's pacer off, or, while sealed, all the way up.
@@ -244,7 +244,7 @@ impl Controller for GatedController {
     fn metrics(&self) -> ControllerMetrics {
         let mut metrics = self.inner.metrics();
         metrics.congestion_window = u64::from(u32::MAX) + 1;
-        metrics.pacing_rate = self.gate.is(Position::Sealed).then_some(1);
+        metrics.pacing_rate = self.gate.is(GateState::Sealed).then_some(1);
         metrics.send_quantum = None;
         metrics
     }

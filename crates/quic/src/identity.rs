@@ -23,7 +23,7 @@ impl PublicKey {
         Self(bytes)
     }
 
-    /// Its 32 bytes.
+    /// The 32 bytes of the key.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

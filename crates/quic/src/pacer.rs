@@ -8,14 +8,14 @@
 //! budget grows at that rate up to the burst: what leaves in 2 ms, but no less than 4 packets
 //! ```
 //!
-//! The bounds are for flows that do not use the path to the full. A few acknowledgements that
-//! arrive together made BBR believe in 266 Mbit/s on a flow of 4 Mbit/s; a few probes in the second
-//! made it believe in 22 kbit/s, at which the next packet would have waited for half a second. Four
-//! packets in a round trip are what its window lets through at the least.
+//! The bounds are for flows that do not use the path to the full. From a few acknowledgements that
+//! arrive together a controller may believe in many times what the path carries, and from a few
+//! probes in the second in so little that the next packet would wait for half of one. Four packets
+//! in a round trip are what its window lets through at the least.
 //!
 //! A stream that leaves room shows the congestion control its own rate, not the path's, and would
-//! be held to that just when another path fails: on recorded drives packets waited for pacers at
-//! windows half empty. Hence [`Pacing::Window`].
+//! be held to that just when another path fails, and wait for pacers at windows half empty. Hence
+//! [`Pacing::Window`].
 
 use std::time::Duration;
 
@@ -127,7 +127,9 @@ const RATE_FLOOR: f64 = 250_000.0;
 const RATE_MIN: Rate = Rate::from_kbps(16);
 /// RFC 9002 section 7.2, with room for the first doubling.
 const INITIAL_WINDOW_PACKETS: f64 = 30.0;
+/// What leaves in so long may leave at once.
 const BURST_TIME: Duration = Duration::from_millis(2);
+/// Packets that may leave at once however slow the path is.
 const BURST_PACKETS_MIN: u64 = 4;
 /// Nobody is woken more often than this for the pacer's sake, unless packets are rarer anyway.
 const WAKE_INTERVAL: Duration = Duration::from_micros(500);

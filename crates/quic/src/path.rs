@@ -14,7 +14,7 @@ use std::time::Duration;
 use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, PathStatus, Policy, UplinkId};
 
 use crate::epoch::Epoch;
-use crate::gate::{Gate, Position};
+use crate::gate::{Gate, GateState};
 use crate::meter::ramp::Ramp;
 use crate::pacer::{Pacer, PacerInput};
 use crate::stats::PathStats;
@@ -290,16 +290,16 @@ impl Path {
         }
     }
 
-    pub(crate) fn set_gate(&self, position: Position) {
-        self.gate.set(position);
+    pub(crate) fn set_gate(&self, state: GateState) {
+        self.gate.set(state);
     }
 }
 
-/// A path is quiet when so many packets are overdue,
+/// A path is quiet when so many packets are overdue.
 const QUIET_INTERVALS: u32 = 16;
-/// but not sooner, for video comes in frames,
+/// No path is quiet sooner: video comes in frames.
 const QUIET_MIN: Duration = Duration::from_millis(60);
-/// and not later; paths are asked once a second while data comes in.
+/// A path is quiet after this in any case: paths are asked once a second while data comes in.
 const QUIET_MAX: Duration = Duration::from_millis(2500);
 /// No path is suspected sooner: a system under load is late by this much without any network's
 /// fault.

@@ -70,7 +70,7 @@ pub struct TransferProgress {
     pub smoothed_rtt: Option<Duration>,
     /// Packets that the sender has sent.
     pub sent_packets: u64,
-    /// Those of them that it took for lost.
+    /// Packets that the sender took for lost.
     pub lost_packets: u64,
     /// How often its congestion control took loss for congestion.
     pub congestion_events: u64,

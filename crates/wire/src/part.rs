@@ -11,7 +11,7 @@
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use roadweave_types::LaneId;
 
-use crate::datagram::{DatagramError, KIND_PART};
+use crate::datagram::kind::{DatagramError, KIND_PART};
 
 /// Bytes before a part.
 pub const PART_HEADER: usize = 7;

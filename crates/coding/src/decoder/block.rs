@@ -19,11 +19,7 @@
 //!
 //! Source: CellFusion section 4.3.3; the recipes are ours.
 
-mod solve;
-
-#[cfg(test)]
-pub(super) use self::solve::COMBINED_BYTES;
-pub(super) use self::solve::unshare;
+pub(super) mod solve;
 
 use bytes::Bytes;
 use roadweave_types::Instant;

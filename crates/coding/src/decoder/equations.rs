@@ -13,8 +13,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use roadweave_types::{DropReason, Instant, PacketId};
 
-use super::DecoderStats;
 use super::block::{Block, NewEquation, Removed, SPAN_MAX, Span};
+use super::outcome::DecoderStats;
 use super::window::Position;
 use crate::kernel::Kernel;
 use crate::pool::Pool;

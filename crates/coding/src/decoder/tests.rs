@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use bytes::BytesMut;
 use proptest::prelude::*;
 
-use super::block::COMBINED_BYTES;
+use super::block::solve::COMBINED_BYTES;
 use super::*;
 use crate::Encoder;
 use crate::gf256;

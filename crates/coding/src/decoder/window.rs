@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// The same by the definition: every delivered position, for ever.
+    /// What a [`Window`] must do, by its definition: every delivered position, for ever.
     #[derive(Default)]
     struct Reference {
         newest: Position,

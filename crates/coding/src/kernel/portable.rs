@@ -37,7 +37,7 @@ pub(super) fn mul_add(y: &mut [u8], coefficient: u8, x: &[u8]) {
     mul_add_bytes(y_rest, coefficient, x_rest);
 }
 
-/// The same for a few bytes.
+/// Adds `coefficient * x` to `y`, byte by byte, from the products of nibbles: for a few bytes.
 #[inline]
 pub(super) fn mul_add_bytes(y: &mut [u8], coefficient: u8, x: &[u8]) {
     let (low, high) = gf256::products(coefficient).split_at(16);

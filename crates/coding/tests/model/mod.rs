@@ -35,7 +35,7 @@ fn mul_bitwise(mut a: u8, mut b: u8) -> u8 {
     product
 }
 
-/// a^254, which is the inverse because a^255 is 1.
+/// The inverse of `a`: a^254, because a^255 is 1.
 pub fn invert(a: u8) -> u8 {
     (0..254).fold(1, |power, _| mul(power, a))
 }

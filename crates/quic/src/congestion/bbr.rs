@@ -370,29 +370,33 @@ const WINDOW_MIN: u64 = 4;
 const WINDOW_MAX: u64 = u32::MAX as u64;
 /// A round lasts no less, for on short routes jitter is all there is.
 const ROUND_MIN: Duration = Duration::from_millis(10);
-/// The path is full when the rate has not grown by a quarter (draft section 5.3.1.2)
+/// The least growth of the rate in a round of `Startup` by which the path is not full (draft
+/// section 5.3.1.2).
 const FULL_GROWTH: f64 = 1.25;
-/// for so many rounds.
+/// Rounds without `FULL_GROWTH` after which the path is full (draft section 5.3.1.2).
 const FULL_ROUNDS: u32 = 3;
-/// The draft waits for 2 to 3 s (section 5.3.3.5.3).
+/// The least wait between two probes for bandwidth. The draft waits for 2 to 3 s (section
+/// 5.3.3.5.3); links of vehicles change within a second.
 const PROBE_WAIT: Duration = Duration::from_secs(1);
+/// What is added to `PROBE_WAIT` at random, at most: flows must not probe together.
 const PROBE_WAIT_RANDOM: Duration = Duration::from_secs(1);
-/// The first round of `Up`, and by how much each is faster than the one before (draft section
-/// 5.6.1),
+/// The pacing gain of the first round of `Up` (draft section 5.6.1), and what each round that
+/// succeeds multiplies it by.
 const UP_PACING: f64 = 1.25;
-/// if that one has brought so much more,
+/// A round of `Up` succeeds when the rate is so many times the best before.
 const UP_SUCCESS: f64 = 1.1;
-/// up to this.
+/// The highest pacing gain of `Up`.
 const UP_PACING_MAX: f64 = 2.0;
-/// The draft's ProbeRTTInterval and ProbeRTTDuration (section 5.3.4).
+/// The draft's ProbeRTTInterval (section 5.3.4).
 const BASE_AGE: Duration = Duration::from_secs(5);
+/// The draft's ProbeRTTDuration (section 5.3.4).
 const PROBE_RTT_TIME: Duration = Duration::from_millis(200);
 /// Volumes in flight; the draft has 2 (section 5.6.1), for acknowledgements that come more rarely
 /// than ours.
 const CRUISE_WINDOW: f64 = 1.5;
 /// After loss no less than this many volumes may be in flight: Beta of a full window.
 const CAP_MIN: f64 = 1.4;
-/// By how much the cap grows in a round without queue and loss,
+/// What the cap is multiplied by in a round without queue and loss.
 const CAP_GROWTH: f64 = 1.25;
-/// until it is so many volumes, beyond any window.
+/// The cap, in volumes, at which it is forgotten: beyond any window.
 const CAP_FORGOTTEN: f64 = 4.0;

@@ -357,7 +357,7 @@ impl Connection {
         self.paths[index].gate.meter().abandon();
         self.take_signals_of(index);
         // The library still says on it that it is closed, if no other path can.
-        self.paths[index].set_gate(crate::gate::Position::Closed);
+        self.paths[index].set_gate(crate::gate::GateState::Closed);
         let path = self.paths.remove(index);
         let reason = self
             .unresponsive

@@ -10,7 +10,7 @@ use roadweave_types::{Instant, PathId};
 use super::upkeep::MEASURE_SENDING;
 use super::{Connection, Gates, Phase};
 use crate::event::{PathError, SendError};
-use crate::gate::{Gate, Position};
+use crate::gate::{Gate, GateState};
 use crate::meter::sent::{Content, Fate};
 use crate::outbox::{Ecn, Route};
 use crate::path::{NewPath, Path};
@@ -231,8 +231,8 @@ impl Connection {
         false
     }
 
-    /// Puts the content of the oldest datagram to the number of the packet that took it along, which
-    /// should have left on the path at `index`.
+    /// Puts the content of the oldest datagram to the number of the packet that took it along,
+    /// which should have left on the path at `index`.
     fn attribute(&mut self, index: usize) {
         let Some((intended, content)) = self.stranded.pop_front() else { return };
         if self.paths[index].gate.meter().claim(content) {
@@ -335,19 +335,19 @@ impl Connection {
             return;
         }
         for path in &self.paths {
-            path.set_gate(if path.id == id { Position::Open } else { Position::Sealed });
+            path.set_gate(if path.id == id { GateState::Open } else { GateState::Sealed });
             path.gate.meter().disclaim();
         }
         self.gates = Gates::Only(id);
     }
 
     fn close_all_gates(&mut self) {
-        self.paths.iter().for_each(|path| path.set_gate(Position::Closed));
+        self.paths.iter().for_each(|path| path.set_gate(GateState::Closed));
         self.gates = Gates::Other;
     }
 
     fn open_all_gates(&mut self) {
-        self.paths.iter().for_each(|path| path.set_gate(Position::Open));
+        self.paths.iter().for_each(|path| path.set_gate(GateState::Open));
         self.gates = Gates::Other;
     }
 

@@ -120,7 +120,7 @@ impl Connection {
         self.handle_timeout(now);
     }
 
-    /// The same for the path over `uplink`, which may have come into another network.
+    /// Takes the path over `uplink` for suspect, as it may have come into another network.
     pub fn doubt_path_over(&mut self, now: Instant, uplink: UplinkId) {
         let mut paths = self.paths.iter_mut();
         if let Some(path) = paths.find(|path| path.uplink == Some(uplink)) {

@@ -31,7 +31,7 @@ use crate::event::ConnectionId;
 pub(super) struct HalfOpen {
     /// Ascending by age: numbers are given in turn.
     handshakes: BTreeMap<ConnectionId, Handshake>,
-    /// Those of `handshakes` that have not proved their address.
+    /// Handshakes of clients that have not proved their address.
     unproved: BTreeSet<ConnectionId>,
     sources: BTreeMap<IpAddr, Count>,
 }

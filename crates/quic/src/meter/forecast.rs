@@ -82,9 +82,10 @@ impl Meter {
     }
 }
 
-/// A round-trip time above the least of the last seconds by this share of it,
+/// The share of the least round-trip time of the last seconds by which one exceeds it when there is
+/// a queue (with `QUEUE_MIN`).
 const QUEUE_SHARE: u32 = 4;
-/// and by this much, stands for a queue.
+/// What a round-trip time with a queue exceeds the least by beyond `QUEUE_SHARE`.
 const QUEUE_MIN: Duration = Duration::from_millis(5);
 /// Seconds; nobody waits longer for a path.
 const DRAIN_MAX: f64 = 10.0;

@@ -25,7 +25,7 @@ pub(super) struct Reordering {
     newest: Option<u64>,
     /// Those taken for lost that may come yet, ascending by number.
     missing: VecDeque<(u64, Instant)>,
-    /// Those of the present batch.
+    /// The ages of overtaken packets in the present batch of acknowledgements.
     batch: Samples,
 }
 
@@ -146,7 +146,7 @@ pub(crate) struct Losses {
     pub(crate) is_persistent: bool,
 }
 
-/// One of them.
+/// A packet taken for lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LostPacket {
     pub(crate) pn: u64,
@@ -154,9 +154,9 @@ pub(crate) struct LostPacket {
     pub(crate) sent: Instant,
 }
 
-/// Packets overtake each other as a rule when one in so many was overtaken;
+/// Packets overtake each other as a rule when one in so many was overtaken.
 const LATE_SHARE: u32 = 64;
-/// how late they are is known from so many.
+/// From so many overtaken packets it is known how late they are.
 const LATE_MIN: u32 = 16;
 /// For one to two of these it is remembered how late packets were.
 const LATENESS_MEMORY: Duration = Duration::from_secs(5);

@@ -12,7 +12,7 @@ use roadweave_types::PacketId;
 
 use super::{Block, Contradicting, Equation, Known};
 use crate::decoder::bits::Bits;
-use crate::symbol::symbol_len;
+use crate::symbol::{symbol_len, unshare};
 
 impl Block {
     /// Appends the packets that are determined to `solved`, ascending, with their symbols, and
@@ -171,11 +171,6 @@ impl Block {
         ready.truncate(kept);
         solved.truncate(start + kept);
     }
-}
-
-/// Gives a symbol memory of its own.
-pub(in crate::decoder) fn unshare(symbol: &mut Bytes) {
-    *symbol = Bytes::copy_from_slice(symbol);
 }
 
 /// The contradiction that a block does not survive.

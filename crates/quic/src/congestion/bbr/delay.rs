@@ -134,29 +134,32 @@ impl Delay {
 /// The base is the least of the last 5 to 10 s: half of the draft's 10 s (section 2.13), as
 /// vehicles move.
 const BASE_WINDOW: Duration = Duration::from_secs(5);
-/// The least of many means that scatter lies below all of them: a round counts with so many
-/// standard errors more,
+/// Standard errors that are added to a round's mean before it may become the base: the least of
+/// many means that scatter lies below what they scatter about.
 const BASE_ERRORS: f64 = 2.0;
-/// and with so many standard deviations for the share that was lost: where packets overtake each
+/// Standard deviations that are added, times the share that was lost: where packets overtake each
 /// other, the latest of them are lost, and those that arrive look faster than the path is.
 const BASE_CENSORED: f64 = 4.0;
-/// A round is queued when its mean is above the base by this share of it,
+/// The share of the base by which a round's mean exceeds it when there is a queue.
 const QUEUE_SHARE: f64 = 0.5;
-/// by no less than this, seconds: acknowledgements may take 2 ms, frames leave in bursts;
+/// The least excess that counts as a queue, seconds: acknowledgements may take 2 ms, frames leave
+/// in bursts.
 const QUEUE_MIN: f64 = 0.005;
-/// and by this many standard errors.
+/// Standard errors that are allowed for beyond that excess.
 const QUEUE_ERRORS: f64 = 2.0;
-/// A round within 5 % and 2 ms of the base is a look at it.
+/// A round whose mean is within this share of the base, and `NEAR_MIN`, is a look at it.
 const NEAR_SHARE: f64 = 1.05;
+/// What is allowed for beyond `NEAR_SHARE`, seconds.
 const NEAR_MIN: f64 = 0.002;
-/// With half in flight, a queue would have become shorter by half, with its round-trip time,
+/// The share of the peak in flight at which a queue would have become shorter by as much, and its
+/// round-trip time with it.
 const LESS: f64 = 0.5;
-/// while that of a longer route stays.
+/// The share of the peak's round-trip time that is left where it belongs to a longer route.
 const AS_LONG: f64 = 0.75;
 /// By how much the base goes up at one time.
 const BASE_STEP: f64 = 1.5;
-/// Not beyond this in seconds: whoever waits longer than that wants no longer queue, whatever the
-/// route.
+/// The base is not raised beyond this, seconds: whoever waits longer than that wants no longer
+/// queue, whatever the route.
 const BASE_RAISED_MAX: f64 = 0.25;
 
 #[cfg(test)]
@@ -170,7 +173,7 @@ mod tests {
         judge_sender(delay, false, rounds)
     }
 
-    /// The same of a sender that left room, or did not.
+    /// What the last of some rounds of 50 ms says of a sender that left room, or did not.
     fn judge_sender(delay: &mut Delay, roomy: bool, rounds: &[(f64, f64)]) -> Verdict {
         let start = Instant::now();
         let mut verdict = Verdict::Clear;

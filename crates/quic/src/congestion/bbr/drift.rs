@@ -48,9 +48,10 @@ impl Drift {
 /// less than 6 % the queue passes for a route, until it holds the sender back or drops packets, or
 /// is longer than `delay` believes.
 const SLOPE: RangeInclusive<f64> = -0.01..=0.06;
-/// Over so long it is measured: in less, jitter looks like it,
+/// The least time over which the slope is measured: in less, jitter looks like one.
 const SPAN: Duration = Duration::from_millis(250);
-/// and in more, as of a path with little to carry, anything does.
+/// The longest time over which the slope means anything: a path with little to carry has longer
+/// stretches.
 const SPAN_MAX: Duration = Duration::from_secs(1);
 /// The fewest rounds since the last loss: a full queue does not grow either.
 const CLEAN_ROUNDS: u32 = 4;

@@ -212,8 +212,8 @@ const LOSS_BY_CHANCE: f64 = 0.10;
 /// Rounds that lose as much, but for no longer than this, are an outage: the rate stays what it
 /// was, and grows not.
 const OUTAGE: Duration = Duration::from_millis(100);
-/// They belong together when they are no further apart than this or three rounds: a short buffer
-/// overflows with each frame of a video.
+/// Rounds that lose much belong together when they are no further apart than this, or three rounds:
+/// a short buffer overflows with each frame of a video.
 const LOSSES_APART: Duration = Duration::from_millis(500);
 /// What is kept after a round with loss, the draft's Beta (section 5.5.10).
 const BETA: f64 = 0.7;

@@ -186,12 +186,13 @@ impl Collector {
 
 /// The fewest packets that make a round: of fewer, one late packet would pass for a queue.
 const PACKETS_MIN: u32 = 4;
-/// Packets overtake each other where one in so many was overtaken; one swapped on the way is
-/// nothing.
+/// Packets overtake each other as a rule where one in so many was overtaken: one that was swapped
+/// on the way says nothing.
 const OVERTAKEN_SHARE: u32 = 16;
-/// Where they do a round goes on until the error of its mean is below this share of it,
+/// The error of a round's mean, as a share of it, below which the round may end where packets
+/// overtake each other.
 const ERROR_MAX: f64 = 0.1;
-/// but not for longer than so many round-trip times.
+/// Round-trip times after which a round ends however uncertain its mean is.
 const UNSURE_MAX: u32 = 4;
 /// Frames come each 33 ms; acknowledgements this far apart, and a base round-trip time, mean a
 /// pause.
