@@ -40,6 +40,7 @@ deny:
 	@CARGO="$(CARGO)" deploy/deny.sh
 
 bench: packages
+	$(CARGO) bench --quiet --workspace --bench datagrams --bench select --bench session
 	$(BUILD) --release
 	$(TARGET)/release/roadweave bench tunnel
 	$(TARGET)/release/roadweave bench router

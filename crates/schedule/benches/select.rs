@@ -1,0 +1,62 @@
+//! What it costs to choose the paths of a packet, by the scheduler and the number of paths.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use roadweave_schedule::{Acknowledged, PacketInfo, SchedulerFactory};
+use roadweave_types::{Instant, PathId, PathSnapshot, UplinkId};
+
+const SCHEDULERS: [&str; 8] =
+    ["minrtt", "prompt", "patient", "ecf", "earliest", "bonding", "raven", "lola"];
+const PATHS: [u32; 2] = [2, 4];
+
+/// Paths of 20, 35, 50 and 65 ms, each with half of its window in flight.
+fn paths(count: u32) -> Vec<PathSnapshot> {
+    let path = |id: u32| {
+        let rtt = Duration::from_millis(20 + 15 * u64::from(id));
+        let mut path = PathSnapshot::idle(PathId(id), rtt, 120_000);
+        path.uplink = Some(UplinkId(id));
+        path.bytes_in_flight = 60_000;
+        path.rtt_deviation = rtt / 8;
+        path
+    };
+    (0..count).map(path).collect()
+}
+
+fn select(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("select");
+    for name in SCHEDULERS {
+        let factory = SchedulerFactory::by_name(name).expect("it is known");
+        for count in PATHS {
+            let paths = paths(count);
+            let mut scheduler = factory.make(Duration::from_millis(150), true).expect("no uplink");
+            let mut now = Instant::from_millis(1);
+            for (turn, path) in (0..200).zip(paths.iter().cycle()) {
+                now += Duration::from_millis(1);
+                let (sent, rtt) = (now, path.smoothed_rtt + Duration::from_micros(turn));
+                scheduler.on_sent(now, path.id, 1200);
+                let acknowledged = Acknowledged { path: path.id, sent, bytes: 1200, rtt };
+                scheduler.on_acknowledged(now + rtt, &acknowledged);
+            }
+            let packet = |flow| PacketInfo {
+                bytes: 1200,
+                backlog_bytes: 12_000,
+                flow,
+                waited: Duration::ZERO,
+            };
+            let mut flow = 0;
+            group.bench_function(BenchmarkId::new(name, count), |bencher| {
+                bencher.iter(|| {
+                    flow += 1;
+                    now += Duration::from_micros(100);
+                    scheduler.select(now, black_box(&packet(flow)), black_box(&paths))
+                });
+            });
+        }
+    }
+    group.finish();
+}
+
+criterion_group!(benches, select);
+criterion_main!(benches);
