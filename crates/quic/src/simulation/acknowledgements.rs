@@ -1,6 +1,6 @@
 //! Acknowledgements: how late, how many, on which path, and how true.
 
-use super::link::links;
+use super::wire::links;
 use super::*;
 
 /// Sends a datagram of 1000 bytes each `interval` on the given paths in turn, for `span`.
@@ -115,7 +115,7 @@ fn a_black_hole_on_the_first_path_hides_no_acknowledgement() {
 
 #[test]
 fn jitter_makes_no_false_loss() {
-    let jittery = |link: super::link::Link| link.with(|direction| direction.jitter = ms(30));
+    let jittery = |link: super::wire::Wire| link.with(|direction| direction.jitter = ms(30));
     let mut world = World::connected(links(&[20, 50]).into_iter().map(jittery).collect());
     send_on_each(&mut world, &[0, 1], ms(1), ms(3000));
     world.run(ms(1000));
@@ -137,7 +137,7 @@ fn a_loss_is_told_once_later_packets_are_acknowledged() {
 
 #[test]
 fn the_books_of_the_path_balance() {
-    let lossy = |link: super::link::Link| link.with(|direction| direction.loss = 0.05);
+    let lossy = |link: super::wire::Wire| link.with(|direction| direction.loss = 0.05);
     let mut world = World::connected(links(&[20, 50]).into_iter().map(lossy).collect());
     send_on_each(&mut world, &[0, 1], ms(1), ms(2000));
     for link in &mut world.links {

@@ -1,6 +1,6 @@
 //! Who is let in, who is not, and how both sides learn it.
 
-use super::link::{Link, links};
+use super::wire::{Wire, links};
 use super::*;
 
 #[test]
@@ -72,7 +72,7 @@ fn a_dead_first_uplink_does_not_keep_another_from_connecting() {
 
 #[test]
 fn a_handshake_survives_heavy_loss() {
-    let lossy = |link: Link| link.with(|direction| direction.loss = 0.3);
+    let lossy = |link: Wire| link.with(|direction| direction.loss = 0.3);
     for seed in 1..6 {
         let links = links(&[40]).into_iter().map(lossy).collect();
         let mut world = World::new(links, &config(seed));

@@ -1,6 +1,6 @@
 //! Bytes from the network never panic, never steal a connection, and are counted.
 
-use super::link::links;
+use super::wire::links;
 use super::*;
 use crate::forge::{Eavesdropper, stateless_reset};
 

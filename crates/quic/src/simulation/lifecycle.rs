@@ -1,6 +1,6 @@
 //! Paths that come, go, fall silent, heal and move.
 
-use super::link::{Link, links};
+use super::wire::{Wire, links};
 use super::*;
 
 /// The client sends on all paths that are usable, a datagram each `interval` in turn.
@@ -343,7 +343,7 @@ fn a_path_that_stays_dead_is_given_up_in_the_end() {
 
 #[test]
 fn messages_arrive_whole_and_in_order_over_lossy_paths() {
-    let lossy = |link: Link| link.with(|direction| direction.loss = 0.1);
+    let lossy = |link: Wire| link.with(|direction| direction.loss = 0.1);
     let mut world = World::connected(links(&[20, 50]).into_iter().map(lossy).collect());
     let message = |i: usize| Bytes::from(vec![i as u8; [0, 10, 1000, MESSAGE_MAX][i % 4]]);
     for i in 0..20 {

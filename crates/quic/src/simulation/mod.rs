@@ -13,9 +13,9 @@ mod acknowledgements;
 mod handshakes;
 mod hostile;
 mod lifecycle;
-mod link;
 mod rates;
 mod steering;
+mod wire;
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, SplitMix64, UplinkId};
 
-use self::link::{Arrival, Link};
+use self::wire::{Arrival, Wire};
 use crate::*;
 
 const CLIENT: usize = 0;
@@ -73,7 +73,7 @@ struct World {
     now: Instant,
     epoch: Epoch,
     sides: [Side; 2],
-    links: Vec<Link>,
+    links: Vec<Wire>,
     network: BinaryHeap<Arrival>,
     random: SplitMix64,
     packets: u64,
@@ -115,12 +115,12 @@ fn side(endpoint: Endpoint) -> Side {
 
 impl World {
     /// A world in which nobody has connected yet.
-    fn new(links: Vec<Link>, config: &TransportConfig) -> Self {
+    fn new(links: Vec<Wire>, config: &TransportConfig) -> Self {
         Self::with_policy(links, config, Ok(()), server_identity().public_key())
     }
 
     fn with_policy(
-        links: Vec<Link>,
+        links: Vec<Wire>,
         config: &TransportConfig,
         policy: Result<(), Refusal>,
         server_key: PublicKey,
@@ -143,11 +143,11 @@ impl World {
     }
 
     /// A world in which a client has connected over link 0 and opened a path over each other link.
-    fn connected(links: Vec<Link>) -> Self {
+    fn connected(links: Vec<Wire>) -> Self {
         Self::connected_with(links, &config(7))
     }
 
-    fn connected_with(links: Vec<Link>, config: &TransportConfig) -> Self {
+    fn connected_with(links: Vec<Wire>, config: &TransportConfig) -> Self {
         let mut world = Self::new(links, config);
         world.connect(0);
         world.run(ms(1000));

@@ -2,7 +2,7 @@
 
 use roadweave_types::{Pacing, Rate};
 
-use super::link::{Link, links};
+use super::wire::{Wire, links};
 use super::*;
 
 /// Sends on each path whenever it has room for a datagram of 1200 bytes, as a scheduler would.
@@ -20,7 +20,7 @@ fn saturate(world: &mut World, span: Duration) {
     });
 }
 
-fn with_rate(link: Link, mbps: u64) -> Link {
+fn with_rate(link: Wire, mbps: u64) -> Wire {
     link.with(|direction| direction.rate = Some(Rate::from_kbps(mbps * 1000)))
 }
 
@@ -70,7 +70,7 @@ fn cubic_fills_its_links() {
 
 #[test]
 fn a_slow_flow_does_not_spoil_the_estimate() {
-    let mut world = World::connected(vec![with_rate(Link::new(0, ms(20)), 20)]);
+    let mut world = World::connected(vec![with_rate(Wire::new(0, ms(20)), 20)]);
     // Video of 4 Mbit/s: a frame of 14 datagrams each 33 ms.
     let mut next = world.now;
     let (mut queue, mut frames, mut late) = (0, 0, 0);
@@ -97,7 +97,7 @@ fn a_slow_flow_does_not_spoil_the_estimate() {
 
 #[test]
 fn a_blocked_sender_is_woken_when_there_is_room() {
-    let mut world = World::connected(vec![with_rate(Link::new(0, ms(20)), 10)]);
+    let mut world = World::connected(vec![with_rate(Wire::new(0, ms(20)), 10)]);
     while world.send(CLIENT, PathId(0), 1200).is_ok() {}
     let now = world.now;
     let datagram = Bytes::from(vec![1; 1200]);
@@ -109,7 +109,7 @@ fn a_blocked_sender_is_woken_when_there_is_room() {
 
 #[test]
 fn a_link_that_slows_down_is_followed() {
-    let mut world = World::connected(vec![with_rate(Link::new(0, ms(25)), 20)]);
+    let mut world = World::connected(vec![with_rate(Wire::new(0, ms(25)), 20)]);
     saturate(&mut world, ms(5000));
     let slow = Some(Rate::from_kbps(4_000));
     world.links[0].directions[CLIENT].rate = slow;
@@ -123,7 +123,7 @@ fn a_link_that_slows_down_is_followed() {
 
 #[test]
 fn frames_keep_their_pace_under_jitter() {
-    let jittery = |link: Link| with_rate(link, 30).with(|direction| direction.jitter = ms(16));
+    let jittery = |link: Wire| with_rate(link, 30).with(|direction| direction.jitter = ms(16));
     let mut world = World::connected(links(&[20]).into_iter().map(jittery).collect());
     // 10 Mbit/s on a link of 30.
     let mut next = world.now;
@@ -148,7 +148,7 @@ fn frames_keep_their_pace_under_jitter() {
 fn packets_that_overtake_each_other_are_neither_lost_nor_congestion() {
     // Cubic halves its rate for each of the few packets whose acknowledgements were forgotten.
     for (congestion, least) in [(CongestionControl::Bbr, 9.0), (CongestionControl::Cubic, 3.0)] {
-        let link = with_rate(Link::new(0, ms(10)), 10).with(|direction| direction.jitter = ms(50));
+        let link = with_rate(Wire::new(0, ms(10)), 10).with(|direction| direction.jitter = ms(50));
         let config = TransportConfig { congestion, ..config(1) };
         let mut world = World::connected_with(vec![link], &config);
         saturate(&mut world, ms(5000));

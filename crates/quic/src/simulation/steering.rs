@@ -1,6 +1,6 @@
 //! Datagrams leave on the path of the caller's choice, and each gets one true fate.
 
-use super::link::{Link, links};
+use super::wire::{Wire, links};
 use super::*;
 
 /// Sends a datagram each `interval` on the paths in turn, for `span`.
@@ -17,7 +17,7 @@ fn send_in_turn(world: &mut World, side: usize, paths: u32, interval: Duration, 
     });
 }
 
-fn lossy(loss: f64) -> Vec<Link> {
+fn lossy(loss: f64) -> Vec<Wire> {
     let links = links(&[20, 50, 80, 110]).into_iter();
     links.map(|link| link.with(|direction| direction.loss = loss)).collect()
 }
@@ -128,7 +128,7 @@ fn probes_of_a_dead_path_take_no_datagram_along() {
 #[test]
 fn a_path_that_is_not_validated_takes_no_datagram() {
     let mut world = World::connected(links(&[20, 50]));
-    world.links.push(Link::new(2, ms(30)).with(|direction| direction.dead = true));
+    world.links.push(Wire::new(2, ms(30)).with(|direction| direction.dead = true));
     let now = world.now;
     world.client().open_path(now, UplinkId(2), server_address()).unwrap();
     world.settle();

@@ -5,12 +5,12 @@
 //! flow: traffic > window and pacing > queue > link (rate) > delay, jitter, loss > acknowledged or lost
 //! ```
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use noq_proto::congestion::Controller;
-use roadweave_types::{Rate, SplitMix64};
+use roadweave_emulate::{Jitter, Link, LinkSettings, Timeline, Trace};
+use roadweave_types::{Instant as LinkInstant, Rate, RttEstimator, SplitMix64};
 
 use super::super::Bbr;
 
@@ -22,20 +22,39 @@ pub(super) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// What all flows go through; may be changed while the world stands still.
-pub(super) struct Link {
+/// The link that all flows go through; may be changed while the world stands still.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct Bottleneck {
     pub(super) mbps: f64,
     /// Without queue and jitter, there and back.
     pub(super) round_trip: Duration,
     /// Standard deviation of what is added to each packet's delay, milliseconds.
     pub(super) jitter_ms: f64,
     pub(super) loss: f64,
+    /// Bytes.
     pub(super) queue_max: u64,
 }
 
 /// A link of `mbps` with the queue of a base station.
-pub(super) fn link(mbps: f64, round_trip: Duration) -> Link {
-    Link { mbps, round_trip, jitter_ms: 0.0, loss: 0.0, queue_max: (mbps * 62_500.0) as u64 }
+pub(super) fn link(mbps: f64, round_trip: Duration) -> Bottleneck {
+    Bottleneck { mbps, round_trip, jitter_ms: 0.0, loss: 0.0, queue_max: (mbps * 62_500.0) as u64 }
+}
+
+impl Bottleneck {
+    /// As a trace whose delay is that of the whole round trip: acknowledgements take no time.
+    fn trace(&self) -> Trace {
+        Trace::constant(Rate::from_bps((self.mbps * 1e6) as u64), self.round_trip)
+            .with_loss(Timeline::constant(self.loss))
+    }
+
+    fn settings(&self, origin: LinkInstant, seed: u64) -> LinkSettings {
+        let deviation = Duration::from_secs_f64(self.jitter_ms * 1e-3);
+        let mut settings = LinkSettings::new(self.trace(), seed);
+        settings.origin = origin;
+        settings.queue_bytes = self.queue_max as usize;
+        settings.jitter = (self.jitter_ms > 0.0).then_some(Jitter { deviation, reorders: true });
+        settings
+    }
 }
 
 pub(super) enum Traffic {
@@ -52,29 +71,26 @@ pub(super) struct Flow {
     pub(super) bbr: Bbr,
     pub(super) traffic: Traffic,
     backlog: u64,
-    in_flight: u64,
+    /// When the packets in flight were sent, by number.
+    in_flight: BTreeMap<u64, Instant>,
     budget: f64,
     next_frame: Instant,
     limited_until: Instant,
-    latest_rtt: Duration,
+    rtt: RttEstimator,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Fate {
-    Acknowledged,
-    Lost,
-}
-
-/// When, in which order, for which flow, sent when, what.
-type News = Reverse<(Instant, u64, usize, Instant, Fate)>;
+/// A packet by its flow and its number.
+type Packet = (usize, u64);
 
 pub(super) struct World {
-    pub(super) link: Link,
+    /// What the link is to be.
+    pub(super) link: Bottleneck,
+    /// What it is.
+    present: Bottleneck,
+    emulated: Link<Packet>,
     pub(super) flows: Vec<Flow>,
     pub(super) now: Instant,
-    queue: VecDeque<(usize, Instant)>,
-    credit: f64,
-    news: BinaryHeap<News>,
+    began: Instant,
     random: SplitMix64,
     packets: u64,
 }
@@ -92,14 +108,15 @@ pub(super) struct Seen {
 
 impl World {
     #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
-    pub(super) fn new(link: Link, seed: u64) -> Self {
+    pub(super) fn new(link: Bottleneck, seed: u64) -> Self {
+        let now = Instant::now();
         Self {
             link,
+            present: link,
+            emulated: Link::new(link.settings(LinkInstant::ZERO, seed)),
             flows: Vec::new(),
-            now: Instant::now(),
-            queue: VecDeque::new(),
-            credit: 0.0,
-            news: BinaryHeap::new(),
+            now,
+            began: now,
             random: SplitMix64::new(seed),
             packets: 0,
         }
@@ -116,16 +133,17 @@ impl World {
             bbr: Bbr::new(PACKET as u16, SplitMix64::new(seed)),
             traffic,
             backlog: 0,
-            in_flight: 0,
+            in_flight: BTreeMap::new(),
             budget: 0.0,
             next_frame: self.now,
             limited_until: self.now,
-            latest_rtt: ms(100),
+            rtt: RttEstimator::new(ms(100)),
         });
     }
 
     pub(super) fn run(&mut self, span: Duration) -> Seen {
         let end = self.now + span;
+        self.change_link();
         let mut delivered = vec![0u64; self.flows.len()];
         let (mut rtt_sum, mut rtt_max, mut rtts, mut backlog_max) = (0.0, 0.0f64, 0u32, 0);
         while self.now < end {
@@ -143,7 +161,6 @@ impl World {
                     backlog_max = backlog_max.max(self.flows[flow].backlog / PACKET);
                 }
             }
-            self.serve();
         }
         let mbps = |bytes: &u64| *bytes as f64 * 8e-6 / span.as_secs_f64();
         Seen {
@@ -154,31 +171,47 @@ impl World {
         }
     }
 
-    /// Hands the news that are due to the controllers; returns what arrived, with its round-trip
-    /// time.
+    fn link_now(&self) -> LinkInstant {
+        LinkInstant::ZERO + (self.now - self.began)
+    }
+
+    /// Makes the link what it is to be. Packets that wait go on with the new rate; a link of another
+    /// queue or jitter is a new one, which begins empty.
+    fn change_link(&mut self) {
+        if self.link == self.present {
+            return;
+        }
+        let now = self.link_now();
+        let Bottleneck { jitter_ms, queue_max, .. } = self.present;
+        if (self.link.jitter_ms, self.link.queue_max) == (jitter_ms, queue_max) {
+            self.emulated.restart_with(now, self.link.trace());
+        } else {
+            self.emulated = Link::new(self.link.settings(now, self.random.next_u64()));
+        }
+        self.present = self.link;
+    }
+
+    /// Tells the controllers what has arrived and what is lost; returns what has arrived, with its
+    /// round-trip time.
     fn hear(&mut self) -> Vec<(usize, f64)> {
         let mut heard = Vec::new();
-        let mut told = vec![false; self.flows.len()];
-        while let Some(Reverse((at, ..))) = self.news.peek()
-            && *at <= self.now
-        {
-            let Reverse((_, _, index, sent, fate)) = self.news.pop().expect("it was looked at");
+        let mut newest = vec![None; self.flows.len()];
+        while let Some((index, number)) = self.emulated.poll(self.link_now()) {
             let flow = &mut self.flows[index];
-            flow.in_flight -= PACKET;
-            match fate {
-                Fate::Lost => flow.bbr.on_lost(PACKET),
-                Fate::Acknowledged => {
-                    flow.latest_rtt = self.now - sent;
-                    flow.bbr.on_acknowledged(self.now, sent, PACKET);
-                    told[index] = true;
-                    heard.push((index, flow.latest_rtt.as_secs_f64()));
-                }
-            }
+            // What was taken for lost is not heard of any more.
+            let Some(sent) = flow.in_flight.remove(&number) else { continue };
+            let rtt = self.now - sent;
+            flow.rtt.update(rtt);
+            flow.bbr.on_acknowledged(self.now, sent, PACKET);
+            newest[index] = newest[index].max(Some(number));
+            heard.push((index, rtt.as_secs_f64()));
         }
-        for (index, _) in told.iter().enumerate().filter(|(_, told)| **told) {
-            let flow = &mut self.flows[index];
+        for (flow, newest) in self.flows.iter_mut().zip(newest) {
+            let Some(newest) = newest else { continue };
+            flow.lose_overtaken(self.now, newest);
             let app_limited = self.now > flow.limited_until;
-            flow.bbr.on_batch_end(self.now, flow.in_flight, app_limited);
+            let in_flight = flow.in_flight.len() as u64 * PACKET;
+            flow.bbr.on_batch_end(self.now, in_flight, app_limited);
             check(&flow.bbr);
         }
         heard
@@ -196,14 +229,14 @@ impl World {
                 }
             }
         }
-        let fallback = flow.bbr.window as f64 * 1.25 / flow.latest_rtt.as_secs_f64();
+        let fallback = flow.bbr.window as f64 * 1.25 / flow.rtt.latest().as_secs_f64();
         let rate = flow.bbr.pacing_rate.map_or(fallback, Rate::bytes_per_second);
         let burst = (rate * 0.002).max((PACKET * 4) as f64);
         flow.budget = (flow.budget + rate * TICK.as_secs_f64()).min(burst);
         while flow.backlog >= PACKET {
-            let room = flow.in_flight + PACKET <= flow.bbr.window;
+            let room = (flow.in_flight.len() as u64 + 1) * PACKET <= flow.bbr.window;
             if !room || flow.budget < PACKET as f64 {
-                flow.limited_until = self.now + if room { ms(5) } else { flow.latest_rtt / 4 };
+                flow.limited_until = self.now + if room { ms(5) } else { flow.rtt.latest() / 4 };
                 if !room {
                     Controller::on_cwnd_limited(&mut flow.bbr);
                 }
@@ -211,41 +244,26 @@ impl World {
             }
             flow.budget -= PACKET as f64;
             flow.backlog -= PACKET;
-            flow.in_flight += PACKET;
-            let sent = self.now;
-            let full = self.queue.len() as u64 * PACKET >= self.link.queue_max;
-            if full || self.random.unit() < self.link.loss {
-                // The library takes a packet for lost two round-trip times after it was sent.
-                let at = sent + flow.latest_rtt * 2;
-                self.packets += 1;
-                self.news.push(Reverse((at, self.packets, index, sent, Fate::Lost)));
-            } else {
-                self.queue.push_back((index, sent));
-            }
-        }
-    }
-
-    fn serve(&mut self) {
-        self.credit += self.link.mbps * 125_000.0 * TICK.as_secs_f64();
-        while self.credit >= PACKET as f64
-            && let Some((flow, sent)) = self.queue.pop_front()
-        {
-            self.credit -= PACKET as f64;
-            let jitter = self.normal() * self.link.jitter_ms * 1e-3;
-            let delay = (self.link.round_trip.as_secs_f64() + jitter).max(0.002);
-            let at = self.now + Duration::from_secs_f64(delay);
             self.packets += 1;
-            self.news.push(Reverse((at, self.packets, flow, sent, Fate::Acknowledged)));
-        }
-        if self.queue.is_empty() {
-            self.credit = self.credit.min(PACKET as f64);
+            flow.in_flight.insert(self.packets, self.now);
+            let now = LinkInstant::ZERO + (self.now - self.began);
+            // A sender does not learn of a full queue at once.
+            let _ = self.emulated.push(now, PACKET as usize, (index, self.packets));
         }
     }
+}
 
-    /// Normally distributed, within three standard deviations.
-    fn normal(&mut self) -> f64 {
-        let sum: f64 = (0..12).map(|_| self.random.unit()).sum();
-        (sum - 6.0).clamp(-3.0, 3.0)
+impl Flow {
+    /// Takes packets for lost that were overtaken and are two round trips old, as the meter does.
+    fn lose_overtaken(&mut self, now: Instant, newest: u64) {
+        let delay = self.rtt.smoothed().max(self.rtt.latest()) * 2;
+        while let Some(oldest) = self.in_flight.first_entry()
+            && *oldest.key() < newest
+            && now - *oldest.get() >= delay
+        {
+            oldest.remove();
+            self.bbr.on_lost(PACKET);
+        }
     }
 }
 

@@ -1,4 +1,8 @@
-//! One link of a simulated network.
+//! The wire between the two ends, of which a test changes what it likes while packets are on it.
+//!
+//! Links as the world has them are `roadweave_emulate::Link`. The tests of this module look into the
+//! packets under way, alter and forge them, and move the addresses at their ends, which is why these
+//! lie open here.
 
 use std::cmp::Ordering;
 use std::net::SocketAddr;
@@ -6,8 +10,8 @@ use std::time::Duration;
 
 use roadweave_types::{Instant, Rate, SplitMix64};
 
-/// A link in both directions, behind an address translator.
-pub(super) struct Link {
+/// A wire in both directions, behind an address translator.
+pub(super) struct Wire {
     /// Towards the server, and back.
     pub(super) directions: [Direction; 2],
     /// The address that the server sees.
@@ -32,7 +36,7 @@ pub(super) struct Direction {
     pub(super) waited: Vec<Duration>,
 }
 
-impl Link {
+impl Wire {
     pub(super) fn new(index: u8, delay: Duration) -> Self {
         let direction = Direction {
             delay,
@@ -66,8 +70,8 @@ impl Link {
 }
 
 /// Links with these one-way delays in milliseconds.
-pub(super) fn links(delays: &[u64]) -> Vec<Link> {
-    let link = |(i, delay): (usize, &u64)| Link::new(i as u8, Duration::from_millis(*delay));
+pub(super) fn links(delays: &[u64]) -> Vec<Wire> {
+    let link = |(i, delay): (usize, &u64)| Wire::new(i as u8, Duration::from_millis(*delay));
     delays.iter().enumerate().map(link).collect()
 }
 
