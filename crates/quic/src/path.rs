@@ -244,7 +244,6 @@ impl Path {
             loss: meter.loss(),
             mtu: meter.mtu,
             last_acknowledged: meter.last_acknowledged().map(|at| epoch.of_std(at)),
-            queued_bytes: 0,
             policy: self.policy,
             redundancy_left: self.redundancy_left(),
         }

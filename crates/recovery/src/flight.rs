@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::Duration;
 
-use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
+use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
 /// More packets than this are never watched: at 1 Gbit/s it is more than a second's worth.
 const CAPACITY: usize = 1 << 17;
@@ -297,7 +297,7 @@ impl<T: Copy> Flight<T> {
     pub(crate) fn poll_overdue(
         &mut self,
         now: Instant,
-        paths: &[PathSnapshot],
+        paths: &[PathOffer<'_>],
         patience: impl Fn(&PathSnapshot, u32) -> Duration,
     ) -> Option<Overdue<T>> {
         while let Some(&Reverse((due, sequence, transmission))) = self.timer.peek() {
@@ -314,8 +314,8 @@ impl<T: Copy> Flight<T> {
                 continue;
             }
             let due_on = |path: PathId, sent: Instant| {
-                let snapshot = paths.iter().find(|known| known.id == path)?;
-                Some(sent + patience(snapshot, transmission))
+                let known = paths.iter().find(|known| known.snapshot.id == path)?;
+                Some(sent + patience(known.snapshot, transmission))
             };
             let mut last = due_on(path, sent);
             if let Some(copies) = self.further.get(&sequence) {
@@ -365,7 +365,7 @@ fn take_left(copies: &mut Vec<Further>) -> Option<(PathId, Instant)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::path;
+    use crate::testing::{free, path};
 
     const PATIENCE: Duration = Duration::from_millis(50);
 
@@ -375,7 +375,7 @@ mod tests {
 
     fn overdue(flight: &mut Flight<()>, now: Instant) -> Vec<PacketId> {
         let paths = [path(0, 40, 10)];
-        std::iter::from_fn(|| flight.poll_overdue(now, &paths, |_, _| PATIENCE))
+        std::iter::from_fn(|| flight.poll_overdue(now, &free(&paths), |_, _| PATIENCE))
             .map(|overdue| overdue.id)
             .collect()
     }
@@ -435,7 +435,7 @@ mod tests {
         let mut flight = Flight::new();
         flight.on_sent(at(0), PacketId(0), PathId(0), PATIENCE, ());
         let paths = [path(0, 40, 10)];
-        assert_eq!(flight.poll_overdue(at(60), &paths, |_, _| PATIENCE * 2), None);
+        assert_eq!(flight.poll_overdue(at(60), &free(&paths), |_, _| PATIENCE * 2), None);
         assert_eq!(flight.poll_timeout(), Some(at(100)));
     }
 
@@ -471,7 +471,7 @@ mod tests {
         let paths = [path(0, 40, 10), path(1, 40, 10)];
         let mut overdue = |ms| {
             let patience = |path: &PathSnapshot, _: u32| PATIENCE * (path.id.0 + 1);
-            flight.poll_overdue(at(ms), &paths, patience).map(|overdue| overdue.id)
+            flight.poll_overdue(at(ms), &free(&paths), patience).map(|overdue| overdue.id)
         };
         assert_eq!(overdue(50), Some(PacketId(1)));
         assert_eq!(overdue(119), None);

@@ -21,7 +21,7 @@ mod xnc;
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
+use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 use serde::{Deserialize, Serialize};
 
 pub use names::{RecoveryFactory, UnknownRecovery};
@@ -171,12 +171,16 @@ pub trait Recovery: Send + std::fmt::Debug {
 
     /// What to do next, one repair at a time: call until `None`, after every event and timeout.
     ///
-    /// `paths`: all paths of the session, ascending `PathId`, as they are after the last repair;
-    /// what waits for a path counts as in flight there. `backlog`: the bytes of the lane's packets
+    /// `paths`: all paths of the session, ascending `PathId`, as they are after the last repair, with
+    /// the room that repairs may have there ([`PathOffer::repair_room`]). `backlog`: the bytes of the lane's packets
     /// that have not left for the first time; where there are none, what room the paths have is to
     /// spare.
-    fn poll_repair(&mut self, now: Instant, paths: &[PathSnapshot], backlog: u64)
-    -> Option<Repair>;
+    fn poll_repair(
+        &mut self,
+        now: Instant,
+        paths: &[PathOffer<'_>],
+        backlog: u64,
+    ) -> Option<Repair>;
 
     /// The receiving application tells how its buffer does.
     fn set_qoe(&mut self, _now: Instant, _qoe: Qoe) {}
@@ -225,15 +229,33 @@ impl Default for RecoveryConfig {
     }
 }
 
-/// Bytes that may leave on `path` at once, when what waits for it has left.
-pub(crate) fn spare(path: &PathSnapshot) -> u64 {
-    path.window_room().min(path.pacing_budget.saturating_sub(path.queued_bytes))
+/// Bytes of repairs that may leave on `path` at once, when what waits for it has left.
+pub(crate) fn spare(path: &PathOffer<'_>) -> u64 {
+    path.repair_room().min(path.snapshot.pacing_budget.saturating_sub(path.queued_bytes))
 }
 
 /// Snapshots for tests.
 #[cfg(test)]
 mod testing {
     use super::*;
+
+    /// Recoveries among paths without restrictions, for which nothing waits.
+    pub(crate) trait Among: Recovery {
+        fn poll_repair_among(
+            &mut self,
+            now: Instant,
+            paths: &[PathSnapshot],
+            backlog: u64,
+        ) -> Option<Repair> {
+            self.poll_repair(now, &free(paths), backlog)
+        }
+    }
+
+    impl<R: Recovery + ?Sized> Among for R {}
+
+    pub(crate) fn free(paths: &[PathSnapshot]) -> Vec<PathOffer<'_>> {
+        paths.iter().map(PathOffer::free).collect()
+    }
 
     /// A usable path with a round-trip time of `rtt_ms` and a free window of `packets` packets of
     /// 1,200 bytes.

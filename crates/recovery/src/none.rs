@@ -1,6 +1,6 @@
 //! `none`: what is lost stays lost. For yardsticks, and for traffic that repairs itself.
 
-use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
+use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
 use crate::{Recovery, RecoveryStats, Repair, SentPacket};
 
@@ -14,7 +14,7 @@ impl Recovery for NoRecovery {
     fn on_acknowledged(&mut self, _now: Instant, _id: PacketId) {}
     fn on_abandoned(&mut self, _id: PacketId) {}
     fn on_lost(&mut self, _now: Instant, _id: PacketId, _path: PathId) {}
-    fn poll_repair(&mut self, _: Instant, _: &[PathSnapshot], _backlog: u64) -> Option<Repair> {
+    fn poll_repair(&mut self, _: Instant, _: &[PathOffer<'_>], _backlog: u64) -> Option<Repair> {
         None
     }
     fn is_settled(&self) -> bool {

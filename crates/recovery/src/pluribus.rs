@@ -23,7 +23,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use roadweave_types::{Instant, PacketId, PathId, PathSnapshot, SplitMix64};
+use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot, SplitMix64};
 
 use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket, spare};
 
@@ -141,11 +141,11 @@ impl Recovery for Pluribus {
     fn poll_repair(
         &mut self,
         now: Instant,
-        paths: &[PathSnapshot],
+        paths: &[PathOffer<'_>],
         backlog: u64,
     ) -> Option<Repair> {
-        let usable = || paths.iter().filter(|path| path.is_usable());
-        let round_trip = usable().map(|path| path.smoothed_rtt).max().unwrap_or_default();
+        let usable = || paths.iter().filter(|path| path.snapshot.is_usable());
+        let round_trip = usable().map(|path| path.snapshot.smoothed_rtt).max().unwrap_or_default();
         let age_max = round_trip.min(self.expire_after);
         while self.window.front().is_some_and(|oldest| now.since(oldest.sent) > age_max) {
             self.retire();
@@ -160,7 +160,8 @@ impl Recovery for Pluribus {
         }
         // What its pacer would hold back would be in the way of new packets.
         let path = usable()
-            .filter(|path| spare(path) >= u64::from(path.mtu))
+            .filter(|path| spare(path) >= u64::from(path.snapshot.mtu))
+            .map(|path| path.snapshot)
             .min_by_key(|path| (path.smoothed_rtt, path.id));
         let Some(path) = path else {
             self.next_look = Some(now + LOOK_INTERVAL);
@@ -200,10 +201,11 @@ fn gain(share: f64, degree: usize, loss: f64) -> f64 {
 }
 
 /// The share of packets that the paths lose, weighted by what they carry.
-fn loss(paths: &[PathSnapshot]) -> f64 {
-    let usable = || paths.iter().filter(|path| path.is_usable());
-    let weight: u64 = usable().map(|path| path.congestion_window).sum();
-    let lost: f64 = usable().map(|path| f64::from(path.loss) * path.congestion_window as f64).sum();
+fn loss(paths: &[PathOffer<'_>]) -> f64 {
+    let usable = || paths.iter().filter(|path| path.snapshot.is_usable());
+    let carries = |path: &PathOffer<'_>| path.window_for_repairs();
+    let weight: u64 = usable().map(carries).sum();
+    let lost: f64 = usable().map(|path| f64::from(path.snapshot.loss) * carries(path) as f64).sum();
     (lost / weight.max(1) as f64).clamp(LOSS_MIN, LOSS_MAX)
 }
 
@@ -223,7 +225,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(2);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::path;
+    use crate::testing::{Among, path};
 
     fn at(ms: u64) -> Instant {
         Instant::from_millis(ms)
@@ -238,7 +240,7 @@ mod tests {
     fn after(count: u32, loss: f32) -> (Pluribus, PathSnapshot) {
         let path = PathSnapshot { loss, ..path(0, 100, 1000) };
         let mut pluribus = Pluribus::new(RecoveryConfig::default());
-        pluribus.poll_repair(at(0), std::slice::from_ref(&path), 0);
+        pluribus.poll_repair_among(at(0), std::slice::from_ref(&path), 0);
         (0..count).for_each(|id| pluribus.on_sent(at(0), sent(id), std::slice::from_ref(&path)));
         (pluribus, path)
     }
@@ -257,15 +259,15 @@ mod tests {
     #[test]
     fn sums_rank_below_data_and_use_only_spare_room() {
         let (mut pluribus, mut path) = after(20, 0.1);
-        assert_eq!(pluribus.poll_repair(at(1), std::slice::from_ref(&path), 1), None);
+        assert_eq!(pluribus.poll_repair_among(at(1), std::slice::from_ref(&path), 1), None);
         path.pacing_budget = 1451;
-        assert_eq!(pluribus.poll_repair(at(1), std::slice::from_ref(&path), 0), None);
+        assert_eq!(pluribus.poll_repair_among(at(1), std::slice::from_ref(&path), 0), None);
         assert_eq!(pluribus.poll_timeout(), Some(at(3)), "there may be room soon");
         path.pacing_budget = 2000;
-        let sum = pluribus.poll_repair(at(3), std::slice::from_ref(&path), 0);
+        let sum = pluribus.poll_repair_among(at(3), std::slice::from_ref(&path), 0);
         assert!(matches!(sum, Some(Repair::Sum { .. })), "{sum:?}");
-        path.queued_bytes = 1200;
-        assert_eq!(pluribus.poll_repair(at(3), std::slice::from_ref(&path), 0), None);
+        let queued = PathOffer { queued_bytes: 1200, ..PathOffer::free(&path) };
+        assert_eq!(pluribus.poll_repair(at(3), &[queued], 0), None);
     }
 
     #[test]
@@ -275,7 +277,7 @@ mod tests {
             pluribus.on_acknowledged(at(1), PacketId(id));
         }
         let mut sums = 0;
-        while let Some(repair) = pluribus.poll_repair(at(2), std::slice::from_ref(&path), 0) {
+        while let Some(repair) = pluribus.poll_repair_among(at(2), std::slice::from_ref(&path), 0) {
             let Repair::Sum { start, mask, .. } = repair else { panic!("{repair:?}") };
             assert_eq!(mask & 1, 1);
             for id in (0..64).filter(|at| mask >> at & 1 == 1).map(|at| start.0 + at) {
@@ -286,13 +288,13 @@ mod tests {
         assert_eq!(sums, 20);
         (0..60).for_each(|id| pluribus.on_acknowledged(at(9), PacketId(id)));
         assert!(pluribus.is_settled());
-        assert_eq!(pluribus.poll_repair(at(9), std::slice::from_ref(&path), 0), None);
+        assert_eq!(pluribus.poll_repair_among(at(9), std::slice::from_ref(&path), 0), None);
     }
 
     #[test]
     fn packets_leave_the_window_with_age() {
         let (mut pluribus, path) = after(5, 0.1);
-        assert_eq!(pluribus.poll_repair(at(101), std::slice::from_ref(&path), 0), None);
+        assert_eq!(pluribus.poll_repair_among(at(101), std::slice::from_ref(&path), 0), None);
         assert!(pluribus.is_settled());
     }
 
@@ -306,7 +308,7 @@ mod tests {
         let lost = missing.len();
         let mut sums: Vec<u128> = Vec::new();
         for _ in 0..3 * lost {
-            let sum = pluribus.poll_repair(at(1), std::slice::from_ref(&path), 0);
+            let sum = pluribus.poll_repair_among(at(1), std::slice::from_ref(&path), 0);
             let Some(Repair::Sum { start, mask, .. }) = sum else { break };
             sums.push(u128::from(mask) << start.0);
         }

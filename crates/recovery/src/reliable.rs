@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
+use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
 use crate::flight::{Flight, State};
 use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket};
@@ -88,7 +88,7 @@ impl Recovery for Reliable {
     fn poll_repair(
         &mut self,
         now: Instant,
-        paths: &[PathSnapshot],
+        paths: &[PathOffer<'_>],
         _backlog: u64,
     ) -> Option<Repair> {
         let patience = |path: &PathSnapshot, transmissions: u32| {
@@ -134,7 +134,7 @@ impl Recovery for Reliable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::path;
+    use crate::testing::{Among, path};
 
     fn at(ms: u64) -> Instant {
         Instant::from_millis(ms)
@@ -153,14 +153,14 @@ mod tests {
         let mut recovery = Reliable::new(RELIABLE);
         let again = Some(Repair::Again { id: PacketId(0) });
         recovery.on_sent(at(0), sent(0), &paths);
-        assert_eq!(recovery.poll_repair(at(49), &paths, 0), None);
-        assert_eq!(recovery.poll_repair(at(50), &paths, 0), again);
+        assert_eq!(recovery.poll_repair_among(at(49), &paths, 0), None);
+        assert_eq!(recovery.poll_repair_among(at(50), &paths, 0), again);
         recovery.on_sent(at(50), sent(0), &paths);
-        assert_eq!(recovery.poll_repair(at(149), &paths, 0), None, "the timeout has doubled");
-        assert_eq!(recovery.poll_repair(at(150), &paths, 0), again);
+        assert_eq!(recovery.poll_repair_among(at(149), &paths, 0), None, "the timeout has doubled");
+        assert_eq!(recovery.poll_repair_among(at(150), &paths, 0), again);
         recovery.on_sent(at(150), sent(0), &paths);
         recovery.on_acknowledged(at(160), PacketId(0));
-        assert_eq!(recovery.poll_repair(at(9000), &paths, 0), None);
+        assert_eq!(recovery.poll_repair_among(at(9000), &paths, 0), None);
     }
 
     #[test]
@@ -171,10 +171,10 @@ mod tests {
         recovery.on_lost(at(10), PacketId(0), PathId(0));
         recovery.on_lost(at(10), PacketId(0), PathId(0));
         assert_eq!(
-            recovery.poll_repair(at(10), &paths, 0),
+            recovery.poll_repair_among(at(10), &paths, 0),
             Some(Repair::Again { id: PacketId(0) })
         );
-        assert_eq!(recovery.poll_repair(at(10), &paths, 0), None);
+        assert_eq!(recovery.poll_repair_among(at(10), &paths, 0), None);
         assert_eq!((recovery.poll_lost(), recovery.poll_lost()), (Some(PacketId(0)), None));
     }
 
@@ -185,9 +185,13 @@ mod tests {
         let again = Some(Repair::Again { id: PacketId(0) });
         recovery.on_sent(at(0), sent(0), &paths);
         recovery.on_sent(at(1), SentPacket { path: PathId(1), ..sent(0) }, &paths);
-        assert_eq!(recovery.poll_repair(at(100), &paths, 0), None, "the slower path has time");
+        assert_eq!(
+            recovery.poll_repair_among(at(100), &paths, 0),
+            None,
+            "the slower path has time"
+        );
         recovery.on_lost(at(100), PacketId(0), PathId(1));
-        assert_eq!(recovery.poll_repair(at(100), &paths, 0), again);
+        assert_eq!(recovery.poll_repair_among(at(100), &paths, 0), again);
         assert!(!recovery.is_settled());
         recovery.on_acknowledged(at(101), PacketId(0));
         assert!(recovery.is_settled());
@@ -202,7 +206,7 @@ mod tests {
             let mut now = at(0);
             loop {
                 now = recovery.poll_timeout().expect("it is watched").max(now);
-                match recovery.poll_repair(now, &paths, 0) {
+                match recovery.poll_repair_among(now, &paths, 0) {
                     Some(Repair::Again { .. }) => recovery.on_sent(now, sent(0), &paths),
                     Some(Repair::Abandon { .. }) => break now,
                     _ => {}

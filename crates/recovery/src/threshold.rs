@@ -28,25 +28,34 @@ const SLACK_SHARE: u32 = 8;
 ///
 /// `paths`: all paths of the session, from which the repair's path will be taken.
 /// Source: CellFusion section 4.4.1; RFC 9002 section 6.2.1 for the PTO.
-pub fn loss_threshold(path: &PathSnapshot, paths: &[PathSnapshot], deadline: Duration) -> Duration {
+pub fn loss_threshold<'a>(
+    path: &PathSnapshot,
+    paths: impl IntoIterator<Item = &'a PathSnapshot>,
+    deadline: Duration,
+) -> Duration {
     until_repair(path, paths, deadline).min(path.pto).max(answer(path))
 }
 
-/// The same as the paper has it, `min(threshold, PTO)`, of an application that does not ask for an
-/// answer sooner than the path can give it: `min(max(threshold, answer), PTO)`.
+/// The time after which a packet sent on `path` counts as lost as the paper has it, `min(threshold,
+/// PTO)`, of an application that does not ask for an answer sooner than the path can give it:
+/// `min(max(threshold, answer), PTO)`.
 ///
 /// Source: CellFusion section 4.4.1, which leaves the threshold to the application.
-pub(crate) fn paper_threshold(
+pub(crate) fn paper_threshold<'a>(
     path: &PathSnapshot,
-    paths: &[PathSnapshot],
+    paths: impl IntoIterator<Item = &'a PathSnapshot>,
     deadline: Duration,
 ) -> Duration {
     until_repair(path, paths, deadline).max(answer(path)).min(path.pto)
 }
 
 /// How long a repair can wait and come before the deadline.
-fn until_repair(path: &PathSnapshot, paths: &[PathSnapshot], deadline: Duration) -> Duration {
-    let usable = paths.iter().filter(|path| path.is_usable());
+fn until_repair<'a>(
+    path: &PathSnapshot,
+    paths: impl IntoIterator<Item = &'a PathSnapshot>,
+    deadline: Duration,
+) -> Duration {
+    let usable = paths.into_iter().filter(|path| path.is_usable());
     let repair_flight = usable.map(|path| path.smoothed_rtt / 2).min();
     deadline.saturating_sub(repair_flight.unwrap_or(path.smoothed_rtt / 2))
 }

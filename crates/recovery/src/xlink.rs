@@ -24,7 +24,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
+use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
 use self::delays::Delays;
 use crate::flight::State;
@@ -114,7 +114,7 @@ impl Xlink {
     }
 
     /// Whether the packet `id` is to be re-injected now: XLINK algorithm 1.
-    fn wants(&mut self, now: Instant, id: PacketId, paths: &[PathSnapshot]) -> bool {
+    fn wants(&mut self, now: Instant, id: PacketId, paths: &[PathOffer<'_>]) -> bool {
         let (left, thresholds) = self.play_time_left(now, id);
         if let Some((low, high)) = thresholds {
             if left > high {
@@ -125,7 +125,8 @@ impl Xlink {
             }
         }
         let has_packets = |path: &&PathSnapshot| self.candidates.contains_key(&path.id);
-        let slowest = paths.iter().filter(has_packets).map(delivery_time).max();
+        let slowest =
+            paths.iter().map(|path| path.snapshot).filter(has_packets).map(delivery_time).max();
         slowest.is_some_and(|slowest| left < Left::from(slowest))
     }
 
@@ -157,22 +158,23 @@ impl Xlink {
     }
 
     /// By path: the faster one that has room for a copy of its oldest packet, and that packet.
-    fn choices(&self, now: Instant, paths: &[PathSnapshot]) -> Vec<Choice> {
+    fn choices(&self, now: Instant, paths: &[PathOffer<'_>]) -> Vec<Choice> {
         let choices = self.candidates.iter().filter_map(|(slow, queue)| {
             let (sent, id) = *queue.front()?;
-            let slow = paths.iter().find(|path| path.id == *slow)?;
+            let slow = paths.iter().map(|path| path.snapshot).find(|path| path.id == *slow)?;
             // An answer that is overdue says that the path is slower than its figures.
             let answer = delivery_time(slow).max(now.since(sent));
-            let takes = |path: &&PathSnapshot| {
-                path.is_usable()
-                    && path.id != slow.id
+            let takes = |path: &&PathOffer<'_>| {
+                let PathOffer { snapshot, .. } = path;
+                snapshot.is_usable()
+                    && snapshot.id != slow.id
                     && spare(path) >= REINJECTED_BYTES
-                    && (path.smoothed_rtt < answer || !slow.is_usable())
+                    && (snapshot.smoothed_rtt < answer || !slow.is_usable())
             };
-            let fast =
-                paths.iter().filter(takes).min_by_key(|path| (path.smoothed_rtt, path.id))?;
+            let speed = |path: &&PathOffer<'_>| (path.snapshot.smoothed_rtt, path.snapshot.id);
+            let fast = paths.iter().filter(takes).min_by_key(speed)?;
             let room = spare(fast) / REINJECTED_BYTES;
-            Some(Choice { sent, slow: slow.id, id, fast: fast.id, room })
+            Some(Choice { sent, slow: slow.id, id, fast: fast.snapshot.id, room })
         });
         choices.collect()
     }
@@ -197,7 +199,7 @@ impl Xlink {
     }
 
     /// The oldest packet that a faster path has room for, on that path, if it is to be re-injected.
-    fn reinjection(&mut self, now: Instant, paths: &[PathSnapshot]) -> Option<Repair> {
+    fn reinjection(&mut self, now: Instant, paths: &[PathOffer<'_>]) -> Option<Repair> {
         let choices = self.choices(now, paths);
         self.note_eligible(&choices);
         let oldest = choices.into_iter().min_by_key(|choice| (choice.sent, choice.slow))?;
@@ -260,7 +262,7 @@ impl Recovery for Xlink {
     fn poll_repair(
         &mut self,
         now: Instant,
-        paths: &[PathSnapshot],
+        paths: &[PathOffer<'_>],
         backlog: u64,
     ) -> Option<Repair> {
         let repair = self.reliable.poll_repair(now, paths, backlog);

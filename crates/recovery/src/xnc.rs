@@ -25,7 +25,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
+use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
 use crate::flight::{Flight, State};
 use crate::hedge::Hedge;
@@ -133,7 +133,11 @@ impl XncConfig {
     }
 
     /// How long an acknowledgement may take on `path`.
-    fn patience(&self, path: &PathSnapshot, paths: &[PathSnapshot]) -> Duration {
+    fn patience<'a>(
+        &self,
+        path: &PathSnapshot,
+        paths: impl IntoIterator<Item = &'a PathSnapshot>,
+    ) -> Duration {
         match self.detection {
             Detection::Qoe => loss_threshold(path, paths, self.lane.deadline),
             Detection::Paper => paper_threshold(path, paths, self.lane.deadline),
@@ -148,11 +152,12 @@ impl XncConfig {
 
     /// How long it may take before the packet is repaired on credit, if another path would be
     /// faster.
-    fn late_after(&self, path: &PathSnapshot, paths: &[PathSnapshot]) -> Option<Duration> {
-        let faster = |other: &PathSnapshot| {
+    fn late_after(&self, path: &PathSnapshot, paths: &[PathOffer<'_>]) -> Option<Duration> {
+        let faster = |offer: &PathOffer<'_>| {
+            let other = offer.snapshot;
             other.id != path.id
                 && other.is_usable()
-                && other.window_room() >= u64::from(other.mtu) * 2
+                && offer.repair_room() >= u64::from(other.mtu) * 2
                 && other.expected_rtt <= path.expected_rtt
         };
         let may = self.hedges() && paths.iter().any(faster);
@@ -344,12 +349,12 @@ impl Xnc {
         }
     }
 
-    fn detect(&mut self, now: Instant, paths: &[PathSnapshot]) {
+    fn detect(&mut self, now: Instant, paths: &[PathOffer<'_>]) {
         let config = self.config;
         loop {
             let hedge = self.hedge;
             let patience = |path: &PathSnapshot, _| {
-                let patience = config.patience(path, paths);
+                let patience = config.patience(path, snapshots(paths));
                 let late = hedge.is_solvent().then(|| config.late_after(path, paths)).flatten();
                 late.map_or(patience, |late| late.min(patience))
             };
@@ -361,10 +366,11 @@ impl Xnc {
     }
 
     /// Takes the repair of a packet off the credit, if the packet may only be slow.
-    fn pay_for(&mut self, now: Instant, id: PacketId, sequence: u64, paths: &[PathSnapshot]) {
+    fn pay_for(&mut self, now: Instant, id: PacketId, sequence: u64, paths: &[PathOffer<'_>]) {
         let Some(State::Lost { path, sent }) = self.flight.state(id) else { return };
-        let known = paths.iter().find(|known| known.id == path);
-        if known.is_some_and(|path| now.since(sent) < self.config.patience(path, paths)) {
+        let known = snapshots(paths).find(|known| known.id == path);
+        let is_early = |path| now.since(sent) < self.config.patience(path, snapshots(paths));
+        if known.is_some_and(is_early) {
             let bytes = self.range_mut(sequence).map_or(0, |range| range.bytes_max);
             self.hedge.spend(u64::from(bytes));
         }
@@ -442,13 +448,13 @@ impl Xnc {
         now: Instant,
         group: &Group,
         bytes: u64,
-        paths: &[PathSnapshot],
+        paths: &[PathOffer<'_>],
     ) -> Result<Repair, Pending> {
-        let usable = || paths.iter().filter(|path| path.is_usable());
+        let usable = || paths.iter().filter(|path| path.snapshot.is_usable());
         if self.config.spread == Spread::Lean
             && let Some((silent, sent)) = self.silent_path(group)
         {
-            let answering: Vec<_> = usable().filter(|path| path.id != silent).collect();
+            let answering: Vec<_> = usable().filter(|path| path.snapshot.id != silent).collect();
             let spared = sent + self.config.lane.deadline.mul_f64(SPARED_DEADLINES);
             let may_wait = !answering.is_empty() && now < spared;
             let repair = self.spread(group, group.lost(), bytes, answering);
@@ -481,7 +487,7 @@ impl Xnc {
         group: &Group,
         repair: &Repair,
         bytes: u64,
-        paths: &[PathSnapshot],
+        paths: &[PathOffer<'_>],
     ) {
         if !self.config.insists {
             return;
@@ -500,9 +506,9 @@ impl Xnc {
     }
 
     /// A further repair for one that has not arrived, if the windows allow it.
-    fn poll_missed(&mut self, now: Instant, paths: &[PathSnapshot]) -> Option<Repair> {
+    fn poll_missed(&mut self, now: Instant, paths: &[PathOffer<'_>]) -> Option<Repair> {
         while let Some((shot, missing)) = self.shots.poll_missed(now) {
-            let usable = paths.iter().filter(|path| path.is_usable()).collect();
+            let usable = paths.iter().filter(|path| path.snapshot.is_usable()).collect();
             // What is missing of many may be one, but which one is not known.
             let lost = if shot.group.lost() == 1 { 1 } else { missing.max(2) };
             let Some(repair) = self.spread(&shot.group, lost, shot.bytes, usable) else {
@@ -521,14 +527,15 @@ impl Xnc {
         group: &Group,
         lost: u32,
         bytes: u64,
-        mut usable: Vec<&PathSnapshot>,
+        mut usable: Vec<&PathOffer<'_>>,
     ) -> Option<Repair> {
-        let room = |path: &PathSnapshot| path.window_room() / bytes.max(1);
+        let room = |path: &PathOffer<'_>| path.repair_room() / bytes.max(1);
         let extra = u64::from(self.config.extra);
         let needed = if lost == 1 { 1 } else { u64::from(lost) + extra };
         if self.config.spread == Spread::Fastest {
             let fitting = usable.iter().filter(|path| room(path) >= needed);
-            let fastest = fitting.min_by_key(|path| (path.smoothed_rtt, path.id))?.id;
+            let fastest = fitting.map(|path| path.snapshot);
+            let fastest = fastest.min_by_key(|path| (path.smoothed_rtt, path.id))?.id;
             return Some(match lost {
                 1 => group.copies(vec![fastest]),
                 _ => group.coded(vec![(fastest, saturating(needed))]),
@@ -537,20 +544,21 @@ impl Xnc {
         usable.retain(|path| room(path) > 0);
         if lost == 1 {
             if self.config.spread == Spread::Lean {
-                usable.sort_by_key(|path| path.expected_rtt);
+                usable.sort_by_key(|path| path.snapshot.expected_rtt);
                 usable.truncate(2);
-                usable.sort_by_key(|path| path.id);
+                usable.sort_by_key(|path| path.snapshot.id);
             }
-            let paths: Vec<PathId> = usable.iter().map(|path| path.id).collect();
+            let paths: Vec<PathId> = usable.iter().map(|path| path.snapshot.id).collect();
             return (!paths.is_empty()).then(|| group.copies(paths));
         }
-        let rooms: Vec<(PathId, u64)> = usable.iter().map(|path| (path.id, room(path))).collect();
+        let rooms: Vec<(PathId, u64)> =
+            usable.iter().map(|path| (path.snapshot.id, room(path))).collect();
         let path_max = (needed as f64 * self.config.path_share).floor() as u64;
         if self.config.spread == Spread::EveryPath {
             let free = rooms.iter().map(|(_, room)| room).sum::<u64>();
             return (free >= needed).then(|| group.coded(every_path(&rooms, path_max)));
         }
-        let loss = usable.iter().map(|path| f64::from(path.loss)).fold(0.0, f64::max);
+        let loss = usable.iter().map(|path| f64::from(path.snapshot.loss)).fold(0.0, f64::max);
         let size = outlasting_any_path(&rooms, lost.into(), extra, loss)?;
         let size = Size { cap: size.cap.min(path_max), ..size };
         Some(group.coded(in_proportion(&rooms, size)))
@@ -561,15 +569,19 @@ impl Xnc {
 /// Where all are slow rather than dead, waiting longer costs more than it brings.
 const SPARED_DEADLINES: f64 = 1.5;
 
+fn snapshots<'a>(paths: &[PathOffer<'a>]) -> impl Iterator<Item = &'a PathSnapshot> {
+    paths.iter().map(|path| path.snapshot)
+}
+
 /// When a repair should have arrived: the answer time of the slowest of its paths, as they look
 /// now.
-fn shot_patience(repair: &Repair, paths: &[PathSnapshot]) -> Duration {
+fn shot_patience(repair: &Repair, paths: &[PathOffer<'_>]) -> Duration {
     let taken = |path: &&PathSnapshot| match repair {
         Repair::Copies { paths, .. } => paths.contains(&path.id),
         Repair::Coded { shares, .. } => shares.iter().any(|(id, _)| *id == path.id),
         _ => false,
     };
-    let slowest = paths.iter().filter(taken).map(|path| path.expected_rtt).max();
+    let slowest = snapshots(paths).filter(taken).map(|path| path.expected_rtt).max();
     let slowest = slowest.unwrap_or_default();
     (slowest + (slowest / 8).max(SHOT_SLACK)).max(SHOT_PATIENCE_MIN)
 }
@@ -660,7 +672,7 @@ impl Recovery for Xnc {
     fn poll_repair(
         &mut self,
         now: Instant,
-        paths: &[PathSnapshot],
+        paths: &[PathOffer<'_>],
         _backlog: u64,
     ) -> Option<Repair> {
         if let Some(copies) = self.copies.pop_front() {
@@ -668,7 +680,7 @@ impl Recovery for Xnc {
         }
         self.detect(now, paths);
         if self.answered.len() > paths.len() {
-            self.answered.retain(|id, _| paths.iter().any(|path| path.id == *id));
+            self.answered.retain(|id, _| snapshots(paths).any(|path| path.id == *id));
         }
         if let Some(abandon) = self.retire(now) {
             return Some(abandon);

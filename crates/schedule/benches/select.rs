@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use roadweave_schedule::{Acknowledged, PacketInfo, SchedulerFactory};
-use roadweave_types::{Instant, PathId, PathSnapshot, UplinkId};
+use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot, UplinkId};
 
 const SCHEDULERS: [&str; 8] =
     ["minrtt", "prompt", "patient", "ecf", "earliest", "bonding", "raven", "lola"];
@@ -45,12 +45,13 @@ fn select(criterion: &mut Criterion) {
                 flow,
                 waited: Duration::ZERO,
             };
+            let offers: Vec<PathOffer<'_>> = paths.iter().map(PathOffer::free).collect();
             let mut flow = 0;
             group.bench_function(BenchmarkId::new(name, count), |bencher| {
                 bencher.iter(|| {
                     flow += 1;
                     now += Duration::from_micros(100);
-                    scheduler.select(now, black_box(&packet(flow)), black_box(&paths))
+                    scheduler.select(now, black_box(&packet(flow)), black_box(&offers))
                 });
             });
         }

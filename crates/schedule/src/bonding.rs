@@ -7,7 +7,7 @@
 //! choice is by rendezvous (highest random weight), so that a path that comes or goes moves only
 //! its own flows.
 
-use roadweave_types::{Instant, PathSnapshot, PathStatus, SplitMix64};
+use roadweave_types::{Instant, PathOffer, PathSnapshot, SplitMix64};
 
 use crate::{Decision, PacketInfo, PathSet, Scheduler};
 
@@ -16,13 +16,12 @@ use crate::{Decision, PacketInfo, PathSet, Scheduler};
 pub struct Bonding;
 
 impl Scheduler for Bonding {
-    fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
-        let up =
-            |path: &PathSnapshot| matches!(path.status, PathStatus::Usable | PathStatus::Suspect);
+    fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
         let chosen = paths
             .iter()
             .enumerate()
-            .filter(|(_, path)| up(path))
+            .filter(|(_, path)| path.takes_data())
+            .map(|(at, path)| (at, path.snapshot))
             .max_by_key(|(_, path)| (weight(packet.flow, path), path.id));
         match chosen {
             Some((at, path)) if path.room() >= packet.bytes as u64 => {
@@ -50,11 +49,11 @@ fn weight(flow: u64, path: &PathSnapshot) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{packet, path};
+    use crate::testing::{Among, packet, path};
 
     fn choose(flow: u64, paths: &[PathSnapshot]) -> Option<u32> {
         let packet = PacketInfo { flow, ..packet(1200) };
-        match Bonding.select(Instant::ZERO, &packet, paths) {
+        match Bonding.select_among(Instant::ZERO, &packet, paths) {
             Decision::Send(chosen) => chosen.iter().next().map(|at| paths[at].id.0),
             Decision::Wait => None,
         }

@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathSnapshot, Rate};
+use roadweave_types::{Instant, PathOffer, Rate};
 
 use crate::{Decision, PacketInfo, PathSet, Scheduler, best_status};
 
@@ -20,30 +20,35 @@ use crate::{Decision, PacketInfo, PathSet, Scheduler, best_status};
 pub struct Earliest;
 
 impl Scheduler for Earliest {
-    fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
-        let status = best_status(paths);
+    fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
+        let Some(status) = best_status(paths) else { return Decision::Wait };
         let bytes = packet.bytes as u64;
+        let has_window =
+            |path: &PathOffer<'_>| path.has_status(status) && path.snapshot.window_room() >= bytes;
         let best = paths
             .iter()
             .enumerate()
-            .filter(|(_, path)| Some(path.status) == status && path.window_room() >= bytes)
-            .min_by_key(|(_, path)| (estimate(path, bytes), path.id));
+            .filter(|(_, path)| has_window(path))
+            .min_by_key(|(_, path)| (estimate(path, bytes), path.snapshot.id));
         match best {
-            Some((at, path)) if path.room() >= bytes => Decision::Send(PathSet::one(at)),
+            Some((at, path)) if path.snapshot.room() >= bytes => Decision::Send(PathSet::one(at)),
             _ => Decision::Wait,
         }
     }
 }
 
 /// How long a packet of `bytes` bytes takes over `path`, if it was given to it now.
-fn estimate(path: &PathSnapshot, bytes: u64) -> Duration {
-    let ahead = (path.queued_bytes + bytes).saturating_sub(path.pacing_budget);
+fn estimate(offer: &PathOffer<'_>, bytes: u64) -> Duration {
+    let path = offer.snapshot;
+    let ahead = (offer.queued_bytes + bytes).saturating_sub(path.pacing_budget);
     let rate = path.pacing_rate.unwrap_or(Rate::from_bps(u64::MAX));
     path.smoothed_rtt / 2 + rate.time_for(ahead)
 }
 
 #[cfg(test)]
 mod tests {
+    use roadweave_types::PathSnapshot;
+
     use super::*;
     use crate::testing::{packet, path};
 
@@ -52,16 +57,16 @@ mod tests {
         let mut fast = path(0, 20, 90_000);
         fast.pacing_budget = 0;
         fast.pacing_rate = Some(Rate::from_kbps(9_600)); // a packet of 1,200 bytes each millisecond
-        let select = |fast: &PathSnapshot| {
-            let paths = [fast.clone(), path(1, 60, 90_000)];
-            Earliest.select(Instant::ZERO, &packet(1200), &paths)
+        let slow = path(1, 60, 90_000);
+        let select = |fast: &PathSnapshot, queued_bytes| {
+            let fast = PathOffer { queued_bytes, ..PathOffer::free(fast) };
+            Earliest.select(Instant::ZERO, &packet(1200), &[fast, PathOffer::free(&slow)])
         };
-        assert_eq!(select(&fast), Decision::Wait, "11 ms against 30 ms");
-        fast.queued_bytes = 24_000;
-        assert_eq!(select(&fast), Decision::Send(PathSet::one(1)), "31 ms against 30 ms");
+        assert_eq!(select(&fast, 0), Decision::Wait, "11 ms against 30 ms");
+        assert_eq!(select(&fast, 24_000), Decision::Send(PathSet::one(1)), "31 ms against 30 ms");
         fast.pacing_budget = 30_000;
-        assert_eq!(select(&fast), Decision::Send(PathSet::one(0)));
+        assert_eq!(select(&fast, 24_000), Decision::Send(PathSet::one(0)));
         fast.bytes_in_flight = 90_000;
-        assert_eq!(select(&fast), Decision::Send(PathSet::one(1)), "its window is full");
+        assert_eq!(select(&fast, 24_000), Decision::Send(PathSet::one(1)), "its window is full");
     }
 }

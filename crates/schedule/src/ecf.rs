@@ -15,7 +15,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathSnapshot};
+use roadweave_types::{Instant, PathOffer, PathSnapshot};
 
 use crate::{Decision, PacketInfo, PathSet, Scheduler, best_status};
 
@@ -29,17 +29,19 @@ pub struct Ecf {
 }
 
 impl Scheduler for Ecf {
-    fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
-        let status = best_status(paths);
+    fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
+        let Some(status) = best_status(paths) else { return Decision::Wait };
         let bytes = packet.bytes as u64;
-        let candidates =
-            || paths.iter().enumerate().filter(|(_, path)| Some(path.status) == status);
+        let candidates = || {
+            let of_status = paths.iter().enumerate().filter(|(_, path)| path.has_status(status));
+            of_status.map(|(at, path)| (at, path.snapshot))
+        };
         let speed = |(_, path): &(usize, &PathSnapshot)| (path.smoothed_rtt, path.id);
         let Some((fastest, fast)) = candidates().min_by_key(speed) else {
             return Decision::Wait;
         };
         // A path that has window, but whose pacer asks for a moment, is taken and waited for.
-        let send_on = |position: usize| match paths[position].room() >= bytes {
+        let send_on = |position: usize| match paths[position].snapshot.room() >= bytes {
             true => Decision::Send(PathSet::one(position)),
             false => Decision::Wait,
         };
@@ -75,14 +77,14 @@ impl Ecf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{packet, path};
+    use crate::testing::{Among, packet, path};
 
     /// What ECF does with `backlog` bytes when the fast path, of 20 ms and 12,000 bytes, is full.
     fn decide(ecf: &mut Ecf, backlog: u64, slow: PathSnapshot) -> Decision {
         let mut fast = path(0, 20, 12_000);
         fast.bytes_in_flight = 12_000;
         let packet = PacketInfo { backlog_bytes: backlog, ..packet(1200) };
-        ecf.select(Instant::ZERO, &packet, &[fast, slow])
+        ecf.select_among(Instant::ZERO, &packet, &[fast, slow])
     }
 
     const SLOW: Decision = Decision::Send(PathSet::EMPTY);
@@ -95,7 +97,7 @@ mod tests {
     #[test]
     fn the_fastest_path_with_window_is_used() {
         let paths = [path(0, 60, 9000), path(1, 20, 9000)];
-        let decision = Ecf::default().select(Instant::ZERO, &packet(1200), &paths);
+        let decision = Ecf::default().select_among(Instant::ZERO, &packet(1200), &paths);
         assert_eq!(decision, Decision::Send(PathSet::one(1)));
     }
 
@@ -103,7 +105,7 @@ mod tests {
     fn the_pacer_of_the_fastest_path_is_waited_for() {
         let mut paths = [path(0, 60, 9000), path(1, 20, 9000)];
         paths[1].pacing_budget = 0;
-        let decision = Ecf::default().select(Instant::ZERO, &packet(1200), &paths);
+        let decision = Ecf::default().select_among(Instant::ZERO, &packet(1200), &paths);
         assert_eq!(decision, Decision::Wait);
     }
 

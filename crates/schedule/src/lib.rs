@@ -15,14 +15,14 @@ mod minrtt;
 mod names;
 mod path_set;
 mod patient;
-mod policy;
+mod policed;
 mod raven;
 mod redundant;
 mod single;
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus};
+use roadweave_types::{Instant, PathId, PathOffer, PathStatus};
 
 pub use bonding::Bonding;
 pub use earliest::Earliest;
@@ -32,7 +32,7 @@ pub use minrtt::MinRtt;
 pub use names::{SchedulerFactory, UnknownScheduler};
 pub use path_set::PathSet;
 pub use patient::Patient;
-pub use policy::Policed;
+pub use policed::Policed;
 pub use raven::{Raven, RavenConfig};
 pub use redundant::Redundant;
 pub use single::Single;
@@ -67,7 +67,7 @@ pub struct Acknowledged {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Send it once on each of these paths; the set is not empty. On a path without room it waits
-    /// for that path, which [`PathSnapshot::queued_bytes`] tells; a copy that still waits when
+    /// for that path, which [`PathOffer::queued_bytes`] tells; a copy that still waits when
     /// another was acknowledged is withdrawn.
     Send(PathSet),
     /// Keep it: no path has room, or waiting is better.
@@ -80,7 +80,7 @@ pub trait Scheduler: Send + std::fmt::Debug {
     ///
     /// `paths`: all paths of the session, ascending [`roadweave_types::PathId`]; the decision names
     /// positions in this slice. Returns [`Decision::Wait`] when every congestion window is full.
-    fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision;
+    fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision;
 
     /// A datagram of the lane left on `path`: a source packet, a copy or a coded packet of `bytes`
     /// bytes.
@@ -111,7 +111,7 @@ pub trait Scheduler: Send + std::fmt::Debug {
 
     /// What an encoder should make of its next frame, bytes (LoLa section 3); `None` if it does not
     /// know.
-    fn frame_target(&self, _now: Instant, _paths: &[PathSnapshot]) -> Option<u64> {
+    fn frame_target(&self, _now: Instant, _paths: &[PathOffer<'_>]) -> Option<u64> {
         None
     }
 
@@ -127,16 +127,40 @@ pub trait Scheduler: Send + std::fmt::Debug {
 pub struct RestoreError(pub String);
 
 /// The status that data may use now: usable paths where there are any, otherwise suspect ones.
-fn best_status(paths: &[PathSnapshot]) -> Option<PathStatus> {
+fn best_status(paths: &[PathOffer<'_>]) -> Option<PathStatus> {
     [PathStatus::Usable, PathStatus::Suspect]
         .into_iter()
-        .find(|status| paths.iter().any(|path| path.status == *status))
+        .find(|status| paths.iter().any(|path| path.has_status(*status)))
 }
 
 /// Snapshots and packets for tests.
 #[cfg(test)]
 mod testing {
+    use roadweave_types::PathSnapshot;
+
     use super::*;
+
+    /// Schedulers among paths without restrictions, for which nothing waits.
+    pub(crate) trait Among: Scheduler {
+        fn select_among(
+            &mut self,
+            now: Instant,
+            packet: &PacketInfo,
+            paths: &[PathSnapshot],
+        ) -> Decision {
+            self.select(now, packet, &free(paths))
+        }
+
+        fn frame_target_among(&self, now: Instant, paths: &[PathSnapshot]) -> Option<u64> {
+            self.frame_target(now, &free(paths))
+        }
+    }
+
+    impl<S: Scheduler + ?Sized> Among for S {}
+
+    fn free(paths: &[PathSnapshot]) -> Vec<PathOffer<'_>> {
+        paths.iter().map(PathOffer::free).collect()
+    }
 
     /// A usable path with a round-trip time of `rtt_ms` and a free window of `room` bytes.
     pub(crate) fn path(id: u32, rtt_ms: u64, room: u64) -> PathSnapshot {

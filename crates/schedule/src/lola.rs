@@ -36,7 +36,7 @@ mod pace;
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, Rate};
+use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot, Rate};
 
 use self::pace::Pace;
 use crate::{Acknowledged, Decision, PacketInfo, PathSet, Scheduler, best_status};
@@ -85,9 +85,9 @@ impl Lola {
         Self { delta, paths: Vec::new(), packet_bytes: PACKET_BYTES, frame: None }
     }
 
-    fn look_at(&mut self, now: Instant, paths: &[PathSnapshot]) {
-        self.paths.retain(|state| paths.iter().any(|path| path.id == state.id));
-        for path in paths {
+    fn look_at(&mut self, now: Instant, paths: &[PathOffer<'_>]) {
+        self.paths.retain(|state| paths.iter().any(|path| path.snapshot.id == state.id));
+        for path in paths.iter().map(|path| path.snapshot) {
             if !self.paths.iter().any(|state| state.id == path.id) {
                 self.paths.push(PathState {
                     id: path.id,
@@ -141,8 +141,15 @@ impl Lola {
         (left / self.byte_time(path)).max(0.0)
     }
 
-    fn estimate(&self, now: Instant, position: usize, path: &PathSnapshot, bytes: u64) -> Estimate {
-        let ahead = under_way(path) + bytes as f64;
+    fn estimate(
+        &self,
+        now: Instant,
+        position: usize,
+        offer: &PathOffer<'_>,
+        bytes: u64,
+    ) -> Estimate {
+        let path = offer.snapshot;
+        let ahead = under_way(offer) + bytes as f64;
         let travels = self.one_way(now, path) + ahead * self.byte_time(path);
         Estimate {
             position,
@@ -154,14 +161,14 @@ impl Lola {
 
     /// Begins to probe those paths that have gone without two packets in a row, if this packet
     /// opens a frame.
-    fn plan_probes(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) {
+    fn plan_probes(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) {
         let came = now - packet.waited;
         let is_new = self.frame.is_none_or(|frame| came > frame + FRAME_GAP);
         if !is_new {
             return;
         }
         self.frame = Some(came);
-        for path in paths {
+        for path in paths.iter().map(|path| path.snapshot) {
             let interval = (2.0 * self.packet_bytes as f64 * self.byte_time(path)).min(1.0);
             let Some(state) = self.paths.iter_mut().find(|state| state.id == path.id) else {
                 continue;
@@ -172,13 +179,13 @@ impl Lola {
     }
 
     /// Adds the paths that are probed with this packet.
-    fn probe(&mut self, chosen: &mut PathSet, bytes: u64, paths: &[PathSnapshot]) {
-        for (position, path) in paths.iter().enumerate() {
-            let carries = matches!(path.status, PathStatus::Usable | PathStatus::Suspect);
+    fn probe(&mut self, chosen: &mut PathSet, bytes: u64, paths: &[PathOffer<'_>]) {
+        for (position, offer) in paths.iter().enumerate() {
+            let path = offer.snapshot;
             let Some(state) = self.paths.iter_mut().find(|state| state.id == path.id) else {
                 continue;
             };
-            if state.probes > 0 && carries && path.room() >= bytes {
+            if state.probes > 0 && offer.takes_data() && path.room() >= bytes {
                 state.probes -= 1;
                 chosen.insert(position);
             }
@@ -187,8 +194,8 @@ impl Lola {
 }
 
 /// Bytes under way on a path, or waiting for it.
-fn under_way(path: &PathSnapshot) -> f64 {
-    (path.bytes_in_flight + path.queued_bytes) as f64
+fn under_way(path: &PathOffer<'_>) -> f64 {
+    (path.snapshot.bytes_in_flight + path.queued_bytes) as f64
 }
 
 /// How long the window or the pacer of `path` holds back a packet of `bytes` bytes, seconds.
@@ -209,7 +216,7 @@ fn held_back(path: &PathSnapshot, bytes: u64) -> f64 {
 }
 
 impl Scheduler for Lola {
-    fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
+    fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
         let bytes = packet.bytes as u64;
         self.packet_bytes = self.packet_bytes.max(bytes);
         self.look_at(now, paths);
@@ -217,7 +224,7 @@ impl Scheduler for Lola {
         let soonest = paths
             .iter()
             .enumerate()
-            .filter(|(_, path)| Some(path.status) == status)
+            .filter(|(_, path)| status.is_some_and(|status| path.has_status(status)))
             .map(|(position, path)| self.estimate(now, position, path, bytes))
             .filter(|estimate| estimate.has_place)
             .min_by(|a, b| a.arrival.total_cmp(&b.arrival));
@@ -256,12 +263,13 @@ impl Scheduler for Lola {
         }
     }
 
-    fn frame_target(&self, now: Instant, paths: &[PathSnapshot]) -> Option<u64> {
+    fn frame_target(&self, now: Instant, paths: &[PathOffer<'_>]) -> Option<u64> {
         let status = best_status(paths)?;
         let bytes = paths
             .iter()
-            .filter(|path| path.status == status)
-            .map(|path| (TARGET_SHARE * self.window(now, path) - under_way(path)).max(0.0))
+            .filter(|path| path.has_status(status))
+            .map(|path| TARGET_SHARE * self.window(now, path.snapshot) - under_way(path))
+            .map(|bytes| bytes.max(0.0))
             .sum::<f64>();
         Some((bytes + ROUNDING) as u64)
     }

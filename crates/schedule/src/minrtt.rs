@@ -29,7 +29,7 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathSnapshot, Rate};
+use roadweave_types::{Instant, PathOffer, PathSnapshot, Rate};
 
 use crate::{Decision, PacketInfo, PathSet, Scheduler, best_status};
 
@@ -87,23 +87,25 @@ impl MinRtt {
 }
 
 impl Scheduler for MinRtt {
-    fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
-        let status = best_status(paths);
+    fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
+        let Some(status) = best_status(paths) else { return Decision::Wait };
         let bytes = packet.bytes as u64;
         if self.ignores_pacers {
-            let has_window =
-                |path: &PathSnapshot| path.window_room() >= path.queued_bytes.saturating_add(bytes);
+            let has_window = |path: &PathOffer<'_>| {
+                path.snapshot.window_room() >= path.queued_bytes.saturating_add(bytes)
+            };
             let fastest = fastest_with(paths, has_window, |path| self.rtt(path));
             return fastest.map_or(Decision::Wait, |(at, _)| Decision::Send(PathSet::one(at)));
         }
-        let with_window =
-            |path: &&PathSnapshot| Some(path.status) == status && path.window_room() >= bytes;
+        let with_window = paths
+            .iter()
+            .filter(|path| path.has_status(status) && path.snapshot.window_room() >= bytes);
         let Some((position, fastest)) = fastest_with_room(paths, bytes, |path| self.rtt(path))
         else {
             return Decision::Wait;
         };
         let rtt = self.rtt(fastest);
-        let faster = paths.iter().filter(with_window).filter(|path| self.rtt(path) < rtt);
+        let faster = with_window.map(|path| path.snapshot).filter(|path| self.rtt(path) < rtt);
         match self.time_to_arrive(faster, packet.backlog_bytes) {
             Some(time) if time < rtt => Decision::Wait,
             _ => Decision::Send(PathSet::one(position)),
@@ -113,23 +115,23 @@ impl Scheduler for MinRtt {
 
 /// The path of the best status that has room for `bytes`, with the lowest round trip, and its
 /// position.
-pub(crate) fn fastest_with_room(
-    paths: &[PathSnapshot],
+pub(crate) fn fastest_with_room<'a>(
+    paths: &[PathOffer<'a>],
     bytes: u64,
     rtt: impl Fn(&PathSnapshot) -> Duration,
-) -> Option<(usize, &PathSnapshot)> {
-    fastest_with(paths, |path| path.room() >= bytes, rtt)
+) -> Option<(usize, &'a PathSnapshot)> {
+    fastest_with(paths, |path| path.snapshot.room() >= bytes, rtt)
 }
 
-fn fastest_with(
-    paths: &[PathSnapshot],
-    has_room: impl Fn(&PathSnapshot) -> bool,
+fn fastest_with<'a>(
+    paths: &[PathOffer<'a>],
+    has_room: impl Fn(&PathOffer<'a>) -> bool,
     rtt: impl Fn(&PathSnapshot) -> Duration,
-) -> Option<(usize, &PathSnapshot)> {
+) -> Option<(usize, &'a PathSnapshot)> {
     let status = best_status(paths)?;
     let with_room =
-        paths.iter().enumerate().filter(|(_, path)| path.status == status && has_room(path));
-    with_room.min_by_key(|(_, path)| (rtt(path), path.id))
+        paths.iter().enumerate().filter(|(_, path)| path.has_status(status) && has_room(path));
+    with_room.map(|(at, path)| (at, path.snapshot)).min_by_key(|(_, path)| (rtt(path), path.id))
 }
 
 #[cfg(test)]
@@ -137,7 +139,7 @@ mod tests {
     use roadweave_types::PathStatus;
 
     use super::*;
-    use crate::testing;
+    use crate::testing::{self, Among};
 
     fn path(id: u32, rtt_ms: u64, room: u64, status: PathStatus) -> PathSnapshot {
         PathSnapshot { status, ..testing::path(id, rtt_ms, room) }
@@ -148,7 +150,7 @@ mod tests {
     }
 
     fn check(paths: &[PathSnapshot], expected: Option<usize>) {
-        let decision = MinRtt::default().select(Instant::ZERO, &packet(1200), paths);
+        let decision = MinRtt::default().select_among(Instant::ZERO, &packet(1200), paths);
         let expected = expected.map_or(Decision::Wait, |at| Decision::Send(PathSet::one(at)));
         assert_eq!(decision, expected, "{paths:#?}");
     }
@@ -180,7 +182,7 @@ mod tests {
         };
         let paths = [expected(0, 40, 120), expected(1, 300, 60)];
         let decision =
-            |mut scheduler: MinRtt| scheduler.select(Instant::ZERO, &packet(1200), &paths);
+            |mut scheduler: MinRtt| scheduler.select_among(Instant::ZERO, &packet(1200), &paths);
         assert_eq!(decision(MinRtt::prompt()), Decision::Send(PathSet::one(1)));
         assert_eq!(decision(MinRtt::default()), Decision::Send(PathSet::one(0)));
     }
@@ -193,7 +195,7 @@ mod tests {
         };
         let select = |faster_by: u64| {
             let paths = [path(0, 40, 4), path(1, 40 - faster_by, 20)];
-            MinRtt::prompt().select(Instant::ZERO, &packet(1200), &paths)
+            MinRtt::prompt().select_among(Instant::ZERO, &packet(1200), &paths)
         };
         assert_eq!(select(5), Decision::Send(PathSet::one(0)));
         assert_eq!(select(12), Decision::Send(PathSet::one(1)), "20 at worst, and 12 faster");
@@ -210,9 +212,10 @@ mod tests {
     fn as_the_paper_has_it_the_window_alone_decides_and_a_packet_waits_for_its_path() {
         let mut fast = path(0, 40, 2400, PathStatus::Usable);
         fast.pacing_budget = 0;
-        let mut paths = [fast, path(1, 50, 9000, PathStatus::Usable)];
-        let mut select = |queued_bytes| {
-            paths[0].queued_bytes = queued_bytes;
+        let slow = path(1, 50, 9000, PathStatus::Usable);
+        let select = |queued_bytes| {
+            let waited_for = PathOffer { queued_bytes, ..PathOffer::free(&fast) };
+            let paths = [waited_for, PathOffer::free(&slow)];
             MinRtt::sigcomm23().select(Instant::ZERO, &packet(150_000), &paths)
         };
         assert_eq!(select(1200), Decision::Send(PathSet::one(0)));
@@ -225,7 +228,8 @@ mod tests {
         fast.pacing_budget = 0;
         fast.pacing_rate = Some(Rate::from_kbps(100_000));
         let paths = [fast, path(1, 50, 9000, PathStatus::Usable)];
-        let select = |backlog| MinRtt::default().select(Instant::ZERO, &packet(backlog), &paths);
+        let select =
+            |backlog| MinRtt::default().select_among(Instant::ZERO, &packet(backlog), &paths);
         // At 100 Mbit/s, 9 ms pass 112,500 bytes.
         assert_eq!(select(100_000), Decision::Wait);
         assert_eq!(select(150_000), Decision::Send(PathSet::one(1)));

@@ -32,10 +32,10 @@
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathSnapshot};
+use roadweave_types::{Instant, PathOffer, PathSnapshot};
 
 use crate::minrtt::fastest_with_room;
-use crate::{Decision, PacketInfo, PathSet, Scheduler, best_status};
+use crate::{Decision, PacketInfo, PathSet, Scheduler};
 
 /// The scheduler for packets that keep their order.
 #[derive(Debug)]
@@ -55,16 +55,18 @@ const FAR_ROUTE_PERCENT: u32 = 150;
 const ROUNDS_MAX: f64 = 16.0;
 
 impl Scheduler for Patient {
-    fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
+    fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
         let bytes = packet.bytes as u64;
         let Some((position, soonest)) = fastest_with_room(paths, bytes, |path| path.expected_rtt)
         else {
             return Decision::Wait;
         };
-        let (status, rtt) = (best_status(paths), soonest.expected_rtt);
+        let rtt = soonest.expected_rtt;
         let nearer = paths
             .iter()
-            .filter(|path| Some(path.status) == status && path.expected_rtt < rtt)
+            .filter(|path| path.has_status(soonest.status))
+            .map(|path| path.snapshot)
+            .filter(|path| path.expected_rtt < rtt)
             .filter_map(|path| Some((path, rate_beside(soonest, path, bytes)?)));
         let (passed, lead) =
             nearer.fold((0.0, Duration::ZERO), |(passed, longest), (path, rate)| {
@@ -104,6 +106,7 @@ mod tests {
     use roadweave_types::Rate;
 
     use super::*;
+    use crate::testing::Among;
     use crate::{MinRtt, testing};
 
     fn packet(backlog_bytes: u64) -> PacketInfo {
@@ -117,7 +120,7 @@ mod tests {
             let mut near = testing::path(0, 40, 12_000);
             near.bytes_in_flight = 12_000;
             let paths = [near, testing::path(1, far_ms, 9000)];
-            scheduler.select(Instant::ZERO, &packet(backlog), &paths)
+            scheduler.select_among(Instant::ZERO, &packet(backlog), &paths)
         };
         let sent = Decision::Send(PathSet::one(1));
         // Twice more: 12,000, 24,000 in the rounds to come, by the integral 3 / ln 2 of the first.
@@ -138,7 +141,7 @@ mod tests {
             ..testing::path(0, 100, 40_000)
         };
         let select = |near: &PathSnapshot, far: PathSnapshot, backlog| {
-            Patient.select(Instant::ZERO, &packet(backlog), &[near.clone(), far])
+            Patient.select_among(Instant::ZERO, &packet(backlog), &[near.clone(), far])
         };
         let sent = Decision::Send(PathSet::one(1));
         let far = || testing::path(1, 190, 9000);

@@ -37,7 +37,7 @@ mod tables;
 
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus};
+use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot, PathStatus};
 
 use self::forecast::Forecast;
 use self::log::Log;
@@ -162,9 +162,9 @@ impl Raven {
 
     /// Brings the states of paths in line with the snapshots, and takes the carrier's newest
     /// samples.
-    fn look_at(&mut self, now: Instant, paths: &[PathSnapshot]) {
-        self.paths.retain(|state| paths.iter().any(|path| path.id == state.id));
-        for path in paths {
+    fn look_at(&mut self, now: Instant, paths: &[PathOffer<'_>]) {
+        self.paths.retain(|state| paths.iter().any(|path| path.snapshot.id == state.id));
+        for path in paths.iter().map(|path| path.snapshot) {
             let Some(state) = self.state(path) else { continue };
             let state = &mut self.paths[state];
             if path.bytes_in_flight == 0 {
@@ -272,11 +272,10 @@ impl Raven {
     }
 
     /// What is expected of each path that may carry data.
-    fn candidates(&self, now: Instant, paths: &[PathSnapshot]) -> Vec<Candidate> {
-        let may_carry =
-            |path: &PathSnapshot| matches!(path.status, PathStatus::Usable | PathStatus::Suspect);
-        let candidates = paths.iter().enumerate().filter(|(_, path)| may_carry(path));
-        let candidate = |(position, path): (usize, &PathSnapshot)| {
+    fn candidates(&self, now: Instant, paths: &[PathOffer<'_>]) -> Vec<Candidate> {
+        let candidates = paths.iter().enumerate().filter(|(_, path)| path.takes_data());
+        let candidate = |(position, offer): (usize, &PathOffer<'_>)| {
+            let path = offer.snapshot;
             let state = self.paths.iter().find(|state| state.id == path.id);
             let known = state.and_then(|state| {
                 let (predicted, newest) = (state.forecast.rtt()?, state.forecast.newest()?);
@@ -291,8 +290,8 @@ impl Raven {
                 is_suspect: path.status == PathStatus::Suspect,
                 predicted,
                 interval,
-                room: if path.queued_bytes > 0 { 0 } else { path.room() },
-                queue: state.map_or(0, |state| state.flying_bytes) + path.queued_bytes,
+                room: if offer.queued_bytes > 0 { 0 } else { path.room() },
+                queue: state.map_or(0, |state| state.flying_bytes) + offer.queued_bytes,
                 window: path.congestion_window,
             }
         };
@@ -330,14 +329,14 @@ impl Raven {
         &mut self,
         now: Instant,
         packet: &PacketInfo,
-        paths: &[PathSnapshot],
+        paths: &[PathOffer<'_>],
         candidates: &[Candidate],
         chosen: PathSet,
     ) -> Mode {
         let status = best_status(paths);
         let answering = || {
             candidates.iter().filter(move |candidate| {
-                paths.get(candidate.position).map(|path| path.status) == status
+                paths.get(candidate.position).map(|path| path.snapshot.status) == status
             })
         };
         let few = two_packets(paths);
@@ -412,7 +411,7 @@ fn lowest(candidates: &[Candidate], may: impl Fn(&Candidate) -> bool) -> Option<
 }
 
 impl Scheduler for Raven {
-    fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
+    fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
         self.look_at(now, paths);
         let candidates = self.candidates(now, paths);
         let chosen = self.overlapping(&candidates);
@@ -491,8 +490,8 @@ impl PathState {
 }
 
 /// Below it all is over that a transfer sends, bytes.
-fn two_packets(paths: &[PathSnapshot]) -> u64 {
-    2 * paths.iter().map(|path| u64::from(path.mtu)).max().unwrap_or(0)
+fn two_packets(paths: &[PathOffer<'_>]) -> u64 {
+    2 * paths.iter().map(|path| u64::from(path.snapshot.mtu)).max().unwrap_or(0)
 }
 
 /// What a transfer sends before it is a large one, bytes.

@@ -8,7 +8,7 @@
 //! withdrawn if another comes first. A path without window gets none; only when no path has window
 //! does the packet wait.
 
-use roadweave_types::{Instant, PathSnapshot, PathStatus};
+use roadweave_types::{Instant, PathOffer};
 
 use crate::{Decision, PacketInfo, PathSet, Scheduler};
 
@@ -17,10 +17,10 @@ use crate::{Decision, PacketInfo, PathSet, Scheduler};
 pub struct Redundant;
 
 impl Scheduler for Redundant {
-    fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
-        let takes = |path: &PathSnapshot| {
-            matches!(path.status, PathStatus::Usable | PathStatus::Suspect)
-                && path.window_room() >= path.queued_bytes + packet.bytes as u64
+    fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
+        let takes = |path: &PathOffer<'_>| {
+            path.takes_data()
+                && path.snapshot.window_room() >= path.queued_bytes + packet.bytes as u64
         };
         let chosen: PathSet = (0..paths.len()).filter(|at| takes(&paths[*at])).collect();
         if chosen.is_empty() { Decision::Wait } else { Decision::Send(chosen) }
@@ -29,12 +29,15 @@ impl Scheduler for Redundant {
 
 #[cfg(test)]
 mod tests {
+    use roadweave_types::{PathSnapshot, PathStatus};
+
     use super::*;
-    use crate::testing::{packet, path};
+    use crate::testing::{Among, packet, path};
 
     #[test]
     fn every_path_with_window_gets_a_copy() {
-        let select = |paths: &[PathSnapshot]| Redundant.select(Instant::ZERO, &packet(1200), paths);
+        let select =
+            |paths: &[PathSnapshot]| Redundant.select_among(Instant::ZERO, &packet(1200), paths);
         let mut silent = path(2, 90, 9000);
         silent.status = PathStatus::Suspect;
         let mut idle = path(3, 10, 9000);
@@ -44,8 +47,9 @@ mod tests {
         let mut paced = path(4, 20, 9000);
         paced.pacing_budget = 0;
         assert_eq!(select(&[paced.clone()]), Decision::Send(PathSet::one(0)), "it waits there");
-        paced.queued_bytes = 8000;
-        assert_eq!(select(&[paced]), Decision::Wait);
+        let queued = PathOffer { queued_bytes: 8000, ..PathOffer::free(&paced) };
+        let decision = Redundant.select(Instant::ZERO, &packet(1200), &[queued]);
+        assert_eq!(decision, Decision::Wait);
         assert_eq!(select(&[path(0, 20, 0), path(1, 30, 0)]), Decision::Wait);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus};
+use roadweave_types::{Instant, PathId, PathOffer};
 
 use crate::{Decision, PacketInfo, PathSet, Scheduler};
 
@@ -25,12 +25,12 @@ impl Single {
 }
 
 impl Scheduler for Single {
-    fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
+    fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
         // With one link there is nothing to prefer to a suspect path.
-        let may_carry = |path: &PathSnapshot| {
-            self.paths.contains(&path.id)
-                && matches!(path.status, PathStatus::Usable | PathStatus::Suspect)
-                && path.room() >= packet.bytes as u64
+        let may_carry = |path: &PathOffer<'_>| {
+            self.paths.contains(&path.snapshot.id)
+                && path.takes_data()
+                && path.snapshot.room() >= packet.bytes as u64
         };
         paths
             .iter()
@@ -53,15 +53,17 @@ impl Scheduler for Single {
 
 #[cfg(test)]
 mod tests {
+    use roadweave_types::PathSnapshot;
+
     use super::*;
-    use crate::testing::{packet, path};
+    use crate::testing::{Among, packet, path};
 
     #[test]
     fn packets_wait_for_the_uplink_and_follow_it_to_its_next_path() {
         let mut single = Single::new("wwan1");
         let select = |single: &mut Single, ids: &[u32]| {
             let paths: Vec<PathSnapshot> = ids.iter().map(|id| path(*id, 50, 30_000)).collect();
-            single.select(Instant::ZERO, &packet(1200), &paths)
+            single.select_among(Instant::ZERO, &packet(1200), &paths)
         };
         single.name_path(PathId(0), "wwan0");
         assert_eq!(select(&mut single, &[0, 1]), Decision::Wait, "nobody has named it yet");

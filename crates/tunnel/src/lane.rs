@@ -13,7 +13,7 @@ mod eras;
 mod flow;
 mod fragments;
 mod memory;
-mod policy;
+mod offers;
 mod receiver;
 mod reorder;
 mod sender;

@@ -6,6 +6,7 @@
 mod drop_reason;
 mod ids;
 mod name_pattern;
+mod offer;
 mod order;
 mod pacing;
 mod path;
@@ -21,6 +22,7 @@ mod uplink_selector;
 pub use drop_reason::{DropCounters, DropReason};
 pub use ids::{LaneId, PacketId, PathId, UplinkId};
 pub use name_pattern::NamePattern;
+pub use offer::PathOffer;
 pub use order::Order;
 pub use pacing::Pacing;
 pub use path::{PathSnapshot, PathStatus};

@@ -57,8 +57,6 @@ pub struct PathSnapshot {
     pub mtu: u16,
     /// When the last acknowledgement for a packet of this path came.
     pub last_acknowledged: Option<Instant>,
-    /// Bytes of the lane that asks which wait for this path alone; 0 where no lane asks.
-    pub queued_bytes: u64,
     /// How it may be used.
     pub policy: Policy,
     /// Bytes of redundancy that it may carry by its policy; `u64::MAX` for any number.
@@ -86,7 +84,6 @@ impl PathSnapshot {
             loss: 0.0,
             mtu: 1452,
             last_acknowledged: None,
-            queued_bytes: 0,
             policy: Policy::default(),
             redundancy_left: u64::MAX,
         }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::testing::path;
+use crate::testing::{Among, free, path};
 
 fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
@@ -24,7 +24,7 @@ fn paths() -> [PathSnapshot; 2] {
 
 fn repairs(xlink: &mut Xlink, now: Instant, backlog: u64) -> Vec<Repair> {
     let paths = paths();
-    std::iter::from_fn(|| xlink.poll_repair(now, &paths, backlog)).collect()
+    std::iter::from_fn(|| xlink.poll_repair_among(now, &paths, backlog)).collect()
 }
 
 fn reinject(id: u32) -> Repair {
@@ -53,9 +53,9 @@ fn a_path_that_is_fast_enough_needs_no_second_copy() {
     let mut xlink = xlink_with("xlink");
     let paths = [path(0, 20, 100), path(1, 60, 100)];
     xlink.on_sent(at(0), sent(0, 1), &paths);
-    assert_eq!(xlink.poll_repair(at(30), &paths, 0), None, "70 ms are left, and 60 needed");
+    assert_eq!(xlink.poll_repair_among(at(30), &paths, 0), None, "70 ms are left, and 60 needed");
     assert_eq!(xlink.poll_timeout(), Some(at(40)));
-    assert_eq!(xlink.poll_repair(at(41), &paths, 0), Some(reinject(0)), "59 ms are left");
+    assert_eq!(xlink.poll_repair_among(at(41), &paths, 0), Some(reinject(0)), "59 ms are left");
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn copies_wait_for_room_on_the_fast_path() {
     let mut xlink = xlink_with("xlink");
     let full = [path(0, 20, 1), path(1, 200, 100)];
     xlink.on_sent(at(0), sent(0, 1), &full);
-    assert_eq!(xlink.poll_repair(at(10), &full, 0), None);
+    assert_eq!(xlink.poll_repair_among(at(10), &full, 0), None);
     assert_eq!(repairs(&mut xlink, at(10), 0), [reinject(0)]);
 }
 
@@ -101,7 +101,7 @@ fn beyond_the_upper_threshold_it_is_off_and_below_the_lower_one_it_is_on() {
         let paths = [path(0, 5, 100), path(1, rtt_ms, 100)];
         xlink.set_qoe(at(20_000), qoe(left));
         xlink.candidates.insert(PathId(1), [(at(0), PacketId(0))].into());
-        xlink.wants(at(20_000), PacketId(0), &paths)
+        xlink.wants(at(20_000), PacketId(0), &free(&paths))
     };
     assert!(!decides(250, 400), "it would be late, but there is much left");
     assert!(decides(150, 160));
@@ -141,7 +141,7 @@ fn copied(name: &str, rtt_ms: impl Fn(u64) -> u64) -> f64 {
             xlink.on_sent(at(ms), sent(id as u32, 1), &paths);
             acknowledgements.insert((ms + rtt_ms(id), id), id as u32);
         }
-        for repair in std::iter::from_fn(|| xlink.poll_repair(at(ms), &paths, 0)) {
+        for repair in std::iter::from_fn(|| xlink.poll_repair_among(at(ms), &paths, 0)) {
             assert!(matches!(repair, Repair::Reinject { .. }), "{repair:?}");
             copies += 1;
         }

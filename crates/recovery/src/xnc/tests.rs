@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use roadweave_types::PathStatus;
 
 use super::*;
-use crate::testing::path;
+use crate::testing::{Among, path};
 
 /// The algorithm as the paper has it.
 fn paper() -> Xnc {
@@ -35,7 +35,7 @@ fn coded(start: u32, range: &str, shares: Vec<(PathId, u16)>) -> Repair {
 }
 
 fn all_repairs(xnc: &mut Xnc, now: Instant, paths: &[PathSnapshot]) -> Vec<Repair> {
-    std::iter::from_fn(|| xnc.poll_repair(now, paths, 0)).collect()
+    std::iter::from_fn(|| xnc.poll_repair_among(now, paths, 0)).collect()
 }
 
 #[test]

@@ -1,10 +1,10 @@
 use std::collections::VecDeque;
 
 use proptest::prelude::*;
-use roadweave_types::PathSnapshot;
+use roadweave_types::{PathSnapshot, PathStatus};
 
 use super::*;
-use crate::testing::path;
+use crate::testing::{Among, path};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -67,7 +67,7 @@ proptest! {
             .collect();
         let (mut last, mut placed) = (0, 0);
         for left in (1..=packets).rev() {
-            let decision = lola.select(at(10_000), &packet(left * 1200), &paths);
+            let decision = lola.select_among(at(10_000), &packet(left * 1200), &paths);
             let Decision::Send(set) = decision else { break };
             prop_assert_eq!(set.len(), 1, "no path needs to be probed");
             let position = set.iter().next().expect("one");
@@ -209,7 +209,7 @@ fn stream(links: &mut [Link], frames: u64, mut change: impl FnMut(u64, &mut [Lin
         };
         if ms.is_multiple_of(33) {
             change(ms / 33, links);
-            let target = lola.frame_target(now, &snapshots(links)).expect("a path is usable");
+            let target = lola.frame_target_among(now, &snapshots(links)).expect("a path is usable");
             targets.push(target);
             // A camera with something to show, that never makes more than 40 packets.
             (0..(target / 1200).clamp(2, 40)).for_each(|_| waiting.push_back(now));
@@ -218,7 +218,9 @@ fn stream(links: &mut [Link], frames: u64, mut change: impl FnMut(u64, &mut [Lin
         while let Some(since) = waiting.front() {
             let backlog_bytes = waiting.len() as u64 * 1200;
             let info = PacketInfo { waited: now.since(*since), ..packet(backlog_bytes) };
-            let Decision::Send(set) = lola.select(now, &info, &snapshots(links)) else { break };
+            let Decision::Send(set) = lola.select_among(now, &info, &snapshots(links)) else {
+                break;
+            };
             waiting.pop_front();
             for position in set.iter() {
                 links[position].push(now);
@@ -285,7 +287,7 @@ fn a_link_has_the_same_window_whatever_the_size_of_the_packets_that_told_its_pac
         let path = path(0, 40, u64::MAX / 4);
         let select = |lola: &mut Lola, in_flight: u64, bytes: usize| {
             let path = PathSnapshot { bytes_in_flight: in_flight, ..path.clone() };
-            lola.select(at(20_000), &crate::testing::packet(bytes), &[path])
+            lola.select_among(at(20_000), &crate::testing::packet(bytes), &[path])
         };
         select(&mut lola, 0, 1200); // it has seen a large one
         for packet in 1..=300 {
@@ -312,7 +314,7 @@ fn copies_are_two_of_the_next_frame_and_no_more() {
     let mut lola = Lola::new(MS * 100);
     let paths = [paced(&mut lola, 0, 10, 1), paced(&mut lola, 1, 60, 10)];
     let sets = |lola: &mut Lola, now: u64| -> Vec<usize> {
-        let mut set = |left: u64| match lola.select(at(now), &packet(left * 1200), &paths) {
+        let mut set = |left: u64| match lola.select_among(at(now), &packet(left * 1200), &paths) {
             Decision::Send(set) => {
                 set.iter().for_each(|path| lola.on_sent(at(now), PathId(path as u32), 1200));
                 set.len()
@@ -332,13 +334,13 @@ fn the_target_is_four_fifths_of_the_windows_less_what_is_under_way() {
     let mut paths = [paced(&mut lola, 0, 20, 4), paced(&mut lola, 1, 40, 6)];
     paths[0].bytes_in_flight = 5 * 1200;
     // Windows of 80/4 and 60/6 packets.
-    assert_eq!(lola.frame_target(at(10_000), &paths), Some((16 - 5 + 8) * 1200));
+    assert_eq!(lola.frame_target_among(at(10_000), &paths), Some((16 - 5 + 8) * 1200));
     paths[1].status = PathStatus::Suspect;
-    assert_eq!(lola.frame_target(at(10_000), &paths), Some(11 * 1200));
+    assert_eq!(lola.frame_target_among(at(10_000), &paths), Some(11 * 1200));
     paths[0].status = PathStatus::Suspect;
     paths[0].bytes_in_flight = 100 * 1200;
-    assert_eq!(lola.frame_target(at(10_000), &paths), Some(8 * 1200));
-    assert_eq!(lola.frame_target(at(10_000), &[]), None);
+    assert_eq!(lola.frame_target_among(at(10_000), &paths), Some(8 * 1200));
+    assert_eq!(lola.frame_target_among(at(10_000), &[]), None);
 }
 
 #[test]
@@ -347,8 +349,8 @@ fn the_pacer_of_the_best_path_is_waited_for_unless_another_is_sooner() {
     let mut paths = [paced(&mut lola, 0, 20, 1), paced(&mut lola, 1, 25, 1)];
     paths[0].pacing_budget = 0;
     paths[0].pacing_rate = Some(Rate::from_kbps(9_600));
-    assert_eq!(lola.select(at(10_000), &packet(1200), &paths), Decision::Wait, "1 ms");
+    assert_eq!(lola.select_among(at(10_000), &packet(1200), &paths), Decision::Wait, "1 ms");
     paths[0].pacing_rate = Some(Rate::from_kbps(960));
-    let decision = lola.select(at(10_000), &packet(1200), &paths);
+    let decision = lola.select_among(at(10_000), &packet(1200), &paths);
     assert_eq!(decision, Decision::Send(PathSet::one(1)), "10 ms");
 }

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::path;
+use crate::testing::{Among, path};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -27,7 +27,7 @@ fn acknowledge(raven: &mut Raven, now: Instant, path: u32, rtt_ms: u64) {
 fn measured(confidence: u8, rtts_ms: &[u64]) -> (Raven, Vec<PathSnapshot>) {
     let mut raven = raven(confidence);
     let paths: Vec<_> = (0..).zip(rtts_ms).map(|(id, rtt_ms)| path(id, *rtt_ms, 30_000)).collect();
-    raven.select(at(0), &packet(1200), &paths);
+    raven.select_among(at(0), &packet(1200), &paths);
     for (id, rtt_ms) in (0..).zip(rtts_ms) {
         acknowledge(&mut raven, at(0), id, *rtt_ms);
     }
@@ -35,7 +35,7 @@ fn measured(confidence: u8, rtts_ms: &[u64]) -> (Raven, Vec<PathSnapshot>) {
 }
 
 fn chosen(raven: &mut Raven, now: Instant, paths: &[PathSnapshot]) -> Vec<usize> {
-    match raven.select(now, &packet(1200), paths) {
+    match raven.select_among(now, &packet(1200), paths) {
         Decision::Send(set) => set.iter().collect(),
         Decision::Wait => Vec::new(),
     }
@@ -122,8 +122,14 @@ fn a_large_transfer_is_not_doubled_and_what_follows_is_again() {
     let (mut raven, mut paths) = measured(90, &[50, 55]);
     let mut copies = 0;
     // 300 packets at once, with windows of 25: they leave as they are chosen, nothing arrives yet.
+    let mut queued = [0; 2];
     for left in (1..=300_u64).rev() {
-        let Decision::Send(set) = raven.select(at(1), &packet(left * 1200), &paths) else { break };
+        let offers: Vec<PathOffer<'_>> = paths
+            .iter()
+            .zip(queued)
+            .map(|(path, queued_bytes)| PathOffer { queued_bytes, ..PathOffer::free(path) })
+            .collect();
+        let Decision::Send(set) = raven.select(at(1), &packet(left * 1200), &offers) else { break };
         copies += set.len() - 1;
         for position in set.iter() {
             let path = &mut paths[position];
@@ -131,19 +137,17 @@ fn a_large_transfer_is_not_doubled_and_what_follows_is_again() {
                 path.bytes_in_flight += 1200;
                 raven.on_sent(at(1), path.id, 1200);
             } else {
-                path.queued_bytes += 1200;
+                queued[position] += 1200;
             }
         }
     }
     assert!((24..=26).contains(&copies), "one window is doubled: {copies}");
     // The windows are free again, but packets are still under way.
-    for path in &mut paths {
-        (path.bytes_in_flight, path.queued_bytes) = (12_000, 0);
-    }
-    assert_eq!(raven.select(at(50), &packet(1200), &paths), Decision::Send(PathSet::one(0)));
+    paths.iter_mut().for_each(|path| path.bytes_in_flight = 12_000);
+    assert_eq!(raven.select_among(at(50), &packet(1200), &paths), Decision::Send(PathSet::one(0)));
     // Everything has arrived; the last packets are few.
     paths.iter_mut().for_each(|path| path.bytes_in_flight = 0);
-    assert_eq!(raven.select(at(75), &packet(4800), &paths), Decision::Send(PathSet::one(0)));
+    assert_eq!(raven.select_among(at(75), &packet(4800), &paths), Decision::Send(PathSet::one(0)));
     assert_eq!(chosen(&mut raven, at(75), &paths), [0, 1]);
 }
 
@@ -156,7 +160,9 @@ fn a_paced_stream_is_a_large_transfer_though_it_fills_no_window_of_a_path() {
     for millis in 0..2000_u64 {
         let now = at(millis);
         if millis % 2 == 0 {
-            let Decision::Send(set) = raven.select(now, &packet(1200), &paths) else { continue };
+            let Decision::Send(set) = raven.select_among(now, &packet(1200), &paths) else {
+                continue;
+            };
             copies += set.len() - 1;
             for position in set.iter() {
                 raven.on_sent(now, paths[position].id, 1200);
@@ -201,7 +207,7 @@ fn a_transfer_over_the_one_certain_path_spills_when_waiting_for_that_would_take_
         let mut sent = [0; 3];
         for left in (1..=60_u64).rev() {
             let backlog = packet((left + behind) * 1200);
-            let Decision::Send(set) = raven.select(at(1), &backlog, &paths) else { break };
+            let Decision::Send(set) = raven.select_among(at(1), &backlog, &paths) else { break };
             for position in set.iter() {
                 sent[position] += 1;
                 paths[position].bytes_in_flight += 1200;
@@ -260,7 +266,7 @@ fn what_was_learned_lives_on() {
     assert_eq!(pupil.learned().expect("it learns"), learned);
     pupil.name_path(PathId(0), "wwan0");
     let paths = [0, 1, 2].map(|id| path(id, 50, 30_000));
-    pupil.select(at(0), &packet(1200), &paths);
+    pupil.select_among(at(0), &packet(1200), &paths);
     pupil.name_path(PathId(2), "wlan0");
     let tables = |path: usize| pupil.tables(pupil.paths[path].network);
     assert_eq!(tables(0), teacher.networks[0].tables.as_ref().expect("learned"));
@@ -370,7 +376,7 @@ proptest! {
         let mut raven = raven(percent);
         let paths: Vec<_> =
             (0..).zip(&rtts).map(|(id, (rtt, _))| path(id, *rtt, 30_000)).collect();
-        raven.select(at(0), &packet(1200), &paths);
+        raven.select_among(at(0), &packet(1200), &paths);
         for (id, (rtt, age)) in (0..).zip(&rtts) {
             acknowledge(&mut raven, at(20_000 - age), id, *rtt);
         }
@@ -395,7 +401,7 @@ fn memory_is_bounded_however_many_paths_come_and_go() {
     for id in 0..500 {
         raven.name_path(PathId(2 * id), &format!("modem{id}"));
         let paths = [path(2 * id, 50, 30_000), path(2 * id + 1, 60, 30_000)];
-        raven.select(at(u64::from(id) * 1000), &packet(1200), &paths);
+        raven.select_among(at(u64::from(id) * 1000), &packet(1200), &paths);
         acknowledge(&mut raven, at(u64::from(id) * 1000), 2 * id, 50);
     }
     assert_eq!(raven.paths.len(), 2);

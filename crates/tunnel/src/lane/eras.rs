@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 
 use roadweave_recovery::{Qoe, Recovery, RecoveryStats, Repair, SentPacket};
-use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
+use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
 /// Recoveries of the past that are kept at once; the oldest gives up its packets beyond it.
 const PAST_MAX: usize = 4;
@@ -112,7 +112,7 @@ impl Eras {
     pub(crate) fn poll_repair(
         &mut self,
         now: Instant,
-        paths: &[PathSnapshot],
+        paths: &[PathOffer<'_>],
         backlog: u64,
     ) -> Option<Repair> {
         let repair = self.each().find_map(|recovery| recovery.poll_repair(now, paths, backlog));

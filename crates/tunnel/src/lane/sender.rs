@@ -13,7 +13,6 @@
 //! is cut into fragments if it is too large for a datagram; once its ID stands for its bytes the
 //! datagram is cut ([`Cuts`]).
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ use roadweave_schedule::{
     Acknowledged, Decision, PacketInfo, PathSet, RestoreError, Scheduler, UnknownScheduler,
 };
 use roadweave_types::{
-    DropReason, Instant, LaneId, Order, PacketId, PathId, PathSnapshot, Promise,
+    DropReason, Instant, LaneId, Order, PacketId, PathId, PathOffer, PathSnapshot, Promise,
 };
 use roadweave_wire::{
     Control, InnerPacket, Position, RtpHeader, SOURCE_HEADER, STAMP_HEADER, SUCCESSION_HEADER,
@@ -38,7 +37,7 @@ use crate::lane::copies::{Copies, SourceCopy};
 use crate::lane::cuts::{Cut, Cuts};
 use crate::lane::eras::Eras;
 use crate::lane::memory::MemoryStats;
-use crate::lane::policy::{is_free, keep_to_budgets};
+use crate::lane::offers::keep_to_budgets;
 use crate::lane::shed::{Frame, Shedder};
 use crate::lane::succession::Successions;
 use crate::lane::token::TokenKind;
@@ -416,7 +415,7 @@ impl LaneSender {
         }
         self.encoder.expire(now);
         if self.config.strategy.sizes_frames() {
-            let paths = self.with_queues(carrier.paths(now));
+            let paths = self.offers(carrier.paths(now));
             self.frame_target = self.scheduler.frame_target(now, &paths);
         } else {
             self.frame_target = None;
@@ -495,16 +494,17 @@ impl LaneSender {
         [self.recovery.poll_timeout(), queued, again, repair, copy].into_iter().flatten().min()
     }
 
-    /// The paths, with what waits for each.
-    fn with_queues<'a>(&self, paths: &'a [PathSnapshot]) -> Cow<'a, [PathSnapshot]> {
-        if self.repairs.is_empty() && self.copies.is_empty() {
-            return Cow::Borrowed(paths);
-        }
-        let mut paths = paths.to_vec();
-        for path in &mut paths {
-            path.queued_bytes = self.copies.bytes(path.id) + self.repair_bytes(path.id);
-        }
-        Cow::Owned(paths)
+    /// The paths with what waits for each, and any use allowed.
+    fn offers<'a>(&self, paths: &'a [PathSnapshot]) -> Vec<PathOffer<'a>> {
+        let nothing_waits = self.repairs.is_empty() && self.copies.is_empty();
+        let offer = |snapshot: &'a PathSnapshot| {
+            let queued_bytes = match nothing_waits {
+                true => 0,
+                false => self.copies.bytes(snapshot.id) + self.repair_bytes(snapshot.id),
+            };
+            PathOffer { queued_bytes, ..PathOffer::free(snapshot) }
+        };
+        paths.iter().map(offer).collect()
     }
 
     /// Sends the copies that windows and pacers let through. Those of a path that is gone or silent
@@ -586,9 +586,9 @@ impl LaneSender {
         is_redundant: bool,
         carrier: &mut impl Carrier,
     ) -> Vec<PathId> {
-        let mut paths = self.with_queues(carrier.paths(now));
-        if is_redundant && !is_free(&paths) {
-            keep_to_budgets(paths.to_mut(), packet.bytes);
+        let mut paths = self.offers(carrier.paths(now));
+        if is_redundant {
+            keep_to_budgets(&mut paths, packet.bytes);
         }
         match self.scheduler.select(now, packet, &paths) {
             Decision::Send(chosen) => path_ids(chosen, &paths),
@@ -825,10 +825,10 @@ fn sent_packet(copy: &SourceCopy, path: PathId) -> SentPacket {
 
 /// The paths that were chosen, those that answer first: the packet itself goes out on the first of
 /// them, and what else goes out is a copy, which a budget may forbid.
-fn path_ids(chosen: PathSet, paths: &[PathSnapshot]) -> Vec<PathId> {
+fn path_ids(chosen: PathSet, paths: &[PathOffer<'_>]) -> Vec<PathId> {
     let mut chosen: Vec<_> = chosen.iter().filter_map(|position| paths.get(position)).collect();
     chosen.sort_by_key(|path| !path.is_usable());
-    chosen.into_iter().map(|path| path.id).collect()
+    chosen.into_iter().map(|path| path.snapshot.id).collect()
 }
 
 #[cfg(test)]

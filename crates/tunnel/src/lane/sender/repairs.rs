@@ -8,7 +8,6 @@
 //!             reinject ─► at once        abandon ─► out of the pool
 //! ```
 
-use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -16,14 +15,14 @@ use bytes::{Bytes, BytesMut};
 use rand_core::RngCore;
 use roadweave_coding::{EncodeError, Subset};
 use roadweave_recovery::Repair;
-use roadweave_types::{DropReason, Instant, PacketId, PathId, PathSnapshot};
+use roadweave_types::{DropReason, Instant, PacketId, PathId, PathOffer, PathSnapshot};
 use roadweave_wire::{CODED_HEADER, Coded, Part, Sum};
 
 use super::LaneSender;
 use crate::carrier::{Carrier, SendError};
 use crate::lane::copies::SourceCopy;
 use crate::lane::cuts::Cut;
-use crate::lane::policy::{is_free, limit_to_budgets};
+use crate::lane::offers::limit_repairs;
 use crate::lane::token::TokenKind;
 use crate::observe::PacketStep;
 
@@ -59,15 +58,10 @@ impl LaneSender {
         self.send_repairs(now, carrier);
     }
 
-    /// What the recovery wants, with the windows less what is already on its way to them.
+    /// What the recovery wants within the room that windows and policies leave for it.
     fn poll_repair(&mut self, now: Instant, carrier: &mut impl Carrier) -> Option<Repair> {
-        let mut paths = self.with_queues(carrier.paths(now));
-        if let Cow::Owned(paths) = &mut paths {
-            paths.iter_mut().for_each(|path| path.bytes_in_flight += path.queued_bytes);
-        }
-        if !is_free(&paths) {
-            limit_to_budgets(paths.to_mut());
-        }
+        let mut paths = self.offers(carrier.paths(now));
+        limit_repairs(&mut paths);
         self.recovery.poll_repair(now, &paths, self.stats.queue_bytes)
     }
 
@@ -329,15 +323,14 @@ fn repair_path(
     if usable && patience > Duration::ZERO {
         return planned;
     }
-    let mut paths = Cow::Borrowed(paths);
-    if !is_free(&paths) {
-        limit_to_budgets(paths.to_mut());
-    }
-    paths
+    let mut offers: Vec<_> = paths.iter().map(PathOffer::free).collect();
+    limit_repairs(&mut offers);
+    let room = |path: &PathOffer<'_>| path.repair_room().min(path.snapshot.pacing_budget);
+    offers
         .iter()
-        .filter(|path| path.is_usable() && path.room() >= bytes as u64)
-        .min_by_key(|path| path.expected_rtt)
-        .map_or(planned, |path| path.id)
+        .filter(|path| path.is_usable() && room(path) >= bytes as u64)
+        .min_by_key(|path| path.snapshot.expected_rtt)
+        .map_or(planned, |path| path.snapshot.id)
 }
 
 /// What a sum takes in most cases, bytes.

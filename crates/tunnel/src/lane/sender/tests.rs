@@ -36,7 +36,7 @@ fn a_copy_for_a_path_without_room_waits_there_and_leaves_when_there_is_room() {
     assert_eq!(carrier.sent, [(PathId(0), 0), (PathId(0), 1)]);
     assert_eq!(sender.stats().copy_queue_bytes, 508 + 308);
     let queued = |sender: &LaneSender, carrier: &Links| {
-        sender.with_queues(&carrier.paths).iter().map(|path| path.queued_bytes).collect::<Vec<_>>()
+        sender.offers(&carrier.paths).iter().map(|path| path.queued_bytes).collect::<Vec<_>>()
     };
     assert_eq!(queued(&sender, &carrier), [0, 508 + 308]);
 
@@ -121,7 +121,7 @@ fn the_scheduler_hears_of_flows_waits_and_fates() {
     #[derive(Debug, Default)]
     struct Listener(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
     impl Scheduler for Listener {
-        fn select(&mut self, _: Instant, packet: &PacketInfo, _: &[PathSnapshot]) -> Decision {
+        fn select(&mut self, _: Instant, packet: &PacketInfo, _: &[PathOffer<'_>]) -> Decision {
             let PacketInfo { flow, waited, .. } = packet;
             self.0.lock().unwrap().push(format!("{flow} waited {}", waited.as_millis()));
             Decision::Send(PathSet::one(0))
@@ -162,7 +162,7 @@ fn what_a_second_look_wants_sent_again_leaves_at_once() {
     #[derive(Debug)]
     struct Astray(bool);
     impl Scheduler for Astray {
-        fn select(&mut self, _: Instant, _: &PacketInfo, _: &[PathSnapshot]) -> Decision {
+        fn select(&mut self, _: Instant, _: &PacketInfo, _: &[PathOffer<'_>]) -> Decision {
             Decision::Send(PathSet::one(usize::from(std::mem::take(&mut self.0))))
         }
     }
@@ -468,7 +468,7 @@ fn sender_everywhere() -> LaneSender {
     #[derive(Debug)]
     struct Everywhere;
     impl Scheduler for Everywhere {
-        fn select(&mut self, _: Instant, _: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
+        fn select(&mut self, _: Instant, _: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
             Decision::Send((0..paths.len()).filter(|at| paths[*at].is_usable()).collect())
         }
     }

@@ -7,8 +7,9 @@
 //!          backup ones: only when none of the others is usable
 //! ```
 //!
-//! The scheduler sees all paths, those that are not its business as [`PathStatus::Standby`], and so
-//! no algorithm needs to know of policies. Where all paths are alike this is the scheduler itself.
+//! The scheduler sees all paths, and of each whether the packet may go there
+//! ([`PathOffer::may_send`]), so that no algorithm needs to know of policies. Where all paths are
+//! alike this is the scheduler itself.
 //!
 //! - A path that does not answer counts for nothing: when the primary paths are all suspect, the
 //!   secondary ones are first. When no path answers at all, the scheduler sees all of them.
@@ -25,7 +26,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, Priority, Rate};
+use roadweave_types::{Instant, PathId, PathOffer, Policy, Priority, Rate};
 
 use crate::{Acknowledged, Decision, PacketInfo, PathSet, RestoreError, Scheduler};
 
@@ -34,14 +35,12 @@ use crate::{Acknowledged, Decision, PacketInfo, PathSet, RestoreError, Scheduler
 pub struct Policed {
     inner: Box<dyn Scheduler>,
     turns: Turns,
-    /// The paths as the scheduler sees them; kept for its memory.
-    seen: Vec<PathSnapshot>,
 }
 
 impl Policed {
     /// `inner`, kept to the policies of the paths.
     pub fn new(inner: Box<dyn Scheduler>) -> Self {
-        Self { inner, turns: Turns::default(), seen: Vec::new() }
+        Self { inner, turns: Turns::default() }
     }
 
     /// What the scheduler decides with the paths up to the priority `last`.
@@ -50,21 +49,16 @@ impl Policed {
         last: Priority,
         now: Instant,
         packet: &PacketInfo,
-        paths: &[PathSnapshot],
+        paths: &[PathOffer<'_>],
     ) -> Decision {
-        self.seen.clear();
-        self.seen.extend_from_slice(paths);
-        for path in self.seen.iter_mut().filter(|path| path.policy.priority > last) {
-            path.status = PathStatus::Standby;
-        }
-        self.inner.select(now, packet, &self.seen)
+        self.inner.select(now, packet, &up_to(last, paths))
     }
 
     fn by_priority(
         &mut self,
         now: Instant,
         packet: &PacketInfo,
-        paths: &[PathSnapshot],
+        paths: &[PathOffer<'_>],
     ) -> Decision {
         let tiers = usable_priorities(paths);
         let Some((first, rest)) = tiers.split_first() else {
@@ -80,10 +74,12 @@ impl Policed {
 }
 
 impl Scheduler for Policed {
-    fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
-        let alike =
-            |of: fn(&PathSnapshot) -> u8| paths.windows(2).all(|two| of(&two[0]) == of(&two[1]));
-        let decision = match alike(|path| path.policy.priority as u8) {
+    fn select(&mut self, now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
+        let alike = |of: fn(&Policy) -> u8| {
+            let of = |path: &PathOffer<'_>| of(&path.snapshot.policy);
+            paths.windows(2).all(|two| of(&two[0]) == of(&two[1]))
+        };
+        let decision = match alike(|policy| policy.priority as u8) {
             true => self.inner.select(now, packet, paths),
             false => self.by_priority(now, packet, paths),
         };
@@ -92,7 +88,7 @@ impl Scheduler for Policed {
                 Decision::Send(within_budgets(chosen, packet, paths))
             }
             Decision::Send(chosen)
-                if !alike(|path| path.policy.weight) && !self.inner.keeps_flows() =>
+                if !alike(|policy| policy.weight) && !self.inner.keeps_flows() =>
             {
                 self.turns.take(chosen, packet, paths)
             }
@@ -124,7 +120,7 @@ impl Scheduler for Policed {
         self.inner.restore(learned)
     }
 
-    fn frame_target(&self, now: Instant, paths: &[PathSnapshot]) -> Option<u64> {
+    fn frame_target(&self, now: Instant, paths: &[PathOffer<'_>]) -> Option<u64> {
         let first = usable_priorities(paths).first().copied();
         let Some(first) = first.filter(|_| !paths.is_empty()) else {
             return self.inner.frame_target(now, paths);
@@ -132,14 +128,7 @@ impl Scheduler for Policed {
         // What a secondary path may carry it carries: an encoder that asks for less would never
         // fill it.
         let last = first.max(Priority::Secondary);
-        if paths.iter().all(|path| path.policy.priority <= last) {
-            return self.inner.frame_target(now, paths);
-        }
-        let mut seen = paths.to_vec();
-        for path in seen.iter_mut().filter(|path| path.policy.priority > last) {
-            path.status = PathStatus::Standby;
-        }
-        self.inner.frame_target(now, &seen)
+        self.inner.frame_target(now, &up_to(last, paths))
     }
 
     fn keeps_flows(&self) -> bool {
@@ -147,19 +136,32 @@ impl Scheduler for Policed {
     }
 }
 
+/// The paths as they are offered when those beyond the priority `last` are not to be used.
+fn up_to<'a>(last: Priority, paths: &[PathOffer<'a>]) -> Vec<PathOffer<'a>> {
+    let within = |path: &PathOffer<'_>| path.snapshot.policy.priority <= last;
+    paths
+        .iter()
+        .map(|path| PathOffer { may_send: path.may_send && within(path), ..*path })
+        .collect()
+}
+
 /// The priorities that usable paths have, first things first.
-fn usable_priorities(paths: &[PathSnapshot]) -> Vec<Priority> {
+fn usable_priorities(paths: &[PathOffer<'_>]) -> Vec<Priority> {
+    let has_usable = |at: &Priority| {
+        paths.iter().any(|path| path.is_usable() && path.snapshot.policy.priority == *at)
+    };
     [Priority::Primary, Priority::Secondary, Priority::Backup]
         .into_iter()
-        .filter(|at| paths.iter().any(|path| path.is_usable() && path.policy.priority == *at))
+        .filter(has_usable)
         .collect()
 }
 
 /// Whether a packet waits clearly long for the paths of priority `first`, and would be there sooner
 /// by a secondary one.
-fn is_slow(first: Priority, packet: &PacketInfo, paths: &[PathSnapshot]) -> bool {
+fn is_slow(first: Priority, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> bool {
     let of = |priority: Priority| {
-        paths.iter().filter(move |path| path.is_usable() && path.policy.priority == priority)
+        let usable = paths.iter().filter(|path| path.is_usable()).map(|path| path.snapshot);
+        usable.filter(move |path| path.policy.priority == priority)
     };
     let rtt = |priority| of(priority).map(|path| path.expected_rtt).min().unwrap_or(Duration::MAX);
     let rate = of(first).filter_map(|path| path.pacing_rate).map(Rate::as_bps);
@@ -169,14 +171,13 @@ fn is_slow(first: Priority, packet: &PacketInfo, paths: &[PathSnapshot]) -> bool
 }
 
 /// The paths among `chosen` that may carry a copy; the fastest if none may.
-fn within_budgets(chosen: PathSet, packet: &PacketInfo, paths: &[PathSnapshot]) -> PathSet {
+fn within_budgets(chosen: PathSet, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> PathSet {
     let may = |position: &usize| {
-        paths.get(*position).is_some_and(|path| {
-            path.redundancy_left.saturating_sub(path.queued_bytes) >= packet.bytes as u64
-        })
+        paths.get(*position).is_some_and(|path| path.redundancy_left() >= packet.bytes as u64)
     };
     let within: PathSet = chosen.iter().filter(may).collect();
-    let fastest = chosen.iter().min_by_key(|at| paths.get(*at).map(|path| path.expected_rtt));
+    let expected_rtt = |at: &usize| paths.get(*at).map(|path| path.snapshot.expected_rtt);
+    let fastest = chosen.iter().min_by_key(expected_rtt);
     if within.is_empty() { fastest.map_or(chosen, PathSet::one) } else { within }
 }
 
@@ -189,7 +190,7 @@ struct Turns {
 
 impl Turns {
     /// The path whose turn it is, instead of the one that was chosen, or a moment's wait for it.
-    fn take(&mut self, chosen: PathSet, packet: &PacketInfo, paths: &[PathSnapshot]) -> Decision {
+    fn take(&mut self, chosen: PathSet, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
         let Some((favourite, first)) = chosen
             .iter()
             .next()
@@ -201,26 +202,28 @@ impl Turns {
         if !first.is_usable() {
             return Decision::Send(chosen);
         }
-        self.owed.retain(|id, _| paths.iter().any(|path| path.id == *id));
+        self.owed.retain(|id, _| paths.iter().any(|path| path.snapshot.id == *id));
         let bytes = packet.bytes as u64;
+        let first = first.snapshot;
         let slowest = first.expected_rtt + (first.expected_rtt / 4).max(SIMILAR_MIN);
-        let shares = |(position, path): &(usize, &PathSnapshot)| {
+        let shares = |(position, path): &(usize, &PathOffer<'_>)| {
             *position == favourite
                 || path.is_usable()
-                    && path.policy.priority == first.policy.priority
-                    && path.expected_rtt <= slowest
-                    && path.window_room() >= path.queued_bytes + bytes
-                    && is_prompt(path, bytes)
+                    && path.snapshot.policy.priority == first.policy.priority
+                    && path.snapshot.expected_rtt <= slowest
+                    && path.snapshot.window_room() >= path.queued_bytes + bytes
+                    && is_paced_soon(path, bytes)
         };
         let cost = bytes.min(BYTES_MAX) as i64;
-        let turn = |(at, path): (usize, &PathSnapshot)| {
-            let weight = i64::from(path.policy.weight.max(1));
+        let turn = |(at, path): (usize, &PathOffer<'_>)| {
+            let PathOffer { snapshot, queued_bytes, .. } = *path;
+            let weight = i64::from(snapshot.policy.weight.max(1));
             Turn {
                 at,
-                id: path.id,
+                id: snapshot.id,
                 weight,
-                owed: self.owed.get(&path.id).copied().unwrap_or(0) + weight * cost,
-                has_room: at == favourite || path.pacing_budget >= path.queued_bytes + bytes,
+                owed: self.owed.get(&snapshot.id).copied().unwrap_or(0) + weight * cost,
+                has_room: at == favourite || snapshot.pacing_budget >= queued_bytes + bytes,
             }
         };
         let turns: Vec<Turn> = paths.iter().enumerate().filter(shares).map(turn).collect();
@@ -254,11 +257,11 @@ struct Turn {
 }
 
 /// Whether its pacer lets a packet through within a moment.
-fn is_prompt(path: &PathSnapshot, bytes: u64) -> bool {
-    path.pacing_budget >= path.queued_bytes + bytes
-        || path
-            .pacing_rate
-            .is_some_and(|rate| rate.time_for(path.queued_bytes + bytes) <= TURN_PATIENCE / 4)
+fn is_paced_soon(path: &PathOffer<'_>, bytes: u64) -> bool {
+    let PathOffer { snapshot, queued_bytes, .. } = *path;
+    let ahead = queued_bytes + bytes;
+    snapshot.pacing_budget >= ahead
+        || snapshot.pacing_rate.is_some_and(|rate| rate.time_for(ahead) <= TURN_PATIENCE / 4)
 }
 
 /// How long a packet may wait for a primary path before it takes a secondary one.
@@ -276,10 +279,10 @@ const PACKET_BYTES: i64 = 1500;
 
 #[cfg(test)]
 mod tests {
-    use roadweave_types::Policy;
+    use roadweave_types::{PathSnapshot, PathStatus};
 
     use super::*;
-    use crate::testing::{packet, path};
+    use crate::testing::{Among, packet, path};
     use crate::{Bonding, MinRtt, Redundant};
 
     fn policed() -> Policed {
@@ -292,7 +295,7 @@ mod tests {
     }
 
     fn check(paths: &[PathSnapshot], packet: PacketInfo, expected: Decision) {
-        assert_eq!(policed().select(Instant::ZERO, &packet, paths), expected, "{paths:?}");
+        assert_eq!(policed().select_among(Instant::ZERO, &packet, paths), expected, "{paths:?}");
     }
 
     const TO: fn(usize) -> Decision = |position| Decision::Send(PathSet::one(position));
@@ -346,7 +349,7 @@ mod tests {
             with(Primary, 9, path(2, 90, 9000)),
         ];
         let decision =
-            Policed::new(Box::new(Redundant)).select(Instant::ZERO, &packet(1200), &paths);
+            Policed::new(Box::new(Redundant)).select_among(Instant::ZERO, &packet(1200), &paths);
         assert_eq!(decision, Decision::Send([0, 2].into_iter().collect()));
     }
 
@@ -359,7 +362,7 @@ mod tests {
         };
         let check = |paths: &[PathSnapshot], expected: &[usize]| {
             let mut scheduler = Policed::new(Box::new(Redundant));
-            let decision = scheduler.select(Instant::ZERO, &packet(1200), paths);
+            let decision = scheduler.select_among(Instant::ZERO, &packet(1200), paths);
             assert_eq!(decision, Decision::Send(expected.iter().copied().collect()));
         };
         check(&[metered(0, 1200), metered(1, 1199), path(2, 90, 9000)], &[0, 2]);
@@ -372,7 +375,7 @@ mod tests {
         let mut count = |paths: &[PathSnapshot]| {
             let mut counts = vec![0; paths.len()];
             for _ in 0..400 {
-                let decision = scheduler.select(Instant::ZERO, &packet(1200), paths);
+                let decision = scheduler.select_among(Instant::ZERO, &packet(1200), paths);
                 let Decision::Send(chosen) = decision else { panic!("there is room") };
                 chosen.iter().for_each(|position| counts[position] += 1);
             }
@@ -387,7 +390,7 @@ mod tests {
         paced.pacing_budget = 0;
         let mut fresh = policed();
         let both = [paced, light.clone()];
-        let mut select = |packet: PacketInfo| fresh.select(Instant::ZERO, &packet, &both);
+        let mut select = |packet: PacketInfo| fresh.select_among(Instant::ZERO, &packet, &both);
         assert_eq!(select(packet(1200)), Decision::Wait);
         assert_eq!(select(PacketInfo { waited: TURN_PATIENCE, ..packet(1200) }), TO(1));
         let full = with(Primary, 3, path(0, 45, 900));
@@ -401,7 +404,7 @@ mod tests {
     fn flows_that_are_kept_on_a_path_stay_there() {
         let mut scheduler = Policed::new(Box::new(Bonding));
         let paths = [with(Primary, 3, path(0, 40, 9000)), with(Primary, 1, path(1, 40, 9000))];
-        let mut select = || scheduler.select(Instant::ZERO, &packet(1200), &paths);
+        let mut select = || scheduler.select_among(Instant::ZERO, &packet(1200), &paths);
         let first = select();
         assert!((0..20).all(|_| select() == first));
     }
