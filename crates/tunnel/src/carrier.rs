@@ -8,6 +8,8 @@ use bytes::Bytes;
 use roadweave_quic::{Connection, SendError as QuicError};
 use roadweave_types::{Instant, Pacing, PathId, PathSnapshot};
 
+use crate::lane::LaneDatagram;
+
 /// A set of paths to one peer, each of which takes datagrams.
 pub trait Carrier {
     /// The paths as they are now, ascending `PathId`.
@@ -22,7 +24,8 @@ pub trait Carrier {
     /// Packets wait, paced as said last: wakes the session when a pacer lets one through.
     fn on_backlog(&mut self, now: Instant);
 
-    /// Sends `datagram` on exactly `path`; what becomes of it is told with `token`.
+    /// Sends `datagram` on exactly `path`; what becomes of it is told with its token
+    /// ([`LaneDatagram::token`]).
     ///
     /// # Errors
     /// Gives the datagram back when it cannot leave.
@@ -30,8 +33,7 @@ pub trait Carrier {
         &mut self,
         now: Instant,
         path: PathId,
-        datagram: Bytes,
-        token: u64,
+        datagram: LaneDatagram,
     ) -> Result<(), SendError>;
 
     /// Queues a message that reaches the peer for certain, in order, while there is a session.
@@ -62,9 +64,9 @@ pub trait Carrier {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SendError {
     /// The path has no room, or may not be used now.
-    Blocked(Bytes),
+    Blocked(LaneDatagram),
     /// It is larger than the path takes.
-    TooLarge(Bytes),
+    TooLarge(LaneDatagram),
 }
 
 impl Carrier for Connection {
@@ -89,12 +91,14 @@ impl Carrier for Connection {
         &mut self,
         now: Instant,
         path: PathId,
-        datagram: Bytes,
-        token: u64,
+        datagram: LaneDatagram,
     ) -> Result<(), SendError> {
-        Connection::send_on(self, now, path, datagram, token).map_err(|error| match error {
-            QuicError::TooLarge { datagram, .. } => SendError::TooLarge(datagram),
-            other => SendError::Blocked(other.into_datagram()),
+        let token = datagram.token();
+        let LaneDatagram { lane, content, bytes } = datagram;
+        let back = |bytes| LaneDatagram { lane, content, bytes };
+        Connection::send_on(self, now, path, bytes, token).map_err(|error| match error {
+            QuicError::TooLarge { datagram, .. } => SendError::TooLarge(back(datagram)),
+            other => SendError::Blocked(back(other.into_datagram())),
         })
     }
 

@@ -1,7 +1,7 @@
 //! The carrier of the redundant router: tunnel links that carry inner packets in GENEVE.
 //!
 //! ```text
-//! lane ─► source datagram: 01 | lane | id | symbol        the datagram stays within this machine:
+//! lane ─► source datagram, of which the inner packet and its ID count
 //!           └─► GENEVE: sequence = id, inner packet ─► outbox of the link ─► its socket
 //! ```
 //!
@@ -23,12 +23,13 @@ use ipnet::IpNet;
 use roadweave_quic::{Outbox, Route, Transmit};
 use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, PathStatus, RttEstimator, UplinkId};
 use roadweave_wire::{
-    Datagram, GENEVE_OVERHEAD, Geneve, GeneveHello, GeneveSequence, MAX_SYMBOL_BODY, Position,
-    SOURCE_HEADER, SYMBOL_HEADER, Symbol,
+    GENEVE_OVERHEAD, Geneve, GeneveHello, GeneveSequence, MAX_SYMBOL_BODY, SOURCE_HEADER,
+    SYMBOL_HEADER,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::carrier::{Carrier, SendError};
+use crate::lane::LaneDatagram;
 
 /// A link that was not heard for so long counts as silent: three hellos are missing.
 const SILENCE: Duration = Duration::from_millis(3500);
@@ -296,8 +297,7 @@ impl Carrier for Links {
         &mut self,
         _now: Instant,
         path: PathId,
-        datagram: Bytes,
-        _token: u64,
+        datagram: LaneDatagram,
     ) -> Result<(), SendError> {
         let link = self.links.get_mut(path.0 as usize);
         let Some((link, route)) = link.and_then(|link| link.route().map(|route| (link, route)))
@@ -305,15 +305,12 @@ impl Carrier for Links {
             return Err(SendError::Blocked(datagram));
         };
         // Nothing but whole packets fits the format; the router has no strategy that makes others.
-        let Ok(Datagram::Source { id, symbol, .. }) = Datagram::parse(datagram.clone()) else {
-            return Err(SendError::TooLarge(datagram));
-        };
-        let Ok(Symbol { position: Position::Whole, body }) = Symbol::parse(&symbol) else {
+        let Some((id, packet)) = datagram.whole_packet() else {
             return Err(SendError::TooLarge(datagram));
         };
         let sequence = GeneveSequence { epoch: self.epoch, number: id.0 };
-        let first = body.first().copied().unwrap_or_default();
-        link.push(route, &[&Geneve::inner_header(self.vni, first, sequence), body]);
+        let first = packet.first().copied().unwrap_or_default();
+        link.push(route, &[&Geneve::inner_header(self.vni, first, sequence), packet]);
         Ok(())
     }
 

@@ -8,6 +8,7 @@ mod ages;
 mod births;
 mod copies;
 mod cuts;
+mod datagram;
 mod defaults;
 mod eras;
 mod flow;
@@ -20,7 +21,6 @@ mod sender;
 mod shed;
 mod strategy;
 mod succession;
-mod token;
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -31,6 +31,8 @@ use roadweave_wire::InnerPacket;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use cuts::Parts;
+pub(crate) use datagram::Token;
+pub use datagram::{Content, LaneDatagram};
 pub use defaults::default_lanes;
 pub use flow::FlowClass;
 pub(crate) use flow::FlowTable;
@@ -42,7 +44,6 @@ pub use reorder::OrderStats;
 pub(crate) use sender::LaneSender;
 pub use sender::SendStats;
 pub use strategy::{Strategy, UnknownStrategy};
-pub(crate) use token::TokenKind;
 
 /// The most lanes of a session, in each direction.
 pub const LANES_MAX: usize = 8;

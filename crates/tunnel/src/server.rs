@@ -30,7 +30,7 @@ use roadweave_quic::{
 };
 use roadweave_schedule::Acknowledged;
 use roadweave_types::{DropCounters, DropReason, Instant, PathId};
-use roadweave_wire::{Control, InnerPacket, Welcome};
+use roadweave_wire::{Control, Welcome};
 
 use self::accounts::Accounts;
 use self::budget::{Budget, Ceilings};
@@ -610,21 +610,17 @@ impl Server {
     /// nothing.
     fn take_inner(&mut self, now: Instant, id: ConnectionId) {
         while let Some(joined) = self.sessions.get_mut(&id)
-            && let Some(packet) = joined.session.poll_inner()
+            && let Some((destination, packet)) = joined.session.poll_routed_inner()
         {
             if joined.allows(now, Way::Up, packet.len()) {
-                self.deliver(packet);
+                self.deliver(destination, packet);
             }
         }
     }
 
     /// Puts a client's packet out for the device, unless it goes to a client that it may not reach.
-    fn deliver(&mut self, packet: Bytes) {
-        let Ok(view) = InnerPacket::parse(&packet) else {
-            self.drops.count(DropReason::MalformedInner);
-            return;
-        };
-        if !self.config.clients_reach_clients && self.peers.route(view.destination).is_some() {
+    fn deliver(&mut self, destination: IpAddr, packet: Bytes) {
+        if !self.config.clients_reach_clients && self.peers.route(destination).is_some() {
             self.drops.count(DropReason::NoRoute);
         } else if !self.inbox.push(packet) {
             self.drops.count(DropReason::DeviceFull);

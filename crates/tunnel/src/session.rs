@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use crate::carrier::Carrier;
 use crate::lane::{
     Arrival, Delivery, FlowTable, HELD_MAX, LANES_MAX, LaneConfig, LaneReceiver, LaneSender,
-    MemoryStats, Opening, Parts, ReceiveStats, SendStats, Strategy, TokenKind, classify,
+    MemoryStats, Opening, Parts, ReceiveStats, SendStats, Strategy, Token, classify,
 };
 use crate::observe::{PacketEvent, PacketLog, PacketStep};
 
@@ -289,17 +289,26 @@ impl Session {
 
     /// Takes an inner packet for the peer.
     pub fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
-        let Ok(view) = InnerPacket::parse(packet) else {
-            self.exit.drops.count(DropReason::MalformedInner);
-            return;
-        };
+        match InnerPacket::parse(packet) {
+            Ok(view) => self.handle_parsed_inner(now, packet, &view),
+            Err(_) => self.exit.drops.count(DropReason::MalformedInner),
+        }
+    }
+
+    /// Takes an inner packet for the peer of which `view` is known already.
+    pub(crate) fn handle_parsed_inner(
+        &mut self,
+        now: Instant,
+        packet: &[u8],
+        view: &InnerPacket<'_>,
+    ) {
         if packet.len() > MAX_SYMBOL_BODY - SUCCESSION_HEADER - STAMP_HEADER {
             self.exit.drops.count(DropReason::OversizedInner);
             return;
         }
         let hash = view.flow_hash();
-        let flow = self.flows.as_mut().map(|flows| flows.on_packet(now, hash, &view));
-        let lane = classify(&self.lane_configs, &view, flow.map(|flow| flow.class));
+        let flow = self.flows.as_mut().map(|flows| flows.on_packet(now, hash, view));
+        let lane = classify(&self.lane_configs, view, flow.map(|flow| flow.class));
         let sender = &mut self.senders[usize::from(lane.0)];
         if sender.config().rtp_frames && flow.is_some_and(|flow| flow.begins_frame) {
             sender.end_frame();
@@ -407,7 +416,7 @@ impl Session {
 
     /// The peer has the datagram sent with `token`.
     pub fn on_acknowledged(&mut self, now: Instant, token: u64, acknowledged: &Acknowledged) {
-        let (kind, lane, id) = TokenKind::parse(token);
+        let Token { kind, lane, id } = Token::parse(token);
         if let Some(sender) = self.senders.get_mut(usize::from(lane.0)) {
             sender.on_acknowledged(now, kind, id, acknowledged);
         }
@@ -415,7 +424,7 @@ impl Session {
 
     /// The carrier takes the datagram sent with `token` on `path` for lost.
     pub fn on_lost(&mut self, now: Instant, path: PathId, token: u64) {
-        let (kind, lane, id) = TokenKind::parse(token);
+        let Token { kind, lane, id } = Token::parse(token);
         if let Some(sender) = self.senders.get_mut(usize::from(lane.0)) {
             sender.on_lost(now, kind, id, path);
         }
@@ -451,6 +460,11 @@ impl Session {
 
     /// An inner packet from the peer, for this side's device.
     pub fn poll_inner(&mut self) -> Option<Bytes> {
+        self.poll_routed_inner().map(|(_, packet)| packet)
+    }
+
+    /// An inner packet from the peer, with where it goes.
+    pub(crate) fn poll_routed_inner(&mut self) -> Option<(IpAddr, Bytes)> {
         self.exit.inbox.pop_front()
     }
 
@@ -585,7 +599,8 @@ impl Session {
 /// Where inner packets go that a lane delivers, unless they may not.
 #[derive(Debug)]
 struct Exit {
-    inbox: VecDeque<Bytes>,
+    /// Inner packets for this side's device, with where they go.
+    inbox: VecDeque<(IpAddr, Bytes)>,
     /// Packets and datagrams discarded outside the lanes.
     drops: DropCounters,
     /// Source addresses that the peer may use; `None` for all.
@@ -601,26 +616,27 @@ impl Exit {
         let Delivery { id, decoded, packet } = delivery;
         match check_inner(&packet, self.sources.as_deref(), &self.refused_sources) {
             Err(reason) => self.drops.count(reason),
-            Ok(()) if self.inbox.len() >= INBOX_MAX => self.drops.count(DropReason::DeviceFull),
-            Ok(()) => {
-                self.inbox.push_back(packet);
+            Ok(_) if self.inbox.len() >= INBOX_MAX => self.drops.count(DropReason::DeviceFull),
+            Ok(destination) => {
+                self.inbox.push_back((destination, packet));
                 self.log.note(now, lane, id, PacketStep::Delivered { decoded });
             }
         }
     }
 }
 
+/// Where a packet of the peer goes, if it may come from where it says.
 fn check_inner(
     packet: &[u8],
     sources: Option<&[IpNet]>,
     refused: &[IpNet],
-) -> Result<(), DropReason> {
+) -> Result<IpAddr, DropReason> {
     let view = InnerPacket::parse(packet).map_err(|_| DropReason::MalformedInner)?;
     let is_foreign = sources.is_some_and(|sources| !contains(sources, view.source));
     if is_foreign || contains(refused, view.source) {
         return Err(DropReason::SpoofedSource);
     }
-    Ok(())
+    Ok(view.destination)
 }
 
 fn contains(networks: &[IpNet], address: IpAddr) -> bool {
@@ -684,8 +700,9 @@ mod tests {
             let result = check_inner(&packet, allowed.as_deref(), &networks(refused));
             assert_eq!(result, expected, "{allowed:?} {refused}");
         };
-        check(None, "10.0.0.0/8", Ok(()));
-        check(Some("192.168.0.0/16"), "10.0.0.0/8", Ok(()));
+        let destination = InnerPacket::parse(&packet).expect("well-formed").destination;
+        check(None, "10.0.0.0/8", Ok(destination));
+        check(Some("192.168.0.0/16"), "10.0.0.0/8", Ok(destination));
         check(Some("10.0.0.0/8"), "10.0.0.0/8", Err(DropReason::SpoofedSource));
         check(None, "192.168.50.0/24", Err(DropReason::SpoofedSource));
         check(Some("192.168.0.0/16"), "192.168.50.0/24", Err(DropReason::SpoofedSource));

@@ -12,14 +12,15 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use roadweave_types::{Instant, PacketId, PathId};
+
+use crate::lane::datagram::LaneDatagram;
 
 /// A copy of a source packet on its way to one path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SourceCopy {
     pub(crate) id: PacketId,
-    pub(crate) datagram: Bytes,
+    pub(crate) datagram: LaneDatagram,
     pub(crate) ends_frame: bool,
     /// When its packet came to the lane.
     pub(crate) queued: Instant,
@@ -156,12 +157,18 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use roadweave_types::LaneId;
+
     use super::*;
+    use crate::lane::datagram::Content;
 
     fn copy(id: u32, bytes: usize) -> SourceCopy {
+        let content = Content::Source { id: PacketId(id), is_whole: true };
+        let bytes = Bytes::from(vec![0; bytes]);
         SourceCopy {
             id: PacketId(id),
-            datagram: Bytes::from(vec![0; bytes]),
+            datagram: LaneDatagram { lane: LaneId(0), content, bytes },
             ends_frame: false,
             queued: Instant::ZERO,
             since: Instant::from_millis(id.into()),

@@ -15,7 +15,7 @@ use bytes::{Bytes, BytesMut};
 use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PacketId, PathId};
 use roadweave_wire::Part;
 
-use crate::lane::token::TokenKind;
+use crate::lane::datagram::TokenKind;
 
 /// A datagram that was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

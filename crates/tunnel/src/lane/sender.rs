@@ -16,7 +16,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use bytes::Bytes;
 use rand_pcg::Pcg64Mcg;
 use roadweave_coding::{Encoder, EncoderConfig};
 use roadweave_recovery::{Qoe, RecoveryConfig, SentPacket};
@@ -35,12 +34,12 @@ use crate::carrier::{Carrier, SendError};
 use crate::lane::births::Births;
 use crate::lane::copies::{Copies, SourceCopy};
 use crate::lane::cuts::{Cut, Cuts};
+use crate::lane::datagram::{LaneDatagram, TokenKind};
 use crate::lane::eras::Eras;
 use crate::lane::memory::MemoryStats;
 use crate::lane::offers::keep_to_budgets;
 use crate::lane::shed::{Frame, Shedder};
 use crate::lane::succession::Successions;
-use crate::lane::token::TokenKind;
 use crate::lane::{LaneConfig, Strategy};
 use crate::observe::{PacketLog, PacketStep};
 
@@ -608,7 +607,8 @@ impl LaneSender {
             self.recovery.on_abandoned(id);
             return true;
         };
-        let (_, inner) = split_succession(datagram.slice(SOURCE_HEADER + SYMBOL_HEADER..));
+        let body = datagram.bytes.slice(SOURCE_HEADER + SYMBOL_HEADER..);
+        let (_, inner) = split_succession(body);
         let (_, inner) = split_stamp(inner);
         let packet = PacketInfo {
             bytes: datagram.len(),
@@ -659,9 +659,9 @@ impl LaneSender {
         self.stats.sent_packets += u64::from(queued.ends_packet);
         self.stats.sent_bytes += queued.datagram.body().len().saturating_sub(prefix) as u64;
         let Queued { since: queued, datagram, ends_frame, .. } = queued;
-        let datagram = datagram.finish(id);
+        let datagram = LaneDatagram::source(self.lane, id, datagram);
         if carrier.tells_fates() {
-            self.encoder.insert(now, id, datagram.slice(SOURCE_HEADER..));
+            self.encoder.insert(now, id, datagram.bytes.slice(SOURCE_HEADER..));
         }
         let copy = SourceCopy { id, datagram, ends_frame, queued, since: now, is_first: true };
         self.send_source(now, copy, &chosen, carrier);
@@ -721,9 +721,8 @@ impl LaneSender {
         carrier: &mut impl Carrier,
     ) -> Option<SourceCopy> {
         let id = copy.id;
-        let token = TokenKind::Source.token(self.lane, id);
         let packet = sent_packet(&copy, path);
-        let sent = carrier.send_on(now, path, copy.datagram, token);
+        let sent = carrier.send_on(now, path, copy.datagram);
         if let Err(SendError::Blocked(datagram)) = sent {
             return Some(SourceCopy { datagram, ..copy });
         }
@@ -733,7 +732,7 @@ impl LaneSender {
             let cut = Cut { kind: TokenKind::Source, id, path };
             let life = self.life_of(now, id);
             let is_cut = life.is_some_and(|life| {
-                self.send_in_parts(life, cut, &datagram, !copy.is_first, carrier)
+                self.send_in_parts(life, cut, &datagram.bytes, !copy.is_first, carrier)
             });
             if !is_cut {
                 self.stats.drops.count(DropReason::OversizedInner);
@@ -795,10 +794,10 @@ impl LaneSender {
     }
 
     /// The source datagram of a packet that is still in the encoder's pool.
-    fn rebuild(&self, id: PacketId) -> Option<Bytes> {
+    fn rebuild(&self, id: PacketId) -> Option<LaneDatagram> {
         let symbol = self.encoder.symbol(id)?;
         let symbol = Symbol::parse(symbol).expect("the pool holds symbols that were built here");
-        Some(SourceDatagram::new(self.lane, &symbol).finish(id))
+        Some(LaneDatagram::of_symbol(self.lane, id, &symbol))
     }
 }
 

@@ -22,7 +22,7 @@ impl Node for Server {
         match id.and_then(|id| self.sessions.get_mut(&id).map(|joined| (id, joined))) {
             Some((id, joined)) => {
                 if joined.allows(now, Way::Down, packet.len()) {
-                    joined.session.handle_inner(now, packet);
+                    joined.session.handle_parsed_inner(now, packet, &view);
                 }
                 self.touched.insert(id);
             }

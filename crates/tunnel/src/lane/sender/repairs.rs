@@ -22,8 +22,8 @@ use super::LaneSender;
 use crate::carrier::{Carrier, SendError};
 use crate::lane::copies::SourceCopy;
 use crate::lane::cuts::Cut;
+use crate::lane::datagram::{Content, LaneDatagram};
 use crate::lane::offers::limit_repairs;
-use crate::lane::token::TokenKind;
 use crate::observe::PacketStep;
 
 /// When a repair was made, and when it is of no use any more.
@@ -37,8 +37,7 @@ pub(super) struct Life {
 #[derive(Debug)]
 pub(super) struct QueuedRepair {
     life: Life,
-    token: u64,
-    datagram: Bytes,
+    datagram: LaneDatagram,
     /// Whether what it holds has left before.
     is_redundant: bool,
     /// Whether other paths were tried as well.
@@ -91,14 +90,14 @@ impl LaneSender {
                     self.give_up(now, &repair);
                     continue;
                 }
-                let QueuedRepair { life, token, datagram, is_redundant, .. } = repair;
+                let QueuedRepair { life, datagram, is_redundant, .. } = repair;
                 let bytes = datagram.len() as u32;
                 let patience = match self.config.strategy.moves_repairs() {
                     true => REPAIR_PATIENCE.saturating_sub(now.since(life.since)),
                     false => REPAIR_PATIENCE,
                 };
                 let chosen = repair_path(path, patience, datagram.len(), carrier.paths(now));
-                match carrier.send_on(now, chosen, datagram, token) {
+                match carrier.send_on(now, chosen, datagram) {
                     Ok(()) => {
                         self.scheduler.on_sent(now, chosen, bytes);
                         carrier.account(chosen, bytes, is_redundant);
@@ -122,8 +121,8 @@ impl LaneSender {
     /// A repair will not leave.
     fn give_up(&mut self, now: Instant, repair: &QueuedRepair) {
         self.stats.drops.count(DropReason::RepairExpired);
-        if let (TokenKind::Part, _, number) = TokenKind::parse(repair.token) {
-            self.on_part_lost(now, number.0);
+        if let Content::Part { number } = repair.datagram.content {
+            self.on_part_lost(now, number);
         }
     }
 
@@ -144,16 +143,16 @@ impl LaneSender {
         repair: &QueuedRepair,
         carrier: &mut impl Carrier,
     ) {
-        let (kind, _, id) = TokenKind::parse(repair.token);
-        if kind == TokenKind::Part {
+        let QueuedRepair { life, datagram, is_redundant, .. } = repair;
+        if let Content::Part { number } = datagram.content {
             // Narrower once more: the recovery has the datagram it is of cut anew, if that is a
             // packet.
             self.stats.drops.count(DropReason::SendFailed);
-            self.on_part_lost(now, id.0);
+            self.on_part_lost(now, number);
             return;
         }
-        let QueuedRepair { life, datagram, is_redundant, .. } = repair;
-        if !self.send_in_parts(*life, Cut { kind, id, path }, datagram, *is_redundant, carrier) {
+        let cut = Cut { kind: datagram.content.kind(), id: datagram.content.id(), path };
+        if !self.send_in_parts(*life, cut, &datagram.bytes, *is_redundant, carrier) {
             self.stats.drops.count(DropReason::SendFailed);
         }
     }
@@ -176,16 +175,11 @@ impl LaneSender {
         let Some(parts) = Part::cut(self.lane, number, datagram, size_max) else { return false };
         self.cuts.on_cut(cut, parts.len());
         self.has_new_parts = true;
-        let token = TokenKind::Part.token(self.lane, PacketId(number));
+        let (lane, content) = (self.lane, Content::Part { number });
         let queue = self.repairs.entry(cut.path).or_default();
-        for datagram in parts.into_iter().rev() {
-            queue.push_front(QueuedRepair {
-                life,
-                token,
-                datagram,
-                is_redundant,
-                impatient: false,
-            });
+        for bytes in parts.into_iter().rev() {
+            let datagram = LaneDatagram { lane, content, bytes };
+            queue.push_front(QueuedRepair { life, datagram, is_redundant, impatient: false });
         }
         true
     }
@@ -206,7 +200,7 @@ impl LaneSender {
                 for path in paths {
                     self.stats.duplicate_datagrams += 1;
                     self.stats.duplicate_bytes += datagram.len() as u64;
-                    self.queue_repair(life, path, id, datagram.clone());
+                    self.queue_repair(life, path, id, datagram.bytes.clone());
                 }
             }
             Repair::Coded { start, count, lost, shares } => {
@@ -305,9 +299,10 @@ impl LaneSender {
         (until > now).then_some(Life { since: now, until })
     }
 
-    fn queue_repair(&mut self, life: Life, path: PathId, id: PacketId, datagram: Bytes) {
-        let token = TokenKind::Repair.token(self.lane, id);
-        let repair = QueuedRepair { life, token, datagram, is_redundant: true, impatient: false };
+    fn queue_repair(&mut self, life: Life, path: PathId, start: PacketId, bytes: Bytes) {
+        let content = Content::Repair { start };
+        let datagram = LaneDatagram { lane: self.lane, content, bytes };
+        let repair = QueuedRepair { life, datagram, is_redundant: true, impatient: false };
         self.repairs.entry(path).or_default().push_back(repair);
     }
 }
@@ -349,6 +344,7 @@ mod tests {
     use super::super::tests::{Links, acknowledge};
     use super::*;
     use crate::lane::LaneConfig;
+    use crate::lane::datagram::TokenKind;
 
     #[test]
     fn a_repair_gives_each_path_its_share_of_coded_packets() {
@@ -367,7 +363,7 @@ mod tests {
         let mut decoder = Decoder::new(DecoderConfig::default());
         let mut delivered = Vec::new();
         for repair in sender.repairs.values().flatten() {
-            let Ok(Datagram::Coded(coded)) = Datagram::parse(repair.datagram.clone()) else {
+            let Ok(Datagram::Coded(coded)) = Datagram::parse(repair.datagram.bytes.clone()) else {
                 panic!("a coded datagram: {repair:?}");
             };
             assert_eq!(coded.lane, LaneId(5));
@@ -404,7 +400,9 @@ mod tests {
         let repair = Repair::Coded { start: PacketId(0), count: 3, lost: 0b111, shares };
         sender.repair(Instant::ZERO, repair, &mut Links::new([0, 0]));
         for (number, path) in [(0, 1), (1, 3), (2, 1)] {
-            let (id, datagram) = (PacketId(number), Bytes::from(vec![7; 600]));
+            let id = PacketId(number);
+            let symbol = Symbol { position: Position::Whole, body: &[7; 600 - 8] };
+            let datagram = LaneDatagram::of_symbol(LaneId(5), id, &symbol);
             let (queued, since) = (Instant::ZERO, Instant::from_millis(number.into()));
             let copy =
                 SourceCopy { id, datagram, ends_frame: false, queued, since, is_first: false };
@@ -450,7 +448,7 @@ mod tests {
         carrier.hold_back();
         sender.service(at(105), &mut carrier);
         let repairs: Vec<Bytes> =
-            sender.repairs.values().flatten().map(|repair| repair.datagram.clone()).collect();
+            sender.repairs.values().flatten().map(|repair| repair.datagram.bytes.clone()).collect();
         assert_eq!(repairs.len(), 6, "three, and three more");
         for repair in repairs.into_iter().skip(3) {
             let Ok(Datagram::Coded(coded)) = Datagram::parse(repair) else { panic!("coded") };

@@ -1,6 +1,8 @@
+use bytes::Bytes;
 use roadweave_types::{Pacing, PathStatus};
 
 use super::*;
+use crate::lane::datagram::Token;
 
 #[test]
 fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
@@ -289,18 +291,19 @@ fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
     carrier.datagram_max = 1160;
     let told = |sender: &mut LaneSender, now, lost: Option<&u64>, acknowledged: &[u64]| {
         for token in acknowledged {
-            let (kind, _, id) = TokenKind::parse(*token);
+            let Token { kind, id, .. } = Token::parse(*token);
             let rtt = Duration::from_millis(50);
             let answer = Acknowledged { path: PathId(0), sent: at(0), bytes: 700, rtt };
             sender.on_acknowledged(now, kind, id, &answer);
         }
         if let Some(token) = lost {
-            let (kind, _, id) = TokenKind::parse(*token);
+            let Token { kind, id, .. } = Token::parse(*token);
             sender.on_lost(now, kind, id, PathId(0));
         }
     };
     // Sent again until all of its parts have arrived.
-    told(&mut sender, at(50), Some(&TokenKind::Source.token(LaneId(0), PacketId(0))), &[]);
+    let first = Token { kind: TokenKind::Source, lane: LaneId(0), id: PacketId(0) };
+    told(&mut sender, at(50), Some(&first.to_u64()), &[]);
     for round in 1..4 {
         let now = at(100 * round);
         sender.service(now, &mut carrier);
@@ -358,7 +361,8 @@ fn packets_of_a_lane_with_an_expiry_tell_when_they_came() {
         assert!(sender.split_front(1400));
         sender.service(at(90), &mut Links::new([10_000, 0]));
         let pieces = (0..).map_while(|id| sender.rebuild(PacketId(id)));
-        let body = pieces.flat_map(|piece| piece.slice(SOURCE_HEADER + SYMBOL_HEADER..)).collect();
+        let body =
+            pieces.flat_map(|piece| piece.bytes.slice(SOURCE_HEADER + SYMBOL_HEADER..)).collect();
         let (found, rest) = split_succession(body);
         assert_eq!(found, place);
         let (stamp, rest) = split_stamp(rest);
@@ -541,8 +545,7 @@ impl Carrier for Links {
         &mut self,
         _now: Instant,
         path: PathId,
-        datagram: Bytes,
-        token: u64,
+        datagram: LaneDatagram,
     ) -> Result<(), SendError> {
         if datagram.len() > self.datagram_max {
             return Err(SendError::TooLarge(datagram));
@@ -552,8 +555,8 @@ impl Carrier for Links {
             return Err(SendError::Blocked(datagram));
         }
         link.bytes_in_flight += datagram.len() as u64;
-        self.sent.push((path, TokenKind::parse(token).2.0));
-        self.datagrams.push((path, token, datagram));
+        self.sent.push((path, datagram.content.id().0));
+        self.datagrams.push((path, datagram.token(), datagram.bytes));
         Ok(())
     }
 

@@ -1,0 +1,159 @@
+//! A datagram of a lane on its way to the carrier, and the token by which its fate is told.
+
+use bytes::Bytes;
+use roadweave_types::{LaneId, PacketId};
+use roadweave_wire::{Position, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Symbol};
+
+/// A datagram of a lane, with what it holds: carriers need not read it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneDatagram {
+    /// The lane.
+    pub lane: LaneId,
+    /// What it holds.
+    pub content: Content,
+    /// Its bytes as QUIC carries them.
+    pub bytes: Bytes,
+}
+
+/// What a datagram of a lane holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// An inner packet as it is, or a fragment of one: its fate matters to the recovery.
+    Source {
+        /// The packet's number in the lane.
+        id: PacketId,
+        /// Whether it is the whole packet.
+        is_whole: bool,
+    },
+    /// A repair: coded, or a copy.
+    Repair {
+        /// The first packet that it may bring back.
+        start: PacketId,
+    },
+    /// A part of a source datagram or of a repair that was too large for its path.
+    Part {
+        /// The number of the datagram that was cut.
+        number: u32,
+    },
+}
+
+impl LaneDatagram {
+    /// The source datagram of the packet `id`.
+    pub(crate) fn source(lane: LaneId, id: PacketId, datagram: SourceDatagram) -> Self {
+        let is_whole = datagram.position() == Position::Whole;
+        Self { lane, content: Content::Source { id, is_whole }, bytes: datagram.finish(id) }
+    }
+
+    /// The source datagram of the packet `id`, whose symbol is `symbol`.
+    pub(crate) fn of_symbol(lane: LaneId, id: PacketId, symbol: &Symbol<'_>) -> Self {
+        Self::source(lane, id, SourceDatagram::new(lane, symbol))
+    }
+
+    /// The length of the datagram, bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The token by which its fate is told.
+    pub fn token(&self) -> u64 {
+        Token { lane: self.lane, kind: self.content.kind(), id: self.content.id() }.to_u64()
+    }
+
+    /// The inner packet and its number, if it holds a whole one as it is.
+    pub fn whole_packet(&self) -> Option<(PacketId, &[u8])> {
+        match self.content {
+            Content::Source { id, is_whole: true } => {
+                Some((id, &self.bytes[SOURCE_HEADER + SYMBOL_HEADER..]))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl Content {
+    /// What tokens tell of it.
+    pub(crate) fn kind(self) -> TokenKind {
+        match self {
+            Self::Source { .. } => TokenKind::Source,
+            Self::Repair { .. } => TokenKind::Repair,
+            Self::Part { .. } => TokenKind::Part,
+        }
+    }
+
+    /// Its packet, the first of several; for a part the number of the datagram that was cut.
+    pub(crate) fn id(self) -> PacketId {
+        match self {
+            Self::Source { id, .. } => id,
+            Self::Repair { start } => start,
+            Self::Part { number } => PacketId(number),
+        }
+    }
+}
+
+/// What became of a datagram is told with a token: what it was, its lane and its packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Token {
+    pub(crate) kind: TokenKind,
+    pub(crate) lane: LaneId,
+    /// Its packet, the first of several; for a part the number of the datagram that was cut.
+    pub(crate) id: PacketId,
+}
+
+/// What of a datagram a token tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TokenKind {
+    /// It was a [`Content::Source`].
+    Source,
+    /// It was a [`Content::Repair`].
+    Repair,
+    /// It was a [`Content::Part`].
+    Part,
+}
+
+impl Token {
+    pub(crate) fn to_u64(self) -> u64 {
+        u64::from(self.kind as u8) << 40 | u64::from(self.lane.0) << 32 | u64::from(self.id.0)
+    }
+
+    pub(crate) fn parse(token: u64) -> Self {
+        let kind = match token >> 40 {
+            0 => TokenKind::Source,
+            1 => TokenKind::Repair,
+            _ => TokenKind::Part,
+        };
+        Self { kind, lane: LaneId((token >> 32) as u8), id: PacketId(token as u32) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_read_back() {
+        let id = PacketId(u32::MAX);
+        for (content, kind) in [
+            (Content::Source { id, is_whole: false }, TokenKind::Source),
+            (Content::Repair { start: id }, TokenKind::Repair),
+            (Content::Part { number: u32::MAX }, TokenKind::Part),
+        ] {
+            let datagram = LaneDatagram { lane: LaneId(7), content, bytes: Bytes::new() };
+            assert_eq!(Token::parse(datagram.token()), Token { kind, lane: LaneId(7), id });
+        }
+    }
+
+    #[test]
+    fn only_a_whole_packet_is_one() {
+        let packet = |position| {
+            let symbol = Symbol { position, body: b"inner" };
+            let datagram = LaneDatagram::of_symbol(LaneId(0), PacketId(9), &symbol);
+            datagram.whole_packet().map(|(id, packet)| (id, packet.to_vec()))
+        };
+        assert_eq!(packet(Position::Whole), Some((PacketId(9), b"inner".to_vec())));
+        assert_eq!(packet(Position::First), None);
+        let content = Content::Repair { start: PacketId(9) };
+        let repair = LaneDatagram { lane: LaneId(0), content, bytes: Bytes::new() };
+        assert_eq!(repair.whole_packet(), None);
+    }
+}
