@@ -8,13 +8,14 @@
 //! and the tunnel encodes and sends it. It knows neither QUIC nor the code.
 
 mod flight;
-mod hedge;
 mod names;
 mod none;
+mod pending_repairs;
 mod pluribus;
 mod qoe;
 mod reliable;
-mod shots;
+mod repair_credit;
+
 mod threshold;
 mod xlink;
 mod xnc;
@@ -116,13 +117,13 @@ impl Repair {
 pub struct RecoveryStats {
     /// Packets taken for lost, by either detection.
     pub lost: u64,
-    /// Of these, found by the recovery's own timer.
+    /// Packets taken for lost by the recovery's own timer.
     pub lost_by_timer: u64,
     /// Packets taken for lost whose acknowledgement came after all.
     pub spurious: u64,
     /// Repairs asked for.
     pub repairs: u64,
-    /// Packets that these repairs were to bring back.
+    /// Packets that the repairs were to bring back.
     pub repaired: u64,
     /// Packets given up because their time was over.
     pub abandoned: u64,

@@ -65,7 +65,7 @@ impl Pluribus {
         }
     }
 
-    /// r.
+    /// r, the share of W that the receiver has.
     fn share(&self) -> f64 {
         let share = self.received / self.window.len().max(1) as f64;
         share.clamp(SHARE_MIN, SHARE_MAX)
@@ -209,15 +209,17 @@ fn loss(paths: &[PathOffer<'_>]) -> f64 {
     (lost / weight.max(1) as f64).clamp(LOSS_MIN, LOSS_MAX)
 }
 
-/// W holds no more packets: a second of 24 Mbit/s.
+/// The most packets in W: a second of 24 Mbit/s.
 const WINDOW_MAX: usize = 2048;
 /// The loss of paths that have lost nothing of late: they may at any time.
 const LOSS_MIN: f64 = 0.01;
+/// The most loss that is reckoned with.
 const LOSS_MAX: f64 = 0.9;
-/// The bounds of r, where its logarithm is of use.
+/// The least r, where its logarithm is of use.
 const SHARE_MIN: f64 = 0.001;
+/// The largest r, where its logarithm is of use.
 const SHARE_MAX: f64 = 1.0 - 1e-6;
-/// No sum has more packets.
+/// The most packets in a sum: half of those that a mask can name.
 const DEGREE_MAX: usize = u64::BITS as usize / 2;
 /// How soon a path is asked for spare room again.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);

@@ -73,8 +73,8 @@ pub(crate) fn late_after(path: &PathSnapshot, deadline: Duration) -> Duration {
     (deadline * LATE_PERCENT / 100).max(path.min_rtt + slack)
 }
 
-/// A frame later than twice the deadline is a stall; its repair needs the rest of that time. Of
-/// 110, 130, 140 and 150 this did best on recorded drives.
+/// The age of a packet that is clearly late, percent of the deadline: a frame later than twice the
+/// deadline is a stall, and its repair needs the rest of that time.
 const LATE_PERCENT: u32 = 130;
 
 #[cfg(test)]

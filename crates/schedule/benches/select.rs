@@ -8,7 +8,7 @@ use roadweave_schedule::{Acknowledged, PacketInfo, SchedulerFactory};
 use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot, UplinkId};
 
 const SCHEDULERS: [&str; 8] =
-    ["minrtt", "prompt", "patient", "ecf", "earliest", "bonding", "raven", "lola"];
+    ["minrtt", "expected-rtt", "ordered", "ecf", "earliest", "bonding", "raven", "lola"];
 const PATHS: [u32; 2] = [2, 4];
 
 /// Paths of 20, 35, 50 and 65 ms, each with half of its window in flight.

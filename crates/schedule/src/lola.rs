@@ -283,8 +283,9 @@ const BYTE_TIME_MIN: f64 = 8e-10;
 const ROUNDING: f64 = 1e-3;
 /// The share of the windows that the next frame should fill (equation 3).
 const TARGET_SHARE: f64 = 0.8;
+/// The shortest pause that says that a sender had nothing to send.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
-/// Shorter than from one frame to the next at 30 frames a second.
+/// The longest pause within a frame: shorter than from one frame to the next at 30 a second.
 const PAUSE_MAX: Duration = Duration::from_millis(25);
 /// Packets that come in closer together belong to one frame.
 const FRAME_GAP: Duration = Duration::from_millis(5);

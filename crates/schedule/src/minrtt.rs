@@ -1,12 +1,11 @@
-//! `minrtt`: the path with the lowest smoothed round-trip time that has room. `prompt`: the same by
-//! the round-trip time that the packet is expected to have at worst, rather than in the mean.
+//! `minrtt`: the path with the lowest smoothed round-trip time that has room. `expected-rtt`: the
+//! path with room whose round-trip time is expected to be the lowest at worst, not in the mean.
 //!
 //! Source: CellFusion section 4.2, which takes min-RTT from multipath TCP's default scheduler.
-//! `prompt` is ours: the smoothed round-trip time is that of packets which left long ago, and so
-//! the video follows a link into its queue, and stays away from one whose queue has long been empty
-//! ([`PathSnapshot::expected_rtt`]). And a path that is faster by a millisecond but for each packet
-//! that takes a hundred more is no better: half of the deviation counts as well. Over 59 recorded
-//! drives a stream of 4 Mbit/s has a p99 delay of 74 ms instead of 85.
+//! `expected-rtt` is ours: the smoothed round-trip time is that of packets which left long ago, and
+//! so the video follows a link into its queue, and stays away from one whose queue has long been
+//! empty ([`PathSnapshot::expected_rtt`]). And a path that is faster by a millisecond but for each
+//! packet that takes a hundred more is no better: half of the deviation counts as well.
 //!
 //! Two things the papers leave open:
 //!
@@ -52,8 +51,8 @@ enum RoundTrip {
 }
 
 impl MinRtt {
-    /// The scheduler that goes by what is expected, `prompt`.
-    pub fn prompt() -> Self {
+    /// The scheduler that goes by what is expected, `expected-rtt`.
+    pub fn expected_rtt() -> Self {
         Self { by: RoundTrip::Expected, ignores_pacers: false }
     }
 
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn prompt_leaves_a_path_that_pauses_and_returns_to_one_that_has_recovered() {
+    fn by_expected_rtt_it_leaves_a_path_that_pauses_and_returns_to_one_that_has_recovered() {
         let expected = |id, smoothed_ms, expected_ms| PathSnapshot {
             expected_rtt: Duration::from_millis(expected_ms),
             ..path(id, smoothed_ms, 9000, PathStatus::Usable)
@@ -183,19 +182,19 @@ mod tests {
         let paths = [expected(0, 40, 120), expected(1, 300, 60)];
         let decision =
             |mut scheduler: MinRtt| scheduler.select_among(Instant::ZERO, &packet(1200), &paths);
-        assert_eq!(decision(MinRtt::prompt()), Decision::Send(PathSet::one(1)));
+        assert_eq!(decision(MinRtt::expected_rtt()), Decision::Send(PathSet::one(1)));
         assert_eq!(decision(MinRtt::default()), Decision::Send(PathSet::one(0)));
     }
 
     #[test]
-    fn prompt_prefers_a_steady_path_to_one_that_is_a_little_faster_most_of_the_time() {
+    fn by_expected_rtt_it_prefers_a_steady_path_to_one_that_is_a_little_faster_most_of_the_time() {
         let path = |id, rtt_ms: u64, deviation_ms| PathSnapshot {
             rtt_deviation: Duration::from_millis(deviation_ms),
             ..path(id, rtt_ms, 9000, PathStatus::Usable)
         };
         let select = |faster_by: u64| {
             let paths = [path(0, 40, 4), path(1, 40 - faster_by, 20)];
-            MinRtt::prompt().select_among(Instant::ZERO, &packet(1200), &paths)
+            MinRtt::expected_rtt().select_among(Instant::ZERO, &packet(1200), &paths)
         };
         assert_eq!(select(5), Decision::Send(PathSet::one(0)));
         assert_eq!(select(12), Decision::Send(PathSet::one(1)), "20 at worst, and 12 faster");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use roadweave_types::NamePattern;
 
 use crate::{
-    Bonding, Earliest, Ecf, Lola, MinRtt, Patient, Raven, RavenConfig, Redundant, Scheduler, Single,
+    Bonding, Earliest, Ecf, Lola, MinRtt, Ordered, Raven, RavenConfig, Redundant, Scheduler, Single,
 };
 
 /// What a name stands for.
@@ -29,8 +29,8 @@ const fn entry(name: &'static str, make: Make) -> Entry {
 const SCHEDULERS: [Entry; 12] = [
     entry("minrtt", |_, _| Some(Box::new(MinRtt::default()))),
     entry("minrtt-sigcomm23", |_, _| Some(Box::new(MinRtt::sigcomm23()))),
-    entry("prompt", |_, _| Some(Box::new(MinRtt::prompt()))),
-    entry("patient", |_, _| Some(Box::new(Patient))),
+    entry("expected-rtt", |_, _| Some(Box::new(MinRtt::expected_rtt()))),
+    entry("ordered", |_, _| Some(Box::new(Ordered))),
     entry("ecf", |_, _| Some(Box::new(Ecf::default()))),
     entry("earliest", |_, _| Some(Box::new(Earliest))),
     entry("bonding", |_, _| Some(Box::new(Bonding))),

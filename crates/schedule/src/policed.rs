@@ -272,9 +272,9 @@ const SIMILAR_MIN: Duration = Duration::from_millis(10);
 const TURN_PATIENCE: Duration = Duration::from_millis(20);
 /// The longest packet that counts whole.
 const BYTES_MAX: u64 = 1 << 16;
-/// What a path is owed at most, in packets
+/// What a path is owed at most, in packets of [`PACKET_BYTES`].
 const OWED_PACKETS: i64 = 32;
-/// of so many bytes.
+/// The bytes of a packet as what is owed counts them.
 const PACKET_BYTES: i64 = 1500;
 
 #[cfg(test)]

@@ -17,7 +17,7 @@
 //!
 //! Large transfers must not be doubled. When all paths but one, or all that would be chosen, have a
 //! window's worth of the lane's data under way or waiting, packets go out once, by min-RTT that
-//! waits for a fast path rather than use a slow one (`patient`); when fewer than two packets wait
+//! waits for a fast path rather than use a slow one (`ordered`); when fewer than two packets wait
 //! anywhere or are under way on the best path, the copies begin again. In the time between, copies
 //! wait for their paths, and the lane withdraws those of packets that have arrived.
 //!
@@ -43,7 +43,7 @@ use self::forecast::Forecast;
 use self::log::Log;
 use self::tables::{Interval, Tables};
 use crate::{
-    Acknowledged, Decision, PacketInfo, PathSet, Patient, RestoreError, Scheduler, best_status,
+    Acknowledged, Decision, Ordered, PacketInfo, PathSet, RestoreError, Scheduler, best_status,
 };
 
 /// How RAVEN weighs response time against volume, and how often it learns.
@@ -52,9 +52,9 @@ pub struct RavenConfig {
     /// The confidence of the intervals, 0..=100 %: 0 sends no copies, 100 copies everything to
     /// every path.
     pub confidence: u8,
-    /// After so many new samples of a network its tables are learned anew,
+    /// New samples of a network after which its tables are learned anew.
     pub relearn_samples: usize,
-    /// and after so much time.
+    /// Time after which the tables of a network are learned anew, however few samples came.
     pub relearn_after: Duration,
 }
 
@@ -418,7 +418,7 @@ impl Scheduler for Raven {
         self.mode = self.next_mode(now, packet, paths, &candidates, chosen);
         let decision = match self.mode {
             _ if chosen.is_empty() => Decision::Wait,
-            Mode::Striping => Patient.select(now, packet, paths),
+            Mode::Striping => Ordered.select(now, packet, paths),
             Mode::Redundant => self.copy(packet, &candidates, chosen),
         };
         if matches!(decision, Decision::Send(_)) {
@@ -489,7 +489,7 @@ impl PathState {
     }
 }
 
-/// Below it all is over that a transfer sends, bytes.
+/// Bytes below which nothing counts as left of a transfer.
 fn two_packets(paths: &[PathOffer<'_>]) -> u64 {
     2 * paths.iter().map(|path| u64::from(path.snapshot.mtu)).max().unwrap_or(0)
 }

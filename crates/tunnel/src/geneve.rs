@@ -68,15 +68,15 @@ pub enum RouterPeer {
 pub struct LinkCounters {
     /// UDP packets sent, hellos among them.
     pub packets_sent: u64,
-    /// Their bytes.
+    /// Bytes of UDP packets sent.
     pub bytes_sent: u64,
     /// UDP packets received from the peer, hellos among them.
     pub packets_received: u64,
-    /// Their bytes.
+    /// Bytes of UDP packets received from the peer.
     pub bytes_received: u64,
     /// Inner packets received.
     pub inner_received: u64,
-    /// Those of them that had not come by this link before.
+    /// Inner packets received that had not come by this link before.
     #[serde(default)]
     pub inner_distinct: u64,
     /// Inner packets whose first copy came by this link, in time (table III of the paper).
@@ -98,13 +98,13 @@ pub(crate) struct Links {
     vni: u32,
     epoch: u32,
     begin_us: u32,
-    links: Vec<Link>,
+    links: Vec<LinkState>,
     snapshots: Vec<PathSnapshot>,
 }
 
 /// One link and what is known of it.
 #[derive(Debug)]
-pub(crate) struct Link {
+pub(crate) struct LinkState {
     pub(crate) config: RouterLink,
     /// Its other end, and the address of this machine that it knows.
     remote: Option<(SocketAddr, Option<IpAddr>)>,
@@ -124,7 +124,7 @@ impl Links {
     /// `epoch`: what tells the peer that sequence numbers start again; `begin_us`: what the times
     /// in hellos begin at.
     pub(crate) fn new(vni: u32, epoch: u32, begin_us: u32, links: Vec<RouterLink>) -> Self {
-        let link = |config: RouterLink| Link {
+        let link = |config: RouterLink| LinkState {
             remote: match config.peer {
                 RouterPeer::At(address) => Some((address, None)),
                 RouterPeer::Within(_) => None,
@@ -137,17 +137,17 @@ impl Links {
             counters: LinkCounters::default(),
             outbox: Outbox::default(),
         };
-        let links: Vec<Link> = links.into_iter().map(link).collect();
+        let links: Vec<LinkState> = links.into_iter().map(link).collect();
         let mut this = Self { vni, epoch, begin_us, links, snapshots: Vec::new() };
         this.snapshots = this.links.iter().enumerate().map(snapshot).collect();
         this
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Link, PathStatus)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&LinkState, PathStatus)> {
         self.links.iter().zip(self.snapshots.iter().map(|snapshot| snapshot.status))
     }
 
-    pub(crate) fn get_mut(&mut self, at: usize) -> &mut Link {
+    pub(crate) fn get_mut(&mut self, at: usize) -> &mut LinkState {
         &mut self.links[at]
     }
 
@@ -179,7 +179,7 @@ impl Links {
         remote: SocketAddr,
         number: u8,
     ) -> Option<usize> {
-        let may = |link: &Link| {
+        let may = |link: &LinkState| {
             link.config.socket == socket
                 && link.config.number == number
                 && match &link.config.peer {
@@ -332,7 +332,7 @@ impl Carrier for Links {
     fn acknowledge_on(&mut self, _now: Instant, _path: PathId, _datagram: Bytes) {}
 }
 
-impl Link {
+impl LinkState {
     /// Something came from the link's other end.
     pub(crate) fn on_heard(&mut self, now: Instant, bytes: usize) {
         self.heard = Some(now);
@@ -428,7 +428,7 @@ impl Link {
 }
 
 /// A link about which nothing is known: without window, as there is nothing that would fill it.
-fn snapshot((at, link): (usize, &Link)) -> PathSnapshot {
+fn snapshot((at, link): (usize, &LinkState)) -> PathSnapshot {
     let mut snapshot = PathSnapshot::idle(PathId(at as u32), INITIAL_RTT, u64::MAX);
     snapshot.uplink = Some(UplinkId(at as u32));
     snapshot.status = link.status(Instant::ZERO);

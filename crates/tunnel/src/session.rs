@@ -441,7 +441,7 @@ impl Session {
         for lane in order {
             let config = self.senders[lane].config();
             carrier.set_pacing(config.strategy.pacing(config.pacing));
-            self.senders[lane].service(now, carrier);
+            self.senders[lane].transmit(now, carrier);
             if self.senders[lane].has_backlog() {
                 carrier.on_backlog(now);
             }

@@ -1,7 +1,7 @@
 //! Names in tables: those that stand for one thing, and those with a parameter.
 
-/// A name in a table. From a `<` on it is a parameter: `single:<uplink>` stands for `single:wwan0`
-/// and all its like.
+/// A name in a table. From a `<` on it is a parameter: `single:<uplink>` stands for `single:wwan0`,
+/// `single:eth0` and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NamePattern(pub &'static str);
 

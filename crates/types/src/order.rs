@@ -46,7 +46,7 @@ impl Order {
         }
     }
 
-    /// Its name.
+    /// The order's name in configuration files.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -63,7 +63,7 @@ impl Order {
         }
     }
 
-    /// The same with a wait of at most `limit`.
+    /// This order with a wait of at most `limit`.
     #[must_use]
     pub fn at_most(self, limit: Duration) -> Self {
         match self {

@@ -14,12 +14,12 @@ pub enum Pacing {
     /// The rate of the congestion control, which keeps the queue of a path short that is used to
     /// the full.
     Rate,
-    /// The same, and nothing beyond the window of the congestion control either, however little it
+    /// The rate of the congestion control, and nothing beyond its window either, however little it
     /// may have seen of the path. For comparison with what others publish.
     Controller,
 }
 
 impl Pacing {
-    /// All of them.
+    /// All ways of pacing.
     pub const ALL: [Self; 3] = [Self::Window, Self::Rate, Self::Controller];
 }

@@ -59,11 +59,13 @@ impl Delays {
     }
 }
 
-/// Half of what is remembered.
+/// Half of the time that is remembered.
 const HALF: Duration = Duration::from_secs(15);
+/// The step of the histogram.
 const STEP: Duration = Duration::from_millis(1);
+/// The steps of the histogram; the last one holds all that is longer.
 const STEPS: usize = 2048;
-/// Fewer packets say nothing of their distribution.
+/// Packets before their distribution is told: fewer say nothing of it.
 const PACKETS_MIN: u64 = 100;
 
 #[cfg(test)]

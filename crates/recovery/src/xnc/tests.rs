@@ -1,13 +1,14 @@
 use proptest::prelude::*;
 use roadweave_types::PathStatus;
 
+use super::shares::{Size, every_path, in_proportion, outlasting_any_path};
 use super::*;
 use crate::testing::{Among, path};
 
 /// The algorithm as the paper has it.
 fn paper() -> Xnc {
     let spread = Spread::EveryPath;
-    Xnc::new(XncConfig { spread, bridges: false, insists: false, ..XncConfig::default() })
+    Xnc::new(XncConfig { spread, bridges: false, retries: false, ..XncConfig::default() })
 }
 
 fn at(ms: u64) -> Instant {
@@ -368,7 +369,7 @@ fn a_combination_bridges_neither_what_is_on_its_way_nor_what_was_repaired_nor_wh
     assert_eq!(all_repairs(&mut xnc, at(47), &paths), [copies(1), copies(5)]);
 
     let repairs_at = |ms| {
-        let mut xnc = Xnc::new(XncConfig { insists: false, ..XncConfig::default() });
+        let mut xnc = Xnc::new(XncConfig { retries: false, ..XncConfig::default() });
         burst(&mut xnc, 10, &[3, 5], &paths);
         all_repairs(&mut xnc, at(ms), &paths).len()
     };
@@ -396,7 +397,7 @@ fn packets_of_a_range_are_let_go_when_nothing_is_lost_in_it() {
 #[test]
 fn one_shot_is_all_that_the_paper_fires() {
     let paths = [path(0, 40, 100), path(1, 60, 100)];
-    let mut xnc = Xnc::new(XncConfig { insists: false, ..XncConfig::default() });
+    let mut xnc = Xnc::new(XncConfig { retries: false, ..XncConfig::default() });
     burst(&mut xnc, 10, &[2, 3, 4, 5], &paths);
     assert_eq!(all_repairs(&mut xnc, at(50), &paths).len(), 1);
     for ms in [120, 150, 200, 300, 5000] {
@@ -412,9 +413,9 @@ fn a_packet_behind_a_queue_is_repaired_on_credit_where_another_path_is_faster() 
         pto: Duration::from_millis(900),
         ..path(0, 300, 100)
     };
-    let repairs_at_130 = |other_rtt_ms, earned: u32, insists| {
+    let repairs_at_130 = |other_rtt_ms, earned: u32, retries| {
         let paths = [queued.clone(), path(1, other_rtt_ms, 100)];
-        let mut xnc = Xnc::new(XncConfig { insists, ..XncConfig::default() });
+        let mut xnc = Xnc::new(XncConfig { retries, ..XncConfig::default() });
         for id in 0..earned {
             xnc.on_sent(at(0), sent(id, 1), &paths);
             xnc.on_acknowledged(at(0), PacketId(id));
@@ -445,17 +446,17 @@ fn without_credit_a_queue_is_not_sent_twice() {
 }
 
 proptest! {
-    /// Whatever is lost, no packet is repaired twice unless the recovery insists, each loss is
+    /// Whatever is lost, no packet is repaired twice unless the recovery retries, each loss is
     /// repaired, given up or turns out to be none, and the recovery falls silent when nothing is in
     /// flight any more.
     #[test]
     fn every_loss_is_settled_once(
         fates in proptest::collection::vec(0..4_u8, 1..120),
         room in 0..40_u64,
-        insists: bool,
+        retries: bool,
     ) {
         let paths = [path(0, 40, room), path(1, 70, room / 2)];
-        let mut xnc = Xnc::new(XncConfig { insists, ..XncConfig::default() });
+        let mut xnc = Xnc::new(XncConfig { retries, ..XncConfig::default() });
         let mut settled = vec![0_u32; fates.len()];
         let mut repairs = Vec::new();
         for (id, fate) in fates.iter().enumerate() {
@@ -489,7 +490,7 @@ proptest! {
             }
         }
         // Half of the expiry holds no more patience than that.
-        let most = if insists { 350 / 50 } else { 1 };
+        let most = if retries { 350 / 50 } else { 1 };
         prop_assert!(settled.iter().all(|times| *times <= most), "{settled:?}");
         let repaired = settled.iter().filter(|times| **times > 0).count() as u64;
         let stats = xnc.stats();

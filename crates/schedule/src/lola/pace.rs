@@ -40,7 +40,7 @@ pub(super) struct Pace {
 #[derive(Debug)]
 struct Batch {
     at: Instant,
-    /// The same for its newest packet, without what the peer waited for more of them.
+    /// When its newest packet was acknowledged, less what the peer waited for more of them.
     arrived: Instant,
     packets: u32,
     bytes: u64,
@@ -134,4 +134,5 @@ impl Pace {
 const GAIN: f64 = 0.1;
 /// The time whose smallest round trip counts.
 const RECENT: Duration = Duration::from_secs(1);
+/// Bounds what is remembered of the round trips.
 const ROUND_TRIPS_MAX: u32 = 64;

@@ -50,7 +50,7 @@ impl Log {
         self.runs.iter().map(Vec::as_slice)
     }
 
-    /// The same with the newest `count` samples alone.
+    /// The runs of the newest `count` samples, each `(moment, round trip)` ascending by moment.
     pub(super) fn newest(&self, count: usize) -> impl Iterator<Item = &[(f64, f64)]> {
         let mut surplus = self.samples.saturating_sub(count);
         self.runs().filter_map(move |run| {

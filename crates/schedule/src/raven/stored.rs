@@ -159,7 +159,7 @@ fn to_millis(at: f64) -> f64 {
     (at * 1e3).round() / 1e3
 }
 
-/// To a microsecond, and no less than one.
+/// A round trip to a microsecond, and no less than one.
 fn to_micros(rtt: f64) -> f64 {
     ((rtt * 1e6).round() / 1e6).max(RTT_MIN)
 }
@@ -171,7 +171,7 @@ const SAMPLES_MAX: usize = 4 * LOG_MAX;
 pub(super) const NAME_MAX: usize = 64;
 const AGES_MAX: usize = 64;
 const ERROR_MAX: f64 = 1e6;
-/// Seconds: a century.
+/// The latest moment of a sample, seconds: a century.
 const AT_MAX: f64 = 3e9;
-/// Seconds.
+/// The longest round trip of a sample, seconds.
 const RTT_MAX: f64 = 600.0;

@@ -40,8 +40,8 @@ impl Tables {
     /// What is assumed of a network before anything was learned.
     ///
     /// A network stays the fastest for two seconds in the median (RAVEN section 3.2): so long a
-    /// sample counts. Errors are log-normal with a deviation of [`FIRST_DEVIATION`], about what the
-    /// recorded drives show, and grow with the square root of time, as those of a random walk do.
+    /// sample counts. Errors are log-normal with a deviation of [`FIRST_DEVIATION`], and grow with the
+    /// square root of time, as those of a random walk do.
     pub(super) fn assumed() -> Self {
         let quantile = |percent: usize| {
             let share = (percent as f64 / 100.0).clamp(0.005, 0.995);
@@ -197,8 +197,9 @@ pub(super) const LAMBDAS: [f64; 12] =
     [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 51.2, 102.4, 204.8];
 /// The ages that are learned, seconds.
 const AGES: [f64; 9] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0];
-/// Seconds.
+/// The lambda of a network of which nothing was learned, seconds.
 const FIRST_LAMBDA: f64 = 2.0;
+/// The deviation of predictions for a network of which nothing was learned: that of cellular links.
 const FIRST_DEVIATION: f64 = 0.25;
 /// No interval is narrower, to either side, by its prediction: a log says nothing about what is to
 /// come with more certainty than this.

@@ -31,7 +31,7 @@ pub(crate) struct Cut {
 pub(crate) struct Cuts {
     /// By number, with how many parts are not acknowledged.
     pending: BTreeMap<u32, (Cut, usize)>,
-    /// The same, oldest first, with those that are settled.
+    /// The numbers of `pending`, oldest first, and of some that are settled.
     order: VecDeque<u32>,
     next: u32,
 }
@@ -82,9 +82,10 @@ impl Cuts {
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     incomplete: BTreeMap<(LaneId, u32), Incomplete>,
-    /// The same, oldest first, with those that are complete, and until when each is waited for.
+    /// The keys of `incomplete`, oldest first, and of some that are complete, with the moment until
+    /// which each is waited for.
     order: VecDeque<(Instant, LaneId, u32)>,
-    /// Of all parts, with what the places for them cost.
+    /// The bytes of all parts, with what the places for them cost.
     bytes: usize,
 }
 
@@ -181,7 +182,7 @@ impl Parts {
 const CUTS_MAX: usize = 8192;
 /// Datagrams that wait for parts at once, those that are complete and not the oldest among them.
 const INCOMPLETE_MAX: usize = 4096;
-/// Their bytes.
+/// Bytes of parts that wait for others, at most.
 const BYTES_MAX: usize = 1 << 20;
 /// What a datagram costs beside its parts, at most: its places in a tree and in a queue.
 const INCOMPLETE_BYTES: usize = 64;

@@ -16,9 +16,8 @@ use super::{FlowClass, LaneConfig, LaneRule, Strategy};
 
 /// The strategy of flows that send little.
 const INTERACTIVE: &str = "raven";
-/// The longest that an interactive flow waits for a packet of its own. Transfers begin here: over
-/// two links with 20 ms give or take 5 ms, one whose first packets overtook each other took that
-/// for loss and got 16 Mbit/s instead of 67.
+/// The longest that an interactive flow waits for a packet of its own. Transfers begin here, and
+/// one whose first packets overtake each other takes that for loss.
 const INTERACTIVE_WAIT: Duration = Duration::from_millis(100);
 /// The age at which a packet of an interactive flow is worth nothing. By then it has been repeated:
 /// QUIC does after a second where it knows no round trip (RFC 9002 section 6.2.2), a resolver or a
@@ -27,15 +26,12 @@ const INTERACTIVE_WAIT: Duration = Duration::from_millis(100);
 /// it comes. Not less, for a packet that is lost on a satellite's link, and sent again as soon as
 /// that shows, arrives after 0.9 s.
 const INTERACTIVE_EXPIRY: Duration = Duration::from_secs(1);
-/// The strategy of transfers. Behind `reorder-adaptive`, one inner QUIC transfer got with `xnc` and
-/// with `minrtt` the same within the noise: over two links of 12 and 20 Mbit/s, the second of which
-/// loses 1 %, 26.2 and 26.4 Mbit/s, on four recorded drives 44.0 and 44.6 in the mean (the best
-/// single link 10.5, and 32.1). Its repairs come sooner, so that what follows a lost packet waits
-/// for less. Beside a link that is much nearer, one of both got less than that link alone; with
-/// patience it seldom does (docs/results.md).
+/// The strategy of transfers. Its repairs come sooner than those of `minrtt`, so that what follows a
+/// lost packet waits for less; and it keeps from links that are much farther than another, where a
+/// transfer would be as slow as the farthest.
 const TRANSFER: &str = "xnc-patient";
 /// What transfers may have waiting for free windows, bytes: a quarter of a second at 32 Mbit/s.
-/// Their congestion control fills whatever there is.
+/// The congestion control of transfers fills whatever there is.
 const TRANSFER_QUEUE: usize = 1 << 20;
 
 /// The four lanes of a session for which none are configured: real-time, interactive, tcp and

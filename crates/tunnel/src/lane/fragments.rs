@@ -33,7 +33,7 @@ pub(crate) struct Joined {
 pub(crate) struct Fragments {
     pieces: BTreeMap<u32, (Position, Bytes)>,
     arrivals: VecDeque<(Instant, PacketId)>,
-    /// Of all pieces, with [`OVERHEAD_BYTES`] each.
+    /// The bytes of all pieces, with [`OVERHEAD_BYTES`] each.
     bytes: usize,
     age_max: Duration,
     drops: DropCounters,

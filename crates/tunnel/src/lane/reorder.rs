@@ -30,7 +30,7 @@ use strict::Strict;
 
 /// Packets that one lane holds back, at most: 0.3 s at 150 Mbit/s.
 pub(crate) const HELD_MAX: usize = 4096;
-/// Their bytes, at most.
+/// Bytes of packets that one lane holds back, at most.
 const HELD_BYTES_MAX: usize = 8 << 20;
 
 /// What a packet that is held costs beside its bytes, at most: its places in the trees of those
@@ -41,8 +41,9 @@ const HELD_OVERHEAD: usize = 320;
 /// slower paths.
 const JUST_BEGUN: u32 = 1024;
 
-/// A position in a lane that does not wrap; its low 32 bits are the ID.
-type Position = u64;
+/// An ID that does not wrap, as RTP's extended sequence numbers (RFC 3550): its low 32 bits are the
+/// packet's ID.
+type ExtendedId = u64;
 
 /// An inner packet, whole, as it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +83,7 @@ pub struct OrderStats {
     pub order: String,
     /// Packets that wait now.
     pub held_packets: u64,
-    /// Their bytes.
+    /// Bytes of packets that wait now.
     pub held_bytes: u64,
     /// Packets that have waited, those that wait now among them.
     pub waited_packets: u64,
@@ -92,7 +93,7 @@ pub struct OrderStats {
     /// `reorder` alone.
     #[serde(default)]
     pub timeouts: u64,
-    /// Times that one ended before its time, a gap each: memory was full, or the sequence ended;
+    /// Times that a wait for missing packets ended before its time, a gap each: memory was full, or the sequence ended;
     /// `reorder` alone.
     #[serde(default)]
     pub forced: u64,
@@ -106,7 +107,7 @@ pub(crate) struct Reorder {
     order: Order,
     keeper: Keeper,
     /// The highest position that was seen, or the one before the first that is expected.
-    newest: Position,
+    newest: ExtendedId,
     held_bytes: usize,
     counts: Counts,
 }
@@ -132,15 +133,15 @@ enum Keeper {
 /// A unit in its place.
 #[derive(Debug)]
 struct Placed {
-    first: Position,
-    last: Position,
+    first: ExtendedId,
+    last: ExtendedId,
     since: Instant,
     unit: Unit,
 }
 
 impl Placed {
     /// The one before it in its flow, by last position; meaningless if there is none.
-    fn before(&self) -> Position {
+    fn before(&self) -> ExtendedId {
         self.first - u64::from(self.unit.after)
     }
 
@@ -339,7 +340,7 @@ impl Reorder {
         }
     }
 
-    fn position(&self, id: PacketId) -> Position {
+    fn position(&self, id: PacketId) -> ExtendedId {
         let distance = id.distance(PacketId(self.newest as u32));
         self.newest.saturating_add_signed(i64::from(distance))
     }
@@ -359,8 +360,8 @@ impl Outlet<'_> {
     }
 }
 
-/// The position of ID 0: so far up that nothing near it is below zero.
-const BASE: Position = 1 << 40;
+/// The extended ID of ID 0: so far up that nothing near it is below zero.
+const BASE: ExtendedId = 1 << 40;
 
 #[cfg(test)]
 mod tests;

@@ -150,9 +150,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Frames that are given up in a row, at most: at 30 per second the picture still moves each 167
 /// ms.
 const IN_A_ROW_MAX: usize = 4;
-/// The longest pause between two packets of a frame,
+/// The longest pause between two packets of a frame.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
-/// and the longest frame: a key frame that its sender spreads.
+/// The longest time that the packets of a frame come in: a key frame that its sender spreads.
 const FRAME_MAX: Duration = Duration::from_millis(1000);
 /// Frames that are remembered, at most: a second of many videos.
 const DECIDED_MAX: usize = 1024;

@@ -109,18 +109,18 @@ impl Entry {
 /// Every strategy. Where the name of the scheduler or the recovery has a parameter, it is the
 /// strategy's own.
 const STRATEGIES: [Entry; 19] = [
-    entry("xnc", "prompt", "xnc", WholeFrames).coded(Linear),
-    entry("xnc-patient", "patient", "xnc", UntilExpired).coded(Linear),
+    entry("xnc", "expected-rtt", "xnc", WholeFrames).coded(Linear),
+    entry("xnc-patient", "ordered", "xnc", UntilExpired).coded(Linear),
     // As CellFusion's paper has it: held to the congestion control, and each path keeps its share
     // of a repair.
     entry("xnc-sigcomm23", "minrtt-sigcomm23", "xnc-sigcomm23", UntilExpired)
         .coded(Linear)
         .paced_by(Pacing::Controller)
         .leaving_repairs_where_they_are(),
-    entry("xnc-no-coding", "prompt", "xnc-no-coding", WholeFrames).coded(Linear),
-    entry("xnc-no-qoe", "prompt", "xnc-no-qoe", WholeFrames).coded(Linear),
-    entry("xnc-no-spread", "prompt", "xnc-no-spread", WholeFrames).coded(Linear),
-    entry("xnc-runs", "prompt", "xnc-runs", WholeFrames).coded(Linear),
+    entry("xnc-no-coding", "expected-rtt", "xnc-no-coding", WholeFrames).coded(Linear),
+    entry("xnc-no-qoe", "expected-rtt", "xnc-no-qoe", WholeFrames).coded(Linear),
+    entry("xnc-no-spread", "expected-rtt", "xnc-no-spread", WholeFrames).coded(Linear),
+    entry("xnc-runs", "expected-rtt", "xnc-runs", WholeFrames).coded(Linear),
     entry("minrtt", "minrtt", "reliable", UntilGivenUp),
     entry("minrtt-unreliable", "minrtt", "none", UntilExpired),
     entry("ecf", "ecf", "reliable", UntilGivenUp),
@@ -134,6 +134,9 @@ const STRATEGIES: [Entry; 19] = [
     entry("lola", "lola", "none", ToDeadline).sizing_frames(),
     entry("single:<uplink>", "single:<uplink>", "none", UntilExpired),
 ];
+
+/// Other names of strategies, with those that the table knows.
+const ALIASES: [(&str, &str); 1] = [("xnc-ordered", "xnc-patient")];
 
 impl Strategy {
     /// Min-RTT with network coding (CellFusion section 4), the default.
@@ -227,8 +230,10 @@ impl Strategy {
     }
 }
 
-/// The strategy called `name`, if there is one.
+/// The strategy called `name`, if there is one; one with an alias goes by its name in the table.
 fn find(name: &str) -> Option<Strategy> {
+    let alias = ALIASES.iter().find(|(alias, _)| *alias == name);
+    let name = alias.map_or(name, |(_, of_table)| of_table);
     let entry = STRATEGIES.iter().find(|entry| entry.name.parameter(name).is_some())?;
     let part = |part: NamePattern| part.plain().unwrap_or(name);
     Some(Strategy {
@@ -322,6 +327,16 @@ mod tests {
             let error = name.parse::<Strategy>().expect_err("unknown").to_string();
             assert!(error.contains("known are: xnc, xnc-patient, xnc-sigcomm23,"), "{error}");
             assert!(error.ends_with("lola, single:<uplink>"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_alias_is_read_and_never_told() {
+        for (alias, name) in ALIASES {
+            let strategy: Strategy = alias.parse().expect("known");
+            assert_eq!(strategy.to_string(), name);
+            assert_eq!(strategy, name.parse().expect("known"));
+            assert!(!Strategy::names().contains(alias));
         }
     }
 

@@ -6,7 +6,7 @@ use roadweave_types::PathStatus;
 use serde::Serialize;
 
 use super::Router;
-use crate::geneve::{Link, LinkCounters};
+use crate::geneve::{LinkCounters, LinkState};
 use crate::session::SessionStats;
 
 /// One link as `roadweave show` tells it. Times are in milliseconds.
@@ -58,7 +58,7 @@ impl Router {
         let received = stats.lanes.first().map(|lane| &lane.received);
         let known = received.map_or(0, |received| received.source_datagrams);
         let adopted: u64 = self.links.iter().map(|(link, _)| link.counters.adopted).sum();
-        let link = |(id, (link, status)): (usize, (&Link, PathStatus))| {
+        let link = |(id, (link, status)): (usize, (&LinkState, PathStatus))| {
             let rtt = link.rtt();
             LinkStatus {
                 id: id as u32,

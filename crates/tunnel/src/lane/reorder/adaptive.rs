@@ -28,7 +28,7 @@ use std::time::Duration;
 use roadweave_types::Instant;
 
 use super::fill_times::FillTimes;
-use super::{Outlet, Placed, Position, Turn};
+use super::{ExtendedId, Outlet, Placed, Turn};
 
 /// Runs of missing IDs that are remembered, at most.
 const GAPS_MAX: usize = 4096;
@@ -40,31 +40,31 @@ const GIVEN_UP_MAX: usize = 4096;
 pub(super) struct Adaptive {
     max_buffer: Duration,
     /// The highest position that was seen, or the one before the first that is expected.
-    newest: Position,
+    newest: ExtendedId,
     /// Missing IDs, by the first of each run.
-    gaps: BTreeMap<Position, Gap>,
+    gaps: BTreeMap<ExtendedId, Gap>,
     /// Missing IDs that somebody has stopped waiting for.
-    given_up: BTreeSet<Position>,
+    given_up: BTreeSet<ExtendedId>,
     /// What waits, by last position, and since when the gap before it is open; if there is none,
     /// since when it waits.
-    held: BTreeMap<Position, (Instant, Placed)>,
+    held: BTreeMap<ExtendedId, (Instant, Placed)>,
     /// Who waits for a position, itself by last position. Never iterated.
-    waiting: HashMap<Position, Position>,
+    waiting: HashMap<ExtendedId, ExtendedId>,
     /// Who waits for a missing one, by the time at which its gap opened.
-    roots: BTreeSet<(Instant, Position)>,
+    roots: BTreeSet<(Instant, ExtendedId)>,
     fill_times: FillTimes,
 }
 
 /// A run of missing IDs.
 #[derive(Clone, Copy, Debug)]
 struct Gap {
-    last: Position,
+    last: ExtendedId,
     /// When a higher ID had come.
     opened: Instant,
 }
 
 impl Adaptive {
-    pub(super) fn new(begin: Position, max_buffer: Duration) -> Self {
+    pub(super) fn new(begin: ExtendedId, max_buffer: Duration) -> Self {
         Self {
             max_buffer,
             newest: begin - 1,
@@ -144,7 +144,7 @@ impl Adaptive {
 
     /// Releases the one at `last`, behind those of its flow that it waits for, and then those that
     /// waited for it. What is missing before them is given up.
-    fn release_up_to(&mut self, last: Position, out: &mut Outlet<'_>) {
+    fn release_up_to(&mut self, last: ExtendedId, out: &mut Outlet<'_>) {
         let mut first = last;
         let mut root = None;
         while let Some((_, placed)) = self.held.get(&first) {
@@ -159,14 +159,14 @@ impl Adaptive {
     }
 
     /// Whether one that has come waits for the one at `before`.
-    fn waits_for(&self, before: Position) -> bool {
+    fn waits_for(&self, before: ExtendedId) -> bool {
         // A second one that names the same packet is a peer's mistake: it does not wait.
         !self.waiting.contains_key(&before)
             && (self.held.contains_key(&before) || self.gap_of(before).is_some())
     }
 
     /// Releases those that wait for `last`, one after the other.
-    fn release_followers(&mut self, last: Position, out: &mut Outlet<'_>) {
+    fn release_followers(&mut self, last: ExtendedId, out: &mut Outlet<'_>) {
         let mut released = last;
         while let Some(follower) = self.waiting.remove(&released) {
             self.release_held(follower, out);
@@ -174,14 +174,14 @@ impl Adaptive {
         }
     }
 
-    fn release_held(&mut self, last: Position, out: &mut Outlet<'_>) {
+    fn release_held(&mut self, last: ExtendedId, out: &mut Outlet<'_>) {
         let Some((opened, placed)) = self.held.remove(&last) else { return };
         self.roots.remove(&(opened, last));
         out.release(placed);
     }
 
     /// Nobody waits for `position` any more, if it is missing.
-    fn give_up(&mut self, position: Position) {
+    fn give_up(&mut self, position: ExtendedId) {
         if self.gap_of(position).is_some() {
             self.given_up.insert(position);
         }
@@ -190,13 +190,13 @@ impl Adaptive {
         }
     }
 
-    fn gap_of(&self, position: Position) -> Option<Gap> {
+    fn gap_of(&self, position: ExtendedId) -> Option<Gap> {
         let (_, gap) = self.gaps.range(..=position).next_back()?;
         (gap.last >= position).then_some(*gap)
     }
 
     /// Keeps the gaps, and what is learned from them. Returns whether the packet was given up.
-    fn note_arrival(&mut self, now: Instant, first: Position, last: Position) -> bool {
+    fn note_arrival(&mut self, now: Instant, first: ExtendedId, last: ExtendedId) -> bool {
         if first > self.newest {
             if first > self.newest + 1 {
                 let gap = Gap { last: first - 1, opened: now };

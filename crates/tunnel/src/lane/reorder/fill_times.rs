@@ -17,11 +17,9 @@ use roadweave_types::Instant;
 
 /// Of a thousand missing packets that come, so many shall come within half of the wait: a transfer
 /// that grows makes gaps that take ever longer, and each that is given up halves its window, while
-/// to wait for longer costs nothing but where a packet never comes. Inner QUIC over two links of 12
-/// and 20 Mbit/s, the second of which loses 1 %, got 22.6 Mbit/s with 0.995 and an eighth more,
-/// 23.5 with 0.999 and half as much again, 25.9 with 0.999 and twice as long.
+/// to wait for longer costs nothing but where a packet never comes.
 const PER_MILLE: u64 = 999;
-/// Beyond that.
+/// What is added to the quantile.
 const SLACK: Duration = Duration::from_millis(3);
 /// A span of time: what was learned is forgotten after one to two of these.
 const SPAN: Duration = Duration::from_secs(10);
@@ -33,7 +31,7 @@ const FILLED_MIN: u64 = 1000;
 const HOPELESS: u64 = 32;
 /// Steps of the histogram for each doubling.
 const STEPS: u32 = 8;
-/// Up to 16 s.
+/// Bins of the histogram: up to 16 s, more than the longest wait.
 const BINS: usize = (STEPS * 22) as usize;
 
 /// What became of the gaps of a lane.

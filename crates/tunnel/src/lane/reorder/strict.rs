@@ -18,24 +18,24 @@ use std::time::Duration;
 
 use roadweave_types::Instant;
 
-use super::{Outlet, Placed, Position, Turn};
+use super::{ExtendedId, Outlet, Placed, Turn};
 
 /// Packets that wait for all before them.
 #[derive(Debug)]
 pub(super) struct Strict {
     /// What precedes it was sent before the order was promised.
-    begin: Position,
+    begin: ExtendedId,
     /// Whose turn it is.
-    next: Position,
+    next: ExtendedId,
     max_buffer: Duration,
-    /// The heap, by first position.
-    held: BTreeMap<Position, Placed>,
-    /// The same by arrival.
-    arrivals: BTreeSet<(Instant, Position)>,
+    /// What waits, by the extended ID of its first fragment.
+    held: BTreeMap<ExtendedId, Placed>,
+    /// The keys of `held`, by arrival.
+    arrivals: BTreeSet<(Instant, ExtendedId)>,
 }
 
 impl Strict {
-    pub(super) fn new(begin: Position, max_buffer: Duration) -> Self {
+    pub(super) fn new(begin: ExtendedId, max_buffer: Duration) -> Self {
         Self { begin, next: begin, max_buffer, held: BTreeMap::new(), arrivals: BTreeSet::new() }
     }
 

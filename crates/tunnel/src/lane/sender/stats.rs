@@ -9,23 +9,23 @@ use serde::{Deserialize, Serialize};
 pub struct SendStats {
     /// Inner packets that came in.
     pub inner_packets: u64,
-    /// Their bytes.
+    /// Bytes of inner packets that came in.
     pub inner_bytes: u64,
     /// Inner packets that left at least once.
     pub sent_packets: u64,
-    /// Their bytes, each packet once.
+    /// Bytes of inner packets that left at least once, each packet once.
     pub sent_bytes: u64,
     /// Source datagrams, first transmissions (a fragmented packet has several).
     pub source_datagrams: u64,
-    /// Their bytes.
+    /// Bytes of source datagrams, first transmissions.
     pub source_bytes: u64,
     /// Source datagrams sent again, or on further paths.
     pub duplicate_datagrams: u64,
-    /// Their bytes.
+    /// Bytes of source datagrams sent again, or on further paths.
     pub duplicate_bytes: u64,
     /// Coded datagrams.
     pub coded_datagrams: u64,
-    /// Their bytes.
+    /// Bytes of coded datagrams.
     pub coded_bytes: u64,
     /// Bytes that wait for a free window.
     pub queue_bytes: u64,

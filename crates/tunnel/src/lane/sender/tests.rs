@@ -1,8 +1,13 @@
 use bytes::Bytes;
+use roadweave_schedule::{Decision, PacketInfo, PathSet};
 use roadweave_types::{Pacing, PathStatus};
+use roadweave_wire::{
+    Control, Position, SOURCE_HEADER, SYMBOL_HEADER, split_stamp, split_succession,
+};
 
 use super::*;
-use crate::lane::datagram::Token;
+use crate::carrier::SendError;
+use crate::lane::datagram::{LaneDatagram, Token};
 
 #[test]
 fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
@@ -34,7 +39,7 @@ fn a_copy_for_a_path_without_room_waits_there_and_leaves_when_there_is_room() {
     let mut sender = sender_everywhere();
     sender.handle_inner(at(0), &[7; 500], 1, None);
     sender.handle_inner(at(0), &[7; 300], 1, None);
-    sender.service(at(0), &mut carrier);
+    sender.transmit(at(0), &mut carrier);
     assert_eq!(carrier.sent, [(PathId(0), 0), (PathId(0), 1)]);
     assert_eq!(sender.stats().copy_queue_bytes, 508 + 308);
     let queued = |sender: &LaneSender, carrier: &Links| {
@@ -43,7 +48,7 @@ fn a_copy_for_a_path_without_room_waits_there_and_leaves_when_there_is_room() {
     assert_eq!(queued(&sender, &carrier), [0, 508 + 308]);
 
     carrier.paths[1].congestion_window = 600;
-    sender.service(at(1), &mut carrier);
+    sender.transmit(at(1), &mut carrier);
     assert_eq!(carrier.sent[2..], [(PathId(1), 0)], "in order");
     assert_eq!(queued(&sender, &carrier), [0, 308]);
     let stats = sender.stats();
@@ -57,12 +62,12 @@ fn a_copy_that_waits_is_withdrawn_when_another_is_acknowledged() {
     let mut sender = sender_everywhere();
     sender.handle_inner(at(0), &[7; 500], 1, None);
     sender.handle_inner(at(0), &[7; 300], 1, None);
-    sender.service(at(0), &mut carrier);
+    sender.transmit(at(0), &mut carrier);
     acknowledge(&mut sender, at(40), PathId(0), 0);
     let stats = sender.stats();
     assert_eq!((stats.copy_queue_bytes, stats.drops.get(DropReason::CopyCancelled)), (308, 1));
     carrier.paths[1].congestion_window = 10_000;
-    sender.service(at(41), &mut carrier);
+    sender.transmit(at(41), &mut carrier);
     assert_eq!(carrier.sent[2..], [(PathId(1), 1)], "the first needs no copy any more");
 }
 
@@ -71,10 +76,10 @@ fn a_packet_whose_copies_all_wait_is_sent_when_one_can_leave() {
     let mut carrier = Links::new([0, 0]);
     let mut sender = sender_everywhere();
     sender.handle_inner(at(0), &[7; 500], 1, None);
-    sender.service(at(0), &mut carrier);
+    sender.transmit(at(0), &mut carrier);
     assert_eq!((carrier.sent.len(), sender.stats().copy_queue_bytes), (0, 2 * 508));
     carrier.paths[1].congestion_window = 10_000;
-    sender.service(at(900), &mut carrier);
+    sender.transmit(at(900), &mut carrier);
     assert_eq!(carrier.sent, [(PathId(1), 0)], "waiting is no loss");
     assert_eq!(sender.stats().recovery.lost, 0);
     assert_eq!(sender.stats().duplicate_datagrams, 0, "the copy that left is the first");
@@ -86,13 +91,13 @@ fn the_copies_of_a_path_that_falls_silent_are_given_up_and_sent_elsewhere() {
     let mut sender = sender_everywhere();
     sender.handle_inner(at(0), &[7; 500], 1, None);
     carrier.paths[1].status = PathStatus::Standby;
-    sender.service(at(0), &mut carrier);
+    sender.transmit(at(0), &mut carrier);
     carrier.paths[0].status = PathStatus::Suspect;
     carrier.paths[1].status = PathStatus::Usable;
     carrier.paths[1].congestion_window = 10_000;
-    sender.service(at(1), &mut carrier);
+    sender.transmit(at(1), &mut carrier);
     assert_eq!(carrier.sent, [(PathId(1), 0)]);
-    sender.service(at(2), &mut carrier);
+    sender.transmit(at(2), &mut carrier);
     assert_eq!(carrier.sent.len(), 1);
     assert_eq!(sender.stats().drops.get(DropReason::CopyUnsent), 1);
 }
@@ -104,7 +109,7 @@ fn what_waits_for_a_path_is_bounded_in_bytes_and_in_age() {
     sender.config.queue_bytes_max = 2000;
     for _ in 0..5 {
         sender.handle_inner(at(0), &[7; 500], 1, None);
-        sender.service(at(0), &mut carrier);
+        sender.transmit(at(0), &mut carrier);
     }
     assert_eq!(carrier.sent.len(), 5);
     let stats = sender.stats();
@@ -114,7 +119,7 @@ fn what_waits_for_a_path_is_bounded_in_bytes_and_in_age() {
         acknowledge(&mut sender, at(1), PathId(1), id + 100); // nothing that was sent
     }
     assert!(sender.poll_timeout().is_some_and(|due| due <= at(0) + age_max));
-    sender.service(at(0) + age_max, &mut carrier);
+    sender.transmit(at(0) + age_max, &mut carrier);
     assert_eq!(sender.stats().copy_queue_bytes, 0);
 }
 
@@ -145,7 +150,7 @@ fn the_scheduler_hears_of_flows_waits_and_fates() {
     let mut sender = sender_everywhere();
     sender.scheduler = Box::new(heard);
     sender.handle_inner(at(0), &[7; 92], 77, None);
-    sender.service(at(3), &mut carrier);
+    sender.transmit(at(3), &mut carrier);
     acknowledge(&mut sender, at(40), PathId(0), 0);
     sender.on_lost(at(41), TokenKind::Repair, PacketId(0), PathId(1));
     let (a, b) = (PathId(0), PathId(1));
@@ -173,7 +178,7 @@ fn what_a_second_look_wants_sent_again_leaves_at_once() {
     sender.scheduler = Box::new(Astray(true));
     sender.handle_inner(at(0), &[7; 500], 1, None);
     sender.config.queue_bytes_max = 0; // its copy cannot wait
-    sender.service(at(0), &mut carrier);
+    sender.transmit(at(0), &mut carrier);
     assert_eq!(carrier.sent, [(PathId(0), 0)]);
 }
 
@@ -185,12 +190,12 @@ fn a_frame_that_ends_behind_a_packet_that_has_left_ends_its_range() {
     for _ in 0..2 {
         sender.handle_inner(at(0), &[7; 500], 1, None);
         sender.handle_inner(at(0), &[7; 500], 1, None);
-        sender.service(at(0), &mut carrier);
+        sender.transmit(at(0), &mut carrier);
         sender.end_frame();
     }
     assert_eq!(carrier.sent.len(), 4);
     (0..4).for_each(|id| sender.on_lost(at(30), TokenKind::Source, PacketId(id), PathId(0)));
-    sender.service(at(150), &mut carrier); // the path has been spared long enough
+    sender.transmit(at(150), &mut carrier); // the path has been spared long enough
     // Together they would be n' = 7; each frame is n' = 5.
     assert_eq!((sender.stats().recovery.repairs, sender.stats().coded_datagrams), (2, 10));
 }
@@ -205,8 +210,8 @@ fn the_peer_hears_of_the_promise_when_another_strategy_changes_it() {
         sender.set_strategy(name.parse().expect("known"), false).expect("no uplink is named");
     };
     let mut told = |sender: &mut LaneSender, now: Instant| {
-        sender.service(now, &mut carrier);
-        sender.service(now, &mut carrier);
+        sender.transmit(now, &mut carrier);
+        sender.transmit(now, &mut carrier);
         std::mem::take(&mut carrier.messages)
     };
     let promises = |wait: u64, age: u64, coded| {
@@ -221,7 +226,7 @@ fn the_peer_hears_of_the_promise_when_another_strategy_changes_it() {
     set(&mut sender, "ecf");
     assert_eq!(told(&mut sender, at(2)), []);
     sender.handle_inner(at(3), &[7; 500], 1, None);
-    sender.service(at(3), &mut Links::new([10_000, 0]));
+    sender.transmit(at(3), &mut Links::new([10_000, 0]));
     set(&mut sender, "lola");
     assert_eq!(told(&mut sender, at(4)), [], "what was sent by then may still be repaired");
     acknowledge(&mut sender, at(50), PathId(0), 0);
@@ -240,9 +245,9 @@ fn nothing_of_a_lane_with_an_expiry_leaves_after_it() {
         for ms in 0..200 {
             sender.handle_inner(at(ms), &[7; 500], ms % 3, None);
         }
-        sender.service(at(200), &mut carrier);
+        sender.transmit(at(200), &mut carrier);
         carrier.paths[0].congestion_window = 60_000;
-        sender.service(at(250), &mut carrier);
+        sender.transmit(at(250), &mut carrier);
         let mut ids = carrier.sent.iter().map(|(_, id)| *id).collect::<Vec<_>>();
         ids.dedup();
         assert!(ids.len() > 90, "{name}: {}", ids.len());
@@ -250,12 +255,12 @@ fn nothing_of_a_lane_with_an_expiry_leaves_after_it() {
         ids.iter().filter(|id| *id % 2 == 0).for_each(|id| {
             sender.on_lost(at(250), TokenKind::Source, PacketId(*id), PathId(0));
         });
-        sender.service(at(251), &mut carrier);
+        sender.transmit(at(251), &mut carrier);
         carrier.sent.clear();
         carrier.paths.iter_mut().for_each(|path| path.congestion_window = 10_000_000);
         let mut last = at(251);
         for ms in 300..3000 {
-            sender.service(at(ms), &mut carrier);
+            sender.transmit(at(ms), &mut carrier);
             // A repair stands for all packets of its range, which have come within 60 ms at most.
             for (_, id) in carrier.sent.drain(..) {
                 last = at(ms);
@@ -286,7 +291,7 @@ fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
     let config = LaneConfig::new("default", "minrtt".parse().expect("known"));
     let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
     sender.handle_inner(at(0), &[7; 1360], 1, None);
-    sender.service(at(0), &mut carrier);
+    sender.transmit(at(0), &mut carrier);
     let whole = carrier.datagrams.pop().expect("it has left").2;
     carrier.datagram_max = 1160;
     let told = |sender: &mut LaneSender, now, lost: Option<&u64>, acknowledged: &[u64]| {
@@ -306,7 +311,7 @@ fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
     told(&mut sender, at(50), Some(&first.to_u64()), &[]);
     for round in 1..4 {
         let now = at(100 * round);
-        sender.service(now, &mut carrier);
+        sender.transmit(now, &mut carrier);
         let parts = std::mem::take(&mut carrier.datagrams);
         assert_eq!((parts.len(), put_together(&parts)), (2, vec![whole.clone()]));
         let tokens: Vec<u64> = parts.iter().map(|(_, token, _)| *token).collect();
@@ -316,7 +321,7 @@ fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
             _ => told(&mut sender, now, None, &tokens),
         }
     }
-    sender.service(at(9_000), &mut carrier);
+    sender.transmit(at(9_000), &mut carrier);
     assert!(carrier.datagrams.is_empty() && sender.encoder.is_empty());
     let stats = sender.stats();
     assert_eq!((stats.drops.total(), stats.recovery.abandoned), (0, 0), "{stats:?}");
@@ -328,11 +333,11 @@ fn coded_packets_and_copies_that_wait_are_cut_when_the_paths_become_narrower() {
     let config = LaneConfig::new("default", crate::Strategy::xnc());
     let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
     (0..4).for_each(|byte| sender.handle_inner(at(0), &[byte; 1360], 1, None));
-    sender.service(at(0), &mut carrier);
+    sender.transmit(at(0), &mut carrier);
     carrier.datagrams.clear();
     carrier.datagram_max = 1160;
     (0..4).for_each(|id| sender.on_lost(at(30), TokenKind::Source, PacketId(id), PathId(0)));
-    (30..200).for_each(|ms| sender.service(at(ms), &mut carrier));
+    (30..200).for_each(|ms| sender.transmit(at(ms), &mut carrier));
     let made = sender.stats().coded_datagrams as usize;
     assert!(made >= 7, "{made}");
     assert_eq!(carrier.datagrams.len(), 2 * made);
@@ -359,7 +364,7 @@ fn packets_of_a_lane_with_an_expiry_tell_when_they_came() {
         let packet: Vec<u8> = std::iter::repeat_n(0x45, 3000).collect();
         sender.handle_inner(at(5), &packet, 1, None);
         assert!(sender.split_front(1400));
-        sender.service(at(90), &mut Links::new([10_000, 0]));
+        sender.transmit(at(90), &mut Links::new([10_000, 0]));
         let pieces = (0..).map_while(|id| sender.rebuild(PacketId(id)));
         let body =
             pieces.flat_map(|piece| piece.bytes.slice(SOURCE_HEADER + SYMBOL_HEADER..)).collect();
@@ -382,7 +387,7 @@ fn what_a_strategy_has_learned_outlives_the_reign_of_others() {
     for id in 0..20 {
         let sent = at(200 * u64::from(id));
         first.handle_inner(sent, &[7; 500], 1, None);
-        first.service(sent, &mut Links::new([10_000, 0]));
+        first.transmit(sent, &mut Links::new([10_000, 0]));
         let rtt = Duration::from_millis(100);
         let acknowledged = Acknowledged { path: PathId(0), sent, bytes: 508, rtt };
         first.on_acknowledged(sent + rtt, TokenKind::Source, PacketId(id), &acknowledged);
@@ -412,15 +417,15 @@ fn what_leaves_in_parts_for_the_first_time_is_no_redundancy() {
     let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
     sender.handle_inner(at(0), &[7; 1360], 1, None);
     carrier.hold_back();
-    sender.service(at(0), &mut carrier);
+    sender.transmit(at(0), &mut carrier);
     assert_eq!(sender.copies.len(), 2, "both paths are waited for");
     let mut wide = Links::new([100_000, 0]);
     wide.datagram_max = 1160;
-    sender.service(at(5), &mut wide);
+    sender.transmit(at(5), &mut wide);
     assert_eq!((wide.datagrams.len(), wide.accounted[1]), (2, 0), "{:?}", wide.accounted);
     let mut second = Links::new([0, 100_000]);
     second.datagram_max = 1160;
-    sender.service(at(10), &mut second);
+    sender.transmit(at(10), &mut second);
     assert_eq!((second.datagrams.len(), second.accounted[0]), (2, 0), "{:?}", second.accounted);
 }
 
@@ -434,13 +439,13 @@ fn an_expiry_that_is_changed_holds_for_what_is_under_way_and_is_promised() {
         let mut sender = LaneSender::new(LaneId(0), before.clone(), 1, false).expect("no uplink");
         let mut carrier = Links::new([1 << 20, 0]);
         sender.handle_inner(at(900), &[7; 500], 1, None);
-        sender.service(at(900), &mut carrier);
+        sender.transmit(at(900), &mut carrier);
         sender.set_config(at(1_000), after, false).expect("no uplink is named");
         let mut sent = Vec::new();
         for ms in (1_000..5_000).step_by(100) {
             carrier.datagrams.clear();
             sender.on_lost(at(ms), TokenKind::Source, PacketId(0), PathId(0));
-            sender.service(at(ms), &mut carrier);
+            sender.transmit(at(ms), &mut carrier);
             if !carrier.datagrams.is_empty() {
                 sent.push(ms);
             }
@@ -452,7 +457,7 @@ fn an_expiry_that_is_changed_holds_for_what_is_under_way_and_is_promised() {
         assert_eq!(promise.expires, expires);
         sender.handle_inner(at(5_000), &[7; 500], 1, None);
         carrier.datagrams.clear();
-        sender.service(at(5_000), &mut carrier);
+        sender.transmit(at(5_000), &mut carrier);
         let body = carrier.datagrams[0].2.slice(SOURCE_HEADER + SYMBOL_HEADER..);
         assert_eq!(split_stamp(body).0.is_some(), expires, "it tells when it came");
     };

@@ -6,14 +6,14 @@
 //! deadline for good are repaired on another path as long as there is credit, which a stream earns
 //! with what it sends. The oldest come first, for a frame waits for its last packet.
 
-/// Credit of one lane.
+/// What one lane may spend on repairs of packets that may only be slow.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Hedge {
+pub(crate) struct RepairCredit {
     /// Bytes; below zero after the last repair.
     credit: f64,
 }
 
-impl Hedge {
+impl RepairCredit {
     /// A source datagram of `bytes` bytes left.
     pub(crate) fn earn(&mut self, bytes: u32) {
         self.credit = (self.credit + f64::from(bytes) * SHARE).min(CREDIT_MAX);
@@ -32,7 +32,7 @@ impl Hedge {
 
 /// What a stream earns, as a share of its bytes: it adds no more than this to the redundancy.
 const SHARE: f64 = 0.03;
-/// Bytes: a queue of 80 ms at 30 Mbit/s.
+/// The most credit, bytes: a queue of 80 ms at 30 Mbit/s.
 const CREDIT_MAX: f64 = 300_000.0;
 /// What a packet's repair costs on average, in its own bytes: n + 3 for n, rarely for few.
 const REPAIR_COST: f64 = 1.3;
@@ -43,17 +43,17 @@ mod tests {
 
     #[test]
     fn credit_is_earned_spent_and_bounded() {
-        let mut hedge = Hedge::default();
-        assert!(!hedge.is_solvent());
-        (0..1000).for_each(|_| hedge.earn(1200));
-        assert!(hedge.is_solvent());
+        let mut credit = RepairCredit::default();
+        assert!(!credit.is_solvent());
+        (0..1000).for_each(|_| credit.earn(1200));
+        assert!(credit.is_solvent());
         let affordable = (0..).take_while(|_| {
-            hedge.spend(1200);
-            hedge.is_solvent()
+            credit.spend(1200);
+            credit.is_solvent()
         });
         assert_eq!(affordable.count(), 23, "3 % of a thousand packets at 1.3 each");
-        (0..1_000_000).for_each(|_| hedge.earn(1200));
-        hedge.spend(300_000);
-        assert!(!hedge.is_solvent(), "credit does not grow without bound");
+        (0..1_000_000).for_each(|_| credit.earn(1200));
+        credit.spend(300_000);
+        assert!(!credit.is_solvent(), "credit does not grow without bound");
     }
 }

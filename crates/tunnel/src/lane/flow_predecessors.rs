@@ -8,14 +8,15 @@ use roadweave_wire::SUCCESSION_MAX;
 /// The last packets of the flows of a lane. Memory is bounded: who is further back than can be
 /// named is forgotten.
 #[derive(Debug, Default)]
-pub(crate) struct Successions {
+pub(crate) struct FlowPredecessors {
     /// By flow. Never iterated.
     last: HashMap<u64, PacketId>,
-    /// The same in the order of sending, with those that were followed meanwhile.
+    /// The values of `last` with their flows in the order of sending, and some that have been
+    /// followed since.
     sent: VecDeque<(PacketId, u64)>,
 }
 
-impl Successions {
+impl FlowPredecessors {
     /// The packet or fragment `id` of `flow` leaves, IDs ascending. Returns how many IDs before it
     /// the last one of its flow left; 0 if none did, or too far back.
     pub(crate) fn on_sent(&mut self, flow: u64, id: PacketId) -> u32 {
@@ -38,25 +39,25 @@ mod tests {
 
     #[test]
     fn each_packet_follows_the_last_of_its_flow() {
-        let mut successions = Successions::default();
+        let mut predecessors = FlowPredecessors::default();
         let ids = (0..).map(|at| PacketId(u32::MAX - 1).plus(at));
         let after: Vec<u32> = [7, 8, 7, 7, 8]
             .into_iter()
             .zip(ids)
-            .map(|(flow, id)| successions.on_sent(flow, id))
+            .map(|(flow, id)| predecessors.on_sent(flow, id))
             .collect();
         assert_eq!(after, [0, 0, 2, 1, 3]);
     }
 
     #[test]
     fn memory_is_bounded_by_what_can_be_named() {
-        let mut successions = Successions::default();
-        successions.on_sent(1, PacketId(0));
+        let mut predecessors = FlowPredecessors::default();
+        predecessors.on_sent(1, PacketId(0));
         for id in 1..20_000 {
-            successions.on_sent(1_000 + u64::from(id), PacketId(id));
-            assert!(successions.last.len() <= usize::from(SUCCESSION_MAX) + 1);
-            assert_eq!(successions.last.len(), successions.sent.len());
+            predecessors.on_sent(1_000 + u64::from(id), PacketId(id));
+            assert!(predecessors.last.len() <= usize::from(SUCCESSION_MAX) + 1);
+            assert_eq!(predecessors.last.len(), predecessors.sent.len());
         }
-        assert_eq!(successions.on_sent(1, PacketId(20_000)), 0, "too far back");
+        assert_eq!(predecessors.on_sent(1, PacketId(20_000)), 0, "too far back");
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! IDs     ... 17 18 19 | 20 21 22 | 23 24 ...
-//! era        minrtt       xlink      xnc        each packet belongs to the recovery that saw it first
+//! assigned        minrtt       xlink      xnc        each packet belongs to the recovery that saw it first
 //! ```
 //!
 //! A packet stays with the recovery of its time until it is settled, so that none is forgotten when
@@ -21,25 +21,25 @@ const FIRST_BEHIND_MAX: i32 = 1 << 30;
 
 /// The recoveries of a lane, by the packets that belong to them.
 #[derive(Debug)]
-pub(crate) struct Eras {
-    present: Era,
+pub(crate) struct RecoveryHistory {
+    present: Assignment,
     /// Oldest first.
-    past: VecDeque<Era>,
+    past: VecDeque<Assignment>,
     /// What recoveries did that are gone.
     gone: RecoveryStats,
 }
 
 #[derive(Debug)]
-struct Era {
+struct Assignment {
     /// Its first packet.
     first: PacketId,
     recovery: Box<dyn Recovery>,
 }
 
-impl Eras {
+impl RecoveryHistory {
     pub(crate) fn new(recovery: Box<dyn Recovery>) -> Self {
         Self {
-            present: Era { first: PacketId(0), recovery },
+            present: Assignment { first: PacketId(0), recovery },
             past: VecDeque::new(),
             gone: RecoveryStats::default(),
         }
@@ -47,7 +47,7 @@ impl Eras {
 
     /// From the packet `first` on, `recovery` takes over.
     pub(crate) fn change(&mut self, first: PacketId, recovery: Box<dyn Recovery>) {
-        let before = std::mem::replace(&mut self.present, Era { first, recovery });
+        let before = std::mem::replace(&mut self.present, Assignment { first, recovery });
         self.past.push_back(before);
         self.tidy();
         if self.past.len() > PAST_MAX
@@ -127,31 +127,31 @@ impl Eras {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let past = self.past.iter().filter_map(|era| era.recovery.poll_timeout());
+        let past = self.past.iter().filter_map(|assigned| assigned.recovery.poll_timeout());
         past.chain(self.present.recovery.poll_timeout()).min()
     }
 
     pub(crate) fn stats(&self) -> RecoveryStats {
         let mut stats = self.gone;
-        for era in self.past.iter().chain([&self.present]) {
-            stats.merge(&era.recovery.stats());
+        for assigned in self.past.iter().chain([&self.present]) {
+            stats.merge(&assigned.recovery.stats());
         }
         stats
     }
 
     fn tidy(&mut self) {
         let gone = &mut self.gone;
-        self.past.retain(|era| {
-            let is_needed = !era.recovery.is_settled();
+        self.past.retain(|assigned| {
+            let is_needed = !assigned.recovery.is_settled();
             if !is_needed {
-                gone.merge(&era.recovery.stats());
+                gone.merge(&assigned.recovery.stats());
             }
             is_needed
         });
     }
 
     fn each(&mut self) -> impl Iterator<Item = &mut (dyn Recovery + 'static)> {
-        let past = self.past.iter_mut().map(|era| &mut *era.recovery);
+        let past = self.past.iter_mut().map(|assigned| &mut *assigned.recovery);
         past.chain([&mut *self.present.recovery])
     }
 
@@ -178,8 +178,11 @@ impl Eras {
         if self.past.is_empty() && !id.precedes(self.present.first) {
             return Some(&mut *self.present.recovery);
         }
-        let eras = self.past.iter_mut().chain([&mut self.present]);
-        eras.rev().find(|era| !id.precedes(era.first)).map(|era| &mut *era.recovery)
+        let history = self.past.iter_mut().chain([&mut self.present]);
+        history
+            .rev()
+            .find(|assigned| !id.precedes(assigned.first))
+            .map(|assigned| &mut *assigned.recovery)
     }
 }
 
@@ -193,10 +196,10 @@ mod tests {
 
     #[test]
     fn a_lane_keeps_its_recovery_however_many_packets_it_sends() {
-        let mut eras = Eras::new(reliable());
+        let mut history = RecoveryHistory::new(reliable());
         for id in (0..=u32::MAX).step_by(1 << 28).chain([5, 1 << 20]) {
-            eras.on_sent(Instant::ZERO, sent(id), &[]);
-            assert!(eras.of(PacketId(id)).is_some(), "{id}");
+            history.on_sent(Instant::ZERO, sent(id), &[]);
+            assert!(history.of(PacketId(id)).is_some(), "{id}");
         }
     }
 
@@ -210,37 +213,37 @@ mod tests {
 
     #[test]
     fn a_packet_stays_with_the_recovery_of_its_time_until_it_is_settled() {
-        let mut eras = Eras::new(reliable());
-        eras.on_sent(Instant::ZERO, sent(0), &[]);
-        eras.on_sent(Instant::ZERO, sent(1), &[]);
-        eras.change(PacketId(2), Box::new(NoRecovery));
-        eras.on_sent(Instant::ZERO, sent(2), &[]);
+        let mut history = RecoveryHistory::new(reliable());
+        history.on_sent(Instant::ZERO, sent(0), &[]);
+        history.on_sent(Instant::ZERO, sent(1), &[]);
+        history.change(PacketId(2), Box::new(NoRecovery));
+        history.on_sent(Instant::ZERO, sent(2), &[]);
         let lost_at = Instant::from_millis(5);
-        (0..3).for_each(|id| eras.on_lost(lost_at, PacketId(id), PathId(0)));
+        (0..3).for_each(|id| history.on_lost(lost_at, PacketId(id), PathId(0)));
         let mut repairs = Vec::new();
-        while let Some(repair) = eras.poll_repair(lost_at, &[], 0) {
+        while let Some(repair) = history.poll_repair(lost_at, &[], 0) {
             repairs.push(repair);
         }
         let again = |id| Repair::Again { id: PacketId(id) };
         assert_eq!(repairs, [again(0), again(1)], "the new strategy repairs nothing");
-        (0..2).for_each(|id| eras.on_sent(lost_at, sent(id), &[]));
-        (0..2).for_each(|id| eras.on_acknowledged(lost_at, PacketId(id)));
-        assert_eq!(eras.poll_repair(lost_at, &[], 0), None);
-        assert!(!eras.has_past());
-        assert_eq!(eras.stats().lost, 2, "its figures are kept");
-        assert_eq!(eras.poll_timeout(), None);
+        (0..2).for_each(|id| history.on_sent(lost_at, sent(id), &[]));
+        (0..2).for_each(|id| history.on_acknowledged(lost_at, PacketId(id)));
+        assert_eq!(history.poll_repair(lost_at, &[], 0), None);
+        assert!(!history.has_past());
+        assert_eq!(history.stats().lost, 2, "its figures are kept");
+        assert_eq!(history.poll_timeout(), None);
     }
 
     #[test]
     fn recoveries_of_the_past_are_bounded() {
-        let mut eras = Eras::new(reliable());
+        let mut history = RecoveryHistory::new(reliable());
         for id in 0..20 {
-            eras.on_sent(Instant::ZERO, sent(id), &[]);
-            eras.change(PacketId(id + 1), reliable());
+            history.on_sent(Instant::ZERO, sent(id), &[]);
+            history.change(PacketId(id + 1), reliable());
         }
-        assert_eq!(eras.past.len(), PAST_MAX);
-        eras.on_acknowledged(Instant::ZERO, PacketId(3)); // nobody watches it any more
+        assert_eq!(history.past.len(), PAST_MAX);
+        history.on_acknowledged(Instant::ZERO, PacketId(3)); // nobody watches it any more
         let later = Instant::ZERO + Duration::from_secs(2);
-        assert!(eras.poll_repair(later, &[], 0).is_some());
+        assert!(history.poll_repair(later, &[], 0).is_some());
     }
 }

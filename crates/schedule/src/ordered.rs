@@ -1,4 +1,4 @@
-//! `patient`: the path that a packet is expected to pass the soonest, but one that is far away is
+//! `ordered`: the path that a packet is expected to pass the soonest, but one that is far away is
 //! used only by what has waited for long.
 //!
 //! It is for transfers whose packets keep their order, and so are as late as the slowest path that
@@ -13,8 +13,8 @@
 //! - What has waited for one and a half leads goes the far way all the same: rates do not double
 //!   for ever.
 //! - A near path whose window is full is waited for only beside one that is much farther: now
-//!   ([`FAR`]), or by its route ([`FAR_ROUTE_PERCENT`]). On recorded drives, where round trips are
-//!   alike and rates change, a full window often is one that stays full.
+//!   ([`FAR`]), or by its route ([`FAR_ROUTE_PERCENT`]). Where round trips are alike and rates
+//!   change, a full window often is one that stays full.
 //!
 //! The queue of a transfer lengthens the round trips of the near path, and not its route. At the
 //! other end the acknowledgements of the transfer meet the same: their answers wait in that queue,
@@ -39,22 +39,19 @@ use crate::{Decision, PacketInfo, PathSet, Scheduler};
 
 /// The scheduler for packets that keep their order.
 #[derive(Debug)]
-pub struct Patient;
+pub struct Ordered;
 
-/// Beside a path of so many times the round trip a full window is waited for. With `prompt`
-/// transfers of 20 MiB over 20 and 320 ms and over 35 and 320 ms got 0.75 to 0.84 of what the
-/// better link alone gives, and 0.93 to 1.0 so; transfers of 10 s on the recorded drives 003, 010,
-/// 017, 024, 031, 038, 045 and 052 67.4 and 67.2 Mbit/s in the mean, on 000, 015, 030 and 045 51.3
-/// and 50.4, with 1 50.1.
+/// Beside a path of so many times the round trip a full window is waited for: the transfer
+/// would be as slow as the far one.
 const FAR: u32 = 2;
-/// The same for the least round trips of late, which know of no queue: so much is the route of one
-/// path longer than another's. With 200 the transfer over 8 and 40 ms give or take 8 ms is at times
-/// 13 % slower than over the near link, since luck shortens the least of many round trips.
+/// Beside a path whose least round trip of late, which knows of no queue, is so many percent of the
+/// near one's, a full window is waited for: so much longer is its route. Not more, since luck
+/// shortens the least of many round trips.
 const FAR_ROUTE_PERCENT: u32 = 150;
-/// Nothing doubles for longer than for so many round trips.
+/// Rates double for no more round trips than these: bounds what is reckoned with.
 const ROUNDS_MAX: f64 = 16.0;
 
-impl Scheduler for Patient {
+impl Scheduler for Ordered {
     fn select(&mut self, _now: Instant, packet: &PacketInfo, paths: &[PathOffer<'_>]) -> Decision {
         let bytes = packet.bytes as u64;
         let Some((position, soonest)) = fastest_with_room(paths, bytes, |path| path.expected_rtt)
@@ -124,10 +121,10 @@ mod tests {
         };
         let sent = Decision::Send(PathSet::one(1));
         // Twice more: 12,000, 24,000 in the rounds to come, by the integral 3 / ln 2 of the first.
-        assert_eq!(select(Box::new(Patient), 120, 51_000), Decision::Wait);
-        assert_eq!(select(Box::new(Patient), 120, 53_000), sent);
-        assert_eq!(select(Box::new(Patient), 60, 1200), sent, "not far");
-        assert_eq!(select(Box::new(MinRtt::prompt()), 120, 1200), sent);
+        assert_eq!(select(Box::new(Ordered), 120, 51_000), Decision::Wait);
+        assert_eq!(select(Box::new(Ordered), 120, 53_000), sent);
+        assert_eq!(select(Box::new(Ordered), 60, 1200), sent, "not far");
+        assert_eq!(select(Box::new(MinRtt::expected_rtt()), 120, 1200), sent);
     }
 
     #[test]
@@ -141,7 +138,7 @@ mod tests {
             ..testing::path(0, 100, 40_000)
         };
         let select = |near: &PathSnapshot, far: PathSnapshot, backlog| {
-            Patient.select_among(Instant::ZERO, &packet(backlog), &[near.clone(), far])
+            Ordered.select_among(Instant::ZERO, &packet(backlog), &[near.clone(), far])
         };
         let sent = Decision::Send(PathSet::one(1));
         let far = || testing::path(1, 190, 9000);

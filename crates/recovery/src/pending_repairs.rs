@@ -1,9 +1,9 @@
 //! Repairs on their way, until enough of each has arrived.
 //!
 //! ```text
-//!  fired ──► enough of its datagrams, or of its packets, acknowledged ──► done
-//!    ▲  └──► their time over ──┬── in time for another ──► missed ─┐
-//!    │                         └── too late ──► forgotten          │
+//!  sent ──► enough of its datagrams, or of its packets, acknowledged ──► done
+//!    ▲ └──► their time over ──┬── in time for another ──► overdue ─┐
+//!    │                        └── too late ──► forgotten           │
 //!    └─────────────────────────────────────────────────────────────┘
 //! ```
 //!
@@ -19,9 +19,9 @@ use roadweave_types::{Instant, PacketId};
 
 use crate::xnc::Group;
 
-/// A repair of some packets.
+/// A repair that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shot {
+pub(crate) struct SentRepair {
     /// The packets.
     pub(crate) group: Group,
     /// The longest datagram among them, bytes.
@@ -32,7 +32,7 @@ pub(crate) struct Shot {
 
 #[derive(Clone, Copy, Debug)]
 struct Open {
-    shot: Shot,
+    repair: SentRepair,
     /// How many packets are still without a datagram of their own or of the repair.
     missing: u32,
     due: Instant,
@@ -40,37 +40,37 @@ struct Open {
 
 /// The repairs of a lane that have not arrived.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Shots {
+pub(crate) struct PendingRepairs {
     /// Oldest first.
     open: VecDeque<Open>,
     /// What ended of late.
     ended: VecDeque<Group>,
 }
 
-impl Shots {
-    /// A repair was fired; if it has not arrived after `patience`, it is missed.
-    pub(crate) fn on_fired(&mut self, now: Instant, shot: Shot, patience: Duration) {
+impl PendingRepairs {
+    /// A repair was sent; if it has not arrived after `patience`, it is overdue.
+    pub(crate) fn on_sent(&mut self, now: Instant, repair: SentRepair, patience: Duration) {
         if self.open.len() >= OPEN_MAX
             && let Some(oldest) = self.open.pop_front()
         {
-            self.end(oldest.shot.group);
+            self.end(oldest.repair.group);
         }
-        self.open.push_back(Open { shot, missing: shot.group.lost(), due: now + patience });
+        self.open.push_back(Open { repair, missing: repair.group.lost(), due: now + patience });
     }
 
     /// A datagram of the repair that begins with packet `start` has arrived.
     pub(crate) fn on_repair_acknowledged(&mut self, start: PacketId) {
-        self.settle(|open| open.shot.group.start == start);
+        self.settle(|open| open.repair.group.start == start);
     }
 
     /// The packet `id` itself has arrived.
     pub(crate) fn on_acknowledged(&mut self, id: PacketId) {
-        self.settle(|open| open.shot.group.has_lost(id));
+        self.settle(|open| open.repair.group.has_lost(id));
     }
 
     /// Whether a repair spans `id`.
     pub(crate) fn covers(&self, id: PacketId) -> bool {
-        self.open.iter().any(|open| open.shot.group.spans(id))
+        self.open.iter().any(|open| open.repair.group.spans(id))
     }
 
     fn settle(&mut self, concerns: impl Fn(&Open) -> bool) {
@@ -87,7 +87,7 @@ impl Shots {
         let mut ended = Vec::new();
         self.open.retain(|open| {
             goes_on(open) || {
-                ended.push(open.shot.group);
+                ended.push(open.repair.group);
                 false
             }
         });
@@ -106,23 +106,23 @@ impl Shots {
         self.ended.pop_front()
     }
 
-    /// A repair whose time was over, and how many packets it still lacks. Whoever fires again says
-    /// so with [`Shots::on_fired_again`]; until then it is asked about each `RETRY_PAUSE`.
-    pub(crate) fn poll_missed(&mut self, now: Instant) -> Option<(Shot, u32)> {
-        self.end_unless(|open| now < open.shot.until);
-        let missed = self.open.iter_mut().find(|open| open.due <= now)?;
-        missed.due = now + RETRY_PAUSE;
-        Some((missed.shot, missed.missing))
+    /// A repair whose time was over, and how many packets it still lacks. Whoever sends it again
+    /// says so with [`PendingRepairs::on_sent_again`]; until then it is asked about each `RETRY_PAUSE`.
+    pub(crate) fn poll_overdue_repair(&mut self, now: Instant) -> Option<(SentRepair, u32)> {
+        self.end_unless(|open| now < open.repair.until);
+        let overdue = self.open.iter_mut().find(|open| open.due <= now)?;
+        overdue.due = now + RETRY_PAUSE;
+        Some((overdue.repair, overdue.missing))
     }
 
-    /// The missed repair `shot` was fired again.
-    pub(crate) fn on_fired_again(&mut self, now: Instant, shot: Shot, patience: Duration) {
-        if let Some(open) = self.open.iter_mut().find(|open| open.shot == shot) {
+    /// The overdue repair `repair` was sent again.
+    pub(crate) fn on_sent_again(&mut self, now: Instant, repair: SentRepair, patience: Duration) {
+        if let Some(open) = self.open.iter_mut().find(|open| open.repair == repair) {
             open.due = now + patience;
         }
     }
 
-    /// When [`Shots::poll_missed`] has something to say.
+    /// When [`PendingRepairs::poll_overdue_repair`] has something to say.
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         self.open.iter().map(|open| open.due).min()
     }
@@ -135,7 +135,7 @@ impl Shots {
 
 /// More repairs than this are never watched: the oldest is left to its luck.
 const OPEN_MAX: usize = 256;
-/// How long a missed repair that found no room waits.
+/// How long an overdue repair that found no room waits.
 const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
@@ -148,43 +148,43 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    fn shot(start: u32, count: u32) -> Shot {
+    fn repair(start: u32, count: u32) -> SentRepair {
         let mask = u64::MAX >> (64 - count);
         let group = Group { start: PacketId(start), mask };
-        Shot { group, bytes: 1200, until: at(300) }
+        SentRepair { group, bytes: 1200, until: at(300) }
     }
 
     #[test]
-    fn a_repair_is_missed_until_enough_of_it_has_arrived() {
-        let mut shots = Shots::default();
-        shots.on_fired(at(0), shot(u32::MAX, 3), PATIENCE);
-        shots.on_repair_acknowledged(PacketId(u32::MAX));
-        shots.on_acknowledged(PacketId(1)); // the third packet, across the wrap
-        shots.on_acknowledged(PacketId(2)); // none of them
-        assert_eq!(shots.poll_missed(at(49)), None);
-        assert_eq!(shots.poll_timeout(), Some(at(50)));
-        assert_eq!(shots.poll_missed(at(50)), Some((shot(u32::MAX, 3), 1)));
-        shots.on_fired_again(at(50), shot(u32::MAX, 3), PATIENCE);
-        assert_eq!(shots.poll_missed(at(99)), None);
-        shots.on_repair_acknowledged(PacketId(u32::MAX));
-        assert!(shots.is_empty());
+    fn a_repair_is_overdue_until_enough_of_it_has_arrived() {
+        let mut pending = PendingRepairs::default();
+        pending.on_sent(at(0), repair(u32::MAX, 3), PATIENCE);
+        pending.on_repair_acknowledged(PacketId(u32::MAX));
+        pending.on_acknowledged(PacketId(1)); // the third packet, across the wrap
+        pending.on_acknowledged(PacketId(2)); // none of them
+        assert_eq!(pending.poll_overdue_repair(at(49)), None);
+        assert_eq!(pending.poll_timeout(), Some(at(50)));
+        assert_eq!(pending.poll_overdue_repair(at(50)), Some((repair(u32::MAX, 3), 1)));
+        pending.on_sent_again(at(50), repair(u32::MAX, 3), PATIENCE);
+        assert_eq!(pending.poll_overdue_repair(at(99)), None);
+        pending.on_repair_acknowledged(PacketId(u32::MAX));
+        assert!(pending.is_empty());
     }
 
     #[test]
     fn what_finds_no_room_is_asked_about_again_and_forgotten_in_the_end() {
-        let mut shots = Shots::default();
-        shots.on_fired(at(0), shot(7, 1), PATIENCE);
-        assert!(shots.poll_missed(at(50)).is_some());
-        assert_eq!(shots.poll_missed(at(50)), None);
-        assert!(shots.poll_missed(at(60)).is_some());
-        assert_eq!(shots.poll_missed(at(300)), None);
-        assert!(shots.is_empty());
+        let mut pending = PendingRepairs::default();
+        pending.on_sent(at(0), repair(7, 1), PATIENCE);
+        assert!(pending.poll_overdue_repair(at(50)).is_some());
+        assert_eq!(pending.poll_overdue_repair(at(50)), None);
+        assert!(pending.poll_overdue_repair(at(60)).is_some());
+        assert_eq!(pending.poll_overdue_repair(at(300)), None);
+        assert!(pending.is_empty());
     }
 
     #[test]
     fn memory_is_bounded() {
-        let mut shots = Shots::default();
-        (0..10_000).for_each(|id| shots.on_fired(at(0), shot(id, 1), PATIENCE));
-        assert_eq!(shots.open.len(), OPEN_MAX);
+        let mut pending = PendingRepairs::default();
+        (0..10_000).for_each(|id| pending.on_sent(at(0), repair(id, 1), PATIENCE));
+        assert_eq!(pending.open.len(), OPEN_MAX);
     }
 }

@@ -1,0 +1,134 @@
+//! The parameters of XNC, and when they take a packet for lost.
+
+use std::time::Duration;
+
+use roadweave_types::{PathOffer, PathSnapshot};
+
+use crate::RecoveryConfig;
+use crate::threshold::{late_after, loss_threshold, paper_threshold};
+
+/// How many packets a repair sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Spread {
+    /// As many as the windows hold, at most ρ·n' on each path; a single packet on every usable path
+    /// (CellFusion section 4.5.2). Any one path can bring all back.
+    EveryPath,
+    /// n' and what the paths' recent loss will take of it, in proportion to the windows, but no
+    /// more on any path than the others can do without; a single packet on the two fastest paths.
+    Lean,
+    /// All n' on the fastest path, as soon as its window holds them: an ablation, without spreading
+    /// the repair over all paths.
+    Fastest,
+}
+
+/// When a packet counts as lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detection {
+    /// After min(threshold, PTO), the threshold following from the lane's deadline (section 4.4.1),
+    /// but not before the path could have answered.
+    Qoe,
+    /// After min(threshold, PTO), the threshold being that of an application that knows the path's
+    /// round trip.
+    Paper,
+    /// When QUIC says so, or after the PTO (RFC 9002 section 6): the ablation of section 8.3.5.
+    Quic,
+}
+
+/// The parameters of the algorithm; the defaults are the paper's, but for the spread.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct XncConfig {
+    /// The lane's deadline and t_expire.
+    pub lane: RecoveryConfig,
+    /// r: a range ends when it holds this many packets (section 4.4.2).
+    pub range_packets: u32,
+    /// t: a range ends when it spans this much time (section 4.4.2).
+    pub range_span: Duration,
+    /// k: coded packets beyond the number of lost ones (section 4.5.1).
+    pub extra: u16,
+    /// ρ, between 1 and 1.2: the share of n' that one path may carry (section 4.5.2).
+    pub path_share: f64,
+    /// How many packets a repair sends.
+    pub spread: Spread,
+    /// Whether repairs are coded. Otherwise they are as many copies of the lost packets, spread
+    /// over the paths in the same way: the ablation of section 8.3.5.
+    pub codes: bool,
+    /// Whether combinations span packets that have arrived, which the receiver knows: then losses
+    /// that lie scattered are repaired together.
+    pub bridges: bool,
+    /// When a packet counts as lost.
+    pub detection: Detection,
+    /// How long the losses of a range are gathered before they are repaired together.
+    pub gather: Duration,
+    /// Whether a repair that did not arrive is sent again, and packets that are late beyond hope
+    /// are repaired while they may only be slow.
+    pub retries: bool,
+}
+
+impl Default for XncConfig {
+    fn default() -> Self {
+        Self {
+            lane: RecoveryConfig::default(),
+            range_packets: 10,
+            range_span: Duration::from_millis(60),
+            extra: 3,
+            path_share: 1.1,
+            spread: Spread::Lean,
+            codes: true,
+            bridges: true,
+            detection: Detection::Qoe,
+            gather: Duration::from_millis(5),
+            retries: true,
+        }
+    }
+}
+
+impl XncConfig {
+    /// The algorithm as CellFusion's paper has it.
+    pub fn sigcomm23(lane: RecoveryConfig) -> Self {
+        Self {
+            lane,
+            spread: Spread::EveryPath,
+            bridges: false,
+            detection: Detection::Paper,
+            gather: Duration::ZERO,
+            retries: false,
+            ..Self::default()
+        }
+    }
+
+    /// How long an acknowledgement may take on `path`.
+    pub(super) fn patience<'a>(
+        &self,
+        path: &PathSnapshot,
+        paths: impl IntoIterator<Item = &'a PathSnapshot>,
+    ) -> Duration {
+        match self.detection {
+            Detection::Qoe => loss_threshold(path, paths, self.lane.deadline),
+            Detection::Paper => paper_threshold(path, paths, self.lane.deadline),
+            Detection::Quic => path.pto,
+        }
+    }
+
+    /// Whether late packets are repaired on credit: that is detection by deadline as well.
+    pub(super) fn repairs_early(&self) -> bool {
+        self.retries && self.detection == Detection::Qoe
+    }
+
+    /// How long it may take before the packet is repaired on credit, if another path would be
+    /// faster.
+    pub(super) fn late_after(
+        &self,
+        path: &PathSnapshot,
+        paths: &[PathOffer<'_>],
+    ) -> Option<Duration> {
+        let faster = |offer: &PathOffer<'_>| {
+            let other = offer.snapshot;
+            other.id != path.id
+                && other.is_usable()
+                && offer.repair_room() >= u64::from(other.mtu) * 2
+                && other.expected_rtt <= path.expected_rtt
+        };
+        let may = self.repairs_early() && paths.iter().any(faster);
+        may.then(|| late_after(path, self.lane.deadline))
+    }
+}

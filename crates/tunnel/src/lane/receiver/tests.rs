@@ -1,0 +1,126 @@
+use super::*;
+
+fn lane() -> LaneReceiver {
+    LaneReceiver::new(LaneId(0), Opening::default())
+}
+
+/// Hands in whole packets of three bytes with these IDs; returns the report.
+fn arrive(lane: &mut LaneReceiver, millis: u64, ids: &[u32]) -> LaneReport {
+    for id in ids {
+        let symbol = Bytes::from_static(&[0, 1, 7]);
+        lane.handle_source(Instant::from_millis(millis), PacketId(*id), symbol, &mut |_| {});
+    }
+    lane.report()
+}
+
+#[test]
+fn packets_before_the_first_one_do_not_hide_losses() {
+    let report = arrive(&mut lane(), 0, &[5, 0, 1, 2, 3, 4, 10]);
+    assert_eq!((report.highest, report.lost), (PacketId(10), 4));
+}
+
+#[test]
+fn losses_are_counted_across_the_wrap() {
+    let report = arrive(&mut lane(), 0, &[u32::MAX - 1, 1, u32::MAX, 5]);
+    assert_eq!((report.highest, report.lost), (PacketId(5), 4));
+}
+
+#[test]
+fn broken_ids_are_no_losses() {
+    for wild in [1 << 30, 3 << 30] {
+        let mut lane = lane();
+        arrive(&mut lane, 0, &[wild]);
+        let report = arrive(&mut lane, 1, &[0, 1, 2, 4]);
+        assert_eq!((report.highest, report.lost), (PacketId(4), 1), "the first of a lane");
+        assert_eq!(arrive(&mut lane, 900, &[wild]).lost, 1, "after a silence");
+        let report = arrive(&mut lane, 901, &[6]);
+        assert_eq!((report.highest, report.lost), (PacketId(6), 2));
+    }
+}
+
+fn symbol(position: Position, body: &[u8]) -> Bytes {
+    let mut symbol = bytes::BytesMut::new();
+    Symbol { position, body }.write(&mut symbol);
+    symbol.freeze()
+}
+
+#[test]
+fn what_is_incomplete_is_kept_as_long_as_the_peer_may_complete_it() {
+    // The age that is promised, whether packets are coded; how late the rest may come.
+    for (age, coded, fragments, block) in
+        [(0, true, 700, 700), (200, true, 700, 700), (2_000, true, 2_000, 2_000)]
+            .into_iter()
+            .chain([(10_000, false, 10_000, 700), (60_000, true, 10_000, 10_000)])
+    {
+        let check = |late: u64, by: fn(&mut LaneReceiver, Instant, Instant) -> bool| {
+            let mut lane = lane();
+            if age > 0 {
+                let age_max = Duration::from_millis(age);
+                let promise = Promise { age_max, coded, ..Promise::default() };
+                lane.set_promise(Instant::ZERO, promise, &mut |_| {});
+            }
+            let begin = Instant::from_millis(50);
+            by(&mut lane, begin, begin + Duration::from_millis(late))
+        };
+        let joins = |lane: &mut LaneReceiver, begin: Instant, end: Instant| {
+            let mut packets = 0;
+            let last = symbol(Position::Last, b"second");
+            let first = symbol(Position::First, b"first");
+            lane.handle_source(begin, PacketId(0), first, &mut |_| packets += 1);
+            lane.handle_source(end, PacketId(1), last, &mut |_| packets += 1);
+            packets == 1
+        };
+        assert_eq!([fragments, fragments + 1].map(|late| check(late, joins)), [true, false]);
+        let solves = |lane: &mut LaneReceiver, begin: Instant, end: Instant| {
+            let symbols = [7, 8].map(|byte| symbol(Position::Whole, &[byte; 9]));
+            let mut encoder = roadweave_coding::Encoder::new(Default::default());
+            for (id, symbol) in (0..).zip(&symbols) {
+                encoder.insert(begin, PacketId(id), symbol.clone());
+            }
+            let mut payload = bytes::BytesMut::new();
+            let (start, count, seed) = (PacketId(0), 2, 5);
+            encoder.encode(CodedRange { start, count, seed }, &mut payload).expect("held");
+            let coded = Coded { lane: LaneId(0), count, seed, start, payload: payload.freeze() };
+            let mut packets = 0;
+            let [first, _] = symbols;
+            lane.handle_source(begin, PacketId(0), first, &mut |_| packets += 1);
+            lane.handle_coded(end, coded, &mut |_| packets += 1);
+            packets == 2
+        };
+        assert_eq!([block, block + 1].map(|late| check(late, solves)), [true, false]);
+    }
+}
+
+#[test]
+fn packets_that_became_too_old_are_dropped_as_they_come_and_as_they_wait() {
+    let mut lane = lane();
+    let order = Order::Reorder { max_buffer: Duration::from_millis(500) };
+    let age_max = Duration::from_millis(300);
+    let promise = Promise { order, age_max, expires: true, coded: false };
+    lane.set_promise(Instant::ZERO, promise, &mut |_| {});
+    let mut out = Vec::new();
+    let mut comes = |lane: &mut LaneReceiver, now: u64, id: u32, sent: u64| {
+        let stamp = Stamp::of(Instant::from_millis(sent)).to_bytes();
+        let symbol = symbol(Position::Whole, &[&stamp[..], &[0x45, id as u8]].concat());
+        let mut deliver = |delivery: Delivery| out.push(delivery.packet[1]);
+        lane.handle_source(Instant::from_millis(now), PacketId(id), symbol, &mut deliver);
+    };
+    comes(&mut lane, 1_000, 0, 90_000); // the quickest: all are judged by it
+    comes(&mut lane, 1_400, 1, 90_100); // 300 ms
+    comes(&mut lane, 1_402, 2, 90_101); // 301 ms
+    comes(&mut lane, 1_410, 3, 90_390); // nobody waits for the one before
+    comes(&mut lane, 1_420, 5, 90_300); // 120 ms, and waits for its turn
+    comes(&mut lane, 1_605, 6, 90_600);
+    comes(&mut lane, 1_610, 4, 90_590); // the turn comes when it is 310 ms old
+    assert_eq!(out, [0, 1, 3, 4, 6]);
+    assert_eq!(lane.stats().drops.get(DropReason::ArrivedExpired), 2);
+    assert_eq!(lane.stats().delivered_packets, 5);
+    // Without the promise nothing is dropped, stamps or not.
+    let promise = Promise { expires: false, ..promise };
+    lane.set_promise(Instant::from_millis(1_620), promise, &mut |_| {});
+    let mut count = 0;
+    let stamp = Stamp::of(Instant::from_millis(90_000)).to_bytes();
+    let symbol = symbol(Position::Whole, &[&stamp[..], &[0x45]].concat());
+    lane.handle_source(Instant::from_millis(1_630), PacketId(7), symbol, &mut |_| count += 1);
+    assert_eq!(count, 1);
+}

@@ -1,0 +1,111 @@
+//! The packets of a lane that wait for a free window: until when they do, and how they are cut.
+
+use roadweave_types::{DropReason, Instant};
+use roadweave_wire::{Position, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Symbol};
+
+use super::LaneSender;
+use crate::lane::shed::{Frame, Shedder};
+
+/// A packet, or a fragment of one, that waits for a free window.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) since: Instant,
+    pub(super) datagram: SourceDatagram,
+    pub(super) flow: u64,
+    /// The video frame that it is of.
+    pub(super) frame: Option<Frame>,
+    pub(super) ends_frame: bool,
+    /// Whether it is a whole packet or the last fragment of one.
+    pub(super) ends_packet: bool,
+}
+
+impl LaneSender {
+    /// Discards what has waited too long, oldest first, and the frames that are given up.
+    pub(super) fn expire(&mut self, now: Instant) {
+        while let Some(reason) = self.given_up(now) {
+            if self.pop().is_some_and(|queued| queued.ends_packet) {
+                self.stats.drops.count(reason);
+            }
+        }
+        while let Some((since, id)) = self.again.front().copied()
+            && (now.since(since) >= self.age_max || self.has_expired(now, id))
+        {
+            self.give_up_again();
+        }
+    }
+
+    /// Gives up the oldest packet that is to go out again.
+    pub(super) fn give_up_again(&mut self) {
+        let Some((_, id)) = self.again.pop_front() else { return };
+        self.recovery.on_abandoned(id);
+        self.encoder.forget(id);
+    }
+
+    /// Why the packet at the front of the queue is not sent, if it is not.
+    pub(super) fn given_up(&mut self, now: Instant) -> Option<DropReason> {
+        let Some(front) = self.queue.front() else {
+            self.shedder.iter_mut().for_each(Shedder::on_empty);
+            return None;
+        };
+        let has_expired = now.since(front.since) >= self.age_max;
+        let expired = has_expired.then_some(DropReason::QueueExpired);
+        let Some(shedder) = &mut self.shedder else { return expired };
+        shedder.on_front(now, front.since);
+        let Some(frame) = front.frame else { return expired };
+        if has_expired {
+            shedder.on_expired(frame, front.since);
+            return expired;
+        }
+        let followers = self.queue.iter().skip(1).take(FRAME_LOOK);
+        let is_alone = || !followers.clone().any(|next| next.frame == Some(frame));
+        let stays = shedder.stays(now, frame, front.since, is_alone);
+        (!stays).then_some(DropReason::FrameShed)
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Queued> {
+        let queued = self.queue.pop_front()?;
+        self.stats.queue_bytes -= queued.datagram.len() as u64;
+        Some(queued)
+    }
+
+    /// Replaces the packet at the front by fragments whose datagrams have at most `limit` bytes.
+    pub(super) fn split_front(&mut self, limit: usize) -> bool {
+        let room = limit.saturating_sub(SOURCE_HEADER + SYMBOL_HEADER);
+        let Some(whole) = self.pop() else { return false };
+        if room == 0 {
+            self.stats.drops.count(DropReason::OversizedInner);
+            return true;
+        }
+        // It may be a fragment already, cut when the path was wider.
+        let (opens, closes) = match whole.datagram.position() {
+            Position::Whole => (true, true),
+            Position::First => (true, false),
+            Position::Middle => (false, false),
+            Position::Last => (false, true),
+        };
+        let pieces: Vec<&[u8]> = whole.datagram.body().chunks(room).collect();
+        for (at, piece) in pieces.iter().enumerate().rev() {
+            let last = at + 1 == pieces.len();
+            let position = match (opens && at == 0, closes && last) {
+                (true, true) => Position::Whole,
+                (true, false) => Position::First,
+                (false, true) => Position::Last,
+                (false, false) => Position::Middle,
+            };
+            let datagram = SourceDatagram::new(self.lane, &Symbol { position, body: piece });
+            self.stats.queue_bytes += datagram.len() as u64;
+            self.queue.push_front(Queued {
+                since: whole.since,
+                datagram,
+                flow: whole.flow,
+                frame: whole.frame,
+                ends_frame: whole.ends_frame && last,
+                ends_packet: whole.ends_packet && last,
+            });
+        }
+        true
+    }
+}
+
+/// How far behind a packet the next one of its frame is looked for; other videos may come between.
+const FRAME_LOOK: usize = 8;

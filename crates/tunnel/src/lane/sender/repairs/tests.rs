@@ -1,0 +1,141 @@
+use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
+use roadweave_types::LaneId;
+use roadweave_wire::{Datagram, Position, SOURCE_HEADER, SourceDatagram, Symbol};
+
+use roadweave_schedule::Acknowledged;
+
+use super::super::tests::{Links, acknowledge};
+use super::*;
+use crate::lane::LaneConfig;
+use crate::lane::datagram::TokenKind;
+
+#[test]
+fn a_repair_gives_each_path_its_share_of_coded_packets() {
+    let mut sender = sender_with_pool([4, 900, 60]);
+    let shares = vec![(PathId(1), 2), (PathId(3), 1)];
+    sender.repair(
+        Instant::ZERO,
+        Repair::Coded { start: PacketId(0), count: 3, lost: 0b111, shares },
+        &mut Links::new([0, 0]),
+    );
+    assert_eq!((sender.stats.coded_datagrams, sender.stats.coded_bytes), (3, 3 * 914));
+    assert_eq!(sender.encoder.len(), 3, "the repair may be lost as well");
+    let shares = |path| sender.repairs.get(&PathId(path)).map_or(0, VecDeque::len);
+    assert_eq!([0, 1, 2, 3].map(shares), [0, 2, 0, 1]);
+
+    let mut decoder = Decoder::new(DecoderConfig::default());
+    let mut delivered = Vec::new();
+    for repair in sender.repairs.values().flatten() {
+        let Ok(Datagram::Coded(coded)) = Datagram::parse(repair.datagram.bytes.clone()) else {
+            panic!("a coded datagram: {repair:?}");
+        };
+        assert_eq!(coded.lane, LaneId(5));
+        let Coded { start, count, seed, payload, .. } = coded;
+        let range = CodedRange { start, count, seed };
+        decoder.on_coded(Instant::ZERO, range, payload, &mut delivered);
+    }
+    let lengths: Vec<usize> = delivered.iter().map(|(_, symbol)| symbol.len()).collect();
+    assert_eq!(lengths, [6, 902, 62]);
+}
+
+#[test]
+fn a_repair_with_a_hole_sends_nothing_and_is_counted() {
+    let mut sender = sender_with_pool([4, 900, 60]);
+    assert!(sender.encoder.forget(PacketId(1)));
+    let before = sender.seeds.clone();
+    let shares = vec![(PathId(1), 2)];
+    sender.repair(
+        Instant::ZERO,
+        Repair::Coded { start: PacketId(0), count: 3, lost: 0b111, shares },
+        &mut Links::new([0, 0]),
+    );
+    assert!(sender.repairs.is_empty());
+    assert_eq!(sender.stats.coded_datagrams, 0);
+    assert_eq!(sender.stats.drops.get(DropReason::RepairExpired), 3);
+    assert_eq!(sender.seeds, before);
+}
+
+#[test]
+fn all_that_waits_can_be_let_go_of() {
+    let mut sender = sender_with_pool([4, 900, 60]);
+    sender.handle_inner(Instant::ZERO, &[7; 500], 1, None);
+    let shares = vec![(PathId(1), 2), (PathId(3), 1)];
+    let repair = Repair::Coded { start: PacketId(0), count: 3, lost: 0b111, shares };
+    sender.repair(Instant::ZERO, repair, &mut Links::new([0, 0]));
+    for (number, path) in [(0, 1), (1, 3), (2, 1)] {
+        let id = PacketId(number);
+        let symbol = Symbol { position: Position::Whole, body: &[7; 600 - 8] };
+        let datagram = LaneDatagram::of_symbol(LaneId(5), id, &symbol);
+        let (queued, since) = (Instant::ZERO, Instant::from_millis(number.into()));
+        let copy = SourceCopy { id, datagram, ends_frame: false, queued, since, is_first: false };
+        sender.copies.push(PathId(path), copy);
+    }
+    let held = sender.memory().queue_bytes;
+    sender.shed(Instant::ZERO, 1_000);
+    let left = sender.memory().queue_bytes;
+    assert!((held - 2_000..=held - 1_000).contains(&left), "{left} of {held}");
+    sender.shed(Instant::ZERO, u64::MAX);
+    assert_eq!((sender.memory().queue_bytes, sender.repairs.len()), (0, 0));
+    let counted = [DropReason::MemoryShare, DropReason::CopyUnsent, DropReason::RepairExpired]
+        .map(|reason| sender.stats.drops.get(reason));
+    assert_eq!(counted, [1, 3, 3]);
+}
+
+#[test]
+fn scattered_losses_come_back_from_combinations_that_span_what_has_arrived() {
+    let at = Instant::from_millis;
+    let config = LaneConfig::new("default", crate::Strategy::xnc());
+    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
+    let mut carrier = Links::new([100_000, 100_000]);
+    for id in 0..10 {
+        sender.handle_inner(at(0), &[id; 500], 1, None);
+    }
+    sender.transmit(at(0), &mut carrier);
+    let lost = [3, 5, 7];
+    for id in (0..10).filter(|id| !lost.contains(id)) {
+        acknowledge(&mut sender, at(100), PathId(0), id);
+    }
+    assert_eq!(sender.encoder.len(), 10, "the others may be part of a combination");
+    let known = |id| sender.encoder.symbol(PacketId(id)).expect("it is kept").clone();
+    let mut decoder = Decoder::new(DecoderConfig::default());
+    let mut delivered = Vec::new();
+    for id in (0..10).filter(|id| !lost.contains(id)) {
+        decoder.on_source(at(50), PacketId(id), known(id), &mut delivered);
+    }
+    delivered.clear();
+
+    for id in lost {
+        sender.on_lost(at(100), TokenKind::Source, PacketId(id), PathId(0));
+    }
+    carrier.hold_back();
+    sender.transmit(at(105), &mut carrier);
+    let repairs: Vec<Bytes> =
+        sender.repairs.values().flatten().map(|repair| repair.datagram.bytes.clone()).collect();
+    assert_eq!(repairs.len(), 6, "three, and three more");
+    for repair in repairs.into_iter().skip(3) {
+        let Ok(Datagram::Coded(coded)) = Datagram::parse(repair) else { panic!("coded") };
+        let Coded { start, count, seed, payload, .. } = coded;
+        let range = CodedRange { start, count, seed };
+        decoder.on_coded(at(150), range, payload, &mut delivered);
+    }
+    let ids: Vec<u32> = delivered.iter().map(|(id, _)| id.0).collect();
+    assert_eq!(ids, lost, "one path of the two is enough");
+    for _ in lost {
+        let acknowledged =
+            Acknowledged { path: PathId(1), sent: at(105), bytes: 500, rtt: REPAIR_PATIENCE };
+        sender.on_acknowledged(at(200), TokenKind::Repair, PacketId(3), &acknowledged);
+    }
+    assert_eq!(sender.encoder.len(), 0, "nothing is kept that nobody needs");
+}
+
+/// A sender of lane 5 that has sent packets of these lengths.
+fn sender_with_pool(lengths: [usize; 3]) -> LaneSender {
+    let config = LaneConfig::new("default", crate::Strategy::xnc());
+    let mut sender = LaneSender::new(LaneId(5), config, 1, false).expect("xnc needs no uplink");
+    for (length, id) in lengths.into_iter().zip(0..) {
+        let symbol = Symbol { position: Position::Whole, body: &vec![7; length] };
+        let datagram = SourceDatagram::new(LaneId(5), &symbol).finish(PacketId(id));
+        sender.encoder.insert(Instant::ZERO, PacketId(id), datagram.slice(SOURCE_HEADER..));
+    }
+    sender
+}

@@ -1,0 +1,141 @@
+//! What a lane is told while it runs: another strategy, other settings, how its application does; and
+//! what its strategy learns.
+
+use roadweave_recovery::{Qoe, RecoveryConfig};
+use roadweave_schedule::{RestoreError, UnknownScheduler};
+use roadweave_types::{Instant, PathId, Promise};
+use roadweave_wire::Control;
+
+use super::{LaneSender, RANGE_SPAN};
+use crate::carrier::Carrier;
+use crate::lane::births::Births;
+use crate::lane::shed::Shedder;
+use crate::lane::{LaneConfig, Strategy};
+
+impl LaneSender {
+    /// From the next packet on the lane follows another strategy. What was sent by then stays with
+    /// the recovery that it was sent with.
+    ///
+    /// # Errors
+    /// When the strategy names an uplink where none is known; nothing is changed then.
+    pub(crate) fn set_strategy(
+        &mut self,
+        strategy: Strategy,
+        names_uplinks: bool,
+    ) -> Result<(), UnknownScheduler> {
+        let mut scheduler = strategy.scheduler(self.config.deadline, names_uplinks)?;
+        let learned = self.learned();
+        if let Some(learned) = &learned
+            && let Err(error) = scheduler.restore(learned)
+        {
+            tracing::warn!(lane = self.config.name, "{error}");
+        }
+        self.learned = learned.filter(|_| scheduler.learned().is_none());
+        self.path_names.iter().for_each(|(path, name)| scheduler.name_path(*path, name));
+        self.scheduler = scheduler;
+        self.shedder = strategy.keeps_whole_frames().then(|| Shedder::new(self.config.deadline));
+        self.config.strategy = strategy;
+        let recovery = self.config.strategy.recovery(recovery_config(&self.config));
+        self.recovery.change(self.next_id, recovery);
+        // What the old recovery may ask for must be kept as long as it could expect.
+        self.age_max = self.age_max.max(self.keeps_for());
+        self.codes |= self.config.strategy.codes();
+        self.encoder.set_expiry(self.age_max + RANGE_SPAN);
+        if !self.recovery.has_past() {
+            self.settle_age();
+        }
+        Ok(())
+    }
+
+    /// Lets the lane be another one of the same name and ordering, from its next packet on.
+    pub(crate) fn set_config(
+        &mut self,
+        now: Instant,
+        config: LaneConfig,
+        names_uplinks: bool,
+    ) -> Result<(), UnknownScheduler> {
+        let old = std::mem::replace(&mut self.config, config);
+        let new = &self.config;
+        let what_strategies_see = |lane: &LaneConfig| {
+            (lane.strategy.clone(), lane.deadline, lane.expire_after, lane.rtp_frames)
+        };
+        // A strategy that is made anew forgets; one that need not be is left alone.
+        if what_strategies_see(&old) != what_strategies_see(new)
+            && let Err(error) = self.set_strategy(new.strategy.clone(), names_uplinks)
+        {
+            self.config = old;
+            return Err(error);
+        }
+        match (&mut self.births, self.config.expire_after) {
+            (Some(births), Some(age)) => births.set_expire_after(age),
+            (births, age) => *births = age.map(|age| Births::new(now, age)),
+        }
+        Ok(())
+    }
+
+    /// The receiving application tells how its buffer does.
+    pub(crate) fn set_qoe(&mut self, now: Instant, qoe: Qoe) {
+        self.recovery.set_qoe(now, qoe);
+    }
+
+    /// Tells the peer what is promised of the packets whenever it changes: nobody needs to wait for
+    /// longer than what is lost may be sent again, which is up to the strategy.
+    pub(super) fn announce(&mut self, carrier: &mut impl Carrier) {
+        let promise = Promise {
+            order: self.config.order.at_most(self.age_max),
+            age_max: self.age_max,
+            expires: self.births.is_some(),
+            coded: self.codes,
+        };
+        if promise == self.announced || !carrier.tells_fates() {
+            return;
+        }
+        let message = Control::LanePromise { lane: self.lane, promise };
+        if carrier.send_message(message.to_bytes()) {
+            self.announced = promise;
+        }
+    }
+
+    /// The name of the network that `path` runs over.
+    pub(crate) fn name_path(&mut self, path: PathId, name: &str) {
+        if self.path_names.len() >= PATH_NAMES_MAX {
+            self.path_names.pop_first();
+        }
+        self.path_names.insert(path, name.to_owned());
+        self.scheduler.name_path(path, name);
+    }
+
+    /// Takes up what the strategy has learned in an earlier life.
+    ///
+    /// # Errors
+    /// When it cannot be read; nothing is changed then.
+    pub(crate) fn restore(&mut self, learned: &str) -> Result<(), RestoreError> {
+        self.scheduler.restore(learned)?;
+        self.learned = self.scheduler.learned().is_none().then(|| learned.to_owned());
+        Ok(())
+    }
+
+    /// What the strategy has learned of the networks, as JSON; or an earlier one, if this one
+    /// learns nothing.
+    pub(crate) fn learned(&self) -> Option<String> {
+        self.scheduler.learned().or_else(|| self.learned.clone())
+    }
+
+    /// Keeps packets only as long as the strategy of today needs them.
+    pub(super) fn settle_age(&mut self) {
+        self.codes = self.config.strategy.codes();
+        let age_max = self.keeps_for();
+        if age_max != self.age_max {
+            self.age_max = age_max;
+            self.encoder.set_expiry(age_max + RANGE_SPAN);
+        }
+    }
+}
+
+/// Paths have names while they live, and there are no more at a time.
+const PATH_NAMES_MAX: usize = 32;
+
+pub(super) fn recovery_config(lane: &LaneConfig) -> RecoveryConfig {
+    let expire_after = lane.keeps_for();
+    RecoveryConfig { deadline: lane.deadline, expire_after }
+}

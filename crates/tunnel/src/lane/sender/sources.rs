@@ -1,0 +1,242 @@
+//! Source datagrams on their way out: packets for the first time and again, and copies that waited for
+//! their path.
+
+use roadweave_recovery::SentPacket;
+use roadweave_schedule::{Decision, PacketInfo, PathSet};
+use roadweave_types::{DropReason, Instant, PacketId, PathId, PathOffer, PathSnapshot};
+use roadweave_wire::{
+    InnerPacket, Position, SOURCE_HEADER, STAMP_HEADER, SUCCESSION_HEADER, SYMBOL_HEADER, Symbol,
+    split_stamp, split_succession,
+};
+
+use super::LaneSender;
+use super::queue::Queued;
+use crate::carrier::{Carrier, SendError};
+use crate::lane::copies::SourceCopy;
+use crate::lane::cuts::Cut;
+use crate::lane::datagram::{LaneDatagram, TokenKind};
+use crate::lane::offers::keep_to_budgets;
+use crate::observe::PacketStep;
+
+impl LaneSender {
+    /// Sends the copies that windows and pacers let through. Those of a path that is gone or silent
+    /// are given up: another copy may be on its way, and if none is, the recovery sends one
+    /// elsewhere.
+    pub(super) fn send_copies(&mut self, now: Instant, carrier: &mut impl Carrier) {
+        for path in self.copies.paths() {
+            while let Some((place, copy)) = self.copies.pop(path) {
+                let paths = carrier.paths(now);
+                let answers = paths.iter().any(|known| known.id == path && known.is_usable())
+                    || !paths.iter().any(PathSnapshot::is_usable);
+                let is_old = now.since(copy.since) >= self.age_max;
+                if !answers || is_old || self.has_expired(now, copy.id) {
+                    self.stats.drops.count(DropReason::CopyUnsent);
+                    self.recovery.on_lost(now, copy.id, path);
+                    continue;
+                }
+                if let Some(blocked) = self.send_copy(now, path, copy, carrier) {
+                    self.copies.put_back(path, place, blocked);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// The paths that the scheduler chooses now for a packet; `is_redundant`: it has left before.
+    pub(super) fn select(
+        &mut self,
+        now: Instant,
+        packet: &PacketInfo,
+        is_redundant: bool,
+        carrier: &mut impl Carrier,
+    ) -> Vec<PathId> {
+        let mut paths = self.offers(carrier.paths(now));
+        if is_redundant {
+            keep_to_budgets(&mut paths, packet.bytes);
+        }
+        match self.scheduler.select(now, packet, &paths) {
+            Decision::Send(chosen) => path_ids(chosen, &paths),
+            Decision::Wait => Vec::new(),
+        }
+    }
+
+    /// Sends the oldest packet that is to go out again; `false` when there is none or it must wait.
+    pub(super) fn send_again(&mut self, now: Instant, carrier: &mut impl Carrier) -> bool {
+        let Some((since, id)) = self.again.front().copied() else { return false };
+        if self.has_expired(now, id) {
+            self.give_up_again();
+            return true;
+        }
+        let Some(datagram) = self.rebuild(id) else {
+            self.again.pop_front();
+            self.recovery.on_abandoned(id);
+            return true;
+        };
+        let body = datagram.bytes.slice(SOURCE_HEADER + SYMBOL_HEADER..);
+        let (_, inner) = split_succession(body);
+        let (_, inner) = split_stamp(inner);
+        let packet = PacketInfo {
+            bytes: datagram.len(),
+            backlog_bytes: self.stats.queue_bytes,
+            // A fragment says nothing of its flow.
+            flow: InnerPacket::parse(&inner).map_or(0, |inner| inner.flow_hash()),
+            waited: now.since(since),
+        };
+        let chosen = self.select(now, &packet, true, carrier);
+        if chosen.is_empty() {
+            return false;
+        }
+        self.again.pop_front();
+        let (ends_frame, is_first) = (false, false);
+        let copy = SourceCopy { id, datagram, ends_frame, queued: since, since: now, is_first };
+        self.send_source(now, copy, &chosen, carrier);
+        true
+    }
+
+    /// Sends the packet at the front of the queue; `false` when there is none or it must wait.
+    pub(super) fn send_next(&mut self, now: Instant, carrier: &mut impl Carrier) -> bool {
+        self.expire(now);
+        let Some(front) = self.queue.front() else { return false };
+        let bytes = front.datagram.len();
+        // A coded packet over this one has a longer header and must fit as well.
+        let extra = self.config.strategy.repair_header() - SOURCE_HEADER;
+        let limit = carrier.max_datagram_size().saturating_sub(extra);
+        if bytes > limit {
+            return self.split_front(limit);
+        }
+        let packet = PacketInfo {
+            bytes,
+            backlog_bytes: self.stats.queue_bytes,
+            flow: front.flow,
+            waited: now.since(front.since),
+        };
+        let chosen = self.select(now, &packet, false, carrier);
+        if chosen.is_empty() {
+            return false;
+        }
+        let Some(mut queued) = self.pop() else { return false };
+        let id = self.next_id;
+        self.next_id = id.next();
+        self.births.iter_mut().for_each(|births| births.on_sent(now, id, queued.since));
+        let prefix = self.set_succession(&mut queued, id);
+        self.stats.source_datagrams += 1;
+        self.stats.source_bytes += bytes as u64;
+        self.stats.sent_packets += u64::from(queued.ends_packet);
+        self.stats.sent_bytes += queued.datagram.body().len().saturating_sub(prefix) as u64;
+        let Queued { since: queued, datagram, ends_frame, .. } = queued;
+        let datagram = LaneDatagram::source(self.lane, id, datagram);
+        if carrier.tells_fates() {
+            self.encoder.insert(now, id, datagram.bytes.slice(SOURCE_HEADER..));
+        }
+        let copy = SourceCopy { id, datagram, ends_frame, queued, since: now, is_first: true };
+        self.send_source(now, copy, &chosen, carrier);
+        true
+    }
+
+    /// Notes in a packet that leaves as `id` which one is before it in its flow, if the lane is one
+    /// where that matters. Returns the bytes that this and its stamp take.
+    pub(super) fn set_succession(&mut self, queued: &mut Queued, id: PacketId) -> usize {
+        let begins = matches!(queued.datagram.position(), Position::Whole | Position::First);
+        let stamp = if begins && self.births.is_some() { STAMP_HEADER } else { 0 };
+        let Some(predecessors) = &mut self.predecessors else { return stamp };
+        let after = predecessors.on_sent(queued.flow, id);
+        if !begins {
+            return 0;
+        }
+        queued.datagram.set_succession(after);
+        SUCCESSION_HEADER + stamp
+    }
+
+    /// Sends one source packet on all chosen paths. What a path refuses waits for it, behind what
+    /// waits there already.
+    pub(super) fn send_source(
+        &mut self,
+        now: Instant,
+        mut copy: SourceCopy,
+        chosen: &[PathId],
+        carrier: &mut impl Carrier,
+    ) {
+        let mut waiting = Vec::new();
+        for path in chosen {
+            let blocked = match self.copies.bytes(*path) {
+                0 => self.send_copy(now, *path, copy.clone(), carrier),
+                _ => Some(copy.clone()),
+            };
+            copy.is_first &= blocked.is_some();
+            waiting.extend(blocked.map(|_| *path));
+        }
+        for path in waiting {
+            self.recovery.on_waiting(now, sent_packet(&copy, path), carrier.paths(now));
+            let queued = self.copies.bytes(path) + copy.datagram.len() as u64;
+            if queued > self.config.queue_bytes_max as u64 {
+                self.stats.drops.count(DropReason::CopyUnsent);
+                self.recovery.on_lost(now, copy.id, path);
+            } else {
+                self.copies.push(path, copy.clone());
+            }
+        }
+    }
+
+    /// Sends a copy on `path`, or gives it back if there is no room.
+    pub(super) fn send_copy(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        copy: SourceCopy,
+        carrier: &mut impl Carrier,
+    ) -> Option<SourceCopy> {
+        let id = copy.id;
+        let packet = sent_packet(&copy, path);
+        let sent = carrier.send_on(now, path, copy.datagram);
+        if let Err(SendError::Blocked(datagram)) = sent {
+            return Some(SourceCopy { datagram, ..copy });
+        }
+        self.recovery.on_sent(now, packet, carrier.paths(now));
+        if let Err(SendError::TooLarge(datagram)) = sent {
+            // The path has become narrower since the packet was cut for it.
+            let cut = Cut { kind: TokenKind::Source, id, path };
+            let life = self.life_of(now, id);
+            let is_cut = life.is_some_and(|life| {
+                self.send_in_parts(life, cut, &datagram.bytes, !copy.is_first, carrier)
+            });
+            if !is_cut {
+                self.stats.drops.count(DropReason::OversizedInner);
+                self.recovery.on_lost(now, id, path);
+                self.recovery.on_abandoned(id);
+                self.encoder.forget(id);
+                return None;
+            }
+        } else {
+            self.scheduler.on_sent(now, path, packet.bytes);
+            carrier.account(path, packet.bytes, !copy.is_first);
+        }
+        self.copies.on_left(id);
+        if copy.is_first {
+            self.log.note(now, self.lane, id, PacketStep::Sent { path, queued: copy.queued });
+        } else {
+            self.stats.duplicate_datagrams += 1;
+            self.stats.duplicate_bytes += u64::from(packet.bytes);
+        }
+        None
+    }
+
+    /// The source datagram of a packet that is still in the encoder's pool.
+    pub(super) fn rebuild(&self, id: PacketId) -> Option<LaneDatagram> {
+        let symbol = self.encoder.symbol(id)?;
+        let symbol = Symbol::parse(symbol).expect("the pool holds symbols that were built here");
+        Some(LaneDatagram::of_symbol(self.lane, id, &symbol))
+    }
+}
+
+fn sent_packet(copy: &SourceCopy, path: PathId) -> SentPacket {
+    let bytes = copy.datagram.len() as u32;
+    SentPacket { id: copy.id, path, bytes, ends_frame: copy.ends_frame }
+}
+
+/// The paths that were chosen, those that answer first: the packet itself goes out on the first of
+/// them, and what else goes out is a copy, which a budget may forbid.
+fn path_ids(chosen: PathSet, paths: &[PathOffer<'_>]) -> Vec<PathId> {
+    let mut chosen: Vec<_> = chosen.iter().filter_map(|position| paths.get(position)).collect();
+    chosen.sort_by_key(|path| !path.is_usable());
+    chosen.into_iter().map(|path| path.snapshot.id).collect()
+}
