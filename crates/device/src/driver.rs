@@ -24,7 +24,8 @@ mod tun_name;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::{DeviceError, Prefix, Routes, Tun};
+use crate::{DeviceError, Routes, Tun};
+use ipnet::IpNet;
 
 pub use client::{ClientOptions, ClientReload, ClientRouteOptions, ReloadClient, run_client};
 pub use router::{RouterOptions, RouterSocket, run_router};
@@ -75,22 +76,13 @@ fn needed_files<'a>(files: &'a [PathBuf], state_directory: &'a Path) -> Vec<&'a 
     files.iter().map(PathBuf::as_path).chain([state_directory]).collect()
 }
 
-fn to_prefix(network: ipnet::IpNet) -> Prefix {
-    Prefix::new(network.addr(), network.prefix_len())
-}
-
-fn to_network(prefix: Prefix) -> ipnet::IpNet {
-    ipnet::IpNet::new(prefix.address(), prefix.length())
-        .expect("a prefix is no longer than its address")
-}
-
 /// Leads `prefixes` into the TUN. What the system refuses is told and left out.
-fn lead_into_tun(routes: &mut Routes, tun: &Tun, prefixes: &[Prefix]) {
+fn lead_into_tun(routes: &mut Routes, tun: &Tun, prefixes: &[IpNet]) {
     lead_into(routes, tun.index(), prefixes);
 }
 
 /// The same for the TUN with the index `tun`.
-fn lead_into(routes: &mut Routes, tun: u32, prefixes: &[Prefix]) {
+fn lead_into(routes: &mut Routes, tun: u32, prefixes: &[IpNet]) {
     let mut without_ipv6 = false;
     for prefix in prefixes {
         match routes.route_into_tun(tun, &[*prefix]) {

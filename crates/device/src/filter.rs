@@ -28,7 +28,8 @@ use std::time::Duration;
 pub use keeper::FilterKeeper;
 
 use crate::program::{self, Failure};
-use crate::{DeviceError, Instance, Prefix, sysctl};
+use crate::{DeviceError, Instance, sysctl};
+use ipnet::IpNet;
 pub(crate) use ruleset::is_quotable;
 use ruleset::{counter, ruleset};
 pub(crate) use table::Table;
@@ -43,12 +44,12 @@ pub struct FilterOptions {
     /// The TUN's own addresses, which only this machine and the tunnel may reach.
     pub own_addresses: Vec<IpAddr>,
     /// A server's inner networks.
-    pub inner: Vec<Prefix>,
+    pub inner: Vec<IpNet>,
     /// Whether what comes out of the tunnel leaves with an address of this machine.
     pub masquerade: bool,
     /// Whether what enters the tunnel gets the TUN's own address, and the prefixes that keep
     /// theirs.
-    pub masquerade_into_tun: Option<Vec<Prefix>>,
+    pub masquerade_into_tun: Option<Vec<IpNet>>,
     /// What is forwarded.
     pub forwarding: Forwarding,
     /// Turn forwarding on, as a server, or a box with a network behind it, needs.
@@ -78,7 +79,7 @@ pub enum Forwarding {
         clients_reach_clients: bool,
         /// Where nothing that comes out of the tunnel may go. This machine's own addresses, but for
         /// `own_addresses`, are denied as well.
-        denied: Vec<Prefix>,
+        denied: Vec<IpNet>,
         /// Where it may go all the same.
         allowed: Vec<Allowed>,
     },
@@ -97,7 +98,7 @@ pub struct Interface {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowed {
     /// Its addresses.
-    pub prefix: Prefix,
+    pub prefix: IpNet,
     /// One port, of TCP and UDP; else everything.
     pub port: Option<u16>,
 }

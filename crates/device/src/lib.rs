@@ -32,7 +32,6 @@ pub mod netns;
 mod offload;
 mod pauses;
 mod poll;
-mod prefix;
 mod privileges;
 mod process;
 mod program;
@@ -59,7 +58,6 @@ pub use filter::{Allowed, FilterKeeper, FilterOptions, Filters, Forwarding, Inte
 pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent};
 pub use netlink::{Link, Netlink, Route, Rule};
 pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};
-pub use prefix::{ParsePrefixError, Prefix};
 pub use process::{Instance, InstanceLock, ROUTE_PROTOCOL};
 pub use random::random_bytes;
 pub use routes::{ClientRoutes, Grant, RouteKeeper, RouteSettings, Routes};

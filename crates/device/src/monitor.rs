@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use ipnet::IpNet;
 use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::RouteNetlinkMessage;
 use roadweave_types::{UplinkId, UplinkSelector};
@@ -21,7 +22,7 @@ use rustix::net::RecvFlags;
 
 use crate::netlink::{Messages, open_socket, parse_link};
 use crate::process::ROUTE_PROTOCOL;
-use crate::{DeviceError, Interface, Link, Netlink, Prefix, Route};
+use crate::{DeviceError, Interface, Link, Netlink, Route};
 
 /// One uplink as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub struct Uplink {
     /// Largest packet, bytes.
     pub mtu: u32,
     /// Addresses that can reach the Internet or a private network; none that is local to the link.
-    pub addresses: Vec<Prefix>,
+    pub addresses: Vec<IpNet>,
     /// The next hop for IPv4.
     pub gateway_v4: Option<Gateway>,
     /// The next hop for IPv6.
@@ -72,7 +73,7 @@ impl Gateway {
 impl Uplink {
     /// Whether packets of the family can leave by it.
     pub fn is_usable(&self, ipv4: bool) -> bool {
-        self.carrier && self.addresses.iter().any(|prefix| prefix.is_ipv4() == ipv4)
+        self.carrier && self.addresses.iter().any(|prefix| prefix.addr().is_ipv4() == ipv4)
     }
 
     /// Whether a default route leads over it, in one family at least.
@@ -265,13 +266,13 @@ impl AsFd for Monitor {
     }
 }
 
-fn describe(id: UplinkId, link: Link, addresses: &[(u32, Prefix)], routes: &[Route]) -> Uplink {
-    let addresses: BTreeSet<Prefix> = addresses
+fn describe(id: UplinkId, link: Link, addresses: &[(u32, IpNet)], routes: &[Route]) -> Uplink {
+    let addresses: BTreeSet<IpNet> = addresses
         .iter()
-        .filter(|(index, prefix)| *index == link.index && is_routable(prefix.address()))
+        .filter(|(index, prefix)| *index == link.index && is_routable(prefix.addr()))
         .map(|(_, prefix)| *prefix)
         .collect();
-    let addresses: Vec<Prefix> = addresses.into_iter().collect();
+    let addresses: Vec<IpNet> = addresses.into_iter().collect();
     let gateway_v4 = find_gateway(&link, &addresses, routes, true);
     let gateway_v6 = find_gateway(&link, &addresses, routes, false);
     Uplink {
@@ -286,27 +287,22 @@ fn describe(id: UplinkId, link: Link, addresses: &[(u32, Prefix)], routes: &[Rou
     }
 }
 
-fn find_gateway(
-    link: &Link,
-    addresses: &[Prefix],
-    routes: &[Route],
-    ipv4: bool,
-) -> Option<Gateway> {
-    let own = addresses.iter().find(|prefix| prefix.is_ipv4() == ipv4)?;
+fn find_gateway(link: &Link, addresses: &[IpNet], routes: &[Route], ipv4: bool) -> Option<Gateway> {
+    let own = addresses.iter().find(|prefix| prefix.addr().is_ipv4() == ipv4)?;
     let route = routes
         .iter()
         .filter(|route| {
-            route.destination.is_ipv4() == ipv4
-                && route.destination.length() == 0
+            route.destination.addr().is_ipv4() == ipv4
+                && route.destination.prefix_len() == 0
                 && route.interface == Some(link.index)
                 && route.protocol != ROUTE_PROTOCOL
         })
         .min_by_key(|route| (route.table != MAIN_TABLE, route.metric));
-    match (route, own.address()) {
+    match (route, own.addr()) {
         (Some(route), _) => Some(route.gateway.map_or(Gateway::Direct, Gateway::Known)),
         (None, _) if link.point_to_point => Some(Gateway::PointToPoint),
-        (None, IpAddr::V4(address)) if own.length() < 31 => {
-            let IpAddr::V4(network) = own.network().address() else { return None };
+        (None, IpAddr::V4(address)) if own.prefix_len() < 31 => {
+            let IpAddr::V4(network) = own.network() else { return None };
             let first = Ipv4Addr::from_bits(network.to_bits() + 1);
             (first != address).then_some(Gateway::Guessed(first.into()))
         }
@@ -398,7 +394,7 @@ mod tests {
     fn the_best_default_route_over_the_interface_names_the_gateway() {
         let addresses = [(2, "192.168.8.100/24".parse().unwrap())];
         let route = |interface, metric, gateway: &str, protocol| Route {
-            destination: Prefix::DEFAULT_V4,
+            destination: crate::netlink::DEFAULT_V4,
             gateway: Some(gateway.parse().unwrap()),
             interface: Some(interface),
             table: MAIN_TABLE,

@@ -8,10 +8,11 @@
 //! network namespace in which it was opened, whatever its thread does later.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST,
     NetlinkHeader, NetlinkMessage, NetlinkPayload,
@@ -29,7 +30,12 @@ use rustix::net::{
     AddressFamily as SocketFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType,
 };
 
-use crate::{DeviceError, Prefix};
+use crate::DeviceError;
+
+/// The destination of a default route.
+pub(crate) const DEFAULT_V4: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
+/// The destination of a default route of IPv6.
+pub(crate) const DEFAULT_V6: IpNet = IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0));
 
 /// A connection to the kernel's tables of links, addresses, routes and rules.
 #[derive(Debug)]
@@ -62,7 +68,7 @@ pub struct Link {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Route {
     /// Where to.
-    pub destination: Prefix,
+    pub destination: IpNet,
     /// The next hop; none for what is directly attached.
     pub gateway: Option<IpAddr>,
     /// Over which interface; none for a route that refuses ("unreachable").
@@ -134,7 +140,7 @@ impl Netlink {
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn addresses(&mut self) -> Result<Vec<(u32, Prefix)>, DeviceError> {
+    pub fn addresses(&mut self) -> Result<Vec<(u32, IpNet)>, DeviceError> {
         let messages = self
             .dump(RouteNetlinkMessage::GetAddress(AddressMessage::default()))
             .map_err(|error| DeviceError::system("list the addresses", error))?;
@@ -244,18 +250,18 @@ impl Netlink {
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn add_address(&mut self, index: u32, prefix: Prefix) -> Result<(), DeviceError> {
+    pub fn add_address(&mut self, index: u32, prefix: IpNet) -> Result<(), DeviceError> {
         let mut message = build_address(index, prefix);
-        if !prefix.is_ipv4() {
+        if !prefix.addr().is_ipv4() {
             message.header.flags = AddressHeaderFlags::Nodad;
         }
         let result =
             self.request(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL);
         ignore(result, io::ErrorKind::AlreadyExists)
-            .and_then(|()| self.await_local_route(prefix.address()))
+            .and_then(|()| self.await_local_route(prefix.addr()))
             .map_err(|error| {
                 let what = format!("add the address {prefix}");
-                DeviceError::of_family(prefix.is_ipv4(), what, error)
+                DeviceError::of_family(prefix.addr().is_ipv4(), what, error)
             })
     }
 
@@ -263,11 +269,11 @@ impl Netlink {
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn remove_address(&mut self, index: u32, prefix: Prefix) -> Result<(), DeviceError> {
+    pub fn remove_address(&mut self, index: u32, prefix: IpNet) -> Result<(), DeviceError> {
         let message = RouteNetlinkMessage::DelAddress(build_address(index, prefix));
         ignore(self.request(message, 0), io::ErrorKind::AddrNotAvailable).map_err(|error| {
             let what = format!("remove the address {prefix}");
-            DeviceError::of_family(prefix.is_ipv4(), what, error)
+            DeviceError::of_family(prefix.addr().is_ipv4(), what, error)
         })
     }
 
@@ -299,7 +305,7 @@ impl Netlink {
         let message = RouteNetlinkMessage::NewRoute(build_route(route));
         self.request(message, NLM_F_CREATE | NLM_F_REPLACE).map_err(|error| {
             let what = format!("add the route to {}", route.destination);
-            DeviceError::of_family(route.destination.is_ipv4(), what, error)
+            DeviceError::of_family(route.destination.addr().is_ipv4(), what, error)
         })
     }
 
@@ -312,7 +318,7 @@ impl Netlink {
         let result = self.request(message, NLM_F_CREATE | NLM_F_APPEND);
         ignore(result, io::ErrorKind::AlreadyExists).map_err(|error| {
             let what = format!("add the route to {}", route.destination);
-            DeviceError::of_family(route.destination.is_ipv4(), what, error)
+            DeviceError::of_family(route.destination.addr().is_ipv4(), what, error)
         })
     }
 
@@ -475,7 +481,7 @@ pub(crate) fn parse_link(message: &LinkMessage) -> Link {
     link
 }
 
-pub(crate) fn parse_address(message: &AddressMessage) -> Option<(u32, Prefix)> {
+pub(crate) fn parse_address(message: &AddressMessage) -> Option<(u32, IpNet)> {
     let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
     if message.header.flags.intersects(unusable) {
         return None;
@@ -491,7 +497,7 @@ pub(crate) fn parse_address(message: &AddressMessage) -> Option<(u32, Prefix)> {
             _ => None,
         })
     })?;
-    Some((message.header.index, Prefix::new(address, message.header.prefix_len)))
+    Some((message.header.index, IpNet::new_assert(address, message.header.prefix_len)))
 }
 
 pub(crate) fn parse_route(message: &RouteMessage) -> Option<Route> {
@@ -500,8 +506,8 @@ pub(crate) fn parse_route(message: &RouteMessage) -> Option<Route> {
     }
     let mut route = Route {
         destination: match message.header.address_family {
-            AddressFamily::Inet => Prefix::DEFAULT_V4,
-            AddressFamily::Inet6 => Prefix::DEFAULT_V6,
+            AddressFamily::Inet => DEFAULT_V4,
+            AddressFamily::Inet6 => DEFAULT_V6,
             _ => return None,
         },
         gateway: None,
@@ -515,7 +521,7 @@ pub(crate) fn parse_route(message: &RouteMessage) -> Option<Route> {
         match attribute {
             RouteAttribute::Destination(address) => {
                 let length = message.header.destination_prefix_length;
-                route.destination = Prefix::new(ip_address(address)?, length);
+                route.destination = IpNet::new_assert(ip_address(address)?, length);
             }
             RouteAttribute::Gateway(address) => route.gateway = ip_address(address),
             RouteAttribute::Oif(index) => route.interface = Some(*index),
@@ -561,22 +567,22 @@ fn parse_rule(message: &RuleMessage) -> Rule {
     rule
 }
 
-fn build_address(index: u32, prefix: Prefix) -> AddressMessage {
+fn build_address(index: u32, prefix: IpNet) -> AddressMessage {
     let mut message = AddressMessage::default();
     message.header.index = index;
-    message.header.family = family(prefix.is_ipv4());
-    message.header.prefix_len = prefix.length();
-    message.attributes.push(AddressAttribute::Local(prefix.address()));
-    message.attributes.push(AddressAttribute::Address(prefix.address()));
+    message.header.family = family(prefix.addr().is_ipv4());
+    message.header.prefix_len = prefix.prefix_len();
+    message.attributes.push(AddressAttribute::Local(prefix.addr()));
+    message.attributes.push(AddressAttribute::Address(prefix.addr()));
     message
 }
 
 fn build_route(route: &Route) -> RouteMessage {
     let mut message = RouteMessage::default();
-    let destination = route.destination.network();
+    let destination = route.destination.trunc();
     message.header = RouteHeader {
-        address_family: family(destination.is_ipv4()),
-        destination_prefix_length: destination.length(),
+        address_family: family(destination.addr().is_ipv4()),
+        destination_prefix_length: destination.prefix_len(),
         // Tables beyond 255 fit the attribute only.
         table: u8::try_from(route.table).unwrap_or(0),
         protocol: RouteProtocol::from(route.protocol),
@@ -596,8 +602,8 @@ fn build_route(route: &Route) -> RouteMessage {
     };
     let attributes = &mut message.attributes;
     attributes.push(RouteAttribute::Table(route.table));
-    if destination.length() > 0 {
-        attributes.push(RouteAttribute::Destination(destination.address().into()));
+    if destination.prefix_len() > 0 {
+        attributes.push(RouteAttribute::Destination(destination.addr().into()));
     }
     attributes.extend(route.gateway.map(|gateway| RouteAttribute::Gateway(gateway.into())));
     attributes.extend(route.interface.map(RouteAttribute::Oif));

@@ -20,9 +20,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::{DeviceError, Netlink, Prefix};
+use crate::{DeviceError, Netlink};
 
 /// A network namespace. Clones are the same one.
 #[derive(Clone, Debug)]
@@ -175,7 +176,7 @@ pub struct CableEnd<'a> {
     /// The name of the interface.
     pub interface: &'a str,
     /// Its addresses.
-    pub addresses: &'a [Prefix],
+    pub addresses: &'a [IpNet],
 }
 
 impl CableEnd<'_> {

@@ -52,10 +52,11 @@ mod repairs;
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
+use ipnet::IpNet;
 use roadweave_types::{UplinkId, UplinkSelector};
 
 use crate::process::ROUTE_PROTOCOL;
-use crate::{DeviceError, Instance, Netlink, Prefix, Route, Rule, sysctl};
+use crate::{DeviceError, Instance, Netlink, Route, Rule, sysctl};
 
 pub use client::ClientRoutes;
 pub use keeper::RouteKeeper;
@@ -68,13 +69,13 @@ pub(crate) use repairs::Repairs;
 pub struct RouteSettings {
     /// Destinations that belong into the tunnel; `0.0.0.0/0` and `::/0` are all that is not behind
     /// this box.
-    pub into_tunnel: Vec<Prefix>,
+    pub into_tunnel: Vec<IpNet>,
     /// Whether they are refused before the first session.
     pub closed_before_join: bool,
     /// Whether the private networks of the uplinks' own addresses are reached outside the tunnel.
     pub uplink_neighbours: bool,
     /// What a server may grant.
-    pub accept: Vec<Prefix>,
+    pub accept: Vec<IpNet>,
     /// Which interfaces are uplinks.
     pub selector: UplinkSelector,
 }
@@ -83,9 +84,9 @@ pub struct RouteSettings {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grant {
     /// The addresses of the TUN. A family without one stays closed.
-    pub addresses: Vec<Prefix>,
+    pub addresses: Vec<IpNet>,
     /// The server's own inner addresses.
-    pub gateways: Vec<Prefix>,
+    pub gateways: Vec<IpNet>,
 }
 
 /// The routes and rules of a server or router. Settings are those of the network namespace of the
@@ -97,9 +98,9 @@ pub struct Routes {
     netlink: Netlink,
     settings: BTreeSet<String>,
     /// What leads into which TUN.
-    wanted: BTreeSet<(u32, Prefix)>,
+    wanted: BTreeSet<(u32, IpNet)>,
     /// The addresses of which TUN.
-    addresses: BTreeSet<(u32, Prefix)>,
+    addresses: BTreeSet<(u32, IpNet)>,
 }
 
 impl Routes {
@@ -126,12 +127,12 @@ impl Routes {
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn route_into_tun(&mut self, tun: u32, prefixes: &[Prefix]) -> Result<(), DeviceError> {
+    pub fn route_into_tun(&mut self, tun: u32, prefixes: &[IpNet]) -> Result<(), DeviceError> {
         let table = self.tunnel_table();
         for prefix in prefixes {
             self.netlink.replace_route(&tun_route(tun, *prefix, table))?;
-            if prefix.length() == 0 {
-                for rule in default_rules(prefix.is_ipv4(), table) {
+            if prefix.prefix_len() == 0 {
+                for rule in default_rules(prefix.addr().is_ipv4(), table) {
                     self.netlink.add_rule(&rule)?;
                 }
             }
@@ -141,7 +142,7 @@ impl Routes {
     }
 
     /// The TUN whose index is `tun` has these addresses, to be kept by [`Routes::mend`].
-    pub fn keep_addresses(&mut self, tun: u32, addresses: &[Prefix]) {
+    pub fn keep_addresses(&mut self, tun: u32, addresses: &[IpNet]) {
         self.addresses.extend(addresses.iter().map(|address| (tun, *address)));
     }
 
@@ -152,17 +153,17 @@ impl Routes {
     /// What the kernel says; the rest is set all the same.
     pub fn mend(&mut self) -> Result<usize, DeviceError> {
         let (addresses, table) = (self.netlink.addresses()?, self.tunnel_table());
-        let is_gone = |address: &&(u32, Prefix)| !addresses.contains(address);
+        let is_gone = |address: &&(u32, IpNet)| !addresses.contains(address);
         let addresses: Vec<_> = self.addresses.iter().filter(is_gone).copied().collect();
         let (routes, rules) = (self.netlink.routes()?, self.netlink.rules()?);
         let routes: BTreeSet<&Route> = routes.iter().collect();
         let wanted = self.wanted.iter();
-        let to_route = |(tun, prefix): &(u32, Prefix)| tun_route(*tun, *prefix, table);
+        let to_route = |(tun, prefix): &(u32, IpNet)| tun_route(*tun, *prefix, table);
         let lost: Vec<Route> =
             wanted.clone().map(to_route).filter(|route| !routes.contains(route)).collect();
-        let defaults = wanted.filter(|(_, prefix)| prefix.length() == 0);
+        let defaults = wanted.filter(|(_, prefix)| prefix.prefix_len() == 0);
         let mut lost_rules: Vec<Rule> = defaults
-            .flat_map(|(_, prefix)| default_rules(prefix.is_ipv4(), table))
+            .flat_map(|(_, prefix)| default_rules(prefix.addr().is_ipv4(), table))
             .filter(|rule| !rules.contains(rule))
             .collect();
         lost_rules.dedup();
@@ -179,11 +180,11 @@ impl Routes {
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn route_out_of_tun(&mut self, tun: u32, prefixes: &[Prefix]) -> Result<(), DeviceError> {
+    pub fn route_out_of_tun(&mut self, tun: u32, prefixes: &[IpNet]) -> Result<(), DeviceError> {
         let table = self.tunnel_table();
         for prefix in prefixes {
-            if prefix.length() == 0 {
-                let [_, into_tunnel] = default_rules(prefix.is_ipv4(), table);
+            if prefix.prefix_len() == 0 {
+                let [_, into_tunnel] = default_rules(prefix.addr().is_ipv4(), table);
                 self.netlink.remove_rule(&into_tunnel)?;
                 self.release_main_rules()?;
             }
@@ -285,12 +286,12 @@ pub(crate) fn answer_mark(tables: &RangeInclusive<u32>, uplink: UplinkId) -> Opt
 }
 
 /// A route into the TUN: the default in the tunnel's own `table`, all else in the main table.
-fn tun_route(tun: u32, prefix: Prefix, table: u32) -> Route {
+fn tun_route(tun: u32, prefix: IpNet, table: u32) -> Route {
     Route {
         destination: prefix,
         gateway: None,
         interface: Some(tun),
-        table: if prefix.length() == 0 { table } else { MAIN_TABLE },
+        table: if prefix.prefix_len() == 0 { table } else { MAIN_TABLE },
         metric: tun,
         protocol: ROUTE_PROTOCOL,
         preferred_source: None,

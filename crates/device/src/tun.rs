@@ -16,13 +16,14 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use ipnet::IpNet;
 use roadweave_types::peer_text;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{self, Getter, IntegerSetter, Opcode, Setter, Updater, opcode};
 
 use crate::offload::{Coalescer, HEADER_LEN, Header, PACKET_MAX, split};
-use crate::{DeviceError, Netlink, Prefix, sysctl};
+use crate::{DeviceError, Netlink, sysctl};
 
 /// What to make.
 #[derive(Clone, Debug)]
@@ -32,7 +33,7 @@ pub struct TunOptions {
     /// Largest inner packet, bytes.
     pub mtu: u16,
     /// Its addresses, with the length of the network behind it.
-    pub addresses: Vec<Prefix>,
+    pub addresses: Vec<IpNet>,
     /// Ask the kernel for segmentation offload.
     pub offload: bool,
 }
@@ -250,7 +251,7 @@ fn read_super(bytes: &mut [u8], sink: impl FnMut(&[u8])) -> Option<usize> {
 fn add_addresses(
     netlink: &mut Netlink,
     index: u32,
-    addresses: &[Prefix],
+    addresses: &[IpNet],
 ) -> Result<(), DeviceError> {
     for prefix in addresses {
         match netlink.add_address(index, *prefix) {

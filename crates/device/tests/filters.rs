@@ -6,16 +6,17 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
 use roadweave_device::{
     Allowed, FilterKeeper, FilterOptions, Filters, Forwarding, Instance, Interface, Monitor,
-    Prefix, cleanup,
+    cleanup,
 };
 use roadweave_types::{DropReason, UplinkSelector};
 
 const WAIT: Duration = Duration::from_millis(300);
 
-fn prefix(text: &str) -> Prefix {
+fn prefix(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
@@ -557,8 +558,8 @@ fn what_others_remove_or_change_is_put_back() {
         assert!(!road.reaches(wifi, lan, "10.2.0.2"));
 
         // Others may be large, and nobody waits for them.
-        let prefixes =
-            (0..4000_u32).map(|at| Prefix::new(IpAddr::V4((0x0a00_0000 + at * 512).into()), 24));
+        let prefixes = (0..4000_u32)
+            .map(|at| IpNet::new_assert(IpAddr::V4((0x0a00_0000 + at * 512).into()), 24));
         let many = FilterOptions { inner: prefixes.collect(), ..a_server(false, false) };
         let asked = Instant::now();
         keeper.set(many.clone());

@@ -10,17 +10,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
 use roadweave_device::{
     ClientRoutes, DeviceError, Ecn, FilterOptions, Filters, Forwarding, Gateway, Grant, Instance,
-    Monitor, Netlink, Outgoing, Prefix, ROUTE_PROTOCOL, RouteSettings, Routes, SendOutcome, Tun,
+    Monitor, Netlink, Outgoing, ROUTE_PROTOCOL, RouteSettings, Routes, SendOutcome, Tun,
     TunOptions, UdpOptions, Uplink, UplinkEvent, UplinkSocket, cleanup, wait_readable,
 };
 use roadweave_types::UplinkSelector;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn prefix(text: &str) -> Prefix {
+fn prefix(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
@@ -355,7 +356,7 @@ fn two_instances_leave_each_other_alone() {
             let [one, two, three] = tuns.map(|(name, address)| tun(name, address));
             // A router and a client.
             let mut router = Routes::open(&third).unwrap();
-            router.route_into_tun(three.index(), &[Prefix::DEFAULT_V4]).unwrap();
+            router.route_into_tun(three.index(), &[prefix("0.0.0.0/0")]).unwrap();
             let mut routes = client_routes(&first, &one, &["0.0.0.0/0"]);
             let selector = UplinkSelector { include: vec!["eth1".to_owned()], exclude: vec![] };
             let mut monitor = Monitor::open(selector).unwrap();
@@ -372,7 +373,7 @@ fn two_instances_leave_each_other_alone() {
 
             let before = leftovers();
             let mut other = Routes::open(&second).unwrap();
-            other.route_into_tun(two.index(), &[Prefix::DEFAULT_V4]).unwrap();
+            other.route_into_tun(two.index(), &[prefix("0.0.0.0/0")]).unwrap();
             assert_ne!(leftovers(), before);
             drop(other);
             assert_eq!(leftovers(), before);
@@ -405,9 +406,9 @@ fn without_ipv6_the_rest_works() {
             let error = netlink.add_address(tun.index(), prefix("fd08::3/128")).unwrap_err();
             assert!(matches!(error, DeviceError::NoIpv6 { .. }), "{error}");
             let mut routes = Routes::open(&Instance::new("client").unwrap()).unwrap();
-            let error = routes.route_into_tun(tun.index(), &[Prefix::DEFAULT_V6]).unwrap_err();
+            let error = routes.route_into_tun(tun.index(), &[prefix("::/0")]).unwrap_err();
             assert!(matches!(error, DeviceError::NoIpv6 { .. }), "{error}");
-            routes.route_into_tun(tun.index(), &[Prefix::DEFAULT_V4]).unwrap();
+            routes.route_into_tun(tun.index(), &[prefix("0.0.0.0/0")]).unwrap();
 
             let mut client =
                 client_routes(&Instance::new("other").unwrap(), &tun, &["0.0.0.0/0", "::/0"]);

@@ -9,10 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use roadweave_device::netns::{NetNs, run_sandboxed};
-use roadweave_device::{
-    DeviceError, Interest, Poller, Prefix, Token, Tun, TunOptions, WriteCounts,
-};
+use roadweave_device::{DeviceError, Interest, Poller, Token, Tun, TunOptions, WriteCounts};
 
 const MTU: u16 = 1400;
 
@@ -216,7 +215,7 @@ fn a_name_in_use_is_told() {
         let options = |name: &str| TunOptions {
             name: name.to_owned(),
             mtu: MTU,
-            addresses: vec![Prefix::new([10, 8, 0, 1].into(), 24)],
+            addresses: vec![IpNet::new_assert([10, 8, 0, 1].into(), 24)],
             offload: true,
         };
         let first = Tun::open(&options("rw0")).unwrap();

@@ -5,9 +5,10 @@
 use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use roadweave_device::netns::{CableEnd, NetNs, run_sandboxed};
 use roadweave_device::{
-    DeviceError, Ecn, Outgoing, Prefix, SendFailure, SendOutcome, UdpOptions, UplinkSocket,
+    DeviceError, Ecn, Outgoing, SendFailure, SendOutcome, UdpOptions, UplinkSocket,
 };
 
 /// An uplink socket on one end of a cable, and a plain socket on the other.
@@ -20,7 +21,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let (vehicle, far) = (NetNs::create("box").unwrap(), NetNs::create("far").unwrap());
-        let prefix = |host| [Prefix::new(IpAddr::from([10, 1, 0, host]), 24)];
+        let prefix = |host| [IpNet::new_assert(IpAddr::from([10, 1, 0, host]), 24)];
         NetNs::connect(
             &CableEnd { namespace: &vehicle, interface: "eth1", addresses: &prefix(2) },
             &CableEnd { namespace: &far, interface: "eth1", addresses: &prefix(1) },

@@ -15,8 +15,9 @@ pub mod tunnel;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use ipnet::IpNet;
 use roadweave_device::netns::{CableEnd, NetNs};
-use roadweave_device::{Prefix, Signal, Signals, wait_readable};
+use roadweave_device::{Signal, Signals, wait_readable};
 use roadweave_terminal::exit;
 use roadweave_terminal::out;
 
@@ -29,7 +30,7 @@ pub type End<'a> = (&'a NetNs, &'a str, &'a str);
 /// # Errors
 /// What the system refused.
 pub fn connect(left: End<'_>, right: End<'_>) -> anyhow::Result<()> {
-    let addresses = |(_, _, address): End<'_>| -> anyhow::Result<[Prefix; 1]> {
+    let addresses = |(_, _, address): End<'_>| -> anyhow::Result<[IpNet; 1]> {
         Ok([address.parse().with_context(|| format!("{address} is no address"))?])
     };
     let (left_addresses, right_addresses) = (addresses(left)?, addresses(right)?);

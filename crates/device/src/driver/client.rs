@@ -21,7 +21,7 @@ use super::pace::Pace;
 use super::resolver::Resolver;
 use super::settings::{self, SetQoe, SetStrategy};
 use super::steering::Steering;
-use super::{DriverError, STATE_INTERVAL, needed_files, to_network};
+use super::{DriverError, STATE_INTERVAL, needed_files};
 use crate::cleanup::{cleanup, take_over};
 use crate::control::RpcError;
 use crate::dns::{Dns, restore_of};
@@ -258,7 +258,7 @@ impl Role<Client> for ClientRole {
         self.steering.service(now);
         // Nobody beyond the tunnel may speak as a host behind this box.
         let networks = self.steering.local_networks();
-        driver.node.set_local_networks(networks.iter().copied().map(to_network));
+        driver.node.set_local_networks(networks.iter().copied());
         self.resolver.set_content(self.joined && !driver.node.is_silent());
         let changed = self.resolver.service(now);
         self.use_servers(&mut driver.node, now, &changed);

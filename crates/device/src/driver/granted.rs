@@ -9,18 +9,19 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use roadweave_wire::Welcome;
 
+use super::ClientOptions;
 use super::guard::Guard;
 use super::steering::Steering;
-use super::{ClientOptions, to_network, to_prefix};
 use crate::routes::space_length;
-use crate::{Gateway, Grant, Netlink, Prefix, Tun, Uplink};
+use crate::{Gateway, Grant, Netlink, Tun, Uplink};
 
 /// All that one client has set up, but for the filters. The kernel removes it with the TUN.
 #[derive(Debug, Default)]
 pub(super) struct Granted {
-    addresses: Vec<Prefix>,
+    addresses: Vec<IpNet>,
 }
 
 impl Granted {
@@ -37,36 +38,35 @@ impl Granted {
         let mtu = welcome.mtu.min(options.tun.mtu);
         let uplinks: Vec<&Uplink> = steering.uplinks().collect();
         let bounds = Bounds {
-            accept: options.routes.accept.iter().copied().map(to_prefix).collect(),
+            accept: options.routes.accept.clone(),
             uplinks: &uplinks,
             local_networks: steering.local_networks(),
         };
-        let is_taken = |what: &str, prefix: &Prefix, refused: Result<(), String>| {
+        let is_taken = |what: &str, prefix: &IpNet, refused: Result<(), String>| {
             if let Err(why) = &refused {
-                let address = prefix.address();
+                let address = prefix.addr();
                 tracing::warn!("the server grants {what} {address}, which is refused: {why}");
             }
             refused.is_ok()
         };
         // Prefixes behind the box are granted too; its own addresses are the whole ones.
         let own = welcome.addresses.iter().filter(|net| net.prefix_len() == net.max_prefix_len());
-        let own = own.copied().map(to_prefix);
+        let own = own.copied();
         let addresses: Vec<_> =
-            own.filter(|own| is_taken("the address", own, bounds.check(own.address()))).collect();
-        let gateways = welcome.gateways.iter().copied().map(Prefix::host);
+            own.filter(|own| is_taken("the address", own, bounds.check(own.addr()))).collect();
+        let gateways = welcome.gateways.iter().copied().map(IpNet::from);
         let gateways = gateways
-            .filter(|it| is_taken("the gateway", it, bounds.check_gateway(it.address())))
+            .filter(|it| is_taken("the gateway", it, bounds.check_gateway(it.addr())))
             .collect();
         let behind = welcome.addresses.iter().filter(|net| net.prefix_len() < net.max_prefix_len());
-        let all: Vec<_> =
-            addresses.iter().copied().map(to_network).chain(behind.copied()).collect();
+        let all: Vec<_> = addresses.iter().copied().chain(behind.copied()).collect();
         // First, so that nobody beside the tunnel ever reaches an inner address.
         guard.on_granted(mtu, &all);
         self.set_addresses(tun, mtu, addresses);
         steering.set_grant(Grant { addresses: self.addresses.clone(), gateways });
     }
 
-    fn set_addresses(&mut self, tun: &Tun, mtu: u16, wanted: Vec<Prefix>) {
+    fn set_addresses(&mut self, tun: &Tun, mtu: u16, wanted: Vec<IpNet>) {
         let mut netlink = match Netlink::open() {
             Ok(netlink) => netlink,
             Err(error) => return tracing::error!(%error, "the tunnel has no addresses"),
@@ -92,9 +92,9 @@ impl Granted {
 
 /// What a server may grant on this box as it is now.
 struct Bounds<'a> {
-    accept: Vec<Prefix>,
+    accept: Vec<IpNet>,
     uplinks: &'a [&'a Uplink],
-    local_networks: &'a [Prefix],
+    local_networks: &'a [IpNet],
 }
 
 impl Bounds<'_> {
@@ -102,10 +102,10 @@ impl Bounds<'_> {
     ///
     /// What an uplink has leased is no bound: whoever leases it could stop the tunnel by it.
     fn check(&self, address: IpAddr) -> Result<(), String> {
-        if !self.accept.iter().any(|space| space.contains(address)) {
+        if !self.accept.iter().any(|space| space.contains(&address)) {
             return Err("it lies in none of the networks that routes.accept lists".to_owned());
         }
-        match self.local_networks.iter().find(|network| network.contains(address)) {
+        match self.local_networks.iter().find(|network| network.contains(&address)) {
             Some(network) => Err(format!(
                 "it lies in {network}, a network behind this box; routes.accept may name a narrower one"
             )),
@@ -118,7 +118,7 @@ impl Bounds<'_> {
     fn check_gateway(&self, address: IpAddr) -> Result<(), String> {
         self.check(address)?;
         let space = space_length(address);
-        if self.accept.iter().any(|named| named.contains(address) && named.length() > space) {
+        if self.accept.iter().any(|named| named.contains(&address) && named.prefix_len() > space) {
             return Ok(());
         }
         for uplink in self.uplinks {
@@ -126,7 +126,7 @@ impl Bounds<'_> {
             if uplink.gateway(address.is_ipv4()) == Some(Gateway::Known(address)) {
                 return Err(format!("it is the gateway of the uplink {}", uplink.name));
             }
-            if uplink.addresses.iter().any(|own| own.address() == address) {
+            if uplink.addresses.iter().any(|own| own.addr() == address) {
                 return Err(format!("it is the address of the uplink {}", uplink.name));
             }
         }
@@ -135,7 +135,7 @@ impl Bounds<'_> {
 }
 
 /// What of `old` is not in `new`.
-fn missing(old: &[Prefix], new: &[Prefix]) -> Vec<Prefix> {
+fn missing(old: &[IpNet], new: &[IpNet]) -> Vec<IpNet> {
     old.iter().filter(|prefix| !new.contains(prefix)).copied().collect()
 }
 
@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
 
-    fn prefixes(texts: &[&str]) -> Vec<Prefix> {
+    fn prefixes(texts: &[&str]) -> Vec<IpNet> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 

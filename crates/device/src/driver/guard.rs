@@ -10,7 +10,7 @@
 use ipnet::IpNet;
 use roadweave_types::DropCounters;
 
-use super::{ClientOptions, to_prefix};
+use super::ClientOptions;
 use crate::{DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance, Interface, Tun};
 
 /// The filters of a client. Dropping it removes them.
@@ -72,7 +72,7 @@ impl Guard {
         self.options.own_addresses = own.map(IpNet::addr).collect();
         self.options.mtu = mtu;
         if let Some(keep) = &mut self.options.masquerade_into_tun {
-            *keep = addresses.iter().copied().map(to_prefix).collect();
+            *keep = addresses.to_vec();
         }
         self.options.forward = true;
         if let Err(error) = self.keeper.set_and_wait(self.options.clone()) {

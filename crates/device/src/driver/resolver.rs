@@ -20,10 +20,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use roadweave_types::{Instant, ServerName, UplinkId};
 
 use crate::lookup::{self, Advertised, Found, Nat64Prefix, Network, Request, RouterNews};
-use crate::{Gateway, Prefix, Uplink, Waker};
+use crate::{Gateway, Uplink, Waker};
 
 /// How soon to look again over an uplink where nothing was found; it doubles.
 const RETRY: Duration = Duration::from_secs(2);
@@ -59,7 +60,7 @@ pub(super) struct Resolver {
 #[derive(Debug)]
 struct OfUplink {
     network: Network,
-    addresses: Vec<Prefix>,
+    addresses: Vec<IpNet>,
     ipv4: bool,
     ipv6: bool,
     /// What routers said, and until when it holds.

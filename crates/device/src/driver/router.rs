@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use super::complaints::Complaints;
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
-use super::{DriverError, TunSettings, lead_into_tun, to_prefix};
+use super::{DriverError, TunSettings, lead_into_tun};
 use crate::control::RpcError;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::{
-    Clock, DeviceError, FilterKeeper, FilterOptions, Forwarding, Prefix, RouteKeeper, Routes, Tun,
+    Clock, DeviceError, FilterKeeper, FilterOptions, Forwarding, RouteKeeper, Routes, Tun,
     TunOptions, UdpOptions, UplinkSocket, cleanup,
 };
 
@@ -72,11 +72,10 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
     cleanup(&instance, &lock)?;
     let clock = Clock::start();
     let router = Router::new(options.config)?;
-    let addresses: Vec<Prefix> = options.addresses.iter().copied().map(to_prefix).collect();
     let tun = Tun::open(&TunOptions {
         name: options.tun.name.clone(),
         mtu: options.tun.mtu,
-        addresses: addresses.clone(),
+        addresses: options.addresses.clone(),
         offload: options.tun.offload,
     })?;
     // Its sockets are opened again when their interface returns.
@@ -84,9 +83,8 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
     // Before the first thread: those that follow inherit it.
     privileges::restrict(&Needs { low_ports, ..Needs::default() })?;
     let mut routes = Routes::open(&instance)?;
-    let destinations: Vec<Prefix> = options.into_tunnel.into_iter().map(to_prefix).collect();
-    lead_into_tun(&mut routes, &tun, &destinations);
-    routes.keep_addresses(tun.index(), &addresses);
+    lead_into_tun(&mut routes, &tun, &options.into_tunnel);
+    routes.keep_addresses(tun.index(), &options.addresses);
     let routes = RouteKeeper::start(routes)?;
     let mut filters = FilterKeeper::start(&instance)?;
     filters.set_and_wait(filter_options(&tun))?;

@@ -18,14 +18,14 @@ use self::reload::{Reloaded, Reloader, beyond};
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
 use super::settings::{self, SetStrategy};
-use super::{DriverError, STATE_INTERVAL, TunSettings, lead_into, needed_files, to_prefix};
+use super::{DriverError, STATE_INTERVAL, TunSettings, lead_into, needed_files};
 use crate::control::RpcError;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::reset_salt::reset_salt;
 use crate::routes::lock;
 use crate::{
-    Allowed, Clock, ClockReading, DeviceError, FilterKeeper, FilterOptions, Forwarding, Prefix,
+    Allowed, Clock, ClockReading, DeviceError, FilterKeeper, FilterOptions, Forwarding,
     RouteKeeper, Routes, StateFile, TimeOfDay, Tun, TunOptions, UdpOptions, UplinkSocket, cleanup,
 };
 
@@ -129,17 +129,17 @@ struct Machine {
     tun_index: u32,
     addresses: Vec<IpNet>,
     /// What of the clients lies beyond the server's own inner networks.
-    routed: Vec<Prefix>,
+    routed: Vec<IpNet>,
 }
 
 impl Machine {
     /// Changes what is different with `peers` in the place of those before.
     fn lead(&mut self, peers: &Peers) {
         let routed = beyond(peers, &self.addresses);
-        let is_in = |list: &[Prefix]| -> BTreeSet<Prefix> { list.iter().copied().collect() };
+        let is_in = |list: &[IpNet]| -> BTreeSet<IpNet> { list.iter().copied().collect() };
         let (before, after) = (is_in(&self.routed), is_in(&routed));
-        let gone: Vec<Prefix> = before.difference(&after).copied().collect();
-        let new: Vec<Prefix> = after.difference(&before).copied().collect();
+        let gone: Vec<IpNet> = before.difference(&after).copied().collect();
+        let new: Vec<IpNet> = after.difference(&before).copied().collect();
         if gone.is_empty() && new.is_empty() {
             return;
         }
@@ -158,11 +158,10 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
     cleanup(&instance, &lock)?;
     let clock = Clock::start();
     let socket = open_socket(options.listen)?;
-    let prefixes: Vec<Prefix> = options.addresses.iter().copied().map(to_prefix).collect();
     let tun = Tun::open(&TunOptions {
         name: options.tun.name.clone(),
         mtu: options.tun.mtu,
-        addresses: prefixes.clone(),
+        addresses: options.addresses.clone(),
         offload: options.tun.offload,
     })?;
     // Before the first thread: those that follow inherit it.
@@ -171,7 +170,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
         ..Needs::default()
     })?;
     let mut routes = Routes::open(&instance)?;
-    routes.keep_addresses(tun.index(), &prefixes);
+    routes.keep_addresses(tun.index(), &options.addresses);
     let peers: Peers = std::mem::take(&mut options.peers).into_iter().collect();
     let routed = beyond(&peers, &options.addresses);
     lead_into(&mut routes, tun.index(), &routed);
@@ -374,7 +373,7 @@ fn filter_options(tun: &Tun, options: &ServerOptions) -> FilterOptions {
         tun: tun.name().to_owned(),
         mtu: tun.mtu(),
         own_addresses: options.addresses.iter().map(IpNet::addr).collect(),
-        inner: options.addresses.iter().copied().map(to_prefix).collect(),
+        inner: options.addresses.clone(),
         masquerade: options.masquerade,
         masquerade_into_tun: None,
         forwarding: Forwarding::Server {
@@ -393,9 +392,8 @@ fn filter_options(tun: &Tun, options: &ServerOptions) -> FilterOptions {
 /// Lets clients reach other destinations; returns whether they are others than before.
 fn set_destinations(options: &mut FilterOptions, destinations: &Destinations) -> bool {
     let Forwarding::Server { denied, allowed, .. } = &mut options.forwarding else { return false };
-    let now_denied = destinations.denied.iter().copied().map(to_prefix).collect();
-    let to_allowed =
-        |(network, port): &(IpNet, _)| Allowed { prefix: to_prefix(*network), port: *port };
+    let now_denied = destinations.denied.clone();
+    let to_allowed = |(network, port): &(IpNet, _)| Allowed { prefix: *network, port: *port };
     let now_allowed = destinations.allowed.iter().map(to_allowed).collect();
     let others = *denied != now_denied || *allowed != now_allowed;
     (*denied, *allowed) = (now_denied, now_allowed);
@@ -403,7 +401,7 @@ fn set_destinations(options: &mut FilterOptions, destinations: &Destinations) ->
 }
 
 /// The same with what lies beyond the server's own inner networks.
-fn with_clients(options: &FilterOptions, routed: &[Prefix]) -> FilterOptions {
+fn with_clients(options: &FilterOptions, routed: &[IpNet]) -> FilterOptions {
     let inner = options.inner.iter().chain(routed).copied().collect();
     FilterOptions { inner, ..options.clone() }
 }

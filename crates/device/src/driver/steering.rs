@@ -13,11 +13,12 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use roadweave_types::{Instant, UplinkSelector};
 
 use crate::dns::{Dns, nameservers};
 use crate::routes::{Repairs, has_reverse_path_filter};
-use crate::{Answers, ClientRoutes, DeviceError, Grant, Instance, Prefix, RouteSettings, Uplink};
+use crate::{Answers, ClientRoutes, DeviceError, Grant, Instance, RouteSettings, Uplink};
 
 /// How often it is looked at whether answers still find their uplinks.
 const LOOK: Duration = Duration::from_secs(4);
@@ -177,7 +178,7 @@ impl Steering {
     }
 
     /// The networks behind this box.
-    pub(super) fn local_networks(&self) -> &[Prefix] {
+    pub(super) fn local_networks(&self) -> &[IpNet] {
         self.routes.local_networks()
     }
 

@@ -17,7 +17,6 @@ use ipnet::IpNet;
 use roadweave_types::DropReason;
 
 use super::{Allowed, FilterOptions, Forwarding, Interface, Opened};
-use crate::Prefix;
 
 /// What the kernel counts for us.
 pub(super) const COUNTED: [DropReason; 3] =
@@ -137,7 +136,7 @@ fn destinations(options: &FilterOptions) -> Vec<String> {
         rules.push(format!("{} daddr {address} return", family(address.is_ipv4())));
     }
     for Allowed { prefix, port } in allowed {
-        let destination = format!("{} daddr {}", family(prefix.is_ipv4()), prefix.network());
+        let destination = format!("{} daddr {}", family(prefix.addr().is_ipv4()), prefix.trunc());
         match port {
             None => rules.push(format!("{destination} return")),
             Some(port) => {
@@ -216,7 +215,7 @@ fn postrouting(options: &FilterOptions) -> Vec<String> {
     }
     if let Some(keep) = masquerade_into_tun {
         for prefix in keep {
-            let (family, network) = (family(prefix.is_ipv4()), prefix.network());
+            let (family, network) = (family(prefix.addr().is_ipv4()), prefix.trunc());
             rules.push(format!("oifname \"{tun}\" {family} saddr {network} accept"));
         }
         rules.push(format!("oifname \"{tun}\" masquerade"));
@@ -283,16 +282,14 @@ pub(crate) fn is_quotable(name: &str) -> bool {
 }
 
 /// The networks of one family, those that touch joined: nft refuses intervals that overlap.
-fn of_family(prefixes: &[Prefix], ipv4: bool) -> Vec<String> {
-    let fitting = prefixes.iter().filter(|prefix| prefix.is_ipv4() == ipv4);
-    let networks: Vec<IpNet> = fitting
-        .map(|prefix| IpNet::new_assert(prefix.network().address(), prefix.length()))
-        .collect();
+fn of_family(prefixes: &[IpNet], ipv4: bool) -> Vec<String> {
+    let fitting = prefixes.iter().filter(|prefix| prefix.addr().is_ipv4() == ipv4);
+    let networks: Vec<IpNet> = fitting.map(IpNet::trunc).collect();
     IpNet::aggregate(&networks).iter().map(ToString::to_string).collect()
 }
 
-fn has_family(prefixes: &[Prefix], ipv4: bool) -> bool {
-    prefixes.iter().any(|prefix| prefix.is_ipv4() == ipv4)
+fn has_family(prefixes: &[IpNet], ipv4: bool) -> bool {
+    prefixes.iter().any(|prefix| prefix.addr().is_ipv4() == ipv4)
 }
 
 fn family(ipv4: bool) -> &'static str {

@@ -10,12 +10,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use roadweave_types::{UplinkId, UplinkSelector};
 
 use super::plan::{Plan, Planner, Seen, leading_out, near_table, neighbours_table, uplink_table};
 use super::{Grant, PRIORITY_NEAR, RouteSettings, Routes, loosen_reverse_path_filter};
 use crate::process::ROUTE_PROTOCOL;
-use crate::{DeviceError, Instance, Netlink, Prefix, Route, Rule, Uplink};
+use crate::{DeviceError, Instance, Netlink, Route, Rule, Uplink};
 
 /// The rules and routes of one client, in the network namespace where it was opened; call it always
 /// from there. They outlive it: `cleanup` removes them.
@@ -30,7 +31,7 @@ pub struct ClientRoutes {
     grant: Option<Grant>,
     /// What was there after the last look.
     installed: Plan,
-    local_networks: Vec<Prefix>,
+    local_networks: Vec<IpNet>,
     failures: Vec<Failure>,
 }
 
@@ -173,7 +174,7 @@ impl ClientRoutes {
     }
 
     /// The networks behind this box, in order, without what was said to lie in the tunnel.
-    pub fn local_networks(&self) -> &[Prefix] {
+    pub fn local_networks(&self) -> &[IpNet] {
         &self.local_networks
     }
 
@@ -181,7 +182,7 @@ impl ClientRoutes {
     pub fn neighbour_over(&self, address: IpAddr) -> Option<&str> {
         let within = |table| {
             let routes = self.installed.routes.iter().filter(move |route| route.table == table);
-            routes.filter(move |route| route.destination.contains(address))
+            routes.filter(move |route| route.destination.contains(&address))
         };
         let tables = self.instance.routing_tables();
         if within(near_table(&tables)).next().is_some() {
@@ -199,7 +200,8 @@ impl ClientRoutes {
     /// Whether all that has no other way is refused until a session is granted.
     pub(crate) fn refuses_all(&self) -> bool {
         let RouteSettings { into_tunnel, closed_before_join, .. } = &self.settings;
-        *closed_before_join && into_tunnel.iter().any(|it| it.is_ipv4() && it.length() == 0)
+        *closed_before_join
+            && into_tunnel.iter().any(|it| it.addr().is_ipv4() && it.prefix_len() == 0)
     }
 
     /// What bears our mark in the tables of the instance.
@@ -227,7 +229,7 @@ impl ClientRoutes {
     /// Gives the TUN back the addresses that somebody took from it.
     fn mend_addresses(&mut self, seen: &Seen) -> usize {
         let own = self.grant.iter().flat_map(|grant| &grant.addresses);
-        let missing: Vec<Prefix> =
+        let missing: Vec<IpNet> =
             own.filter(|own| !seen.addresses.contains(&(self.tun, **own))).copied().collect();
         for address in &missing {
             if let Err(error) = self.netlink.add_address(self.tun, *address) {

@@ -12,14 +12,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
+use ipnet::IpNet;
 use roadweave_types::{UplinkId, UplinkSelector, glob};
 
 use super::{
     Grant, MAIN_TABLE, PRIORITY_ANSWERS, PRIORITY_BOUND, PRIORITY_INWARD, PRIORITY_NEAR,
     PRIORITY_NEIGHBOURS, PRIORITY_REST, PRIORITY_UPLINK, RouteSettings, answer_mark,
 };
+use crate::netlink::{DEFAULT_V4, DEFAULT_V6};
 use crate::process::ROUTE_PROTOCOL;
-use crate::{Link, Prefix, Route, Rule, Uplink};
+use crate::{Link, Route, Rule, Uplink};
 
 /// The rules and routes that shall be there, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +34,7 @@ pub(super) struct Plan {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     pub links: Vec<Link>,
-    pub addresses: Vec<(u32, Prefix)>,
+    pub addresses: Vec<(u32, IpNet)>,
     pub routes: Vec<Route>,
 }
 
@@ -79,23 +81,23 @@ impl Planner<'_> {
 
     /// Networks behind this box, connected or routed to, in which no host beyond the tunnel can be.
     /// What `into_tunnel` or `accept` names within a wider one is none.
-    pub(super) fn local_networks(&self) -> Vec<Prefix> {
-        let connected = self.seen.addresses.iter().map(|(index, own)| (*index, own.network()));
+    pub(super) fn local_networks(&self) -> Vec<IpNet> {
+        let connected = self.seen.addresses.iter().map(|(index, own)| (*index, own.trunc()));
         let routed = [true, false].into_iter().flat_map(|ipv4| self.main_routes(ipv4));
-        let routed = routed.filter(|route| route.destination.length() > 0);
+        let routed = routed.filter(|route| route.destination.prefix_len() > 0);
         let routed = routed.filter_map(|route| Some((route.interface?, route.destination)));
-        let is_behind = |(index, network): &(u32, Prefix)| {
+        let is_behind = |(index, network): &(u32, IpNet)| {
             let link = self.seen.links.iter().find(|link| link.index == *index);
             link.is_some_and(|link| {
                 !link.loopback && !is_link_local(*network) && self.is_local(link, *network)
             })
         };
-        let networks: BTreeSet<Prefix> =
+        let networks: BTreeSet<IpNet> =
             connected.chain(routed).filter(is_behind).map(|(_, network)| network).collect();
         let named = self.settings.into_tunnel.iter().chain(&self.settings.accept);
-        let holes: Vec<Prefix> = named.map(Prefix::network).collect();
+        let holes: Vec<IpNet> = named.map(IpNet::trunc).collect();
         let left = networks.into_iter().flat_map(|network| {
-            let is_wider = |hole: &&Prefix| hole.length() > network.length();
+            let is_wider = |hole: &&IpNet| hole.prefix_len() > network.prefix_len();
             without(network, &holes.iter().filter(is_wider).copied().collect::<Vec<_>>())
         });
         left.collect::<BTreeSet<_>>().into_iter().collect()
@@ -105,9 +107,9 @@ impl Planner<'_> {
     fn plan_uplink(&self, plan: &mut Plan, id: UplinkId, uplink: &Uplink) {
         let table = uplink_table(&self.tables, id);
         for ipv4 in [true, false] {
-            let of_family = |prefix: &&Prefix| prefix.is_ipv4() == ipv4;
-            let networks: Vec<Prefix> =
-                uplink.addresses.iter().filter(of_family).map(Prefix::network).collect();
+            let of_family = |prefix: &&IpNet| prefix.addr().is_ipv4() == ipv4;
+            let networks: Vec<IpNet> =
+                uplink.addresses.iter().filter(of_family).map(IpNet::trunc).collect();
             if networks.is_empty() || !uplink.carrier {
                 continue;
             }
@@ -145,13 +147,14 @@ impl Planner<'_> {
 
     /// What leads into the tunnel, what is kept out of it, and what refuses.
     fn plan_tunnel(&self, plan: &mut Plan, ipv4: bool) {
-        let of_family = |prefix: &&Prefix| prefix.is_ipv4() == ipv4;
-        let wanted = self.settings.into_tunnel.iter().filter(of_family).map(Prefix::network);
-        let (whole, named): (Vec<_>, Vec<_>) = wanted.partition(|prefix| prefix.length() == 0);
+        let of_family = |prefix: &&IpNet| prefix.addr().is_ipv4() == ipv4;
+        let wanted = self.settings.into_tunnel.iter().filter(of_family).map(IpNet::trunc);
+        let (whole, named): (Vec<_>, Vec<_>) = wanted.partition(|prefix| prefix.prefix_len() == 0);
         let gateways = self.grant.iter().flat_map(|grant| &grant.gateways).filter(of_family);
-        let named: BTreeSet<Prefix> = named.into_iter().chain(gateways.copied()).collect();
-        let is_open =
-            self.grant.is_some_and(|grant| grant.addresses.iter().any(|own| own.is_ipv4() == ipv4));
+        let named: BTreeSet<IpNet> = named.into_iter().chain(gateways.copied()).collect();
+        let is_open = self
+            .grant
+            .is_some_and(|grant| grant.addresses.iter().any(|own| own.addr().is_ipv4() == ipv4));
         if whole.is_empty() && named.is_empty() {
             return;
         }
@@ -193,7 +196,7 @@ impl Planner<'_> {
 
     /// The main table's routes to what lies behind this box, which stay as they are.
     fn plan_near(&self, plan: &mut Plan, ipv4: bool, table: u32) {
-        for route in self.main_routes(ipv4).filter(|route| route.destination.length() > 0) {
+        for route in self.main_routes(ipv4).filter(|route| route.destination.prefix_len() > 0) {
             let link = self.seen.links.iter().find(|link| Some(link.index) == route.interface);
             if link.is_some_and(|link| self.is_local(link, route.destination)) {
                 plan.routes.insert(copy(route, table));
@@ -204,7 +207,7 @@ impl Planner<'_> {
     /// The private networks of the uplinks' own addresses.
     fn plan_neighbours(&self, plan: &mut Plan, ipv4: bool, table: u32) {
         for (index, prefix) in &self.seen.addresses {
-            let network = prefix.network();
+            let network = prefix.trunc();
             let link = self.seen.links.iter().find(|link| link.index == *index);
             let is_uplink = link.is_some_and(|link| {
                 !link.loopback
@@ -212,10 +215,14 @@ impl Planner<'_> {
                     && link.index != self.tun
                     && self.trust(&link.name) == Trust::None
             });
-            if prefix.is_ipv4() == ipv4 && is_uplink && is_private(network) && !is_host(network) {
+            if prefix.addr().is_ipv4() == ipv4
+                && is_uplink
+                && is_private(network)
+                && !is_host(network)
+            {
                 plan.routes.insert(Route {
                     interface: Some(*index),
-                    preferred_source: Some(prefix.address()),
+                    preferred_source: Some(prefix.addr()),
                     // Identical modems have identical networks: the kernel's order decides.
                     ..refusal(network, table, *index)
                 });
@@ -244,7 +251,7 @@ impl Planner<'_> {
                     && known.ipv4 == ipv4
                     && known.output_interface == rule.output_interface
             });
-            if in_service || over_it.iter().all(|route| route.destination.length() > 0) {
+            if in_service || over_it.iter().all(|route| route.destination.prefix_len() > 0) {
                 continue;
             }
             plan.rules.insert(Rule { priority: PRIORITY_BOUND, table, ..rule });
@@ -255,12 +262,12 @@ impl Planner<'_> {
     fn main_routes(&self, ipv4: bool) -> impl Iterator<Item = &Route> {
         self.seen.routes.iter().filter(move |route| {
             route.table == MAIN_TABLE
-                && route.destination.is_ipv4() == ipv4
+                && route.destination.addr().is_ipv4() == ipv4
                 && route.interface.is_some_and(|index| index != self.tun)
         })
     }
 
-    fn is_local(&self, link: &Link, network: Prefix) -> bool {
+    fn is_local(&self, link: &Link, network: IpNet) -> bool {
         link.index != self.tun
             && match self.trust(&link.name) {
                 Trust::Whole => true,
@@ -290,7 +297,7 @@ pub(super) fn leading_out<'a>(
 ) -> impl Iterator<Item = String> + 'a {
     let leads_out = |link: &Link| {
         seen.routes.iter().any(|route| {
-            route.destination.length() == 0
+            route.destination.prefix_len() == 0
                 && route.interface == Some(link.index)
                 && route.protocol != ROUTE_PROTOCOL
         })
@@ -302,7 +309,7 @@ pub(super) fn leading_out<'a>(
 }
 
 /// A route without a next hop, which refuses, or is made into another.
-fn refusal(destination: Prefix, table: u32, metric: u32) -> Route {
+fn refusal(destination: IpNet, table: u32, metric: u32) -> Route {
     Route {
         destination,
         gateway: None,
@@ -323,12 +330,12 @@ fn metric(ipv4: bool) -> u32 {
     if ipv4 { 0 } else { 1024 }
 }
 
-fn default_of(ipv4: bool) -> Prefix {
-    if ipv4 { Prefix::DEFAULT_V4 } else { Prefix::DEFAULT_V6 }
+fn default_of(ipv4: bool) -> IpNet {
+    if ipv4 { DEFAULT_V4 } else { DEFAULT_V6 }
 }
 
-fn link_local_v6() -> Prefix {
-    Prefix::new(IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 0]), 64)
+fn link_local_v6() -> IpNet {
+    IpNet::new_assert(IpAddr::from([0xfe80, 0, 0, 0, 0, 0, 0, 0]), 64)
 }
 
 /// The table of an uplink. The others of an instance are the tunnel's; more than 252 uplinks would
@@ -352,43 +359,44 @@ fn bound_table(tables: &RangeInclusive<u32>) -> u32 {
     tables.end() - 2
 }
 
-fn is_host(network: Prefix) -> bool {
-    network == Prefix::host(network.address())
+fn is_host(network: IpNet) -> bool {
+    network == IpNet::from(network.addr())
 }
 
-fn is_link_local(network: Prefix) -> bool {
+fn is_link_local(network: IpNet) -> bool {
     within(network, &LINK_LOCAL)
 }
 
 /// What is left of a network, in order.
-fn without(network: Prefix, holes: &[Prefix]) -> Vec<Prefix> {
-    let inner: Vec<Prefix> =
-        holes.iter().filter(|hole| network.contains(hole.address())).copied().collect();
-    match network.halves() {
+fn without(network: IpNet, holes: &[IpNet]) -> Vec<IpNet> {
+    let inner: Vec<IpNet> =
+        holes.iter().filter(|hole| network.contains(&hole.addr())).copied().collect();
+    match network.subnets(network.prefix_len() + 1) {
         _ if inner.is_empty() => vec![network],
         _ if inner.contains(&network) => Vec::new(),
-        None => vec![network],
-        Some(halves) => halves.into_iter().flat_map(|half| without(half, &inner)).collect(),
+        // A host has no halves.
+        Err(_) => vec![network],
+        Ok(halves) => halves.flat_map(|half| without(half, &inner)).collect(),
     }
 }
 
 /// The length of the private space that holds `address`; zero for public space.
 pub(crate) fn space_length(address: IpAddr) -> u8 {
     let space = PRIVATE.iter().find(|(space, length)| {
-        Prefix::new(space.parse().expect("a constant address"), *length).contains(address)
+        IpNet::new_assert(space.parse().expect("a constant address"), *length).contains(&address)
     });
     space.map_or(0, |(_, length)| *length)
 }
 
 /// Whether a network holds addresses alone that mean nothing on the Internet.
-fn is_private(network: Prefix) -> bool {
+fn is_private(network: IpNet) -> bool {
     within(network, &PRIVATE)
 }
 
-fn within(network: Prefix, spaces: &[(&str, u8)]) -> bool {
+fn within(network: IpNet, spaces: &[(&str, u8)]) -> bool {
     spaces.iter().any(|(address, length)| {
-        let space = Prefix::new(address.parse().expect("a constant address"), *length);
-        network.length() >= *length && space.contains(network.address())
+        let space = IpNet::new_assert(address.parse().expect("a constant address"), *length);
+        network.prefix_len() >= *length && space.contains(&network.addr())
     })
 }
 

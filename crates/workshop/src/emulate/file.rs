@@ -9,7 +9,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 
-use roadweave_device::Prefix;
+use ipnet::IpNet;
 use roadweave_emulate::{Drive, DuplexLink, LinkError, LinkFields};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -40,7 +40,7 @@ pub struct TunEnd {
     /// The interface's name, at most 15 bytes.
     pub interface: String,
     /// Its addresses, the other end within their networks.
-    pub addresses: Vec<Prefix>,
+    pub addresses: Vec<IpNet>,
 }
 
 /// Where the devices of an emulation are.
@@ -148,11 +148,12 @@ impl EmulatedLink {
             if texts.is_empty() {
                 continue;
             }
-            let parsed: Result<Vec<Prefix>, _> = texts.iter().map(|text| text.parse()).collect();
-            end.addresses = parsed.map_err(|error| LinkError::Field {
+            let parsed = texts.iter().map(|text| parse_address(text));
+            let parsed: Result<Vec<IpNet>, String> = parsed.collect();
+            end.addresses = parsed.map_err(|problem| LinkError::Field {
                 link: index + 1,
                 field,
-                problem: error.to_string(),
+                problem,
                 cure: "an address is as 10.201.1.2/24",
             })?;
         }
@@ -160,12 +161,21 @@ impl EmulatedLink {
     }
 }
 
+/// Reads `ADDRESS/LENGTH`; an address alone is a host.
+fn parse_address(text: &str) -> Result<IpNet, String> {
+    let host = || text.parse::<IpAddr>().map(IpNet::from);
+    text.parse().or_else(|_| host()).map_err(|_| {
+        let examples = "write an address and a length, as 10.8.0.2/24 or fd00:8::2/64";
+        format!("{text:?} is no prefix: {examples}")
+    })
+}
+
 /// The default addresses of host `host` on link `index`.
-fn addresses(index: usize, host: u8) -> Vec<Prefix> {
+fn addresses(index: usize, host: u8) -> Vec<IpNet> {
     let number = u8::try_from(index + 1).unwrap_or(u8::MAX);
     let v4 = Ipv4Addr::new(10, 201, number, host);
     let v6 = Ipv6Addr::new(0xfd00, 0x201, number.into(), 0, 0, 0, 0, host.into());
-    vec![Prefix::new(IpAddr::V4(v4), 24), Prefix::new(IpAddr::V6(v6), 64)]
+    vec![IpNet::new_assert(IpAddr::V4(v4), 24), IpNet::new_assert(IpAddr::V6(v6), 64)]
 }
 
 fn default_seed() -> u64 {

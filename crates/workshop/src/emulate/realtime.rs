@@ -13,9 +13,10 @@
 use std::io;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use roadweave_device::netns::NetNs;
 use roadweave_device::{
-    Clock, DeviceError, Interest, Poller, Prefix, Signal, Signals, Token, Tun, TunOptions,
+    Clock, DeviceError, Interest, Poller, Signal, Signals, Token, Tun, TunOptions,
 };
 use roadweave_emulate::{Bridge, Direction, Way};
 use roadweave_types::{DropCounters, DropReason, Instant};
@@ -271,7 +272,7 @@ fn prepare_namespaces(
         return Ok(());
     };
     for (index, link) in links.iter().enumerate() {
-        for gateway in link.far.addresses.iter().map(Prefix::address) {
+        for gateway in link.far.addresses.iter().map(IpNet::addr) {
             let family = if gateway.is_ipv4() { "-4" } else { "-6" };
             let (device, metric) = (&link.near.interface, FIRST_METRIC + index);
             near.ip(&format!(

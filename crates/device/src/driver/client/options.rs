@@ -10,7 +10,7 @@ use roadweave_quic::{Identity, PublicKey, TransportConfig};
 use roadweave_tunnel::{LaneConfig, UplinkPolicy};
 use roadweave_types::{ServerName, UplinkSelector};
 
-use super::super::{TunSettings, to_prefix};
+use super::super::TunSettings;
 use crate::RouteSettings;
 
 /// What of the configuration may change while the client runs.
@@ -95,10 +95,10 @@ pub struct ClientRouteOptions {
 impl ClientOptions {
     pub(super) fn route_settings(&self) -> RouteSettings {
         RouteSettings {
-            into_tunnel: self.routes.into_tunnel.iter().copied().map(to_prefix).collect(),
+            into_tunnel: self.routes.into_tunnel.clone(),
             closed_before_join: self.routes.closed_before_join,
             uplink_neighbours: self.routes.uplink_neighbours,
-            accept: self.routes.accept.iter().copied().map(to_prefix).collect(),
+            accept: self.routes.accept.clone(),
             selector: self.uplinks.clone(),
         }
     }

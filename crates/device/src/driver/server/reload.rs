@@ -16,9 +16,8 @@ use std::thread::JoinHandle;
 use ipnet::IpNet;
 use roadweave_tunnel::{Peers, PeersChange};
 
-use super::super::to_prefix;
 use super::{Destinations, Machine, Reload, ServerReload};
-use crate::{DeviceError, Prefix, Waker};
+use crate::{DeviceError, Waker};
 
 /// Reads the clients again, one time after the other.
 pub(super) struct Reloader {
@@ -119,8 +118,8 @@ impl Reloader {
 }
 
 /// The clients' prefixes that need routes of their own: those outside the server's inner networks.
-pub(super) fn beyond(peers: &Peers, own: &[IpNet]) -> Vec<Prefix> {
+pub(super) fn beyond(peers: &Peers, own: &[IpNet]) -> Vec<IpNet> {
     let prefixes = peers.iter().flat_map(|(_, peer)| &peer.addresses);
     let outside = prefixes.filter(|prefix| !own.iter().any(|network| network.contains(*prefix)));
-    outside.copied().map(to_prefix).collect()
+    outside.copied().collect()
 }

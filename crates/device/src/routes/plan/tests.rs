@@ -5,7 +5,7 @@ const TUN: u32 = 9;
 const LAN: u32 = 2;
 const WWAN: u32 = 3;
 
-fn prefix(text: &str) -> Prefix {
+fn prefix(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
@@ -41,7 +41,7 @@ struct World {
 
 impl World {
     fn new(include: &[&str], lease: &str, routes: &[Route]) -> Self {
-        let connected = prefix(lease).network().to_string();
+        let connected = prefix(lease).trunc().to_string();
         let mut all = vec![route("192.168.50.0/24", LAN, None), route("fe80::/64", LAN, None)];
         all.extend([
             route("0.0.0.0/0", WWAN, Some("10.9.0.1")),
@@ -65,7 +65,7 @@ impl World {
         };
         Self {
             settings: RouteSettings {
-                into_tunnel: vec![Prefix::DEFAULT_V4, Prefix::DEFAULT_V6],
+                into_tunnel: vec![DEFAULT_V4, DEFAULT_V6],
                 closed_before_join: true,
                 uplink_neighbours: true,
                 accept: Vec::new(),
@@ -121,10 +121,10 @@ impl World {
         });
         for rule in rules {
             let fitting = plan.routes.iter().filter(|route| {
-                route.table == rule.table && route.destination.contains(destination)
+                route.table == rule.table && route.destination.contains(&destination)
             });
-            let best =
-                fitting.max_by_key(|route| (route.destination.length(), u32::MAX - route.metric));
+            let best = fitting
+                .max_by_key(|route| (route.destination.prefix_len(), u32::MAX - route.metric));
             if let Some(route) = best {
                 return route.interface;
             }

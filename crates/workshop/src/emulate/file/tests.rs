@@ -35,3 +35,13 @@ fn errors_name_the_link_the_field_and_the_cure() {
     check(&link("rate_kbps = 1\nfar_addresses = ['10.0.0.0.1']"), "link 1: far_addresses: ");
     check(&format!("[place]\nmtu = 1000\n{}", link("rate_kbps = 1")), "mtu 1000 is too small");
 }
+
+#[test]
+fn an_address_is_read_with_its_length_and_what_is_none_is_told_with_an_example() {
+    assert_eq!(parse_address("10.8.0.2/24").unwrap().to_string(), "10.8.0.2/24");
+    assert_eq!(parse_address("10.8.0.2").unwrap().to_string(), "10.8.0.2/32", "a host");
+    for text in ["", "10.8.0.2/33", "10.8.0/24", "fd00::/129", "10.8.0.2/", "10.8.0.2/-1"] {
+        let error = parse_address(text).unwrap_err();
+        assert!(error.contains(text) && error.contains("10.8.0.2/24"), "{error}");
+    }
+}
