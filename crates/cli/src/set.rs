@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::Result;
-use roadweave_device::control::{RequestError, request};
+use roadweave_device::control::{RequestError, SetStrategy, set_strategy};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_tunnel::Strategy;
-use serde_json::json;
 
 /// Changes a lane of a running client or server, until it is started anew
 #[derive(Debug, clap::Args)]
@@ -35,11 +34,11 @@ impl SetArgs {
     /// When nothing runs behind the socket, or it refuses.
     pub fn run(&self) -> Result<()> {
         let Self { socket, lane, setting: Setting::Strategy { name } } = self;
-        let params = json!({ "lane": lane, "strategy": name });
-        match request(socket, "set_strategy", &params) {
-            Ok(answer) => {
+        let change = SetStrategy { lane: lane.clone(), strategy: name.clone() };
+        match set_strategy(socket, &change) {
+            Ok(notice) => {
                 out::line(format_args!("lane {lane} follows {name} now"))?;
-                if let Some(notice) = answer["notice"].as_str() {
+                if let Some(notice) = notice {
                     out::line(format_args!("{notice}"))?;
                 }
             }

@@ -5,7 +5,15 @@ use std::time::Duration;
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
+use roadweave_device::control;
+use roadweave_device::status::{RoleStatus, RouterSession, Status};
 use roadweave_terminal::out;
+use roadweave_tunnel::{
+    LaneStats, MemoryStats, PathStatusReport, RouterStatus, SessionStats, SessionStatus,
+    UplinkReport,
+};
+use roadweave_types::DropCounters;
+use serde::Serialize;
 use serde_json::Value;
 
 /// Shows paths, lanes and statistics of a running client, server or router.
@@ -27,11 +35,11 @@ impl ShowArgs {
     /// When nothing runs behind the socket.
     pub fn run(&self) -> Result<()> {
         loop {
-            let status = roadweave_device::control::request(&self.socket, "status", &Value::Null)?;
             if self.json {
+                let status = control::request(&self.socket, "status", &Value::Null)?;
                 out::line(format_args!("{status:#}"))?;
             } else {
-                out::print(render(&status))?;
+                out::print(render(&control::status(&self.socket)?))?;
             }
             let Some(seconds) = self.watch else { return Ok(()) };
             std::thread::sleep(Duration::from_secs_f64(seconds.clamp(0.1, 3600.0)));
@@ -39,67 +47,82 @@ impl ShowArgs {
     }
 }
 
-fn render(status: &Value) -> String {
-    let mut text = format!(
-        "{} {}, up {} s, device {}\n",
-        text_of(&status["role"]),
-        text_of(&status["name"]),
-        status["uptime_seconds"].as_f64().unwrap_or(0.0) as u64,
-        text_of(&status["tun"])
-    );
-    let sessions = status["sessions"].as_array().map_or(&[][..], Vec::as_slice);
+fn render(status: &Status) -> String {
+    let Status { name, tun, uptime_seconds, .. } = status;
+    let role = match &status.role {
+        RoleStatus::Client(_) => "client",
+        RoleStatus::Server(_) => "server",
+        RoleStatus::Router(_) => "router",
+    };
+    let mut text = format!("{role} {name}, up {} s, device {tun}\n", *uptime_seconds as u64);
+    let sessions: Vec<String> = match &status.role {
+        RoleStatus::Client(client) => client.sessions.iter().map(session).collect(),
+        RoleStatus::Server(server) => server.sessions.iter().map(session).collect(),
+        RoleStatus::Router(router) => router.sessions.iter().map(router_session).collect(),
+    };
     if sessions.is_empty() {
         text += "no session";
-        text += &status["no_session"].as_str().map(|why| format!(": {why}")).unwrap_or_default();
-        text += "\n";
-        text += &ways(status);
+        if let RoleStatus::Client(client) = &status.role {
+            text += &client.no_session.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            text += "\n";
+            text += &ways(&client.uplinks);
+        } else {
+            text += "\n";
+        }
     }
-    for session in sessions {
-        let addresses: Vec<String> = list(&session["addresses"]).map(text_of).collect();
-        text +=
-            &format!("\nsession with {}: {}\n", text_of(&session["peer"]), addresses.join(", "));
-        text += &if status["role"] == "router" { links(session) } else { paths(session) };
-        text += &lanes(session);
-        text += &drops("dropped outside the lanes", &session["drops"]);
+    text += &sessions.concat();
+    text += &drops("dropped outside any session", &status.drops);
+    if let RoleStatus::Server(server) = &status.role {
+        let refusals = server.refusals.iter().map(|(kind, count)| (kind.as_str(), *count));
+        text += &counts("refused", refusals);
     }
-    text += &drops("dropped outside any session", &status["drops"]);
-    text += &drops("refused", &status["refusals"]);
-    match status["log"]["lines_lost"].as_u64() {
-        None | Some(0) => text,
-        Some(lost) => text + &format!("lines of the log that could not be written: {lost}\n"),
+    match status.log.lines_lost {
+        0 => text,
+        lost => text + &format!("lines of the log that could not be written: {lost}\n"),
     }
 }
 
+fn session(session: &SessionStatus) -> String {
+    let SessionStatus { peer, addresses, stats, .. } = session;
+    let title = format!("\nsession with {peer}: {}\n", addresses.join(", "));
+    title + &paths(&session.paths) + &lanes(stats)
+}
+
+fn router_session(session: &RouterSession) -> String {
+    let RouterSession { peer, addresses, status } = session;
+    let title = format!("\nsession with {peer}: {}\n", addresses.join(", "));
+    title + &links(status) + &lanes(&status.stats)
+}
+
 /// The ways to the server: each uplink with each of the server's addresses.
-fn ways(status: &Value) -> String {
-    if list(&status["uplinks"]).next().is_none() {
+fn ways(uplinks: &[UplinkReport]) -> String {
+    if uplinks.is_empty() {
         return String::new();
     }
     let mut table = Table::new();
     let header = ["uplink", "heard", "server", "state", "attempts", "rests s", "last"];
     table.load_preset(presets::NOTHING).set_header(header);
-    for uplink in list(&status["uplinks"]) {
-        let name = text_of(&uplink["name"]);
-        let heard = if uplink["heard"] == true { "yes" } else { "no" };
-        if list(&uplink["servers"]).next().is_none() {
-            table.add_row([&name, heard, "no address known", "-", "-", "-", "-"]);
+    for uplink in uplinks {
+        let heard = if uplink.heard { "yes" } else { "no" };
+        if uplink.servers.is_empty() {
+            table.add_row([&uplink.name, heard, "no address known", "-", "-", "-", "-"]);
         }
-        for server in list(&uplink["servers"]) {
+        for server in &uplink.servers {
             table.add_row([
-                name.clone(),
+                uplink.name.clone(),
                 heard.to_owned(),
-                text_of(&server["server"]),
-                text_of(&server["state"]),
-                server["attempts"].to_string(),
-                scaled(&server["rest_seconds"], 1.0, 1),
-                text_of(&server["last"]),
+                server.server.clone(),
+                word(&server.state),
+                server.attempts.to_string(),
+                or_dash(server.rest_seconds, 1.0, 1),
+                server.last.clone().unwrap_or_else(dash),
             ]);
         }
     }
     format!("\n{table}\n")
 }
 
-fn paths(session: &Value) -> String {
+fn paths(paths: &[PathStatusReport]) -> String {
     let mut table = new_table(&[
         "path",
         "uplink",
@@ -118,32 +141,33 @@ fn paths(session: &Value) -> String {
         "cap MB",
         "budget kB",
     ]);
-    for path in list(&session["paths"]) {
-        let counters = &path["counters"];
+    for path in paths {
+        let counters = &path.counters;
+        let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
         table.add_row([
-            path["id"].to_string(),
-            text_of(&path["uplink"]),
-            text_of(&path["status"]),
-            scaled(&path["smoothed_rtt_ms"], 1.0, 1),
-            scaled(&path["congestion_window_bytes"], 1e3, 0),
-            scaled(&path["bytes_in_flight"], 1e3, 0),
-            scaled(&path["pacing_rate_bps"], 1e6, 1),
-            scaled(&counters["bytes_sent"], 1e6, 1),
-            scaled(&counters["bytes_received"], 1e6, 1),
-            counters["datagrams_lost"].to_string(),
-            path["mtu_bytes"].to_string(),
-            text_of(&path["priority"]),
-            path["weight"].to_string(),
-            scaled(&path["month_bytes"], 1e6, 1),
-            scaled(&path["monthly_cap_bytes"], 1e6, 0),
-            scaled(&path["redundancy_left_bytes"], 1e3, 0),
+            path.id.to_string(),
+            path.uplink.clone().unwrap_or_else(dash),
+            word(&path.status),
+            scaled(path.smoothed_rtt_ms, 1.0, 1),
+            scaled(path.congestion_window_bytes as f64, 1e3, 0),
+            scaled(path.bytes_in_flight as f64, 1e3, 0),
+            or_dash(bytes(path.pacing_rate_bps), 1e6, 1),
+            scaled(counters.bytes_sent as f64, 1e6, 1),
+            scaled(counters.bytes_received as f64, 1e6, 1),
+            counters.datagrams_lost.to_string(),
+            path.mtu_bytes.to_string(),
+            word(&path.priority),
+            path.weight.to_string(),
+            or_dash(bytes(path.month_bytes), 1e6, 1),
+            or_dash(bytes(path.monthly_cap_bytes), 1e6, 0),
+            or_dash(bytes(path.redundancy_left_bytes), 1e3, 0),
         ]);
     }
     format!("{table}\n")
 }
 
 /// The links of a redundant router, which have no windows, and what the peer sent over all of them.
-fn links(session: &Value) -> String {
+fn links(status: &RouterStatus) -> String {
     let mut table = new_table(&[
         "id",
         "link",
@@ -160,38 +184,40 @@ fn links(session: &Value) -> String {
         "late",
         "lost",
     ]);
-    for link in list(&session["paths"]) {
-        let counters = &link["counters"];
+    for link in &status.paths {
+        let counters = &link.counters;
         table.add_row([
-            link["id"].to_string(),
-            text_of(&link["uplink"]),
-            text_of(&link["status"]),
-            text_of(&link["remote"]),
-            scaled(&link["smoothed_rtt_ms"], 1.0, 1),
-            counters["packets_sent"].to_string(),
-            scaled(&counters["bytes_sent"], 1e6, 1),
-            counters["packets_received"].to_string(),
-            scaled(&counters["bytes_received"], 1e6, 1),
-            counters["adopted"].to_string(),
-            scaled(&link["adopted_ratio"], 0.01, 2),
-            counters["duplicates"].to_string(),
-            counters["late"].to_string(),
-            link["lost"].to_string(),
+            link.id.to_string(),
+            link.uplink.clone(),
+            word(&link.status),
+            link.remote.clone().unwrap_or_else(dash),
+            or_dash(link.smoothed_rtt_ms, 1.0, 1),
+            counters.packets_sent.to_string(),
+            scaled(counters.bytes_sent as f64, 1e6, 1),
+            counters.packets_received.to_string(),
+            scaled(counters.bytes_received as f64, 1e6, 1),
+            counters.adopted.to_string(),
+            scaled(link.adopted_ratio, 0.01, 2),
+            counters.duplicates.to_string(),
+            counters.late.to_string(),
+            link.lost.to_string(),
         ]);
     }
-    let order = &list(&session["lanes"]).next().unwrap_or(&Value::Null)["received"]["order"];
+    let order = status.stats.lanes.first().map(|lane| lane.received.order.clone());
+    let order = order.unwrap_or_default();
     format!(
         "{table}\nthe peer sent {} packets, {} came by no link; it started anew {} times\n\
          {} packets had to wait, {} waits were given up\n",
-        session["peer_packets"],
-        session["peer_packets_lost"],
-        session["peer_restarts"],
-        order["waited_packets"],
-        order["timeouts"]
+        status.peer_packets,
+        status.peer_packets_lost,
+        status.peer_restarts,
+        order.waited_packets,
+        order.timeouts
     )
 }
 
-fn lanes(session: &Value) -> String {
+/// The lanes of a session, what they hold, and what was dropped.
+fn lanes(stats: &SessionStats) -> String {
     let mut table = new_table(&[
         "lane",
         "strategy",
@@ -206,53 +232,51 @@ fn lanes(session: &Value) -> String {
         "queue kB",
     ]);
     let mut dropped = String::new();
-    for lane in list(&session["lanes"]) {
-        let (sent, received) = (&lane["sent"], &lane["received"]);
+    for LaneStats { name, strategy, redundancy, sent, received, .. } in &stats.lanes {
         table.add_row([
-            text_of(&lane["name"]),
-            text_of(&lane["strategy"]),
-            sent["inner_packets"].to_string(),
-            sent["source_datagrams"].to_string(),
-            sent["duplicate_datagrams"].to_string(),
-            sent["coded_datagrams"].to_string(),
-            scaled(&lane["redundancy"], 0.01, 2),
-            sent["recovery"]["lost"].to_string(),
-            received["delivered_packets"].to_string(),
-            received["recovered"].to_string(),
-            scaled(&sent["queue_bytes"], 1e3, 0),
+            name.clone(),
+            strategy.clone(),
+            sent.inner_packets.to_string(),
+            sent.source_datagrams.to_string(),
+            sent.duplicate_datagrams.to_string(),
+            sent.coded_datagrams.to_string(),
+            scaled(*redundancy, 0.01, 2),
+            sent.recovery.lost.to_string(),
+            received.delivered_packets.to_string(),
+            received.recovered.to_string(),
+            scaled(sent.queue_bytes as f64, 1e3, 0),
         ]);
-        let name = text_of(&lane["name"]);
-        dropped += &drops(&format!("lane {name} did not send"), &sent["drops"]);
-        dropped += &drops(&format!("lane {name} did not deliver"), &received["drops"]);
+        dropped += &drops(&format!("lane {name} did not send"), &sent.drops);
+        dropped += &drops(&format!("lane {name} did not deliver"), &received.drops);
     }
-    format!("{table}\n{}{dropped}", memory(&session["memory"]))
+    let outside = drops("dropped outside the lanes", &stats.drops);
+    format!("{table}\n{}{dropped}{outside}", memory(&stats.memory))
 }
 
 /// What the lanes hold.
-fn memory(memory: &Value) -> String {
-    let part = |name: &str| scaled(&memory[format!("{name}_bytes")], 1e6, 1);
-    if memory.is_null() {
-        return String::new();
-    }
+fn memory(memory: &MemoryStats) -> String {
+    let mega = |bytes: u64| scaled(bytes as f64, 1e6, 1);
     format!(
         "held, MB: {} in decoders, {} for their order, {} in fragments, {} in queues, {} for repairs\n",
-        part("decoder"),
-        part("reorder"),
-        part("fragment"),
-        part("queue"),
-        part("encoder"),
+        mega(memory.decoder_bytes),
+        mega(memory.reorder_bytes),
+        mega(memory.fragment_bytes),
+        mega(memory.queue_bytes),
+        mega(memory.encoder_bytes),
     )
 }
 
-fn drops(title: &str, drops: &Value) -> String {
-    let reasons: Vec<String> = drops
-        .as_object()
-        .into_iter()
-        .flatten()
-        .filter(|(_, packets)| packets.as_u64() != Some(0))
-        .map(|(reason, packets)| format!("{reason} {packets}"))
-        .collect();
-    if reasons.is_empty() { String::new() } else { format!("{title}: {}\n", reasons.join(", ")) }
+fn drops(title: &str, drops: &DropCounters) -> String {
+    let mut reasons: Vec<_> = drops.iter().map(|(reason, count)| (reason.name(), count)).collect();
+    reasons.sort_unstable();
+    counts(title, reasons.into_iter())
+}
+
+/// A line with what was counted, but for zeros; nothing if there is nothing else.
+fn counts<'a>(title: &str, counts: impl Iterator<Item = (&'a str, u64)>) -> String {
+    let counted = counts.filter(|(_, count)| *count > 0);
+    let texts: Vec<String> = counted.map(|(what, count)| format!("{what} {count}")).collect();
+    if texts.is_empty() { String::new() } else { format!("{title}: {}\n", texts.join(", ")) }
 }
 
 fn new_table(header: &[&str]) -> Table {
@@ -264,77 +288,153 @@ fn new_table(header: &[&str]) -> Table {
     table
 }
 
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
-    value.as_array().into_iter().flatten()
+/// The word that JSON has for a value of an enumeration.
+fn word(value: &impl Serialize) -> String {
+    let value = serde_json::to_value(value).ok();
+    value.and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_else(dash)
 }
 
-fn text_of(value: &Value) -> String {
-    value.as_str().unwrap_or("-").to_owned()
+fn dash() -> String {
+    "-".to_owned()
 }
 
-fn scaled(value: &Value, unit: f64, decimals: usize) -> String {
-    value.as_f64().map_or_else(|| "-".to_owned(), |number| format!("{:.decimals$}", number / unit))
+fn or_dash(value: Option<f64>, unit: f64, decimals: usize) -> String {
+    value.map_or_else(dash, |value| scaled(value, unit, decimals))
+}
+
+fn scaled(value: f64, unit: f64, decimals: usize) -> String {
+    format!("{:.decimals$}", value / unit)
 }
 
 #[cfg(test)]
 mod tests {
+    use roadweave_device::status::{
+        ClientStatus, DeviceCounters, LogCounters, RouterRoleStatus, ServerStatus,
+    };
+    use roadweave_tunnel::{LinkCounters, LinkStatus, PairReport, PairState};
+    use roadweave_types::{DropReason, PathStatus, Priority};
+
     use super::*;
 
-    #[test]
-    fn a_status_becomes_a_page_with_its_paths_lanes_and_drops() {
-        let status = serde_json::json!({
-            "role": "client", "name": "bus", "uptime_seconds": 12.5, "tun": "rw0",
-            "drops": { "no-session": 3 }, "log": { "lines_lost": 29 },
-            "refusals": { "unknown-key": 31 },
-            "sessions": [{
-                "peer": "192.0.2.1:4433", "addresses": ["10.77.0.2/32"], "drops": {},
-                "paths": [{ "id": 2, "uplink": "wwan0", "status": "suspect",
-                            "smoothed_rtt_ms": 61.25, "priority": "backup", "weight": 7,
-                            "month_bytes": 123_450_000, "monthly_cap_bytes": 5_000_000_000_u64,
-                            "redundancy_left_bytes": 77_000, "counters": { "bytes_sent": 2_500_000 } }],
-                "lanes": [{ "name": "default", "strategy": "xnc", "redundancy": 0.034,
-                            "sent": { "drops": { "queue-expired": 7 } }, "received": {} }],
-                "memory": { "decoder_bytes": 3_210_000, "reorder_bytes": 654_000 },
-            }],
-        });
-        let page = render(&status);
-        for part in [
-            "client bus, up 12 s",
-            "10.77.0.2/32",
-            "wwan0",
-            "suspect",
-            "61.2",
-            "backup",
-            "123.5",
-            "5000",
-            "77",
-            "2.5",
-            "3.40",
-            "queue-expired 7",
-            "3.2 in decoders, 0.7 for their order",
-            "no-session 3",
-            "refused: unknown-key 31",
-            "could not be written: 29",
-        ] {
+    fn dropped(reason: DropReason, packets: u64) -> DropCounters {
+        let mut drops = DropCounters::default();
+        drops.add(reason, packets);
+        drops
+    }
+
+    fn status(name: &str, role: RoleStatus) -> Status {
+        Status {
+            name: name.to_owned(),
+            version: "0.1.0".to_owned(),
+            uptime_seconds: 12.5,
+            tun: "rw0".to_owned(),
+            device: DeviceCounters::default(),
+            log: LogCounters::default(),
+            drops: DropCounters::default(),
+            role,
+        }
+    }
+
+    fn check(status: &Status, parts: &[&str]) {
+        let page = render(status);
+        for part in parts {
             assert!(page.contains(part), "{part} is not in:\n{page}");
         }
     }
 
+    fn path() -> PathStatusReport {
+        let mut counters = roadweave_quic::PathStats::default();
+        counters.bytes_sent = 2_500_000;
+        PathStatusReport {
+            id: 2,
+            uplink: Some("wwan0".to_owned()),
+            remote: None,
+            status: PathStatus::Suspect,
+            smoothed_rtt_ms: 61.25,
+            min_rtt_ms: 60.0,
+            rtt_deviation_ms: 1.0,
+            loss: 0.0,
+            congestion_window_bytes: 0,
+            bytes_in_flight: 0,
+            pacing_rate_bps: None,
+            mtu_bytes: 1_200,
+            priority: Priority::Backup,
+            weight: 7,
+            month_bytes: Some(123_450_000),
+            monthly_cap_bytes: Some(5_000_000_000),
+            redundancy_left_bytes: Some(77_000),
+            counters,
+        }
+    }
+
+    #[test]
+    fn a_status_becomes_a_page_with_its_paths_lanes_and_drops() {
+        let mut lane = LaneStats { name: "default".to_owned(), ..LaneStats::default() };
+        lane.redundancy = 0.034;
+        lane.sent.drops = dropped(DropReason::QueueExpired, 7);
+        let mut stats = SessionStats { lanes: vec![lane], ..SessionStats::default() };
+        stats.memory.decoder_bytes = 3_210_000;
+        stats.memory.reorder_bytes = 654_000;
+        let session = SessionStatus {
+            peer: "192.0.2.1:4433".to_owned(),
+            public_key: String::new(),
+            addresses: vec!["10.77.0.2/32".to_owned()],
+            paths: vec![path()],
+            stats,
+        };
+        let client = ClientStatus { sessions: vec![session], ..ClientStatus::default() };
+        let mut client = status("bus", RoleStatus::Client(client));
+        client.drops = dropped(DropReason::NoSession, 3);
+        client.log.lines_lost = 29;
+        check(
+            &client,
+            &[
+                "client bus, up 12 s",
+                "10.77.0.2/32",
+                "wwan0",
+                "suspect",
+                "61.2",
+                "backup",
+                "123.5",
+                "5000",
+                "77",
+                "2.5",
+                "3.40",
+                "queue-expired 7",
+                "3.2 in decoders, 0.7 for their order",
+                "no-session 3",
+                "could not be written: 29",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_server_tells_whom_it_refused() {
+        let refusals = [("unknown-key".to_owned(), 31), ("unused".to_owned(), 0)].into();
+        let server = ServerStatus { refusals, ..ServerStatus::default() };
+        let server = status("192.0.2.1:4433", RoleStatus::Server(server));
+        check(&server, &["server 192.0.2.1:4433", "refused: unknown-key 31\n", "no session\n"]);
+    }
+
     #[test]
     fn without_a_session_it_says_why() {
-        let status = serde_json::json!({
-            "role": "client", "name": "bus", "uptime_seconds": 12.0, "tun": "rw0",
-            "sessions": [], "drops": {},
-            "no_session": "no attempt has been welcomed yet",
-            "uplinks": [
-                { "name": "wwan0", "heard": true, "servers": [{
-                    "server": "192.0.2.1:4433", "state": "resting", "attempts": 3,
-                    "rest_seconds": 8.25, "last": "refused by the server",
-                }] },
-                { "name": "wlan0", "heard": false, "servers": [] },
-            ],
-        });
-        let page = render(&status);
+        let resting = PairReport {
+            server: "192.0.2.1:4433".to_owned(),
+            state: PairState::Resting,
+            attempts: 3,
+            rest_seconds: Some(8.25),
+            last: Some("refused by the server".to_owned()),
+        };
+        let uplink = |name: &str, heard, servers| {
+            let name = name.to_owned();
+            UplinkReport { name, heard, servers }
+        };
+        let client = ClientStatus {
+            no_session: Some("no attempt has been welcomed yet".to_owned()),
+            uplinks: vec![uplink("wwan0", true, vec![resting]), uplink("wlan0", false, Vec::new())],
+            ..ClientStatus::default()
+        };
+        let page = render(&status("bus", RoleStatus::Client(client)));
         assert!(page.contains("no session: no attempt has been welcomed yet"), "{page}");
         let row = |name: &str| {
             let line = page.lines().find(|line| line.contains(name)).expect("a row");
@@ -346,33 +446,49 @@ mod tests {
 
     #[test]
     fn a_router_shows_its_links_and_what_each_brought() {
-        let status = serde_json::json!({
-            "role": "router", "name": "rw0", "uptime_seconds": 3.0, "tun": "rw0",
-            "drops": { "unknown-peer": 5 },
-            "sessions": [{
-                "peer": "the other router", "addresses": ["10.88.0.2/30"], "drops": {},
-                "peer_packets": 170_445, "peer_packets_lost": 4, "peer_restarts": 1,
-                "paths": [{ "id": 0, "uplink": "lte", "status": "usable", "remote": "10.1.0.1:6081",
-                            "smoothed_rtt_ms": 40.04, "adopted_ratio": 0.7253, "lost": 3542,
-                            "counters": { "adopted": 123_619, "duplicates": 11, "late": 22 } }],
-                "lanes": [{ "name": "default", "strategy": "redundant", "sent": {},
-                            "received": { "order": { "waited_packets": 77, "timeouts": 706 } } }],
-            }],
-        });
-        let page = render(&status);
-        for part in [
-            "router rw0",
-            "lte",
-            "10.1.0.1:6081",
-            "40.0",
-            "123619",
-            "72.53",
-            "3542",
-            "170445 packets, 4 came by no link",
-            "77 packets had to wait, 706 waits",
-            "unknown-peer 5",
-        ] {
-            assert!(page.contains(part), "{part} is not in:\n{page}");
-        }
+        let link = LinkStatus {
+            id: 0,
+            uplink: "lte".to_owned(),
+            remote: Some("10.1.0.1:6081".to_owned()),
+            status: PathStatus::Usable,
+            smoothed_rtt_ms: Some(40.04),
+            min_rtt_ms: None,
+            rtt_deviation_ms: None,
+            lost: 3542,
+            adopted_ratio: 0.7253,
+            counters: LinkCounters { adopted: 123_619, duplicates: 11, ..LinkCounters::default() },
+        };
+        let mut lane = LaneStats { name: "default".to_owned(), ..LaneStats::default() };
+        lane.received.order.waited_packets = 77;
+        lane.received.order.timeouts = 706;
+        let session = RouterSession {
+            peer: "the other router".to_owned(),
+            addresses: vec!["10.88.0.2/30".to_owned()],
+            status: RouterStatus {
+                paths: vec![link],
+                peer_packets: 170_445,
+                peer_packets_lost: 4,
+                peer_restarts: 1,
+                stats: SessionStats { lanes: vec![lane], ..SessionStats::default() },
+            },
+        };
+        let router = RouterRoleStatus { sessions: vec![session], sockets: Vec::new() };
+        let mut router = status("rw0", RoleStatus::Router(router));
+        router.drops = dropped(DropReason::UnknownPeer, 5);
+        check(
+            &router,
+            &[
+                "router rw0",
+                "lte",
+                "10.1.0.1:6081",
+                "40.0",
+                "123619",
+                "72.53",
+                "3542",
+                "170445 packets, 4 came by no link",
+                "77 packets had to wait, 706 waits",
+                "unknown-peer 5",
+            ],
+        );
     }
 }

@@ -9,9 +9,11 @@
 //! anybody can.
 
 mod client;
+mod requests;
 mod server;
 
 pub use client::{RequestError, request};
+pub use requests::{SetAnswer, SetQoe, SetStrategy, set_strategy, status};
 pub use server::{ControlRequest, ControlServer, RpcError};
 
 /// Longest line, bytes; a longer one ends the connection.

@@ -40,6 +40,7 @@ mod reset_salt;
 mod routes;
 mod signals;
 mod state;
+pub mod status;
 mod sysctl;
 mod time_of_day;
 mod tun;

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use roadweave_quic::{Connection, PathStats};
 use roadweave_types::{PathSnapshot, PathStatus, Priority, Rate};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::session::SessionStats;
 
 /// One path: where it runs, what was measured, what passed. Times are in milliseconds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PathStatusReport {
     /// The path's number in its connection.
     pub id: u32,
@@ -51,7 +51,7 @@ pub struct PathStatusReport {
 }
 
 /// One session with its paths.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionStatus {
     /// The peer's name: the client's own, or the server's address.
     pub peer: String,

@@ -19,15 +19,16 @@ use super::granted::Granted;
 use super::guard::Guard;
 use super::pace::Pace;
 use super::resolver::Resolver;
-use super::settings::{self, SetQoe, SetStrategy};
+use super::settings;
 use super::steering::Steering;
 use super::{DriverError, STATE_INTERVAL, needed_files};
 use crate::cleanup::{cleanup, take_over};
-use crate::control::RpcError;
+use crate::control::{RpcError, SetAnswer, SetQoe, SetStrategy};
 use crate::dns::{Dns, restore_of};
 use crate::lookup::RouterNotices;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
+use crate::status::{ClientStatus, RoleStatus, Status};
 use crate::{Clock, Monitor, StateFile, Token, Tun, TunOptions, Uplink};
 
 /// How long a server may stay silent before the user is told.
@@ -269,20 +270,17 @@ impl Role<Client> for ClientRole {
         self.remind(driver, now);
     }
 
-    fn status(&mut self, driver: &mut Driver<Client>, _: Instant) -> Value {
-        let mut drops = driver.edge.drops.clone();
+    fn status(&mut self, driver: &mut Driver<Client>) -> Status {
+        let (client, now) = (&driver.node, driver.edge.clock.now());
+        let mut drops = client.drops().clone();
         drops.merge(&self.guard.drops());
-        drops.merge(driver.node.drops());
-        let sessions: Vec<_> = driver.node.status().into_iter().collect();
-        let now = driver.edge.clock.now();
-        let rest = json!({
-            "sessions": sessions,
-            "no_session": driver.node.why_no_session(now),
-            "uplinks": driver.node.uplinks(now),
-            "suppressed_notices": driver.node.suppressed_notices(),
-            "drops": drops,
-        });
-        driver.status("client", &self.options.name, rest)
+        let role = ClientStatus {
+            sessions: client.status().into_iter().collect(),
+            no_session: client.why_no_session(now),
+            uplinks: client.uplinks(now),
+            suppressed_notices: client.suppressed_notices(),
+        };
+        driver.status(self.options.name.clone(), drops, RoleStatus::Client(role))
     }
 
     fn handle_request(
@@ -369,6 +367,6 @@ impl ClientRole {
                 uplinks.join(", ")
             )
         });
-        Ok(json!({ "notice": notice }))
+        Ok(json!(SetAnswer::Notice { notice }))
     }
 }

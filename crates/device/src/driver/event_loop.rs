@@ -13,7 +13,7 @@
 use std::os::fd::AsFd;
 
 use roadweave_tunnel::{Node, deliver, flush, turn};
-use roadweave_types::{Instant, UplinkId};
+use roadweave_types::{DropCounters, Instant, UplinkId};
 use serde_json::{Value, json};
 
 use super::DriverError;
@@ -21,6 +21,7 @@ use super::edge::Edge;
 use super::tun_name::TunName;
 use crate::control::{ControlServer, RpcError};
 use crate::pauses::{Pause, Pauses, Readings, TURN_MAX};
+use crate::status::{DeviceCounters, LogCounters, RoleStatus, Status};
 use crate::{
     Clock, DeviceError, Instance, InstanceLock, Interest, Poller, Signal, Signals, Token,
     UplinkSocket, Waker,
@@ -72,7 +73,7 @@ pub(super) trait Role<N: Node> {
     fn handle_events(&mut self, driver: &mut Driver<N>, now: Instant);
 
     /// What `show` is told.
-    fn status(&mut self, driver: &mut Driver<N>, now: Instant) -> Value;
+    fn status(&mut self, driver: &mut Driver<N>) -> Status;
 
     /// Answers a request by the control socket that is not for the status.
     ///
@@ -258,35 +259,34 @@ impl<N: Node> Driver<N> {
     fn answer(&mut self, now: Instant, role: &mut impl Role<N>) {
         while let Some(request) = self.control.poll_request() {
             let answer = match request.method.as_str() {
-                "status" => Ok(role.status(self, now)),
+                "status" => Ok(json!(role.status(self))),
                 method => role.handle_request(self, now, method, &request.params),
             };
             request.answer(answer);
         }
     }
 
-    /// The status of this node: `rest`, and what it shares with all others.
-    pub(super) fn status(&self, role: &str, name: &str, rest: Value) -> Value {
+    /// The status of this node, with what it shares with those of other roles. `drops` are those
+    /// that the role has counted.
+    pub(super) fn status(&self, name: String, mut drops: DropCounters, role: RoleStatus) -> Status {
+        drops.merge(&self.edge.drops);
         let tun = &self.edge.tun;
         let device = tun.statistics();
-        let mut status = json!({
-            "role": role,
-            "name": name,
-            "version": env!("CARGO_PKG_VERSION"),
-            "uptime_seconds": self.edge.clock.now().since(Instant::ZERO).as_secs_f64(),
-            "tun": tun.name(),
-            "device": {
-                "packets_read": device.packets_read,
-                "bytes_read": device.bytes_read,
-                "packets_written": device.packets_written,
-                "bytes_written": device.bytes_written,
+        Status {
+            name,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            uptime_seconds: self.edge.clock.now().since(Instant::ZERO).as_secs_f64(),
+            tun: tun.name().to_owned(),
+            device: DeviceCounters {
+                packets_read: device.packets_read,
+                bytes_read: device.bytes_read,
+                packets_written: device.packets_written,
+                bytes_written: device.bytes_written,
             },
-            "log": { "lines_lost": crate::log::lines_lost() },
-        });
-        if let (Value::Object(status), Value::Object(rest)) = (&mut status, rest) {
-            status.extend(rest);
+            log: LogCounters { lines_lost: crate::log::lines_lost() },
+            drops,
+            role,
         }
-        status
     }
 }
 

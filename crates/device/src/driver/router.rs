@@ -6,7 +6,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use roadweave_tunnel::{Router, RouterConfig, RouterEvent};
 use roadweave_types::{Instant, PathStatus, UplinkId};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::complaints::Complaints;
 use super::edge::Edge;
@@ -15,6 +15,7 @@ use super::{DriverError, TunSettings, lead_into_tun};
 use crate::control::RpcError;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
+use crate::status::{RoleStatus, RouterRoleStatus, RouterSession, SocketStatus, Status};
 use crate::{
     Clock, DeviceError, FilterKeeper, FilterOptions, Forwarding, RouteKeeper, Routes, Tun,
     TunOptions, UdpOptions, UplinkSocket, cleanup,
@@ -160,18 +161,18 @@ impl Role<Router> for RouterRole {
         }
     }
 
-    fn status(&mut self, driver: &mut Driver<Router>, _: Instant) -> Value {
-        let mut drops = driver.node.drops().clone();
-        drops.merge(&driver.edge.drops);
-        let mut session = json!(driver.node.status());
-        let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
-        session["peer"] = json!("the other router");
-        session["addresses"] = json!(addresses);
+    fn status(&mut self, driver: &mut Driver<Router>) -> Status {
+        let session = RouterSession {
+            peer: "the other router".to_owned(),
+            addresses: self.addresses.iter().map(ToString::to_string).collect(),
+            status: driver.node.status(),
+        };
         let socket =
             |(at, options)| socket_status(driver.edge.sockets.get(&Some(UplinkId(at))), options);
-        let sockets: Vec<Value> = (0..).zip(&self.options).map(socket).collect();
-        let rest = json!({ "sessions": [session], "sockets": sockets, "drops": drops });
-        driver.status("router", driver.edge.tun.name(), rest)
+        let sockets = (0..).zip(&self.options).map(socket).collect();
+        let role = RouterRoleStatus { sessions: vec![session], sockets };
+        let (name, drops) = (driver.edge.tun.name().to_owned(), driver.node.drops().clone());
+        driver.status(name, drops, RoleStatus::Router(role))
     }
 
     fn handle_request(
@@ -265,16 +266,16 @@ fn tell(event: RouterEvent) {
     }
 }
 
-fn socket_status(socket: Option<&UplinkSocket>, options: &RouterSocket) -> Value {
+fn socket_status(socket: Option<&UplinkSocket>, options: &RouterSocket) -> SocketStatus {
     let statistics = socket.map(UplinkSocket::statistics);
-    json!({
-        "listen": options.listen.to_string(),
-        "interface": options.interface,
-        "open": socket.is_some(),
-        "sends": statistics.map(|counts| counts.sends),
-        "receives": statistics.map(|counts| counts.receives),
-        "send_failures": statistics.map(|counts| counts.failed.iter().sum::<u64>()),
-    })
+    SocketStatus {
+        listen: options.listen.to_string(),
+        interface: options.interface.clone(),
+        open: socket.is_some(),
+        sends: statistics.map(|counts| counts.sends),
+        receives: statistics.map(|counts| counts.receives),
+        send_failures: statistics.map(|counts| counts.failed.iter().sum()),
+    }
 }
 
 /// Segments are clamped in both directions (section IV-A of the paper); what is forwarded is the

@@ -17,13 +17,14 @@ use self::comings::Comings;
 use self::reload::{Reloaded, Reloader, beyond};
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
-use super::settings::{self, SetStrategy};
+use super::settings;
 use super::{DriverError, STATE_INTERVAL, TunSettings, lead_into, needed_files};
-use crate::control::RpcError;
+use crate::control::{RpcError, SetStrategy};
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::reset_salt::reset_salt;
 use crate::routes::lock;
+use crate::status::{RoleStatus, ServerStatus, Status};
 use crate::{
     Allowed, Clock, ClockReading, DeviceError, FilterKeeper, FilterOptions, Forwarding,
     RouteKeeper, Routes, StateFile, TimeOfDay, Tun, TunOptions, UdpOptions, UplinkSocket, cleanup,
@@ -275,19 +276,19 @@ impl Role<Server> for ServerRole {
         }
     }
 
-    fn status(&mut self, driver: &mut Driver<Server>, _: Instant) -> Value {
-        let mut drops = driver.node.drops().clone();
-        drops.merge(&driver.edge.drops);
+    fn status(&mut self, driver: &mut Driver<Server>) -> Status {
+        let server = &driver.node;
+        let mut drops = server.drops().clone();
         drops.merge(&self.filters.drops());
-        let rest = json!({
-            "sessions": driver.node.status(),
-            "memory_bytes": driver.node.memory(),
-            "drops": drops,
-            "refusals": driver.node.refusals(),
-        });
+        let refusals = server.refusals().into_iter();
+        let role = ServerStatus {
+            sessions: server.status(),
+            memory_bytes: server.memory(),
+            refusals: refusals.map(|(kind, count)| (kind.to_owned(), count)).collect(),
+        };
         let listen = driver.edge.sockets.values().map(UplinkSocket::local_address).next();
         let listen = listen.map(|listen| listen.to_string()).unwrap_or_default();
-        driver.status("server", &listen, rest)
+        driver.status(listen, drops, RoleStatus::Server(role))
     }
 
     fn handle_request(

@@ -1,30 +1,11 @@
 //! What may be changed while the tunnel runs, as the control socket's callers say it.
 
-use roadweave_tunnel::{Qoe, SetError, Strategy};
+use roadweave_tunnel::{SetError, Strategy};
 use roadweave_types::UplinkSelector;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::control::RpcError;
-
-/// The parameters of `set_strategy`.
-#[derive(Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct SetStrategy {
-    /// The lane's name.
-    pub(super) lane: String,
-    pub(super) strategy: Strategy,
-}
-
-/// The parameters of `set_qoe`.
-#[derive(Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct SetQoe {
-    /// The lane's name.
-    pub(super) lane: String,
-    pub(super) qoe: Qoe,
-}
+use crate::control::{RpcError, SetAnswer};
 
 /// The parameters of a request.
 pub(super) fn parse<T: DeserializeOwned>(params: &Value) -> Result<T, RpcError> {
@@ -40,14 +21,15 @@ pub(super) fn check_uplink(strategy: &Strategy, uplinks: &UplinkSelector) -> Res
 
 /// What the caller is told of a change.
 pub(super) fn answer(result: Result<(), SetError>) -> Result<Value, RpcError> {
-    result.map(|()| Value::Bool(true)).map_err(|error| RpcError::invalid_params(error.to_string()))
+    result
+        .map(|()| json!(SetAnswer::Done(true)))
+        .map_err(|error| RpcError::invalid_params(error.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+    use crate::control::{SetQoe, SetStrategy};
 
     #[test]
     fn a_lane_may_name_an_uplink_that_may_come_and_no_other() {

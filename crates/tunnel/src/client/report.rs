@@ -1,12 +1,12 @@
 //! What `roadweave show` tells of the ways to the server.
 
 use roadweave_types::{Instant, UplinkId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Client, Uplink};
 
 /// How one uplink does.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UplinkReport {
     /// Its name.
     pub name: String,
@@ -17,7 +17,7 @@ pub struct UplinkReport {
 }
 
 /// How one of the server's addresses does over one uplink.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PairReport {
     /// The address.
     pub server: String,
@@ -32,7 +32,7 @@ pub struct PairReport {
 }
 
 /// What is done on a pair of uplink and server address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PairState {
     /// The session began on it.

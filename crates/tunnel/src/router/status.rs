@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use roadweave_types::PathStatus;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::Router;
 use crate::geneve::{LinkCounters, LinkState};
 use crate::session::SessionStats;
 
 /// One link as `roadweave show` tells it. Times are in milliseconds.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkStatus {
     /// Its place in the configuration.
     pub id: u32,
@@ -35,7 +35,7 @@ pub struct LinkStatus {
 }
 
 /// A router as `roadweave show` tells it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RouterStatus {
     /// The links, as the paths of other sessions.
     pub paths: Vec<LinkStatus>,

@@ -1,0 +1,73 @@
+//! What may be asked of a running instance, and what it answers: the types that both sides share.
+
+use std::path::Path;
+
+use roadweave_tunnel::{Qoe, Strategy};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::client::{RequestError, request};
+use crate::status::Status;
+
+/// The parameters of `set_strategy`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetStrategy {
+    /// The lane's name.
+    pub lane: String,
+    /// What it follows from its next packet on.
+    pub strategy: Strategy,
+}
+
+/// The parameters of `set_qoe`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetQoe {
+    /// The lane's name.
+    pub lane: String,
+    /// What the application behind it has in its buffer.
+    pub qoe: Qoe,
+}
+
+/// What is answered to a change that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum SetAnswer {
+    /// It is made.
+    Done(bool),
+    /// It is made, and a client may have something to say of it.
+    Notice {
+        /// For a person to read.
+        notice: Option<String>,
+    },
+}
+
+/// Asks a running instance for its status.
+///
+/// # Errors
+/// As [`request`], and [`RequestError::Malformed`] when the instance is of a version that tells
+/// other things.
+pub fn status(path: &Path) -> Result<Status, RequestError> {
+    read(path, request(path, "status", &Value::Null)?)
+}
+
+/// Lets a lane of a running client or server follow another strategy; returns what the user should
+/// know of it.
+///
+/// # Errors
+/// As [`request`]; [`RequestError::Refused`] when it cannot be done.
+pub fn set_strategy(path: &Path, change: &SetStrategy) -> Result<Option<String>, RequestError> {
+    match read(path, request(path, "set_strategy", &json!(change))?)? {
+        SetAnswer::Done(_) => Ok(None),
+        SetAnswer::Notice { notice } => Ok(notice),
+    }
+}
+
+/// What was answered, as the type that both sides share.
+fn read<T: DeserializeOwned>(path: &Path, answer: Value) -> Result<T, RequestError> {
+    serde_json::from_value(answer).map_err(|error| RequestError::Malformed {
+        path: path.display().to_string(),
+        detail: error.to_string(),
+    })
+}

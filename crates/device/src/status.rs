@@ -1,0 +1,159 @@
+//! What a running client, server or router tells of itself: `roadweave show` reads what the event
+//! loop writes here.
+
+use std::collections::BTreeMap;
+
+use roadweave_tunnel::{RouterStatus, SessionStatus, UplinkReport};
+use roadweave_types::DropCounters;
+use serde::{Deserialize, Serialize};
+
+/// The status of one instance.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// A client's own name, a server's address, a router's TUN.
+    pub name: String,
+    /// The version of the program.
+    pub version: String,
+    /// For how long it has run, seconds.
+    pub uptime_seconds: f64,
+    /// The name of its TUN.
+    pub tun: String,
+    /// What passed through the TUN.
+    pub device: DeviceCounters,
+    /// What became of the log.
+    pub log: LogCounters,
+    /// Packets that were discarded outside of any session, by reason.
+    pub drops: DropCounters,
+    /// What is particular to its role.
+    #[serde(flatten)]
+    pub role: RoleStatus,
+}
+
+/// The part of a [`Status`] that differs from role to role.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "lowercase")]
+pub enum RoleStatus {
+    /// A client.
+    Client(ClientStatus),
+    /// A server.
+    Server(ServerStatus),
+    /// A redundant router.
+    Router(RouterRoleStatus),
+}
+
+/// What a client tells.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClientStatus {
+    /// Its session, if it has one.
+    pub sessions: Vec<SessionStatus>,
+    /// Why it has none, for a person to read.
+    pub no_session: Option<String>,
+    /// Its uplinks, and how the server's addresses do over each.
+    pub uplinks: Vec<UplinkReport>,
+    /// Notices that were left out of the log because there were too many.
+    pub suppressed_notices: u64,
+}
+
+/// What a server tells.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// The sessions of its clients, by the time they came.
+    pub sessions: Vec<SessionStatus>,
+    /// Bytes that all sessions hold.
+    pub memory_bytes: u64,
+    /// Who was not let in, by kind.
+    pub refusals: BTreeMap<String, u64>,
+}
+
+/// What a router tells.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RouterRoleStatus {
+    /// Its only session, with the other router.
+    pub sessions: Vec<RouterSession>,
+    /// Its sockets, in the order of the configuration.
+    pub sockets: Vec<SocketStatus>,
+}
+
+/// The session of a router.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RouterSession {
+    /// The other end, in words.
+    pub peer: String,
+    /// This end's inner addresses.
+    pub addresses: Vec<String>,
+    /// Its links and its lane.
+    #[serde(flatten)]
+    pub status: RouterStatus,
+}
+
+/// One socket of a router. It counts from its last opening, and nothing while it is closed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SocketStatus {
+    /// The address that it is bound to.
+    pub listen: String,
+    /// The interface that it is bound to.
+    pub interface: Option<String>,
+    /// Whether it is open.
+    pub open: bool,
+    /// System calls that sent.
+    pub sends: Option<u64>,
+    /// System calls that received.
+    pub receives: Option<u64>,
+    /// Datagrams that the kernel refused.
+    pub send_failures: Option<u64>,
+}
+
+/// What passed through a TUN.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceCounters {
+    /// Inner packets read.
+    pub packets_read: u64,
+    /// Bytes of the inner packets read.
+    pub bytes_read: u64,
+    /// Inner packets written.
+    pub packets_written: u64,
+    /// Bytes of the inner packets written.
+    pub bytes_written: u64,
+}
+
+/// What became of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogCounters {
+    /// Lines that could not be written.
+    pub lines_lost: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use roadweave_types::DropReason;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_status_is_one_flat_object_and_reads_back() {
+        let mut drops = DropCounters::default();
+        drops.add(DropReason::NoSession, 3);
+        let status = Status {
+            name: "bus".to_owned(),
+            version: "0.1.0".to_owned(),
+            uptime_seconds: 12.5,
+            tun: "rw0".to_owned(),
+            device: DeviceCounters::default(),
+            log: LogCounters { lines_lost: 29 },
+            drops,
+            role: RoleStatus::Client(ClientStatus::default()),
+        };
+        let written = serde_json::to_value(&status).unwrap();
+        let expected = json!({
+            "role": "client", "name": "bus", "version": "0.1.0", "uptime_seconds": 12.5,
+            "tun": "rw0", "drops": { "no-session": 3 }, "log": { "lines_lost": 29 },
+            "device": {
+                "packets_read": 0, "bytes_read": 0, "packets_written": 0, "bytes_written": 0,
+            },
+            "sessions": [], "no_session": null, "uplinks": [], "suppressed_notices": 0,
+        });
+        assert_eq!(written, expected);
+        assert_eq!(Status::deserialize(&written).unwrap(), status);
+    }
+}
