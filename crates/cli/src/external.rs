@@ -12,17 +12,37 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
+use clap::Parser;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::{WORKSHOP, program};
 
-/// Takes this process over with the program that has the command `words[0]`, or says which package
-/// has it; `log` is handed on. Returns `Ok` when no program has such a command.
+/// A command line whose command is not ours.
+#[derive(Debug, Parser)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: External,
+    #[arg(long, env = "ROADWEAVE_LOG")]
+    log: Option<String>,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum External {
+    #[command(external_subcommand)]
+    Words(Vec<OsString>),
+}
+
+/// Takes this process over with the program that has the command of its command line, or says which
+/// package has it. Returns `Ok` when no program has such a command.
 ///
 /// # Errors
 /// [`BadInput`] when the package with the command is not installed; else when its program cannot be
 /// started.
-pub fn run(words: &[OsString], log: &str) -> Result<()> {
+pub fn run() -> Result<()> {
+    let Ok(Arguments { command: External::Words(words), log }) = Arguments::try_parse() else {
+        return Ok(());
+    };
     let Some(name) = words.first().and_then(|word| word.to_str()).filter(|name| is_name(name))
     else {
         return Ok(());
@@ -34,7 +54,7 @@ pub fn run(words: &[OsString], log: &str) -> Result<()> {
         return Ok(());
     }
     match program::find("roadweave-lab") {
-        Some(program) => Err(take_over(&program, words, log)),
+        Some(program) => Err(take_over(&program, &words, log)),
         None => Err(BadInput::new(format!(
             "{name} is a command of the package roadweave-lab, which is not installed: there is no \
              program roadweave-lab beside this one or in PATH"
@@ -50,9 +70,8 @@ fn is_name(word: &str) -> bool {
 }
 
 /// Returns only when the program cannot be started.
-fn take_over(program: &Path, words: &[OsString], log: &str) -> anyhow::Error {
-    let error = Command::new(program).args(words).env("ROADWEAVE_LOG", log).exec();
-    Err::<(), _>(error)
-        .with_context(|| format!("cannot start {}", program.display()))
-        .expect_err("a program that took over does not return")
+fn take_over(program: &Path, words: &[OsString], log: Option<String>) -> anyhow::Error {
+    let error =
+        Command::new(program).args(words).envs(log.map(|log| ("ROADWEAVE_LOG", log))).exec();
+    anyhow::Error::new(error).context(format!("cannot start {}", program.display()))
 }

@@ -13,16 +13,15 @@ mod run;
 mod set;
 mod show;
 
-use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser};
+use clap::Parser;
+use clap::error::ErrorKind;
 use roadweave_terminal::{WORKSHOP, exit, logging, out};
 
 /// Fuses several unreliable uplinks of a vehicle into one dependable, low-latency tunnel.
 #[derive(Debug, Parser)]
 #[command(name = "roadweave", version, propagate_version = true, after_help = workshop_help())]
-#[command(allow_external_subcommands = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -47,9 +46,6 @@ enum Command {
     Release(release::ReleaseArgs),
     Show(show::ShowArgs),
     Set(set::SetArgs),
-    /// A command of another program.
-    #[command(external_subcommand)]
-    External(Vec<OsString>),
 }
 
 /// What the workshop adds to the commands above.
@@ -61,6 +57,7 @@ fn workshop_help() -> String {
 fn main() -> ExitCode {
     let code = match Arguments::try_parse() {
         Ok(arguments) => run(arguments),
+        Err(error) if error.kind() == ErrorKind::InvalidSubcommand => run_external(&error),
         Err(error) => refuse(&error),
     };
     out::flush();
@@ -68,9 +65,6 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> ExitCode {
-    if let Command::External(words) = &arguments.command {
-        return run_external(words, &arguments.log);
-    }
     let result = logging::start(&arguments.log).and_then(|()| match arguments.command {
         Command::Init(args) => args.run(),
         Command::Keygen(args) => args.run(),
@@ -80,7 +74,6 @@ fn run(arguments: Arguments) -> ExitCode {
         Command::Release(args) => args.run(),
         Command::Show(args) => args.run(),
         Command::Set(args) => args.run(),
-        Command::External(_) => unreachable!("it was run above"),
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -88,16 +81,10 @@ fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
-fn run_external(words: &[OsString], log: &str) -> ExitCode {
-    match external::run(words, log) {
-        Ok(()) => {
-            // The library knows the likely one only among commands that it is to know all of.
-            let strict = Arguments::command().allow_external_subcommands(false);
-            match strict.try_get_matches() {
-                Ok(_) => unreachable!("the command was unknown"),
-                Err(error) => refuse(&error),
-            }
-        }
+/// Runs the command of another program; where there is none, `unknown` is what is wrong.
+fn run_external(unknown: &clap::Error) -> ExitCode {
+    match external::run() {
+        Ok(()) => refuse(unknown),
         Err(error) => match logging::open() {
             Ok(_) => exit::report(&error),
             Err(other) => exit::report(&other),

@@ -185,7 +185,7 @@ fn what_is_possible_and_cannot_be_meant_is_refused() {
     );
     let error = read::<ServerFile>(&server).expect_err("its own key");
     assert!(
-        error.starts_with("line 4: peer \"bus\": public_key is that of this server's"),
+        error.starts_with("test.toml: line 4, column 14: peer \"bus\": public_key is that of this server's"),
         "{error}"
     );
 }
@@ -232,7 +232,7 @@ fn peers_that_collide_are_refused() {
     let bus = peer("bus", KEY, "\"10.77.0.2/32\"");
     let check = |peers: String, line: usize, expected: &str| {
         check(peers.clone(), expected);
-        check(peers, &format!("line {line}: "));
+        check(peers, &format!("line {line}, column "));
     };
     check(format!("{bus}{}", peer("van", KEY, "\"10.77.0.3/32\"")), 8, "same public_key");
     check(format!("{bus}{}", peer("van", other, "\"10.77.0.2/32\"")), 9, "10.77.0.2/32");

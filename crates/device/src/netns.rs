@@ -12,7 +12,7 @@ mod sandbox;
 mod testing;
 
 pub use sandbox::Sandbox;
-pub use testing::run_sandboxed;
+pub use testing::{run_sandboxed, sandbox_is_there};
 
 use std::fs::File;
 use std::os::fd::AsFd;

@@ -20,10 +20,12 @@ pub enum TraceError {
         source: io::Error,
     },
     /// The file is too large to be a trace.
-    #[error("{}: too large for a trace; at most {} bytes are read", file.display(), crate::load::FILE_BYTES_MAX)]
+    #[error("{}: too large for a trace; at most {} bytes are read", file.display(), bytes_max)]
     TooLarge {
         /// The file.
         file: PathBuf,
+        /// How many bytes are read.
+        bytes_max: u64,
     },
     /// The file's text breaks its format.
     #[error("{file}:{line}:{column}: {problem}; {cure}")]

@@ -38,6 +38,7 @@ pub use link::{Jitter, Link, LinkSettings, LinkStats};
 pub use load::{FILE_BYTES_MAX, read_at_most, read_csv, read_mahimahi, read_trace};
 pub use loss::GilbertElliott;
 pub use mahimahi::{format_mahimahi, parse_mahimahi};
+pub use random::Random;
 pub use statistics::{
     Autocorrelation, CapacityQuantiles, DelayQuantiles, DeliveryGaps, Dips, LENGTH_MAX, Lengths,
     LossStatistics, PairStatistics, RoundTripStatistics, TraceStatistics,

@@ -46,7 +46,7 @@ fn read(file: &Path) -> Result<String, TraceError> {
     let failed = |source| TraceError::Read { file: file.into(), source };
     match read_at_most(file, FILE_BYTES_MAX) {
         Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-            Err(TraceError::TooLarge { file: file.into() })
+            Err(TraceError::TooLarge { file: file.into(), bytes_max: FILE_BYTES_MAX })
         }
         Err(error) => Err(failed(error)),
         Ok(bytes) => String::from_utf8(bytes).map_err(|error| failed(io::Error::other(error))),

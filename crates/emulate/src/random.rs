@@ -1,4 +1,4 @@
-//! Seeded chance: the few distributions that links need.
+//! Seeded chance: the few distributions that links and applications need.
 
 use rand_core::{RngCore, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -6,9 +6,10 @@ use roadweave_types::SplitMix64;
 
 /// A seeded generator; equal seeds give equal draws.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(Pcg64Mcg);
+pub struct Random(Pcg64Mcg);
 
 impl Random {
+    /// The generator of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(Pcg64Mcg::seed_from_u64(seed))
     }
@@ -16,6 +17,11 @@ impl Random {
     /// A generator of its own for part `index` of what `seed` describes.
     pub fn part(seed: u64, index: u64) -> Self {
         Self::new(SplitMix64::word(seed, index))
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0.next_u64()
     }
 
     /// Uniform in [0, 1).
@@ -41,10 +47,15 @@ impl Random {
         1 + ((1.0 - self.unit()).ln() / (1.0 - 1.0 / mean).ln()) as u64
     }
 
-    /// Normal with mean 0 and deviation 1 (Box-Muller).
+    /// Normal with mean 0 and deviation 1.
     pub fn normal(&mut self) -> f64 {
+        self.normal_around(0.0, 1.0)
+    }
+
+    /// Normal with the given mean and deviation (Box-Muller).
+    pub fn normal_around(&mut self, mean: f64, deviation: f64) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
-        radius * (std::f64::consts::TAU * self.unit()).cos()
+        mean + deviation * radius * (std::f64::consts::TAU * self.unit()).cos()
     }
 }
 

@@ -20,7 +20,6 @@ pub mod figures;
 pub mod histogram;
 pub mod inner;
 pub mod profiles;
-mod random;
 pub mod raven;
 pub mod report;
 pub mod run;

@@ -220,13 +220,6 @@ impl TrafficReport {
     }
 }
 
-pub(crate) fn opposite(direction: Direction) -> Direction {
-    match direction {
-        Direction::Up => Direction::Down,
-        Direction::Down => Direction::Up,
-    }
-}
-
 /// The port of a scenario's first application.
 pub const FIRST_PORT: u16 = 5_000;
 

@@ -14,18 +14,19 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use roadweave_device::netns::Sandbox;
+use roadweave_device::netns::sandbox_is_there;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-/// Why the demo cannot run here, if so.
-fn missing() -> Option<String> {
+/// Whether the demo can run here; a test that it cannot says so.
+fn can_run(test: &str) -> bool {
     let ffmpeg = Command::new("ffmpeg").arg("-version").stdout(Stdio::null()).status();
     if ffmpeg.is_err() {
         let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
         assert!(!required, "ffmpeg is not installed");
-        return Some("ffmpeg is not installed".to_owned());
+        println!("skipped: {test}: ffmpeg is not installed");
+        return false;
     }
-    Sandbox::probe().err().map(|error| error.to_string())
+    sandbox_is_there(test)
 }
 
 fn demo(report: &Path) -> Command {
@@ -37,8 +38,7 @@ fn demo(report: &Path) -> Command {
 
 #[test]
 fn a_short_demo_measures_and_reports() {
-    if let Some(why) = missing() {
-        println!("skipped: {why}");
+    if !can_run("a_short_demo_measures_and_reports") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
@@ -81,8 +81,7 @@ fn a_short_demo_measures_and_reports() {
 
 #[test]
 fn a_demo_that_is_interrupted_or_killed_leaves_nothing_behind() {
-    if let Some(why) = missing() {
-        println!("skipped: {why}");
+    if !can_run("a_demo_that_is_interrupted_or_killed_leaves_nothing_behind") {
         return;
     }
     for signal in [Signal::INT, Signal::KILL] {

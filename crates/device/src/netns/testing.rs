@@ -4,6 +4,7 @@ use std::io::Write;
 use std::process::Stdio;
 
 use super::Sandbox;
+use crate::DeviceError;
 
 /// Runs `test` inside a fresh sandbox; call it from a `#[test]` function with that function's path.
 ///
@@ -27,10 +28,28 @@ pub fn run_sandboxed(name: &str, test: impl FnOnce()) {
         Ok(Sandbox::Inside) => test(),
         Ok(Sandbox::Ended(0)) => {}
         Ok(Sandbox::Ended(code)) => panic!("{name} failed inside its sandbox, exit code {code}"),
-        Err(why) if std::env::var_os("ROADWEAVE_REQUIRE_SANDBOX").is_none() => {
-            // A write to the stream itself is not captured.
-            let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
-        }
-        Err(why) => panic!("{name} cannot run: {why}"),
+        Err(why) => skip(name, &why),
     }
+}
+
+/// Whether a sandbox can be had here, for the test `name` that starts a program which enters one.
+/// Where it cannot, it says so as [`run_sandboxed`] does.
+///
+/// # Panics
+/// When there must be one, and is none.
+pub fn sandbox_is_there(name: &str) -> bool {
+    match Sandbox::probe() {
+        Ok(()) => true,
+        Err(why) => {
+            skip(name, &why);
+            false
+        }
+    }
+}
+
+fn skip(name: &str, why: &DeviceError) {
+    let required = std::env::var_os("ROADWEAVE_REQUIRE_SANDBOX").is_some();
+    assert!(!required, "{name} cannot run: {why}");
+    // A write to the stream itself is not captured.
+    let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
 }

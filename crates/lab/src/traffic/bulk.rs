@@ -16,7 +16,7 @@ use roadweave_quic::{CongestionControl, Epoch, Transfer, TransferConfig, Transfe
 use roadweave_types::Instant;
 use serde::Serialize;
 
-use super::{Detail, Stream, Traffic, TrafficReport, TrafficSpec, opposite};
+use super::{Detail, Stream, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
 use crate::video::quality::Percentiles;
 use crate::world::MTU;
@@ -108,7 +108,7 @@ impl BulkTraffic {
     fn wrap(&mut self, now: Instant, from: TransferEnd, quic: &[u8]) -> (Direction, Bytes) {
         let direction = match from {
             TransferEnd::Sender => self.direction,
-            TransferEnd::Receiver => opposite(self.direction),
+            TransferEnd::Receiver => self.direction.opposite(),
         };
         let stream = self.stream(direction);
         let number = stream.log.packets.len() as u64;

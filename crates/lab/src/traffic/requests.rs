@@ -20,14 +20,13 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_emulate::Direction;
+use roadweave_emulate::{Direction, Random};
 use roadweave_types::Instant;
 use serde::{Deserialize, Serialize};
 
 use self::message::{Header, Incoming, Kind, Outgoing};
-use super::{Detail, Traffic, TrafficReport, TrafficSpec, opposite};
+use super::{Detail, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
-use crate::random::Random;
 use crate::video::quality::Percentiles;
 
 /// What the people in the vehicle do.
@@ -149,7 +148,7 @@ impl RequestTraffic {
             App::Music => now.max(request.began + MUSIC_INTERVAL),
             App::Recommender => {
                 let (mean, deviation) = RECOMMENDER_PAUSE_SECONDS;
-                let pause = self.random.normal(mean, deviation).max(1.0);
+                let pause = self.random.normal_around(mean, deviation).max(1.0);
                 now + Duration::from_secs_f64(pause)
             }
         };
@@ -169,7 +168,7 @@ impl RequestTraffic {
     /// A packet of a message has come out at the end of `direction`.
     fn on_data(&mut self, now: Instant, direction: Direction, header: Header) {
         let acknowledgement = Header { kind: Kind::Acknowledgement, ..header };
-        self.acknowledgements.push_back((opposite(direction), acknowledgement));
+        self.acknowledgements.push_back((direction.opposite(), acknowledgement));
         let number = self.number;
         let Some(request) = self.current.as_mut().filter(|_| header.request == number) else {
             return;

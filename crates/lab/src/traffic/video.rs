@@ -14,12 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use roadweave_emulate::Direction;
+use roadweave_emulate::{Direction, Random};
 use roadweave_types::{Instant, Rate};
 
 use super::{Detail, Stream, Traffic, TrafficReport, TrafficSpec};
 use crate::inner;
-use crate::random::Random;
 use crate::video::h264::{AccessUnit, NAL_IDR};
 use crate::video::quality::{self, Percentiles, Player, Playout, Quality, SentFrame};
 use crate::video::rtp::{CLOCK_HZ, Packetizer, RtpPacket};

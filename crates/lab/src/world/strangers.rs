@@ -14,13 +14,13 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use bytes::Bytes;
+use roadweave_emulate::Random;
 use roadweave_quic::Outbox;
 use roadweave_quic::forge::{Eavesdropper, stateless_reset};
 use roadweave_tunnel::{Io, Node as _, RecvMeta, Server, turn};
 use roadweave_types::{Instant, UplinkId};
 
 use super::{Side, ends};
-use crate::random::Random;
 
 /// Who there is beside the client, the server and the links.
 #[derive(Clone, Debug, Default, PartialEq)]

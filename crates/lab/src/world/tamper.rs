@@ -7,8 +7,7 @@
 use std::collections::VecDeque;
 
 use bytes::BytesMut;
-
-use crate::random::Random;
+use roadweave_emulate::Random;
 
 /// How often a link tampers with a packet that comes out of it; each a share of packets, 0..=1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

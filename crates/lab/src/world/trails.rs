@@ -8,7 +8,6 @@ use roadweave_tunnel::{PacketEvent, PacketStep};
 use roadweave_types::Instant;
 
 use super::Arrival;
-use crate::traffic::opposite;
 
 /// What happened to an inner packet before it arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +48,7 @@ impl Trails {
         events: impl Iterator<Item = PacketEvent>,
         mut arrived: impl Iterator<Item = &'a mut Arrival>,
     ) {
-        let receiving = opposite(sending);
+        let receiving = sending.opposite();
         for PacketEvent { at, lane, id, what } in events {
             let key = |direction| (direction, lane.0, id.0);
             match what {

@@ -11,7 +11,6 @@ use roadweave_types::Instant;
 
 use super::wire::Wire;
 use super::{Arrival, Ride, SERVER, World};
-use crate::traffic::opposite;
 
 /// The clock, the device and the network of one end.
 struct EndIo<'a> {
@@ -31,7 +30,7 @@ impl Io for EndIo<'_> {
     }
 
     fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
-        let (at, direction, ride) = (self.now, opposite(self.sends), self.ride);
+        let (at, direction, ride) = (self.now, self.sends.opposite(), self.ride);
         let arrival = |packet| Arrival { at, direction, packet, ride, trail: None };
         self.arrivals.extend(packets.map(arrival));
     }

@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::display::Display;
 use super::files::{Recorded, Recording};
-use super::link::Link;
+use super::link::{Link, LinkName};
 use super::run::Run;
 use super::{PORT, parse_rate, token, unix_epoch};
 
@@ -68,15 +68,6 @@ pub struct ClientArgs {
     /// Print a summary as JSON
     #[arg(long)]
     json: bool,
-}
-
-/// A link and the interface that it goes by.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LinkName {
-    /// What the link is called.
-    pub name: String,
-    /// The interface.
-    pub interface: String,
 }
 
 /// A rate for one link, or for all.

@@ -7,8 +7,7 @@ use roadweave_record::{RecordPhase, RecordProgress};
 use roadweave_types::{Instant, Rate};
 use tracing::info;
 
-use super::client::LinkName;
-use super::link::Link;
+use super::link::{Link, LinkName};
 
 /// Shows the progress of all links on standard error.
 pub struct Display {

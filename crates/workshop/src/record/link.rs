@@ -9,8 +9,16 @@ use roadweave_types::Instant;
 use tracing::{info, warn};
 
 use super::BUFFER_BYTES;
-use super::client::LinkName;
 use super::outbox::{Destination, Outbox};
+
+/// A link and the interface that it goes by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkName {
+    /// What the link is called.
+    pub name: String,
+    /// The interface.
+    pub interface: String,
+}
 
 /// One link under way.
 pub struct Link {

@@ -67,7 +67,7 @@ fn the_products_lanes_can_be_asked_for() {
     assert_eq!(scenario.lanes, default_lanes());
     assert_eq!(scenario.strategy(), "default");
     let both = parse(&format!("lanes = \"default\"\nstrategy = \"xnc\"\n{LINKS}{VIDEO}"));
-    assert!(both.unwrap_err().contains("line 1: lanes: there is a strategy"));
+    assert!(both.unwrap_err().contains("line 1, column 9: lanes: there is a strategy"));
 }
 
 #[test]
