@@ -48,7 +48,7 @@ pub(crate) fn since_boot() -> Duration {
     read(ClockId::Boottime)
 }
 
-/// The same without its sleep.
+/// The time since the machine was started, its sleep left out.
 pub(crate) fn awake_since_boot() -> Duration {
     read(ClockId::Monotonic)
 }

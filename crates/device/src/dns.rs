@@ -194,7 +194,8 @@ pub(crate) fn restore(instance: &Instance) -> Result<(), DeviceError> {
     }
 }
 
-/// The same of a client's start, which knows its state directory, also when `/run` forgot it.
+/// Gives the machine the resolvers back that it had before an earlier session, at a client's start:
+/// it knows its state directory, and so what `/run` may have forgotten.
 ///
 /// # Errors
 /// As [`restore`].

@@ -8,12 +8,12 @@
 //! ```
 
 mod client;
-mod complaints;
+mod client_filters;
+mod debounce;
 mod edge;
 mod event_loop;
 mod granted;
-mod guard;
-mod pace;
+mod repeat_limiter;
 mod resolver;
 mod router;
 mod server;
@@ -50,7 +50,7 @@ pub enum DriverError {
     /// The TUN went away.
     #[error("the device {name} is gone: {source}")]
     TunGone {
-        /// Its name.
+        /// The name of the TUN.
         name: String,
         /// What the kernel said.
         source: std::io::Error,
@@ -60,7 +60,7 @@ pub enum DriverError {
 /// The TUN device of a client or server.
 #[derive(Clone, Debug)]
 pub struct TunSettings {
-    /// Its name.
+    /// The name of the interface.
     pub name: String,
     /// The largest inner packet, bytes.
     pub mtu: u16,
@@ -81,7 +81,8 @@ fn lead_into_tun(routes: &mut Routes, tun: &Tun, prefixes: &[IpNet]) {
     lead_into(routes, tun.index(), prefixes);
 }
 
-/// The same for the TUN with the index `tun`.
+/// Leads `prefixes` into the TUN with the index `tun`. What the system refuses is told and left
+/// out.
 fn lead_into(routes: &mut Routes, tun: u32, prefixes: &[IpNet]) {
     let mut without_ipv6 = false;
     for prefix in prefixes {

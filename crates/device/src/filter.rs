@@ -88,7 +88,7 @@ pub enum Forwarding {
 /// An interface, as rules name it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Interface {
-    /// Its name.
+    /// The interface's name.
     pub name: String,
     /// The kernel's number, for names that nft cannot read.
     pub index: u32,
@@ -97,7 +97,7 @@ pub struct Interface {
 /// A destination that is not denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowed {
-    /// Its addresses.
+    /// The destination's addresses.
     pub prefix: IpNet,
     /// One port, of TCP and UDP; else everything.
     pub port: Option<u16>,

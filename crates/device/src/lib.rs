@@ -57,7 +57,7 @@ pub use driver::{
 pub use error::DeviceError;
 pub use filter::{Allowed, FilterKeeper, FilterOptions, Filters, Forwarding, Interface};
 pub use monitor::{Gateway, Monitor, Uplink, UplinkEvent};
-pub use netlink::{Link, Netlink, Route, Rule};
+pub use netlink::{Netlink, NetworkInterface, Route, Rule};
 pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};
 pub use process::{Instance, InstanceLock, ROUTE_PROTOCOL};
 pub use random::random_bytes;

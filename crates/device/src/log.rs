@@ -247,7 +247,7 @@ pub(crate) fn lines_lost() -> u64 {
 static PROCESS: OnceLock<Lines> = OnceLock::new();
 /// What waits for a slow reader, at most: some thousand lines.
 const QUEUE_BYTES_MAX: usize = 512 * 1024;
-/// The same in lines, since short ones cost memory too.
+/// Lines that wait for a slow reader, at most: short ones cost memory beyond their bytes.
 const QUEUE_LINES_MAX: usize = 8 * 1024;
 /// How often the reader is told how many lines were lost.
 const TELL_INTERVAL: Duration = Duration::from_secs(1);

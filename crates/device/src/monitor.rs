@@ -22,7 +22,7 @@ use rustix::net::RecvFlags;
 
 use crate::netlink::{Messages, open_socket, parse_link};
 use crate::process::ROUTE_PROTOCOL;
-use crate::{DeviceError, Interface, Link, Netlink, Route};
+use crate::{DeviceError, Interface, Netlink, NetworkInterface, Route};
 
 /// One uplink as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -266,7 +266,12 @@ impl AsFd for Monitor {
     }
 }
 
-fn describe(id: UplinkId, link: Link, addresses: &[(u32, IpNet)], routes: &[Route]) -> Uplink {
+fn describe(
+    id: UplinkId,
+    link: NetworkInterface,
+    addresses: &[(u32, IpNet)],
+    routes: &[Route],
+) -> Uplink {
     let addresses: BTreeSet<IpNet> = addresses
         .iter()
         .filter(|(index, prefix)| *index == link.index && is_routable(prefix.addr()))
@@ -287,7 +292,12 @@ fn describe(id: UplinkId, link: Link, addresses: &[(u32, IpNet)], routes: &[Rout
     }
 }
 
-fn find_gateway(link: &Link, addresses: &[IpNet], routes: &[Route], ipv4: bool) -> Option<Gateway> {
+fn find_gateway(
+    link: &NetworkInterface,
+    addresses: &[IpNet],
+    routes: &[Route],
+    ipv4: bool,
+) -> Option<Gateway> {
     let own = addresses.iter().find(|prefix| prefix.addr().is_ipv4() == ipv4)?;
     let route = routes
         .iter()
@@ -361,8 +371,8 @@ const MAIN_TABLE: u32 = 254;
 mod tests {
     use super::*;
 
-    fn link(index: u32) -> Link {
-        Link {
+    fn link(index: u32) -> NetworkInterface {
+        NetworkInterface {
             index,
             name: "eth1".to_owned(),
             up: true,
@@ -384,7 +394,7 @@ mod tests {
 
     #[test]
     fn a_tunnel_of_others_does_not_pass_for_a_way_out() {
-        let link = Link { point_to_point: true, ..link(2) };
+        let link = NetworkInterface { point_to_point: true, ..link(2) };
         let addresses = [(2, "10.77.0.2/32".parse().unwrap())];
         let uplink = describe(UplinkId(0), link, &addresses, &[]);
         assert_eq!(uplink.gateway_v4, Some(Gateway::PointToPoint));

@@ -47,10 +47,10 @@ pub struct Netlink {
 
 /// One interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
+pub struct NetworkInterface {
     /// The kernel's number for it.
     pub index: u32,
-    /// Its name.
+    /// The name of the interface.
     pub name: String,
     /// Up, by the administrator's will.
     pub up: bool,
@@ -122,7 +122,7 @@ impl Netlink {
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn links(&mut self) -> Result<Vec<Link>, DeviceError> {
+    pub fn links(&mut self) -> Result<Vec<NetworkInterface>, DeviceError> {
         let messages = self
             .dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))
             .map_err(|error| DeviceError::system("list the interfaces", error))?;
@@ -197,7 +197,7 @@ impl Netlink {
     ///
     /// # Errors
     /// [`DeviceError::NoInterface`] when there is none.
-    pub fn link(&mut self, name: &str) -> Result<Link, DeviceError> {
+    pub fn link(&mut self, name: &str) -> Result<NetworkInterface, DeviceError> {
         self.links()?
             .into_iter()
             .find(|link| link.name == name)
@@ -419,7 +419,8 @@ pub(crate) fn open_socket(groups: u32) -> Result<OwnedFd, rustix::io::Errno> {
     open_socket_of(None, groups)
 }
 
-/// The same of another netlink protocol.
+/// Opens a netlink socket of `protocol`, that of routes if it is `None`, which is a member of
+/// `groups` (a bit per multicast group).
 pub(crate) fn open_socket_of(
     protocol: Option<Protocol>,
     groups: u32,
@@ -461,8 +462,8 @@ pub(crate) fn take_message<'a>(datagram: &mut &'a [u8]) -> Option<&'a [u8]> {
     Some(bytes)
 }
 
-pub(crate) fn parse_link(message: &LinkMessage) -> Link {
-    let mut link = Link {
+pub(crate) fn parse_link(message: &LinkMessage) -> NetworkInterface {
+    let mut link = NetworkInterface {
         index: message.header.index,
         name: String::new(),
         up: message.header.flags.contains(LinkFlags::Up),

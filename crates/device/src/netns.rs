@@ -61,7 +61,7 @@ impl NetNs {
         Ok(Self { name: name.to_owned(), path, file: Arc::new(file) })
     }
 
-    /// Its name, as given.
+    /// The namespace's name, as given.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -175,7 +175,7 @@ pub struct CableEnd<'a> {
     pub namespace: &'a NetNs,
     /// The name of the interface.
     pub interface: &'a str,
-    /// Its addresses.
+    /// The interface's addresses.
     pub addresses: &'a [IpNet],
 }
 

@@ -49,7 +49,7 @@ impl Instance {
         Self::in_directory(name, RUN_DIRECTORY)
     }
 
-    /// The same, with its files elsewhere.
+    /// The instance called `name`, with its files in `directory` in place of `/run/roadweave`.
     ///
     /// # Errors
     /// As [`Instance::new`].
@@ -61,7 +61,7 @@ impl Instance {
         Ok(Self { name: name.to_owned(), directory: directory.as_ref().to_owned() })
     }
 
-    /// Its name.
+    /// The instance's name.
     pub fn name(&self) -> &str {
         &self.name
     }

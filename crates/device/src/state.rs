@@ -33,7 +33,7 @@ pub trait Kept: Clone + Default + PartialEq + Send + Sync + 'static {
     /// What the file is called after its instance.
     const NAME: &'static str;
 
-    /// As text.
+    /// What is kept, as the text of its file.
     ///
     /// # Errors
     /// When it cannot be written.

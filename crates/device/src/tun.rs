@@ -32,7 +32,7 @@ pub struct TunOptions {
     pub name: String,
     /// Largest inner packet, bytes.
     pub mtu: u16,
-    /// Its addresses, with the length of the network behind it.
+    /// The interface's addresses, with the length of the network behind it.
     pub addresses: Vec<IpNet>,
     /// Ask the kernel for segmentation offload.
     pub offload: bool,
@@ -64,7 +64,7 @@ enum Offload {
 pub struct TunStatistics {
     /// Inner packets read.
     pub packets_read: u64,
-    /// Their bytes.
+    /// Bytes of the inner packets read.
     pub bytes_read: u64,
     /// System calls that read them: fewer than packets with offload.
     pub reads: u64,
@@ -72,7 +72,7 @@ pub struct TunStatistics {
     pub malformed: u64,
     /// Inner packets written.
     pub packets_written: u64,
-    /// Their bytes.
+    /// Bytes of the inner packets written.
     pub bytes_written: u64,
     /// System calls that wrote them.
     pub writes: u64,

@@ -45,12 +45,12 @@ mod report;
 mod silence;
 
 pub use notices::Notice;
-use notices::Told;
+use notices::NoticeLimiter;
 use outages::Outages;
 use pairs::{Pair, Pairs};
 use race::{Attempt, RACE_STAGGER, Welcomed};
 pub use report::{PairReport, PairState, UplinkReport};
-use silence::Unsteady;
+use silence::Flapping;
 
 /// The smallest MTU that IPv6 allows (RFC 8200 section 5).
 const MTU_MIN: u16 = 1280;
@@ -136,15 +136,15 @@ pub struct Client {
     silent_since: Option<Instant>,
     /// Until when nobody waits for a session that does not answer: this end was paused.
     hurry_until: Instant,
-    /// Whether the session has fallen silent of late.
-    unsteady: Option<Unsteady>,
-    /// A connection that was welcomed meanwhile.
-    spare: Option<Welcomed>,
+    /// Since when the session falls silent again and again, if it does.
+    flapping: Option<Flapping>,
+    /// A connection that was welcomed beside a session that does not answer, to replace it.
+    replacement: Option<Welcomed>,
     pairs: Pairs,
-    /// The rest after the next session that the server ends.
-    setback: Duration,
+    /// How long the client backs off after the next session that the server ends.
+    backoff: Duration,
     events: VecDeque<ClientEvent>,
-    told: Told,
+    notice_limiter: NoticeLimiter,
     outages: Outages,
     drops: DropCounters,
     /// Whether sessions note what happens to each packet.
@@ -184,12 +184,12 @@ impl Client {
             attempts: BTreeMap::new(),
             current: None,
             silent_since: None,
-            unsteady: None,
+            flapping: None,
             hurry_until: Instant::ZERO,
-            spare: None,
-            setback: Duration::ZERO,
+            replacement: None,
+            backoff: Duration::ZERO,
             events: VecDeque::new(),
-            told: Told::default(),
+            notice_limiter: NoticeLimiter::default(),
             outages: Outages::default(),
             drops: DropCounters::default(),
             observes: false,
@@ -320,8 +320,9 @@ impl Client {
         self.servers_of.remove(&id);
         self.uplinks.remove(&id);
         self.drop_attempts(now, "its uplink is gone", |attempt| attempt.pair.0 == id);
-        if let Some(spare) = self.spare.take_if(|spare| spare.pair.0 == id) {
-            self.close_connection(now, spare.id, "its uplink is gone");
+        if let Some(replacement) = self.replacement.take_if(|replacement| replacement.pair.0 == id)
+        {
+            self.close_connection(now, replacement.id, "its uplink is gone");
         }
         self.outages.forget(id);
         self.forget_pairs();

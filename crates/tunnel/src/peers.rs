@@ -21,7 +21,7 @@ use roadweave_types::Rate;
 /// One client that may connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Its name in logs and statistics.
+    /// The client's name in logs and statistics.
     pub name: String,
     /// Its inner addresses and the prefixes behind it. It may send from these and no others.
     pub addresses: Vec<IpNet>,

@@ -28,7 +28,7 @@
 //! Source: redundant framework (Networking'24) section III; RFC 8926.
 
 mod epochs;
-mod leaps;
+mod jumps;
 mod node;
 mod notices;
 mod seen;
@@ -46,7 +46,7 @@ use roadweave_wire::{
 };
 
 use self::epochs::{Admission, Epochs, Sign};
-use self::leaps::{Belief, Copy, Leaps};
+use self::jumps::{Copy, SequenceJumps, Verdict};
 use self::notices::{Events, Notices};
 use self::seen::Seen;
 pub use self::status::{LinkStatus, RouterStatus};
@@ -133,7 +133,7 @@ pub struct Router {
     links: Links,
     epochs: Epochs,
     /// Of the present epoch.
-    leaps: Leaps,
+    jumps: SequenceJumps,
     /// How long a packet may wait for others.
     patience: Duration,
     /// By link: which numbers of the present epoch came by it.
@@ -174,7 +174,7 @@ impl Router {
             vni: config.vni,
             session,
             epochs: Epochs::default(),
-            leaps: Leaps::default(),
+            jumps: SequenceJumps::default(),
             patience: config.order.max_buffer(),
             seen: config.links.iter().map(|_| Seen::default()).collect(),
             notices: Notices::new(config.links.len()),
@@ -247,20 +247,20 @@ impl Router {
         if !self.admit(now, sequence.epoch, Sign::Packet(id)) {
             return;
         }
-        match self.leaps.judge(id) {
-            Belief::Near => self.take_copy(now, link, id, packet),
-            Belief::Leap => {
-                for Copy { link, id, packet, .. } in self.leaps.take_kept(now, self.patience) {
+        match self.jumps.judge(id) {
+            Verdict::Near => self.take_copy(now, link, id, packet),
+            Verdict::Jump => {
+                for Copy { link, id, packet, .. } in self.jumps.take_kept(now, self.patience) {
                     self.take_copy(now, link, id, &packet);
                 }
                 self.take_copy(now, link, id, packet);
             }
-            Belief::Doubt => {
+            Verdict::Doubt => {
                 let packet = Bytes::copy_from_slice(packet);
-                self.leaps.keep(Copy { came: now, link, id, packet });
+                self.jumps.keep(Copy { came: now, link, id, packet });
             }
         }
-        self.drops.add(DropReason::IdJump, self.leaps.poll_forgotten());
+        self.drops.add(DropReason::IdJump, self.jumps.poll_forgotten());
     }
 
     /// Hands a copy whose number may be true to the lane, and counts what became of it.
@@ -270,7 +270,7 @@ impl Router {
         let arrival = self.session.handle_source(now, LANE, id, symbol.freeze());
         if matches!(arrival, Arrival::First | Arrival::Late) {
             self.epochs.note(id);
-            self.leaps.note(id);
+            self.jumps.note(id);
         }
         // Others are none of the packets that the peer is known to have sent.
         let is_of_sequence = !matches!(arrival, Arrival::Old | Arrival::Refused);
@@ -301,7 +301,7 @@ impl Router {
             }
             Admission::Anew => {
                 self.session.begin_anew(now);
-                self.leaps.begin_anew();
+                self.jumps.begin_anew();
                 self.seen.fill_with(Seen::default);
                 self.notices.on_restart();
                 if self.notices.poll_restart(now).is_some() {

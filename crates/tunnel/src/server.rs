@@ -76,16 +76,16 @@ pub struct ServerConfig {
 pub enum ServerEvent {
     /// A client's session is up.
     Joined {
-        /// Its name in the configuration.
+        /// The client's name in the configuration.
         peer: String,
-        /// Its key.
+        /// The client's key.
         key: PublicKey,
     },
     /// A client's session is over.
     Left {
-        /// Its name in the configuration.
+        /// The client's name in the configuration.
         peer: String,
-        /// Its key.
+        /// The client's key.
         key: PublicKey,
         /// Why, for a person to read.
         reason: String,

@@ -137,7 +137,7 @@ pub(crate) fn changeable(
 /// The figures of one lane.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LaneStats {
-    /// Its name.
+    /// The lane's name.
     pub name: String,
     /// The strategy of the sending direction.
     pub strategy: String,

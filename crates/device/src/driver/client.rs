@@ -12,12 +12,12 @@ use roadweave_types::{Instant, UplinkId};
 use serde_json::{Value, json};
 
 pub use self::options::{ClientOptions, ClientReload, ClientRouteOptions, ReloadClient};
-use super::complaints::Complaints;
+use super::client_filters::ClientFilters;
+use super::debounce::Debounce;
 use super::edge::Edge;
 use super::event_loop::{Driver, MONITOR, ROUTERS, Role, Running, take_instance};
 use super::granted::Granted;
-use super::guard::Guard;
-use super::pace::Pace;
+use super::repeat_limiter::RepeatLimiter;
 use super::resolver::Resolver;
 use super::settings;
 use super::steering::Steering;
@@ -52,7 +52,7 @@ pub fn run_client(options: ClientOptions) -> Result<(), DriverError> {
 struct ClientRole {
     monitor: Monitor,
     /// When the uplinks are looked at.
-    looks: Pace,
+    looks: Debounce,
     options: ClientOptions,
     resolver: Resolver,
     routers: RouterNotices,
@@ -63,10 +63,10 @@ struct ClientRole {
     joined: bool,
     next_reminder: Instant,
     next_uplink_retry: Option<Instant>,
-    complaints: Complaints,
+    repeat_limiter: RepeatLimiter,
     // Dropped in this order.
     granted: Granted,
-    guard: Guard,
+    filters: ClientFilters,
     steering: Steering,
 }
 
@@ -93,7 +93,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     options.uplinks.exclude.push(tun.name().to_owned());
     let mut monitor = Monitor::open(options.uplinks.clone())?;
     monitor.leave_out(tun.index());
-    let guard = Guard::start(&instance, &tun, &options)?;
+    let filters = ClientFilters::start(&instance, &tun, &options)?;
     let mut client = new_client(clock, &options)?;
     let mut state = StateFile::new(&options.state_directory, instance.name());
     client.restore(state.read());
@@ -111,7 +111,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     tracing::info!(tun = tun.name(), offload = ?tun.offload(), "the client runs");
     let role = ClientRole {
         monitor,
-        looks: Pace::default(),
+        looks: Debounce::default(),
         options,
         resolver,
         routers,
@@ -122,9 +122,9 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         joined: false,
         next_reminder: Instant::ZERO + PATIENCE,
         next_uplink_retry: None,
-        complaints: Complaints::default(),
+        repeat_limiter: RepeatLimiter::default(),
         granted: Granted::default(),
-        guard,
+        filters,
         steering,
     };
     Ok(Running { driver, role, instance, lock })
@@ -256,12 +256,12 @@ impl Role<Client> for ClientRole {
             self.next_state = now + STATE_INTERVAL;
             self.state.write(driver.node.learned());
         }
-        self.steering.service(now);
+        self.steering.handle_timeout(now);
         // Nobody beyond the tunnel may speak as a host behind this box.
         let networks = self.steering.local_networks();
         driver.node.set_local_networks(networks.iter().copied());
         self.resolver.set_content(self.joined && !driver.node.is_silent());
-        let changed = self.resolver.service(now);
+        let changed = self.resolver.handle_timeout(now);
         self.use_servers(&mut driver.node, now, &changed);
     }
 
@@ -273,7 +273,7 @@ impl Role<Client> for ClientRole {
     fn status(&mut self, driver: &mut Driver<Client>) -> Status {
         let (client, now) = (&driver.node, driver.edge.clock.now());
         let mut drops = client.drops().clone();
-        drops.merge(&self.guard.drops());
+        drops.merge(&self.filters.drops());
         let role = ClientStatus {
             sessions: client.status().into_iter().collect(),
             no_session: client.why_no_session(now),

@@ -215,7 +215,7 @@ impl<N: Node> Driver<N> {
                     },
                 }
             }
-            self.tun_name.service(now, &self.edge.tun);
+            self.tun_name.handle_timeout(now, &self.edge.tun);
             role.handle_timeout(self, now);
             turn(&mut self.node, &mut self.edge);
             for uplink in std::mem::take(&mut self.edge.gone) {

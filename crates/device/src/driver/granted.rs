@@ -13,7 +13,7 @@ use ipnet::IpNet;
 use roadweave_wire::Welcome;
 
 use super::ClientOptions;
-use super::guard::Guard;
+use super::client_filters::ClientFilters;
 use super::steering::Steering;
 use crate::routes::space_length;
 use crate::{Gateway, Grant, Netlink, Tun, Uplink};
@@ -31,7 +31,7 @@ impl Granted {
         &mut self,
         steering: &mut Steering,
         tun: &Tun,
-        guard: &mut Guard,
+        filters: &mut ClientFilters,
         options: &ClientOptions,
         welcome: &Welcome,
     ) {
@@ -61,7 +61,7 @@ impl Granted {
         let behind = welcome.addresses.iter().filter(|net| net.prefix_len() < net.max_prefix_len());
         let all: Vec<_> = addresses.iter().copied().chain(behind.copied()).collect();
         // First, so that nobody beside the tunnel ever reaches an inner address.
-        guard.on_granted(mtu, &all);
+        filters.on_granted(mtu, &all);
         self.set_addresses(tun, mtu, addresses);
         steering.set_grant(Grant { addresses: self.addresses.clone(), gateways });
     }
@@ -113,8 +113,9 @@ impl Bounds<'_> {
         }
     }
 
-    /// The same of an inner address of the server, which is none that an uplink needs, unless the
-    /// file names its network more closely than the default does.
+    /// Whether the server may have this inner address; `Err` says why not, and what to do. It may be
+    /// none that an uplink needs, unless the file names its network more closely than the default
+    /// does.
     fn check_gateway(&self, address: IpAddr) -> Result<(), String> {
         self.check(address)?;
         let space = space_length(address);

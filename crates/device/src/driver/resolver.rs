@@ -28,11 +28,11 @@ use crate::{Gateway, Uplink, Waker};
 
 /// How soon to look again over an uplink where nothing was found; it doubles.
 const RETRY: Duration = Duration::from_secs(2);
-/// How seldom to look again there.
+/// The longest time until the next look over an uplink where nothing was found.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 /// The shortest and the longest time until the next look while no server answers.
 const AGAIN: [Duration; 2] = [Duration::from_secs(10), Duration::from_secs(60)];
-/// The same while a session is well.
+/// The shortest and the longest time until the next look while a session is well.
 const SELDOM: [Duration; 2] = [Duration::from_secs(60), Duration::from_secs(3600)];
 /// How often the user is told of failures.
 const REMINDER: Duration = Duration::from_secs(60);
@@ -212,7 +212,7 @@ impl Resolver {
         self.is_content = is_content;
     }
 
-    /// When [`Resolver::service`] has something to do.
+    /// When [`Resolver::handle_timeout`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         // The end of a thread wakes the loop.
         if self.threads.len() >= THREADS_MAX {
@@ -233,7 +233,7 @@ impl Resolver {
 
     /// Looks up what is due. Returns the uplinks whose addresses are others now, which takes no
     /// search where the names are addresses.
-    pub(super) fn service(&mut self, now: Instant) -> Vec<UplinkId> {
+    pub(super) fn handle_timeout(&mut self, now: Instant) -> Vec<UplinkId> {
         let is_due = |(id, of): (&UplinkId, &OfUplink)| {
             self.due(of).is_some_and(|due| due <= now).then_some(*id)
         };

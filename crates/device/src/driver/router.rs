@@ -8,9 +8,9 @@ use roadweave_tunnel::{Router, RouterConfig, RouterEvent};
 use roadweave_types::{Instant, PathStatus, UplinkId};
 use serde_json::Value;
 
-use super::complaints::Complaints;
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
+use super::repeat_limiter::RepeatLimiter;
 use super::{DriverError, TunSettings, lead_into_tun};
 use crate::control::RpcError;
 use crate::pauses::Pause;
@@ -61,7 +61,7 @@ pub fn run_router(options: RouterOptions) -> Result<(), DriverError> {
 struct RouterRole {
     options: Vec<RouterSocket>,
     next_retry: Option<Instant>,
-    complaints: Complaints,
+    repeat_limiter: RepeatLimiter,
     addresses: Vec<IpNet>,
     // Dropped in this order.
     _filters: FilterKeeper,
@@ -93,7 +93,7 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
     let mut role = RouterRole {
         options: options.sockets,
         next_retry: None,
-        complaints: Complaints::default(),
+        repeat_limiter: RepeatLimiter::default(),
         addresses: options.addresses,
         _filters: filters,
         routes,
@@ -231,7 +231,7 @@ impl RouterRole {
                 continue;
             }
             match self.open(driver, at) {
-                Ok(()) => self.complaints.settle(at as u32),
+                Ok(()) => self.repeat_limiter.settle(at as u32),
                 Err(error) => {
                     self.tell_waiting(now, at, &error);
                     self.next_retry = Some(now + SOCKET_RETRY);
@@ -244,7 +244,7 @@ impl RouterRole {
     fn tell_waiting(&mut self, now: Instant, at: usize, error: &DeviceError) {
         let is_away =
             matches!(error, DeviceError::NoInterface { .. } | DeviceError::AddressNotHere { .. });
-        if !is_away && self.complaints.admit(now, at as u32, &error.to_string()) {
+        if !is_away && self.repeat_limiter.admit(now, at as u32, &error.to_string()) {
             tracing::warn!("{error}; trying again");
         }
     }

@@ -13,7 +13,7 @@ use roadweave_tunnel::{Peer, PeerTable, Peers, Server, ServerConfig, ServerEvent
 use roadweave_types::{Instant, UplinkId};
 use serde_json::{Value, json};
 
-use self::comings::Comings;
+use self::presence_log::PresenceLog;
 use self::reload::{Reloaded, Reloader, beyond};
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
@@ -30,7 +30,7 @@ use crate::{
     RouteKeeper, Routes, StateFile, TimeOfDay, Tun, TunOptions, UdpOptions, UplinkSocket, cleanup,
 };
 
-mod comings;
+mod presence_log;
 mod reload;
 
 /// How often the time of day is told to the table of peers.
@@ -113,7 +113,7 @@ struct ServerRole {
     next_time_of_day: Instant,
     state: StateFile,
     next_state: Instant,
-    comings: Comings,
+    presence_log: PresenceLog,
     next_receive_warning: Instant,
     /// What the filters are made of, but for the clients.
     filter_options: FilterOptions,
@@ -207,7 +207,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
         next_time_of_day: Instant::ZERO,
         state,
         next_state: Instant::ZERO + STATE_INTERVAL,
-        comings: Comings::default(),
+        presence_log: PresenceLog::default(),
         next_receive_warning: Instant::ZERO,
         machine: Some(Machine { routes: routes.share(), tun_index, addresses, routed }),
         filter_options,
@@ -262,12 +262,12 @@ impl Role<Server> for ServerRole {
         while let Some(event) = driver.node.poll_event() {
             match event {
                 ServerEvent::Joined { peer, key } => {
-                    if self.comings.may_tell(now, key, &peer) {
+                    if self.presence_log.may_tell(now, key, &peer) {
                         tracing::info!(peer, %key, "joined");
                     }
                 }
                 ServerEvent::Left { peer, key, reason } => {
-                    if self.comings.may_tell(now, key, &peer) {
+                    if self.presence_log.may_tell(now, key, &peer) {
                         tracing::info!(peer, reason, "left");
                     }
                 }
@@ -352,7 +352,7 @@ impl ServerRole {
 
     /// Tells of clients that came and went more often than was told.
     fn tell_untold(&mut self, now: Instant) {
-        while let Some((peer, times)) = self.comings.poll_untold(now) {
+        while let Some((peer, times)) = self.presence_log.poll_untold(now) {
             tracing::warn!(peer, times, "joined and left more often than is told one by one");
         }
     }
@@ -401,7 +401,8 @@ fn set_destinations(options: &mut FilterOptions, destinations: &Destinations) ->
     others
 }
 
-/// The same with what lies beyond the server's own inner networks.
+/// The filters that `options` describe, with what lies behind clients, beyond the server's own inner
+/// networks, in `routed`.
 fn with_clients(options: &FilterOptions, routed: &[IpNet]) -> FilterOptions {
     let inner = options.inner.iter().chain(routed).copied().collect();
     FilterOptions { inner, ..options.clone() }

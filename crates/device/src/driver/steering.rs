@@ -66,7 +66,7 @@ impl Steering {
         Ok(this)
     }
 
-    /// When [`Steering::service`] has something to do.
+    /// When [`Steering::handle_timeout`] has something to do.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.repairs.poll_timeout().into_iter().chain([self.next_look]).min()
     }
@@ -77,7 +77,7 @@ impl Steering {
     }
 
     /// Looks and mends what is due.
-    pub(super) fn service(&mut self, now: Instant) {
+    pub(super) fn handle_timeout(&mut self, now: Instant) {
         // Once for all uplinks that came together, and before anything is sent over them.
         if let Err(error) = self.answers.install() {
             self.tell_unmarked(&error);

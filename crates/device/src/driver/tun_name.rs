@@ -25,7 +25,7 @@ pub(super) struct TunName {
 impl TunName {
     /// Looks if it is time, and gives the TUN its name back. Who keeps its addresses and routes
     /// sees what the kernel took from it meanwhile.
-    pub(super) fn service(&mut self, now: Instant, tun: &Tun) {
+    pub(super) fn handle_timeout(&mut self, now: Instant, tun: &Tun) {
         if now < self.next_look {
             return;
         }

@@ -76,8 +76,8 @@ impl FilterKeeper {
         }
     }
 
-    /// The same, and waits until they are in place. While inner packets flow use
-    /// [`FilterKeeper::set`].
+    /// Puts others in the place of the filters and waits until they are there. While inner packets
+    /// flow use [`FilterKeeper::set`].
     ///
     /// # Errors
     /// As [`Filters::install`]; it is tried again all the same, as long as this lives.

@@ -107,7 +107,7 @@ pub(crate) const OPTION: u8 = 38;
 const WELL_KNOWN: [Ipv4Addr; 2] = [Ipv4Addr::new(192, 0, 0, 170), Ipv4Addr::new(192, 0, 0, 171)];
 /// The lengths that a prefix may have.
 const LENGTHS: [u8; 6] = [32, 40, 48, 56, 64, 96];
-/// The same, in the order of the option's code.
+/// The lengths that a prefix may have, by the code that the PREF64 option has for each.
 const OPTION_LENGTHS: [u8; 6] = [96, 64, 56, 48, 40, 32];
 /// The octet of bits 64 to 71, which is zero.
 const RESERVED_OCTET: usize = 8;

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::netlink::{DEFAULT_V4, DEFAULT_V6};
 use crate::process::ROUTE_PROTOCOL;
-use crate::{Link, Route, Rule, Uplink};
+use crate::{NetworkInterface, Route, Rule, Uplink};
 
 /// The rules and routes that shall be there, each once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(super) struct Plan {
 /// What the kernel says.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    pub links: Vec<Link>,
+    pub links: Vec<NetworkInterface>,
     pub addresses: Vec<(u32, IpNet)>,
     pub routes: Vec<Route>,
 }
@@ -267,7 +267,7 @@ impl Planner<'_> {
         })
     }
 
-    fn is_local(&self, link: &Link, network: IpNet) -> bool {
+    fn is_local(&self, link: &NetworkInterface, network: IpNet) -> bool {
         link.index != self.tun
             && match self.trust(&link.name) {
                 Trust::Whole => true,
@@ -295,7 +295,7 @@ pub(super) fn leading_out<'a>(
     settings: &'a RouteSettings,
     seen: &'a Seen,
 ) -> impl Iterator<Item = String> + 'a {
-    let leads_out = |link: &Link| {
+    let leads_out = |link: &NetworkInterface| {
         seen.routes.iter().any(|route| {
             route.destination.prefix_len() == 0
                 && route.interface == Some(link.index)

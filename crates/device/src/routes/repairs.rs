@@ -8,7 +8,7 @@ use roadweave_types::Instant;
 const SILENCE: Duration = Duration::from_secs(60);
 /// What was removed is set again after so long, which gathers what is removed together.
 const SOON: Duration = Duration::from_millis(100);
-/// The same while somebody removes it again and again.
+/// What somebody removes again and again is set again after so long.
 const FIGHT: Duration = Duration::from_secs(2);
 /// So many repairs within [`SILENCE`] are a fight.
 const FIGHT_BEGINS: u32 = 5;

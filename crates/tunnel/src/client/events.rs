@@ -19,7 +19,7 @@ impl Client {
             } else if self.current.as_ref().is_some_and(|current| current.id == id) {
                 self.on_session_event(now, event);
             } else if matches!(event, Event::Closed(_)) {
-                self.spare.take_if(|spare| spare.id == id);
+                self.replacement.take_if(|replacement| replacement.id == id);
             }
         }
     }
@@ -54,7 +54,7 @@ impl Client {
                 current.session.on_lane_promise(now, lane, promise);
             }
             Ok(Control::Refuse { reason }) => {
-                self.leave(now, &format!("refused by the server: {reason}"), After::Setback);
+                self.leave(now, &format!("refused by the server: {reason}"), After::Backoff);
             }
             Ok(_) => self.drops.count(DropReason::UnknownMessage),
             Err(_) => self.drops.count(DropReason::MalformedMessage),

@@ -56,7 +56,7 @@ pub enum Notice {
     Moved {
         /// The uplink's name.
         uplink: String,
-        /// Its addresses now, for a person to read.
+        /// The uplink's addresses now, for a person to read.
         addresses: String,
     },
     /// An uplink has carried what it may in a month.
@@ -189,14 +189,14 @@ impl fmt::Display for Notice {
 
 /// What was told, and when.
 #[derive(Debug, Default)]
-pub(super) struct Told {
+pub(super) struct NoticeLimiter {
     last: BTreeMap<String, Instant>,
     /// When the newest notices were told, oldest first.
     recent: VecDeque<Instant>,
     suppressed: u64,
 }
 
-impl Told {
+impl NoticeLimiter {
     /// Whether `notice` is to be told now.
     fn admit(&mut self, now: Instant, notice: &Notice) -> bool {
         let subject = notice.subject();
@@ -226,7 +226,7 @@ impl Told {
 impl Client {
     /// Tells a notice unless it, or too much else, was told of late. Returns whether it did.
     pub(super) fn notify(&mut self, now: Instant, notice: Notice) -> bool {
-        let tells = self.told.admit(now, &notice);
+        let tells = self.notice_limiter.admit(now, &notice);
         if tells {
             self.events.push_back(ClientEvent::Notice(notice));
         }
@@ -235,7 +235,7 @@ impl Client {
 
     /// Notices that were not told, since there were too many.
     pub fn suppressed_notices(&self) -> u64 {
-        self.told.suppressed
+        self.notice_limiter.suppressed
     }
 }
 
@@ -259,7 +259,7 @@ fn secs(duration: &Duration) -> String {
     format!("{:.1}", duration.as_secs_f64())
 }
 
-/// The same is told once in this time.
+/// A notice of one kind and subject is told once in this time.
 const INTERVAL: Duration = Duration::from_secs(10);
 const MINUTE: Duration = Duration::from_secs(60);
 /// Notices in a minute, beside those that end something.
@@ -275,7 +275,7 @@ mod tests {
 
     #[test]
     fn the_same_is_told_once_and_all_of_it_at_a_bounded_rate() {
-        let mut told = Told::default();
+        let mut told = NoticeLimiter::default();
         let answer = |port: u16, reason: &str| Notice::Answer {
             uplink: format!("wwan{port}"),
             server: SocketAddr::from(([192, 0, 2, 1], 4433)),

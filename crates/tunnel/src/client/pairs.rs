@@ -21,9 +21,10 @@ use roadweave_types::{Instant, UplinkId};
 /// An uplink and an address of the server.
 pub(super) type Pair = (UplinkId, SocketAddr);
 
-/// How soon a second attempt begins on a pair that does not answer: the first may have been lost,
+/// How soon a second attempt begins on a pair that does not answer: the first may have been lost.
 const RACE_INTERVAL: Duration = Duration::from_secs(1);
-/// and how soon a further one, in the end: thousands may wait for the same server.
+/// How soon a further attempt begins on a pair that does not answer, in the end: thousands may wait
+/// for the same server.
 const RACE_INTERVAL_MAX: Duration = Duration::from_secs(8);
 /// A rest is longer by up to one part in so many, so that the rests of many end apart.
 const JITTER: u32 = 4;

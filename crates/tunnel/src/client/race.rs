@@ -4,8 +4,8 @@
 //! attempts, on each pair of uplink and server ─► hello ─► the first that is welcomed ─► session ─► leave
 //!    ▲        │ refused, forged, not welcomed: the pair rests,                             │ silent │
 //!    │        └ the others go on                                                           ▼        │
-//!    ├─────────────────────────────── attempts beside it ─► a spare, which takes over unless the    │
-//!    │                                                      session answers first                   │
+//!    ├────────────────── attempts beside it ─► a replacement, which takes over unless the session   │
+//!    │                                         answers first                                        │
 //!    └──────────────────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
@@ -31,7 +31,7 @@ use crate::session::{Session, SessionConfig};
 
 /// How much later the next uplink begins: often the first one answers before.
 pub(super) const RACE_STAGGER: Duration = Duration::from_millis(100);
-/// Beginnings that are staggered differ by up to so much more.
+/// Attempts on several uplinks, which begin one after the other, differ by up to so much more.
 const STAGGER_JITTER: Duration = Duration::from_millis(50);
 /// How much later the next of the server's addresses is tried over an uplink (RFC 8305 section 5).
 const SERVER_STAGGER: Duration = Duration::from_millis(250);
@@ -44,7 +44,7 @@ const ATTEMPTS_PER_UPLINK: usize = 16;
 /// How long a server may take to welcome.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest rest after sessions that the server ended.
-const SETBACK_MAX: Duration = Duration::from_secs(60);
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// A session that lived this long was a good one: what went wrong before it counts no more.
 pub(super) const LIVED_WELL: Duration = Duration::from_secs(30);
 
@@ -72,7 +72,7 @@ pub(super) enum After {
     Silence,
     /// The server ended it: at once the first time, then ever later. Two boxes with one key would
     /// drive each other out without end.
-    Setback,
+    Backoff,
     /// The server has heard nothing in it: its network let it begin and no more, and others may do
     /// better.
     Unused,
@@ -206,8 +206,8 @@ impl Client {
     fn on_welcome(&mut self, now: Instant, welcomed: Welcomed) {
         if self.current.is_none() {
             self.join(now, welcomed);
-        } else if self.spare.is_none() {
-            self.spare = Some(welcomed);
+        } else if self.replacement.is_none() {
+            self.replacement = Some(welcomed);
         } else {
             self.close_connection(now, welcomed.id, "another connection was welcomed");
         }
@@ -268,7 +268,7 @@ impl Client {
             session.restore(learned);
         }
         self.silent_since = None;
-        self.unsteady = None;
+        self.flapping = None;
         let welcome_told = welcome.clone();
         self.current = Some(Current { id, pair, session, since: now, welcome, doubted: false });
         self.refuse_local_sources();
@@ -286,12 +286,12 @@ impl Client {
         let Some(current) = self.current.take() else { return };
         keep_learned(&mut self.learned, &self.config.server_key, &current.session);
         if now.since(current.since) >= LIVED_WELL {
-            self.setback = Duration::ZERO;
+            self.backoff = Duration::ZERO;
             self.pairs.on_success(current.pair);
         }
         self.close_connection(now, current.id, "the session is over");
         self.silent_since = None;
-        self.unsteady = None;
+        self.flapping = None;
         self.outages.on_left();
         let reason = legible(reason);
         self.pairs.note(current.pair, reason.clone());
@@ -301,9 +301,9 @@ impl Client {
         }
         let rest = match after {
             After::Silence | After::Unused => Duration::ZERO,
-            After::Setback => {
-                let grown = (self.setback * 2).clamp(Duration::from_secs(1), SETBACK_MAX);
-                std::mem::replace(&mut self.setback, grown)
+            After::Backoff => {
+                let grown = (self.backoff * 2).clamp(Duration::from_secs(1), BACKOFF_MAX);
+                std::mem::replace(&mut self.backoff, grown)
             }
         };
         for (position, id) in (0_u32..).zip(self.uplinks.keys().copied().collect::<Vec<_>>()) {
@@ -320,8 +320,8 @@ impl Client {
         }
         let rest = self.race_timeout().map_or(rest, |at| at.since(now));
         self.events.push_back(ClientEvent::Left { reason, rest });
-        if let Some(spare) = self.spare.take() {
-            self.join(now, spare);
+        if let Some(replacement) = self.replacement.take() {
+            self.join(now, replacement);
         }
     }
 }
@@ -333,7 +333,7 @@ pub(super) fn after(reason: &CloseReason) -> After {
         CloseReason::Refused(_)
         | CloseReason::ByPeer { .. }
         | CloseReason::Protocol(_)
-        | CloseReason::Busy => After::Setback,
+        | CloseReason::Busy => After::Backoff,
         _ => After::Silence,
     }
 }

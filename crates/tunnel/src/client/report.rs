@@ -8,7 +8,7 @@ use super::{Client, Uplink};
 /// How one uplink does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UplinkReport {
-    /// Its name.
+    /// The uplink's name.
     pub name: String,
     /// Whether anything has come in over it since it is up.
     pub heard: bool,

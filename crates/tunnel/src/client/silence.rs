@@ -19,12 +19,12 @@ const TAKEOVER_AFTER: Duration = Duration::from_secs(2);
 /// to find out.
 const STEADY: Duration = Duration::from_secs(3);
 /// How long a new connection lets the old one answer, before it takes over.
-const SPARE_PATIENCE: Duration = Duration::from_millis(500);
+const REPLACEMENT_GRACE: Duration = Duration::from_millis(500);
 
 /// A session that has fallen silent, and has not answered for [`STEADY`] since: a network that lets
 /// a packet through now and then keeps it from being given up, and from being of use.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Unsteady {
+pub(super) struct Flapping {
     /// When it fell silent first.
     since: Instant,
     /// Since when it answers, if it does now.
@@ -37,9 +37,9 @@ impl Client {
     /// A path whose address changed while it was dead may never be validated again, and a server
     /// may have lost the session without a reset that reaches us.
     pub(super) fn is_racing(&self, now: Instant) -> bool {
-        let is_over = |unsteady: Unsteady| now >= self.race_begins(unsteady.since);
-        let silent = self.silent_since.is_some() && self.unsteady.is_some_and(is_over);
-        self.current.is_none() || silent && self.spare.is_none()
+        let is_over = |flapping: Flapping| now >= self.race_begins(flapping.since);
+        let silent = self.silent_since.is_some() && self.flapping.is_some_and(is_over);
+        self.current.is_none() || silent && self.replacement.is_none()
     }
 
     /// This machine slept, or this program stood still, for `lasted` until `now`. The server may
@@ -66,10 +66,10 @@ impl Client {
     }
 
     /// When a welcomed connection takes over from a session that is silent since then.
-    fn takeover(&self, spare: &Welcomed, silent_since: Instant) -> Instant {
+    fn takeover(&self, replacement: &Welcomed, silent_since: Instant) -> Instant {
         let patience =
             if silent_since < self.hurry_until { Duration::ZERO } else { TAKEOVER_AFTER };
-        (spare.since + SPARE_PATIENCE).max(silent_since + patience)
+        (replacement.since + REPLACEMENT_GRACE).max(silent_since + patience)
     }
 
     /// Keeps track of whether the session answers, and lets a welcomed connection take over if it
@@ -84,29 +84,33 @@ impl Client {
             return self.on_answers(now);
         }
         let silent_since = *self.silent_since.get_or_insert(now);
-        let unsteady = self.unsteady.get_or_insert(Unsteady { since: now, answers: None });
-        unsteady.answers = None;
-        if now >= unsteady.since + SILENCE_MAX {
+        let flapping = self.flapping.get_or_insert(Flapping { since: now, answers: None });
+        flapping.answers = None;
+        if now >= flapping.since + SILENCE_MAX {
             self.doubt_young_session(now);
         }
-        if self.spare.as_ref().is_some_and(|spare| now >= self.takeover(spare, silent_since)) {
-            // The spare follows by itself.
+        if self
+            .replacement
+            .as_ref()
+            .is_some_and(|replacement| now >= self.takeover(replacement, silent_since))
+        {
+            // The replacement follows by itself.
             self.leave(now, "the session does not answer any more", After::Silence);
         }
     }
 
     /// The session answers now. If it goes on doing so, nothing is needed beside it.
     fn on_answers(&mut self, now: Instant) {
-        let Some(unsteady) = &mut self.unsteady else { return };
-        let answers = *unsteady.answers.get_or_insert(now);
+        let Some(flapping) = &mut self.flapping else { return };
+        let answers = *flapping.answers.get_or_insert(now);
         if self.current.is_none() {
-            self.unsteady = None;
+            self.flapping = None;
         } else if now >= answers + STEADY {
-            self.unsteady = None;
+            self.flapping = None;
             let reason = "the session answers again";
             self.drop_attempts(now, reason, |_| true);
-            if let Some(spare) = self.spare.take() {
-                self.close_connection(now, spare.id, reason);
+            if let Some(replacement) = self.replacement.take() {
+                self.close_connection(now, replacement.id, reason);
             }
         }
     }
@@ -128,12 +132,12 @@ impl Client {
 
     /// When the silence of the session asks for something.
     pub(super) fn silence_timeout(&self) -> Option<Instant> {
-        let Unsteady { since, answers } = self.unsteady?;
+        let Flapping { since, answers } = self.flapping?;
         if let Some(answers) = answers {
             return Some(answers + STEADY);
         }
-        if let Some(spare) = &self.spare {
-            return Some(self.takeover(spare, self.silent_since?));
+        if let Some(replacement) = &self.replacement {
+            return Some(self.takeover(replacement, self.silent_since?));
         }
         let doubt = self.current.as_ref().is_some_and(|current| !current.doubted);
         let attempt = self.race_timeout().map(|at| at.max(self.race_begins(since)));

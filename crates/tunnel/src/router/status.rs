@@ -14,7 +14,7 @@ use crate::session::SessionStats;
 pub struct LinkStatus {
     /// Its place in the configuration.
     pub id: u32,
-    /// Its name.
+    /// The link's name.
     pub uplink: String,
     /// The address of its other end, if it is known.
     pub remote: Option<String>,

@@ -636,8 +636,8 @@ fn a_jump_by_half_of_all_numbers_is_not_believed() {
     for number in 4..20 {
         bench.data(4, 0, number);
     }
-    let leaps = bench.router.drops().get(DropReason::IdJump);
-    assert_eq!(leaps + bench.lane_drops(DropReason::Late), 3);
+    let jumps = bench.router.drops().get(DropReason::IdJump);
+    assert_eq!(jumps + bench.lane_drops(DropReason::Late), 3);
     assert_eq!(bench.router.status().peer_packets, 20);
 }
 

@@ -6,7 +6,7 @@ use roadweave_types::{Instant, Rate};
 
 /// So much of a limit may be taken at once: transfers send in bursts, and are held back by losses.
 const BURST: Duration = Duration::from_millis(100);
-/// So many bytes may be, however small the limit is.
+/// So many bytes may be taken at once, however small the limit is.
 const BURST_BYTES_MIN: u64 = 64 << 10;
 
 /// Lets inner packets through up to a rate (the generic cell rate algorithm, a token bucket that

@@ -16,8 +16,14 @@ impl ClientRole {
             match event {
                 ClientEvent::Joined { welcome, server } => {
                     self.joined = true;
-                    let (steering, guard) = (&mut self.steering, &mut self.guard);
-                    self.granted.apply(steering, &driver.edge.tun, guard, &self.options, &welcome);
+                    let (steering, filters) = (&mut self.steering, &mut self.filters);
+                    self.granted.apply(
+                        steering,
+                        &driver.edge.tun,
+                        filters,
+                        &self.options,
+                        &welcome,
+                    );
                     // Whoever reads this may use the tunnel.
                     tracing::info!(%server, addresses = ?welcome.addresses, "joined");
                 }

@@ -18,14 +18,14 @@ impl ClientRole {
                 return;
             }
         };
-        self.guard.set_inside(self.monitor.inside());
+        self.filters.set_inside(self.monitor.inside());
         for event in events {
             match event {
                 UplinkEvent::Appeared(uplink) => {
                     // A replugged interface is a new one under an old name: its socket is dead.
                     self.drop_uplink(driver, now, uplink.id);
                     // Its routers are heard before it has an address: it may get one by them.
-                    self.guard.on_new_uplink();
+                    self.filters.on_new_uplink();
                     self.use_uplink(driver, now, &uplink);
                 }
                 UplinkEvent::Changed(uplink) => self.use_uplink(driver, now, &uplink),
@@ -68,9 +68,9 @@ impl ClientRole {
             return;
         }
         match self.open_uplink(driver, now, uplink) {
-            Ok(()) => self.complaints.settle(uplink.id.0),
+            Ok(()) => self.repeat_limiter.settle(uplink.id.0),
             Err(error) => {
-                if self.complaints.admit(now, uplink.id.0, &error.to_string()) {
+                if self.repeat_limiter.admit(now, uplink.id.0, &error.to_string()) {
                     tracing::warn!(uplink = uplink.name, %error, "uplink cannot be used yet");
                 }
                 self.next_uplink_retry = Some(now + UPLINK_RETRY);

@@ -40,7 +40,7 @@ fn addresses_need_no_search_and_count_for_the_families_of_the_uplink() {
     let mut second = uplink(1, "10.0.0.2/24");
     second.addresses.push("2001:db8:1::2/64".parse().unwrap());
     resolver.set_uplink(at(0), &second);
-    assert_eq!(resolver.service(at(0)), [FIRST, UplinkId(1)]);
+    assert_eq!(resolver.handle_timeout(at(0)), [FIRST, UplinkId(1)]);
     assert_eq!(resolver.found(FIRST), ["192.0.2.1:4433".parse().unwrap()]);
     assert_eq!(resolver.found(UplinkId(1)).len(), 2);
     assert_eq!(resolver.poll_timeout(), None, "once and for all");
@@ -56,7 +56,7 @@ fn a_name_that_cannot_be_found_is_tried_again_ever_more_seldom() {
     let mut now = at(0);
     for rest in [2, 4, 8, 16, 30, 30] {
         assert_eq!(resolver.poll_timeout(), Some(now));
-        assert_eq!(resolver.service(now), []);
+        assert_eq!(resolver.handle_timeout(now), []);
         assert_eq!(resolver.poll_timeout(), None, "one search at a time");
         assert_eq!(poll(&mut resolver, now), []);
         now += Duration::from_secs(rest);
@@ -72,7 +72,7 @@ fn a_server_that_may_have_moved_is_looked_up_again() {
     // The machine's own file knows this name, whatever the uplink.
     let mut resolver = resolver(&["localhost:4433"]);
     resolver.set_uplink(at(0), &uplink(0, "127.0.0.9/8"));
-    resolver.service(at(0));
+    resolver.handle_timeout(at(0));
     assert_eq!(poll(&mut resolver, at(0)), [FIRST]);
     assert!(resolver.found(FIRST).iter().all(|found| found.ip().is_loopback()));
     // As if a name server had said so.
@@ -100,16 +100,16 @@ fn a_server_that_may_have_moved_is_looked_up_again() {
 fn an_answer_counts_for_its_uplink_and_for_the_network_that_gave_it() {
     let mut resolver = resolver(&["localhost:4433"]);
     resolver.set_uplink(at(0), &uplink(0, "127.0.0.9/8"));
-    resolver.service(at(0));
+    resolver.handle_timeout(at(0));
     resolver.set_uplink(at(0), &uplink(1, "127.0.0.8/8"));
     // The first uplink comes into another network while the search is under way.
     resolver.set_uplink(at(0), &uplink(0, "127.0.1.9/8"));
     assert_eq!(poll(&mut resolver, at(0)), [], "the answer is that of the old network");
     assert_eq!((resolver.found(FIRST), resolver.found(UplinkId(1))), (&[][..], &[][..]));
-    resolver.service(at(0));
+    resolver.handle_timeout(at(0));
     // The old network's thread may have ended by now, and its answer counts for nothing.
     while !resolver.threads.is_empty() || resolver.found(FIRST).is_empty() {
-        resolver.service(at(0));
+        resolver.handle_timeout(at(0));
         poll(&mut resolver, at(0));
     }
     assert!(!resolver.found(FIRST).is_empty() && !resolver.found(UplinkId(1)).is_empty());
@@ -132,7 +132,7 @@ fn what_routers_say_is_kept_while_it_holds_and_bounded() {
     };
     let of_others = RouterNews { index: 901, ..news("2001:db8:66::", 60) };
     assert_eq!(resolver.on_router_news(at(0), vec![of_others, news("64:ff9b::", 60)]), [FIRST]);
-    assert_eq!(resolver.service(at(0)), []);
+    assert_eq!(resolver.handle_timeout(at(0)), []);
     assert_eq!(resolver.found(FIRST), ["[64:ff9b::192.0.2.33]:1".parse().unwrap()]);
     assert_eq!(resolver.poll_timeout(), Some(at(60)), "then it may be over");
     for number in 0..100 {
@@ -156,18 +156,18 @@ fn name_server(number: u8) -> Vec<RouterNews> {
 fn a_network_that_says_ever_new_things_has_one_thread_and_stops_no_other() {
     let mut resolver = resolver(&["nowhere.invalid:1"]);
     resolver.set_uplink(at(0), &uplink(0, "10.0.0.2/24"));
-    resolver.service(at(0));
+    resolver.handle_timeout(at(0));
     for number in 1..=100 {
         resolver.on_router_news(at(0), name_server(number));
-        resolver.service(at(0));
+        resolver.handle_timeout(at(0));
         // Another address, too.
         resolver.set_uplink(at(0), &uplink(0, &format!("10.0.{number}.2/24")));
-        resolver.service(at(0));
+        resolver.handle_timeout(at(0));
     }
     assert_eq!(resolver.poll_timeout(), None, "the end of the thread wakes the loop");
     resolver.set_uplink(at(0), &uplink(1, "10.1.0.2/24"));
     assert_eq!(resolver.poll_timeout(), Some(at(0)));
-    resolver.service(at(0));
+    resolver.handle_timeout(at(0));
     let answers = [(); 2].map(|()| resolver.answers.recv_timeout(Duration::from_secs(20)));
     assert!(answers.iter().all(Result::is_ok), "one of each uplink");
     let more = resolver.answers.recv_timeout(Duration::from_millis(300));
@@ -181,7 +181,7 @@ fn news_shorten_a_rest_but_not_below_the_first() {
     let mut now = at(0);
     for _ in 0..4 {
         now = resolver.poll_timeout().unwrap();
-        resolver.service(now);
+        resolver.handle_timeout(now);
         poll(&mut resolver, now);
     }
     assert_eq!(resolver.poll_timeout(), Some(now + Duration::from_secs(16)));
@@ -191,7 +191,7 @@ fn news_shorten_a_rest_but_not_below_the_first() {
     assert_eq!(resolver.poll_timeout(), Some(now + RETRY));
     // What comes during a search counts after it.
     now += RETRY;
-    resolver.service(now);
+    resolver.handle_timeout(now);
     resolver.on_router_news(now, name_server(101));
     assert_eq!(poll(&mut resolver, now), []);
     assert_eq!(resolver.poll_timeout(), Some(now + RETRY));

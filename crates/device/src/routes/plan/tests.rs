@@ -9,8 +9,8 @@ fn prefix(text: &str) -> IpNet {
     text.parse().unwrap()
 }
 
-fn link(index: u32, name: &str) -> Link {
-    Link {
+fn link(index: u32, name: &str) -> NetworkInterface {
+    NetworkInterface {
         index,
         name: name.to_owned(),
         up: true,

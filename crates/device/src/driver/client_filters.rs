@@ -4,7 +4,7 @@
 //! start ─► nothing from what may be an uplink       welcome ─► forwarding, source NAT into the TUN
 //! ```
 //!
-//! The filters know the interfaces that are no uplinks, and guard against all others: one that is
+//! The filters know the interfaces that are no uplinks, and shut out all others: one that is
 //! plugged in later, or after this program died, is an uplink until the contrary is seen.
 
 use ipnet::IpNet;
@@ -15,13 +15,13 @@ use crate::{DeviceError, FilterKeeper, FilterOptions, Forwarding, Instance, Inte
 
 /// The filters of a client. Dropping it removes them.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub(super) struct ClientFilters {
     keeper: FilterKeeper,
     options: FilterOptions,
 }
 
-impl Guard {
-    /// Guards nothing until [`Guard::set_inside`].
+impl ClientFilters {
+    /// Filters nothing until [`ClientFilters::set_inside`].
     ///
     /// # Errors
     /// As [`FilterKeeper::start`].

@@ -12,27 +12,27 @@ use roadweave_types::Instant;
 
 /// What of the coming and going is told.
 #[derive(Debug, Default)]
-pub(super) struct Comings {
+pub(super) struct PresenceLog {
     clients: BTreeMap<PublicKey, Client>,
-    all: Pace,
+    all: LineRate,
 }
 
 #[derive(Debug)]
 struct Client {
     name: String,
-    pace: Pace,
+    rate: LineRate,
     /// What was left out since the last line.
     untold: u64,
 }
 
-impl Comings {
+impl PresenceLog {
     /// A client has joined or left: whether to tell it now.
     pub(super) fn may_tell(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
-        let new = || Client { name: name.to_owned(), pace: Pace::default(), untold: 0 };
+        let new = || Client { name: name.to_owned(), rate: LineRate::default(), untold: 0 };
         let client = self.clients.entry(key).or_insert_with(new);
         // What was left out is told first.
         let may = client.untold == 0
-            && client.pace.allows(now, &OF_CLIENT)
+            && client.rate.allows(now, &OF_CLIENT)
             && self.all.allows(now, &OF_ALL);
         client.untold += u64::from(!may);
         may
@@ -42,29 +42,29 @@ impl Comings {
     /// come: its name, and how often it came or went. Forgets those of whom nothing is left to
     /// tell.
     pub(super) fn poll_untold(&mut self, now: Instant) -> Option<(String, u64)> {
-        self.clients.retain(|_, client| client.untold > 0 || client.pace.full_at > now);
+        self.clients.retain(|_, client| client.untold > 0 || client.rate.full_at > now);
         let mut clients = self.clients.values_mut().filter(|client| client.untold > 0);
-        let client = clients.find_map(|it| it.pace.allows(now, &OF_CLIENT).then_some(it))?;
+        let client = clients.find_map(|it| it.rate.allows(now, &OF_CLIENT).then_some(it))?;
         let may = self.all.allows(now, &OF_ALL);
         may.then(|| (client.name.clone(), std::mem::take(&mut client.untold)))
     }
 }
 
 /// So many lines at once, then one in each interval.
-struct Bound {
+struct LineLimit {
     burst: u32,
     interval: Duration,
 }
 
-/// What is left of a [`Bound`] (the generic cell rate algorithm).
+/// What is left of a [`LineLimit`] (the generic cell rate algorithm).
 #[derive(Debug, Default)]
-struct Pace {
+struct LineRate {
     /// When nothing of it is used any more.
     full_at: Instant,
 }
 
-impl Pace {
-    fn allows(&mut self, now: Instant, bound: &Bound) -> bool {
+impl LineRate {
+    fn allows(&mut self, now: Instant, bound: &LineLimit) -> bool {
         let full_at = self.full_at.max(now) + bound.interval;
         let may = full_at.since(now) <= bound.interval * bound.burst;
         if may {
@@ -75,9 +75,9 @@ impl Pace {
 }
 
 /// Four visits, or a bad hour.
-const OF_CLIENT: Bound = Bound { burst: 8, interval: Duration::from_secs(60) };
+const OF_CLIENT: LineLimit = LineLimit { burst: 8, interval: Duration::from_secs(60) };
 /// 4,000 clients leave and join at once when a server's network fails for a moment.
-const OF_ALL: Bound = Bound { burst: 10_000, interval: Duration::from_millis(500) };
+const OF_ALL: LineLimit = LineLimit { burst: 10_000, interval: Duration::from_millis(500) };
 
 #[cfg(test)]
 mod tests {
@@ -92,13 +92,13 @@ mod tests {
     /// How many lines there are when the clients join or leave each millisecond in turn.
     fn lines(clients: u8, seconds: u64) -> (u64, u64) {
         let keys: Vec<PublicKey> = (0..clients).map(key).collect();
-        let (mut comings, mut lines, mut untold) = (Comings::default(), 0, 0);
+        let (mut presence_log, mut lines, mut untold) = (PresenceLog::default(), 0, 0);
         for millis in 0..seconds * 1_000 {
             let now = Instant::from_millis(millis);
             let at = millis as usize % keys.len();
-            lines += u64::from(comings.may_tell(now, keys[at], "box"));
+            lines += u64::from(presence_log.may_tell(now, keys[at], "box"));
             if millis % 1_000 == 0 {
-                while let Some((_, more)) = comings.poll_untold(now) {
+                while let Some((_, more)) = presence_log.poll_untold(now) {
                     lines += 1;
                     untold += more;
                 }
@@ -118,27 +118,27 @@ mod tests {
 
     #[test]
     fn one_client_does_not_hide_another_and_what_was_left_out_is_told() {
-        let mut comings = Comings::default();
+        let mut presence_log = PresenceLog::default();
         let now = Instant::from_millis(5);
-        let told = (0..100).filter(|_| comings.may_tell(now, key(1), "noisy")).count();
+        let told = (0..100).filter(|_| presence_log.may_tell(now, key(1), "noisy")).count();
         assert_eq!(told, 8);
-        assert!(comings.may_tell(now, key(2), "quiet"));
-        assert_eq!(comings.poll_untold(now), None, "not before its time");
+        assert!(presence_log.may_tell(now, key(2), "quiet"));
+        assert_eq!(presence_log.poll_untold(now), None, "not before its time");
         let later = now + Duration::from_secs(60);
-        assert_eq!(comings.poll_untold(later), Some(("noisy".to_owned(), 92)));
-        assert_eq!(comings.poll_untold(later), None);
+        assert_eq!(presence_log.poll_untold(later), Some(("noisy".to_owned(), 92)));
+        assert_eq!(presence_log.poll_untold(later), None);
         let much_later = now + Duration::from_secs(3_600);
-        assert_eq!((comings.poll_untold(much_later), comings.clients.len()), (None, 0));
+        assert_eq!((presence_log.poll_untold(much_later), presence_log.clients.len()), (None, 0));
     }
 
     #[test]
     fn all_clients_together_have_a_bound() {
-        let mut comings = Comings::default();
+        let mut presence_log = PresenceLog::default();
         let now = Instant::ZERO;
-        let told = (0..2 * OF_ALL.burst).filter(|_| comings.all.allows(now, &OF_ALL)).count();
+        let told = (0..2 * OF_ALL.burst).filter(|_| presence_log.all.allows(now, &OF_ALL)).count();
         assert_eq!(told, OF_ALL.burst as usize);
-        assert!(!comings.may_tell(now, key(1), "box"));
+        assert!(!presence_log.may_tell(now, key(1), "box"));
         let later = now + OF_CLIENT.interval;
-        assert_eq!(comings.poll_untold(later), Some(("box".to_owned(), 1)));
+        assert_eq!(presence_log.poll_untold(later), Some(("box".to_owned(), 1)));
     }
 }

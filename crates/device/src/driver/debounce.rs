@@ -9,12 +9,12 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 /// Lets the first request have its turn at once, and those that follow closely one together.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct Debounce {
     due: Option<Instant>,
     last: Option<Instant>,
 }
 
-impl Pace {
+impl Debounce {
     /// Something asks for a turn.
     pub(super) fn ask(&mut self, now: Instant) {
         let soonest = self.last.map_or(now, |last| now.max(last + INTERVAL));
@@ -42,20 +42,20 @@ mod tests {
 
     #[test]
     fn the_first_has_its_turn_at_once_and_a_flood_ten_a_second() {
-        let mut pace = Pace::default();
-        assert!(!pace.take_due(Instant::ZERO), "nobody asked");
+        let mut debounce = Debounce::default();
+        assert!(!debounce.take_due(Instant::ZERO), "nobody asked");
         let mut turns = 0;
         for millisecond in 0..1000 {
             let now = Instant::ZERO + Duration::from_millis(millisecond);
-            pace.ask(now);
-            turns += u32::from(pace.take_due(now));
+            debounce.ask(now);
+            turns += u32::from(debounce.take_due(now));
             assert!(turns > 0, "at once");
         }
         assert_eq!(turns, 10);
-        let last = pace.poll_timeout().expect("the last of the flood counts too");
-        assert!(pace.take_due(last) && !pace.take_due(last));
+        let last = debounce.poll_timeout().expect("the last of the flood counts too");
+        assert!(debounce.take_due(last) && !debounce.take_due(last));
         let later = last + Duration::from_secs(9);
-        pace.ask(later);
-        assert!(pace.take_due(later));
+        debounce.ask(later);
+        assert!(debounce.take_due(later));
     }
 }

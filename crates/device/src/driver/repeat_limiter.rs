@@ -12,11 +12,11 @@ const SUBJECTS_MAX: usize = 64;
 
 /// What was said, of what, and when.
 #[derive(Debug, Default)]
-pub(super) struct Complaints {
+pub(super) struct RepeatLimiter {
     said: BTreeMap<(u32, String), Instant>,
 }
 
-impl Complaints {
+impl RepeatLimiter {
     /// Whether to say `text` of `subject` now.
     pub(super) fn admit(&mut self, now: Instant, subject: u32, text: &str) -> bool {
         self.said.retain(|_, at| now.since(*at) < REMINDER);
@@ -40,18 +40,18 @@ mod tests {
 
     #[test]
     fn each_failure_is_said_once_a_minute_and_memory_is_bounded() {
-        let mut complaints = Complaints::default();
+        let mut repeat_limiter = RepeatLimiter::default();
         let at = |seconds: u64| Instant::from_millis(seconds * 1_000);
-        assert!(complaints.admit(at(0), 1, "full"));
-        assert!(!complaints.admit(at(59), 1, "full"));
-        assert!(complaints.admit(at(59), 2, "full"), "another subject");
-        assert!(complaints.admit(at(59), 1, "gone"), "another failure");
-        assert!(complaints.admit(at(60), 1, "full"));
-        complaints.settle(1);
-        assert!(complaints.admit(at(61), 1, "full"));
+        assert!(repeat_limiter.admit(at(0), 1, "full"));
+        assert!(!repeat_limiter.admit(at(59), 1, "full"));
+        assert!(repeat_limiter.admit(at(59), 2, "full"), "another subject");
+        assert!(repeat_limiter.admit(at(59), 1, "gone"), "another failure");
+        assert!(repeat_limiter.admit(at(60), 1, "full"));
+        repeat_limiter.settle(1);
+        assert!(repeat_limiter.admit(at(61), 1, "full"));
         for subject in 10..1_000 {
-            complaints.admit(at(62), subject, "full");
+            repeat_limiter.admit(at(62), subject, "full");
         }
-        assert!(complaints.said.len() <= SUBJECTS_MAX);
+        assert!(repeat_limiter.said.len() <= SUBJECTS_MAX);
     }
 }

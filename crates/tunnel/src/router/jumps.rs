@@ -7,7 +7,7 @@
 //! ```
 //!
 //! To take a false one would silence the peer: all numbers up to it have missed their turn then,
-//! and a few such steps push the window of duplicates away from where the peer is. So a leap is
+//! and a few such steps push the window of duplicates away from where the peer is. So a jump is
 //! believed when three numbers near one another say so, unless more than four times as many come
 //! below them meanwhile: a slower link may still bring what precedes an outage. Time plays no part,
 //! as a peer may say little.
@@ -32,12 +32,12 @@ const KEPT_MAX: usize = 16;
 
 /// Whether numbers of one epoch are where the peer can be.
 #[derive(Debug, Default)]
-pub(super) struct Leaps {
+pub(super) struct SequenceJumps {
     /// The highest that was taken, and new.
     highest: Option<PacketId>,
     /// The last place far ahead that numbers came from.
     doubtful: Option<Doubtful>,
-    /// Copies that were let go since [`Leaps::poll_forgotten`].
+    /// Copies that were let go since [`SequenceJumps::poll_forgotten`].
     forgotten: u64,
 }
 
@@ -62,21 +62,21 @@ pub(super) struct Copy {
 
 /// What to do with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Belief {
+pub(super) enum Verdict {
     /// It is near those that came.
     Near,
-    /// It is where the peer is now, as those are that were kept ([`Leaps::take_kept`]).
-    Leap,
-    /// Nobody knows ([`Leaps::keep`]).
+    /// It is where the peer is now, as those are that were kept ([`SequenceJumps::take_kept`]).
+    Jump,
+    /// Nobody knows ([`SequenceJumps::keep`]).
     Doubt,
 }
 
-impl Leaps {
+impl SequenceJumps {
     /// Whether a packet with number `id` is to be taken.
-    pub(super) fn judge(&mut self, id: PacketId) -> Belief {
-        let Some(highest) = self.highest else { return Belief::Near };
+    pub(super) fn judge(&mut self, id: PacketId) -> Verdict {
+        let Some(highest) = self.highest else { return Verdict::Near };
         if id.distance(highest) <= NEAR as i32 {
-            return Belief::Near;
+            return Verdict::Near;
         }
         let is_there = |place: &Doubtful| id.distance(place.highest).unsigned_abs() <= NEAR;
         if !self.doubtful.as_ref().is_some_and(is_there) {
@@ -92,7 +92,7 @@ impl Leaps {
             place.highest = id;
             place.witnesses = WITNESSES.min(place.witnesses + 1);
         }
-        if place.witnesses == WITNESSES { Belief::Leap } else { Belief::Doubt }
+        if place.witnesses == WITNESSES { Verdict::Jump } else { Verdict::Doubt }
     }
 
     /// A packet that was taken was new.
@@ -149,29 +149,29 @@ mod tests {
 
     /// Lets them come, each new; returns those that were taken, and checks that each was taken or
     /// let go.
-    fn taken(leaps: &mut Leaps, numbers: impl IntoIterator<Item = u32>) -> Vec<u32> {
+    fn taken(jumps: &mut SequenceJumps, numbers: impl IntoIterator<Item = u32>) -> Vec<u32> {
         let (mut taken, mut handed) = (Vec::new(), 0);
         for id in numbers.into_iter().map(PacketId) {
             handed += 1;
             let copy = Copy { came: Instant::ZERO, link: 0, id, packet: Bytes::new() };
-            let believed = match leaps.judge(id) {
-                Belief::Near => vec![copy],
-                Belief::Leap => {
-                    let mut kept = leaps.take_kept(Instant::ZERO, Duration::ZERO);
+            let believed = match jumps.judge(id) {
+                Verdict::Near => vec![copy],
+                Verdict::Jump => {
+                    let mut kept = jumps.take_kept(Instant::ZERO, Duration::ZERO);
                     kept.push(copy);
                     kept
                 }
-                Belief::Doubt => {
-                    leaps.keep(copy);
+                Verdict::Doubt => {
+                    jumps.keep(copy);
                     Vec::new()
                 }
             };
             taken.extend(believed.iter().map(|copy| copy.id.0));
-            believed.iter().for_each(|copy| leaps.note(copy.id));
+            believed.iter().for_each(|copy| jumps.note(copy.id));
         }
-        let kept = leaps.doubtful.as_ref().map_or(0, |place| place.kept.len());
+        let kept = jumps.doubtful.as_ref().map_or(0, |place| place.kept.len());
         assert!(kept <= KEPT_MAX);
-        assert_eq!(taken.len() + kept + leaps.poll_forgotten() as usize, handed);
+        assert_eq!(taken.len() + kept + jumps.poll_forgotten() as usize, handed);
         taken
     }
 
@@ -181,8 +181,9 @@ mod tests {
             let at = |ahead: u32| begin.wrapping_add(ahead);
             let near = [0, 1_024].map(at);
             let ahead = [2_500, 2_500, 2_501, 2_499, 2_501].map(at);
-            let taken =
-                |more: &[u32]| taken(&mut Leaps::default(), [&near[..], &ahead[..], more].concat());
+            let taken = |more: &[u32]| {
+                taken(&mut SequenceJumps::default(), [&near[..], &ahead[..], more].concat())
+            };
             assert_eq!(taken(&[]), near);
             assert_eq!(taken(&[at(2_502)]), [&near[..], &ahead, &[at(2_502)]].concat());
         }
@@ -190,32 +191,32 @@ mod tests {
 
     #[test]
     fn numbers_that_are_not_near_one_another_are_no_leap() {
-        let mut leaps = Leaps::default();
+        let mut jumps = SequenceJumps::default();
         let wild = (1..10).map(|step| step * 200_000_000);
-        assert_eq!(taken(&mut leaps, [7].into_iter().chain(wild)), [7]);
+        assert_eq!(taken(&mut jumps, [7].into_iter().chain(wild)), [7]);
     }
 
     #[test]
     fn a_few_do_not_outweigh_a_stream_that_goes_on() {
-        let mut leaps = Leaps::default();
+        let mut jumps = SequenceJumps::default();
         let strays = |number: u32| (number % 5 == 4).then_some(65_536 + number);
         let stream = (0..2_000_u32).flat_map(|number| [Some(number), strays(number)]);
-        let taken = taken(&mut leaps, stream.flatten());
+        let taken = taken(&mut jumps, stream.flatten());
         assert_eq!(taken, (0..2_000).collect::<Vec<_>>());
     }
 
     #[test]
     fn a_slower_link_does_not_hide_where_the_peer_is() {
-        let mut leaps = Leaps::default();
+        let mut jumps = SequenceJumps::default();
         // It still brings what precedes the outage, twice as much as comes from behind it.
         let both = (0..1_000_u32).flat_map(|step| [2 * step, 2 * step + 1, 20_000 + step]);
-        assert_eq!(taken(&mut leaps, both).len(), 3_000);
+        assert_eq!(taken(&mut jumps, both).len(), 3_000);
     }
 
     #[test]
     fn what_is_in_doubt_is_bounded() {
-        let mut leaps = Leaps::default();
-        taken(&mut leaps, [0]);
-        assert!(taken(&mut leaps, [5_000; 1_000]).is_empty());
+        let mut jumps = SequenceJumps::default();
+        taken(&mut jumps, [0]);
+        assert!(taken(&mut jumps, [5_000; 1_000]).is_empty());
     }
 }
