@@ -17,13 +17,10 @@ use netlink_packet_core::{
     NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_DUMP, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST,
     NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
-use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
+use netlink_packet_route::address::{AddressHeaderFlags, AddressMessage};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkMessage};
-use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol, RouteScope,
-    RouteType,
-};
-use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::rule::RuleMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use rustix::net::sockopt::Timeout;
 use rustix::net::{
@@ -31,6 +28,11 @@ use rustix::net::{
 };
 
 use crate::DeviceError;
+
+mod messages;
+
+use self::messages::{build_address, build_route, build_rule, parse_rule};
+pub(crate) use self::messages::{parse_address, parse_link, parse_route};
 
 /// The destination of a default route.
 pub(crate) const DEFAULT_V4: IpNet = IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::UNSPECIFIED, 0));
@@ -460,195 +462,6 @@ pub(crate) fn take_message<'a>(datagram: &mut &'a [u8]) -> Option<&'a [u8]> {
     // Messages start at multiples of four.
     *datagram = datagram.get(length.next_multiple_of(4)..).unwrap_or_default();
     Some(bytes)
-}
-
-pub(crate) fn parse_link(message: &LinkMessage) -> NetworkInterface {
-    let mut link = NetworkInterface {
-        index: message.header.index,
-        name: String::new(),
-        up: message.header.flags.contains(LinkFlags::Up),
-        carrier: message.header.flags.contains(LinkFlags::LowerUp),
-        loopback: message.header.flags.contains(LinkFlags::Loopback),
-        point_to_point: message.header.flags.intersects(LinkFlags::Pointopoint | LinkFlags::Noarp),
-        mtu: 0,
-    };
-    for attribute in &message.attributes {
-        match attribute {
-            LinkAttribute::IfName(name) => link.name.clone_from(name),
-            LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
-            _ => {}
-        }
-    }
-    link
-}
-
-pub(crate) fn parse_address(message: &AddressMessage) -> Option<(u32, IpNet)> {
-    let unusable = AddressHeaderFlags::Tentative | AddressHeaderFlags::Dadfailed;
-    if message.header.flags.intersects(unusable) {
-        return None;
-    }
-    // IFA_LOCAL is ours; on a point-to-point interface IFA_ADDRESS is the peer's.
-    let local = message.attributes.iter().find_map(|attribute| match attribute {
-        AddressAttribute::Local(address) => Some(*address),
-        _ => None,
-    });
-    let address = local.or_else(|| {
-        message.attributes.iter().find_map(|attribute| match attribute {
-            AddressAttribute::Address(address) => Some(*address),
-            _ => None,
-        })
-    })?;
-    Some((message.header.index, IpNet::new_assert(address, message.header.prefix_len)))
-}
-
-pub(crate) fn parse_route(message: &RouteMessage) -> Option<Route> {
-    if !matches!(message.header.kind, RouteType::Unicast | RouteType::Unreachable) {
-        return None;
-    }
-    let mut route = Route {
-        destination: match message.header.address_family {
-            AddressFamily::Inet => DEFAULT_V4,
-            AddressFamily::Inet6 => DEFAULT_V6,
-            _ => return None,
-        },
-        gateway: None,
-        interface: None,
-        table: u32::from(message.header.table),
-        metric: 0,
-        protocol: message.header.protocol.into(),
-        preferred_source: None,
-    };
-    for attribute in &message.attributes {
-        match attribute {
-            RouteAttribute::Destination(address) => {
-                let length = message.header.destination_prefix_length;
-                route.destination = IpNet::new_assert(ip_address(address)?, length);
-            }
-            RouteAttribute::Gateway(address) => route.gateway = ip_address(address),
-            RouteAttribute::Oif(index) => route.interface = Some(*index),
-            RouteAttribute::PrefSource(address) => route.preferred_source = ip_address(address),
-            RouteAttribute::Priority(metric) => route.metric = *metric,
-            RouteAttribute::Table(table) => route.table = *table,
-            _ => {}
-        }
-    }
-    match message.header.kind {
-        // IPv6 gives them the loopback.
-        RouteType::Unreachable => route.interface = None,
-        // Several next hops, which nobody here makes or follows.
-        _ if route.interface.is_none() => return None,
-        _ => {}
-    }
-    Some(route)
-}
-
-fn parse_rule(message: &RuleMessage) -> Rule {
-    let mut rule = Rule {
-        ipv4: message.header.family == AddressFamily::Inet,
-        table: u32::from(message.header.table),
-        ..Rule::default()
-    };
-    let (mut mark, mut mask) = (None, u32::MAX);
-    for attribute in &message.attributes {
-        match attribute {
-            RuleAttribute::Priority(priority) => rule.priority = *priority,
-            RuleAttribute::Oifname(name) => rule.output_interface = Some(name.clone()),
-            RuleAttribute::Iifname(name) => rule.input_interface = Some(name.clone()),
-            RuleAttribute::Goto(priority) => rule.goto = Some(*priority),
-            RuleAttribute::FwMark(bits) => mark = Some(*bits),
-            RuleAttribute::FwMask(bits) => mask = *bits,
-            RuleAttribute::Table(table) => rule.table = *table,
-            RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
-            RuleAttribute::SuppressPrefixLen(length) => rule.suppress_length = Some(*length),
-            RuleAttribute::Protocol(protocol) => rule.protocol = (*protocol).into(),
-            _ => {}
-        }
-    }
-    rule.mark = mark.map(|mark| (mark, mask));
-    rule
-}
-
-fn build_address(index: u32, prefix: IpNet) -> AddressMessage {
-    let mut message = AddressMessage::default();
-    message.header.index = index;
-    message.header.family = family(prefix.addr().is_ipv4());
-    message.header.prefix_len = prefix.prefix_len();
-    message.attributes.push(AddressAttribute::Local(prefix.addr()));
-    message.attributes.push(AddressAttribute::Address(prefix.addr()));
-    message
-}
-
-fn build_route(route: &Route) -> RouteMessage {
-    let mut message = RouteMessage::default();
-    let destination = route.destination.trunc();
-    message.header = RouteHeader {
-        address_family: family(destination.addr().is_ipv4()),
-        destination_prefix_length: destination.prefix_len(),
-        // Tables beyond 255 fit the attribute only.
-        table: u8::try_from(route.table).unwrap_or(0),
-        protocol: RouteProtocol::from(route.protocol),
-        // None shall tell the kernel over which interface a gateway lies that somebody adds a route
-        // by: with the scope of a link, a route into the TUN would claim that all of them do.
-        scope: RouteScope::Universe,
-        kind: match route.interface {
-            Some(_) => RouteType::Unicast,
-            None => RouteType::Unreachable,
-        },
-        // Cellular networks give gateways outside the prefix.
-        flags: match (route.gateway, route.interface) {
-            (Some(_), Some(_)) => RouteFlags::Onlink,
-            _ => RouteFlags::empty(),
-        },
-        ..RouteHeader::default()
-    };
-    let attributes = &mut message.attributes;
-    attributes.push(RouteAttribute::Table(route.table));
-    if destination.prefix_len() > 0 {
-        attributes.push(RouteAttribute::Destination(destination.addr().into()));
-    }
-    attributes.extend(route.gateway.map(|gateway| RouteAttribute::Gateway(gateway.into())));
-    attributes.extend(route.interface.map(RouteAttribute::Oif));
-    let source = route.preferred_source;
-    attributes.extend(source.map(|source| RouteAttribute::PrefSource(source.into())));
-    if route.metric > 0 {
-        attributes.push(RouteAttribute::Priority(route.metric));
-    }
-    message
-}
-
-fn build_rule(rule: &Rule) -> RuleMessage {
-    let mut message = RuleMessage::default();
-    message.header.family = family(rule.ipv4);
-    message.header.action = match rule.goto {
-        Some(_) => RuleAction::Goto,
-        None => RuleAction::ToTable,
-    };
-    message.header.table = u8::try_from(rule.table).unwrap_or(0);
-    let attributes = &mut message.attributes;
-    attributes.push(RuleAttribute::Priority(rule.priority));
-    attributes.push(RuleAttribute::Table(rule.table));
-    attributes.push(RuleAttribute::Protocol(RouteProtocol::from(rule.protocol)));
-    attributes.extend(rule.output_interface.clone().map(RuleAttribute::Oifname));
-    attributes.extend(rule.input_interface.clone().map(RuleAttribute::Iifname));
-    attributes.extend(rule.goto.map(RuleAttribute::Goto));
-    if let Some((mark, mask)) = rule.mark {
-        attributes.push(RuleAttribute::FwMark(mark));
-        attributes.push(RuleAttribute::FwMask(mask));
-    }
-    attributes.extend(rule.suppress_length.map(RuleAttribute::SuppressPrefixLen));
-    message
-}
-
-fn family(ipv4: bool) -> AddressFamily {
-    if ipv4 { AddressFamily::Inet } else { AddressFamily::Inet6 }
-}
-
-fn ip_address(address: &RouteAddress) -> Option<IpAddr> {
-    match address {
-        RouteAddress::Inet(address) => Some((*address).into()),
-        RouteAddress::Inet6(address) => Some((*address).into()),
-        _ => None,
-    }
 }
 
 fn ignore(result: io::Result<()>, kind: io::ErrorKind) -> io::Result<()> {

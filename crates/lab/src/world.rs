@@ -18,11 +18,14 @@
 //! configurations and equal calls give equal worlds: only the bytes of TLS secrets differ, none of
 //! the times or sizes.
 
+mod changes;
+mod config;
 mod ends;
 mod strangers;
 mod tamper;
 mod trails;
 mod turns;
+mod view;
 mod wire;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -30,15 +33,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use roadweave_emulate::{Direction, DuplexLink, LinkStats};
-use roadweave_quic::{CongestionControl, Epoch};
-use roadweave_tunnel::{
-    Client, ClientError, ClientEvent, LaneConfig, Node, Notice, RecvMeta, Server, ServerEvent,
-    SessionStatus, SetError, Strategy, UplinkPolicy, UplinkReport,
-};
-use roadweave_types::{Instant, PathStatus, UplinkId};
+use roadweave_emulate::Direction;
+use roadweave_quic::Epoch;
+use roadweave_tunnel::{Client, ClientEvent, Node, Notice, RecvMeta, Server, ServerEvent};
+use roadweave_types::{Instant, UplinkId};
 
-use strangers::{Hostile, Neighbour};
+pub use config::{LINKS_MAX, Trust, WorldConfig, WorldError};
+use strangers::Neighbour;
 pub use strangers::{Hostility, OtherServer, Stranger, Strangers};
 pub use tamper::Tampering;
 pub use trails::Trail;
@@ -54,70 +55,6 @@ pub const UDP_IP_HEADERS: usize = 28;
 pub const MTU: u16 = 1360;
 /// The world takes so many steps at one moment for a loop without end.
 const STEPS_AT_ONE_MOMENT: u32 = 10_000;
-
-/// What a world is made of.
-#[derive(Clone, Debug)]
-pub struct WorldConfig {
-    /// The links, each with an uplink of the same name at the vehicle; at most 64.
-    pub links: Vec<DuplexLink>,
-    /// The lanes from the vehicle.
-    pub lanes_up: Vec<LaneConfig>,
-    /// The lanes to the vehicle; they may not name uplinks, which the server does not know.
-    pub lanes_down: Vec<LaneConfig>,
-    /// The congestion control of every path, on both sides.
-    pub congestion: CongestionControl,
-    /// Decides all that is random in client and server; links have seeds of their own.
-    pub seed: u64,
-    /// Who trusts whom.
-    pub trust: Trust,
-    /// What the strategies at both ends have learned before, as JSON by the lane's name.
-    pub learned: BTreeMap<String, String>,
-    /// How links may be used that are not as any other, by their names.
-    pub policies: BTreeMap<String, UplinkPolicy>,
-    /// Who else there is.
-    pub strangers: Strangers,
-}
-
-/// Whether the two ends know each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trust {
-    /// Whether the server knows the client's key.
-    pub client_is_known: bool,
-    /// Whether the server has the key that the client expects.
-    pub server_is_right: bool,
-    /// When the client's key expires, seconds since 1970; the world's time of day is
-    /// [`Trust::UNIX_TIME`].
-    pub expires_unix: Option<u64>,
-}
-
-impl Trust {
-    /// The time of day in every world, seconds since 1970.
-    pub const UNIX_TIME: u64 = 1_800_000_000;
-}
-
-impl Default for Trust {
-    fn default() -> Self {
-        Self { client_is_known: true, server_is_right: true, expires_unix: None }
-    }
-}
-
-/// Why no world can be made.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum WorldError {
-    /// No link, or too many.
-    #[error("a world has 1 to {LINKS_MAX} links, not {0}")]
-    Links(usize),
-    /// The client or its lanes cannot be made.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    /// The server cannot be made.
-    #[error(transparent)]
-    Server(#[from] roadweave_quic::ConfigError),
-}
-
-/// The most links of a world.
-pub const LINKS_MAX: usize = 64;
 
 /// An inner packet that came out of the tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -353,210 +290,6 @@ impl World {
             self.client.touched = true;
             self.deliver_of_client(Ride { link, ..ride });
         }
-    }
-}
-
-/// What happens to links and ends.
-impl World {
-    /// Kills both directions of a link, or brings them back; see
-    /// [`Link::set_dead`](roadweave_emulate::Link::set_dead).
-    pub fn set_dead(&mut self, link: usize, dead: bool) {
-        self.wires[link].set_dead(self.now, dead);
-    }
-
-    /// Kills one direction of a link, or brings it back.
-    pub fn set_dead_way(&mut self, link: usize, direction: Direction, dead: bool) {
-        self.wires[link].link_mut(direction).set_dead(self.now, dead);
-    }
-
-    /// Both directions of a link lose packets of more than `payload` bytes of UDP from now on.
-    pub fn set_mtu(&mut self, link: usize, payload: usize) {
-        for direction in [Direction::Up, Direction::Down] {
-            self.wires[link].link_mut(direction).set_mtu(payload + UDP_IP_HEADERS);
-        }
-    }
-
-    /// The network's translator shows the server another address of the vehicle from now on;
-    /// packets to the old one go nowhere.
-    pub fn rebind(&mut self, link: usize) {
-        self.wires[link].rebind();
-    }
-
-    /// The translator's address of a link is `public` from now on.
-    pub fn set_public(&mut self, link: usize, public: SocketAddr) {
-        self.wires[link].public = public;
-    }
-
-    /// Both directions of a link do this to what comes out of them from now on; `seed` decides
-    /// when.
-    pub fn tamper(&mut self, link: usize, tampering: Tampering, seed: u64) {
-        self.wires[link].tamper(tampering, seed);
-    }
-
-    /// From now on this is the matter with a link, or nothing.
-    ///
-    /// # Errors
-    /// None that [`World::new`] had not.
-    pub fn set_hostility(
-        &mut self,
-        link: usize,
-        hostility: Option<Hostility>,
-    ) -> Result<(), WorldError> {
-        self.portals.remove(&link);
-        if hostility == Some(Hostility::Portal) {
-            let portal = Neighbour::new(&self.recipe(), OtherServer::WrongKey)?;
-            self.portals.insert(link, portal);
-        }
-        self.wires[link].hostile = hostility.map(Hostile::new);
-        Ok(())
-    }
-
-    fn recipe(&self) -> ends::Recipe<'_> {
-        ends::Recipe { epoch: self.epoch, world: &self.config }
-    }
-
-    /// The vehicle's interface to a link is there, or has got another address.
-    pub fn add_uplink(&mut self, link: usize) {
-        let name = &self.config.links[link].name;
-        self.client.end.add_uplink(self.now, uplink(link), name);
-        self.flush_client();
-    }
-
-    /// The vehicle's interface to a link is gone.
-    pub fn remove_uplink(&mut self, link: usize) {
-        self.client.end.remove_uplink(self.now, uplink(link));
-        self.flush_client();
-    }
-
-    /// The server is killed and started again, with the same key and nothing else
-    /// of its former life.
-    ///
-    /// # Errors
-    /// None that [`World::new`] had not.
-    pub fn restart_server(&mut self) -> Result<(), WorldError> {
-        self.server_lives = self.server_lives.wrapping_add(1);
-        self.server = Side::new(ends::server(self.epoch, &self.config, self.server_lives)?);
-        if self.trails.is_some() {
-            self.observe_packets();
-        }
-        Ok(())
-    }
-
-    /// Starts all links, and all that is random in them, from their beginning now, with the traces
-    /// of `links`, which are as many. Packets under way arrive as if nothing had happened; those
-    /// that wait depart as the traces say.
-    pub fn restart_links(&mut self, links: Vec<DuplexLink>) {
-        for (wire, link) in self.wires.iter_mut().zip(links) {
-            wire.restart(self.now, link.up.trace, link.down.trace);
-        }
-    }
-
-    /// Lets a lane of one direction follow another strategy from now on.
-    ///
-    /// # Errors
-    /// When there is no such lane, or the strategy cannot be used there.
-    pub fn set_strategy(
-        &mut self,
-        direction: Direction,
-        lane: &str,
-        strategy: Strategy,
-    ) -> Result<(), SetError> {
-        let now = self.now;
-        let (client, server) = self.ends_mut();
-        match direction {
-            Direction::Up => client.set_strategy(now, lane, strategy),
-            Direction::Down => server.set_strategy(lane, strategy),
-        }?;
-        self.flush();
-        Ok(())
-    }
-
-    /// Both ends and what they may be told beyond; follow it with [`World::flush`].
-    pub fn ends_mut(&mut self) -> (&mut Client, &mut Server) {
-        (self.client.touched, self.server.touched) = (true, true);
-        (&mut self.client.end, &mut self.server.end)
-    }
-}
-
-/// What can be seen.
-impl World {
-    /// Whether the client's session is up.
-    pub fn is_joined(&self) -> bool {
-        matches!(self.client_events.last(), Some((_, ClientEvent::Joined { .. })))
-    }
-
-    /// Whether the client has a usable path over every link.
-    pub fn all_paths_usable(&self) -> bool {
-        self.client.end.status().is_some_and(|status| {
-            let usable = |name: &String| {
-                status.paths.iter().any(|path| {
-                    path.uplink.as_ref() == Some(name) && path.status == PathStatus::Usable
-                })
-            };
-            self.wires.iter().all(|wire| usable(&wire.name))
-        })
-    }
-
-    /// What the client tells of its session, once it is up.
-    pub fn client_status(&self) -> Option<SessionStatus> {
-        self.client.end.status()
-    }
-
-    /// What the client tells of the ways to its server.
-    pub fn uplinks(&self) -> Vec<UplinkReport> {
-        self.client.end.uplinks(self.now)
-    }
-
-    /// What the server tells of its sessions.
-    pub fn server_status(&self) -> Vec<SessionStatus> {
-        self.server.end.status()
-    }
-
-    /// What the client had to tell of its sessions, and when.
-    pub fn client_events(&self) -> &[(Instant, ClientEvent)] {
-        &self.client_events
-    }
-
-    /// What else a person should know from the client, and when.
-    pub fn notices(&self) -> &[(Instant, Notice)] {
-        &self.notices
-    }
-
-    /// What the server had to tell, and when.
-    pub fn server_events(&self) -> &[(Instant, ServerEvent)] {
-        &self.server_events
-    }
-
-    /// How many links there are.
-    pub fn links(&self) -> usize {
-        self.wires.len()
-    }
-
-    /// What has passed through one direction of a link, cross traffic included.
-    pub fn link_stats(&self, link: usize, direction: Direction) -> &LinkStats {
-        self.wires[link].link(direction).stats()
-    }
-
-    /// The part of [`World::link_stats`] that is cross traffic.
-    pub fn cross_stats(&self, link: usize, direction: Direction) -> &CrossStats {
-        self.wires[link].cross_stats(direction)
-    }
-
-    /// Bytes that wait for capacity in one direction of a link.
-    pub fn link_queue_bytes(&mut self, link: usize, direction: Direction) -> usize {
-        self.wires[link].link_mut(direction).queue_bytes(self.now)
-    }
-
-    /// Bytes of UDP payload that came out of one direction of a link to no use: corrupted (see
-    /// [`World::tamper`]), kept back or led elsewhere (see [`World::set_hostility`]), or overtaken
-    /// by more packets than QUIC remembers.
-    pub fn useless_bytes(&self, link: usize, direction: Direction) -> u64 {
-        self.wires[link].useless_bytes(direction)
-    }
-
-    /// Packets for which there was no link any more.
-    pub fn stray(&self) -> u64 {
-        self.stray
     }
 }
 

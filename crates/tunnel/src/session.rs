@@ -10,167 +10,41 @@
 //! [`Session::poll_timeout`], call [`Session::handle_timeout`], and take out what it then has to
 //! give.
 
+mod config;
+mod exit;
 mod memory;
+mod stats;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::mem::discriminant;
 use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_recovery::Qoe;
-use roadweave_schedule::{Acknowledged, UnknownScheduler};
+use roadweave_schedule::Acknowledged;
 use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PacketId, PathId, Promise};
 use roadweave_wire::{
     Datagram, DatagramError, Feedback, InnerPacket, LaneReport, MAX_SYMBOL_BODY, STAMP_HEADER,
     SUCCESSION_HEADER,
 };
-use serde::{Deserialize, Serialize};
 
+use self::config::needs_flows;
+pub use self::config::{MEMORY_MAX, SessionConfig, SessionError, SetError};
+pub(crate) use self::config::{changeable, find_lane};
+use self::exit::Exit;
+pub use self::stats::{LaneStats, SessionStats};
 use crate::carrier::Carrier;
 use crate::lane::{
-    Arrival, Delivery, FlowTable, HELD_MAX, LANES_MAX, LaneConfig, LaneReceiver, LaneSender,
-    MemoryStats, Opening, Parts, ReceiveStats, SendStats, Strategy, Token, classify,
+    Arrival, Delivery, FlowTable, LANES_MAX, LaneConfig, LaneReceiver, LaneSender, Opening, Parts,
+    ReceiveStats, Strategy, Token, classify,
 };
-use crate::observe::{PacketEvent, PacketLog, PacketStep};
+use crate::observe::{PacketEvent, PacketLog};
 
 /// How often the feedback that carries acknowledgements also reports what was received.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// Smaller datagrams are copied, so that at most three times what is counted is held.
 const SLICE_MIN: usize = 512;
-/// Inner packets that wait to be taken out, at most: all that the lanes may hold back, and some.
-const INBOX_MAX: usize = 4096 + LANES_MAX * HELD_MAX;
-
-/// What a session holds at most unless it is told otherwise, bytes: both directions at 190 Mbit/s,
-/// the rate for which encoders and decoders are made.
-pub const MEMORY_MAX: usize = 64 << 20;
-
-/// How a session treats its packets.
-#[derive(Clone, Debug)]
-pub struct SessionConfig {
-    /// The lanes of the sending direction, at least one and at most [`LANES_MAX`]; a packet goes to
-    /// the first whose rule matches, otherwise to the last.
-    pub lanes: Vec<LaneConfig>,
-    /// Source addresses that the peer may use; `None` for all.
-    pub peer_sources: Option<Vec<IpNet>>,
-    /// The most bytes that it may hold, in all lanes and both directions; the oldest of it goes
-    /// when that is used up.
-    pub memory_max: usize,
-    /// The seed of the coefficients' seeds.
-    pub seed: u64,
-}
-
-impl SessionConfig {
-    /// One lane for everything, with `strategy`.
-    pub fn new(strategy: Strategy, seed: u64) -> Self {
-        let lanes = vec![LaneConfig::new("default", strategy)];
-        Self { lanes, peer_sources: None, memory_max: MEMORY_MAX, seed }
-    }
-}
-
-/// Why no session can be made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SessionError {
-    /// No lane, or more than [`LANES_MAX`].
-    #[error("a session has 1 to {LANES_MAX} lanes, not {0}")]
-    Lanes(usize),
-    /// The strategy of a lane cannot be used here.
-    #[error(transparent)]
-    Strategy(#[from] UnknownScheduler),
-}
-
-/// Why a lane was not changed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum SetError {
-    /// There is no such lane.
-    #[error("there is no lane \"{lane}\"; there are: {known}")]
-    Lane {
-        /// The name that was given.
-        lane: String,
-        /// The names that there are.
-        known: String,
-    },
-    /// The strategy cannot be used here.
-    #[error(transparent)]
-    Strategy(#[from] UnknownScheduler),
-}
-
-/// Whether a lane asks what the flows are.
-fn needs_flows(lanes: &[LaneConfig]) -> bool {
-    lanes.iter().any(|lane| lane.rtp_frames || lane.rule.classes.is_some())
-}
-
-/// The place of the lane called `name`.
-pub(crate) fn find_lane(lanes: &[LaneConfig], name: &str) -> Result<usize, SetError> {
-    lanes.iter().position(|lane| lane.name == name).ok_or_else(|| {
-        let known: Vec<&str> = lanes.iter().map(|lane| lane.name.as_str()).collect();
-        SetError::Lane { lane: name.to_owned(), known: known.join(", ") }
-    })
-}
-
-/// Of the lanes `wanted` what can take the place of `old` ones while packets are under way, and the
-/// names of what cannot: the peer knows lanes by their numbers, and how they keep their order from
-/// their first packet on.
-pub(crate) fn changeable(
-    old: &[LaneConfig],
-    wanted: Vec<LaneConfig>,
-) -> (Vec<LaneConfig>, Vec<String>) {
-    let names =
-        |lanes: &[LaneConfig]| lanes.iter().map(|lane| lane.name.clone()).collect::<Vec<_>>();
-    if names(old) != names(&wanted) {
-        return (old.to_vec(), vec!["which lanes there are, and all that is new in them".into()]);
-    }
-    let mut kept = Vec::new();
-    let merge = |(old, mut new): (&LaneConfig, LaneConfig)| {
-        if discriminant(&old.order) != discriminant(&new.order) {
-            kept.push(format!("the ordering of lane \"{}\"", new.name));
-            new.order = old.order;
-        }
-        new
-    };
-    let lanes = old.iter().zip(wanted).map(merge).collect();
-    (lanes, kept)
-}
-
-/// The figures of one lane.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct LaneStats {
-    /// The lane's name.
-    pub name: String,
-    /// The strategy of the sending direction.
-    pub strategy: String,
-    /// What was sent.
-    pub sent: SendStats,
-    /// What an encoder should make of its next frame, bytes; only some strategies know.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub frame_target_bytes: Option<u64>,
-    /// Bytes sent beyond the inner packets, per byte of inner packets.
-    pub redundancy: f64,
-    /// What was received.
-    pub received: ReceiveStats,
-    /// Packets of the sending direction that the peer delivered, by its own count.
-    pub peer_delivered: u64,
-    /// Packets of the sending direction that the peer got only by a repair.
-    pub peer_recovered: u64,
-    /// Packets of the sending direction that the peer is still without.
-    pub peer_missing: u64,
-}
-
-/// The figures of a session.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct SessionStats {
-    /// By lane: those of the sending direction in the order of the configuration, behind them those
-    /// that only the peer has, by their number.
-    pub lanes: Vec<LaneStats>,
-    /// What all lanes hold.
-    #[serde(default)]
-    pub memory: MemoryStats,
-    /// Datagrams and packets discarded outside the lanes, by reason.
-    pub drops: DropCounters,
-}
-
 /// The lanes between two peers.
 #[derive(Debug)]
 pub struct Session {
@@ -522,50 +396,6 @@ impl Session {
         self.senders.iter().filter_map(lane).collect()
     }
 
-    /// The figures of the session so far.
-    pub fn stats(&self) -> SessionStats {
-        let lane = |(position, sender): (usize, &LaneSender)| {
-            let id = LaneId(position as u8);
-            let report = self.peer_reports.get(&id.0).copied().unwrap_or_default();
-            let sent = sender.stats();
-            LaneStats {
-                name: sender.config().name.clone(),
-                strategy: sender.config().strategy.to_string(),
-                frame_target_bytes: sender.frame_target(),
-                redundancy: sent.redundancy(),
-                sent,
-                received: self.received(id),
-                peer_delivered: report.delivered,
-                peer_recovered: report.recovered,
-                peer_missing: report.lost,
-            }
-        };
-        let beyond = LaneId(self.senders.len() as u8);
-        let only_received = self.receivers.range(beyond..).map(|(id, receiver)| LaneStats {
-            name: format!("received-{}", id.0),
-            received: self.received_by(*id, receiver),
-            ..LaneStats::default()
-        });
-        SessionStats {
-            lanes: self.senders.iter().enumerate().map(lane).chain(only_received).collect(),
-            memory: self.memory(),
-            drops: self.exit.drops.clone(),
-        }
-    }
-
-    fn received(&self, lane: LaneId) -> ReceiveStats {
-        match self.receivers.get(&lane) {
-            Some(receiver) => self.received_by(lane, receiver),
-            None => self.past.get(&lane).cloned().unwrap_or_default(),
-        }
-    }
-
-    fn received_by(&self, lane: LaneId, receiver: &LaneReceiver) -> ReceiveStats {
-        let mut stats = receiver.stats();
-        self.past.get(&lane).into_iter().for_each(|past| stats.add_past(past));
-        stats
-    }
-
     /// Runs `handle` on the receiver of `lane` and checks what it delivers.
     fn receive(
         &mut self,
@@ -594,53 +424,6 @@ impl Session {
         self.next_report = now + REPORT_INTERVAL;
         Some(Feedback { lanes: self.receivers.values().map(LaneReceiver::report).collect() })
     }
-}
-
-/// Where inner packets go that a lane delivers, unless they may not.
-#[derive(Debug)]
-struct Exit {
-    /// Inner packets for this side's device, with where they go.
-    inbox: VecDeque<(IpAddr, Bytes)>,
-    /// Packets and datagrams discarded outside the lanes.
-    drops: DropCounters,
-    /// Source addresses that the peer may use; `None` for all.
-    sources: Option<Vec<IpNet>>,
-    /// Source addresses that the peer may not use in any case.
-    refused_sources: Vec<IpNet>,
-    /// What happens to packets of the receiving direction.
-    log: PacketLog,
-}
-
-impl Exit {
-    fn deliver(&mut self, now: Instant, lane: LaneId, delivery: Delivery) {
-        let Delivery { id, decoded, packet } = delivery;
-        match check_inner(&packet, self.sources.as_deref(), &self.refused_sources) {
-            Err(reason) => self.drops.count(reason),
-            Ok(_) if self.inbox.len() >= INBOX_MAX => self.drops.count(DropReason::DeviceFull),
-            Ok(destination) => {
-                self.inbox.push_back((destination, packet));
-                self.log.note(now, lane, id, PacketStep::Delivered { decoded });
-            }
-        }
-    }
-}
-
-/// Where a packet of the peer goes, if it may come from where it says.
-fn check_inner(
-    packet: &[u8],
-    sources: Option<&[IpNet]>,
-    refused: &[IpNet],
-) -> Result<IpAddr, DropReason> {
-    let view = InnerPacket::parse(packet).map_err(|_| DropReason::MalformedInner)?;
-    let is_foreign = sources.is_some_and(|sources| !contains(sources, view.source));
-    if is_foreign || contains(refused, view.source) {
-        return Err(DropReason::SpoofedSource);
-    }
-    Ok(view.destination)
-}
-
-fn contains(networks: &[IpNet], address: IpAddr) -> bool {
-    networks.iter().any(|network| network.contains(&address))
 }
 
 #[cfg(test)]
@@ -689,22 +472,5 @@ mod tests {
             }
             assert_eq!(session.poll_inner().is_some(), comes, "{promised:?}");
         }
-    }
-
-    #[test]
-    fn a_source_that_is_refused_is_refused_whatever_is_allowed() {
-        let packet = inner(20);
-        let networks = |text: &str| vec![text.parse::<IpNet>().expect("a network")];
-        let check = |allowed: Option<&str>, refused: &str, expected| {
-            let allowed = allowed.map(networks);
-            let result = check_inner(&packet, allowed.as_deref(), &networks(refused));
-            assert_eq!(result, expected, "{allowed:?} {refused}");
-        };
-        let destination = InnerPacket::parse(&packet).expect("well-formed").destination;
-        check(None, "10.0.0.0/8", Ok(destination));
-        check(Some("192.168.0.0/16"), "10.0.0.0/8", Ok(destination));
-        check(Some("10.0.0.0/8"), "10.0.0.0/8", Err(DropReason::SpoofedSource));
-        check(None, "192.168.50.0/24", Err(DropReason::SpoofedSource));
-        check(Some("192.168.0.0/16"), "192.168.50.0/24", Err(DropReason::SpoofedSource));
     }
 }

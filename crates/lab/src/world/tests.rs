@@ -1,6 +1,7 @@
 use proptest::prelude::*;
-use roadweave_emulate::{DriveLink, GilbertElliott, Trace};
-use roadweave_tunnel::Strategy;
+use roadweave_emulate::{DriveLink, DuplexLink, GilbertElliott, Trace};
+use roadweave_quic::CongestionControl;
+use roadweave_tunnel::{LaneConfig, Strategy};
 use roadweave_types::Rate;
 
 use super::*;

@@ -1,0 +1,100 @@
+//! What became of what was sent and received.
+
+use std::{fmt, io};
+
+use rustix::io::Errno;
+
+/// What became of an [`Outgoing`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOutcome {
+    /// The kernel took all of it.
+    Sent,
+    /// The socket's buffer is full. Nothing was sent; wait until it is writable.
+    Blocked,
+    /// The kernel refused it, or a part; the transport will find it lost.
+    Failed(SendFailure),
+}
+
+/// Why the kernel refused to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SendFailure {
+    /// No route, or the uplink or the host cannot be reached (ENETUNREACH, EHOSTUNREACH, ENETDOWN).
+    Unreachable,
+    /// Nobody listens at the peer's port (ECONNREFUSED), said by an earlier packet's answer.
+    Refused,
+    /// The queue of the interface is full (ENOBUFS).
+    QueueFull,
+    /// Larger than the interface or the path takes (EMSGSIZE); probes for the MTU end so.
+    TooLarge,
+    /// The interface is gone (ENODEV), or the address that was to be the source (EADDRNOTAVAIL).
+    NoInterface,
+    /// A firewall on this machine said no (EPERM, EACCES).
+    Forbidden,
+    /// Anything else.
+    Other,
+}
+
+impl SendFailure {
+    /// The name that statistics use.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unreachable => "unreachable",
+            Self::Refused => "refused",
+            Self::QueueFull => "queue-full",
+            Self::TooLarge => "too-large",
+            Self::NoInterface => "no-interface",
+            Self::Forbidden => "forbidden",
+            Self::Other => "other",
+        }
+    }
+
+    pub(super) fn of(error: &io::Error) -> Self {
+        match Errno::from_io_error(error) {
+            Some(Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::NETDOWN | Errno::HOSTDOWN) => {
+                Self::Unreachable
+            }
+            Some(Errno::CONNREFUSED) => Self::Refused,
+            Some(Errno::NOBUFS | Errno::NOMEM) => Self::QueueFull,
+            Some(Errno::MSGSIZE) => Self::TooLarge,
+            Some(Errno::NODEV | Errno::NXIO | Errno::ADDRNOTAVAIL) => Self::NoInterface,
+            Some(Errno::PERM | Errno::ACCESS) => Self::Forbidden,
+            _ => Self::Other,
+        }
+    }
+}
+
+impl fmt::Display for SendFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Counters since the socket was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UdpStatistics {
+    /// Datagrams sent.
+    pub datagrams_sent: u64,
+    /// Their payload bytes.
+    pub bytes_sent: u64,
+    /// System calls that sent them.
+    pub sends: u64,
+    /// Times the socket's buffer was full.
+    pub blocked: u64,
+    /// Datagrams refused, in the order of [`SendFailure`].
+    pub failed: [u64; 7],
+    /// Datagrams received.
+    pub datagrams_received: u64,
+    /// Their payload bytes.
+    pub bytes_received: u64,
+    /// System calls that received them.
+    pub receives: u64,
+    /// Errors that a receive told of earlier packets (ICMP).
+    pub receive_errors: u64,
+}
+
+impl UdpStatistics {
+    /// Datagrams that failed for this reason.
+    pub fn failed_by(&self, failure: SendFailure) -> u64 {
+        self.failed[failure as usize]
+    }
+}

@@ -1,0 +1,67 @@
+//! The clients that a server lets in, and what becomes of sessions when they change.
+
+use std::sync::Arc;
+
+use roadweave_quic::{PeerPolicy as _, PublicKey, Refusal};
+use roadweave_types::Instant;
+
+use super::Server;
+use super::rate::Limit;
+use crate::peers::{Peer, Peers, PeersChange};
+
+/// Clients whose change is looked at in one turn: packets must not wait for thousands.
+const CHANGED_AT_ONCE: usize = 32;
+impl Server {
+    /// Puts other clients in the place of those that may connect, and returns the former ones, for
+    /// somebody to drop who has the time.
+    ///
+    /// Sessions of clients that are gone, or have other addresses, end with the next calls of
+    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time; what else has changed holds for them.
+    pub fn replace_peers(&mut self, change: PeersChange) -> Arc<Peers> {
+        let PeersChange { peers, changed } = change;
+        for key in changed.iter().filter(|key| peers.get(key).is_none()) {
+            self.learned.remove(&key.to_string());
+            self.accounts.forget(key);
+        }
+        self.changed.extend(changed);
+        self.peers.replace(peers)
+    }
+
+    /// Brings some of the sessions into line whose clients have changed.
+    pub(super) fn settle_changed(&mut self, now: Instant) {
+        for _ in 0..CHANGED_AT_ONCE {
+            let Some(key) = self.changed.pop_first() else { return };
+            let Some(id) = self.by_key.get(&key).copied() else { continue };
+            let peer = self.let_in(&key);
+            let Some(joined) = self.sessions.get_mut(&id) else { continue };
+            match peer {
+                Ok(peer) if peer.addresses == joined.peer.addresses => {
+                    if peer.rate_limit != joined.peer.rate_limit {
+                        joined.limits = peer.rate_limit.map(|rate| [Limit::new(rate); 2]);
+                    }
+                    joined.peer = peer;
+                }
+                Err(why @ Refusal::Expired) => self.end(now, id, &why.to_string()),
+                _ => {
+                    let reason = "the server's configuration of this client has changed";
+                    self.end(now, id, reason);
+                }
+            }
+        }
+    }
+
+    /// Lets the sessions of clients end whose keys have expired, with the next calls of
+    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time. Call it after the table of peers was told the time of
+    /// day.
+    pub fn on_time_of_day(&mut self) {
+        let keys = self.sessions.values().map(|joined| joined.key);
+        let expired = keys.filter(|key| self.peers.check(key) == Err(Refusal::Expired));
+        self.changed.extend(expired);
+    }
+
+    /// The client with `key`, if it may connect.
+    pub(super) fn let_in(&self, key: &PublicKey) -> Result<Arc<Peer>, Refusal> {
+        self.peers.check(key)?;
+        self.peers.get(key).ok_or(Refusal::Unknown)
+    }
+}

@@ -1,0 +1,247 @@
+//! How connections become sessions of clients, and how they end.
+//!
+//! ```text
+//! handshake ─► waiting ─► hello ─► welcomed ─► used ─► session ─► forgotten
+//! ```
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use roadweave_quic::{Connection, ConnectionId, EndpointEvent, Event};
+use roadweave_schedule::Acknowledged;
+use roadweave_types::{DropReason, Instant, PathId};
+use roadweave_wire::{Control, Welcome};
+
+use super::{Joined, Server, ServerEvent, refusals};
+use crate::learned::keep_learned;
+use crate::session::{Session, SessionConfig};
+
+/// Paths whose uplink's name is remembered per session.
+const NAMED_PATHS_MAX: usize = 64;
+
+impl Server {
+    pub(super) fn pump_endpoint(&mut self, now: Instant) {
+        while let Some(event) = self.endpoint.poll_event() {
+            match event {
+                EndpointEvent::Incoming(id) => {
+                    // Its hello may have come in the same packet.
+                    if !self.sessions.contains_key(&id) && !self.waiting.contains(id) {
+                        self.wait_for_use(now, id);
+                    }
+                    self.pump(now, id);
+                }
+                EndpointEvent::Refused { remote, key, why } => {
+                    let what = format!(" with the key {key}: {why}");
+                    self.tell_refusal(now, refusals::kind_of_refusal(why), what, remote);
+                }
+                EndpointEvent::HandshakeFailed { remote, reason } => {
+                    let kind = refusals::kind_of_failure(&reason);
+                    self.tell_refusal(now, kind, format!(": {reason}"), remote);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn wait_for_use(&mut self, now: Instant, id: ConnectionId) {
+        let Some(key) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
+        if let Some(oldest) = self.waiting.add(now, id, key) {
+            self.refusals.count_silently(refusals::UNUSED);
+            self.end(now, oldest, "too many connections without a session");
+        }
+    }
+
+    /// Counts a refusal, and tells it unless there are many.
+    pub(super) fn tell_refusal(
+        &mut self,
+        now: Instant,
+        kind: &'static str,
+        what: String,
+        remote: SocketAddr,
+    ) {
+        if let Some(reason) = self.refusals.count(now, kind, what, remote) {
+            self.events.push_back(ServerEvent::Refused { reason });
+        }
+    }
+
+    /// Handles what a connection has to tell.
+    pub(super) fn pump(&mut self, now: Instant, id: ConnectionId) {
+        while let Some(event) = self.endpoint.connection_mut(id).and_then(Connection::poll_event) {
+            match event {
+                Event::Message(message) => self.on_message(now, id, message),
+                Event::Closed(reason) => self.forget(id, &reason.to_string()),
+                other => self.on_session_event(now, id, other),
+            }
+        }
+        if self.sessions.contains_key(&id) {
+            self.touched.insert(id);
+            self.take_inner(now, id);
+        }
+    }
+
+    pub(super) fn on_session_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
+        if matches!(event, Event::Received { .. }) {
+            self.join_if_welcomed(now, id);
+        }
+        let Some(joined) = self.sessions.get_mut(&id) else { return };
+        match event {
+            Event::Received { datagram, .. } => joined.session.handle_datagram(now, datagram),
+            Event::Acknowledged { path, token, sent, bytes, rtt } => {
+                let acknowledged = Acknowledged { path, sent, bytes, rtt };
+                joined.session.on_acknowledged(now, token, &acknowledged);
+            }
+            Event::Lost { path, token } => joined.session.on_lost(now, path, token),
+            Event::PathClosed(path, _) => _ = joined.path_names.remove(&path),
+            _ => {}
+        }
+    }
+
+    pub(super) fn on_message(&mut self, now: Instant, id: ConnectionId, message: Bytes) {
+        let message = Control::parse(message);
+        if !matches!(message, Ok(Control::Hello(_))) {
+            self.join_if_welcomed(now, id);
+        }
+        match message {
+            Ok(Control::Hello(_)) => self.welcome(now, id),
+            Ok(Control::PathName { path, uplink }) => {
+                if let Some(joined) = self.sessions.get_mut(&id)
+                    && joined.path_names.len() < NAMED_PATHS_MAX
+                {
+                    joined.session.name_path(path, &uplink);
+                    joined.path_names.insert(path, uplink);
+                }
+            }
+            Ok(Control::PathPolicy { path, policy }) => {
+                if self.sessions.contains_key(&id)
+                    && let Some(connection) = self.endpoint.connection_mut(id)
+                {
+                    connection.set_policy(path, policy);
+                }
+            }
+            Ok(Control::LanePromise { lane, promise }) => {
+                if let Some(joined) = self.sessions.get_mut(&id) {
+                    joined.session.on_lane_promise(now, lane, promise);
+                }
+            }
+            Ok(_) => self.drops.count(DropReason::UnknownMessage),
+            Err(_) => self.drops.count(DropReason::MalformedMessage),
+        }
+    }
+
+    /// Answers a hello. The session begins when the client uses the connection.
+    pub(super) fn welcome(&mut self, now: Instant, id: ConnectionId) {
+        if self.sessions.contains_key(&id) || !self.welcomed.insert(id) {
+            return;
+        }
+        self.wait_for_use(now, id);
+        let Some(key) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
+        // The table may have changed since the handshake.
+        let Ok(peer) = self.let_in(&key) else {
+            return self.end(now, id, "this client is not let in any more");
+        };
+        let welcome = Control::Welcome(Welcome {
+            addresses: peer.addresses.clone(),
+            gateways: self.config.gateways.clone(),
+            mtu: self.config.mtu,
+        });
+        if let Some(connection) = self.endpoint.connection_mut(id)
+            && let Err(error) = connection.send_message(welcome.to_bytes())
+        {
+            tracing::warn!(%error, peer = peer.name, "cannot welcome");
+        }
+    }
+
+    /// Of the connections on which a client was welcomed, it uses this one.
+    pub(super) fn join_if_welcomed(&mut self, now: Instant, id: ConnectionId) {
+        if self.welcomed.remove(&id) {
+            self.join(now, id);
+        }
+    }
+
+    pub(super) fn join(&mut self, now: Instant, id: ConnectionId) {
+        self.waiting.remove(id);
+        let Some(connection) = self.endpoint.connection(id) else { return };
+        let (key, remote) = (connection.peer(), connection.remote_address(PathId(0)));
+        let Some(key) = key else { return };
+        // The table may have changed since the welcome.
+        let Ok(peer) = self.let_in(&key) else {
+            return self.end(now, id, "this client is not let in any more");
+        };
+        if !self.accounts.may_join(now, key) {
+            if let Some(remote) = remote {
+                let what = format!(" with the key {key}: it begins too many sessions");
+                self.tell_refusal(now, refusals::TOO_MANY_SESSIONS, what, remote);
+            }
+            return self.end(now, id, "this client begins too many sessions");
+        }
+        let seed =
+            self.config.transport.rng_seed.first_chunk().map_or(0, |c| u64::from_le_bytes(*c));
+        let config = SessionConfig {
+            lanes: self.config.lanes.clone(),
+            peer_sources: Some(peer.addresses.clone()),
+            memory_max: self.config.client_memory_max,
+            seed: seed ^ id.0,
+        };
+        let mut session = match Session::new(config, false) {
+            Ok(session) => session,
+            Err(error) => {
+                let refuse = Control::Refuse { reason: error.to_string() };
+                if let Some(connection) = self.endpoint.connection_mut(id) {
+                    let _ = connection.send_message(refuse.to_bytes());
+                }
+                // Closed with the next round of those that never say hello, after the refusal has
+                // left.
+                self.wait_for_use(now, id);
+                return;
+            }
+        };
+        session.observe_packets(self.observes);
+        if let Some(learned) = self.learned.get(&key.to_string()) {
+            session.restore(learned);
+        }
+        if let Some(old) = self.by_key.insert(key, id) {
+            self.end(now, old, "a newer session of the same client replaces it");
+        }
+        self.by_key.insert(key, id);
+        self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key });
+        let limits = peer.rate_limit.map(|rate| self.accounts.take_limits(&key, rate));
+        let path_names = BTreeMap::new();
+        let joined = Joined { key, peer, session, path_names, limits };
+        self.sessions.insert(id, joined);
+        self.touched.insert(id);
+    }
+
+    /// Closes a session from this side.
+    pub(super) fn end(&mut self, now: Instant, id: ConnectionId, reason: &str) {
+        self.end_with(now, id, 0, reason);
+    }
+
+    pub(super) fn end_with(&mut self, now: Instant, id: ConnectionId, code: u32, reason: &str) {
+        if let Some(connection) = self.endpoint.connection_mut(id) {
+            connection.close(now, code, reason);
+        }
+        self.forget(id, reason);
+    }
+
+    pub(super) fn forget(&mut self, id: ConnectionId, reason: &str) {
+        self.waiting.remove(id);
+        self.welcomed.remove(&id);
+        self.budget.remove(id);
+        self.touched.remove(&id);
+        self.set_timer(id, None);
+        let Some(joined) = self.sessions.remove(&id) else { return };
+        if self.peers.get(&joined.key).is_some() {
+            keep_learned(&mut self.learned, &joined.key, &joined.session);
+            self.accounts.keep_limits(joined.key, joined.limits);
+        }
+        if self.by_key.get(&joined.key) == Some(&id) {
+            self.by_key.remove(&joined.key);
+        }
+        self.events.push_back(ServerEvent::Left {
+            peer: joined.peer.name.clone(),
+            key: joined.key,
+            reason: reason.to_owned(),
+        });
+    }
+}

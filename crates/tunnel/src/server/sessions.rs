@@ -1,0 +1,78 @@
+//! The sessions of a server in a turn: what each sends and hands out, when it is due, what all hold.
+
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use roadweave_quic::ConnectionId;
+use roadweave_types::{DropReason, Instant};
+
+use super::{Server, UNUSED, Way, refusals};
+
+impl Server {
+    pub(super) fn close_silent(&mut self, now: Instant) {
+        for id in self.waiting.silent(now) {
+            self.refusals.count_silently(refusals::UNUSED);
+            self.end_with(now, id, UNUSED, "the connection was not used");
+        }
+    }
+
+    /// Lets those that hold most let go of some of it while all together hold too much.
+    pub(super) fn keep_to_budget(&mut self, now: Instant) {
+        let connections = self.endpoint.connection_count().saturating_sub(self.sessions.len());
+        self.budget.set_others(connections, self.inbox.bytes);
+        let mut asked = None;
+        while let Some((id, bytes)) = self.budget.excess(asked) {
+            let held = self.budget.of(id);
+            if let Some(joined) = self.sessions.get_mut(&id) {
+                joined.session.shrink_to(now, bytes);
+                self.budget.set(id, joined.session.memory().total());
+                self.take_inner(now, id);
+            }
+            // What it has not let go of then it cannot: the next one is asked.
+            asked = Some((held, id));
+        }
+    }
+
+    pub(super) fn turn_session(&mut self, now: Instant, id: ConnectionId) {
+        let Some(joined) = self.sessions.get_mut(&id) else { return };
+        let Some(connection) = self.endpoint.connection_mut(id) else { return };
+        joined.session.handle_timeout(now, connection);
+        connection.flush(now);
+        let next = joined.session.poll_timeout();
+        self.budget.set(id, joined.session.memory().total());
+        self.set_timer(id, next);
+        // Packets that have waited long enough for others.
+        self.take_inner(now, id);
+    }
+
+    /// Puts out what a session has for the device: at once, since what comes in order waits for
+    /// nothing.
+    pub(super) fn take_inner(&mut self, now: Instant, id: ConnectionId) {
+        while let Some(joined) = self.sessions.get_mut(&id)
+            && let Some((destination, packet)) = joined.session.poll_routed_inner()
+        {
+            if joined.allows(now, Way::Up, packet.len()) {
+                self.deliver(destination, packet);
+            }
+        }
+    }
+
+    /// Puts a client's packet out for the device, unless it goes to a client that it may not reach.
+    pub(super) fn deliver(&mut self, destination: IpAddr, packet: Bytes) {
+        if !self.config.clients_reach_clients && self.peers.route(destination).is_some() {
+            self.drops.count(DropReason::NoRoute);
+        } else if !self.inbox.push(packet) {
+            self.drops.count(DropReason::DeviceFull);
+        }
+    }
+
+    pub(super) fn set_timer(&mut self, id: ConnectionId, at: Option<Instant>) {
+        if let Some(old) = self.timer_of.remove(&id) {
+            self.timers.remove(&(old, id));
+        }
+        if let Some(at) = at {
+            self.timers.insert((at, id));
+            self.timer_of.insert(id, at);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What a session hands out, after the check of where it claims to come from.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use ipnet::IpNet;
+use roadweave_types::{DropCounters, DropReason, Instant, LaneId};
+use roadweave_wire::InnerPacket;
+
+use crate::lane::{Delivery, HELD_MAX, LANES_MAX};
+use crate::observe::{PacketLog, PacketStep};
+
+/// Inner packets that wait to be taken out, at most: all that the lanes may hold back, and some.
+const INBOX_MAX: usize = 4096 + LANES_MAX * HELD_MAX;
+
+/// Where inner packets go that a lane delivers, unless they may not.
+#[derive(Debug)]
+pub(super) struct Exit {
+    /// Inner packets for this side's device, with where they go.
+    pub(super) inbox: VecDeque<(IpAddr, Bytes)>,
+    /// Packets and datagrams discarded outside the lanes.
+    pub(super) drops: DropCounters,
+    /// Source addresses that the peer may use; `None` for all.
+    pub(super) sources: Option<Vec<IpNet>>,
+    /// Source addresses that the peer may not use in any case.
+    pub(super) refused_sources: Vec<IpNet>,
+    /// What happens to packets of the receiving direction.
+    pub(super) log: PacketLog,
+}
+
+impl Exit {
+    /// Takes what a lane delivers, and counts what may not go out.
+    pub(super) fn deliver(&mut self, now: Instant, lane: LaneId, delivery: Delivery) {
+        let Delivery { id, decoded, packet } = delivery;
+        match check_inner(&packet, self.sources.as_deref(), &self.refused_sources) {
+            Err(reason) => self.drops.count(reason),
+            Ok(_) if self.inbox.len() >= INBOX_MAX => self.drops.count(DropReason::DeviceFull),
+            Ok(destination) => {
+                self.inbox.push_back((destination, packet));
+                self.log.note(now, lane, id, PacketStep::Delivered { decoded });
+            }
+        }
+    }
+}
+
+/// Where a packet of the peer goes, if it may come from where it says.
+fn check_inner(
+    packet: &[u8],
+    sources: Option<&[IpNet]>,
+    refused: &[IpNet],
+) -> Result<IpAddr, DropReason> {
+    let view = InnerPacket::parse(packet).map_err(|_| DropReason::MalformedInner)?;
+    let is_foreign = sources.is_some_and(|sources| !contains(sources, view.source));
+    if is_foreign || contains(refused, view.source) {
+        return Err(DropReason::SpoofedSource);
+    }
+    Ok(view.destination)
+}
+
+fn contains(networks: &[IpNet], address: IpAddr) -> bool {
+    networks.iter().any(|network| network.contains(&address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An inner packet of so many bytes.
+    fn inner(bytes: u16) -> Vec<u8> {
+        let mut packet = vec![0; bytes.into()];
+        packet[0] = 0x45;
+        packet[2..4].copy_from_slice(&bytes.to_be_bytes());
+        packet[12..16].copy_from_slice(&[192, 168, 50, 9]);
+        packet
+    }
+
+    #[test]
+    fn a_source_that_is_refused_is_refused_whatever_is_allowed() {
+        let packet = inner(20);
+        let networks = |text: &str| vec![text.parse::<IpNet>().expect("a network")];
+        let check = |allowed: Option<&str>, refused: &str, expected| {
+            let allowed = allowed.map(networks);
+            let result = check_inner(&packet, allowed.as_deref(), &networks(refused));
+            assert_eq!(result, expected, "{allowed:?} {refused}");
+        };
+        let destination = InnerPacket::parse(&packet).expect("well-formed").destination;
+        check(None, "10.0.0.0/8", Ok(destination));
+        check(Some("192.168.0.0/16"), "10.0.0.0/8", Ok(destination));
+        check(Some("10.0.0.0/8"), "10.0.0.0/8", Err(DropReason::SpoofedSource));
+        check(None, "192.168.50.0/24", Err(DropReason::SpoofedSource));
+        check(Some("192.168.0.0/16"), "192.168.50.0/24", Err(DropReason::SpoofedSource));
+    }
+}

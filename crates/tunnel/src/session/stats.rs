@@ -1,0 +1,90 @@
+//! The figures of a session, as `roadweave show` and the lab's reports have them.
+
+use roadweave_types::{DropCounters, LaneId};
+use serde::{Deserialize, Serialize};
+
+use super::Session;
+use crate::lane::{LaneReceiver, LaneSender, MemoryStats, ReceiveStats, SendStats};
+
+/// The figures of one lane.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LaneStats {
+    /// The lane's name.
+    pub name: String,
+    /// The strategy of the sending direction.
+    pub strategy: String,
+    /// What was sent.
+    pub sent: SendStats,
+    /// What an encoder should make of its next frame, bytes; only some strategies know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frame_target_bytes: Option<u64>,
+    /// Bytes sent beyond the inner packets, per byte of inner packets.
+    pub redundancy: f64,
+    /// What was received.
+    pub received: ReceiveStats,
+    /// Packets of the sending direction that the peer delivered, by its own count.
+    pub peer_delivered: u64,
+    /// Packets of the sending direction that the peer got only by a repair.
+    pub peer_recovered: u64,
+    /// Packets of the sending direction that the peer is still without.
+    pub peer_missing: u64,
+}
+
+/// The figures of a session.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SessionStats {
+    /// By lane: those of the sending direction in the order of the configuration, behind them those
+    /// that only the peer has, by their number.
+    pub lanes: Vec<LaneStats>,
+    /// What all lanes hold.
+    #[serde(default)]
+    pub memory: MemoryStats,
+    /// Datagrams and packets discarded outside the lanes, by reason.
+    pub drops: DropCounters,
+}
+
+impl Session {
+    /// The figures of the session so far.
+    pub fn stats(&self) -> SessionStats {
+        let lane = |(position, sender): (usize, &LaneSender)| {
+            let id = LaneId(position as u8);
+            let report = self.peer_reports.get(&id.0).copied().unwrap_or_default();
+            let sent = sender.stats();
+            LaneStats {
+                name: sender.config().name.clone(),
+                strategy: sender.config().strategy.to_string(),
+                frame_target_bytes: sender.frame_target(),
+                redundancy: sent.redundancy(),
+                sent,
+                received: self.received(id),
+                peer_delivered: report.delivered,
+                peer_recovered: report.recovered,
+                peer_missing: report.lost,
+            }
+        };
+        let beyond = LaneId(self.senders.len() as u8);
+        let only_received = self.receivers.range(beyond..).map(|(id, receiver)| LaneStats {
+            name: format!("received-{}", id.0),
+            received: self.received_by(*id, receiver),
+            ..LaneStats::default()
+        });
+        SessionStats {
+            lanes: self.senders.iter().enumerate().map(lane).chain(only_received).collect(),
+            memory: self.memory(),
+            drops: self.exit.drops.clone(),
+        }
+    }
+
+    fn received(&self, lane: LaneId) -> ReceiveStats {
+        match self.receivers.get(&lane) {
+            Some(receiver) => self.received_by(lane, receiver),
+            None => self.past.get(&lane).cloned().unwrap_or_default(),
+        }
+    }
+
+    fn received_by(&self, lane: LaneId, receiver: &LaneReceiver) -> ReceiveStats {
+        let mut stats = receiver.stats();
+        self.past.get(&lane).into_iter().for_each(|past| stats.add_past(past));
+        stats
+    }
+}
