@@ -185,7 +185,9 @@ fn what_is_possible_and_cannot_be_meant_is_refused() {
     );
     let error = read::<ServerFile>(&server).expect_err("its own key");
     assert!(
-        error.starts_with("test.toml: line 4, column 14: peer \"bus\": public_key is that of this server's"),
+        error.starts_with(
+            "test.toml: line 4, column 14: peer \"bus\": public_key is that of this server's"
+        ),
         "{error}"
     );
 }
