@@ -1,8 +1,8 @@
 //! The wire between the two ends, of which a test changes what it likes while packets are on it.
 //!
-//! Links as the world has them are `roadweave_emulate::Link`. The tests of this module look into the
-//! packets under way, alter and forge them, and move the addresses at their ends, which is why these
-//! lie open here.
+//! Links as the world has them are `roadweave_emulate::Link`. The tests of this module look into
+//! the packets under way, alter and forge them, and move the addresses at their ends, which is why
+//! these lie open here.
 
 use std::cmp::Ordering;
 use std::net::SocketAddr;

@@ -175,8 +175,8 @@ impl World {
         LinkInstant::ZERO + (self.now - self.began)
     }
 
-    /// Makes the link what it is to be. Packets that wait go on with the new rate; a link of another
-    /// queue or jitter is a new one, which begins empty.
+    /// Makes the link what it is to be. Packets that wait go on with the new rate; a link of
+    /// another queue or jitter is a new one, which begins empty.
     fn change_link(&mut self) {
         if self.link == self.present {
             return;

@@ -1,0 +1,161 @@
+//! Control messages: each reads back, and what breaks the format is refused.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn promise(lane: u8, promise: Promise) -> Control {
+    Control::LanePromise { lane: LaneId(lane), promise }
+}
+
+fn samples() -> Vec<Control> {
+    vec![
+        Control::Hello(Hello { name: "bus 12 ü".into() }),
+        Control::Welcome(Welcome {
+            addresses: vec![
+                "10.77.0.2/32".parse().expect("a network"),
+                "fd77::2/128".parse().expect("a network"),
+                "192.168.50.0/24".parse().expect("a network"),
+            ],
+            gateways: vec!["10.77.0.1".parse().expect("an address")],
+            mtu: 1360,
+        }),
+        Control::Refuse { reason: "unknown peer".into() },
+        Control::PathName { path: PathId(3), uplink: "wwan0".into() },
+        Control::PathPolicy { path: PathId(1), policy: Policy::default() },
+        Control::PathPolicy {
+            path: PathId(u32::MAX),
+            policy: Policy { priority: Priority::Backup, weight: 100, redundancy_percent: Some(0) },
+        },
+        promise(0, Promise::default()),
+        promise(
+            7,
+            Promise {
+                order: Order::Reorder { max_buffer: Order::MAX_BUFFER },
+                age_max: Promise::AGE_MAX,
+                expires: false,
+                coded: false,
+            },
+        ),
+        promise(
+            3,
+            Promise {
+                order: Order::Adaptive { max_buffer: Duration::from_millis(300) },
+                age_max: Duration::from_millis(1),
+                expires: true,
+                coded: true,
+            },
+        ),
+    ]
+}
+
+#[test]
+fn messages_read_back_as_written() {
+    for message in samples() {
+        assert_eq!(Control::parse(message.to_bytes()), Ok(message));
+    }
+}
+
+#[test]
+fn every_truncation_is_refused_or_lacks_a_field() {
+    for message in samples() {
+        if matches!(message, Control::LanePromise { .. }) {
+            continue; // its age may be left out
+        }
+        let bytes = message.to_bytes();
+        for length in 0..bytes.len() {
+            let parsed = Control::parse(bytes.slice(..length));
+            assert_ne!(parsed.as_ref(), Ok(&message), "cut to {length}");
+        }
+    }
+}
+
+#[test]
+fn unknown_fields_are_skipped() {
+    let mut bytes = BytesMut::from(&samples()[0].to_bytes()[..]);
+    put_field(&mut bytes, 999, b"from a later version");
+    assert_eq!(Control::parse(bytes.freeze()).as_ref(), Ok(&samples()[0]));
+}
+
+#[test]
+fn a_promise_of_an_order_alone_says_nothing_of_ages() {
+    let order = Order::Reorder { max_buffer: Duration::from_millis(258) };
+    let mut bytes = BytesMut::from(&[KIND_LANE_PROMISE][..]);
+    put_field(&mut bytes, FIELD_LANE, &[4]);
+    put_order(&mut bytes, order);
+    let expected = promise(4, Promise { order, ..Promise::default() });
+    assert_eq!(Control::parse(bytes.freeze()), Ok(expected));
+}
+
+#[test]
+fn texts_that_would_steer_a_terminal_are_escaped() {
+    let mut bytes = BytesMut::from(&[KIND_REFUSE][..]);
+    put_field(&mut bytes, FIELD_NAME, "\x1b[2J\n2026 INFO joined\u{202e}".as_bytes());
+    let reason = "\\u{1b}[2J\\n2026 INFO joined\\u{202e}".to_owned();
+    assert_eq!(Control::parse(bytes.freeze()), Ok(Control::Refuse { reason }));
+}
+
+#[test]
+fn hostile_values_are_refused() {
+    let check = |kind, field, value: &[u8], expected| {
+        let mut bytes = BytesMut::from(&[kind][..]);
+        put_field(&mut bytes, field, value);
+        assert_eq!(Control::parse(bytes.freeze()), Err(expected));
+    };
+    check(KIND_REFUSE, FIELD_NAME, b"\xff\xfe", ControlError::BadField(FIELD_NAME));
+    check(KIND_REFUSE, FIELD_NAME, &[b'a'; 257], ControlError::BadField(FIELD_NAME));
+    check(KIND_WELCOME, FIELD_ADDRESS, &[10, 0, 0, 1, 33], ControlError::BadField(2));
+    check(KIND_HELLO, FIELD_MTU, &[0; 2], ControlError::MissingField(FIELD_NAME));
+    check(77, FIELD_NAME, b"", ControlError::UnknownKind(77));
+    check(KIND_LANE_PROMISE, FIELD_ORDER, &[1, 0, 1], ControlError::MissingField(FIELD_LANE));
+    let check_order = |value: &[u8]| {
+        let mut bytes = BytesMut::from(&[KIND_LANE_PROMISE][..]);
+        put_field(&mut bytes, FIELD_LANE, &[1]);
+        put_field(&mut bytes, FIELD_ORDER, value);
+        let parsed = Control::parse(bytes.freeze());
+        assert_eq!(parsed, Err(ControlError::BadField(FIELD_ORDER)), "{value:?}");
+    };
+    let too_long = Order::MAX_BUFFER.as_millis() as u16 + 1;
+    let [high, low] = too_long.to_be_bytes();
+    check_order(&[1, high, low]);
+    check_order(&[2, 255, 255]);
+    check_order(&[3, 0, 100]);
+    check_order(&[0, 0, 1]);
+    check_order(&[1, 0]);
+    let check_age = |value: &[u8]| {
+        let mut bytes = BytesMut::from(&[KIND_LANE_PROMISE][..]);
+        put_field(&mut bytes, FIELD_LANE, &[1]);
+        put_field(&mut bytes, FIELD_ORDER, &[0, 0, 0]);
+        put_field(&mut bytes, FIELD_AGE, value);
+        let parsed = Control::parse(bytes.freeze());
+        assert_eq!(parsed, Err(ControlError::BadField(FIELD_AGE)), "{value:?}");
+    };
+    let [high, low] = (Promise::AGE_MAX.as_millis() as u16 + 1).to_be_bytes();
+    check_age(&[high, low, 1]);
+    check_age(&[255, 255, 0]);
+    check_age(&[0, 0, 1]);
+    check_age(&[1, 1]);
+    let check_policy = |value: &[u8]| {
+        let mut bytes = BytesMut::from(&[KIND_PATH_POLICY][..]);
+        put_field(&mut bytes, FIELD_PATH, &[0; 4]);
+        put_field(&mut bytes, FIELD_POLICY, value);
+        let parsed = Control::parse(bytes.freeze());
+        assert_eq!(parsed, Err(ControlError::BadField(FIELD_POLICY)), "{value:?}");
+    };
+    check_policy(&[3, 1, 255]);
+    check_policy(&[0, 0, 255]);
+    check_policy(&[0, 101, 255]);
+    check_policy(&[0, 1, 101]);
+    check_policy(&[0, 1]);
+    assert_eq!(
+        Control::parse(Bytes::from(vec![1; MAX_CONTROL_MESSAGE + 1])),
+        Err(ControlError::TooLong(MAX_CONTROL_MESSAGE + 1))
+    );
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_parse_or_are_refused(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        let _ = Control::parse(Bytes::from(bytes));
+    }
+}
