@@ -3,8 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use roadweave_types::{LaneId, PacketId};
 use roadweave_wire::{
-    Coded, Datagram, Feedback, LaneReport, MAX_FEEDBACK_LANES, Part, Position, SourceDatagram, Sum,
-    Symbol,
+    Coded, Datagram, Feedback, FragmentPosition, LaneReport, MAX_FEEDBACK_LANES, Part,
+    SourceDatagram, Sum, Symbol,
 };
 
 /// Parses the bytes.
@@ -41,7 +41,7 @@ pub fn run(data: &[u8]) {
 
 /// One of each kind.
 pub fn seeds() -> Vec<Vec<u8>> {
-    let symbol = Symbol { position: Position::Last, body: b"inner packet" };
+    let symbol = Symbol { position: FragmentPosition::Last, body: b"inner packet" };
     let source = SourceDatagram::new(LaneId(3), &symbol).finish(PacketId(u32::MAX));
     let mut coded = BytesMut::new();
     Coded::write_header(LaneId(0), PacketId(7), 10, 99, &mut coded);

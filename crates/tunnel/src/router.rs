@@ -41,7 +41,7 @@ use bytes::{Bytes, BytesMut};
 use ipnet::IpNet;
 use roadweave_types::{DropCounters, DropReason, Instant, LaneId, Order, PacketId, PathStatus};
 use roadweave_wire::{
-    GENEVE_VNI_MAX, GeneveHello, GeneveSequence, InnerPacket, MAX_SYMBOL_BODY, Position,
+    FragmentPosition, GENEVE_VNI_MAX, GeneveHello, GeneveSequence, InnerPacket, MAX_SYMBOL_BODY,
     SYMBOL_HEADER, Symbol,
 };
 
@@ -266,7 +266,7 @@ impl Router {
     /// Hands a copy whose number may be true to the lane, and counts what became of it.
     fn take_copy(&mut self, now: Instant, link: usize, id: PacketId, packet: &[u8]) {
         let mut symbol = BytesMut::with_capacity(SYMBOL_HEADER + packet.len());
-        Symbol { position: Position::Whole, body: packet }.write(&mut symbol);
+        Symbol { position: FragmentPosition::Whole, body: packet }.write(&mut symbol);
         let arrival = self.session.handle_source(now, LANE, id, symbol.freeze());
         if matches!(arrival, Arrival::First | Arrival::Late) {
             self.epochs.note(id);

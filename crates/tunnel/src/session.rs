@@ -428,7 +428,7 @@ impl Session {
 
 #[cfg(test)]
 mod tests {
-    use roadweave_wire::{Part, Position, SourceDatagram, Symbol};
+    use roadweave_wire::{FragmentPosition, Part, SourceDatagram, Symbol};
 
     use super::*;
 
@@ -447,7 +447,7 @@ mod tests {
 
     #[test]
     fn a_small_datagram_does_not_hold_the_packet_that_brought_it() {
-        let symbol = Symbol { position: Position::Whole, body: &inner(40) };
+        let symbol = Symbol { position: FragmentPosition::Whole, body: &inner(40) };
         let datagram = SourceDatagram::new(LaneId(0), &symbol).finish(PacketId(0));
         let brought = Bytes::from([&datagram[..], &[0; 1400]].concat());
         let mut session = session();
@@ -464,7 +464,7 @@ mod tests {
                 let promise = Promise { age_max: Duration::from_millis(age), ..Promise::default() };
                 session.on_lane_promise(Instant::ZERO, LaneId(0), promise);
             }
-            let symbol = Symbol { position: Position::Whole, body: &inner(1000) };
+            let symbol = Symbol { position: FragmentPosition::Whole, body: &inner(1000) };
             let datagram = SourceDatagram::new(LaneId(0), &symbol).finish(PacketId(0));
             let parts = Part::cut(LaneId(0), 0, &datagram, 700).expect("it is cut");
             for (part, ms) in parts.into_iter().zip([0, 5_000]) {

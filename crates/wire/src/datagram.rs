@@ -22,7 +22,7 @@ use self::kind::{KIND_CODED, KIND_FEEDBACK, KIND_PART, KIND_SOURCE, KIND_SUM};
 use crate::part::{PART_HEADER, Part};
 use crate::stamp::Stamp;
 use crate::succession::{SUCCESSION_HEADER, succession};
-use crate::symbol::{Position, SYMBOL_HEADER, Symbol};
+use crate::symbol::{FragmentPosition, SYMBOL_HEADER, Symbol};
 
 /// Bytes before the symbol of a source datagram.
 pub const SOURCE_HEADER: usize = 6;
@@ -168,10 +168,10 @@ impl SourceDatagram {
         let stamp = stamp.map(Stamp::to_bytes);
         let stamp = stamp.as_ref().map_or(&[][..], |stamp| &stamp[..]);
         if place.is_empty() && stamp.is_empty() {
-            return Self::new(lane, &Symbol { position: Position::Whole, body: packet });
+            return Self::new(lane, &Symbol { position: FragmentPosition::Whole, body: packet });
         }
         let body = [place, stamp, packet].concat();
-        Self::new(lane, &Symbol { position: Position::Whole, body: &body })
+        Self::new(lane, &Symbol { position: FragmentPosition::Whole, body: &body })
     }
 
     /// Says that the packet follows the last one of its flow `after` IDs later: for datagrams made
@@ -195,8 +195,9 @@ impl SourceDatagram {
     }
 
     /// Which part of an inner packet it holds.
-    pub fn position(&self) -> Position {
-        Symbol::parse(&self.0[SOURCE_HEADER..]).map_or(Position::Whole, |symbol| symbol.position)
+    pub fn position(&self) -> FragmentPosition {
+        Symbol::parse(&self.0[SOURCE_HEADER..])
+            .map_or(FragmentPosition::Whole, |symbol| symbol.position)
     }
 
     /// Writes the ID and hands out the finished datagram. Its symbol is at [`SOURCE_HEADER`].
@@ -298,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_source_datagram_reads_back() {
-        let symbol = Symbol { position: Position::Whole, body: b"inner packet" };
+        let symbol = Symbol { position: FragmentPosition::Whole, body: b"inner packet" };
         let sent = SourceDatagram::new(LaneId(3), &symbol);
         assert_eq!(sent.body(), b"inner packet");
         let bytes = sent.finish(PacketId(0xfeed_beef));

@@ -39,7 +39,7 @@ pub use rtp::RtpHeader;
 pub use srt::SrtHeader;
 pub use stamp::{STAMP_HEADER, Stamp, split_stamp};
 pub use succession::{SUCCESSION_HEADER, SUCCESSION_MAX, split_succession, succession};
-pub use symbol::{MAX_SYMBOL_BODY, Position, SYMBOL_HEADER, Symbol, SymbolError};
+pub use symbol::{FragmentPosition, MAX_SYMBOL_BODY, SYMBOL_HEADER, Symbol, SymbolError};
 
 /// The application protocol of the connection (RFC 7301): it names the version of this format.
 pub const ALPN: &[u8] = b"roadweave/1";

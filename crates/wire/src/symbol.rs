@@ -19,9 +19,9 @@ pub const SYMBOL_HEADER: usize = 2;
 /// The longest run of inner bytes that one symbol carries.
 pub const MAX_SYMBOL_BODY: usize = (1 << 14) - 1;
 
-/// Which part of an inner packet a symbol holds.
+/// Which fragment of an inner packet a symbol holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Position {
+pub enum FragmentPosition {
     /// All of it.
     Whole = 0,
     /// The first fragment.
@@ -36,7 +36,7 @@ pub enum Position {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Symbol<'a> {
     /// Its place among the fragments.
-    pub position: Position,
+    pub position: FragmentPosition,
     /// The inner bytes.
     pub body: &'a [u8],
 }
@@ -72,10 +72,10 @@ impl<'a> Symbol<'a> {
             return Err(SymbolError::Length { claimed, held: body.len() });
         }
         let position = match prefix >> 14 {
-            0 => Position::Whole,
-            1 => Position::First,
-            2 => Position::Middle,
-            _ => Position::Last,
+            0 => FragmentPosition::Whole,
+            1 => FragmentPosition::First,
+            2 => FragmentPosition::Middle,
+            _ => FragmentPosition::Last,
         };
         Ok(Self { position, body })
     }
@@ -97,7 +97,12 @@ mod tests {
 
     #[test]
     fn a_symbol_reads_back_as_written() {
-        for position in [Position::Whole, Position::First, Position::Middle, Position::Last] {
+        for position in [
+            FragmentPosition::Whole,
+            FragmentPosition::First,
+            FragmentPosition::Middle,
+            FragmentPosition::Last,
+        ] {
             for length in [0, 1, 1400, MAX_SYMBOL_BODY] {
                 let body = vec![0xa5; length];
                 let mut bytes = Vec::new();

@@ -6,7 +6,9 @@ use bytes::{BufMut, Bytes, BytesMut};
 use roadweave_quic::{ConnectionId, Event};
 use roadweave_tunnel::LANES_MAX;
 use roadweave_types::{Instant, LaneId, Order, PacketId, PathId, Promise, UplinkId};
-use roadweave_wire::{Coded, Control, Hello, Part, Position, SourceDatagram, Stamp, Sum, Symbol};
+use roadweave_wire::{
+    Coded, Control, FragmentPosition, Hello, Part, SourceDatagram, Stamp, Sum, Symbol,
+};
 
 use super::{Crowd, inner_address};
 use crate::world::SERVER;
@@ -97,7 +99,7 @@ impl Hostile {
                 bytes.freeze()
             }
             1 => {
-                let symbol = Symbol { position: Position::First, body: &body };
+                let symbol = Symbol { position: FragmentPosition::First, body: &body };
                 SourceDatagram::new(lane, &symbol).finish(id)
             }
             2 => {
@@ -113,7 +115,7 @@ impl Hostile {
                 parts.into_iter().flatten().next().unwrap_or_default()
             }
             4 => {
-                let symbol = Symbol { position: Position::First, body: &body[..1] };
+                let symbol = Symbol { position: FragmentPosition::First, body: &body[..1] };
                 SourceDatagram::new(lane, &symbol).finish(id)
             }
             5 => {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use roadweave_types::{LaneId, PacketId};
-use roadweave_wire::{Position, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Symbol};
+use roadweave_wire::{FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Symbol};
 
 /// A datagram of a lane, with what it holds: carriers need not read it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub enum Content {
 impl LaneDatagram {
     /// The source datagram of the packet `id`.
     pub(crate) fn source(lane: LaneId, id: PacketId, datagram: SourceDatagram) -> Self {
-        let is_whole = datagram.position() == Position::Whole;
+        let is_whole = datagram.position() == FragmentPosition::Whole;
         Self { lane, content: Content::Source { id, is_whole }, bytes: datagram.finish(id) }
     }
 
@@ -150,8 +150,8 @@ mod tests {
             let datagram = LaneDatagram::of_symbol(LaneId(0), PacketId(9), &symbol);
             datagram.whole_packet().map(|(id, packet)| (id, packet.to_vec()))
         };
-        assert_eq!(packet(Position::Whole), Some((PacketId(9), b"inner".to_vec())));
-        assert_eq!(packet(Position::First), None);
+        assert_eq!(packet(FragmentPosition::Whole), Some((PacketId(9), b"inner".to_vec())));
+        assert_eq!(packet(FragmentPosition::First), None);
         let content = Content::Repair { start: PacketId(9) };
         let repair = LaneDatagram { lane: LaneId(0), content, bytes: Bytes::new() };
         assert_eq!(repair.whole_packet(), None);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use roadweave_types::{DropCounters, DropReason, Instant, PacketId};
-use roadweave_wire::Position;
+use roadweave_wire::FragmentPosition;
 
 /// Fragments that wait for their siblings, at most: some 700 kB.
 const FRAGMENTS_MAX: usize = 512;
@@ -31,7 +31,7 @@ pub(crate) struct Joined {
 /// The fragments of one lane.
 #[derive(Debug)]
 pub(crate) struct Fragments {
-    pieces: BTreeMap<u32, (Position, Bytes)>,
+    pieces: BTreeMap<u32, (FragmentPosition, Bytes)>,
     arrivals: VecDeque<(Instant, PacketId)>,
     /// The bytes of all pieces, with [`OVERHEAD_BYTES`] each.
     bytes: usize,
@@ -77,7 +77,7 @@ impl Fragments {
         &mut self,
         now: Instant,
         id: PacketId,
-        position: Position,
+        position: FragmentPosition,
         body: Bytes,
     ) -> Option<Joined> {
         self.expire(now);
@@ -89,8 +89,8 @@ impl Fragments {
             self.bytes -= before.len() + OVERHEAD_BYTES;
         }
         self.arrivals.push_back((now, id));
-        let first = self.boundary(id, Position::First, u32::MAX)?;
-        let last = self.boundary(id, Position::Last, 1)?;
+        let first = self.boundary(id, FragmentPosition::First, u32::MAX)?;
+        let last = self.boundary(id, FragmentPosition::Last, 1)?;
         let count = last.0.wrapping_sub(first.0).wrapping_add(1);
         if count > PIECES_MAX {
             return None;
@@ -106,12 +106,12 @@ impl Fragments {
     }
 
     /// Walks from `id` by `step` over middle fragments to the one at `wanted`.
-    fn boundary(&self, id: PacketId, wanted: Position, step: u32) -> Option<PacketId> {
+    fn boundary(&self, id: PacketId, wanted: FragmentPosition, step: u32) -> Option<PacketId> {
         let mut at = id;
         for _ in 0..PIECES_MAX {
             match self.pieces.get(&at.0)?.0 {
                 position if position == wanted => return Some(at),
-                Position::Middle => {}
+                FragmentPosition::Middle => {}
                 // The fragment itself may be the opposite end; beyond it another packet begins.
                 _ if at == id => {}
                 _ => return None,
@@ -146,15 +146,15 @@ mod tests {
     const AGE_MAX: Duration = Duration::from_millis(700);
 
     /// Packets cut into one to six pieces each, from `start` on; a piece is a single letter.
-    fn pieces(start: u32, sizes: &[usize]) -> Vec<(PacketId, Position, Bytes)> {
+    fn pieces(start: u32, sizes: &[usize]) -> Vec<(PacketId, FragmentPosition, Bytes)> {
         let mut id = PacketId(start);
         let mut all = Vec::new();
         for (packet, size) in sizes.iter().enumerate() {
             for at in 0..*size {
                 let position = match at {
-                    _ if at + 1 == *size => Position::Last,
-                    0 => Position::First,
-                    _ => Position::Middle,
+                    _ if at + 1 == *size => FragmentPosition::Last,
+                    0 => FragmentPosition::First,
+                    _ => FragmentPosition::Middle,
                 };
                 all.push((id, position, Bytes::from(vec![b'a' + packet as u8])));
                 id = id.next();
@@ -194,9 +194,15 @@ mod tests {
     #[test]
     fn what_stays_incomplete_leaves_by_age_and_is_counted() {
         let mut fragments = Fragments::new(AGE_MAX);
-        fragments.insert(Instant::ZERO, PacketId(0), Position::First, Bytes::from_static(b"a"));
+        fragments.insert(
+            Instant::ZERO,
+            PacketId(0),
+            FragmentPosition::First,
+            Bytes::from_static(b"a"),
+        );
         let later = Instant::from_millis(701);
-        let whole = fragments.insert(later, PacketId(1), Position::Last, Bytes::from_static(b"a"));
+        let whole =
+            fragments.insert(later, PacketId(1), FragmentPosition::Last, Bytes::from_static(b"a"));
         assert_eq!(whole, None);
         assert_eq!(fragments.drops().get(DropReason::IncompleteFragments), 1);
     }
@@ -208,7 +214,7 @@ mod tests {
             fragments.insert(
                 Instant::ZERO,
                 PacketId(id),
-                Position::First,
+                FragmentPosition::First,
                 Bytes::from_static(b"a"),
             );
         }

@@ -12,7 +12,8 @@ use bytes::Bytes;
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig, SourceOutcome, Subset, WINDOW_IDS};
 use roadweave_types::{DropCounters, DropReason, Instant, LaneId, Order, PacketId, Promise};
 use roadweave_wire::{
-    Coded, LaneReport, Position, SYMBOL_HEADER, Stamp, Sum, Symbol, split_stamp, split_succession,
+    Coded, FragmentPosition, LaneReport, SYMBOL_HEADER, Stamp, Sum, Symbol, split_stamp,
+    split_succession,
 };
 use serde::{Deserialize, Serialize};
 
@@ -366,7 +367,7 @@ impl LaneReceiver {
         };
         let body = symbol.slice(SYMBOL_HEADER..);
         let Joined { first, last, body } = match position {
-            Position::Whole => Joined { first: id, last: id, body },
+            FragmentPosition::Whole => Joined { first: id, last: id, body },
             _ => self.fragments.insert(now, id, position, body)?,
         };
         let (after, packet) = split_succession(body);

@@ -38,7 +38,7 @@ fn broken_ids_are_no_losses() {
     }
 }
 
-fn symbol(position: Position, body: &[u8]) -> Bytes {
+fn symbol(position: FragmentPosition, body: &[u8]) -> Bytes {
     let mut symbol = bytes::BytesMut::new();
     Symbol { position, body }.write(&mut symbol);
     symbol.freeze()
@@ -64,15 +64,15 @@ fn what_is_incomplete_is_kept_as_long_as_the_peer_may_complete_it() {
         };
         let joins = |lane: &mut LaneReceiver, begin: Instant, end: Instant| {
             let mut packets = 0;
-            let last = symbol(Position::Last, b"second");
-            let first = symbol(Position::First, b"first");
+            let last = symbol(FragmentPosition::Last, b"second");
+            let first = symbol(FragmentPosition::First, b"first");
             lane.handle_source(begin, PacketId(0), first, &mut |_| packets += 1);
             lane.handle_source(end, PacketId(1), last, &mut |_| packets += 1);
             packets == 1
         };
         assert_eq!([fragments, fragments + 1].map(|late| check(late, joins)), [true, false]);
         let solves = |lane: &mut LaneReceiver, begin: Instant, end: Instant| {
-            let symbols = [7, 8].map(|byte| symbol(Position::Whole, &[byte; 9]));
+            let symbols = [7, 8].map(|byte| symbol(FragmentPosition::Whole, &[byte; 9]));
             let mut encoder = roadweave_coding::Encoder::new(Default::default());
             for (id, symbol) in (0..).zip(&symbols) {
                 encoder.insert(begin, PacketId(id), symbol.clone());
@@ -101,7 +101,7 @@ fn packets_that_became_too_old_are_dropped_as_they_come_and_as_they_wait() {
     let mut out = Vec::new();
     let mut comes = |lane: &mut LaneReceiver, now: u64, id: u32, sent: u64| {
         let stamp = Stamp::of(Instant::from_millis(sent)).to_bytes();
-        let symbol = symbol(Position::Whole, &[&stamp[..], &[0x45, id as u8]].concat());
+        let symbol = symbol(FragmentPosition::Whole, &[&stamp[..], &[0x45, id as u8]].concat());
         let mut deliver = |delivery: Delivery| out.push(delivery.packet[1]);
         lane.handle_source(Instant::from_millis(now), PacketId(id), symbol, &mut deliver);
     };
@@ -120,7 +120,7 @@ fn packets_that_became_too_old_are_dropped_as_they_come_and_as_they_wait() {
     lane.set_promise(Instant::from_millis(1_620), promise, &mut |_| {});
     let mut count = 0;
     let stamp = Stamp::of(Instant::from_millis(90_000)).to_bytes();
-    let symbol = symbol(Position::Whole, &[&stamp[..], &[0x45]].concat());
+    let symbol = symbol(FragmentPosition::Whole, &[&stamp[..], &[0x45]].concat());
     lane.handle_source(Instant::from_millis(1_630), PacketId(7), symbol, &mut |_| count += 1);
     assert_eq!(count, 1);
 }

@@ -1,7 +1,7 @@
 //! The packets of a lane that wait for a free window: until when they do, and how they are cut.
 
 use roadweave_types::{DropReason, Instant};
-use roadweave_wire::{Position, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Symbol};
+use roadweave_wire::{FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, SourceDatagram, Symbol};
 
 use super::LaneSender;
 use crate::lane::shed::{Frame, Shedder};
@@ -78,19 +78,19 @@ impl LaneSender {
         }
         // It may be a fragment already, cut when the path was wider.
         let (opens, closes) = match whole.datagram.position() {
-            Position::Whole => (true, true),
-            Position::First => (true, false),
-            Position::Middle => (false, false),
-            Position::Last => (false, true),
+            FragmentPosition::Whole => (true, true),
+            FragmentPosition::First => (true, false),
+            FragmentPosition::Middle => (false, false),
+            FragmentPosition::Last => (false, true),
         };
         let pieces: Vec<&[u8]> = whole.datagram.body().chunks(room).collect();
         for (at, piece) in pieces.iter().enumerate().rev() {
             let last = at + 1 == pieces.len();
             let position = match (opens && at == 0, closes && last) {
-                (true, true) => Position::Whole,
-                (true, false) => Position::First,
-                (false, true) => Position::Last,
-                (false, false) => Position::Middle,
+                (true, true) => FragmentPosition::Whole,
+                (true, false) => FragmentPosition::First,
+                (false, true) => FragmentPosition::Last,
+                (false, false) => FragmentPosition::Middle,
             };
             let datagram = SourceDatagram::new(self.lane, &Symbol { position, body: piece });
             self.stats.queue_bytes += datagram.len() as u64;

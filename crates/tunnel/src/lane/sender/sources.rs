@@ -5,8 +5,8 @@ use roadweave_recovery::SentPacket;
 use roadweave_schedule::{Decision, PacketInfo, PathSet};
 use roadweave_types::{DropReason, Instant, PacketId, PathId, PathOffer, PathSnapshot};
 use roadweave_wire::{
-    InnerPacket, Position, SOURCE_HEADER, STAMP_HEADER, SUCCESSION_HEADER, SYMBOL_HEADER, Symbol,
-    split_stamp, split_succession,
+    FragmentPosition, InnerPacket, SOURCE_HEADER, STAMP_HEADER, SUCCESSION_HEADER, SYMBOL_HEADER,
+    Symbol, split_stamp, split_succession,
 };
 
 use super::LaneSender;
@@ -136,7 +136,8 @@ impl LaneSender {
     /// Notes in a packet that leaves as `id` which one is before it in its flow, if the lane is one
     /// where that matters. Returns the bytes that this and its stamp take.
     pub(super) fn set_succession(&mut self, queued: &mut Queued, id: PacketId) -> usize {
-        let begins = matches!(queued.datagram.position(), Position::Whole | Position::First);
+        let begins =
+            matches!(queued.datagram.position(), FragmentPosition::Whole | FragmentPosition::First);
         let stamp = if begins && self.births.is_some() { STAMP_HEADER } else { 0 };
         let Some(predecessors) = &mut self.predecessors else { return stamp };
         let after = predecessors.on_sent(queued.flow, id);

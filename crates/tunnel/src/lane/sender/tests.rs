@@ -2,7 +2,7 @@ use bytes::Bytes;
 use roadweave_schedule::{Decision, PacketInfo, PathSet};
 use roadweave_types::{Pacing, PathStatus};
 use roadweave_wire::{
-    Control, Position, SOURCE_HEADER, SYMBOL_HEADER, split_stamp, split_succession,
+    Control, FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, split_stamp, split_succession,
 };
 
 use super::*;
@@ -18,12 +18,12 @@ fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
     sender.handle_inner(Instant::ZERO, &packet, 0, Some(ends_frame));
     assert!(sender.split_front(1400));
     assert!(sender.split_front(900), "the path became narrower");
-    let parts: Vec<(Position, bool, bool)> = sender
+    let parts: Vec<(FragmentPosition, bool, bool)> = sender
         .queue
         .iter()
         .map(|part| (part.datagram.position(), part.ends_packet, part.ends_frame))
         .collect();
-    use Position::{First, Last, Middle};
+    use FragmentPosition::{First, Last, Middle};
     assert_eq!(
         parts,
         [(First, false, false), (Middle, false, false), (Middle, false, false), (Last, true, true)]

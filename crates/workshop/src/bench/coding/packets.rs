@@ -3,7 +3,7 @@
 use bytes::{BufMut as _, Bytes, BytesMut};
 use rand_core::{RngCore as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
-use roadweave_wire::{CODED_HEADER, Position, Symbol};
+use roadweave_wire::{CODED_HEADER, FragmentPosition, Symbol};
 
 /// The length of a source packet, and so of a coded one, bytes.
 pub const PACKET_BYTES: usize = 1280;
@@ -25,7 +25,7 @@ impl Packets {
             let mut body = vec![0; PACKET_BYTES - 2];
             noise.fill_bytes(&mut body);
             let mut packet = BytesMut::with_capacity(PACKET_BYTES);
-            Symbol { position: Position::Whole, body: &body }.write(&mut packet);
+            Symbol { position: FragmentPosition::Whole, body: &body }.write(&mut packet);
             debug_assert_eq!(packet.len(), PACKET_BYTES);
             packet.freeze()
         };

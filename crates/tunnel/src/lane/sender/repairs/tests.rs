@@ -1,6 +1,6 @@
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
 use roadweave_types::LaneId;
-use roadweave_wire::{Datagram, Position, SOURCE_HEADER, SourceDatagram, Symbol};
+use roadweave_wire::{Datagram, FragmentPosition, SOURCE_HEADER, SourceDatagram, Symbol};
 
 use roadweave_schedule::Acknowledged;
 
@@ -64,7 +64,7 @@ fn all_that_waits_can_be_let_go_of() {
     sender.repair(Instant::ZERO, repair, &mut Links::new([0, 0]));
     for (number, path) in [(0, 1), (1, 3), (2, 1)] {
         let id = PacketId(number);
-        let symbol = Symbol { position: Position::Whole, body: &[7; 600 - 8] };
+        let symbol = Symbol { position: FragmentPosition::Whole, body: &[7; 600 - 8] };
         let datagram = LaneDatagram::of_symbol(LaneId(5), id, &symbol);
         let (queued, since) = (Instant::ZERO, Instant::from_millis(number.into()));
         let copy = SourceCopy { id, datagram, ends_frame: false, queued, since, is_first: false };
@@ -133,7 +133,7 @@ fn sender_with_pool(lengths: [usize; 3]) -> LaneSender {
     let config = LaneConfig::new("default", crate::Strategy::xnc());
     let mut sender = LaneSender::new(LaneId(5), config, 1, false).expect("xnc needs no uplink");
     for (length, id) in lengths.into_iter().zip(0..) {
-        let symbol = Symbol { position: Position::Whole, body: &vec![7; length] };
+        let symbol = Symbol { position: FragmentPosition::Whole, body: &vec![7; length] };
         let datagram = SourceDatagram::new(LaneId(5), &symbol).finish(PacketId(id));
         sender.encoder.insert(Instant::ZERO, PacketId(id), datagram.slice(SOURCE_HEADER..));
     }
