@@ -10,11 +10,9 @@
 mod flight;
 mod names;
 mod none;
-mod pending_repairs;
 mod pluribus;
 mod qoe;
 mod reliable;
-mod repair_credit;
 
 mod threshold;
 mod xlink;
@@ -172,8 +170,9 @@ pub trait Recovery: Send + std::fmt::Debug {
 
     /// What to do next, one repair at a time: call until `None`, after every event and timeout.
     ///
-    /// `paths`: all paths of the session, ascending `PathId`, as they are after the last repair, with
-    /// the room that repairs may have there ([`PathOffer::repair_room`]). `backlog`: the bytes of the lane's packets
+    /// `paths`: all paths of the session, ascending `PathId`, as they are after the last repair,
+    /// with the room that repairs may have there ([`PathOffer::repair_room`]). `backlog`: the bytes
+    /// of the lane's packets
     /// that have not left for the first time; where there are none, what room the paths have is to
     /// spare.
     fn poll_repair(

@@ -28,20 +28,21 @@ use std::time::Duration;
 use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
 use crate::flight::{Flight, State};
-use crate::pending_repairs::PendingRepairs;
-use crate::repair_credit::RepairCredit;
 use crate::threshold::late_after;
 use crate::{Recovery, RecoveryStats, Repair, SentPacket};
 
 mod config;
 mod group;
 mod one_shot;
+mod pending_repairs;
 mod ranges;
+mod repair_credit;
 mod shares;
 
 pub use self::config::{Detection, Spread, XncConfig};
-pub(crate) use self::group::Group;
+use self::pending_repairs::PendingRepairs;
 use self::ranges::Range;
+use self::repair_credit::RepairCredit;
 
 /// Why the losses of a range are not repaired yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

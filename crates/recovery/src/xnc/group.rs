@@ -20,11 +20,11 @@ pub(super) const GROUP_MAX: u32 = 64;
 
 /// Some packets in a row, the first and the last of which are lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Group {
+pub(super) struct Group {
     /// The first packet.
-    pub(crate) start: PacketId,
+    pub(super) start: PacketId,
     /// Bit i: the i-th packet from `start` on is lost.
-    pub(crate) mask: u64,
+    pub(super) mask: u64,
 }
 
 impl Group {
@@ -44,29 +44,29 @@ impl Group {
     }
 
     /// How many packets are lost.
-    pub(crate) fn lost(&self) -> u32 {
+    pub(super) fn lost(&self) -> u32 {
         self.mask.count_ones()
     }
 
     /// How many packets it spans.
-    pub(crate) fn count(&self) -> u32 {
+    pub(super) fn count(&self) -> u32 {
         64 - self.mask.leading_zeros()
     }
 
     /// The lost packets.
-    pub(crate) fn lost_ids(self) -> impl Iterator<Item = PacketId> {
+    pub(super) fn lost_ids(self) -> impl Iterator<Item = PacketId> {
         let lost = (0..64).filter(move |offset| self.mask >> offset & 1 == 1);
         lost.map(move |offset| self.start.plus(offset))
     }
 
     /// Whether it spans `id`.
-    pub(crate) fn spans(&self, id: PacketId) -> bool {
+    pub(super) fn spans(&self, id: PacketId) -> bool {
         let offset = id.distance(self.start);
         offset >= 0 && i64::from(offset) < i64::from(self.count())
     }
 
     /// Whether `id` is one of its lost packets.
-    pub(crate) fn has_lost(&self, id: PacketId) -> bool {
+    pub(super) fn has_lost(&self, id: PacketId) -> bool {
         self.spans(id) && self.mask >> id.distance(self.start) & 1 == 1
     }
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot};
 
 use super::group::Group;
+use super::pending_repairs::SentRepair;
 use super::ranges::Range;
 use super::shares::{Size, every_path, in_proportion, outlasting_any_path, saturating, uncoded};
 use super::{Deferred, Spread, Xnc, snapshots};
 use crate::Repair;
 use crate::flight::State;
-use crate::pending_repairs::SentRepair;
 
 impl Xnc {
     /// The packets of `range` that are repaired next: a run of lost ones, or more of them with what

@@ -40,8 +40,8 @@ impl Tables {
     /// What is assumed of a network before anything was learned.
     ///
     /// A network stays the fastest for two seconds in the median (RAVEN section 3.2): so long a
-    /// sample counts. Errors are log-normal with a deviation of [`FIRST_DEVIATION`], and grow with the
-    /// square root of time, as those of a random walk do.
+    /// sample counts. Errors are log-normal with a deviation of [`FIRST_DEVIATION`], and grow with
+    /// the square root of time, as those of a random walk do.
     pub(super) fn assumed() -> Self {
         let quantile = |percent: usize| {
             let share = (percent as f64 / 100.0).clamp(0.005, 0.995);

@@ -26,9 +26,9 @@ const INTERACTIVE_WAIT: Duration = Duration::from_millis(100);
 /// it comes. Not less, for a packet that is lost on a satellite's link, and sent again as soon as
 /// that shows, arrives after 0.9 s.
 const INTERACTIVE_EXPIRY: Duration = Duration::from_secs(1);
-/// The strategy of transfers. Its repairs come sooner than those of `minrtt`, so that what follows a
-/// lost packet waits for less; and it keeps from links that are much farther than another, where a
-/// transfer would be as slow as the farthest.
+/// The strategy of transfers. Its repairs come sooner than those of `minrtt`, so that what follows
+/// a lost packet waits for less; and it keeps from links that are much farther than another, where
+/// a transfer would be as slow as the farthest.
 const TRANSFER: &str = "xnc-patient";
 /// What transfers may have waiting for free windows, bytes: a quarter of a second at 32 Mbit/s.
 /// The congestion control of transfers fills whatever there is.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! IDs     ... 17 18 19 | 20 21 22 | 23 24 ...
-//! assigned        minrtt       xlink      xnc        each packet belongs to the recovery that saw it first
+//! to            minrtt      xlink      xnc         each packet belongs to what saw it first
 //! ```
 //!
 //! A packet stays with the recovery of its time until it is settled, so that none is forgotten when

@@ -93,8 +93,8 @@ pub struct OrderStats {
     /// `reorder` alone.
     #[serde(default)]
     pub timeouts: u64,
-    /// Times that a wait for missing packets ended before its time, a gap each: memory was full, or the sequence ended;
-    /// `reorder` alone.
+    /// Times that a wait for missing packets ended before its time, a gap each: memory was full, or
+    /// the sequence ended; `reorder` alone.
     #[serde(default)]
     pub forced: u64,
     /// How long a packet that is missing now is waited for, in microseconds.

@@ -1,5 +1,5 @@
-//! What a lane is told while it runs: another strategy, other settings, how its application does; and
-//! what its strategy learns.
+//! What a lane is told while it runs: another strategy, other settings, how its application does;
+//! and what its strategy learns.
 
 use roadweave_recovery::{Qoe, RecoveryConfig};
 use roadweave_schedule::{RestoreError, UnknownScheduler};

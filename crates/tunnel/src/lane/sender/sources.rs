@@ -1,5 +1,5 @@
-//! Source datagrams on their way out: packets for the first time and again, and copies that waited for
-//! their path.
+//! Source datagrams on their way out: packets for the first time and again, and copies that waited
+//! for their path.
 
 use roadweave_recovery::SentPacket;
 use roadweave_schedule::{Decision, PacketInfo, PathSet};

@@ -8,24 +8,24 @@
 
 /// What one lane may spend on repairs of packets that may only be slow.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RepairCredit {
+pub(super) struct RepairCredit {
     /// Bytes; below zero after the last repair.
     credit: f64,
 }
 
 impl RepairCredit {
     /// A source datagram of `bytes` bytes left.
-    pub(crate) fn earn(&mut self, bytes: u32) {
+    pub(super) fn earn(&mut self, bytes: u32) {
         self.credit = (self.credit + f64::from(bytes) * SHARE).min(CREDIT_MAX);
     }
 
     /// Whether there is credit.
-    pub(crate) fn is_solvent(self) -> bool {
+    pub(super) fn is_solvent(self) -> bool {
         self.credit > 0.0
     }
 
     /// A packet of `bytes` bytes will be repaired on credit.
-    pub(crate) fn spend(&mut self, bytes: u64) {
+    pub(super) fn spend(&mut self, bytes: u64) {
         self.credit -= bytes as f64 * REPAIR_COST;
     }
 }

@@ -17,17 +17,17 @@ use std::time::Duration;
 
 use roadweave_types::{Instant, PacketId};
 
-use crate::xnc::Group;
+use super::group::Group;
 
 /// A repair that was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SentRepair {
+pub(super) struct SentRepair {
     /// The packets.
-    pub(crate) group: Group,
+    pub(super) group: Group,
     /// The longest datagram among them, bytes.
-    pub(crate) bytes: u64,
+    pub(super) bytes: u64,
     /// After this nothing is tried any more.
-    pub(crate) until: Instant,
+    pub(super) until: Instant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +40,7 @@ struct Open {
 
 /// The repairs of a lane that have not arrived.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PendingRepairs {
+pub(super) struct PendingRepairs {
     /// Oldest first.
     open: VecDeque<Open>,
     /// What ended of late.
@@ -49,7 +49,7 @@ pub(crate) struct PendingRepairs {
 
 impl PendingRepairs {
     /// A repair was sent; if it has not arrived after `patience`, it is overdue.
-    pub(crate) fn on_sent(&mut self, now: Instant, repair: SentRepair, patience: Duration) {
+    pub(super) fn on_sent(&mut self, now: Instant, repair: SentRepair, patience: Duration) {
         if self.open.len() >= OPEN_MAX
             && let Some(oldest) = self.open.pop_front()
         {
@@ -59,17 +59,17 @@ impl PendingRepairs {
     }
 
     /// A datagram of the repair that begins with packet `start` has arrived.
-    pub(crate) fn on_repair_acknowledged(&mut self, start: PacketId) {
+    pub(super) fn on_repair_acknowledged(&mut self, start: PacketId) {
         self.settle(|open| open.repair.group.start == start);
     }
 
     /// The packet `id` itself has arrived.
-    pub(crate) fn on_acknowledged(&mut self, id: PacketId) {
+    pub(super) fn on_acknowledged(&mut self, id: PacketId) {
         self.settle(|open| open.repair.group.has_lost(id));
     }
 
     /// Whether a repair spans `id`.
-    pub(crate) fn covers(&self, id: PacketId) -> bool {
+    pub(super) fn covers(&self, id: PacketId) -> bool {
         self.open.iter().any(|open| open.repair.group.spans(id))
     }
 
@@ -102,13 +102,14 @@ impl PendingRepairs {
     }
 
     /// A repair that has ended since the last call, arrived or not.
-    pub(crate) fn poll_ended(&mut self) -> Option<Group> {
+    pub(super) fn poll_ended(&mut self) -> Option<Group> {
         self.ended.pop_front()
     }
 
     /// A repair whose time was over, and how many packets it still lacks. Whoever sends it again
-    /// says so with [`PendingRepairs::on_sent_again`]; until then it is asked about each `RETRY_PAUSE`.
-    pub(crate) fn poll_overdue_repair(&mut self, now: Instant) -> Option<(SentRepair, u32)> {
+    /// says so with [`PendingRepairs::on_sent_again`]; until then it is asked about each
+    /// `RETRY_PAUSE`.
+    pub(super) fn poll_overdue_repair(&mut self, now: Instant) -> Option<(SentRepair, u32)> {
         self.end_unless(|open| now < open.repair.until);
         let overdue = self.open.iter_mut().find(|open| open.due <= now)?;
         overdue.due = now + RETRY_PAUSE;
@@ -116,19 +117,19 @@ impl PendingRepairs {
     }
 
     /// The overdue repair `repair` was sent again.
-    pub(crate) fn on_sent_again(&mut self, now: Instant, repair: SentRepair, patience: Duration) {
+    pub(super) fn on_sent_again(&mut self, now: Instant, repair: SentRepair, patience: Duration) {
         if let Some(open) = self.open.iter_mut().find(|open| open.repair == repair) {
             open.due = now + patience;
         }
     }
 
     /// When [`PendingRepairs::poll_overdue_repair`] has something to say.
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.open.iter().map(|open| open.due).min()
     }
 
     /// Whether none is open.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 }

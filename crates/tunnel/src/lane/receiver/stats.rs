@@ -1,0 +1,44 @@
+//! What one lane has received.
+
+use roadweave_types::DropCounters;
+use serde::{Deserialize, Serialize};
+
+use crate::lane::reorder::OrderStats;
+
+/// What one lane has received.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceiveStats {
+    /// Inner packets delivered.
+    pub delivered_packets: u64,
+    /// Bytes of inner packets delivered.
+    pub delivered_bytes: u64,
+    /// Source packets and fragments that came in before they were known.
+    pub source_datagrams: u64,
+    /// Coded datagrams that came in.
+    pub coded_datagrams: u64,
+    /// Packets that coded datagrams brought back.
+    pub recovered: u64,
+    /// Coded datagrams that told nothing new.
+    pub redundant: u64,
+    /// How packets waited for one another.
+    pub order: OrderStats,
+    /// What was discarded, by reason.
+    pub drops: DropCounters,
+}
+
+impl ReceiveStats {
+    /// Counts what earlier receivers of the lane did as well.
+    pub(crate) fn add_past(&mut self, past: &Self) {
+        self.delivered_packets += past.delivered_packets;
+        self.delivered_bytes += past.delivered_bytes;
+        self.source_datagrams += past.source_datagrams;
+        self.coded_datagrams += past.coded_datagrams;
+        self.recovered += past.recovered;
+        self.redundant += past.redundant;
+        self.order.waited_packets += past.order.waited_packets;
+        self.order.late_packets += past.order.late_packets;
+        self.order.timeouts += past.order.timeouts;
+        self.order.forced += past.order.forced;
+        self.drops.merge(&past.drops);
+    }
+}
