@@ -32,6 +32,7 @@
 
 mod forecast;
 mod log;
+mod networks;
 mod stored;
 mod tables;
 
@@ -40,7 +41,7 @@ use std::time::Duration;
 use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot, PathStatus};
 
 use self::forecast::Forecast;
-use self::log::Log;
+use self::networks::{NETWORKS_MAX, Network};
 use self::tables::{Interval, Tables};
 use crate::{
     Acknowledged, Decision, Ordered, PacketInfo, PathSet, RestoreError, Scheduler, best_status,
@@ -117,17 +118,6 @@ struct PathState {
     flying_bytes: u64,
 }
 
-/// A network, which may outlive its path and the program.
-#[derive(Debug, Default)]
-struct Network {
-    /// The uplink's name, once it is known; of one without a name nothing is kept.
-    name: Option<String>,
-    log: Log,
-    tables: Option<Tables>,
-    learned_at: Option<Instant>,
-    new_samples: usize,
-}
-
 impl Raven {
     /// A scheduler that has learned nothing yet.
     pub fn new(config: RavenConfig) -> Self {
@@ -143,21 +133,6 @@ impl Raven {
             pooled: None,
             pooled_at: None,
         }
-    }
-
-    /// Learns from round trips that were recorded on the network called `name`, each with its
-    /// moment, ascending.
-    pub fn learn(&mut self, name: &str, samples: impl IntoIterator<Item = (Instant, Duration)>) {
-        let Some(network) = self.network(Some(name)) else { return };
-        self.networks[network].log.end_run();
-        let mut now = Instant::ZERO;
-        for (at, rtt) in samples {
-            self.networks[network].log.add(at.as_secs_f64(), rtt.as_secs_f64());
-            now = at;
-        }
-        self.networks[network].log.end_run();
-        self.relearn(now, network);
-        self.learn_pooled(now);
     }
 
     /// Brings the states of paths in line with the snapshots, and takes the carrier's newest
@@ -198,77 +173,6 @@ impl Raven {
             flying_bytes: 0,
         });
         Some(self.paths.len() - 1)
-    }
-
-    /// Where the network called `name` is, or a new one without a name.
-    fn network(&mut self, name: Option<&str>) -> Option<usize> {
-        let known = |network: &Network| name.is_some() && network.name.as_deref() == name;
-        if let Some(known) = self.networks.iter().position(known) {
-            return Some(known);
-        }
-        if name.is_some_and(|name| name.len() > stored::NAME_MAX) {
-            return self.network(None);
-        }
-        if self.networks.len() < NETWORKS_MAX {
-            let name = name.map(str::to_owned);
-            self.networks.push(Network { name, ..Network::default() });
-            return Some(self.networks.len() - 1);
-        }
-        // The place of one that no path uses any more, nameless ones first.
-        let free = |at: &usize| !self.paths.iter().any(|path| path.network == *at);
-        let free = (0..self.networks.len()).filter(free);
-        let place = free.min_by_key(|at| self.networks[*at].name.is_some())?;
-        self.networks[place] = Network { name: name.map(str::to_owned), ..Network::default() };
-        Some(place)
-    }
-
-    /// Takes a round trip of the path at `state`, measured at `at`.
-    fn sample(&mut self, now: Instant, state: usize, at: Instant, rtt: Duration) {
-        let (at, rtt) = (at.as_secs_f64(), rtt.as_secs_f64());
-        if rtt < RTT_MIN {
-            return;
-        }
-        let place = self.paths[state].network;
-        let lambda = self.tables(place).lambda;
-        self.paths[state].forecast.add(at, rtt, lambda);
-        if !self.networks[place].log.add(at, rtt) {
-            return;
-        }
-        let network = &mut self.networks[place];
-        network.new_samples += 1;
-        let is_due = match network.learned_at {
-            None => network.new_samples >= FIRST_LEARNING,
-            Some(learned_at) => {
-                network.new_samples >= self.config.relearn_samples
-                    || now.since(learned_at) >= self.config.relearn_after
-            }
-        };
-        if is_due {
-            self.relearn(now, place);
-            if self.pooled_at.is_none_or(|at| now.since(at) >= POOLING_INTERVAL) {
-                self.learn_pooled(now);
-            }
-        }
-    }
-
-    fn relearn(&mut self, now: Instant, place: usize) {
-        let network = &mut self.networks[place];
-        network.new_samples = 0;
-        network.learned_at = Some(now);
-        if let Some(tables) = Tables::learn(&[&network.log]) {
-            network.tables = Some(tables);
-        }
-    }
-
-    fn learn_pooled(&mut self, now: Instant) {
-        let logs: Vec<&Log> = self.networks.iter().map(|network| &network.log).collect();
-        self.pooled = Tables::learn(&logs).or(self.pooled.take());
-        self.pooled_at = Some(now);
-    }
-
-    /// What is known of a network, or else of all of them, or else assumed.
-    fn tables(&self, place: usize) -> &Tables {
-        self.networks[place].tables.as_ref().or(self.pooled.as_ref()).unwrap_or(&self.assumed)
     }
 
     /// What is expected of each path that may carry data.
@@ -498,14 +402,6 @@ fn two_packets(paths: &[PathOffer<'_>]) -> u64 {
 const LARGE: u64 = 64_000;
 /// A stream that pauses for so long has ended: longer than a video does between two frames.
 const PAUSE: Duration = Duration::from_millis(80);
-/// The most networks that are remembered.
-const NETWORKS_MAX: usize = 32;
-/// The samples after which a network is learned for the first time.
-const FIRST_LEARNING: usize = tables::SAMPLES_MIN + 1;
-/// Round trips below it are no samples, seconds: a prediction must have something to divide by.
-const RTT_MIN: f64 = 1e-6;
-/// How often what all networks have in common is learned anew, at most.
-const POOLING_INTERVAL: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
 mod tests;

@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::log::{LOG_MAX, Log};
+use super::networks::{NAME_MAX, NETWORKS_MAX, Network, RTT_MIN};
 use super::tables::{FACTOR_MAX, LAMBDAS, PERCENTILES, Tables};
-use super::{NETWORKS_MAX, Network, RTT_MIN};
 use crate::RestoreError;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -167,8 +167,6 @@ fn to_micros(rtt: f64) -> f64 {
 const VERSION: u32 = 1;
 /// Samples that are kept in all: four whole logs.
 const SAMPLES_MAX: usize = 4 * LOG_MAX;
-/// The longest name of a network, bytes.
-pub(super) const NAME_MAX: usize = 64;
 const AGES_MAX: usize = 64;
 const ERROR_MAX: f64 = 1e6;
 /// The latest moment of a sample, seconds: a century.

@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::log::Log;
 use super::*;
 use crate::testing::{Among, path};
 
