@@ -1,10 +1,10 @@
-//! Commands of other programs: `roadweave X` runs `roadweave-X`, and `roadweave-lab X` for the
-//! workshop's commands, as git and cargo do with theirs.
+//! Commands of other programs: `roadweave X` runs `roadweave-lab X` for the workshop's commands, and
+//! `roadweave-X` for any other, as git and cargo do with theirs.
 //!
 //! ```text
-//! X is a name? ─► roadweave-X, beside this program or in PATH ─► it takes over this process
-//!                 else X is the workshop's? ─► roadweave-lab X, or the package that has it
-//!                 else an unknown command, with the likely one
+//! X is a name? ─► the workshop's? ─► roadweave-lab X ─┬► beside this program or in PATH: it takes
+//!                 any other       ─► roadweave-X     ─┘  over this process
+//!                 neither is there: the package that has it, or the likely command
 //! ```
 
 use std::ffi::OsString;
@@ -47,11 +47,9 @@ pub fn run() -> Result<()> {
     else {
         return Ok(());
     };
-    if let Some(program) = program::find(&format!("roadweave-{name}")) {
-        return Err(take_over(&program, &words[1..], log));
-    }
     if !WORKSHOP.iter().any(|(known, _)| *known == name) {
-        return Ok(());
+        let program = program::find(&format!("roadweave-{name}"));
+        return program.map_or(Ok(()), |program| Err(take_over(&program, &words[1..], log)));
     }
     match program::find("roadweave-lab") {
         Some(program) => Err(take_over(&program, &words, log)),

@@ -141,9 +141,7 @@ fn commands_of_other_programs_run_as_ours() {
     check(&["demo", "--help"], &path, "roadweave-lab demo --help \n");
     // What lies beside the program comes first, as it is of the same version.
     write_program(&folder.path().join("roadweave-lab"));
-    write_program(&folder.path().join("roadweave-demo"));
     check(&["lab", "run"], "/usr/bin:/bin", "roadweave-lab lab run \n");
-    check(&["demo"], "/usr/bin:/bin", "roadweave-demo  \n");
 }
 
 #[test]

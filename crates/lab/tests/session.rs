@@ -31,8 +31,11 @@ fn four_links_carry_what_none_of_them_could() {
     let delays = delays(&sent, &arrived);
     let lost = sent.len() - delays.len();
     assert!(lost * 1000 <= sent.len(), "{lost} of {} lost", sent.len());
-    let steady = &delays[..];
-    assert!(percentile(steady, 0.5) < 80.0, "p50 {}", percentile(steady, 0.5));
+    // No packet need wait for longer than its whole frame takes over all links, and then for the
+    // slowest of them.
+    let frame_ms = 30e6 / 30.0 / (4.0 * 12e6) * 1e3;
+    let p50 = percentile(&delays, 0.5);
+    assert!(p50 < 35.0 + frame_ms, "p50 {p50}");
     let stats = world.client_status();
     assert!(stats.stats.lanes[0].redundancy < 0.10, "{}", stats.stats.lanes[0].redundancy);
 }
@@ -159,6 +162,9 @@ fn every_inner_packet_is_accounted_for() {
         let mut world = Plan::new(strategy, links).build().join();
         stream(&mut world, 150, 20);
         world.run(ms(12_000));
+        // The other side reports with what it gets.
+        world.send_up(&packet_up(1, 100));
+        world.run(ms(1_000));
         let status = world.client_status();
         let lane = &status.stats.lanes[0];
         let dropped = [DropReason::QueueFull, DropReason::QueueExpired]
@@ -169,7 +175,14 @@ fn every_inner_packet_is_accounted_for() {
         assert_eq!(lane.sent.inner_packets, lane.sent.sent_packets + dropped, "{strategy}");
         assert!(dropped > 0, "{strategy}: the links are too small for this traffic");
         let delivered = world.up.len() as u64;
-        assert!(delivered <= lane.sent.sent_packets, "{strategy}");
+        let received = &world.inner.server_status()[0].stats.lanes[0].received;
+        assert_eq!(received.delivered_packets, delivered, "{strategy}");
+        // Each that has left, whole or in fragments, came as it is or by a repair, or the other side
+        // says that it is without it.
+        let known = received.source_datagrams + received.recovered;
+        assert_eq!(lane.sent.source_datagrams, known + lane.peer_missing, "{strategy}");
+        let undelivered = lane.sent.sent_packets - delivered;
+        assert!(undelivered <= lane.peer_missing, "{strategy}: {undelivered}");
         assert_eq!(arrivals(&world.up).len() as u64, delivered, "{strategy}: no packet twice");
     }
 }

@@ -55,12 +55,15 @@ fn a_short_demo_measures_and_reports() {
     let figures = &results["strategies"][0];
     let figure = |name: &str| figures[name].as_f64().unwrap();
     assert_eq!(figures["strategy"], "xnc");
-    // Loose: a test machine is slow and busy. What cannot be is a video of which nothing arrives.
-    assert!(figure("fps") > 1.0 && figure("ssim") > 0.3, "{results:#}");
-    assert!(figure("residual_loss") < 0.9, "{results:#}");
+    // The best link alone could carry so much; half of it must arrive on a busy machine too.
+    let page = fs::read_to_string(&report).unwrap();
+    let least = best_link_share(&page) / 2.0;
+    assert!(least > 0.25, "the links are no good for this video: {least}");
+    assert!(figure("fps") > 30.0 * least && figure("ssim") > least, "{least}: {results:#}");
+    assert!(figure("residual_loss") < 1.0 - least, "{least}: {results:#}");
     assert!(figures["delay_ms"]["p50"].as_f64().unwrap() > 5.0, "links have a delay: {results:#}");
     assert!(figure("cpu_percent") > 0.0, "{results:#}");
-    assert!(fs::read_to_string(&report).unwrap().contains("<svg"));
+    assert!(page.contains("<svg"));
 
     let mut qoe = Command::new(env!("CARGO_BIN_EXE_roadweave-lab"));
     qoe.args(["qoe", "--json"]).arg(kept.join("xnc")).arg("--clip").arg(kept.join("clip.h264"));
@@ -120,6 +123,12 @@ fn bad_options_are_refused_with_what_would_be_right() {
     refuse(&["--drive", "/nowhere"], "cannot read the drive /nowhere");
     refuse(&["--bitrate", "fast"], "a number of Mbit/s");
     refuse(&["--seconds", "1"], "1 is not in 2..=600");
+}
+
+/// The share of the stream that the best link carries alone, 0..1, by the links' traces.
+fn best_link_share(page: &str) -> f64 {
+    let (before, _) = page.split_once(" % of the stream alone").expect("the report says it");
+    before.rsplit(' ').next().unwrap().parse::<f64>().unwrap() / 100.0
 }
 
 fn wait_for_descendants(child: &mut Child, count: usize) -> Vec<i32> {
