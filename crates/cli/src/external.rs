@@ -1,5 +1,5 @@
-//! Commands of other programs: `roadweave X` runs `roadweave-lab X` for the workshop's commands, and
-//! `roadweave-X` for any other, as git and cargo do with theirs.
+//! Commands of other programs: `roadweave X` runs `roadweave-lab X` for the workshop's commands,
+//! and `roadweave-X` for any other, as git and cargo do with theirs.
 //!
 //! ```text
 //! X is a name? ─► the workshop's? ─► roadweave-lab X ─┬► beside this program or in PATH: it takes

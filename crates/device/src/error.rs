@@ -131,8 +131,8 @@ impl DeviceError {
         }
     }
 
-    /// Wraps what the kernel said to the attempt to `what`, which needs the family of `ipv4`: a lack
-    /// of rights and a lack of IPv6 get variants of their own.
+    /// Wraps what the kernel said to the attempt to `what`, which needs the family of `ipv4`: a
+    /// lack of rights and a lack of IPv6 get variants of their own.
     pub(crate) fn of_family(
         ipv4: bool,
         what: impl Into<String>,

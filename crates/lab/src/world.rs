@@ -10,8 +10,8 @@
 //!
 //! The client and the server are those of the product, byte for byte; the world is their device,
 //! their network and their clock. It moves from event to event: the arrival of a packet at the end
-//! of a link, a timer of either side. It hands over all packets that are due at one moment, and then
-//! turns each side that they touched by the function by which the product's event loop does,
+//! of a link, a timer of either side. It hands over all packets that are due at one moment, and
+//! then turns each side that they touched by the function by which the product's event loop does,
 //! [`roadweave_tunnel::turn`].
 //!
 //! A packet takes the place of its UDP payload and [`UDP_IP_HEADERS`] in a link. Equal

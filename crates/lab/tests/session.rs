@@ -177,8 +177,8 @@ fn every_inner_packet_is_accounted_for() {
         let delivered = world.up.len() as u64;
         let received = &world.inner.server_status()[0].stats.lanes[0].received;
         assert_eq!(received.delivered_packets, delivered, "{strategy}");
-        // Each that has left, whole or in fragments, came as it is or by a repair, or the other side
-        // says that it is without it.
+        // Each that has left, whole or in fragments, came as it is or by a repair, or the other
+        // side says that it is without it.
         let known = received.source_datagrams + received.recovered;
         assert_eq!(lane.sent.source_datagrams, known + lane.peer_missing, "{strategy}");
         let undelivered = lane.sent.sent_packets - delivered;

@@ -11,8 +11,9 @@
 //!
 //! A [`RecordPlan`] says what is measured when. Both sides are fed with datagrams and the time and
 //! asked for datagrams, so that a recording can be tried over emulated links in virtual time;
-//! `roadweave record` joins them to sockets. Capacity is measured by saturating the link, delay and loss
-//! by small probes over the idle link: they cannot be measured at the same time (LoLa section 4.2).
+//! `roadweave record` joins them to sockets. Capacity is measured by saturating the link, delay and
+//! loss by small probes over the idle link: they cannot be measured at the same time (LoLa section
+//! 4.2).
 
 mod arrivals;
 mod client;

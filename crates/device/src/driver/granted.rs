@@ -113,9 +113,9 @@ impl Bounds<'_> {
         }
     }
 
-    /// Whether the server may have this inner address; `Err` says why not, and what to do. It may be
-    /// none that an uplink needs, unless the file names its network more closely than the default
-    /// does.
+    /// Whether the server may have this inner address; `Err` says why not, and what to do. It may
+    /// be none that an uplink needs, unless the file names its network more closely than the
+    /// default does.
     fn check_gateway(&self, address: IpAddr) -> Result<(), String> {
         self.check(address)?;
         let space = space_length(address);

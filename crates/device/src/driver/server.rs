@@ -401,8 +401,8 @@ fn set_destinations(options: &mut FilterOptions, destinations: &Destinations) ->
     others
 }
 
-/// The filters that `options` describe, with what lies behind clients, beyond the server's own inner
-/// networks, in `routed`.
+/// The filters that `options` describe, with what lies behind clients, beyond the server's own
+/// inner networks, in `routed`.
 fn with_clients(options: &FilterOptions, routed: &[IpNet]) -> FilterOptions {
     let inner = options.inner.iter().chain(routed).copied().collect();
     FilterOptions { inner, ..options.clone() }

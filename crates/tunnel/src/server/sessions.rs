@@ -1,4 +1,5 @@
-//! The sessions of a server in a turn: what each sends and hands out, when it is due, what all hold.
+//! The sessions of a server in a turn: what each sends and hands out, when it is due, what all
+//! hold.
 
 use std::net::IpAddr;
 
