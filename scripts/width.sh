@@ -7,8 +7,9 @@ git ls-files -z '*.rs' '*.md' '*.toml' '*.sh' Makefile .ci/run | xargs -0 perl -
     sub is_comment { $ARGV =~ /\.md$/ || ($ARGV =~ /\.rs$/ ? /^\s*\/\// : /^\s*#/) }
     $fenced = !$fenced if /^\s*(\/\/[\/!] ?)?```/;
     chomp;
-    if (length > 100 && is_comment() && !$fenced && !/^\s*(\/\/[\/!]? ?)?\|/ && !/https?:/ && !/\]\(/) {
-        print "$ARGV:$.: ", length, " columns\n";
+    my $prose = $_ =~ s/\]\([^)]*\)/]/gr;
+    if (length $prose > 100 && is_comment() && !$fenced && !/^\s*(\/\/[\/!]? ?)?\|/ && !/https?:/) {
+        print "$ARGV:$.: ", length $prose, " columns\n";
         $wide = 1;
     }
     if (eof) { close ARGV; $fenced = 0 }

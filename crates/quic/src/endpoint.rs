@@ -218,7 +218,8 @@ impl Endpoint {
         self.connections.len()
     }
 
-    /// Packets that belong to no connection: resets, retries, refusals. The driver clears it.
+    /// Packets that belong to no connection: resets, retries, refusals; [`Endpoint::poll_transmit`]
+    /// has them too.
     pub fn outbox(&mut self) -> &mut Outbox {
         &mut self.outbox
     }

@@ -176,7 +176,7 @@ impl Transfer {
             Ok(connection) => self.sender.connection = Some(connection),
             Err(_) => self.progress.is_broken = true,
         }
-        self.service(now);
+        self.transmit_due(now);
     }
 
     /// When [`Transfer::handle_timeout`] must be called, if nothing else happens.
@@ -195,7 +195,7 @@ impl Transfer {
                 connection.handle_timeout(std_now);
             }
         }
-        self.service(now);
+        self.transmit_due(now);
     }
 
     /// Takes a packet that has come to `end`. Call [`Transfer::poll_transmit`] afterwards.
@@ -206,7 +206,7 @@ impl Transfer {
             TransferEnd::Sender => self.sender.handle_packet(std_now, packet),
             TransferEnd::Receiver => self.receiver.handle_packet(std_now, packet),
         }
-        self.service(now);
+        self.transmit_due(now);
     }
 
     /// The next packet that is to leave, and the end it leaves from.
@@ -226,7 +226,7 @@ impl Transfer {
     }
 
     /// Handles what the connections have to tell, reads and writes.
-    fn service(&mut self, now: Instant) {
+    fn transmit_due(&mut self, now: Instant) {
         self.sender.exchange();
         self.receiver.exchange();
         while let Some(event) = self.sender.poll_event() {

@@ -13,7 +13,6 @@ mod none;
 mod pluribus;
 mod qoe;
 mod reliable;
-
 mod threshold;
 mod xlink;
 mod xnc;
@@ -172,9 +171,8 @@ pub trait Recovery: Send + std::fmt::Debug {
     ///
     /// `paths`: all paths of the session, ascending `PathId`, as they are after the last repair,
     /// with the room that repairs may have there ([`PathOffer::repair_room`]). `backlog`: the bytes
-    /// of the lane's packets
-    /// that have not left for the first time; where there are none, what room the paths have is to
-    /// spare.
+    /// of the lane's packets that have not left for the first time; where there are none, what room
+    /// the paths have is to spare.
     fn poll_repair(
         &mut self,
         now: Instant,
@@ -189,7 +187,7 @@ pub trait Recovery: Send + std::fmt::Debug {
     fn is_settled(&self) -> bool;
 
     /// A packet that was taken for lost since the last call, for whoever follows single packets.
-    /// Those that nobody fetches are forgotten, the oldest first.
+    /// Packets that nobody fetches are forgotten, the oldest first.
     fn poll_lost(&mut self) -> Option<PacketId> {
         None
     }

@@ -73,7 +73,7 @@ pub struct Xlink {
     report: Option<Report>,
     /// What players told, while one tells.
     observed: Observed,
-    /// Those of the packets that were eligible for a copy.
+    /// Delays of the packets that were eligible for a copy.
     delays: Delays,
     /// Packets under way that would have had a copy without control.
     eligible: BTreeSet<u32>,

@@ -43,10 +43,10 @@ pub struct MinRtt {
 /// Which round-trip time of a path counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum RoundTrip {
-    /// That of the packets acknowledged of late.
+    /// The round trip of the packets acknowledged of late.
     #[default]
     Smoothed,
-    /// That of a packet which leaves now, with some of its uncertainty.
+    /// The round trip of a packet which leaves now, with some of its uncertainty.
     Expected,
 }
 

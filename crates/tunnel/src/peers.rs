@@ -62,7 +62,7 @@ impl Peers {
         PeersChange { peers, changed }
     }
 
-    /// All of them, by key.
+    /// All clients, by key.
     pub fn iter(&self) -> impl Iterator<Item = (&PublicKey, &Arc<Peer>)> {
         self.by_key.iter()
     }

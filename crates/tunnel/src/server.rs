@@ -110,7 +110,7 @@ pub struct Server {
     /// Clients that have changed, and whose sessions have not been looked at since.
     changed: BTreeSet<PublicKey>,
     waiting: Waiting,
-    /// Those that wait whose client was welcomed, and has not used them yet.
+    /// Connections that wait, whose client was welcomed and has not used them yet.
     welcomed: BTreeSet<ConnectionId>,
     sessions: BTreeMap<ConnectionId, Joined>,
     /// Never iterated.
@@ -121,7 +121,8 @@ pub struct Server {
     timers: BTreeSet<(Instant, ConnectionId)>,
     timer_of: BTreeMap<ConnectionId, Instant>,
     refusals: Refusals,
-    /// Those that the endpoint has let knock in vain and that are counted already.
+    /// Half-open connections that the endpoint has refused for want of room and that are counted
+    /// already.
     crowded_out: u64,
     accounts: Accounts,
     inbox: Inbox,

@@ -45,6 +45,7 @@ use crate::observe::{PacketEvent, PacketLog};
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 /// Smaller datagrams are copied, so that at most three times what is counted is held.
 const SLICE_MIN: usize = 512;
+
 /// The lanes between two peers.
 #[derive(Debug)]
 pub struct Session {

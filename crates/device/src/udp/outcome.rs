@@ -4,7 +4,7 @@ use std::{fmt, io};
 
 use rustix::io::Errno;
 
-/// What became of an [`Outgoing`].
+/// What became of an [`Outgoing`](crate::Outgoing).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendOutcome {
     /// The kernel took all of it.

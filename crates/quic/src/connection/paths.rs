@@ -10,9 +10,9 @@ use crate::stats::PathStats;
 
 impl Connection {
     /// Asks for a path over `uplink` to `server`, an address of the peer: not all networks reach it
-    /// under the same. It opens as soon as the peer allows; [`Event::PathUsable`] tells when it
-    /// carries datagrams, its snapshot that it is there. Where another answers, or nobody, it is
-    /// closed.
+    /// under the same. It opens as soon as the peer allows;
+    /// [`Event::PathUsable`](crate::Event::PathUsable) tells when it carries datagrams, its snapshot
+    /// that it is there. Where another answers, or nobody, it is closed.
     ///
     /// An uplink whose path was closed may get a new one, with another [`PathId`].
     ///
@@ -44,7 +44,7 @@ impl Connection {
     }
 
     /// Closes a path for good. What is in flight on it is reported lost, then
-    /// [`Event::PathClosed`] follows.
+    /// [`Event::PathClosed`](crate::Event::PathClosed) follows.
     ///
     /// # Errors
     ///

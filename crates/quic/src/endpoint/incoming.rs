@@ -9,8 +9,8 @@ use crate::outbox::{Ecn, Route};
 use crate::source::{Local, Source};
 
 impl Endpoint {
-    /// A client knocks. Who may enter is decided later, by its key; here only how many may knock at
-    /// once.
+    /// A client begins a handshake. Who may join is decided later, by its key; here only how many
+    /// connections may be half open at once.
     pub(super) fn handle_incoming(
         &mut self,
         now: Instant,

@@ -78,7 +78,7 @@ impl Log {
 /// The samples that are kept: three hours of one a second are 10,800, but a minute of steady use
 /// is 600.
 pub(super) const LOG_MAX: usize = 2048;
-/// By how much a log may be longer until the oldest are removed at once.
+/// By how much a log may be longer until the oldest samples are removed at once.
 const LOG_SLACK: usize = 256;
 /// The time between two samples at least, seconds.
 const SPACING: f64 = 0.1;

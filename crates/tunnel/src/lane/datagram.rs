@@ -64,7 +64,8 @@ impl LaneDatagram {
     pub fn whole_packet(&self) -> Option<(PacketId, &[u8])> {
         match self.content {
             Content::Source { id, is_whole: true } => {
-                Some((id, &self.bytes[SOURCE_HEADER + SYMBOL_HEADER..]))
+                let packet = self.bytes.get(SOURCE_HEADER + SYMBOL_HEADER..)?;
+                Some((id, packet))
             }
             _ => None,
         }

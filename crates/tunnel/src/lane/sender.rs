@@ -160,7 +160,8 @@ impl LaneSender {
         stats
     }
 
-    /// What an encoder should make of its next frame, bytes, as things were at the last service.
+    /// What an encoder should make of its next frame, bytes, as things were at the last
+    /// [`LaneSender::transmit`].
     pub(crate) fn frame_target(&self) -> Option<u64> {
         self.frame_target
     }

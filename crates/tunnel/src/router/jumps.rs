@@ -117,7 +117,7 @@ impl SequenceJumps {
         }
     }
 
-    /// Those that were kept, and have not waited for longer than `patience`.
+    /// Packets that were kept, and have not waited for longer than `patience`.
     pub(super) fn take_kept(&mut self, now: Instant, patience: Duration) -> Vec<Copy> {
         let place = self.doubtful.as_mut();
         let mut kept = place.map_or_else(Vec::new, |place| std::mem::take(&mut place.kept));

@@ -41,7 +41,7 @@ pub struct RouterStatus {
     pub paths: Vec<LinkStatus>,
     /// Inner packets that the peer has sent since it was heard first, by its sequence numbers.
     pub peer_packets: u64,
-    /// Those of them that came by no link, so far.
+    /// Packets of the peer that came by no link, so far.
     pub peer_packets_lost: u64,
     /// How often the peer started anew.
     pub peer_restarts: u64,

@@ -47,7 +47,7 @@ impl Ceilings {
 }
 
 impl Budget {
-    /// All of them may hold `max` bytes.
+    /// All clients together may hold `max` bytes.
     pub(super) fn new(max: usize) -> Self {
         Self { max: max as u64, held: BTreeMap::new(), order: BTreeSet::new(), total: 0, others: 0 }
     }

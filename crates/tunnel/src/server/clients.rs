@@ -11,12 +11,14 @@ use crate::peers::{Peer, Peers, PeersChange};
 
 /// Clients whose change is looked at in one turn: packets must not wait for thousands.
 const CHANGED_AT_ONCE: usize = 32;
+
 impl Server {
     /// Puts other clients in the place of those that may connect, and returns the former ones, for
     /// somebody to drop who has the time.
     ///
     /// Sessions of clients that are gone, or have other addresses, end with the next calls of
-    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time; what else has changed holds for them.
+    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time; what else has changed
+    /// holds for them.
     pub fn replace_peers(&mut self, change: PeersChange) -> Arc<Peers> {
         let PeersChange { peers, changed } = change;
         for key in changed.iter().filter(|key| peers.get(key).is_none()) {
@@ -51,8 +53,8 @@ impl Server {
     }
 
     /// Lets the sessions of clients end whose keys have expired, with the next calls of
-    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time. Call it after the table of peers was told the time of
-    /// day.
+    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time. Call it after the
+    /// table of peers was told the time of day.
     pub fn on_time_of_day(&mut self) {
         let keys = self.sessions.values().map(|joined| joined.key);
         let expired = keys.filter(|key| self.peers.check(key) == Err(Refusal::Expired));

@@ -79,7 +79,7 @@ impl Waiting {
         }
     }
 
-    /// Those that have waited too long.
+    /// Connections that have waited too long.
     pub(super) fn silent(&self, now: Instant) -> Vec<ConnectionId> {
         let too_long = |(since, _): &&(Instant, ConnectionId)| now >= *since + HELLO_TIMEOUT;
         self.by_age.iter().take_while(too_long).map(|(_, id)| *id).collect()

@@ -503,7 +503,7 @@ pub(crate) fn path(id: u32, congestion_window: u64) -> PathSnapshot {
 pub(crate) struct Links {
     paths: [PathSnapshot; 2],
     sent: Vec<(PathId, u32)>,
-    /// The same with all their bytes.
+    /// What was sent, with all its bytes.
     datagrams: Vec<(PathId, u64, Bytes)>,
     messages: Vec<Control>,
     datagram_max: usize,
