@@ -5,20 +5,29 @@
 #
 # Runs `lab run` of every scenario and `lab compare` of three drives with every strategy, and
 # compares what they print as JSON, with delays and time lines. What a commit printed is kept in
-# target/same-bytes/out/COMMIT. DRIVES=DIR takes recorded drives instead of synthetic ones,
+# target/same-bytes/out, by commit, drives and length. DRIVES=DIR takes recorded drives instead of synthetic ones,
 # SECONDS_EACH the length of a run.
 set -eu
 cd "$(dirname "$0")/.."
 CARGO="${CARGO:-cargo}"
 seconds="${SECONDS_EACH:-20}"
 base=$(git rev-parse --verify "${1:?usage: scripts/same-bytes.sh BASE [HEAD]}^{commit}")
+if [ -z "${2:-}" ] && [ -n "$(git ls-files --others --exclude-standard)" ]; then
+    echo "files that git does not know would be left out: git add them, or name a commit" >&2
+    exit 2
+fi
 tree=$(git stash create)
 head=$(git rev-parse --verify "${2:-${tree:-HEAD}}^{commit}")
 work=$PWD/target/same-bytes
-drives=${DRIVES:-$work/drives}
+drives=${DRIVES:-$work/drives-$seconds}
 strategies=best-single,minrtt,minrtt-unreliable,xnc,xnc-patient,xnc-sigcomm23,xnc-no-coding
 strategies=$strategies,xnc-no-qoe,xnc-no-spread,xnc-runs,ecf,xlink,pluribus,redundant,bonding
-strategies=$strategies,raven,lola
+strategies=$strategies,raven,raven:95,lola,xlink:90-60
+
+outputs() {
+    settings=$(find "$drives" -type f | sort | xargs cat | sha256sum | cut -c 1-12)
+    echo "$work/out/$settings-$seconds/$1"
+}
 
 # One checkout for all commits, so that what they have in common is built once. Optimisation does
 # not change what floating point gives, so the quickest to build serves.
@@ -34,14 +43,16 @@ build() {
 }
 
 print_all() {
-    out=$work/out/$1
-    if [ -e "$out/complete" ]; then return; fi
+    if [ -d "$drives" ] && [ -e "$(outputs "$1")/complete" ]; then return; fi
     echo "$1: building" >&2
     build "$1"
     program=$work/built/release/roadweave
     if [ ! -d "$drives" ]; then
-        "$program" trace generate --drives 3 --seconds "$seconds" --out "$drives" >&2
+        rm -rf "$drives.new"
+        "$program" trace generate --drives 3 --seconds "$seconds" --out "$drives.new" >&2
+        mv "$drives.new" "$drives"
     fi
+    out=$(outputs "$1")
     mkdir -p "$out"
     for scenario in "$work/tree"/scenarios/*.toml; do
         name=$(basename "$scenario" .toml)
@@ -58,10 +69,10 @@ print_all() {
 print_all "$base"
 print_all "$head"
 if diff --brief --recursive --exclude complete --exclude compare.log \
-    "$work/out/$base" "$work/out/$head"; then
-    bytes=$(cat "$work/out/$head"/*.json | wc -c)
-    echo "the same bytes: $bytes of $(ls "$work/out/$head"/*.json | wc -l) outputs"
+    "$(outputs "$base")" "$(outputs "$head")"; then
+    bytes=$(cat "$(outputs "$head")"/*.json | wc -c)
+    echo "the same bytes: $bytes of $(ls "$(outputs "$head")"/*.json | wc -l) outputs"
 else
-    echo "not the same bytes: $work/out/$base $work/out/$head" >&2
+    echo "not the same bytes: $(outputs "$base") $(outputs "$head")" >&2
     exit 1
 fi

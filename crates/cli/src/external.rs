@@ -20,6 +20,7 @@ use roadweave_terminal::{WORKSHOP, program};
 /// A command line whose command is not ours.
 #[derive(Debug, Parser)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
+#[command(disable_help_subcommand = true)]
 struct Arguments {
     #[command(subcommand)]
     command: External,
@@ -34,31 +35,36 @@ enum External {
 }
 
 /// Takes this process over with the program that has the command of its command line, or says which
-/// package has it. Returns `Ok` when no program has such a command.
+/// package has it. Returns `Ok` when no program has such a command, or it is one of `ours`, whose
+/// words alone are wrong.
 ///
 /// # Errors
 /// [`BadInput`] when the package with the command is not installed; else when its program cannot be
 /// started.
-pub fn run() -> Result<()> {
+pub fn run(ours: &[&str]) -> Result<()> {
     let Ok(Arguments { command: External::Words(words), log }) = Arguments::try_parse() else {
         return Ok(());
     };
-    let Some(name) = words.first().and_then(|word| word.to_str()).filter(|name| is_name(name))
-    else {
+    let mut names = words.iter().map(|word| word.to_str().unwrap_or_default());
+    let first = names.next().unwrap_or_default();
+    // The help of a command comes from the program that has it.
+    let name = if first == "help" { names.next().unwrap_or_default() } else { first };
+    if WORKSHOP.iter().any(|(known, _)| *known == name) {
+        return match program::find("roadweave-lab") {
+            Some(program) => Err(take_over(&program, &words, log)),
+            None => Err(BadInput::new(format!(
+                "{name} is a command of roadweave-lab, which is not installed: there is no such \
+                 program beside this one or in PATH. Install the package roadweave-lab; from the \
+                 sources, cargo build --package roadweave-workshop"
+            ))
+            .into()),
+        };
+    }
+    if !is_name(first) || ours.contains(&first) {
         return Ok(());
-    };
-    if !WORKSHOP.iter().any(|(known, _)| *known == name) {
-        let program = program::find(&format!("roadweave-{name}"));
-        return program.map_or(Ok(()), |program| Err(take_over(&program, &words[1..], log)));
     }
-    match program::find("roadweave-lab") {
-        Some(program) => Err(take_over(&program, &words, log)),
-        None => Err(BadInput::new(format!(
-            "{name} is a command of the package roadweave-lab, which is not installed: there is no \
-             program roadweave-lab beside this one or in PATH"
-        ))
-        .into()),
-    }
+    let program = program::find(&format!("roadweave-{first}"));
+    program.map_or(Ok(()), |program| Err(take_over(&program, &words[1..], log)))
 }
 
 /// Whether it can be a part of a program's name: no path, and nothing that begins like an option.

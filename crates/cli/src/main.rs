@@ -15,8 +15,8 @@ mod show;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser};
 use roadweave_terminal::{WORKSHOP, exit, logging, out};
 
 /// Fuses several unreliable uplinks of a vehicle into one dependable, low-latency tunnel.
@@ -83,8 +83,15 @@ fn run(arguments: Arguments) -> ExitCode {
 
 /// Runs the command of another program; where there is none, `unknown` is what is wrong.
 fn run_external(unknown: &clap::Error) -> ExitCode {
-    match external::run() {
-        Ok(()) => refuse(unknown),
+    let ours = Arguments::command();
+    let names: Vec<&str> =
+        ours.get_subcommands().map(clap::Command::get_name).chain(["help"]).collect();
+    match external::run(&names) {
+        Ok(()) => {
+            // The likely one may be the workshop's.
+            let all = ours.clone().subcommands(WORKSHOP.map(|(name, _)| clap::Command::new(name)));
+            refuse(all.try_get_matches().as_ref().err().unwrap_or(unknown))
+        }
         Err(error) => match logging::open() {
             Ok(_) => exit::report(&error),
             Err(other) => exit::report(&other),

@@ -95,6 +95,7 @@ fn help_tells_of_every_command_and_its_options() {
 #[test]
 fn mistyped_words_are_refused_with_the_likely_one() {
     check_refused(&run(&["cleint"]), 2, &["unrecognized subcommand 'cleint'", "'client'"]);
+    check_refused(&run(&["dmeo"]), 2, &["unrecognized subcommand 'dmeo'", "'demo'"]);
     check_refused(&run(&["client", "--confg", "x"]), 2, &["'--confg'", "'--config'"]);
     check_refused(&run(&["show", "--jsno"]), 2, &["'--jsno'", "'--json'"]);
     check_refused(&run(&["--log", "a=b=c", "keygen"]), 2, &["--log a=b=c", "\"debug\""]);
@@ -132,7 +133,7 @@ fn commands_of_other_programs_run_as_ours() {
     };
     let bin = folder.path().join("bin");
     let path = format!("{}:/usr/bin:/bin", bin.display());
-    check_refused(&run(&["demo"], &path), 2, &["demo", "package roadweave-lab", "not installed"]);
+    check_refused(&run(&["demo"], &path), 2, &["demo is a command of roadweave-lab", "not installed", "package roadweave-workshop"]);
 
     write_program(&bin.join("roadweave-hello"));
     check(&["hello", "--json", "x"], &path, "roadweave-hello --json x \n");
@@ -142,6 +143,13 @@ fn commands_of_other_programs_run_as_ours() {
     // What lies beside the program comes first, as it is of the same version.
     write_program(&folder.path().join("roadweave-lab"));
     check(&["lab", "run"], "/usr/bin:/bin", "roadweave-lab lab run \n");
+    check(&["help", "lab", "run"], "/usr/bin:/bin", "roadweave-lab help lab run \n");
+    // A wrong word after a command of our own is for no other program.
+    write_program(&bin.join("roadweave-set"));
+    write_program(&bin.join("roadweave-help"));
+    for words in [&["set", "video", "stratgy", "xnc"][..], &["help", "dmeo"]] {
+        assert_eq!(run(words, &path).status.code(), Some(2), "{words:?}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use roadweave_tunnel::UplinkPolicy;
 use roadweave_types::{Policy, Priority, ServerName, UplinkSelector};
 use serde::{Deserialize, Serialize};
 
-use crate::lane::{LaneFields, LaneNames, lane_configs, validate_lanes};
+use crate::lane::{LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes};
 use crate::secret::PrivateKey;
 use crate::transport::TransportFields;
 use crate::tun::TunFields;
@@ -275,6 +275,7 @@ impl Validate for ClientFile {
         }
         validate_policies(&self.uplinks.policies)?;
         validate_lanes(LaneNames::PRODUCT, &self.lanes)?;
+        validate_deadlines(&self.lanes)?;
         self.validate_lanes_uplinks()
     }
 }

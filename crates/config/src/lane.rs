@@ -216,19 +216,6 @@ pub fn validate_lanes(names: LaneNames, lanes: &[LaneFields]) -> Result<(), Faul
                 format!("two lanes are called \"{}\"; give each its own name", lane.name),
             ));
         }
-        let expiry_ms = lane.to_config().keeps_for().as_millis();
-        if i128::from(lane.deadline_ms.get()) > expiry_ms as i128 {
-            return Err(Fault::new(
-                format!("{table}.{position}.deadline_ms"),
-                format!(
-                    "lane \"{}\": deadline_ms = {} is above expire_after_ms = {}, so that nothing would \
-                     be repaired in time; write a deadline of at most that, or a longer expiry",
-                    lane.name,
-                    lane.deadline_ms.get(),
-                    expiry_ms
-                ),
-            ));
-        }
         let rule = &lane.rule;
         for (field, ports) in [
             ("ports", rule.ports),
@@ -250,6 +237,29 @@ pub fn validate_lanes(names: LaneNames, lanes: &[LaneFields]) -> Result<(), Faul
         }
         for (field, networks) in [("source", &rule.source), ("destination", &rule.destination)] {
             validate_networks(&format!("{table}.{position}.{prefix}{field}"), networks)?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that what is late can still be repaired.
+///
+/// # Errors
+/// Says which deadline is above its lane's expiry.
+pub fn validate_deadlines(lanes: &[LaneFields]) -> Result<(), Fault> {
+    for (position, lane) in lanes.iter().enumerate() {
+        let expiry_ms = lane.to_config().keeps_for().as_millis();
+        if i128::from(lane.deadline_ms.get()) > expiry_ms as i128 {
+            return Err(Fault::new(
+                format!("lanes.{position}.deadline_ms"),
+                format!(
+                    "lane \"{}\": deadline_ms = {} is above expire_after_ms = {}, so that nothing would \
+                     be repaired in time; write a deadline of at most that, or a longer expiry",
+                    lane.name,
+                    lane.deadline_ms.get(),
+                    expiry_ms
+                ),
+            ));
         }
     }
     Ok(())

@@ -61,7 +61,7 @@ impl fmt::Debug for PrivateKey {
 
 /// A file cannot be written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write {}: {source}", path.display())]
+#[error("cannot write {}", path.display())]
 pub struct WriteError {
     /// The file.
     path: PathBuf,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use toml::value::Datetime;
 
 use crate::destinations::{AllowedDestination, default_denied};
-use crate::lane::{LaneFields, LaneNames, lane_configs, validate_lanes};
+use crate::lane::{LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes};
 use crate::secret::PrivateKey;
 use crate::transport::TransportFields;
 use crate::tun::TunFields;
@@ -174,6 +174,7 @@ impl Validate for ServerFile {
             return Err(Fault::new("limits.client_memory_mb", message));
         }
         validate_lanes(LaneNames::PRODUCT, &self.lanes)?;
+        validate_deadlines(&self.lanes)?;
         for (position, lane) in self.lanes.iter().enumerate() {
             if lane.strategy.as_str().starts_with("single:") {
                 let message = format!(

@@ -3,12 +3,12 @@
 mod file;
 mod realtime;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
+use roadweave_config::{Fault, read_text};
 use roadweave_device::{Signal, Signals};
 use roadweave_emulate::{Drive, DuplexLink, LinkError, Operator, Trace};
 use roadweave_terminal::exit::BadInput;
@@ -108,38 +108,19 @@ fn operator(name: &str) -> Result<Operator, BadInput> {
 
 /// Reads a description; paths in it are relative to its directory.
 fn read(file: &Path) -> Result<Emulation, BadInput> {
-    let fail = |message: String| BadInput::new(format!("{}{message}", file.display()));
-    let text = fs::read_to_string(file).map_err(|error| fail(format!(": {error}")))?;
-    let description: EmulateFile = toml::from_str(&text)
-        .map_err(|error| fail(format!(": {}", error.to_string().trim_end())))?;
+    let text = read_text(file, false).map_err(BadInput::new)?;
+    let description: EmulateFile = roadweave_config::parse(file, &text).map_err(BadInput::new)?;
     description.resolve(file.parent().unwrap_or(Path::new("."))).map_err(|error| {
-        let line = match &error {
+        let field = match &error {
             EmulationError::Link(LinkError::Field { link, field, .. }) => {
-                locate(&text, *link, field)
+                format!("link.{}.{field}", link - 1)
             }
-            EmulationError::Mtu { .. } => locate_field(text.lines().enumerate(), "mtu"),
-            _ => None,
+            EmulationError::Link(LinkError::Trace(_)) => return BadInput::new(error),
+            EmulationError::Link(_) => "link".to_owned(),
+            EmulationError::Mtu { .. } => "place.mtu".to_owned(),
         };
-        fail(line.map_or(format!(": {error}"), |line| format!(":{line}: {error}")))
+        BadInput::new(Fault::new(field, error.to_string()).in_file(file, &text))
     })
-}
-
-/// The line, from 1, of `field` in the `number`th `[[link]]`, or of that heading.
-fn locate(text: &str, number: usize, field: &str) -> Option<usize> {
-    let is_heading = |line: &str| line.trim_start().starts_with('[');
-    let is_link = |line: &str| line.split_whitespace().collect::<String>().starts_with("[[link]]");
-    let mut lines = text.lines().enumerate();
-    let (heading, _) = lines.by_ref().filter(|(_, line)| is_link(line)).nth(number - 1)?;
-    let table = lines.take_while(|(_, line)| !is_heading(line));
-    locate_field(table, field).or(Some(heading + 1))
-}
-
-fn locate_field<'a>(
-    mut lines: impl Iterator<Item = (usize, &'a str)>,
-    field: &str,
-) -> Option<usize> {
-    let sets = |line: &str| line.split_once('=').is_some_and(|(key, _)| key.trim() == field);
-    lines.find(|(_, line)| sets(line)).map(|(index, _)| index + 1)
 }
 
 fn capabilities(emulation: &Emulation) -> Vec<serde_json::Value> {
@@ -222,7 +203,7 @@ mod tests {
     fn error_of(text: &str) -> String {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("emulate.toml");
-        fs::write(&file, text).unwrap();
+        std::fs::write(&file, text).unwrap();
         let error = read(&file).unwrap_err().to_string();
         error.replace(&directory.path().display().to_string(), "DIR")
     }
@@ -234,10 +215,10 @@ mod tests {
             let error = error_of(&text);
             assert!(error.contains(expected), "{error}");
         };
-        check(format!("{link}{link}"), "DIR/emulate.toml:5: link 2: name: `a` occurs twice");
-        check(format!("{link}\nloss = 7\n"), "DIR/emulate.toml:5: link 1: loss: 7; a share");
-        check("[[link]]\nname = 'a'".into(), "DIR/emulate.toml:1: link 1: rate_kbps: absent");
-        check(format!("[place]\nmtu = 5\n{link}"), "DIR/emulate.toml:2: mtu 5 is too small");
+        check(format!("{link}{link}"), "DIR/emulate.toml: line 5, column 8: link 2: name: `a` occurs twice");
+        check(format!("{link}\nloss = 7\n"), "DIR/emulate.toml: line 5, column 8: link 1: loss: 7; a share");
+        check("[[link]]\nname = 'a'".into(), "DIR/emulate.toml: line 1, column 1: link 1: rate_kbps: absent");
+        check(format!("[place]\nmtu = 5\n{link}"), "DIR/emulate.toml: line 2, column 7: mtu 5 is too small");
         check(format!("{link}speed = 1"), "line 4, column 1");
         check(format!("{link}trace = 'x.csv'"), "DIR/x.csv: No such file");
     }
@@ -245,6 +226,6 @@ mod tests {
     #[test]
     fn a_missing_description_is_named() {
         let error = read(Path::new("/nowhere/emulate.toml")).unwrap_err().to_string();
-        assert!(error.starts_with("/nowhere/emulate.toml: No such file"), "{error}");
+        assert!(error.starts_with("cannot read /nowhere/emulate.toml: No such file"), "{error}");
     }
 }

@@ -30,7 +30,7 @@ use roadweave_terminal::{exit, logging, out};
 ///
 /// `roadweave COMMAND` runs these too, as its own.
 #[derive(Debug, Parser)]
-#[command(name = "roadweave-lab", version, propagate_version = true)]
+#[command(name = "roadweave-lab", bin_name = "roadweave", version, propagate_version = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

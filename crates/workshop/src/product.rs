@@ -1,17 +1,26 @@
 //! Where the product is: `roadweave`, whose daemons the demo and the benches start.
 
 use std::path::PathBuf;
+use std::process::Command;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use roadweave_terminal::program::find;
 
 /// The program `roadweave`, beside this one or in `PATH`.
 ///
 /// # Errors
-/// When it is in neither place.
+/// When it is in neither place, or of another version.
 pub fn program() -> anyhow::Result<PathBuf> {
-    find("roadweave").context(
+    let program = find("roadweave").context(
         "cannot find the program roadweave, neither beside this one nor in PATH: install the \
          package roadweave, or build it with cargo build --package roadweave",
-    )
+    )?;
+    let output = Command::new(&program).arg("--version").output();
+    let output = output.with_context(|| format!("cannot start {}", program.display()))?;
+    let version = String::from_utf8_lossy(&output.stdout);
+    let ours = concat!("roadweave ", env!("CARGO_PKG_VERSION"));
+    if version.trim() != ours {
+        bail!("{} is {:?}, and this is of {ours:?}", program.display(), version.trim());
+    }
+    Ok(program)
 }

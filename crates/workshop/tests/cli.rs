@@ -23,7 +23,7 @@ fn said(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn help_tells_of_every_command_and_its_options() {
+fn the_help_of_the_workshop_tells_of_every_command() {
     let check = |arguments: &[&str], parts: &[&str]| {
         let output = run(arguments);
         let text = said(&output.stdout);
@@ -42,7 +42,7 @@ fn help_tells_of_every_command_and_its_options() {
 }
 
 #[test]
-fn mistyped_words_are_refused_with_the_likely_one() {
+fn mistyped_commands_of_the_workshop_are_refused_with_the_likely_one() {
     for (arguments, parts) in [
         (&["dmeo"][..], ["unrecognized subcommand 'dmeo'", "'demo'"]),
         (&["demo", "--secnods", "3"], ["'--secnods'", "'--seconds'"]),
@@ -55,7 +55,7 @@ fn mistyped_words_are_refused_with_the_likely_one() {
 }
 
 #[test]
-fn a_full_output_is_an_error_that_says_so() {
+fn a_full_output_is_an_error_of_the_workshop_too() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     let mut command = program(&["emulate", "--synthetic", "lte", "--check", "--json"]);
     let output = command.stdout(full).output().unwrap_or_else(|error| panic!("{error}"));

@@ -29,7 +29,10 @@ pub enum RequestError {
     #[error(transparent)]
     Refused(#[from] RpcError),
     /// What it answered is no JSON-RPC.
-    #[error("{path} gave no answer that is understood: {detail}")]
+    #[error(
+        "{path} gave no answer that is understood: {detail}; an instance of another version may say \
+         other things, which --json shows as they are"
+    )]
     Malformed {
         /// The socket.
         path: String,

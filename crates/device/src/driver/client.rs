@@ -261,6 +261,8 @@ impl Role<Client> for ClientRole {
         let networks = self.steering.local_networks();
         driver.node.set_local_networks(networks.iter().copied());
         self.resolver.set_content(self.joined && !driver.node.is_silent());
+        // To take up servers lets the node do what is due; what is complete does not wait for that.
+        driver.deliver();
         let changed = self.resolver.handle_timeout(now);
         self.use_servers(&mut driver.node, now, &changed);
     }

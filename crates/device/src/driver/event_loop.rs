@@ -184,6 +184,11 @@ impl<N: Node> Driver<N> {
         flush(&mut self.node, &mut self.edge);
     }
 
+    /// Gives the TUN what the node has for it, without a turn.
+    pub(super) fn deliver(&mut self) {
+        deliver(&mut self.node, &mut self.edge);
+    }
+
     fn run(&mut self, role: &mut impl Role<N>) -> Result<(), DriverError> {
         role.on_start(self);
         loop {
@@ -240,7 +245,7 @@ impl<N: Node> Driver<N> {
             role.on_socket_failed(self, now, uplink, &error);
         }
         if R::DELIVERS_BY_SOCKET {
-            deliver(&mut self.node, &mut self.edge);
+            self.deliver();
         }
     }
 

@@ -188,17 +188,19 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
     peers.set_unix_time(time_of_day.tell(Instant::ZERO, ClockReading::take()));
     let mut state = StateFile::new(&options.state_directory, instance.name());
     server.restore(state.read());
+    let (listen, tun_index) = (socket.local_address(), tun.index());
+    let mut driver = Driver::new(&instance, signals, Edge::new(clock, tun), server)?;
+    driver.add_socket(None, socket)?;
+    let reloader = Reloader::start(options.reload, driver.waker())?;
+    // Whoever reads this may ask by the control socket.
+    let tun = &driver.edge.tun;
     tracing::info!(
-        listen = %socket.local_address(),
+        %listen,
         tun = tun.name(),
         mtu = tun.mtu(),
         offload = ?tun.offload(),
         "the server runs"
     );
-    let tun_index = tun.index();
-    let mut driver = Driver::new(&instance, signals, Edge::new(clock, tun), server)?;
-    driver.add_socket(None, socket)?;
-    let reloader = Reloader::start(options.reload, driver.waker())?;
     let addresses = options.addresses;
     let role = ServerRole {
         reloader,

@@ -50,7 +50,7 @@ pub(crate) fn parse_address(message: &AddressMessage) -> Option<(u32, IpNet)> {
             _ => None,
         })
     })?;
-    Some((message.header.index, IpNet::new_assert(address, message.header.prefix_len)))
+    Some((message.header.index, IpNet::new(address, message.header.prefix_len).ok()?))
 }
 
 pub(crate) fn parse_route(message: &RouteMessage) -> Option<Route> {
@@ -74,7 +74,7 @@ pub(crate) fn parse_route(message: &RouteMessage) -> Option<Route> {
         match attribute {
             RouteAttribute::Destination(address) => {
                 let length = message.header.destination_prefix_length;
-                route.destination = IpNet::new_assert(ip_address(address)?, length);
+                route.destination = IpNet::new(ip_address(address)?, length).ok()?;
             }
             RouteAttribute::Gateway(address) => route.gateway = ip_address(address),
             RouteAttribute::Oif(index) => route.interface = Some(*index),

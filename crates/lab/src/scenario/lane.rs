@@ -13,12 +13,10 @@ use serde::{Deserialize, Serialize};
 pub(super) struct ScenarioLane {
     name: String,
     pub(super) strategy: Strategy,
-    #[serde(default)]
-    classes: Vec<FlowClass>,
+    classes: Option<Vec<FlowClass>>,
     ports: Option<Ports>,
-    #[serde(default)]
-    dscp: Vec<Within<0, 63>>,
-    rank: Option<Within<0, 7>>,
+    dscp: Option<Vec<Within<0, 63>>>,
+    rank: Option<u8>,
     pacing: Option<Pacing>,
     ordering: Option<Ordering>,
     max_buffer_ms: Option<Within<1, 10_000>>,
@@ -38,16 +36,26 @@ impl ScenarioLane {
             queue_max_bytes: self.queue_bytes.unwrap_or(product.queue_max_bytes),
             ordering: self.ordering.unwrap_or(product.ordering),
             max_buffer_ms: self.max_buffer_ms.unwrap_or(product.max_buffer_ms),
-            rank: self.rank.unwrap_or(product.rank),
             pacing: self.pacing.unwrap_or(product.pacing),
             rule: MatchFields {
-                classes: self.classes.clone(),
-                dscp: self.dscp.clone(),
                 ports: self.ports,
                 ..MatchFields::default()
             },
             ..product
         }
+    }
+}
+
+impl ScenarioLane {
+    /// The lane of the product, with what only a scenario may say: any rank, and lists that nothing
+    /// is in.
+    fn to_config(&self, fields: &LaneFields) -> LaneConfig {
+        let mut lane = fields.to_config();
+        lane.rank = self.rank.unwrap_or(lane.rank);
+        lane.rule.classes = self.classes.clone();
+        let codes = |codes: &Vec<Within<0, 63>>| codes.iter().map(|code| code.get() as u8).collect();
+        lane.rule.dscp = self.dscp.as_ref().map(codes);
+        lane
     }
 }
 
@@ -60,7 +68,7 @@ pub(super) fn resolve(lanes: &[ScenarioLane]) -> Result<Vec<LaneConfig>, Fault> 
         let message = format!("lane {}: name: \"\"; a name that no other lane has", index + 1);
         return Err(Fault::new(format!("lane.{index}.name"), message));
     }
-    let lanes: Vec<LaneFields> = lanes.iter().map(ScenarioLane::to_fields).collect();
-    validate_lanes(LaneNames::SCENARIO, &lanes)?;
-    Ok(lanes.iter().map(LaneFields::to_config).collect())
+    let fields: Vec<LaneFields> = lanes.iter().map(ScenarioLane::to_fields).collect();
+    validate_lanes(LaneNames::SCENARIO, &fields)?;
+    Ok(lanes.iter().zip(&fields).map(|(lane, fields)| lane.to_config(fields)).collect())
 }
