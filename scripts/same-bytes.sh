@@ -5,8 +5,8 @@
 #
 # Runs `lab run` of every scenario and `lab compare` of three drives with every strategy, and
 # compares what they print as JSON, with delays and time lines. What a commit printed is kept in
-# target/same-bytes/out, by commit, drives and length. DRIVES=DIR takes recorded drives instead of synthetic ones,
-# SECONDS_EACH the length of a run.
+# target/same-bytes/out, by commit, drives and length. DRIVES=DIR takes recorded drives instead of
+# synthetic ones, SECONDS_EACH the length of a run.
 set -eu
 cd "$(dirname "$0")/.."
 CARGO="${CARGO:-cargo}"

@@ -133,7 +133,11 @@ fn commands_of_other_programs_run_as_ours() {
     };
     let bin = folder.path().join("bin");
     let path = format!("{}:/usr/bin:/bin", bin.display());
-    check_refused(&run(&["demo"], &path), 2, &["demo is a command of roadweave-lab", "not installed", "package roadweave-workshop"]);
+    check_refused(
+        &run(&["demo"], &path),
+        2,
+        &["demo is a command of roadweave-lab", "not installed", "package roadweave-workshop"],
+    );
 
     write_program(&bin.join("roadweave-hello"));
     check(&["hello", "--json", "x"], &path, "roadweave-hello --json x \n");

@@ -22,8 +22,8 @@ pub use client::{
 pub use destinations::AllowedDestination;
 pub use differing::differing;
 pub use lane::{
-    LaneFields, LaneNames, MatchFields, Ordering, Ports, Protocol, lane_configs, validate_deadlines,
-    validate_lanes,
+    LaneFields, LaneNames, MatchFields, Ordering, Ports, Protocol, lane_configs,
+    validate_deadlines, validate_lanes,
 };
 pub use reader::{Fault, FileError, Place, Validate, load, parse, read_text};
 pub use router::{LinkFields, LinkSocket, RouterFile, RouterOrdering, RouterTunFields};

@@ -215,10 +215,22 @@ mod tests {
             let error = error_of(&text);
             assert!(error.contains(expected), "{error}");
         };
-        check(format!("{link}{link}"), "DIR/emulate.toml: line 5, column 8: link 2: name: `a` occurs twice");
-        check(format!("{link}\nloss = 7\n"), "DIR/emulate.toml: line 5, column 8: link 1: loss: 7; a share");
-        check("[[link]]\nname = 'a'".into(), "DIR/emulate.toml: line 1, column 1: link 1: rate_kbps: absent");
-        check(format!("[place]\nmtu = 5\n{link}"), "DIR/emulate.toml: line 2, column 7: mtu 5 is too small");
+        check(
+            format!("{link}{link}"),
+            "DIR/emulate.toml: line 5, column 8: link 2: name: `a` occurs twice",
+        );
+        check(
+            format!("{link}\nloss = 7\n"),
+            "DIR/emulate.toml: line 5, column 8: link 1: loss: 7; a share",
+        );
+        check(
+            "[[link]]\nname = 'a'".into(),
+            "DIR/emulate.toml: line 1, column 1: link 1: rate_kbps: absent",
+        );
+        check(
+            format!("[place]\nmtu = 5\n{link}"),
+            "DIR/emulate.toml: line 2, column 7: mtu 5 is too small",
+        );
         check(format!("{link}speed = 1"), "line 4, column 1");
         check(format!("{link}trace = 'x.csv'"), "DIR/x.csv: No such file");
     }

@@ -37,10 +37,7 @@ impl ScenarioLane {
             ordering: self.ordering.unwrap_or(product.ordering),
             max_buffer_ms: self.max_buffer_ms.unwrap_or(product.max_buffer_ms),
             pacing: self.pacing.unwrap_or(product.pacing),
-            rule: MatchFields {
-                ports: self.ports,
-                ..MatchFields::default()
-            },
+            rule: MatchFields { ports: self.ports, ..MatchFields::default() },
             ..product
         }
     }
@@ -53,7 +50,8 @@ impl ScenarioLane {
         let mut lane = fields.to_config();
         lane.rank = self.rank.unwrap_or(lane.rank);
         lane.rule.classes = self.classes.clone();
-        let codes = |codes: &Vec<Within<0, 63>>| codes.iter().map(|code| code.get() as u8).collect();
+        let codes =
+            |codes: &Vec<Within<0, 63>>| codes.iter().map(|code| code.get() as u8).collect();
         lane.rule.dscp = self.dscp.as_ref().map(codes);
         lane
     }
