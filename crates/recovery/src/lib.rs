@@ -232,6 +232,9 @@ pub(crate) fn spare(path: &PathOffer<'_>) -> u64 {
     path.repair_room().min(path.snapshot.pacing_budget.saturating_sub(path.queued_bytes))
 }
 
+#[cfg(test)]
+mod contract;
+
 /// Snapshots for tests.
 #[cfg(test)]
 mod testing {

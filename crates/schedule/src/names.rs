@@ -120,7 +120,9 @@ mod tests {
         };
         let plain = SCHEDULERS.iter().filter_map(|entry| entry.name.plain());
         for name in plain.chain(["raven:0", "raven:100", "single:wwan0"]) {
-            assert!(make(name).is_ok(), "{name}");
+            let scheduler = make(name).expect(name);
+            // Only RAVEN keeps for the next session what it has seen, and it has seen nothing.
+            assert_eq!(scheduler.learned().is_some(), name.starts_with("raven"), "{name}");
         }
         for name in ["fastest", "raven:", "raven:101", "raven:+5", "raven:9x", "single:"] {
             let error = make(name).expect_err("no such scheduler").to_string();

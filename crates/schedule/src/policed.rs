@@ -408,4 +408,33 @@ mod tests {
         let first = select();
         assert!((0..20).all(|_| select() == first));
     }
+
+    /// Says what all windows hold that may be used.
+    #[derive(Debug)]
+    struct Windows;
+
+    impl Scheduler for Windows {
+        fn select(&mut self, _: Instant, _: &PacketInfo, _: &[PathOffer<'_>]) -> Decision {
+            Decision::Wait
+        }
+
+        fn frame_target(&self, _: Instant, paths: &[PathOffer<'_>]) -> Option<u64> {
+            let usable = paths.iter().filter(|path| path.is_usable());
+            Some(usable.map(|path| path.snapshot.congestion_window).sum())
+        }
+    }
+
+    #[test]
+    fn an_encoder_may_fill_secondary_paths_and_a_backup_only_where_it_is_all_there_is() {
+        let [first, second, last] = [(Primary, 9000), (Secondary, 5000), (Backup, 7000)]
+            .map(|(priority, window)| with(priority, 1, path(0, 40, window)));
+        let target = |paths: &[PathSnapshot]| {
+            let offers: Vec<_> = paths.iter().map(PathOffer::free).collect();
+            Policed::new(Box::new(Windows)).frame_target(Instant::ZERO, &offers)
+        };
+        assert_eq!(target(&[first, second.clone(), last.clone()]), Some(14_000));
+        assert_eq!(target(&[second, last.clone()]), Some(5000));
+        assert_eq!(target(&[last]), Some(7000));
+        assert_eq!(target(&[]), Some(0));
+    }
 }

@@ -149,3 +149,17 @@ fn memory_is_bounded() {
     }
     assert_eq!((flight.slots.len(), evicted), (CAPACITY, 10));
 }
+
+#[test]
+fn only_the_copy_that_waits_for_its_path_is_forgotten_when_it_cannot_leave() {
+    let mut flight = Flight::new();
+    let id = PacketId(0);
+    flight.on_sent(at(0), id, PathId(0), PATIENCE, ());
+    flight.on_sent(at(1), id, PathId(1), PATIENCE, ());
+    flight.on_waiting(id, PathId(2), ());
+    assert!(!flight.take_further(0, PathId(1)), "it has left");
+    assert!(!flight.take_further(0, PathId(3)), "there is none");
+    assert!(flight.take_further(0, PathId(2)));
+    assert_eq!(flight.on_lost(at(5), id, PathId(0)), None, "the copy on path 1 is under way");
+    assert_eq!(flight.on_lost(at(6), id, PathId(1)), Some(()));
+}

@@ -499,3 +499,26 @@ proptest! {
         prop_assert_eq!(stats.lost, stats.repaired + stats.abandoned + stats.spurious);
     }
 }
+
+#[test]
+fn what_a_gone_path_has_answered_is_forgotten() {
+    let mut xnc = Xnc::new(XncConfig::default());
+    for number in 0..200 {
+        let ms = u64::from(number) * 10;
+        let paths = [path(number, 40, 100)];
+        xnc.on_sent(at(ms), sent(number, number), &paths);
+        xnc.on_acknowledged(at(ms + 5), PacketId(number));
+        assert_eq!(xnc.poll_repair_among(at(ms + 6), &paths, 0), None);
+    }
+    assert!(xnc.answered.len() <= 2, "{}", xnc.answered.len());
+}
+
+#[test]
+fn ranges_that_are_done_at_once_are_each_let_go() {
+    let paths = [path(0, 40, 100)];
+    let mut xnc = Xnc::new(XncConfig::default());
+    (0..30).for_each(|id| xnc.on_sent(at(0), sent(id, 0), &paths));
+    (0..20).for_each(|id| xnc.on_acknowledged(at(40), PacketId(id)));
+    let done: Vec<_> = std::iter::from_fn(|| xnc.poll_done()).collect();
+    assert_eq!(done, [(PacketId(0), 10), (PacketId(10), 10)]);
+}

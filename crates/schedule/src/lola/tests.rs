@@ -354,3 +354,20 @@ fn the_pacer_of_the_best_path_is_waited_for_unless_another_is_sooner() {
     let decision = lola.select_among(at(10_000), &packet(1200), &paths);
     assert_eq!(decision, Decision::Send(PathSet::one(1)), "10 ms");
 }
+
+#[test]
+fn a_packet_is_held_back_by_what_the_pacer_and_the_window_lack() {
+    let path = |budget, window, in_flight| PathSnapshot {
+        pacing_rate: Some(Rate::from_kbps(8_000)),
+        pacing_budget: budget,
+        bytes_in_flight: in_flight,
+        ..PathSnapshot::idle(PathId(0), Duration::from_millis(40), window)
+    };
+    let ms = |path: &PathSnapshot| (held_back(path, 1200) * 1e6).round() / 1e3;
+    assert_eq!(ms(&path(1200, 12_000, 0)), 0.0);
+    // 8 Mbit/s: the 1,000 bytes that are missing take 1 ms.
+    assert_eq!(ms(&path(200, 12_000, 0)), 1.0);
+    // A window of ten packets lets one go each tenth of a round trip.
+    assert_eq!(ms(&path(1200, 12_000, 12_000)), 4.0);
+    assert_eq!(ms(&path(200, 12_000, 12_000)), 5.0);
+}

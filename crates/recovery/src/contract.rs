@@ -1,0 +1,145 @@
+//! What every recovery owes to whoever turns it, whichever it is.
+
+use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
+
+use crate::testing::{Among, path};
+use crate::{Recovery, RecoveryConfig, RecoveryFactory, RecoveryStats, Repair, SentPacket};
+
+/// All that watch packets.
+const WATCHFUL: [&str; 9] = [
+    "xnc",
+    "xnc-sigcomm23",
+    "xnc-no-coding",
+    "xnc-no-qoe",
+    "xnc-no-spread",
+    "xnc-runs",
+    "reliable",
+    "xlink",
+    "pluribus",
+];
+/// More than any of them watches at once.
+const FLOOD: u32 = 1 << 18;
+
+fn recovery(name: &str) -> Box<dyn Recovery> {
+    RecoveryFactory::by_name(name).expect("known").make(RecoveryConfig::default())
+}
+
+fn at(ms: u64) -> Instant {
+    Instant::from_millis(ms)
+}
+
+fn sent(id: u32) -> SentPacket {
+    SentPacket { id: PacketId(id), path: PathId(0), bytes: 1200, ends_frame: false }
+}
+
+fn paths() -> [PathSnapshot; 2] {
+    [path(0, 40, 100), path(1, 60, 100)]
+}
+
+/// What is asked for at each of these times.
+fn repairs(recovery: &mut dyn Recovery, times_ms: &[u64]) -> Vec<Repair> {
+    let paths = paths();
+    let at_time = |ms: &u64| {
+        let now = at(*ms);
+        std::iter::from_fn(|| recovery.poll_repair_among(now, &paths, 0)).collect::<Vec<_>>()
+    };
+    times_ms.iter().flat_map(at_time).collect()
+}
+
+/// Sends ten packets and acknowledges all but four in a row.
+fn burst(recovery: &mut dyn Recovery) {
+    (0..10).for_each(|id| recovery.on_sent(at(0), sent(id), &paths()));
+    (0..10).filter(|id| !(2..6).contains(id)).for_each(|id| {
+        recovery.on_acknowledged(at(40), PacketId(id));
+    });
+}
+
+#[test]
+fn it_is_settled_when_nothing_is_under_way_and_only_then() {
+    for name in WATCHFUL {
+        let mut recovery = recovery(name);
+        recovery.on_sent(at(0), sent(0), &paths());
+        recovery.on_sent(at(0), sent(1), &paths());
+        assert!(!recovery.is_settled(), "{name}: two packets are under way");
+        recovery.on_acknowledged(at(40), PacketId(0));
+        assert!(!recovery.is_settled(), "{name}: one is");
+        recovery.on_acknowledged(at(40), PacketId(1));
+        assert!(recovery.is_settled(), "{name}");
+    }
+}
+
+#[test]
+fn what_is_more_than_can_be_watched_is_given_up_and_counted() {
+    // Pluribus repairs ahead of loss, and gives up nothing that it was to bring back.
+    for name in WATCHFUL.iter().filter(|name| **name != "pluribus") {
+        for waits in [false, true] {
+            let mut recovery = recovery(name);
+            for id in 0..FLOOD {
+                match waits {
+                    false => recovery.on_sent(at(0), sent(id), &paths()),
+                    true => recovery.on_waiting(at(0), sent(id), &paths()),
+                }
+            }
+            let abandoned = recovery.stats().abandoned;
+            assert!((1..u64::from(FLOOD)).contains(&abandoned), "{name}, {waits}: {abandoned}");
+        }
+    }
+}
+
+#[test]
+fn figures_add_up() {
+    let one = RecoveryStats {
+        lost: 1,
+        lost_by_timer: 2,
+        spurious: 3,
+        repairs: 4,
+        repaired: 5,
+        abandoned: 6,
+    };
+    let mut sum = one;
+    sum.merge(&one);
+    sum.merge(&one);
+    let thrice = RecoveryStats {
+        lost: 3,
+        lost_by_timer: 6,
+        spurious: 9,
+        repairs: 12,
+        repaired: 15,
+        abandoned: 18,
+    };
+    assert_eq!(sum, thrice);
+}
+
+#[test]
+fn repairs_and_losses_are_counted_one_by_one() {
+    let mut reliable = recovery("reliable");
+    burst(&mut *reliable);
+    assert_eq!(repairs(&mut *reliable, &[400]).len(), 4);
+    let stats = reliable.stats();
+    assert_eq!((stats.lost, stats.lost_by_timer, stats.repairs), (4, 4, 4));
+
+    // The paper's algorithm knows no bridges: two losses apart are two repairs.
+    let mut xnc = recovery("xnc-sigcomm23");
+    (0..10).for_each(|id| xnc.on_sent(at(0), sent(id), &paths()));
+    for id in (0..10).filter(|id| ![1, 7].contains(id)) {
+        xnc.on_acknowledged(at(40), PacketId(id));
+    }
+    let count = repairs(&mut *xnc, &[60, 200]).len() as u64;
+    assert_eq!((count, xnc.stats().repairs, xnc.stats().repaired), (2, 2, 2));
+}
+
+/// The names stand for what they say: with coding or without, one shot or several.
+#[test]
+fn ablations_leave_out_what_their_name_says() {
+    let is_coded = |repair: &Repair| matches!(repair, Repair::Coded { .. });
+    let times: Vec<u64> = (1..60).map(|step| step * 10).collect();
+    let fired = |name: &str| {
+        let mut recovery = recovery(name);
+        burst(&mut *recovery);
+        repairs(&mut *recovery, &times)
+    };
+    assert!(fired("xnc").iter().filter(|repair| is_coded(repair)).count() > 1, "it insists");
+    assert_eq!(fired("xnc-sigcomm23").iter().filter(|repair| is_coded(repair)).count(), 1);
+    let uncoded = fired("xnc-no-coding");
+    assert!(!uncoded.is_empty() && !uncoded.iter().any(is_coded), "{uncoded:?}");
+}
