@@ -128,7 +128,8 @@ fn repairs_and_losses_are_counted_one_by_one() {
     assert_eq!((count, xnc.stats().repairs, xnc.stats().repaired), (2, 2, 2));
 }
 
-/// The names stand for what they say: with coding or without, one shot or several.
+/// The names stand for what they say: with coding or without, one shot or several, on all paths or
+/// the fastest.
 #[test]
 fn ablations_leave_out_what_their_name_says() {
     let is_coded = |repair: &Repair| matches!(repair, Repair::Coded { .. });
@@ -142,4 +143,8 @@ fn ablations_leave_out_what_their_name_says() {
     assert_eq!(fired("xnc-sigcomm23").iter().filter(|repair| is_coded(repair)).count(), 1);
     let uncoded = fired("xnc-no-coding");
     assert!(!uncoded.is_empty() && !uncoded.iter().any(is_coded), "{uncoded:?}");
+    for repair in fired("xnc-no-spread") {
+        let Repair::Coded { shares, .. } = repair else { panic!("{repair:?}") };
+        assert!(matches!(shares[..], [(PathId(0), _)]), "{shares:?}");
+    }
 }
