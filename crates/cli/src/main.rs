@@ -17,7 +17,8 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser};
-use roadweave_terminal::{WORKSHOP, exit, logging, out};
+use roadweave_terminal::command_line::{LogOption, finish, refuse};
+use roadweave_terminal::{WORKSHOP, exit, logging};
 
 /// Fuses several unreliable uplinks of a vehicle into one dependable, low-latency tunnel.
 #[derive(Debug, Parser)]
@@ -25,15 +26,8 @@ use roadweave_terminal::{WORKSHOP, exit, logging, out};
 struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// What to log: error, warn, info, debug or trace, also by module (roadweave_tunnel=debug)
-    #[arg(
-        long,
-        global = true,
-        default_value = logging::DEFAULT,
-        env = "ROADWEAVE_LOG",
-        value_name = "LEVEL"
-    )]
-    log: String,
+    #[command(flatten)]
+    log: LogOption,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -55,17 +49,15 @@ fn workshop_help() -> String {
 }
 
 fn main() -> ExitCode {
-    let code = match Arguments::try_parse() {
+    finish(match Arguments::try_parse() {
         Ok(arguments) => run(arguments),
         Err(error) if error.kind() == ErrorKind::InvalidSubcommand => run_external(&error),
         Err(error) => refuse(&error),
-    };
-    out::flush();
-    code
+    })
 }
 
 fn run(arguments: Arguments) -> ExitCode {
-    let result = logging::start(&arguments.log).and_then(|()| match arguments.command {
+    arguments.log.run(|| match arguments.command {
         Command::Init(args) => args.run(),
         Command::Keygen(args) => args.run(),
         Command::Client(args) => args.run(),
@@ -74,11 +66,7 @@ fn run(arguments: Arguments) -> ExitCode {
         Command::Release(args) => args.run(),
         Command::Show(args) => args.run(),
         Command::Set(args) => args.run(),
-    });
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => exit::report(&error),
-    }
+    })
 }
 
 /// Runs the command of another program; where there is none, `unknown` is what is wrong.
@@ -97,9 +85,4 @@ fn run_external(unknown: &clap::Error) -> ExitCode {
             Err(other) => exit::report(&other),
         },
     }
-}
-
-fn refuse(error: &clap::Error) -> ExitCode {
-    let opened = logging::open().map(|_| exit::report_arguments(error));
-    opened.unwrap_or_else(|error| exit::report(&error))
 }

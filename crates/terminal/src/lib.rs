@@ -12,6 +12,7 @@
 )]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+pub mod command_line;
 pub mod exit;
 pub mod logging;
 pub mod out;

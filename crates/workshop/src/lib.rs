@@ -24,7 +24,7 @@ mod trace;
 use std::process::ExitCode;
 
 use clap::Parser;
-use roadweave_terminal::{exit, logging, out};
+use roadweave_terminal::command_line::{LogOption, finish, refuse};
 
 /// What is beside the product: the demo, benches, experiments and recordings
 ///
@@ -34,15 +34,8 @@ use roadweave_terminal::{exit, logging, out};
 struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// What to log: error, warn, info, debug or trace, also by module (roadweave_tunnel=debug)
-    #[arg(
-        long,
-        global = true,
-        default_value = logging::DEFAULT,
-        env = "ROADWEAVE_LOG",
-        value_name = "LEVEL"
-    )]
-    log: String,
+    #[command(flatten)]
+    log: LogOption,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -64,19 +57,14 @@ enum Command {
 
 /// Runs the command line.
 pub fn main() -> ExitCode {
-    let code = match Arguments::try_parse() {
+    finish(match Arguments::try_parse() {
         Ok(arguments) => run(arguments),
-        Err(error) => {
-            let opened = logging::open().map(|_| exit::report_arguments(&error));
-            opened.unwrap_or_else(|error| exit::report(&error))
-        }
-    };
-    out::flush();
-    code
+        Err(error) => refuse(&error),
+    })
 }
 
 fn run(arguments: Arguments) -> ExitCode {
-    let result = logging::start(&arguments.log).and_then(|()| match arguments.command {
+    arguments.log.run(|| match arguments.command {
         Command::Demo(args) => args.run(),
         Command::Lab(args) => args.run(),
         Command::Qoe(args) => args.run(),
@@ -87,11 +75,7 @@ fn run(arguments: Arguments) -> ExitCode {
         Command::DemoSource(args) => args.run(),
         Command::DemoSink(args) => args.run(),
         Command::Emulate(args) => args.run(),
-    });
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => exit::report(&error),
-    }
+    })
 }
 
 #[cfg(test)]

@@ -1,0 +1,42 @@
+//! What the command lines of all our programs have in common: the log's option, and the way from a
+//! command to an exit code.
+
+use std::process::ExitCode;
+
+use crate::{exit, logging, out};
+
+/// The option that says what is logged.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LogOption {
+    /// What to log: error, warn, info, debug or trace, also by module (roadweave_tunnel=debug)
+    #[arg(
+        long = "log",
+        global = true,
+        default_value = logging::DEFAULT,
+        env = "ROADWEAVE_LOG",
+        value_name = "LEVEL"
+    )]
+    filter: String,
+}
+
+impl LogOption {
+    /// Begins to log and runs `command`; says what went wrong, and chooses the exit code.
+    pub fn run(&self, command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
+        match logging::start(&self.filter).and_then(|()| command()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => exit::report(&error),
+        }
+    }
+}
+
+/// Says what is wrong with a command line, or prints its help, and chooses the exit code.
+pub fn refuse(error: &clap::Error) -> ExitCode {
+    let opened = logging::open().map(|_| exit::report_arguments(error));
+    opened.unwrap_or_else(|error| exit::report(&error))
+}
+
+/// Ends with `code`, once all is written that was said.
+pub fn finish(code: ExitCode) -> ExitCode {
+    out::flush();
+    code
+}
