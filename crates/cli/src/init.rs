@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result, bail};
 use roadweave_config::{host_port, write_secrets};
 use roadweave_device::random_bytes;
-use roadweave_quic::Identity;
+use roadweave_identity::Identity;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 

@@ -12,7 +12,7 @@ use roadweave_device::{
     ClientOptions, ClientReload, ClientRouteOptions, Destinations, RouterOptions, RouterSocket,
     ServerOptions, ServerReload, TunSettings, random_bytes, run_client, run_router, run_server,
 };
-use roadweave_quic::PublicKey;
+use roadweave_identity::PublicKey;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_tunnel::{RouterConfig, ServerConfig};

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use roadweave_device::control::request;
 use roadweave_device::netns::run_sandboxed;
-use roadweave_quic::Identity;
+use roadweave_identity::Identity;
 use rustix::process::Signal;
 use serde_json::Value;
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 
 use ipnet::IpNet;
-use roadweave_quic::PublicKey;
+use roadweave_identity::PublicKey;
 use roadweave_tunnel::UplinkPolicy;
 use roadweave_types::{Policy, Priority, ServerName, UplinkSelector};
 use serde::{Deserialize, Serialize};

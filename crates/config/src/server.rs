@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 use prefix_trie::joint::JointPrefixMap;
-use roadweave_quic::PublicKey;
+use roadweave_identity::PublicKey;
 use roadweave_tunnel::Peer;
 use roadweave_types::Rate;
 use serde::{Deserialize, Serialize};

@@ -152,7 +152,8 @@ fn values_that_cannot_be_are_named_with_what_would_be_right() {
 
 #[test]
 fn what_is_possible_and_cannot_be_meant_is_refused() {
-    let own = roadweave_quic::Identity::from_base64(KEY).expect("a key").public_key().to_string();
+    let own =
+        roadweave_identity::Identity::from_base64(KEY).expect("a key").public_key().to_string();
     let text =
         client("").replace(&format!("public_key = \"{KEY}\""), &format!("public_key = \"{own}\""));
     check_client(&text, &["line 5", "server.public_key is that of this client's own private_key"]);

@@ -19,9 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use roadweave_quic::{
-    ConfigError, Endpoint, Epoch, Identity, Local, Outbox, PublicKey, Source, TransportConfig,
-};
+use roadweave_identity::{Identity, PublicKey};
+use roadweave_quic::{ConfigError, Endpoint, Epoch, Local, Outbox, Source, TransportConfig};
 use roadweave_tunnel::{
     Client, ClientConfig, ClientEvent, Io, LaneConfig, MEMORY_MAX, Node, Peer, PeerTable, RecvMeta,
     Server, ServerConfig, ServerEvent, flush, turn,

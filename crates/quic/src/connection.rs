@@ -44,16 +44,16 @@ use roadweave_types::{Instant, Pacing, PathId, PathSnapshot, UplinkId};
 use crate::config::TransportConfig;
 use crate::control;
 use crate::epoch::Epoch;
-use crate::event::{CloseReason, Event, MessageError, Refusal};
+use crate::event::{CloseReason, Event, MessageError};
 use crate::gate::{Gate, GateState};
-use crate::identity::PublicKey;
 use crate::meter::sent::Content;
 use crate::outbox::Outbox;
 use crate::path::{NewPath, Path};
 use crate::payload::PAYLOAD_OVERHEAD;
 use crate::stats::ConnectionStats;
-use crate::tls::HandshakeRefusal;
 use crate::virtual_address;
+use roadweave_identity::tls::HandshakeRefusal;
+use roadweave_identity::{PublicKey, Refusal};
 
 /// A connection to one peer over any number of paths.
 pub struct Connection {

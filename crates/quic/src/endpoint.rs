@@ -35,8 +35,9 @@ use crate::event::{ConnectError, ConnectionId, EndpointEvent};
 use crate::outbox::{Outbox, Transmit};
 use crate::source::{Local, Source};
 use crate::stats::EndpointStats;
-use crate::tls::{self, Clock, HandshakeRefusal};
+use crate::tls::Clock;
 use crate::virtual_address;
+use roadweave_identity::tls::{HandshakeRefusal, SERVER_NAME};
 
 /// One end of many connections.
 pub struct Endpoint {
@@ -91,15 +92,14 @@ impl Endpoint {
         self.clock.set(now);
         let config = self.client.clone().ok_or(ConnectError::NotClient)?;
         let std_now = self.epoch.to_std(now);
-        let (handle, quic) =
-            self.quic.connect(std_now, config, server, tls::SERVER_NAME).map_err(|error| {
-                match error {
-                    noq_proto::ConnectError::InvalidRemoteAddress(address) => {
-                        ConnectError::InvalidAddress(address)
-                    }
-                    other => ConnectError::Transport(other.to_string()),
+        let (handle, quic) = self.quic.connect(std_now, config, server, SERVER_NAME).map_err(
+            |error| match error {
+                noq_proto::ConnectError::InvalidRemoteAddress(address) => {
+                    ConnectError::InvalidAddress(address)
                 }
-            })?;
+                other => ConnectError::Transport(other.to_string()),
+            },
+        )?;
         let id = self.add(now, handle, quic, Some(uplink), server);
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.begin(now);
@@ -288,7 +288,7 @@ impl std::fmt::Debug for Endpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::Identity;
+    use roadweave_identity::Identity;
 
     /// How many outboxes had packets to send.
     fn drain(endpoint: &mut Endpoint) -> usize {

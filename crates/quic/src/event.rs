@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use roadweave_types::{Instant, PathId};
 
-use crate::identity::PublicKey;
+use roadweave_identity::{PublicKey, Refusal};
 
 /// The name of a connection within its endpoint; never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -78,31 +78,6 @@ pub enum PathCloseReason {
     /// It answered nothing for
     /// [`unresponsive_timeout`](crate::TransportConfig::unresponsive_timeout).
     Unresponsive,
-}
-
-/// Why a server does not let a client in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The server does not know the key.
-    Unknown,
-    /// The key was good once; its time is over.
-    Expired,
-    /// The key was withdrawn.
-    Revoked,
-    /// The key is good, but may not be used for this.
-    Forbidden,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unknown => "the server does not know this client's key",
-            Self::Expired => "this client's key has expired",
-            Self::Revoked => "this client's key was revoked",
-            Self::Forbidden => "this client's key may not be used here",
-        })
-    }
 }
 
 /// Why a connection ended.

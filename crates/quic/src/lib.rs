@@ -5,7 +5,7 @@
 //! I/O and reads no clock: packets and time come in, packets and events go out.
 //!
 //! ```text
-//!            Endpoint                                 identity, tls   who may talk to whom
+//!            Endpoint                                 tls             who may talk to whom
 //!               | one for each peer                   secrets         seeds, tokens
 //!           Connection                                payload         data or feedback
 //!            |  |  '---------- control                whole, reliable messages
@@ -28,7 +28,6 @@ mod epoch;
 mod event;
 pub mod forge;
 mod gate;
-mod identity;
 mod meter;
 mod outbox;
 mod pacer;
@@ -50,13 +49,11 @@ pub use endpoint::Endpoint;
 pub use epoch::Epoch;
 pub use event::{
     CloseReason, ConnectError, ConnectionId, EndpointEvent, Event, MessageError, PathCloseReason,
-    PathError, Refusal, SendError,
+    PathError, SendError,
 };
-pub use identity::{Identity, InvalidKey, PublicKey};
 pub use outbox::{Ecn, Outbox, Route, Run, Runs, Transmit};
 pub use source::{Local, Source};
 pub use stats::{ConnectionStats, EndpointStats, PathStats};
-pub use tls::PeerPolicy;
 pub use transfer::{Transfer, TransferConfig, TransferEnd, TransferProgress};
 
 /// The longest message of [`Connection::send_message`], bytes.

@@ -7,7 +7,7 @@ use noq_proto::crypto::{CryptoError, HandshakeTokenKey};
 use noq_proto::{ConnectionId, ConnectionIdGenerator};
 use ring::{aead, hkdf, hmac};
 
-use crate::identity::derive_secret;
+use roadweave_identity::derive_secret;
 
 /// Connection IDs of 8 bytes: a keyed hash of a counter, so that nobody can link or predict them
 /// (RFC 9000 section 5.1).

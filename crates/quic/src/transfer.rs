@@ -31,11 +31,10 @@ use roadweave_types::Instant;
 use crate::config::{ConfigError, CongestionControl};
 use crate::congestion;
 use crate::epoch::Epoch;
-use crate::event::Refusal;
-use crate::identity::{Identity, PublicKey, derive_secret};
 use crate::secrets::{SeededIds, TokenKey};
-use crate::tls::PeerPolicy;
-use crate::tls::{self, Clock, HandshakeRefusal};
+use crate::tls::{self, Clock};
+use roadweave_identity::tls::{HandshakeRefusal, SERVER_NAME};
+use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal, derive_secret};
 
 /// What a transfer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +169,7 @@ impl Transfer {
             self.epoch.to_std(now),
             self.client.clone(),
             RECEIVER,
-            tls::SERVER_NAME,
+            SERVER_NAME,
         );
         match connected {
             Ok(connection) => self.sender.connection = Some(connection),

@@ -7,8 +7,8 @@ use noq_proto::{AckFrequencyConfig, IdleTimeout, MtuDiscoveryConfig, VarInt};
 use crate::config::{ConfigError, TransportConfig};
 use crate::congestion;
 use crate::gate::GateFactory;
-use crate::identity::derive_secret;
 use crate::meter::reordering::PACKET_THRESHOLD;
+use roadweave_identity::derive_secret;
 
 pub(crate) fn transport_config(
     config: &TransportConfig,

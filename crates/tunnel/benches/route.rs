@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use ipnet::IpNet;
-use roadweave_quic::{Identity, PublicKey};
+use roadweave_identity::{Identity, PublicKey};
 use roadweave_tunnel::{Peer, PeerTable};
 
 const CLIENTS: [u32; 4] = [1, 100, 4_000, 40_000];

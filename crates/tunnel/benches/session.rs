@@ -15,7 +15,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ipnet::IpNet;
-use roadweave_quic::{Epoch, Identity, Outbox, TransportConfig};
+use roadweave_identity::Identity;
+use roadweave_quic::{Epoch, Outbox, TransportConfig};
 use roadweave_tunnel::{
     Client, ClientConfig, Io, LaneConfig, MEMORY_MAX, Node, Peer, PeerTable, RecvMeta, Server,
     ServerConfig, turn,

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use roadweave_quic::{Epoch, Identity, Outbox, TransportConfig};
+use roadweave_identity::Identity;
+use roadweave_quic::{Epoch, Outbox, TransportConfig};
 use roadweave_tunnel::{
     Client, ClientConfig, ClientEvent, Io, LaneConfig, MEMORY_MAX, Node, Peer, PeerTable, RecvMeta,
     Server, ServerConfig, Strategy, turn,

@@ -19,9 +19,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_quic::{
-    ConfigError, ConnectionId, Endpoint, Epoch, Identity, PublicKey, TransportConfig,
-};
+use roadweave_identity::{Identity, PublicKey};
+use roadweave_quic::{ConfigError, ConnectionId, Endpoint, Epoch, TransportConfig};
 use roadweave_recovery::Qoe;
 use roadweave_types::{DropCounters, Instant, PathId, PathSnapshot, Policy, UplinkId};
 use roadweave_wire::Welcome;

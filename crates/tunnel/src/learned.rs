@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use roadweave_quic::PublicKey;
+use roadweave_identity::PublicKey;
 
 use crate::session::Session;
 

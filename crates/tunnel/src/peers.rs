@@ -15,7 +15,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use ipnet::IpNet;
 use prefix_trie::joint::JointPrefixMap;
-use roadweave_quic::{PeerPolicy, PublicKey, Refusal};
+use roadweave_identity::{PeerPolicy, PublicKey, Refusal};
 use roadweave_types::Rate;
 
 /// One client that may connect.
@@ -170,7 +170,7 @@ impl PeerPolicy for PeerTable {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use roadweave_quic::Identity;
+    use roadweave_identity::Identity;
 
     use super::*;
 

@@ -26,9 +26,8 @@ use std::net::IpAddr;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use roadweave_quic::{
-    ConfigError, ConnectionId, Endpoint, EndpointStats, Epoch, Identity, PublicKey, TransportConfig,
-};
+use roadweave_identity::{Identity, PublicKey};
+use roadweave_quic::{ConfigError, ConnectionId, Endpoint, EndpointStats, Epoch, TransportConfig};
 use roadweave_types::{DropCounters, DropReason, Instant, PathId};
 
 use self::accounts::Accounts;

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use roadweave_quic::{Epoch, Identity, TransportConfig};
+use roadweave_identity::Identity;
+use roadweave_quic::{Epoch, TransportConfig};
 use roadweave_tunnel::{Client, ClientConfig, LaneConfig, Node as _, Strategy};
 use roadweave_types::{Instant, UplinkId};
 

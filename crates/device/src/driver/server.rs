@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ipnet::IpNet;
-use roadweave_quic::{Epoch, Identity, PublicKey};
+use roadweave_identity::{Identity, PublicKey};
+use roadweave_quic::Epoch;
 use roadweave_tunnel::{Peer, PeerTable, Peers, Server, ServerConfig, ServerEvent};
 use roadweave_types::{Instant, UplinkId};
 use serde_json::{Value, json};

@@ -3,7 +3,8 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use roadweave_quic::{Epoch, Identity, TransportConfig};
+use roadweave_identity::Identity;
+use roadweave_quic::{Epoch, TransportConfig};
 use roadweave_tunnel::{
     Client, ClientConfig, Learned, MEMORY_MAX, Peer, PeerTable, Server, ServerConfig,
 };

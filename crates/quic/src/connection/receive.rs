@@ -7,13 +7,13 @@ use roadweave_types::{Instant, PathId, peer_text};
 
 use super::upkeep::{ACK_DELAY, FEEDBACK_DELAY};
 use super::{Connection, Phase};
-use crate::event::{CloseReason, Event, PathCloseReason, Refusal};
+use crate::event::{CloseReason, Event, PathCloseReason};
 use crate::gate::Gate;
-use crate::identity::PublicKey;
 use crate::meter::sent::{Content, Fate};
 use crate::payload::Payload;
 use crate::source::{Local, Source};
 use crate::tls;
+use roadweave_identity::{PublicKey, Refusal};
 
 impl Connection {
     /// Takes in a packet that the endpoint has found to belong here.

@@ -12,12 +12,13 @@ use super::response_limiter::ResponseLimiter;
 use crate::config::{ConfigError, TransportConfig};
 use crate::deadlines::Deadlines;
 use crate::epoch::Epoch;
-use crate::identity::{Identity, PublicKey, derive_secret};
 use crate::outbox::Outbox;
 use crate::secrets::{SeededIds, TokenKey};
 use crate::stats::EndpointStats;
-use crate::tls::{self, Clock, HandshakeRefusal, PeerPolicy};
+use crate::tls::{self, Clock};
 use crate::transport;
+use roadweave_identity::tls::HandshakeRefusal;
+use roadweave_identity::{Identity, PeerPolicy, PublicKey, derive_secret};
 
 impl Endpoint {
     /// An endpoint that connects to the holder of `server_key`.

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
+use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal};
 use roadweave_types::{Instant, PathId, PathSnapshot, PathStatus, SplitMix64, UplinkId};
 
 use self::wire::{Arrival, Wire};

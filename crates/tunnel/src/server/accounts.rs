@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roadweave_quic::PublicKey;
+use roadweave_identity::PublicKey;
 use roadweave_types::{Instant, Rate};
 
 use super::rate::Limit;
@@ -62,7 +62,7 @@ impl Accounts {
 
 #[cfg(test)]
 mod tests {
-    use roadweave_quic::Identity;
+    use roadweave_identity::Identity;
 
     use super::*;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use roadweave_quic::{PeerPolicy as _, PublicKey, Refusal};
+use roadweave_identity::{PeerPolicy as _, PublicKey, Refusal};
 use roadweave_types::Instant;
 
 use super::Server;

@@ -8,7 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use roadweave_quic::{CloseReason, Refusal};
+use roadweave_identity::Refusal;
+use roadweave_quic::CloseReason;
 use roadweave_types::Instant;
 
 /// The kinds of refusals with how many there were.

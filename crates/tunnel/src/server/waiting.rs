@@ -13,7 +13,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use roadweave_quic::{ConnectionId, PublicKey};
+use roadweave_identity::PublicKey;
+use roadweave_quic::ConnectionId;
 use roadweave_types::Instant;
 
 /// How long a connection may stay without a hello, and after the welcome without a use.
@@ -93,7 +94,7 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
-    use roadweave_quic::Identity;
+    use roadweave_identity::Identity;
 
     use super::*;
 

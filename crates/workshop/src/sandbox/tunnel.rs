@@ -10,7 +10,7 @@ use roadweave_config::write_secrets;
 use roadweave_device::Instance;
 use roadweave_device::netns::NetNs;
 use roadweave_device::random_bytes;
-use roadweave_quic::Identity;
+use roadweave_identity::Identity;
 use roadweave_tunnel::Strategy;
 use serde_json::Value;
 

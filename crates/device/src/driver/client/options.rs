@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use roadweave_quic::{Identity, PublicKey, TransportConfig};
+use roadweave_identity::{Identity, PublicKey};
+use roadweave_quic::TransportConfig;
 use roadweave_tunnel::{LaneConfig, UplinkPolicy};
 use roadweave_types::{ServerName, UplinkSelector};
 

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use roadweave_quic::PublicKey;
+use roadweave_identity::PublicKey;
 use roadweave_types::Instant;
 
 /// What of the coming and going is told.
@@ -81,7 +81,7 @@ const OF_ALL: LineLimit = LineLimit { burst: 10_000, interval: Duration::from_mi
 
 #[cfg(test)]
 mod tests {
-    use roadweave_quic::Identity;
+    use roadweave_identity::Identity;
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Who is who: Ed25519 key pairs, known to the other side by their public half.
+//! Ed25519 key pairs, known to the other side by their public half.
 //!
 //! A key is written as the 44 characters of base64 that WireGuard's users know.
 
@@ -8,7 +8,7 @@ use std::str::FromStr;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use ring::hkdf;
-use ring::signature::{Ed25519KeyPair, KeyPair as _};
+use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 use zeroize::{Zeroize as _, ZeroizeOnDrop, Zeroizing};
 
@@ -29,13 +29,18 @@ impl PublicKey {
     }
 
     /// The key as SubjectPublicKeyInfo, the form in which TLS shows it (RFC 7250, RFC 8410).
-    pub(crate) fn to_spki(self) -> Vec<u8> {
+    pub fn to_spki(self) -> Vec<u8> {
         [&SPKI_PREFIX[..], &self.0].concat()
     }
 
     /// Reads what [`PublicKey::to_spki`] writes.
-    pub(crate) fn from_spki(spki: &[u8]) -> Option<Self> {
+    pub fn from_spki(spki: &[u8]) -> Option<Self> {
         spki.strip_prefix(&SPKI_PREFIX)?.try_into().ok().map(Self)
+    }
+
+    /// Whether the holder of this key has signed `message` (RFC 8032 section 5.1.7).
+    pub fn verifies(&self, message: &[u8], signature: &Signature) -> bool {
+        UnparsedPublicKey::new(&ED25519, self.0).verify(message, &signature.0).is_ok()
     }
 }
 
@@ -71,6 +76,44 @@ impl TryFrom<String> for PublicKey {
 
     fn try_from(text: String) -> Result<Self, InvalidKey> {
         text.parse()
+    }
+}
+
+/// An Ed25519 signature, in base64 where it is written.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Signature([u8; 64]);
+
+impl Signature {
+    /// The signature of these 64 bytes.
+    pub const fn from_bytes(bytes: [u8; 64]) -> Self {
+        Self(bytes)
+    }
+
+    /// The 64 bytes of the signature.
+    pub const fn as_bytes(&self) -> &[u8; 64] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&BASE64.encode(self.0))
+    }
+}
+
+impl From<Signature> for String {
+    fn from(signature: Signature) -> Self {
+        BASE64.encode(signature.0)
+    }
+}
+
+impl TryFrom<String> for Signature {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let bytes = BASE64.decode(text).ok().and_then(|bytes| bytes.try_into().ok());
+        bytes.map(Self).ok_or("not a signature: 64 bytes in base64 are expected")
     }
 }
 
@@ -141,8 +184,17 @@ impl Identity {
         self.public_key
     }
 
+    /// Signs `message` (RFC 8032 section 5.1.6). Whoever calls it begins the message with what it is
+    /// for, so that a signature for one purpose never serves another.
+    pub fn sign(&self, message: &[u8]) -> Signature {
+        let pair = Ed25519KeyPair::from_seed_unchecked(&*self.seed)
+            .expect("every seed of 32 bytes is a key");
+        let signature = pair.sign(message);
+        Signature(signature.as_ref().try_into().expect("an Ed25519 signature has 64 bytes"))
+    }
+
     /// A secret of its own for `purpose`, the same after a restart.
-    pub(crate) fn derive(&self, purpose: &[u8]) -> [u8; 32] {
+    pub fn derive(&self, purpose: &[u8]) -> [u8; 32] {
         derive_secret(&self.seed, purpose)
     }
 }
@@ -156,7 +208,7 @@ impl fmt::Debug for Identity {
 }
 
 /// HKDF (RFC 5869) of `secret` for `purpose`.
-pub(crate) fn derive_secret(secret: &[u8; 32], purpose: &[u8]) -> [u8; 32] {
+pub fn derive_secret(secret: &[u8; 32], purpose: &[u8]) -> [u8; 32] {
     let mut derived = [0; 32];
     hkdf::Salt::new(hkdf::HKDF_SHA256, b"roadweave")
         .extract(secret)
@@ -203,6 +255,18 @@ mod tests {
         assert_eq!(PublicKey::from_spki(&public.to_spki()), Some(public));
         assert_eq!(Identity::from_pkcs8(&identity.to_pkcs8()).unwrap().public_key(), public);
         assert_eq!(Identity::from_base64(&identity.to_base64()).unwrap().public_key(), public);
+    }
+
+    #[test]
+    fn a_signature_holds_for_its_message_and_key_alone() {
+        let (one, other) = (Identity::from_seed([1; 32]), Identity::from_seed([2; 32]));
+        let signature = one.sign(b"message");
+        assert!(one.public_key().verifies(b"message", &signature));
+        assert!(!one.public_key().verifies(b"massage", &signature));
+        assert!(!other.public_key().verifies(b"message", &signature));
+        let text = String::from(signature);
+        assert_eq!(Signature::try_from(text.clone()), Ok(signature));
+        assert!(Signature::try_from(text[..40].to_owned()).is_err());
     }
 
     #[test]

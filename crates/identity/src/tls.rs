@@ -1,0 +1,261 @@
+//! TLS 1.3 with raw public keys on both sides (RFC 7250): no names, no authorities, no dates.
+//!
+//! ```text
+//! client                                         server
+//!   ClientHello ------------------------------->
+//!       <-- Certificate: the server's key, signature
+//!   what says the client's PeerPolicy? else an alert
+//!   Certificate: the client's key, signature --->
+//!                                   what says the server's? else an alert that tells why
+//! ```
+//!
+//! A refusal travels as the alert that RFC 8446 section 6.2 has for it, so that the user at the
+//! other end reads the reason.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls13_signature_with_raw_key,
+};
+use rustls::pki_types::{
+    CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
+use rustls::sign::CertifiedKey;
+use rustls::time_provider::TimeProvider;
+use rustls::{
+    AlertDescription, CertificateError, DigitallySignedStruct, DistinguishedName, Error,
+    PeerIncompatible, SignatureScheme,
+};
+
+use crate::keys::{Identity, PublicKey};
+use crate::policy::{PeerPolicy, Refusal};
+
+/// The name that a client would ask for; it is never sent.
+pub const SERVER_NAME: &str = "roadweave.invalid";
+
+/// The key that a verifier refused last and why, kept until somebody asks: the alert alone does not
+/// tell the key.
+#[derive(Debug, Default)]
+pub struct HandshakeRefusal(Mutex<Option<(PublicKey, Refusal)>>);
+
+impl HandshakeRefusal {
+    fn set(&self, key: PublicKey, why: Refusal) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((key, why));
+    }
+
+    /// The refusal that the bytes just handled caused, if any.
+    pub fn take(&self) -> Option<(PublicKey, Refusal)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// One side of a handshake: who it is, whom it speaks with, and what it goes by.
+#[derive(Clone)]
+pub struct Side<'a> {
+    /// Who this side is.
+    pub identity: &'a Identity,
+    /// With whom it speaks.
+    pub policy: Arc<dyn PeerPolicy>,
+    /// Where a refusal is noted.
+    pub refusal: Arc<HandshakeRefusal>,
+    /// The application protocol (RFC 7301) that both sides must speak.
+    pub alpn: &'a [u8],
+    /// What time the TLS library takes it to be; no decision rests on it.
+    pub time: Arc<dyn TimeProvider>,
+}
+
+/// TLS for a client.
+///
+/// # Errors
+/// When the TLS library does not take the key.
+pub fn client(side: Side<'_>) -> Result<rustls::ClientConfig, Error> {
+    let provider = Arc::new(provider());
+    let resolver = AlwaysResolvesClientRawPublicKeys::new(certified_key(side.identity)?);
+    let verifier = RawKeyVerifier::new(side.policy, side.refusal, &provider);
+    let mut config = rustls::ClientConfig::builder_with_details(provider, side.time)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier)
+        .with_client_cert_resolver(Arc::new(resolver));
+    config.alpn_protocols = vec![side.alpn.to_vec()];
+    config.resumption = Resumption::disabled();
+    config.enable_sni = false;
+    Ok(config)
+}
+
+/// TLS for a server.
+///
+/// # Errors
+/// When the TLS library does not take the key.
+pub fn server(side: Side<'_>) -> Result<rustls::ServerConfig, Error> {
+    let provider = Arc::new(provider());
+    let resolver = AlwaysResolvesServerRawPublicKeys::new(certified_key(side.identity)?);
+    let verifier = RawKeyVerifier::new(side.policy, side.refusal, &provider);
+    let mut config = rustls::ServerConfig::builder_with_details(provider, side.time)
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(Arc::new(resolver));
+    config.alpn_protocols = vec![side.alpn.to_vec()];
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.send_tls13_tickets = 0;
+    Ok(config)
+}
+
+/// The key of the peer that has shown `certificates`.
+pub fn peer_key(certificates: &[CertificateDer<'_>]) -> Option<PublicKey> {
+    PublicKey::from_spki(certificates.first()?)
+}
+
+/// What `alert` says of the key of the side that reads it, if it refuses that.
+pub fn refusal_of(alert: AlertDescription) -> Option<Refusal> {
+    let says = |refusal: &Refusal| AlertDescription::from(certificate_error(*refusal)) == alert;
+    Refusal::ALL.into_iter().find(says)
+}
+
+fn certificate_error(refusal: Refusal) -> CertificateError {
+    match refusal {
+        Refusal::Unknown => CertificateError::UnknownIssuer,
+        Refusal::Expired => CertificateError::Expired,
+        Refusal::Revoked => CertificateError::Revoked,
+        Refusal::Forbidden => CertificateError::ApplicationVerificationFailure,
+    }
+}
+
+/// AES-128 first: the fastest where the processor has it, and every vehicle computer of late has.
+fn provider() -> CryptoProvider {
+    let suites = vec![
+        ring::cipher_suite::TLS13_AES_128_GCM_SHA256,
+        ring::cipher_suite::TLS13_CHACHA20_POLY1305_SHA256,
+        ring::cipher_suite::TLS13_AES_256_GCM_SHA384,
+    ];
+    CryptoProvider { cipher_suites: suites, ..ring::default_provider() }
+}
+
+fn certified_key(identity: &Identity) -> Result<Arc<CertifiedKey>, Error> {
+    let pkcs8 = identity.to_pkcs8();
+    let der = PrivatePkcs8KeyDer::from(pkcs8.as_slice());
+    let key = ring::sign::any_eddsa_type(&der)?;
+    let spki = CertificateDer::from(identity.public_key().to_spki());
+    Ok(Arc::new(CertifiedKey::new(vec![spki], key)))
+}
+
+/// Lets in the holder of one key.
+#[derive(Clone, Copy, Debug)]
+pub struct Pinned(pub PublicKey);
+
+impl PeerPolicy for Pinned {
+    fn check(&self, key: &PublicKey) -> Result<(), Refusal> {
+        if *key == self.0 { Ok(()) } else { Err(Refusal::Unknown) }
+    }
+}
+
+/// Verifies a raw public key for either side: the peer must hold it, and `policy` let it in.
+struct RawKeyVerifier {
+    policy: Arc<dyn PeerPolicy>,
+    refusal: Arc<HandshakeRefusal>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl RawKeyVerifier {
+    fn new(
+        policy: Arc<dyn PeerPolicy>,
+        refusal: Arc<HandshakeRefusal>,
+        provider: &CryptoProvider,
+    ) -> Arc<Self> {
+        let algorithms = provider.signature_verification_algorithms;
+        Arc::new(Self { policy, refusal, algorithms })
+    }
+
+    fn check_key(&self, certificate: &CertificateDer<'_>) -> Result<(), Error> {
+        let key = PublicKey::from_spki(certificate)
+            .ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))?;
+        self.policy.check(&key).map_err(|why| {
+            self.refusal.set(key, why);
+            Error::InvalidCertificate(certificate_error(why))
+        })
+    }
+
+    fn check_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let spki = SubjectPublicKeyInfoDer::from(certificate.as_ref());
+        verify_tls13_signature_with_raw_key(message, &spki, signature, &self.algorithms)
+    }
+}
+
+impl fmt::Debug for RawKeyVerifier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RawKeyVerifier").finish_non_exhaustive()
+    }
+}
+
+/// What the traits of both sides ask for in the same words.
+macro_rules! verify_signatures {
+    () => {
+        fn verify_tls12_signature(
+            &self,
+            _: &[u8],
+            _: &CertificateDer<'_>,
+            _: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            Err(Error::PeerIncompatible(PeerIncompatible::Tls13RequiredForQuic))
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            self.check_signature(message, certificate, signature)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            vec![SignatureScheme::ED25519]
+        }
+
+        fn requires_raw_public_keys(&self) -> bool {
+            true
+        }
+    };
+}
+
+impl ServerCertVerifier for RawKeyVerifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        self.check_key(end_entity).map(|()| ServerCertVerified::assertion())
+    }
+
+    verify_signatures!();
+}
+
+impl ClientCertVerifier for RawKeyVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        self.check_key(end_entity).map(|()| ClientCertVerified::assertion())
+    }
+
+    verify_signatures!();
+}
