@@ -100,9 +100,9 @@ export class Daemon {
   async stop() {
     this.checkRunning();
     this.child.kill('SIGTERM');
-    const patience = setTimeout(() => this.child.kill('SIGKILL'), 3_000);
+    const killer = setTimeout(() => this.child.kill('SIGKILL'), 3_000);
     await this.ended;
-    clearTimeout(patience);
+    clearTimeout(killer);
     return this.output;
   }
 }

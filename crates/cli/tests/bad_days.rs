@@ -87,7 +87,7 @@ fn a_server_that_cannot_be_reached_is_told_within_seconds() {
         for daemon in [&client, &nowhere] {
             assert_eq!(daemon.count("WARN") + daemon.count("ERROR"), 1, "{}", daemon.log());
         }
-        // Patience is all it takes.
+        // Time is all it takes.
         let _server = road.start_server();
         client.wait_for("joined");
     });
@@ -116,7 +116,7 @@ fn strangers_are_refused_once_on_both_sides() {
         for (daemon, level) in strangers.iter().zip(["ERROR", "ERROR", "WARN"]) {
             daemon.wait_for(level);
         }
-        // Longer than the patience after which a silent server is reported, shorter than a rest.
+        // Longer than the time after which a silent server is reported, shorter than a rest.
         sleep(Duration::from_secs(7));
         let reasons =
             ["refused by the server: ", "refused by the server: ", "the server showed the key"];

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use common::{CLIENT, GATEWAY_V4, PATIENCE, PROGRAM, Road, ping, roadweave, socket, usable};
+use common::{CLIENT, GATEWAY_V4, PROGRAM, Road, WAIT_MAX, ping, roadweave, socket, usable};
 use roadweave_device::netns::run_sandboxed;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -26,7 +26,7 @@ fn start_client(road: &Road, errors: Stdio) -> Child {
 
 /// Waits until the client has a session with both uplinks; only `show` can tell.
 fn wait_until_joined(road: &Road) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     loop {
         let output = roadweave(&["show", "--json", "--socket", &socket(CLIENT)]);
         if output.status.success()
@@ -60,7 +60,7 @@ fn watch_and_leave() {
 /// Ends it in order.
 fn stop(mut client: Child) {
     kill_process(Pid::from_child(&client), Signal::INT).unwrap();
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     let status = loop {
         if let Some(status) = client.try_wait().unwrap() {
             break status;
@@ -102,7 +102,7 @@ fn a_log_that_nobody_reads_stops_nothing_and_says_later_what_is_missing() {
         let client = start_client(&road, writer.into());
         wait_until_joined(&road);
         // At this level every packet writes lines.
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         while lost(&road) == 0 {
             assert!(Instant::now() < deadline, "{:#}", road.show(CLIENT));
             ping(&road.vehicle, GATEWAY_V4, "-c 200 -i 0.002 -s 1200 -q");
@@ -120,7 +120,7 @@ fn a_log_that_nobody_reads_stops_nothing_and_says_later_what_is_missing() {
             tells.store(true, Ordering::Relaxed);
             std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
         });
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         while !told.load(Ordering::Relaxed) {
             assert!(Instant::now() < deadline, "it was never told what is missing");
             sleep(Duration::from_millis(20));

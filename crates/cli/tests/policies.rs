@@ -105,7 +105,7 @@ fn path(status: &Value, uplink: &str) -> Value {
 /// Sends so many packets of 1,000 bytes through the tunnel, each when the one before is back.
 fn exchange(road: &Road, packets: u32) {
     let socket = road.socket_to(GATEWAY_V4);
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
     for _ in 0..packets {
         socket.send(&[7; 1000]).unwrap();
         socket.recv(&mut [0; 2000]).unwrap();

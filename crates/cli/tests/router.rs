@@ -54,7 +54,7 @@ fn start_both(road: &Road) -> (Daemon, Daemon) {
     let far = road.start(&road.server, "router", "far");
     let near = road.start(&road.vehicle, "router", "near");
     for instance in [CLIENT, SERVER] {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         while !fs::exists(socket(instance)).unwrap() {
             assert!(Instant::now() < deadline, "{}{}", near.log(), far.log());
             sleep(Duration::from_millis(20));
@@ -155,7 +155,7 @@ fn a_router_that_starts_anew_is_heard_within_a_second() {
         let (far, _near) = start_both(&road);
         road.echo(&road.server, "0.0.0.0");
         let socket_to_echo = road.socket_to(GATEWAY_V4);
-        socket_to_echo.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket_to_echo.set_read_timeout(Some(WAIT_MAX)).unwrap();
         let echo = || {
             socket_to_echo.send(b"?").unwrap();
             assert_eq!(socket_to_echo.recv(&mut [0; 10]).unwrap(), 1);
@@ -240,7 +240,7 @@ fn segments_are_clamped_to_what_fits_the_tunnel() {
         {
             let at: SocketAddr = at.parse().unwrap();
             let listener = to.enter(|| TcpListener::bind(at).unwrap()).unwrap();
-            let stream = from.enter(|| TcpStream::connect_timeout(&at, PATIENCE).unwrap()).unwrap();
+            let stream = from.enter(|| TcpStream::connect_timeout(&at, WAIT_MAX).unwrap()).unwrap();
             let (accepted, _) = listener.accept().unwrap();
             for end in [&stream, &accepted] {
                 let size = socket2::SockRef::from(end).tcp_mss().unwrap();

@@ -68,8 +68,8 @@ fn forwarding(namespace: &NetNs) -> [String; 2] {
     namespace.enter(|| keys.map(|key| read(key).trim().to_owned())).unwrap()
 }
 
-fn await_true(what: &str, patience: Duration, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + patience;
+fn await_true(what: &str, wait_max: Duration, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + wait_max;
     while !condition() {
         assert!(Instant::now() < deadline, "waited in vain: {what}");
         sleep(Duration::from_millis(20));
@@ -94,11 +94,11 @@ fn a_stranger_beside_an_uplink_reaches_nothing_behind_the_box() {
         // A box that is a router anyway is closed from the start of the client on, without a
         // server.
         road.vehicle.set_forwarding().unwrap();
-        await_true("the test can fail", PATIENCE, || {
+        await_true("the test can fail", WAIT_MAX, || {
             CAMERA.iter().all(|address| reaches(&stranger, &camera, address))
         });
         let client = road.start_client("client");
-        await_true("the table", PATIENCE, || has_table(&road.vehicle, "roadweave_rw0"));
+        await_true("the table", WAIT_MAX, || has_table(&road.vehicle, "roadweave_rw0"));
         check_closed("before the client has joined");
         client.interrupt();
         assert_eq!(forwarding(&road.vehicle), ["1", "1"]);

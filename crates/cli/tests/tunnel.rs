@@ -143,7 +143,7 @@ fn a_lane_changes_its_strategy_while_pings_cross() {
 /// Payloads of 1 byte to the largest that IP can, each compared with what comes back.
 fn check_udp_sizes(road: &Road, address: &str) {
     let socket = road.socket_to(address);
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let headers = if address.contains(':') { 48 } else { 28 };
     let edges = [1280, 1360, 1472, 1500, 9000].map(|mtu| mtu - headers);
     let sizes = [1, 2, 3, 7, 100, 1000, 2000, 5000, 20_000, 65_507 - 20]
@@ -177,7 +177,7 @@ fn tcp_reaches_a_host_behind_the_servers_nat() {
         ] {
             let listener = road.cloud.enter(|| TcpListener::bind(to).unwrap()).unwrap();
             let stream = from
-                .enter(|| TcpStream::connect_timeout(&to.parse().unwrap(), PATIENCE).unwrap())
+                .enter(|| TcpStream::connect_timeout(&to.parse().unwrap(), WAIT_MAX).unwrap())
                 .unwrap();
             let (accepted, remote) = listener.accept().unwrap();
             assert_eq!(remote.ip().to_string(), seen);
@@ -195,8 +195,8 @@ fn exchange_content(left: TcpStream, right: TcpStream) {
     };
     std::thread::scope(|scope| {
         for (stream, own, other) in [(&left, 1, 2), (&right, 2, 1)] {
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
-            stream.set_write_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+            stream.set_write_timeout(Some(WAIT_MAX)).unwrap();
             scope.spawn(move || {
                 (&*stream).write_all(&content(own)).unwrap();
                 stream.shutdown(Shutdown::Write).unwrap();

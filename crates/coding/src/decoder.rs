@@ -57,7 +57,7 @@ pub use self::config::DecoderConfig;
 use self::equations::{Added, Equations};
 pub use self::outcome::{CodedOutcome, DecoderStats, SourceOutcome};
 pub use self::window::WINDOW_IDS;
-use self::window::{AHEAD_IDS_MAX, Place, Position, Window};
+use self::window::{AHEAD_IDS_MAX, FullId, Place, Window};
 use crate::kernel::Kernel;
 use crate::pool::Pool;
 use crate::symbol::{SYMBOL_BYTES_MAX, SYMBOL_PREFIX_BYTES, is_symbol, unshare};
@@ -84,7 +84,7 @@ pub struct Decoder {
     delivered_at: Instant,
     /// The last source packet that was refused for its ID while the window was in doubt, if none
     /// was delivered since.
-    stray: Option<PacketId>,
+    outlier: Option<PacketId>,
     known: Pool,
     equations: Equations,
     stats: DecoderStats,
@@ -104,7 +104,7 @@ impl Decoder {
             config,
             window: None,
             delivered_at: Instant::ZERO,
-            stray: None,
+            outlier: None,
             known: Pool::new(config.known_bytes_max),
             equations: Equations::new(kernel, config.expiry, config.equation_bytes_max),
             stats: DecoderStats::default(),
@@ -126,12 +126,12 @@ impl Decoder {
         self.stats.sources += 1;
         let oldest = self.expire_before(now);
         let (outcome, reason) = match self.place_source(now, id, &symbol) {
-            Ok(position) => {
-                self.note_delivery(now, position, &symbol);
+            Ok(full_id) => {
+                self.note_delivery(now, full_id, &symbol);
                 self.stats.new_sources += 1;
                 out.push((id, symbol.clone()));
                 let determined = out.len();
-                self.equations.learn(oldest, position, &symbol, &mut self.stats, out);
+                self.equations.learn(oldest, full_id, &symbol, &mut self.stats, out);
                 self.deliver_from(now, determined, out);
                 return SourceOutcome::New;
             }
@@ -271,18 +271,18 @@ impl Decoder {
         now: Instant,
         id: PacketId,
         symbol: &Bytes,
-    ) -> Result<Position, (SourceOutcome, DropReason)> {
+    ) -> Result<FullId, (SourceOutcome, DropReason)> {
         if !is_symbol(symbol) {
             return Err((SourceOutcome::Malformed, DropReason::MalformedMessage));
         }
-        let (position, place) = self.place(id);
+        let (full_id, place) = self.place(id);
         match place {
-            Place::Missing => Ok(position),
+            Place::Missing => Ok(full_id),
             Place::Delivered => {
-                self.correct(now, position, symbol);
+                self.correct(now, full_id, symbol);
                 Err((SourceOutcome::Duplicate, DropReason::Duplicate))
             }
-            Place::Behind | Place::FarAhead if self.follow(now, id, position) => Ok(position),
+            Place::Behind | Place::FarAhead if self.follow(now, id, full_id) => Ok(full_id),
             Place::Behind => Err((SourceOutcome::Late, DropReason::Late)),
             Place::FarAhead => Err((SourceOutcome::FarAhead, DropReason::IdJump)),
         }
@@ -290,23 +290,23 @@ impl Decoder {
 
     /// Believes a source packet rather than what is held in its place: coded packets may have
     /// determined that, and one of them may have been false.
-    fn correct(&mut self, now: Instant, position: Position, symbol: &Bytes) {
-        match self.known.get(position) {
+    fn correct(&mut self, now: Instant, full_id: FullId, symbol: &Bytes) {
+        match self.known.get(full_id) {
             Some(held) if held == symbol => return,
-            Some(_) => _ = self.known.insert(now, position, symbol.clone()),
+            Some(_) => _ = self.known.insert(now, full_id, symbol.clone()),
             None => {}
         }
-        self.equations.correct(position, symbol, &mut self.stats);
+        self.equations.correct(full_id, symbol, &mut self.stats);
     }
 
-    /// Decides whether a coded packet is to be used; gives the position of its first packet, and
+    /// Decides whether a coded packet is to be used; gives the full ID of its first packet, and
     /// which of its packets have no known symbol, by offset.
     fn place_coded(
         &mut self,
         start: PacketId,
         coefficients: &[u8],
         payload: &[u8],
-    ) -> Result<(Position, Bits), CodedOutcome> {
+    ) -> Result<(FullId, Bits), CodedOutcome> {
         let lengths = SYMBOL_PREFIX_BYTES + 1..=SYMBOL_BYTES_MAX;
         if !lengths.contains(&payload.len()) {
             return Err(CodedOutcome::Malformed);
@@ -361,35 +361,35 @@ impl Decoder {
         self.stats.drops.count(reason);
     }
 
-    /// Unfolds an ID; the first one starts the window.
-    fn place(&mut self, id: PacketId) -> (Position, Place) {
+    /// Expands an ID; the first one starts the window.
+    fn place(&mut self, id: PacketId) -> (FullId, Place) {
         let window = self.window.get_or_insert_with(|| Window::starting_at(id));
-        let position = window.position(id);
-        (position, window.place(position))
+        let full_id = window.full_id(id);
+        (full_id, window.place(full_id))
     }
 
     /// Moves the window to a source packet that is not near it, if it is in doubt and the last such
     /// packet was near this one; returns whether it does.
-    fn follow(&mut self, now: Instant, id: PacketId, position: Position) -> bool {
+    fn follow(&mut self, now: Instant, id: PacketId, full_id: FullId) -> bool {
         let quiet = now.since(self.delivered_at);
         let is_alone = self.stats.new_sources + self.stats.recovered <= 1;
         if !is_alone && quiet <= self.config.expiry {
             return false;
         }
         let window = self.window.as_ref().expect("packets were placed in it");
-        // Before it is taken for a stray: old copies shall not hide where the lane went on.
+        // Before it is taken for an outlier: old copies shall not hide where the lane went on.
         let may_rewind = quiet > self.config.rewind_after
             || is_alone && self.config.rewind_after <= self.config.expiry;
-        if window.is_behind(position) && !may_rewind {
+        if window.is_behind(full_id) && !may_rewind {
             return false;
         }
-        let Some(stray) = self.stray.replace(id) else { return false };
-        let distance = i64::from(id.distance(stray));
+        let Some(outlier) = self.outlier.replace(id) else { return false };
+        let distance = i64::from(id.distance(outlier));
         if distance == 0 || distance.unsigned_abs() >= AHEAD_IDS_MAX {
             return false;
         }
         let window = self.window.as_mut().expect("packets were placed in it");
-        window.restart(position.saturating_add_signed(-distance.max(0)));
+        window.restart(full_id.saturating_add_signed(-distance.max(0)));
         true
     }
 
@@ -411,15 +411,15 @@ impl Decoder {
     ) -> usize {
         let window = self.window.as_ref().expect("packets were placed in it");
         let is_repeated =
-            |(id, _): &mut (PacketId, Bytes)| window.place(window.position(*id)) != Place::Missing;
+            |(id, _): &mut (PacketId, Bytes)| window.place(window.full_id(*id)) != Place::Missing;
         let repeated = out.extract_if(determined.., is_repeated).count();
         for (id, symbol) in &mut out[determined..] {
             if repeated > 0 {
                 unshare(symbol);
             }
             let window = self.window.as_ref().expect("packets were placed in it");
-            let position = window.position(*id);
-            self.note_delivery(now, position, symbol);
+            let full_id = window.full_id(*id);
+            self.note_delivery(now, full_id, symbol);
         }
         self.stats.redundant += repeated as u64;
         let delivered = out.len() - determined;
@@ -428,12 +428,12 @@ impl Decoder {
     }
 
     /// Notes that a missing packet is handed out.
-    fn note_delivery(&mut self, now: Instant, position: Position, symbol: &Bytes) {
+    fn note_delivery(&mut self, now: Instant, full_id: FullId, symbol: &Bytes) {
         let window = self.window.as_mut().expect("packets were placed in it");
-        let is_new = window.deliver(position);
-        debug_assert!(is_new, "{position} was not missing");
+        let is_new = window.deliver(full_id);
+        debug_assert!(is_new, "{full_id} was not missing");
         self.delivered_at = now;
-        self.stray = None;
-        self.known.insert(now, position, symbol.clone());
+        self.outlier = None;
+        self.known.insert(now, full_id, symbol.clone());
     }
 }

@@ -26,7 +26,7 @@ pub use lane::{
     validate_deadlines, validate_lanes,
 };
 pub use reader::{Fault, FileError, Place, Validate, load, parse, read_text};
-pub use router::{LinkFields, LinkSocket, RouterFile, RouterOrdering, RouterTunFields};
+pub use router::{LinkSocket, RouterFile, RouterLinkFields, RouterOrdering, RouterTunFields};
 pub use secret::{PrivateKey, WriteError, write_secrets};
 pub use server::{PeerFields, ServerFile, ServerLimits};
 pub use transport::TransportFields;

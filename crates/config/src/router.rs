@@ -43,7 +43,7 @@ pub struct RouterFile {
     pub tun: RouterTunFields,
     /// The tunnel links.
     #[serde(default)]
-    pub links: Vec<LinkFields>,
+    pub links: Vec<RouterLinkFields>,
 }
 
 /// The TUN device of a router.
@@ -61,7 +61,7 @@ pub struct RouterTunFields {
 /// A tunnel link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LinkFields {
+pub struct RouterLinkFields {
     /// Its name in logs and statistics.
     pub name: String,
     /// Its number, the same at both ends; without one its place in the file, from 0.
@@ -130,7 +130,7 @@ impl RouterFile {
     /// The sockets, each once, and the links that use them.
     pub fn links(&self) -> (Vec<LinkSocket>, Vec<RouterLink>) {
         let mut sockets: Vec<LinkSocket> = Vec::new();
-        let link = |(place, link): (usize, &LinkFields)| {
+        let link = |(place, link): (usize, &RouterLinkFields)| {
             let wanted = link.socket();
             let at = sockets.iter().position(|socket| *socket == wanted);
             let socket = at.unwrap_or_else(|| {
@@ -233,7 +233,7 @@ impl RouterFile {
     }
 }
 
-impl LinkFields {
+impl RouterLinkFields {
     fn socket(&self) -> LinkSocket {
         LinkSocket { listen: self.listen, interface: self.interface.clone() }
     }

@@ -34,14 +34,14 @@ pub(crate) struct Dns {
     servers: Vec<IpAddr>,
     state_directory: PathBuf,
     /// How they were set, while they are.
-    way: Option<Way>,
+    backend: Option<DnsBackend>,
     /// A session is up that wants them.
     is_due: bool,
 }
 
-/// Who keeps the machine's resolvers.
+/// What keeps the machine's resolvers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum DnsBackend {
     Resolved,
     Resolvconf,
     File,
@@ -57,7 +57,7 @@ impl Dns {
     ) -> Self {
         let (instance, tun) = (instance.clone(), tun.to_owned());
         let state_directory = state_directory.to_owned();
-        Self { instance, tun, servers, state_directory, way: None, is_due: false }
+        Self { instance, tun, servers, state_directory, backend: None, is_due: false }
     }
 
     /// Whether the file names resolvers.
@@ -71,27 +71,27 @@ impl Dns {
     /// What a program or the system says; the resolvers are those of before then.
     pub(crate) fn set(&mut self) -> Result<(), DeviceError> {
         self.is_due = self.is_wanted();
-        if !self.is_due || self.way.is_some() {
+        if !self.is_due || self.backend.is_some() {
             return Ok(());
         }
-        let way = Way::of_this_machine();
+        let backend = DnsBackend::of_this_machine();
         self.note_directory()?;
-        match way {
-            Way::Resolved => {
+        match backend {
+            DnsBackend::Resolved => {
                 let servers: Vec<String> = self.servers.iter().map(ToString::to_string).collect();
                 let mut words = vec!["dns", self.tun.as_str()];
                 words.extend(servers.iter().map(String::as_str));
                 run("resolvectl", &words, "")?;
                 run("resolvectl", &["domain", &self.tun, "~."], "")?;
             }
-            Way::Resolvconf => {
+            DnsBackend::Resolvconf => {
                 let text = file::text(&self.servers, "");
                 run("resolvconf", &["-a", &self.tun, "-m", "0", "-x"], &text)?;
             }
-            Way::File => self.file().set(&self.servers)?,
+            DnsBackend::File => self.file().set(&self.servers)?,
         }
-        tracing::info!(servers = ?self.servers, by = way.name(), "resolvers of the session are set");
-        self.way = Some(way);
+        tracing::info!(servers = ?self.servers, by = backend.name(), "resolvers of the session are set");
+        self.backend = Some(backend);
         Ok(())
     }
 
@@ -101,13 +101,13 @@ impl Dns {
     /// What a program or the system says.
     pub(crate) fn unset(&mut self) -> Result<(), DeviceError> {
         self.is_due = false;
-        match self.way {
+        match self.backend {
             None => return Ok(()),
-            Some(Way::Resolved) => run("resolvectl", &["revert", &self.tun], "")?,
-            Some(Way::Resolvconf) => run("resolvconf", &["-d", &self.tun, "-f"], "")?,
-            Some(Way::File) => self.file().restore().map(drop)?,
+            Some(DnsBackend::Resolved) => run("resolvectl", &["revert", &self.tun], "")?,
+            Some(DnsBackend::Resolvconf) => run("resolvconf", &["-d", &self.tun, "-f"], "")?,
+            Some(DnsBackend::File) => self.file().restore().map(drop)?,
         }
-        self.way = None;
+        self.backend = None;
         // Where it is left, the next start finds nothing to do.
         let _ = fs::remove_file(self.instance.dns_path());
         Ok(())
@@ -119,10 +119,10 @@ impl Dns {
     /// # Errors
     /// As [`Dns::set`].
     pub(crate) fn mend(&mut self) -> Result<bool, DeviceError> {
-        if self.is_due && self.way.is_none() {
+        if self.is_due && self.backend.is_none() {
             return self.set().map(|()| false);
         }
-        if self.way != Some(Way::File) || self.file().is_ours() {
+        if self.backend != Some(DnsBackend::File) || self.file().is_ours() {
             return Ok(false);
         }
         self.file().set(&self.servers)?;
@@ -140,7 +140,7 @@ impl Dns {
     }
 }
 
-impl Way {
+impl DnsBackend {
     fn of_this_machine() -> Self {
         // A stub that nobody is behind is no way.
         let is_resolved = fs::canonicalize(RESOLV_CONF)

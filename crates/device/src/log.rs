@@ -94,11 +94,11 @@ impl Lines {
         self.0.lock().lost
     }
 
-    /// Waits until all that was pushed is written or lost, for `patience` at most.
-    pub fn flush(&self, patience: Duration) {
+    /// Waits until all that was pushed is written or lost, for `timeout` at most.
+    pub fn flush(&self, timeout: Duration) {
         let is_busy = |state: &mut State| state.is_writing || !state.queue.is_empty();
         // Whether it was in time changes nothing for a caller who leaves anyway.
-        let _ = self.0.idle.wait_timeout_while(self.0.lock(), patience, is_busy);
+        let _ = self.0.idle.wait_timeout_while(self.0.lock(), timeout, is_busy);
     }
 }
 

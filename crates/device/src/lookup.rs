@@ -29,7 +29,7 @@ mod run;
 mod servers;
 
 use exchange::{Exchange, Try};
-use message::{Answer, ENTROPY, Kind};
+use message::{AddressRecords, ENTROPY, Kind};
 
 pub(crate) use nat64::Nat64Prefix;
 pub(crate) use radvert::{Advertised, RouterNews, RouterNotices};
@@ -91,8 +91,8 @@ pub(crate) struct Search {
     hosts: Vec<Vec<IpAddr>>,
     questions: Vec<(Question, Exchange)>,
     deadline: Instant,
-    /// An address is there; the rest has until then.
-    hurry: Option<Instant>,
+    /// An address is there; the other answers have until then.
+    others_deadline: Option<Instant>,
 }
 
 /// What an exchange is for.
@@ -115,8 +115,13 @@ impl Search {
             ServerHost::Name(host) => hosts::addresses(root, host),
         };
         let hosts: Vec<Vec<IpAddr>> = request.names.iter().map(of_host).collect();
-        let mut this =
-            Self { questions: Vec::new(), deadline: now + DEADLINE, hurry: None, hosts, request };
+        let mut this = Self {
+            questions: Vec::new(),
+            deadline: now + DEADLINE,
+            others_deadline: None,
+            hosts,
+            request,
+        };
         for question in this.plan() {
             let (name, kind) = match &question {
                 Question::Addresses(name, kind) => (name.clone(), *kind),
@@ -168,8 +173,8 @@ impl Search {
     fn handle_message(&mut self, now: Instant, place: usize, id: usize, message: &[u8]) -> bool {
         let Some((_, exchange)) = self.questions.get_mut(place) else { return true };
         let is_over = exchange.handle_message(now, id, message);
-        if self.hurry.is_none() && !self.found().servers.is_empty() {
-            self.hurry = Some(now + HURRY);
+        if self.others_deadline.is_none() && !self.found().servers.is_empty() {
+            self.others_deadline = Some(now + OTHERS_TIMEOUT);
         }
         is_over
     }
@@ -185,13 +190,14 @@ impl Search {
     fn poll_timeout(&self, now: Instant) -> Instant {
         let exchanges = self.questions.iter();
         let next = exchanges.filter_map(|(_, exchange)| exchange.poll_timeout(now)).min();
-        [next, self.hurry].into_iter().flatten().fold(self.deadline, Instant::min)
+        [next, self.others_deadline].into_iter().flatten().fold(self.deadline, Instant::min)
     }
 
     /// All that can be found, once it can.
     fn poll_found(&self, now: Instant) -> Option<Found> {
         let is_done = self.questions.iter().all(|(_, exchange)| exchange.outcome().is_some());
-        let is_late = now >= self.deadline || self.hurry.is_some_and(|hurry| now >= hurry);
+        let is_late =
+            now >= self.deadline || self.others_deadline.is_some_and(|others| now >= others);
         (is_done || is_late).then(|| self.found())
     }
 
@@ -247,7 +253,7 @@ impl Search {
     }
 
     /// The answer to a question, if there is one yet.
-    fn answer(&self, question: &Question, found: &mut Found) -> Option<Answer> {
+    fn answer(&self, question: &Question, found: &mut Found) -> Option<AddressRecords> {
         let (_, exchange) = self.questions.iter().find(|(asked, _)| asked == question)?;
         match exchange.outcome()? {
             Ok(answer) => {
@@ -285,7 +291,7 @@ impl Search {
 /// How long one search may take.
 const DEADLINE: Duration = Duration::from_secs(15);
 /// How long the other answers may take after the first.
-const HURRY: Duration = Duration::from_secs(2);
+const OTHERS_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[cfg(test)]
 mod tests;

@@ -115,7 +115,7 @@ impl Netlink {
     /// When the kernel lacks netlink or the process file descriptors.
     pub fn open() -> Result<Self, DeviceError> {
         let socket = open_socket(0)
-            .and_then(with_patience)
+            .and_then(with_timeout)
             .map_err(|error| DeviceError::system("open a netlink socket", error))?;
         Ok(Self { socket, sequence: 0, buffer: vec![0; RECEIVE_BUFFER] })
     }
@@ -434,8 +434,8 @@ pub(crate) fn open_socket_of(
 }
 
 /// Lets nobody wait for ever for an answer that was lost.
-pub(crate) fn with_patience(socket: OwnedFd) -> Result<OwnedFd, rustix::io::Errno> {
-    rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
+pub(crate) fn with_timeout(socket: OwnedFd) -> Result<OwnedFd, rustix::io::Errno> {
+    rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(TIMEOUT))?;
     Ok(socket)
 }
 
@@ -472,7 +472,7 @@ fn ignore(result: io::Result<()>, kind: io::ErrorKind) -> io::Result<()> {
 }
 
 /// The kernel answers within milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const LOCAL_ROUTE_TRIES: usize = 500;
 const LOCAL_ROUTE_PAUSE: Duration = Duration::from_millis(2);
 /// The kernel's dumps come in datagrams of at most 32 KiB.

@@ -19,7 +19,7 @@ use roadweave_device::{
 };
 use roadweave_types::UplinkSelector;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_MAX: Duration = Duration::from_secs(20);
 
 fn prefix(text: &str) -> IpNet {
     text.parse().unwrap()
@@ -78,7 +78,7 @@ fn await_uplinks<T>(
     monitor: &mut Monitor,
     mut found: impl FnMut(&[UplinkEvent], &Monitor) -> Option<T>,
 ) -> T {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + WAIT_MAX;
     let mut all = Vec::new();
     while Instant::now() < deadline {
         all.extend(monitor.poll().unwrap());
@@ -142,7 +142,7 @@ impl TwoModems {
         assert_eq!(buffer[..length], [number; 20]);
         assert_eq!(remote.ip(), IpAddr::from([10, number, 0, 2]));
         server.send_to(&[number; 5], remote).unwrap();
-        assert!(wait_readable(&*socket, PATIENCE).unwrap(), "no answer on uplink {number}");
+        assert!(wait_readable(&*socket, WAIT_MAX).unwrap(), "no answer on uplink {number}");
         let mut answers = Vec::new();
         socket.recv(|incoming| answers.push(incoming.payload.to_vec())).unwrap();
         assert_eq!(answers, [vec![number; 5]]);
@@ -154,7 +154,7 @@ fn two_uplinks_with_the_same_address_both_work() {
     run_sandboxed("two_uplinks_with_the_same_address_both_work", || {
         let world = TwoModems::new();
         let server = world.internet.enter(|| UdpSocket::bind("10.99.0.1:4433").unwrap()).unwrap();
-        server.set_read_timeout(Some(PATIENCE)).unwrap();
+        server.set_read_timeout(Some(WAIT_MAX)).unwrap();
         let instance = Instance::new("client").unwrap();
         let selector =
             UplinkSelector { include: vec!["eth*".to_owned()], exclude: vec!["eth0".to_owned()] };
@@ -195,7 +195,7 @@ fn two_uplinks_with_the_same_address_both_work() {
             let destination: SocketAddr = destination.parse().unwrap();
             let IpAddr::V4(wanted) = destination.ip() else { panic!("IPv4 only") };
             let mut seen = Vec::new();
-            assert!(wait_readable(&tun, PATIENCE).unwrap());
+            assert!(wait_readable(&tun, WAIT_MAX).unwrap());
             tun.read_batch(|packet| {
                 if packet[0] >> 4 == 4 {
                     seen.push(packet[16..20].to_vec());
@@ -207,7 +207,7 @@ fn two_uplinks_with_the_same_address_both_work() {
         // What is attached stays attached.
         let elsewhere = NetNs::open("elsewhere").unwrap();
         let neighbour = elsewhere.enter(|| UdpSocket::bind("172.16.0.1:7").unwrap()).unwrap();
-        neighbour.set_read_timeout(Some(PATIENCE)).unwrap();
+        neighbour.set_read_timeout(Some(WAIT_MAX)).unwrap();
         inner.send_to(b"neighbour", "172.16.0.1:7").unwrap();
         assert_eq!(neighbour.recv_from(&mut [0; 100]).unwrap().0, 9);
 
@@ -322,7 +322,7 @@ fn inner_addresses_are_masqueraded_and_segments_clamped() {
             let address: SocketAddr = address.parse().unwrap();
             let listener = outside.enter(|| TcpListener::bind(address).unwrap()).unwrap();
             let stream =
-                client.enter(|| TcpStream::connect_timeout(&address, PATIENCE).unwrap()).unwrap();
+                client.enter(|| TcpStream::connect_timeout(&address, WAIT_MAX).unwrap()).unwrap();
             let (accepted, remote) = listener.accept().unwrap();
             assert_eq!(remote.ip(), seen.parse::<IpAddr>().unwrap());
             // Timestamps take 12 of the agreed size.
@@ -485,7 +485,7 @@ fn helper_installs_everything() {
     routes.set_grant(grant("10.8.0.2/24")).unwrap();
     let _filters = Filters::install(&instance, &filters("rw0", "10.8.0.0/24")).unwrap();
     println!("{READY}");
-    std::thread::sleep(PATIENCE * 3);
+    std::thread::sleep(WAIT_MAX * 3);
 }
 
 #[test]
@@ -503,7 +503,7 @@ fn a_name_that_is_no_text_hides_one_interface_and_holds_nobody_up() {
                 std::thread::spawn(move || sender.send(Netlink::open().unwrap().links()));
             })
             .unwrap();
-        let links = answer.recv_timeout(PATIENCE).expect("an answer").unwrap();
+        let links = answer.recv_timeout(WAIT_MAX).expect("an answer").unwrap();
         let names: Vec<String> = links.into_iter().map(|link| link.name).collect();
         assert_eq!(names, ["lo", "odd1", "late1", "late0"]);
     });
@@ -521,7 +521,7 @@ fn a_sandbox_dies_with_the_program_that_entered_it() {
         child.kill().unwrap();
         // All inner processes hold the pipe; it ends when the last of them is gone.
         output.read_to_end(&mut Vec::new()).unwrap();
-        assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
+        assert!(start.elapsed() < WAIT_MAX, "{:?}", start.elapsed());
         child.wait().unwrap();
     });
 }

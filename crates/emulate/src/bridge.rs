@@ -34,7 +34,7 @@ impl Direction {
 
 /// One direction of one link of a [`Bridge`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Way {
+pub struct LinkDirection {
     /// The link, from 0 in the order of [`Bridge::new`].
     pub link: usize,
     /// The direction.
@@ -80,19 +80,24 @@ impl<P: AsRef<[u8]>> Bridge<P> {
     ///
     /// # Panics
     /// When there is no such link.
-    pub fn handle_packet(&mut self, now: Instant, way: Way, packet: P) -> Result<(), DropReason> {
+    pub fn handle_packet(
+        &mut self,
+        now: Instant,
+        way: LinkDirection,
+        packet: P,
+    ) -> Result<(), DropReason> {
         self.link_mut(way).push(now, packet.as_ref().len(), packet)
     }
 
     /// The next packet that has arrived by `now`, and the way it came along.
     ///
     /// Way by way; within one in the order of arrival.
-    pub fn poll(&mut self, now: Instant) -> Option<(Way, P)> {
+    pub fn poll(&mut self, now: Instant) -> Option<(LinkDirection, P)> {
         self.links.iter_mut().enumerate().find_map(|(link, ways)| {
             let up = ways.up.poll(now).map(|packet| (Direction::Up, packet));
             let (direction, packet) =
                 up.or_else(|| ways.down.poll(now).map(|packet| (Direction::Down, packet)))?;
-            Some((Way { link, direction }, packet))
+            Some((LinkDirection { link, direction }, packet))
         })
     }
 
@@ -125,7 +130,7 @@ impl<P: AsRef<[u8]>> Bridge<P> {
     ///
     /// # Panics
     /// When there is no such link.
-    pub fn stats(&self, way: Way) -> &LinkStats {
+    pub fn stats(&self, way: LinkDirection) -> &LinkStats {
         let ways = &self.links[way.link];
         match way.direction {
             Direction::Up => ways.up.stats(),
@@ -133,7 +138,7 @@ impl<P: AsRef<[u8]>> Bridge<P> {
         }
     }
 
-    fn link_mut(&mut self, way: Way) -> &mut Link<P> {
+    fn link_mut(&mut self, way: LinkDirection) -> &mut Link<P> {
         let ways = &mut self.links[way.link];
         match way.direction {
             Direction::Up => &mut ways.up,
@@ -152,8 +157,8 @@ mod tests {
     use crate::loss::GilbertElliott;
     use crate::trace::Trace;
 
-    const UP: Way = Way { link: 1, direction: Direction::Up };
-    const DOWN: Way = Way { link: 1, direction: Direction::Down };
+    const UP: LinkDirection = LinkDirection { link: 1, direction: Direction::Up };
+    const DOWN: LinkDirection = LinkDirection { link: 1, direction: Direction::Down };
 
     fn bridge() -> Bridge<Vec<u8>> {
         let settings = |delay_ms| {
@@ -184,7 +189,7 @@ mod tests {
         let mut bridge = bridge();
         bridge.set_dead(Instant::ZERO, 1, true);
         assert_eq!(bridge.handle_packet(Instant::ZERO, UP, vec![0; 9]), Err(DropReason::LinkLoss));
-        let other = Way { link: 0, ..UP };
+        let other = LinkDirection { link: 0, ..UP };
         assert_eq!(bridge.handle_packet(Instant::ZERO, other, vec![0; 9]), Ok(()));
         bridge.set_dead(Instant::ZERO, 1, false);
         assert_eq!(bridge.handle_packet(Instant::ZERO, UP, vec![0; 9]), Ok(()));
@@ -199,7 +204,7 @@ mod tests {
         let mut pass = |start: u64| {
             let now = Instant::from_millis(start);
             bridge.restart(now);
-            let way = Way { link: 0, direction: Direction::Up };
+            let way = LinkDirection { link: 0, direction: Direction::Up };
             let packets = (0..50_u8).map(|index| {
                 let now = now + Duration::from_millis(2) * u32::from(index);
                 bridge.handle_packet(now, way, vec![index; 1_000]).unwrap();

@@ -28,7 +28,7 @@ mod synthetic;
 mod timeline;
 mod trace;
 
-pub use bridge::{Bridge, Direction, Way};
+pub use bridge::{Bridge, Direction, LinkDirection};
 pub use capacity::{Capacity, Opportunities, Transmitter};
 pub use csv::{Unknown, format_csv, parse_csv};
 pub use drive::{Drive, DriveLink, LinkFiles};

@@ -32,7 +32,7 @@
 //! 3. *Losses, frames per second.* The same with the deadline for `d`; and, of whole frames, with
 //!    the end of the observation.
 //! 4. *Stalls* (`bound/stalls.rs`). Pictures change only when something can arrive, or within the
-//!    player's patience after it, and not before the first frame can be whole.
+//!    player's frame wait after it, and not before the first frame can be whole.
 //!
 //! A percentile over delivered packets alone could be improved by dropping the slow ones, so the
 //! comparison takes [`delays_of_all`]: what has not arrived by the deadline counts as the deadline.

@@ -70,7 +70,7 @@ pub struct Answered {
     pub asked: u64,
     /// Those that were answered in time.
     pub answered: u64,
-    /// From a request to its last answer; one without an answer counts as [`PATIENCE`].
+    /// From a request to its last answer; one without an answer counts as [`REQUEST_TIMEOUT`].
     pub response_ms: Percentiles,
     /// Bytes sent beyond the first copy of each packet, by those, both ways.
     pub extra_bytes: f64,
@@ -195,7 +195,7 @@ pub fn ask(
                 direction: Direction::Up,
                 port: FIRST_PORT,
                 begin: Duration::ZERO,
-                lasting: length.saturating_sub(PATIENCE),
+                lasting: length.saturating_sub(REQUEST_TIMEOUT),
                 kind: TrafficKind::Requests(app),
             }],
             ..Scenario::new(route.0, links(route.1, seed), strategy.clone())
@@ -204,7 +204,7 @@ pub fn ask(
     }
     all.responses.sort_unstable();
     let mut responses = all.responses.clone();
-    responses.resize(all.asked as usize, PATIENCE);
+    responses.resize(all.asked as usize, REQUEST_TIMEOUT);
     all.response_ms = Percentiles::of_sorted(&responses);
     all.extra_bytes = all.further_bytes as f64 / all.source_bytes.max(1) as f64;
     Ok(all)
@@ -318,7 +318,7 @@ const LANE: &str = "default";
 /// What every link carries: far more than these applications need.
 pub const CAPACITY: Rate = Rate::from_kbps(50_000);
 /// After so long a request counts as unanswered.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a network is probed on the routes that are learned on.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(600);
 /// Transfers of each size.

@@ -93,8 +93,8 @@ pub(crate) fn warm_up(stage: &mut Stage, scenario: &Scenario) {
     let begin = stage.world.now();
     loop {
         let waited = stage.world.now().since(begin);
-        let patience = if stage.world.is_joined() { ALL_PATHS } else { FIRST_PATH };
-        if stage.world.all_paths_usable() || waited >= patience {
+        let timeout = if stage.world.is_joined() { ALL_PATHS } else { FIRST_PATH };
+        if stage.world.all_paths_usable() || waited >= timeout {
             break;
         }
         stage.run_until(stage.world.now() + LOOK);

@@ -150,7 +150,7 @@ pub struct TrafficReport {
     /// Delay of the packets that arrived.
     pub delay_ms: Percentiles,
     /// What only this kind of application knows.
-    #[serde(flatten, skip_serializing_if = "Detail::is_untold")]
+    #[serde(flatten, skip_serializing_if = "Detail::is_hidden")]
     pub detail: Detail,
 }
 
@@ -203,7 +203,7 @@ impl Stream {
 
 impl Detail {
     /// Whether it holds nothing for people to read.
-    fn is_untold(&self) -> bool {
+    fn is_hidden(&self) -> bool {
         matches!(self, Self::None | Self::Stream(_) | Self::Video(_))
     }
 }

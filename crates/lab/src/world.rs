@@ -102,7 +102,7 @@ pub struct World {
     client_events: Vec<(Instant, ClientEvent)>,
     notices: Vec<(Instant, Notice)>,
     server_events: Vec<(Instant, ServerEvent)>,
-    stray: u64,
+    undeliverable: u64,
     steps: u32,
     /// The packets under way, if they are followed.
     trails: Option<Trails>,
@@ -141,7 +141,7 @@ impl World {
             client_events: Vec::new(),
             notices: Vec::new(),
             server_events: Vec::new(),
-            stray: 0,
+            undeliverable: 0,
             steps: 0,
             trails: None,
             config,

@@ -101,7 +101,7 @@ fn bare(crowd: &mut Crowd, vehicle: usize, id: ConnectionId) -> &mut Connection 
 }
 
 /// Begins a connection of a bare vehicle.
-fn knock(crowd: &mut Crowd, vehicle: usize, uplink: u32) -> ConnectionId {
+fn connect(crowd: &mut Crowd, vehicle: usize, uplink: u32) -> ConnectionId {
     let now = crowd.now();
     let server = roadweave_lab::world::SERVER;
     let id = crowd.bare(vehicle).unwrap().connect(now, UplinkId(uplink), server).unwrap();
@@ -188,11 +188,11 @@ fn connections_without_end_drive_out_only_those_of_their_own_key() {
     let mut crowd = crowd(CrowdConfig::new(2, "minrtt"));
     crowd.start_bare(0);
     crowd.start_bare(1);
-    let patient = knock(&mut crowd, 0, 0);
+    let silent = connect(&mut crowd, 0, 0);
     run(&mut crowd, ms(200));
     let greedy: Vec<_> = (0..40)
         .map(|_| {
-            let id = knock(&mut crowd, 1, 0);
+            let id = connect(&mut crowd, 1, 0);
             run(&mut crowd, ms(20));
             id
         })
@@ -205,10 +205,10 @@ fn connections_without_end_drive_out_only_those_of_their_own_key() {
     for id in &greedy[24..] {
         assert_eq!(fate(&mut crowd, 1, *id).1, None, "16 may wait");
     }
-    say(&mut crowd, 0, patient, &hello());
-    say(&mut crowd, 0, patient, &Control::PathName { path: PathId(0), uplink: "lte".into() });
+    say(&mut crowd, 0, silent, &hello());
+    say(&mut crowd, 0, silent, &Control::PathName { path: PathId(0), uplink: "lte".into() });
     run(&mut crowd, ms(200));
-    assert_eq!(fate(&mut crowd, 0, patient), (true, None));
+    assert_eq!(fate(&mut crowd, 0, silent), (true, None));
     run(&mut crowd, ms(5_000));
     assert_eq!(crowd.server().status().len(), 1, "who says nothing goes");
     assert!(fate(&mut crowd, 1, greedy[39]).1.is_some());
@@ -220,7 +220,7 @@ fn connections_that_are_over_are_forgotten_soon_however_slow_their_client() {
     let delay = ms(2_000);
     let mut crowd = crowd(CrowdConfig { delay, ..CrowdConfig::new(1, "minrtt") });
     crowd.start_bare(0);
-    (0..16).for_each(|_| _ = knock(&mut crowd, 0, 0));
+    (0..16).for_each(|_| _ = connect(&mut crowd, 0, 0));
     run(&mut crowd, ms(10_500));
     assert_eq!(crowd.server().connections(), 16);
     // Those that say nothing are closed after five seconds, and three more are theirs.
@@ -234,7 +234,7 @@ fn one_session_after_the_other_is_more_than_a_client_may_begin() {
     crowd.start_bare(0);
     let mut fates = Vec::new();
     for _ in 0..30 {
-        let id = knock(&mut crowd, 0, 0);
+        let id = connect(&mut crowd, 0, 0);
         run(&mut crowd, ms(130));
         say(&mut crowd, 0, id, &hello());
         say(&mut crowd, 0, id, &Control::PathName { path: PathId(0), uplink: "lte".into() });
@@ -287,7 +287,7 @@ fn those_that_are_crowded_out_are_counted_and_told() {
 fn a_second_attempt_of_the_same_race_ends_no_session() {
     let mut crowd = crowd(CrowdConfig::new(1, "minrtt"));
     crowd.start_bare(0);
-    let [first, second] = [0, 1].map(|uplink| knock(&mut crowd, 0, uplink));
+    let [first, second] = [0, 1].map(|uplink| connect(&mut crowd, 0, uplink));
     run(&mut crowd, ms(200));
     say(&mut crowd, 0, first, &hello());
     say(&mut crowd, 0, first, &Control::PathName { path: PathId(0), uplink: "lte".into() });

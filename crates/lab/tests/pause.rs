@@ -64,7 +64,7 @@ fn after_a_pause_nobody_waits_for_a_session_that_does_not_answer() {
     (0..2).for_each(|index| world.set_dead(index, true));
     pause(&mut world, Duration::from_secs(20));
     world.run(ms(500));
-    assert!(attempts(&mut world) > before, "without waiting for the usual patience");
+    assert!(attempts(&mut world) > before, "without the usual wait");
     (0..2).for_each(|index| world.set_dead(index, false));
     world.run(ms(3_000));
     assert!(world.inner.is_joined());

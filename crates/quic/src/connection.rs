@@ -46,7 +46,7 @@ use crate::control;
 use crate::epoch::Epoch;
 use crate::event::{CloseReason, Event, MessageError};
 use crate::gate::{Gate, GateState};
-use crate::meter::sent::Content;
+use crate::meter::sent::TrackedPayload;
 use crate::outbox::Outbox;
 use crate::path::{NewPath, Path};
 use crate::payload::PAYLOAD_OVERHEAD;
@@ -92,7 +92,7 @@ pub struct Connection {
     scratch: Vec<u8>,
     /// The datagrams that the library holds, oldest first, with the path they are meant for: one
     /// while it is handed over, none otherwise unless the library would not send it.
-    stranded: VecDeque<(PathId, Option<Content>)>,
+    unsent: VecDeque<(PathId, Option<TrackedPayload>)>,
     /// What the library says of its queue of datagrams while that is empty, bytes.
     empty_queue_space: usize,
 
@@ -196,7 +196,7 @@ impl Connection {
             events: VecDeque::new(),
             outbox: Outbox::default(),
             scratch: Vec::new(),
-            stranded: VecDeque::new(),
+            unsent: VecDeque::new(),
             messages_out: control::Sender::default(),
             messages_in: control::Receiver::default(),
             timing: Timing {

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unanswered_fragment_is_sent_again_with_patience() {
+    fn an_unanswered_fragment_is_sent_again_with_backoff() {
         let mut sender = Sender::default();
         sender.push(&Bytes::from_static(b"hello")).unwrap();
         let timeout = |attempts| Instant::from_millis(100) + Duration::from_millis(100) * attempts;

@@ -140,14 +140,14 @@ impl Endpoint {
                 self.handle_incoming(now, &source, incoming, &mut scratch)
             }
             Some(DatagramEvent::Response(transmit)) => {
-                self.stats.strays += 1;
+                self.stats.without_connection += 1;
                 if self.response_limiter.allow(now, source.remote) {
                     self.respond(&source, &transmit, &scratch);
                 }
                 None
             }
             None => {
-                self.stats.strays += 1;
+                self.stats.without_connection += 1;
                 None
             }
         };

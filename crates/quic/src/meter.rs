@@ -1,7 +1,7 @@
 //! The record of one path: what was sent, what became of it, and what follows from that.
 //!
 //! ```text
-//! on_sent ----> sent: [ 17 | 18 | 20 | 21 ]  packets in flight by number, some with content
+//! on_sent ----> sent: [ 17 | 18 | 20 | 21 ]  packets in flight by number, some with payloads
 //! claim                    ^ datagram 900 is in 18
 //! on_acknowledged > rtt          round-trip time     ramp      what it may carry beyond its window
 //!                   delivery     delivery rate       forecast  how long a packet would take
@@ -29,7 +29,7 @@ use roadweave_types::Rate;
 use self::delivery::DeliveryRate;
 use self::reordering::{Losses, Reordering};
 use self::rtt::{ACK_DELAY_MAX, GRANULARITY, RoundTrip};
-use self::sent::{Acknowledged, Content, Fate, SentPacket, SentPackets};
+use self::sent::{AcknowledgedPacket, Fate, SentPacket, SentPackets, TrackedPayload};
 use self::utilization::Utilization;
 
 /// How the sender did in the time that a batch of acknowledgements covers.
@@ -45,7 +45,7 @@ pub(crate) struct Meter {
     /// Off during the handshake, whose three packet number spaces count from the same numbers.
     tracking: bool,
     sent: SentPackets,
-    signals: Vec<(Content, Fate)>,
+    signals: Vec<(TrackedPayload, Fate)>,
     /// How many of the signals are older than the present batch of acknowledgements.
     settled_signals: usize,
     /// The newest packet that was acknowledged, by number and by the time it was sent.
@@ -109,8 +109,8 @@ impl Meter {
     }
 
     /// Says what the packet sent last carries; `false` if none was sent since the last call.
-    pub(crate) fn claim(&mut self, content: Option<Content>) -> bool {
-        self.sent.claim(content)
+    pub(crate) fn claim(&mut self, tracked: Option<TrackedPayload>) -> bool {
+        self.sent.claim(tracked)
     }
 
     /// Forgets which packet was sent last.
@@ -132,7 +132,7 @@ impl Meter {
             self.newest_acknowledged = Some((pn, sent));
         }
         let rtt = now.saturating_duration_since(sent);
-        let acknowledged = Acknowledged { sent, bytes: bytes as u16, rtt };
+        let acknowledged = AcknowledgedPacket { sent, bytes: bytes as u16, rtt };
         let settled = self.settle(pn, Fate::Acknowledged(acknowledged));
         if let Some(sent) = settled
             && self.newest_acknowledged.is_some_and(|(newest, _)| newest == pn)
@@ -198,12 +198,12 @@ impl Meter {
     /// Declares all that is in flight lost: the path is gone, or another than it was.
     pub(crate) fn abandon(&mut self) {
         let open = self.sent.take_open();
-        self.signals.extend(open.filter_map(|packet| Some((packet.content?, Fate::Lost))));
+        self.signals.extend(open.filter_map(|packet| Some((packet.tracked?, Fate::Lost))));
     }
 
-    /// Takes what became of the packets' content since the last call, in the order in which it was
+    /// Takes what became of the packets' payloads since the last call, in the order in which it was
     /// learned.
-    pub(crate) fn take_signals(&mut self) -> std::vec::Drain<'_, (Content, Fate)> {
+    pub(crate) fn take_signals(&mut self) -> std::vec::Drain<'_, (TrackedPayload, Fate)> {
         self.settled_signals = 0;
         self.signals.drain(..)
     }
@@ -235,8 +235,8 @@ impl Meter {
     /// Returns the packet, if its fate was not known before.
     fn settle(&mut self, pn: u64, fate: Fate) -> Option<SentPacket> {
         let sent = self.sent.settle(pn)?;
-        if let Some(content) = sent.content {
-            self.signals.push((content, fate));
+        if let Some(tracked) = sent.tracked {
+            self.signals.push((tracked, fate));
         }
         let lost = if fate == Fate::Lost { 1.0 } else { 0.0 };
         self.loss += (lost - self.loss) / LOSS_MEMORY;
@@ -262,11 +262,14 @@ mod tests {
 
     fn send(meter: &mut Meter, at: Instant, pn: u64, token: u64) {
         meter.on_sent(at, 1000, pn);
-        assert!(meter.claim(Some(Content::Datagram(token))));
+        assert!(meter.claim(Some(TrackedPayload::Datagram(token))));
     }
 
-    fn acknowledged(token: u64, sent: Instant, rtt: Duration) -> (Content, Fate) {
-        (Content::Datagram(token), Fate::Acknowledged(Acknowledged { sent, bytes: 1000, rtt }))
+    fn acknowledged(token: u64, sent: Instant, rtt: Duration) -> (TrackedPayload, Fate) {
+        (
+            TrackedPayload::Datagram(token),
+            Fate::Acknowledged(AcknowledgedPacket { sent, bytes: 1000, rtt }),
+        )
     }
 
     #[test]
@@ -306,7 +309,7 @@ mod tests {
         meter.abandon();
         meter.on_acknowledged(start + MS, start, 1000, 6);
         let signals: Vec<_> = meter.take_signals().collect();
-        let lost = |pn: u64| (Content::Datagram(pn * 100), Fate::Lost);
+        let lost = |pn: u64| (TrackedPayload::Datagram(pn * 100), Fate::Lost);
         assert_eq!(signals, [acknowledged(800, start, MS), lost(5), lost(6), lost(9)]);
         assert_eq!(meter.in_flight(), 0);
     }
@@ -323,7 +326,10 @@ mod tests {
             [acknowledged(2, start + MS, MS * 49)]
         );
         meter.on_acks_end(start + MS * 3000);
-        assert_eq!(meter.take_signals().collect::<Vec<_>>(), [(Content::Datagram(1), Fate::Lost)]);
+        assert_eq!(
+            meter.take_signals().collect::<Vec<_>>(),
+            [(TrackedPayload::Datagram(1), Fate::Lost)]
+        );
         assert_eq!(meter.in_flight(), 0);
     }
 

@@ -68,7 +68,7 @@ struct Probation {
     /// The suspicion's; it ends with the answer to something that left later.
     since: Instant,
     /// How long an answer may take.
-    patience: Duration,
+    answer_timeout: Duration,
 }
 
 /// What a new [`Path`] is made of.
@@ -150,13 +150,14 @@ impl Path {
         }
         let meter = self.gate.meter();
         let since = epoch.of_std(meter.unanswered_since()?);
-        Some(since + self.patience(meter.rtt.pto()))
+        Some(since + self.answer_timeout(meter.rtt.pto()))
     }
 
     /// How long an answer may take before the path is suspect.
-    fn patience(&self, pto: Duration) -> Duration {
-        let patience = pto.max(SUSPICION_MIN);
-        self.probation.map_or(patience, |probation| probation.patience.min(patience))
+    fn answer_timeout(&self, pto: Duration) -> Duration {
+        let answer_timeout = pto.max(SUSPICION_MIN);
+        self.probation
+            .map_or(answer_timeout, |probation| probation.answer_timeout.min(answer_timeout))
     }
 
     /// When a packet counts as lost unless it is acknowledged.
@@ -173,18 +174,18 @@ impl Path {
         }
         let due = self.suspicion_due(epoch).is_some_and(|due| due <= now);
         if due {
-            self.doubt(now);
+            self.set_suspect(now);
         }
         due
     }
 
     /// Becomes suspect, if it was in use, and is asked at once.
-    pub(crate) fn doubt(&mut self, now: Instant) {
+    pub(crate) fn set_suspect(&mut self, now: Instant) {
         if !self.validated || self.suspect.is_some() {
             return;
         }
-        let patience = self.patience(self.gate.meter().rtt.pto());
-        self.probation = Some(Probation { since: now, patience });
+        let answer_timeout = self.answer_timeout(self.gate.meter().rtt.pto());
+        self.probation = Some(Probation { since: now, answer_timeout });
         self.suspect = Some(Suspicion { since: now, next_probe: now });
         self.stats.suspicions += 1;
     }

@@ -51,9 +51,9 @@ pub struct ConnectionStats {
     pub key_updates: u64,
     /// Datagrams that left on another path than the one asked for. The technique makes this
     /// impossible; a count above zero means that the library has changed.
-    pub missteered: u64,
+    pub on_wrong_path: u64,
     /// Datagrams that had to wait in the library, which is not meant to happen either.
-    pub stranded: u64,
+    pub delayed_in_library: u64,
     /// Messages sent on the control channel.
     pub messages_sent: u64,
     /// Messages received on the control channel.
@@ -77,7 +77,7 @@ pub struct EndpointStats {
     /// Handshakes that failed otherwise.
     pub failed: u64,
     /// Packets that belong to no connection and were no handshake.
-    pub strays: u64,
+    pub without_connection: u64,
     /// Answers to packets of no connection: resets, retries, version negotiation.
     pub responses: u64,
 }

@@ -3,7 +3,7 @@
 use roadweave_types::{Instant, PacketId, PathId, PathSnapshot};
 
 use crate::testing::{Among, path};
-use crate::{Recovery, RecoveryConfig, RecoveryFactory, RecoveryStats, Repair, SentPacket};
+use crate::{Recovery, RecoveryConfig, RecoveryFactory, RecoveryStats, Repair, SentCopy};
 
 /// All that watch packets.
 const WATCHFUL: [&str; 9] = [
@@ -28,8 +28,8 @@ fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
-fn sent(id: u32) -> SentPacket {
-    SentPacket { id: PacketId(id), path: PathId(0), bytes: 1200, ends_frame: false }
+fn sent(id: u32) -> SentCopy {
+    SentCopy { id: PacketId(id), path: PathId(0), bytes: 1200, ends_frame: false }
 }
 
 fn paths() -> [PathSnapshot; 2] {

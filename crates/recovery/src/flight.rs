@@ -103,7 +103,7 @@ impl<T: Copy> Flight<T> {
         self.slots.is_empty()
     }
 
-    /// Notes that a copy left on `path`, which counts as lost after `patience`.
+    /// Notes that a copy left on `path`, which counts as lost after `loss_delay`.
     ///
     /// Returns the tag of a packet that had to leave unsettled, because too many are watched.
     pub(crate) fn on_sent(
@@ -111,7 +111,7 @@ impl<T: Copy> Flight<T> {
         now: Instant,
         id: PacketId,
         path: PathId,
-        patience: Duration,
+        loss_delay: Duration,
         tag: T,
     ) -> Option<T> {
         let evicted = self.introduce(id, tag);
@@ -133,7 +133,7 @@ impl<T: Copy> Flight<T> {
                 slot.transmissions += 1;
             }
         }
-        self.timer.push(Reverse((now + patience, sequence, self.slots[index].transmissions)));
+        self.timer.push(Reverse((now + loss_delay, sequence, self.slots[index].transmissions)));
         evicted
     }
 
@@ -292,13 +292,13 @@ impl<T: Copy> Flight<T> {
 
     /// Takes the next packet whose time is over for lost.
     ///
-    /// `patience` is asked again when the time comes, with the path as it is then and the number of
-    /// transmissions: round-trip times that have grown in between grant more of it.
+    /// `loss_delay` is asked again when the time comes, with the path as it is then and the number
+    /// of transmissions: round-trip times that have grown in between make it longer.
     pub(crate) fn poll_overdue(
         &mut self,
         now: Instant,
         paths: &[PathOffer<'_>],
-        patience: impl Fn(&PathSnapshot, u32) -> Duration,
+        loss_delay: impl Fn(&PathSnapshot, u32) -> Duration,
     ) -> Option<Overdue<T>> {
         while let Some(&Reverse((due, sequence, transmission))) = self.timer.peek() {
             if due > now {
@@ -315,7 +315,7 @@ impl<T: Copy> Flight<T> {
             }
             let due_on = |path: PathId, sent: Instant| {
                 let known = paths.iter().find(|known| known.snapshot.id == path)?;
-                Some(sent + patience(known.snapshot, transmission))
+                Some(sent + loss_delay(known.snapshot, transmission))
             };
             let mut last = due_on(path, sent);
             if let Some(copies) = self.further.get(&sequence) {

@@ -33,7 +33,7 @@ pub use xnc::{Detection, Spread, Xnc, XncConfig};
 
 /// A copy of a source packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SentPacket {
+pub struct SentCopy {
     /// The packet's ID; first copies come in ascending order without gaps.
     pub id: PacketId,
     /// The path of this copy.
@@ -132,11 +132,11 @@ pub struct RecoveryStats {
 /// when all of them are.
 pub trait Recovery: Send + std::fmt::Debug {
     /// A copy of a source packet left: the first, a further one, or one after [`Repair::Again`].
-    fn on_sent(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]);
+    fn on_sent(&mut self, now: Instant, packet: SentCopy, paths: &[PathSnapshot]);
 
     /// A copy of a source packet waits for its path. [`Recovery::on_sent`] follows when it leaves,
     /// or [`Recovery::on_lost`] if it never does.
-    fn on_waiting(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]);
+    fn on_waiting(&mut self, now: Instant, packet: SentCopy, paths: &[PathSnapshot]);
 
     /// The packet that left last ended a video frame, as is known now.
     fn on_frame_ended(&mut self) {}

@@ -2,15 +2,15 @@
 
 use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
-use crate::{Recovery, RecoveryStats, Repair, SentPacket};
+use crate::{Recovery, RecoveryStats, Repair, SentCopy};
 
 /// The recovery that repairs nothing.
 #[derive(Debug, Default)]
 pub struct NoRecovery;
 
 impl Recovery for NoRecovery {
-    fn on_sent(&mut self, _now: Instant, _packet: SentPacket, _paths: &[PathSnapshot]) {}
-    fn on_waiting(&mut self, _now: Instant, _packet: SentPacket, _paths: &[PathSnapshot]) {}
+    fn on_sent(&mut self, _now: Instant, _packet: SentCopy, _paths: &[PathSnapshot]) {}
+    fn on_waiting(&mut self, _now: Instant, _packet: SentCopy, _paths: &[PathSnapshot]) {}
     fn on_acknowledged(&mut self, _now: Instant, _id: PacketId) {}
     fn on_abandoned(&mut self, _id: PacketId) {}
     fn on_lost(&mut self, _now: Instant, _id: PacketId, _path: PathId) {}

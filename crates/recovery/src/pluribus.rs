@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot, SplitMix64};
 
-use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket, spare};
+use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentCopy, spare};
 
 /// The recovery of Pluribus.
 #[derive(Debug)]
@@ -117,11 +117,11 @@ impl Pluribus {
 }
 
 impl Recovery for Pluribus {
-    fn on_sent(&mut self, now: Instant, packet: SentPacket, _paths: &[PathSnapshot]) {
+    fn on_sent(&mut self, now: Instant, packet: SentCopy, _paths: &[PathSnapshot]) {
         self.note(now, packet.id);
     }
 
-    fn on_waiting(&mut self, now: Instant, packet: SentPacket, _paths: &[PathSnapshot]) {
+    fn on_waiting(&mut self, now: Instant, packet: SentCopy, _paths: &[PathSnapshot]) {
         self.note(now, packet.id);
     }
 
@@ -233,8 +233,8 @@ mod tests {
         Instant::from_millis(ms)
     }
 
-    fn sent(id: u32) -> SentPacket {
-        SentPacket { id: PacketId(id), path: PathId(0), bytes: 1200, ends_frame: false }
+    fn sent(id: u32) -> SentCopy {
+        SentCopy { id: PacketId(id), path: PathId(0), bytes: 1200, ends_frame: false }
     }
 
     /// A recovery that has sent `count` packets, and a path of which it believes that it loses

@@ -11,7 +11,7 @@ use std::time::Duration;
 use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
 use crate::flight::{Flight, State};
-use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentPacket};
+use crate::{Recovery, RecoveryConfig, RecoveryStats, Repair, SentCopy};
 
 const BACKOFF_MAX: u32 = 6;
 
@@ -50,7 +50,7 @@ impl Reliable {
 }
 
 impl Recovery for Reliable {
-    fn on_sent(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]) {
+    fn on_sent(&mut self, now: Instant, packet: SentCopy, paths: &[PathSnapshot]) {
         let pto = paths
             .iter()
             .find(|path| path.id == packet.path)
@@ -60,7 +60,7 @@ impl Recovery for Reliable {
         }
     }
 
-    fn on_waiting(&mut self, now: Instant, packet: SentPacket, _paths: &[PathSnapshot]) {
+    fn on_waiting(&mut self, now: Instant, packet: SentCopy, _paths: &[PathSnapshot]) {
         if self.flight.on_waiting(packet.id, packet.path, now).is_some() {
             self.stats.abandoned += 1;
         }
@@ -91,10 +91,10 @@ impl Recovery for Reliable {
         paths: &[PathOffer<'_>],
         _backlog: u64,
     ) -> Option<Repair> {
-        let patience = |path: &PathSnapshot, transmissions: u32| {
+        let loss_delay = |path: &PathSnapshot, transmissions: u32| {
             path.pto * (1 << (transmissions - 1).min(BACKOFF_MAX))
         };
-        while let Some(overdue) = self.flight.poll_overdue(now, paths, patience) {
+        while let Some(overdue) = self.flight.poll_overdue(now, paths, loss_delay) {
             self.stats.lost += 1;
             self.stats.lost_by_timer += 1;
             if now.since(overdue.tag) >= self.give_up {
@@ -143,8 +143,8 @@ mod tests {
     const RELIABLE: RecoveryConfig =
         RecoveryConfig { deadline: Duration::from_millis(100), expire_after: Reliable::GIVE_UP };
 
-    fn sent(id: u32) -> SentPacket {
-        SentPacket { id: PacketId(id), path: PathId(0), bytes: 1200, ends_frame: false }
+    fn sent(id: u32) -> SentCopy {
+        SentCopy { id: PacketId(id), path: PathId(0), bytes: 1200, ends_frame: false }
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
         let mut recovery = Reliable::new(RELIABLE);
         let again = Some(Repair::Again { id: PacketId(0) });
         recovery.on_sent(at(0), sent(0), &paths);
-        recovery.on_sent(at(1), SentPacket { path: PathId(1), ..sent(0) }, &paths);
+        recovery.on_sent(at(1), SentCopy { path: PathId(1), ..sent(0) }, &paths);
         assert_eq!(
             recovery.poll_repair_among(at(100), &paths, 0),
             None,

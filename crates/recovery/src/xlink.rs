@@ -29,7 +29,7 @@ use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 use self::delays::Delays;
 use crate::flight::State;
 use crate::qoe::{Left, Report};
-use crate::{Qoe, Recovery, RecoveryConfig, RecoveryStats, Reliable, Repair, SentPacket, spare};
+use crate::{Qoe, Recovery, RecoveryConfig, RecoveryStats, Reliable, Repair, SentCopy, spare};
 
 mod delays;
 
@@ -226,7 +226,7 @@ struct Choice {
 }
 
 impl Recovery for Xlink {
-    fn on_sent(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]) {
+    fn on_sent(&mut self, now: Instant, packet: SentCopy, paths: &[PathSnapshot]) {
         let is_further = matches!(
             self.reliable.flight().state(packet.id),
             Some(State::InFlight { .. } | State::Settled)
@@ -237,7 +237,7 @@ impl Recovery for Xlink {
         self.reliable.on_sent(now, packet, paths);
     }
 
-    fn on_waiting(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]) {
+    fn on_waiting(&mut self, now: Instant, packet: SentCopy, paths: &[PathSnapshot]) {
         self.reliable.on_waiting(now, packet, paths);
     }
 

@@ -12,10 +12,10 @@
 //!         n = 1: the packet itself on every usable path
 //! ```
 //!
-//! [`Spread::Lean`] sends no more than that, and no path carries more of it than the others can do
-//! without: one path that fails costs a few coded packets, and not the repair. It avoids the path
-//! that lost the most of the run, unless something newer was acknowledged there: before its probe
-//! timeout a dead path is not suspected, and would swallow the repair as well.
+//! [`Spread::ByLoss`] sends no more than that, and no path carries more of it than the others can
+//! do without: one path that fails costs a few coded packets, and not the repair. It avoids the
+//! path that lost the most of the run, unless something newer was acknowledged there: before its
+//! probe timeout a dead path is not suspected, and would swallow the repair as well.
 //!
 //! Then the packets are forgotten: there is one shot. The losses of a burst are detected one after
 //! the other within a few milliseconds; they are gathered for [`XncConfig::gather`] or until the
@@ -29,7 +29,7 @@ use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
 use crate::flight::{Flight, State};
 use crate::threshold::late_after;
-use crate::{Recovery, RecoveryStats, Repair, SentPacket};
+use crate::{Recovery, RecoveryStats, Repair, SentCopy};
 
 mod config;
 mod group;
@@ -101,12 +101,12 @@ impl Xnc {
         let config = self.config;
         loop {
             let credit = self.credit;
-            let patience = |path: &PathSnapshot, _| {
-                let patience = config.patience(path, snapshots(paths));
+            let loss_delay = |path: &PathSnapshot, _| {
+                let loss_delay = config.loss_delay(path, snapshots(paths));
                 let late = credit.is_solvent().then(|| config.late_after(path, paths)).flatten();
-                late.map_or(patience, |late| late.min(patience))
+                late.map_or(loss_delay, |late| late.min(loss_delay))
             };
-            let Some(overdue) = self.flight.poll_overdue(now, paths, patience) else { return };
+            let Some(overdue) = self.flight.poll_overdue(now, paths, loss_delay) else { return };
             self.pay_for(now, overdue.id, overdue.tag, paths);
             self.stats.lost_by_timer += 1;
             self.on_range_loss(now, overdue.tag);
@@ -117,7 +117,7 @@ impl Xnc {
     fn pay_for(&mut self, now: Instant, id: PacketId, sequence: u64, paths: &[PathOffer<'_>]) {
         let Some(State::Lost { path, sent }) = self.flight.state(id) else { return };
         let known = snapshots(paths).find(|known| known.id == path);
-        let is_early = |path| now.since(sent) < self.config.patience(path, snapshots(paths));
+        let is_early = |path| now.since(sent) < self.config.loss_delay(path, snapshots(paths));
         if known.is_some_and(is_early) {
             let bytes = self.range_mut(sequence).map_or(0, |range| range.bytes_max);
             self.credit.spend(u64::from(bytes));
@@ -130,26 +130,26 @@ fn snapshots<'a>(paths: &[PathOffer<'a>]) -> impl Iterator<Item = &'a PathSnapsh
 }
 
 impl Recovery for Xnc {
-    fn on_sent(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]) {
-        let patience = paths.iter().find(|path| path.id == packet.path).map_or(
+    fn on_sent(&mut self, now: Instant, packet: SentCopy, paths: &[PathSnapshot]) {
+        let loss_delay = paths.iter().find(|path| path.id == packet.path).map_or(
             self.config.lane.deadline,
             |path| {
-                let patience = self.config.patience(path, paths);
+                let loss_delay = self.config.loss_delay(path, paths);
                 if self.config.repairs_early() {
-                    patience.min(late_after(path, self.config.lane.deadline))
+                    loss_delay.min(late_after(path, self.config.lane.deadline))
                 } else {
-                    patience
+                    loss_delay
                 }
             },
         );
         self.credit.earn(packet.bytes);
         let sequence = self.note_packet(now, &packet);
-        if self.flight.on_sent(now, packet.id, packet.path, patience, sequence).is_some() {
+        if self.flight.on_sent(now, packet.id, packet.path, loss_delay, sequence).is_some() {
             self.stats.abandoned += 1;
         }
     }
 
-    fn on_waiting(&mut self, now: Instant, packet: SentPacket, _paths: &[PathSnapshot]) {
+    fn on_waiting(&mut self, now: Instant, packet: SentCopy, _paths: &[PathSnapshot]) {
         let sequence = self.note_packet(now, &packet);
         if self.flight.on_waiting(packet.id, packet.path, sequence).is_some() {
             self.stats.abandoned += 1;

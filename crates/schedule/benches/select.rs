@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use roadweave_schedule::{Acknowledged, PacketInfo, SchedulerFactory};
+use roadweave_schedule::{AcknowledgedDatagram, PacketInfo, SchedulerFactory};
 use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot, UplinkId};
 
 const SCHEDULERS: [&str; 8] =
@@ -36,7 +36,7 @@ fn select(criterion: &mut Criterion) {
                 now += Duration::from_millis(1);
                 let (sent, rtt) = (now, path.smoothed_rtt + Duration::from_micros(turn));
                 scheduler.on_sent(now, path.id, 1200);
-                let acknowledged = Acknowledged { path: path.id, sent, bytes: 1200, rtt };
+                let acknowledged = AcknowledgedDatagram { path: path.id, sent, bytes: 1200, rtt };
                 scheduler.on_acknowledged(now + rtt, &acknowledged);
             }
             let packet = |flow| PacketInfo {

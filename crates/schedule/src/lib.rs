@@ -52,7 +52,7 @@ pub struct PacketInfo {
 
 /// A datagram that the peer confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Acknowledged {
+pub struct AcknowledgedDatagram {
     /// The path it went out on.
     pub path: PathId,
     /// When it left.
@@ -87,7 +87,7 @@ pub trait Scheduler: Send + std::fmt::Debug {
     fn on_sent(&mut self, _now: Instant, _path: PathId, _bytes: u32) {}
 
     /// The peer has a datagram of the lane.
-    fn on_acknowledged(&mut self, _now: Instant, _acknowledged: &Acknowledged) {}
+    fn on_acknowledged(&mut self, _now: Instant, _acknowledged: &AcknowledgedDatagram) {}
 
     /// A datagram of the lane was lost on `path`.
     fn on_lost(&mut self, _now: Instant, _path: PathId) {}

@@ -39,7 +39,7 @@ use std::time::Duration;
 use roadweave_types::{Instant, PathId, PathOffer, PathSnapshot, Rate};
 
 use self::pace::Pace;
-use crate::{Acknowledged, Decision, PacketInfo, PathSet, Scheduler, best_status};
+use crate::{AcknowledgedDatagram, Decision, PacketInfo, PathSet, Scheduler, best_status};
 
 /// The scheduler of LoLa.
 #[derive(Debug)]
@@ -250,7 +250,7 @@ impl Scheduler for Lola {
         state.flying += 1;
     }
 
-    fn on_acknowledged(&mut self, now: Instant, acknowledged: &Acknowledged) {
+    fn on_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram) {
         if let Some(state) = self.paths.iter_mut().find(|state| state.id == acknowledged.path) {
             state.pace.on_acknowledged(now, acknowledged, state.pause);
             state.flying = state.flying.saturating_sub(1);

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use roadweave_types::{Instant, PathId, PathOffer, Policy, Priority, Rate};
 
-use crate::{Acknowledged, Decision, PacketInfo, PathSet, RestoreError, Scheduler};
+use crate::{AcknowledgedDatagram, Decision, PacketInfo, PathSet, RestoreError, Scheduler};
 
 /// A scheduler that keeps to the policies of the paths.
 #[derive(Debug)]
@@ -100,7 +100,7 @@ impl Scheduler for Policed {
         self.inner.on_sent(now, path, bytes);
     }
 
-    fn on_acknowledged(&mut self, now: Instant, acknowledged: &Acknowledged) {
+    fn on_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram) {
         self.inner.on_acknowledged(now, acknowledged);
     }
 
@@ -229,7 +229,7 @@ impl Turns {
         let turns: Vec<Turn> = paths.iter().enumerate().filter(shares).map(turn).collect();
         let order = |turn: &&Turn| (turn.owed, Reverse(turn.at));
         let next = turns.iter().max_by_key(order);
-        if next.is_some_and(|turn| !turn.has_room) && packet.waited < TURN_PATIENCE {
+        if next.is_some_and(|turn| !turn.has_room) && packet.waited < TURN_WAIT_MAX {
             return Decision::Wait;
         }
         let next = turns.iter().filter(|turn| turn.has_room).max_by_key(order);
@@ -261,7 +261,7 @@ fn is_paced_soon(path: &PathOffer<'_>, bytes: u64) -> bool {
     let PathOffer { snapshot, queued_bytes, .. } = *path;
     let ahead = queued_bytes + bytes;
     snapshot.pacing_budget >= ahead
-        || snapshot.pacing_rate.is_some_and(|rate| rate.time_for(ahead) <= TURN_PATIENCE / 4)
+        || snapshot.pacing_rate.is_some_and(|rate| rate.time_for(ahead) <= TURN_WAIT_MAX / 4)
 }
 
 /// How long a packet may wait for a primary path before it takes a secondary one.
@@ -269,7 +269,7 @@ const MARGIN: Duration = Duration::from_millis(20);
 /// Round trips are similar that differ by less than a quarter, or than this.
 const SIMILAR_MIN: Duration = Duration::from_millis(10);
 /// How long a packet waits for the pacer of the path whose turn it is.
-const TURN_PATIENCE: Duration = Duration::from_millis(20);
+const TURN_WAIT_MAX: Duration = Duration::from_millis(20);
 /// The longest packet that counts whole.
 const BYTES_MAX: u64 = 1 << 16;
 /// What a path is owed at most, in packets of [`PACKET_BYTES`].
@@ -392,7 +392,7 @@ mod tests {
         let both = [paced, light.clone()];
         let mut select = |packet: PacketInfo| fresh.select_among(Instant::ZERO, &packet, &both);
         assert_eq!(select(packet(1200)), Decision::Wait);
-        assert_eq!(select(PacketInfo { waited: TURN_PATIENCE, ..packet(1200) }), TO(1));
+        assert_eq!(select(PacketInfo { waited: TURN_WAIT_MAX, ..packet(1200) }), TO(1));
         let full = with(Primary, 3, path(0, 45, 900));
         assert_eq!(count(&[full, light.clone()]), [0, 400]);
         let other = with(Secondary, 3, path(0, 45, 9000));

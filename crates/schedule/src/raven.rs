@@ -44,7 +44,8 @@ use self::forecast::Forecast;
 use self::networks::{NETWORKS_MAX, Network};
 use self::tables::{Interval, Tables};
 use crate::{
-    Acknowledged, Decision, Ordered, PacketInfo, PathSet, RestoreError, Scheduler, best_status,
+    AcknowledgedDatagram, Decision, Ordered, PacketInfo, PathSet, RestoreError, Scheduler,
+    best_status,
 };
 
 /// How RAVEN weighs response time against volume, and how often it learns.
@@ -339,7 +340,7 @@ impl Scheduler for Raven {
         }
     }
 
-    fn on_acknowledged(&mut self, now: Instant, acknowledged: &Acknowledged) {
+    fn on_acknowledged(&mut self, now: Instant, acknowledged: &AcknowledgedDatagram) {
         let Some(state) = self.paths.iter().position(|state| state.id == acknowledged.path) else {
             return;
         };

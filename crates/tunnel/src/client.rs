@@ -47,7 +47,7 @@ pub use notices::Notice;
 use notices::NoticeLimiter;
 use outages::Outages;
 use pairs::{Pair, Pairs};
-use race::{Attempt, RACE_STAGGER, Welcomed};
+use race::{AcceptedConnection, Attempt, RACE_STAGGER};
 pub use report::{PairReport, PairState, UplinkReport};
 use silence::Flapping;
 
@@ -106,7 +106,7 @@ struct Uplink {
     path_failures: usize,
     /// When a path that was asked for gives way to one to another address, unless it is usable by
     /// then.
-    path_patience: Instant,
+    path_deadline: Instant,
 }
 
 #[derive(Debug)]
@@ -134,11 +134,11 @@ pub struct Client {
     /// Since when no path of the session answers.
     silent_since: Option<Instant>,
     /// Until when nobody waits for a session that does not answer: this end was paused.
-    hurry_until: Instant,
+    fast_failover_until: Instant,
     /// Since when the session falls silent again and again, if it does.
     flapping: Option<Flapping>,
     /// A connection that was welcomed beside a session that does not answer, to replace it.
-    replacement: Option<Welcomed>,
+    replacement: Option<AcceptedConnection>,
     pairs: Pairs,
     /// How long the client backs off after the next session that the server ends.
     backoff: Duration,
@@ -184,7 +184,7 @@ impl Client {
             current: None,
             silent_since: None,
             flapping: None,
-            hurry_until: Instant::ZERO,
+            fast_failover_until: Instant::ZERO,
             replacement: None,
             backoff: Duration::ZERO,
             events: VecDeque::new(),
@@ -259,10 +259,10 @@ impl Client {
             next_attempt: now + stagger,
             next_path: now,
             path_failures: 0,
-            path_patience: now,
+            path_deadline: now,
         };
         self.uplinks.insert(id, uplink);
-        self.pairs.hurry(now, Some(id));
+        self.pairs.reset_backoff(now, Some(id));
         self.outages.forget(id);
         self.on_lanes_or_uplinks(now);
         self.handle_timeout(now);
@@ -288,7 +288,7 @@ impl Client {
             self.servers_of.insert(uplink, servers);
         }
         if let Some(uplink) = self.uplinks.get_mut(&uplink) {
-            (uplink.path_failures, uplink.path_patience) = (0, now);
+            (uplink.path_failures, uplink.path_deadline) = (0, now);
         }
         self.forget_pairs();
         self.handle_timeout(now);

@@ -5,7 +5,7 @@
 //! ```
 
 mod ages;
-mod births;
+mod arrival_times;
 mod copies;
 mod cuts;
 mod datagram;
@@ -30,9 +30,9 @@ use roadweave_types::{LaneId, Order, Pacing};
 use roadweave_wire::InnerPacket;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use cuts::Parts;
+pub(crate) use cuts::Reassembly;
 pub(crate) use datagram::Token;
-pub use datagram::{Content, LaneDatagram};
+pub use datagram::{DatagramContent, LaneDatagram};
 pub use defaults::default_lanes;
 pub use flow::FlowClass;
 pub(crate) use flow::FlowTable;

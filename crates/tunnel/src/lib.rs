@@ -32,8 +32,8 @@ pub use client::{
 };
 pub use geneve::{LinkCounters, RouterLink, RouterPeer};
 pub use lane::{
-    Content, FlowClass, LANES_MAX, LaneConfig, LaneDatagram, LaneRule, MemoryStats, OrderStats,
-    ReceiveStats, SendStats, Strategy, UnknownStrategy, default_lanes,
+    DatagramContent, FlowClass, LANES_MAX, LaneConfig, LaneDatagram, LaneRule, MemoryStats,
+    OrderStats, ReceiveStats, SendStats, Strategy, UnknownStrategy, default_lanes,
 };
 pub use learned::Learned;
 pub use node::{Io, Node, RecvMeta, deliver, flush, turn};

@@ -46,7 +46,7 @@ use roadweave_wire::{
 };
 
 use self::epochs::{Admission, Epochs, Sign};
-use self::jumps::{Copy, SequenceJumps, Verdict};
+use self::jumps::{Copy, Plausibility, SequenceJumps};
 use self::notices::{Events, Notices};
 use self::seen::Seen;
 pub use self::status::{LinkStatus, RouterStatus};
@@ -135,7 +135,7 @@ pub struct Router {
     /// Of the present epoch.
     jumps: SequenceJumps,
     /// How long a packet may wait for others.
-    patience: Duration,
+    max_buffer: Duration,
     /// By link: which numbers of the present epoch came by it.
     seen: Vec<Seen>,
     notices: Notices,
@@ -175,7 +175,7 @@ impl Router {
             session,
             epochs: Epochs::default(),
             jumps: SequenceJumps::default(),
-            patience: config.order.max_buffer(),
+            max_buffer: config.order.max_buffer(),
             seen: config.links.iter().map(|_| Seen::default()).collect(),
             notices: Notices::new(config.links.len()),
             links: Links::new(config.vni, config.epoch, config.hello_begin_us, config.links),
@@ -248,14 +248,14 @@ impl Router {
             return;
         }
         match self.jumps.judge(id) {
-            Verdict::Near => self.take_copy(now, link, id, packet),
-            Verdict::Jump => {
-                for Copy { link, id, packet, .. } in self.jumps.take_kept(now, self.patience) {
+            Plausibility::Near => self.take_copy(now, link, id, packet),
+            Plausibility::Jump => {
+                for Copy { link, id, packet, .. } in self.jumps.take_kept(now, self.max_buffer) {
                     self.take_copy(now, link, id, &packet);
                 }
                 self.take_copy(now, link, id, packet);
             }
-            Verdict::Doubt => {
+            Plausibility::Doubt => {
                 let packet = Bytes::copy_from_slice(packet);
                 self.jumps.keep(Copy { came: now, link, id, packet });
             }

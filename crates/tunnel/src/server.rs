@@ -294,17 +294,17 @@ impl Server {
     }
 }
 
-/// The way of an inner packet, by its place in [`Joined::limits`].
+/// The direction of an inner packet, by its place in [`Joined::limits`].
 #[derive(Clone, Copy)]
-enum Way {
+enum Direction {
     Down,
     Up,
 }
 
 impl Joined {
     /// Whether a packet of `bytes` bytes is within the client's rate; what is not is counted.
-    fn allows(&mut self, now: Instant, way: Way, bytes: usize) -> bool {
-        let limit = self.limits.as_mut().map(|limits| &mut limits[way as usize]);
+    fn allows(&mut self, now: Instant, direction: Direction, bytes: usize) -> bool {
+        let limit = self.limits.as_mut().map(|limits| &mut limits[direction as usize]);
         let passes = limit.is_none_or(|limit| limit.allows(now, bytes));
         if !passes {
             self.session.count_drop(DropReason::RateLimited);

@@ -22,11 +22,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_recovery::Qoe;
-use roadweave_schedule::Acknowledged;
+use roadweave_schedule::AcknowledgedDatagram;
 use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PacketId, PathId, Promise};
 use roadweave_wire::{
-    Datagram, DatagramError, Feedback, InnerPacket, LaneReport, MAX_SYMBOL_BODY, STAMP_HEADER,
-    SUCCESSION_HEADER,
+    Datagram, DatagramError, Feedback, InnerPacket, LaneReport, MAX_SYMBOL_BODY,
+    PREDECESSOR_HEADER, STAMP_HEADER,
 };
 
 use self::config::needs_flows;
@@ -36,8 +36,8 @@ use self::exit::Exit;
 pub use self::stats::{LaneStats, SessionStats};
 use crate::carrier::Carrier;
 use crate::lane::{
-    Arrival, Delivery, FlowTable, LANES_MAX, LaneConfig, LaneReceiver, LaneSender, Opening, Parts,
-    ReceiveStats, Strategy, Token, classify,
+    Arrival, Delivery, FlowTable, LANES_MAX, LaneConfig, LaneReceiver, LaneSender, Opening,
+    Reassembly, ReceiveStats, Strategy, Token, classify,
 };
 use crate::observe::{PacketEvent, PacketLog};
 
@@ -57,7 +57,7 @@ pub struct Session {
     flows: Option<FlowTable>,
     receivers: BTreeMap<LaneId, LaneReceiver>,
     /// Datagrams of the peer that come in parts.
-    parts: Parts,
+    parts: Reassembly,
     /// How lanes of the peer begin.
     opening: Opening,
     /// What was received before the peer began anew.
@@ -93,7 +93,7 @@ impl Session {
             turn: 0,
             flows: needs_flows.then(FlowTable::default),
             receivers: BTreeMap::new(),
-            parts: Parts::default(),
+            parts: Reassembly::default(),
             opening: Opening::default(),
             past: BTreeMap::new(),
             exit: Exit {
@@ -177,7 +177,7 @@ impl Session {
         packet: &[u8],
         view: &InnerPacket<'_>,
     ) {
-        if packet.len() > MAX_SYMBOL_BODY - SUCCESSION_HEADER - STAMP_HEADER {
+        if packet.len() > MAX_SYMBOL_BODY - PREDECESSOR_HEADER - STAMP_HEADER {
             self.exit.drops.count(DropReason::OversizedInner);
             return;
         }
@@ -290,7 +290,12 @@ impl Session {
     }
 
     /// The peer has the datagram sent with `token`.
-    pub fn on_acknowledged(&mut self, now: Instant, token: u64, acknowledged: &Acknowledged) {
+    pub fn on_acknowledged(
+        &mut self,
+        now: Instant,
+        token: u64,
+        acknowledged: &AcknowledgedDatagram,
+    ) {
         let Token { kind, lane, id } = Token::parse(token);
         if let Some(sender) = self.senders.get_mut(usize::from(lane.0)) {
             sender.on_acknowledged(now, kind, id, acknowledged);
@@ -438,7 +443,7 @@ mod tests {
     }
 
     /// An inner packet of so many bytes.
-    fn inner(bytes: u16) -> Vec<u8> {
+    pub(super) fn inner(bytes: u16) -> Vec<u8> {
         let mut packet = vec![0; bytes.into()];
         packet[0] = 0x45;
         packet[2..4].copy_from_slice(&bytes.to_be_bytes());

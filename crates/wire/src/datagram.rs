@@ -20,8 +20,8 @@ use roadweave_types::{LaneId, PacketId};
 pub use self::kind::DatagramError;
 use self::kind::{KIND_CODED, KIND_FEEDBACK, KIND_PART, KIND_SOURCE, KIND_SUM};
 use crate::part::{PART_HEADER, Part};
+use crate::predecessor::{PREDECESSOR_HEADER, predecessor_prefix};
 use crate::stamp::Stamp;
-use crate::succession::{SUCCESSION_HEADER, succession};
 use crate::symbol::{FragmentPosition, SYMBOL_HEADER, Symbol};
 
 /// Bytes before the symbol of a source datagram.
@@ -156,30 +156,35 @@ impl SourceDatagram {
         Self(bytes)
     }
 
-    /// A datagram for a whole inner packet; with room for its place, in a lane that keeps the order
-    /// of each flow (`has_place`), and with its `stamp`, in one whose packets expire.
+    /// A datagram for a whole inner packet; with room for its predecessor, in a lane that keeps
+    /// the order of each flow (`in_flow_order`), and with its `stamp`, in one whose packets expire.
     ///
     /// # Panics
     /// When the packet and its prefixes are longer than
     /// [`MAX_SYMBOL_BODY`](crate::MAX_SYMBOL_BODY).
-    pub fn of_packet(lane: LaneId, has_place: bool, stamp: Option<Stamp>, packet: &[u8]) -> Self {
-        let place = succession(0);
-        let place = if has_place { &place[..] } else { &[] };
+    pub fn of_packet(
+        lane: LaneId,
+        in_flow_order: bool,
+        stamp: Option<Stamp>,
+        packet: &[u8],
+    ) -> Self {
+        let prefix = predecessor_prefix(0);
+        let prefix = if in_flow_order { &prefix[..] } else { &[] };
         let stamp = stamp.map(Stamp::to_bytes);
         let stamp = stamp.as_ref().map_or(&[][..], |stamp| &stamp[..]);
-        if place.is_empty() && stamp.is_empty() {
+        if prefix.is_empty() && stamp.is_empty() {
             return Self::new(lane, &Symbol { position: FragmentPosition::Whole, body: packet });
         }
-        let body = [place, stamp, packet].concat();
+        let body = [prefix, stamp, packet].concat();
         Self::new(lane, &Symbol { position: FragmentPosition::Whole, body: &body })
     }
 
     /// Says that the packet follows the last one of its flow `after` IDs later: for datagrams made
-    /// by [`SourceDatagram::of_packet`] with a place, or first fragments of these.
-    pub fn set_succession(&mut self, after: u32) {
+    /// by [`SourceDatagram::of_packet`] with room for it, or first fragments of these.
+    pub fn set_predecessor(&mut self, after: u32) {
         let at = SOURCE_HEADER + SYMBOL_HEADER;
-        if let Some(prefix) = self.0.get_mut(at..at + SUCCESSION_HEADER) {
-            prefix.copy_from_slice(&succession(after));
+        if let Some(prefix) = self.0.get_mut(at..at + PREDECESSOR_HEADER) {
+            prefix.copy_from_slice(&predecessor_prefix(after));
         }
     }
 
@@ -343,16 +348,16 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_in_succession_keeps_its_place() {
+    fn a_packet_names_its_predecessor() {
         let mut datagram = SourceDatagram::of_packet(LaneId(2), true, None, b"Epacket");
-        datagram.set_succession(300);
+        datagram.set_predecessor(300);
         let Ok(Datagram::Source { symbol, .. }) = Datagram::parse(datagram.finish(PacketId(9)))
         else {
             panic!("a source datagram");
         };
         let body = symbol.slice(SYMBOL_HEADER..);
         let expected = (Some(300), Bytes::from_static(b"Epacket"));
-        assert_eq!(crate::split_succession(body), expected);
+        assert_eq!(crate::split_predecessor(body), expected);
     }
 
     #[test]

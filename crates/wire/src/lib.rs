@@ -18,10 +18,10 @@ mod geneve;
 mod inner;
 mod media;
 mod part;
+mod predecessor;
 mod rtp;
 mod srt;
 mod stamp;
-mod succession;
 mod symbol;
 
 pub use control::{Control, ControlError, Hello, MAX_CONTROL_MESSAGE, Welcome};
@@ -35,10 +35,12 @@ pub use geneve::{
 };
 pub use inner::{InnerError, InnerPacket, protocol};
 pub use part::{PART_HEADER, Part};
+pub use predecessor::{
+    PREDECESSOR_DISTANCE_MAX, PREDECESSOR_HEADER, predecessor_prefix, split_predecessor,
+};
 pub use rtp::RtpHeader;
 pub use srt::SrtHeader;
 pub use stamp::{STAMP_HEADER, Stamp, split_stamp};
-pub use succession::{SUCCESSION_HEADER, SUCCESSION_MAX, split_succession, succession};
 pub use symbol::{FragmentPosition, MAX_SYMBOL_BODY, SYMBOL_HEADER, Symbol, SymbolError};
 
 /// The application protocol of the connection (RFC 7301): it names the version of this format.

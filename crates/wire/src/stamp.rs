@@ -9,9 +9,9 @@
 //! ```
 //!
 //! An inner packet begins with its IP version, 4 or 6, so the first four bits tell that this prefix
-//! is there. It stands within the symbol, behind the place in the flow if there is that too
-//! ([`succession`](crate::succession())): a packet that was computed from coded ones has it as
-//! well.
+//! is there. It stands within the symbol, behind the predecessor if there is that too
+//! ([`predecessor_prefix`](crate::predecessor_prefix)): a packet that was computed from coded ones
+//! has it as well.
 //!
 //! The milliseconds are those of the sender's clock, which nobody else knows; two of them tell how
 //! much later one packet came than another. They wrap after three days, so that nobody on the way

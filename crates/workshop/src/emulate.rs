@@ -17,7 +17,7 @@ use serde_json::json;
 use tracing::info;
 
 pub use self::file::{EmulateFile, EmulatedLink, Emulation, EmulationError, Place, TunEnd};
-pub use self::realtime::{EmulateError, Emulator, LinkReport, WayReport};
+pub use self::realtime::{DirectionReport, EmulateError, EmulatedLinkReport, Emulator};
 
 /// Puts emulated links between pairs of TUN devices, for any IP traffic.
 ///
@@ -155,7 +155,7 @@ fn describe(emulation: &Emulation) -> Table {
     table
 }
 
-fn summarize(reports: &[LinkReport]) -> Table {
+fn summarize(reports: &[EmulatedLinkReport]) -> Table {
     let mut table =
         new_table(&["link", "way", "packets in", "MB in", "MB out", "max queue kB", "dropped"]);
     for report in reports {
@@ -178,7 +178,7 @@ fn megabytes(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / 1e6)
 }
 
-fn dropped(figures: &WayReport) -> String {
+fn dropped(figures: &DirectionReport) -> String {
     let reasons =
         figures.dropped.iter().map(|(reason, count)| format!("{} {count}", reason.name()));
     reasons.collect::<Vec<String>>().join(", ")

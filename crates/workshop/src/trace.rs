@@ -59,7 +59,7 @@ impl TraceArgs {
 
 /// The part of a recording that is wanted.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
-struct Part {
+struct Section {
     /// Begin so many seconds after the recording's start
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     from: Option<Duration>,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use roadweave_device::netns::{NetNs, run_sandboxed};
 use roadweave_device::{Signal, Signals};
-use roadweave_workshop::emulate::{EmulateFile, Emulator, LinkReport};
+use roadweave_workshop::emulate::{EmulateFile, EmulatedLinkReport, Emulator};
 use rustix::process::{getpid, kill_process};
 
 const LINKS: &str = "
@@ -29,7 +29,7 @@ delay_ms = 5
 ";
 
 /// Runs `work` while the emulator of `text` runs; returns what passed.
-fn with_emulator(text: &str, work: impl FnOnce(&NetNs, &NetNs)) -> Vec<LinkReport> {
+fn with_emulator(text: &str, work: impl FnOnce(&NetNs, &NetNs)) -> Vec<EmulatedLinkReport> {
     let near = NetNs::create("near").unwrap();
     let far = NetNs::create("far").unwrap();
     let file: EmulateFile = toml::from_str(text).unwrap();

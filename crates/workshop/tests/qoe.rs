@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use roadweave_lab::video::h264::AccessUnit;
 use roadweave_lab::video::rtp::Packetizer;
-use roadweave_lab::video::stream_log::{ArrivedPacket, SentPacket};
+use roadweave_lab::video::stream_log::{ArrivedPacket, SentLine};
 use roadweave_types::Instant;
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ fn write_run(folder: &Path, is_lost: impl Fn(usize, usize) -> bool) {
         let packets = packetizer.packetize(&unit, timestamp);
         assert_eq!(packets.len(), PACKETS);
         for (index, packet) in packets.iter().enumerate() {
-            let line = SentPacket {
+            let line = SentLine {
                 frame,
                 idr: frame.is_multiple_of(30),
                 captured,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long anything may take that is not timed: the machine may be slow and busy.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// A running client or server; dropping it kills it.
 pub struct Daemon {
@@ -48,7 +48,7 @@ impl Daemon {
 
     /// Waits for `count` lines that hold `text`.
     pub fn wait_for_count(&self, text: &str, count: usize) {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         while self.count(text) < count {
             assert!(Instant::now() < deadline, "it never said {text:?}:\n{}", self.log());
             sleep(Duration::from_millis(20));
@@ -62,7 +62,7 @@ impl Daemon {
 
     /// Waits until it has ended by itself; returns its exit code.
     pub fn wait(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status.code();

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use roadweave_device::netns::{CableEnd, NetNs};
 use serde_json::Value;
 
-pub use daemon::{Daemon, PATIENCE};
+pub use daemon::{Daemon, WAIT_MAX};
 
 /// The client's TUN and instance.
 pub const CLIENT: &str = "rw0";
@@ -254,7 +254,7 @@ impl Road {
         what: &str,
         condition: impl Fn(&Value) -> bool,
     ) -> Value {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + WAIT_MAX;
         loop {
             let status = self.show(instance);
             if condition(&status) {
@@ -298,14 +298,14 @@ impl Road {
         let socket = self.socket_to(GATEWAY_V4);
         socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
         let start = Instant::now();
-        while start.elapsed() < PATIENCE {
+        while start.elapsed() < WAIT_MAX {
             // While there is no tunnel, the kernel may refuse.
             let _ = socket.send(b"is anybody there?");
             if socket.recv(&mut [0; 100]).is_ok() {
                 return start.elapsed();
             }
         }
-        panic!("no traffic within {PATIENCE:?}");
+        panic!("no traffic within {WAIT_MAX:?}");
     }
 }
 

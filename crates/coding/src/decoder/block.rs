@@ -1,7 +1,7 @@
 //! Equations that share missing packets, and what follows from them.
 //!
 //! ```text
-//! column              0  1  2  3  4  5  6  7         position: base + column
+//! column              0  1  2  3  4  5  6  7         full ID: base + column
 //! missing             x  .  .  x  .  x  x  .
 //! known                  s  s     s        s         symbols that equations cover
 //! equation A          [-----------]                  payload A, as it came
@@ -26,7 +26,7 @@ use roadweave_types::Instant;
 
 use super::bits::{BITS, Bits};
 use super::matrix::Matrix;
-use super::window::Position;
+use super::window::FullId;
 use crate::kernel::Kernel;
 use crate::pool::Pool;
 
@@ -37,8 +37,8 @@ pub(super) const SPAN_MAX: u64 = BITS as u64;
 /// Consecutive packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
-    pub(super) first: Position,
-    pub(super) last: Position,
+    pub(super) first: FullId,
+    pub(super) last: FullId,
 }
 
 impl Span {
@@ -80,8 +80,8 @@ pub(super) struct NewEquation<'a> {
 #[derive(Debug)]
 pub(super) struct Block {
     kernel: Kernel,
-    /// The position of column 0.
-    base: Position,
+    /// The full ID of column 0.
+    base: FullId,
     /// The columns that are covered by equations, but not known.
     missing: Bits,
     /// The columns of `known`.
@@ -163,14 +163,14 @@ impl Block {
         if self.is_empty() { 0 } else { BLOCK_OVERHEAD_BYTES + self.bytes }
     }
 
-    /// Whether `position` is a missing packet.
-    pub(super) fn lacks(&self, position: Position) -> bool {
-        self.column(position).is_some_and(|column| self.missing.has(column))
+    /// Whether `full_id` is a missing packet.
+    pub(super) fn lacks(&self, full_id: FullId) -> bool {
+        self.column(full_id).is_some_and(|column| self.missing.has(column))
     }
 
-    /// Whether `position` or one behind it is a missing packet.
-    pub(super) fn reaches(&self, position: Position) -> bool {
-        self.missing.last().is_some_and(|column| position <= self.base + column as u64)
+    /// Whether `full_id` or one behind it is a missing packet.
+    pub(super) fn reaches(&self, full_id: FullId) -> bool {
+        self.missing.last().is_some_and(|column| full_id <= self.base + column as u64)
     }
 
     /// Whether it takes little memory when it is empty.
@@ -256,9 +256,9 @@ impl Block {
 
     /// Takes note of a packet that became known, if it is missing here. The caller must
     /// [settle](Self::settle) what follows.
-    pub(super) fn learn(&mut self, position: Position, symbol: &Bytes) -> Removed {
+    pub(super) fn learn(&mut self, full_id: FullId, symbol: &Bytes) -> Removed {
         let mut removed = Removed::default();
-        let Some(column) = self.column(position) else { return removed };
+        let Some(column) = self.column(full_id) else { return removed };
         if !self.missing.has(column) {
             return removed;
         }
@@ -272,8 +272,8 @@ impl Block {
 
     /// Believes `symbol` rather than what is known of the packet, if anything is; returns how many
     /// equations were removed because they contradict it.
-    pub(super) fn correct(&mut self, position: Position, symbol: &Bytes) -> u64 {
-        let Some(column) = self.column(position) else { return 0 };
+    pub(super) fn correct(&mut self, full_id: FullId, symbol: &Bytes) -> u64 {
+        let Some(column) = self.column(full_id) else { return 0 };
         let Some(known) = self.known.iter_mut().find(|known| known.column == column) else {
             return 0;
         };
@@ -308,8 +308,8 @@ impl Block {
     /// Takes over what the other block knows and this one lacks.
     fn learn_from(&mut self, other: &Self) -> Removed {
         let learnt = other.known.iter().map(|known| {
-            let position = other.base + known.column as u64;
-            self.learn(position, &known.symbol)
+            let full_id = other.base + known.column as u64;
+            self.learn(full_id, &known.symbol)
         });
         learnt.fold(Removed::default(), Removed::plus)
     }
@@ -387,9 +387,9 @@ impl Block {
         });
     }
 
-    /// The column of `position`, if there can be one.
-    fn column(&self, position: Position) -> Option<usize> {
-        let column = usize::try_from(position.checked_sub(self.base)?).ok()?;
+    /// The column of `full_id`, if there can be one.
+    fn column(&self, full_id: FullId) -> Option<usize> {
+        let column = usize::try_from(full_id.checked_sub(self.base)?).ok()?;
         (column < BITS).then_some(column)
     }
 
@@ -436,7 +436,7 @@ impl Removed {
 }
 
 /// From the first to the last of `columns`, column 0 being at `base`; none if there are none.
-fn span_of(base: Position, columns: Bits) -> Option<Span> {
+fn span_of(base: FullId, columns: Bits) -> Option<Span> {
     let (first, last) = (columns.first()? as u64, columns.last()? as u64);
     Some(Span { first: base + first, last: base + last })
 }
@@ -455,7 +455,7 @@ const KNOWN_OVERHEAD_BYTES: usize = 80;
 const _: () = {
     const ROW_BYTES: usize = 2 * BITS;
     let elements = 4 * (size_of::<Equation>() + size_of::<Known>() + size_of::<(u8, u8)>());
-    let place = 2 * size_of::<(Position, Box<Block>)>();
+    let place = 2 * size_of::<(FullId, Box<Block>)>();
     assert!(BLOCK_OVERHEAD_BYTES >= size_of::<Block>() + place + ROW_BYTES + elements);
     assert!(EQUATION_OVERHEAD_BYTES >= 2 * (size_of::<Equation>() + ROW_BYTES));
     assert!(KNOWN_OVERHEAD_BYTES >= 2 * size_of::<Known>());

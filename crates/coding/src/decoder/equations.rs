@@ -15,7 +15,7 @@ use roadweave_types::{DropReason, Instant, PacketId};
 
 use super::block::{Block, NewEquation, Removed, SPAN_MAX, Span};
 use super::outcome::DecoderStats;
-use super::window::Position;
+use super::window::FullId;
 use crate::kernel::Kernel;
 use crate::pool::Pool;
 
@@ -28,7 +28,7 @@ pub(super) struct Equations {
     equations: usize,
     /// Ascending by the first packet that was missing, and so by all others: blocks do not overlap.
     /// None is empty.
-    blocks: VecDeque<(Position, Box<Block>)>,
+    blocks: VecDeque<(FullId, Box<Block>)>,
     /// Empty blocks, for their memory.
     #[expect(clippy::vec_box, reason = "a box moves between here and the blocks")]
     spare: Vec<Box<Block>>,
@@ -102,32 +102,32 @@ impl Equations {
     pub(super) fn learn(
         &mut self,
         oldest: Instant,
-        position: Position,
+        full_id: FullId,
         symbol: &Bytes,
         stats: &mut DecoderStats,
         solved: &mut Vec<(PacketId, Bytes)>,
     ) {
         let Some(index) =
-            self.last_from(position).filter(|index| self.blocks[*index].1.lacks(position))
+            self.last_from(full_id).filter(|index| self.blocks[*index].1.lacks(full_id))
         else {
             return;
         };
         self.update(index, |block| {
             stats.drops.add(DropReason::Late, block.expire(oldest));
-            block.learn(position, symbol).count(stats);
+            block.learn(full_id, symbol).count(stats);
             stats.drops.add(DropReason::Inconsistent, block.settle(solved).count);
         });
         self.evict(stats);
     }
 
     /// Believes `symbol` rather than what the blocks know of the packet.
-    pub(super) fn correct(&mut self, position: Position, symbol: &Bytes, stats: &mut DecoderStats) {
+    pub(super) fn correct(&mut self, full_id: FullId, symbol: &Bytes, stats: &mut DecoderStats) {
         // Blocks that cover it have a missing packet less than their longest span away.
-        let mut next = self.last_from(position + SPAN_MAX);
+        let mut next = self.last_from(full_id + SPAN_MAX);
         while let Some(index) = next
-            && self.blocks[index].1.reaches(position.saturating_sub(SPAN_MAX))
+            && self.blocks[index].1.reaches(full_id.saturating_sub(SPAN_MAX))
         {
-            let inconsistent = self.update(index, |block| block.correct(position, symbol));
+            let inconsistent = self.update(index, |block| block.correct(full_id, symbol));
             stats.drops.add(DropReason::Inconsistent, inconsistent);
             next = index.checked_sub(1);
         }
@@ -167,12 +167,12 @@ impl Equations {
         self.bytes
     }
 
-    /// The last block that has no packet behind `position` as its first.
-    fn last_from(&self, position: Position) -> Option<usize> {
-        if self.blocks.back().is_some_and(|(first, _)| *first <= position) {
+    /// The last block that has no packet behind `full_id` as its first.
+    fn last_from(&self, full_id: FullId) -> Option<usize> {
+        if self.blocks.back().is_some_and(|(first, _)| *first <= full_id) {
             return Some(self.blocks.len() - 1);
         }
-        self.blocks.partition_point(|(first, _)| *first <= position).checked_sub(1)
+        self.blocks.partition_point(|(first, _)| *first <= full_id).checked_sub(1)
     }
 
     /// The block that an equation belongs to; it may be new and empty. Blocks that the equation
@@ -193,7 +193,7 @@ impl Equations {
     }
 
     /// Puts in an empty block.
-    fn open(&mut self, index: usize, first: Position) -> usize {
+    fn open(&mut self, index: usize, first: FullId) -> usize {
         let block = self.spare.pop().unwrap_or_else(|| Box::new(Block::new(self.kernel)));
         self.blocks.insert(index, (first, block));
         index
@@ -207,7 +207,7 @@ impl Equations {
         &mut self,
         mut index: usize,
         span: Span,
-        mut first: Position,
+        mut first: FullId,
         stats: &mut DecoderStats,
     ) -> usize {
         let mut joined = vec![self.take(index)];
@@ -262,7 +262,7 @@ impl Equations {
         }
     }
 
-    fn take(&mut self, index: usize) -> (Position, Box<Block>) {
+    fn take(&mut self, index: usize) -> (FullId, Box<Block>) {
         let (first, block) = self.blocks.remove(index).expect("it was just found");
         self.bytes -= block.bytes();
         self.equations -= block.len();
@@ -309,7 +309,7 @@ mod tests {
             Self { equations, stats: DecoderStats::default(), noise: Noise::new(1) }
         }
 
-        fn add(&mut self, millis: u64, first: Position, count: usize) {
+        fn add(&mut self, millis: u64, first: FullId, count: usize) {
             let coefficients: Vec<u8> = (0..count).map(|_| self.noise.next() as u8 | 1).collect();
             let new = NewEquation {
                 at: at(millis),
@@ -334,7 +334,7 @@ mod tests {
             self.stats.drops.get(reason)
         }
 
-        fn spans(&self) -> Vec<(Position, Position)> {
+        fn spans(&self) -> Vec<(FullId, FullId)> {
             let spans = self.equations.blocks.iter().filter_map(|(_, block)| block.span());
             spans.map(|span| (span.first, span.last)).collect()
         }

@@ -426,7 +426,7 @@ fn forgetful() -> (Decoder, impl Fn(CodedRange) -> Bytes) {
     let outcome = decoder.on_coded(at(0), equation, coded(&encoder, equation), &mut out);
     assert_eq!(outcome, CodedOutcome::Kept);
     decoder.on_source(at(0), PacketId(20), symbols[20].clone(), &mut out);
-    assert!(decoder.known.get(decoder.window.as_ref().unwrap().position(PacketId(10))).is_none());
+    assert!(decoder.known.get(decoder.window.as_ref().unwrap().full_id(PacketId(10))).is_none());
     (decoder, move |range| coded(&encoder, range))
 }
 

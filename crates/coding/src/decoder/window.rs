@@ -6,7 +6,7 @@
 //!        too old       delivered or still missing         missing     refused
 //! ```
 //!
-//! IDs are unfolded to 64-bit positions, which do not wrap, at the border of the decoder.
+//! IDs are expanded to full IDs of 64 bits, which do not wrap, at the border of the decoder.
 
 use roadweave_types::PacketId;
 
@@ -18,10 +18,11 @@ pub const WINDOW_IDS: u64 = 1 << 17;
 /// How far ahead of the newest packet a believable ID may be.
 pub(crate) const AHEAD_IDS_MAX: u64 = WINDOW_IDS / 2;
 
-/// A packet ID, unfolded so that it does not wrap; its low 32 bits are the ID.
-pub(crate) type Position = u64;
+/// A packet ID in full, which does not wrap: what a full packet number is to the truncated one that
+/// a packet carries (RFC 9000 section 17.1). Its low 32 bits are the ID.
+pub(crate) type FullId = u64;
 
-/// Where a position lies.
+/// Where a full ID lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     /// Not delivered yet.
@@ -34,12 +35,12 @@ pub(crate) enum Place {
     FarAhead,
 }
 
-/// The delivered positions.
+/// The delivered full IDs.
 #[derive(Debug)]
 pub(crate) struct Window {
-    newest: Position,
+    newest: FullId,
     /// The highest that `newest` was before the window was moved back; zero if it never was.
-    moved_back_from: Position,
+    moved_back_from: FullId,
     bits: Box<[u64]>,
 }
 
@@ -56,33 +57,33 @@ impl Window {
         size_of_val(&*self.bits)
     }
 
-    /// The position of `id`: the one nearest to the newest.
-    pub(crate) fn position(&self, id: PacketId) -> Position {
+    /// The full ID of `id`: the one nearest to the newest.
+    pub(crate) fn full_id(&self, id: PacketId) -> FullId {
         let distance = id.distance(PacketId(self.newest as u32));
         self.newest.saturating_add_signed(i64::from(distance))
     }
 
-    pub(crate) fn place(&self, position: Position) -> Place {
-        if position > self.newest {
-            let ahead = position - self.newest;
+    pub(crate) fn place(&self, full_id: FullId) -> Place {
+        if full_id > self.newest {
+            let ahead = full_id - self.newest;
             return if ahead > AHEAD_IDS_MAX { Place::FarAhead } else { Place::Missing };
         }
-        if self.newest - position >= WINDOW_IDS {
+        if self.newest - full_id >= WINDOW_IDS {
             return Place::Behind;
         }
-        let (word, bit) = index(position);
+        let (word, bit) = index(full_id);
         if self.bits[word] & bit == 0 { Place::Missing } else { Place::Delivered }
     }
 
-    /// Whether `position` precedes the newest.
-    pub(crate) fn is_behind(&self, position: Position) -> bool {
-        position < self.newest
+    /// Whether `full_id` precedes the newest.
+    pub(crate) fn is_behind(&self, full_id: FullId) -> bool {
+        full_id < self.newest
     }
 
-    /// Which of the `count` positions from `first` are missing, by offset, a bit each.
+    /// Which of the `count` full IDs from `first` are missing, by offset, a bit each.
     ///
     /// `count`: 1 to 64. None of them is [`Place::Behind`]; those ahead of the newest are missing.
-    pub(crate) fn missing(&self, first: Position, count: u32) -> u64 {
+    pub(crate) fn missing(&self, first: FullId, count: u32) -> u64 {
         debug_assert!((1..=64).contains(&count) && self.place(first) != Place::Behind);
         let (word, bit) = index(first);
         let shift = bit.trailing_zeros();
@@ -94,13 +95,13 @@ impl Window {
         (!delivered | ahead) & u64::MAX >> (64 - count)
     }
 
-    /// Notes the delivery of `position`; returns whether it was missing.
-    pub(crate) fn deliver(&mut self, position: Position) -> bool {
-        if self.place(position) != Place::Missing {
+    /// Notes the delivery of `full_id`; returns whether it was missing.
+    pub(crate) fn deliver(&mut self, full_id: FullId) -> bool {
+        if self.place(full_id) != Place::Missing {
             return false;
         }
-        self.advance(position);
-        let (word, bit) = index(position);
+        self.advance(full_id);
+        let (word, bit) = index(full_id);
         self.bits[word] |= bit;
         true
     }
@@ -109,7 +110,7 @@ impl Window {
     ///
     /// What is skipped ahead is missing. But after a move back, and until the window is where it
     /// was before, what precedes `first` counts as delivered, since some of it may have been.
-    pub(crate) fn restart(&mut self, first: Position) {
+    pub(crate) fn restart(&mut self, first: FullId) {
         if first > self.newest && self.newest >= self.moved_back_from {
             self.advance(first - 1);
         } else {
@@ -119,17 +120,17 @@ impl Window {
         }
     }
 
-    /// Makes `position` the newest, if it is ahead; what it skips is missing.
-    fn advance(&mut self, position: Position) {
-        if position.saturating_sub(self.newest) >= WINDOW_IDS {
+    /// Makes `full_id` the newest, if it is ahead; what it skips is missing.
+    fn advance(&mut self, full_id: FullId) {
+        if full_id.saturating_sub(self.newest) >= WINDOW_IDS {
             self.bits.fill(0);
-            self.newest = position;
+            self.newest = full_id;
         }
         // Word by word: a peer may skip tens of thousands of IDs with each tiny packet.
-        while self.newest < position {
+        while self.newest < full_id {
             let next = self.newest + 1;
             let (word, first) = index(next);
-            let last = (next | 63).min(position);
+            let last = (next | 63).min(full_id);
             let above = u64::MAX << first.trailing_zeros();
             let below = u64::MAX >> (63 - last % 64);
             self.bits[word] &= !(above & below);
@@ -138,8 +139,8 @@ impl Window {
     }
 }
 
-fn index(position: Position) -> (usize, u64) {
-    let slot = position % WINDOW_IDS;
+fn index(full_id: FullId) -> (usize, u64) {
+    let slot = full_id % WINDOW_IDS;
     ((slot / 64) as usize, 1 << (slot % 64))
 }
 
@@ -149,20 +150,20 @@ mod tests {
 
     use super::*;
 
-    /// What a [`Window`] must do, by its definition: every delivered position, for ever.
+    /// What a [`Window`] must do, by its definition: every delivered full ID, for ever.
     #[derive(Default)]
     struct Reference {
-        newest: Position,
-        delivered: std::collections::BTreeSet<Position>,
+        newest: FullId,
+        delivered: std::collections::BTreeSet<FullId>,
     }
 
     impl Reference {
-        fn place(&self, position: Position) -> Place {
-            if position > self.newest + AHEAD_IDS_MAX {
+        fn place(&self, full_id: FullId) -> Place {
+            if full_id > self.newest + AHEAD_IDS_MAX {
                 Place::FarAhead
-            } else if position + WINDOW_IDS <= self.newest {
+            } else if full_id + WINDOW_IDS <= self.newest {
                 Place::Behind
-            } else if self.delivered.contains(&position) {
+            } else if self.delivered.contains(&full_id) {
                 Place::Delivered
             } else {
                 Place::Missing
@@ -171,21 +172,21 @@ mod tests {
     }
 
     #[test]
-    fn positions_do_not_wrap_where_ids_do() {
+    fn full_ids_do_not_wrap_where_ids_do() {
         let mut window = Window::starting_at(PacketId(u32::MAX));
-        let last = window.position(PacketId(u32::MAX));
-        assert_eq!(window.position(PacketId(5)), last + 6);
-        assert_eq!(window.position(PacketId(u32::MAX - 5)), last - 5);
+        let last = window.full_id(PacketId(u32::MAX));
+        assert_eq!(window.full_id(PacketId(5)), last + 6);
+        assert_eq!(window.full_id(PacketId(u32::MAX - 5)), last - 5);
         assert!(window.deliver(last + 6));
-        assert_eq!(window.place(window.position(PacketId(5))), Place::Delivered);
-        assert_eq!(window.place(window.position(PacketId(4))), Place::Missing);
+        assert_eq!(window.place(window.full_id(PacketId(5))), Place::Delivered);
+        assert_eq!(window.place(window.full_id(PacketId(4))), Place::Missing);
         assert_eq!(window.place(last), Place::Missing);
     }
 
     #[test]
     fn a_move_beyond_the_window_forgets_all() {
         let mut window = Window::starting_at(PacketId(0));
-        let first = window.position(PacketId(0));
+        let first = window.full_id(PacketId(0));
         assert!(window.deliver(first));
         window.restart(first + 3 * WINDOW_IDS + 1);
         assert_eq!(window.place(first), Place::Behind);
@@ -196,7 +197,7 @@ mod tests {
     #[test]
     fn a_move_back_takes_what_precedes_for_delivered() {
         let mut window = Window::starting_at(PacketId(0));
-        let first = window.position(PacketId(1 << 30).plus(1 << 31));
+        let first = window.full_id(PacketId(1 << 30).plus(1 << 31));
         window.restart(first);
         for before in [1, 100, WINDOW_IDS] {
             assert_eq!(window.place(first - before), Place::Delivered, "{before} before");
@@ -218,22 +219,22 @@ mod tests {
             let mut window = Window::starting_at(PacketId(start));
             let mut reference = Reference { newest: window.newest, ..Reference::default() };
             for step in steps {
-                let position = reference.newest.saturating_add_signed(step);
-                let place = reference.place(position);
-                prop_assert_eq!(window.place(position), place);
-                prop_assert_eq!(window.position(PacketId(position as u32)), position);
+                let full_id = reference.newest.saturating_add_signed(step);
+                let place = reference.place(full_id);
+                prop_assert_eq!(window.place(full_id), place);
+                prop_assert_eq!(window.full_id(PacketId(full_id as u32)), full_id);
                 if place != Place::Behind {
-                    let missing = window.missing(position, count);
+                    let missing = window.missing(full_id, count);
                     for offset in 0..64 {
-                        let place = reference.place(position + offset);
+                        let place = reference.place(full_id + offset);
                         let expected = offset < count.into() && place != Place::Delivered;
                         prop_assert_eq!(missing >> offset & 1 == 1, expected, "offset {}", offset);
                     }
                 }
-                prop_assert_eq!(window.deliver(position), place == Place::Missing);
+                prop_assert_eq!(window.deliver(full_id), place == Place::Missing);
                 if place == Place::Missing {
-                    reference.newest = reference.newest.max(position);
-                    reference.delivered.insert(position);
+                    reference.newest = reference.newest.max(full_id);
+                    reference.delivered.insert(full_id);
                 }
             }
         }

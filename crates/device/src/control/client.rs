@@ -78,8 +78,8 @@ pub fn request(path: &Path, method: &str, params: &Value) -> Result<Value, Reque
 
 fn exchange(path: &Path, method: &str, params: &Value) -> io::Result<String> {
     let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
     stream.write_all(format!("{request}\n").as_bytes())?;
     let mut answer = String::new();
@@ -87,4 +87,4 @@ fn exchange(path: &Path, method: &str, params: &Value) -> io::Result<String> {
     Ok(answer)
 }
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);

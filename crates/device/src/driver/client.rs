@@ -32,7 +32,7 @@ use crate::status::{ClientStatus, RoleStatus, Status};
 use crate::{Clock, Monitor, StateFile, Token, Tun, TunOptions, Uplink};
 
 /// How long a server may stay silent before the user is told.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// How often the time of day is looked at, and what metered uplinks have carried is written.
 const TIME_OF_DAY: Duration = Duration::from_secs(60);
 /// Uplinks that failed to open are tried again this often.
@@ -120,7 +120,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         usage,
         next_time_of_day: Instant::ZERO,
         joined: false,
-        next_reminder: Instant::ZERO + PATIENCE,
+        next_reminder: Instant::ZERO + SILENCE_MAX,
         next_uplink_retry: None,
         repeat_limiter: RepeatLimiter::default(),
         granted: Granted::default(),

@@ -345,7 +345,7 @@ impl ServerRole {
         self.next_time_of_day = now + TIME_OF_DAY;
         self.peers.set_unix_time(self.time_of_day.tell(now, ClockReading::take()));
         driver.node.on_time_of_day();
-        self.tell_untold(now);
+        self.tell_suppressed(now);
         driver.node.ask_learned();
         if self.next_state <= now {
             self.next_state = now + STATE_INTERVAL;
@@ -354,8 +354,8 @@ impl ServerRole {
     }
 
     /// Tells of clients that came and went more often than was told.
-    fn tell_untold(&mut self, now: Instant) {
-        while let Some((peer, times)) = self.presence_log.poll_untold(now) {
+    fn tell_suppressed(&mut self, now: Instant) {
+        while let Some((peer, times)) = self.presence_log.poll_suppressed(now) {
             tracing::warn!(peer, times, "joined and left more often than is told one by one");
         }
     }

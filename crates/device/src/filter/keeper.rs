@@ -87,8 +87,8 @@ impl FilterKeeper {
         }
         let (sender, answer) = mpsc::channel();
         self.request(options, Some(sender));
-        answer.recv_timeout(PATIENCE).unwrap_or_else(|_| {
-            let why = format!("packet filters were not in place within {} s", PATIENCE.as_secs());
+        answer.recv_timeout(TIMEOUT).unwrap_or_else(|_| {
+            let why = format!("packet filters were not in place within {} s", TIMEOUT.as_secs());
             Err(DeviceError::Unavailable { why })
         })
     }
@@ -285,4 +285,4 @@ const REPAIR_REMINDER: Duration = Duration::from_secs(10);
 /// The least time between two lines about failures.
 const FAILURE_REMINDER: Duration = Duration::from_secs(600);
 /// How long to wait for `nft`.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);

@@ -16,7 +16,7 @@ use netlink_packet_core::{
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::DeviceError;
-use crate::netlink::{open_socket_of, take_message, with_patience};
+use crate::netlink::{open_socket_of, take_message, with_timeout};
 
 /// A connection to the kernel's tables of packet filters.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl Nftables {
     /// When the kernel lacks netfilter's netlink or the process file descriptors.
     pub(super) fn open() -> Result<Self, DeviceError> {
         let socket = open_socket_of(Some(rustix::net::netlink::NETFILTER), 0)
-            .and_then(with_patience)
+            .and_then(with_timeout)
             .map_err(|error| DeviceError::system("look at the packet filters", error))?;
         Ok(Self { socket, sequence: 0, buffer: vec![0; RECEIVE_BUFFER] })
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use domain::base::Name;
 use roadweave_types::Instant;
 
-use super::message::{Answer, ENTROPY, Kind, Query, Reading};
+use super::message::{AddressRecords, ENTROPY, Kind, Query, Reading};
 
 /// How the question travels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(super) struct Exchange {
     truncated: Vec<SocketAddr>,
     /// Servers that cannot be talked to.
     broken: Vec<SocketAddr>,
-    outcome: Option<Result<Answer, String>>,
+    outcome: Option<Result<AddressRecords, String>>,
     /// What the servers complained of last.
     reason: Option<String>,
 }
@@ -100,7 +100,7 @@ impl Exchange {
                 let server = self.servers[self.rounds % self.servers.len()];
                 self.rounds += 1;
                 let is_last = self.rounds == self.servers.len() * ROUNDS;
-                self.next = now + if is_last { LAST_PATIENCE } else { INTERVAL };
+                self.next = now + if is_last { LAST_TIMEOUT } else { INTERVAL };
                 (server, Transport::Udp)
             }
         };
@@ -134,7 +134,7 @@ impl Exchange {
             Reading::Truncated if transport == Transport::Udp => {
                 self.truncated.push(server);
                 // Time for TCP, before the next server is asked.
-                self.next = self.next.max(now + TCP_PATIENCE);
+                self.next = self.next.max(now + TCP_TIMEOUT);
             }
             Reading::Failed(reason) => self.complain(now, server.ip(), &reason),
             Reading::Truncated => self.complain(now, server.ip(), "it has too much to say"),
@@ -176,7 +176,7 @@ impl Exchange {
     }
 
     /// The answer, or why there is none; `None` until it is known.
-    pub(super) fn outcome(&self) -> Option<&Result<Answer, String>> {
+    pub(super) fn outcome(&self) -> Option<&Result<AddressRecords, String>> {
         self.outcome.as_ref()
     }
 }
@@ -186,9 +186,9 @@ const ROUNDS: usize = 3;
 /// How long until the next try.
 const INTERVAL: Duration = Duration::from_secs(1);
 /// How long the last try may take.
-const LAST_PATIENCE: Duration = Duration::from_secs(3);
+const LAST_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a connection and an answer over it may take.
-const TCP_PATIENCE: Duration = Duration::from_secs(3);
+const TCP_TIMEOUT: Duration = Duration::from_secs(3);
 
 #[cfg(test)]
 mod tests {
@@ -248,7 +248,7 @@ mod tests {
         forged[0] ^= 1;
         assert!(!exchange.handle_message(at(1), second.id, &forged), "a forgery ends no try");
         assert!(exchange.handle_message(at(1), first.id, &reply(&first, EMPTY)));
-        assert_eq!(exchange.outcome(), Some(&Ok(Answer::default())));
+        assert_eq!(exchange.outcome(), Some(&Ok(AddressRecords::default())));
         assert_eq!(exchange.poll_timeout(at(1)), None);
     }
 

@@ -41,12 +41,12 @@ pub(super) enum Reading {
     /// The server cannot say, for this reason; another may.
     Failed(String),
     /// The answer.
-    Answer(Answer),
+    Answer(AddressRecords),
 }
 
 /// The addresses of a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct AddressRecords {
     /// At most [`ADDRESSES_MAX`]; none when the name has none of the kind.
     pub(super) addresses: Vec<IpAddr>,
     /// How long they hold; zero without any.
@@ -99,16 +99,16 @@ impl Query {
                 Some(answer) => Reading::Answer(answer),
                 None => Reading::Failed("its answer is malformed".to_owned()),
             },
-            Rcode::NXDOMAIN => Reading::Answer(Answer::default()),
+            Rcode::NXDOMAIN => Reading::Answer(AddressRecords::default()),
             other => Reading::Failed(format!("it says {other}")),
         }
     }
 }
 
 /// The addresses at the end of the answer's chain of aliases; `None` when it is malformed.
-fn addresses(message: &Message<[u8]>) -> Option<Answer> {
+fn addresses(message: &Message<[u8]>) -> Option<AddressRecords> {
     let name = message.canonical_name()?;
-    let mut answer = Answer::default();
+    let mut answer = AddressRecords::default();
     let mut lasts = Duration::MAX;
     let mut add = |address: IpAddr, ttl: Duration| {
         if answer.addresses.len() < ADDRESSES_MAX

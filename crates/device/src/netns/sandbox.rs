@@ -159,11 +159,11 @@ fn supervise(child: &mut Child, signals: &mut Signals) -> Result<i32, DeviceErro
         if let Some(status) = child.try_wait().map_err(failed)? {
             return Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)));
         }
-        let patience = match deadline {
+        let timeout = match deadline {
             Some(deadline) => deadline.saturating_duration_since(Instant::now()),
             None => Duration::from_secs(1),
         };
-        wait_readable(&*signals, patience).map_err(failed)?;
+        wait_readable(&*signals, timeout).map_err(failed)?;
         while let Some(signal) = signals.take() {
             let signal = match signal {
                 Signal::Child => continue,

@@ -24,7 +24,7 @@ pub(crate) struct Repairs {
     /// When the user was told last.
     told: Option<Instant>,
     /// Repairs since then.
-    untold: u32,
+    suppressed: u32,
 }
 
 impl Repairs {
@@ -53,12 +53,12 @@ impl Repairs {
             (self.window, self.repairs) = (Some(now), 0);
         }
         self.repairs += 1;
-        self.untold += 1;
+        self.suppressed += 1;
         if self.told.is_some_and(|told| now.since(told) < SILENCE) {
             return None;
         }
         self.told = Some(now);
-        let times = std::mem::take(&mut self.untold);
+        let times = std::mem::take(&mut self.suppressed);
         let mut text = format!(
             "another program removed rules, routes or addresses of the tunnel; they are set again \
              ({lost} now)"

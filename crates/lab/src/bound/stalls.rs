@@ -1,12 +1,12 @@
 //! Stalls that no schedule avoids.
 //!
 //! A frame is shown when it is complete, or when the player gives up the frames before it, which is
-//! [`Player::patience`] after a completion. So every change of the picture falls on an arrival, or
-//! within the patience after one, and none comes before the first frame could be whole.
+//! [`Player::frame_wait`] after a completion. So every change of the picture falls on an arrival,
+//! or within that wait after one, and none comes before the first frame could be whole.
 //!
 //! ```text
 //!   arrivals possible   |#########|          |######|
-//!   with patience       |############|       |#########|
+//!   with this wait      |############|       |#########|
 //!   a frame is whole    ....[-------------------------->
 //!   showable                [########|       |#########|
 //!   unavoidable stall                 <----->                 if longer than 200 ms
@@ -40,11 +40,11 @@ pub(super) fn unavoidable(
     let Some(start) = frames.first().map(|frame| frame.captured) else {
         return Duration::ZERO;
     };
-    let patience = nanos(player.patience);
+    let frame_wait = nanos(player.frame_wait);
     // A departure is rounded up to the next nanosecond.
     let mut showable: Vec<(u64, u64)> = slots
         .iter()
-        .map(|slot| (slot.arrival(slot.from), slot.arrival(slot.to + 1).saturating_add(patience)))
+        .map(|slot| (slot.arrival(slot.from), slot.arrival(slot.to + 1).saturating_add(frame_wait)))
         .collect();
     showable.sort_unstable();
     let first = first_completion(slots, frames, end).unwrap_or(end).min(stream_end);

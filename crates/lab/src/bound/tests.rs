@@ -94,7 +94,7 @@ fn silence_of_all_links_is_a_stall_and_silence_of_one_is_none() {
     let end = Instant::from_millis(3_000);
     let bound = |links: &[&Trace]| Bound::new(&question(links, &log, &bytes, &player, end));
     let silent = bound(&[&lossy, &pausing]);
-    // 800 ms without arrivals, of which the player's patience can hide 100.
+    // 800 ms without arrivals, of which the player's frame wait can hide 100.
     assert!((0.69 / 3.0..=0.71 / 3.0).contains(&silent.stall_ratio), "{silent:?}");
     assert!((0.75 / 3.0..=0.85 / 3.0).contains(&silent.reachable.stall_ratio), "{silent:?}");
     assert_eq!(bound(&[&lossy, &steady]).stall_ratio, 0.0);

@@ -125,7 +125,7 @@ impl Hostile {
             }
             _ => {
                 let mut datagram = SourceDatagram::of_packet(lane, true, None, &body);
-                datagram.set_succession(1);
+                datagram.set_predecessor(1);
                 datagram.finish(id)
             }
         }

@@ -26,20 +26,20 @@ fn fault_at(table: &str, index: usize, field: &str, message: impl fmt::Display) 
     )
 }
 
-/// Which way data goes.
+/// Which way data goes, as scenarios write it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum Way {
+enum DirectionField {
     #[default]
     Up,
     Down,
 }
 
-impl From<Way> for Direction {
-    fn from(way: Way) -> Self {
-        match way {
-            Way::Up => Self::Up,
-            Way::Down => Self::Down,
+impl From<DirectionField> for Direction {
+    fn from(field: DirectionField) -> Self {
+        match field {
+            DirectionField::Up => Self::Up,
+            DirectionField::Down => Self::Down,
         }
     }
 }
@@ -61,7 +61,7 @@ pub(super) struct TrafficFields {
     kind: Kind,
     name: Option<String>,
     #[serde(default)]
-    direction: Way,
+    direction: DirectionField,
     port: Option<u16>,
     #[serde(default)]
     begin_s: f64,
@@ -266,7 +266,7 @@ impl EventFields {
 pub(super) struct CrossFields {
     link: String,
     #[serde(default)]
-    direction: Way,
+    direction: DirectionField,
     rate_kbps: u64,
     packet_bytes: Option<usize>,
     #[serde(default)]

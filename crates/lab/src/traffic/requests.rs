@@ -156,7 +156,7 @@ impl RequestTraffic {
 
     /// Ends a request that nobody answers, and begins one that is due.
     fn keep_up(&mut self, now: Instant) {
-        let over = |request: &Request| now >= request.asked + PATIENCE;
+        let over = |request: &Request| now >= request.asked + REQUEST_TIMEOUT;
         if self.current.as_ref().is_some_and(over) {
             self.end_request(now, false);
         }
@@ -234,7 +234,7 @@ impl Traffic for RequestTraffic {
             return (self.next_request < self.end).then_some(self.next_request);
         };
         let down = request.down.as_ref().and_then(Outgoing::poll_timeout);
-        [request.up.poll_timeout(), down, Some(request.asked + PATIENCE)]
+        [request.up.poll_timeout(), down, Some(request.asked + REQUEST_TIMEOUT)]
             .into_iter()
             .flatten()
             .min()
@@ -269,7 +269,7 @@ impl Traffic for RequestTraffic {
         responses.sort_unstable();
         let mut delays = self.delays.clone();
         delays.sort_unstable();
-        let over = |request: &Request| end >= request.asked + PATIENCE;
+        let over = |request: &Request| end >= request.asked + REQUEST_TIMEOUT;
         TrafficReport {
             name: self.name.clone(),
             sent_packets: self.sent_packets,
@@ -318,4 +318,4 @@ const MUSIC_INTERVAL: Duration = Duration::from_secs(5);
 /// Mean and deviation of the pause between two queries (RAVEN section 5.2).
 const RECOMMENDER_PAUSE_SECONDS: (f64, f64) = (20.0, 3.7);
 /// After so long a request counts as unanswered; ours.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -22,7 +22,7 @@ use crate::inner;
 use crate::video::h264::{AccessUnit, NAL_IDR};
 use crate::video::quality::{self, Percentiles, Player, Playout, Quality, SentFrame};
 use crate::video::rtp::{CLOCK_HZ, Packetizer, RtpPacket};
-use crate::video::stream_log::{ArrivedPacket, SentPacket};
+use crate::video::stream_log::{ArrivedPacket, SentLine};
 
 /// Where coded pictures come from.
 #[derive(Clone, Debug, PartialEq)]
@@ -231,7 +231,7 @@ impl VideoReport {
             let datagrams = packetizer.packetize(&clip[number % clip.len()], timestamp);
             for (index, datagram) in frame.packets.clone().zip(datagrams) {
                 let record = self.packets[index];
-                let packet = SentPacket {
+                let packet = SentLine {
                     frame: number,
                     idr: frame.idr,
                     captured: frame.captured,

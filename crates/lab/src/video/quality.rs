@@ -8,9 +8,9 @@
 //!
 //! The player. A frame is *complete* when its last packet is there. Frames are shown in order, each
 //! as soon as it is complete and every earlier frame was shown or given up. A frame is given up
-//! when a later one has been complete for [`Player::patience`]: what comes of it afterwards is
-//! neither shown nor decoded. With no patience at all, frames are shown at completion, and one
-//! that completes after a later one was shown is not shown.
+//! when a later one has been complete for [`Player::frame_wait`]: what comes of it afterwards is
+//! neither shown nor decoded. With no such wait, frames are shown at completion, and one that
+//! completes after a later one was shown is not shown.
 //!
 //! The figures. *Stall ratio*: the sum of the gaps above 200 ms between the moments at which frames
 //! are shown, whole gaps, divided by the stream time; the time from the start of the stream to the
@@ -55,7 +55,7 @@ pub struct StreamLog {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Player {
     /// How long a complete frame waits for an earlier one that is not.
-    pub patience: Duration,
+    pub frame_wait: Duration,
     /// A packet that takes longer counts as residual loss.
     pub deadline: Duration,
     /// Frames of the stream per second, at least 1.
@@ -63,10 +63,14 @@ pub struct Player {
 }
 
 impl Default for Player {
-    /// A live player: 100 ms of patience (half a stall), 30 frames per second, and the 700 ms
+    /// A live player: 100 ms of frame wait (half a stall), 30 frames per second, and the 700 ms
     /// after which CellFusion's XNC gives a packet up.
     fn default() -> Self {
-        Self { patience: Duration::from_millis(100), deadline: Duration::from_millis(700), fps: 30 }
+        Self {
+            frame_wait: Duration::from_millis(100),
+            deadline: Duration::from_millis(700),
+            fps: 30,
+        }
     }
 }
 
@@ -148,11 +152,11 @@ impl Playout {
         debug_assert_eq!(log.packets.len(), arrivals.len(), "one entry per packet");
         let completed: Vec<_> =
             log.frames.iter().map(|frame| completion(frame, arrivals)).collect();
-        // When the player gives a frame up: patience after the first later frame is complete.
+        // When the player gives a frame up: the frame wait after the first later frame is complete.
         let mut given_up = vec![end; completed.len()];
         let mut earliest_later = Instant::FAR_FUTURE;
         for (index, completed) in completed.iter().enumerate().rev() {
-            given_up[index] = end.min(earliest_later + player.patience);
+            given_up[index] = end.min(earliest_later + player.frame_wait);
             earliest_later = earliest_later.min(completed.unwrap_or(Instant::FAR_FUTURE));
         }
         let mut previous = Instant::ZERO;

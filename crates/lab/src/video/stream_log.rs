@@ -36,9 +36,9 @@ pub enum LogError {
     },
 }
 
-/// One line of the source's log.
+/// One line of the source's log: a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SentPacket {
+pub struct SentLine {
     /// The frame's ID, counting from 0.
     pub frame: usize,
     /// Whether the frame is an IDR frame.
@@ -55,7 +55,7 @@ pub struct SentPacket {
     pub bytes: usize,
 }
 
-impl SentPacket {
+impl SentLine {
     /// Appends the packet to a log.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl SentStream {
         let mut stream = Self::default();
         for (number, line) in source.lines().enumerate() {
             let line = line?;
-            let accepted = SentPacket::parse(&line).is_some_and(|packet| stream.push(&packet));
+            let accepted = SentLine::parse(&line).is_some_and(|packet| stream.push(&packet));
             if !accepted {
                 return Err(LogError::Line { line: number + 1, text: line });
             }
@@ -130,7 +130,7 @@ impl SentStream {
 
     /// Adds a packet; `false` when its frame is neither the newest nor the one after it, was taken
     /// before that one, or when the packet is there already.
-    fn push(&mut self, packet: &SentPacket) -> bool {
+    fn push(&mut self, packet: &SentLine) -> bool {
         let index = self.log.packets.len();
         let Some(bytes) = self.bytes.checked_add(packet.bytes as u64) else { return false };
         if self.log.frames.last().is_some_and(|newest| packet.captured < newest.captured)
@@ -241,8 +241,8 @@ mod tests {
     use super::super::rtp::Packetizer;
     use super::*;
 
-    fn sent(frame: usize, sequence: u16) -> SentPacket {
-        SentPacket {
+    fn sent(frame: usize, sequence: u16) -> SentLine {
+        SentLine {
             frame,
             idr: frame == 0,
             captured: Instant::from_millis(33 * frame as u64),

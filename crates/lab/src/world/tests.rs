@@ -128,7 +128,7 @@ fn what_goes_to_an_address_that_is_no_more_is_counted() {
     world.rebind(1);
     world.handle_inner(Direction::Down, &numbered(Direction::Down, 0));
     world.flush();
-    assert!(world.stray() > 0);
+    assert!(world.undeliverable() > 0);
     world.run_until(world.now() + Duration::from_secs(3));
     let arrived = send(&mut world, Direction::Down, 5);
     assert!(arrived.len() >= 5, "the way back is found again: {}", arrived.len());

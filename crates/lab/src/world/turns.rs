@@ -20,7 +20,7 @@ struct EndIo<'a> {
     /// What brought the inner packets that it delivers.
     ride: Option<Ride>,
     wires: &'a mut [Wire],
-    stray: &'a mut u64,
+    undeliverable: &'a mut u64,
     arrivals: &'a mut VecDeque<Arrival>,
 }
 
@@ -47,7 +47,7 @@ impl Io for EndIo<'_> {
             match (wire, self.sends) {
                 (Some(wire), Direction::Up) => wire.push_up(self.now, route.destination, packet),
                 (Some(wire), Direction::Down) => wire.push_down(self.now, SERVER, packet),
-                (None, _) => *self.stray += 1,
+                (None, _) => *self.undeliverable += 1,
             }
         }
     }
@@ -88,8 +88,8 @@ impl World {
 
     fn run_client(&mut self, ride: Option<Ride>, run: impl FnOnce(&mut Client, &mut EndIo<'_>)) {
         let (sends, first) = (Direction::Up, self.arrivals.len());
-        let Self { now, client, wires, stray, arrivals, .. } = self;
-        run(&mut client.end, &mut EndIo { now: *now, sends, ride, wires, stray, arrivals });
+        let Self { now, client, wires, undeliverable, arrivals, .. } = self;
+        run(&mut client.end, &mut EndIo { now: *now, sends, ride, wires, undeliverable, arrivals });
         if let Some(trails) = &mut self.trails {
             let events = || self.client.end.poll_packet_event();
             trails.follow(sends, std::iter::from_fn(events), self.arrivals.range_mut(first..));
@@ -98,8 +98,8 @@ impl World {
 
     fn run_server(&mut self, ride: Option<Ride>, run: impl FnOnce(&mut Server, &mut EndIo<'_>)) {
         let (sends, first) = (Direction::Down, self.arrivals.len());
-        let Self { now, server, wires, stray, arrivals, .. } = self;
-        run(&mut server.end, &mut EndIo { now: *now, sends, ride, wires, stray, arrivals });
+        let Self { now, server, wires, undeliverable, arrivals, .. } = self;
+        run(&mut server.end, &mut EndIo { now: *now, sends, ride, wires, undeliverable, arrivals });
         if let Some(trails) = &mut self.trails {
             let events = || self.server.end.poll_packet_event().map(|(_, event)| event);
             trails.follow(sends, std::iter::from_fn(events), self.arrivals.range_mut(first..));

@@ -82,7 +82,7 @@ impl World {
     }
 
     /// Packets for which there was no link any more.
-    pub fn stray(&self) -> u64 {
-        self.stray
+    pub fn undeliverable(&self) -> u64 {
+        self.undeliverable
     }
 }

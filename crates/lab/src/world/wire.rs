@@ -50,13 +50,13 @@ pub(super) struct Wire {
     pub(super) public: SocketAddr,
     /// What is the matter with it.
     pub(super) hostile: Option<Hostile>,
-    up: Way,
-    down: Way,
+    up: OneWay,
+    down: OneWay,
 }
 
 /// One direction of a [`Wire`].
 #[derive(Debug)]
-struct Way {
+struct OneWay {
     link: Link<Load>,
     cross: CrossStats,
     /// Packets of the tunnel that were put in.
@@ -82,8 +82,8 @@ impl Wire {
             name: link.name.clone(),
             public: SocketAddr::from(([100, 64, high, low], FIRST_PORT)),
             hostile: None,
-            up: Way::new(&link.up),
-            down: Way::new(&link.down),
+            up: OneWay::new(&link.up),
+            down: OneWay::new(&link.down),
         }
     }
 
@@ -98,7 +98,7 @@ impl Wire {
     }
 
     pub(super) fn push_cross(&mut self, now: Instant, direction: Direction, bytes: usize) {
-        let Way { link, cross, .. } = self.way_mut(direction);
+        let OneWay { link, cross, .. } = self.way_mut(direction);
         cross.pushed += 1;
         cross.pushed_bytes += bytes as u64;
         let _ = link.push(now, bytes, Load::Cross);
@@ -157,14 +157,14 @@ impl Wire {
         &self.way(direction).cross
     }
 
-    fn way(&self, direction: Direction) -> &Way {
+    fn way(&self, direction: Direction) -> &OneWay {
         match direction {
             Direction::Up => &self.up,
             Direction::Down => &self.down,
         }
     }
 
-    fn way_mut(&mut self, direction: Direction) -> &mut Way {
+    fn way_mut(&mut self, direction: Direction) -> &mut OneWay {
         match direction {
             Direction::Up => &mut self.up,
             Direction::Down => &mut self.down,
@@ -172,7 +172,7 @@ impl Wire {
     }
 }
 
-impl Way {
+impl OneWay {
     fn new(link: &LinkSettings) -> Self {
         Self {
             link: Link::new(link.clone()),

@@ -523,7 +523,7 @@ impl<'a> Stage<'a> {
             dropped + self.world.useless_bytes(link, direction)
         };
         let lost: u64 = (0..self.world.links()).map(of_link).sum();
-        lost + self.world.stray() * PACKET_MAX
+        lost + self.world.undeliverable() * PACKET_MAX
     }
 }
 

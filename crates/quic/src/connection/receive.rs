@@ -9,7 +9,7 @@ use super::upkeep::{ACK_DELAY, FEEDBACK_DELAY};
 use super::{Connection, Phase};
 use crate::event::{CloseReason, Event, PathCloseReason};
 use crate::gate::Gate;
-use crate::meter::sent::{Content, Fate};
+use crate::meter::sent::{Fate, TrackedPayload};
 use crate::payload::Payload;
 use crate::source::{Local, Source};
 use crate::tls;
@@ -240,17 +240,17 @@ impl Connection {
         if path.judge_answer(self.epoch) {
             self.snapshots[index].status = path.status();
         }
-        for (content, fate) in signals {
-            self.on_fate(id, Some(content), fate);
+        for (tracked, fate) in signals {
+            self.on_fate(id, Some(tracked), fate);
         }
     }
 
-    /// Tells whoever it concerns what became of a packet's content.
-    pub(super) fn on_fate(&mut self, id: PathId, content: Option<Content>, fate: Fate) {
+    /// Tells whoever it concerns what became of a packet's payload.
+    pub(super) fn on_fate(&mut self, id: PathId, tracked: Option<TrackedPayload>, fate: Fate) {
         let stats = self.index(id).map(|index| &mut self.paths[index].stats);
-        match (content, fate) {
+        match (tracked, fate) {
             (None, _) => {}
-            (Some(Content::Datagram(token)), Fate::Acknowledged(acknowledged)) => {
+            (Some(TrackedPayload::Datagram(token)), Fate::Acknowledged(acknowledged)) => {
                 stats.into_iter().for_each(|stats| stats.datagrams_acknowledged += 1);
                 self.events.push_back(Event::Acknowledged {
                     path: id,
@@ -260,15 +260,15 @@ impl Connection {
                     rtt: acknowledged.rtt,
                 });
             }
-            (Some(Content::Datagram(token)), Fate::Lost) => {
+            (Some(TrackedPayload::Datagram(token)), Fate::Lost) => {
                 stats.into_iter().for_each(|stats| stats.datagrams_lost += 1);
                 self.events.push_back(Event::Lost { path: id, token });
             }
-            (Some(Content::Fragment(number)), Fate::Acknowledged(_)) => {
+            (Some(TrackedPayload::Fragment(number)), Fate::Acknowledged(_)) => {
                 self.messages_out.on_acknowledged(number);
                 self.want_flush(Instant::ZERO);
             }
-            (Some(Content::Fragment(number)), Fate::Lost) => {
+            (Some(TrackedPayload::Fragment(number)), Fate::Lost) => {
                 self.messages_out.on_lost(number);
                 self.want_flush(Instant::ZERO);
             }
@@ -421,8 +421,8 @@ impl Connection {
         self.take_all_signals();
         self.paths.iter().for_each(|path| path.gate.meter().abandon());
         self.take_all_signals();
-        while let Some((path, content)) = self.stranded.pop_front() {
-            self.on_fate(path, content, Fate::Lost);
+        while let Some((path, tracked)) = self.unsent.pop_front() {
+            self.on_fate(path, tracked, Fate::Lost);
         }
         self.phase = Phase::Closed;
         self.events.push_back(Event::Closed(reason));

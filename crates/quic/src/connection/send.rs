@@ -11,7 +11,7 @@ use super::upkeep::MEASURE_SENDING;
 use super::{Connection, Gates, Phase};
 use crate::event::{PathError, SendError};
 use crate::gate::{Gate, GateState};
-use crate::meter::sent::{Content, Fate};
+use crate::meter::sent::{Fate, TrackedPayload};
 use crate::outbox::{Ecn, Route};
 use crate::path::{NewPath, Path};
 use crate::payload::Payload;
@@ -43,7 +43,7 @@ impl Connection {
             self.snapshots[index] = snapshot;
             return Err(SendError::Blocked(datagram));
         }
-        self.hand_over(now, index, Payload::Data(datagram), Some(Content::Datagram(token)))?;
+        self.hand_over(now, index, Payload::Data(datagram), Some(TrackedPayload::Datagram(token)))?;
         self.paths[index].stats.datagrams_sent += 1;
         self.timing.last_sent_data = now;
         self.timing.measure.get_or_insert(now + MEASURE_SENDING);
@@ -181,23 +181,23 @@ impl Connection {
         now: Instant,
         index: usize,
         payload: Payload,
-        content: Option<Content>,
+        tracked: Option<TrackedPayload>,
     ) -> Result<(), SendError> {
         let id = self.paths[index].id;
-        self.write_off_stranded();
+        self.write_off_unsent();
         if let Err(error) = self.quic.datagrams().send(payload.encode(), false) {
             return Err(match error {
-                // Strays fill the queue; the caller may try again.
+                // Datagrams left behind fill the queue; the caller may try again.
                 SendDatagramError::Blocked(payload) => SendError::Blocked(original(payload)),
                 // Size and state were checked, so the connection ended this very moment.
                 _ => SendError::Closed(Bytes::new()),
             });
         }
-        self.stranded.push_back((id, content));
+        self.unsent.push_back((id, tracked));
         self.open_only(id);
         if !self.pump(now, index) {
             // The library would not send on this path: rather anywhere than never.
-            self.stats.stranded += 1;
+            self.stats.delayed_in_library += 1;
             for other in 0..self.paths.len() {
                 if other != index && self.paths[other].carries_data() {
                     self.open_only(self.paths[other].id);
@@ -224,38 +224,38 @@ impl Connection {
                 space = left;
                 self.attribute(index);
             }
-            if self.stranded.is_empty() {
+            if self.unsent.is_empty() {
                 return true;
             }
         }
         false
     }
 
-    /// Puts the content of the oldest datagram to the number of the packet that took it along,
+    /// Puts the payload of the oldest datagram to the number of the packet that took it along,
     /// which should have left on the path at `index`.
     fn attribute(&mut self, index: usize) {
-        let Some((intended, content)) = self.stranded.pop_front() else { return };
-        if self.paths[index].gate.meter().claim(content) {
+        let Some((intended, tracked)) = self.unsent.pop_front() else { return };
+        if self.paths[index].gate.meter().claim(tracked) {
             if self.paths[index].id != intended {
-                self.stats.missteered += 1;
+                self.stats.on_wrong_path += 1;
             }
             return;
         }
-        self.stats.missteered += 1;
-        if !self.paths.iter().any(|path| path.gate.meter().claim(content)) {
-            self.on_fate(intended, content, Fate::Lost);
+        self.stats.on_wrong_path += 1;
+        if !self.paths.iter().any(|path| path.gate.meter().claim(tracked)) {
+            self.on_fate(intended, tracked, Fate::Lost);
         }
     }
 
     /// Reports what the library has dropped from its queue by itself as lost.
-    fn write_off_stranded(&mut self) {
-        if self.stranded.is_empty()
+    fn write_off_unsent(&mut self) {
+        if self.unsent.is_empty()
             || self.quic.datagrams().send_buffer_space() < self.empty_queue_space
         {
             return;
         }
-        while let Some((path, content)) = self.stranded.pop_front() {
-            self.on_fate(path, content, Fate::Lost);
+        while let Some((path, tracked)) = self.unsent.pop_front() {
+            self.on_fate(path, tracked, Fate::Lost);
         }
     }
 
@@ -272,7 +272,7 @@ impl Connection {
     /// Lets the library send whatever passes the gates as they stand.
     fn drain(&mut self, now: Instant) {
         for _ in 0..DRAIN_MAX {
-            if !self.stranded.is_empty() {
+            if !self.unsent.is_empty() {
                 self.paths.iter().for_each(|path| path.gate.meter().disclaim());
             }
             let space = self.quic.datagrams().send_buffer_space();
@@ -361,8 +361,8 @@ impl Connection {
             && let Some(index) = self.best_path().and_then(|id| self.index(id))
             && self.paths[index].carries_data()
         {
-            let content = Some(Content::Fragment(number));
-            if self.hand_over(now, index, Payload::Fragment(fragment), content).is_err() {
+            let tracked = Some(TrackedPayload::Fragment(number));
+            if self.hand_over(now, index, Payload::Fragment(fragment), tracked).is_err() {
                 return;
             }
             let pto = self.snapshots[index].pto;

@@ -115,16 +115,16 @@ impl Connection {
 
     /// Takes every path for suspect until it answers something that leaves from `now` on: this end
     /// was paused, and knows nothing of the networks any more.
-    pub fn doubt_paths(&mut self, now: Instant) {
-        self.paths.iter_mut().for_each(|path| path.doubt(now));
+    pub fn suspect_all_paths(&mut self, now: Instant) {
+        self.paths.iter_mut().for_each(|path| path.set_suspect(now));
         self.handle_timeout(now);
     }
 
     /// Takes the path over `uplink` for suspect, as it may have come into another network.
-    pub fn doubt_path_over(&mut self, now: Instant, uplink: UplinkId) {
+    pub fn suspect_path_on(&mut self, now: Instant, uplink: UplinkId) {
         let mut paths = self.paths.iter_mut();
         if let Some(path) = paths.find(|path| path.uplink == Some(uplink)) {
-            path.doubt(now);
+            path.set_suspect(now);
             self.handle_timeout(now);
         }
     }

@@ -30,9 +30,9 @@ impl Meter {
     /// been told.
     fn take_back(&mut self, pn: u64) -> bool {
         self.loss = ((self.loss * LOSS_MEMORY - 1.0) / (LOSS_MEMORY - 1.0)).max(0.0);
-        let untold = &mut self.losses.packets;
-        let at = untold.iter().position(|packet| packet.pn == pn);
-        at.is_some_and(|at| untold.remove(at).pn == pn)
+        let unreported = &mut self.losses.packets;
+        let at = unreported.iter().position(|packet| packet.pn == pn);
+        at.is_some_and(|at| unreported.remove(at).pn == pn)
     }
 
     /// Whether packets have overtaken each other as a rule in the last seconds.
@@ -62,8 +62,8 @@ impl Meter {
 
     /// Takes packets for lost that were overtaken and are too old. Returns whether there were any.
     pub(crate) fn detect_losses(&mut self, now: Instant) -> bool {
-        let patience = self.rtt.pto() * PATIENCE_PTOS + self.loss_delay();
-        self.reordering.turn(now, patience);
+        let late_ack_wait = self.rtt.pto() * LATE_ACK_PTOS + self.loss_delay();
+        self.reordering.turn(now, late_ack_wait);
         let Some((newest, _)) = self.newest_acknowledged else { return false };
         let delay = self.loss_delay();
         let is_lost = |packet: &SentPacket| {
@@ -114,7 +114,7 @@ impl Meter {
 }
 
 /// Probe timeouts for which an acknowledgement may yet come beyond the threshold.
-const PATIENCE_PTOS: u32 = 2;
+const LATE_ACK_PTOS: u32 = 2;
 /// RFC 9002 section 7.6.1.
 const PERSISTENT_PTOS: u32 = 3;
 
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_all_was_not_lost_and_teaches_patience() {
+    fn what_comes_after_all_was_not_lost_and_raises_the_loss_delay() {
         let (mut meter, start) = sent(300);
         acknowledge(&mut meter, start, 43, &[3]);
         meter.detect_losses(start + MS * 100);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_is_forgotten_with_its_reason() {
+    fn the_loss_delay_falls_when_packets_keep_their_order_again() {
         let (mut meter, start) = sent(10);
         acknowledge(&mut meter, start, 43, &[3]);
         acknowledge(&mut meter, start, 70, &[1]);

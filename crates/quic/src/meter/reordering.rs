@@ -72,14 +72,14 @@ impl Reordering {
     }
 
     /// Begins a new span of time when this one is over, and forgets what will not come any more.
-    pub(super) fn turn(&mut self, now: Instant, patience: Duration) {
+    pub(super) fn turn(&mut self, now: Instant, late_ack_wait: Duration) {
         if now >= *self.began.get_or_insert(now) + LATENESS_MEMORY {
             self.spans = [Span::default(), self.spans[0]];
             self.began = Some(now);
             self.usual = self.usual.filter(|_| self.most() > Duration::ZERO);
         }
         while self.missing.len() > MISSING_MAX
-            || self.missing.front().is_some_and(|(_, sent)| *sent + patience < now)
+            || self.missing.front().is_some_and(|(_, sent)| *sent + late_ack_wait < now)
         {
             self.missing.pop_front();
         }

@@ -3,25 +3,25 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// What a packet carries that somebody wants to hear of.
+/// What a packet carries whose fate somebody wants to hear of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
+pub(crate) enum TrackedPayload {
     /// A user's datagram with this token.
     Datagram(u64),
     /// The fragment of a message with this number.
     Fragment(u32),
 }
 
-/// What became of a packet, and thereby of its content.
+/// What became of a packet, and thereby of its payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    Acknowledged(Acknowledged),
+    Acknowledged(AcknowledgedPacket),
     Lost,
 }
 
 /// What the acknowledgement of a packet tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Acknowledged {
+pub(crate) struct AcknowledgedPacket {
     pub(crate) sent: Instant,
     pub(crate) bytes: u16,
     /// Its round trip, without what the peer waited for the newer packets that it acknowledged
@@ -41,7 +41,7 @@ pub(super) struct SentPacket {
     pub(super) in_flight: u64,
     /// Whether it is larger than what the path was known to take: a probe of its MTU.
     pub(super) is_probe: bool,
-    pub(super) content: Option<Content>,
+    pub(super) tracked: Option<TrackedPayload>,
 }
 
 /// The packets in flight, ascending by number. There are gaps: the library skips numbers, and what
@@ -61,16 +61,16 @@ impl SentPackets {
             return;
         }
         self.bytes += u64::from(bytes);
-        let (in_flight, settled, content) = (self.bytes, false, None);
-        self.packets.push_back(SentPacket { pn, settled, at, bytes, in_flight, is_probe, content });
+        let (in_flight, settled, tracked) = (self.bytes, false, None);
+        self.packets.push_back(SentPacket { pn, settled, at, bytes, in_flight, is_probe, tracked });
         self.unclaimed = Some(pn);
     }
 
     /// Says what the packet sent last carries; `false` if none was sent since the last call.
-    pub(super) fn claim(&mut self, content: Option<Content>) -> bool {
+    pub(super) fn claim(&mut self, tracked: Option<TrackedPayload>) -> bool {
         let Some(pn) = self.unclaimed.take() else { return false };
         match self.packets.back_mut() {
-            Some(sent) if sent.pn == pn => sent.content = content,
+            Some(sent) if sent.pn == pn => sent.tracked = tracked,
             _ => return false,
         }
         true

@@ -169,7 +169,7 @@ fn a_crowded_server_lets_clients_prove_their_address() {
     assert_eq!(world.sides[CLIENT].books.connected[0].1, Instant::from_millis(1120));
 }
 
-/// Knocks 100 times at a server whose answers never arrive, and returns what the server counts
+/// Begins 100 handshakes with a server whose answers never arrive, and returns what it counts
 /// then.
 fn flood(config: &TransportConfig) -> EndpointStats {
     let mut world = World::new(links(&[20]), config);
@@ -196,8 +196,8 @@ fn half_open_handshakes_are_bounded() {
     assert!(stats.retries >= 90 && stats.handshakes <= 10, "{stats:?}");
 }
 
-/// The packets with which `count` clients knock, as a server that never answers sees them.
-fn knocks(count: usize) -> Vec<Vec<u8>> {
+/// The Initial packets of `count` clients, as a server that never answers sees them.
+fn initials(count: usize) -> Vec<Vec<u8>> {
     let mut world = World::new(links(&[20]), &config(9));
     (0..count).for_each(|_| _ = world.connect(0));
     world.network.drain().map(|arrival| arrival.packet).collect()
@@ -206,7 +206,7 @@ fn knocks(count: usize) -> Vec<Vec<u8>> {
 #[test]
 fn sources_that_nobody_is_at_keep_nobody_out() {
     let mut world = World::new(links(&[20]), &config(1));
-    for (number, packet) in (0_u32..).zip(knocks(2_000)) {
+    for (number, packet) in (0_u32..).zip(initials(2_000)) {
         let remote = SocketAddr::from(((0x0a00_0000 + number * 7).to_be_bytes(), 9));
         let local = Local::Address(Some(server_address().ip()));
         let (now, source) = (world.now, Source { remote, local, ecn: None });
@@ -253,7 +253,7 @@ fn a_thousand_clients_are_reset_within_a_second_after_a_restart() {
         world.sides[SERVER].endpoint.outbox().clear();
     }
     let stats = world.sides[SERVER].endpoint.stats();
-    assert_eq!((stats.strays, stats.responses), (12_000, 4_000));
+    assert_eq!((stats.without_connection, stats.responses), (12_000, 4_000));
 }
 
 #[test]

@@ -131,7 +131,7 @@ fn check_rebinding(address: std::net::SocketAddr) {
         world.run(ms(1000));
         for side in [CLIENT, SERVER] {
             assert_eq!(world.check_books(side), 0);
-            assert_eq!(world.side(side).stats().missteered, 0);
+            assert_eq!(world.side(side).stats().on_wrong_path, 0);
         }
         assert_eq!(world.sides[SERVER].books.acknowledged.len(), 20);
         assert_eq!(world.sides[CLIENT].books.closed_paths, []);
@@ -203,7 +203,7 @@ fn a_server_that_sends_while_the_address_changes_tells_the_fate_of_every_datagra
     world.run(ms(3000));
     assert_eq!(world.check_books(SERVER), 0);
     let stats = world.server().stats();
-    assert_eq!((stats.missteered, stats.stranded), (0, 0));
+    assert_eq!((stats.on_wrong_path, stats.delayed_in_library), (0, 0));
     assert!(world.sides[SERVER].books.acknowledged.len() > 1500);
 }
 
@@ -268,7 +268,7 @@ fn sixteen_paths_work_at_once() {
     use_all(&mut world, ms(1), ms(2000));
     world.run(ms(1000));
     assert_eq!(world.check_books(CLIENT), 0);
-    assert_eq!(world.client().stats().missteered, 0);
+    assert_eq!(world.client().stats().on_wrong_path, 0);
     for path in 0..16 {
         let received = world.server().path_stats(PathId(path)).unwrap().datagrams_received;
         assert!(received > 100, "path {path}: {received}");
@@ -299,7 +299,7 @@ fn uplinks_with_the_same_address_are_told_apart() {
     use_all(&mut world, ms(2), ms(1000));
     world.run(ms(500));
     assert_eq!(world.check_books(CLIENT), 0);
-    assert_eq!(world.client().stats().missteered, 0);
+    assert_eq!(world.client().stats().on_wrong_path, 0);
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn check_steering(congestion: CongestionControl, loss: f64) {
             assert!(sent > 100, "only {sent} were sent, seed {seed}, loss {loss}");
             assert_eq!(world.check_books(side), 0, "each datagram has a fate");
             let stats = world.side(side).stats();
-            assert_eq!((stats.missteered, stats.stranded), (0, 0), "seed {seed}");
+            assert_eq!((stats.on_wrong_path, stats.delayed_in_library), (0, 0), "seed {seed}");
         }
     }
 }
@@ -79,7 +79,7 @@ fn both_sides_steer_at_once() {
     for side in [CLIENT, SERVER] {
         world.check_books(side);
         let stats = world.side(side).stats();
-        assert_eq!((stats.missteered, stats.stranded), (0, 0));
+        assert_eq!((stats.on_wrong_path, stats.delayed_in_library), (0, 0));
         assert!(world.sides[side].books.acknowledged.len() > 1000);
     }
 }
@@ -118,7 +118,7 @@ fn probes_of_a_dead_path_take_no_datagram_along() {
     world.run(ms(1000));
     world.check_books(CLIENT);
     let stats = world.client().stats();
-    assert_eq!((stats.missteered, stats.stranded), (0, 0));
+    assert_eq!((stats.on_wrong_path, stats.delayed_in_library), (0, 0));
     let lost = world.sides[CLIENT].books.lost.len();
     let delivered = world.sides[SERVER].books.received.len();
     assert_eq!(lost, 0, "nothing else is lost");
@@ -141,7 +141,7 @@ fn a_path_that_is_not_validated_takes_no_datagram() {
     send_in_turn(&mut world, CLIENT, 2, ms(2), ms(500));
     world.run(ms(500));
     assert_eq!(world.check_books(CLIENT), 0);
-    assert_eq!(world.client().stats().missteered, 0);
+    assert_eq!(world.client().stats().on_wrong_path, 0);
 }
 
 #[test]

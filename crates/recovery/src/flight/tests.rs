@@ -1,7 +1,7 @@
 use super::*;
 use crate::testing::{free, path};
 
-const PATIENCE: Duration = Duration::from_millis(50);
+const LOSS_DELAY: Duration = Duration::from_millis(50);
 
 fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
@@ -9,7 +9,7 @@ fn at(ms: u64) -> Instant {
 
 fn overdue(flight: &mut Flight<()>, now: Instant) -> Vec<PacketId> {
     let paths = [path(0, 40, 10)];
-    std::iter::from_fn(|| flight.poll_overdue(now, &free(&paths), |_, _| PATIENCE))
+    std::iter::from_fn(|| flight.poll_overdue(now, &free(&paths), |_, _| LOSS_DELAY))
         .map(|overdue| overdue.id)
         .collect()
 }
@@ -19,7 +19,7 @@ fn only_what_is_not_acknowledged_becomes_overdue_also_across_the_wrap() {
     let mut flight = Flight::new();
     let ids: Vec<_> = (0..4).map(|offset| PacketId(u32::MAX - 1).plus(offset)).collect();
     for (position, id) in ids.iter().enumerate() {
-        flight.on_sent(at(position as u64), *id, PathId(0), PATIENCE, ());
+        flight.on_sent(at(position as u64), *id, PathId(0), LOSS_DELAY, ());
     }
     flight.set(ids[0], State::Settled);
     flight.set(ids[2], State::Settled);
@@ -33,7 +33,7 @@ fn only_what_is_not_acknowledged_becomes_overdue_also_across_the_wrap() {
 fn nobody_is_woken_for_packets_that_were_acknowledged() {
     let mut flight = Flight::new();
     for id in 0..4 {
-        flight.on_sent(at(id.into()), PacketId(id), PathId(0), PATIENCE, ());
+        flight.on_sent(at(id.into()), PacketId(id), PathId(0), LOSS_DELAY, ());
     }
     flight.set(PacketId(1), State::Settled);
     assert_eq!(flight.poll_timeout(), Some(at(50)));
@@ -47,9 +47,9 @@ fn nobody_is_woken_for_packets_that_were_acknowledged() {
 #[test]
 fn a_second_transmission_has_a_time_of_its_own() {
     let mut flight = Flight::new();
-    flight.on_sent(at(0), PacketId(0), PathId(0), PATIENCE, ());
+    flight.on_sent(at(0), PacketId(0), PathId(0), LOSS_DELAY, ());
     assert_eq!(overdue(&mut flight, at(50)), [PacketId(0)]);
-    flight.on_sent(at(60), PacketId(0), PathId(0), PATIENCE, ());
+    flight.on_sent(at(60), PacketId(0), PathId(0), LOSS_DELAY, ());
     assert_eq!(overdue(&mut flight, at(109)), []);
     assert_eq!(overdue(&mut flight, at(110)), [PacketId(0)]);
 }
@@ -57,26 +57,26 @@ fn a_second_transmission_has_a_time_of_its_own() {
 #[test]
 fn a_second_transmission_after_the_acknowledgement_is_not_watched() {
     let mut flight = Flight::new();
-    flight.on_sent(at(0), PacketId(0), PathId(0), PATIENCE, ());
+    flight.on_sent(at(0), PacketId(0), PathId(0), LOSS_DELAY, ());
     flight.set(PacketId(0), State::Settled);
-    flight.on_sent(at(1), PacketId(0), PathId(0), PATIENCE, ());
-    flight.on_sent(at(2), PacketId(1), PathId(0), PATIENCE, ());
+    flight.on_sent(at(1), PacketId(0), PathId(0), LOSS_DELAY, ());
+    flight.on_sent(at(2), PacketId(1), PathId(0), LOSS_DELAY, ());
     assert_eq!(overdue(&mut flight, at(60)), [PacketId(1)]);
 }
 
 #[test]
 fn a_path_that_has_become_slower_grants_more_time() {
     let mut flight = Flight::new();
-    flight.on_sent(at(0), PacketId(0), PathId(0), PATIENCE, ());
+    flight.on_sent(at(0), PacketId(0), PathId(0), LOSS_DELAY, ());
     let paths = [path(0, 40, 10)];
-    assert_eq!(flight.poll_overdue(at(60), &free(&paths), |_, _| PATIENCE * 2), None);
+    assert_eq!(flight.poll_overdue(at(60), &free(&paths), |_, _| LOSS_DELAY * 2), None);
     assert_eq!(flight.poll_timeout(), Some(at(100)));
 }
 
 #[test]
 fn what_was_sent_on_a_path_that_is_gone_is_overdue_at_its_time() {
     let mut flight = Flight::new();
-    flight.on_sent(at(0), PacketId(0), PathId(7), PATIENCE, ());
+    flight.on_sent(at(0), PacketId(0), PathId(7), LOSS_DELAY, ());
     assert_eq!(overdue(&mut flight, at(50)), [PacketId(0)]);
 }
 
@@ -85,7 +85,7 @@ fn a_packet_is_lost_only_when_all_of_its_copies_are() {
     let mut flight = Flight::new();
     let id = PacketId(0);
     for path in 0..3 {
-        flight.on_sent(at(u64::from(path)), id, PathId(path), PATIENCE, ());
+        flight.on_sent(at(u64::from(path)), id, PathId(path), LOSS_DELAY, ());
     }
     assert_eq!(flight.on_lost(at(10), id, PathId(0)), None);
     assert_eq!(flight.on_lost(at(10), id, PathId(0)), None, "it was told before");
@@ -99,13 +99,13 @@ fn a_packet_is_lost_only_when_all_of_its_copies_are() {
 #[test]
 fn a_packet_is_overdue_when_its_last_copy_is() {
     let mut flight = Flight::new();
-    flight.on_sent(at(0), PacketId(0), PathId(0), PATIENCE, ());
-    flight.on_sent(at(0), PacketId(1), PathId(0), PATIENCE, ());
-    flight.on_sent(at(20), PacketId(0), PathId(1), PATIENCE, ());
+    flight.on_sent(at(0), PacketId(0), PathId(0), LOSS_DELAY, ());
+    flight.on_sent(at(0), PacketId(1), PathId(0), LOSS_DELAY, ());
+    flight.on_sent(at(20), PacketId(0), PathId(1), LOSS_DELAY, ());
     let paths = [path(0, 40, 10), path(1, 40, 10)];
     let mut overdue = |ms| {
-        let patience = |path: &PathSnapshot, _: u32| PATIENCE * (path.id.0 + 1);
-        flight.poll_overdue(at(ms), &free(&paths), patience).map(|overdue| overdue.id)
+        let loss_delay = |path: &PathSnapshot, _: u32| LOSS_DELAY * (path.id.0 + 1);
+        flight.poll_overdue(at(ms), &free(&paths), loss_delay).map(|overdue| overdue.id)
     };
     assert_eq!(overdue(50), Some(PacketId(1)));
     assert_eq!(overdue(119), None);
@@ -117,10 +117,10 @@ fn a_copy_that_waits_for_its_path_is_neither_overdue_nor_forgotten() {
     let mut flight = Flight::new();
     let (waits, also) = (PacketId(0), PacketId(1));
     flight.on_waiting(waits, PathId(1), ());
-    flight.on_sent(at(0), also, PathId(0), PATIENCE, ());
+    flight.on_sent(at(0), also, PathId(0), LOSS_DELAY, ());
     flight.on_waiting(also, PathId(1), ());
     assert_eq!(overdue(&mut flight, at(900)), []);
-    flight.on_sent(at(1000), waits, PathId(1), PATIENCE, ());
+    flight.on_sent(at(1000), waits, PathId(1), LOSS_DELAY, ());
     assert_eq!(flight.state(waits), Some(State::InFlight { path: PathId(1), sent: at(1000) }));
     assert_eq!(flight.on_lost(at(1001), also, PathId(1)), None, "it could not leave");
     assert_eq!(overdue(&mut flight, at(1001)), [also]);
@@ -145,7 +145,7 @@ fn memory_is_bounded() {
     let mut evicted = 0;
     for id in 0..CAPACITY as u32 + 10 {
         evicted +=
-            usize::from(flight.on_sent(at(0), PacketId(id), PathId(0), PATIENCE, ()).is_some());
+            usize::from(flight.on_sent(at(0), PacketId(id), PathId(0), LOSS_DELAY, ()).is_some());
     }
     assert_eq!((flight.slots.len(), evicted), (CAPACITY, 10));
 }
@@ -154,8 +154,8 @@ fn memory_is_bounded() {
 fn only_the_copy_that_waits_for_its_path_is_forgotten_when_it_cannot_leave() {
     let mut flight = Flight::new();
     let id = PacketId(0);
-    flight.on_sent(at(0), id, PathId(0), PATIENCE, ());
-    flight.on_sent(at(1), id, PathId(1), PATIENCE, ());
+    flight.on_sent(at(0), id, PathId(0), LOSS_DELAY, ());
+    flight.on_sent(at(1), id, PathId(1), LOSS_DELAY, ());
     flight.on_waiting(id, PathId(2), ());
     assert!(!flight.take_further(0, PathId(1)), "it has left");
     assert!(!flight.take_further(0, PathId(3)), "there is none");

@@ -5,8 +5,8 @@ fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
-fn sent(id: u32, path: u32) -> SentPacket {
-    SentPacket { id: PacketId(id), path: PathId(path), bytes: 1200, ends_frame: false }
+fn sent(id: u32, path: u32) -> SentCopy {
+    SentCopy { id: PacketId(id), path: PathId(path), bytes: 1200, ends_frame: false }
 }
 
 fn xlink_with(name: &str) -> Xlink {

@@ -15,7 +15,7 @@ pub enum Spread {
     EveryPath,
     /// n' and what the paths' recent loss will take of it, in proportion to the windows, but no
     /// more on any path than the others can do without; a single packet on the two fastest paths.
-    Lean,
+    ByLoss,
     /// All n' on the fastest path, as soon as its window holds them: an ablation, without spreading
     /// the repair over all paths.
     Fastest,
@@ -72,7 +72,7 @@ impl Default for XncConfig {
             range_span: Duration::from_millis(60),
             extra: 3,
             path_share: 1.1,
-            spread: Spread::Lean,
+            spread: Spread::ByLoss,
             codes: true,
             bridges: true,
             detection: Detection::Qoe,
@@ -97,7 +97,7 @@ impl XncConfig {
     }
 
     /// How long an acknowledgement may take on `path`.
-    pub(super) fn patience<'a>(
+    pub(super) fn loss_delay<'a>(
         &self,
         path: &PathSnapshot,
         paths: impl IntoIterator<Item = &'a PathSnapshot>,

@@ -55,7 +55,7 @@ impl Xnc {
         paths: &[PathOffer<'_>],
     ) -> Result<Repair, Deferred> {
         let usable = || paths.iter().filter(|path| path.snapshot.is_usable());
-        if self.config.spread == Spread::Lean
+        if self.config.spread == Spread::ByLoss
             && let Some((silent, sent)) = self.silent_path(group)
         {
             let answering: Vec<_> = usable().filter(|path| path.snapshot.id != silent).collect();
@@ -96,7 +96,7 @@ impl Xnc {
         if !self.config.retries {
             return;
         }
-        let patience = repair_timeout(repair, paths);
+        let timeout = repair_timeout(repair, paths);
         let together = if self.config.codes { vec![*group] } else { group.singles() };
         for group in together {
             let sent = group.lost_ids().filter_map(|id| match self.flight.state(id) {
@@ -105,7 +105,7 @@ impl Xnc {
             });
             // Later than this it would be discarded, or not be worth its bytes.
             let until = sent.min().unwrap_or(now) + self.config.lane.expire_after / 2;
-            self.pending_repairs.on_sent(now, SentRepair { group, bytes, until }, patience);
+            self.pending_repairs.on_sent(now, SentRepair { group, bytes, until }, timeout);
         }
     }
 
@@ -151,7 +151,7 @@ impl Xnc {
         }
         usable.retain(|path| room(path) > 0);
         if lost == 1 {
-            if self.config.spread == Spread::Lean {
+            if self.config.spread == Spread::ByLoss {
                 usable.sort_by_key(|path| path.snapshot.expected_rtt);
                 usable.truncate(2);
                 usable.sort_by_key(|path| path.snapshot.id);

@@ -48,14 +48,14 @@ pub(super) struct PendingRepairs {
 }
 
 impl PendingRepairs {
-    /// A repair was sent; if it has not arrived after `patience`, it is overdue.
-    pub(super) fn on_sent(&mut self, now: Instant, repair: SentRepair, patience: Duration) {
+    /// A repair was sent; if it has not arrived after `timeout`, it is overdue.
+    pub(super) fn on_sent(&mut self, now: Instant, repair: SentRepair, timeout: Duration) {
         if self.open.len() >= OPEN_MAX
             && let Some(oldest) = self.open.pop_front()
         {
             self.end(oldest.repair.group);
         }
-        self.open.push_back(Open { repair, missing: repair.group.lost(), due: now + patience });
+        self.open.push_back(Open { repair, missing: repair.group.lost(), due: now + timeout });
     }
 
     /// A datagram of the repair that begins with packet `start` has arrived.
@@ -117,9 +117,9 @@ impl PendingRepairs {
     }
 
     /// The overdue repair `repair` was sent again.
-    pub(super) fn on_sent_again(&mut self, now: Instant, repair: SentRepair, patience: Duration) {
+    pub(super) fn on_sent_again(&mut self, now: Instant, repair: SentRepair, timeout: Duration) {
         if let Some(open) = self.open.iter_mut().find(|open| open.repair == repair) {
-            open.due = now + patience;
+            open.due = now + timeout;
         }
     }
 
@@ -143,7 +143,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 mod tests {
     use super::*;
 
-    const PATIENCE: Duration = Duration::from_millis(50);
+    const TIMEOUT: Duration = Duration::from_millis(50);
 
     fn at(ms: u64) -> Instant {
         Instant::from_millis(ms)
@@ -158,14 +158,14 @@ mod tests {
     #[test]
     fn a_repair_is_overdue_until_enough_of_it_has_arrived() {
         let mut pending = PendingRepairs::default();
-        pending.on_sent(at(0), repair(u32::MAX, 3), PATIENCE);
+        pending.on_sent(at(0), repair(u32::MAX, 3), TIMEOUT);
         pending.on_repair_acknowledged(PacketId(u32::MAX));
         pending.on_acknowledged(PacketId(1)); // the third packet, across the wrap
         pending.on_acknowledged(PacketId(2)); // none of them
         assert_eq!(pending.poll_overdue_repair(at(49)), None);
         assert_eq!(pending.poll_timeout(), Some(at(50)));
         assert_eq!(pending.poll_overdue_repair(at(50)), Some((repair(u32::MAX, 3), 1)));
-        pending.on_sent_again(at(50), repair(u32::MAX, 3), PATIENCE);
+        pending.on_sent_again(at(50), repair(u32::MAX, 3), TIMEOUT);
         assert_eq!(pending.poll_overdue_repair(at(99)), None);
         pending.on_repair_acknowledged(PacketId(u32::MAX));
         assert!(pending.is_empty());
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn what_finds_no_room_is_asked_about_again_and_forgotten_in_the_end() {
         let mut pending = PendingRepairs::default();
-        pending.on_sent(at(0), repair(7, 1), PATIENCE);
+        pending.on_sent(at(0), repair(7, 1), TIMEOUT);
         assert!(pending.poll_overdue_repair(at(50)).is_some());
         assert_eq!(pending.poll_overdue_repair(at(50)), None);
         assert!(pending.poll_overdue_repair(at(60)).is_some());
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn memory_is_bounded() {
         let mut pending = PendingRepairs::default();
-        (0..10_000).for_each(|id| pending.on_sent(at(0), repair(id, 1), PATIENCE));
+        (0..10_000).for_each(|id| pending.on_sent(at(0), repair(id, 1), TIMEOUT));
         assert_eq!(pending.open.len(), OPEN_MAX);
     }
 }

@@ -5,7 +5,7 @@ use roadweave_types::{Instant, PacketId};
 use super::group::GROUP_MAX;
 use super::{Deferred, Xnc};
 use crate::flight::{Flight, State};
-use crate::{Repair, SentPacket};
+use crate::{Repair, SentCopy};
 
 /// An encode range: consecutive packets between two borders.
 #[derive(Clone, Copy, Debug)]
@@ -115,7 +115,7 @@ impl Xnc {
     }
 
     /// Puts a packet that is new into the current range; returns the sequence number of the range.
-    pub(super) fn note_packet(&mut self, now: Instant, packet: &SentPacket) -> u64 {
+    pub(super) fn note_packet(&mut self, now: Instant, packet: &SentCopy) -> u64 {
         if !self.flight.is_new(packet.id) {
             return self.first_range; // its range is known to the flight
         }

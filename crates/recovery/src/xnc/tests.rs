@@ -15,8 +15,8 @@ fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
-fn sent(id: u32, path: u32) -> SentPacket {
-    SentPacket { id: PacketId(id), path: PathId(path), bytes: 1200, ends_frame: false }
+fn sent(id: u32, path: u32) -> SentCopy {
+    SentCopy { id: PacketId(id), path: PathId(path), bytes: 1200, ends_frame: false }
 }
 
 /// Sends `count` packets at time zero on path 0 and acknowledges all but `lost`.
@@ -73,7 +73,7 @@ fn ranges_end_after_r_packets_after_t_and_with_a_frame() {
     assert_eq!(starts(&xnc), [0, 10]);
     xnc.on_sent(at(59), sent(11, 0), &paths);
     assert_eq!(starts(&xnc), [0, 10]);
-    xnc.on_sent(at(60), SentPacket { ends_frame: true, ..sent(12, 0) }, &paths);
+    xnc.on_sent(at(60), SentCopy { ends_frame: true, ..sent(12, 0) }, &paths);
     assert_eq!(starts(&xnc), [0, 10, 12]);
     xnc.on_sent(at(60), sent(13, 0), &paths);
     assert_eq!(starts(&xnc), [0, 10, 12, 13]);
@@ -489,7 +489,7 @@ proptest! {
                 other => panic!("xnc never asks for {other:?}"),
             }
         }
-        // Half of the expiry holds no more patience than that.
+        // Half of the expiry holds no more timeouts than that.
         let most = if retries { 350 / 50 } else { 1 };
         prop_assert!(settled.iter().all(|times| *times <= most), "{settled:?}");
         let repaired = settled.iter().filter(|times| **times > 0).count() as u64;

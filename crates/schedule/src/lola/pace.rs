@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use roadweave_types::Instant;
 
-use crate::Acknowledged;
+use crate::AcknowledgedDatagram;
 
 /// The pace of one path.
 #[derive(Debug, Default)]
@@ -54,10 +54,10 @@ impl Pace {
     pub(super) fn on_acknowledged(
         &mut self,
         now: Instant,
-        acknowledged: &Acknowledged,
+        acknowledged: &AcknowledgedDatagram,
         pause: Duration,
     ) {
-        let Acknowledged { sent, rtt, bytes, .. } = *acknowledged;
+        let AcknowledgedDatagram { sent, rtt, bytes, .. } = *acknowledged;
         self.note_round_trip(now, rtt);
         if self.batch.as_ref().is_some_and(|batch| now > batch.at) {
             self.end_batch();

@@ -174,7 +174,7 @@ impl Link {
     }
 
     /// What is acknowledged until `now`, and when.
-    fn acknowledgements(&mut self, now: Instant) -> Vec<(Instant, Acknowledged)> {
+    fn acknowledgements(&mut self, now: Instant) -> Vec<(Instant, AcknowledgedDatagram)> {
         let mut acknowledged = Vec::new();
         while let Some(&(sent, arrives)) = self.under_way.front() {
             let gathers = self.gathers.as_nanos() as u64;
@@ -185,7 +185,8 @@ impl Link {
             self.under_way.pop_front();
             self.snapshot.bytes_in_flight -= 1200;
             let (path, rtt) = (self.snapshot.id, arrives.since(sent) + self.owd);
-            acknowledged.push((leaves + self.owd, Acknowledged { path, sent, bytes: 1200, rtt }));
+            acknowledged
+                .push((leaves + self.owd, AcknowledgedDatagram { path, sent, bytes: 1200, rtt }));
         }
         acknowledged
     }
@@ -294,7 +295,7 @@ fn a_link_has_the_same_window_whatever_the_size_of_the_packets_that_told_its_pac
             let arrives = at(10_000) + MS * 4 * packet * bytes / 1200;
             let now = arrives + MS * 20;
             let acknowledged =
-                Acknowledged { path: PathId(0), sent: now - MS * 40, bytes, rtt: MS * 40 };
+                AcknowledgedDatagram { path: PathId(0), sent: now - MS * 40, bytes, rtt: MS * 40 };
             lola.on_acknowledged(now, &acknowledged);
         }
         let fits = |in_flight: &u64| select(&mut lola, *in_flight, 100) != Decision::Wait;

@@ -21,7 +21,7 @@ fn raven(confidence: u8) -> Raven {
 
 fn acknowledge(raven: &mut Raven, now: Instant, path: u32, rtt_ms: u64) {
     let (rtt, path) = (MS * rtt_ms as u32, PathId(path));
-    raven.on_acknowledged(now, &Acknowledged { path, sent: now - rtt, bytes: 1200, rtt });
+    raven.on_acknowledged(now, &AcknowledgedDatagram { path, sent: now - rtt, bytes: 1200, rtt });
 }
 
 /// A scheduler that has just measured these round trips, and the paths.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use roadweave_quic::{Connection, ConnectionId, Event};
-use roadweave_schedule::Acknowledged;
+use roadweave_schedule::AcknowledgedDatagram;
 use roadweave_types::{DropReason, Instant};
 use roadweave_wire::Control;
 
@@ -29,7 +29,7 @@ impl Client {
         match event {
             Event::Received { datagram, .. } => current.session.handle_datagram(now, datagram),
             Event::Acknowledged { path, token, sent, bytes, rtt } => {
-                let acknowledged = Acknowledged { path, sent, bytes, rtt };
+                let acknowledged = AcknowledgedDatagram { path, sent, bytes, rtt };
                 current.session.on_acknowledged(now, token, &acknowledged);
             }
             Event::Lost { path, token } => current.session.on_lost(now, path, token),

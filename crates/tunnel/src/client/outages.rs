@@ -151,10 +151,10 @@ impl Client {
     /// so.
     fn unheard(&self) -> impl Iterator<Item = (UplinkId, Instant)> {
         let is_tried = |id: &UplinkId| !self.servers_of(*id).is_empty();
-        let untold = |id: &UplinkId| !self.outages.blocked.contains(id);
+        let unreported = |id: &UplinkId| !self.outages.blocked.contains(id);
         let uplinks = self.uplinks.iter().filter(|(_, uplink)| !uplink.heard);
         uplinks
-            .filter(move |(id, _)| is_tried(id) && untold(id))
+            .filter(move |(id, _)| is_tried(id) && unreported(id))
             .map(|(id, uplink)| (*id, uplink.since + BLOCKED_AFTER))
     }
 

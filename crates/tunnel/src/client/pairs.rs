@@ -31,14 +31,14 @@ const JITTER: u32 = 4;
 
 /// What an answer on a pair means for the next attempt on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum Rejection {
     /// The server, which has proved to be it, does not let this client in: it would again soon.
     Refused,
     /// Anything else, which may not even be the server's.
     Doubtful,
 }
 
-impl Answer {
+impl Rejection {
     /// The first rest and the longest.
     fn rests(self) -> (Duration, Duration) {
         let secs = |(min, max)| (Duration::from_secs(min), Duration::from_secs(max));
@@ -116,7 +116,7 @@ impl Pairs {
 
     /// Things may be different from now on over `uplink`, or over all: attempts follow each other
     /// soon again.
-    pub(super) fn hurry(&mut self, now: Instant, uplink: Option<UplinkId>) {
+    pub(super) fn reset_backoff(&mut self, now: Instant, uplink: Option<UplinkId>) {
         let of_uplink = |pair: &Pair| uplink.is_none_or(|uplink| pair.0 == uplink);
         for (_, state) in self.pairs.iter_mut().filter(|(pair, _)| of_uplink(pair)) {
             state.pause = Duration::ZERO;
@@ -134,10 +134,10 @@ impl Pairs {
         &mut self,
         now: Instant,
         pair: Pair,
-        answer: Answer,
+        rejection: Rejection,
         reason: String,
     ) -> Option<Duration> {
-        let (min, max) = answer.rests();
+        let (min, max) = rejection.rests();
         let state = self.pairs.entry(pair).or_default();
         (state.last, state.pause) = (Some(reason), Duration::ZERO);
         // Several attempts on one pair may get the same answer.
@@ -186,11 +186,11 @@ mod tests {
         (UplinkId(uplink), SocketAddr::from(([192, 0, 2, 1], 4433)))
     }
 
-    /// The rests of a pair that gets `answer` again and again, in whole seconds.
-    fn rests(pairs: &mut Pairs, answer: Answer) -> Vec<u64> {
+    /// The rests of a pair that gets `rejection` again and again, in whole seconds.
+    fn rests(pairs: &mut Pairs, rejection: Rejection) -> Vec<u64> {
         let mut now = Instant::ZERO;
         let mut rest = || {
-            let rest = pairs.rest(now, pair(0), answer, "no".into()).expect("it is awake");
+            let rest = pairs.rest(now, pair(0), rejection, "no".into()).expect("it is awake");
             now += rest;
             rest.as_secs()
         };
@@ -199,16 +199,17 @@ mod tests {
 
     #[test]
     fn rests_grow_to_a_bound_and_end_apart() {
-        for (answer, base) in
-            [(Answer::Refused, [10, 20, 40, 60, 60, 60]), (Answer::Doubtful, [1, 2, 4, 8, 16, 30])]
-        {
-            let grown = [1, 2].map(|seed| rests(&mut Pairs::new(seed), answer));
+        for (rejection, base) in [
+            (Rejection::Refused, [10, 20, 40, 60, 60, 60]),
+            (Rejection::Doubtful, [1, 2, 4, 8, 16, 30]),
+        ] {
+            let grown = [1, 2].map(|seed| rests(&mut Pairs::new(seed), rejection));
             for rests in &grown {
                 for (rest, base) in rests.iter().zip(base) {
                     assert!((base..=base + base / 4).contains(rest), "{rests:?}");
                 }
             }
-            assert_eq!(grown[0], rests(&mut Pairs::new(1), answer), "equal seeds, equal rests");
+            assert_eq!(grown[0], rests(&mut Pairs::new(1), rejection), "equal seeds, equal rests");
             assert_ne!(grown[0], grown[1]);
         }
     }
@@ -240,9 +241,9 @@ mod tests {
         assert!(soon(&mut pairs) && !soon(&mut pairs));
         pairs.on_answered(pair(0));
         assert!(soon(&mut pairs));
-        pairs.hurry(Instant::ZERO, Some(UplinkId(1)));
+        pairs.reset_backoff(Instant::ZERO, Some(UplinkId(1)));
         assert!(!soon(&mut pairs), "that was another uplink");
-        pairs.hurry(Instant::from_millis(500), None);
+        pairs.reset_backoff(Instant::from_millis(500), None);
         assert_eq!(pairs.due(pair(0)), Instant::from_millis(1_500));
         assert!(soon(&mut pairs));
     }
@@ -250,8 +251,8 @@ mod tests {
     #[test]
     fn a_pair_rests_alone_and_one_answer_counts_once() {
         let mut pairs = Pairs::new(1);
-        assert!(pairs.rest(Instant::ZERO, pair(0), Answer::Refused, "no".into()).is_some());
-        assert_eq!(pairs.rest(Instant::ZERO, pair(0), Answer::Refused, "no".into()), None);
+        assert!(pairs.rest(Instant::ZERO, pair(0), Rejection::Refused, "no".into()).is_some());
+        assert_eq!(pairs.rest(Instant::ZERO, pair(0), Rejection::Refused, "no".into()), None);
         assert!(pairs.due(pair(0)) >= Instant::from_millis(10_000));
         assert_eq!(pairs.due(pair(1)), Instant::ZERO);
         pairs.retain(|pair| pair.0 != UplinkId(0));

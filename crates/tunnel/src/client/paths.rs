@@ -23,7 +23,7 @@ use crate::status::PathStatusReport;
 /// How often an uplink without a path gets a new try.
 const PATH_RETRY: Duration = Duration::from_secs(1);
 /// How long an address of the server has to answer before another is tried, where there are others.
-const PATH_PATIENCE: Duration = Duration::from_secs(5);
+const PATH_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Client {
     /// Opens paths over uplinks that have none, and closes those of uplinks that are gone.
@@ -41,9 +41,9 @@ impl Client {
                 None if uplink.next_path > now => continue,
                 None => {}
                 Some((path, PathStatus::Validating))
-                    if servers.len() > 1 && uplink.path_patience <= now =>
+                    if servers.len() > 1 && uplink.path_deadline <= now =>
                 {
-                    uplink.path_patience = now + PATH_PATIENCE;
+                    uplink.path_deadline = now + PATH_TIMEOUT;
                     // The last path stays until another uplink has one.
                     if connection.close_path(now, path).is_err() {
                         continue;
@@ -52,7 +52,7 @@ impl Client {
                 Some(_) => continue,
             }
             let server = servers[uplink.path_failures % servers.len()];
-            (uplink.next_path, uplink.path_patience) = (now + PATH_RETRY, now + PATH_PATIENCE);
+            (uplink.next_path, uplink.path_deadline) = (now + PATH_RETRY, now + PATH_TIMEOUT);
             match connection.open_path(now, *id, server) {
                 // It counts as one that fails until it is usable.
                 Ok(()) => uplink.path_failures = uplink.path_failures.wrapping_add(1),
@@ -87,7 +87,7 @@ impl Client {
         let uplink_name = name.clone();
         let current = self.current.as_ref().map(|current| current.id);
         if let Some(connection) = current.and_then(|id| self.endpoint.connection_mut(id)) {
-            connection.doubt_path_over(now, uplink);
+            connection.suspect_path_on(now, uplink);
         }
         self.notify(now, Notice::Moved { uplink: uplink_name, addresses });
         self.handle_timeout(now);
@@ -100,7 +100,7 @@ impl Client {
             match path.map(|path| path.status) {
                 None => Some(uplink.next_path),
                 Some(PathStatus::Validating) if self.may_lead_elsewhere(*id) => {
-                    Some(uplink.path_patience)
+                    Some(uplink.path_deadline)
                 }
                 Some(_) => None,
             }

@@ -23,7 +23,7 @@ use roadweave_types::{DropReason, Instant, UplinkId};
 use roadweave_wire::{Control, Hello, Welcome};
 
 use super::notices::{Notice, legible};
-use super::pairs::{Answer, Pair};
+use super::pairs::{Pair, Rejection};
 use super::{Client, ClientEvent, Current, MTU_MIN};
 use crate::learned::keep_learned;
 use crate::server::UNUSED;
@@ -58,7 +58,7 @@ pub(super) struct Attempt {
 
 /// A connection that the server would make a session of.
 #[derive(Debug)]
-pub(super) struct Welcomed {
+pub(super) struct AcceptedConnection {
     pub(super) id: ConnectionId,
     pub(super) pair: Pair,
     pub(super) welcome: Welcome,
@@ -100,7 +100,7 @@ impl Client {
                 }
                 Err(error) => {
                     let reason = format!("cannot begin to connect: {error}");
-                    self.rest(now, (id, server), Answer::Doubtful, reason);
+                    self.rest(now, (id, server), Rejection::Doubtful, reason);
                 }
             }
         }
@@ -174,8 +174,8 @@ impl Client {
             Event::Message(message) => self.on_answer(now, id, message),
             Event::Closed(reason) => {
                 let Some(Attempt { pair, .. }) = self.attempts.remove(&id) else { return };
-                match answer_of(&reason) {
-                    Some(answer) => self.rest(now, pair, answer, reason.to_string()),
+                match rejection_of(&reason) {
+                    Some(rejection) => self.rest(now, pair, rejection, reason.to_string()),
                     None => self.pairs.note(pair, legible(&reason.to_string())),
                 }
             }
@@ -192,7 +192,7 @@ impl Client {
             }
             Ok(Control::Welcome(welcome)) => {
                 self.attempts.remove(&id);
-                return self.on_welcome(now, Welcomed { id, pair, welcome, since: now });
+                return self.on_welcome(now, AcceptedConnection { id, pair, welcome, since: now });
             }
             Ok(Control::Refuse { reason }) => format!("refused by the server: {reason}"),
             Ok(_) => return self.drops.count(DropReason::UnknownMessage),
@@ -200,10 +200,10 @@ impl Client {
         };
         self.attempts.remove(&id);
         self.close_connection(now, id, "refused");
-        self.rest(now, pair, Answer::Refused, refusal);
+        self.rest(now, pair, Rejection::Refused, refusal);
     }
 
-    fn on_welcome(&mut self, now: Instant, welcomed: Welcomed) {
+    fn on_welcome(&mut self, now: Instant, welcomed: AcceptedConnection) {
         if self.current.is_none() {
             self.join(now, welcomed);
         } else if self.replacement.is_none() {
@@ -215,13 +215,13 @@ impl Client {
 
     /// Lets a pair rest for its answer. Another address of the server may be tried over its uplink
     /// at once.
-    pub(super) fn rest(&mut self, now: Instant, pair: Pair, answer: Answer, reason: String) {
+    pub(super) fn rest(&mut self, now: Instant, pair: Pair, rejection: Rejection, reason: String) {
         let reason = legible(&reason);
-        let Some(rest) = self.pairs.rest(now, pair, answer, reason.clone()) else { return };
+        let Some(rest) = self.pairs.rest(now, pair, rejection, reason.clone()) else { return };
         let Some(uplink) = self.uplinks.get_mut(&pair.0) else { return };
         uplink.next_attempt = uplink.next_attempt.min(now);
         let uplink = uplink.name.clone();
-        let is_proven = answer == Answer::Refused;
+        let is_proven = rejection == Rejection::Refused;
         self.notify(now, Notice::Answer { uplink, server: pair.1, reason, rest, is_proven });
     }
 
@@ -238,7 +238,7 @@ impl Client {
             self.attempts.remove(&id);
             self.close_connection(now, id, "no welcome came");
             let reason = "connected, and no welcome came".to_owned();
-            self.rest(now, pair, Answer::Doubtful, reason);
+            self.rest(now, pair, Rejection::Doubtful, reason);
         }
     }
 
@@ -248,8 +248,8 @@ impl Client {
     }
 
     /// Makes a welcomed connection the session.
-    pub(super) fn join(&mut self, now: Instant, welcomed: Welcomed) {
-        let Welcomed { id, pair, welcome, .. } = welcomed;
+    pub(super) fn join(&mut self, now: Instant, welcomed: AcceptedConnection) {
+        let AcceptedConnection { id, pair, welcome, .. } = welcomed;
         let config = SessionConfig {
             lanes: self.config.lanes.clone(),
             peer_sources: None,
@@ -260,7 +260,7 @@ impl Client {
             Ok(session) => session,
             Err(error) => {
                 self.close_connection(now, id, "this client's lanes cannot be used");
-                return self.rest(now, pair, Answer::Refused, error.to_string());
+                return self.rest(now, pair, Rejection::Refused, error.to_string());
             }
         };
         session.observe_packets(self.observes);
@@ -295,9 +295,9 @@ impl Client {
         self.outages.on_left();
         let reason = legible(reason);
         self.pairs.note(current.pair, reason.clone());
-        self.pairs.hurry(now, None);
+        self.pairs.reset_backoff(now, None);
         if after == After::Unused {
-            self.rest(now, current.pair, Answer::Doubtful, reason.clone());
+            self.rest(now, current.pair, Rejection::Doubtful, reason.clone());
         }
         let rest = match after {
             After::Silence | After::Unused => Duration::ZERO,
@@ -339,13 +339,13 @@ pub(super) fn after(reason: &CloseReason) -> After {
 }
 
 /// What an attempt that ended so says of its pair; `None` if nobody has answered.
-fn answer_of(reason: &CloseReason) -> Option<Answer> {
+fn rejection_of(reason: &CloseReason) -> Option<Rejection> {
     match reason {
-        CloseReason::Refused(_) => Some(Answer::Refused),
+        CloseReason::Refused(_) => Some(Rejection::Refused),
         CloseReason::Local
         | CloseReason::HandshakeTimedOut
         | CloseReason::TimedOut
         | CloseReason::Reset => None,
-        _ => Some(Answer::Doubtful),
+        _ => Some(Rejection::Doubtful),
     }
 }

@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use roadweave_types::{Instant, PathSnapshot};
 
-use super::pairs::Answer;
-use super::race::{After, LIVED_WELL, Welcomed};
+use super::pairs::Rejection;
+use super::race::{AcceptedConnection, After, LIVED_WELL};
 use super::{Client, Current};
 use crate::node::Node as _;
 
 /// How long all paths may be silent before a new connection is tried beside the old one.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// For how long after a pause a new connection is tried as soon as all paths are silent.
-const HURRY: Duration = Duration::from_secs(10);
+const FAST_FAILOVER: Duration = Duration::from_secs(10);
 /// How long all paths must be silent at a time for a new connection to take over.
 const TAKEOVER_AFTER: Duration = Duration::from_secs(2);
 /// How long a session must answer to count as one that does again: longer than a keep-alive takes
@@ -46,8 +46,8 @@ impl Client {
     /// have forgotten the session, and the uplinks may be in other networks: every path has to
     /// answer anew, and nobody waits for one that does not.
     pub fn on_pause(&mut self, now: Instant, lasted: Duration) {
-        self.hurry_until = now + HURRY;
-        self.pairs.hurry(now, None);
+        self.fast_failover_until = now + FAST_FAILOVER;
+        self.pairs.reset_backoff(now, None);
         for uplink in self.uplinks.values_mut() {
             uplink.next_path = now;
         }
@@ -55,21 +55,21 @@ impl Client {
         if lasted >= self.config.transport.idle_timeout {
             self.leave(now, "the server has given the session up in that time", After::Silence);
         } else if let Some(connection) = self.endpoint.connection_mut(id) {
-            connection.doubt_paths(now);
+            connection.suspect_all_paths(now);
         }
         self.handle_timeout(now);
     }
 
     /// When attempts beside a session may begin that is silent since then.
     fn race_begins(&self, since: Instant) -> Instant {
-        if since < self.hurry_until { since } else { since + SILENCE_MAX }
+        if since < self.fast_failover_until { since } else { since + SILENCE_MAX }
     }
 
     /// When a welcomed connection takes over from a session that is silent since then.
-    fn takeover(&self, replacement: &Welcomed, silent_since: Instant) -> Instant {
-        let patience =
-            if silent_since < self.hurry_until { Duration::ZERO } else { TAKEOVER_AFTER };
-        (replacement.since + REPLACEMENT_GRACE).max(silent_since + patience)
+    fn takeover(&self, replacement: &AcceptedConnection, silent_since: Instant) -> Instant {
+        let takeover_after =
+            if silent_since < self.fast_failover_until { Duration::ZERO } else { TAKEOVER_AFTER };
+        (replacement.since + REPLACEMENT_GRACE).max(silent_since + takeover_after)
     }
 
     /// Keeps track of whether the session answers, and lets a welcomed connection take over if it
@@ -122,11 +122,11 @@ impl Client {
         if std::mem::replace(&mut current.doubted, true) {
             return;
         }
-        self.pairs.hurry(now, None);
+        self.pairs.reset_backoff(now, None);
         if now.since(current.since) < LIVED_WELL + SILENCE_MAX {
             let pair = current.pair;
             let reason = "a session began over it and fell silent".to_owned();
-            self.pairs.rest(now, pair, Answer::Doubtful, reason);
+            self.pairs.rest(now, pair, Rejection::Doubtful, reason);
         }
     }
 

@@ -161,10 +161,10 @@ mod tests {
     use roadweave_types::LaneId;
 
     use super::*;
-    use crate::lane::datagram::Content;
+    use crate::lane::datagram::DatagramContent;
 
     fn copy(id: u32, bytes: usize) -> SourceCopy {
-        let content = Content::Source { id: PacketId(id), is_whole: true };
+        let content = DatagramContent::Source { id: PacketId(id), is_whole: true };
         let bytes = Bytes::from(vec![0; bytes]);
         SourceCopy {
             id: PacketId(id),

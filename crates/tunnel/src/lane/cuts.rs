@@ -1,7 +1,7 @@
 //! Datagrams that are cut into parts, because the paths have become narrower than their packets.
 //!
 //! ```text
-//! source, coded, sum ─► part 0, part 1 ~~~ network ~~~ Parts ─► source, coded, sum
+//! source, coded, sum ─► part 0, part 1 ~~~ network ~~~ Reassembly ─► source, coded, sum
 //!                         │       └─ lost: so is the datagram
 //!                         └─ acknowledged, and all others: so is the datagram
 //! ```
@@ -80,7 +80,7 @@ impl Cuts {
 
 /// Puts parts together again, in bounded memory.
 #[derive(Debug, Default)]
-pub(crate) struct Parts {
+pub(crate) struct Reassembly {
     incomplete: BTreeMap<(LaneId, u32), Incomplete>,
     /// The keys of `incomplete`, oldest first, and of some that are complete, with the moment until
     /// which each is waited for.
@@ -92,11 +92,11 @@ pub(crate) struct Parts {
 #[derive(Debug)]
 struct Incomplete {
     parts: Vec<Option<Bytes>>,
-    /// As [`Parts::bytes`].
+    /// As [`Reassembly::bytes`].
     bytes: usize,
 }
 
-impl Parts {
+impl Reassembly {
     /// Takes a part; returns the datagram that it completes. `age_max`: for how long the others are
     /// waited for.
     pub(crate) fn insert(
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn parts_come_together_in_any_order_and_once() {
-        let (mut table, mut drops) = (Parts::default(), DropCounters::default());
+        let (mut table, mut drops) = (Reassembly::default(), DropCounters::default());
         let (first, second) = (parts(0, 250), parts(1, 150));
         let mut insert = |part: &Part| table.insert(at(0), part.clone(), AGE, &mut drops);
         assert_eq!(insert(&first[2]), None);
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_in_bytes_in_number_and_in_age() {
-        let (mut table, mut drops) = (Parts::default(), DropCounters::default());
+        let (mut table, mut drops) = (Reassembly::default(), DropCounters::default());
         for number in 0..10_000 {
             table.insert(at(0), parts(number, 150).remove(0), AGE, &mut drops);
         }
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_count_that_changes_is_not_believed() {
-        let (mut table, mut drops) = (Parts::default(), DropCounters::default());
+        let (mut table, mut drops) = (Reassembly::default(), DropCounters::default());
         let [first, mut second] = <[Part; 2]>::try_from(parts(0, 150)).expect("two");
         table.insert(at(0), first, AGE, &mut drops);
         (second.index, second.last) = (9, 9);

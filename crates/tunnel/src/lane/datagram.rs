@@ -10,14 +10,14 @@ pub struct LaneDatagram {
     /// The lane.
     pub lane: LaneId,
     /// What it holds.
-    pub content: Content,
+    pub content: DatagramContent,
     /// Its bytes as QUIC carries them.
     pub bytes: Bytes,
 }
 
 /// What a datagram of a lane holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum DatagramContent {
     /// An inner packet as it is, or a fragment of one: its fate matters to the recovery.
     Source {
         /// The packet's number in the lane.
@@ -41,7 +41,7 @@ impl LaneDatagram {
     /// The source datagram of the packet `id`.
     pub(crate) fn source(lane: LaneId, id: PacketId, datagram: SourceDatagram) -> Self {
         let is_whole = datagram.position() == FragmentPosition::Whole;
-        Self { lane, content: Content::Source { id, is_whole }, bytes: datagram.finish(id) }
+        Self { lane, content: DatagramContent::Source { id, is_whole }, bytes: datagram.finish(id) }
     }
 
     /// The source datagram of the packet `id`, whose symbol is `symbol`.
@@ -63,7 +63,7 @@ impl LaneDatagram {
     /// The inner packet and its number, if it holds a whole one as it is.
     pub fn whole_packet(&self) -> Option<(PacketId, &[u8])> {
         match self.content {
-            Content::Source { id, is_whole: true } => {
+            DatagramContent::Source { id, is_whole: true } => {
                 let packet = self.bytes.get(SOURCE_HEADER + SYMBOL_HEADER..)?;
                 Some((id, packet))
             }
@@ -72,7 +72,7 @@ impl LaneDatagram {
     }
 }
 
-impl Content {
+impl DatagramContent {
     /// What tokens tell of it.
     pub(crate) fn kind(self) -> TokenKind {
         match self {
@@ -104,11 +104,11 @@ pub(crate) struct Token {
 /// What of a datagram a token tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TokenKind {
-    /// It was a [`Content::Source`].
+    /// It was a [`DatagramContent::Source`].
     Source,
-    /// It was a [`Content::Repair`].
+    /// It was a [`DatagramContent::Repair`].
     Repair,
-    /// It was a [`Content::Part`].
+    /// It was a [`DatagramContent::Part`].
     Part,
 }
 
@@ -135,9 +135,9 @@ mod tests {
     fn tokens_read_back() {
         let id = PacketId(u32::MAX);
         for (content, kind) in [
-            (Content::Source { id, is_whole: false }, TokenKind::Source),
-            (Content::Repair { start: id }, TokenKind::Repair),
-            (Content::Part { number: u32::MAX }, TokenKind::Part),
+            (DatagramContent::Source { id, is_whole: false }, TokenKind::Source),
+            (DatagramContent::Repair { start: id }, TokenKind::Repair),
+            (DatagramContent::Part { number: u32::MAX }, TokenKind::Part),
         ] {
             let datagram = LaneDatagram { lane: LaneId(7), content, bytes: Bytes::new() };
             assert_eq!(Token::parse(datagram.token()), Token { kind, lane: LaneId(7), id });
@@ -153,7 +153,7 @@ mod tests {
         };
         assert_eq!(packet(FragmentPosition::Whole), Some((PacketId(9), b"inner".to_vec())));
         assert_eq!(packet(FragmentPosition::First), None);
-        let content = Content::Repair { start: PacketId(9) };
+        let content = DatagramContent::Repair { start: PacketId(9) };
         let repair = LaneDatagram { lane: LaneId(0), content, bytes: Bytes::new() };
         assert_eq!(repair.whole_packet(), None);
     }

@@ -17,8 +17,8 @@
 //! A flow that changes its class changes its lane, and lanes keep no order among themselves. So a
 //! flow that has grown moves after a pause of [`PAUSE`], in which what it sent before has passed: a
 //! transfer makes one while it waits for its first acknowledgements. If it makes none it moves
-//! after [`PATIENCE`] packets, at the risk that a few packets overtake others once in its life. A
-//! flow that has become small has been quiet for that. Media moves at once: its packets are
+//! after [`PACKETS_TO_MOVE`] packets, at the risk that a few packets overtake others once in its
+//! life. A flow that has become small has been quiet for that. Media moves at once: its packets are
 //! numbered, and its receiver sorts them.
 
 mod media;
@@ -47,7 +47,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// more without any media is a transfer.
 const BESIDE_MEDIA: u64 = 1 << 18;
 /// Packets for which a flow that makes no pause stays in its lane.
-const PATIENCE: u32 = 64;
+const PACKETS_TO_MOVE: u32 = 64;
 
 /// A kind of flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -91,8 +91,8 @@ struct Flow {
     /// Thousandths of bytes that it may send and remain interactive.
     budget: u64,
     has_grown: bool,
-    /// Packets since it wanted to change its class.
-    patience: u32,
+    /// Packets until it moves without a pause, once it wants to change its class.
+    packets_to_move: u32,
     /// Bytes since a packet was media, or its DSCP said so; `None` when that is too long ago.
     beside_media: Option<u64>,
     media: MediaDetector,
@@ -142,7 +142,7 @@ impl Flow {
             seen: now,
             budget: BURST * 1000,
             has_grown: false,
-            patience: PATIENCE,
+            packets_to_move: PACKETS_TO_MOVE,
             beside_media: None,
             media: MediaDetector::default(),
         }
@@ -156,12 +156,12 @@ impl Flow {
         let wanted = self.wanted(packet);
         let class = *self.class.get_or_insert(wanted);
         if wanted == class {
-            self.patience = PATIENCE;
+            self.packets_to_move = PACKETS_TO_MOVE;
         } else {
-            self.patience -= 1;
-            if pause >= PAUSE || wanted == FlowClass::RealTime || self.patience == 0 {
+            self.packets_to_move -= 1;
+            if pause >= PAUSE || wanted == FlowClass::RealTime || self.packets_to_move == 0 {
                 self.class = Some(wanted);
-                self.patience = PATIENCE;
+                self.packets_to_move = PACKETS_TO_MOVE;
             }
         }
         FlowView { class: self.class.unwrap_or(wanted), begins_frame, rtp }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use roadweave_types::PacketId;
-use roadweave_wire::SUCCESSION_MAX;
+use roadweave_wire::PREDECESSOR_DISTANCE_MAX;
 
 /// The last packets of the flows of a lane. Memory is bounded: who is further back than can be
 /// named is forgotten.
@@ -21,7 +21,7 @@ impl FlowPredecessors {
     /// the last one of its flow left; 0 if none did, or too far back.
     pub(crate) fn on_sent(&mut self, flow: u64, id: PacketId) -> u32 {
         while let Some((oldest, of)) = self.sent.front().copied()
-            && id.0.wrapping_sub(oldest.0) > u32::from(SUCCESSION_MAX)
+            && id.0.wrapping_sub(oldest.0) > u32::from(PREDECESSOR_DISTANCE_MAX)
         {
             self.sent.pop_front();
             if self.last.get(&of) == Some(&oldest) {
@@ -55,7 +55,7 @@ mod tests {
         predecessors.on_sent(1, PacketId(0));
         for id in 1..20_000 {
             predecessors.on_sent(1_000 + u64::from(id), PacketId(id));
-            assert!(predecessors.last.len() <= usize::from(SUCCESSION_MAX) + 1);
+            assert!(predecessors.last.len() <= usize::from(PREDECESSOR_DISTANCE_MAX) + 1);
             assert_eq!(predecessors.last.len(), predecessors.sent.len());
         }
         assert_eq!(predecessors.on_sent(1, PacketId(20_000)), 0, "too far back");

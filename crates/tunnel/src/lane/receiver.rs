@@ -12,8 +12,8 @@ use bytes::Bytes;
 use roadweave_coding::{CodedRange, Decoder, DecoderConfig, SourceOutcome, Subset, WINDOW_IDS};
 use roadweave_types::{DropCounters, DropReason, Instant, LaneId, Order, PacketId, Promise};
 use roadweave_wire::{
-    Coded, FragmentPosition, LaneReport, SYMBOL_HEADER, Stamp, Sum, Symbol, split_stamp,
-    split_succession,
+    Coded, FragmentPosition, LaneReport, SYMBOL_HEADER, Stamp, Sum, Symbol, split_predecessor,
+    split_stamp,
 };
 
 use crate::lane::ages::Ages;
@@ -220,17 +220,17 @@ impl LaneReceiver {
         let excess = |this: &Self| this.memory().total().saturating_sub(target) as usize;
         let held = self.memory();
         let mut order = [
-            (held.decoder_bytes, Part::Decoder),
-            (held.reorder_bytes, Part::Reorder),
-            (held.fragment_bytes, Part::Fragments),
+            (held.decoder_bytes, BufferKind::Decoder),
+            (held.reorder_bytes, BufferKind::Reorder),
+            (held.fragment_bytes, BufferKind::Fragments),
         ];
         order.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
         for (_, part) in order {
             let excess = excess(self);
             match part {
-                Part::Decoder => self.decoder.shed(excess),
-                Part::Fragments => self.fragments.shed(excess),
-                Part::Reorder => {
+                BufferKind::Decoder => self.decoder.shed(excess),
+                BufferKind::Fragments => self.fragments.shed(excess),
+                BufferKind::Reorder => {
                     let (reorder, mut out) = self.outlet(now, deliver);
                     reorder.shed(excess, &mut |unit| out.release(unit));
                 }
@@ -335,7 +335,7 @@ impl LaneReceiver {
             FragmentPosition::Whole => Joined { first: id, last: id, body },
             _ => self.fragments.insert(now, id, position, body)?,
         };
-        let (after, packet) = split_succession(body);
+        let (after, packet) = split_predecessor(body);
         let (sent, packet) = split_stamp(packet);
         let (after, packet) = (after.unwrap_or(0), Some(packet));
         Some(Unit { first, last, id, after, sent, decoded: false, packet })
@@ -362,7 +362,7 @@ impl LaneReceiver {
 
 /// What of a lane holds memory.
 #[derive(Clone, Copy)]
-enum Part {
+enum BufferKind {
     Decoder,
     Reorder,
     Fragments,

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 
-use roadweave_recovery::{Qoe, Recovery, RecoveryStats, Repair, SentPacket};
+use roadweave_recovery::{Qoe, Recovery, RecoveryStats, Repair, SentCopy};
 use roadweave_types::{Instant, PacketId, PathId, PathOffer, PathSnapshot};
 
 /// Recoveries of the past that are kept at once; the oldest gives up its packets beyond it.
@@ -62,14 +62,14 @@ impl RecoveryHistory {
         !self.past.is_empty()
     }
 
-    pub(crate) fn on_sent(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]) {
+    pub(crate) fn on_sent(&mut self, now: Instant, packet: SentCopy, paths: &[PathSnapshot]) {
         self.follow(packet.id);
         if let Some(recovery) = self.of(packet.id) {
             recovery.on_sent(now, packet, paths);
         }
     }
 
-    pub(crate) fn on_waiting(&mut self, now: Instant, packet: SentPacket, paths: &[PathSnapshot]) {
+    pub(crate) fn on_waiting(&mut self, now: Instant, packet: SentCopy, paths: &[PathSnapshot]) {
         self.follow(packet.id);
         if let Some(recovery) = self.of(packet.id) {
             recovery.on_waiting(now, packet, paths);
@@ -207,8 +207,8 @@ mod tests {
         Box::new(Reliable::new(RecoveryConfig::default()))
     }
 
-    fn sent(id: u32) -> SentPacket {
-        SentPacket { id: PacketId(id), path: PathId(0), bytes: 1200, ends_frame: false }
+    fn sent(id: u32) -> SentCopy {
+        SentCopy { id: PacketId(id), path: PathId(0), bytes: 1200, ends_frame: false }
     }
 
     #[test]

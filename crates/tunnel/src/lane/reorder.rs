@@ -10,8 +10,8 @@
 //! What one flow loses need not concern the others of its lane, but IDs are counted per lane, and
 //! the flow of a packet that is not there is unknown. So in a lane with `reorder-adaptive` each
 //! packet carries the distance to the packet before it in its flow
-//! ([`roadweave_wire::succession`]). `reorder` does without, since the framework that it is taken
-//! from has one sequence for all.
+//! ([`roadweave_wire::predecessor_prefix`]). `reorder` does without, since the framework that it is
+//! taken from has one sequence for all.
 //!
 //! Memory is bounded in packets and bytes: when it is full, those that have waited longest go out.
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use rand_pcg::Pcg64Mcg;
 use roadweave_coding::{Encoder, EncoderConfig};
-use roadweave_schedule::{Acknowledged, Scheduler, UnknownScheduler};
+use roadweave_schedule::{AcknowledgedDatagram, Scheduler, UnknownScheduler};
 use roadweave_types::{
     DropReason, Instant, LaneId, Order, PacketId, PathId, PathOffer, PathSnapshot, Promise,
 };
@@ -26,7 +26,7 @@ use roadweave_wire::{RtpHeader, SourceDatagram, Stamp};
 
 use crate::carrier::Carrier;
 use crate::lane::LaneConfig;
-use crate::lane::births::Births;
+use crate::lane::arrival_times::ArrivalTimes;
 use crate::lane::copies::Copies;
 use crate::lane::cuts::{Cut, Cuts};
 use crate::lane::datagram::TokenKind;
@@ -74,7 +74,7 @@ pub(crate) struct LaneSender {
     /// Whether coded packets may still be sent.
     codes: bool,
     /// In a lane whose packets expire.
-    births: Option<Births>,
+    arrival_times: Option<ArrivalTimes>,
     /// In a lane that keeps the order of each flow.
     predecessors: Option<FlowPredecessors>,
     seeds: Pcg64Mcg,
@@ -118,7 +118,7 @@ impl LaneSender {
             age_max,
             next_id: PacketId(0),
             codes: config.strategy.codes(),
-            births: config.expire_after.map(|age| Births::new(Instant::ZERO, age)),
+            arrival_times: config.expire_after.map(|age| ArrivalTimes::new(Instant::ZERO, age)),
             predecessors: matches!(config.order, Order::Adaptive { .. })
                 .then(FlowPredecessors::default),
             seeds: Pcg64Mcg::new(u128::from(seed) << 8 | u128::from(lane.0)),
@@ -139,7 +139,7 @@ impl LaneSender {
 
     /// When a packet that has left must not leave any more, in a lane whose packets expire.
     fn expiry(&self, id: PacketId) -> Option<Instant> {
-        self.births.as_ref().map(|births| births.expiry(id))
+        self.arrival_times.as_ref().map(|arrival_times| arrival_times.expiry(id))
     }
 
     /// Whether a packet that has left must not leave any more.
@@ -183,7 +183,7 @@ impl LaneSender {
     ) {
         self.stats.inner_packets += 1;
         self.stats.inner_bytes += packet.len() as u64;
-        let stamp = self.births.as_ref().map(|_| Stamp::of(now));
+        let stamp = self.arrival_times.as_ref().map(|_| Stamp::of(now));
         let datagram =
             SourceDatagram::of_packet(self.lane, self.predecessors.is_some(), stamp, packet);
         let bytes = datagram.len();
@@ -216,7 +216,7 @@ impl LaneSender {
         now: Instant,
         kind: TokenKind,
         id: PacketId,
-        acknowledged: &Acknowledged,
+        acknowledged: &AcknowledgedDatagram,
     ) {
         self.scheduler.on_acknowledged(now, acknowledged);
         let whole = match kind {

@@ -120,7 +120,7 @@ impl Shedder {
 
     /// How many frames in a row are given up for one that is sent.
     fn to_give_up(&self, now: Instant, since: Instant) -> usize {
-        if self.late_since.is_none_or(|late| now.since(late) < PATIENCE) {
+        if self.late_since.is_none_or(|late| now.since(late) < LATE_MIN) {
             return 0;
         }
         let step = self.deadline.saturating_mul(2).as_micros().max(1);
@@ -146,7 +146,7 @@ impl Shedder {
 }
 
 /// How long everything is late before frames are given up: longer than a path is blocked as a rule.
-const PATIENCE: Duration = Duration::from_secs(1);
+const LATE_MIN: Duration = Duration::from_secs(1);
 /// Frames that are given up in a row, at most: at 30 per second the picture still moves each 167
 /// ms.
 const IN_A_ROW_MAX: usize = 4;

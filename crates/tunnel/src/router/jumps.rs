@@ -62,7 +62,7 @@ pub(super) struct Copy {
 
 /// What to do with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Plausibility {
     /// It is near those that came.
     Near,
     /// It is where the peer is now, as those are that were kept ([`SequenceJumps::take_kept`]).
@@ -73,10 +73,10 @@ pub(super) enum Verdict {
 
 impl SequenceJumps {
     /// Whether a packet with number `id` is to be taken.
-    pub(super) fn judge(&mut self, id: PacketId) -> Verdict {
-        let Some(highest) = self.highest else { return Verdict::Near };
+    pub(super) fn judge(&mut self, id: PacketId) -> Plausibility {
+        let Some(highest) = self.highest else { return Plausibility::Near };
         if id.distance(highest) <= NEAR as i32 {
-            return Verdict::Near;
+            return Plausibility::Near;
         }
         let is_there = |place: &Doubtful| id.distance(place.highest).unsigned_abs() <= NEAR;
         if !self.doubtful.as_ref().is_some_and(is_there) {
@@ -92,7 +92,7 @@ impl SequenceJumps {
             place.highest = id;
             place.witnesses = WITNESSES.min(place.witnesses + 1);
         }
-        if place.witnesses == WITNESSES { Verdict::Jump } else { Verdict::Doubt }
+        if place.witnesses == WITNESSES { Plausibility::Jump } else { Plausibility::Doubt }
     }
 
     /// A packet that was taken was new.
@@ -117,12 +117,12 @@ impl SequenceJumps {
         }
     }
 
-    /// Packets that were kept, and have not waited for longer than `patience`.
-    pub(super) fn take_kept(&mut self, now: Instant, patience: Duration) -> Vec<Copy> {
+    /// Packets that were kept, and have not waited for longer than `max_buffer`.
+    pub(super) fn take_kept(&mut self, now: Instant, max_buffer: Duration) -> Vec<Copy> {
         let place = self.doubtful.as_mut();
         let mut kept = place.map_or_else(Vec::new, |place| std::mem::take(&mut place.kept));
         let before = kept.len();
-        kept.retain(|copy| now.since(copy.came) <= patience);
+        kept.retain(|copy| now.since(copy.came) <= max_buffer);
         self.forgotten += (before - kept.len()) as u64;
         kept
     }
@@ -155,13 +155,13 @@ mod tests {
             handed += 1;
             let copy = Copy { came: Instant::ZERO, link: 0, id, packet: Bytes::new() };
             let believed = match jumps.judge(id) {
-                Verdict::Near => vec![copy],
-                Verdict::Jump => {
+                Plausibility::Near => vec![copy],
+                Plausibility::Jump => {
                     let mut kept = jumps.take_kept(Instant::ZERO, Duration::ZERO);
                     kept.push(copy);
                     kept
                 }
-                Verdict::Doubt => {
+                Plausibility::Doubt => {
                     jumps.keep(copy);
                     Vec::new()
                 }
@@ -199,8 +199,8 @@ mod tests {
     #[test]
     fn a_few_do_not_outweigh_a_stream_that_goes_on() {
         let mut jumps = SequenceJumps::default();
-        let strays = |number: u32| (number % 5 == 4).then_some(65_536 + number);
-        let stream = (0..2_000_u32).flat_map(|number| [Some(number), strays(number)]);
+        let outliers = |number: u32| (number % 5 == 4).then_some(65_536 + number);
+        let stream = (0..2_000_u32).flat_map(|number| [Some(number), outliers(number)]);
         let taken = taken(&mut jumps, stream.flatten());
         assert_eq!(taken, (0..2_000).collect::<Vec<_>>());
     }

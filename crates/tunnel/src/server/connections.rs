@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use roadweave_quic::{Connection, ConnectionId, EndpointEvent, Event};
-use roadweave_schedule::Acknowledged;
+use roadweave_schedule::AcknowledgedDatagram;
 use roadweave_types::{DropReason, Instant, PathId};
 use roadweave_wire::{Control, Welcome};
 
@@ -88,7 +88,7 @@ impl Server {
         match event {
             Event::Received { datagram, .. } => joined.session.handle_datagram(now, datagram),
             Event::Acknowledged { path, token, sent, bytes, rtt } => {
-                let acknowledged = Acknowledged { path, sent, bytes, rtt };
+                let acknowledged = AcknowledgedDatagram { path, sent, bytes, rtt };
                 joined.session.on_acknowledged(now, token, &acknowledged);
             }
             Event::Lost { path, token } => joined.session.on_lost(now, path, token),

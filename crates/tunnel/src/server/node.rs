@@ -5,7 +5,7 @@ use roadweave_quic::{Local, Source, Transmit};
 use roadweave_types::{DropReason, Instant};
 use roadweave_wire::InnerPacket;
 
-use super::{Server, ServerEvent, Way, refusals};
+use super::{Direction, Server, ServerEvent, refusals};
 use crate::node::{Node, RecvMeta};
 
 impl Node for Server {
@@ -21,7 +21,7 @@ impl Node for Server {
         let id = self.by_key.get(&key).copied();
         match id.and_then(|id| self.sessions.get_mut(&id).map(|joined| (id, joined))) {
             Some((id, joined)) => {
-                if joined.allows(now, Way::Down, packet.len()) {
+                if joined.allows(now, Direction::Down, packet.len()) {
                     joined.session.handle_parsed_inner(now, packet, &view);
                 }
                 self.touched.insert(id);
@@ -49,7 +49,7 @@ impl Node for Server {
         let ignored = self.endpoint.stats().ignored;
         let crowded_out = ignored - std::mem::replace(&mut self.crowded_out, ignored);
         self.refusals.count_unnamed(refusals::CROWDED_OUT, crowded_out);
-        while let Some(reason) = self.refusals.poll_untold(now) {
+        while let Some(reason) = self.refusals.poll_summary(now) {
             self.events.push_back(ServerEvent::Refused { reason });
         }
         while let Some((at, id)) = self.timers.first().copied()

@@ -1,6 +1,6 @@
 //! Those who are not let in: all are counted, few are told.
 //!
-//! A stranger chooses how often it knocks, from which address and with which key. So what is told
+//! A stranger chooses how often it connects, from which address and with which key. So what is told
 //! is bounded by kind, whatever the words: a few lines at once, then one in [`INTERVAL`], and what
 //! was left out is told as a number. One kind does not silence another.
 
@@ -22,7 +22,7 @@ struct Kind {
     /// What was told lately, and when.
     told: VecDeque<(Instant, String)>,
     /// How many were left out since the last that was told.
-    untold: u64,
+    suppressed: u64,
 }
 
 impl Refusals {
@@ -40,7 +40,7 @@ impl Refusals {
         // One who asks again and again is one line.
         let is_new = kind.told.iter().all(|(_, told)| *told != what);
         if !is_new || kind.told.len() >= TOLD_MAX {
-            kind.untold += 1;
+            kind.suppressed += 1;
             return None;
         }
         let line = format!("{remote}{what}");
@@ -53,7 +53,7 @@ impl Refusals {
         if count > 0 {
             let kind = self.0.entry(kind).or_default();
             kind.count += count;
-            kind.untold += count;
+            kind.suppressed += count;
         }
     }
 
@@ -63,22 +63,22 @@ impl Refusals {
     }
 
     /// What to tell of those that were left out, once the last that was told is old.
-    pub(super) fn poll_untold(&mut self, now: Instant) -> Option<String> {
+    pub(super) fn poll_summary(&mut self, now: Instant) -> Option<String> {
         let (name, kind) = self.0.iter_mut().find(|(_, kind)| {
-            kind.untold > 0 && kind.told.back().is_none_or(|(at, _)| now >= *at + SUMMARY)
+            kind.suppressed > 0 && kind.told.back().is_none_or(|(at, _)| now >= *at + SUMMARY)
         })?;
-        let more = if kind.count > kind.untold { " more" } else { "" };
-        let line = format!("{}{more}, who are not told one by one: {name}", kind.untold);
-        kind.untold = 0;
+        let more = if kind.count > kind.suppressed { " more" } else { "" };
+        let line = format!("{}{more}, who are not told one by one: {name}", kind.suppressed);
+        kind.suppressed = 0;
         kind.forget(now);
         kind.told.push_back((now, String::new()));
         Some(line)
     }
 
-    /// When [`Refusals::poll_untold`] has something to tell.
+    /// When [`Refusals::poll_summary`] has something to tell.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let due = |kind: &Kind| kind.told.back().map_or(Instant::ZERO, |(at, _)| *at + SUMMARY);
-        self.0.values().filter(|kind| kind.untold > 0).map(due).min()
+        self.0.values().filter(|kind| kind.suppressed > 0).map(due).min()
     }
 
     /// How many there were, by kind.
@@ -122,7 +122,7 @@ pub(super) fn kind_of_failure(reason: &CloseReason) -> &'static str {
 /// The kind of a connection that never became a session that is used.
 pub(super) const UNUSED: &str = "unused-connection";
 
-/// The kind of those that knocked when all places were taken, or all that one source may have.
+/// The kind of those that came when all places were taken, or all that one source may have.
 pub(super) const CROWDED_OUT: &str = "crowded-out";
 
 /// The kind of a client that begins one session after the other.
@@ -155,7 +155,7 @@ mod tests {
             let now = Instant::ZERO + Duration::from_millis(number);
             let what = format!(" with the key {number}: unknown");
             lines.extend(refusals.count(now, "unknown-key", what, address(number % 200)));
-            lines.extend(refusals.poll_untold(now));
+            lines.extend(refusals.poll_summary(now));
             if number == 50_000 {
                 // The flood does not hide what else there is to tell.
                 let expired = refusals.count(now, "expired-key", ": expired".into(), address(7));
@@ -165,8 +165,8 @@ mod tests {
         assert!((5..=16).contains(&lines.len()), "{lines:#?}");
         assert_eq!(refusals.counts()["unknown-key"], 100_000);
         let due = refusals.poll_timeout().expect("some were left out");
-        assert_eq!(refusals.poll_untold(due - Duration::from_millis(1)), None);
-        let last = refusals.poll_untold(due).expect("they are told in the end");
+        assert_eq!(refusals.poll_summary(due - Duration::from_millis(1)), None);
+        let last = refusals.poll_summary(due).expect("they are told in the end");
         assert!(last.ends_with("more, who are not told one by one: unknown-key"), "{last}");
         assert_eq!(refusals.poll_timeout(), None);
     }
@@ -177,11 +177,11 @@ mod tests {
         refusals.count_unnamed(CROWDED_OUT, 0);
         assert_eq!((refusals.poll_timeout(), refusals.counts().len()), (None, 0));
         refusals.count_unnamed(CROWDED_OUT, 500);
-        let told = refusals.poll_untold(at(100));
+        let told = refusals.poll_summary(at(100));
         assert_eq!(told.as_deref(), Some("500, who are not told one by one: crowded-out"));
         refusals.count_unnamed(CROWDED_OUT, 9);
-        assert_eq!(refusals.poll_untold(at(129)), None);
-        let told = refusals.poll_untold(at(130));
+        assert_eq!(refusals.poll_summary(at(129)), None);
+        let told = refusals.poll_summary(at(130));
         assert_eq!(told.as_deref(), Some("9 more, who are not told one by one: crowded-out"));
         assert_eq!(refusals.counts()[CROWDED_OUT], 509);
     }

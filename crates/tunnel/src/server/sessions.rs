@@ -7,7 +7,7 @@ use bytes::Bytes;
 use roadweave_quic::ConnectionId;
 use roadweave_types::{DropReason, Instant};
 
-use super::{Server, UNUSED, Way, refusals};
+use super::{Direction, Server, UNUSED, refusals};
 
 impl Server {
     pub(super) fn close_silent(&mut self, now: Instant) {
@@ -52,7 +52,7 @@ impl Server {
         while let Some(joined) = self.sessions.get_mut(&id)
             && let Some((destination, packet)) = joined.session.poll_routed_inner()
         {
-            if joined.allows(now, Way::Up, packet.len()) {
+            if joined.allows(now, Direction::Up, packet.len()) {
                 self.deliver(destination, packet);
             }
         }

@@ -20,7 +20,7 @@ const SIZE: usize = 64;
 /// Between two questions.
 const INTERVAL: Duration = Duration::from_millis(1);
 /// For so long an answer is waited for; then the next question is due anyway, or it is lost.
-const PATIENCE: Duration = Duration::from_millis(500);
+const TIMEOUT: Duration = Duration::from_millis(500);
 /// Questions before the first that counts: caches, neighbour tables and timers find their pace.
 const WARM_UP: usize = 100;
 /// A measurement of which more is lost means nothing.
@@ -59,7 +59,7 @@ impl EchoArgs {
 /// When the socket cannot be used, or too few answers come.
 pub fn ping(to: SocketAddr, count: usize) -> anyhow::Result<Vec<Duration>> {
     let socket = sockets::sending_to(to)?;
-    socket.set_read_timeout(Some(PATIENCE)).context("cannot set a timeout")?;
+    socket.set_read_timeout(Some(TIMEOUT)).context("cannot set a timeout")?;
     // Sleeps end at the nanosecond asked for, not up to 50 us later.
     let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
     let mut times = Vec::with_capacity(count);

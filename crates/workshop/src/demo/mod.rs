@@ -233,7 +233,7 @@ impl DemoArgs {
                 "player",
                 format!(
                     "waits {} ms for a missing frame; packets later than {} ms count as lost",
-                    player.patience.as_millis(),
+                    player.frame_wait.as_millis(),
                     player.deadline.as_millis()
                 ),
             ),

@@ -19,7 +19,7 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use roadweave_lab::video::h264::{AccessUnit, Splitter};
 use roadweave_lab::video::rtp::{CLOCK_HZ, Packetizer};
-use roadweave_lab::video::stream_log::SentPacket;
+use roadweave_lab::video::stream_log::SentLine;
 use roadweave_types::Instant;
 
 use crate::sandbox::{clock, sockets};
@@ -96,7 +96,7 @@ impl Camera {
         let sent: Vec<Instant> = packets.iter().map(|packet| self.send(packet)).collect();
         for (packet, sent) in packets.iter().zip(sent) {
             let sequence = u16::from_be_bytes([packet[2], packet[3]]);
-            let line = SentPacket {
+            let line = SentLine {
                 frame,
                 idr: unit.is_idr(),
                 captured,

@@ -144,8 +144,8 @@ impl Stage {
         let nobody = SocketAddr::new(VIEWER.ip(), VIEWER.port() + 2);
         let mut command = self.camera_command(files, nobody);
         command.arg("--frames").arg(LEAD_IN_FRAMES.to_string());
-        let patience = Duration::from_secs((LEAD_IN_FRAMES / clip::FPS).into()) + DRAIN;
-        Daemon::start("camera", &mut command, &self.directory)?.wait(patience)
+        let timeout = Duration::from_secs((LEAD_IN_FRAMES / clip::FPS).into()) + DRAIN;
+        Daemon::start("camera", &mut command, &self.directory)?.wait(timeout)
     }
 
     fn start_camera(&self, files: &Logs, start: Instant) -> anyhow::Result<Daemon> {

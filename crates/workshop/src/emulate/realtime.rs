@@ -18,7 +18,7 @@ use roadweave_device::netns::NetNs;
 use roadweave_device::{
     Clock, DeviceError, Interest, Poller, Signal, Signals, Token, Tun, TunOptions,
 };
-use roadweave_emulate::{Bridge, Direction, Way};
+use roadweave_emulate::{Bridge, Direction, LinkDirection};
 use roadweave_types::{DropCounters, DropReason, Instant};
 use serde::Serialize;
 use thiserror::Error;
@@ -47,18 +47,18 @@ struct Device {
 
 /// What passed along one link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct LinkReport {
+pub struct EmulatedLinkReport {
     /// The link.
     pub name: String,
     /// From the vehicle.
-    pub up: WayReport,
+    pub up: DirectionReport,
     /// To the vehicle.
-    pub down: WayReport,
+    pub down: DirectionReport,
 }
 
 /// What passed along one direction of a link, packets unless it says bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct WayReport {
+pub struct DirectionReport {
     /// Taken in.
     pub pushed: u64,
     /// Bytes taken in.
@@ -132,12 +132,12 @@ impl Emulator {
     }
 
     /// What passed so far, link by link.
-    pub fn report(&self) -> Vec<LinkReport> {
+    pub fn report(&self) -> Vec<EmulatedLinkReport> {
         let way = |link: usize, direction| {
-            let stats = self.bridge.stats(Way { link, direction });
+            let stats = self.bridge.stats(LinkDirection { link, direction });
             let mut dropped = stats.dropped.clone();
             dropped.merge(&self.devices[link][exit(direction)].dropped);
-            WayReport {
+            DirectionReport {
                 pushed: stats.pushed,
                 pushed_bytes: stats.pushed_bytes,
                 delivered: stats.delivered,
@@ -146,7 +146,7 @@ impl Emulator {
                 queue_bytes_max: stats.queue_bytes_max,
             }
         };
-        let report = |(link, name): (usize, &String)| LinkReport {
+        let report = |(link, name): (usize, &String)| EmulatedLinkReport {
             name: name.clone(),
             up: way(link, Direction::Up),
             down: way(link, Direction::Down),
@@ -198,7 +198,7 @@ impl Emulator {
         let bridge = &mut self.bridge;
         let result = device.tun.read_batch(|packet| {
             // The link counts what it drops.
-            let _ = bridge.handle_packet(now, Way { link, direction }, packet.to_vec());
+            let _ = bridge.handle_packet(now, LinkDirection { link, direction }, packet.to_vec());
         });
         if result.is_err() {
             // Set down or removed: a level-triggered poller would report that without end.

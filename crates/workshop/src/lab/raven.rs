@@ -185,7 +185,11 @@ impl Results {
 
 /// A response time; one that stands for no answer is told as the paper does.
 fn millis(ms: f64) -> String {
-    if ms >= raven::PATIENCE.as_secs_f64() * 1e3 { "T/O".to_owned() } else { format!("{ms:.0}") }
+    if ms >= raven::REQUEST_TIMEOUT.as_secs_f64() * 1e3 {
+        "T/O".to_owned()
+    } else {
+        format!("{ms:.0}")
+    }
 }
 
 fn print(results: &Results, json: bool) -> anyhow::Result<()> {

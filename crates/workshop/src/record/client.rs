@@ -14,7 +14,7 @@ use tracing::warn;
 
 use super::display::Display;
 use super::files::{Recorded, Recording};
-use super::link::{Link, LinkName};
+use super::link::{LinkName, LinkRecorder};
 use super::run::Run;
 use super::{PORT, parse_rate, token, unix_epoch};
 
@@ -43,8 +43,8 @@ pub struct ClientArgs {
     #[arg(long, value_name = "[NAME=]RATE,..", value_delimiter = ',', value_parser = parse_link_rate)]
     rate: Vec<LinkRate>,
     /// Directions whose capacity to measure; delay and loss are measured in both
-    #[arg(long, value_enum, default_value_t = Ways::Both)]
-    direction: Ways,
+    #[arg(long, value_enum, default_value_t = Directions::Both)]
+    direction: Directions,
     /// How long to record, seconds; a replay of --mode saturate lasts half as long
     #[arg(long, value_name = "SECONDS", default_value_t = 180,
         value_parser = clap::value_parser!(u32).range(2..=7_200))]
@@ -86,7 +86,7 @@ enum Mode {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Ways {
+enum Directions {
     /// From the vehicle
     Up,
     /// To the vehicle
@@ -109,9 +109,9 @@ impl ClientArgs {
             let nonce = u64::from_ne_bytes(random_bytes()?);
             let client =
                 RecordClient::new(plan, server.is_ipv4(), nonce, epoch).with_token(token.clone());
-            Link::open(link.clone(), server, client)
+            LinkRecorder::open(link.clone(), server, client)
         });
-        let links = links.collect::<anyhow::Result<Vec<Link>>>()?;
+        let links = links.collect::<anyhow::Result<Vec<LinkRecorder>>>()?;
         let mut run = Run::new(clock, server, links);
         let mut signals = Signals::catch(&[Signal::Interrupt, Signal::Terminate])?;
         run.carry(&mut signals, &mut Display::new(&self.interfaces))?;
@@ -149,8 +149,8 @@ impl ClientArgs {
         };
         let plan = RecordPlan {
             mode,
-            up: self.direction != Ways::Down,
-            down: self.direction != Ways::Up,
+            up: self.direction != Directions::Down,
+            down: self.direction != Directions::Up,
             length: Duration::from_secs(self.seconds.into()),
             cycle: Duration::from_secs(self.cycle.into()),
             packet_bytes: self.packet,
@@ -160,7 +160,7 @@ impl ClientArgs {
         Ok(plan)
     }
 
-    fn write(&self, recording: &Recording, links: &[Link]) -> anyhow::Result<()> {
+    fn write(&self, recording: &Recording, links: &[LinkRecorder]) -> anyhow::Result<()> {
         let delay_clock = match self.synchronized_clocks {
             true => DelayClock::Synchronized,
             false => DelayClock::HalfRoundTrip,

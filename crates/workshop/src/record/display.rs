@@ -7,7 +7,7 @@ use roadweave_record::{RecordPhase, RecordProgress};
 use roadweave_types::{Instant, Rate};
 use tracing::info;
 
-use super::link::{Link, LinkName};
+use super::link::{LinkName, LinkRecorder};
 
 /// Shows the progress of all links on standard error.
 pub struct Display {
@@ -40,7 +40,7 @@ impl Display {
     }
 
     /// Shows how far the links are, now and then.
-    pub fn show(&mut self, now: Instant, links: &[Link]) {
+    pub fn show(&mut self, now: Instant, links: &[LinkRecorder]) {
         if now < self.next {
             return;
         }

@@ -21,7 +21,7 @@ pub struct LinkName {
 }
 
 /// One link under way.
-pub struct Link {
+pub struct LinkRecorder {
     /// What it is called.
     pub name: LinkName,
     /// What it records.
@@ -37,7 +37,7 @@ pub struct Link {
     to: Destination,
 }
 
-impl Link {
+impl LinkRecorder {
     /// Binds a socket to the link's interface.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl Link {
         }
     }
 
-    /// When [`Link::transmit`] has something next; never while the socket is full.
+    /// When [`LinkRecorder::transmit`] has something next; never while the socket is full.
     pub fn poll_timeout(&self, now: Instant) -> Instant {
         let client = self.client.poll_timeout(now);
         match &self.socket {

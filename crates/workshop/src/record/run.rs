@@ -11,24 +11,24 @@ use tracing::warn;
 
 use super::NAP;
 use super::display::Display;
-use super::link::Link;
+use super::link::LinkRecorder;
 
 /// All links under way.
 pub struct Run {
     clock: Clock,
     server: SocketAddr,
-    links: Vec<Link>,
+    links: Vec<LinkRecorder>,
     started: bool,
 }
 
 impl Run {
     /// A recording of `links` by `server`, which begins when the server answers.
-    pub fn new(clock: Clock, server: SocketAddr, links: Vec<Link>) -> Self {
+    pub fn new(clock: Clock, server: SocketAddr, links: Vec<LinkRecorder>) -> Self {
         Self { clock, server, links, started: false }
     }
 
     /// The links.
-    pub fn links(&self) -> &[Link] {
+    pub fn links(&self) -> &[LinkRecorder] {
         &self.links
     }
 
@@ -79,7 +79,7 @@ impl Run {
         if self.started {
             return Ok(());
         }
-        let ready = |link: &Link| link.client.is_ready();
+        let ready = |link: &LinkRecorder| link.client.is_ready();
         let waited = now.since(Instant::ZERO);
         let all = self.links.iter().all(ready);
         if !all && waited < READY_WITHIN {

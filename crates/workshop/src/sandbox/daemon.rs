@@ -88,12 +88,12 @@ impl Daemon {
         Ok(CpuTime { user: time(user), kernel: time(kernel) })
     }
 
-    /// Waits until it ends by itself, at most `patience`.
+    /// Waits until it ends by itself, at most `timeout`.
     ///
     /// # Errors
     /// When it fails or does not end.
-    pub fn wait(mut self, patience: Duration) -> anyhow::Result<()> {
-        match self.ended_within(patience)? {
+    pub fn wait(mut self, timeout: Duration) -> anyhow::Result<()> {
+        match self.ended_within(timeout)? {
             Some(status) if status.success() => Ok(()),
             Some(status) => self.failed(status),
             None => bail!("the {} does not end{}", self.name, self.last_words()),
@@ -122,8 +122,8 @@ impl Daemon {
         format!("; the {} said:\n  {}", self.name, last.join("\n  "))
     }
 
-    fn ended_within(&mut self, patience: Duration) -> anyhow::Result<Option<ExitStatus>> {
-        let deadline = clock::now() + patience;
+    fn ended_within(&mut self, timeout: Duration) -> anyhow::Result<Option<ExitStatus>> {
+        let deadline = clock::now() + timeout;
         loop {
             let status = self.child.try_wait().context("cannot wait for a process")?;
             if status.is_some() || clock::now() >= deadline {

@@ -12,7 +12,7 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
 use super::inputs::{self, Recording, told};
-use super::{Part, outputs};
+use super::{Section, outputs};
 
 /// Converts recordings between CSV and Mahimahi's format, whole or in part, as they are or coarser
 ///
@@ -31,7 +31,7 @@ pub struct ConvertArgs {
     #[arg(long, value_enum)]
     to: Option<Format>,
     #[command(flatten)]
-    part: Part,
+    part: Section,
     /// Even steps of so many ms: the mean capacity, delay and loss of each. Where the kind of
     /// capacity changes: 100 for rates, 1 for bytes unless given
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u32).range(1..=60_000))]

@@ -12,7 +12,7 @@ use roadweave_terminal::out;
 use roadweave_types::Rate;
 use serde::Serialize;
 
-use super::Part;
+use super::Section;
 use super::inputs::{self, RecordedLink, Recording};
 use crate::rate;
 use crate::table::{bare, right_aligned};
@@ -31,7 +31,7 @@ pub struct InfoArgs {
     #[arg(long, value_name = "RATE", default_value = "30M", value_parser = rate::parse_video)]
     bitrate: Rate,
     #[command(flatten)]
-    part: Part,
+    part: Section,
     /// Print everything as one JSON object
     #[arg(long)]
     json: bool,

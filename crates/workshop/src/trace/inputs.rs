@@ -7,7 +7,7 @@ use std::time::Duration;
 use roadweave_emulate::{Capacity, Direction, LinkFiles, Trace, TraceError, Unknown, read_trace};
 use roadweave_terminal::exit::BadInput;
 
-use super::Part;
+use super::Section;
 
 /// Links recorded at the same time, or a file by itself.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Recording {
     ///
     /// # Errors
     /// [`BadInput`] when that repeats a recording so often that it would fill the memory.
-    pub fn part(self, part: Part) -> Result<Self, BadInput> {
+    pub fn part(self, part: Section) -> Result<Self, BadInput> {
         if part.from.is_none() && part.seconds.is_none() {
             return Ok(self);
         }

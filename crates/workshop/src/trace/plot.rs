@@ -14,7 +14,7 @@ use roadweave_terminal::out;
 use roadweave_types::Rate;
 
 use super::inputs::{self, RecordedLink, Recording, told};
-use super::{Part, outputs};
+use super::{Section, outputs};
 use crate::rate;
 
 /// Draws a recording: capacity, round trip and loss of each link over time
@@ -31,7 +31,7 @@ pub struct PlotArgs {
     #[arg(long, value_name = "FILE", default_value = "trace.html")]
     out: PathBuf,
     #[command(flatten)]
-    part: Part,
+    part: Section,
     /// The rate of a video, dashed in the drawing, and for the class
     #[arg(long, value_name = "RATE", default_value = "30M", value_parser = rate::parse_video)]
     bitrate: Rate,

@@ -3,7 +3,7 @@
 use roadweave_tunnel::{Client, ClientEvent, Notice};
 use roadweave_types::Instant;
 
-use super::{ClientRole, PATIENCE};
+use super::{ClientRole, SILENCE_MAX};
 use crate::driver::event_loop::Driver;
 
 /// How often the user is told again.
@@ -31,7 +31,7 @@ impl ClientRole {
                     self.joined = false;
                     self.steering.end_session();
                     let now = driver.edge.clock.now();
-                    self.next_reminder = now + rest + PATIENCE;
+                    self.next_reminder = now + rest + SILENCE_MAX;
                     if rest.is_zero() {
                         tracing::warn!("left: {reason}; connecting again");
                     } else {

@@ -22,31 +22,31 @@ struct Client {
     name: String,
     rate: LineRate,
     /// What was left out since the last line.
-    untold: u64,
+    suppressed: u64,
 }
 
 impl PresenceLog {
     /// A client has joined or left: whether to tell it now.
     pub(super) fn may_tell(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
-        let new = || Client { name: name.to_owned(), rate: LineRate::default(), untold: 0 };
+        let new = || Client { name: name.to_owned(), rate: LineRate::default(), suppressed: 0 };
         let client = self.clients.entry(key).or_insert_with(new);
         // What was left out is told first.
-        let may = client.untold == 0
+        let may = client.suppressed == 0
             && client.rate.allows(now, &OF_CLIENT)
             && self.all.allows(now, &OF_ALL);
-        client.untold += u64::from(!may);
+        client.suppressed += u64::from(!may);
         may
     }
 
     /// A client of which something was left out, once it has been quiet for a while or its time has
     /// come: its name, and how often it came or went. Forgets those of whom nothing is left to
     /// tell.
-    pub(super) fn poll_untold(&mut self, now: Instant) -> Option<(String, u64)> {
-        self.clients.retain(|_, client| client.untold > 0 || client.rate.full_at > now);
-        let mut clients = self.clients.values_mut().filter(|client| client.untold > 0);
+    pub(super) fn poll_suppressed(&mut self, now: Instant) -> Option<(String, u64)> {
+        self.clients.retain(|_, client| client.suppressed > 0 || client.rate.full_at > now);
+        let mut clients = self.clients.values_mut().filter(|client| client.suppressed > 0);
         let client = clients.find_map(|it| it.rate.allows(now, &OF_CLIENT).then_some(it))?;
         let may = self.all.allows(now, &OF_ALL);
-        may.then(|| (client.name.clone(), std::mem::take(&mut client.untold)))
+        may.then(|| (client.name.clone(), std::mem::take(&mut client.suppressed)))
     }
 }
 
@@ -92,26 +92,26 @@ mod tests {
     /// How many lines there are when the clients join or leave each millisecond in turn.
     fn lines(clients: u8, seconds: u64) -> (u64, u64) {
         let keys: Vec<PublicKey> = (0..clients).map(key).collect();
-        let (mut presence_log, mut lines, mut untold) = (PresenceLog::default(), 0, 0);
+        let (mut presence_log, mut lines, mut suppressed) = (PresenceLog::default(), 0, 0);
         for millis in 0..seconds * 1_000 {
             let now = Instant::from_millis(millis);
             let at = millis as usize % keys.len();
             lines += u64::from(presence_log.may_tell(now, keys[at], "box"));
             if millis % 1_000 == 0 {
-                while let Some((_, more)) = presence_log.poll_untold(now) {
+                while let Some((_, more)) = presence_log.poll_suppressed(now) {
                     lines += 1;
-                    untold += more;
+                    suppressed += more;
                 }
             }
         }
-        (lines, untold)
+        (lines, suppressed)
     }
 
     #[test]
     fn a_client_that_comes_and_goes_without_end_is_a_few_lines() {
-        let (lines, untold) = lines(1, 600);
+        let (lines, suppressed) = lines(1, 600);
         assert!((9..=18).contains(&lines), "{lines}");
-        assert!(untold > 500_000, "and all is counted: {untold}");
+        assert!(suppressed > 500_000, "and all is counted: {suppressed}");
         let (lines, _) = super::tests::lines(100, 600);
         assert!(lines <= 100 * 18, "{lines}");
     }
@@ -123,12 +123,15 @@ mod tests {
         let told = (0..100).filter(|_| presence_log.may_tell(now, key(1), "noisy")).count();
         assert_eq!(told, 8);
         assert!(presence_log.may_tell(now, key(2), "quiet"));
-        assert_eq!(presence_log.poll_untold(now), None, "not before its time");
+        assert_eq!(presence_log.poll_suppressed(now), None, "not before its time");
         let later = now + Duration::from_secs(60);
-        assert_eq!(presence_log.poll_untold(later), Some(("noisy".to_owned(), 92)));
-        assert_eq!(presence_log.poll_untold(later), None);
+        assert_eq!(presence_log.poll_suppressed(later), Some(("noisy".to_owned(), 92)));
+        assert_eq!(presence_log.poll_suppressed(later), None);
         let much_later = now + Duration::from_secs(3_600);
-        assert_eq!((presence_log.poll_untold(much_later), presence_log.clients.len()), (None, 0));
+        assert_eq!(
+            (presence_log.poll_suppressed(much_later), presence_log.clients.len()),
+            (None, 0)
+        );
     }
 
     #[test]
@@ -139,6 +142,6 @@ mod tests {
         assert_eq!(told, OF_ALL.burst as usize);
         assert!(!presence_log.may_tell(now, key(1), "box"));
         let later = now + OF_CLIENT.interval;
-        assert_eq!(presence_log.poll_untold(later), Some(("box".to_owned(), 1)));
+        assert_eq!(presence_log.poll_suppressed(later), Some(("box".to_owned(), 1)));
     }
 }

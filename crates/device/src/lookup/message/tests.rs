@@ -32,7 +32,7 @@ fn answer(query: &Query, aliases: &[(&str, u32, &str)], found: &[(&str, u32, &st
 
 fn expect(addresses: &[&str], seconds: u64) -> Reading {
     let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
-    Reading::Answer(Answer { addresses, lasts: Duration::from_secs(seconds) })
+    Reading::Answer(AddressRecords { addresses, lasts: Duration::from_secs(seconds) })
 }
 
 #[test]

@@ -22,22 +22,22 @@ fn stream(frames: usize, idr_interval: usize) -> StreamLog {
     log
 }
 
-fn player(patience_ms: u64) -> Player {
+fn player(frame_wait_ms: u64) -> Player {
     Player {
-        patience: Duration::from_millis(patience_ms),
+        frame_wait: Duration::from_millis(frame_wait_ms),
         deadline: Duration::from_millis(150),
         fps: 10,
     }
 }
 
 /// `delays`: of each frame's last packet in ms, `None` when it is lost; first packets take 10 ms.
-fn run(log: &StreamLog, patience_ms: u64, delays: &[Option<u64>]) -> (Playout, Quality) {
+fn run(log: &StreamLog, frame_wait_ms: u64, delays: &[Option<u64>]) -> (Playout, Quality) {
     let mut arrivals = Vec::new();
     for (frame, delay) in log.frames.iter().zip(delays) {
         arrivals.push(Some(frame.captured + Duration::from_millis(10)));
         arrivals.push(delay.map(|delay| frame.captured + Duration::from_millis(delay)));
     }
-    let player = player(patience_ms);
+    let player = player(frame_wait_ms);
     let playout = Playout::new(log, &arrivals, &player, ms(60_000));
     let quality = measure(log, &arrivals, &playout, &player);
     (playout, quality)
@@ -73,12 +73,12 @@ fn a_lost_packet_breaks_the_chain_until_the_next_idr_frame() {
 }
 
 #[test]
-fn a_frame_overtaken_beyond_patience_is_not_shown() {
+fn a_frame_overtaken_for_longer_than_the_wait_is_not_shown() {
     let delays = [Some(20), Some(160), Some(20), Some(20)];
-    let (impatient, _) = run(&stream(4, 4), 0, &delays);
-    assert_eq!(shown_at(&impatient), [Some(20), None, Some(220), Some(320)]);
-    let (patient, quality) = run(&stream(4, 4), 50, &delays);
-    assert_eq!(shown_at(&patient), [Some(20), Some(260), Some(260), Some(320)]);
+    let (without_wait, _) = run(&stream(4, 4), 0, &delays);
+    assert_eq!(shown_at(&without_wait), [Some(20), None, Some(220), Some(320)]);
+    let (with_wait, quality) = run(&stream(4, 4), 50, &delays);
+    assert_eq!(shown_at(&with_wait), [Some(20), Some(260), Some(260), Some(320)]);
     assert_eq!(quality.frames_undamaged, 4);
     assert_eq!(quality.late, 1.0 / 8.0, "160 ms are above the deadline, shown or not");
     assert_eq!(quality.stall_ratio, 240.0 / 400.0, "the gap from 20 to 260 ms counts whole");
@@ -119,7 +119,7 @@ fn percentiles_are_nearest_ranks() {
 fn reference(
     log: &StreamLog,
     completed: &[Option<u64>],
-    patience: u64,
+    frame_wait: u64,
     end: u64,
 ) -> Vec<Option<u64>> {
     let mut shown = vec![None; log.frames.len()];
@@ -128,7 +128,7 @@ fn reference(
         while next < completed.len() {
             if completed[next].is_some_and(|at| at <= now) {
                 shown[next] = Some(now);
-            } else if !completed[next + 1..].iter().flatten().any(|at| at + patience <= now) {
+            } else if !completed[next + 1..].iter().flatten().any(|at| at + frame_wait <= now) {
                 break;
             }
             next += 1;
@@ -141,13 +141,13 @@ proptest! {
     #[test]
     fn playout_equals_the_rule_replayed_in_small_steps(
         delays in prop::collection::vec(prop::option::weighted(0.8, 11_u64..500), 1..20),
-        patience in 0_u64..200,
+        frame_wait in 0_u64..200,
     ) {
         let log = stream(delays.len(), 4);
-        let (playout, quality) = run(&log, patience, &delays);
+        let (playout, quality) = run(&log, frame_wait, &delays);
         let completed: Vec<_> =
             delays.iter().enumerate().map(|(i, d)| d.map(|d| d + 100 * i as u64)).collect();
-        prop_assert_eq!(shown_at(&playout), reference(&log, &completed, patience, 4_000));
+        prop_assert_eq!(shown_at(&playout), reference(&log, &completed, frame_wait, 4_000));
         prop_assert!(playout.frames.windows(2).all(|pair| pair[0].closed <= pair[1].closed));
         prop_assert!((0.0..=1.0).contains(&quality.stall_ratio));
         prop_assert!(quality.frames_undamaged <= quality.frames_complete);

@@ -51,7 +51,7 @@ struct Peak {
 
 /// What a round says of the queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Verdict {
+pub(super) enum QueueState {
     /// There was none, at least at times.
     Clear,
     /// It did not empty in the whole round.
@@ -81,7 +81,7 @@ impl Delay {
         self.near_base = Some(now);
     }
 
-    pub(super) fn on_round(&mut self, now: Instant, round: &Round) -> Verdict {
+    pub(super) fn on_round(&mut self, now: Instant, round: &Round) -> QueueState {
         let lucky = match round.overtaken {
             true => round.rtt_error * BASE_ERRORS + round.rtt_spread * round.loss * BASE_CENSORED,
             false => 0.0,
@@ -96,7 +96,7 @@ impl Delay {
         let allowance = (base * QUEUE_SHARE).max(QUEUE_MIN) + round.rtt_error * QUEUE_ERRORS;
         if round.rtt <= base + allowance {
             self.peak = None;
-            return Verdict::Clear;
+            return QueueState::Clear;
         }
         // By Little's law.
         let in_flight = round.rate * round.rtt;
@@ -111,9 +111,9 @@ impl Delay {
             let rate = peak.rate;
             self.base.reset(round.rtt.min(base * BASE_STEP).min(BASE_RAISED_MAX.max(base)));
             self.peak = None;
-            return Verdict::LongerRoute(rate);
+            return QueueState::LongerRoute(rate);
         }
-        Verdict::Queue
+        QueueState::Queue
     }
 
     fn update_base(&mut self, now: Instant, rtt: f64) -> f64 {
@@ -169,14 +169,14 @@ mod tests {
 
     /// What the last of some rounds of 50 ms says, each with its round-trip time in milliseconds
     /// and Mbit/s.
-    fn judge(delay: &mut Delay, rounds: &[(f64, f64)]) -> Verdict {
+    fn judge(delay: &mut Delay, rounds: &[(f64, f64)]) -> QueueState {
         judge_sender(delay, false, rounds)
     }
 
     /// What the last of some rounds of 50 ms says of a sender that left room, or did not.
-    fn judge_sender(delay: &mut Delay, roomy: bool, rounds: &[(f64, f64)]) -> Verdict {
+    fn judge_sender(delay: &mut Delay, roomy: bool, rounds: &[(f64, f64)]) -> QueueState {
         let start = Instant::now();
-        let mut verdict = Verdict::Clear;
+        let mut verdict = QueueState::Clear;
         for (number, (rtt, mbps)) in (0..).zip(rounds) {
             let elapsed = Duration::from_millis(50);
             let round = Round {
@@ -199,8 +199,8 @@ mod tests {
     #[test]
     fn a_queue_shows_in_a_rounds_mean() {
         let mut delay = Delay::new();
-        assert_eq!(judge(&mut delay, &[(40.0, 10.0), (59.0, 10.0)]), Verdict::Clear);
-        assert_eq!(judge(&mut delay, &[(61.0, 10.0)]), Verdict::Queue);
+        assert_eq!(judge(&mut delay, &[(40.0, 10.0), (59.0, 10.0)]), QueueState::Clear);
+        assert_eq!(judge(&mut delay, &[(61.0, 10.0)]), QueueState::Queue);
         assert_eq!(delay.base(), Some(0.04));
     }
 
@@ -208,7 +208,7 @@ mod tests {
     fn a_queue_that_shrinks_with_what_is_in_flight_is_a_queue() {
         let mut delay = Delay::new();
         let draining = [(40.0, 20.0), (160.0, 10.0), (100.0, 10.0), (70.0, 10.0)];
-        assert_eq!(judge(&mut delay, &draining), Verdict::Queue);
+        assert_eq!(judge(&mut delay, &draining), QueueState::Queue);
         assert_eq!(delay.base(), Some(0.04));
     }
 
@@ -216,7 +216,7 @@ mod tests {
     fn a_round_trip_time_that_stays_with_half_in_flight_is_a_longer_route() {
         let mut delay = Delay::new();
         let longer = [(40.0, 20.0), (80.0, 20.0), (80.0, 12.0), (80.0, 9.0)];
-        assert_eq!(judge(&mut delay, &longer), Verdict::LongerRoute(20.0 * 125_000.0));
+        assert_eq!(judge(&mut delay, &longer), QueueState::LongerRoute(20.0 * 125_000.0));
         assert_eq!(delay.base(), Some(0.06), "step by step");
         let mut far = Delay::new();
         judge(&mut far, &[(200.0, 20.0), (900.0, 20.0), (900.0, 2.0)]);
@@ -227,14 +227,14 @@ mod tests {
     fn the_base_follows_a_route_that_creeps_up_under_a_sender_with_room() {
         let creeping: Vec<_> = (0..=40).map(|round| (40.0 + 2.0 * f64::from(round), 5.0)).collect();
         let mut delay = Delay::new();
-        assert_eq!(judge_sender(&mut delay, true, &creeping), Verdict::Clear);
+        assert_eq!(judge_sender(&mut delay, true, &creeping), QueueState::Clear);
         assert!((delay.base().expect("rounds") - 0.120).abs() < 1e-9, "{:?}", delay.base());
         let mut held = Delay::new();
-        assert_eq!(judge_sender(&mut held, false, &creeping), Verdict::Queue);
+        assert_eq!(judge_sender(&mut held, false, &creeping), QueueState::Queue);
         assert_eq!(held.base(), Some(0.04));
         let mut far = Delay::new();
         let jump = [vec![(40.0, 5.0)], vec![(600.0, 5.0); 20]].concat();
-        assert_eq!(judge_sender(&mut far, true, &jump), Verdict::Queue);
+        assert_eq!(judge_sender(&mut far, true, &jump), QueueState::Queue);
         assert_eq!(far.base(), Some(0.25), "no route is believed to be longer");
     }
 
@@ -242,10 +242,10 @@ mod tests {
     fn a_queue_that_grows_or_drains_under_a_sender_with_room_is_a_queue() {
         let mut delay = Delay::new();
         let paused = [(40.0, 5.0), (240.0, 1.0), (220.0, 8.0), (180.0, 8.0), (140.0, 8.0)];
-        assert_eq!(judge_sender(&mut delay, true, &paused), Verdict::Queue);
+        assert_eq!(judge_sender(&mut delay, true, &paused), QueueState::Queue);
         assert_eq!(delay.base(), Some(0.04));
         let slow = [(40.0, 5.0), (50.0, 4.0), (60.0, 4.0), (70.0, 4.0)];
-        assert_eq!(judge_sender(&mut delay, true, &slow), Verdict::Queue);
+        assert_eq!(judge_sender(&mut delay, true, &slow), QueueState::Queue);
         assert_eq!(delay.base(), Some(0.04));
     }
 

@@ -12,7 +12,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::delay::{Delay, Verdict};
+use super::delay::{Delay, QueueState};
 use super::filters::Best;
 use super::rounds::Round;
 
@@ -84,15 +84,15 @@ impl Model {
     /// Learns from a round; `in_flight`: bytes at its end.
     pub(super) fn on_round(&mut self, now: Instant, round: &Round, in_flight: u64) {
         let verdict = self.delay.on_round(now, round);
-        let queued = verdict != Verdict::Clear;
+        let queued = verdict != QueueState::Clear;
         if queued && !self.queued {
             // What was before the last queue but one is no news of this path any more. A single
             // pause of a base station leaves the estimate alone, a link that has become slow does
             // not.
             self.begin_window();
         }
-        self.queued = verdict == Verdict::Queue;
-        if let Verdict::LongerRoute(rate) = verdict {
+        self.queued = verdict == QueueState::Queue;
+        if let QueueState::LongerRoute(rate) = verdict {
             self.short_rate = Some(rate * AFTER_TEST);
         }
         let lost_much = round.loss > if self.queued { LOSS_IN_QUEUE } else { LOSS_BY_CHANCE };

@@ -135,7 +135,7 @@ fn a_flow_that_makes_no_pause_moves_all_the_same() {
     let mut bench = Bench::default();
     let classes: Vec<_> = (0..200).map(|at| bench.udp(at, &[0x40; 1200])).collect();
     let moved = classes.iter().position(|class| *class == FlowClass::Other).expect("it moves");
-    assert!((PATIENCE as usize..PATIENCE as usize + 20).contains(&moved), "{moved}");
+    assert!((PACKETS_TO_MOVE as usize..PACKETS_TO_MOVE as usize + 20).contains(&moved), "{moved}");
     assert!(classes[moved..].iter().all(|class| *class == FlowClass::Other));
 }
 

@@ -22,7 +22,7 @@ use super::LaneSender;
 use crate::carrier::{Carrier, SendError};
 use crate::lane::copies::SourceCopy;
 use crate::lane::cuts::Cut;
-use crate::lane::datagram::{Content, LaneDatagram};
+use crate::lane::datagram::{DatagramContent, LaneDatagram};
 use crate::lane::offers::limit_repairs;
 use crate::observe::PacketStep;
 
@@ -41,7 +41,7 @@ pub(super) struct QueuedRepair {
     /// Whether what it holds has left before.
     is_redundant: bool,
     /// Whether other paths were tried as well.
-    impatient: bool,
+    tried_others: bool,
 }
 
 impl LaneSender {
@@ -73,9 +73,9 @@ impl LaneSender {
     /// When a repair that waits is given another path, or given up.
     pub(super) fn repairs_timeout(&self) -> Option<Instant> {
         let oldest = self.repairs.values().filter_map(VecDeque::front);
-        let due = oldest.map(|repair| match repair.impatient {
+        let due = oldest.map(|repair| match repair.tried_others {
             true => repair.life.until,
-            false => repair.life.until.min(repair.life.since + REPAIR_PATIENCE),
+            false => repair.life.until.min(repair.life.since + REPAIR_WAIT_MAX),
         });
         due.min()
     }
@@ -92,11 +92,11 @@ impl LaneSender {
                 }
                 let QueuedRepair { life, datagram, is_redundant, .. } = repair;
                 let bytes = datagram.len() as u32;
-                let patience = match self.config.strategy.moves_repairs() {
-                    true => REPAIR_PATIENCE.saturating_sub(now.since(life.since)),
-                    false => REPAIR_PATIENCE,
+                let wait = match self.config.strategy.moves_repairs() {
+                    true => REPAIR_WAIT_MAX.saturating_sub(now.since(life.since)),
+                    false => REPAIR_WAIT_MAX,
                 };
-                let chosen = repair_path(path, patience, datagram.len(), carrier.paths(now));
+                let chosen = repair_path(path, wait, datagram.len(), carrier.paths(now));
                 match carrier.send_on(now, chosen, datagram) {
                     Ok(()) => {
                         self.scheduler.on_sent(now, chosen, bytes);
@@ -107,8 +107,8 @@ impl LaneSender {
                         self.on_too_large(now, path, &repair, carrier);
                     }
                     Err(SendError::Blocked(datagram)) => {
-                        let impatient = now.since(life.since) >= REPAIR_PATIENCE;
-                        let blocked = QueuedRepair { impatient, datagram, ..repair };
+                        let tried_others = now.since(life.since) >= REPAIR_WAIT_MAX;
+                        let blocked = QueuedRepair { tried_others, datagram, ..repair };
                         self.repairs.entry(path).or_default().push_front(blocked);
                         break;
                     }
@@ -121,7 +121,7 @@ impl LaneSender {
     /// A repair will not leave.
     fn give_up(&mut self, now: Instant, repair: &QueuedRepair) {
         self.stats.drops.count(DropReason::RepairExpired);
-        if let Content::Part { number } = repair.datagram.content {
+        if let DatagramContent::Part { number } = repair.datagram.content {
             self.on_part_lost(now, number);
         }
     }
@@ -144,7 +144,7 @@ impl LaneSender {
         carrier: &mut impl Carrier,
     ) {
         let QueuedRepair { life, datagram, is_redundant, .. } = repair;
-        if let Content::Part { number } = datagram.content {
+        if let DatagramContent::Part { number } = datagram.content {
             // Narrower once more: the recovery has the datagram it is of cut anew, if that is a
             // packet.
             self.stats.drops.count(DropReason::SendFailed);
@@ -175,11 +175,11 @@ impl LaneSender {
         let Some(parts) = Part::cut(self.lane, number, datagram, size_max) else { return false };
         self.cuts.on_cut(cut, parts.len());
         self.has_new_parts = true;
-        let (lane, content) = (self.lane, Content::Part { number });
+        let (lane, content) = (self.lane, DatagramContent::Part { number });
         let queue = self.repairs.entry(cut.path).or_default();
         for bytes in parts.into_iter().rev() {
             let datagram = LaneDatagram { lane, content, bytes };
-            queue.push_front(QueuedRepair { life, datagram, is_redundant, impatient: false });
+            queue.push_front(QueuedRepair { life, datagram, is_redundant, tried_others: false });
         }
         true
     }
@@ -300,22 +300,17 @@ impl LaneSender {
     }
 
     fn queue_repair(&mut self, life: Life, path: PathId, start: PacketId, bytes: Bytes) {
-        let content = Content::Repair { start };
+        let content = DatagramContent::Repair { start };
         let datagram = LaneDatagram { lane: self.lane, content, bytes };
-        let repair = QueuedRepair { life, datagram, is_redundant: true, impatient: false };
+        let repair = QueuedRepair { life, datagram, is_redundant: true, tried_others: false };
         self.repairs.entry(path).or_default().push_back(repair);
     }
 }
 
-/// The path for a repair that was meant for `planned`, and goes on waiting for it for `patience`.
-fn repair_path(
-    planned: PathId,
-    patience: Duration,
-    bytes: usize,
-    paths: &[PathSnapshot],
-) -> PathId {
+/// The path for a repair that was meant for `planned`, and goes on waiting for it for `wait`.
+fn repair_path(planned: PathId, wait: Duration, bytes: usize, paths: &[PathSnapshot]) -> PathId {
     let usable = paths.iter().any(|path| path.id == planned && path.is_usable());
-    if usable && patience > Duration::ZERO {
+    if usable && wait > Duration::ZERO {
         return planned;
     }
     let mut offers: Vec<_> = paths.iter().map(PathOffer::free).collect();
@@ -331,7 +326,7 @@ fn repair_path(
 /// What a sum takes in most cases, bytes.
 const SUM_BYTES: usize = 1500;
 /// How long a repair waits for the path that it is meant for.
-const REPAIR_PATIENCE: Duration = Duration::from_millis(10);
+const REPAIR_WAIT_MAX: Duration = Duration::from_millis(10);
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,7 @@ use roadweave_wire::Control;
 
 use super::{LaneSender, RANGE_SPAN};
 use crate::carrier::Carrier;
-use crate::lane::births::Births;
+use crate::lane::arrival_times::ArrivalTimes;
 use crate::lane::shed::Shedder;
 use crate::lane::{LaneConfig, Strategy};
 
@@ -66,9 +66,9 @@ impl LaneSender {
             self.config = old;
             return Err(error);
         }
-        match (&mut self.births, self.config.expire_after) {
-            (Some(births), Some(age)) => births.set_expire_after(age),
-            (births, age) => *births = age.map(|age| Births::new(now, age)),
+        match (&mut self.arrival_times, self.config.expire_after) {
+            (Some(arrival_times), Some(age)) => arrival_times.set_expire_after(age),
+            (arrival_times, age) => *arrival_times = age.map(|age| ArrivalTimes::new(now, age)),
         }
         Ok(())
     }
@@ -84,7 +84,7 @@ impl LaneSender {
         let promise = Promise {
             order: self.config.order.at_most(self.age_max),
             age_max: self.age_max,
-            expires: self.births.is_some(),
+            expires: self.arrival_times.is_some(),
             coded: self.codes,
         };
         if promise == self.announced || !carrier.tells_fates() {

@@ -1,12 +1,12 @@
 //! Source datagrams on their way out: packets for the first time and again, and copies that waited
 //! for their path.
 
-use roadweave_recovery::SentPacket;
+use roadweave_recovery::SentCopy;
 use roadweave_schedule::{Decision, PacketInfo, PathSet};
 use roadweave_types::{DropReason, Instant, PacketId, PathId, PathOffer, PathSnapshot};
 use roadweave_wire::{
-    FragmentPosition, InnerPacket, SOURCE_HEADER, STAMP_HEADER, SUCCESSION_HEADER, SYMBOL_HEADER,
-    Symbol, split_stamp, split_succession,
+    FragmentPosition, InnerPacket, PREDECESSOR_HEADER, SOURCE_HEADER, STAMP_HEADER, SYMBOL_HEADER,
+    Symbol, split_predecessor, split_stamp,
 };
 
 use super::LaneSender;
@@ -73,7 +73,7 @@ impl LaneSender {
             return true;
         };
         let body = datagram.bytes.slice(SOURCE_HEADER + SYMBOL_HEADER..);
-        let (_, inner) = split_succession(body);
+        let (_, inner) = split_predecessor(body);
         let (_, inner) = split_stamp(inner);
         let packet = PacketInfo {
             bytes: datagram.len(),
@@ -117,8 +117,10 @@ impl LaneSender {
         let Some(mut queued) = self.pop() else { return false };
         let id = self.next_id;
         self.next_id = id.next();
-        self.births.iter_mut().for_each(|births| births.on_sent(now, id, queued.since));
-        let prefix = self.set_succession(&mut queued, id);
+        self.arrival_times
+            .iter_mut()
+            .for_each(|arrival_times| arrival_times.on_sent(now, id, queued.since));
+        let prefix = self.set_predecessor(&mut queued, id);
         self.stats.source_datagrams += 1;
         self.stats.source_bytes += bytes as u64;
         self.stats.sent_packets += u64::from(queued.ends_packet);
@@ -135,17 +137,17 @@ impl LaneSender {
 
     /// Notes in a packet that leaves as `id` which one is before it in its flow, if the lane is one
     /// where that matters. Returns the bytes that this and its stamp take.
-    pub(super) fn set_succession(&mut self, queued: &mut Queued, id: PacketId) -> usize {
+    pub(super) fn set_predecessor(&mut self, queued: &mut Queued, id: PacketId) -> usize {
         let begins =
             matches!(queued.datagram.position(), FragmentPosition::Whole | FragmentPosition::First);
-        let stamp = if begins && self.births.is_some() { STAMP_HEADER } else { 0 };
+        let stamp = if begins && self.arrival_times.is_some() { STAMP_HEADER } else { 0 };
         let Some(predecessors) = &mut self.predecessors else { return stamp };
         let after = predecessors.on_sent(queued.flow, id);
         if !begins {
             return 0;
         }
-        queued.datagram.set_succession(after);
-        SUCCESSION_HEADER + stamp
+        queued.datagram.set_predecessor(after);
+        PREDECESSOR_HEADER + stamp
     }
 
     /// Sends one source packet on all chosen paths. What a path refuses waits for it, behind what
@@ -229,9 +231,9 @@ impl LaneSender {
     }
 }
 
-fn sent_packet(copy: &SourceCopy, path: PathId) -> SentPacket {
+fn sent_packet(copy: &SourceCopy, path: PathId) -> SentCopy {
     let bytes = copy.datagram.len() as u32;
-    SentPacket { id: copy.id, path, bytes, ends_frame: copy.ends_frame }
+    SentCopy { id: copy.id, path, bytes, ends_frame: copy.ends_frame }
 }
 
 /// The paths that were chosen, those that answer first: the packet itself goes out on the first of

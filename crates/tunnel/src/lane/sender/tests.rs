@@ -2,7 +2,7 @@ use bytes::Bytes;
 use roadweave_schedule::{Decision, PacketInfo, PathSet};
 use roadweave_types::{Pacing, PathStatus};
 use roadweave_wire::{
-    Control, FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, split_stamp, split_succession,
+    Control, FragmentPosition, SOURCE_HEADER, SYMBOL_HEADER, split_predecessor, split_stamp,
 };
 
 use super::*;
@@ -35,14 +35,14 @@ fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
 
 #[test]
 fn a_copy_for_a_path_without_room_waits_there_and_leaves_when_there_is_room() {
-    let mut carrier = Links::new([10_000, 0]);
+    let mut carrier = TwoPaths::new([10_000, 0]);
     let mut sender = sender_everywhere();
     sender.handle_inner(at(0), &[7; 500], 1, None);
     sender.handle_inner(at(0), &[7; 300], 1, None);
     sender.transmit(at(0), &mut carrier);
     assert_eq!(carrier.sent, [(PathId(0), 0), (PathId(0), 1)]);
     assert_eq!(sender.stats().copy_queue_bytes, 508 + 308);
-    let queued = |sender: &LaneSender, carrier: &Links| {
+    let queued = |sender: &LaneSender, carrier: &TwoPaths| {
         sender.offers(&carrier.paths).iter().map(|path| path.queued_bytes).collect::<Vec<_>>()
     };
     assert_eq!(queued(&sender, &carrier), [0, 508 + 308]);
@@ -58,7 +58,7 @@ fn a_copy_for_a_path_without_room_waits_there_and_leaves_when_there_is_room() {
 
 #[test]
 fn a_copy_that_waits_is_withdrawn_when_another_is_acknowledged() {
-    let mut carrier = Links::new([10_000, 0]);
+    let mut carrier = TwoPaths::new([10_000, 0]);
     let mut sender = sender_everywhere();
     sender.handle_inner(at(0), &[7; 500], 1, None);
     sender.handle_inner(at(0), &[7; 300], 1, None);
@@ -73,7 +73,7 @@ fn a_copy_that_waits_is_withdrawn_when_another_is_acknowledged() {
 
 #[test]
 fn a_packet_whose_copies_all_wait_is_sent_when_one_can_leave() {
-    let mut carrier = Links::new([0, 0]);
+    let mut carrier = TwoPaths::new([0, 0]);
     let mut sender = sender_everywhere();
     sender.handle_inner(at(0), &[7; 500], 1, None);
     sender.transmit(at(0), &mut carrier);
@@ -87,7 +87,7 @@ fn a_packet_whose_copies_all_wait_is_sent_when_one_can_leave() {
 
 #[test]
 fn the_copies_of_a_path_that_falls_silent_are_given_up_and_sent_elsewhere() {
-    let mut carrier = Links::new([0, 0]);
+    let mut carrier = TwoPaths::new([0, 0]);
     let mut sender = sender_everywhere();
     sender.handle_inner(at(0), &[7; 500], 1, None);
     carrier.paths[1].status = PathStatus::Standby;
@@ -104,7 +104,7 @@ fn the_copies_of_a_path_that_falls_silent_are_given_up_and_sent_elsewhere() {
 
 #[test]
 fn what_waits_for_a_path_is_bounded_in_bytes_and_in_age() {
-    let mut carrier = Links::new([10_000_000, 0]);
+    let mut carrier = TwoPaths::new([10_000_000, 0]);
     let mut sender = sender_everywhere();
     sender.config.queue_bytes_max = 2000;
     for _ in 0..5 {
@@ -136,8 +136,8 @@ fn the_scheduler_hears_of_flows_waits_and_fates() {
         fn on_sent(&mut self, _: Instant, path: PathId, bytes: u32) {
             self.0.lock().unwrap().push(format!("{path} sent {bytes}"));
         }
-        fn on_acknowledged(&mut self, _: Instant, acknowledged: &Acknowledged) {
-            let Acknowledged { path, rtt, .. } = acknowledged;
+        fn on_acknowledged(&mut self, _: Instant, acknowledged: &AcknowledgedDatagram) {
+            let AcknowledgedDatagram { path, rtt, .. } = acknowledged;
             self.0.lock().unwrap().push(format!("{path} after {}", rtt.as_millis()));
         }
         fn on_lost(&mut self, _: Instant, path: PathId) {
@@ -146,7 +146,7 @@ fn the_scheduler_hears_of_flows_waits_and_fates() {
     }
     let heard = Listener::default();
     let log = heard.0.clone();
-    let mut carrier = Links::new([10_000, 0]);
+    let mut carrier = TwoPaths::new([10_000, 0]);
     let mut sender = sender_everywhere();
     sender.scheduler = Box::new(heard);
     sender.handle_inner(at(0), &[7; 92], 77, None);
@@ -167,15 +167,15 @@ fn the_scheduler_hears_of_flows_waits_and_fates() {
 fn what_a_second_look_wants_sent_again_leaves_at_once() {
     /// The first packet may go where nothing leaves, all others go where there is room.
     #[derive(Debug)]
-    struct Astray(bool);
-    impl Scheduler for Astray {
+    struct FirstElsewhere(bool);
+    impl Scheduler for FirstElsewhere {
         fn select(&mut self, _: Instant, _: &PacketInfo, _: &[PathOffer<'_>]) -> Decision {
             Decision::Send(PathSet::one(usize::from(std::mem::take(&mut self.0))))
         }
     }
-    let mut carrier = Links::new([10_000, 0]);
+    let mut carrier = TwoPaths::new([10_000, 0]);
     let mut sender = sender_everywhere();
-    sender.scheduler = Box::new(Astray(true));
+    sender.scheduler = Box::new(FirstElsewhere(true));
     sender.handle_inner(at(0), &[7; 500], 1, None);
     sender.config.queue_bytes_max = 0; // its copy cannot wait
     sender.transmit(at(0), &mut carrier);
@@ -184,7 +184,7 @@ fn what_a_second_look_wants_sent_again_leaves_at_once() {
 
 #[test]
 fn a_frame_that_ends_behind_a_packet_that_has_left_ends_its_range() {
-    let mut carrier = Links::new([10_000, 0]);
+    let mut carrier = TwoPaths::new([10_000, 0]);
     let config = LaneConfig::new("default", crate::Strategy::xnc());
     let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink is named");
     for _ in 0..2 {
@@ -202,7 +202,7 @@ fn a_frame_that_ends_behind_a_packet_that_has_left_ends_its_range() {
 
 #[test]
 fn the_peer_hears_of_the_promise_when_another_strategy_changes_it() {
-    let mut carrier = Links::new([10_000, 0]);
+    let mut carrier = TwoPaths::new([10_000, 0]);
     let order = Order::Reorder { max_buffer: Duration::from_secs(5) };
     let config = LaneConfig { order, ..LaneConfig::new("default", crate::Strategy::xnc()) };
     let mut sender = LaneSender::new(LaneId(3), config, 1, false).expect("no uplink is named");
@@ -226,7 +226,7 @@ fn the_peer_hears_of_the_promise_when_another_strategy_changes_it() {
     set(&mut sender, "ecf");
     assert_eq!(told(&mut sender, at(2)), []);
     sender.handle_inner(at(3), &[7; 500], 1, None);
-    sender.transmit(at(3), &mut Links::new([10_000, 0]));
+    sender.transmit(at(3), &mut TwoPaths::new([10_000, 0]));
     set(&mut sender, "lola");
     assert_eq!(told(&mut sender, at(4)), [], "what was sent by then may still be repaired");
     acknowledge(&mut sender, at(50), PathId(0), 0);
@@ -241,7 +241,7 @@ fn nothing_of_a_lane_with_an_expiry_leaves_after_it() {
         let config = LaneConfig { expire_after, ..LaneConfig::new("default", strategy) };
         let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
         // Packets that leave late, on a path that never answers, beside one that is full.
-        let mut carrier = Links::new([0, 0]);
+        let mut carrier = TwoPaths::new([0, 0]);
         for ms in 0..200 {
             sender.handle_inner(at(ms), &[7; 500], ms % 3, None);
         }
@@ -275,7 +275,7 @@ fn nothing_of_a_lane_with_an_expiry_leaves_after_it() {
 
 /// The whole datagrams that parts make, with the numbers of those.
 fn put_together(datagrams: &[(PathId, u64, Bytes)]) -> Vec<Bytes> {
-    let (mut parts, mut drops) = (crate::lane::Parts::default(), Default::default());
+    let (mut parts, mut drops) = (crate::lane::Reassembly::default(), Default::default());
     let mut put = |bytes: &Bytes| match roadweave_wire::Datagram::parse(bytes.clone()) {
         Ok(roadweave_wire::Datagram::Part(part)) => {
             parts.insert(at(0), part, Duration::from_millis(700), &mut drops)
@@ -287,7 +287,7 @@ fn put_together(datagrams: &[(PathId, u64, Bytes)]) -> Vec<Bytes> {
 
 #[test]
 fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
-    let mut carrier = Links::new([100_000, 0]);
+    let mut carrier = TwoPaths::new([100_000, 0]);
     let config = LaneConfig::new("default", "minrtt".parse().expect("known"));
     let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
     sender.handle_inner(at(0), &[7; 1360], 1, None);
@@ -298,7 +298,7 @@ fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
         for token in acknowledged {
             let Token { kind, id, .. } = Token::parse(*token);
             let rtt = Duration::from_millis(50);
-            let answer = Acknowledged { path: PathId(0), sent: at(0), bytes: 700, rtt };
+            let answer = AcknowledgedDatagram { path: PathId(0), sent: at(0), bytes: 700, rtt };
             sender.on_acknowledged(now, kind, id, &answer);
         }
         if let Some(token) = lost {
@@ -329,7 +329,7 @@ fn what_was_sent_when_the_paths_were_wider_is_sent_again_in_parts() {
 
 #[test]
 fn coded_packets_and_copies_that_wait_are_cut_when_the_paths_become_narrower() {
-    let mut carrier = Links::new([100_000, 100_000]);
+    let mut carrier = TwoPaths::new([100_000, 100_000]);
     let config = LaneConfig::new("default", crate::Strategy::xnc());
     let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
     (0..4).for_each(|byte| sender.handle_inner(at(0), &[byte; 1360], 1, None));
@@ -364,11 +364,11 @@ fn packets_of_a_lane_with_an_expiry_tell_when_they_came() {
         let packet: Vec<u8> = std::iter::repeat_n(0x45, 3000).collect();
         sender.handle_inner(at(5), &packet, 1, None);
         assert!(sender.split_front(1400));
-        sender.transmit(at(90), &mut Links::new([10_000, 0]));
+        sender.transmit(at(90), &mut TwoPaths::new([10_000, 0]));
         let pieces = (0..).map_while(|id| sender.rebuild(PacketId(id)));
         let body =
             pieces.flat_map(|piece| piece.bytes.slice(SOURCE_HEADER + SYMBOL_HEADER..)).collect();
-        let (found, rest) = split_succession(body);
+        let (found, rest) = split_predecessor(body);
         assert_eq!(found, place);
         let (stamp, rest) = split_stamp(rest);
         assert_eq!((stamp, rest.len()), (Some(Stamp::of(at(5))), packet.len()));
@@ -387,9 +387,9 @@ fn what_a_strategy_has_learned_outlives_the_reign_of_others() {
     for id in 0..20 {
         let sent = at(200 * u64::from(id));
         first.handle_inner(sent, &[7; 500], 1, None);
-        first.transmit(sent, &mut Links::new([10_000, 0]));
+        first.transmit(sent, &mut TwoPaths::new([10_000, 0]));
         let rtt = Duration::from_millis(100);
-        let acknowledged = Acknowledged { path: PathId(0), sent, bytes: 508, rtt };
+        let acknowledged = AcknowledgedDatagram { path: PathId(0), sent, bytes: 508, rtt };
         first.on_acknowledged(sent + rtt, TokenKind::Source, PacketId(id), &acknowledged);
     }
     let something = learned(&first);
@@ -412,18 +412,18 @@ fn what_a_strategy_has_learned_outlives_the_reign_of_others() {
 
 #[test]
 fn what_leaves_in_parts_for_the_first_time_is_no_redundancy() {
-    let mut carrier = Links::new([100_000, 100_000]);
+    let mut carrier = TwoPaths::new([100_000, 100_000]);
     let config = LaneConfig::new("default", crate::Strategy::redundant());
     let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
     sender.handle_inner(at(0), &[7; 1360], 1, None);
     carrier.hold_back();
     sender.transmit(at(0), &mut carrier);
     assert_eq!(sender.copies.len(), 2, "both paths are waited for");
-    let mut wide = Links::new([100_000, 0]);
+    let mut wide = TwoPaths::new([100_000, 0]);
     wide.datagram_max = 1160;
     sender.transmit(at(5), &mut wide);
     assert_eq!((wide.datagrams.len(), wide.accounted[1]), (2, 0), "{:?}", wide.accounted);
-    let mut second = Links::new([0, 100_000]);
+    let mut second = TwoPaths::new([0, 100_000]);
     second.datagram_max = 1160;
     sender.transmit(at(10), &mut second);
     assert_eq!((second.datagrams.len(), second.accounted[0]), (2, 0), "{:?}", second.accounted);
@@ -437,7 +437,7 @@ fn an_expiry_that_is_changed_holds_for_what_is_under_way_and_is_promised() {
     // lost anew.
     let check = |before: &LaneConfig, after: LaneConfig, last: u64, expires: bool| {
         let mut sender = LaneSender::new(LaneId(0), before.clone(), 1, false).expect("no uplink");
-        let mut carrier = Links::new([1 << 20, 0]);
+        let mut carrier = TwoPaths::new([1 << 20, 0]);
         sender.handle_inner(at(900), &[7; 500], 1, None);
         sender.transmit(at(900), &mut carrier);
         sender.set_config(at(1_000), after, false).expect("no uplink is named");
@@ -489,7 +489,7 @@ fn sender_everywhere() -> LaneSender {
 
 pub(crate) fn acknowledge(sender: &mut LaneSender, now: Instant, path: PathId, id: u32) {
     let rtt = now.since(at(0));
-    let acknowledged = Acknowledged { path, sent: at(0), bytes: 100, rtt };
+    let acknowledged = AcknowledgedDatagram { path, sent: at(0), bytes: 100, rtt };
     sender.on_acknowledged(now, TokenKind::Source, PacketId(id), &acknowledged);
 }
 
@@ -500,7 +500,7 @@ pub(crate) fn path(id: u32, congestion_window: u64) -> PathSnapshot {
 }
 
 /// Two paths; what was sent on them, with the packets' IDs.
-pub(crate) struct Links {
+pub(crate) struct TwoPaths {
     paths: [PathSnapshot; 2],
     sent: Vec<(PathId, u32)>,
     /// What was sent, with all its bytes.
@@ -511,7 +511,7 @@ pub(crate) struct Links {
     accounted: [u64; 2],
 }
 
-impl Links {
+impl TwoPaths {
     /// `windows`: bytes that each path takes.
     pub(crate) fn new(windows: [u64; 2]) -> Self {
         let mut id = 0;
@@ -529,7 +529,7 @@ impl Links {
     }
 }
 
-impl Carrier for Links {
+impl Carrier for TwoPaths {
     fn paths(&mut self, _now: Instant) -> &[PathSnapshot] {
         &self.paths
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use roadweave_lab::video::h264::Splitter;
 use roadweave_lab::video::quality::{Player, Quality, measure};
 use roadweave_lab::video::rtp::Packetizer;
-use roadweave_lab::video::stream_log::{Arrivals, SentPacket};
+use roadweave_lab::video::stream_log::{Arrivals, SentLine};
 use roadweave_types::Instant;
 
 use super::super::clip::ClipSpec;
@@ -62,7 +62,7 @@ fn run(lost: impl Fn(usize, usize) -> bool) -> Option<(Comparison, Playout, Qual
             let idr = unit.is_idr();
             let bytes = packet.len();
             let sent = captured;
-            SentPacket { frame, idr, captured, sent, sequence, timestamp, bytes }
+            SentLine { frame, idr, captured, sent, sequence, timestamp, bytes }
                 .write(&mut source)
                 .unwrap();
             if !lost(frame, index) {

@@ -2,9 +2,9 @@ use roadweave_coding::{CodedRange, Decoder, DecoderConfig};
 use roadweave_types::LaneId;
 use roadweave_wire::{Datagram, FragmentPosition, SOURCE_HEADER, SourceDatagram, Symbol};
 
-use roadweave_schedule::Acknowledged;
+use roadweave_schedule::AcknowledgedDatagram;
 
-use super::super::tests::{Links, acknowledge};
+use super::super::tests::{TwoPaths, acknowledge};
 use super::*;
 use crate::lane::LaneConfig;
 use crate::lane::datagram::TokenKind;
@@ -16,7 +16,7 @@ fn a_repair_gives_each_path_its_share_of_coded_packets() {
     sender.repair(
         Instant::ZERO,
         Repair::Coded { start: PacketId(0), count: 3, lost: 0b111, shares },
-        &mut Links::new([0, 0]),
+        &mut TwoPaths::new([0, 0]),
     );
     assert_eq!((sender.stats.coded_datagrams, sender.stats.coded_bytes), (3, 3 * 914));
     assert_eq!(sender.encoder.len(), 3, "the repair may be lost as well");
@@ -47,7 +47,7 @@ fn a_repair_with_a_hole_sends_nothing_and_is_counted() {
     sender.repair(
         Instant::ZERO,
         Repair::Coded { start: PacketId(0), count: 3, lost: 0b111, shares },
-        &mut Links::new([0, 0]),
+        &mut TwoPaths::new([0, 0]),
     );
     assert!(sender.repairs.is_empty());
     assert_eq!(sender.stats.coded_datagrams, 0);
@@ -61,7 +61,7 @@ fn all_that_waits_can_be_let_go_of() {
     sender.handle_inner(Instant::ZERO, &[7; 500], 1, None);
     let shares = vec![(PathId(1), 2), (PathId(3), 1)];
     let repair = Repair::Coded { start: PacketId(0), count: 3, lost: 0b111, shares };
-    sender.repair(Instant::ZERO, repair, &mut Links::new([0, 0]));
+    sender.repair(Instant::ZERO, repair, &mut TwoPaths::new([0, 0]));
     for (number, path) in [(0, 1), (1, 3), (2, 1)] {
         let id = PacketId(number);
         let symbol = Symbol { position: FragmentPosition::Whole, body: &[7; 600 - 8] };
@@ -86,7 +86,7 @@ fn scattered_losses_come_back_from_combinations_that_span_what_has_arrived() {
     let at = Instant::from_millis;
     let config = LaneConfig::new("default", crate::Strategy::xnc());
     let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("no uplink");
-    let mut carrier = Links::new([100_000, 100_000]);
+    let mut carrier = TwoPaths::new([100_000, 100_000]);
     for id in 0..10 {
         sender.handle_inner(at(0), &[id; 500], 1, None);
     }
@@ -121,8 +121,12 @@ fn scattered_losses_come_back_from_combinations_that_span_what_has_arrived() {
     let ids: Vec<u32> = delivered.iter().map(|(id, _)| id.0).collect();
     assert_eq!(ids, lost, "one path of the two is enough");
     for _ in lost {
-        let acknowledged =
-            Acknowledged { path: PathId(1), sent: at(105), bytes: 500, rtt: REPAIR_PATIENCE };
+        let acknowledged = AcknowledgedDatagram {
+            path: PathId(1),
+            sent: at(105),
+            bytes: 500,
+            rtt: REPAIR_WAIT_MAX,
+        };
         sender.on_acknowledged(at(200), TokenKind::Repair, PacketId(3), &acknowledged);
     }
     assert_eq!(sender.encoder.len(), 0, "nothing is kept that nobody needs");

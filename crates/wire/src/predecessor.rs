@@ -1,4 +1,5 @@
-//! Where a packet stands in its flow, for lanes that keep the order of each flow and not of all.
+//! Which packet precedes this one in its flow, for lanes that keep the order of each flow and not
+//! of all.
 //!
 //! ```text
 //!  0                   1
@@ -20,25 +21,27 @@
 use bytes::Bytes;
 
 /// Bytes of the prefix.
-pub const SUCCESSION_HEADER: usize = 2;
+pub const PREDECESSOR_HEADER: usize = 2;
 
 /// The furthest back that a packet can name the one before it.
-pub const SUCCESSION_MAX: u16 = (1 << 12) - 1;
+pub const PREDECESSOR_DISTANCE_MAX: u16 = (1 << 12) - 1;
 
 /// The prefix of a packet that follows its flow's last one, or last fragment, `after` IDs later; of
 /// one that follows none, or none so near, for 0.
 ///
-/// `after`: at most [`SUCCESSION_MAX`], larger ones are taken for 0.
-pub fn succession(after: u32) -> [u8; SUCCESSION_HEADER] {
-    let known = u16::try_from(after).ok().filter(|after| *after <= SUCCESSION_MAX);
+/// `after`: at most [`PREDECESSOR_DISTANCE_MAX`], larger ones are taken for 0.
+pub fn predecessor_prefix(after: u32) -> [u8; PREDECESSOR_HEADER] {
+    let known = u16::try_from(after).ok().filter(|after| *after <= PREDECESSOR_DISTANCE_MAX);
     known.unwrap_or(0).to_be_bytes()
 }
 
 /// Takes the prefix, if there is one, off what a symbol or its fragments hold: `after`, and the
 /// inner packet.
-pub fn split_succession(mut body: Bytes) -> (Option<u16>, Bytes) {
-    match body.first_chunk::<SUCCESSION_HEADER>().map(|prefix| u16::from_be_bytes(*prefix)) {
-        Some(after) if after <= SUCCESSION_MAX => (Some(after), body.split_off(SUCCESSION_HEADER)),
+pub fn split_predecessor(mut body: Bytes) -> (Option<u16>, Bytes) {
+    match body.first_chunk::<PREDECESSOR_HEADER>().map(|prefix| u16::from_be_bytes(*prefix)) {
+        Some(after) if after <= PREDECESSOR_DISTANCE_MAX => {
+            (Some(after), body.split_off(PREDECESSOR_HEADER))
+        }
         _ => (None, body),
     }
 }
@@ -53,24 +56,24 @@ mod tests {
     fn what_has_no_prefix_is_left_alone() {
         for body in [&[0x45, 0, 0, 28][..], &[0x60, 0], &[0x10, 0, 1], &[0], &[]] {
             let body = Bytes::copy_from_slice(body);
-            assert_eq!(split_succession(body.clone()), (None, body));
+            assert_eq!(split_predecessor(body.clone()), (None, body));
         }
     }
 
     #[test]
     fn what_is_too_far_back_is_not_named() {
-        let named = |after| u16::from_be_bytes(succession(after));
+        let named = |after| u16::from_be_bytes(predecessor_prefix(after));
         assert_eq!([0, 1, 4095, 4096, u32::MAX].map(named), [0, 1, 4095, 0, 0]);
     }
 
     proptest! {
         #[test]
         fn the_prefix_reads_back(
-            after in 0..=u32::from(SUCCESSION_MAX),
+            after in 0..=u32::from(PREDECESSOR_DISTANCE_MAX),
             packet in proptest::collection::vec(any::<u8>(), 0..100),
         ) {
-            let body = Bytes::from([&succession(after)[..], &packet].concat());
-            prop_assert_eq!(split_succession(body), (Some(after as u16), Bytes::from(packet)));
+            let body = Bytes::from([&predecessor_prefix(after)[..], &packet].concat());
+            prop_assert_eq!(split_predecessor(body), (Some(after as u16), Bytes::from(packet)));
         }
     }
 }
