@@ -4,7 +4,7 @@
 //! client ◄─ turn ─► End ◄── a millisecond ──► End ◄─ turn ─► server
 //! ```
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,78 +39,71 @@ impl Io for End {
     }
 }
 
-/// The header of an IPv4 packet without contents.
-fn packet(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
-    let head = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0];
-    [&head[..], &from.octets(), &to.octets()].concat()
-}
-
-/// Makes both ends, and carries a packet each way.
+/// Carries a packet each way.
 ///
 /// # Errors
 /// When an end cannot be made.
 #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
 pub fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (vehicle, cloud) = (Ipv4Addr::new(10, 77, 0, 2), Ipv4Addr::new(198, 51, 100, 1));
-    let (client_key, server_key) = (Identity::from_seed([1; 32]), Identity::from_seed([2; 32]));
-    let (epoch, server_public) = (Epoch::new(std::time::Instant::now()), server_key.public_key());
-    let (near, far) = ("192.0.2.2:5000".parse()?, "192.0.2.1:4433".parse()?);
-    let lanes = vec![LaneConfig::new("default", Strategy::xnc())];
-    let peer = Peer {
+    let epoch = Epoch::new(std::time::Instant::now());
+    let (near, far): (SocketAddr, _) = ("192.0.2.2:5000".parse()?, "192.0.2.1:4433".parse()?);
+    let [client_key, server_key] = [1, 2].map(|seed| Identity::from_seed([seed; 32]));
+    let (client_public, lanes) =
+        (client_key.public_key(), vec![LaneConfig::new("default", Strategy::xnc())]);
+    let config = ClientConfig {
         name: "vehicle".to_owned(),
-        addresses: vec![std::net::IpAddr::from(vehicle).into()],
-        expires_unix: None,
-        rate_limit: None,
+        servers: vec![far],
+        server_key: server_key.public_key(),
+        transport: TransportConfig::new([1; 32]),
+        lanes: lanes.clone(),
+        memory_max: MEMORY_MAX,
     };
+    let mut client = Client::new(epoch, config, Arc::new(client_key))?;
+    client.add_uplink(Instant::ZERO, UplinkId(0), "wwan0");
     let config = ServerConfig {
         transport: TransportConfig::new([2; 32]),
-        lanes: lanes.clone(),
-        gateways: vec![Ipv4Addr::new(10, 77, 0, 1).into()],
+        lanes,
+        gateways: vec!["10.77.0.1".parse()?],
         mtu: 1_360,
         clients_reach_clients: false,
         memory_max: MEMORY_MAX,
         client_memory_max: MEMORY_MAX,
     };
-    let peers = Arc::new(PeerTable::new([(client_key.public_key(), peer)]));
+    let (name, addresses) = ("vehicle".to_owned(), vec!["10.77.0.2/32".parse()?]);
+    let peer = Peer { name, addresses, expires_unix: None, rate_limit: None };
+    let peers = Arc::new(PeerTable::new([(client_public, peer)]));
     let mut server = Server::new(epoch, config, Arc::new(server_key), peers)?;
-    let config = ClientConfig {
-        name: "vehicle".to_owned(),
-        servers: vec![far],
-        server_key: server_public,
-        transport: TransportConfig::new([1; 32]),
-        lanes,
-        memory_max: MEMORY_MAX,
-    };
-    let mut client = Client::new(epoch, config, Arc::new(client_key))?;
-    client.add_uplink(Instant::ZERO, UplinkId(0), "wwan0");
 
-    let meta =
-        |remote: SocketAddr| RecvMeta { socket: UplinkId(0), remote, local: None, ecn: None };
+    // Headers of IPv4 packets without contents, from 10.77.0.2 to 198.51.100.1 and back.
+    let header = [0x45, 0, 0, 20, 0, 0, 0, 0, 64, 59, 0, 0];
+    let [request, response] = [[10, 77, 0, 2, 198, 51, 100, 1], [198, 51, 100, 1, 10, 77, 0, 2]]
+        .map(|addresses| [&header[..], &addresses].concat());
+    let meta = |remote| RecvMeta { socket: UplinkId(0), remote, local: None, ecn: None };
     let (mut client_end, mut server_end) = (End::default(), End::default());
     while client_end.delivered.is_empty() {
         let now = client_end.now + Duration::from_millis(1);
         (client_end.now, server_end.now) = (now, now);
-        for payload in std::mem::take(&mut client_end.sent) {
+        assert!(now < Instant::from_millis(5_000), "a session takes less");
+        for payload in client_end.sent.drain(..) {
             server.handle_packet(now, &meta(near), &payload);
         }
-        for payload in std::mem::take(&mut server_end.sent) {
+        for payload in server_end.sent.drain(..) {
             client.handle_packet(now, &meta(far), &payload);
         }
         while let Some(event) = client.poll_event() {
             println!("{now}: {event:?}");
             if matches!(event, ClientEvent::Joined { .. }) {
-                client.handle_inner(now, &packet(vehicle, cloud));
+                client.handle_inner(now, &request);
             }
         }
-        for delivered in server_end.delivered.drain(..) {
-            println!("{now}: the server delivered {} bytes", delivered.len());
-            server.handle_inner(now, &packet(cloud, vehicle));
+        for packet in server_end.delivered.drain(..) {
+            println!("{now}: the server delivered {} bytes", packet.len());
+            server.handle_inner(now, &response);
         }
         turn(&mut client, &mut client_end);
         turn(&mut server, &mut server_end);
-        assert!(now < Instant::from_millis(5_000), "a session takes less");
     }
-    assert_eq!(client_end.delivered, [packet(cloud, vehicle)]);
-    println!("{}: the client delivered {} bytes", client_end.now, client_end.delivered[0].len());
+    println!("{}: the client delivered {:?}", client_end.now, client_end.delivered);
+    assert_eq!(client_end.delivered, [response]);
     Ok(())
 }

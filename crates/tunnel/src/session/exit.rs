@@ -65,15 +65,7 @@ fn contains(networks: &[IpNet], address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// An inner packet of so many bytes.
-    fn inner(bytes: u16) -> Vec<u8> {
-        let mut packet = vec![0; bytes.into()];
-        packet[0] = 0x45;
-        packet[2..4].copy_from_slice(&bytes.to_be_bytes());
-        packet[12..16].copy_from_slice(&[192, 168, 50, 9]);
-        packet
-    }
+    use crate::session::tests::inner;
 
     #[test]
     fn a_source_that_is_refused_is_refused_whatever_is_allowed() {
