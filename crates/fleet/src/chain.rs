@@ -1,0 +1,121 @@
+//! From a root key by statements to the key of a box, proxy or anchor.
+//!
+//! ```text
+//! root ──signs──► delegate ──signs──► delegate ──signs──► box
+//!                 each within the scope, roles, tags and uses of the one before;
+//!                 one of them revoked: the rest of the chain is worth nothing
+//! ```
+
+use roadweave_identity::PublicKey;
+use serde::{Deserialize, Serialize};
+
+use crate::envelope::{EnvelopeError, Signed};
+use crate::statement::Statement;
+use crate::trust::Trust;
+
+/// The most statements of a chain.
+pub const CHAIN_MAX: usize = 4;
+
+/// Statements, the first signed by a root, each other by the key that the one before is about.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Chain(Vec<Signed<Statement>>);
+
+/// A key that a chain leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Admitted {
+    /// What is said of it.
+    pub statement: Statement,
+    /// Who said so: the delegate nearest to it, `None` where a root did.
+    pub issuer: Option<Issuer>,
+}
+
+/// The delegate that has signed a statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Issuer {
+    /// Its key.
+    pub key: PublicKey,
+    /// How many keys it may sign for.
+    pub uses: Option<u32>,
+}
+
+impl Chain {
+    /// A chain of these statements, the root's first.
+    pub fn new(statements: Vec<Signed<Statement>>) -> Self {
+        Self(statements)
+    }
+
+    /// This chain with another statement at its end.
+    #[must_use]
+    pub fn then(mut self, statement: Signed<Statement>) -> Self {
+        self.0.push(statement);
+        self
+    }
+
+    /// The key that it leads to, if every step holds and none of the keys is revoked.
+    ///
+    /// # Errors
+    /// Which step does not hold, and why.
+    pub fn verify(&self, trust: &Trust) -> Result<Admitted, ChainError> {
+        if !(1..=CHAIN_MAX).contains(&self.0.len()) {
+            return Err(ChainError::Length(self.0.len()));
+        }
+        let mut above: Option<Statement> = None;
+        let mut issuer = None;
+        for (step, signed) in (1..).zip(&self.0) {
+            let invalid = |why| ChainError::Signature { step, why };
+            let statement = match &above {
+                None => signed.verify_by(trust.roots()).map_err(invalid)?.0,
+                Some(above) => signed.verify(above.key).map_err(invalid)?,
+            };
+            if trust.is_revoked(&statement.key) {
+                return Err(ChainError::Revoked { step, key: statement.key });
+            }
+            if let Some(above) = above {
+                if !above.may_sign(&statement) {
+                    return Err(ChainError::Exceeds { step, key: above.key });
+                }
+                let uses = above.grant.and_then(|grant| grant.uses);
+                issuer = Some(Issuer { key: above.key, uses });
+            }
+            above = Some(statement);
+        }
+        let statement = above.ok_or(ChainError::Length(0))?;
+        Ok(Admitted { statement, issuer })
+    }
+}
+
+/// Why a chain leads to nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChainError {
+    /// No statement, or too many.
+    #[error("a chain has 1 to {CHAIN_MAX} statements, this has {0}")]
+    Length(usize),
+    /// A statement is not signed by whom it should.
+    #[error("statement {step} of the chain: {why}")]
+    Signature {
+        /// Which, from 1.
+        step: usize,
+        /// What is wrong with it.
+        why: EnvelopeError,
+    },
+    /// A key of the chain is revoked.
+    #[error("statement {step} of the chain is about {key}, which is revoked")]
+    Revoked {
+        /// Which, from 1.
+        step: usize,
+        /// The key.
+        key: PublicKey,
+    },
+    /// A delegate has signed what it may not.
+    #[error("statement {step} of the chain is beyond what {key} may sign")]
+    Exceeds {
+        /// Which, from 1.
+        step: usize,
+        /// The delegate.
+        key: PublicKey,
+    },
+}
+
+#[cfg(test)]
+mod tests;

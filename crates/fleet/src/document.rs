@@ -1,0 +1,241 @@
+//! What is to hold at one box, proxy or anchor: versioned, for its key alone, signed by a
+//! controller.
+
+use roadweave_identity::PublicKey;
+use serde::{Deserialize, Serialize};
+
+use crate::chain::Chain;
+use crate::digest::Digest;
+use crate::envelope::{EnvelopeError, Payload, Signed};
+use crate::name::Name;
+use crate::trust::Trust;
+
+/// When a document came to be. Later ones are greater.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(deny_unknown_fields)]
+pub struct Version {
+    /// The epoch of the controller, which a root begins.
+    pub epoch: u64,
+    /// Counts up within the epoch.
+    pub number: u64,
+}
+
+/// What a document is about; one of each is in force at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// How a box is to be set.
+    Configuration,
+    /// The proxies that a box may choose among.
+    Candidates,
+    /// The anchors that a proxy leads to.
+    Anchors,
+    /// Who may connect to a proxy or an anchor ([`Table`](crate::Table)).
+    Table,
+}
+
+/// What a document may hold.
+pub trait Body: Serialize + for<'a> Deserialize<'a> {
+    /// What it is about.
+    const KIND: Kind;
+    /// The type that is signed with it.
+    const TYPE: &'static str;
+}
+
+/// What is to hold at the holder of one key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Document<B> {
+    /// For whom it is: nobody else takes it.
+    pub subject: PublicKey,
+    /// Documents replace those with lower versions.
+    pub version: Version,
+    /// What is to hold.
+    pub body: B,
+}
+
+impl<B: Body> Payload for Document<B> {
+    const TYPE: &'static str = B::TYPE;
+}
+
+impl<B: Body> Document<B> {
+    /// Reads a document for the holder of `subject`, who holds `held`.
+    ///
+    /// # Errors
+    /// When no controller has signed it, when it is for another, or not newer than the one held.
+    pub fn open(
+        signed: &Signed<Self>,
+        trust: &Trust,
+        subject: PublicKey,
+        held: Option<Version>,
+    ) -> Result<Self, DocumentError> {
+        let (document, _) = signed.verify_by(trust.controllers())?;
+        if document.subject != subject {
+            return Err(DocumentError::OtherSubject);
+        }
+        check_version(document.version, trust, held)?;
+        Ok(document)
+    }
+}
+
+/// Whether `version` may follow on `held`.
+pub(crate) fn check_version(
+    version: Version,
+    trust: &Trust,
+    held: Option<Version>,
+) -> Result<(), DocumentError> {
+    if version.epoch > trust.list().epoch {
+        return Err(DocumentError::Epoch(version.epoch));
+    }
+    match held.filter(|held| version <= *held) {
+        Some(held) => Err(DocumentError::Older { version, held }),
+        None => Ok(()),
+    }
+}
+
+/// How a box is to be set: fields of its file, as TOML. What the file itself says wins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Configuration {
+    /// The fields, at most [`Configuration::TEXT_MAX`] bytes.
+    pub text: String,
+    /// The word of a person, where the list of trust names approvers.
+    #[serde(default)]
+    pub approval: Option<Signed<Approval>>,
+}
+
+/// A person says that a configuration may be used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Approval {
+    /// For boxes of which tenant.
+    pub tenant: Name,
+    /// The digest of the text.
+    pub text: Digest,
+}
+
+impl Payload for Approval {
+    const TYPE: &'static str = "application/vnd.roadweave.approval+json";
+}
+
+impl Configuration {
+    /// The longest text, bytes.
+    pub const TEXT_MAX: usize = 24 * 1024;
+
+    /// Whether a box of `tenant` may be set like this.
+    ///
+    /// # Errors
+    /// When the text is too long, or a person should have approved and has not.
+    pub fn check(&self, trust: &Trust, tenant: &Name) -> Result<(), DocumentError> {
+        if self.text.len() > Self::TEXT_MAX {
+            return Err(DocumentError::TooLong);
+        }
+        let approvers = &trust.list().approvers;
+        if approvers.is_empty() {
+            return Ok(());
+        }
+        let approval = self.approval.as_ref().ok_or(DocumentError::NotApproved)?;
+        let keys = approvers.iter().copied().filter(|key| !trust.is_revoked(key));
+        let (approval, _) = approval.verify_by(keys)?;
+        let text = Digest::of([self.text.as_bytes()]);
+        match approval.tenant == *tenant && approval.text == text {
+            true => Ok(()),
+            false => Err(DocumentError::NotApproved),
+        }
+    }
+}
+
+impl Body for Configuration {
+    const KIND: Kind = Kind::Configuration;
+    const TYPE: &'static str = "application/vnd.roadweave.configuration+json";
+}
+
+/// The proxies that a box may choose among.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Candidates {
+    /// At most [`Candidates::MAX`], the best first by what the controller knows.
+    pub proxies: Vec<Candidate>,
+}
+
+/// One proxy that a box may choose.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Candidate {
+    /// What makes it a proxy of the box's tenant; its key and name are in it.
+    pub chain: Chain,
+    /// Where it stands: standbys are sought at another site.
+    pub site: Name,
+    /// Where it listens, `host:port` each.
+    pub addresses: Vec<String>,
+    /// The round trip from it to the tenant's anchor, microseconds.
+    pub to_anchor_us: u32,
+}
+
+impl Candidates {
+    /// The most candidates.
+    pub const MAX: usize = 5;
+}
+
+impl Body for Candidates {
+    const KIND: Kind = Kind::Candidates;
+    const TYPE: &'static str = "application/vnd.roadweave.candidates+json";
+}
+
+/// The anchors that a proxy leads to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Anchors {
+    /// For each tenant those that may serve it, the first that answers does.
+    pub anchors: Vec<Anchor>,
+}
+
+/// One anchor.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Anchor {
+    /// Whose inner addresses are there.
+    pub tenant: Name,
+    /// What makes it an anchor of that tenant; its key and name are in it.
+    pub chain: Chain,
+    /// Where it listens, `host:port` each.
+    pub addresses: Vec<String>,
+}
+
+impl Body for Anchors {
+    const KIND: Kind = Kind::Anchors;
+    const TYPE: &'static str = "application/vnd.roadweave.anchors+json";
+}
+
+/// Why a document does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DocumentError {
+    /// Nobody who counts has signed it.
+    #[error("the document: {0}")]
+    Envelope(#[from] EnvelopeError),
+    /// It is for somebody else.
+    #[error("the document is for another key")]
+    OtherSubject,
+    /// A newer one is held.
+    #[error("the document is of version {version:?}, and {held:?} is held")]
+    Older {
+        /// Its version.
+        version: Version,
+        /// The version held.
+        held: Version,
+    },
+    /// No root has begun its epoch.
+    #[error("the document is of epoch {0}, which no root has begun")]
+    Epoch(u64),
+    /// Its text is too long.
+    #[error("the configuration is longer than {} bytes", Configuration::TEXT_MAX)]
+    TooLong,
+    /// A person should have approved it.
+    #[error("nobody who counts has approved this configuration for this tenant")]
+    NotApproved,
+}
+
+#[cfg(test)]
+mod tests;

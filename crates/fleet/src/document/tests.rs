@@ -1,0 +1,78 @@
+use roadweave_identity::Identity;
+
+use super::*;
+use crate::trust::TrustList;
+
+fn identity(seed: u8) -> Identity {
+    Identity::from_seed([seed; 32])
+}
+
+fn key(seed: u8) -> PublicKey {
+    identity(seed).public_key()
+}
+
+fn version(epoch: u64, number: u64) -> Version {
+    Version { epoch, number }
+}
+
+fn document(subject: u8, version: Version) -> Document<Configuration> {
+    let body = Configuration { text: "[lanes]".into(), approval: None };
+    Document { subject: key(subject), version, body }
+}
+
+fn signed(document: &Document<Configuration>, by: u8) -> Signed<Document<Configuration>> {
+    Signed::sign(document, &identity(by)).expect("signed")
+}
+
+fn north() -> Name {
+    "north".parse().expect("a name")
+}
+
+#[test]
+fn a_document_is_for_one_box_and_never_older() {
+    let trust = Trust::pinned(key(1), key(9));
+    let open = |document: &Document<_>, by, held| {
+        Document::open(&signed(document, by), &trust, key(5), held).map(|found| found.version)
+    };
+    let (first, second) = (version(0, 1), version(0, 2));
+    assert_eq!(open(&document(5, second), 9, Some(first)), Ok(second));
+    let not_signed = Err(DocumentError::Envelope(EnvelopeError::NotSigned));
+    assert_eq!(open(&document(5, second), 1, None), not_signed, "a root is no controller");
+    assert_eq!(open(&document(6, second), 9, None), Err(DocumentError::OtherSubject));
+    for held in [first, second] {
+        let older = DocumentError::Older { version: first, held };
+        assert_eq!(open(&document(5, first), 9, Some(held)), Err(older));
+    }
+}
+
+#[test]
+fn an_epoch_begins_by_the_word_of_a_root() {
+    let mut trust = Trust::pinned(key(1), key(9));
+    let restored = signed(&document(5, version(1, 1)), 9);
+    let held = Some(version(0, 70));
+    let found = Document::open(&restored, &trust, key(5), held);
+    assert_eq!(found, Err(DocumentError::Epoch(1)));
+    let list = TrustList { number: 1, epoch: 1, ..trust.list().clone() };
+    trust.replace(&Signed::sign(&list, &identity(1)).expect("signed")).expect("taken");
+    assert!(Document::open(&restored, &trust, key(5), held).is_ok());
+}
+
+#[test]
+fn where_people_must_approve_the_controller_alone_changes_nothing() {
+    let mut trust = Trust::pinned(key(1), key(9));
+    let list = TrustList { number: 1, approvers: vec![key(7)], ..trust.list().clone() };
+    trust.replace(&Signed::sign(&list, &identity(1)).expect("signed")).expect("taken");
+    let text = "[lanes]".to_owned();
+    let approval = |tenant: &str, text: &str, by| {
+        let tenant = tenant.parse().expect("a name");
+        let approval = Approval { tenant, text: Digest::of([text.as_bytes()]) };
+        Some(Signed::sign(&approval, &identity(by)).expect("signed"))
+    };
+    let check = |approval| Configuration { text: text.clone(), approval }.check(&trust, &north());
+    assert_eq!(check(None), Err(DocumentError::NotApproved));
+    assert_eq!(check(approval("north", &text, 7)), Ok(()));
+    assert_eq!(check(approval("south", &text, 7)), Err(DocumentError::NotApproved));
+    assert_eq!(check(approval("north", "[other]", 7)), Err(DocumentError::NotApproved));
+    let not_signed = DocumentError::Envelope(EnvelopeError::NotSigned);
+    assert_eq!(check(approval("north", &text, 9)), Err(not_signed));
+}

@@ -1,0 +1,205 @@
+//! Signed payloads in DSSE envelopes (<https://github.com/secure-systems-lab/dsse>, version 1).
+//!
+//! The signature is over the bytes as they are carried, with their type before them: nothing has to
+//! be brought into a canonical form first, and what was signed as one kind is never read as
+//! another.
+
+use std::marker::PhantomData;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use roadweave_identity::{Identity, PublicKey, Signature};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+/// The most bytes of a payload: with base64 and the names of fields it fits a frame.
+const PAYLOAD_MAX: usize = 40 * 1024;
+/// The most signatures that an envelope carries.
+const SIGNATURES_MAX: usize = 4;
+
+/// What may be signed.
+pub trait Payload: Serialize + DeserializeOwned {
+    /// The type that is signed with it.
+    const TYPE: &'static str;
+}
+
+/// An envelope whose payload nobody has checked yet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Envelope {
+    payload_type: String,
+    payload: String,
+    signatures: Vec<KeyedSignature>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyedSignature {
+    #[serde(rename = "keyid")]
+    key: PublicKey,
+    #[serde(rename = "sig")]
+    signature: Signature,
+}
+
+/// An envelope that claims to hold a `T`. What it holds is read by [`Signed::verify`] alone.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Signed<T> {
+    envelope: Envelope,
+    #[serde(skip)]
+    payload: PhantomData<fn() -> T>,
+}
+
+impl<T: Payload> Signed<T> {
+    /// `payload`, signed by `identity`.
+    ///
+    /// # Errors
+    /// When it is too large.
+    pub fn sign(payload: &T, identity: &Identity) -> Result<Self, EnvelopeError> {
+        let bytes = serde_json::to_vec(payload).map_err(|_| EnvelopeError::Malformed)?;
+        if bytes.len() > PAYLOAD_MAX {
+            return Err(EnvelopeError::TooLarge);
+        }
+        let signature = identity.sign(&encoding_before_signing(T::TYPE, &bytes));
+        let envelope = Envelope {
+            payload_type: T::TYPE.to_owned(),
+            payload: BASE64.encode(bytes),
+            signatures: vec![KeyedSignature { key: identity.public_key(), signature }],
+        };
+        Ok(Self { envelope, payload: PhantomData })
+    }
+
+    /// The same envelope with the signature of another key added.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn countersign(mut self, identity: &Identity) -> Result<Self, EnvelopeError> {
+        if self.envelope.signatures.len() >= SIGNATURES_MAX {
+            return Err(EnvelopeError::TooLarge);
+        }
+        let bytes = self.bytes()?;
+        let signature = identity.sign(&encoding_before_signing(T::TYPE, &bytes));
+        let key = identity.public_key();
+        self.envelope.signatures.push(KeyedSignature { key, signature });
+        Ok(self)
+    }
+
+    /// What it holds, if the holder of one of `keys` has signed it, and who that was.
+    ///
+    /// # Errors
+    /// When none has, or it holds something else.
+    pub fn verify_by(
+        &self,
+        keys: impl IntoIterator<Item = PublicKey>,
+    ) -> Result<(T, PublicKey), EnvelopeError> {
+        if self.envelope.payload_type != T::TYPE {
+            return Err(EnvelopeError::OtherType);
+        }
+        let bytes = self.bytes()?;
+        let signed = encoding_before_signing(T::TYPE, &bytes);
+        let holds = |key: &PublicKey| {
+            let mut signatures = self.envelope.signatures.iter().take(SIGNATURES_MAX);
+            signatures.any(|by| by.key == *key && key.verifies(&signed, &by.signature))
+        };
+        let key = keys.into_iter().find(holds).ok_or(EnvelopeError::NotSigned)?;
+        let payload = serde_json::from_slice(&bytes).map_err(|_| EnvelopeError::Malformed)?;
+        Ok((payload, key))
+    }
+
+    /// What it holds, if the holder of `key` has signed it.
+    ///
+    /// # Errors
+    /// When the holder has not, or it holds something else.
+    pub fn verify(&self, key: PublicKey) -> Result<T, EnvelopeError> {
+        self.verify_by([key]).map(|(payload, _)| payload)
+    }
+
+    /// The keys that claim to have signed it.
+    pub fn claimed_keys(&self) -> impl Iterator<Item = PublicKey> {
+        self.envelope.signatures.iter().take(SIGNATURES_MAX).map(|by| by.key)
+    }
+
+    /// The payload's bytes, whoever made them.
+    pub(crate) fn bytes(&self) -> Result<Vec<u8>, EnvelopeError> {
+        if self.envelope.payload.len() > PAYLOAD_MAX.div_ceil(3) * 4 {
+            return Err(EnvelopeError::TooLarge);
+        }
+        BASE64.decode(&self.envelope.payload).map_err(|_| EnvelopeError::Malformed)
+    }
+
+    /// The envelope itself, to be kept or sent on.
+    pub fn into_envelope(self) -> Envelope {
+        self.envelope
+    }
+}
+
+impl<T> From<Envelope> for Signed<T> {
+    fn from(envelope: Envelope) -> Self {
+        Self { envelope, payload: PhantomData }
+    }
+}
+
+/// DSSE's "pre-authentication encoding".
+fn encoding_before_signing(payload_type: &str, payload: &[u8]) -> Vec<u8> {
+    let head = format!("DSSEv1 {} {payload_type} {} ", payload_type.len(), payload.len());
+    [head.as_bytes(), payload].concat()
+}
+
+/// Why an envelope does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EnvelopeError {
+    /// Nobody who counts has signed it.
+    #[error("it is not signed by a key that counts here")]
+    NotSigned,
+    /// It holds something else.
+    #[error("it holds something else than is asked for")]
+    OtherType,
+    /// The payload cannot be read.
+    #[error("what it holds cannot be read")]
+    Malformed,
+    /// It is too large.
+    #[error("it is larger than {PAYLOAD_MAX} bytes, or has more than {SIGNATURES_MAX} signatures")]
+    TooLarge,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    struct Order(u32);
+    impl Payload for Order {
+        const TYPE: &'static str = "order";
+    }
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    struct Other(u32);
+    impl Payload for Other {
+        const TYPE: &'static str = "other";
+    }
+
+    #[test]
+    fn the_encoding_is_that_of_dsse() {
+        // The example of the protocol's page.
+        let encoded = encoding_before_signing("http://example.com/HelloWorld", b"hello world");
+        assert_eq!(encoded, b"DSSEv1 29 http://example.com/HelloWorld 11 hello world");
+    }
+
+    #[test]
+    fn what_was_signed_is_read_as_that_alone() {
+        let (one, other) = (Identity::from_seed([1; 32]), Identity::from_seed([2; 32]));
+        let signed = Signed::sign(&Order(7), &one).expect("signed");
+        let key = one.public_key();
+        assert_eq!(signed.verify(key), Ok(Order(7)));
+        assert_eq!(signed.verify(other.public_key()), Err(EnvelopeError::NotSigned));
+        let envelope = signed.clone().into_envelope();
+        let read = Signed::<Other>::from(envelope.clone()).verify(key);
+        assert_eq!(read, Err(EnvelopeError::OtherType));
+        let renamed = Envelope { payload_type: "other".into(), ..envelope.clone() };
+        let read = Signed::<Other>::from(renamed).verify(key);
+        assert_eq!(read, Err(EnvelopeError::NotSigned));
+        let changed = Envelope { payload: BASE64.encode("8"), ..envelope };
+        assert_eq!(Signed::<Order>::from(changed).verify(key), Err(EnvelopeError::NotSigned));
+        let both = signed.countersign(&other).expect("two signatures");
+        assert_eq!(both.verify(other.public_key()), Ok(Order(7)));
+    }
+}

@@ -1,0 +1,261 @@
+//! The messages of the stream between a controller and a box, proxy or anchor.
+//!
+//! ```text
+//! length: u32, big endian | JSON, at most 64 KiB
+//! ```
+//!
+//! The stream is TCP with TLS 1.3; both ends have proved their keys before the first message.
+
+use std::collections::BTreeMap;
+
+use roadweave_identity::PublicKey;
+use serde::{Deserialize, Serialize};
+
+use crate::chain::Chain;
+use crate::document::{Kind, Version};
+use crate::envelope::{Envelope, Signed};
+use crate::name::Name;
+use crate::revocation::{Head, Revocation};
+use crate::statement::Role;
+use crate::table::TableChange;
+use crate::token::Secret;
+use crate::trust::TrustList;
+
+/// The largest message, bytes.
+pub const FRAME_MAX: usize = 64 * 1024;
+/// Bytes of the length before each message.
+const LENGTH: usize = 4;
+
+/// From the controller.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "type")]
+pub enum Down {
+    /// The list of trust, if it is newer than the one that this side has.
+    Trust {
+        /// The list.
+        list: Signed<TrustList>,
+    },
+    /// Keys are withdrawn.
+    Revoke {
+        /// The entries, in order.
+        entries: Vec<Revocation>,
+        /// What their end is signed by.
+        head: Signed<Head>,
+    },
+    /// A document is to hold.
+    Desired {
+        /// What it is about.
+        kind: Kind,
+        /// The document.
+        document: Envelope,
+    },
+    /// The table of who may connect changes.
+    Members(TableChange),
+    /// Somebody watches: send figures often for so long, ms.
+    Watch {
+        /// How long, ms; 0 ends it.
+        lease_ms: u32,
+    },
+    /// The answer to [`Up::Join`]: this side belongs to the fleet.
+    Welcome {
+        /// What admits it.
+        chain: Chain,
+        /// Its tenant.
+        tenant: Name,
+    },
+    /// Something that was asked for is refused.
+    Refused {
+        /// Why, for a person.
+        reason: String,
+        /// Whether it may be asked again later.
+        retry: bool,
+    },
+    /// The controller wants this proxy or anchor to take no new sessions and let go of those it
+    /// has.
+    Drain,
+}
+
+/// To the controller.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "type")]
+pub enum Up {
+    /// A new key asks to belong to the fleet.
+    Join {
+        /// The secret of its token.
+        secret: Secret,
+        /// The tenant of its token.
+        tenant: Name,
+        /// What it is.
+        role: Role,
+        /// The name it would like.
+        name: Name,
+        /// What a delegate in the token has said of it, where the controller cannot.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        chain: Option<Chain>,
+    },
+    /// What this side has: first on every stream, and whenever it changed otherwise than by the
+    /// stream.
+    Have(Have),
+    /// What became of a document.
+    Report(Report),
+    /// All revocations up to here are in force: live sessions of those keys have ended.
+    Revoked {
+        /// The serial.
+        serial: u64,
+    },
+    /// Revocations that this side holds and the controller does not: it has an older database.
+    Surplus {
+        /// The entries, in order.
+        entries: Vec<Revocation>,
+        /// What their end was signed by.
+        head: Signed<Head>,
+    },
+    /// Figures of the last seconds.
+    Samples {
+        /// One for each session and uplink, or one for the whole proxy.
+        samples: Vec<Sample>,
+    },
+    /// Something that a person should know.
+    Event {
+        /// What, for a person.
+        text: String,
+    },
+}
+
+/// What one side of a stream has.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Have {
+    /// The version of its program.
+    pub software: String,
+    /// The number of its list of trust.
+    pub trust: u64,
+    /// Up to where it has heard of revocations: epoch and serial.
+    pub revocations: (u64, u64),
+    /// The documents that it has taken, whether they are in force or were refused.
+    pub documents: BTreeMap<Kind, Version>,
+    /// Sessions that it has, as a proxy or anchor.
+    #[serde(default)]
+    pub sessions: u32,
+}
+
+/// What became of a document.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// What it is about.
+    pub kind: Kind,
+    /// Its version.
+    pub version: Version,
+    /// What became of it.
+    pub outcome: Outcome,
+    /// Fields that the file of the box sets otherwise.
+    #[serde(default)]
+    pub pinned: Vec<String>,
+}
+
+/// What became of a document.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "outcome")]
+pub enum Outcome {
+    /// It is in force, on trial.
+    InForce,
+    /// It has held.
+    Confirmed,
+    /// The box works without it and not with it: the former one is in force again.
+    TakenBack {
+        /// What did not come up.
+        why: String,
+    },
+    /// It cannot be used.
+    Refused {
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// Figures of one session's uplink, of one session, or of a whole proxy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sample {
+    /// The box, `None` for the proxy itself.
+    #[serde(default)]
+    pub device: Option<PublicKey>,
+    /// The uplink, `None` for the session as a whole.
+    #[serde(default)]
+    pub uplink: Option<String>,
+    /// Over how long, ms.
+    pub over_ms: u32,
+    /// The smoothed round trip, microseconds.
+    #[serde(default)]
+    pub rtt_us: Option<u32>,
+    /// Packets lost, in a million.
+    #[serde(default)]
+    pub loss_ppm: Option<u32>,
+    /// Bytes from the box.
+    pub up_bytes: u64,
+    /// Bytes to the box.
+    pub down_bytes: u64,
+    /// The load of a proxy, thousandths of what it can bear.
+    #[serde(default)]
+    pub load: Option<u16>,
+}
+
+/// A message with its length before it.
+///
+/// # Errors
+/// When it is too large.
+pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
+    let mut bytes = vec![0; LENGTH];
+    serde_json::to_writer(&mut bytes, message).map_err(|_| FrameError::Malformed)?;
+    let length = bytes.len() - LENGTH;
+    if length > FRAME_MAX {
+        return Err(FrameError::TooLarge(length));
+    }
+    bytes[..LENGTH].copy_from_slice(&(length as u32).to_be_bytes());
+    Ok(bytes)
+}
+
+/// Cuts a stream of bytes into messages.
+#[derive(Debug, Default)]
+pub struct FrameDecoder {
+    buffer: Vec<u8>,
+    /// Of the buffer, what was read already.
+    read: usize,
+}
+
+impl FrameDecoder {
+    /// Takes what came. Read all messages before the next call: what is held is bounded by that.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.buffer.drain(..self.read);
+        self.read = 0;
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next whole message, if there is one.
+    ///
+    /// # Errors
+    /// When the peer speaks something else: the stream must end.
+    pub fn poll<T: for<'a> Deserialize<'a>>(&mut self) -> Result<Option<T>, FrameError> {
+        let rest = &self.buffer[self.read..];
+        let Some((length, rest)) = rest.split_first_chunk::<LENGTH>() else { return Ok(None) };
+        let length = u32::from_be_bytes(*length) as usize;
+        if length > FRAME_MAX {
+            return Err(FrameError::TooLarge(length));
+        }
+        let Some(message) = rest.get(..length) else { return Ok(None) };
+        self.read += LENGTH + length;
+        serde_json::from_slice(message).map(Some).map_err(|_| FrameError::Malformed)
+    }
+}
+
+/// Why a stream ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// A message is too large.
+    #[error("a message of {0} bytes, {FRAME_MAX} are the most")]
+    TooLarge(usize),
+    /// A message cannot be read.
+    #[error("a message cannot be read")]
+    Malformed,
+}
+
+#[cfg(test)]
+mod tests;

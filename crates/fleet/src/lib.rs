@@ -1,0 +1,45 @@
+//! Who belongs to a fleet, and what is to hold there: sans-IO, for both ends of a controller's
+//! stream.
+//!
+//! ```text
+//! Trust (roots, controllers) ◄── TrustList, signed by a former root
+//!   ├─ Chain of Statements: root ► delegates ► key of a box, proxy, anchor
+//!   ├─ Revocations: a hash chain with a signed head
+//!   └─ Document<Body>: versioned, for one key, signed by a controller
+//!        ├─ Configuration, Candidates      for boxes
+//!        └─ Table of Members, Anchors      for proxies and anchors
+//! Frame: one message of the stream, length and JSON
+//! ```
+//!
+//! Nothing here goes by a date: what is newer is told by numbers, so that a box whose clock says
+//! 1970 joins. Everything that is read again from a disk or a database proves itself by a
+//! signature.
+
+mod chain;
+mod digest;
+mod document;
+mod envelope;
+mod frame;
+mod name;
+mod revocation;
+mod statement;
+mod table;
+mod token;
+mod trust;
+
+pub use chain::{Admitted, CHAIN_MAX, Chain, ChainError, Issuer};
+pub use digest::Digest;
+pub use document::{
+    Anchor, Anchors, Approval, Body, Candidate, Candidates, Configuration, Document, DocumentError,
+    Kind, Version,
+};
+pub use envelope::{Envelope, EnvelopeError, Payload, Signed};
+pub use frame::{
+    Down, FRAME_MAX, FrameDecoder, FrameError, Have, Outcome, Report, Sample, Up, encode,
+};
+pub use name::{InvalidName, Name};
+pub use revocation::{Head, Revocation, RevocationError, Revocations};
+pub use statement::{Grant, Role, Scope, Statement};
+pub use table::{Admission, Member, Refused, Table, TableChange, TableError, TableHead};
+pub use token::{Delegate, JoinToken, Secret, TokenError};
+pub use trust::{Trust, TrustError, TrustList};

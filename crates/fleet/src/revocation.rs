@@ -1,0 +1,290 @@
+//! Withdrawn keys, as a hash chain with a signed head.
+//!
+//! ```text
+//! entry 1 ◄─ entry 2 ◄─ entry 3        each names the hash of the one before
+//!                          ▲
+//!                Head{epoch, serial, hash}, signed by a controller
+//! ```
+//!
+//! Who writes the controller's database cannot take an entry out unseen: the hashes after it would
+//! be others, and a shorter chain has a head that is older than the one that proxies hold. A
+//! controller that was restored from a backup begins a new epoch with a chain of its own; it counts
+//! once every key of the former chain stands in it, which the proxies hand back
+//! ([`Revocations::entries`]).
+
+use std::collections::BTreeMap;
+
+use roadweave_identity::PublicKey;
+use serde::{Deserialize, Serialize};
+
+use crate::digest::Digest;
+use crate::envelope::{EnvelopeError, Payload, Signed};
+
+/// The most entries that are held.
+const ENTRIES_MAX: usize = 65_536;
+/// The longest reason, bytes.
+const REASON_MAX: usize = 200;
+
+/// One key is withdrawn.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Revocation {
+    /// Counts up by one from 1.
+    pub serial: u64,
+    /// The key. What it has signed for others is worth nothing any more either.
+    pub key: PublicKey,
+    /// Why, for people.
+    pub reason: String,
+    /// The hash of the entry before it, [`Digest::ZERO`] for the first.
+    pub previous: Digest,
+}
+
+impl Revocation {
+    /// The hash by which the next entry names this one.
+    pub fn hash(&self) -> Digest {
+        let serial = self.serial.to_be_bytes();
+        let parts: [&[u8]; 4] =
+            [&serial, self.key.as_bytes(), self.reason.as_bytes(), self.previous.as_bytes()];
+        Digest::of(parts)
+    }
+}
+
+/// Where a chain ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Head {
+    /// The epoch of the controller.
+    pub epoch: u64,
+    /// The serial of the last entry, 0 without any.
+    pub serial: u64,
+    /// Its hash.
+    pub hash: Digest,
+}
+
+impl Head {
+    /// The head of a chain without entries.
+    pub const EMPTY: Self = Self { epoch: 0, serial: 0, hash: Digest::ZERO };
+}
+
+impl Payload for Head {
+    const TYPE: &'static str = "application/vnd.roadweave.revocations+json";
+}
+
+/// The withdrawn keys that one side has heard of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Kept", into = "Kept")]
+pub struct Revocations {
+    log: Log,
+    /// The chain of a later epoch, as far as it has come, until it holds what this one does.
+    staged: Option<Log>,
+}
+
+/// What is kept on disk.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    epoch: u64,
+    entries: Vec<Revocation>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Log {
+    head: Head,
+    entries: Vec<Revocation>,
+    serials: BTreeMap<PublicKey, u64>,
+}
+
+impl Default for Revocations {
+    fn default() -> Self {
+        Self { log: Log::new(0), staged: None }
+    }
+}
+
+impl Revocations {
+    /// Whether `key` was withdrawn.
+    pub fn is_revoked(&self, key: &PublicKey) -> bool {
+        self.log.serials.contains_key(key)
+    }
+
+    /// Up to where it has heard.
+    pub fn head(&self) -> Head {
+        self.log.head
+    }
+
+    /// The entries after `serial`, ascending.
+    pub fn entries(&self, serial: u64) -> &[Revocation] {
+        let from = usize::try_from(serial).unwrap_or(usize::MAX).min(self.log.entries.len());
+        &self.log.entries[from..]
+    }
+
+    /// The entry that withdraws `key` after all of today, to be signed for by [`Revocations::head`]
+    /// once it is added.
+    pub fn next(&self, key: PublicKey, reason: &str) -> Revocation {
+        let Head { serial, hash, .. } = self.log.head;
+        let end =
+            (0..=REASON_MAX.min(reason.len())).rev().find(|end| reason.is_char_boundary(*end));
+        let reason = reason[..end.unwrap_or(0)].to_owned();
+        Revocation { serial: serial + 1, key, reason, previous: hash }
+    }
+
+    /// Takes entries that one of `controllers` has signed for, and returns the keys that are
+    /// withdrawn by them and were not before. Entries that are held already are skipped.
+    ///
+    /// # Errors
+    /// When nobody who counts has signed, when entries are missing or changed, or when the head is
+    /// older than the one held. Nothing is changed then.
+    pub fn extend(
+        &mut self,
+        entries: &[Revocation],
+        head: &Signed<Head>,
+        controllers: impl IntoIterator<Item = PublicKey>,
+    ) -> Result<Vec<PublicKey>, RevocationError> {
+        let (head, _) = head.verify_by(controllers)?;
+        let held = self.log.head;
+        if head.epoch > held.epoch && !self.log.is_continued_by(entries) {
+            return self.stage(entries, head);
+        }
+        if head.epoch < held.epoch || head.serial < held.serial {
+            return Err(RevocationError::Older { serial: head.serial, held: held.serial });
+        }
+        let added = self.log.extend(entries, head)?;
+        self.staged = None;
+        Ok(added)
+    }
+
+    /// Adds to the chain of a later epoch, and begins to go by it once it withdraws all that this
+    /// one does.
+    fn stage(
+        &mut self,
+        entries: &[Revocation],
+        head: Head,
+    ) -> Result<Vec<PublicKey>, RevocationError> {
+        let is_first = entries.first().is_none_or(|entry| entry.serial == 1);
+        let mut staged = match self.staged.take() {
+            Some(staged) if !is_first && staged.head.epoch == head.epoch => staged,
+            _ => Log::new(head.epoch),
+        };
+        staged.extend(entries, head)?;
+        let missing = self.log.serials.keys().filter(|key| !staged.serials.contains_key(key));
+        let missing = missing.count();
+        if missing > 0 {
+            self.staged = Some(staged);
+            return Err(RevocationError::Missing(missing));
+        }
+        let former = std::mem::replace(&mut self.log, staged);
+        let keys = self.log.serials.keys();
+        Ok(keys.filter(|key| !former.serials.contains_key(key)).copied().collect())
+    }
+}
+
+impl Log {
+    fn new(epoch: u64) -> Self {
+        let head = Head { epoch, ..Head::EMPTY };
+        Self { head, entries: Vec::new(), serials: BTreeMap::new() }
+    }
+
+    /// Whether `entries` follow on this chain, or repeat its end.
+    fn is_continued_by(&self, entries: &[Revocation]) -> bool {
+        match entries.iter().find(|entry| entry.serial > self.head.serial) {
+            Some(next) => next.serial == self.head.serial + 1 && next.previous == self.head.hash,
+            None => entries.last().is_some_and(|last| last.hash() == self.head.hash),
+        }
+    }
+
+    fn extend(
+        &mut self,
+        entries: &[Revocation],
+        head: Head,
+    ) -> Result<Vec<PublicKey>, RevocationError> {
+        let mut end = Head { epoch: head.epoch, ..self.head };
+        let new = entries.iter().filter(|entry| entry.serial > self.head.serial);
+        for entry in new.clone() {
+            if entry.serial != end.serial + 1 {
+                return Err(RevocationError::Gap { serial: entry.serial, held: end.serial });
+            }
+            if entry.previous != end.hash || entry.reason.len() > REASON_MAX {
+                return Err(RevocationError::Changed { serial: entry.serial });
+            }
+            end = Head { serial: entry.serial, hash: entry.hash(), ..end };
+        }
+        if end.serial < head.serial {
+            return Err(RevocationError::Gap { serial: head.serial, held: end.serial });
+        }
+        if end != head {
+            return Err(RevocationError::Changed { serial: head.serial });
+        }
+        if end.serial as usize > ENTRIES_MAX {
+            return Err(RevocationError::TooMany);
+        }
+        let mut added = Vec::new();
+        for entry in new {
+            if self.serials.insert(entry.key, entry.serial).is_none() {
+                added.push(entry.key);
+            }
+        }
+        self.entries.extend(entries.iter().filter(|e| e.serial > self.head.serial).cloned());
+        self.head = head;
+        Ok(added)
+    }
+}
+
+impl From<Revocations> for Kept {
+    fn from(revocations: Revocations) -> Self {
+        let Log { head, entries, .. } = revocations.log;
+        Self { epoch: head.epoch, entries }
+    }
+}
+
+impl TryFrom<Kept> for Revocations {
+    type Error = RevocationError;
+
+    fn try_from(kept: Kept) -> Result<Self, RevocationError> {
+        let mut log = Log::new(kept.epoch);
+        let last = kept.entries.last();
+        let head = last.map_or(log.head, |last| Head {
+            epoch: kept.epoch,
+            serial: last.serial,
+            hash: last.hash(),
+        });
+        log.extend(&kept.entries, head)?;
+        Ok(Self { log, staged: None })
+    }
+}
+
+/// Why revocations do not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RevocationError {
+    /// Nobody who counts has signed the head.
+    #[error("the head of the revocations: {0}")]
+    Envelope(#[from] EnvelopeError),
+    /// The head is older than the one held: entries were hidden, or the database is a copy.
+    #[error("the revocations end at {serial}, and {held} are held: the controller's are older")]
+    Older {
+        /// The head's serial.
+        serial: u64,
+        /// The serial held.
+        held: u64,
+    },
+    /// Entries are missing between.
+    #[error("revocation {serial} came after {held}: those between are missing")]
+    Gap {
+        /// The serial that came.
+        serial: u64,
+        /// The last one held.
+        held: u64,
+    },
+    /// An entry is not the one that was signed for.
+    #[error("revocation {serial} or one before it is not the one that was signed for")]
+    Changed {
+        /// Its serial, or that of the head.
+        serial: u64,
+    },
+    /// The chain of a later epoch does not withdraw what the former one does.
+    #[error("{0} revoked keys are missing in the revocations of the controller's new epoch")]
+    Missing(usize),
+    /// More than anybody can hold.
+    #[error("there are more than {ENTRIES_MAX} revocations")]
+    TooMany,
+}
+
+#[cfg(test)]
+mod tests;

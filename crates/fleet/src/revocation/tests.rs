@@ -1,0 +1,111 @@
+use roadweave_identity::Identity;
+
+use super::*;
+
+fn controller() -> Identity {
+    Identity::from_seed([9; 32])
+}
+
+fn key(seed: u8) -> PublicKey {
+    Identity::from_seed([seed; 32]).public_key()
+}
+
+fn signed(head: Head) -> Signed<Head> {
+    Signed::sign(&head, &controller()).expect("signed")
+}
+
+/// A controller's chain that withdraws the keys of `seeds` in order.
+fn chain(epoch: u64, seeds: &[u8]) -> Revocations {
+    let mut chain = Revocations { log: Log::new(epoch), staged: None };
+    for seed in seeds {
+        let entry = chain.next(key(*seed), "lost");
+        let head = Head { epoch, serial: entry.serial, hash: entry.hash() };
+        take(&mut chain, &[entry], head).expect("taken");
+    }
+    chain
+}
+
+fn take(
+    to: &mut Revocations,
+    entries: &[Revocation],
+    head: Head,
+) -> Result<Vec<PublicKey>, RevocationError> {
+    to.extend(entries, &signed(head), [controller().public_key()])
+}
+
+#[test]
+fn entries_come_in_order_and_again() {
+    let all = chain(0, &[1, 2, 3]);
+    let mut proxy = Revocations::default();
+    let (first, rest) = all.entries(0).split_at(1);
+    let head = Head { epoch: 0, serial: 1, hash: first[0].hash() };
+    assert_eq!(take(&mut proxy, first, head), Ok(vec![key(1)]));
+    assert_eq!(take(&mut proxy, rest, all.head()), Ok(vec![key(2), key(3)]));
+    assert_eq!(take(&mut proxy, all.entries(0), all.head()), Ok(vec![]));
+    assert_eq!(proxy, all);
+    assert!(proxy.is_revoked(&key(2)) && !proxy.is_revoked(&key(4)));
+}
+
+#[test]
+fn a_gap_is_refused() {
+    let all = chain(0, &[1, 2, 3]);
+    let mut proxy = chain(0, &[1]);
+    let gap = RevocationError::Gap { serial: 3, held: 1 };
+    assert_eq!(take(&mut proxy, all.entries(2), all.head()), Err(gap));
+    let gap = RevocationError::Gap { serial: 3, held: 1 };
+    assert_eq!(take(&mut proxy, &[], all.head()), Err(gap), "the head alone");
+    assert_eq!(proxy, chain(0, &[1]));
+}
+
+#[test]
+fn a_hidden_entry_shows() {
+    let mut proxy = chain(0, &[1, 2]);
+    // Who wrote the database took the second out, and the controller signed what it read.
+    let hiding = chain(0, &[1]);
+    let older = RevocationError::Older { serial: 1, held: 2 };
+    assert_eq!(take(&mut proxy, hiding.entries(0), hiding.head()), Err(older));
+    let other = chain(0, &[1, 3, 4]);
+    let changed = RevocationError::Changed { serial: 3 };
+    assert_eq!(take(&mut proxy, other.entries(2), other.head()), Err(changed));
+    let same_length = chain(0, &[1, 3]);
+    let changed = RevocationError::Changed { serial: 2 };
+    assert_eq!(take(&mut proxy, same_length.entries(0), same_length.head()), Err(changed));
+    assert!(proxy.is_revoked(&key(2)));
+}
+
+#[test]
+fn a_restored_controller_counts_once_nothing_is_missing() {
+    let mut proxy = chain(0, &[1, 2]);
+    let restored = chain(1, &[1, 5]);
+    let missing = RevocationError::Missing(1);
+    assert_eq!(take(&mut proxy, restored.entries(0), restored.head()), Err(missing));
+    assert!(proxy.is_revoked(&key(2)) && !proxy.is_revoked(&key(5)));
+    // The proxy has handed back what it holds.
+    let whole = chain(1, &[1, 5, 2]);
+    assert_eq!(take(&mut proxy, whole.entries(2), whole.head()), Ok(vec![key(5)]));
+    assert_eq!(proxy, whole);
+    // And the former life of the controller counts no more.
+    let former = chain(0, &[1, 2, 3]);
+    let older = RevocationError::Older { serial: 3, held: 3 };
+    assert_eq!(take(&mut proxy, former.entries(2), former.head()), Err(older));
+}
+
+#[test]
+fn only_a_controller_signs() {
+    let all = chain(0, &[1]);
+    let head = Signed::sign(&all.head(), &Identity::from_seed([1; 32])).expect("signed");
+    let found = Revocations::default().extend(all.entries(0), &head, [controller().public_key()]);
+    assert_eq!(found, Err(RevocationError::Envelope(EnvelopeError::NotSigned)));
+}
+
+#[test]
+fn what_is_kept_on_disk_proves_itself() {
+    let all = chain(3, &[1, 2, 3]);
+    let text = serde_json::to_string(&all).expect("JSON");
+    assert_eq!(serde_json::from_str::<Revocations>(&text).expect("the same"), all);
+    let changed = text.replacen("lost", "kept", 1);
+    assert!(serde_json::from_str::<Revocations>(&changed).is_err());
+    let mut value: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    value["entries"].as_array_mut().expect("entries").remove(1);
+    assert!(serde_json::from_value::<Revocations>(value).is_err());
+}

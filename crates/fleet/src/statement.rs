@@ -1,0 +1,100 @@
+//! What one key says of another.
+
+use std::collections::BTreeSet;
+
+use roadweave_identity::PublicKey;
+use serde::{Deserialize, Serialize};
+
+use crate::envelope::Payload;
+use crate::name::Name;
+
+/// What the holder of a key is in the fleet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// A vehicle's box.
+    Box,
+    /// Ends multipath at the edge.
+    Proxy,
+    /// Holds the inner prefix of tenants.
+    Anchor,
+    /// Signs for others: a token, a pool of proxies, an operator's machine.
+    Delegate,
+}
+
+/// For whom something holds.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scope {
+    /// All tenants: the installation's own proxies and anchors, and who signs for those.
+    All,
+    /// One tenant.
+    Tenant(Name),
+}
+
+impl Scope {
+    /// Whether all that `other` holds for lies within this.
+    pub fn covers(&self, other: &Self) -> bool {
+        *self == Self::All || self == other
+    }
+}
+
+/// What a delegate may sign.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grant {
+    /// The roles it may give. With [`Role::Delegate`] among them it may pass on what it may itself.
+    pub roles: BTreeSet<Role>,
+    /// The tags it may give.
+    pub tags: BTreeSet<Name>,
+    /// How many keys it may sign for, without a bound if `None`. Who holds a table refuses the ones
+    /// beyond.
+    pub uses: Option<u32>,
+}
+
+impl Grant {
+    /// Whether a delegate with this grant may sign `statement`.
+    fn allows(&self, statement: &Statement) -> bool {
+        let within = |inner: &Self| {
+            inner.roles.is_subset(&self.roles)
+                && inner.tags.is_subset(&self.tags)
+                && self.uses.is_none_or(|most| inner.uses.is_some_and(|uses| uses <= most))
+        };
+        self.roles.contains(&statement.role)
+            && statement.tags.is_subset(&self.tags)
+            && statement.grant.as_ref().is_none_or(within)
+    }
+}
+
+/// One key says of another what that is, where, and what it may sign.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Statement {
+    /// Whose key it is.
+    pub key: PublicKey,
+    /// Its name, for people.
+    pub name: Name,
+    /// What it is.
+    pub role: Role,
+    /// For whom.
+    pub scope: Scope,
+    /// By which people and configurations address it.
+    #[serde(default)]
+    pub tags: BTreeSet<Name>,
+    /// What it may sign, for a delegate.
+    #[serde(default)]
+    pub grant: Option<Grant>,
+}
+
+impl Statement {
+    /// Whether whoever this statement is about may make `other`.
+    pub(crate) fn may_sign(&self, other: &Self) -> bool {
+        self.role == Role::Delegate
+            && self.scope.covers(&other.scope)
+            && self.grant.as_ref().is_some_and(|grant| grant.allows(other))
+    }
+}
+
+impl Payload for Statement {
+    const TYPE: &'static str = "application/vnd.roadweave.statement+json";
+}

@@ -1,0 +1,143 @@
+use roadweave_identity::Identity;
+
+use super::*;
+use crate::statement::{Grant, Role, Scope, Statement};
+
+const ROOT: u8 = 1;
+const CONTROLLER: u8 = 9;
+const PROXY: u8 = 20;
+
+fn identity(seed: u8) -> Identity {
+    Identity::from_seed([seed; 32])
+}
+
+fn key(seed: u8) -> PublicKey {
+    identity(seed).public_key()
+}
+
+fn statement(seed: u8, role: Role, grant: Option<Grant>) -> Statement {
+    Statement {
+        key: key(seed),
+        name: "x".parse().expect("a name"),
+        role,
+        scope: Scope::Tenant("north".parse().expect("a name")),
+        tags: Default::default(),
+        grant,
+    }
+}
+
+fn chain_by_root(seed: u8) -> Chain {
+    let signed = Signed::sign(&statement(seed, Role::Box, None), &identity(ROOT));
+    Chain::new(vec![signed.expect("signed")])
+}
+
+fn member(seed: u8) -> Member {
+    let addresses = vec![format!("10.77.0.{seed}/32").parse().expect("a prefix")];
+    Member { key: key(seed), chain: chain_by_root(seed), addresses, rate_kbps: None }
+}
+
+fn trust() -> Trust {
+    Trust::pinned(key(ROOT), key(CONTROLLER))
+}
+
+fn signed_head(table: &Table, number: u64, by: u8) -> Signed<TableHead> {
+    let head = table.head_for(key(PROXY), Version { epoch: 0, number });
+    Signed::sign(&head, &identity(by)).expect("signed")
+}
+
+/// The proxy's table after it took `seeds` in one change.
+fn table(seeds: &[u8], number: u64) -> Table {
+    let desired = Table::of(seeds.iter().map(|seed| member(*seed)));
+    let mut table = Table::default();
+    let head = Some(signed_head(&desired, number, CONTROLLER));
+    let change = TableChange { head, ..desired.since(&table) };
+    assert_eq!(table.change(change, &trust(), key(PROXY)), Ok(true));
+    table
+}
+
+fn admitted(table: &Table, trust: &Trust) -> Vec<PublicKey> {
+    table.admission(trust).admitted.iter().map(|(who, _)| who.statement.key).collect()
+}
+
+#[test]
+fn a_change_is_in_force_with_its_head() {
+    let mut table = table(&[2, 3], 1);
+    let desired = Table::of([member(3), member(4), member(5)]);
+    let TableChange { set, gone, .. } = desired.since(&table);
+    let part = |set, gone, head| TableChange { anew: false, set, gone, head };
+    assert_eq!(table.change(part(set, vec![], None), &trust(), key(PROXY)), Ok(false));
+    assert!(admitted(&table, &trust()).contains(&key(2)), "not yet");
+    let head = Some(signed_head(&desired, 2, CONTROLLER));
+    assert_eq!(table.change(part(vec![], gone, head), &trust(), key(PROXY)), Ok(true));
+    let mut expected = vec![key(3), key(4), key(5)];
+    expected.sort();
+    assert_eq!(admitted(&table, &trust()), expected);
+}
+
+#[test]
+fn a_table_that_was_tampered_with_is_refused_as_a_whole() {
+    let mut table = table(&[2, 3], 1);
+    let before = table.clone();
+    let desired = Table::of([member(2), member(3), member(4)]);
+    let mut refused = |change: TableChange| table.change(change, &trust(), key(PROXY));
+    let change = |by, number| {
+        let head = Some(signed_head(&desired, number, by));
+        TableChange { head, ..desired.since(&before) }
+    };
+    let not_signed = EnvelopeError::NotSigned;
+    assert_eq!(refused(change(8, 2)), Err(TableError::Envelope(not_signed)));
+    let version = Version { epoch: 0, number: 1 };
+    let older = DocumentError::Older { version, held: version };
+    assert_eq!(refused(change(CONTROLLER, 1)), Err(TableError::Document(older)));
+    // One kept out on the way, another smuggled in.
+    let without = TableChange { set: vec![], ..change(CONTROLLER, 2) };
+    assert_eq!(refused(without), Err(TableError::Changed));
+    let with = TableChange { set: vec![member(4), member(6)], ..change(CONTROLLER, 2) };
+    assert_eq!(refused(with), Err(TableError::Changed));
+    assert_eq!(table, before);
+}
+
+#[test]
+fn what_is_read_from_a_disk_proves_itself() {
+    let table = table(&[2, 3], 1);
+    let text = serde_json::to_string(&table).expect("JSON");
+    let read = |text: &str| serde_json::from_str::<Table>(text).expect("a table");
+    let mut same = read(&text);
+    assert_eq!(same.check(&trust(), key(PROXY)), Ok(()));
+    assert_eq!(same, table);
+    let other = DocumentError::OtherSubject;
+    assert_eq!(read(&text).check(&trust(), key(7)), Err(TableError::Document(other)));
+    let changed = text.replacen("10.77.0.2/32", "10.77.0.3/32", 1);
+    assert_ne!(changed, text);
+    assert_eq!(read(&changed).check(&trust(), key(PROXY)), Err(TableError::Changed));
+}
+
+#[test]
+fn the_controller_alone_admits_nobody() {
+    let stranger = Signed::sign(&statement(6, Role::Box, None), &identity(CONTROLLER));
+    let chain = Chain::new(vec![stranger.expect("signed")]);
+    let borrowed = Member { key: key(7), ..member(5) };
+    let desired = Table::of([member(2), Member { chain, ..member(6) }, borrowed]);
+    let Admission { admitted, refused } = desired.admission(&trust());
+    assert_eq!(admitted.len(), 1);
+    let why = |seed| refused.iter().find(|(k, _)| *k == key(seed)).map(|(_, why)| *why);
+    let not_signed = ChainError::Signature { step: 1, why: EnvelopeError::NotSigned };
+    assert_eq!(why(6), Some(Refused::Chain(not_signed)));
+    assert_eq!(why(7), Some(Refused::OtherKey));
+}
+
+#[test]
+fn a_delegate_signs_for_as_many_as_it_may() {
+    let grant = Grant { roles: [Role::Box].into(), tags: Default::default(), uses: Some(2) };
+    let token = statement(8, Role::Delegate, Some(grant));
+    let token = Signed::sign(&token, &identity(ROOT)).expect("signed");
+    let members = (30..35).map(|seed| {
+        let last = Signed::sign(&statement(seed, Role::Box, None), &identity(8));
+        let chain = Chain::new(vec![token.clone()]).then(last.expect("signed"));
+        Member { chain, ..member(seed) }
+    });
+    let table = Table::of(members);
+    let Admission { admitted, refused } = table.admission(&trust());
+    assert_eq!(admitted.len(), 2);
+    assert!(refused.len() == 3 && refused.iter().all(|(_, why)| *why == Refused::Uses));
+}
