@@ -16,6 +16,8 @@ need ffmpeg ffmpeg
 need iperf3 iperf3
 need unshare util-linux
 need tshark tshark
+# Debian keeps PostgreSQL's programs out of PATH.
+PATH="$PATH:$(echo /usr/lib/postgresql/*/bin | tr ' ' :)" need initdb postgresql
 # A library, which `bench coding` compares with.
 /sbin/ldconfig -p 2>/dev/null | grep -q 'libisal\.so\.2' || missing="$missing libisal2"
 

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, reason = "cargo says what the dependencies are")]
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use serde::Deserialize;
@@ -30,6 +31,9 @@ struct Bans {
 struct Banned {
     #[serde(rename = "crate")]
     name: String,
+    /// Who may depend on it all the same.
+    #[serde(default)]
+    wrappers: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -51,7 +55,8 @@ impl Rules {
             Some(license) if self.allows(license) => {}
             license => faults.push(format!("{name}: the licence {license:?} is not allowed")),
         }
-        if self.bans.deny.iter().any(|banned| banned.name == name) {
+        let banned = |it: &&Banned| it.name == name && it.wrappers.is_empty();
+        if self.bans.deny.iter().any(|it| banned(&it)) {
             faults.push(format!("{name} is banned"));
         }
         // Our own crates have no source.
@@ -61,6 +66,24 @@ impl Rules {
                 .is_some_and(|registry| self.sources.allow_registry.contains(&registry.into()))
             {
                 faults.push(format!("{name} comes from {source}"));
+            }
+        }
+        faults
+    }
+
+    /// Who depends on a banned package without being one of those who may.
+    fn uses(&self, metadata: &Value) -> Vec<String> {
+        let names = names(metadata);
+        let nodes = metadata["resolve"]["nodes"].as_array().unwrap();
+        let mut faults = Vec::new();
+        for node in nodes {
+            let user = names[node["id"].as_str().unwrap()];
+            for used in node["deps"].as_array().unwrap() {
+                let used = names[used["pkg"].as_str().unwrap()];
+                let banned = self.bans.deny.iter().find(|it| it.name == used);
+                if banned.is_some_and(|it| !it.wrappers.iter().any(|name| name == user)) {
+                    faults.push(format!("{user} depends on {used}"));
+                }
             }
         }
         faults
@@ -118,8 +141,13 @@ impl Rules {
     }
 }
 
-#[test]
-fn every_dependency_has_an_allowed_licence_and_source() {
+/// The name of each package by its identifier.
+fn names(metadata: &Value) -> BTreeMap<&str, &str> {
+    let packages = metadata["packages"].as_array().unwrap();
+    packages.iter().map(|it| (it["id"].as_str().unwrap(), it["name"].as_str().unwrap())).collect()
+}
+
+fn metadata() -> Value {
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
     let words = ["metadata", "--format-version", "1", "--locked", "--manifest-path", manifest];
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
@@ -130,12 +158,59 @@ fn every_dependency_has_an_allowed_licence_and_source() {
         .output()
         .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn every_dependency_has_an_allowed_licence_and_source() {
+    let metadata = metadata();
     let packages = metadata["packages"].as_array().unwrap();
     assert!(packages.len() > 50, "{}", packages.len());
     let rules = rules();
     let faults: Vec<String> = packages.iter().flat_map(|package| rules.faults(package)).collect();
     assert!(faults.is_empty(), "{faults:#?}");
+    assert_eq!(rules.uses(&metadata), [""; 0]);
+}
+
+#[test]
+fn what_a_vehicle_carries_has_no_runtime_and_no_database() {
+    let metadata = metadata();
+    let names = names(&metadata);
+    let nodes = metadata["resolve"]["nodes"].as_array().unwrap();
+    let of = |id: &str| nodes.iter().find(|node| node["id"] == id).unwrap();
+    let is_root = |id: &&str| ["roadweave", "roadweave-workshop"].contains(&names[*id]);
+    let mut open: Vec<&str> = names.keys().copied().filter(is_root).collect();
+    assert_eq!(open.len(), 2);
+    let mut seen = BTreeSet::new();
+    while let Some(id) = open.pop() {
+        if seen.insert(names[id]) {
+            for used in of(id)["deps"].as_array().unwrap() {
+                let kinds = used["dep_kinds"].as_array().unwrap();
+                if kinds.iter().any(|kind| kind["kind"] != "dev") {
+                    open.push(used["pkg"].as_str().unwrap());
+                }
+            }
+        }
+    }
+    assert!(seen.contains("roadweave-tunnel") && seen.len() > 50, "{seen:?}");
+    for heavy in ["tokio", "sqlx", "axum", "hyper", "roadweave-control"] {
+        assert!(!seen.contains(heavy), "{heavy}");
+    }
+}
+
+#[test]
+fn who_uses_what_it_may_not_is_found() {
+    let metadata = |user: &str| {
+        json!({
+            "packages": [{ "id": "a", "name": user }, { "id": "b", "name": "tokio" }],
+            "resolve": { "nodes": [
+                { "id": "a", "deps": [{ "pkg": "b" }] },
+                { "id": "b", "deps": [] },
+            ] },
+        })
+    };
+    assert_eq!(rules().uses(&metadata("roadweave-tunnel")), ["roadweave-tunnel depends on tokio"]);
+    assert_eq!(rules().uses(&metadata("roadweave-control")), [""; 0]);
 }
 
 #[test]

@@ -1,0 +1,14 @@
+//! The time of day.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Milliseconds since 1970, as the database has them.
+pub fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// An hour in milliseconds.
+pub const HOUR_MS: i64 = 3_600_000;
+/// A day in milliseconds.
+pub const DAY_MS: i64 = 24 * HOUR_MS;

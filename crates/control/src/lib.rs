@@ -1,0 +1,21 @@
+//! The controller of a fleet: who may be in it, what each box shall do, and who does what with it.
+//!
+//! ```text
+//! browser, command line ─ HTTPS ─► api ──► store ──► SQLite | PostgreSQL
+//!                                   ▲        │ every change also into the outbox
+//!                             live, │        ▼
+//! box, proxy, anchor ─ TLS ─► streams ◄─── outbox, read every 250 ms
+//! ```
+//!
+//! Nothing of it is on the way of a packet: the fleet goes on without it from documents on disk.
+//! Start reading at [`store`], then `api::routes`.
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the controller reads the clock, listens, and starts threads"
+)]
+
+pub mod clock;
+pub mod keys;
+pub mod model;
+pub mod store;

@@ -1,0 +1,193 @@
+//! Configurations of boxes, and how they are brought to them.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use utoipa::ToSchema;
+
+use super::{Settings, slug, title};
+use crate::store::{Column, Record};
+
+/// A version of a configuration; never changed once it is there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Config {
+    /// Its name: the scope and the number, as `tag-tram-7`.
+    pub id: String,
+    /// Its number among those of its scope, from 1.
+    pub number: i64,
+    /// Who wrote it.
+    pub author: String,
+    /// What people write.
+    pub settings: ConfigSettings,
+}
+
+/// What people write of a configuration.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConfigSettings {
+    /// Which boxes it is for.
+    #[serde(default)]
+    pub scope: Scope,
+    /// What it is for.
+    #[serde(default)]
+    pub title: String,
+    /// The fields of a box's file that it sets.
+    pub body: Map<String, Value>,
+    /// A person's signature, where the tenant's lock asks for one.
+    #[serde(default)]
+    pub signature: Option<String>,
+}
+
+/// Which boxes a configuration is for. The narrower one wins, field by field.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// All of the tenant.
+    #[default]
+    Tenant,
+    /// Those with a tag.
+    Tag(String),
+    /// One.
+    Device(String),
+}
+
+impl fmt::Display for Scope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tenant => f.write_str("tenant"),
+            Self::Tag(tag) => write!(f, "tag-{tag}"),
+            Self::Device(device) => write!(f, "device-{device}"),
+        }
+    }
+}
+
+/// A configuration on its way to boxes, wave by wave.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Rollout {
+    /// Its name.
+    pub id: String,
+    /// The wave that it is in, from 0.
+    pub wave: u32,
+    /// Since when, milliseconds since 1970.
+    pub wave_since_ms: i64,
+    /// What people write.
+    pub settings: RolloutSettings,
+}
+
+/// What people write of a roll-out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RolloutSettings {
+    /// The configuration.
+    pub config: String,
+    /// What share of the boxes has it after each wave, per cent, growing to 100.
+    #[serde(default = "all_at_once")]
+    pub waves: Vec<u32>,
+    /// How long a wave rests before the next, seconds.
+    #[serde(default = "ten_minutes")]
+    pub rest_s: u32,
+    /// The share of refusals at which it stops by itself, per cent.
+    #[serde(default = "five")]
+    pub refusals_max: u32,
+    /// Whether it goes on.
+    #[serde(default)]
+    pub state: RolloutState,
+}
+
+/// Whether a roll-out goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum RolloutState {
+    /// It does.
+    #[default]
+    Running,
+    /// It stays in its wave.
+    Paused,
+    /// All have it.
+    Done,
+    /// It is taken back.
+    Aborted,
+}
+
+impl RolloutState {
+    /// Its name in the database and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Paused => "paused",
+            Self::Done => "done",
+            Self::Aborted => "aborted",
+        }
+    }
+}
+
+fn all_at_once() -> Vec<u32> {
+    vec![100]
+}
+
+fn ten_minutes() -> u32 {
+    600
+}
+
+fn five() -> u32 {
+    5
+}
+
+impl Record for Config {
+    const TABLE: &'static str = "config";
+    const KIND: &'static str = "configuration";
+    const COLUMNS: &'static [&'static str] = &["scope", "number"];
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        vec![Column::text(self.settings.scope.to_string()), Column::Number(self.number)]
+    }
+}
+
+impl Record for Rollout {
+    const TABLE: &'static str = "rollout";
+    const KIND: &'static str = "roll-out";
+    const COLUMNS: &'static [&'static str] = &["config", "state"];
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        vec![Column::text(&self.settings.config), Column::text(self.settings.state.name())]
+    }
+}
+
+impl Settings for ConfigSettings {
+    fn validate(&self) -> Result<(), String> {
+        title("title", &self.title)?;
+        if let Scope::Tag(name) | Scope::Device(name) = &self.scope {
+            slug(name).map_err(|why| format!("scope: {why}"))?;
+        }
+        let length = serde_json::to_string(&self.body).map_or(usize::MAX, |text| text.len());
+        if length > BODY_MAX {
+            return Err(format!("body: at most {BODY_MAX} bytes, since one frame carries it"));
+        }
+        Ok(())
+    }
+}
+
+impl Settings for RolloutSettings {
+    fn validate(&self) -> Result<(), String> {
+        let grows = self.waves.windows(2).all(|pair| pair[0] < pair[1]);
+        let first = self.waves.first().is_some_and(|wave| *wave > 0);
+        if !grows || !first || self.waves.last() != Some(&100) {
+            return Err("waves: shares that grow to 100, as [5, 25, 100]".to_owned());
+        }
+        if self.refusals_max > 100 {
+            return Err("refusals_max: 0 to 100".to_owned());
+        }
+        title("config", &self.config)
+    }
+}
+
+const BODY_MAX: usize = 48 * 1024;

@@ -1,0 +1,188 @@
+//! Boxes, and the tokens by which they join.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::people::without;
+use super::{Settings, slug, tags, title};
+use crate::store::{Column, Record};
+
+/// A box: the device in a vehicle.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Device {
+    /// Its name.
+    pub id: String,
+    /// Its public key, which it has made itself.
+    pub public_key: String,
+    /// Whether it is admitted.
+    pub state: DeviceState,
+    /// Its inner addresses.
+    #[schema(value_type = Vec<String>)]
+    pub addresses: Vec<IpAddr>,
+    /// The token that it joined by.
+    pub token: Option<String>,
+    /// The statement that admits its key.
+    pub statement: Option<String>,
+    /// What people write.
+    pub settings: DeviceSettings,
+}
+
+/// Whether a box is admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceState {
+    /// It waits for somebody to let it in.
+    Pending,
+    /// It is admitted.
+    Active,
+    /// It is admitted no more, for ever.
+    Revoked,
+}
+
+impl DeviceState {
+    /// Its name in the database and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "pending",
+            Self::Active => "active",
+            Self::Revoked => "revoked",
+        }
+    }
+}
+
+/// What people write of a box.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeviceSettings {
+    /// How it is called among people.
+    pub title: String,
+    /// Words to find it and to configure it by.
+    pub tags: Vec<String>,
+    /// The networks behind it.
+    #[schema(value_type = Vec<String>)]
+    pub prefixes: Vec<IpNet>,
+}
+
+/// A token: lets in so many boxes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Token {
+    /// Its name.
+    pub id: String,
+    /// The hash of the secret, which is never told.
+    #[schema(ignore)]
+    pub hash: String,
+    /// How many more boxes it lets in.
+    pub uses_left: i64,
+    /// Until when it is good, milliseconds since 1970; for ever, if absent.
+    pub expires_ms: Option<i64>,
+    /// What people write.
+    pub settings: TokenSettings,
+}
+
+/// What people write of a token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TokenSettings {
+    /// What it is for.
+    pub title: String,
+    /// How many boxes it lets in.
+    pub uses: u32,
+    /// How long it is good, seconds; for ever, if absent.
+    pub lifetime_s: Option<u32>,
+    /// The tags that boxes get.
+    pub tags: Vec<String>,
+    /// The pool of proxies that boxes are for.
+    pub pool: Option<String>,
+    /// Whether somebody has to let each box in.
+    pub approval: bool,
+}
+
+impl Default for TokenSettings {
+    fn default() -> Self {
+        Self {
+            title: String::new(),
+            uses: 1,
+            lifetime_s: Some(86_400),
+            tags: Vec::new(),
+            pool: None,
+            approval: false,
+        }
+    }
+}
+
+impl Record for Device {
+    const TABLE: &'static str = "device";
+    const KIND: &'static str = "device";
+    const COLUMNS: &'static [&'static str] = &["public_key", "state", "tags"];
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        vec![
+            Column::text(&self.public_key),
+            Column::text(self.state.name()),
+            Column::text(format!(",{},", self.settings.tags.join(","))),
+        ]
+    }
+}
+
+impl Record for Token {
+    const TABLE: &'static str = "token";
+    const KIND: &'static str = "token";
+    const COLUMNS: &'static [&'static str] = &["hash", "pool", "uses_left"];
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        vec![
+            Column::text(&self.hash),
+            Column::Optional(self.settings.pool.clone()),
+            Column::Number(self.uses_left),
+        ]
+    }
+
+    fn shown(&self) -> Value {
+        without(self, "hash")
+    }
+}
+
+impl Settings for DeviceSettings {
+    fn validate(&self) -> Result<(), String> {
+        title("title", &self.title)?;
+        tags(&self.tags)?;
+        if self.prefixes.len() > PREFIXES_MAX {
+            return Err(format!("prefixes: at most {PREFIXES_MAX}"));
+        }
+        match self.prefixes.iter().find(|prefix| prefix.trunc() != **prefix) {
+            Some(prefix) => {
+                Err(format!("prefixes: {prefix} has host bits; write {}", prefix.trunc()))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Settings for TokenSettings {
+    fn validate(&self) -> Result<(), String> {
+        title("title", &self.title)?;
+        tags(&self.tags)?;
+        if !(1..=USES_MAX).contains(&self.uses) {
+            return Err(format!("uses: 1 to {USES_MAX}"));
+        }
+        if self.lifetime_s == Some(0) {
+            return Err("lifetime_s: at least 1".to_owned());
+        }
+        self.pool.as_deref().map_or(Ok(()), |pool| slug(pool).map_err(|why| format!("pool: {why}")))
+    }
+}
+
+const PREFIXES_MAX: usize = 16;
+const USES_MAX: u32 = 10_000;

@@ -1,0 +1,165 @@
+//! Who may ask the controller for something: people, programs, and links that expire.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::{Settings, slug, title};
+use crate::store::{Column, Record};
+
+/// What somebody may do; each may do what those before may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Look.
+    Viewer,
+    /// Ask a vehicle for closer figures while looking.
+    Crew,
+    /// Enrol, configure, drain, revoke.
+    Operator,
+    /// Say who may do what, and read the audit log.
+    Owner,
+}
+
+/// A person with a password.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Person {
+    /// The name to log in by.
+    pub id: String,
+    /// What people write.
+    pub settings: PersonSettings,
+    /// The password's hash (argon2id), which is never told.
+    #[serde(default)]
+    #[schema(ignore)]
+    pub password: String,
+}
+
+/// What people write of a person.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PersonSettings {
+    /// How the person is called.
+    #[serde(default)]
+    pub title: String,
+    /// What the person may do.
+    pub role: Role,
+}
+
+/// A key for a program, or a link for somebody without account.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ApiKey {
+    /// Its name.
+    pub id: String,
+    /// The hash of the secret, which is never told.
+    #[schema(ignore)]
+    pub hash: String,
+    /// What people write.
+    pub settings: ApiKeySettings,
+}
+
+/// What people write of an API key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApiKeySettings {
+    /// What it is for.
+    #[serde(default)]
+    pub title: String,
+    /// What it may do.
+    pub role: Role,
+    /// Until when it is good, milliseconds since 1970; for ever, if absent.
+    #[serde(default)]
+    pub expires_ms: Option<i64>,
+    /// The one box that it is for; only with the roles viewer and crew.
+    #[serde(default)]
+    pub device: Option<String>,
+}
+
+/// A person who is logged in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Login {
+    /// Its name in the log.
+    pub id: String,
+    /// The hash of the secret in the cookie.
+    pub hash: String,
+    /// Who.
+    pub person: String,
+    /// Until when, milliseconds since 1970.
+    pub expires_ms: i64,
+}
+
+impl Record for Person {
+    const TABLE: &'static str = "person";
+    const KIND: &'static str = "user";
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn shown(&self) -> Value {
+        without(self, "password")
+    }
+}
+
+impl Record for ApiKey {
+    const TABLE: &'static str = "api_key";
+    const KIND: &'static str = "API key";
+    const COLUMNS: &'static [&'static str] = &["hash"];
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        vec![Column::text(&self.hash)]
+    }
+
+    fn shown(&self) -> Value {
+        without(self, "hash")
+    }
+}
+
+impl Record for Login {
+    const TABLE: &'static str = "login";
+    const KIND: &'static str = "session";
+    const COLUMNS: &'static [&'static str] = &["hash", "person", "expires_ms"];
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        vec![Column::text(&self.hash), Column::text(&self.person), Column::Number(self.expires_ms)]
+    }
+
+    fn shown(&self) -> Value {
+        without(self, "hash")
+    }
+}
+
+/// A record as JSON, without one field.
+pub(super) fn without(record: &impl Serialize, field: &str) -> Value {
+    let mut value = serde_json::to_value(record).unwrap_or_default();
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove(field);
+    }
+    value
+}
+
+impl Settings for PersonSettings {
+    fn validate(&self) -> Result<(), String> {
+        title("title", &self.title)
+    }
+}
+
+impl Settings for ApiKeySettings {
+    fn validate(&self) -> Result<(), String> {
+        title("title", &self.title)?;
+        if let Some(device) = &self.device {
+            slug(device).map_err(|why| format!("device: {why}"))?;
+            if self.role > Role::Crew {
+                return Err("device: a key for one box has the role viewer or crew".to_owned());
+            }
+        }
+        Ok(())
+    }
+}

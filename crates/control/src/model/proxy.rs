@@ -1,0 +1,151 @@
+//! Proxies and anchors, and the pools that proxies are in.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Settings, public_key, slug, title};
+use crate::store::{Column, Record};
+
+/// Proxies that serve the same tenants at one site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Pool {
+    /// Its name.
+    pub id: String,
+    /// What people write.
+    pub settings: PoolSettings,
+}
+
+/// What people write of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct PoolSettings {
+    /// How it is called among people.
+    pub title: String,
+    /// The part of the world that it is in.
+    pub region: String,
+    /// The site: what fails together.
+    pub site: String,
+    /// The tenants that it serves besides its own.
+    pub tenants: Vec<String>,
+}
+
+/// A machine that serves boxes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Proxy {
+    /// Its name.
+    pub id: String,
+    /// Whether it is given boxes.
+    pub state: ProxyState,
+    /// The statement that admits its key.
+    pub statement: Option<String>,
+    /// What people write.
+    pub settings: ProxySettings,
+}
+
+/// What a machine is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ProxyRole {
+    /// Where boxes connect.
+    Proxy,
+    /// Where a tenant's packets leave.
+    Anchor,
+}
+
+/// Whether a proxy is given boxes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ProxyState {
+    /// It is.
+    Active,
+    /// It is not, and those that it has move away.
+    Draining,
+    /// It is admitted no more, for ever.
+    Revoked,
+}
+
+impl ProxyState {
+    /// Its name in the database and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Draining => "draining",
+            Self::Revoked => "revoked",
+        }
+    }
+}
+
+/// What people write of a proxy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ProxySettings {
+    /// How it is called among people.
+    #[serde(default)]
+    pub title: String,
+    /// What it is.
+    pub role: ProxyRole,
+    /// Its public key.
+    pub public_key: String,
+    /// Where boxes reach it: addresses with ports.
+    #[schema(value_type = Vec<String>)]
+    pub addresses: Vec<std::net::SocketAddr>,
+    /// The pool that it is in.
+    #[serde(default)]
+    pub pool: Option<String>,
+    /// The most boxes that it is given; any, if absent.
+    #[serde(default)]
+    pub devices_max: Option<u32>,
+}
+
+impl Record for Pool {
+    const TABLE: &'static str = "pool";
+    const KIND: &'static str = "pool";
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+impl Record for Proxy {
+    const TABLE: &'static str = "proxy";
+    const KIND: &'static str = "proxy";
+    const COLUMNS: &'static [&'static str] = &["public_key", "pool", "state"];
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        vec![
+            Column::text(&self.settings.public_key),
+            Column::Optional(self.settings.pool.clone()),
+            Column::text(self.state.name()),
+        ]
+    }
+}
+
+impl Settings for PoolSettings {
+    fn validate(&self) -> Result<(), String> {
+        title("title", &self.title)?;
+        title("region", &self.region)?;
+        title("site", &self.site)?;
+        if self.tenants.len() > TENANTS_MAX {
+            return Err(format!("tenants: at most {TENANTS_MAX}"));
+        }
+        self.tenants.iter().try_for_each(|it| slug(it).map_err(|why| format!("tenants: {why}")))
+    }
+}
+
+impl Settings for ProxySettings {
+    fn validate(&self) -> Result<(), String> {
+        title("title", &self.title)?;
+        public_key(&self.public_key)?;
+        if self.addresses.is_empty() || self.addresses.len() > ADDRESSES_MAX {
+            return Err(format!("addresses: 1 to {ADDRESSES_MAX}, as 192.0.2.1:4433"));
+        }
+        self.pool.as_deref().map_or(Ok(()), |pool| slug(pool).map_err(|why| format!("pool: {why}")))
+    }
+}
+
+const TENANTS_MAX: usize = 1000;
+const ADDRESSES_MAX: usize = 8;

@@ -1,0 +1,243 @@
+//! What the controller keeps, in SQLite or PostgreSQL, by one SQL text for both.
+//!
+//! ```text
+//! read   ─► a connection ─► rows ─► seal, columns ─► records, or `Altered`
+//! change ─► transaction: sequence number (which is also the lock)
+//!             └► row + seal ─► audit, hash chain ─► outbox ─► commit, NOTIFY
+//! ```
+//!
+//! Every change takes the next number of the outbox first, so that changes are one after another on
+//! both databases, and whoever reads the outbox in order misses none: with a sequence of
+//! PostgreSQL's a later number may be seen before an earlier one is there.
+
+mod answer;
+mod audit;
+mod backup;
+mod change;
+mod error;
+
+mod outbox;
+mod record;
+mod report;
+mod revocation;
+mod sample;
+mod token;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use sqlx::any::{AnyConnectOptions, AnyPoolOptions};
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::pool::PoolConnection;
+use sqlx::{
+    Any, AnyPool, AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _,
+    SqlSafeStr as _,
+};
+
+pub use answer::KeptAnswer;
+pub use audit::{AuditEntry, ChainFault};
+pub use backup::{BackupError, RestoreSummary};
+pub use change::{Actor, Change};
+pub use error::StoreError;
+
+pub use outbox::Changed;
+pub use record::{Column, Filter, Page, Record, Stored};
+pub use report::{BoxSession, Report};
+pub use revocation::Revocation;
+pub use sample::Sample;
+pub use token::{Enrolled, Enrolment};
+
+use crate::keys::StoreKeys;
+
+/// The controller's database.
+pub struct Store {
+    write: AnyPool,
+    read: AnyPool,
+    keys: StoreKeys,
+    database: Database,
+}
+
+/// Which database.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Database {
+    /// A file of SQLite, for one controller.
+    Sqlite(PathBuf),
+    /// `postgres://user:password@host/name`, for one controller or several.
+    Postgres(String),
+}
+
+impl Database {
+    /// Reads `postgres://...`, `sqlite://path`, or a path.
+    ///
+    /// # Errors
+    /// When it is another kind of address.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+            let parsed: Result<AnyConnectOptions, _> = text.parse();
+            return match parsed {
+                Ok(_) => Ok(Self::Postgres(text.to_owned())),
+                Err(error) => Err(format!("no address of a database: {error}")),
+            };
+        }
+        match text.strip_prefix("sqlite://").unwrap_or(text) {
+            "" => Err("write a path, or postgres://user:password@host/name".to_owned()),
+            path if path.contains("://") => {
+                Err(format!("\"{path}\" is neither postgres://user:password@host/name nor a path"))
+            }
+            path => Ok(Self::Sqlite(path.into())),
+        }
+    }
+
+    /// The address as it may be shown: without password.
+    pub fn shown(&self) -> String {
+        match self {
+            Self::Sqlite(path) => path.display().to_string(),
+            Self::Postgres(url) => match (url.split_once("://"), url.rsplit_once('@')) {
+                (Some((scheme, rest)), Some((_, place))) => {
+                    let user = rest.split([':', '@']).next().unwrap_or_default();
+                    format!("{scheme}://{user}@{place}")
+                }
+                _ => url.clone(),
+            },
+        }
+    }
+}
+
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.shown())
+    }
+}
+
+impl Store {
+    /// Opens the database and brings its tables to this version.
+    ///
+    /// # Errors
+    /// [`StoreError::Away`] when it cannot be reached, [`StoreError::Migration`] when it belongs to
+    /// a newer version.
+    pub async fn open(database: &Database, keys: StoreKeys) -> Result<Self, StoreError> {
+        sqlx::any::install_drivers(&[sqlx::sqlite::any::DRIVER, sqlx::postgres::any::DRIVER]).ok();
+        let (write, read) = match database {
+            Database::Sqlite(path) => {
+                let options = sqlite_options(path)?;
+                let write = pool(1, SQLITE).connect_with(options.clone()).await?;
+                (write, pool(4, SQLITE).connect_lazy_with(options))
+            }
+            Database::Postgres(url) => {
+                let options = url.parse::<AnyConnectOptions>()?.disable_statement_logging();
+                let both = pool(POSTGRES_CONNECTIONS, POSTGRES).connect_with(options).await?;
+                (both.clone(), both)
+            }
+        };
+        let store = Self { write, read, keys, database: database.clone() };
+        store.migrate().await?;
+        Ok(store)
+    }
+
+    async fn migrate(&self) -> Result<(), StoreError> {
+        let migrations = MIGRATIONS.iter().map(|(version, name, sql)| {
+            let sql = AssertSqlSafe((*sql).to_owned()).into_sql_str();
+            Migration::new(*version, (*name).into(), MigrationType::Simple, sql, false)
+        });
+        let migrator = Migrator::with_migrations(migrations.collect());
+        let mut connection = self.write.acquire().await?;
+        migrator.run_direct(None, &mut *connection, false).await.map_err(|error| match error {
+            sqlx::migrate::MigrateError::Execute(error) => error.into(),
+            error => StoreError::Migration(error.to_string()),
+        })
+    }
+
+    /// Which database it is.
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// The keys of seals and chains.
+    pub fn keys(&self) -> &StoreKeys {
+        &self.keys
+    }
+
+    /// Asks the database whether it answers.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub async fn ping(&self) -> Result<(), StoreError> {
+        let _: i64 = sqlx::query_scalar("SELECT value FROM counter WHERE name = 'change'")
+            .fetch_one(&self.read)
+            .await?;
+        Ok(())
+    }
+
+    /// Closes all connections; what is under way ends first.
+    pub async fn close(&self) {
+        self.read.close().await;
+        self.write.close().await;
+    }
+
+    async fn reader(&self) -> Result<PoolConnection<Any>, StoreError> {
+        Ok(self.read.acquire().await?)
+    }
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("database", &self.database).finish_non_exhaustive()
+    }
+}
+
+fn sqlite_options(path: &Path) -> Result<AnyConnectOptions, StoreError> {
+    let text = path
+        .to_str()
+        .ok_or_else(|| StoreError::Refused(format!("the path {} is not UTF-8", path.display())))?;
+    let escaped = text.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    let options: AnyConnectOptions = format!("sqlite://{escaped}?mode=rwc").parse()?;
+    Ok(options.disable_statement_logging())
+}
+
+/// A pool whose connections begin with `settings`.
+fn pool(connections: u32, settings: &'static [&'static str]) -> AnyPoolOptions {
+    let options = AnyPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_MAX);
+    let options = options.after_connect(move |connection, _| {
+        Box::pin(async move {
+            for setting in settings {
+                connection.execute(*setting).await?;
+            }
+            Ok(())
+        })
+    });
+    // A transaction that SQLite has ended itself, as on a full disk, cannot be rolled back, and the
+    // library takes it for open from then on.
+    options.after_release(|connection, _| {
+        Box::pin(async move {
+            connection.ping().await?;
+            Ok(!connection.is_in_transaction())
+        })
+    })
+}
+
+/// Each version of the tables, with the text that leads to it.
+const MIGRATIONS: &[(i64, &str, &str)] =
+    &[(1, "fleet", include_str!("store/migrations/0001_fleet.sql"))];
+/// How long a request waits for a connection at most.
+const ACQUIRE_MAX: Duration = Duration::from_secs(3);
+const POSTGRES_CONNECTIONS: u32 = 8;
+const SQLITE: &[&str] = &[
+    "PRAGMA journal_mode = WAL",
+    // What was told to a caller as done is on the disk.
+    "PRAGMA synchronous = FULL",
+    "PRAGMA foreign_keys = ON",
+    "PRAGMA busy_timeout = 3000",
+    "PRAGMA journal_size_limit = 67108864",
+];
+/// No statement and no lock keeps a request waiting beyond its time-out.
+const POSTGRES: &[&str] = &[
+    "SET statement_timeout = '8s'",
+    "SET lock_timeout = '5s'",
+    "SET idle_in_transaction_session_timeout = '10s'",
+    "SET application_name = 'roadweave-controller'",
+];
+
+#[cfg(test)]
+pub(crate) mod postgres;
+#[cfg(test)]
+pub(crate) mod tests;

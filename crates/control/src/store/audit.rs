@@ -1,0 +1,237 @@
+//! The audit log: a chain in which each line proves those before it.
+//!
+//! The links are made with a key that is not in the database, so that whoever writes the database
+//! can cut the end off but rewrite nothing; and the ends are compared with those that this
+//! controller has seen.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sqlx::Row as _;
+use sqlx::any::AnyRow;
+use utoipa::ToSchema;
+
+use super::{Change, Store, StoreError};
+use crate::keys::StoreKeys;
+
+/// A line of the audit log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AuditEntry {
+    /// Its number within the tenant, from 1.
+    pub serial: i64,
+    /// When, milliseconds since 1970.
+    pub at_ms: i64,
+    /// Who: `person:NAME`, `key:NAME`, `token:NAME`, or `controller`.
+    pub actor: String,
+    /// What was done: create, update, delete, revoke, enrol, login.
+    pub action: String,
+    /// The kind of what it was done to.
+    pub kind: String,
+    /// Its name.
+    pub subject: String,
+    /// How it was before; null if it was not there.
+    pub before: Value,
+    /// How it is since; null if it is gone.
+    pub after: Value,
+    /// The link: a keyed hash of this line and the link before.
+    pub hash: String,
+}
+
+/// Where a log is not what the controller wrote.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChainFault {
+    /// A line was changed, put in, or taken out.
+    #[error("line {0} of the audit log is not what the controller wrote")]
+    Rewritten(i64),
+    /// The end is missing.
+    #[error("the audit log ends with line {found}, and had {expected} lines")]
+    Cut {
+        /// The last line that is there.
+        found: i64,
+        /// The number of lines that were written.
+        expected: i64,
+    },
+}
+
+impl Store {
+    /// Lines of a tenant's log, the latest first, before `before` if that is given.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn audit(
+        &self,
+        tenant: &str,
+        before: Option<i64>,
+        limit: u32,
+    ) -> Result<Vec<AuditEntry>, StoreError> {
+        let rows = sqlx::query(LATEST)
+            .bind(tenant.to_owned())
+            .bind(before.unwrap_or(i64::MAX))
+            .bind(i64::from(limit))
+            .fetch_all(&mut *self.reader().await?)
+            .await?;
+        rows.iter().map(entry).collect()
+    }
+
+    /// Follows a tenant's chain from its beginning. Returns the number of lines and the last link,
+    /// or the first fault. `seen` is an end that was seen before: it must still be in the chain.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn verify_audit(
+        &self,
+        tenant: &str,
+        seen: Option<(i64, String)>,
+    ) -> Result<Result<(i64, String), ChainFault>, StoreError> {
+        let (mut serial, mut link) = (0, String::new());
+        let mut seen_is_there = seen.as_ref().is_none_or(|(serial, _)| *serial == 0);
+        loop {
+            let rows = sqlx::query(ONWARDS)
+                .bind(tenant.to_owned())
+                .bind(serial)
+                .fetch_all(&mut *self.reader().await?)
+                .await?;
+            for row in &rows {
+                let entry = entry(row)?;
+                serial += 1;
+                if entry.serial != serial || !is_linked(&self.keys, tenant, &entry, &link) {
+                    return Ok(Err(ChainFault::Rewritten(serial)));
+                }
+                link = entry.hash;
+                if let Some((at, hash)) = &seen
+                    && *at == serial
+                {
+                    if *hash != link {
+                        return Ok(Err(ChainFault::Rewritten(serial)));
+                    }
+                    seen_is_there = true;
+                }
+            }
+            if rows.is_empty() {
+                break;
+            }
+        }
+        let head = head(&mut *self.reader().await?, tenant).await?;
+        let expected = seen.map_or(0, |(at, _)| at).max(head.0);
+        if !seen_is_there || head.0 > serial {
+            return Ok(Err(ChainFault::Cut { found: serial, expected }));
+        }
+        if head.1 != link && head.0 == serial {
+            return Ok(Err(ChainFault::Rewritten(serial)));
+        }
+        Ok(Ok((serial, link)))
+    }
+}
+
+impl Change<'_> {
+    /// Adds a line to a tenant's log.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn audit(
+        &mut self,
+        tenant: &str,
+        action: &str,
+        (kind, subject): (&str, &str),
+        (before, after): (&Value, &Value),
+    ) -> Result<(), StoreError> {
+        let (serial, link) = head(&mut *self.transaction, tenant).await?;
+        let mut entry = AuditEntry {
+            serial: serial + 1,
+            at_ms: self.now_ms,
+            actor: self.actor.name().to_owned(),
+            action: action.to_owned(),
+            kind: kind.to_owned(),
+            subject: subject.to_owned(),
+            before: before.clone(),
+            after: after.clone(),
+            hash: String::new(),
+        };
+        let parts = parts(tenant, &entry, &link);
+        entry.hash = self.keys.link(&parts.each_ref().map(AsRef::as_ref));
+        let name = counter(tenant);
+        let sql = if serial == 0 { FIRST } else { NEXT };
+        sqlx::query(sql)
+            .bind(entry.serial)
+            .bind(entry.hash.clone())
+            .bind(name)
+            .execute(&mut *self.transaction)
+            .await?;
+        sqlx::query(ADD)
+            .bind(tenant.to_owned())
+            .bind(entry.serial)
+            .bind(entry.at_ms)
+            .bind(entry.actor)
+            .bind(entry.action)
+            .bind(entry.kind)
+            .bind(entry.subject)
+            .bind(entry.before.to_string())
+            .bind(entry.after.to_string())
+            .bind(entry.hash)
+            .execute(&mut *self.transaction)
+            .await?;
+        Ok(())
+    }
+}
+
+/// The end of a tenant's chain as the counter has it.
+async fn head<'c>(
+    executor: impl sqlx::Executor<'c, Database = sqlx::Any>,
+    tenant: &str,
+) -> Result<(i64, String), StoreError> {
+    let row = sqlx::query("SELECT value, hash FROM counter WHERE name = $1")
+        .bind(counter(tenant))
+        .fetch_optional(executor)
+        .await?;
+    Ok(match row {
+        Some(row) => (row.try_get("value")?, row.try_get("hash")?),
+        None => (0, String::new()),
+    })
+}
+
+fn counter(tenant: &str) -> String {
+    format!("audit/{tenant}")
+}
+
+fn is_linked(keys: &StoreKeys, tenant: &str, entry: &AuditEntry, link: &str) -> bool {
+    keys.is_linked(&parts(tenant, entry, link).each_ref().map(AsRef::as_ref), &entry.hash)
+}
+
+fn parts(tenant: &str, entry: &AuditEntry, link: &str) -> [String; 10] {
+    [
+        link.to_owned(),
+        tenant.to_owned(),
+        entry.serial.to_string(),
+        entry.at_ms.to_string(),
+        entry.actor.clone(),
+        entry.action.clone(),
+        entry.kind.clone(),
+        entry.subject.clone(),
+        entry.before.to_string(),
+        entry.after.to_string(),
+    ]
+}
+
+fn entry(row: &AnyRow) -> Result<AuditEntry, StoreError> {
+    // A text that is no JSON was put there by somebody else: the chain tells.
+    let json = |text: String| serde_json::from_str(&text).unwrap_or(Value::String(text));
+    Ok(AuditEntry {
+        serial: row.try_get("serial")?,
+        at_ms: row.try_get("at_ms")?,
+        actor: row.try_get("actor")?,
+        action: row.try_get("action")?,
+        kind: row.try_get("kind")?,
+        subject: row.try_get("subject")?,
+        before: json(row.try_get("before_json")?),
+        after: json(row.try_get("after_json")?),
+        hash: row.try_get("hash")?,
+    })
+}
+
+const FIRST: &str = "INSERT INTO counter (value, hash, name) VALUES ($1, $2, $3)";
+const NEXT: &str = "UPDATE counter SET value = $1, hash = $2 WHERE name = $3";
+const ADD: &str = "INSERT INTO audit (tenant, serial, at_ms, actor, action, kind, subject, \
+                   before_json, after_json, hash) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)";
+const LATEST: &str = "SELECT * FROM audit WHERE tenant = $1 AND serial < $2 \
+                      ORDER BY serial DESC LIMIT $3";
+const ONWARDS: &str = "SELECT * FROM audit WHERE tenant = $1 AND serial > $2 \
+                       ORDER BY serial LIMIT 500";

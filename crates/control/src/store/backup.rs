@@ -1,0 +1,292 @@
+//! Backups: every row of every table as a line of JSON, the same for both databases.
+//!
+//! ```text
+//! {"format":"roadweave-backup","version":1,"at_ms":...}
+//! {"table":"tenant","row":{...}}
+//! ...
+//! {"rows":1234,"hmac":"..."}        of all lines before, by the controller's key
+//! ```
+//!
+//! A restored database has a higher epoch, so that no box takes what it holds for older than what
+//! it has.
+
+use std::io::{self, BufRead, Write};
+
+use ring::digest;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use sqlx::any::AnyTypeInfoKind;
+use sqlx::{AssertSqlSafe, Column as _, Row as _, TypeInfo as _, ValueRef as _};
+
+use super::{Store, StoreError};
+
+/// Why a backup is not made, or not restored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackupError {
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The file.
+    #[error("the backup cannot be read or written: {0}")]
+    File(#[from] io::Error),
+    /// It is no backup, or was cut or altered, or belongs to another controller.
+    #[error("line {line}: {message}")]
+    Invalid {
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong.
+        message: String,
+    },
+    /// The database to restore into is in use.
+    #[error("the database has {0} tenants already: a backup is restored into an empty database")]
+    NotEmpty(i64),
+}
+
+/// What was restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RestoreSummary {
+    /// How many rows.
+    pub rows: u64,
+    /// The epoch since.
+    pub epoch: i64,
+    /// When the backup was made, milliseconds since 1970.
+    pub at_ms: i64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Head {
+    format: String,
+    version: u32,
+    at_ms: i64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Line {
+    table: String,
+    row: Map<String, Value>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Foot {
+    rows: u64,
+    hmac: String,
+}
+
+/// The lines so far.
+struct Sum(digest::Context);
+
+impl Sum {
+    fn add(&mut self, line: &str) {
+        self.0.update(line.as_bytes());
+        self.0.update(b"\n");
+    }
+
+    fn text(&self) -> String {
+        let hash = self.0.clone().finish();
+        hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl Store {
+    /// Writes everything to `out`, as it is at one moment. Returns the number of rows.
+    ///
+    /// # Errors
+    /// When the database does not answer, or the file takes no more.
+    pub async fn backup(&self, out: &mut impl Write, now_ms: i64) -> Result<u64, BackupError> {
+        let mut sum = Sum(digest::Context::new(&digest::SHA256));
+        let put = |out: &mut dyn Write, line: String, sum: &mut Sum| {
+            sum.add(&line);
+            writeln!(out, "{line}")
+        };
+        let head = Head { format: FORMAT.to_owned(), version: 1, at_ms: now_ms };
+        put(out, json(&head), &mut sum)?;
+        // All tables as they are at one moment, on both databases.
+        let mut transaction = match self.database {
+            super::Database::Sqlite(_) => self.read.begin().await.map_err(StoreError::from)?,
+            super::Database::Postgres(_) => {
+                let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+                self.read.begin_with(begin).await.map_err(StoreError::from)?
+            }
+        };
+        let mut rows = 0;
+        for (table, order) in TABLES {
+            let mut after = 0;
+            loop {
+                let sql = format!(
+                    "SELECT * FROM {table} ORDER BY {order} LIMIT {AT_ONCE} OFFSET {after}"
+                );
+                let found = sqlx::query(AssertSqlSafe(sql))
+                    .fetch_all(&mut *transaction)
+                    .await
+                    .map_err(StoreError::from)?;
+                for row in &found {
+                    let row = fields(row).map_err(StoreError::from)?;
+                    put(out, json(&Line { table: (*table).to_owned(), row }), &mut sum)?;
+                }
+                after += found.len();
+                rows += found.len() as u64;
+                if found.len() < AT_ONCE {
+                    break;
+                }
+            }
+        }
+        let hmac = self.keys.link(&["backup", &sum.text()]);
+        writeln!(out, "{}", json(&Foot { rows, hmac }))?;
+        out.flush()?;
+        Ok(rows)
+    }
+
+    /// Reads a backup into this database, which must be empty, and raises the epoch above that of
+    /// the backup and above `epoch_seen`, which this controller had before. All of it or nothing.
+    ///
+    /// # Errors
+    /// When it is not whole, was altered, or is of a controller with another key.
+    pub async fn restore(
+        &self,
+        input: &mut impl BufRead,
+        epoch_seen: i64,
+    ) -> Result<RestoreSummary, BackupError> {
+        let mut transaction = self.begin().await?;
+        let tenants: i64 = sqlx::query_scalar("SELECT COUNT(*) FROM tenant")
+            .fetch_one(&mut *transaction)
+            .await
+            .map_err(StoreError::from)?;
+        if tenants > 0 {
+            return Err(BackupError::NotEmpty(tenants));
+        }
+        sqlx::query("DELETE FROM counter")
+            .execute(&mut *transaction)
+            .await
+            .map_err(StoreError::from)?;
+        let mut sum = Sum(digest::Context::new(&digest::SHA256));
+        let (mut head, mut foot, mut rows) = (None::<Head>, None, 0);
+        for (at, line) in input.lines().enumerate() {
+            let (line, at) = (line?, at + 1);
+            let invalid =
+                |message: &str| BackupError::Invalid { line: at, message: message.into() };
+            if foot.is_some() {
+                return Err(invalid("something follows the end of the backup"));
+            }
+            if head.is_none() {
+                let read: Result<Head, _> = serde_json::from_str(&line);
+                head = Some(
+                    read.ok().filter(|it| it.format == FORMAT && it.version == 1).ok_or_else(
+                        || {
+                            invalid(
+                                "this is no backup of roadweave-controller of a version known here",
+                            )
+                        },
+                    )?,
+                );
+            } else if let Ok(Line { table, row }) = serde_json::from_str(&line) {
+                let known = TABLES.iter().find(|(name, _)| *name == table);
+                let (table, _) = known.ok_or_else(|| invalid("no table has this name"))?;
+                insert(&mut transaction, table, row).await?.map_err(|message| invalid(&message))?;
+                rows += 1;
+            } else {
+                let read: Foot = serde_json::from_str(&line)
+                    .map_err(|_| invalid("neither a row nor the end"))?;
+                if !self.keys.is_linked(&["backup", &sum.text()], &read.hmac) || read.rows != rows {
+                    return Err(invalid(
+                        "the backup was altered, or belongs to a controller with another key",
+                    ));
+                }
+                foot = Some(read);
+                continue;
+            }
+            sum.add(&line);
+        }
+        let (Some(head), Some(_)) = (head, foot) else {
+            let message = "the backup has no end: it was cut".to_owned();
+            return Err(BackupError::Invalid { line: 0, message });
+        };
+        let epoch = sqlx::query_scalar(RAISE)
+            .bind(epoch_seen)
+            .fetch_one(&mut *transaction)
+            .await
+            .map_err(StoreError::from)?;
+        transaction.commit().await.map_err(StoreError::from)?;
+        Ok(RestoreSummary { rows, epoch, at_ms: head.at_ms })
+    }
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("strings and numbers are JSON")
+}
+
+fn fields(row: &sqlx::any::AnyRow) -> Result<Map<String, Value>, sqlx::Error> {
+    let mut fields = Map::new();
+    for column in row.columns() {
+        let value = row.try_get_raw(column.ordinal())?;
+        let value = if value.is_null() {
+            Value::Null
+        } else if column.type_info().kind() == AnyTypeInfoKind::BigInt
+            || value.type_info().name() == "BIGINT"
+        {
+            row.try_get::<i64, _>(column.ordinal())?.into()
+        } else {
+            row.try_get::<String, _>(column.ordinal())?.into()
+        };
+        fields.insert(column.name().to_owned(), value);
+    }
+    Ok(fields)
+}
+
+async fn insert(
+    transaction: &mut sqlx::Transaction<'static, sqlx::Any>,
+    table: &str,
+    row: Map<String, Value>,
+) -> Result<Result<(), String>, BackupError> {
+    let good = |name: &str| name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    if row.is_empty() || !row.keys().all(|name| good(name)) {
+        return Ok(Err("no row".to_owned()));
+    }
+    let names: Vec<&str> = row.keys().map(String::as_str).collect();
+    let places: Vec<String> = (1..=row.len()).map(|at| format!("${at}")).collect();
+    let (names, places) = (names.join(", "), places.join(", "));
+    let sql = format!("INSERT INTO {table} ({names}) VALUES ({places})");
+    let mut query = sqlx::query(AssertSqlSafe(sql));
+    for (name, value) in &row {
+        query = match value {
+            Value::String(text) => query.bind(text.clone()),
+            Value::Number(number) => query.bind(number.as_i64()),
+            // The columns of numbers that may be absent; all others are texts.
+            Value::Null if name.ends_with("_ms") => query.bind(None::<i64>),
+            Value::Null => query.bind(None::<String>),
+            _ => return Ok(Err(format!("{name} is neither text nor number"))),
+        };
+    }
+    match query.execute(&mut **transaction).await.map_err(StoreError::from) {
+        Ok(_) => Ok(Ok(())),
+        Err(StoreError::Away(why)) => Err(StoreError::Away(why).into()),
+        Err(StoreError::Full) => Err(StoreError::Full.into()),
+        Err(error) => Ok(Err(error.to_string())),
+    }
+}
+
+const FORMAT: &str = "roadweave-backup";
+const AT_ONCE: usize = 1000;
+const RAISE: &str = "UPDATE counter \
+                     SET value = 1 + CASE WHEN value > $1 THEN value ELSE $1 END \
+                     WHERE name = 'epoch' RETURNING value";
+/// Each table and its order, those that others refer to before them.
+const TABLES: &[(&str, &str)] = &[
+    ("counter", "name"),
+    ("tenant", "tenant"),
+    ("person", "tenant, id"),
+    ("api_key", "tenant, id"),
+    ("pool", "tenant, id"),
+    ("proxy", "tenant, id"),
+    ("token", "tenant, id"),
+    ("device", "tenant, id"),
+    ("address", "tenant, address"),
+    ("config", "tenant, id"),
+    ("rollout", "tenant, id"),
+    ("report", "tenant, device"),
+    ("session", "tenant, device, attachment"),
+    ("sample", "tenant, device, step_ms, at_ms"),
+    ("revocation", "serial"),
+    ("audit", "tenant, serial"),
+    ("change", "sequence, position"),
+];

@@ -1,0 +1,309 @@
+//! Changes: transactions that leave a trace in the audit log and in the outbox.
+
+use serde_json::Value;
+use sqlx::any::AnyArguments;
+use sqlx::query::Query;
+use sqlx::{Any, AssertSqlSafe, Transaction};
+
+use super::record::{self, Column, Record, Stamp, Stored};
+use super::{Database, Store, StoreError};
+use crate::keys::StoreKeys;
+
+/// Who changes something, as the audit log names them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Actor(String);
+
+impl Actor {
+    /// A person, an API key, or a program: `person:anna`, `key:ci`, `controller`.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self(name.into())
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A change under way. Dropped without [`Change::commit`] it has not happened.
+pub struct Change<'a> {
+    pub(super) transaction: Transaction<'static, Any>,
+    pub(super) keys: &'a StoreKeys,
+    pub(super) actor: Actor,
+    pub(super) now_ms: i64,
+    sequence: i64,
+    position: i64,
+    notify: bool,
+}
+
+impl Store {
+    /// Begins a change; other changes wait until it ends.
+    ///
+    /// # Errors
+    /// When the database does not answer, or is full.
+    pub async fn change(&self, actor: Actor, now_ms: i64) -> Result<Change<'_>, StoreError> {
+        let notify = matches!(self.database, Database::Postgres(_));
+        let mut transaction = self.begin().await?;
+        let sequence = sqlx::query_scalar(NEXT).fetch_one(&mut *transaction).await?;
+        let keys = &self.keys;
+        Ok(Change { transaction, keys, actor, now_ms, sequence, position: 0, notify })
+    }
+
+    /// A transaction that writes, without trace.
+    pub(super) async fn begin(&self) -> Result<Transaction<'static, Any>, StoreError> {
+        Ok(match self.database {
+            // Else a transaction that reads first could find that it may not write.
+            Database::Sqlite(_) => self.write.begin_with("BEGIN IMMEDIATE").await?,
+            Database::Postgres(_) => self.write.begin().await?,
+        })
+    }
+}
+
+impl Change<'_> {
+    /// The record of this name, which stays as it is until the change ends.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub async fn get<R: Record>(
+        &mut self,
+        tenant: &str,
+        id: &str,
+    ) -> Result<Stored<R>, StoreError> {
+        record::get(self.keys, &mut *self.transaction, tenant, id).await
+    }
+
+    /// The one record of all tenants whose unique `column` has this value.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub async fn find<R: Record>(
+        &mut self,
+        column: &'static str,
+        value: &str,
+    ) -> Result<Stored<R>, StoreError> {
+        record::find(self.keys, &mut *self.transaction, column, value).await
+    }
+
+    /// How many records of a kind a tenant has.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn count<R: Record>(&mut self, tenant: &str) -> Result<i64, StoreError> {
+        let sql = format!("SELECT COUNT(*) FROM {} WHERE tenant = $1", R::TABLE);
+        let count = sqlx::query_scalar(AssertSqlSafe(sql)).bind(tenant.to_owned());
+        Ok(count.fetch_one(&mut *self.transaction).await?)
+    }
+
+    /// Writes a new record.
+    ///
+    /// # Errors
+    /// [`StoreError::Taken`] when there is one of its name or key, [`StoreError::Reference`] when
+    /// it refers to what is not there.
+    pub async fn insert<R: Record>(
+        &mut self,
+        tenant: &str,
+        record: R,
+    ) -> Result<Stored<R>, StoreError> {
+        let stored =
+            Stored { tenant: tenant.to_owned(), version: 1, changed_ms: self.now_ms, record };
+        let (body, seal) = self.sealed(&stored)?;
+        let columns = stored.record.columns();
+        let names: String = R::COLUMNS.iter().map(|name| format!(", {name}")).collect();
+        let places: String = (0..columns.len()).map(|at| format!(", ${}", at + 7)).collect();
+        let sql = format!(
+            "INSERT INTO {} (tenant, id, version, changed_ms, body, seal{names}) \
+             VALUES ($1, $2, $3, $4, $5, $6{places})",
+            R::TABLE
+        );
+        let query = sqlx::query(AssertSqlSafe(sql))
+            .bind(stored.tenant.clone())
+            .bind(stored.record.id().to_owned())
+            .bind(stored.version)
+            .bind(stored.changed_ms)
+            .bind(body)
+            .bind(seal);
+        bind(query, columns).execute(&mut *self.transaction).await.map_err(|error| {
+            match StoreError::from(error) {
+                StoreError::Taken(_) => StoreError::Taken(format!(
+                    "there is already a {} of this name or key (\"{}\")",
+                    R::KIND,
+                    stored.record.id()
+                )),
+                StoreError::Reference(_) => StoreError::Reference(format!(
+                    "the {} \"{}\" refers to something that its tenant does not have",
+                    R::KIND,
+                    stored.record.id()
+                )),
+                error => error,
+            }
+        })?;
+        let after = stored.record.shown();
+        self.trace::<R>(&stored, "create", &Value::Null, &after).await?;
+        Ok(stored)
+    }
+
+    /// Writes a record over that of its name, which the caller has read in this change, or knows
+    /// the version of.
+    ///
+    /// # Errors
+    /// [`StoreError::Changed`] when it has another version.
+    pub async fn update<R: Record>(
+        &mut self,
+        before: &Stored<R>,
+        record: R,
+    ) -> Result<Stored<R>, StoreError> {
+        let stored = Stored {
+            tenant: before.tenant.clone(),
+            version: before.version + 1,
+            changed_ms: self.now_ms,
+            record,
+        };
+        self.write_over(&stored).await?;
+        let (old, new) = (before.record.shown(), stored.record.shown());
+        self.trace::<R>(&stored, "update", &old, &new).await?;
+        Ok(stored)
+    }
+
+    /// Writes the row of `stored`, if it has the version before its.
+    pub(super) async fn write_over<R: Record>(
+        &mut self,
+        stored: &Stored<R>,
+    ) -> Result<(), StoreError> {
+        let (body, seal) = self.sealed(stored)?;
+        let columns = stored.record.columns();
+        let sets: String = R::COLUMNS
+            .iter()
+            .enumerate()
+            .map(|(at, name)| format!(", {name} = ${}", at + 8))
+            .collect();
+        let sql = format!(
+            "UPDATE {} SET version = $1, changed_ms = $2, body = $3, seal = $4{sets} \
+             WHERE tenant = $5 AND id = $6 AND version = $7",
+            R::TABLE
+        );
+        let query = sqlx::query(AssertSqlSafe(sql))
+            .bind(stored.version)
+            .bind(stored.changed_ms)
+            .bind(body)
+            .bind(seal)
+            .bind(stored.tenant.clone())
+            .bind(stored.record.id().to_owned())
+            .bind(stored.version - 1);
+        let done = bind(query, columns).execute(&mut *self.transaction).await?;
+        if done.rows_affected() == 0 {
+            let id = stored.record.id();
+            let current = self.get::<R>(&stored.tenant, id).await?.version;
+            return Err(StoreError::Changed { kind: R::KIND, id: id.to_owned(), current });
+        }
+        Ok(())
+    }
+
+    /// Takes a record away.
+    ///
+    /// # Errors
+    /// [`StoreError::Reference`] when something refers to it.
+    pub async fn remove<R: Record>(&mut self, before: &Stored<R>) -> Result<(), StoreError> {
+        let id = before.record.id();
+        let sql =
+            format!("DELETE FROM {} WHERE tenant = $1 AND id = $2 AND version = $3", R::TABLE);
+        let done = sqlx::query(AssertSqlSafe(sql))
+            .bind(before.tenant.clone())
+            .bind(id.to_owned())
+            .bind(before.version)
+            .execute(&mut *self.transaction)
+            .await
+            .map_err(|error| match StoreError::from(error) {
+                StoreError::Reference(_) => StoreError::Reference(format!(
+                    "the {} \"{id}\" cannot be removed: something still refers to it",
+                    R::KIND
+                )),
+                error => error,
+            })?;
+        if done.rows_affected() == 0 {
+            let current = self.get::<R>(&before.tenant, id).await?.version;
+            return Err(StoreError::Changed { kind: R::KIND, id: id.to_owned(), current });
+        }
+        self.trace::<R>(before, "delete", &before.record.shown(), &Value::Null).await
+    }
+
+    /// Notes what was done to `stored` in the audit log and in the outbox.
+    pub(super) async fn trace<R: Record>(
+        &mut self,
+        stored: &Stored<R>,
+        action: &str,
+        before: &Value,
+        after: &Value,
+    ) -> Result<(), StoreError> {
+        let id = stored.record.id().to_owned();
+        self.audit(&stored.tenant, action, (R::KIND, &id), (before, after)).await?;
+        self.tell(&stored.tenant, R::KIND, &id, stored.version).await
+    }
+
+    /// Puts a line into the outbox.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn tell(
+        &mut self,
+        tenant: &str,
+        kind: &str,
+        subject: &str,
+        version: i64,
+    ) -> Result<(), StoreError> {
+        self.position += 1;
+        sqlx::query(TELL)
+            .bind(self.sequence)
+            .bind(self.position)
+            .bind(self.now_ms)
+            .bind(tenant.to_owned())
+            .bind(kind.to_owned())
+            .bind(subject.to_owned())
+            .bind(version)
+            .execute(&mut *self.transaction)
+            .await?;
+        Ok(())
+    }
+
+    /// Makes it happen. Returns the number that it has in the outbox.
+    ///
+    /// # Errors
+    /// When the database does not answer, or is full.
+    pub async fn commit(mut self) -> Result<i64, StoreError> {
+        if self.notify {
+            sqlx::query("NOTIFY roadweave_change").execute(&mut *self.transaction).await?;
+        }
+        self.transaction.commit().await?;
+        Ok(self.sequence)
+    }
+
+    fn sealed<R: Record>(&self, stored: &Stored<R>) -> Result<(String, String), StoreError> {
+        let body = serde_json::to_string(&stored.record)
+            .map_err(|error| StoreError::Internal(error.to_string()))?;
+        let stamp = Stamp {
+            table: R::TABLE,
+            tenant: &stored.tenant,
+            id: stored.record.id(),
+            version: stored.version,
+            changed_ms: stored.changed_ms,
+        };
+        let seal = stamp.seal(self.keys, &body);
+        Ok((body, seal))
+    }
+}
+
+type Bound<'q> = Query<'q, Any, AnyArguments>;
+
+fn bind(mut query: Bound<'_>, columns: Vec<Column>) -> Bound<'_> {
+    for column in columns {
+        query = match column {
+            Column::Text(text) => query.bind(text),
+            Column::Optional(text) => query.bind(text),
+            Column::Number(number) => query.bind(number),
+        };
+    }
+    query
+}
+
+const NEXT: &str = "UPDATE counter SET value = value + 1 WHERE name = 'change' RETURNING value";
+const TELL: &str = "INSERT INTO change (sequence, position, at_ms, tenant, kind, subject, version) \
+                    VALUES ($1, $2, $3, $4, $5, $6, $7)";

@@ -1,0 +1,113 @@
+//! What can go wrong in the store, by whose fault it is.
+
+use sqlx::error::{DatabaseError, ErrorKind};
+
+/// Why the store did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// There is no such row.
+    #[error("there is no {kind} \"{id}\"")]
+    NotFound {
+        /// The table, as people call it.
+        kind: &'static str,
+        /// The identifier.
+        id: String,
+    },
+    /// Something of this name, or with this key, exists.
+    #[error("{0}")]
+    Taken(String),
+    /// Something else refers to the row, or the row to something that is not there.
+    #[error("{0}")]
+    Reference(String),
+    /// The row has another version than the caller has seen.
+    #[error("the {kind} \"{id}\" was changed meanwhile: it has version {current}")]
+    Changed {
+        /// The table, as people call it.
+        kind: &'static str,
+        /// The identifier.
+        id: String,
+        /// The version that it has.
+        current: i64,
+    },
+    /// What was asked for cannot be.
+    #[error("{0}")]
+    Refused(String),
+    /// A row was written by somebody else than the controller; it is not used.
+    #[error("the row \"{id}\" of table {table} was altered outside the controller; it is not used")]
+    Altered {
+        /// The table.
+        table: &'static str,
+        /// The identifier.
+        id: String,
+    },
+    /// The database does not answer, or refuses connections.
+    #[error("the database cannot be reached: {0}")]
+    Away(String),
+    /// The disk under the database is full.
+    #[error("the disk of the database is full; nothing is stored until there is room")]
+    Full,
+    /// The database belongs to another version of this program.
+    #[error("the database cannot be brought to this version: {0}")]
+    Migration(String),
+    /// The database said something that is a fault of ours.
+    #[error("the database refused a statement: {0}")]
+    Internal(String),
+}
+
+impl StoreError {
+    /// Whether the same request may succeed later with nothing changed by the caller.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Away(_) | Self::Full)
+    }
+}
+
+impl From<sqlx::Error> for StoreError {
+    fn from(error: sqlx::Error) -> Self {
+        match error {
+            sqlx::Error::Database(error) => of_database(&*error),
+            sqlx::Error::Io(error) if error.kind() == std::io::ErrorKind::StorageFull => Self::Full,
+            sqlx::Error::Io(_)
+            | sqlx::Error::Tls(_)
+            | sqlx::Error::PoolTimedOut
+            | sqlx::Error::PoolClosed
+            | sqlx::Error::WorkerCrashed
+            | sqlx::Error::BeginFailed
+            | sqlx::Error::Protocol(_) => Self::Away(error.to_string()),
+            error => Self::Internal(error.to_string()),
+        }
+    }
+}
+
+fn of_database(error: &dyn DatabaseError) -> StoreError {
+    let message = error.message().to_owned();
+    match error.kind() {
+        ErrorKind::UniqueViolation => return StoreError::Taken(message),
+        ErrorKind::ForeignKeyViolation => return StoreError::Reference(message),
+        _ => {}
+    }
+    let code = error.code().unwrap_or_default();
+    // SQLite has numbers, whose low byte is the primary code; PostgreSQL five characters.
+    let primary = code.parse::<u32>().ok().filter(|_| code.len() < 5).map(|code| code & 0xff);
+    match (primary, &*code) {
+        (Some(SQLITE_FULL), _) | (None, "53100") => StoreError::Full,
+        (Some(SQLITE_BUSY | SQLITE_LOCKED | SQLITE_IOERR | SQLITE_CANTOPEN), _) => {
+            StoreError::Away(message)
+        }
+        // Connection lost, too many of them, shut down, time-outs of statements and locks, and what
+        // another transaction was in the way of.
+        (None, code)
+            if ["08", "53", "57", "40"].iter().any(|class| code.starts_with(class))
+                || ["25P03", "55P03", "25006"].contains(&code) =>
+        {
+            StoreError::Away(message)
+        }
+        _ => StoreError::Internal(message),
+    }
+}
+
+const SQLITE_BUSY: u32 = 5;
+const SQLITE_LOCKED: u32 = 6;
+const SQLITE_IOERR: u32 = 10;
+const SQLITE_FULL: u32 = 13;
+const SQLITE_CANTOPEN: u32 = 14;

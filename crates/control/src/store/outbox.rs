@@ -1,0 +1,100 @@
+//! The outbox: what has changed, in order, for those who tell others of it.
+
+use serde::{Deserialize, Serialize};
+use sqlx::Row as _;
+use utoipa::ToSchema;
+
+use super::{Store, StoreError};
+
+/// A line of the outbox.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Changed {
+    /// The change's number; those of one transaction share it.
+    pub sequence: i64,
+    /// Its place among those of one transaction.
+    pub position: i64,
+    /// When, milliseconds since 1970.
+    pub at_ms: i64,
+    /// Whose.
+    pub tenant: String,
+    /// The kind of what has changed.
+    pub kind: String,
+    /// Its name.
+    pub subject: String,
+    /// Its version since.
+    pub version: i64,
+}
+
+impl Store {
+    /// The lines after a place in the outbox, at most 1,000.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn changes_after(
+        &self,
+        (sequence, position): (i64, i64),
+    ) -> Result<Vec<Changed>, StoreError> {
+        let rows = sqlx::query(AFTER)
+            .bind(sequence)
+            .bind(position)
+            .fetch_all(&mut *self.reader().await?)
+            .await?;
+        let lines = rows.iter().map(|row| {
+            Ok(Changed {
+                sequence: row.try_get("sequence")?,
+                position: row.try_get("position")?,
+                at_ms: row.try_get("at_ms")?,
+                tenant: row.try_get("tenant")?,
+                kind: row.try_get("kind")?,
+                subject: row.try_get("subject")?,
+                version: row.try_get("version")?,
+            })
+        });
+        lines.collect()
+    }
+
+    /// The number of the latest change.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn latest_change(&self) -> Result<i64, StoreError> {
+        let sql = "SELECT value FROM counter WHERE name = 'change'";
+        Ok(sqlx::query_scalar(sql).fetch_one(&mut *self.reader().await?).await?)
+    }
+
+    /// The epoch: raised by each restoring of a backup.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn epoch(&self) -> Result<i64, StoreError> {
+        let sql = "SELECT value FROM counter WHERE name = 'epoch'";
+        Ok(sqlx::query_scalar(sql).fetch_one(&mut *self.reader().await?).await?)
+    }
+
+    /// Forgets what is older than it need be kept.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn prune(&self, now_ms: i64) -> Result<(), StoreError> {
+        for (sql, age_ms) in PRUNE {
+            let mut transaction = self.begin().await?;
+            sqlx::query(*sql).bind(now_ms - age_ms).execute(&mut *transaction).await?;
+            transaction.commit().await?;
+        }
+        Ok(())
+    }
+}
+
+const AFTER: &str = "SELECT * FROM change \
+                     WHERE sequence > $1 OR (sequence = $1 AND position > $2) \
+                     ORDER BY sequence, position LIMIT 1000";
+const DAY_MS: i64 = 86_400_000;
+const PRUNE: &[(&str, i64)] = &[
+    ("DELETE FROM change WHERE at_ms < $1", 7 * DAY_MS),
+    ("DELETE FROM answer WHERE at_ms < $1", DAY_MS),
+    ("DELETE FROM login WHERE expires_ms < $1", 0),
+    ("DELETE FROM session WHERE to_ms < $1", 400 * DAY_MS),
+    ("DELETE FROM sample WHERE step_ms = 10000 AND at_ms < $1", 2 * DAY_MS),
+    ("DELETE FROM sample WHERE step_ms = 60000 AND at_ms < $1", 30 * DAY_MS),
+    ("DELETE FROM sample WHERE step_ms = 3600000 AND at_ms < $1", 400 * DAY_MS),
+];

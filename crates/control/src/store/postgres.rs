@@ -1,0 +1,176 @@
+//! A PostgreSQL of its own for tests: in a temporary folder, on a Unix socket, gone with them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+/// A server that runs as long as somebody has it.
+pub struct Postgres {
+    folder: tempfile::TempDir,
+    orders: Mutex<Sender<(Order, Sender<()>)>>,
+    databases: AtomicU32,
+}
+
+enum Order {
+    Stop,
+    Start,
+}
+
+impl Postgres {
+    /// The server that tests share; `None`, with a line, where PostgreSQL is not installed.
+    pub fn shared() -> Option<Arc<Self>> {
+        static SHARED: Mutex<Weak<Postgres>> = Mutex::new(Weak::new());
+        let mut shared = SHARED.lock().unwrap();
+        if let Some(server) = shared.upgrade() {
+            return Some(server);
+        }
+        let server = Arc::new(Self::start()?);
+        *shared = Arc::downgrade(&server);
+        Some(server)
+    }
+
+    /// A server of its own.
+    pub fn start() -> Option<Self> {
+        let Some(programs) = programs() else {
+            let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
+            assert!(!required, "initdb and postgres are missing: deploy/packages.sh installs them");
+            eprintln!("skipped: PostgreSQL is not installed (deploy/packages.sh installs it)");
+            return None;
+        };
+        let folder = tempfile::tempdir().unwrap();
+        if is_root() {
+            run(Command::new("chown").arg("nobody").arg(folder.path()));
+        }
+        let data = folder.path().join("data");
+        run(as_nobody(&programs.join("initdb")).arg("--pgdata").arg(&data).args([
+            "--username=postgres",
+            "--auth=trust",
+            "--no-sync",
+            "--encoding=UTF8",
+            "--no-locale",
+        ]));
+        let (orders, inbox) = channel();
+        let path = folder.path().to_owned();
+        // The server gets a signal when the thread that started it ends, so it has a thread.
+        std::thread::spawn(move || serve(&programs, &path, &inbox));
+        let orders = Mutex::new(orders);
+        let server = Self { folder, orders, databases: AtomicU32::new(0) };
+        server.up();
+        Some(server)
+    }
+
+    /// The address of a new, empty database.
+    pub fn database(&self) -> String {
+        let name = format!("test{}", self.databases.fetch_add(1, Ordering::Relaxed));
+        self.psql("postgres", &format!("CREATE DATABASE {name}"));
+        let folder = self.folder.path().display();
+        format!("postgres://postgres@localhost/{name}?host={folder}")
+    }
+
+    /// Runs a statement behind the controller's back.
+    pub fn psql(&self, database: &str, sql: &str) {
+        let programs = programs().unwrap();
+        run(Command::new(programs.join("psql")).arg("--host").arg(self.folder.path()).args([
+            "--username=postgres",
+            "--no-psqlrc",
+            "--quiet",
+            "--command",
+            sql,
+            database,
+        ]));
+    }
+
+    /// Takes the server away, connections and all.
+    pub fn down(&self) {
+        self.order(Order::Stop);
+    }
+
+    /// Brings it back.
+    pub fn up(&self) {
+        self.order(Order::Start);
+    }
+
+    fn order(&self, order: Order) {
+        let (done, wait) = channel();
+        self.orders.lock().unwrap().send((order, done)).unwrap();
+        wait.recv_timeout(Duration::from_secs(60)).unwrap();
+    }
+}
+
+fn serve(programs: &Path, folder: &Path, inbox: &Receiver<(Order, Sender<()>)>) {
+    let mut server: Option<Child> = None;
+    while let Ok((order, done)) = inbox.recv() {
+        if let Some(mut child) = server.take() {
+            stop(&mut child);
+        }
+        if let Order::Start = order {
+            let child = as_nobody(&programs.join("postgres"))
+                .arg("-D")
+                .arg(folder.join("data"))
+                .arg("-k")
+                .arg(folder)
+                .args(["-c", "listen_addresses=", "-c", "fsync=off", "-c", "max_connections=200"])
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            server = Some(child);
+            wait_for(programs, folder);
+        }
+        let _ = done.send(());
+    }
+    if let Some(mut child) = server {
+        stop(&mut child);
+    }
+}
+
+fn stop(child: &mut Child) {
+    let pid = child.id().to_string();
+    // SIGQUIT: at once, without asking anybody.
+    run(Command::new("kill").args(["-QUIT", &pid]));
+    child.wait().unwrap();
+}
+
+fn wait_for(programs: &Path, folder: &Path) {
+    let end = Instant::now() + Duration::from_secs(30);
+    while Instant::now() < end {
+        let ready = Command::new(programs.join("pg_isready")).arg("--host").arg(folder).output();
+        if ready.unwrap().status.success() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("PostgreSQL does not start");
+}
+
+/// A command as a user that PostgreSQL runs for, since it refuses root.
+fn as_nobody(program: &Path) -> Command {
+    let mut command = Command::new("setpriv");
+    if is_root() {
+        command.args(["--reuid=nobody", "--regid=nogroup", "--clear-groups"]);
+    }
+    command.args(["--pdeathsig=QUIT", "--"]).arg(program);
+    command
+}
+
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output().unwrap();
+    id.stdout == b"0\n"
+}
+
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Where PostgreSQL's programs are; Debian keeps them out of `PATH`.
+fn programs() -> Option<PathBuf> {
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let debian = versions.map(|version| version.path().join("bin"));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let all = ["initdb", "postgres", "psql", "pg_isready"];
+    debian.chain(path).find(|folder| all.iter().all(|name| folder.join(name).exists()))
+}

@@ -1,0 +1,135 @@
+//! What boxes and proxies report: the latest report of each box, and its sessions.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sqlx::Row as _;
+use sqlx::any::AnyRow;
+use utoipa::ToSchema;
+
+use super::{Store, StoreError};
+
+/// What a box said of itself last.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Report {
+    /// The box.
+    pub device: String,
+    /// When it came in, milliseconds since 1970.
+    pub at_ms: i64,
+    /// The versions in force and refused, errors, software, pinned fields, uplinks.
+    pub report: Value,
+}
+
+/// A session of a box on a proxy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BoxSession {
+    /// The box.
+    pub device: String,
+    /// The number of the attachment, which grows with every change of proxy.
+    pub attachment: i64,
+    /// The proxy.
+    pub proxy: String,
+    /// Since when, milliseconds since 1970.
+    pub from_ms: i64,
+    /// Until when; absent while it lasts.
+    pub to_ms: Option<i64>,
+    /// Why it ended.
+    pub reason: Option<String>,
+}
+
+impl Store {
+    /// Keeps the report of a box in the place of its last.
+    ///
+    /// # Errors
+    /// [`StoreError::Reference`] when there is no such box.
+    pub async fn keep_report(&self, tenant: &str, report: &Report) -> Result<(), StoreError> {
+        let mut transaction = self.begin().await?;
+        sqlx::query(KEEP)
+            .bind(tenant.to_owned())
+            .bind(report.device.clone())
+            .bind(report.at_ms)
+            .bind(report.report.to_string())
+            .execute(&mut *transaction)
+            .await?;
+        Ok(transaction.commit().await?)
+    }
+
+    /// The latest report of a box.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`].
+    pub async fn report(&self, tenant: &str, device: &str) -> Result<Report, StoreError> {
+        let row = sqlx::query("SELECT * FROM report WHERE tenant = $1 AND device = $2")
+            .bind(tenant.to_owned())
+            .bind(device.to_owned())
+            .fetch_optional(&mut *self.reader().await?)
+            .await?;
+        let absent = || StoreError::NotFound { kind: "report", id: device.to_owned() };
+        let row = row.ok_or_else(absent)?;
+        let body: String = row.try_get("body")?;
+        Ok(Report {
+            device: row.try_get("device")?,
+            at_ms: row.try_get("at_ms")?,
+            report: serde_json::from_str(&body).unwrap_or_default(),
+        })
+    }
+
+    /// Notes that a session began, changed or ended. Numbers tell which of two is the later.
+    ///
+    /// # Errors
+    /// [`StoreError::Reference`] when there is no such box.
+    pub async fn keep_session(&self, tenant: &str, session: &BoxSession) -> Result<(), StoreError> {
+        let mut transaction = self.begin().await?;
+        sqlx::query(SESSION)
+            .bind(tenant.to_owned())
+            .bind(session.device.clone())
+            .bind(session.attachment)
+            .bind(session.proxy.clone())
+            .bind(session.from_ms)
+            .bind(session.to_ms)
+            .bind(session.reason.clone())
+            .execute(&mut *transaction)
+            .await?;
+        Ok(transaction.commit().await?)
+    }
+
+    /// The sessions of a box, the latest first.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn sessions(
+        &self,
+        tenant: &str,
+        device: &str,
+        limit: u32,
+    ) -> Result<Vec<BoxSession>, StoreError> {
+        let rows = sqlx::query(SESSIONS)
+            .bind(tenant.to_owned())
+            .bind(device.to_owned())
+            .bind(i64::from(limit))
+            .fetch_all(&mut *self.reader().await?)
+            .await?;
+        rows.iter().map(session).collect()
+    }
+}
+
+fn session(row: &AnyRow) -> Result<BoxSession, StoreError> {
+    Ok(BoxSession {
+        device: row.try_get("device")?,
+        attachment: row.try_get("attachment")?,
+        proxy: row.try_get("proxy")?,
+        from_ms: row.try_get("from_ms")?,
+        to_ms: row.try_get("to_ms")?,
+        reason: row.try_get("reason")?,
+    })
+}
+
+const KEEP: &str = "INSERT INTO report (tenant, device, at_ms, body) VALUES ($1, $2, $3, $4) \
+                    ON CONFLICT (tenant, device) \
+                    DO UPDATE SET at_ms = excluded.at_ms, body = excluded.body";
+const SESSION: &str = "INSERT INTO session \
+                       (tenant, device, attachment, proxy, from_ms, to_ms, reason) \
+                       VALUES ($1, $2, $3, $4, $5, $6, $7) \
+                       ON CONFLICT (tenant, device, attachment) DO UPDATE SET \
+                       proxy = excluded.proxy, to_ms = excluded.to_ms, reason = excluded.reason";
+const SESSIONS: &str = "SELECT * FROM session WHERE tenant = $1 AND device = $2 \
+                        ORDER BY attachment DESC LIMIT $3";

@@ -1,0 +1,135 @@
+//! Revocations: one append-only chain for all tenants, number by number.
+
+use serde::{Deserialize, Serialize};
+use sqlx::Row as _;
+use sqlx::any::AnyRow;
+use utoipa::ToSchema;
+
+use super::{Change, Store, StoreError};
+
+/// A key that is admitted no more.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Revocation {
+    /// Its number in the chain, which is that of all tenants.
+    pub serial: i64,
+    /// Whose key it was.
+    pub tenant: String,
+    /// When, milliseconds since 1970.
+    pub at_ms: i64,
+    /// The key, base64.
+    pub public_key: String,
+    /// Why.
+    pub reason: String,
+    /// The signed entry, as proxies and anchors get it.
+    pub entry: String,
+    /// The chain's hash up to this one.
+    pub hash: String,
+}
+
+impl Store {
+    /// The revocations after a number, in order: of one tenant, or of all.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn revocations(
+        &self,
+        tenant: Option<&str>,
+        after: i64,
+        limit: u32,
+    ) -> Result<Vec<Revocation>, StoreError> {
+        let query = match tenant {
+            Some(tenant) => sqlx::query(OF_TENANT).bind(tenant.to_owned()),
+            None => sqlx::query(OF_ALL).bind(String::new()),
+        };
+        let rows =
+            query.bind(after).bind(i64::from(limit)).fetch_all(&mut *self.reader().await?).await?;
+        rows.iter().map(revocation).collect()
+    }
+
+    /// One revocation.
+    ///
+    /// # Errors
+    /// [`StoreError::NotFound`].
+    pub async fn revocation(&self, tenant: &str, serial: i64) -> Result<Revocation, StoreError> {
+        let found = self.revocations(Some(tenant), serial.saturating_sub(1), 1).await?;
+        found
+            .into_iter()
+            .find(|one| one.serial == serial)
+            .ok_or_else(|| StoreError::NotFound { kind: "revocation", id: serial.to_string() })
+    }
+}
+
+impl Change<'_> {
+    /// Revokes a key. `sign` makes the entry and the chain's next hash from the number and the hash
+    /// before. A key that is revoked already keeps its revocation.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn revoke(
+        &mut self,
+        tenant: &str,
+        public_key: &str,
+        reason: &str,
+        sign: impl FnOnce(i64, &str) -> (String, String) + Send,
+    ) -> Result<Revocation, StoreError> {
+        let there = sqlx::query(OF_KEY)
+            .bind(public_key.to_owned())
+            .fetch_optional(&mut *self.transaction)
+            .await?;
+        if let Some(row) = there {
+            return revocation(&row);
+        }
+        let last = sqlx::query(LAST).fetch_optional(&mut *self.transaction).await?;
+        let (serial, previous) = match last {
+            Some(row) => (row.try_get::<i64, _>("serial")? + 1, row.try_get("hash")?),
+            None => (1, String::new()),
+        };
+        let (entry, hash) = sign(serial, &previous);
+        let made = Revocation {
+            serial,
+            tenant: tenant.to_owned(),
+            at_ms: self.now_ms,
+            public_key: public_key.to_owned(),
+            reason: reason.to_owned(),
+            entry,
+            hash,
+        };
+        sqlx::query(ADD)
+            .bind(tenant.to_owned())
+            .bind(made.serial)
+            .bind(made.at_ms)
+            .bind(made.public_key.clone())
+            .bind(made.reason.clone())
+            .bind(made.entry.clone())
+            .bind(made.hash.clone())
+            .execute(&mut *self.transaction)
+            .await?;
+        let after = serde_json::to_value(&made).unwrap_or_default();
+        let name = serial.to_string();
+        let nothing = serde_json::Value::Null;
+        self.audit(tenant, "revoke", ("revocation", &name), (&nothing, &after)).await?;
+        self.tell(tenant, "revocation", &name, serial).await?;
+        Ok(made)
+    }
+}
+
+fn revocation(row: &AnyRow) -> Result<Revocation, StoreError> {
+    Ok(Revocation {
+        serial: row.try_get("serial")?,
+        tenant: row.try_get("tenant")?,
+        at_ms: row.try_get("at_ms")?,
+        public_key: row.try_get("public_key")?,
+        reason: row.try_get("reason")?,
+        entry: row.try_get("entry")?,
+        hash: row.try_get("hash")?,
+    })
+}
+
+const OF_TENANT: &str = "SELECT * FROM revocation WHERE tenant = $1 AND serial > $2 \
+                         ORDER BY serial LIMIT $3";
+const OF_ALL: &str = "SELECT * FROM revocation WHERE tenant > $1 AND serial > $2 \
+                      ORDER BY serial LIMIT $3";
+const OF_KEY: &str = "SELECT * FROM revocation WHERE public_key = $1";
+const LAST: &str = "SELECT * FROM revocation ORDER BY serial DESC LIMIT 1";
+const ADD: &str = "INSERT INTO revocation (tenant, serial, at_ms, public_key, reason, entry, hash) \
+                   VALUES ($1, $2, $3, $4, $5, $6, $7)";

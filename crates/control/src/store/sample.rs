@@ -1,0 +1,144 @@
+//! Samples: figures of a box over time, in three steps.
+//!
+//! ```text
+//! every 10 s, kept 2 days ─► means of a minute, 30 days ─► means of an hour, 400 days
+//! ```
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use sqlx::Row as _;
+use sqlx::any::AnyRow;
+use utoipa::ToSchema;
+
+use super::{Store, StoreError};
+
+/// The figures of a box at a time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Sample {
+    /// The box.
+    pub device: String,
+    /// The time that it stands for begins here, milliseconds since 1970.
+    pub at_ms: i64,
+    /// The figures by name, in base units.
+    pub figures: BTreeMap<String, f64>,
+}
+
+/// What lies between two samples, milliseconds.
+pub const STEPS_MS: [i64; 3] = [10_000, 60_000, 3_600_000];
+
+impl Store {
+    /// Keeps samples of 10 s. Those of boxes that are not known (any more) are left out.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn keep_samples(&self, samples: &[(String, Sample)]) -> Result<(), StoreError> {
+        self.add_samples(STEPS_MS[0], samples).await
+    }
+
+    async fn add_samples(&self, step: i64, samples: &[(String, Sample)]) -> Result<(), StoreError> {
+        let mut transaction = self.begin().await?;
+        for (tenant, sample) in samples {
+            let figures = serde_json::to_string(&sample.figures)
+                .map_err(|error| StoreError::Internal(error.to_string()))?;
+            sqlx::query(ADD)
+                .bind(step)
+                .bind(sample.at_ms - sample.at_ms.rem_euclid(step))
+                .bind(figures)
+                .bind(tenant.clone())
+                .bind(sample.device.clone())
+                .execute(&mut *transaction)
+                .await?;
+        }
+        Ok(transaction.commit().await?)
+    }
+
+    /// The samples of a box from `from_ms` up to `to_ms`, of one of the [`STEPS_MS`].
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn samples(
+        &self,
+        (tenant, device): (&str, &str),
+        step_ms: i64,
+        (from_ms, to_ms): (i64, i64),
+        limit: u32,
+    ) -> Result<Vec<Sample>, StoreError> {
+        let rows = sqlx::query(OF_DEVICE)
+            .bind(tenant.to_owned())
+            .bind(device.to_owned())
+            .bind(step_ms)
+            .bind(from_ms)
+            .bind(to_ms)
+            .bind(i64::from(limit))
+            .fetch_all(&mut *self.reader().await?)
+            .await?;
+        rows.iter().map(|row| Ok(sample(row)?.1)).collect()
+    }
+
+    /// Makes the means of whole minutes and hours that are over and have none yet.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn roll_up(&self, now_ms: i64) -> Result<(), StoreError> {
+        for pair in STEPS_MS.windows(2) {
+            let &[fine, coarse] = pair else { continue };
+            let end = now_ms - now_ms.rem_euclid(coarse);
+            let sql = "SELECT COALESCE(MAX(at_ms), 0) FROM sample WHERE step_ms = $1";
+            let last: i64 =
+                sqlx::query_scalar(sql).bind(coarse).fetch_one(&mut *self.reader().await?).await?;
+            // After a long rest not all of it at once.
+            let from = (last + coarse).max(end - ROLL_UP_MAX * coarse);
+            for begin in (from..end).step_by(usize::try_from(coarse).unwrap_or(usize::MAX)) {
+                self.roll_up_one(fine, coarse, begin).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn roll_up_one(&self, fine: i64, coarse: i64, begin: i64) -> Result<(), StoreError> {
+        let rows = sqlx::query(OF_TIME)
+            .bind(fine)
+            .bind(begin)
+            .bind(begin + coarse)
+            .fetch_all(&mut *self.reader().await?)
+            .await?;
+        let mut sums: BTreeMap<(String, String), BTreeMap<String, (f64, f64)>> = BTreeMap::new();
+        for row in &rows {
+            let (tenant, sample) = sample(row)?;
+            let sums = sums.entry((tenant, sample.device)).or_default();
+            for (name, figure) in sample.figures {
+                let (sum, count) = sums.entry(name).or_default();
+                *sum += figure;
+                *count += 1.0;
+            }
+        }
+        let means = sums.into_iter().map(|((tenant, device), sums)| {
+            let mean = |(name, (sum, count))| (name, sum / count);
+            (tenant, Sample { device, at_ms: begin, figures: sums.into_iter().map(mean).collect() })
+        });
+        self.add_samples(coarse, &means.collect::<Vec<_>>()).await
+    }
+}
+
+fn sample(row: &AnyRow) -> Result<(String, Sample), StoreError> {
+    let figures: String = row.try_get("figures")?;
+    let sample = Sample {
+        device: row.try_get("device")?,
+        at_ms: row.try_get("at_ms")?,
+        figures: serde_json::from_str(&figures).unwrap_or_default(),
+    };
+    Ok((row.try_get("tenant")?, sample))
+}
+
+/// How many minutes, and hours, are made up for after a rest.
+const ROLL_UP_MAX: i64 = 120;
+const ADD: &str = "INSERT INTO sample (tenant, device, step_ms, at_ms, figures) \
+                   SELECT tenant, id, $1, $2, $3 FROM device WHERE tenant = $4 AND id = $5 \
+                   ON CONFLICT (tenant, device, step_ms, at_ms) \
+                   DO UPDATE SET figures = excluded.figures";
+const OF_DEVICE: &str = "SELECT tenant, device, at_ms, figures FROM sample \
+                         WHERE tenant = $1 AND device = $2 AND step_ms = $3 \
+                         AND at_ms >= $4 AND at_ms < $5 ORDER BY at_ms LIMIT $6";
+const OF_TIME: &str = "SELECT tenant, device, at_ms, figures FROM sample \
+                       WHERE step_ms = $1 AND at_ms >= $2 AND at_ms < $3";

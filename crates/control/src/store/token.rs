@@ -1,0 +1,206 @@
+//! Joining with a token: as often as it allows, and once for each key.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use sqlx::Row as _;
+
+use super::{Actor, Change, Store, StoreError, Stored};
+use crate::keys;
+use crate::model::{Device, DeviceSettings, DeviceState, Tenant, Token, slug};
+
+/// A box that wants to join.
+#[derive(Clone, Debug)]
+pub struct Enrolment {
+    /// The token's secret.
+    pub secret: String,
+    /// The key that the box has made.
+    pub public_key: String,
+    /// How it would like to be called.
+    pub name: Option<String>,
+}
+
+/// A box that has joined.
+#[derive(Clone, Debug)]
+pub struct Enrolled {
+    /// What it is since.
+    pub device: Stored<Device>,
+    /// Whether it had joined before, with the same key; that costs no use.
+    pub again: bool,
+}
+
+impl Store {
+    /// Lets a box in by a token.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] when the token is unknown, used up or expired, or the key is that of
+    /// a box that was revoked.
+    pub async fn enrol(&self, enrolment: &Enrolment, now_ms: i64) -> Result<Enrolled, StoreError> {
+        let unknown = || StoreError::Refused("the token is not known here".to_owned());
+        let hash = keys::hash(&enrolment.secret);
+        // Strangers are refused without taking the lock of changes.
+        let token = match self.find::<Token>("hash", &hash).await {
+            Err(StoreError::NotFound { .. }) => return Err(unknown()),
+            other => other?,
+        };
+        let actor = Actor::new(format!("token:{}", token.record.id));
+        let mut change = self.change(actor, now_ms).await?;
+        let enrolled = change.enrol(&token.tenant, &hash, enrolment).await?;
+        change.commit().await?;
+        Ok(enrolled)
+    }
+}
+
+impl Change<'_> {
+    async fn enrol(
+        &mut self,
+        tenant: &str,
+        hash: &str,
+        enrolment: &Enrolment,
+    ) -> Result<Enrolled, StoreError> {
+        let refused = |why: &str| Err(StoreError::Refused(why.to_owned()));
+        match self.find::<Device>("public_key", &enrolment.public_key).await {
+            Ok(device) if device.tenant != tenant => {
+                return refused("the key belongs to another box");
+            }
+            Ok(device) if device.record.state == DeviceState::Revoked => {
+                return refused("the key was revoked");
+            }
+            Ok(device) => return Ok(Enrolled { device, again: true }),
+            Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        if self.is_revoked(&enrolment.public_key).await? {
+            return refused("the key was revoked");
+        }
+        let token = self.use_token(tenant, hash).await?;
+        if token.record.expires_ms.is_some_and(|at| at <= self.now_ms) {
+            return refused("the token has expired");
+        }
+        let owner = self.get::<Tenant>(tenant, tenant).await?;
+        let max = owner.record.settings.limits.devices_max;
+        if self.count::<Device>(tenant).await? >= i64::from(max) {
+            return refused("the tenant has as many boxes as it may");
+        }
+        let id = self.free_name(tenant, enrolment).await?;
+        let state = match token.record.settings.approval {
+            true => DeviceState::Pending,
+            false => DeviceState::Active,
+        };
+        let addresses = self.free_addresses(tenant, &owner.record.settings.prefixes).await?;
+        let device = Device {
+            id,
+            public_key: enrolment.public_key.clone(),
+            state,
+            addresses,
+            token: Some(token.record.id),
+            statement: None,
+            settings: DeviceSettings {
+                tags: token.record.settings.tags,
+                ..DeviceSettings::default()
+            },
+        };
+        let device = self.admit(tenant, device).await?;
+        Ok(Enrolled { device, again: false })
+    }
+
+    /// Writes a new device, and whose its addresses are.
+    ///
+    /// # Errors
+    /// As [`Change::insert`].
+    pub async fn admit(
+        &mut self,
+        tenant: &str,
+        device: Device,
+    ) -> Result<Stored<Device>, StoreError> {
+        let stored = self.insert(tenant, device).await?;
+        for address in &stored.record.addresses {
+            sqlx::query("INSERT INTO address (tenant, address, device) VALUES ($1, $2, $3)")
+                .bind(tenant.to_owned())
+                .bind(address.to_string())
+                .bind(stored.record.id.clone())
+                .execute(&mut *self.transaction)
+                .await?;
+        }
+        Ok(stored)
+    }
+
+    /// Takes one use of a token.
+    async fn use_token(&mut self, tenant: &str, hash: &str) -> Result<Stored<Token>, StoreError> {
+        let before = self.find::<Token>("hash", hash).await?;
+        let left = sqlx::query(USE)
+            .bind(tenant.to_owned())
+            .bind(hash.to_owned())
+            .fetch_optional(&mut *self.transaction)
+            .await?;
+        let Some(row) = left else {
+            return Err(StoreError::Refused("the token is used up".to_owned()));
+        };
+        let mut record = before.record.clone();
+        record.uses_left = row.try_get("uses_left")?;
+        // What was counted down in the row is sealed as it is now.
+        self.update(&before, record).await
+    }
+
+    /// Whether this key was revoked.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn is_revoked(&mut self, public_key: &str) -> Result<bool, StoreError> {
+        let sql = "SELECT COUNT(*) FROM revocation WHERE public_key = $1";
+        let count: i64 = sqlx::query_scalar(sql)
+            .bind(public_key.to_owned())
+            .fetch_one(&mut *self.transaction)
+            .await?;
+        Ok(count > 0)
+    }
+
+    /// The name that a box asks for, if it is one and free, or else one made up.
+    async fn free_name(
+        &mut self,
+        tenant: &str,
+        enrolment: &Enrolment,
+    ) -> Result<String, StoreError> {
+        let made_up = || format!("box-{}", &keys::identifier()[..8]);
+        let Some(name) = enrolment.name.clone().filter(|name| slug(name).is_ok()) else {
+            return Ok(made_up());
+        };
+        match self.get::<Device>(tenant, &name).await {
+            Err(StoreError::NotFound { .. }) => Ok(name),
+            Ok(_) => Ok(made_up()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// An address of each prefix that no device of the tenant has.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] when a prefix has none left.
+    pub async fn free_addresses(
+        &mut self,
+        tenant: &str,
+        prefixes: &[IpNet],
+    ) -> Result<Vec<IpAddr>, StoreError> {
+        if prefixes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = sqlx::query("SELECT address FROM address WHERE tenant = $1")
+            .bind(tenant.to_owned())
+            .fetch_all(&mut *self.transaction)
+            .await?;
+        let taken = rows.iter().map(|row| row.try_get::<String, _>("address"));
+        let taken: HashSet<String> = taken.collect::<Result<_, _>>()?;
+        let free = prefixes.iter().map(|prefix| {
+            // The first host of a prefix is the anchor's own address.
+            let mut hosts = prefix.hosts().skip(1).take(taken.len() + 1);
+            hosts.find(|address| !taken.contains(&address.to_string())).ok_or_else(|| {
+                StoreError::Refused(format!("the prefix {prefix} has no address left"))
+            })
+        });
+        free.collect()
+    }
+}
+
+const USE: &str = "UPDATE token SET uses_left = uses_left - 1 \
+                   WHERE tenant = $1 AND hash = $2 AND uses_left > 0 RETURNING uses_left";
