@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
-use roadweave_device::control;
+use roadweave_device::local;
 use roadweave_device::status::{RoleStatus, RouterSession, Status};
 use roadweave_terminal::out;
 use roadweave_tunnel::{
@@ -36,10 +36,10 @@ impl ShowArgs {
     pub fn run(&self) -> Result<()> {
         loop {
             if self.json {
-                let status = control::request(&self.socket, "status", &Value::Null)?;
+                let status = local::request(&self.socket, "status", &Value::Null)?;
                 out::line(format_args!("{status:#}"))?;
             } else {
-                out::print(render(&control::status(&self.socket)?))?;
+                out::print(render(&local::status(&self.socket)?))?;
             }
             let Some(seconds) = self.watch else { return Ok(()) };
             std::thread::sleep(Duration::from_secs_f64(seconds.clamp(0.1, 3600.0)));

@@ -85,13 +85,13 @@ fn a_daemon_without_descriptors_goes_on_and_catches_up() {
             limit(daemon, 1_024);
         }
         drop(waiting);
-        // A new socket, routes and filters for the new uplink; the control socket answers.
+        // A new socket, routes and filters for the new uplink; the local socket answers.
         road.wait_for_paths(&["eth1", "eth2"]);
         assert!(road.wait_for_traffic() < Duration::from_secs(2));
         server.signal(Signal::HUP);
         server.wait_for("the clients were read again");
         assert_eq!(client.count(" joined "), 1, "{}", client.log());
-        assert_eq!(client.count("control socket takes callers again"), 1, "{}", client.log());
+        assert_eq!(client.count("local socket takes callers again"), 1, "{}", client.log());
         client.interrupt();
         server.interrupt();
     });

@@ -16,7 +16,7 @@ use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
 use common::*;
-use roadweave_device::control::request;
+use roadweave_device::local::request;
 use roadweave_device::netns::run_sandboxed;
 use roadweave_identity::Identity;
 use rustix::process::Signal;

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! run_client ─► ClientRole ─┐
-//! run_server ─► ServerRole ─┼─► Driver<N: Node>: Poller, signals, control ─► tunnel::turn ─► Edge
+//! run_server ─► ServerRole ─┼─► Driver<N: Node>: Poller, signals, requests ─► tunnel::turn ─► Edge
 //! run_router ─► RouterRole ─┘                                                (TUN, sockets, clock)
 //! ```
 

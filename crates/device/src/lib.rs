@@ -18,12 +18,12 @@
 mod answers;
 mod cleanup;
 mod clock;
-pub mod control;
 mod dns;
 mod driver;
 mod error;
 mod files;
 mod filter;
+pub mod local;
 pub mod log;
 mod lookup;
 mod monitor;

@@ -66,7 +66,7 @@ impl Instance {
         &self.name
     }
 
-    /// Where its control socket lies.
+    /// Where its local socket lies.
     pub fn socket_path(&self) -> PathBuf {
         self.file("sock")
     }

@@ -104,7 +104,7 @@ mod tests {
         check(OutputError(gone()).into(), Some(true));
         check(anyhow::Error::from(OutputError(gone())).context("while drawing"), Some(true));
         check(OutputError(ErrorKind::StorageFull.into()).into(), Some(false));
-        // As a control socket whose other end has left.
+        // As a local socket whose other end has left.
         check(gone().into(), None);
         check(anyhow::anyhow!("no links"), None);
     }

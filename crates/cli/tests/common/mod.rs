@@ -366,7 +366,7 @@ pub fn usable(status: &Value) -> Vec<&str> {
     uplinks
 }
 
-/// The control socket of an instance.
+/// The local socket of an instance.
 pub fn socket(instance: &str) -> String {
     format!("/run/roadweave/{instance}.sock")
 }

@@ -4,7 +4,7 @@
 //! Poller ─► TUN readable     ─► handle_inner  ┐
 //!        ─► socket readable  ─► handle_packet ├─► turn: TUN ◄─ handle_timeout ─► sockets
 //!        ─► timeout          ─────────────────┘
-//!        ─► monitor, signals, control ─► role: uplinks, routes, settings, status
+//!        ─► monitor, signals, requests ─► role: uplinks, routes, settings, status
 //! ```
 //!
 //! One thread does all of it. Work comes in batches: everything that is readable is taken first,
@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use super::DriverError;
 use super::edge::Edge;
 use super::tun_name::TunName;
-use crate::control::{ControlServer, RpcError};
+use crate::local::{LocalServer, RpcError};
 use crate::pauses::{Pause, Pauses, Readings, TURN_MAX};
 use crate::status::{DeviceCounters, LogCounters, RoleStatus, Status};
 use crate::{
@@ -48,7 +48,7 @@ pub(super) trait Role<N: Node> {
     /// The user wants the configuration to be read again (SIGHUP).
     fn on_hangup(&mut self, driver: &mut Driver<N>, now: Instant);
 
-    /// A thread of the role has woken the loop, or somebody asks by the control socket.
+    /// A thread of the role has woken the loop, or somebody asks by the local socket.
     fn on_wake(&mut self, _driver: &mut Driver<N>, _now: Instant) {}
 
     /// A source that [`Driver::watch`] was given is readable.
@@ -75,7 +75,7 @@ pub(super) trait Role<N: Node> {
     /// What `show` is told.
     fn status(&mut self, driver: &mut Driver<N>) -> Status;
 
-    /// Answers a request by the control socket that is not for the status.
+    /// Answers a request by the local socket that is not for the status.
     ///
     /// # Errors
     /// What the caller is told when there is no such method or it cannot be done.
@@ -95,7 +95,7 @@ pub(super) struct Driver<N> {
     poller: Poller,
     pauses: Pauses,
     signals: Signals,
-    control: ControlServer,
+    local: LocalServer,
     waker: Waker,
     tun_name: TunName,
 }
@@ -132,10 +132,10 @@ pub(super) fn take_instance(name: &str) -> Result<(Signals, Instance, InstanceLo
 }
 
 impl<N: Node> Driver<N> {
-    /// Joins `node` with `edge`, and opens the control socket of `instance`.
+    /// Joins `node` with `edge`, and opens the local socket of `instance`.
     ///
     /// # Errors
-    /// When the control socket cannot be opened, or the system has no more of what it takes.
+    /// When the local socket cannot be opened, or the system has no more of what it takes.
     pub(super) fn new(
         instance: &Instance,
         signals: Signals,
@@ -144,12 +144,12 @@ impl<N: Node> Driver<N> {
     ) -> Result<Self, DeviceError> {
         let poller = Poller::new()?;
         let waker = Waker::new()?;
-        let control = ControlServer::start(instance, waker.clone())?;
+        let local = LocalServer::start(instance, waker.clone())?;
         poller.add(&edge.tun, TUN, Interest::Read)?;
         poller.add(&signals, SIGNALS, Interest::Read)?;
-        poller.add(&waker, CONTROL, Interest::Read)?;
+        poller.add(&waker, WAKER, Interest::Read)?;
         let (pauses, tun_name) = (Pauses::new(Readings::take()), TunName::default());
-        Ok(Self { node, edge, poller, pauses, signals, control, waker, tun_name })
+        Ok(Self { node, edge, poller, pauses, signals, local, waker, tun_name })
     }
 
     /// What wakes the loop, for a thread of the role.
@@ -208,7 +208,7 @@ impl<N: Node> Driver<N> {
                             return Ok(());
                         }
                     }
-                    CONTROL => {
+                    WAKER => {
                         self.waker.clear();
                         role.on_wake(self, now);
                         self.answer(now, role);
@@ -262,7 +262,7 @@ impl<N: Node> Driver<N> {
     }
 
     fn answer(&mut self, now: Instant, role: &mut impl Role<N>) {
-        while let Some(request) = self.control.poll_request() {
+        while let Some(request) = self.local.poll_request() {
             let answer = match request.method.as_str() {
                 "status" => Ok(json!(role.status(self))),
                 method => role.handle_request(self, now, method, &request.params),
@@ -297,7 +297,7 @@ impl<N: Node> Driver<N> {
 
 const TUN: Token = Token(0);
 const SIGNALS: Token = Token(1);
-const CONTROL: Token = Token(2);
+const WAKER: Token = Token(2);
 /// The interface monitor of a client.
 pub(super) const MONITOR: Token = Token(3);
 /// What the routers of a client's uplinks say.

@@ -12,7 +12,7 @@ use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
 use super::repeat_limiter::RepeatLimiter;
 use super::{DriverError, TunSettings, lead_into_tun};
-use crate::control::RpcError;
+use crate::local::RpcError;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::status::{RoleStatus, RouterRoleStatus, RouterSession, SocketStatus, Status};

@@ -20,7 +20,7 @@ use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
 use super::settings;
 use super::{DriverError, STATE_INTERVAL, TunSettings, lead_into, needed_files};
-use crate::control::{RpcError, SetStrategy};
+use crate::local::{RpcError, SetStrategy};
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::reset_salt::reset_salt;
@@ -193,7 +193,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
     let mut driver = Driver::new(&instance, signals, Edge::new(clock, tun), server)?;
     driver.add_socket(None, socket)?;
     let reloader = Reloader::start(options.reload, driver.waker())?;
-    // Whoever reads this may ask by the control socket.
+    // Whoever reads this may ask by the local socket.
     let tun = &driver.edge.tun;
     tracing::info!(
         %listen,

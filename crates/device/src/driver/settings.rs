@@ -1,11 +1,11 @@
-//! What may be changed while the tunnel runs, as the control socket's callers say it.
+//! What may be changed while the tunnel runs, as the local socket's callers say it.
 
 use roadweave_tunnel::{SetError, Strategy};
 use roadweave_types::UplinkSelector;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::control::{RpcError, SetAnswer};
+use crate::local::{RpcError, SetAnswer};
 
 /// The parameters of a request.
 pub(super) fn parse<T: DeserializeOwned>(params: &Value) -> Result<T, RpcError> {
@@ -29,7 +29,7 @@ pub(super) fn answer(result: Result<(), SetError>) -> Result<Value, RpcError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{SetQoe, SetStrategy};
+    use crate::local::{SetQoe, SetStrategy};
 
     #[test]
     fn a_lane_may_name_an_uplink_that_may_come_and_no_other() {

@@ -217,7 +217,7 @@ impl Tunnel {
 
     /// What the client tells of itself; `None` while it does not answer.
     pub fn status(&self) -> Option<Value> {
-        roadweave_device::control::request(&self.socket, "status", &Value::Null).ok()
+        roadweave_device::local::request(&self.socket, "status", &Value::Null).ok()
     }
 
     /// # Errors

@@ -1,4 +1,4 @@
-//! The control socket: requests, hostile callers, stale sockets.
+//! The local socket: requests, hostile callers, stale sockets.
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, reason = "tests of sockets and threads")]
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use roadweave_device::control::{ControlServer, RequestError, RpcError, request};
+use roadweave_device::local::{LocalServer, RequestError, RpcError, request};
 use roadweave_device::{DeviceError, Instance, Waker, wait_readable};
 use serde_json::{Value, json};
 
@@ -27,7 +27,7 @@ impl World {
             std::env::temp_dir().join(format!("roadweave-{}-{test}", std::process::id()));
         let instance = Instance::in_directory("client", &directory).unwrap();
         let waker = Waker::new().unwrap();
-        let mut server = ControlServer::start(&instance, waker.clone()).unwrap();
+        let mut server = LocalServer::start(&instance, waker.clone()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let event_loop = std::thread::spawn(move || {
@@ -144,14 +144,14 @@ fn an_event_loop_that_is_silent_is_called_busy() {
 #[test]
 fn a_living_instance_is_not_replaced_and_a_dead_ones_socket_is() {
     let world = World::new("living");
-    let error = ControlServer::start(&world.instance, Waker::new().unwrap()).unwrap_err();
+    let error = LocalServer::start(&world.instance, Waker::new().unwrap()).unwrap_err();
     assert!(matches!(error, DeviceError::AlreadyRunning { .. }), "{error}");
 
     let instance = Instance::in_directory("dead", &world.directory).unwrap();
     drop(UnixListener::bind(instance.socket_path()).unwrap());
     let error = request(&instance.socket_path(), "show", &Value::Null).unwrap_err();
     assert!(matches!(error, RequestError::NotRunning { .. }), "{error}");
-    let server = ControlServer::start(&instance, Waker::new().unwrap()).unwrap();
+    let server = LocalServer::start(&instance, Waker::new().unwrap()).unwrap();
     drop(server);
     assert!(!instance.socket_path().exists());
 }

@@ -1,4 +1,4 @@
-//! The local control socket: JSON-RPC 2.0, one request a line.
+//! The local socket: JSON-RPC 2.0, one request a line.
 //!
 //! ```text
 //! roadweave show --> /run/roadweave/NAME.sock --> thread per connection --> bounded queue + Waker
@@ -14,7 +14,7 @@ mod server;
 
 pub use client::{RequestError, request};
 pub use requests::{SetAnswer, SetQoe, SetStrategy, set_strategy, status};
-pub use server::{ControlRequest, ControlServer, RpcError};
+pub use server::{LocalRequest, LocalServer, RpcError};
 
 /// Longest line, bytes; a longer one ends the connection.
 const LINE_MAX: usize = 1024 * 1024;

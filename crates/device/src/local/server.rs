@@ -21,8 +21,8 @@ use crate::{DeviceError, Instance, Waker};
 
 /// Takes requests for the event loop. Dropping it closes and removes the socket.
 #[derive(Debug)]
-pub struct ControlServer {
-    requests: Receiver<ControlRequest>,
+pub struct LocalServer {
+    requests: Receiver<LocalRequest>,
     shared: Arc<Shared>,
     path: PathBuf,
     acceptor: Option<JoinHandle<()>>,
@@ -30,7 +30,7 @@ pub struct ControlServer {
 
 /// One request; answer it soon, the caller waits for two seconds.
 #[derive(Debug)]
-pub struct ControlRequest {
+pub struct LocalRequest {
     /// What is asked for.
     pub method: String,
     /// The parameters; null where there are none.
@@ -76,14 +76,14 @@ impl RpcError {
 /// What the threads share.
 #[derive(Debug)]
 struct Shared {
-    queue: SyncSender<ControlRequest>,
+    queue: SyncSender<LocalRequest>,
     waker: Waker,
     stop: AtomicBool,
     connections: AtomicUsize,
 }
 
-impl ControlServer {
-    /// Opens the control socket of an instance; `waker` is woken for each request.
+impl LocalServer {
+    /// Opens the local socket of an instance; `waker` is woken for each request.
     ///
     /// # Errors
     /// [`DeviceError::AlreadyRunning`] when a living process answers there; a dead one's socket is
@@ -106,7 +106,7 @@ impl ControlServer {
         let acceptor = {
             let shared = Arc::clone(&shared);
             std::thread::Builder::new()
-                .name("control".to_owned())
+                .name("local".to_owned())
                 .spawn(move || accept(&listener, &shared))
                 .map_err(|error| DeviceError::system("start a thread", error))?
         };
@@ -114,12 +114,12 @@ impl ControlServer {
     }
 
     /// The next request, if there is one. Call it until there is none after each wake.
-    pub fn poll_request(&mut self) -> Option<ControlRequest> {
+    pub fn poll_request(&mut self) -> Option<LocalRequest> {
         self.requests.try_recv().ok()
     }
 }
 
-impl Drop for ControlServer {
+impl Drop for LocalServer {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         // Ends the accept; when that cannot be, the thread ends with the process.
@@ -132,7 +132,7 @@ impl Drop for ControlServer {
     }
 }
 
-impl ControlRequest {
+impl LocalRequest {
     /// Answers it; the caller may have left.
     pub fn answer(self, answer: Result<Value, RpcError>) {
         let _ = self.answer.try_send(answer);
@@ -160,14 +160,14 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
                 // Out of file descriptors, most likely; whoever waits makes the next call return at
                 // once.
                 if !std::mem::replace(&mut is_failing, true) {
-                    tracing::warn!("the control socket takes no callers: {error}; trying again");
+                    tracing::warn!("the local socket takes no callers: {error}; trying again");
                 }
                 std::thread::sleep(ACCEPT_PAUSE);
                 continue;
             }
         };
         if std::mem::take(&mut is_failing) {
-            tracing::info!("the control socket takes callers again");
+            tracing::info!("the local socket takes callers again");
         }
         // A connection too many is closed at once.
         if shared.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
@@ -180,7 +180,7 @@ fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
             let _ = serve(&stream, &theirs);
             theirs.connections.fetch_sub(1, Ordering::AcqRel);
         };
-        if std::thread::Builder::new().name("control-peer".to_owned()).spawn(work).is_err() {
+        if std::thread::Builder::new().name("local-peer".to_owned()).spawn(work).is_err() {
             shared.connections.fetch_sub(1, Ordering::AcqRel);
         }
     }
@@ -239,7 +239,7 @@ fn handle_line(line: &[u8], shared: &Shared) -> Option<Value> {
 /// Hands a request to the event loop and awaits its answer.
 fn forward(method: String, params: Value, shared: &Shared) -> Result<Value, RpcError> {
     let (answer, answers) = sync_channel(1);
-    let request = ControlRequest { method, params, answer };
+    let request = LocalRequest { method, params, answer };
     match shared.queue.try_send(request) {
         Ok(()) => shared.waker.wake(),
         Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => return Err(RpcError::busy()),
