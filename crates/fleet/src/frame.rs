@@ -39,8 +39,9 @@ pub enum Down {
     Revoke {
         /// The entries, in order.
         entries: Vec<Revocation>,
-        /// What their end is signed by.
-        head: Signed<Head>,
+        /// With the last of them: what their end is signed by.
+        #[serde(default)]
+        head: Option<Signed<Head>>,
     },
     /// A document is to hold.
     Desired {
@@ -107,8 +108,9 @@ pub enum Up {
     Surplus {
         /// The entries, in order.
         entries: Vec<Revocation>,
-        /// What their end was signed by.
-        head: Signed<Head>,
+        /// With the last of them: what their end was signed by.
+        #[serde(default)]
+        head: Option<Signed<Head>>,
     },
     /// Figures of the last seconds.
     Samples {

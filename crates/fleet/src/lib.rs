@@ -9,13 +9,16 @@
 //!        ├─ Configuration, Candidates      for boxes
 //!        └─ Table of Members, Anchors      for proxies and anchors
 //! Frame: one message of the stream, length and JSON
+//! Agent ◄──── stream ────► Desk         of a box, proxy or anchor; of the controller
 //! ```
 //!
 //! Nothing here goes by a date: what is newer is told by numbers, so that a box whose clock says
 //! 1970 joins. Everything that is read again from a disk or a database proves itself by a
 //! signature.
 
+mod agent;
 mod chain;
+mod desk;
 mod digest;
 mod document;
 mod envelope;
@@ -27,7 +30,9 @@ mod table;
 mod token;
 mod trust;
 
+pub use agent::{Agent, AgentEvent, Joining, Kept, KeptError, Place, Works};
 pub use chain::{Admitted, CHAIN_MAX, Chain, ChainError, Issuer};
+pub use desk::{Desk, DeskEvent, Published, PublishedTable};
 pub use digest::Digest;
 pub use document::{
     Anchor, Anchors, Approval, Body, Candidate, Candidates, Configuration, Document, DocumentError,

@@ -1,0 +1,327 @@
+//! The fleet's side of a box, a proxy or an anchor: what it has been told, proved, and keeps.
+//!
+//! ```text
+//!              frames                          events, for its driver
+//! stream ─────────────► trust, revocations ──► Revoked, Table, Candidates, Anchors
+//!        ◄───────────── configuration on trial ─► Configure
+//!         have, reports                         Keep: write what is to survive
+//! ```
+//!
+//! It goes on without a stream for as long as that is away: everything that the data plane needs
+//! is in what it keeps, and proves itself again when it is read.
+
+mod keeping;
+mod taking;
+mod trial;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use roadweave_identity::PublicKey;
+use roadweave_types::Instant;
+
+pub use self::keeping::{Kept, KeptError};
+use self::trial::Decision;
+pub use self::trial::Works;
+use crate::chain::Chain;
+use crate::document::{Kind, Version};
+use crate::frame::{Have, Outcome, Report, Sample, Up};
+use crate::name::Name;
+use crate::revocation::Revocation;
+use crate::statement::{Role, Statement};
+use crate::token::JoinToken;
+
+/// The most frames that wait for the stream.
+const FRAMES_MAX: usize = 256;
+/// The most events that wait for the driver; it takes them after every call.
+const EVENTS_MAX: usize = 1_024;
+
+/// What the driver of an agent must do or know.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AgentEvent {
+    /// This side belongs to the fleet from now on.
+    Joined {
+        /// Of which tenant.
+        tenant: Name,
+        /// What is said of it.
+        statement: Statement,
+    },
+    /// The controller does not do what was asked.
+    Refused {
+        /// Why, for a person.
+        reason: String,
+        /// Whether to ask again later.
+        retry: bool,
+    },
+    /// A configuration is to be in force; if it cannot be used, [`Agent::refuse`] it.
+    Configure {
+        /// Which.
+        version: Option<Version>,
+        /// Fields as TOML, none to go by the file alone.
+        text: Option<String>,
+    },
+    /// The proxies to choose among, all of them proved.
+    Candidates(Vec<Place>),
+    /// The anchors to lead to, all of them proved.
+    Anchors(Vec<(Name, Place)>),
+    /// Others may connect than before: ask [`Agent::admission`].
+    Table,
+    /// Keys are withdrawn: end their sessions, then call [`Agent::on_revoked`].
+    Revoked(Vec<PublicKey>),
+    /// Let go of all sessions, and take no new ones.
+    Drain,
+    /// Send figures often until then.
+    Watch(Instant),
+    /// What [`Agent::kept`] gives has changed: write it.
+    Keep,
+    /// Something that a person should know.
+    Warning(String),
+}
+
+/// A proxy or an anchor, proved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Its key.
+    pub key: PublicKey,
+    /// Its name.
+    pub name: Name,
+    /// Where it stands, if that was told.
+    pub site: Option<Name>,
+    /// Where it listens, `host:port` each.
+    pub addresses: Vec<String>,
+    /// The round trip from it to the anchor, microseconds.
+    pub to_anchor_us: u32,
+}
+
+/// One side of a controller's stream: a box, a proxy or an anchor.
+#[derive(Debug)]
+pub struct Agent {
+    key: PublicKey,
+    role: Role,
+    software: String,
+    kept: Kept,
+    /// What it shows to belong to the fleet, until it does.
+    joining: Option<Joining>,
+    works: Works,
+    sessions: u32,
+    /// Since when there is no stream.
+    away_since: Option<Instant>,
+    /// Entries that wait for their head.
+    entries: Vec<Revocation>,
+    frames: VecDeque<Up>,
+    events: VecDeque<AgentEvent>,
+}
+
+/// How a new key asks to belong to a fleet.
+#[derive(Clone, Debug)]
+pub struct Joining {
+    /// What it was handed.
+    pub token: JoinToken,
+    /// The name that it would like.
+    pub name: Name,
+    /// What a delegate in the token has said of it.
+    pub chain: Option<Chain>,
+}
+
+impl Agent {
+    /// An agent that does not belong to a fleet yet.
+    pub fn joining(now: Instant, key: PublicKey, role: Role, software: &str, how: Joining) -> Self {
+        let kept = Kept::of_token(&how.token);
+        let mut agent = Self::of(now, key, role, software, kept);
+        agent.joining = Some(how);
+        agent
+    }
+
+    /// An agent with what an earlier life of it has kept. What of that does not prove itself is
+    /// forgotten, with a warning; what does comes as events, revocations first.
+    pub fn restore(now: Instant, key: PublicKey, role: Role, software: &str, kept: Kept) -> Self {
+        let mut agent = Self::of(now, key, role, software, kept);
+        agent.prove_kept(now);
+        agent
+    }
+
+    fn of(now: Instant, key: PublicKey, role: Role, software: &str, kept: Kept) -> Self {
+        Self {
+            key,
+            role,
+            software: software.to_owned(),
+            kept,
+            joining: None,
+            works: Works::default(),
+            sessions: 0,
+            away_since: Some(now),
+            entries: Vec::new(),
+            frames: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// The stream to a controller is up; nothing of an earlier one counts.
+    pub fn on_stream_up(&mut self, now: Instant) {
+        self.away_since = None;
+        self.entries.clear();
+        self.frames.clear();
+        match &self.joining {
+            Some(Joining { token, name, chain }) => self.send(Up::Join {
+                secret: token.secret,
+                tenant: token.tenant.clone(),
+                role: self.role,
+                name: name.clone(),
+                chain: chain.clone(),
+            }),
+            None => self.send_have(),
+        }
+        self.set_works(now, Works { stream: true, ..self.works });
+    }
+
+    /// The stream is gone.
+    pub fn on_stream_down(&mut self, now: Instant) {
+        self.away_since.get_or_insert(now);
+        self.set_works(now, Works { stream: false, ..self.works });
+    }
+
+    /// A box has a session with a proxy, or has none.
+    pub fn on_session(&mut self, now: Instant, is_up: bool) {
+        self.set_works(now, Works { session: is_up, ..self.works });
+    }
+
+    /// How many sessions a proxy or an anchor has.
+    pub fn on_sessions(&mut self, sessions: u32) {
+        self.sessions = sessions;
+    }
+
+    /// The sessions of all keys that were withdrawn up to now have ended.
+    pub fn on_revoked(&mut self) {
+        let serial = self.kept.trust().revocations().head().serial;
+        self.send(Up::Revoked { serial });
+    }
+
+    /// The version of a configuration cannot be used, for what `why` says.
+    pub fn refuse(&mut self, now: Instant, version: Version, why: &str) {
+        if self.kept.refuse(version) {
+            self.configure(now);
+            self.report(Kind::Configuration, version, Outcome::Refused { why: why.to_owned() });
+        }
+    }
+
+    /// Fields of the configuration that the file of this box sets otherwise.
+    pub fn set_pinned(&mut self, pinned: Vec<String>) {
+        self.kept.set_pinned(pinned);
+    }
+
+    /// Sends figures, unless too much waits already.
+    pub fn send_samples(&mut self, samples: Vec<Sample>) {
+        if self.frames.len() < FRAMES_MAX / 2 && self.away_since.is_none() {
+            self.send(Up::Samples { samples });
+        }
+    }
+
+    /// Lets time pass.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some((version, decision)) = self.kept.poll_trial(now) {
+            match decision {
+                Decision::Confirmed => {
+                    self.kept.confirm();
+                    self.report(Kind::Configuration, version, Outcome::Confirmed);
+                }
+                Decision::TakenBack(why) => {
+                    self.kept.take_back();
+                    let why = why.to_owned();
+                    self.report(Kind::Configuration, version, Outcome::TakenBack { why });
+                }
+                Decision::Compare | Decision::Again => self.configure(now),
+            }
+        }
+    }
+
+    /// When [`Agent::handle_timeout`] is due.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.kept.trial_timeout()
+    }
+
+    /// What is to be sent.
+    pub fn poll_frame(&mut self) -> Option<Up> {
+        self.frames.pop_front()
+    }
+
+    /// What the driver must do or know.
+    pub fn poll_event(&mut self) -> Option<AgentEvent> {
+        self.events.pop_front()
+    }
+
+    /// What is to survive the program.
+    pub fn kept(&self) -> &Kept {
+        &self.kept
+    }
+
+    /// Since when there is no stream to a controller, if there is none.
+    pub fn away_since(&self) -> Option<Instant> {
+        self.away_since
+    }
+
+    /// Whether it belongs to a fleet.
+    pub fn is_member(&self) -> bool {
+        self.kept.chain().is_some()
+    }
+
+    fn set_works(&mut self, now: Instant, works: Works) {
+        self.works = works;
+        self.kept.on_works(now, works);
+        self.handle_timeout(now);
+    }
+
+    /// Tells the driver which configuration is to be in force.
+    fn configure(&mut self, _: Instant) {
+        let (version, text) = self.kept.configuration_in_force();
+        self.tell(AgentEvent::Configure { version, text });
+    }
+
+    fn report(&mut self, kind: Kind, version: Version, outcome: Outcome) {
+        let pinned = match kind {
+            Kind::Configuration => self.kept.pinned().to_vec(),
+            _ => Vec::new(),
+        };
+        let report = Report { kind, version, outcome, pinned };
+        self.kept.set_report(report.clone());
+        self.tell(AgentEvent::Keep);
+        if self.away_since.is_none() {
+            self.send(Up::Report(report));
+        }
+    }
+
+    fn send_have(&mut self) {
+        let head = self.kept.trust().revocations().head();
+        let documents: BTreeMap<Kind, Version> = self.kept.taken();
+        let have = Have {
+            software: self.software.clone(),
+            trust: self.kept.trust().list().number,
+            revocations: (head.epoch, head.serial),
+            documents,
+            sessions: self.sessions,
+        };
+        self.send(Up::Have(have));
+        // What became of each document may not have been heard.
+        for report in self.kept.reports() {
+            self.send(Up::Report(report));
+        }
+    }
+
+    /// What is sent beyond the bound goes: a stream that does not take it starts with what is
+    /// had.
+    fn send(&mut self, frame: Up) {
+        if self.frames.len() < FRAMES_MAX {
+            self.frames.push_back(frame);
+        }
+    }
+
+    fn tell(&mut self, event: AgentEvent) {
+        if event == AgentEvent::Keep {
+            self.events.retain(|other| *other != AgentEvent::Keep);
+        }
+        if self.events.len() < EVENTS_MAX {
+            self.events.push_back(event);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

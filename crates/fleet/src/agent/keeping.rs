@@ -1,0 +1,345 @@
+//! What an agent keeps on disk: enough to go on without a controller.
+
+use std::collections::BTreeMap;
+
+use roadweave_identity::PublicKey;
+use roadweave_types::Instant;
+use serde::{Deserialize, Serialize};
+
+use super::trial::{Decision, Trial, Works};
+use super::{Agent, AgentEvent, Place};
+use crate::chain::Chain;
+use crate::document::{Anchors, Candidates, Configuration, Document, DocumentError, Kind, Version};
+use crate::envelope::Signed;
+use crate::frame::Report;
+use crate::name::Name;
+use crate::revocation::Head;
+use crate::statement::{Role, Scope};
+use crate::table::{Admission, Table, TableError};
+use crate::token::JoinToken;
+use crate::trust::Trust;
+
+/// All that an agent keeps. Whatever of it a controller has said is kept as it was signed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Kept {
+    trust: Trust,
+    tenant: Name,
+    /// Where controllers listen, `host:port` each.
+    addresses: Vec<String>,
+    chain: Option<Chain>,
+    /// What the end of the revocations was signed by.
+    head: Option<Signed<Head>>,
+    /// The configuration that has held last.
+    configuration: Option<Signed<Document<Configuration>>>,
+    trial: Option<OnTrial>,
+    candidates: Option<Signed<Document<Candidates>>>,
+    anchors: Option<Signed<Document<Anchors>>>,
+    table: Table,
+    /// The newest version of each document that was taken, in force or not.
+    taken: BTreeMap<Kind, Version>,
+    reports: BTreeMap<Kind, Report>,
+    pinned: Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct OnTrial {
+    document: Signed<Document<Configuration>>,
+    version: Version,
+    trial: Trial,
+}
+
+/// What was kept does not prove itself.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeptError {
+    /// A document.
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+    /// The table.
+    #[error(transparent)]
+    Table(#[from] TableError),
+}
+
+impl Kept {
+    /// What a token tells.
+    pub fn of_token(token: &JoinToken) -> Self {
+        Self {
+            trust: Trust::pinned(token.root, token.controller),
+            tenant: token.tenant.clone(),
+            addresses: token.addresses.clone(),
+            chain: None,
+            head: None,
+            configuration: None,
+            trial: None,
+            candidates: None,
+            anchors: None,
+            table: Table::default(),
+            taken: BTreeMap::new(),
+            reports: BTreeMap::new(),
+            pinned: Vec::new(),
+        }
+    }
+
+    /// Whom it trusts.
+    pub fn trust(&self) -> &Trust {
+        &self.trust
+    }
+
+    pub(super) fn trust_mut(&mut self) -> &mut Trust {
+        &mut self.trust
+    }
+
+    /// Its tenant.
+    pub fn tenant(&self) -> &Name {
+        &self.tenant
+    }
+
+    /// Where controllers listen, `host:port` each.
+    pub fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// What admits it, once it belongs to the fleet.
+    pub fn chain(&self) -> Option<&Chain> {
+        self.chain.as_ref()
+    }
+
+    pub(super) fn set_chain(&mut self, chain: Chain, tenant: Name) {
+        (self.chain, self.tenant) = (Some(chain), tenant);
+    }
+
+    /// What the end of its revocations was signed by.
+    pub fn head(&self) -> Option<&Signed<Head>> {
+        self.head.as_ref()
+    }
+
+    pub(super) fn set_head(&mut self, head: Signed<Head>) {
+        self.head = Some(head);
+    }
+
+    pub(super) fn table_mut(&mut self) -> (&mut Table, &Trust) {
+        (&mut self.table, &self.trust)
+    }
+
+    /// The newest version of each document that was taken.
+    pub fn taken(&self) -> BTreeMap<Kind, Version> {
+        let table = self.table.version().map(|version| (Kind::Table, version));
+        self.taken.iter().map(|(kind, version)| (*kind, *version)).chain(table).collect()
+    }
+
+    /// What became of each document.
+    pub fn reports(&self) -> Vec<Report> {
+        self.reports.values().cloned().collect()
+    }
+
+    pub(super) fn set_report(&mut self, report: Report) {
+        self.reports.insert(report.kind, report);
+    }
+
+    /// Fields that the file sets otherwise.
+    pub(super) fn pinned(&self) -> &[String] {
+        &self.pinned
+    }
+
+    pub(super) fn set_pinned(&mut self, pinned: Vec<String>) {
+        self.pinned = pinned;
+    }
+
+    /// The version that is on trial, if there is one.
+    pub fn on_trial(&self) -> Option<Version> {
+        self.trial.as_ref().map(|on_trial| on_trial.version)
+    }
+
+    /// The version and the text of the configuration that is to be in force now.
+    pub fn configuration_in_force(&self) -> (Option<Version>, Option<String>) {
+        let new = self.trial.as_ref().filter(|on_trial| !on_trial.trial.compares());
+        let signed = new.map(|new| &new.document).or(self.configuration.as_ref());
+        // Proved when it was taken or read.
+        let document = signed.and_then(|signed| signed.verify_by(self.trust.controllers()).ok());
+        match document {
+            Some((document, _)) => (Some(document.version), Some(document.body.text)),
+            None => (None, None),
+        }
+    }
+
+    pub(super) fn try_configuration(
+        &mut self,
+        now: Instant,
+        works: Works,
+        document: Signed<Document<Configuration>>,
+        version: Version,
+    ) {
+        let mut trial = Trial::default();
+        trial.begin(now, works);
+        self.taken.insert(Kind::Configuration, version);
+        self.trial = Some(OnTrial { document, version, trial });
+    }
+
+    pub(super) fn take_candidates(
+        &mut self,
+        document: Signed<Document<Candidates>>,
+        version: Version,
+    ) {
+        self.taken.insert(Kind::Candidates, version);
+        self.candidates = Some(document);
+    }
+
+    pub(super) fn take_anchors(&mut self, document: Signed<Document<Anchors>>, version: Version) {
+        self.taken.insert(Kind::Anchors, version);
+        self.anchors = Some(document);
+    }
+
+    /// Notes that a document was seen that cannot be used, so that it is not sent again and again.
+    pub(super) fn note_taken(&mut self, kind: Kind, version: Version) {
+        self.taken.insert(kind, version);
+    }
+
+    pub(super) fn on_works(&mut self, now: Instant, works: Works) {
+        if let Some(on_trial) = &mut self.trial {
+            on_trial.trial.on_works(now, works);
+        }
+    }
+
+    pub(super) fn poll_trial(&mut self, now: Instant) -> Option<(Version, Decision)> {
+        let on_trial = self.trial.as_mut()?;
+        on_trial.trial.poll(now).map(|decision| (on_trial.version, decision))
+    }
+
+    pub(super) fn trial_timeout(&self) -> Option<Instant> {
+        self.trial.as_ref()?.trial.poll_timeout()
+    }
+
+    pub(super) fn confirm(&mut self) {
+        if let Some(on_trial) = self.trial.take() {
+            self.configuration = Some(on_trial.document);
+        }
+    }
+
+    pub(super) fn take_back(&mut self) {
+        self.trial = None;
+    }
+
+    /// Whether `version` was on trial, or in force, and is no more.
+    pub(super) fn refuse(&mut self, version: Version) -> bool {
+        let was_on_trial = self.trial.take_if(|on_trial| on_trial.version == version).is_some();
+        let in_force = self.configuration_in_force().0;
+        if !was_on_trial && in_force == Some(version) {
+            self.configuration = None;
+        }
+        was_on_trial || in_force == Some(version)
+    }
+
+    /// Forgets what does not prove itself; returns why, for each.
+    fn prove(&mut self, key: PublicKey) -> Vec<(&'static str, KeptError)> {
+        let mut failed = Vec::new();
+        let Self { trust, configuration, trial, candidates, anchors, table, .. } = self;
+        let open = |signed: &Signed<_>| Document::open(signed, trust, key, None).map(|_| ());
+        forget_if(configuration, open, "the configuration", &mut failed);
+        let open_trial = |on_trial: &OnTrial| open(&on_trial.document);
+        forget_if(trial, open_trial, "the configuration on trial", &mut failed);
+        let open = |signed: &Signed<_>| Document::open(signed, trust, key, None).map(|_| ());
+        forget_if(candidates, open, "the candidates", &mut failed);
+        let open = |signed: &Signed<_>| Document::open(signed, trust, key, None).map(|_| ());
+        forget_if(anchors, open, "the anchors", &mut failed);
+        if let Err(error) = table.check(trust, key) {
+            *table = Table::default();
+            failed.push(("the table", error.into()));
+        }
+        failed
+    }
+}
+
+fn forget_if<T>(
+    kept: &mut Option<T>,
+    open: impl Fn(&T) -> Result<(), DocumentError>,
+    what: &'static str,
+    failed: &mut Vec<(&'static str, KeptError)>,
+) {
+    if let Some(Err(error)) = kept.as_ref().map(open) {
+        *kept = None;
+        failed.push((what, error.into()));
+    }
+}
+
+impl Agent {
+    /// Proves what was kept, and tells all of it.
+    pub(super) fn prove_kept(&mut self, now: Instant) {
+        for (what, error) in self.kept.prove(self.key) {
+            self.tell(AgentEvent::Warning(format!("{what} on disk is not used: {error}")));
+        }
+        let taken = self.kept.trust().revocations().entries(0);
+        let keys: Vec<PublicKey> = taken.iter().map(|entry| entry.key).collect();
+        if !keys.is_empty() {
+            self.tell(AgentEvent::Revoked(keys));
+        }
+        let works = self.works;
+        if let Some(on_trial) = &mut self.kept.trial {
+            on_trial.trial.begin(now, works);
+            // How often it has started counts, should this be the last that it does.
+            self.tell(AgentEvent::Keep);
+        }
+        self.configure(now);
+        self.tell_places();
+        if self.role != Role::Box {
+            self.tell(AgentEvent::Table);
+        }
+        self.handle_timeout(now);
+    }
+
+    /// Who may connect to this proxy or anchor.
+    pub fn admission(&self) -> Admission<'_> {
+        self.kept.table.admission(&self.kept.trust)
+    }
+
+    /// Tells of the proxies and anchors that prove themselves.
+    pub(super) fn tell_places(&mut self) {
+        let mut warnings = Vec::new();
+        let kept = &self.kept;
+        let controllers = || kept.trust.controllers();
+        let mut prove = |chain: &Chain, role, tenant: &Name, what: &str| {
+            let admitted = chain.verify(&kept.trust);
+            let refused = match admitted {
+                Ok(who) if who.statement.role != role => "it is something else".to_owned(),
+                Ok(who) if !who.statement.scope.covers(&Scope::Tenant(tenant.clone())) => {
+                    "it is another tenant's".to_owned()
+                }
+                Ok(who) => return Some(who.statement),
+                Err(error) => error.to_string(),
+            };
+            warnings.push(format!("{what} is not used: {refused}"));
+            None
+        };
+        let candidates = kept.candidates.as_ref().and_then(|c| c.verify_by(controllers()).ok());
+        let candidates = candidates.map(|(document, _)| {
+            let proxies = document.body.proxies.into_iter().take(Candidates::MAX);
+            let place = |candidate: crate::document::Candidate| {
+                let about = prove(&candidate.chain, Role::Proxy, &kept.tenant, "a proxy")?;
+                Some(Place {
+                    key: about.key,
+                    name: about.name,
+                    site: Some(candidate.site),
+                    addresses: candidate.addresses,
+                    to_anchor_us: candidate.to_anchor_us,
+                })
+            };
+            proxies.filter_map(place).collect()
+        });
+        let anchors = kept.anchors.as_ref().and_then(|a| a.verify_by(controllers()).ok());
+        let anchors = anchors.map(|(document, _)| {
+            let place = |anchor: crate::document::Anchor| {
+                let about = prove(&anchor.chain, Role::Anchor, &anchor.tenant, "an anchor")?;
+                let addresses = anchor.addresses;
+                let (key, name) = (about.key, about.name);
+                let place = Place { key, name, site: None, addresses, to_anchor_us: 0 };
+                Some((anchor.tenant, place))
+            };
+            document.body.anchors.into_iter().filter_map(place).collect()
+        });
+        warnings.into_iter().for_each(|warning| self.tell(AgentEvent::Warning(warning)));
+        if let Some(candidates) = candidates {
+            self.tell(AgentEvent::Candidates(candidates));
+        }
+        if let Some(anchors) = anchors {
+            self.tell(AgentEvent::Anchors(anchors));
+        }
+    }
+}

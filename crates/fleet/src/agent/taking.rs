@@ -1,0 +1,203 @@
+//! What an agent does with each message of its controller.
+
+use std::time::Duration;
+
+use roadweave_types::Instant;
+
+use super::{Agent, AgentEvent};
+use crate::chain::Chain;
+use crate::document::{Body, Configuration, Document, DocumentError, Kind, Version};
+use crate::envelope::{Envelope, Signed};
+use crate::frame::{Down, Outcome, Up};
+use crate::name::Name;
+use crate::revocation::{Head, Revocation, RevocationError};
+use crate::statement::{Role, Scope};
+use crate::table::TableChange;
+
+/// The most entries that wait for their head.
+const ENTRIES_MAX: usize = 65_536;
+/// How many entries go into one message.
+const ENTRIES_AT_ONCE: usize = 100;
+/// The longest time for which somebody may watch without saying so again.
+const WATCH_MAX: Duration = Duration::from_secs(60);
+
+impl Agent {
+    /// Takes a message of the controller. What does not prove itself is told as a warning and
+    /// changes nothing.
+    pub fn handle_frame(&mut self, now: Instant, frame: Down) {
+        match frame {
+            Down::Trust { list } => match self.kept.trust_mut().replace(&list) {
+                Ok(true) => self.on_trust_changed(),
+                Ok(false) => {}
+                Err(error) => self.warn(error),
+            },
+            Down::Revoke { entries, head } => self.on_revocations(entries, head),
+            Down::Desired { kind, document } => self.on_document(now, kind, document),
+            Down::Members(change) => self.on_members(change),
+            Down::Watch { lease_ms } => {
+                let lease = Duration::from_millis(lease_ms.into()).min(WATCH_MAX);
+                self.tell(AgentEvent::Watch(now + lease));
+            }
+            Down::Welcome { chain, tenant } => self.on_welcome(chain, tenant),
+            Down::Refused { reason, retry } => self.tell(AgentEvent::Refused { reason, retry }),
+            Down::Drain => self.tell(AgentEvent::Drain),
+        }
+    }
+
+    fn warn(&mut self, what: impl ToString) {
+        self.tell(AgentEvent::Warning(what.to_string()));
+    }
+
+    /// Others count than before: what they have said is proved anew.
+    fn on_trust_changed(&mut self) {
+        self.tell(AgentEvent::Keep);
+        self.tell_places();
+        if self.role != Role::Box {
+            self.tell(AgentEvent::Table);
+        }
+    }
+
+    fn on_welcome(&mut self, chain: Chain, tenant: Name) {
+        let Some(joining) = &self.joining else { return };
+        let refused = match chain.verify(self.kept.trust()) {
+            Err(error) => error.to_string(),
+            Ok(who) if who.statement.key != self.key => "it is about another key".to_owned(),
+            Ok(who) if who.statement.role != self.role => "it makes it something else".to_owned(),
+            Ok(who) if tenant != joining.token.tenant || !is_of(&who.statement.scope, &tenant) => {
+                "it is of another tenant than the token".to_owned()
+            }
+            Ok(who) => {
+                self.joining = None;
+                self.kept.set_chain(chain, tenant.clone());
+                self.tell(AgentEvent::Joined { tenant, statement: who.statement });
+                self.tell(AgentEvent::Keep);
+                self.send_have();
+                return;
+            }
+        };
+        self.warn(format!("the controller's welcome does not count: {refused}"));
+    }
+
+    fn on_revocations(&mut self, entries: Vec<Revocation>, head: Option<Signed<Head>>) {
+        self.entries.extend(entries);
+        if self.entries.len() > ENTRIES_MAX {
+            self.entries.clear();
+            self.warn(RevocationError::TooMany);
+            return;
+        }
+        let Some(head) = head else { return };
+        let entries = std::mem::take(&mut self.entries);
+        let controllers: Vec<_> = self.kept.trust().controllers().collect();
+        match self.kept.trust_mut().revocations_mut().extend(&entries, &head, controllers) {
+            Ok(revoked) => {
+                self.kept.set_head(head);
+                self.tell(AgentEvent::Keep);
+                if revoked.is_empty() {
+                    self.on_revoked();
+                    return;
+                }
+                self.tell(AgentEvent::Revoked(revoked));
+                self.on_trust_changed();
+            }
+            Err(error) => {
+                self.warn(error);
+                let hands_back =
+                    matches!(error, RevocationError::Older { .. } | RevocationError::Missing(_));
+                if hands_back {
+                    self.send_surplus();
+                }
+            }
+        }
+    }
+
+    /// Hands the controller what it does not have.
+    fn send_surplus(&mut self) {
+        let Some(head) = self.kept.head().cloned() else { return };
+        let entries = self.kept.trust().revocations().entries(0);
+        let chunks: Vec<Vec<Revocation>> =
+            entries.chunks(ENTRIES_AT_ONCE).map(<[Revocation]>::to_vec).collect();
+        let last = chunks.len().saturating_sub(1);
+        for (index, entries) in chunks.into_iter().enumerate() {
+            let head = (index == last).then(|| head.clone());
+            self.send(Up::Surplus { entries, head });
+        }
+    }
+
+    fn on_members(&mut self, change: TableChange) {
+        let key = self.key;
+        let (table, trust) = self.kept.table_mut();
+        match table.change(change, trust, key) {
+            Ok(true) => {
+                let version = table.version();
+                self.tell(AgentEvent::Table);
+                if let Some(version) = version {
+                    self.report(Kind::Table, version, Outcome::Confirmed);
+                }
+            }
+            Ok(false) => {}
+            Err(error) => {
+                self.warn(error);
+                // The controller sends all of it to who says that it has nothing.
+                self.send_have();
+            }
+        }
+    }
+
+    fn on_document(&mut self, now: Instant, kind: Kind, document: Envelope) {
+        let taken = match kind {
+            Kind::Configuration => self.on_configuration(now, document.into()),
+            Kind::Candidates => self.open(document.into()).map(|(signed, version)| {
+                self.kept.take_candidates(signed, version);
+                self.tell_places();
+                self.report(kind, version, Outcome::Confirmed);
+            }),
+            Kind::Anchors => self.open(document.into()).map(|(signed, version)| {
+                self.kept.take_anchors(signed, version);
+                self.tell_places();
+                self.report(kind, version, Outcome::Confirmed);
+            }),
+            // It comes as members.
+            Kind::Table => Ok(()),
+        };
+        match taken {
+            // What is held already may come twice.
+            Ok(()) | Err(DocumentError::Older { .. }) => {}
+            Err(error) => self.warn(error),
+        }
+    }
+
+    fn on_configuration(
+        &mut self,
+        now: Instant,
+        signed: Signed<Document<Configuration>>,
+    ) -> Result<(), DocumentError> {
+        let held = self.kept.taken().get(&Kind::Configuration).copied();
+        let document = Document::open(&signed, self.kept.trust(), self.key, held)?;
+        let version = document.version;
+        if let Err(error) = document.body.check(self.kept.trust(), self.kept.tenant()) {
+            self.kept.note_taken(Kind::Configuration, version);
+            let why = error.to_string();
+            self.report(Kind::Configuration, version, Outcome::Refused { why });
+            return Ok(());
+        }
+        self.kept.try_configuration(now, self.works, signed, version);
+        self.report(Kind::Configuration, version, Outcome::InForce);
+        self.configure(now);
+        Ok(())
+    }
+
+    /// Reads a document that this side is to hold.
+    fn open<B: Body>(
+        &self,
+        signed: Signed<Document<B>>,
+    ) -> Result<(Signed<Document<B>>, Version), DocumentError> {
+        let held = self.kept.taken().get(&B::KIND).copied();
+        let document = Document::open(&signed, self.kept.trust(), self.key, held)?;
+        Ok((signed, document.version))
+    }
+}
+
+/// Whether something of `scope` serves `tenant`.
+fn is_of(scope: &Scope, tenant: &Name) -> bool {
+    scope.covers(&Scope::Tenant(tenant.clone()))
+}

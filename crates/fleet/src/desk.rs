@@ -1,0 +1,338 @@
+//! The controller's side of one stream: sends what is missing at the other end, and no more.
+//!
+//! ```text
+//! store ──► Published (trust, revocations), documents, table ──┐
+//!                                                              ▼
+//! peer ──► have ──────────────────────────────► what of it is missing ──► frames
+//!      ──► join, reports, samples ─────────────► events
+//! ```
+//!
+//! It holds no private key: whatever it sends was signed before.
+
+mod sending;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use roadweave_identity::PublicKey;
+use roadweave_types::Instant;
+
+use self::sending::{TableSending, revocation_frames};
+use crate::chain::Chain;
+use crate::document::{Kind, Version};
+use crate::envelope::{Envelope, Signed};
+use crate::frame::{Down, Have, Report, Sample, Up};
+use crate::name::Name;
+use crate::revocation::{Head, Revocation, Revocations};
+use crate::statement::Role;
+use crate::table::{Table, TableHead};
+use crate::token::Secret;
+use crate::trust::TrustList;
+
+/// The most events that wait for the driver; it takes them after every call.
+const EVENTS_MAX: usize = 1_024;
+/// The most entries that a peer may hand back.
+const SURPLUS_MAX: usize = 65_536;
+/// Messages that a peer may send at once, and in each second after that.
+const BURST: u32 = 1_000;
+const PER_SECOND: u32 = 20;
+/// The most characters of a text that comes from a peer.
+const TEXT_MAX: usize = 500;
+
+/// What all peers are told.
+#[derive(Clone, Debug)]
+pub struct Published {
+    /// Whom to trust, signed by a root.
+    pub trust: Signed<TrustList>,
+    /// Its number.
+    pub number: u64,
+    /// The withdrawn keys.
+    pub revocations: Revocations,
+    /// What their end is signed by.
+    pub head: Signed<Head>,
+}
+
+/// A table as one peer is to have it.
+#[derive(Clone, Debug)]
+pub struct PublishedTable {
+    /// Its version.
+    pub version: Version,
+    /// The members.
+    pub table: Table,
+    /// What they are signed by.
+    pub head: Signed<TableHead>,
+}
+
+/// What the driver of a desk must do or know.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DeskEvent {
+    /// A new key asks to belong to the fleet: answer by [`Desk::welcome`] or [`Desk::refuse`].
+    Join {
+        /// What it shows.
+        secret: Secret,
+        /// Of which tenant.
+        tenant: Name,
+        /// As what.
+        role: Role,
+        /// The name that it would like.
+        name: Name,
+        /// What a delegate has said of it.
+        chain: Option<Chain>,
+    },
+    /// What the peer has, for the store.
+    Have(Have),
+    /// What became of a document.
+    Report(Report),
+    /// All revocations up to here are in force at the peer.
+    Revoked(u64),
+    /// The peer holds revocations that the store does not.
+    Surplus(Vec<Revocation>, Signed<Head>),
+    /// Figures.
+    Samples(Vec<Sample>),
+    /// Something that a person should know; fit to be shown.
+    Text(String),
+    /// The stream must end.
+    End(&'static str),
+}
+
+/// One stream of a controller.
+#[derive(Debug)]
+pub struct Desk {
+    peer: PublicKey,
+    /// Whether the store knows it: strangers may ask to join and nothing else.
+    is_member: bool,
+    published: Arc<Published>,
+    /// What the peer has, as it said and as was sent since; `None` before it said so.
+    had: Option<Have>,
+    desired: BTreeMap<Kind, (Version, Envelope)>,
+    table: Option<Arc<PublishedTable>>,
+    sending: Option<TableSending>,
+    surplus: Vec<Revocation>,
+    frames: VecDeque<Down>,
+    events: VecDeque<DeskEvent>,
+    allowance: u32,
+    allowance_at: Instant,
+    ended: bool,
+}
+
+impl Desk {
+    /// The desk of the stream that the holder of `peer` has opened.
+    pub fn new(now: Instant, peer: PublicKey, is_member: bool, published: Arc<Published>) -> Self {
+        Self {
+            peer,
+            is_member,
+            published,
+            had: None,
+            desired: BTreeMap::new(),
+            table: None,
+            sending: None,
+            surplus: Vec::new(),
+            frames: VecDeque::new(),
+            events: VecDeque::new(),
+            allowance: BURST,
+            allowance_at: now,
+            ended: false,
+        }
+    }
+
+    /// Whose stream it is.
+    pub fn peer(&self) -> PublicKey {
+        self.peer
+    }
+
+    /// What the peer has, once it said so.
+    pub fn had(&self) -> Option<&Have> {
+        self.had.as_ref()
+    }
+
+    /// Takes a message of the peer.
+    pub fn handle_frame(&mut self, now: Instant, frame: Up) {
+        if self.ended {
+            return;
+        }
+        if !self.allows(now) {
+            return self.end("it sends more messages than anybody needs to");
+        }
+        match frame {
+            Up::Join { secret, tenant, role, name, chain } => {
+                self.tell(DeskEvent::Join { secret, tenant, role, name, chain });
+            }
+            _ if !self.is_member => self.end("it does not belong to the fleet"),
+            Up::Have(have) => self.on_have(have),
+            Up::Report(report) => self.tell(DeskEvent::Report(report)),
+            Up::Revoked { serial } => self.tell(DeskEvent::Revoked(serial)),
+            Up::Surplus { entries, head } => self.on_surplus(entries, head),
+            Up::Samples { samples } => self.tell(DeskEvent::Samples(samples)),
+            Up::Event { text } => {
+                let shown = text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect();
+                self.tell(DeskEvent::Text(shown));
+            }
+        }
+    }
+
+    /// The peer belongs to the fleet from now on.
+    pub fn welcome(&mut self, chain: Chain, tenant: Name) {
+        self.is_member = true;
+        self.frames.push_back(Down::Welcome { chain, tenant });
+    }
+
+    /// The peer may not join.
+    pub fn refuse(&mut self, reason: &str, retry: bool) {
+        self.frames.push_back(Down::Refused { reason: reason.to_owned(), retry });
+    }
+
+    /// What all peers are told is another.
+    pub fn publish(&mut self, published: Arc<Published>) {
+        self.published = published;
+        self.send_published();
+    }
+
+    /// A document is to hold at the peer.
+    pub fn desire(&mut self, kind: Kind, version: Version, document: Envelope) {
+        let newest = self.desired.get(&kind).is_none_or(|(held, _)| *held < version);
+        if newest {
+            self.desired.insert(kind, (version, document));
+            self.send_desired(kind);
+        }
+    }
+
+    /// The version of the table that the peer has or is being sent, by which the driver finds the
+    /// table to start from.
+    pub fn table_version(&self) -> Option<Version> {
+        let sent = self.table.as_ref().map(|table| table.version);
+        sent.or_else(|| self.had.as_ref()?.documents.get(&Kind::Table).copied())
+    }
+
+    /// A table is to hold at the peer. `former` is the one of [`Desk::table_version`], if the
+    /// driver still has it: then only what differs is sent.
+    pub fn desire_table(&mut self, table: Arc<PublishedTable>, former: Option<&PublishedTable>) {
+        let held = self.table_version();
+        self.table = Some(table.clone());
+        // Before the peer said what it has, nothing is sent.
+        if self.had.is_none() || held == Some(table.version) {
+            return;
+        }
+        let is_midway = self.sending.is_some();
+        let former = former.filter(|former| Some(former.version) == held && !is_midway);
+        self.sending = Some(TableSending::new(&table, former.map(|former| &former.table)));
+    }
+
+    /// Somebody watches the peer.
+    pub fn watch(&mut self, lease: Duration) {
+        let lease_ms = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
+        self.frames.push_back(Down::Watch { lease_ms });
+    }
+
+    /// The peer is to let go of its sessions.
+    pub fn drain(&mut self) {
+        self.frames.push_back(Down::Drain);
+    }
+
+    /// What is to be sent next.
+    pub fn poll_frame(&mut self) -> Option<Down> {
+        if let Some(frame) = self.frames.pop_front() {
+            return Some(frame);
+        }
+        let frame = self.sending.as_mut()?.next();
+        if frame.is_none() {
+            self.sending = None;
+        }
+        frame
+    }
+
+    /// What the driver must do or know.
+    pub fn poll_event(&mut self) -> Option<DeskEvent> {
+        self.events.pop_front()
+    }
+
+    /// Whether the peer is within what it may send.
+    fn allows(&mut self, now: Instant) -> bool {
+        let seconds = (now - self.allowance_at).as_secs() as u32;
+        if seconds > 0 {
+            self.allowance_at += Duration::from_secs(seconds.into());
+            let more = PER_SECOND.saturating_mul(seconds);
+            self.allowance = self.allowance.saturating_add(more).min(BURST);
+        }
+        let allows = self.allowance > 0;
+        self.allowance = self.allowance.saturating_sub(1);
+        allows
+    }
+
+    fn on_have(&mut self, have: Have) {
+        // It has started anew, or could not use what was sent.
+        (self.sending, self.had) = (None, Some(have.clone()));
+        self.tell(DeskEvent::Have(have));
+        self.send_published();
+        let kinds: Vec<Kind> = self.desired.keys().copied().collect();
+        kinds.into_iter().for_each(|kind| self.send_desired(kind));
+        if let Some(table) = self.table.take() {
+            let held = self.table_version();
+            self.table = Some(table.clone());
+            if held != Some(table.version) {
+                self.sending = Some(TableSending::new(&table, None));
+            }
+        }
+    }
+
+    fn send_published(&mut self) {
+        let Some(had) = &mut self.had else { return };
+        let published = &self.published;
+        // First, because the rest may be signed by whom it names.
+        if had.trust < published.number {
+            had.trust = published.number;
+            self.frames.push_back(Down::Trust { list: published.trust.clone() });
+        }
+        let ours = published.revocations.head();
+        let (epoch, serial) = had.revocations;
+        if (epoch, serial) == (ours.epoch, ours.serial) {
+            return;
+        }
+        // Of another epoch all: the peer compares.
+        let after = if epoch == ours.epoch { serial.min(ours.serial) } else { 0 };
+        let entries = published.revocations.entries(after);
+        self.frames.extend(revocation_frames(entries, &published.head));
+        had.revocations = (ours.epoch, ours.serial);
+    }
+
+    fn send_desired(&mut self, kind: Kind) {
+        let (Some(had), Some((version, document))) = (&mut self.had, self.desired.get(&kind))
+        else {
+            return;
+        };
+        if had.documents.get(&kind).is_some_and(|held| held >= version) {
+            return;
+        }
+        had.documents.insert(kind, *version);
+        // A former one that still waits is of no use.
+        self.frames.retain(|frame| !matches!(frame, Down::Desired { kind: k, .. } if *k == kind));
+        self.frames.push_back(Down::Desired { kind, document: document.clone() });
+    }
+
+    fn on_surplus(&mut self, entries: Vec<Revocation>, head: Option<Signed<Head>>) {
+        self.surplus.extend(entries);
+        if self.surplus.len() > SURPLUS_MAX {
+            return self.end("it hands back more revocations than there can be");
+        }
+        if let Some(head) = head {
+            let entries = std::mem::take(&mut self.surplus);
+            self.tell(DeskEvent::Surplus(entries, head));
+        }
+    }
+
+    fn end(&mut self, why: &'static str) {
+        self.ended = true;
+        self.frames.clear();
+        self.refuse(why, false);
+        self.tell(DeskEvent::End(why));
+    }
+
+    fn tell(&mut self, event: DeskEvent) {
+        if self.events.len() < EVENTS_MAX {
+            self.events.push_back(event);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

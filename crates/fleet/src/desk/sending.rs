@@ -1,0 +1,77 @@
+//! What is larger than one message, cut into many.
+
+use std::collections::VecDeque;
+
+use super::PublishedTable;
+use crate::envelope::Signed;
+use crate::frame::{Down, FRAME_MAX};
+use crate::revocation::{Head, Revocation};
+use crate::table::{Member, Table, TableChange, TableHead};
+
+/// Entries of revocations in one message.
+const ENTRIES_AT_ONCE: usize = 100;
+/// Keys in one message.
+const KEYS_AT_ONCE: usize = 500;
+/// Bytes of members in one message; the head comes beside.
+const MEMBERS_BYTES: usize = FRAME_MAX - 8 * 1024;
+
+/// Messages that carry `entries`, the last with their head; one with the head alone if there are
+/// none.
+pub(super) fn revocation_frames(
+    entries: &[Revocation],
+    head: &Signed<Head>,
+) -> impl Iterator<Item = Down> {
+    let mut chunks: Vec<Vec<Revocation>> =
+        entries.chunks(ENTRIES_AT_ONCE).map(<[Revocation]>::to_vec).collect();
+    if chunks.is_empty() {
+        chunks.push(Vec::new());
+    }
+    let last = chunks.len() - 1;
+    let head = head.clone();
+    chunks.into_iter().enumerate().map(move |(index, entries)| Down::Revoke {
+        entries,
+        head: (index == last).then(|| head.clone()),
+    })
+}
+
+/// A table on its way, message by message as the stream takes them.
+#[derive(Debug)]
+pub(super) struct TableSending {
+    anew: bool,
+    set: VecDeque<Member>,
+    gone: Vec<roadweave_identity::PublicKey>,
+    /// `None` once it was sent.
+    head: Option<Signed<TableHead>>,
+}
+
+impl TableSending {
+    /// `table` in the place of `former`, or of whatever the peer has.
+    pub(super) fn new(table: &PublishedTable, former: Option<&Table>) -> Self {
+        let change = table.table.since(former.unwrap_or(&Table::default()));
+        Self {
+            anew: former.is_none(),
+            set: change.set.into(),
+            gone: change.gone,
+            head: Some(table.head.clone()),
+        }
+    }
+
+    /// The next message; `None` once all are sent.
+    pub(super) fn next(&mut self) -> Option<Down> {
+        self.head.as_ref()?;
+        let (mut set, mut bytes) = (Vec::new(), 0);
+        while let Some(member) = self.set.front() {
+            bytes += serde_json::to_vec(member).map_or(0, |json| json.len() + 1);
+            if bytes > MEMBERS_BYTES && !set.is_empty() {
+                break;
+            }
+            set.extend(self.set.pop_front());
+        }
+        let rest = self.gone.len().saturating_sub(KEYS_AT_ONCE);
+        let gone = if set.is_empty() { self.gone.split_off(rest) } else { Vec::new() };
+        let is_last = self.set.is_empty() && self.gone.is_empty();
+        let head = if is_last { self.head.take() } else { None };
+        let anew = std::mem::take(&mut self.anew);
+        Some(Down::Members(TableChange { anew, set, gone, head }))
+    }
+}

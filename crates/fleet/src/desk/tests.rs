@@ -1,0 +1,399 @@
+//! Desks and agents together: what the one sends the other takes, and no more than is missing.
+
+use roadweave_identity::Identity;
+
+use super::*;
+use crate::agent::{Agent, AgentEvent, Joining, Kept};
+use crate::document::{Body, Candidate, Candidates, Configuration, Document};
+use crate::frame::Outcome;
+use crate::statement::{Scope, Statement};
+use crate::table::Member;
+use crate::token::JoinToken;
+use crate::trust::Trust;
+
+const ROOT: u8 = 1;
+const CONTROLLER: u8 = 2;
+const BOX: u8 = 5;
+const PROXY: u8 = 20;
+
+fn identity(seed: u8) -> Identity {
+    Identity::from_seed([seed; 32])
+}
+
+fn key(seed: u8) -> PublicKey {
+    identity(seed).public_key()
+}
+
+fn name(text: &str) -> Name {
+    text.parse().expect("a name")
+}
+
+fn at(seconds: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(seconds)
+}
+
+fn statement(seed: u8, role: Role) -> Statement {
+    let scope = Scope::Tenant(name("north"));
+    let name = name(&format!("x{seed}"));
+    Statement { key: key(seed), name, role, scope, tags: Default::default(), grant: None }
+}
+
+fn chain(seed: u8, role: Role, by: u8) -> Chain {
+    let signed = Signed::sign(&statement(seed, role), &identity(by)).expect("signed");
+    Chain::new(vec![signed])
+}
+
+/// A controller's store of revocations and trust.
+fn published(epoch: u64, revoked: &[u8]) -> Arc<Published> {
+    let controller = identity(CONTROLLER);
+    let mut trust = Trust::pinned(key(ROOT), key(CONTROLLER)).list().clone();
+    (trust.number, trust.epoch) = (1 + epoch, epoch);
+    let mut revocations = Revocations::default();
+    let mut head = Head { epoch, ..Head::EMPTY };
+    let mut signed = Signed::sign(&head, &controller).expect("signed");
+    if epoch > 0 {
+        revocations.extend(&[], &signed, [key(CONTROLLER)]).expect("an epoch begins");
+    }
+    for seed in revoked {
+        let entry = revocations.next(key(*seed), "stolen");
+        head = Head { epoch, serial: entry.serial, hash: entry.hash() };
+        signed = Signed::sign(&head, &controller).expect("signed");
+        revocations.extend(&[entry], &signed, [key(CONTROLLER)]).expect("taken");
+    }
+    let number = trust.number;
+    let trust = Signed::sign(&trust, &identity(ROOT)).expect("signed");
+    Arc::new(Published { trust, number, revocations, head: signed })
+}
+
+fn token() -> JoinToken {
+    JoinToken {
+        addresses: vec!["127.0.0.1:1".into()],
+        controller: key(CONTROLLER),
+        root: key(ROOT),
+        tenant: name("north"),
+        secret: Secret::from_bytes([3; 16]),
+        delegate: None,
+    }
+}
+
+/// Both ends of one stream, and how many messages crossed it.
+struct Stream {
+    agent: Agent,
+    desk: Desk,
+    down: usize,
+    events: Vec<AgentEvent>,
+    told: Vec<DeskEvent>,
+}
+
+impl Stream {
+    fn new(agent: Agent, seed: u8, is_member: bool, published: &Arc<Published>) -> Self {
+        let desk = Desk::new(at(0), key(seed), is_member, published.clone());
+        let mut stream = Self { agent, desk, down: 0, events: vec![], told: vec![] };
+        stream.agent.on_stream_up(at(0));
+        stream.turn(0);
+        stream
+    }
+
+    /// Everything that is to be sent crosses as bytes.
+    fn turn(&mut self, seconds: u64) {
+        loop {
+            let (up, down) = (self.agent.poll_frame(), self.desk.poll_frame());
+            if up.is_none() && down.is_none() {
+                break;
+            }
+            if let Some(up) = up {
+                let bytes = crate::encode(&up).expect("a message");
+                let mut decoder = crate::FrameDecoder::default();
+                decoder.push(&bytes);
+                let up = decoder.poll().expect("read").expect("whole");
+                self.desk.handle_frame(at(seconds), up);
+            }
+            if let Some(down) = down {
+                self.down += 1;
+                let bytes = crate::encode(&down).expect("a message");
+                let mut decoder = crate::FrameDecoder::default();
+                decoder.push(&bytes);
+                let down = decoder.poll().expect("read").expect("whole");
+                self.agent.handle_frame(at(seconds), down);
+            }
+        }
+        self.events.extend(std::iter::from_fn(|| self.agent.poll_event()));
+        self.told.extend(std::iter::from_fn(|| self.desk.poll_event()));
+    }
+
+    fn warnings(&self) -> Vec<&String> {
+        let events = self.events.iter();
+        let warnings = events.filter_map(|event| match event {
+            AgentEvent::Warning(text) => Some(text),
+            _ => None,
+        });
+        warnings.collect()
+    }
+}
+
+/// An agent that has joined, with what it keeps brought through a disk.
+fn member(seed: u8, role: Role, published: &Arc<Published>) -> Agent {
+    let how = Joining { token: token(), name: name("x"), chain: None };
+    let agent = Agent::joining(at(0), key(seed), role, "1.0", how);
+    let mut stream = Stream::new(agent, seed, false, published);
+    assert!(matches!(stream.told[..], [DeskEvent::Join { .. }]));
+    stream.desk.welcome(chain(seed, role, ROOT), name("north"));
+    stream.turn(0);
+    assert!(stream.agent.is_member(), "{:?}", stream.events);
+    restart(&stream.agent, seed, role)
+}
+
+fn restart(agent: &Agent, seed: u8, role: Role) -> Agent {
+    let text = serde_json::to_string(agent.kept()).expect("JSON");
+    let kept: Kept = serde_json::from_str(&text).expect("kept");
+    Agent::restore(at(0), key(seed), role, "1.0", kept)
+}
+
+fn document<B: Body>(seed: u8, number: u64, body: B) -> (Version, Envelope) {
+    let version = Version { epoch: 0, number };
+    let document = Document { subject: key(seed), version, body };
+    let signed = Signed::sign(&document, &identity(CONTROLLER)).expect("signed");
+    (version, signed.into_envelope())
+}
+
+fn configuration(number: u64, text: &str) -> (Version, Envelope) {
+    document(BOX, number, Configuration { text: text.into(), approval: None })
+}
+
+fn texts(events: &[AgentEvent]) -> Vec<Option<&str>> {
+    let texts = events.iter().filter_map(|event| match event {
+        AgentEvent::Configure { text, .. } => Some(text.as_deref()),
+        _ => None,
+    });
+    texts.collect()
+}
+
+#[test]
+fn a_stranger_may_ask_to_join_and_nothing_else() {
+    let published = published(0, &[]);
+    let mut desk = Desk::new(at(0), key(BOX), false, published);
+    desk.handle_frame(at(0), Up::Have(Have::default()));
+    assert!(matches!(desk.poll_event(), Some(DeskEvent::End(_))));
+    assert!(matches!(desk.poll_frame(), Some(Down::Refused { retry: false, .. })));
+    desk.handle_frame(at(0), Up::Revoked { serial: 1 });
+    assert_eq!(desk.poll_event(), None);
+}
+
+#[test]
+fn a_welcome_of_a_controller_that_cannot_sign_does_not_count() {
+    let published = published(0, &[]);
+    for wrong in [
+        chain(BOX, Role::Box, CONTROLLER),
+        chain(6, Role::Box, ROOT),
+        chain(BOX, Role::Proxy, ROOT),
+    ] {
+        let how = Joining { token: token(), name: name("x"), chain: None };
+        let agent = Agent::joining(at(0), key(BOX), Role::Box, "1.0", how);
+        let mut stream = Stream::new(agent, BOX, false, &published);
+        stream.desk.welcome(wrong, name("north"));
+        stream.turn(0);
+        assert!(!stream.agent.is_member());
+        assert_eq!(stream.warnings().len(), 1);
+    }
+}
+
+#[test]
+fn only_what_is_missing_is_sent() {
+    let published = published(0, &[30, 31]);
+    let mut stream = Stream::new(member(BOX, Role::Box, &published), BOX, true, &published);
+    let (version, envelope) = configuration(1, "a = 1");
+    stream.desk.desire(Kind::Configuration, version, envelope.clone());
+    stream.turn(1);
+    let down = stream.down;
+    let again = restart(&stream.agent, BOX, Role::Box);
+    let mut stream = Stream::new(again, BOX, true, &published);
+    stream.desk.desire(Kind::Configuration, version, envelope);
+    stream.turn(1);
+    // The list of trust, the revocations and the configuration came the first time.
+    assert_eq!((down, stream.down), (1, 0), "{:?}", stream.events);
+    assert!(stream.warnings().is_empty());
+}
+
+#[test]
+fn a_configuration_is_in_force_at_once_confirmed_and_survives() {
+    let published = published(0, &[]);
+    let mut stream = Stream::new(member(BOX, Role::Box, &published), BOX, true, &published);
+    let (version, envelope) = configuration(1, "a = 1");
+    stream.desk.desire(Kind::Configuration, version, envelope);
+    stream.turn(1);
+    assert_eq!(texts(&stream.events), [None, Some("a = 1")]);
+    stream.agent.on_session(at(2), true);
+    stream.agent.handle_timeout(at(91));
+    assert_eq!(stream.agent.kept().on_trial(), Some(version));
+    stream.agent.handle_timeout(at(92));
+    stream.turn(92);
+    assert_eq!(stream.agent.kept().on_trial(), None);
+    let outcomes = stream.told.iter().filter_map(|event| match event {
+        DeskEvent::Report(report) => Some(report.outcome.clone()),
+        _ => None,
+    });
+    let outcomes: Vec<Outcome> = outcomes.collect();
+    assert_eq!(outcomes, [Outcome::InForce, Outcome::Confirmed]);
+    let mut again = restart(&stream.agent, BOX, Role::Box);
+    let events: Vec<AgentEvent> = std::iter::from_fn(|| again.poll_event()).collect();
+    assert_eq!(texts(&events), [Some("a = 1")]);
+}
+
+#[test]
+fn a_configuration_that_cuts_a_box_off_is_taken_back_and_told() {
+    let published = published(0, &[]);
+    let mut stream = Stream::new(member(BOX, Role::Box, &published), BOX, true, &published);
+    for (number, text) in [(1, "good"), (2, "bad")] {
+        let (version, envelope) = configuration(number, text);
+        let since = number * 1_000;
+        stream.agent.on_session(at(since), true);
+        stream.desk.desire(Kind::Configuration, version, envelope);
+        stream.turn(since);
+        if text == "bad" {
+            stream.agent.on_session(at(since), false);
+            stream.agent.on_stream_down(at(since));
+        }
+        stream.agent.handle_timeout(at(since + 90));
+        stream.turn(since + 90);
+    }
+    assert_eq!(texts(&stream.events), [None, Some("good"), Some("bad"), Some("good")]);
+    // It was bad: what it cut off works again.
+    stream.agent.on_session(at(2_095), true);
+    stream.desk = Desk::new(at(2_096), key(BOX), true, published.clone());
+    stream.told.clear();
+    stream.agent.on_stream_up(at(2_096));
+    stream.turn(2_096);
+    let taken_back = |event: &DeskEvent| match event {
+        DeskEvent::Report(report) => matches!(report.outcome, Outcome::TakenBack { .. }),
+        _ => false,
+    };
+    assert!(stream.told.iter().any(taken_back), "{:?}", stream.told);
+    // The same version does not come again.
+    let (version, envelope) = configuration(2, "bad");
+    stream.desk.desire(Kind::Configuration, version, envelope);
+    stream.turn(2_097);
+    assert_eq!(texts(&stream.events).last(), Some(&Some("good")));
+    assert_eq!(stream.agent.kept().on_trial(), None);
+}
+
+#[test]
+fn revocations_reach_a_proxy_and_are_confirmed_once_sessions_have_ended() {
+    let mut stream = {
+        let published = published(0, &[]);
+        Stream::new(member(PROXY, Role::Proxy, &published), PROXY, true, &published)
+    };
+    stream.desk.publish(published(0, &[BOX]));
+    stream.turn(1);
+    assert!(stream.events.contains(&AgentEvent::Revoked(vec![key(BOX)])));
+    assert!(!stream.told.contains(&DeskEvent::Revoked(1)), "its session has not ended yet");
+    stream.agent.on_revoked();
+    stream.turn(1);
+    assert!(stream.told.contains(&DeskEvent::Revoked(1)));
+    // And before anybody can connect after a restart, without a controller.
+    let mut again = restart(&stream.agent, PROXY, Role::Proxy);
+    assert_eq!(again.poll_event(), Some(AgentEvent::Revoked(vec![key(BOX)])));
+}
+
+#[test]
+fn a_restored_controller_learns_what_it_forgot() {
+    let before = published(0, &[30, 31]);
+    let mut stream = Stream::new(member(PROXY, Role::Proxy, &before), PROXY, true, &before);
+    assert!(stream.agent.kept().trust().is_revoked(&key(31)));
+    // The backup was older.
+    let restored = published(1, &[30]);
+    stream.desk = Desk::new(at(1), key(PROXY), true, restored);
+    stream.agent.on_stream_up(at(1));
+    stream.turn(1);
+    let surplus = stream.told.iter().find_map(|event| match event {
+        DeskEvent::Surplus(entries, head) => Some((entries.clone(), head.clone())),
+        _ => None,
+    });
+    let (entries, head) = surplus.expect("the proxy hands back what it holds");
+    let mut former = Revocations::default();
+    former.extend(&entries, &head, [key(CONTROLLER)]).expect("signed by this controller");
+    assert!(former.is_revoked(&key(31)));
+    assert!(stream.agent.kept().trust().is_revoked(&key(31)), "nothing is forgotten meanwhile");
+    stream.desk.publish(published(1, &[30, 31]));
+    stream.turn(2);
+    let head = stream.agent.kept().trust().revocations().head();
+    assert_eq!((head.epoch, head.serial), (1, 2));
+}
+
+#[test]
+fn a_table_of_thousands_crosses_in_parts_and_then_by_what_differs() {
+    let published = published(0, &[]);
+    let mut stream = Stream::new(member(PROXY, Role::Proxy, &published), PROXY, true, &published);
+    let chain = chain(BOX, Role::Box, ROOT);
+    let member_of = |number: u16| {
+        let mut bytes = [7; 32];
+        bytes[..2].copy_from_slice(&number.to_be_bytes());
+        let key = Identity::from_seed(bytes).public_key();
+        Member { key, chain: chain.clone(), addresses: vec![], rate_kbps: None }
+    };
+    let table = |number: u64, members: std::ops::Range<u16>| {
+        let table = Table::of(members.map(member_of));
+        let version = Version { epoch: 0, number };
+        let head = table.head_for(key(PROXY), version);
+        let head = Signed::sign(&head, &identity(CONTROLLER)).expect("signed");
+        Arc::new(PublishedTable { version, table, head })
+    };
+    let first = table(1, 0..1_000);
+    stream.desk.desire_table(first.clone(), None);
+    stream.turn(1);
+    assert!(stream.down > 5 && stream.warnings().is_empty(), "{:?}", stream.warnings());
+    assert_eq!(stream.agent.kept().taken()[&Kind::Table].number, 1);
+    let second = table(2, 1..1_001);
+    assert_eq!(stream.desk.table_version(), Some(first.version));
+    let before = stream.down;
+    stream.desk.desire_table(second.clone(), Some(&first));
+    stream.turn(2);
+    assert_eq!(stream.agent.kept().taken()[&Kind::Table].number, 2);
+    assert!(stream.down - before <= 2);
+    // A proxy that lost its disk is sent all of it.
+    let empty = member(PROXY, Role::Proxy, &published);
+    let mut stream = Stream::new(empty, PROXY, true, &published);
+    stream.desk.desire_table(second, Some(&first));
+    stream.turn(3);
+    assert_eq!(stream.agent.kept().taken()[&Kind::Table].number, 2);
+    assert_eq!(stream.agent.admission().refused.len(), 1_000, "the chain is another's");
+}
+
+#[test]
+fn a_box_goes_to_proved_proxies_alone() {
+    let published = published(0, &[22]);
+    let mut stream = Stream::new(member(BOX, Role::Box, &published), BOX, true, &published);
+    let candidate = |chain: Chain| Candidate {
+        chain,
+        site: name("fra"),
+        addresses: vec!["192.0.2.1:443".into()],
+        to_anchor_us: 900,
+    };
+    let proxies = vec![
+        candidate(chain(PROXY, Role::Proxy, ROOT)),
+        candidate(chain(21, Role::Proxy, CONTROLLER)),
+        candidate(chain(22, Role::Proxy, ROOT)),
+        candidate(chain(23, Role::Box, ROOT)),
+    ];
+    let (version, envelope) = document(BOX, 1, Candidates { proxies });
+    stream.desk.desire(Kind::Candidates, version, envelope);
+    stream.turn(1);
+    let places = stream.events.iter().find_map(|event| match event {
+        AgentEvent::Candidates(places) => Some(places.clone()),
+        _ => None,
+    });
+    let keys: Vec<PublicKey> = places.expect("told").iter().map(|place| place.key).collect();
+    assert_eq!(keys, [key(PROXY)]);
+    assert_eq!(stream.warnings().len(), 3);
+}
+
+#[test]
+fn who_floods_is_cut_off() {
+    let published = published(0, &[]);
+    let mut desk = Desk::new(at(0), key(BOX), true, published);
+    for _ in 0..2 * BURST {
+        desk.handle_frame(at(0), Up::Event { text: "x".into() });
+    }
+    let events: Vec<DeskEvent> = std::iter::from_fn(|| desk.poll_event()).collect();
+    assert!(matches!(events.last(), Some(DeskEvent::End(_))));
+    assert_eq!(events.len(), BURST as usize + 1);
+}
