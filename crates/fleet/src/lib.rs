@@ -8,6 +8,8 @@
 //!   └─ Document<Body>: versioned, for one key, signed by a controller
 //!        ├─ Configuration, Candidates      for boxes
 //!        └─ Table of Members, Anchors      for proxies and anchors
+//! placement: which proxies a box may choose among; which of them live
+//! Rollout: a version of a configuration on its way to many boxes
 //! Frame: one message of the stream, length and JSON
 //! Agent ◄──── stream ────► Desk         of a box, proxy or anchor; of the controller
 //! ```
@@ -24,7 +26,9 @@ mod document;
 mod envelope;
 mod frame;
 mod name;
+mod placement;
 mod revocation;
+mod rollout;
 mod statement;
 mod table;
 mod token;
@@ -43,7 +47,9 @@ pub use frame::{
     Down, FRAME_MAX, FrameDecoder, FrameError, Have, Outcome, Report, Sample, Up, encode,
 };
 pub use name::{InvalidName, Name};
+pub use placement::{Band, Health, ProxyView, Seeker, Vital, Watch, candidates};
 pub use revocation::{Head, Revocation, RevocationError, Revocations};
+pub use rollout::{InvalidPlan, Plan, Progress, Rollout, RolloutState, Tally, Target, Wave};
 pub use statement::{Grant, Role, Scope, Statement};
 pub use table::{Admission, Member, Refused, Table, TableChange, TableError, TableHead};
 pub use token::{Delegate, JoinToken, Secret, TokenError};

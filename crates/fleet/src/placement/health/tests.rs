@@ -1,0 +1,121 @@
+use roadweave_identity::Identity;
+
+use super::*;
+
+fn key(seed: u8) -> PublicKey {
+    Identity::from_seed([seed; 32]).public_key()
+}
+
+/// A watch over two proxies, turned once a second.
+struct Turned {
+    watch: Watch,
+    seconds: u64,
+    changed: Vec<(u64, PublicKey, Vital)>,
+}
+
+impl Turned {
+    fn new() -> Self {
+        let mut watch = Watch::new(Instant::ZERO);
+        watch.add(key(1), Instant::ZERO);
+        watch.add(key(2), Instant::ZERO);
+        Self { watch, seconds: 0, changed: Vec::new() }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::from_millis(self.seconds * 1_000)
+    }
+
+    /// So many seconds, of which each begins with `each`.
+    fn turn(&mut self, seconds: u64, each: impl Fn(&mut Watch, Instant)) -> &mut Self {
+        for _ in 0..seconds {
+            self.seconds += 1;
+            let now = self.now();
+            each(&mut self.watch, now);
+            let changed = self.watch.poll(now);
+            self.changed.extend(changed.into_iter().map(|(key, to)| (self.seconds, key, to)));
+        }
+        self
+    }
+
+    fn of(&self, proxy: u8) -> Vec<(u64, Vital)> {
+        let of = |(at, key_, vital): &(u64, PublicKey, Vital)| {
+            (*key_ == key(proxy)).then_some((*at, *vital))
+        };
+        self.changed.iter().filter_map(of).collect()
+    }
+}
+
+fn both(watch: &mut Watch, now: Instant) {
+    watch.on_proxy(&key(1), now);
+    watch.on_proxy(&key(2), now);
+}
+
+fn first(watch: &mut Watch, now: Instant) {
+    watch.on_proxy(&key(1), now);
+}
+
+#[test]
+fn a_proxy_is_dead_once_neither_it_nor_a_box_says_otherwise() {
+    let mut turned = Turned::new();
+    turned.turn(10, both).turn(100, first);
+    assert_eq!(turned.of(2), [(1, Vital::Alive), (40, Vital::Unheard), (75, Vital::Dead)]);
+    assert_eq!(turned.of(1), [(1, Vital::Alive)]);
+    turned.turn(1, both);
+    assert_eq!(turned.watch.vital(&key(2)), Some(Vital::Alive));
+}
+
+#[test]
+fn a_proxy_that_boxes_use_is_never_dead() {
+    let mut turned = Turned::new();
+    turned.turn(10, both).turn(1_000, |watch, now| {
+        first(watch, now);
+        watch.on_box(Some(&key(2)), now);
+    });
+    assert_eq!(turned.of(2), [(1, Vital::Alive), (40, Vital::Unheard), (610, Vital::Lost)]);
+    // The boxes have left it.
+    turned.turn(100, first);
+    assert_eq!(turned.of(2).last(), Some(&(1_010 + 75, Vital::Dead)));
+}
+
+#[test]
+fn a_controller_that_hears_nobody_declares_nobody_dead() {
+    let mut turned = Turned::new();
+    turned.turn(10, both).turn(3_600, |_, _| ());
+    let dead = turned.changed.iter().filter(|(_, _, vital)| *vital == Vital::Dead);
+    assert_eq!(dead.count(), 0);
+    // As soon as it hears one, the other has the whole time again.
+    turned.turn(70, first);
+    assert_eq!(turned.watch.vital(&key(2)), Some(Vital::Unheard));
+    turned.turn(10, first);
+    assert_eq!(turned.watch.vital(&key(2)), Some(Vital::Dead));
+}
+
+#[test]
+fn a_controller_that_stood_still_declares_nobody_dead_by_that() {
+    let mut turned = Turned::new();
+    turned.turn(10, both);
+    turned.seconds += 3_600;
+    turned.turn(20, first);
+    assert_eq!(turned.watch.vital(&key(2)), Some(Vital::Unheard));
+    assert_eq!(turned.watch.vital(&key(1)), Some(Vital::Alive));
+}
+
+#[test]
+fn who_was_dead_is_not_brought_back_by_a_gap() {
+    let mut turned = Turned::new();
+    turned.turn(10, both).turn(100, first);
+    turned.seconds += 3_600;
+    turned.turn(20, first);
+    assert_eq!(turned.watch.vital(&key(2)), Some(Vital::Dead));
+    turned.turn(1, |watch, now| watch.on_box(Some(&key(2)), now));
+    assert_ne!(turned.watch.vital(&key(2)), Some(Vital::Dead));
+}
+
+#[test]
+fn a_controller_that_has_just_begun_waits_before_it_judges() {
+    let mut turned = Turned::new();
+    turned.turn(74, first);
+    assert_eq!(turned.of(2), []);
+    turned.turn(1, first);
+    assert_eq!(turned.of(2), [(75, Vital::Dead)]);
+}

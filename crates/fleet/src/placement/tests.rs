@@ -1,0 +1,219 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use roadweave_identity::Identity;
+
+use super::*;
+
+fn key(number: u16) -> PublicKey {
+    let mut seed = [7; 32];
+    seed[..2].copy_from_slice(&number.to_be_bytes());
+    Identity::from_seed(seed).public_key()
+}
+
+fn name(text: &str) -> Name {
+    text.parse().expect("a name")
+}
+
+fn proxy(number: u16, region: &str, site: &str) -> ProxyView {
+    ProxyView {
+        key: key(number),
+        scopes: vec![Scope::All],
+        region: name(region),
+        site: name(site),
+        is_active: true,
+        vital: Vital::Alive,
+        band: Band::Light,
+    }
+}
+
+fn seeker(number: u16) -> Seeker {
+    Seeker { key: key(1_000 + number), tenant: name("north"), region: None, current: None }
+}
+
+/// `count` proxies, as many at each of `sites` as fit.
+fn fleet(count: u16, sites: u16) -> Vec<ProxyView> {
+    (0..count).map(|number| proxy(number, "west", &format!("site-{}", number % sites))).collect()
+}
+
+fn list(seeker: &Seeker, proxies: &[ProxyView]) -> BTreeSet<PublicKey> {
+    candidates(seeker, proxies).unwrap_or_default().into_iter().collect()
+}
+
+#[test]
+fn a_band_is_left_only_with_a_margin() {
+    let steps = [(499, Band::Light), (500, Band::Busy), (401, Band::Busy), (399, Band::Light)];
+    let mut band = Band::Light;
+    for (load, expected) in steps {
+        band = band.after(load);
+        assert_eq!(band, expected, "{load}");
+    }
+    assert_eq!(Band::Light.after(900), Band::Full);
+    assert_eq!(Band::Full.after(760), Band::Full);
+    assert_eq!(Band::Full.after(0), Band::Light);
+    assert_eq!(Band::Full.after(u16::MAX), Band::Full);
+}
+
+#[test]
+fn who_is_dead_drained_full_or_of_another_tenant_gets_no_boxes() {
+    let spoil: [fn(&mut ProxyView); 5] = [
+        |proxy| proxy.vital = Vital::Dead,
+        |proxy| proxy.vital = Vital::Lost,
+        |proxy| proxy.is_active = false,
+        |proxy| proxy.band = Band::Full,
+        |proxy| proxy.scopes = vec![Scope::Tenant(name("south"))],
+    ];
+    for (case, spoil) in spoil.iter().enumerate() {
+        let mut proxies = fleet(3, 3);
+        spoil(&mut proxies[1]);
+        let chosen = list(&seeker(1), &proxies);
+        assert_eq!(chosen, [key(0), key(2)].into(), "case {case}");
+        proxies.iter_mut().for_each(spoil);
+        assert_eq!(candidates(&seeker(1), &proxies), None, "case {case}");
+    }
+}
+
+#[test]
+fn a_box_keeps_a_proxy_that_is_full_and_none_that_is_dead_or_drained() {
+    let on = |number| Seeker { current: Some(key(number)), ..seeker(1) };
+    let mut proxies = fleet(10, 2);
+    proxies[3].band = Band::Full;
+    proxies[4].vital = Vital::Lost;
+    proxies[5].vital = Vital::Dead;
+    proxies[6].is_active = false;
+    for kept in [3, 4] {
+        assert_eq!(candidates(&on(kept), &proxies).expect("some")[0], key(kept));
+    }
+    for left in [5, 6] {
+        assert!(!list(&on(left), &proxies).contains(&key(left)));
+    }
+}
+
+#[test]
+fn the_own_region_comes_first_and_another_site_is_always_there() {
+    let near = Seeker { region: Some(name("west")), ..seeker(1) };
+    let mut proxies = fleet(10, 1);
+    proxies.push(proxy(20, "east", "far-a"));
+    proxies.push(proxy(21, "east", "far-b"));
+    let chosen = candidates(&near, &proxies).expect("some");
+    let regions: Vec<&str> = chosen
+        .iter()
+        .map(|key| proxies.iter().find(|proxy| proxy.key == *key).expect("known").region.as_str())
+        .collect();
+    assert_eq!(regions, ["west", "west", "west", "east", "east"]);
+    // Without the others, one site has to do.
+    assert_eq!(candidates(&near, &proxies[..10]).expect("some").len(), 5);
+}
+
+#[test]
+fn equals_get_equal_shares_and_the_busy_ones_less() {
+    let mut proxies = fleet(10, 10);
+    proxies[0].band = Band::Busy;
+    proxies[1].band = Band::Strained;
+    let mut first = [0u32; 10];
+    for number in 0..4_000 {
+        let chosen = candidates(&seeker(number), &proxies).expect("some");
+        first[proxies.iter().position(|proxy| proxy.key == chosen[0]).expect("known")] += 1;
+    }
+    // Draws: 8 proxies of 4, one of 2, one of 1: 35 in all.
+    let share = 4_000 / 35;
+    for (index, draws) in [2, 1, 4, 4, 4, 4, 4, 4, 4, 4].iter().enumerate() {
+        let expected = draws * share;
+        assert!(first[index].abs_diff(expected) < 30 + expected / 5, "{first:?}");
+    }
+}
+
+#[test]
+fn one_more_proxy_moves_only_its_share() {
+    let (before, after) = (fleet(50, 5), fleet(51, 5));
+    let mut moved = 0;
+    for number in 0..1_000 {
+        let (old, new) = (list(&seeker(number), &before), list(&seeker(number), &after));
+        moved += usize::from(old != new);
+    }
+    // 5 of 51 lists' places are its: 98 boxes of 1,000.
+    assert!((60..140).contains(&moved), "{moved}");
+}
+
+#[derive(Clone, Debug)]
+struct Any {
+    proxies: Vec<ProxyView>,
+    seeker: Seeker,
+}
+
+fn any_proxy(number: u16) -> impl Strategy<Value = ProxyView> {
+    let bands = prop::sample::select(vec![Band::Light, Band::Busy, Band::Strained, Band::Full]);
+    let vitals = prop::sample::select(vec![
+        Vital::Alive,
+        Vital::Alive,
+        Vital::Unheard,
+        Vital::Lost,
+        Vital::Dead,
+    ]);
+    (0..4u8, prop::bool::weighted(0.9), vitals, bands).prop_map(
+        move |(site, is_active, vital, band)| ProxyView {
+            is_active,
+            vital,
+            band,
+            ..proxy(number, ["west", "east"][usize::from(site % 2)], &format!("site-{site}"))
+        },
+    )
+}
+
+fn any() -> impl Strategy<Value = Any> {
+    let proxies = (1..16u16).prop_flat_map(|count| (0..count).map(any_proxy).collect::<Vec<_>>());
+    let current = prop::option::of(0..16u16);
+    let region = prop::option::of(prop::sample::select(vec!["west", "east"]));
+    (proxies, 0..100u16, current, region).prop_map(|(proxies, number, current, region)| Any {
+        proxies,
+        seeker: Seeker { current: current.map(key), region: region.map(name), ..seeker(number) },
+    })
+}
+
+proptest! {
+    #[test]
+    fn lists_are_short_of_two_sites_and_of_the_fit_alone(any in any()) {
+        let Any { proxies, seeker } = any;
+        let fit = |proxy: &&ProxyView| match seeker.current == Some(proxy.key) {
+            true => proxy.may_keep(&seeker.tenant),
+            false => proxy.may_get(&seeker.tenant),
+        };
+        let fit: BTreeMap<PublicKey, &ProxyView> =
+            proxies.iter().filter(fit).map(|proxy| (proxy.key, proxy)).collect();
+        let sites = |keys: &mut dyn Iterator<Item = PublicKey>| {
+            keys.map(|key| &fit[&key].site).collect::<BTreeSet<_>>().len()
+        };
+        match candidates(&seeker, &proxies) {
+            None => prop_assert!(fit.is_empty()),
+            Some(chosen) => {
+                prop_assert_eq!(chosen.len(), fit.len().min(Candidates::MAX));
+                prop_assert_eq!(chosen.iter().collect::<BTreeSet<_>>().len(), chosen.len());
+                prop_assert!(chosen.iter().all(|key| fit.contains_key(key)));
+                let there = sites(&mut fit.keys().copied());
+                prop_assert!(sites(&mut chosen.iter().copied()) >= there.min(2));
+            }
+        }
+    }
+
+    #[test]
+    fn the_order_of_the_views_does_not_matter(any in any()) {
+        let mut turned = any.proxies.clone();
+        turned.reverse();
+        prop_assert_eq!(candidates(&any.seeker, &any.proxies), candidates(&any.seeker, &turned));
+    }
+
+    /// Whatever becomes of one proxy, a list loses or gains that one alone.
+    #[test]
+    fn a_change_of_one_proxy_changes_one_place(any in any(), index in 0..16usize, to in any_proxy(99)) {
+        let Any { proxies, seeker } = any;
+        let index = index % proxies.len();
+        let mut changed = proxies.clone();
+        changed[index] = ProxyView { key: proxies[index].key, site: proxies[index].site.clone(),
+            region: proxies[index].region.clone(), ..to };
+        let (old, new) = (list(&seeker, &proxies), list(&seeker, &changed));
+        prop_assert!(old.difference(&new).count() <= 1, "{:?} {:?}", old, new);
+        prop_assert!(new.difference(&old).count() <= 1, "{:?} {:?}", old, new);
+        let moved = proxies[index].key;
+        prop_assert!(old == new || old.contains(&moved) || new.contains(&moved));
+    }
+}

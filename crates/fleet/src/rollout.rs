@@ -1,0 +1,285 @@
+//! A version of a configuration on its way to many boxes, wave by wave.
+//!
+//! ```text
+//!            all of the wave settled            last wave settled
+//!  Running ────────► next wave ────────► ... ────────────────────► Done
+//!    │  ▲
+//!    │  └─ resume ─┐
+//!    └─ too many failed, or a person: Halted ── abort ──► Aborted: the former version for all
+//! ```
+//!
+//! The order of the boxes goes by digests, so that every rollout begins with other boxes, and every
+//! replica of a controller comes to the same waves. Nothing here names the version itself: whoever
+//! keeps the rollout knows what it is about. The state is plain data, for a database.
+//!
+//! `now` may be any clock that is the same for all calls: a controller's time since 1970. Where it
+//! jumps, waiting ends early or late, and nothing else happens.
+
+mod plan;
+
+use std::collections::BTreeMap;
+
+use roadweave_identity::PublicKey;
+use roadweave_types::Instant;
+use serde::{Deserialize, Serialize};
+
+pub use self::plan::{InvalidPlan, Plan, Target, Wave};
+use crate::digest::Digest;
+use crate::frame::Outcome;
+
+/// One rollout.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rollout {
+    /// Tells it from others: decides which boxes come first.
+    id: String,
+    plan: Plan,
+    state: RolloutState,
+    /// How many waves have begun.
+    waves: u32,
+    /// When the last of them did.
+    since: Instant,
+    /// Failures that a person has seen, and let it go on.
+    pardoned: u32,
+    boxes: BTreeMap<PublicKey, Progress>,
+}
+
+/// How far one box is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Progress {
+    /// Its wave has not begun.
+    Waiting,
+    /// Its wave has begun, and it has not been heard since.
+    Offered,
+    /// It was given the version.
+    Reached,
+    /// The version has held there.
+    Confirmed,
+    /// It has gone back to the former version, or refused this one.
+    Failed,
+}
+
+/// What a rollout does.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "state")]
+pub enum RolloutState {
+    /// Boxes get the version as their waves come.
+    Running,
+    /// No box gets it that has not got it already.
+    Halted {
+        /// Why, for people.
+        why: String,
+    },
+    /// All boxes get the former version again.
+    Aborted,
+    /// All boxes get the version whenever they are heard.
+    Done,
+}
+
+/// How many boxes are how far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Their waves have not begun.
+    pub waiting: u32,
+    /// Not heard since their waves have begun.
+    pub offered: u32,
+    /// Given the version, which has neither held nor failed yet.
+    pub reached: u32,
+    /// The version has held.
+    pub confirmed: u32,
+    /// It has not.
+    pub failed: u32,
+}
+
+impl Tally {
+    /// Boxes whose waves have begun.
+    pub fn begun(&self) -> u32 {
+        self.offered + self.reached + self.confirmed + self.failed
+    }
+}
+
+impl Rollout {
+    /// A rollout to `boxes`, whose first wave begins now.
+    pub fn new(
+        id: &str,
+        plan: Plan,
+        boxes: impl IntoIterator<Item = PublicKey>,
+        now: Instant,
+    ) -> Self {
+        let mut rollout = Self {
+            id: id.to_owned(),
+            plan,
+            state: RolloutState::Running,
+            waves: 0,
+            since: now,
+            pardoned: 0,
+            boxes: boxes.into_iter().map(|key| (key, Progress::Waiting)).collect(),
+        };
+        rollout.begin_wave(now);
+        rollout
+    }
+
+    /// What it does.
+    pub fn state(&self) -> &RolloutState {
+        &self.state
+    }
+
+    /// The number of the wave that is under way, from 1.
+    pub fn wave(&self) -> u32 {
+        self.waves
+    }
+
+    /// How far a box is.
+    pub fn progress(&self, key: &PublicKey) -> Option<Progress> {
+        self.boxes.get(key).copied()
+    }
+
+    /// Whether a box is to have the version now. Else it is to have the former one.
+    pub fn is_offered(&self, key: &PublicKey) -> bool {
+        let Some(progress) = self.boxes.get(key) else { return false };
+        match self.state {
+            RolloutState::Running => *progress != Progress::Waiting,
+            // Who has it keeps it: taking it back where it holds is a person's choice.
+            RolloutState::Halted { .. } => {
+                !matches!(progress, Progress::Waiting | Progress::Offered)
+            }
+            RolloutState::Aborted => false,
+            RolloutState::Done => true,
+        }
+    }
+
+    /// All boxes that are to have the version now, by key.
+    pub fn offered(&self) -> impl Iterator<Item = PublicKey> {
+        self.boxes.keys().copied().filter(|key| self.is_offered(key))
+    }
+
+    /// How many boxes are how far.
+    pub fn tally(&self) -> Tally {
+        let mut tally = Tally::default();
+        for progress in self.boxes.values() {
+            *match progress {
+                Progress::Waiting => &mut tally.waiting,
+                Progress::Offered => &mut tally.offered,
+                Progress::Reached => &mut tally.reached,
+                Progress::Confirmed => &mut tally.confirmed,
+                Progress::Failed => &mut tally.failed,
+            } += 1;
+        }
+        tally
+    }
+
+    /// A box was given the version.
+    pub fn on_reached(&mut self, key: &PublicKey) {
+        if let Some(progress @ Progress::Offered) = self.boxes.get_mut(key) {
+            *progress = Progress::Reached;
+        }
+    }
+
+    /// A box says what became of the version. What comes of boxes that were not given it is not
+    /// about this rollout, and counts for nothing.
+    pub fn on_outcome(&mut self, key: &PublicKey, outcome: &Outcome) {
+        let Some(progress) = self.boxes.get_mut(key) else { return };
+        if *progress == Progress::Waiting {
+            return;
+        }
+        *progress = match outcome {
+            // A box that was started again tries once more what it had confirmed.
+            Outcome::InForce if *progress == Progress::Confirmed => Progress::Confirmed,
+            Outcome::InForce => Progress::Reached,
+            Outcome::Confirmed => Progress::Confirmed,
+            Outcome::TakenBack { .. } | Outcome::Refused { .. } => Progress::Failed,
+        };
+        if *progress == Progress::Failed {
+            self.halt_if_too_many_failed();
+        }
+    }
+
+    /// A box that belongs to the target since the rollout began: it comes with the last wave.
+    pub fn add(&mut self, key: PublicKey) {
+        self.boxes.entry(key).or_insert(Progress::Waiting);
+    }
+
+    /// A box belongs to the target no more.
+    pub fn remove(&mut self, key: &PublicKey) {
+        self.boxes.remove(key);
+    }
+
+    /// Goes on where it can: returns whether another wave has begun, or the last one has ended.
+    /// Costs a look at every box: ask after outcomes, and every minute for the sake of waiting.
+    pub fn poll(&mut self, now: Instant) -> bool {
+        let tally = self.tally();
+        if self.state != RolloutState::Running || !self.is_wave_settled(tally, now) {
+            return false;
+        }
+        match tally.waiting {
+            0 => self.state = RolloutState::Done,
+            _ => self.begin_wave(now),
+        }
+        true
+    }
+
+    /// A person stops it.
+    pub fn halt(&mut self, why: &str) {
+        if self.state == RolloutState::Running {
+            self.state = RolloutState::Halted { why: why.to_owned() };
+        }
+    }
+
+    /// A person lets it go on: the failures until now halt it no more.
+    pub fn resume(&mut self, now: Instant) {
+        if matches!(self.state, RolloutState::Halted { .. }) {
+            (self.pardoned, self.since) = (self.tally().failed, now);
+            self.state = RolloutState::Running;
+        }
+    }
+
+    /// A person takes it back, also once it is done. The former version goes to all who have this
+    /// one, under a number of its own: documents never go down.
+    pub fn abort(&mut self) {
+        self.state = RolloutState::Aborted;
+    }
+
+    /// The next boxes by digest join those whose waves have begun.
+    fn begin_wave(&mut self, now: Instant) {
+        let begun = self.tally().begun() as usize;
+        let size = self.plan.boxes_until(self.waves, self.boxes.len());
+        let mut order: Vec<_> = self
+            .boxes
+            .iter_mut()
+            .filter(|(_, progress)| **progress == Progress::Waiting)
+            .map(|(key, progress)| (Digest::of([self.id.as_bytes(), key.as_bytes()]), progress))
+            .collect();
+        order.sort_unstable_by_key(|(digest, _)| *digest);
+        // A wave has one box at least, where boxes left or joined since the last one.
+        for (_, progress) in order.into_iter().take(size.saturating_sub(begun).max(1)) {
+            *progress = Progress::Offered;
+        }
+        self.waves += 1;
+        self.since = now;
+    }
+
+    /// Whether all has come of the wave that there was to wait for.
+    fn is_wave_settled(&self, tally: Tally, now: Instant) -> bool {
+        let is_over = now.since(self.since) >= self.plan.patience;
+        let is_awaited = tally.offered > 0 || tally.reached > 0;
+        // Silence proves nothing: boxes in garages, or boxes that the version has silenced.
+        let enough = tally.confirmed * 100 >= tally.begun() * u32::from(self.plan.confirmed_min);
+        (is_over || !is_awaited) && enough
+    }
+
+    fn halt_if_too_many_failed(&mut self) {
+        let tally = self.tally();
+        let failed = tally.failed.saturating_sub(self.pardoned);
+        let tolerated = self.plan.tolerated(tally.begun());
+        if failed > tolerated {
+            self.halt(&format!(
+                "{failed} of {} boxes have refused the version or taken it back, {tolerated} may",
+                tally.begun()
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

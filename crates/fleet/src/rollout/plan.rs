@@ -1,0 +1,156 @@
+//! To whom a rollout goes, in which steps, and what stops it.
+
+use std::collections::BTreeSet;
+use std::str::FromStr;
+use std::time::Duration;
+
+use roadweave_identity::PublicKey;
+use serde::{Deserialize, Serialize};
+
+use crate::name::Name;
+
+/// The most waves.
+const WAVES_MAX: usize = 32;
+
+/// Which boxes of a tenant a configuration is for. A narrower target wins over a wider one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Target {
+    /// All of them.
+    Tenant,
+    /// Those with a tag.
+    Tag(Name),
+    /// One.
+    Device(PublicKey),
+}
+
+impl Target {
+    /// Whether a box of the tenant with these tags belongs to it.
+    pub fn covers(&self, key: &PublicKey, tags: &BTreeSet<Name>) -> bool {
+        match self {
+            Self::Tenant => true,
+            Self::Tag(tag) => tags.contains(tag),
+            Self::Device(device) => device == key,
+        }
+    }
+}
+
+/// Up to where a wave reaches: how many boxes have the version once it and all before are through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Wave {
+    /// So many boxes.
+    Number(u32),
+    /// So many of 100, at least one.
+    Percent(u8),
+}
+
+impl Wave {
+    fn boxes(self, all: usize) -> usize {
+        match self {
+            Self::Number(number) => number as usize,
+            Self::Percent(percent) => (all * usize::from(percent)).div_ceil(100),
+        }
+    }
+}
+
+impl FromStr for Wave {
+    type Err = InvalidPlan;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPlan> {
+        let wave = match text.strip_suffix('%') {
+            Some(percent) => percent.parse().ok().filter(|n| *n <= 100).map(Self::Percent),
+            None => text.parse().ok().map(Self::Number),
+        };
+        wave.filter(|wave| !matches!(wave, Self::Number(0) | Self::Percent(0)))
+            .ok_or(InvalidPlan::Wave)
+    }
+}
+
+impl TryFrom<String> for Wave {
+    type Error = InvalidPlan;
+
+    fn try_from(text: String) -> Result<Self, InvalidPlan> {
+        text.parse()
+    }
+}
+
+impl From<Wave> for String {
+    fn from(wave: Wave) -> Self {
+        match wave {
+            Wave::Number(number) => number.to_string(),
+            Wave::Percent(percent) => format!("{percent}%"),
+        }
+    }
+}
+
+/// How a rollout goes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Its waves, ascending. The rest follows in a last one.
+    pub waves: Vec<Wave>,
+    /// How long a wave waits for boxes that are not heard.
+    pub patience: Duration,
+    /// How many of 100 boxes of all waves until now must have confirmed before the next begins,
+    /// however long that takes.
+    pub confirmed_min: u8,
+    /// How many of 100 boxes may fail; one more halts the rollout.
+    pub failed_percent_max: u8,
+    /// How many boxes may fail, however many have the version.
+    pub failed_max: u32,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            waves: vec![Wave::Number(1), Wave::Percent(5), Wave::Percent(25)],
+            patience: Duration::from_secs(3_600),
+            confirmed_min: 50,
+            failed_percent_max: 2,
+            failed_max: 20,
+        }
+    }
+}
+
+impl Plan {
+    /// Refuses what cannot be meant.
+    ///
+    /// # Errors
+    /// When there are too many waves, or a share is above 100.
+    pub fn check(&self) -> Result<(), InvalidPlan> {
+        if self.waves.len() > WAVES_MAX {
+            return Err(InvalidPlan::Waves);
+        }
+        match self.confirmed_min > 100 || self.failed_percent_max > 100 {
+            true => Err(InvalidPlan::Share),
+            false => Ok(()),
+        }
+    }
+
+    /// How many of `all` boxes have the version once the wave after `before` others is through.
+    pub(super) fn boxes_until(&self, before: u32, all: usize) -> usize {
+        let wave = self.waves.get(before as usize);
+        wave.map_or(all, |wave| wave.boxes(all).min(all))
+    }
+
+    /// How many of `begun` boxes may fail.
+    pub(super) fn tolerated(&self, begun: u32) -> u32 {
+        let share = u64::from(begun) * u64::from(self.failed_percent_max) / 100;
+        self.failed_max.min(u32::try_from(share).unwrap_or(u32::MAX))
+    }
+}
+
+/// Why a plan cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidPlan {
+    /// A wave is neither a number nor a share.
+    #[error("a wave is a number of boxes as in 20, or a share as in 5%, and not 0")]
+    Wave,
+    /// There are too many.
+    #[error("more than {WAVES_MAX} waves")]
+    Waves,
+    /// A share is above all.
+    #[error("a share is above 100 %")]
+    Share,
+}

@@ -1,0 +1,290 @@
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use roadweave_identity::Identity;
+
+use super::*;
+use crate::name::Name;
+
+fn key(number: u16) -> PublicKey {
+    let mut seed = [9; 32];
+    seed[..2].copy_from_slice(&number.to_be_bytes());
+    Identity::from_seed(seed).public_key()
+}
+
+fn keys(count: u16) -> Vec<PublicKey> {
+    (0..count).map(key).collect()
+}
+
+fn at(seconds: u64) -> Instant {
+    Instant::from_millis(seconds * 1_000)
+}
+
+fn rollout(count: u16, plan: Plan) -> Rollout {
+    Rollout::new("7", plan, keys(count), at(0))
+}
+
+fn taken_back() -> Outcome {
+    Outcome::TakenBack { why: "no session".into() }
+}
+
+/// All that were offered and have said nothing yet say this.
+fn all_say(rollout: &mut Rollout, outcome: &Outcome) {
+    let offered: Vec<PublicKey> = rollout.offered().collect();
+    for key in offered {
+        if matches!(rollout.progress(&key), Some(Progress::Offered | Progress::Reached)) {
+            rollout.on_reached(&key);
+            rollout.on_outcome(&key, outcome);
+        }
+    }
+}
+
+#[test]
+fn a_wave_follows_once_all_of_the_one_before_have_confirmed() {
+    let mut rollout = rollout(200, Plan::default());
+    let mut sizes = Vec::new();
+    while *rollout.state() == RolloutState::Running {
+        sizes.push(rollout.offered().count());
+        assert!(!rollout.poll(at(1)), "before anybody has confirmed");
+        all_say(&mut rollout, &Outcome::InForce);
+        assert!(!rollout.poll(at(1)), "while it is on trial");
+        all_say(&mut rollout, &Outcome::Confirmed);
+        assert!(rollout.poll(at(91)));
+    }
+    assert_eq!(sizes, [1, 10, 50, 200]);
+    assert_eq!(*rollout.state(), RolloutState::Done);
+}
+
+#[test]
+fn who_is_not_heard_is_waited_for_only_so_long_and_never_taken_for_a_success() {
+    let plan = Plan { waves: vec![Wave::Number(10)], ..Plan::default() };
+    let mut rollout = rollout(100, plan);
+    let first: Vec<PublicKey> = rollout.offered().collect();
+    for key in &first[..4] {
+        rollout.on_reached(key);
+        rollout.on_outcome(key, &Outcome::Confirmed);
+    }
+    // Four of ten are not half of them, whatever the time.
+    assert!(!rollout.poll(at(3_599)) && !rollout.poll(at(90_000)));
+    rollout.on_reached(&first[4]);
+    rollout.on_outcome(&first[4], &Outcome::Confirmed);
+    assert!(rollout.poll(at(90_000)));
+    assert_eq!(rollout.wave(), 2);
+    // Those of the first wave that come late get it as well.
+    assert!(first.iter().all(|key| rollout.is_offered(key)));
+}
+
+#[test]
+fn one_failure_in_the_first_wave_halts() {
+    let mut rollout = rollout(200, Plan::default());
+    all_say(&mut rollout, &taken_back());
+    assert!(matches!(rollout.state(), RolloutState::Halted { .. }), "{:?}", rollout.state());
+    assert!(!rollout.poll(at(1_000_000)));
+    assert_eq!(rollout.tally().begun(), 1);
+}
+
+#[test]
+fn a_halt_keeps_it_from_those_who_have_not_got_it() {
+    let mut rollout = rollout(100, Plan { waves: vec![Wave::Number(10)], ..Plan::default() });
+    let first: Vec<PublicKey> = rollout.offered().collect();
+    rollout.on_reached(&first[0]);
+    rollout.on_outcome(&first[0], &Outcome::Confirmed);
+    rollout.on_reached(&first[1]);
+    rollout.halt("a person");
+    let mut left: Vec<PublicKey> = rollout.offered().collect();
+    left.sort_unstable();
+    let mut expected = first[..2].to_vec();
+    expected.sort_unstable();
+    assert_eq!(left, expected);
+}
+
+#[test]
+fn a_rollout_that_a_person_resumed_halts_only_for_new_failures() {
+    let plan = Plan { waves: vec![Wave::Number(50)], ..Plan::default() };
+    let mut rollout = rollout(100, plan);
+    let first: Vec<PublicKey> = rollout.offered().collect();
+    for key in &first[..2] {
+        rollout.on_reached(key);
+        rollout.on_outcome(key, &taken_back());
+    }
+    assert!(matches!(rollout.state(), RolloutState::Halted { .. }));
+    rollout.resume(at(10));
+    for key in &first[2..] {
+        rollout.on_reached(key);
+        rollout.on_outcome(key, &Outcome::Confirmed);
+    }
+    assert!(rollout.poll(at(11)));
+    assert_eq!(*rollout.state(), RolloutState::Running);
+    let more: Vec<PublicKey> = rollout.offered().filter(|key| !first.contains(key)).collect();
+    for key in &more[..3] {
+        rollout.on_reached(key);
+        rollout.on_outcome(key, &taken_back());
+    }
+    assert!(matches!(rollout.state(), RolloutState::Halted { .. }));
+}
+
+#[test]
+fn an_abort_takes_it_back_from_all() {
+    let mut rollout = rollout(10, Plan { waves: vec![], ..Plan::default() });
+    all_say(&mut rollout, &Outcome::Confirmed);
+    assert!(rollout.poll(at(1)));
+    assert_eq!(*rollout.state(), RolloutState::Done);
+    rollout.abort();
+    assert_eq!(rollout.offered().count(), 0);
+    rollout.resume(at(2));
+    assert_eq!(*rollout.state(), RolloutState::Aborted);
+}
+
+#[test]
+fn other_rollouts_begin_with_other_boxes() {
+    let first = |id: u32| {
+        let rollout = Rollout::new(&id.to_string(), Plan::default(), keys(100), at(0));
+        rollout.offered().next()
+    };
+    let firsts: BTreeSet<_> = (0..20).map(first).collect();
+    assert!(firsts.len() > 10, "{}", firsts.len());
+}
+
+#[test]
+fn what_comes_of_boxes_that_were_not_given_it_counts_for_nothing() {
+    let mut rollout = rollout(100, Plan::default());
+    for key in keys(100) {
+        if !rollout.is_offered(&key) {
+            rollout.on_reached(&key);
+            rollout.on_outcome(&key, &taken_back());
+        }
+    }
+    rollout.on_outcome(&key(999), &taken_back());
+    assert_eq!(*rollout.state(), RolloutState::Running);
+    assert_eq!(rollout.tally().begun(), 1);
+}
+
+#[test]
+fn targets_and_waves_are_read_as_people_write_them() {
+    let tags: BTreeSet<Name> = ["bus".parse().expect("a name")].into();
+    assert!(Target::Tenant.covers(&key(1), &tags));
+    assert!(Target::Tag("bus".parse().expect("a name")).covers(&key(1), &tags));
+    assert!(!Target::Tag("tram".parse().expect("a name")).covers(&key(1), &tags));
+    assert!(Target::Device(key(1)).covers(&key(1), &tags));
+    assert!(!Target::Device(key(2)).covers(&key(1), &tags));
+    assert_eq!("5%".parse(), Ok(Wave::Percent(5)));
+    assert_eq!("20".parse(), Ok(Wave::Number(20)));
+    for text in ["", "0", "0%", "101%", "-1", "5 %", "half"] {
+        assert_eq!(text.parse::<Wave>(), Err(InvalidPlan::Wave), "{text:?}");
+    }
+    assert!(Plan::default().check().is_ok());
+    assert!(Plan { waves: vec![Wave::Number(1); 33], ..Plan::default() }.check().is_err());
+    assert!(Plan { confirmed_min: 101, ..Plan::default() }.check().is_err());
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Reached(u16),
+    Says(u16, Outcome),
+    Later(u64),
+    Add(u16),
+    Remove(u16),
+    Halt,
+    Resume,
+    Restart,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let outcome = prop_oneof![
+        1 => Just(Outcome::InForce),
+        8 => Just(Outcome::Confirmed),
+        1 => Just(taken_back()),
+        1 => Just(Outcome::Refused { why: "a key".into() }),
+    ];
+    prop_oneof![
+        4 => (0..60u16).prop_map(Step::Reached),
+        12 => (0..60u16, outcome).prop_map(|(number, outcome)| Step::Says(number, outcome)),
+        4 => (1..2_000u64).prop_map(Step::Later),
+        1 => (40..60u16).prop_map(Step::Add),
+        1 => (0..60u16).prop_map(Step::Remove),
+        1 => Just(Step::Halt),
+        2 => Just(Step::Resume),
+        1 => Just(Step::Restart),
+    ]
+}
+
+fn any_plan() -> impl Strategy<Value = Plan> {
+    let wave = prop_oneof![(1..30u32).prop_map(Wave::Number), (1..100u8).prop_map(Wave::Percent),];
+    (prop::collection::vec(wave, 0..6), 0..100u8, 0..30u8, 0..20u32).prop_map(
+        |(waves, confirmed_min, failed_percent_max, failed_max)| Plan {
+            waves,
+            patience: Duration::from_secs(600),
+            confirmed_min,
+            failed_percent_max,
+            failed_max,
+        },
+    )
+}
+
+proptest! {
+    /// Whatever happens: who is offered it stays so while it runs, a halt offers it to nobody
+    /// more, and a stored rollout is the same rollout.
+    #[test]
+    fn a_halt_offers_nothing_more(plan in any_plan(),
+            steps in prop::collection::vec(any_step(), 1..200)) {
+        let mut rollout = rollout(40, plan);
+        let mut now = 0;
+        for step in steps {
+            let before: BTreeSet<PublicKey> = rollout.offered().collect();
+            let was_halted = matches!(rollout.state(), RolloutState::Halted { .. });
+            let mut removed = None;
+            let is_resume = matches!(step, Step::Resume);
+            match step {
+                Step::Reached(number) => rollout.on_reached(&key(number)),
+                Step::Says(number, outcome) => rollout.on_outcome(&key(number), &outcome),
+                Step::Later(seconds) => now += seconds,
+                Step::Add(number) => rollout.add(key(number)),
+                Step::Remove(number) => {
+                    removed = Some(key(number));
+                    rollout.remove(&key(number));
+                }
+                Step::Halt => rollout.halt("a person"),
+                Step::Resume => rollout.resume(at(now)),
+                Step::Restart => {
+                    let text = serde_json::to_string(&rollout).expect("plain data");
+                    let read: Rollout = serde_json::from_str(&text).expect("the same");
+                    prop_assert_eq!(&read, &rollout);
+                    rollout = read;
+                }
+            }
+            rollout.poll(at(now));
+            let after: BTreeSet<PublicKey> = rollout.offered().collect();
+            if was_halted && !is_resume {
+                // A report may prove that a box has it; nobody else is offered it.
+                let new = after.difference(&before).copied();
+                for key in new {
+                    prop_assert_ne!(rollout.progress(&key), Some(Progress::Offered));
+                }
+            }
+            if *rollout.state() == RolloutState::Running {
+                let lost = before.difference(&after).copied();
+                prop_assert!(lost.into_iter().all(|key| Some(key) == removed));
+            }
+        }
+    }
+
+    /// If all confirm it comes to each box, in waves that add up to all of them.
+    #[test]
+    fn no_box_is_skipped_and_none_comes_twice(plan in any_plan(), count in 0..60u16) {
+        let mut rollout = rollout(count, plan);
+        let mut seen = BTreeSet::new();
+        let mut waves = 0;
+        while *rollout.state() == RolloutState::Running {
+            let offered: BTreeSet<PublicKey> = rollout.offered().collect();
+            prop_assert!(seen.is_subset(&offered));
+            prop_assert!(offered.len() > seen.len() || count == 0, "an empty wave");
+            seen = offered;
+            all_say(&mut rollout, &Outcome::Confirmed);
+            prop_assert!(rollout.poll(at(1)));
+            waves += 1;
+            prop_assert!(waves <= 8);
+        }
+        prop_assert_eq!(seen, keys(count).into_iter().collect::<BTreeSet<_>>());
+    }
+}
