@@ -158,6 +158,7 @@ impl Desk {
             Up::Join { secret, tenant, role, name, chain } => {
                 self.tell(DeskEvent::Join { secret, tenant, role, name, chain });
             }
+            Up::Alive => self.frames.push_back(Down::Alive),
             _ if !self.is_member => self.end("it does not belong to the fleet"),
             Up::Have(have) => self.on_have(have),
             Up::Report(report) => self.tell(DeskEvent::Report(report)),

@@ -74,6 +74,8 @@ pub enum Down {
     /// The controller wants this proxy or anchor to take no new sessions and let go of those it
     /// has.
     Drain,
+    /// The answer to [`Up::Alive`], after all that was to be sent before.
+    Alive,
 }
 
 /// To the controller.
@@ -122,6 +124,8 @@ pub enum Up {
         /// What, for a person.
         text: String,
     },
+    /// Is the controller there? It answers [`Down::Alive`], to strangers too.
+    Alive,
 }
 
 /// What one side of a stream has.

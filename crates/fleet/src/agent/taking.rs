@@ -41,6 +41,8 @@ impl Agent {
             Down::Welcome { chain, tenant } => self.on_welcome(chain, tenant),
             Down::Refused { reason, retry } => self.tell(AgentEvent::Refused { reason, retry }),
             Down::Drain => self.tell(AgentEvent::Drain),
+            // For whoever holds the stream.
+            Down::Alive => {}
         }
     }
 

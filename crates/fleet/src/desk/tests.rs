@@ -387,6 +387,21 @@ fn a_box_goes_to_proved_proxies_alone() {
 }
 
 #[test]
+fn a_sign_of_life_comes_after_what_is_missing_and_to_strangers_too() {
+    let published = published(0, &[7]);
+    let mut desk = Desk::new(at(0), key(BOX), true, published.clone());
+    desk.handle_frame(at(0), Up::Have(Have::default()));
+    desk.handle_frame(at(0), Up::Alive);
+    let frames: Vec<Down> = std::iter::from_fn(|| desk.poll_frame()).collect();
+    let alive = frames.iter().position(|frame| *frame == Down::Alive);
+    let revoke = frames.iter().position(|frame| matches!(frame, Down::Revoke { .. }));
+    assert!(revoke < alive && alive == Some(frames.len() - 1), "{frames:?}");
+    let mut desk = Desk::new(at(0), key(BOX), false, published);
+    desk.handle_frame(at(0), Up::Alive);
+    assert_eq!((desk.poll_frame(), desk.poll_event()), (Some(Down::Alive), None));
+}
+
+#[test]
 fn who_floods_is_cut_off() {
     let published = published(0, &[]);
     let mut desk = Desk::new(at(0), key(BOX), true, published);
