@@ -208,6 +208,20 @@ mod tests {
     }
 
     #[test]
+    fn a_fragment_that_comes_twice_counts_once() {
+        let mut fragments = Fragments::new(AGE_MAX);
+        let mut insert = |id, position, body: &'static [u8]| {
+            let body = Bytes::from_static(body);
+            let whole = fragments.insert(Instant::ZERO, PacketId(id), position, body);
+            (whole.map(|joined| joined.body), fragments.bytes())
+        };
+        assert_eq!(insert(0, FragmentPosition::First, b"aaa"), (None, 3 + OVERHEAD_BYTES));
+        assert_eq!(insert(0, FragmentPosition::First, b"bb"), (None, 2 + OVERHEAD_BYTES));
+        let whole = insert(1, FragmentPosition::Last, b"c");
+        assert_eq!(whole, (Some(Bytes::from_static(b"bbc")), 0));
+    }
+
+    #[test]
     fn memory_is_bounded_against_a_flood_of_firsts() {
         let mut fragments = Fragments::new(AGE_MAX);
         for id in 0..10_000 {

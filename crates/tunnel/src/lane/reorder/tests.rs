@@ -66,6 +66,19 @@ fn ids(out: &[(u64, u32)]) -> Vec<u32> {
 }
 
 #[test]
+fn what_was_given_up_is_forgotten_with_its_gap() {
+    let mut bench = Bench::adaptive();
+    for id in [0, 3] {
+        bench.handle(0, unit(id, 1));
+    }
+    bench.run_until(MAX.as_millis() as u64);
+    assert_eq!(ids(&bench.out), [0, 3], "nobody waits any longer");
+    assert!(bench.reorder.memory() > 0, "its gap is remembered, to learn from");
+    bench.handle(2 * MAX.as_millis() as u64, unit(4, 1));
+    assert_eq!(bench.reorder.memory(), 0);
+}
+
+#[test]
 fn pass_holds_nothing_back() {
     let mut bench = Bench::new(Order::Pass);
     for id in [3, 0, 2] {
