@@ -57,30 +57,64 @@ impl Chain {
     /// # Errors
     /// Which step does not hold, and why.
     pub fn verify(&self, trust: &Trust) -> Result<Admitted, ChainError> {
+        self.prove()?.admit(trust)
+    }
+
+    /// Whether all signatures hold, whoever the first signer is: what of a verification costs time
+    /// and never changes.
+    pub(crate) fn prove(&self) -> Result<Proof, ChainError> {
         if !(1..=CHAIN_MAX).contains(&self.0.len()) {
             return Err(ChainError::Length(self.0.len()));
         }
-        let mut above: Option<Statement> = None;
-        let mut issuer = None;
+        let mut proof = Proof { begins: Vec::new(), statements: Vec::new() };
         for (step, signed) in (1..).zip(&self.0) {
             let invalid = |why| ChainError::Signature { step, why };
-            let statement = match &above {
-                None => signed.verify_by(trust.roots()).map_err(invalid)?.0,
+            let statement = match proof.statements.last() {
+                None => {
+                    let holds = |key: &PublicKey| signed.verify(*key).is_ok();
+                    proof.begins = signed.claimed_keys().filter(holds).collect();
+                    signed.verify_by(proof.begins.iter().copied()).map_err(invalid)?.0
+                }
                 Some(above) => signed.verify(above.key).map_err(invalid)?,
             };
+            proof.statements.push(statement);
+        }
+        Ok(proof)
+    }
+}
+
+/// A chain whose signatures hold.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Proof {
+    /// Who has signed the first statement.
+    begins: Vec<PublicKey>,
+    statements: Vec<Statement>,
+}
+
+impl Proof {
+    /// The key that the chain leads to, if it begins at a root of today, no step exceeds the one
+    /// before, and none of the keys is revoked.
+    pub(crate) fn admit(&self, trust: &Trust) -> Result<Admitted, ChainError> {
+        if !trust.roots().any(|root| self.begins.contains(&root)) {
+            let why = EnvelopeError::NotSigned;
+            return Err(ChainError::Signature { step: 1, why });
+        }
+        let mut above: Option<&Statement> = None;
+        let mut issuer = None;
+        for (step, statement) in (1..).zip(&self.statements) {
             if trust.is_revoked(&statement.key) {
                 return Err(ChainError::Revoked { step, key: statement.key });
             }
             if let Some(above) = above {
-                if !above.may_sign(&statement) {
+                if !above.may_sign(statement) {
                     return Err(ChainError::Exceeds { step, key: above.key });
                 }
-                let uses = above.grant.and_then(|grant| grant.uses);
+                let uses = above.grant.as_ref().and_then(|grant| grant.uses);
                 issuer = Some(Issuer { key: above.key, uses });
             }
             above = Some(statement);
         }
-        let statement = above.ok_or(ChainError::Length(0))?;
+        let statement = above.ok_or(ChainError::Length(0))?.clone();
         Ok(Admitted { statement, issuer })
     }
 }

@@ -10,12 +10,13 @@
 //! alone cannot let in a stranger.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
 use serde::{Deserialize, Serialize};
 
-use crate::chain::{Admitted, Chain, ChainError};
+use crate::chain::{Admitted, Chain, ChainError, Proof};
 use crate::digest::Digest;
 use crate::document::{DocumentError, Version, check_version};
 use crate::envelope::{EnvelopeError, Payload, Signed};
@@ -23,8 +24,9 @@ use crate::trust::Trust;
 
 /// The most members of a table.
 const MEMBERS_MAX: usize = 65_536;
-/// The most changes that wait for their head.
+/// The most that waits for its head, in changes and in bytes of members.
 const PENDING_MAX: usize = MEMBERS_MAX;
+const PENDING_BYTES_MAX: usize = 128 * 1024 * 1024;
 /// The most prefixes of one member.
 const ADDRESSES_MAX: usize = 32;
 
@@ -43,12 +45,38 @@ pub struct Member {
     pub rate_kbps: Option<u32>,
 }
 
-impl Member {
-    fn digest(&self) -> Digest {
-        let bytes = serde_json::to_vec(self).unwrap_or_default();
-        Digest::of([bytes.as_slice()])
+/// A member as it is held, with what is costly to find out of it: once, however often the table
+/// changes around it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(from = "Member", into = "Member")]
+struct Entry {
+    member: Member,
+    digest: Digest,
+    bytes: usize,
+    proof: OnceLock<Result<Proof, ChainError>>,
+}
+
+impl From<Member> for Entry {
+    fn from(member: Member) -> Self {
+        let json = serde_json::to_vec(&member).unwrap_or_default();
+        let digest = Digest::of([json.as_slice()]);
+        Self { member, digest, bytes: json.len(), proof: OnceLock::new() }
     }
 }
+
+impl From<Entry> for Member {
+    fn from(entry: Entry) -> Self {
+        entry.member
+    }
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.digest == other.digest
+    }
+}
+
+type Entries = BTreeMap<PublicKey, Arc<Entry>>;
 
 /// What a whole table is signed by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,13 +117,16 @@ pub struct TableChange {
 /// Who may connect, as a controller has signed it last.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Table {
-    members: BTreeMap<PublicKey, Member>,
+    #[serde(with = "as_list")]
+    members: Entries,
     /// Kept with the members, so that what is read from a disk proves itself again.
     head: Option<Signed<TableHead>>,
     #[serde(skip)]
     version: Option<Version>,
     #[serde(skip)]
-    pending: Option<BTreeMap<PublicKey, Option<Member>>>,
+    pending: BTreeMap<PublicKey, Option<Arc<Entry>>>,
+    #[serde(skip)]
+    pending_bytes: usize,
     #[serde(skip)]
     anew: bool,
 }
@@ -103,8 +134,8 @@ pub struct Table {
 impl Table {
     /// The table that the controller signs for: these members.
     pub fn of(members: impl IntoIterator<Item = Member>) -> Self {
-        let members = members.into_iter().map(|member| (member.key, member)).collect();
-        Self { members, ..Self::default() }
+        let entries = members.into_iter().map(|member| (member.key, Arc::new(member.into())));
+        Self { members: entries.collect(), ..Self::default() }
     }
 
     /// What is to be signed for this table.
@@ -166,13 +197,15 @@ impl Table {
         subject: PublicKey,
     ) -> Result<bool, TableError> {
         if change.anew {
-            self.pending = None;
+            self.forget_pending();
             self.anew = true;
         }
-        let pending = self.pending.get_or_insert_default();
-        pending.extend(change.set.into_iter().map(|member| (member.key, Some(member))));
-        pending.extend(change.gone.into_iter().map(|key| (key, None)));
-        if pending.len() > PENDING_MAX {
+        for entry in change.set.into_iter().map(Entry::from) {
+            self.pending_bytes += entry.bytes;
+            self.pending.insert(entry.member.key, Some(Arc::new(entry)));
+        }
+        self.pending.extend(change.gone.into_iter().map(|key| (key, None)));
+        if self.pending.len() > PENDING_MAX || self.pending_bytes > PENDING_BYTES_MAX {
             self.forget_pending();
             return Err(TableError::TooMany);
         }
@@ -193,8 +226,8 @@ impl Table {
             return Err(DocumentError::OtherSubject.into());
         }
         check_version(head.version, trust, self.version)?;
-        let mut members = if self.anew { BTreeMap::new() } else { self.members.clone() };
-        for (key, member) in self.pending.take().unwrap_or_default() {
+        let mut members = if self.anew { Entries::new() } else { self.members.clone() };
+        for (key, member) in std::mem::take(&mut self.pending) {
             match member {
                 Some(member) => members.insert(key, member),
                 None => members.remove(&key),
@@ -212,17 +245,18 @@ impl Table {
     }
 
     fn forget_pending(&mut self) {
-        (self.pending, self.anew) = (None, false);
+        self.pending.clear();
+        (self.pending_bytes, self.anew) = (0, false);
     }
 
     /// Who of the members is let in.
     pub fn admission(&self, trust: &Trust) -> Admission<'_> {
         let mut uses: BTreeMap<PublicKey, u32> = BTreeMap::new();
         let mut admission = Admission::default();
-        for member in self.members.values() {
-            match admit(member, trust, &mut uses) {
-                Ok(who) => admission.admitted.push((who, member)),
-                Err(why) => admission.refused.push((member.key, why)),
+        for entry in self.members.values() {
+            match admit(entry, trust, &mut uses) {
+                Ok(who) => admission.admitted.push((who, &entry.member)),
+                Err(why) => admission.refused.push((entry.member.key, why)),
             }
         }
         admission
@@ -230,7 +264,9 @@ impl Table {
 
     /// What leads from the members of `former` to those of this table.
     pub fn since(&self, former: &Self) -> TableChange {
-        let set = self.members.values().filter(|m| former.members.get(&m.key) != Some(m)).cloned();
+        let is_new =
+            |(key, entry): &(&PublicKey, &Arc<Entry>)| former.members.get(key) != Some(entry);
+        let set = self.members.iter().filter(is_new).map(|(_, entry)| entry.member.clone());
         let gone = former.members.keys().filter(|key| !self.members.contains_key(key)).copied();
         TableChange { set: set.collect(), gone: gone.collect(), ..TableChange::default() }
     }
@@ -246,14 +282,17 @@ pub struct Admission<'a> {
 }
 
 fn admit(
-    member: &Member,
+    entry: &Entry,
     trust: &Trust,
     uses: &mut BTreeMap<PublicKey, u32>,
 ) -> Result<Admitted, Refused> {
+    let member = &entry.member;
     if member.addresses.len() > ADDRESSES_MAX {
         return Err(Refused::Addresses);
     }
-    let who = member.chain.verify(trust).map_err(Refused::Chain)?;
+    let proof = entry.proof.get_or_init(|| member.chain.prove()).as_ref();
+    let who = proof.map_err(|error| *error).and_then(|proof| proof.admit(trust));
+    let who = who.map_err(Refused::Chain)?;
     if who.statement.key != member.key {
         return Err(Refused::OtherKey);
     }
@@ -267,9 +306,24 @@ fn admit(
     Ok(who)
 }
 
-fn digest(members: &BTreeMap<PublicKey, Member>) -> Digest {
-    let each: Vec<Digest> = members.values().map(Member::digest).collect();
-    Digest::of(each.iter().map(|digest| digest.as_bytes().as_slice()))
+fn digest(members: &Entries) -> Digest {
+    Digest::of(members.values().map(|entry| entry.digest.as_bytes().as_slice()))
+}
+
+/// Members as a list: each names its key itself.
+mod as_list {
+    use serde::{Deserialize as _, Deserializer, Serializer};
+
+    use super::{Arc, Entries, Entry};
+
+    pub(super) fn serialize<S: Serializer>(entries: &Entries, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(entries.values().map(|entry| &entry.member))
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Entries, D::Error> {
+        let entries = Vec::<Entry>::deserialize(from)?;
+        Ok(entries.into_iter().map(|entry| (entry.member.key, Arc::new(entry))).collect())
+    }
 }
 
 /// Why a member of a table is not let in.

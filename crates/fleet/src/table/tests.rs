@@ -141,3 +141,37 @@ fn a_delegate_signs_for_as_many_as_it_may() {
     assert_eq!(admitted.len(), 2);
     assert!(refused.len() == 3 && refused.iter().all(|(_, why)| *why == Refused::Uses));
 }
+
+#[test]
+fn a_root_that_counts_no_more_takes_its_members_with_it() {
+    let table = table(&[2, 3], 1);
+    assert_eq!(admitted(&table, &trust()).len(), 2);
+    let mut rotated = trust();
+    let list = crate::TrustList { number: 1, roots: vec![key(5)], ..rotated.list().clone() };
+    rotated.replace(&Signed::sign(&list, &identity(ROOT)).expect("signed")).expect("taken");
+    assert_eq!(admitted(&table, &rotated).len(), 0, "what was proved before counts no more");
+}
+
+#[test]
+fn memory_is_bounded_while_a_head_is_waited_for() {
+    let mut table = Table::default();
+    let mut large = member(2);
+    large.addresses = vec![large.addresses[0]; 100_000];
+    let (mut parts, mut held) = (0, 0);
+    let found = loop {
+        // A key of its own each time.
+        let number: u32 = parts;
+        let mut bytes = [1; 32];
+        bytes[..4].copy_from_slice(&number.to_be_bytes());
+        let key = PublicKey::from_bytes(bytes);
+        let change =
+            TableChange { set: vec![Member { key, ..large.clone() }], ..Default::default() };
+        held = held.max(table.pending_bytes);
+        parts += 1;
+        if let Err(error) = table.change(change, &trust(), self::key(PROXY)) {
+            break error;
+        }
+    };
+    assert_eq!(found, TableError::TooMany);
+    assert!(held <= PENDING_BYTES_MAX && parts > 30 && table.pending.is_empty());
+}
