@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_types::{LaneId, Order, PathId, Policy, Priority, Promise, peer_text};
-use roadweave_wire::{Control, Hello, Welcome};
+use roadweave_wire::{Control, Hello, Reason, Role, Welcome};
 
 /// Parses the bytes.
 pub fn run(data: &[u8]) {
@@ -16,8 +16,8 @@ pub fn run(data: &[u8]) {
 fn escaped(message: Control) -> Control {
     let text = |text: String| peer_text(text.as_bytes());
     match message {
-        Control::Hello(Hello { name }) => Control::Hello(Hello { name: text(name) }),
-        Control::Refuse { reason } => Control::Refuse { reason: text(reason) },
+        Control::Hello(hello) => Control::Hello(Hello { name: text(hello.name), ..hello }),
+        Control::Refuse { reason, why } => Control::Refuse { reason: text(reason), why },
         Control::PathName { path, uplink } => Control::PathName { path, uplink: text(uplink) },
         other => other,
     }
@@ -32,9 +32,11 @@ pub fn seeds() -> Vec<Vec<u8>> {
         mtu: 1_400,
     };
     let messages = [
-        Control::Hello(Hello { name: "bus-17".into() }),
+        Control::Hello(Hello { name: "bus-17".into(), ..Hello::default() }),
         Control::Welcome(welcome),
-        Control::Refuse { reason: "unknown key".into() },
+        Control::Refuse { reason: "unknown key".into(), why: Reason::Drain },
+        Control::Hello(Hello { name: "b".into(), role: Role::Standby, attachment: Some(9) }),
+        Control::Move { why: Reason::Drain, grace: Some(Duration::from_secs(2)) },
         Control::PathName { path: PathId(3), uplink: "wwan0".into() },
         Control::PathPolicy {
             path: PathId(3),

@@ -149,7 +149,7 @@ impl Crowd {
         let config = ClientConfig {
             name: name(vehicle),
             servers: vec![SERVER],
-            server_key: server_identity().public_key(),
+            server_key: server_key(),
             transport: self.transport(vehicle, life),
             lanes: self.config.lanes_up.clone(),
             memory_max: MEMORY_MAX,
@@ -169,8 +169,8 @@ impl Crowd {
     /// When the transport's own settings cannot be used.
     pub fn start_bare(&mut self, vehicle: usize) {
         let transport = self.transport(vehicle, 0);
-        let (own, server) = (Arc::new(identity(vehicle)), server_identity().public_key());
-        let endpoint = Endpoint::client(self.epoch, &transport, own, server).expect("usable");
+        let own = Arc::new(identity(vehicle));
+        let endpoint = Endpoint::client(self.epoch, &transport, own).expect("usable");
         self.ends.insert(vehicle, End::Bare(Box::new(endpoint)));
     }
 
@@ -409,6 +409,11 @@ pub fn inner_address(vehicle: usize) -> Ipv4Addr {
 /// The key of a vehicle.
 pub fn vehicle_key(vehicle: usize) -> PublicKey {
     identity(vehicle).public_key()
+}
+
+/// The key of the server.
+pub fn server_key() -> PublicKey {
+    server_identity().public_key()
 }
 
 /// What the server of a crowd knows of a vehicle.

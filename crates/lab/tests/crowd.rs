@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use roadweave_lab::crowd::{Crowd, CrowdConfig, Hostile, inner_address, peer, vehicle_key};
+use roadweave_lab::crowd::{
+    Crowd, CrowdConfig, Hostile, inner_address, peer, server_key, vehicle_key,
+};
 use roadweave_quic::{CloseReason, Connection, ConnectionId, Event};
 use roadweave_tunnel::{Client, LaneStats, Node as _, Peer, Peers, ServerEvent, SessionStatus};
 use roadweave_types::{DropReason, PathId, Rate, UplinkId};
@@ -104,7 +106,8 @@ fn bare(crowd: &mut Crowd, vehicle: usize, id: ConnectionId) -> &mut Connection 
 fn connect(crowd: &mut Crowd, vehicle: usize, uplink: u32) -> ConnectionId {
     let now = crowd.now();
     let server = roadweave_lab::world::SERVER;
-    let id = crowd.bare(vehicle).unwrap().connect(now, UplinkId(uplink), server).unwrap();
+    let endpoint = crowd.bare(vehicle).unwrap();
+    let id = endpoint.connect(now, UplinkId(uplink), server, server_key()).unwrap();
     crowd.flush();
     id
 }
@@ -115,7 +118,7 @@ fn say(crowd: &mut Crowd, vehicle: usize, id: ConnectionId, message: &Control) {
 }
 
 fn hello() -> Control {
-    Control::Hello(Hello { name: "whoever".into() })
+    Control::Hello(Hello { name: "whoever".into(), ..Hello::default() })
 }
 
 /// What a connection of a bare vehicle has to tell: whether it was welcomed, and why it ended.
@@ -263,7 +266,7 @@ fn those_that_are_crowded_out_are_counted_and_told() {
     crowd.start_bare(0);
     let (now, server) = (crowd.now(), roadweave_lab::world::SERVER);
     for _ in 0..400 {
-        crowd.bare(0).unwrap().connect(now, UplinkId(0), server).unwrap();
+        crowd.bare(0).unwrap().connect(now, UplinkId(0), server, server_key()).unwrap();
     }
     crowd.flush();
     // All have proved their address, and nothing else reaches them.

@@ -36,6 +36,7 @@ mod upkeep;
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use noq_proto::VarInt;
@@ -71,6 +72,8 @@ pub struct Connection {
     refreshed: Option<Instant>,
     pacing: Pacing,
     max_datagram_size: usize,
+    /// How often a silent client says something, on its best path and on its others.
+    keep_alive: [Duration; 2],
     /// Paths that are closed for the user and not yet forgotten by the library.
     closing: BTreeSet<noq_proto::PathId>,
     /// Uplinks that are to get a path as soon as the peer allows, with the server's addresses on
@@ -184,6 +187,7 @@ impl Connection {
             refreshed: None,
             pacing: Pacing::default(),
             max_datagram_size: 0,
+            keep_alive: [new.config.keep_alive, new.config.keep_alive_others],
             closing: BTreeSet::new(),
             wishes: VecDeque::new(),
             unresponsive: None,

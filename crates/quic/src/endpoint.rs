@@ -11,6 +11,7 @@
 //! let in; handshakes that fail show as [`EndpointEvent::Refused`] or
 //! [`EndpointEvent::HandshakeFailed`].
 
+mod dialer;
 mod half_open;
 mod incoming;
 mod response_limiter;
@@ -25,6 +26,7 @@ use bytes::BytesMut;
 use noq_proto::{ConnectionHandle, DatagramEvent, FourTuple};
 use roadweave_types::{Instant, UplinkId};
 
+use self::dialer::Dialer;
 use self::half_open::HalfOpen;
 use self::response_limiter::ResponseLimiter;
 use crate::config::TransportConfig;
@@ -33,10 +35,12 @@ use crate::deadlines::Deadlines;
 use crate::epoch::Epoch;
 use crate::event::{ConnectError, ConnectionId, EndpointEvent};
 use crate::outbox::{Outbox, Transmit};
+use crate::probe;
 use crate::source::{Local, Source};
 use crate::stats::EndpointStats;
 use crate::tls::Clock;
 use crate::virtual_address;
+use roadweave_identity::PublicKey;
 use roadweave_identity::tls::{HandshakeRefusal, SERVER_NAME};
 
 /// One end of many connections.
@@ -45,7 +49,7 @@ pub struct Endpoint {
     config: Arc<TransportConfig>,
     quic: noq_proto::Endpoint,
     /// How to connect, on a client.
-    client: Option<noq_proto::ClientConfig>,
+    dialer: Option<Dialer>,
     refusal: Arc<HandshakeRefusal>,
     clock: Arc<Clock>,
 
@@ -74,7 +78,8 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Begins a connection to `server` over `uplink`.
+    /// Begins a connection over `uplink` to `server`, which has to prove that it holds
+    /// `server_key`.
     ///
     /// It is one attempt over one uplink: race several, keep the first that reports
     /// [`Event::Connected`](crate::Event::Connected), close the others and open their uplinks as
@@ -88,11 +93,15 @@ impl Endpoint {
         now: Instant,
         uplink: UplinkId,
         server: SocketAddr,
+        server_key: PublicKey,
     ) -> Result<ConnectionId, ConnectError> {
         self.clock.set(now);
-        let config = self.client.clone().ok_or(ConnectError::NotClient)?;
+        let dialer = self.dialer.as_mut().ok_or(ConnectError::NotClient)?;
+        let settings = dialer
+            .settings(server_key)
+            .map_err(|error| ConnectError::Transport(error.to_string()))?;
         let std_now = self.epoch.to_std(now);
-        let (handle, quic) = self.quic.connect(std_now, config, server, SERVER_NAME).map_err(
+        let (handle, quic) = self.quic.connect(std_now, settings, server, SERVER_NAME).map_err(
             |error| match error {
                 noq_proto::ConnectError::InvalidRemoteAddress(address) => {
                     ConnectError::InvalidAddress(address)
@@ -118,6 +127,10 @@ impl Endpoint {
     ) -> Option<ConnectionId> {
         self.clock.set(now);
         self.tidy();
+        if probe::is_too_short_to_answer(&packet) {
+            self.stats.without_connection += 1;
+            return None;
+        }
         let local = match source.local {
             Local::Uplink(uplink) => Some(virtual_address::of(uplink)),
             Local::Address(address) => address,
@@ -306,9 +319,10 @@ mod tests {
         let identity = Arc::new(Identity::from_seed([1; 32]));
         let server_key = Identity::from_seed([2; 32]).public_key();
         let config = TransportConfig::new([1; 32]);
-        let mut endpoint = Endpoint::client(epoch, &config, identity, server_key).unwrap();
+        let mut endpoint = Endpoint::client(epoch, &config, identity).unwrap();
         let server = SocketAddr::from(([192, 0, 2, 1], 4433));
-        let mut connect = || endpoint.connect(Instant::ZERO, UplinkId(0), server).unwrap();
+        let mut connect =
+            || endpoint.connect(Instant::ZERO, UplinkId(0), server, server_key).unwrap();
         let ids: Vec<ConnectionId> = (0..50).map(|_| connect()).collect();
         let mut sent = 0;
         sent += drain(&mut endpoint);

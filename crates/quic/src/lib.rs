@@ -33,6 +33,7 @@ mod outbox;
 mod pacer;
 mod path;
 mod payload;
+mod probe;
 mod secrets;
 #[cfg(test)]
 mod simulation;
@@ -52,6 +53,7 @@ pub use event::{
     PathError, SendError,
 };
 pub use outbox::{Ecn, Outbox, Route, Run, Runs, Transmit};
+pub use probe::{ProbeOutcome, Prober};
 pub use source::{Local, Source};
 pub use stats::{ConnectionStats, EndpointStats, PathStats};
 pub use transfer::{Transfer, TransferConfig, TransferEnd, TransferProgress};

@@ -169,7 +169,7 @@ impl Client {
         config: ClientConfig,
         identity: Arc<Identity>,
     ) -> Result<Self, ClientError> {
-        let endpoint = Endpoint::client(epoch, &config.transport, identity, config.server_key)?;
+        let endpoint = Endpoint::client(epoch, &config.transport, identity)?;
         let lanes = config.lanes.len();
         if !(1..=LANES_MAX).contains(&lanes) {
             return Err(SessionError::Lanes(lanes).into());

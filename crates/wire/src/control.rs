@@ -6,6 +6,9 @@
 //! client ── path name ──────► server        (for each path, again when one opens)
 //! client ── path policy ────► server        (for each path that is not as any other; again when that changes)
 //! client ◄─ lane promise ───► server        (for each lane of the sender that is not as any other)
+//! client ◄──────────── move ── server        (the client is to go to another server)
+//!
+//! client ── hello, standby ─► server        (welcomed, and idle until it says hello to join)
 //!
 //! message   kind:1 | fields
 //! field     type:2 | length:2 | value       (unknown types are skipped)
@@ -29,6 +32,7 @@ const KIND_REFUSE: u8 = 3;
 const KIND_PATH_NAME: u8 = 4;
 const KIND_LANE_PROMISE: u8 = 5;
 const KIND_PATH_POLICY: u8 = 6;
+const KIND_MOVE: u8 = 7;
 
 const FIELD_NAME: u16 = 1;
 const FIELD_ADDRESS: u16 = 2;
@@ -39,6 +43,10 @@ const FIELD_LANE: u16 = 6;
 const FIELD_ORDER: u16 = 7;
 const FIELD_POLICY: u16 = 8;
 const FIELD_AGE: u16 = 9;
+const FIELD_ROLE: u16 = 10;
+const FIELD_ATTACHMENT: u16 = 11;
+const FIELD_REASON: u16 = 12;
+const FIELD_GRACE: u16 = 13;
 
 /// The redundancy of a path that may have any.
 const REDUNDANCY_ANY: u8 = 255;
@@ -46,6 +54,13 @@ const REDUNDANCY_ANY: u8 = 255;
 const ORDER_PASS: u8 = 0;
 const ORDER_REORDER: u8 = 1;
 const ORDER_ADAPTIVE: u8 = 2;
+
+const ROLE_JOIN: u8 = 0;
+const ROLE_STANDBY: u8 = 1;
+const ROLE_PROXY: u8 = 2;
+
+const REASON_OTHER: u8 = 0;
+const REASON_DRAIN: u8 = 1;
 
 /// Bits of the age field.
 const AGE_EXPIRES: u8 = 1;
@@ -62,6 +77,16 @@ pub enum Control {
     Refuse {
         /// For a person to read, at most 256 bytes.
         reason: String,
+        /// For the client to understand.
+        why: Reason,
+    },
+    /// The server asks the client to go to another one: it joins there first, and then leaves.
+    Move {
+        /// Why.
+        why: Reason,
+        /// How long the session lives at least; whole milliseconds. Without it the server ends it
+        /// when it likes.
+        grace: Option<Duration>,
     },
     /// The client names the uplink of a path.
     PathName {
@@ -93,6 +118,34 @@ pub enum Control {
 pub struct Hello {
     /// Its name for logs and statistics, at most 256 bytes.
     pub name: String,
+    /// What it wants the connection for.
+    pub role: Role,
+    /// Counts the sessions of the client, whichever servers they are with: the one with the highest
+    /// number is where it is. `None` where nobody asks.
+    pub attachment: Option<u64>,
+}
+
+/// What a client wants a connection for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// A session.
+    #[default]
+    Join,
+    /// A session perhaps, later: it waits idle beside a session with another server, until the
+    /// client says hello again, to join.
+    Standby,
+    /// The sessions of others, whose inner packets it passes on.
+    Proxy,
+}
+
+/// Why a server does not take a client, or asks it to go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reason {
+    /// It does not say, or by a number that is not known here.
+    #[default]
+    Other,
+    /// It is about to stop, and others are not.
+    Drain,
 }
 
 /// What the server grants.
@@ -141,13 +194,24 @@ impl Control {
         let kind = bytes.get_u8();
         let fields = Fields::parse(bytes)?;
         match kind {
-            KIND_HELLO => Ok(Self::Hello(Hello { name: fields.text(FIELD_NAME)? })),
+            KIND_HELLO => Ok(Self::Hello(Hello {
+                name: fields.text(FIELD_NAME)?,
+                role: fields.role()?,
+                attachment: fields.optional(FIELD_ATTACHMENT)?.map(u64::from_be_bytes),
+            })),
             KIND_WELCOME => Ok(Self::Welcome(Welcome {
                 addresses: fields.networks(FIELD_ADDRESS)?,
                 gateways: fields.networks(FIELD_GATEWAY)?.iter().map(IpNet::addr).collect(),
                 mtu: u16::from_be_bytes(fields.array(FIELD_MTU)?),
             })),
-            KIND_REFUSE => Ok(Self::Refuse { reason: fields.text(FIELD_NAME)? }),
+            KIND_REFUSE => {
+                Ok(Self::Refuse { reason: fields.text(FIELD_NAME)?, why: fields.reason()? })
+            }
+            KIND_MOVE => {
+                let millis = fields.optional(FIELD_GRACE)?.map(u32::from_be_bytes);
+                let grace = millis.map(|millis| Duration::from_millis(millis.into()));
+                Ok(Self::Move { why: fields.reason()?, grace })
+            }
             KIND_PATH_NAME => Ok(Self::PathName {
                 path: PathId(u32::from_be_bytes(fields.array(FIELD_PATH)?)),
                 uplink: fields.text(FIELD_NAME)?,
@@ -171,6 +235,15 @@ impl Control {
             Self::Hello(hello) => {
                 out.put_u8(KIND_HELLO);
                 put_text(&mut out, FIELD_NAME, &hello.name);
+                // What older servers take for granted is not said.
+                match hello.role {
+                    Role::Join => {}
+                    Role::Standby => put_field(&mut out, FIELD_ROLE, &[ROLE_STANDBY]),
+                    Role::Proxy => put_field(&mut out, FIELD_ROLE, &[ROLE_PROXY]),
+                }
+                if let Some(attachment) = hello.attachment {
+                    put_field(&mut out, FIELD_ATTACHMENT, &attachment.to_be_bytes());
+                }
             }
             Self::Welcome(welcome) => {
                 out.put_u8(KIND_WELCOME);
@@ -182,9 +255,18 @@ impl Control {
                     put_network(&mut out, FIELD_GATEWAY, IpNet::from(*gateway));
                 }
             }
-            Self::Refuse { reason } => {
+            Self::Refuse { reason, why } => {
                 out.put_u8(KIND_REFUSE);
                 put_text(&mut out, FIELD_NAME, reason);
+                put_reason(&mut out, *why);
+            }
+            Self::Move { why, grace } => {
+                out.put_u8(KIND_MOVE);
+                put_reason(&mut out, *why);
+                if let Some(grace) = grace {
+                    let millis = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
+                    put_field(&mut out, FIELD_GRACE, &millis.to_be_bytes());
+                }
             }
             Self::PathName { path, uplink } => {
                 out.put_u8(KIND_PATH_NAME);
@@ -224,6 +306,13 @@ fn put_network(out: &mut BytesMut, kind: u16, network: IpNet) {
     };
     value.push(network.prefix_len());
     put_field(out, kind, &value);
+}
+
+fn put_reason(out: &mut BytesMut, why: Reason) {
+    match why {
+        Reason::Other => {}
+        Reason::Drain => put_field(out, FIELD_REASON, &[REASON_DRAIN]),
+    }
 }
 
 fn put_order(out: &mut BytesMut, order: Order) {
@@ -286,6 +375,31 @@ impl Fields {
 
     fn array<const N: usize>(&self, kind: u16) -> Result<[u8; N], ControlError> {
         self.one(kind)?.as_ref().try_into().map_err(|_| ControlError::BadField(kind))
+    }
+
+    /// A value that need not be there.
+    fn optional<const N: usize>(&self, kind: u16) -> Result<Option<[u8; N]>, ControlError> {
+        match self.all(kind).next() {
+            Some(_) => self.array(kind).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn role(&self) -> Result<Role, ControlError> {
+        match self.optional(FIELD_ROLE)? {
+            None | Some([ROLE_JOIN]) => Ok(Role::Join),
+            Some([ROLE_STANDBY]) => Ok(Role::Standby),
+            Some([ROLE_PROXY]) => Ok(Role::Proxy),
+            // Nobody is given a session that asked for something else.
+            Some(_) => Err(ControlError::BadField(FIELD_ROLE)),
+        }
+    }
+
+    fn reason(&self) -> Result<Reason, ControlError> {
+        Ok(match self.optional(FIELD_REASON)?.unwrap_or([REASON_OTHER]) {
+            [REASON_DRAIN] => Reason::Drain,
+            _ => Reason::Other,
+        })
     }
 
     fn text(&self, kind: u16) -> Result<String, ControlError> {

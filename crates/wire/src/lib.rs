@@ -24,7 +24,7 @@ mod srt;
 mod stamp;
 mod symbol;
 
-pub use control::{Control, ControlError, Hello, MAX_CONTROL_MESSAGE, Welcome};
+pub use control::{Control, ControlError, Hello, MAX_CONTROL_MESSAGE, Reason, Role, Welcome};
 pub use datagram::{
     CODED_HEADER, Coded, Datagram, DatagramError, Feedback, LaneReport, MAX_FEEDBACK_LANES,
     SOURCE_HEADER, SUM_HEADER, SourceDatagram, Sum,

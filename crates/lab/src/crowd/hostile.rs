@@ -39,7 +39,9 @@ impl Hostile {
         crowd.start_bare(vehicle);
         let now = crowd.now();
         let endpoint = crowd.bare(vehicle).expect("it was just given one");
-        let connection = endpoint.connect(now, UplinkId(0), SERVER).expect("a usable address");
+        let connection = endpoint
+            .connect(now, UplinkId(0), SERVER, super::server_key())
+            .expect("a usable address");
         Self { vehicle, connection, said_hello: false, welcomed: false, presses: 0, next: 1 }
     }
 
@@ -69,7 +71,7 @@ impl Hostile {
         }
         if !self.said_hello {
             self.said_hello = true;
-            let hello = Control::Hello(Hello { name: "whoever".into() });
+            let hello = Control::Hello(Hello { name: "whoever".into(), ..Hello::default() });
             let _ = connection.send_message(hello.to_bytes());
         }
         self.presses += 1;

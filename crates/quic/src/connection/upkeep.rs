@@ -129,6 +129,36 @@ impl Connection {
         }
     }
 
+    /// Asks every path for a sign of life now, whether it is suspect or not.
+    pub fn ask_paths(&mut self, now: Instant) {
+        for index in 0..self.paths.len() {
+            if let Some(suspicion) = self.paths[index].suspect {
+                let next_probe = now + self.probe_interval(now, &suspicion);
+                self.paths[index].suspect = Some(Suspicion { next_probe, ..suspicion });
+            }
+            if self.paths[index].validated {
+                self.probe(now, index);
+            }
+        }
+        self.handle_timeout(now);
+    }
+
+    /// From now on an otherwise silent client says something on each path as often: for a
+    /// connection that only waits, which need not find out soon that nobody is there.
+    pub fn set_keep_alive(&mut self, interval: Duration) {
+        self.keep_alive = [interval; 2];
+    }
+
+    /// From now on an otherwise silent client says something as often as the settings have it.
+    pub fn restore_keep_alive(&mut self) {
+        self.keep_alive = [self.config.keep_alive, self.config.keep_alive_others];
+    }
+
+    /// When something last came in from the peer, on whichever path.
+    pub fn last_heard(&self) -> Instant {
+        self.paths.iter().map(|path| path.last_heard).max().unwrap_or(self.timing.began)
+    }
+
     fn give_up_handshake(&mut self, now: Instant) {
         let std_now = self.epoch.to_std(now);
         self.quic.close(std_now, noq_proto::VarInt::from_u32(0), bytes::Bytes::new());
@@ -197,8 +227,8 @@ impl Connection {
             return None;
         }
         let interval = match best == Some(path.id) {
-            true => self.config.keep_alive,
-            false => self.config.keep_alive_others,
+            true => self.keep_alive[0],
+            false => self.keep_alive[1],
         };
         // Whoever only answers learns nothing of its own way.
         let unasked = path.last_asked + interval * ANSWERS_ONLY_MAX;

@@ -1,12 +1,13 @@
 //! How an endpoint comes to be: a client's, and a server's.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ring::hmac;
 
 use super::Endpoint;
+use super::dialer::Dialer;
 use super::half_open::HalfOpen;
 use super::response_limiter::ResponseLimiter;
 use crate::config::{ConfigError, TransportConfig};
@@ -18,10 +19,10 @@ use crate::stats::EndpointStats;
 use crate::tls::{self, Clock};
 use crate::transport;
 use roadweave_identity::tls::HandshakeRefusal;
-use roadweave_identity::{Identity, PeerPolicy, PublicKey, derive_secret};
+use roadweave_identity::{Identity, PeerPolicy, derive_secret};
 
 impl Endpoint {
-    /// An endpoint that connects to the holder of `server_key`.
+    /// An endpoint that connects to servers, each by its key.
     ///
     /// # Errors
     ///
@@ -30,23 +31,15 @@ impl Endpoint {
         epoch: Epoch,
         config: &TransportConfig,
         identity: Arc<Identity>,
-        server_key: PublicKey,
     ) -> Result<Self, ConfigError> {
         config.validate()?;
         let (refusal, clock) = (Arc::new(HandshakeRefusal::default()), Arc::new(Clock::default()));
-        let crypto = tls::client(&identity, server_key, refusal.clone(), clock.clone())?;
-        let mut client = noq_proto::ClientConfig::new(Arc::new(crypto));
-        client.transport_config(Arc::new(transport::transport_config(config)?));
-        client.token_store(Arc::new(noq_proto::NoneTokenStore));
-        let ids = Mutex::new(SeededIds::new(&config.rng_seed, b"first connection IDs"));
-        client.initial_dst_cid_provider(Arc::new(move || {
-            ids.lock().unwrap_or_else(PoisonError::into_inner).draw(INITIAL_ID_LEN)
-        }));
+        let dialer = Dialer::new(config, identity, refusal.clone(), clock.clone())?;
         // Clients send no resets that anyone could use; a key that dies with the process will do.
         let reset_key = derive_secret(&config.rng_seed, b"reset");
         let endpoint_config = Arc::new(endpoint_config(config, &reset_key)?);
         let quic = noq_proto::Endpoint::new(endpoint_config, None, true);
-        Ok(Self::new(epoch, config, quic, Some(client), refusal, clock))
+        Ok(Self::new(epoch, config, quic, Some(dialer), refusal, clock))
     }
 
     /// An endpoint that lets in whom `policy` lets in.
@@ -83,7 +76,7 @@ impl Endpoint {
         epoch: Epoch,
         config: &TransportConfig,
         quic: noq_proto::Endpoint,
-        client: Option<noq_proto::ClientConfig>,
+        dialer: Option<Dialer>,
         refusal: Arc<HandshakeRefusal>,
         clock: Arc<Clock>,
     ) -> Self {
@@ -91,7 +84,7 @@ impl Endpoint {
             epoch,
             config: Arc::new(config.clone()),
             quic,
-            client,
+            dialer,
             refusal,
             clock,
             connections: BTreeMap::new(),
@@ -137,4 +130,4 @@ const QUIC_VERSION_1: u32 = 1;
 const UDP_PAYLOAD_MIN: u16 = 1472;
 /// Length of the ID that a client chooses for a server it does not know, bytes (RFC 9000 section
 /// 7.2 asks for 8).
-const INITIAL_ID_LEN: usize = 16;
+pub(super) const INITIAL_ID_LEN: usize = 16;

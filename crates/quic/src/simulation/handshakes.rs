@@ -360,3 +360,42 @@ fn nothing_can_be_sent_before_or_after() {
         Err(PathError::Closed)
     );
 }
+
+#[test]
+fn each_connection_asks_for_the_key_of_its_own_server() {
+    let mut world = World::new(links(&[20]), &config(1));
+    world.connect(0);
+    world.run(ms(500));
+    world.server_key = client_identity().public_key();
+    world.connect(0);
+    world.run(ms(500));
+    let (reason, _) = world.sides[CLIENT].books.closed.clone().unwrap();
+    assert_eq!(reason, CloseReason::WrongServerKey { got: server_identity().public_key() });
+    assert_eq!(world.sides[CLIENT].books.connected.len(), 1, "the first one is not touched");
+}
+
+#[test]
+fn a_server_answers_probes_and_keeps_nothing_of_them() {
+    use crate::probe::Prober;
+    let mut world = World::new(links(&[20]), &config(1));
+    let mut prober = Prober::new(&[5; 32]);
+    let (now, remote) = (world.now, world.links[0].address);
+    assert!(prober.probe(now, UplinkId(0), server_address()));
+    let packets = prober.poll_transmit().unwrap();
+    let probe = packets.packets().next().unwrap().1.to_vec();
+    drop(packets);
+    let server = &mut world.sides[SERVER].endpoint;
+    let mut ask = |probe: &[u8], now| {
+        let source = Source { remote, local: Local::Address(None), ecn: None };
+        assert_eq!(server.handle_packet(now, source, BytesMut::from(probe)), None);
+        let packets = server.poll_transmit()?;
+        packets.packets().next().map(|(_, packet)| packet.to_vec())
+    };
+    assert_eq!(ask(&probe[..1199], now), None, "an answer must not be longer than what asks");
+    let answer = ask(&probe, now).unwrap();
+    assert!(answer.len() < 64, "{}", answer.len());
+    let source = Source { remote: server_address(), local: Local::Uplink(UplinkId(0)), ecn: None };
+    let outcome = prober.handle_packet(now + ms(40), &source, &answer).unwrap();
+    assert_eq!(outcome.rtt, Some(ms(40)));
+    assert_eq!(world.sides[SERVER].endpoint.connection_count(), 0);
+}

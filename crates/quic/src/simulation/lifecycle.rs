@@ -369,3 +369,32 @@ fn messages_get_through_when_the_best_path_dies() {
     world.run(ms(3000));
     assert_eq!(world.sides[SERVER].books.messages, [Bytes::from_static(b"hello")]);
 }
+
+#[test]
+fn a_connection_that_waits_says_little_and_answers_at_once_when_asked() {
+    let mut world = World::connected(links(&[20, 50]));
+    world.client().set_keep_alive(ms(25_000));
+    world.run(ms(10_000));
+    let sent = |world: &mut World| -> u64 {
+        let stats = (0..2).map(|path| world.client().path_stats(PathId(path)).unwrap());
+        stats.map(|stats| stats.packets_sent).sum()
+    };
+    let before = sent(&mut world);
+    world.run(ms(100_000));
+    let kept = sent(&mut world) - before;
+    assert!((8..=24).contains(&kept), "{kept} packets on two paths in 100 s");
+    let now = world.now;
+    assert!(now - world.client().last_heard() < ms(26_000));
+    world.client().suspect_all_paths(now);
+    assert_eq!(world.status(CLIENT, PathId(0)), PathStatus::Suspect);
+    world.settle();
+    let took = usable_again(&mut world, CLIENT, PathId(0), ms(200));
+    assert!(took <= ms(41), "a round trip of 40 ms: {took:?}");
+    world.links.iter_mut().for_each(|link| link.set_dead(true));
+    let now = world.now;
+    world.client().ask_paths(now);
+    world.settle();
+    world.run(ms(400));
+    assert_eq!(world.status(CLIENT, PathId(1)), PathStatus::Suspect, "it was asked, and silent");
+    world.client().restore_keep_alive();
+}

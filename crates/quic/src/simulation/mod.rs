@@ -73,6 +73,8 @@ impl PeerPolicy for Anyone {
 struct World {
     now: Instant,
     epoch: Epoch,
+    /// The key that the client expects of the server.
+    server_key: PublicKey,
     sides: [Side; 2],
     links: Vec<Wire>,
     network: BinaryHeap<Arrival>,
@@ -127,12 +129,13 @@ impl World {
         server_key: PublicKey,
     ) -> Self {
         let epoch = epoch();
-        let client = Endpoint::client(epoch, config, client_identity(), server_key).unwrap();
+        let client = Endpoint::client(epoch, config, client_identity()).unwrap();
         let server =
             Endpoint::server(epoch, config, server_identity(), Arc::new(Anyone(policy))).unwrap();
         Self {
             now: Instant::from_millis(1000),
             epoch,
+            server_key,
             sides: [side(client), side(server)],
             links,
             network: BinaryHeap::new(),
@@ -166,7 +169,8 @@ impl World {
 
     fn connect(&mut self, link: usize) -> ConnectionId {
         let endpoint = &mut self.sides[CLIENT].endpoint;
-        let id = endpoint.connect(self.now, UplinkId(link as u32), server_address()).unwrap();
+        let uplink = UplinkId(link as u32);
+        let id = endpoint.connect(self.now, uplink, server_address(), self.server_key).unwrap();
         self.sides[CLIENT].connection = Some(id);
         self.settle();
         id

@@ -53,7 +53,7 @@ impl Client {
             Ok(Control::LanePromise { lane, promise }) => {
                 current.session.on_lane_promise(now, lane, promise);
             }
-            Ok(Control::Refuse { reason }) => {
+            Ok(Control::Refuse { reason, .. }) => {
                 self.leave(now, &format!("refused by the server: {reason}"), After::Backoff);
             }
             Ok(_) => self.drops.count(DropReason::UnknownMessage),

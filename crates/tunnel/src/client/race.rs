@@ -93,7 +93,7 @@ impl Client {
                 uplink.next_attempt = now + SERVER_STAGGER;
             }
             self.pairs.on_attempt(now, (id, server));
-            match self.endpoint.connect(now, id, server) {
+            match self.endpoint.connect(now, id, server, self.config.server_key) {
                 Ok(connection) => {
                     let attempt = Attempt { pair: (id, server), hello: None };
                     self.attempts.insert(connection, attempt);
@@ -169,7 +169,8 @@ impl Client {
                     attempt.hello = Some(now);
                     self.pairs.on_answered(attempt.pair);
                 }
-                self.send_control(id, &Control::Hello(Hello { name: self.config.name.clone() }));
+                let hello = Hello { name: self.config.name.clone(), ..Hello::default() };
+                self.send_control(id, &Control::Hello(hello));
             }
             Event::Message(message) => self.on_answer(now, id, message),
             Event::Closed(reason) => {
@@ -194,7 +195,7 @@ impl Client {
                 self.attempts.remove(&id);
                 return self.on_welcome(now, AcceptedConnection { id, pair, welcome, since: now });
             }
-            Ok(Control::Refuse { reason }) => format!("refused by the server: {reason}"),
+            Ok(Control::Refuse { reason, .. }) => format!("refused by the server: {reason}"),
             Ok(_) => return self.drops.count(DropReason::UnknownMessage),
             Err(_) => return self.drops.count(DropReason::MalformedMessage),
         };

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use roadweave_quic::{Connection, ConnectionId, EndpointEvent, Event};
 use roadweave_schedule::AcknowledgedDatagram;
 use roadweave_types::{DropReason, Instant, PathId};
-use roadweave_wire::{Control, Welcome};
+use roadweave_wire::{Control, Reason, Welcome};
 
 use super::{Joined, Server, ServerEvent, refusals};
 use crate::learned::keep_learned;
@@ -186,7 +186,8 @@ impl Server {
         let mut session = match Session::new(config, false) {
             Ok(session) => session,
             Err(error) => {
-                let refuse = Control::Refuse { reason: error.to_string() };
+                let reason = error.to_string();
+                let refuse = Control::Refuse { reason, why: Reason::Other };
                 if let Some(connection) = self.endpoint.connection_mut(id) {
                     let _ = connection.send_message(refuse.to_bytes());
                 }

@@ -10,7 +10,7 @@ fn promise(lane: u8, promise: Promise) -> Control {
 
 fn samples() -> Vec<Control> {
     vec![
-        Control::Hello(Hello { name: "bus 12 ü".into() }),
+        Control::Hello(Hello { name: "bus 12 ü".into(), ..Hello::default() }),
         Control::Welcome(Welcome {
             addresses: vec![
                 "10.77.0.2/32".parse().expect("a network"),
@@ -20,7 +20,10 @@ fn samples() -> Vec<Control> {
             gateways: vec!["10.77.0.1".parse().expect("an address")],
             mtu: 1360,
         }),
-        Control::Refuse { reason: "unknown peer".into() },
+        Control::Refuse { reason: "unknown peer".into(), why: Reason::Other },
+        Control::Refuse { reason: "it drains".into(), why: Reason::Drain },
+        Control::Hello(Hello { name: "a".into(), role: Role::Standby, attachment: Some(7) }),
+        Control::Move { why: Reason::Drain, grace: Some(Duration::from_millis(1)) },
         Control::PathName { path: PathId(3), uplink: "wwan0".into() },
         Control::PathPolicy { path: PathId(1), policy: Policy::default() },
         Control::PathPolicy {
@@ -71,6 +74,44 @@ fn every_truncation_is_refused_or_lacks_a_field() {
 }
 
 #[test]
+fn what_an_older_peer_does_not_say_has_its_old_meaning() {
+    for (hello, message) in [
+        (Hello { name: "x".into(), ..Hello::default() }, &b"\x01\0\x01\0\x01x"[..]),
+        (
+            Hello { name: "x".into(), role: Role::Standby, attachment: Some(258) },
+            b"\x01\0\x01\0\x01x\0\x0a\0\x01\x01\0\x0b\0\x08\0\0\0\0\0\0\x01\x02",
+        ),
+    ] {
+        assert_eq!(Control::Hello(hello.clone()).to_bytes(), message);
+        assert_eq!(Control::parse(Bytes::from_static(message)), Ok(Control::Hello(hello)));
+    }
+    let drain = Control::Refuse { reason: "x".into(), why: Reason::Drain };
+    let plain = Control::Refuse { reason: "x".into(), why: Reason::Other };
+    let [drain, plain] = [drain, plain].map(|message| message.to_bytes());
+    assert_eq!(&plain[..], b"\x03\0\x01\0\x01x");
+    assert_eq!(&drain[..], b"\x03\0\x01\0\x01x\0\x0c\0\x01\x01");
+    for role in [Role::Join, Role::Standby, Role::Proxy] {
+        let hello = Control::Hello(Hello { name: "x".into(), role, attachment: Some(u64::MAX) });
+        assert_eq!(Control::parse(hello.to_bytes()), Ok(hello));
+    }
+}
+
+#[test]
+fn a_move_says_why_and_perhaps_for_how_long() {
+    for (grace, bytes) in [
+        (None, &b"\x07\0\x0c\0\x01\x01"[..]),
+        (Some(Duration::from_secs(2)), b"\x07\0\x0c\0\x01\x01\0\x0d\0\x04\0\0\x07\xd0"),
+    ] {
+        let message = Control::Move { why: Reason::Drain, grace };
+        assert_eq!(message.to_bytes(), bytes);
+        assert_eq!(Control::parse(Bytes::from_static(bytes)), Ok(message));
+    }
+    // A reason that is not known yet is a reason.
+    let unknown = Control::parse(Bytes::from_static(b"\x07\0\x0c\0\x01\x63"));
+    assert_eq!(unknown, Ok(Control::Move { why: Reason::Other, grace: None }));
+}
+
+#[test]
 fn unknown_fields_are_skipped() {
     let mut bytes = BytesMut::from(&samples()[0].to_bytes()[..]);
     put_field(&mut bytes, 999, b"from a later version");
@@ -92,7 +133,7 @@ fn texts_that_would_steer_a_terminal_are_escaped() {
     let mut bytes = BytesMut::from(&[KIND_REFUSE][..]);
     put_field(&mut bytes, FIELD_NAME, "\x1b[2J\n2026 INFO joined\u{202e}".as_bytes());
     let reason = "\\u{1b}[2J\\n2026 INFO joined\\u{202e}".to_owned();
-    assert_eq!(Control::parse(bytes.freeze()), Ok(Control::Refuse { reason }));
+    assert_eq!(Control::parse(bytes.freeze()), Ok(Control::Refuse { reason, why: Reason::Other }));
 }
 
 #[test]
@@ -107,6 +148,17 @@ fn hostile_values_are_refused() {
     check(KIND_WELCOME, FIELD_ADDRESS, &[10, 0, 0, 1, 33], ControlError::BadField(2));
     check(KIND_HELLO, FIELD_MTU, &[0; 2], ControlError::MissingField(FIELD_NAME));
     check(77, FIELD_NAME, b"", ControlError::UnknownKind(77));
+    check(KIND_MOVE, FIELD_GRACE, &[1, 2], ControlError::BadField(FIELD_GRACE));
+    let check_hello = |field, value: &[u8]| {
+        let mut bytes = BytesMut::from(&[KIND_HELLO][..]);
+        put_text(&mut bytes, FIELD_NAME, "x");
+        put_field(&mut bytes, field, value);
+        let parsed = Control::parse(bytes.freeze());
+        assert_eq!(parsed, Err(ControlError::BadField(field)), "{value:?}");
+    };
+    check_hello(FIELD_ROLE, &[3]);
+    check_hello(FIELD_ROLE, &[]);
+    check_hello(FIELD_ATTACHMENT, &[1; 7]);
     check(KIND_LANE_PROMISE, FIELD_ORDER, &[1, 0, 1], ControlError::MissingField(FIELD_LANE));
     let check_order = |value: &[u8]| {
         let mut bytes = BytesMut::from(&[KIND_LANE_PROMISE][..]);

@@ -1,0 +1,72 @@
+//! How a client connects: to the holder of one key at a time, of which each connection names its
+//! own.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use roadweave_identity::tls::HandshakeRefusal;
+use roadweave_identity::{Identity, PublicKey};
+
+use super::setup::INITIAL_ID_LEN;
+use crate::config::{ConfigError, TransportConfig};
+use crate::secrets::SeededIds;
+use crate::tls::{self, Clock};
+use crate::transport;
+
+/// What a client's connections have in common, and the settings for the servers it connects to.
+pub(super) struct Dialer {
+    identity: Arc<Identity>,
+    refusal: Arc<HandshakeRefusal>,
+    clock: Arc<Clock>,
+    transport: Arc<noq_proto::TransportConfig>,
+    /// Shared by all servers, so that no ID is drawn twice.
+    first_ids: Arc<Mutex<SeededIds>>,
+    /// By the server's key, the newest last: attempts to one server follow each other.
+    servers: VecDeque<(PublicKey, noq_proto::ClientConfig)>,
+}
+
+impl Dialer {
+    pub(super) fn new(
+        config: &TransportConfig,
+        identity: Arc<Identity>,
+        refusal: Arc<HandshakeRefusal>,
+        clock: Arc<Clock>,
+    ) -> Result<Self, ConfigError> {
+        let first_ids = SeededIds::new(&config.rng_seed, b"first connection IDs");
+        Ok(Self {
+            identity,
+            refusal,
+            clock,
+            transport: Arc::new(transport::transport_config(config)?),
+            first_ids: Arc::new(Mutex::new(first_ids)),
+            servers: VecDeque::new(),
+        })
+    }
+
+    /// The settings for a connection to the holder of `server_key` and nobody else.
+    pub(super) fn settings(
+        &mut self,
+        server_key: PublicKey,
+    ) -> Result<noq_proto::ClientConfig, ConfigError> {
+        if let Some((_, known)) = self.servers.iter().find(|(key, _)| *key == server_key) {
+            return Ok(known.clone());
+        }
+        let (refusal, clock) = (self.refusal.clone(), self.clock.clone());
+        let crypto = tls::client(&self.identity, server_key, refusal, clock)?;
+        let mut settings = noq_proto::ClientConfig::new(Arc::new(crypto));
+        settings.transport_config(self.transport.clone());
+        settings.token_store(Arc::new(noq_proto::NoneTokenStore));
+        let ids = self.first_ids.clone();
+        settings.initial_dst_cid_provider(Arc::new(move || {
+            ids.lock().unwrap_or_else(PoisonError::into_inner).draw(INITIAL_ID_LEN)
+        }));
+        if self.servers.len() >= SERVERS_MAX {
+            self.servers.pop_front();
+        }
+        self.servers.push_back((server_key, settings.clone()));
+        Ok(settings)
+    }
+}
+
+/// Servers whose settings are kept: those a client chooses among, and some it has left.
+const SERVERS_MAX: usize = 8;

@@ -1,0 +1,309 @@
+//! How far away a server is, asked without a connection.
+//!
+//! ```text
+//! probe ─ a packet of a version that nobody speaks, 1,200 bytes ─► server: version negotiation,
+//! answer ◄─ the probe's two connection IDs, exchanged ────────────┘ without any state
+//! ```
+//!
+//! Every QUIC server answers it (RFC 9000 section 6.1), for less than it costs to receive the
+//! packet, and with fewer bytes. Nobody signs the answer: whoever sees the probe can send one, too
+//! early or for a server that is dead. So an answer says something of one server over one uplink,
+//! and nothing is decided by it alone; who has not seen the probe would have to guess 24 bytes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::{Buf, BufMut};
+use roadweave_types::{Instant, UplinkId};
+
+use crate::outbox::{Outbox, Route, Transmit};
+use crate::secrets::SeededIds;
+use crate::source::{Local, Source};
+
+/// What came of a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbeOutcome {
+    /// The uplink that it left over.
+    pub uplink: UplinkId,
+    /// The server that was asked.
+    pub server: SocketAddr,
+    /// The time until the answer, or `None` if none came within [`Prober::PATIENCE`].
+    pub rtt: Option<Duration>,
+}
+
+/// Sends probes and recognises their answers.
+pub struct Prober {
+    ids: SeededIds,
+    /// By the ID that the probe's sender gave to itself.
+    waiting: BTreeMap<[u8; OWN_ID], Waiting>,
+    by_time: BTreeSet<(Instant, [u8; OWN_ID])>,
+    /// When as many probes may leave at once as ever (the generic cell rate algorithm).
+    whole_at: Instant,
+    outbox: Outbox,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    sent: Instant,
+    uplink: UplinkId,
+    server: SocketAddr,
+    version: u32,
+    server_id: [u8; SERVER_ID],
+}
+
+impl Prober {
+    /// How long an answer may take.
+    pub const PATIENCE: Duration = Duration::from_secs(2);
+    /// The most probes that wait for their answers.
+    pub const WAITING_MAX: usize = 64;
+
+    /// A prober that has asked nobody; `seed` decides the IDs and must not be known to others.
+    pub fn new(seed: &[u8; 32]) -> Self {
+        Self {
+            ids: SeededIds::new(seed, b"probes"),
+            waiting: BTreeMap::new(),
+            by_time: BTreeSet::new(),
+            whole_at: Instant::ZERO,
+            outbox: Outbox::default(),
+        }
+    }
+
+    /// Asks `server` over `uplink`. Returns whether it could: too many probes may wait, or have
+    /// left of late.
+    pub fn probe(&mut self, now: Instant, uplink: UplinkId, server: SocketAddr) -> bool {
+        let whole_at = self.whole_at.max(now) + INTERVAL;
+        if self.waiting.len() >= Self::WAITING_MAX || whole_at.since(now) > INTERVAL * BURST {
+            return false;
+        }
+        self.whole_at = whole_at;
+        let (server_id, own_id) = (self.draw::<SERVER_ID>(), self.draw::<OWN_ID>());
+        let [a, b, c, d, low, ..] = self.draw::<OWN_ID>();
+        // One of the versions that are kept free so that nobody ever speaks them (section 15).
+        let version = u32::from_be_bytes([a, b, c, d].map(|byte| byte & 0xf0 | 0x0a));
+        let mut packet = Vec::with_capacity(PROBE_BYTES);
+        packet.put_u8(LONG | FIXED | low & 0x3f);
+        packet.put_u32(version);
+        packet.put_u8(SERVER_ID as u8);
+        packet.put_slice(&server_id);
+        packet.put_u8(OWN_ID as u8);
+        packet.put_slice(&own_id);
+        packet.resize(PROBE_BYTES, 0);
+        let route = Route { uplink: Some(uplink), destination: server, source: None, ecn: None };
+        self.outbox.push(route, &packet);
+        let waiting = Waiting { sent: now, uplink, server, version, server_id };
+        self.by_time.insert((now, own_id));
+        self.waiting.insert(own_id, waiting);
+        true
+    }
+
+    /// Takes a packet, and says what it answers. Any that answers no probe is not for the prober.
+    pub fn handle_packet(
+        &mut self,
+        now: Instant,
+        source: &Source,
+        packet: &[u8],
+    ) -> Option<ProbeOutcome> {
+        let (own_id, server_id, versions) = read_negotiation(packet)?;
+        let waiting = self.waiting.get(&own_id)?;
+        let Waiting { sent, uplink, server, version, server_id: expected } = *waiting;
+        // "A client MUST discard a Version Negotiation packet that lists the QUIC version selected
+        // by the client" (RFC 9000 section 6.2): `what_is_no_answer_is_left_alone`.
+        let lists_it = versions.chunks_exact(4).any(|listed| listed == version.to_be_bytes());
+        let is_answer = server_id == expected
+            && source.remote == server
+            && source.local == Local::Uplink(uplink)
+            && now <= sent + Self::PATIENCE
+            && !lists_it;
+        if !is_answer {
+            return None;
+        }
+        self.waiting.remove(&own_id);
+        self.by_time.remove(&(sent, own_id));
+        Some(ProbeOutcome { uplink, server, rtt: Some(now.since(sent)) })
+    }
+
+    /// The oldest probe that was not answered in time.
+    pub fn poll_unanswered(&mut self, now: Instant) -> Option<ProbeOutcome> {
+        let (sent, own_id) = self.by_time.first().copied()?;
+        if now <= sent + Self::PATIENCE {
+            return None;
+        }
+        self.by_time.pop_first();
+        let Waiting { uplink, server, .. } = self.waiting.remove(&own_id)?;
+        Some(ProbeOutcome { uplink, server, rtt: None })
+    }
+
+    /// When [`Prober::poll_unanswered`] has something to tell.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let (sent, _) = self.by_time.first()?;
+        Some(*sent + Self::PATIENCE + Duration::from_nanos(1))
+    }
+
+    /// Whether probes wait to be sent.
+    pub fn has_packets(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
+    /// The probes that wait to be sent; dropping them forgets them.
+    pub fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
+        self.has_packets().then(|| Transmit::new(&mut self.outbox))
+    }
+
+    fn draw<const N: usize>(&mut self) -> [u8; N] {
+        self.ids.draw(N)[..].try_into().expect("as many bytes were asked for")
+    }
+}
+
+impl std::fmt::Debug for Prober {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prober").field("waiting", &self.waiting).finish_non_exhaustive()
+    }
+}
+
+/// Whether a packet asks for a version that nobody speaks and is so short that an answer might be
+/// longer: "Servers SHOULD discard smaller packets that specify unsupported versions" is what RFC
+/// 9000 section 5.2.2 says of less than 1,200 bytes.
+pub(crate) fn is_too_short_to_answer(packet: &[u8]) -> bool {
+    let Some((first, mut rest)) = packet.split_first() else { return false };
+    if first & LONG == 0 || rest.len() < 4 || packet.len() >= PROBE_BYTES {
+        return false;
+    }
+    !matches!(rest.get_u32(), 0 | QUIC_VERSION_1)
+}
+
+/// The IDs of a version negotiation packet, the receiver's and the sender's, and what it lists, if
+/// it may be the answer to a probe (RFC 9000 section 17.2.1).
+fn read_negotiation(packet: &[u8]) -> Option<([u8; OWN_ID], [u8; SERVER_ID], &[u8])> {
+    let (first, rest) = packet.split_first()?;
+    let (version, rest) = rest.split_first_chunk::<4>()?;
+    let (own_len, rest) = rest.split_first()?;
+    let (own_id, rest) = rest.split_first_chunk::<OWN_ID>()?;
+    let (server_len, rest) = rest.split_first()?;
+    let (server_id, versions) = rest.split_first_chunk::<SERVER_ID>()?;
+    let is_negotiation = first & LONG != 0 && *version == [0; 4];
+    let is_whole = !versions.is_empty() && versions.len().is_multiple_of(4);
+    let fits = usize::from(*own_len) == OWN_ID && usize::from(*server_len) == SERVER_ID;
+    (is_negotiation && is_whole && fits).then_some((*own_id, *server_id, versions))
+}
+
+/// Bytes of a probe.
+const PROBE_BYTES: usize = 1200;
+const LONG: u8 = 0x80;
+const FIXED: u8 = 0x40;
+const QUIC_VERSION_1: u32 = 1;
+/// Bytes of the ID that a probe gives to the server.
+const SERVER_ID: usize = 16;
+/// Bytes of the ID that a probe gives to its sender.
+const OWN_ID: usize = 8;
+/// In the long run a probe may leave in this time: 1,200 bytes each.
+const INTERVAL: Duration = Duration::from_millis(20);
+/// So many may leave at once: five servers over four uplinks, three times.
+const BURST: u32 = 60;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server() -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, 1], 4433))
+    }
+
+    fn source(uplink: u32) -> Source {
+        Source { remote: server(), local: Local::Uplink(UplinkId(uplink)), ecn: None }
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    /// Asks once, and returns the packet.
+    fn ask(prober: &mut Prober, now: Instant) -> Vec<u8> {
+        assert!(prober.probe(now, UplinkId(3), server()));
+        let packets = prober.poll_transmit().expect("it leaves");
+        let (route, packet) = packets.packets().next().expect("it leaves");
+        assert_eq!((route.uplink, route.destination), (Some(UplinkId(3)), server()));
+        packet.to_vec()
+    }
+
+    /// What an honest server says to `probe`.
+    fn answer(probe: &[u8], versions: &[u32]) -> Vec<u8> {
+        let (server_id, own_id) = (&probe[6..6 + SERVER_ID], &probe[7 + SERVER_ID..][..OWN_ID]);
+        let mut packet = vec![LONG, 0, 0, 0, 0, OWN_ID as u8];
+        packet.extend(own_id);
+        packet.push(SERVER_ID as u8);
+        packet.extend(server_id);
+        versions.iter().for_each(|version| packet.put_u32(*version));
+        packet
+    }
+
+    #[test]
+    fn a_probe_is_as_long_as_servers_ask_for_and_its_answer_tells_the_time() {
+        let mut prober = Prober::new(&[1; 32]);
+        let probe = ask(&mut prober, at(1000));
+        assert_eq!(probe.len(), 1200);
+        assert!(!is_too_short_to_answer(&probe) && is_too_short_to_answer(&probe[..1199]));
+        let outcome = prober.handle_packet(at(1060), &source(3), &answer(&probe, &[1]));
+        let rtt = Some(Duration::from_millis(60));
+        assert_eq!(outcome, Some(ProbeOutcome { uplink: UplinkId(3), server: server(), rtt }));
+        let again = prober.handle_packet(at(1061), &source(3), &answer(&probe, &[1]));
+        assert_eq!((again, prober.poll_timeout()), (None, None), "one answer counts");
+        assert_ne!(probe, ask(&mut prober, at(1100)), "no probe is like another");
+    }
+
+    #[test]
+    fn what_is_no_answer_is_left_alone() {
+        let mut prober = Prober::new(&[1; 32]);
+        let probe = ask(&mut prober, at(0));
+        let good = answer(&probe, &[1]);
+        let version = u32::from_be_bytes(probe[1..5].try_into().expect("four bytes"));
+        let flipped = |index: usize| {
+            let mut bytes = good.clone();
+            bytes[index] ^= 1;
+            bytes
+        };
+        let stranger = Source { remote: SocketAddr::from(([192, 0, 2, 9], 4433)), ..source(3) };
+        let attempts = [
+            ("another's address", stranger, good.clone()),
+            ("another uplink", source(2), good.clone()),
+            ("its own version", source(3), answer(&probe, &[version])),
+            ("no version", source(3), answer(&probe, &[])),
+            ("half a version", source(3), good[..good.len() - 1].to_vec()),
+            ("another ID of ours", source(3), flipped(6)),
+            ("another ID of the server's", source(3), flipped(7 + OWN_ID)),
+            ("another kind", source(3), flipped(4)),
+            ("nothing", source(3), Vec::new()),
+            ("the probe itself", source(3), probe.clone()),
+        ];
+        for (what, source, packet) in attempts {
+            assert_eq!(prober.handle_packet(at(10), &source, &packet), None, "{what}");
+        }
+        assert_eq!(prober.handle_packet(at(2001), &source(3), &good), None, "too late");
+        let lost = prober.poll_unanswered(prober.poll_timeout().expect("it waits"));
+        assert_eq!(lost.map(|outcome| outcome.rtt), Some(None));
+    }
+
+    #[test]
+    fn probes_are_few_and_so_is_what_is_remembered() {
+        let mut prober = Prober::new(&[1; 32]);
+        let left =
+            (0..10_000).filter(|ms| prober.probe(at(ms / 10), UplinkId(0), server())).count();
+        assert_eq!(left, Prober::WAITING_MAX);
+        while prober.poll_unanswered(at(10_000)).is_some() {}
+        assert!(prober.by_time.is_empty() && prober.waiting.is_empty());
+        let burst = (0..1_000).filter(|_| prober.probe(at(10_000), UplinkId(0), server())).count();
+        assert_eq!(burst, BURST as usize);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_an_answer_or_not(
+            bytes in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..80),
+        ) {
+            let mut prober = Prober::new(&[1; 32]);
+            ask(&mut prober, at(0));
+            proptest::prop_assert_eq!(prober.handle_packet(at(1), &source(3), &bytes), None);
+            is_too_short_to_answer(&bytes);
+        }
+    }
+}
