@@ -15,7 +15,12 @@
     reason = "the controller reads the clock, listens, and starts threads"
 )]
 
+pub mod api;
+pub mod authority;
 pub mod clock;
+pub mod heads;
 pub mod keys;
+pub mod metrics;
 pub mod model;
+pub mod outbox;
 pub mod store;

@@ -17,6 +17,8 @@ mod change;
 mod error;
 
 mod outbox;
+mod people;
+mod proxy_status;
 mod record;
 mod report;
 mod revocation;
@@ -41,10 +43,11 @@ pub use change::{Actor, Change};
 pub use error::StoreError;
 
 pub use outbox::Changed;
+pub use proxy_status::{Confirmations, Missing, ProxyStatus};
 pub use record::{Column, Filter, Page, Record, Stored};
 pub use report::{BoxSession, Report};
 pub use revocation::Revocation;
-pub use sample::Sample;
+pub use sample::{STEPS_MS, Sample};
 pub use token::{Enrolled, Enrolment};
 
 use crate::keys::StoreKeys;

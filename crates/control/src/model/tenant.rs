@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{Settings, public_key, title};
-use crate::store::Record;
+use crate::store::{Column, Record};
 
 /// A fleet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -82,9 +82,14 @@ impl Default for Limits {
 impl Record for Tenant {
     const TABLE: &'static str = "tenant";
     const KIND: &'static str = "tenant";
+    const COLUMNS: &'static [&'static str] = &["host"];
 
     fn id(&self) -> &str {
         &self.id
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        vec![Column::Number(self.host.into())]
     }
 }
 

@@ -252,7 +252,7 @@ async fn insert(
             Value::String(text) => query.bind(text.clone()),
             Value::Number(number) => query.bind(number.as_i64()),
             // The columns of numbers that may be absent; all others are texts.
-            Value::Null if name.ends_with("_ms") => query.bind(None::<i64>),
+            Value::Null if name.ends_with("_ms") || name == "load" => query.bind(None::<i64>),
             Value::Null => query.bind(None::<String>),
             _ => return Ok(Err(format!("{name} is neither text nor number"))),
         };
@@ -278,6 +278,7 @@ const TABLES: &[(&str, &str)] = &[
     ("api_key", "tenant, id"),
     ("pool", "tenant, id"),
     ("proxy", "tenant, id"),
+    ("proxy_status", "tenant, proxy"),
     ("token", "tenant, id"),
     ("device", "tenant, id"),
     ("address", "tenant, address"),

@@ -6,6 +6,7 @@ use sqlx::any::AnyRow;
 use utoipa::ToSchema;
 
 use super::{Change, Store, StoreError};
+use crate::authority::NotSigned;
 
 /// A key that is admitted no more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -70,7 +71,7 @@ impl Change<'_> {
         tenant: &str,
         public_key: &str,
         reason: &str,
-        sign: impl FnOnce(i64, &str) -> (String, String) + Send,
+        sign: impl FnOnce(i64, &str) -> Result<(String, String), NotSigned> + Send,
     ) -> Result<Revocation, StoreError> {
         let there = sqlx::query(OF_KEY)
             .bind(public_key.to_owned())
@@ -84,7 +85,8 @@ impl Change<'_> {
             Some(row) => (row.try_get::<i64, _>("serial")? + 1, row.try_get("hash")?),
             None => (1, String::new()),
         };
-        let (entry, hash) = sign(serial, &previous);
+        let signed = sign(serial, &previous);
+        let (entry, hash) = signed.map_err(|why| StoreError::Refused(why.to_string()))?;
         let made = Revocation {
             serial,
             tenant: tenant.to_owned(),

@@ -9,6 +9,7 @@ use sqlx::AssertSqlSafe;
 
 use super::postgres::Postgres;
 use super::*;
+use crate::authority::NotSigned;
 use crate::keys;
 use crate::model::{
     Device, DeviceSettings, DeviceState, Limits, Pool, PoolSettings, Tenant, TenantSettings, Token,
@@ -97,6 +98,11 @@ impl World {
 /// The keys of the controller.
 pub(crate) fn controller() -> StoreKeys {
     StoreKeys::new(&Identity::from_seed([7; 32]))
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "as one who could sign")]
+fn nobody(_: &str, _: &Device) -> Result<Option<String>, NotSigned> {
+    Ok(None)
 }
 
 fn actor() -> Actor {
@@ -284,7 +290,7 @@ fn a_row_that_was_altered_in_the_database_is_refused() {
         }
         // More uses than the token was made with.
         world.tamper("UPDATE token SET uses_left = 1000").await;
-        altered(world.store.enrol(&enrolment(&secret, 5), NOW).await.unwrap_err());
+        altered(world.store.enrol(&enrolment(&secret, 5), NOW, nobody).await.unwrap_err());
     });
 }
 
@@ -295,7 +301,7 @@ fn sixteen_racers_on_a_token_with_three_uses_let_in_three() {
         let secret = world.token("tram", uses(3)).await;
         let racers = (1..=16).map(|seed| {
             let (store, it) = (Arc::clone(&world.store), enrolment(&secret, seed));
-            tokio::spawn(async move { store.enrol(&it, NOW).await })
+            tokio::spawn(async move { store.enrol(&it, NOW, nobody).await })
         });
         let racers: Vec<_> = racers.collect();
         let (mut admitted, mut refused) = (Vec::new(), 0);
@@ -316,7 +322,7 @@ fn sixteen_racers_on_a_token_with_three_uses_let_in_three() {
         for it in &admitted {
             let secret = secret.clone();
             let again = Enrolment { secret, public_key: it.public_key.clone(), name: None };
-            let again = world.store.enrol(&again, NOW).await.unwrap();
+            let again = world.store.enrol(&again, NOW, nobody).await.unwrap();
             assert!(again.again && again.device.record == *it);
         }
         assert_eq!(world.store.count::<Device>("tram").await.unwrap(), 3);
@@ -330,7 +336,7 @@ fn the_same_key_in_a_race_costs_one_use() {
         let secret = world.token("tram", uses(3)).await;
         let racers = (0..8).map(|_| {
             let (store, it) = (Arc::clone(&world.store), enrolment(&secret, 1));
-            tokio::spawn(async move { store.enrol(&it, NOW).await.unwrap().again })
+            tokio::spawn(async move { store.enrol(&it, NOW, nobody).await.unwrap().again })
         });
         let racers: Vec<_> = racers.collect();
         let mut first = 0;
@@ -350,7 +356,7 @@ fn a_token_lets_in_nobody_it_should_not() {
         let refused = |secret: String, seed: u8, now: i64, why: &'static str| {
             let store = Arc::clone(&world.store);
             async move {
-                let error = store.enrol(&enrolment(&secret, seed), now).await.unwrap_err();
+                let error = store.enrol(&enrolment(&secret, seed), now, nobody).await.unwrap_err();
                 assert_eq!(error.to_string(), why);
             }
         };
@@ -358,7 +364,7 @@ fn a_token_lets_in_nobody_it_should_not() {
         let short = world.token("tram", TokenSettings { lifetime_s: Some(1), ..uses(1) }).await;
         refused(short.clone(), 1, NOW + 1000, "the token has expired").await;
         // An expired token has lost no use.
-        world.store.enrol(&enrolment(&short, 1), NOW + 999).await.unwrap();
+        world.store.enrol(&enrolment(&short, 1), NOW + 999, nobody).await.unwrap();
         let other = world.token("ferry", uses(2)).await;
         refused(other.clone(), 1, NOW, "the key belongs to another box").await;
         // A key that was revoked does not come back, neither by repetition nor by a new token.
@@ -374,13 +380,13 @@ fn a_token_lets_in_nobody_it_should_not() {
         change.update(&tenant, full).await.unwrap();
         change.commit().await.unwrap();
         let last = world.token("ferry", uses(9)).await;
-        world.store.enrol(&enrolment(&last, 3), NOW).await.unwrap();
+        world.store.enrol(&enrolment(&last, 3), NOW, nobody).await.unwrap();
         refused(last, 4, NOW, "the tenant has as many boxes as it may").await;
     });
 }
 
-fn signer(serial: i64, previous: &str) -> (String, String) {
-    (format!("entry {serial} after {previous}"), keys::hash(&format!("{serial}{previous}")))
+fn signer(serial: i64, previous: &str) -> Result<(String, String), NotSigned> {
+    Ok((format!("entry {serial} after {previous}"), keys::hash(&format!("{serial}{previous}"))))
 }
 
 #[test]
@@ -405,7 +411,7 @@ fn revocations_are_numbered_without_gaps_also_in_a_race() {
         let mut previous = String::new();
         for (at, one) in all.iter().enumerate() {
             assert_eq!(one.serial, at as i64 + 1);
-            assert_eq!(one.hash, signer(one.serial, &previous).1);
+            assert_eq!(one.hash, signer(one.serial, &previous).unwrap().1);
             previous.clone_from(&one.hash);
         }
         assert_eq!(all.len(), 6);
@@ -601,7 +607,7 @@ fn a_backup_is_restored_whole_or_not_at_all_into_either_database() {
     on_both(|world| async move {
         world.tenant("tram").await;
         let secret = world.token("tram", uses(2)).await;
-        world.store.enrol(&enrolment(&secret, 1), NOW).await.unwrap();
+        world.store.enrol(&enrolment(&secret, 1), NOW, nobody).await.unwrap();
         let session = BoxSession {
             device: world.store.find::<Device>("public_key", &key(1)).await.unwrap().record.id,
             attachment: 1,
@@ -642,8 +648,8 @@ fn a_backup_is_restored_whole_or_not_at_all_into_either_database() {
                 world.store.verify_audit("tram", None).await.unwrap()
             );
             // It goes on where it was.
-            assert!(!target.store.enrol(&enrolment(&secret, 2), NOW).await.unwrap().again);
-            assert!(target.store.enrol(&enrolment(&secret, 3), NOW).await.is_err());
+            assert!(!target.store.enrol(&enrolment(&secret, 2), NOW, nobody).await.unwrap().again);
+            assert!(target.store.enrol(&enrolment(&secret, 3), NOW, nobody).await.is_err());
         }
     });
 }

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use sqlx::Row as _;
 
 use super::{Actor, Change, Store, StoreError, Stored};
+use crate::authority::NotSigned;
 use crate::keys;
 use crate::model::{Device, DeviceSettings, DeviceState, Tenant, Token, slug};
 
@@ -31,12 +32,17 @@ pub struct Enrolled {
 }
 
 impl Store {
-    /// Lets a box in by a token.
+    /// Lets a box in by a token. `admit` signs what admits it, unless somebody has to approve it.
     ///
     /// # Errors
     /// [`StoreError::Refused`] when the token is unknown, used up or expired, or the key is that of
     /// a box that was revoked.
-    pub async fn enrol(&self, enrolment: &Enrolment, now_ms: i64) -> Result<Enrolled, StoreError> {
+    pub async fn enrol(
+        &self,
+        enrolment: &Enrolment,
+        now_ms: i64,
+        admit: impl Fn(&str, &Device) -> Result<Option<String>, NotSigned> + Send,
+    ) -> Result<Enrolled, StoreError> {
         let unknown = || StoreError::Refused("the token is not known here".to_owned());
         let hash = keys::hash(&enrolment.secret);
         // Strangers are refused without taking the lock of changes.
@@ -46,7 +52,7 @@ impl Store {
         };
         let actor = Actor::new(format!("token:{}", token.record.id));
         let mut change = self.change(actor, now_ms).await?;
-        let enrolled = change.enrol(&token.tenant, &hash, enrolment).await?;
+        let enrolled = change.enrol(&token.tenant, &hash, enrolment, admit).await?;
         change.commit().await?;
         Ok(enrolled)
     }
@@ -58,6 +64,7 @@ impl Change<'_> {
         tenant: &str,
         hash: &str,
         enrolment: &Enrolment,
+        admit: impl Fn(&str, &Device) -> Result<Option<String>, NotSigned>,
     ) -> Result<Enrolled, StoreError> {
         let refused = |why: &str| Err(StoreError::Refused(why.to_owned()));
         match self.find::<Device>("public_key", &enrolment.public_key).await {
@@ -89,7 +96,7 @@ impl Change<'_> {
             false => DeviceState::Active,
         };
         let addresses = self.free_addresses(tenant, &owner.record.settings.prefixes).await?;
-        let device = Device {
+        let mut device = Device {
             id,
             public_key: enrolment.public_key.clone(),
             state,
@@ -101,6 +108,10 @@ impl Change<'_> {
                 ..DeviceSettings::default()
             },
         };
+        if device.state == DeviceState::Active {
+            let signed = admit(tenant, &device);
+            device.statement = signed.map_err(|why| StoreError::Refused(why.to_string()))?;
+        }
         let device = self.admit(tenant, device).await?;
         Ok(Enrolled { device, again: false })
     }

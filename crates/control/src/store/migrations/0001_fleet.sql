@@ -16,6 +16,7 @@ CREATE TABLE tenant (
     changed_ms BIGINT NOT NULL,
     body TEXT NOT NULL,
     seal TEXT NOT NULL,
+    host BIGINT NOT NULL,
     CHECK (tenant = id)
 );
 
@@ -77,6 +78,19 @@ CREATE TABLE proxy (
     state TEXT NOT NULL,
     PRIMARY KEY (tenant, id),
     FOREIGN KEY (tenant, pool) REFERENCES pool (tenant, id)
+);
+
+CREATE TABLE proxy_status (
+    tenant TEXT NOT NULL,
+    proxy TEXT NOT NULL,
+    connected BIGINT NOT NULL,
+    seen_ms BIGINT NOT NULL,
+    serial BIGINT NOT NULL,
+    load BIGINT,
+    sessions BIGINT NOT NULL,
+    software TEXT NOT NULL,
+    PRIMARY KEY (tenant, proxy),
+    FOREIGN KEY (tenant, proxy) REFERENCES proxy (tenant, id) ON DELETE CASCADE
 );
 
 CREATE TABLE token (

@@ -1,0 +1,178 @@
+//! Answers and what requests carry: records with their versions, pages, bodies.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::Problem;
+use crate::store::{Record, Stored};
+
+/// A body of JSON, at most [`BODY_MAX`].
+#[derive(Debug)]
+pub struct Body<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Problem> {
+        let kind = request.headers().get(header::CONTENT_TYPE);
+        let kind = kind.and_then(|it| it.to_str().ok()).unwrap_or_default();
+        if kind.split(';').next().unwrap_or_default().trim() != "application/json" {
+            let detail = "send the body as application/json";
+            return Err(Problem::new(415, "unsupported-media-type", detail));
+        }
+        let bytes = Bytes::from_request(request, state)
+            .await
+            .map_err(|_| Problem::new(413, "too-large", format!("at most {BODY_MAX} bytes")))?;
+        read(&bytes).map(Self)
+    }
+}
+
+/// The fields of the address after `?`.
+#[derive(Debug)]
+pub struct Query<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Query<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let query = axum::extract::Query::<T>::from_request_parts(parts, state).await;
+        match query {
+            Ok(query) => Ok(Self(query.0)),
+            Err(error) => Err(Problem::new(400, "query", error.body_text())),
+        }
+    }
+}
+
+/// The parts of the address.
+#[derive(Debug)]
+pub struct Path<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let path = axum::extract::Path::<T>::from_request_parts(parts, state).await;
+        let nothing = |_| Problem::not_found("there is nothing at this address");
+        path.map(|path| Self(path.0)).map_err(nothing)
+    }
+}
+
+fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
+    serde_json::from_slice(bytes).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => Problem::invalid(error.to_string()),
+        _ => Problem::new(400, "malformed", format!("the body is no JSON: {error}")),
+    })
+}
+
+/// A record with its version and the time of its last change.
+pub fn shown<R: Record>(stored: &Stored<R>) -> Value {
+    let mut value = stored.record.shown();
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("version".to_owned(), stored.version.into());
+        fields.insert("changed_ms".to_owned(), stored.changed_ms.into());
+    }
+    value
+}
+
+/// An answer with a record, and its ETag.
+pub fn record<R: Record>(status: StatusCode, stored: &Stored<R>) -> Response {
+    let mut response = (status, axum::Json(shown(stored))).into_response();
+    response.headers_mut().insert(header::ETAG, etag(stored.version));
+    response
+}
+
+/// The ETag of a version.
+pub fn etag(version: i64) -> HeaderValue {
+    HeaderValue::try_from(format!("\"{version}\"")).expect("digits in quotes are a header's value")
+}
+
+/// The version that the caller has seen, by `If-Match`; `None` for any.
+///
+/// # Errors
+/// 428 without it, 400 when it is no ETag of ours.
+pub fn if_match(headers: &HeaderMap) -> Result<Option<i64>, Problem> {
+    let Some(value) = headers.get(header::IF_MATCH) else {
+        let detail = "say which version you have seen: If-Match: \"7\", the ETag of its GET";
+        return Err(Problem::new(428, "precondition-required", detail));
+    };
+    let text = value.to_str().unwrap_or_default().trim();
+    if text == "*" {
+        return Ok(None);
+    }
+    let number = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let number = number.and_then(|digits| digits.parse().ok());
+    number.map(Some).ok_or_else(|| Problem::new(400, "if-match", "If-Match is no ETag of a GET"))
+}
+
+/// Refuses a record that is not of the version that the caller has seen.
+///
+/// # Errors
+/// 412.
+pub fn matches<R: Record>(seen: Option<i64>, stored: &Stored<R>) -> Result<(), Problem> {
+    if seen.is_none_or(|seen| seen == stored.version) {
+        return Ok(());
+    }
+    let (kind, id, version) = (R::KIND, stored.record.id(), stored.version);
+    let detail = format!("the {kind} \"{id}\" was changed meanwhile: it has version {version}");
+    Err(Problem::new(412, "changed", detail))
+}
+
+/// Which part of a list.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListQuery {
+    /// Where the last page ended: its `next`.
+    pub cursor: Option<String>,
+    /// How many at most, 1 to 500.
+    pub limit: Option<u32>,
+    /// Only those in this state.
+    pub state: Option<String>,
+    /// Only those with this tag.
+    pub tag: Option<String>,
+    /// Only those of this scope, as `tag-tram`.
+    pub scope: Option<String>,
+}
+
+impl ListQuery {
+    /// How many at most.
+    pub fn limit(&self) -> u32 {
+        self.limit.unwrap_or(100).clamp(1, 500)
+    }
+
+    /// After which name the page begins.
+    ///
+    /// # Errors
+    /// 400 of a cursor that was not given out.
+    pub fn after(&self) -> Result<String, Problem> {
+        let Some(cursor) = &self.cursor else { return Ok(String::new()) };
+        let bytes = URL_SAFE_NO_PAD.decode(cursor).ok();
+        let text = bytes.and_then(|bytes| String::from_utf8(bytes).ok());
+        text.filter(|text| !text.contains('\0'))
+            .ok_or_else(|| Problem::new(400, "cursor", "take the cursor from a page's \"next\""))
+    }
+}
+
+/// What leads on to the next page.
+pub fn cursor(after: &str) -> String {
+    URL_SAFE_NO_PAD.encode(after)
+}
+
+/// A part of a list.
+#[derive(Debug, Serialize)]
+pub struct PageOf<T> {
+    /// The items.
+    pub items: Vec<T>,
+    /// The cursor of the next page; null at the end.
+    pub next: Option<String>,
+}
+
+/// The most that a body has, bytes.
+pub const BODY_MAX: usize = 64 * 1024;

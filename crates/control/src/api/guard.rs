@@ -1,0 +1,304 @@
+//! What stands before every handler: who asks, for which tenant, whether that may be, and how long
+//! it may take.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{DefaultBodyLimit, RawPathParams, Request, State};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::MethodRouter;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+
+use super::answer::BODY_MAX;
+use super::limit::network;
+use super::routes::{Needs, Route};
+use super::{App, Peer, Problem};
+use crate::clock::now_ms;
+use crate::keys;
+use crate::model::{ApiKey, Login, Person, Role, Tenant};
+use crate::store::{Actor, KeptAnswer, StoreError};
+
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// Whose tenant.
+    pub tenant: String,
+    /// The name in the audit log.
+    pub name: String,
+    /// What the caller may do there.
+    pub role: Role,
+    /// Whether that tenant runs this controller.
+    pub host: bool,
+    /// The one box that the caller may see.
+    pub device: Option<String>,
+    /// The hash of the login, if the caller has one.
+    pub login: Option<String>,
+}
+
+impl Caller {
+    /// Who it is, for the audit log.
+    pub fn actor(&self) -> Actor {
+        Actor::new(format!("{}/{}", self.tenant, self.name))
+    }
+
+    /// Whether the caller may do in `tenant` what asks for `role`.
+    ///
+    /// # Errors
+    /// 404 of another's tenant, as of one that is not there; 403.
+    pub fn may(&self, tenant: &str, role: Role) -> Result<(), Problem> {
+        let at_home = self.tenant == tenant;
+        let as_host = self.host && self.role == Role::Owner;
+        if !(at_home || as_host) {
+            return Err(Problem::not_found(format!("there is no tenant \"{tenant}\"")));
+        }
+        if self.role < role {
+            let detail = format!("this asks for the role {role:?}, and you have {:?}", self.role);
+            return Err(Problem::forbidden(detail.to_lowercase()));
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone)]
+struct Guard {
+    app: Arc<App>,
+    name: &'static str,
+    needs: Needs,
+    deadline: Duration,
+}
+
+/// A route's handler with its guard before it.
+pub(super) fn guarded(app: &Arc<App>, route: Route) -> MethodRouter {
+    let guard = Guard {
+        app: Arc::clone(app),
+        name: route.name,
+        needs: route.needs,
+        deadline: route.deadline,
+    };
+    route
+        .handler
+        .layer(DefaultBodyLimit::max(BODY_MAX))
+        .layer(from_fn_with_state(guard, watch))
+        .with_state(Arc::clone(app))
+}
+
+async fn watch(
+    State(guard): State<Guard>,
+    params: RawPathParams,
+    request: Request,
+    next: Next,
+) -> Response {
+    let begun = Instant::now();
+    let work = admit(&guard, &params, request, next);
+    let late = || Problem::new(504, "late", "the answer took too long; look what became of it");
+    let response = match tokio::time::timeout(guard.deadline, work).await {
+        Ok(Ok(response)) => response,
+        Ok(Err(problem)) => problem.into_response(),
+        Err(_) => late().into_response(),
+    };
+    let seconds = begun.elapsed().as_secs_f64();
+    guard.app.metrics.answered(guard.name, response.status().as_u16(), seconds);
+    response
+}
+
+async fn admit(
+    guard: &Guard,
+    params: &RawPathParams,
+    mut request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let app = &guard.app;
+    let peer = request.extensions().get::<Peer>().map(|peer| network(peer.0));
+    let peer = peer.ok_or_else(|| Problem::new(500, "internal", "no address of a peer"))?;
+    if params.iter().any(|(_, value)| value.is_empty() || value.len() > 128) {
+        return Err(Problem::not_found("there is nothing at this address"));
+    }
+    if guard.needs == Needs::Password && !app.limits.logins.take(peer, Instant::now()) {
+        app.metrics.refuse("login-rate");
+        return Err(Problem::too_often());
+    }
+    if matches!(guard.needs, Needs::Nothing | Needs::Password) {
+        return Ok(next.run(request).await);
+    }
+    let caller = match who(app, request.headers()).await {
+        Ok(caller) => caller,
+        Err(problem) => {
+            if problem.status == 401 && !app.limits.strangers.take(peer, Instant::now()) {
+                app.metrics.refuse("stranger-rate");
+                return Err(Problem::too_often());
+            }
+            return Err(problem);
+        }
+    };
+    let key = format!("{}/{}", caller.tenant, caller.name);
+    if !app.limits.callers.take(key, Instant::now()) {
+        app.metrics.refuse("caller-rate");
+        return Err(Problem::too_often());
+    }
+    let param = |name| params.iter().find(|(key, _)| *key == name).map(|(_, value)| value);
+    match guard.needs {
+        Needs::Role(role) => caller.may(param("tenant").unwrap_or(&caller.tenant), role)?,
+        Needs::Host(role) if !caller.host || caller.role < role => {
+            return Err(Problem::forbidden("only owners of the tenant that runs this controller"));
+        }
+        _ => {}
+    }
+    // One who may see one box may see nothing that is not of it.
+    if let Some(device) = &caller.device
+        && guard.needs != Needs::Anybody
+        && param("device") != Some(&**device)
+    {
+        return Err(Problem::forbidden("this key is for one box alone"));
+    }
+    if caller.login.is_some() && is_foreign(&request) {
+        app.metrics.refuse("cross-site");
+        return Err(Problem::forbidden("a page of another site has sent this"));
+    }
+    request.extensions_mut().insert(caller.clone());
+    let once = request.headers().get("idempotency-key").cloned();
+    match once.filter(|_| request.method() == Method::POST) {
+        Some(key) => once_only(app, &caller, &key, request, next).await,
+        None => Ok(next.run(request).await),
+    }
+}
+
+/// Whether a browser says that another site's page sends this, which changes something.
+fn is_foreign(request: &Request) -> bool {
+    let changes = !request.method().is_safe();
+    let site = request.headers().get("sec-fetch-site").and_then(|it| it.to_str().ok());
+    changes && site.is_some_and(|site| site != "same-origin")
+}
+
+/// Who sends these headers.
+async fn who(app: &App, headers: &HeaderMap) -> Result<Caller, Problem> {
+    let bearer = headers.get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
+    if let Some(secret) = bearer.and_then(|it| it.strip_prefix("Bearer ")) {
+        let key = app.store.find::<ApiKey>("hash", &keys::hash(secret)).await;
+        let key = key.map_err(unknown)?;
+        if key.record.settings.expires_ms.is_some_and(|at| at <= now_ms()) {
+            return Err(Problem::unknown());
+        }
+        let settings = key.record.settings;
+        return Ok(Caller {
+            host: is_host(app, &key.tenant).await?,
+            tenant: key.tenant,
+            name: format!("key:{}", key.record.id),
+            role: settings.role,
+            device: settings.device,
+            login: None,
+        });
+    }
+    let secret = cookie(headers).ok_or_else(Problem::unknown)?;
+    let login = app.store.find::<Login>("hash", &keys::hash(secret)).await.map_err(unknown)?;
+    if login.record.expires_ms <= now_ms() {
+        return Err(Problem::unknown());
+    }
+    let person = app.store.get::<Person>(&login.tenant, &login.record.person).await;
+    let person = person.map_err(unknown)?;
+    Ok(Caller {
+        host: is_host(app, &login.tenant).await?,
+        tenant: login.tenant,
+        name: format!("person:{}", person.record.id),
+        role: person.record.settings.role,
+        device: None,
+        login: Some(login.record.hash),
+    })
+}
+
+async fn is_host(app: &App, tenant: &str) -> Result<bool, Problem> {
+    let tenant = app.store.get::<Tenant>(tenant, tenant).await.map_err(unknown)?;
+    Ok(tenant.record.host)
+}
+
+/// A secret that is not known, as one that was never sent.
+fn unknown(error: StoreError) -> Problem {
+    match error {
+        StoreError::NotFound { .. } => Problem::unknown(),
+        error => error.into(),
+    }
+}
+
+/// The secret in the cookie.
+fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|it| it.to_str().ok());
+    let mut each = cookies.flat_map(|line| line.split(';')).map(str::trim);
+    each.find_map(|one| one.strip_prefix(COOKIE)?.strip_prefix('='))
+}
+
+/// An answer as it is kept for a repetition.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    status: u16,
+    headers: Vec<(String, String)>,
+    body: String,
+}
+
+/// Acts once for each key, and answers the same again.
+async fn once_only(
+    app: &App,
+    caller: &Caller,
+    key: &HeaderValue,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    let bad = || Problem::new(400, "idempotency-key", "1 to 128 visible characters");
+    let key = key.to_str().ok().filter(|key| (1..=128).contains(&key.len())).ok_or_else(bad)?;
+    let (parts, body) = request.into_parts();
+    let too_large = |_| Problem::new(413, "too-large", format!("at most {BODY_MAX} bytes"));
+    let body = to_bytes(body, BODY_MAX).await.map_err(too_large)?;
+    let text = format!("{} {} {}", parts.method, parts.uri, URL_SAFE_NO_PAD.encode(&body));
+    let fingerprint = keys::hash(&text);
+    let name = (&*caller.tenant, &*caller.name, key);
+    match app.store.note_request(name, &fingerprint, now_ms()).await? {
+        KeptAnswer::New => {}
+        KeptAnswer::UnderWay => {
+            return Err(Problem::conflict("a request with this Idempotency-Key is under way"));
+        }
+        KeptAnswer::OtherRequest => {
+            return Err(Problem::invalid("another request had this Idempotency-Key"));
+        }
+        KeptAnswer::Answered(text) => return repeated(&text),
+    }
+    let request = Request::from_parts(parts, Body::from(body));
+    let (parts, body) = next.run(request).await.into_parts();
+    let body = to_bytes(body, ANSWER_MAX).await.unwrap_or_default();
+    let kept = parts.status.is_success().then(|| kept(&parts, &body));
+    app.store.keep_answer(name, kept.as_deref()).await?;
+    Ok(Response::from_parts(parts, Body::from(body)))
+}
+
+fn kept(parts: &axum::http::response::Parts, body: &Bytes) -> String {
+    let of = |name: &header::HeaderName| {
+        let value = parts.headers.get(name)?.to_str().ok()?;
+        Some((name.to_string(), value.to_owned()))
+    };
+    let headers = [header::CONTENT_TYPE, header::ETAG, header::LOCATION].iter().filter_map(of);
+    let kept = Kept {
+        status: parts.status.as_u16(),
+        headers: headers.collect(),
+        body: String::from_utf8_lossy(body).into_owned(),
+    };
+    serde_json::to_string(&kept).unwrap_or_default()
+}
+
+fn repeated(text: &str) -> Result<Response, Problem> {
+    let broken = || Problem::new(500, "altered", "the kept answer cannot be read");
+    let kept: Kept = serde_json::from_str(text).map_err(|_| broken())?;
+    let status = StatusCode::from_u16(kept.status).map_err(|_| broken())?;
+    let mut response = (status, kept.body).into_response();
+    for (name, value) in kept.headers {
+        let name = header::HeaderName::try_from(name).map_err(|_| broken())?;
+        response.headers_mut().insert(name, value.parse().map_err(|_| broken())?);
+    }
+    response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
+    Ok(response)
+}
+
+/// The cookie of a login. The prefix makes browsers take it from this host over HTTPS alone.
+pub(super) const COOKIE: &str = "__Host-roadweave";
+const ANSWER_MAX: usize = 256 * 1024;

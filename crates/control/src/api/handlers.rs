@@ -1,0 +1,11 @@
+//! What the routes do.
+
+pub(super) mod changes;
+pub(super) mod configs;
+pub(super) mod devices;
+pub(super) mod health;
+pub(super) mod people;
+pub(super) mod records;
+pub(super) mod sessions;
+pub(super) mod tenants;
+pub(super) mod tokens;

@@ -1,0 +1,176 @@
+//! What has happened: revocations, the audit log, and changes as they come.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, header};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
+use futures_util::stream;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{OwnedSemaphorePermit, broadcast};
+use tokio::time::Instant;
+use utoipa::ToSchema;
+
+use crate::api::answer::{PageOf, Path, Query};
+use crate::api::{App, Caller, Problem, openapi};
+use crate::store::{AuditEntry, Changed, Revocation};
+
+/// A page of numbered lines.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinesQuery {
+    cursor: Option<i64>,
+    limit: Option<u32>,
+}
+
+/// Whether a log is what the controller wrote.
+#[derive(Debug, Deserialize, Serialize, ToSchema)]
+pub struct Checked {
+    /// Whether it is.
+    good: bool,
+    /// How many lines it has, as far as it is.
+    lines: Option<i64>,
+    /// What is wrong.
+    fault: Option<String>,
+}
+
+/// A tenant's revocations, in order.
+pub async fn revocations(
+    State(app): State<Arc<App>>,
+    Path(tenant): Path<String>,
+    Query(query): Query<LinesQuery>,
+) -> Result<Json<PageOf<Revocation>>, Problem> {
+    let limit = query.limit.unwrap_or(100).clamp(1, 500);
+    let after = query.cursor.unwrap_or(0);
+    let items = app.store.revocations(Some(&tenant), after, limit).await?;
+    let full = items.len() == limit as usize;
+    let next = items.last().filter(|_| full).map(|last| last.serial.to_string());
+    Ok(Json(PageOf { items, next }))
+}
+
+/// A tenant's audit log, the latest line first.
+pub async fn audit(
+    State(app): State<Arc<App>>,
+    Path(tenant): Path<String>,
+    Query(query): Query<LinesQuery>,
+) -> Result<Json<PageOf<AuditEntry>>, Problem> {
+    let limit = query.limit.unwrap_or(100).clamp(1, 500);
+    let items = app.store.audit(&tenant, query.cursor, limit).await?;
+    let next = items.last().filter(|last| last.serial > 1).map(|last| last.serial.to_string());
+    Ok(Json(PageOf { items, next }))
+}
+
+/// Follows the chain of a tenant's audit log.
+pub async fn check(
+    State(app): State<Arc<App>>,
+    Path(tenant): Path<String>,
+) -> Result<Json<Checked>, Problem> {
+    let seen = app.heads.of(&tenant);
+    Ok(Json(match app.store.verify_audit(&tenant, seen).await? {
+        Ok((lines, hash)) => {
+            app.heads.saw(&tenant, lines, hash);
+            Checked { good: true, lines: Some(lines), fault: None }
+        }
+        Err(fault) => {
+            tracing::error!(tenant, %fault, "the audit log is not what the controller wrote");
+            Checked { good: false, lines: None, fault: Some(fault.to_string()) }
+        }
+    }))
+}
+
+/// The document of this interface.
+pub async fn openapi() -> Response {
+    ([(header::CONTENT_TYPE, "application/json")], openapi::text()).into_response()
+}
+
+/// What changes, as it comes.
+pub async fn live(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(tenant): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let busy = || Problem::new(503, "busy", "too many watch already");
+    let seat = Arc::clone(&app.watchers).try_acquire_owned().map_err(|_| busy())?;
+    // Listen before reading what was missed, so that nothing falls between.
+    let changes = app.outbox.listen();
+    let last = headers.get("last-event-id").and_then(|it| it.to_str().ok()).and_then(place);
+    let missed = match last {
+        Some(at) => app.store.changes_after(at).await?,
+        None => Vec::new(),
+    };
+    tracing::debug!(who = caller.name, tenant, "watches");
+    app.metrics.watchers.inc();
+    let watcher = Watcher {
+        missed: missed.into_iter(),
+        last: last.unwrap_or_default(),
+        changes,
+        tenant,
+        until: Instant::now() + LIVE_MAX,
+        app,
+        _seat: seat,
+    };
+    let events = stream::unfold(watcher, async |mut watcher| {
+        let event = watcher.next().await?;
+        Some((Ok::<_, Infallible>(event), watcher))
+    });
+    let alive = KeepAlive::new().interval(Duration::from_secs(15));
+    Ok(Sse::new(events).keep_alive(alive).into_response())
+}
+
+struct Watcher {
+    missed: std::vec::IntoIter<Changed>,
+    last: (i64, i64),
+    changes: broadcast::Receiver<Changed>,
+    tenant: String,
+    until: Instant,
+    app: Arc<App>,
+    _seat: OwnedSemaphorePermit,
+}
+
+impl Watcher {
+    /// The next event; `None` ends the stream, after which a browser asks again, with its rights of
+    /// then.
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            let line = match self.missed.next() {
+                Some(line) => line,
+                None => match tokio::time::timeout_at(self.until, self.changes.recv()).await {
+                    Ok(Ok(line)) => line,
+                    Ok(Err(RecvError::Lagged(count))) => {
+                        let data = json!({ "missed": count }).to_string();
+                        return Some(Event::default().event("lost").data(data));
+                    }
+                    Ok(Err(RecvError::Closed)) | Err(_) => return None,
+                },
+            };
+            let at = (line.sequence, line.position);
+            if line.tenant == self.tenant && at > self.last {
+                self.last = at;
+                let id = format!("{}-{}", line.sequence, line.position);
+                let data = serde_json::to_string(&line).unwrap_or_default();
+                return Some(Event::default().id(id).event("change").data(data));
+            }
+        }
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.app.metrics.watchers.dec();
+    }
+}
+
+/// A place in the outbox, as an event's identifier has it.
+fn place(text: &str) -> Option<(i64, i64)> {
+    let (sequence, position) = text.split_once('-')?;
+    Some((sequence.parse().ok()?, position.parse().ok()?))
+}
+
+const LIVE_MAX: Duration = Duration::from_secs(300);

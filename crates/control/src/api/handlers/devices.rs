@@ -1,0 +1,374 @@
+//! Boxes and proxies: letting in, sending away, and what became of it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::{Extension, Json};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::records;
+use crate::api::answer::{Body, PageOf, Path, Query, if_match, matches, record};
+use crate::api::{App, Caller, Problem};
+use crate::authority::Authority;
+use crate::clock::now_ms;
+use crate::model::{
+    Device, DeviceSettings, DeviceState, Proxy, ProxyState, Settings as _, Tenant, public_key, slug,
+};
+use crate::store::{BoxSession, Change, Confirmations, ProxyStatus, Report, Revocation, Sample};
+
+/// A box whose key is known.
+#[derive(Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewDevice {
+    /// Its name.
+    id: String,
+    /// Its public key.
+    public_key: String,
+    /// What people write.
+    #[serde(default)]
+    settings: DeviceSettings,
+}
+
+/// Why something is revoked.
+#[derive(Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Reason {
+    /// For the log: at most 200 bytes on one line.
+    reason: String,
+}
+
+/// A key to be revoked.
+#[derive(Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct KeyAndReason {
+    /// The key.
+    public_key: String,
+    /// For the log: at most 200 bytes on one line.
+    reason: String,
+}
+
+/// Whether a proxy is to be drained.
+#[derive(Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Drain {
+    /// False lets it take boxes again.
+    drain: bool,
+}
+
+/// A revocation and who has confirmed it.
+#[derive(Deserialize, Serialize, ToSchema)]
+pub struct Revoked {
+    /// The revocation.
+    revocation: Revocation,
+    /// Who has, and who has not.
+    #[serde(flatten)]
+    confirmations: Confirmations,
+    /// The same in words, as "12 of 13; fra-3 unreachable for 40 s".
+    summary: String,
+}
+
+/// A box.
+pub async fn one(
+    State(app): State<Arc<App>>,
+    Path((tenant, id)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    records::found::<Device>(&app, &tenant, &id, &headers).await
+}
+
+/// Admits a box whose key is known.
+pub async fn create(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(tenant): Path<String>,
+    Body(new): Body<NewDevice>,
+) -> Result<Response, Problem> {
+    slug(&new.id).map_err(|why| Problem::invalid(format!("id: {why}")))?;
+    public_key(&new.public_key).map_err(Problem::invalid)?;
+    new.settings.validate().map_err(Problem::invalid)?;
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let owner = change.get::<Tenant>(&tenant, &tenant).await?.record.settings;
+    if change.count::<Device>(&tenant).await? >= i64::from(owner.limits.devices_max) {
+        return Err(Problem::conflict("the tenant has as many boxes as it may"));
+    }
+    if change.is_revoked(&new.public_key).await? {
+        return Err(Problem::conflict("the key was revoked"));
+    }
+    let mut device = Device {
+        id: new.id,
+        public_key: new.public_key,
+        state: DeviceState::Active,
+        addresses: change.free_addresses(&tenant, &owner.prefixes).await?,
+        token: None,
+        statement: None,
+        settings: new.settings,
+    };
+    device.statement = app.authority.admit_device(&tenant, &device)?;
+    let stored = change.admit(&tenant, device).await?;
+    change.commit().await?;
+    app.outbox.hint();
+    Ok(record(StatusCode::CREATED, &stored))
+}
+
+/// Changes what people write of a box; its tags are in its statement, which is signed anew.
+pub async fn replace(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path((tenant, id)): Path<(String, String)>,
+    headers: HeaderMap,
+    Body(settings): Body<DeviceSettings>,
+) -> Result<Response, Problem> {
+    settings.validate().map_err(Problem::invalid)?;
+    let seen = if_match(&headers)?;
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let before = change.get::<Device>(&tenant, &id).await?;
+    matches(seen, &before)?;
+    let mut device = Device { settings, ..before.record.clone() };
+    if device.state == DeviceState::Active && app.authority.admits() {
+        device.statement = app.authority.admit_device(&tenant, &device)?;
+    }
+    let after = change.update(&before, device).await?;
+    change.commit().await?;
+    app.outbox.hint();
+    Ok(record(StatusCode::OK, &after))
+}
+
+/// Lets in a box that waits.
+pub async fn approve(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path((tenant, id)): Path<(String, String)>,
+) -> Result<Response, Problem> {
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let before = change.get::<Device>(&tenant, &id).await?;
+    let mut device = before.record.clone();
+    match device.state {
+        DeviceState::Active => return Ok(record(StatusCode::OK, &before)),
+        DeviceState::Revoked => return Err(Problem::conflict("it was revoked, for ever")),
+        DeviceState::Pending => device.state = DeviceState::Active,
+    }
+    if let Some(statement) = app.authority.admit_device(&tenant, &device)? {
+        device.statement = Some(statement);
+    }
+    let after = change.update(&before, device).await?;
+    change.commit().await?;
+    app.outbox.hint();
+    Ok(record(StatusCode::OK, &after))
+}
+
+/// Admits a box no more.
+pub async fn revoke(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path((tenant, id)): Path<(String, String)>,
+    Body(why): Body<Reason>,
+) -> Result<Json<Revoked>, Problem> {
+    check_reason(&why.reason)?;
+    let begun = Instant::now();
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let before = change.get::<Device>(&tenant, &id).await?;
+    let revocation = enter(&mut change, &tenant, &before.record.public_key, &why.reason).await?;
+    if before.record.state != DeviceState::Revoked {
+        change.free(&tenant, &id).await?;
+        let (state, addresses) = (DeviceState::Revoked, Vec::new());
+        change.update(&before, Device { state, addresses, ..before.record.clone() }).await?;
+    }
+    change.commit().await?;
+    confirmed(&app, &tenant, revocation, begun).await
+}
+
+/// Admits a proxy or anchor no more.
+pub async fn revoke_proxy(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path((tenant, id)): Path<(String, String)>,
+    Body(why): Body<Reason>,
+) -> Result<Json<Revoked>, Problem> {
+    check_reason(&why.reason)?;
+    let begun = Instant::now();
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let before = change.get::<Proxy>(&tenant, &id).await?;
+    let key = &before.record.settings.public_key;
+    let revocation = enter(&mut change, &tenant, key, &why.reason).await?;
+    if before.record.state != ProxyState::Revoked {
+        let state = ProxyState::Revoked;
+        change.update(&before, Proxy { state, ..before.record.clone() }).await?;
+    }
+    change.commit().await?;
+    confirmed(&app, &tenant, revocation, begun).await
+}
+
+/// Revokes any key that the tenant has had; a key of another tenant is refused.
+pub async fn revoke_key(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(tenant): Path<String>,
+    Body(what): Body<KeyAndReason>,
+) -> Result<Json<Revoked>, Problem> {
+    check_reason(&what.reason)?;
+    public_key(&what.public_key).map_err(Problem::invalid)?;
+    let begun = Instant::now();
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let owner = change.owner_of_key(&what.public_key).await?;
+    let ours = app.authority.controller().public_key().to_string() == what.public_key
+        || app.authority.root_key().to_string() == what.public_key;
+    let foreign = owner.is_none() && !caller.host || owner.is_some_and(|it| it != tenant);
+    if foreign || ours {
+        return Err(Problem::forbidden("the key does not belong to this tenant"));
+    }
+    let revocation = enter(&mut change, &tenant, &what.public_key, &what.reason).await?;
+    change.commit().await?;
+    confirmed(&app, &tenant, revocation, begun).await
+}
+
+/// A revocation and who has confirmed it by now.
+pub async fn revocation(
+    State(app): State<Arc<App>>,
+    Path((tenant, serial)): Path<(String, i64)>,
+) -> Result<Json<Revoked>, Problem> {
+    let revocation = app.store.revocation(&tenant, serial).await?;
+    let confirmations = app.store.confirmations(&tenant, serial, now_ms()).await?;
+    let summary = confirmations.to_string();
+    Ok(Json(Revoked { revocation, confirmations, summary }))
+}
+
+async fn enter(
+    change: &mut Change<'_>,
+    tenant: &str,
+    key: &str,
+    reason: &str,
+) -> Result<Revocation, Problem> {
+    let sign = |serial, previous: &str| Authority::revoke(key, reason, serial, previous);
+    Ok(change.revoke(tenant, key, reason, sign).await?)
+}
+
+fn check_reason(reason: &str) -> Result<(), Problem> {
+    let good = (1..=200).contains(&reason.len()) && !reason.chars().any(char::is_control);
+    if good { Ok(()) } else { Err(Problem::invalid("reason: 1 to 200 bytes on one line")) }
+}
+
+/// Waits until all who can be reached have confirmed, 2 s at most.
+async fn confirmed(
+    app: &App,
+    tenant: &str,
+    revocation: Revocation,
+    begun: Instant,
+) -> Result<Json<Revoked>, Problem> {
+    app.outbox.hint();
+    loop {
+        let all = app.store.confirmations(tenant, revocation.serial, now_ms()).await;
+        let late = begun.elapsed() > CONFIRM_MAX;
+        match all {
+            Ok(confirmations) if late || confirmations.is_complete() => {
+                app.metrics.revocation_seconds.observe(begun.elapsed().as_secs_f64());
+                let summary = confirmations.to_string();
+                return Ok(Json(Revoked { revocation, confirmations, summary }));
+            }
+            // It is written; who has confirmed can be asked later.
+            Err(error) if late => return Err(error.into()),
+            _ => tokio::time::sleep(CONFIRM_POLL).await,
+        }
+    }
+}
+
+/// Drains a proxy, or lets it take boxes again.
+pub async fn drain(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path((tenant, id)): Path<(String, String)>,
+    Body(wanted): Body<Drain>,
+) -> Result<Response, Problem> {
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let before = change.get::<Proxy>(&tenant, &id).await?;
+    let state = if wanted.drain { ProxyState::Draining } else { ProxyState::Active };
+    if before.record.state == ProxyState::Revoked {
+        return Err(Problem::conflict("it was revoked, for ever"));
+    }
+    if before.record.state == state {
+        return Ok(record(StatusCode::OK, &before));
+    }
+    let after = change.update(&before, Proxy { state, ..before.record.clone() }).await?;
+    change.commit().await?;
+    app.outbox.hint();
+    Ok(record(StatusCode::OK, &after))
+}
+
+/// Which proxies are there.
+pub async fn proxy_status(
+    State(app): State<Arc<App>>,
+    Path(tenant): Path<String>,
+) -> Result<Json<PageOf<ProxyStatus>>, Problem> {
+    let items = app.store.proxy_status(&tenant).await?;
+    Ok(Json(PageOf { items, next: None }))
+}
+
+/// Asks for close figures of a box for a while.
+pub async fn watch(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path((tenant, id)): Path<(String, String)>,
+) -> Result<StatusCode, Problem> {
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let device = change.get::<Device>(&tenant, &id).await?;
+    change.tell(&tenant, "watch", &id, device.version).await?;
+    change.commit().await?;
+    app.outbox.hint();
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What a box said of itself last.
+pub async fn report(
+    State(app): State<Arc<App>>,
+    Path((tenant, id)): Path<(String, String)>,
+) -> Result<Json<Report>, Problem> {
+    Ok(Json(app.store.report(&tenant, &id).await?))
+}
+
+/// Where a box was connected.
+pub async fn sessions(
+    State(app): State<Arc<App>>,
+    Path((tenant, id)): Path<(String, String)>,
+) -> Result<Json<PageOf<BoxSession>>, Problem> {
+    app.store.get::<Device>(&tenant, &id).await?;
+    let items = app.store.sessions(&tenant, &id, 100).await?;
+    Ok(Json(PageOf { items, next: None }))
+}
+
+/// Which samples.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SamplesQuery {
+    step_ms: Option<i64>,
+    from_ms: Option<i64>,
+    to_ms: Option<i64>,
+    limit: Option<u32>,
+    cursor: Option<i64>,
+}
+
+/// Figures of a box over time.
+pub async fn samples(
+    State(app): State<Arc<App>>,
+    Path((tenant, id)): Path<(String, String)>,
+    Query(query): Query<SamplesQuery>,
+) -> Result<Response, Problem> {
+    let step = query.step_ms.unwrap_or(10_000);
+    if !crate::store::STEPS_MS.contains(&step) {
+        return Err(Problem::new(400, "query", "step_ms: 10000, 60000 or 3600000"));
+    }
+    let limit = query.limit.unwrap_or(500).clamp(1, 2000);
+    let to = query.to_ms.unwrap_or(i64::MAX);
+    let default_from = now_ms() - 360 * step;
+    let from = query.cursor.or(query.from_ms).unwrap_or(default_from);
+    app.store.get::<Device>(&tenant, &id).await?;
+    let items = app.store.samples((&tenant, &id), step, (from, to), limit).await?;
+    let full = items.len() == limit as usize;
+    let next = items.last().filter(|_| full).map(|last| (last.at_ms + 1).to_string());
+    Ok(Json(PageOf::<Sample> { items, next }).into_response())
+}
+
+const CONFIRM_MAX: Duration = Duration::from_secs(2);
+const CONFIRM_POLL: Duration = Duration::from_millis(25);

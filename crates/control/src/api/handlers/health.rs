@@ -1,0 +1,31 @@
+//! What machines ask: is it alive, is it ready, and its figures. No key is needed; nothing of any
+//! tenant is in it.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::header;
+use axum::response::IntoResponse;
+use axum::routing::get;
+
+use crate::api::{App, Problem};
+
+/// `/healthz`, `/readyz` and `/metrics`.
+pub fn router(app: &Arc<App>) -> Router {
+    Router::new()
+        .route("/healthz", get(async || "alive\n"))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .with_state(Arc::clone(app))
+}
+
+async fn ready(State(app): State<Arc<App>>) -> Result<&'static str, Problem> {
+    app.store.ping().await?;
+    Ok("ready\n")
+}
+
+async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    ([(header::CONTENT_TYPE, kind)], app.metrics.text())
+}

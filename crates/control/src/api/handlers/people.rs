@@ -1,0 +1,160 @@
+//! People and API keys.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::{Extension, Json};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use super::records::insert;
+use crate::api::answer::{Body, Path, if_match, matches, record, shown};
+use crate::api::{App, Caller, Problem};
+use crate::clock::now_ms;
+use crate::keys;
+use crate::model::{ApiKey, ApiKeySettings, Person, PersonSettings, Role, Settings as _, slug};
+use crate::store::{Filter, Stored};
+
+/// Somebody new.
+#[derive(Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewPerson {
+    /// The name to log in by.
+    id: String,
+    /// The password, 12 to 256 characters.
+    password: String,
+    /// What people write.
+    settings: PersonSettings,
+}
+
+/// Another password.
+#[derive(Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewPassword {
+    /// The password, 12 to 256 characters.
+    password: String,
+}
+
+/// A new API key.
+#[derive(Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewApiKey {
+    /// Its name.
+    id: String,
+    /// What people write.
+    settings: ApiKeySettings,
+}
+
+/// An API key that was made.
+#[derive(Deserialize, Serialize, ToSchema)]
+pub struct MadeApiKey {
+    /// The secret, which nobody can tell again.
+    secret: String,
+    /// The key.
+    #[schema(value_type = ApiKey)]
+    key: Value,
+}
+
+/// Adds somebody.
+pub async fn create(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(tenant): Path<String>,
+    Body(new): Body<NewPerson>,
+) -> Result<Response, Problem> {
+    slug(&new.id).map_err(|why| Problem::invalid(format!("id: {why}")))?;
+    new.settings.validate().map_err(Problem::invalid)?;
+    let password = app.passwords.hash(&new.password).await?;
+    let person = Person { id: new.id, settings: new.settings, password };
+    insert(&app, &caller, &tenant, person).await
+}
+
+/// Changes what somebody may do.
+pub async fn replace(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path((tenant, id)): Path<(String, String)>,
+    headers: HeaderMap,
+    Body(settings): Body<PersonSettings>,
+) -> Result<Response, Problem> {
+    settings.validate().map_err(Problem::invalid)?;
+    let seen = if_match(&headers)?;
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let before = change.get::<Person>(&tenant, &id).await?;
+    matches(seen, &before)?;
+    if settings.role != Role::Owner {
+        not_the_last_owner(&app, &before).await?;
+    }
+    let after = change.update(&before, Person { settings, ..before.record.clone() }).await?;
+    change.commit().await?;
+    Ok(record(StatusCode::OK, &after))
+}
+
+/// Removes somebody, logins and all.
+pub async fn remove(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path((tenant, id)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<StatusCode, Problem> {
+    let seen = if_match(&headers)?;
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let before = change.get::<Person>(&tenant, &id).await?;
+    matches(seen, &before)?;
+    not_the_last_owner(&app, &before).await?;
+    change.remove(&before).await?;
+    change.commit().await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// A tenant without owner could be changed by nobody. The caller holds the lock of changes, so that
+/// two cannot remove one another.
+async fn not_the_last_owner(app: &App, person: &Stored<Person>) -> Result<(), Problem> {
+    if person.record.settings.role != Role::Owner {
+        return Ok(());
+    }
+    let filter = Filter { limit: 10_000, ..Filter::default() };
+    let all = app.store.list::<Person>(&person.tenant, &filter).await?.items;
+    let others = all.iter().filter(|it| it.record.id != person.record.id);
+    match others.filter(|it| it.record.settings.role == Role::Owner).count() {
+        0 => Err(Problem::conflict("this is the last owner; make another one first")),
+        _ => Ok(()),
+    }
+}
+
+/// Sets somebody's password and ends their logins.
+pub async fn set_password(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path((tenant, id)): Path<(String, String)>,
+    Body(new): Body<NewPassword>,
+) -> Result<StatusCode, Problem> {
+    let password = app.passwords.hash(&new.password).await?;
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let before = change.get::<Person>(&tenant, &id).await?;
+    change.update(&before, Person { password, ..before.record.clone() }).await?;
+    change.end_logins(&tenant, &id).await?;
+    change.commit().await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Makes an API key.
+pub async fn create_key(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(tenant): Path<String>,
+    Body(new): Body<NewApiKey>,
+) -> Result<Response, Problem> {
+    slug(&new.id).map_err(|why| Problem::invalid(format!("id: {why}")))?;
+    new.settings.validate().map_err(Problem::invalid)?;
+    let secret = format!("rwk_{}", keys::secret());
+    let key = ApiKey { id: new.id, hash: keys::hash(&secret), settings: new.settings };
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let stored = change.insert(&tenant, key).await?;
+    change.commit().await?;
+    let made = MadeApiKey { secret, key: shown(&stored) };
+    Ok((StatusCode::CREATED, Json(made)).into_response())
+}

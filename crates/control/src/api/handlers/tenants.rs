@@ -1,0 +1,121 @@
+//! Tenants.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse as _, Response};
+use axum::{Extension, Json};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::records;
+use crate::api::answer::{
+    Body, ListQuery, PageOf, Path, Query, cursor, if_match, matches, record, shown,
+};
+use crate::api::{App, Caller, Problem};
+use crate::clock::now_ms;
+use crate::model::{Person, PersonSettings, Role, Settings as _, Tenant, TenantSettings, slug};
+use crate::store::Page;
+
+/// A tenant with its first owner.
+#[derive(Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewTenant {
+    /// Its name.
+    id: String,
+    /// What people write.
+    #[serde(default)]
+    settings: TenantSettings,
+    /// The name of its first owner.
+    owner: String,
+    /// The owner's password, 12 to 256 characters.
+    password: String,
+}
+
+/// All tenants for the host's owners; for all others their own.
+pub async fn list(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Query(query): Query<ListQuery>,
+) -> Result<Response, Problem> {
+    let page = if caller.host && caller.role == Role::Owner {
+        app.store.tenants(&query.after()?, query.limit()).await?
+    } else {
+        let own = app.store.get::<Tenant>(&caller.tenant, &caller.tenant).await?;
+        Page { items: vec![own], next: None }
+    };
+    let next = page.next.as_deref().map(cursor);
+    let items: Vec<_> = page.items.iter().map(shown).collect();
+    Ok(Json(PageOf { items, next }).into_response())
+}
+
+/// A tenant.
+pub async fn one(
+    State(app): State<Arc<App>>,
+    Path(tenant): Path<String>,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    records::found::<Tenant>(&app, &tenant, &tenant, &headers).await
+}
+
+/// Makes a tenant.
+pub async fn create(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Body(new): Body<NewTenant>,
+) -> Result<Response, Problem> {
+    slug(&new.id).map_err(|why| Problem::invalid(format!("id: {why}")))?;
+    slug(&new.owner).map_err(|why| Problem::invalid(format!("owner: {why}")))?;
+    new.settings.validate().map_err(Problem::invalid)?;
+    let password = app.passwords.hash(&new.password).await?;
+    let settings = PersonSettings { title: String::new(), role: Role::Owner };
+    let owner = Person { id: new.owner, settings, password };
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let tenant = Tenant { id: new.id.clone(), host: false, settings: new.settings };
+    let stored = change.insert(&new.id, tenant).await?;
+    change.insert(&new.id, owner).await?;
+    change.commit().await?;
+    app.outbox.hint();
+    Ok(record(StatusCode::CREATED, &stored))
+}
+
+/// Changes a tenant.
+pub async fn replace(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(tenant): Path<String>,
+    headers: HeaderMap,
+    Body(settings): Body<TenantSettings>,
+) -> Result<Response, Problem> {
+    settings.validate().map_err(Problem::invalid)?;
+    let seen = if_match(&headers)?;
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let before = change.get::<Tenant>(&tenant, &tenant).await?;
+    matches(seen, &before)?;
+    let after = change.update(&before, Tenant { settings, ..before.record.clone() }).await?;
+    change.commit().await?;
+    app.outbox.hint();
+    Ok(record(StatusCode::OK, &after))
+}
+
+/// Removes a tenant in which nothing is left but people.
+pub async fn remove(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(tenant): Path<String>,
+    headers: HeaderMap,
+) -> Result<StatusCode, Problem> {
+    let seen = if_match(&headers)?;
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let before = change.get::<Tenant>(&tenant, &tenant).await?;
+    matches(seen, &before)?;
+    if before.record.host {
+        return Err(Problem::conflict("this tenant runs the controller"));
+    }
+    change.remove_people(&tenant).await?;
+    change.remove(&before).await?;
+    change.commit().await?;
+    app.outbox.hint();
+    Ok(StatusCode::NO_CONTENT)
+}

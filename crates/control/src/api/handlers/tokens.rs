@@ -1,0 +1,68 @@
+//! Tokens, by which boxes join.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use axum::{Extension, Json};
+use roadweave_fleet::Secret;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::api::answer::{Body, Path, shown};
+use crate::api::{App, Caller, Problem};
+use crate::clock::now_ms;
+use crate::keys;
+use crate::model::{Settings as _, Token, TokenSettings, slug};
+
+/// A token to be made.
+#[derive(Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewToken {
+    /// Its name; made up, if absent.
+    #[serde(default)]
+    id: Option<String>,
+    /// What people write.
+    #[serde(default)]
+    settings: TokenSettings,
+}
+
+/// A token that was made.
+#[derive(Deserialize, Serialize, ToSchema)]
+pub struct MadeToken {
+    /// The text for `roadweave join`, which nobody can tell again.
+    join: String,
+    /// The token.
+    #[schema(value_type = Token)]
+    token: Value,
+}
+
+/// Makes a token.
+pub async fn create(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path(tenant): Path<String>,
+    Body(new): Body<NewToken>,
+) -> Result<Response, Problem> {
+    let id = new.id.unwrap_or_else(keys::identifier);
+    slug(&id).map_err(|why| Problem::invalid(format!("id: {why}")))?;
+    new.settings.validate().map_err(Problem::invalid)?;
+    let mut bytes = [0; 16];
+    keys::fill(&mut bytes);
+    let secret = Secret::from_bytes(bytes);
+    let now = now_ms();
+    let token = Token {
+        id,
+        hash: keys::hash(&String::from(secret)),
+        uses_left: new.settings.uses.into(),
+        expires_ms: new.settings.lifetime_s.map(|it| now + i64::from(it) * 1000),
+        settings: new.settings,
+    };
+    let join = app.authority.join_token(&tenant, secret)?;
+    let mut change = app.store.change(caller.actor(), now).await?;
+    let stored = change.insert(&tenant, token).await?;
+    change.commit().await?;
+    Ok((StatusCode::CREATED, Json(MadeToken { join, token: shown(&stored) })).into_response())
+}

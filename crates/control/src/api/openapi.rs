@@ -1,0 +1,243 @@
+//! The OpenAPI document, made from the table of routes.
+
+use std::collections::BTreeSet;
+
+use utoipa::openapi::path::{HttpMethod, OperationBuilder, ParameterBuilder, ParameterIn};
+use utoipa::openapi::request_body::RequestBodyBuilder;
+use utoipa::openapi::response::ResponseBuilder;
+use utoipa::openapi::schema::{AllOfBuilder, ArrayBuilder, ObjectBuilder, SchemaType, Type};
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
+};
+use utoipa::openapi::{
+    ComponentsBuilder, Content, InfoBuilder, OpenApi, OpenApiBuilder, PathItem, PathsBuilder, Ref,
+    RefOr, Required, Schema,
+};
+use utoipa::{PartialSchema, ToSchema};
+
+use super::problem::Problem;
+use super::routes::{Needs, PREFIX, Route, routes};
+
+/// The schema of a type.
+#[derive(Clone, Copy)]
+pub struct SchemaOf {
+    name: fn() -> String,
+    schema: fn() -> RefOr<Schema>,
+    others: fn(&mut Vec<(String, RefOr<Schema>)>),
+}
+
+impl SchemaOf {
+    /// That of `T`.
+    pub fn new<T: ToSchema>() -> Self {
+        Self {
+            name: || T::name().into_owned(),
+            schema: <T as PartialSchema>::schema,
+            others: |schemas| T::schemas(schemas),
+        }
+    }
+
+    fn reference(self) -> Ref {
+        Ref::from_schema_name((self.name)())
+    }
+}
+
+/// What comes out of a route.
+#[derive(Clone, Copy)]
+pub enum Output {
+    /// 204.
+    Nothing,
+    /// A status and a value.
+    One(u16, SchemaOf),
+    /// A record with its version, and an ETag.
+    Record(u16, SchemaOf),
+    /// A page of records with their versions.
+    Records(SchemaOf),
+    /// A page of values.
+    Page(SchemaOf),
+    /// Server-sent events.
+    Events,
+}
+
+impl Output {
+    fn schema(self) -> Option<SchemaOf> {
+        match self {
+            Self::One(_, of) | Self::Record(_, of) | Self::Records(of) | Self::Page(of) => Some(of),
+            Self::Nothing | Self::Events => None,
+        }
+    }
+}
+
+/// The document.
+pub fn document() -> OpenApi {
+    let routes = routes();
+    let mut paths = PathsBuilder::new();
+    for route in &routes {
+        let method = match route.method.as_str() {
+            "GET" => HttpMethod::Get,
+            "PUT" => HttpMethod::Put,
+            "DELETE" => HttpMethod::Delete,
+            _ => HttpMethod::Post,
+        };
+        let item = PathItem::new(method, operation(route));
+        paths = paths.path(format!("{PREFIX}{}", route.path), item);
+    }
+    let mut schemas = vec![("Problem".to_owned(), Problem::schema())];
+    for of in routes.iter().flat_map(|route| [route.input, route.output.schema()]).flatten() {
+        schemas.push(((of.name)(), (of.schema)()));
+        (of.others)(&mut schemas);
+    }
+    schemas.sort_by(|one, other| one.0.cmp(&other.0));
+    schemas.dedup_by(|one, other| one.0 == other.0);
+    let bearer = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
+    let cookie = ApiKey::Cookie(ApiKeyValue::new(super::guard::COOKIE));
+    let components = ComponentsBuilder::new()
+        .schemas_from_iter(schemas)
+        .security_scheme("key", SecurityScheme::Http(bearer))
+        .security_scheme("login", SecurityScheme::ApiKey(cookie))
+        .build();
+    let info = InfoBuilder::new()
+        .title("Roadweave's controller")
+        .version("1")
+        .description(Some(DESCRIPTION))
+        .build();
+    OpenApiBuilder::new().info(info).paths(paths.build()).components(Some(components)).build()
+}
+
+/// The document as it is committed: docs/openapi.json.
+pub fn text() -> String {
+    let mut text = serde_json::to_string_pretty(&document()).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+fn operation(route: &Route) -> OperationBuilder {
+    let mut operation = OperationBuilder::new()
+        .operation_id(Some(route.name))
+        .summary(Some(route.summary))
+        .tag(tag(route.path));
+    for name in parameters(route.path) {
+        operation = operation.parameter(parameter(name, ParameterIn::Path, true));
+    }
+    if matches!(route.output, Output::Records(_)) {
+        for name in ["state", "tag", "scope"] {
+            operation = operation.parameter(parameter(name, ParameterIn::Query, false));
+        }
+    }
+    if matches!(route.output, Output::Page(_) | Output::Records(_)) {
+        operation = operation.parameter(parameter("cursor", ParameterIn::Query, false));
+        let limit = ParameterBuilder::from(parameter("limit", ParameterIn::Query, false));
+        operation = operation.parameter(limit.schema(Some(typed(Type::Integer))).build());
+    }
+    if route.path.ends_with("/samples") {
+        for name in ["step_ms", "from_ms", "to_ms"] {
+            let number = ParameterBuilder::from(parameter(name, ParameterIn::Query, false));
+            operation = operation.parameter(number.schema(Some(typed(Type::Integer))).build());
+        }
+    }
+    if route.if_match {
+        operation = operation.parameter(parameter("If-Match", ParameterIn::Header, true));
+    }
+    if route.method == "POST" && !matches!(route.needs, Needs::Nothing | Needs::Password) {
+        let once = parameter("Idempotency-Key", ParameterIn::Header, false);
+        operation = operation.parameter(once);
+    }
+    if let Some(input) = route.input {
+        let content = Content::new(Some(input.reference()));
+        let body = RequestBodyBuilder::new()
+            .content("application/json", content)
+            .required(Some(Required::True));
+        operation = operation.request_body(Some(body.build()));
+    }
+    operation = match route.needs {
+        Needs::Nothing | Needs::Password => {
+            operation.securities(Some(Vec::<SecurityRequirement>::new()))
+        }
+        _ => operation
+            .securities(Some(["key", "login"].map(|name| SecurityRequirement::new(name, [""; 0])))),
+    };
+    if let Needs::Role(role) | Needs::Host(role) = route.needs {
+        let host = if matches!(route.needs, Needs::Host(_)) { " of the host's tenant" } else { "" };
+        let text = format!("Needs the role {}{host}.", format!("{role:?}").to_lowercase());
+        operation = operation.description(Some(text));
+    }
+    let (status, response) = response(route.output);
+    let problem = Content::new(Some(Ref::from_schema_name("Problem")));
+    let problem = ResponseBuilder::new()
+        .description("What is wrong")
+        .content("application/problem+json", problem);
+    operation.response(status.to_string(), response).response("default", problem.build())
+}
+
+fn response(output: Output) -> (u16, utoipa::openapi::Response) {
+    let json = |status: u16, schema: RefOr<Schema>| {
+        let response = ResponseBuilder::new()
+            .description("Done")
+            .content("application/json", Content::new(Some(schema)));
+        (status, response.build())
+    };
+    match output {
+        Output::Nothing => (204, ResponseBuilder::new().description("Done").build()),
+        Output::One(status, of) => json(status, of.reference().into()),
+        Output::Record(status, of) => json(status, versioned(of)),
+        Output::Records(of) => json(200, page(versioned(of))),
+        Output::Page(of) => json(200, page(of.reference().into())),
+        Output::Events => {
+            let content = Content::new(Some(typed(Type::String)));
+            let response = ResponseBuilder::new().description("Events, one for each change");
+            (200, response.content("text/event-stream", content).build())
+        }
+    }
+}
+
+/// A record with what the store says of it.
+fn versioned(of: SchemaOf) -> RefOr<Schema> {
+    let stamp = ObjectBuilder::new()
+        .property("version", typed(Type::Integer))
+        .property("changed_ms", typed(Type::Integer))
+        .required("version")
+        .required("changed_ms");
+    RefOr::T(Schema::AllOf(AllOfBuilder::new().item(of.reference()).item(stamp).build()))
+}
+
+fn page(item: RefOr<Schema>) -> RefOr<Schema> {
+    let next = ObjectBuilder::new()
+        .schema_type(SchemaType::from_iter([Type::String, Type::Null]))
+        .description(Some("The cursor of the next page; null at the end"));
+    ObjectBuilder::new()
+        .property("items", ArrayBuilder::new().items(item))
+        .property("next", next)
+        .required("items")
+        .required("next")
+        .build()
+        .into()
+}
+
+fn typed(of: Type) -> RefOr<Schema> {
+    ObjectBuilder::new().schema_type(SchemaType::new(of)).build().into()
+}
+
+fn parameter(name: &str, place: ParameterIn, required: bool) -> utoipa::openapi::path::Parameter {
+    let needed = if required { Required::True } else { Required::False };
+    ParameterBuilder::new()
+        .name(name)
+        .parameter_in(place)
+        .required(needed)
+        .schema(Some(typed(if name == "serial" { Type::Integer } else { Type::String })))
+        .build()
+}
+
+/// The names in braces of a path.
+pub(super) fn parameters(path: &'static str) -> impl Iterator<Item = &'static str> {
+    path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
+}
+
+/// What a path is about: its first word that is not the tenant.
+fn tag(path: &'static str) -> String {
+    let words: BTreeSet<&str> = BTreeSet::from(["", "tenants", "{tenant}"]);
+    let first = path.split('/').find(|part| !words.contains(part));
+    first.unwrap_or("tenants").to_owned()
+}
+
+const DESCRIPTION: &str = "Lists have pages: `next` of one is the `cursor` of the following. What \
+is changed needs the ETag of its GET in If-Match. A POST with an Idempotency-Key acts once. Errors \
+are application/problem+json (RFC 9457).";

@@ -1,0 +1,119 @@
+//! What is wrong with a request, as RFC 9457 says it.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::authority::NotSigned;
+use crate::store::StoreError;
+
+/// An error as a client gets it (application/problem+json).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// What kind of problem it is: a name that programs may go by.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The kind in words.
+    pub title: String,
+    /// The status of HTTP.
+    pub status: u16,
+    /// What is wrong this time, and what would be right.
+    pub detail: String,
+}
+
+impl Problem {
+    /// A problem of a kind; its title is that of the status.
+    pub fn new(status: u16, kind: &str, detail: impl Into<String>) -> Self {
+        let code = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        Self {
+            kind: format!("urn:roadweave:problem:{kind}"),
+            title: code.canonical_reason().unwrap_or("Error").to_owned(),
+            status,
+            detail: detail.into(),
+        }
+    }
+
+    /// 404.
+    pub fn not_found(detail: impl Into<String>) -> Self {
+        Self::new(404, "not-found", detail)
+    }
+
+    /// 422: it can be read, and cannot be.
+    pub fn invalid(detail: impl Into<String>) -> Self {
+        Self::new(422, "invalid", detail)
+    }
+
+    /// 409.
+    pub fn conflict(detail: impl Into<String>) -> Self {
+        Self::new(409, "conflict", detail)
+    }
+
+    /// 403.
+    pub fn forbidden(detail: impl Into<String>) -> Self {
+        Self::new(403, "forbidden", detail)
+    }
+
+    /// 401.
+    pub fn unknown() -> Self {
+        Self::new(401, "unauthenticated", "log in, or send an API key as a bearer token")
+    }
+
+    /// 429.
+    pub fn too_often() -> Self {
+        Self::new(429, "too-often", "too many tries from this address; wait a minute")
+    }
+}
+
+impl From<StoreError> for Problem {
+    fn from(error: StoreError) -> Self {
+        let text = error.to_string();
+        match error {
+            StoreError::NotFound { .. } => Self::not_found(text),
+            StoreError::Taken(_) => Self::new(409, "taken", text),
+            StoreError::Reference(_) => Self::new(409, "reference", text),
+            StoreError::Refused(_) => Self::new(409, "refused", text),
+            StoreError::Changed { .. } => Self::new(412, "changed", text),
+            StoreError::Full => Self::new(507, "full", text),
+            // What a database says may tell of its inside.
+            StoreError::Away(why) => {
+                tracing::debug!(why, "a request found no database");
+                Self::new(503, "database-away", "the database does not answer; try again")
+            }
+            StoreError::Altered { .. } => Self::new(500, "altered", text),
+            StoreError::Internal(why) | StoreError::Migration(why) => {
+                tracing::error!(why, "the database refused a statement");
+                Self::new(500, "internal", "the controller's log says more")
+            }
+        }
+    }
+}
+
+impl From<NotSigned> for Problem {
+    fn from(error: NotSigned) -> Self {
+        Self::invalid(error.to_string())
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_string(&self).unwrap_or_default();
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        match self.status {
+            401 => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            429 => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("60"));
+            }
+            503 => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
+            }
+            _ => {}
+        }
+        response
+    }
+}

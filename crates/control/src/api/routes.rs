@@ -1,0 +1,500 @@
+//! The one table of what the interface has, who may use it, what goes in and what comes out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::handler::Handler;
+use axum::http::Method;
+use axum::routing::{MethodFilter, MethodRouter, on};
+use utoipa::ToSchema;
+
+use super::App;
+use super::handlers::{changes, configs, devices, people, records, sessions, tenants, tokens};
+use super::openapi::{Output, SchemaOf};
+use crate::model::{
+    ApiKey, Config, ConfigSettings, Device, DeviceSettings, Person, PersonSettings, Pool,
+    PoolSettings, Proxy, ProxySettings, Role, Rollout, RolloutSettings, Tenant, TenantSettings,
+    Token,
+};
+use crate::store::{AuditEntry, BoxSession, Report, Revocation, Sample};
+
+/// What stands before every path.
+pub const PREFIX: &str = "/api/v1";
+
+/// What a request must bring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// Nothing.
+    Nothing,
+    /// Nothing, and is counted as a try of a password.
+    Password,
+    /// Any key or login.
+    Anybody,
+    /// At least this role in the tenant of the path.
+    Role(Role),
+    /// At least this role in the tenant that runs the controller.
+    Host(Role),
+}
+
+/// A method at an address.
+pub struct Route {
+    /// The method.
+    pub method: Method,
+    /// The path after [`PREFIX`].
+    pub path: &'static str,
+    /// The operation's name, for programs and metrics.
+    pub name: &'static str,
+    /// What it does.
+    pub summary: &'static str,
+    /// Who may.
+    pub needs: Needs,
+    /// What goes in.
+    pub input: Option<SchemaOf>,
+    /// What comes out.
+    pub output: Output,
+    /// Whether it asks for `If-Match`.
+    pub if_match: bool,
+    /// How long it may take.
+    pub deadline: Duration,
+    pub(super) handler: MethodRouter<Arc<App>>,
+}
+
+impl Route {
+    fn role(mut self, role: Role) -> Self {
+        self.needs = Needs::Role(role);
+        self
+    }
+
+    fn needs(mut self, needs: Needs) -> Self {
+        self.needs = needs;
+        self
+    }
+
+    fn takes<T: ToSchema>(mut self) -> Self {
+        self.input = Some(SchemaOf::new::<T>());
+        self
+    }
+
+    fn gives<T: ToSchema>(mut self, status: u16) -> Self {
+        self.output = Output::One(status, SchemaOf::new::<T>());
+        self
+    }
+
+    /// A record with its version, and an ETag.
+    fn record<T: ToSchema>(mut self, status: u16) -> Self {
+        self.output = Output::Record(status, SchemaOf::new::<T>());
+        self
+    }
+
+    fn records<T: ToSchema>(mut self) -> Self {
+        self.output = Output::Records(SchemaOf::new::<T>());
+        self
+    }
+
+    fn page<T: ToSchema>(mut self) -> Self {
+        self.output = Output::Page(SchemaOf::new::<T>());
+        self
+    }
+
+    fn if_match(mut self) -> Self {
+        self.if_match = true;
+        self
+    }
+}
+
+fn route<H, T>(
+    method: Method,
+    path: &'static str,
+    name: &'static str,
+    summary: &'static str,
+    handler: H,
+) -> Route
+where
+    H: Handler<T, Arc<App>>,
+    T: 'static,
+{
+    let filter = MethodFilter::try_from(method.clone()).expect("axum knows the method");
+    Route {
+        method,
+        path,
+        name,
+        summary,
+        needs: Needs::Role(Role::Owner),
+        input: None,
+        output: Output::Nothing,
+        if_match: false,
+        deadline: DEADLINE,
+        handler: on(filter, handler),
+    }
+}
+
+macro_rules! methods {
+    ($($name:ident $method:ident),*) => {$(
+        fn $name<H, T>(path: &'static str, name: &'static str, summary: &'static str, handler: H)
+            -> Route
+        where
+            H: Handler<T, Arc<App>>,
+            T: 'static,
+        {
+            route(Method::$method, path, name, summary, handler)
+        }
+    )*};
+}
+methods!(get GET, post POST, put PUT, delete DELETE);
+
+/// All routes.
+pub fn routes() -> Vec<Route> {
+    [people_routes(), tenant_routes(), box_routes(), proxy_routes(), config_routes(), log_routes()]
+        .into_iter()
+        .flatten()
+        .collect()
+}
+
+fn people_routes() -> Vec<Route> {
+    use Role::Owner;
+    vec![
+        post("/sessions", "logIn", "Log in; the answer sets a cookie", sessions::log_in)
+            .needs(Needs::Password)
+            .takes::<sessions::LogIn>()
+            .gives::<sessions::Session>(201),
+        get("/sessions/current", "whoAmI", "Who asks", sessions::current)
+            .needs(Needs::Anybody)
+            .gives::<sessions::Session>(200),
+        delete("/sessions/current", "logOut", "Log out", sessions::log_out).needs(Needs::Anybody),
+        get("/tenants/{tenant}/users", "listUsers", "The people", records::list::<Person>)
+            .role(Owner)
+            .records::<Person>(),
+        post("/tenants/{tenant}/users", "createUser", "Add somebody", people::create)
+            .role(Owner)
+            .takes::<people::NewPerson>()
+            .record::<Person>(201),
+        get("/tenants/{tenant}/users/{id}", "getUser", "Somebody", records::one::<Person>)
+            .role(Owner)
+            .record::<Person>(200),
+        put("/tenants/{tenant}/users/{id}", "replaceUser", "Change a role", people::replace)
+            .role(Owner)
+            .takes::<PersonSettings>()
+            .record::<Person>(200)
+            .if_match(),
+        delete("/tenants/{tenant}/users/{id}", "deleteUser", "Remove somebody", people::remove)
+            .role(Owner)
+            .if_match(),
+        put(
+            "/tenants/{tenant}/users/{id}/password",
+            "setPassword",
+            "Set a password; all logins of the person end",
+            people::set_password,
+        )
+        .role(Owner)
+        .takes::<people::NewPassword>(),
+        get("/tenants/{tenant}/api-keys", "listApiKeys", "The API keys", records::list::<ApiKey>)
+            .role(Owner)
+            .records::<ApiKey>(),
+        post(
+            "/tenants/{tenant}/api-keys",
+            "createApiKey",
+            "Make an API key, or a link that expires; its secret is shown once",
+            people::create_key,
+        )
+        .role(Owner)
+        .takes::<people::NewApiKey>()
+        .gives::<people::MadeApiKey>(201),
+        get(
+            "/tenants/{tenant}/api-keys/{id}",
+            "getApiKey",
+            "An API key, without secret",
+            records::one::<ApiKey>,
+        )
+        .role(Owner)
+        .record::<ApiKey>(200),
+        delete(
+            "/tenants/{tenant}/api-keys/{id}",
+            "deleteApiKey",
+            "Take an API key away",
+            records::remove::<ApiKey>,
+        )
+        .role(Owner)
+        .if_match(),
+    ]
+}
+
+fn tenant_routes() -> Vec<Route> {
+    vec![
+        get("/tenants", "listTenants", "The tenants that the caller may see", tenants::list)
+            .needs(Needs::Anybody)
+            .records::<Tenant>(),
+        post("/tenants", "createTenant", "Make a tenant", tenants::create)
+            .needs(Needs::Host(Role::Owner))
+            .takes::<tenants::NewTenant>()
+            .record::<Tenant>(201),
+        get("/tenants/{tenant}", "getTenant", "A tenant", tenants::one)
+            .role(Role::Viewer)
+            .record::<Tenant>(200),
+        put("/tenants/{tenant}", "replaceTenant", "Change a tenant", tenants::replace)
+            .needs(Needs::Host(Role::Owner))
+            .takes::<TenantSettings>()
+            .record::<Tenant>(200)
+            .if_match(),
+        delete("/tenants/{tenant}", "deleteTenant", "Remove an empty tenant", tenants::remove)
+            .needs(Needs::Host(Role::Owner))
+            .if_match(),
+    ]
+}
+
+fn box_routes() -> Vec<Route> {
+    use Role::{Crew, Operator, Viewer};
+    vec![
+        get("/tenants/{tenant}/devices", "listDevices", "The boxes", records::list::<Device>)
+            .role(Viewer)
+            .records::<Device>(),
+        post("/tenants/{tenant}/devices", "createDevice", "Admit a box by key", devices::create)
+            .role(Operator)
+            .takes::<devices::NewDevice>()
+            .record::<Device>(201),
+        get("/tenants/{tenant}/devices/{device}", "getDevice", "A box", devices::one)
+            .role(Viewer)
+            .record::<Device>(200),
+        put("/tenants/{tenant}/devices/{device}", "replaceDevice", "Change", devices::replace)
+            .role(Operator)
+            .takes::<DeviceSettings>()
+            .record::<Device>(200)
+            .if_match(),
+        post(
+            "/tenants/{tenant}/devices/{device}/approve",
+            "approveDevice",
+            "Let in a box that waits",
+            devices::approve,
+        )
+        .role(Operator)
+        .record::<Device>(200),
+        post(
+            "/tenants/{tenant}/devices/{device}/revoke",
+            "revokeDevice",
+            "Admit a box no more; the answer says which proxies have confirmed",
+            devices::revoke,
+        )
+        .role(Operator)
+        .takes::<devices::Reason>()
+        .gives::<devices::Revoked>(200),
+        post(
+            "/tenants/{tenant}/devices/{device}/watch",
+            "watchDevice",
+            "Ask for figures 5 times a second for 30 s",
+            devices::watch,
+        )
+        .role(Crew),
+        get(
+            "/tenants/{tenant}/devices/{device}/report",
+            "getReport",
+            "What a box said of itself last",
+            devices::report,
+        )
+        .role(Viewer)
+        .gives::<Report>(200),
+        get(
+            "/tenants/{tenant}/devices/{device}/sessions",
+            "listBoxSessions",
+            "Where a box was connected, the latest first",
+            devices::sessions,
+        )
+        .role(Viewer)
+        .page::<BoxSession>(),
+        get(
+            "/tenants/{tenant}/devices/{device}/samples",
+            "listSamples",
+            "Figures of a box over time",
+            devices::samples,
+        )
+        .role(Viewer)
+        .page::<Sample>(),
+        get("/tenants/{tenant}/tokens", "listTokens", "The tokens", records::list::<Token>)
+            .role(Operator)
+            .records::<Token>(),
+        post(
+            "/tenants/{tenant}/tokens",
+            "createToken",
+            "Make a token by which boxes join; it is shown once",
+            tokens::create,
+        )
+        .role(Operator)
+        .takes::<tokens::NewToken>()
+        .gives::<tokens::MadeToken>(201),
+        get("/tenants/{tenant}/tokens/{id}", "getToken", "A token", records::one::<Token>)
+            .role(Operator)
+            .record::<Token>(200),
+        delete(
+            "/tenants/{tenant}/tokens/{id}",
+            "deleteToken",
+            "Take a token away",
+            records::remove::<Token>,
+        )
+        .role(Operator)
+        .if_match(),
+    ]
+}
+
+fn proxy_routes() -> Vec<Route> {
+    use Role::{Operator, Viewer};
+    vec![
+        get("/tenants/{tenant}/pools", "listPools", "The pools", records::list::<Pool>)
+            .role(Viewer)
+            .records::<Pool>(),
+        post("/tenants/{tenant}/pools", "createPool", "Make a pool", records::create::<Pool>)
+            .role(Operator)
+            .takes::<records::New<PoolSettings>>()
+            .record::<Pool>(201),
+        get("/tenants/{tenant}/pools/{id}", "getPool", "A pool", records::one::<Pool>)
+            .role(Viewer)
+            .record::<Pool>(200),
+        put("/tenants/{tenant}/pools/{id}", "replacePool", "Change", records::replace::<Pool>)
+            .role(Operator)
+            .takes::<PoolSettings>()
+            .record::<Pool>(200)
+            .if_match(),
+        delete("/tenants/{tenant}/pools/{id}", "deletePool", "Remove", records::remove::<Pool>)
+            .role(Operator)
+            .if_match(),
+        get("/tenants/{tenant}/proxies", "listProxies", "The proxies", records::list::<Proxy>)
+            .role(Viewer)
+            .records::<Proxy>(),
+        post(
+            "/tenants/{tenant}/proxies",
+            "createProxy",
+            "Admit a proxy or anchor by key",
+            records::create::<Proxy>,
+        )
+        .role(Operator)
+        .takes::<records::New<ProxySettings>>()
+        .record::<Proxy>(201),
+        get("/tenants/{tenant}/proxies/{id}", "getProxy", "A proxy", records::one::<Proxy>)
+            .role(Viewer)
+            .record::<Proxy>(200),
+        put("/tenants/{tenant}/proxies/{id}", "replaceProxy", "Change", records::replace::<Proxy>)
+            .role(Operator)
+            .takes::<ProxySettings>()
+            .record::<Proxy>(200)
+            .if_match(),
+        post(
+            "/tenants/{tenant}/proxies/{id}/drain",
+            "drainProxy",
+            "Give a proxy no more boxes, and let those that it has move away",
+            devices::drain,
+        )
+        .role(Operator)
+        .takes::<devices::Drain>()
+        .record::<Proxy>(200),
+        post(
+            "/tenants/{tenant}/proxies/{id}/revoke",
+            "revokeProxy",
+            "Admit a proxy or anchor no more",
+            devices::revoke_proxy,
+        )
+        .role(Operator)
+        .takes::<devices::Reason>()
+        .gives::<devices::Revoked>(200),
+        get(
+            "/tenants/{tenant}/proxy-status",
+            "listProxyStatus",
+            "Which proxies are there, since when, and how loaded",
+            devices::proxy_status,
+        )
+        .role(Viewer)
+        .page::<crate::store::ProxyStatus>(),
+    ]
+}
+
+fn config_routes() -> Vec<Route> {
+    use Role::{Operator, Viewer};
+    vec![
+        get("/tenants/{tenant}/configs", "listConfigs", "Versions", records::list::<Config>)
+            .role(Viewer)
+            .records::<Config>(),
+        post(
+            "/tenants/{tenant}/configs",
+            "createConfig",
+            "Write the next version of a configuration",
+            configs::create,
+        )
+        .role(Operator)
+        .takes::<ConfigSettings>()
+        .record::<Config>(201),
+        get("/tenants/{tenant}/configs/{id}", "getConfig", "A version", records::one::<Config>)
+            .role(Viewer)
+            .record::<Config>(200),
+        get("/tenants/{tenant}/rollouts", "listRollouts", "Roll-outs", records::list::<Rollout>)
+            .role(Viewer)
+            .records::<Rollout>(),
+        post(
+            "/tenants/{tenant}/rollouts",
+            "createRollout",
+            "Bring a configuration to boxes, wave by wave",
+            records::create::<Rollout>,
+        )
+        .role(Operator)
+        .takes::<records::New<RolloutSettings>>()
+        .record::<Rollout>(201),
+        get("/tenants/{tenant}/rollouts/{id}", "getRollout", "One", records::one::<Rollout>)
+            .role(Viewer)
+            .record::<Rollout>(200),
+        put(
+            "/tenants/{tenant}/rollouts/{id}",
+            "replaceRollout",
+            "Pause a roll-out, go on with it, or take it back",
+            records::replace::<Rollout>,
+        )
+        .role(Operator)
+        .takes::<RolloutSettings>()
+        .record::<Rollout>(200)
+        .if_match(),
+    ]
+}
+
+fn log_routes() -> Vec<Route> {
+    use Role::{Operator, Owner, Viewer};
+    let mut live = get(
+        "/tenants/{tenant}/live",
+        "live",
+        "What changes, as server-sent events; Last-Event-ID goes on where one ended",
+        changes::live,
+    )
+    .role(Viewer);
+    live.output = Output::Events;
+    vec![
+        get("/tenants/{tenant}/revocations", "listRevocations", "Keys", changes::revocations)
+            .role(Viewer)
+            .page::<Revocation>(),
+        post(
+            "/tenants/{tenant}/revocations",
+            "createRevocation",
+            "Revoke a key of the tenant, whatever it was",
+            devices::revoke_key,
+        )
+        .role(Operator)
+        .takes::<devices::KeyAndReason>()
+        .gives::<devices::Revoked>(200),
+        get(
+            "/tenants/{tenant}/revocations/{serial}",
+            "getRevocation",
+            "A revocation, and who has confirmed it",
+            devices::revocation,
+        )
+        .role(Viewer)
+        .gives::<devices::Revoked>(200),
+        get("/tenants/{tenant}/audit", "listAudit", "Who did what", changes::audit)
+            .role(Owner)
+            .page::<AuditEntry>(),
+        get(
+            "/tenants/{tenant}/audit-check",
+            "checkAudit",
+            "Whether the audit log is what the controller wrote",
+            changes::check,
+        )
+        .role(Owner)
+        .gives::<changes::Checked>(200),
+        live,
+        get("/openapi.json", "openApi", "This interface as OpenAPI", changes::openapi)
+            .needs(Needs::Nothing),
+    ]
+}
+
+const DEADLINE: Duration = Duration::from_secs(15);

@@ -1,0 +1,207 @@
+//! The interface from outside: requests in, answers out, on a real store.
+
+mod flows;
+mod walks;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use http_body_util::BodyExt as _;
+use roadweave_identity::Identity;
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+use super::*;
+use crate::authority::Root;
+use crate::clock::now_ms;
+use crate::model::{ApiKey, ApiKeySettings, Person, PersonSettings, Role, Tenant, TenantSettings};
+use crate::store::tests::{World, runtime, sqlite};
+use crate::store::{Actor, Record};
+use crate::{heads::Heads, keys};
+
+/// An interface with two tenants, `home` that runs it, `tram` and `ferry`; each has a key for each
+/// role, whose secret is `TENANT-ROLE`.
+struct Api {
+    router: Router,
+    app: Arc<App>,
+    world: World,
+}
+
+/// An answer.
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    body: Value,
+}
+
+impl Answer {
+    fn etag(&self) -> String {
+        self.headers["etag"].to_str().unwrap().to_owned()
+    }
+}
+
+/// A request under construction.
+struct Ask<'a> {
+    api: &'a Api,
+    method: Method,
+    path: String,
+    headers: Vec<(&'static str, String)>,
+    body: Option<String>,
+    peer: IpAddr,
+}
+
+impl Api {
+    async fn new() -> Self {
+        Self::on(sqlite().await).await
+    }
+
+    async fn on(world: World) -> Self {
+        let authority = Authority::new(
+            Identity::from_seed([7; 32]),
+            Root::Held(Identity::from_seed([8; 32])),
+            vec!["fleet.example.org:443".to_owned()],
+        );
+        let metrics = Arc::new(Metrics::default());
+        let (outbox, heads) = (Outbox::new(), Heads::in_memory());
+        let store = Arc::clone(&world.store);
+        let app = App::new(store, Arc::new(authority), outbox, metrics, heads);
+        let api = Self { router: router(&app), app, world };
+        for (tenant, host) in [("home", true), ("tram", false), ("ferry", false)] {
+            let prefixes = vec!["10.7.0.0/24".parse().unwrap()];
+            let settings = TenantSettings { prefixes, ..TenantSettings::default() };
+            api.insert(tenant, Tenant { id: tenant.to_owned(), host, settings }).await;
+            for role in ROLES {
+                let name = format!("{tenant}-{}", role_name(role));
+                let settings =
+                    ApiKeySettings { title: String::new(), role, expires_ms: None, device: None };
+                let key = ApiKey { id: name.clone(), hash: keys::hash(&name), settings };
+                api.insert(tenant, key).await;
+            }
+        }
+        api
+    }
+
+    async fn insert<R: Record>(&self, tenant: &str, record: R) {
+        let mut change = self.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
+        change.insert(tenant, record).await.unwrap();
+        change.commit().await.unwrap();
+    }
+
+    async fn person(&self, tenant: &str, id: &str, role: Role) {
+        let settings = PersonSettings { title: String::new(), role };
+        let password = password::hash(PASSWORD);
+        self.insert(tenant, Person { id: id.to_owned(), settings, password }).await;
+    }
+
+    fn ask(&self, method: &str, path: &str) -> Ask<'_> {
+        Ask {
+            api: self,
+            method: method.parse().unwrap(),
+            path: format!("/api/v1{path}"),
+            headers: Vec::new(),
+            body: None,
+            peer: "192.0.2.1".parse().unwrap(),
+        }
+    }
+
+    /// As the owner of `tram`.
+    fn get(&self, path: &str) -> Ask<'_> {
+        self.ask("GET", &format!("/tenants/tram{path}")).key("tram-owner")
+    }
+
+    fn post(&self, path: &str, body: Value) -> Ask<'_> {
+        self.ask("POST", &format!("/tenants/tram{path}")).key("tram-owner").json(body)
+    }
+
+    fn put(&self, path: &str, etag: &str, body: Value) -> Ask<'_> {
+        let ask = self.ask("PUT", &format!("/tenants/tram{path}")).key("tram-owner");
+        ask.header("if-match", etag).json(body)
+    }
+
+    /// A cookie of somebody who logs in.
+    async fn log_in(&self, tenant: &str, user: &str) -> String {
+        let body = json!({ "tenant": tenant, "user": user, "password": PASSWORD });
+        let answer = self.ask("POST", "/sessions").json(body).send().await;
+        assert_eq!(answer.status, 201, "{}", answer.body);
+        let cookie = answer.headers["set-cookie"].to_str().unwrap();
+        cookie.split(';').next().unwrap().to_owned()
+    }
+}
+
+impl Ask<'_> {
+    fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.headers.push((name, value.into()));
+        self
+    }
+
+    fn key(self, secret: &str) -> Self {
+        self.header("authorization", format!("Bearer {secret}"))
+    }
+
+    fn json(mut self, body: Value) -> Self {
+        self.body = Some(body.to_string());
+        self.header("content-type", "application/json")
+    }
+
+    fn from(mut self, peer: &str) -> Self {
+        self.peer = peer.parse().unwrap();
+        self
+    }
+
+    async fn response(self) -> Response {
+        let mut request = Request::builder().method(self.method).uri(self.path);
+        for (name, value) in self.headers {
+            request = request.header(name, value);
+        }
+        let body = self.body.map_or_else(Body::empty, Body::from);
+        let request = request.extension(Peer(self.peer)).body(body).unwrap();
+        self.api.router.clone().oneshot(request).await.unwrap()
+    }
+
+    async fn send(self) -> Answer {
+        let (parts, body) = self.response().await.into_parts();
+        let endless = parts.headers.get("content-type").is_some_and(|it| it == "text/event-stream");
+        let body = if endless { Body::empty() } else { body };
+        let bytes = body.collect().await.unwrap().to_bytes();
+        let body = serde_json::from_slice(&bytes)
+            .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&bytes).into_owned()));
+        let answer = Answer { status: parts.status.as_u16(), headers: parts.headers, body };
+        if parts.status.is_client_error() || parts.status.is_server_error() {
+            assert_eq!(answer.headers["content-type"], "application/problem+json");
+            assert_eq!(answer.body["status"], answer.status);
+            for field in ["type", "title", "detail"] {
+                let text = answer.body[field].as_str().unwrap();
+                assert!(!text.is_empty(), "{field}: {}", answer.body);
+            }
+        }
+        assert_eq!(answer.headers["cache-control"], "no-store");
+        answer
+    }
+
+    async fn status(self) -> u16 {
+        self.send().await.status
+    }
+}
+
+fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Viewer => "viewer",
+        Role::Crew => "crew",
+        Role::Operator => "operator",
+        Role::Owner => "owner",
+    }
+}
+
+/// The public key of this seed.
+fn key(seed: u8) -> String {
+    Identity::from_seed([seed; 32]).public_key().to_string()
+}
+
+fn status(code: StatusCode) -> u16 {
+    code.as_u16()
+}
+
+const ROLES: [Role; 4] = [Role::Viewer, Role::Crew, Role::Operator, Role::Owner];
+const PASSWORD: &str = "correct horse battery";

@@ -1,0 +1,503 @@
+//! What people do with the interface, and what strangers try.
+
+use std::time::{Duration, Instant};
+
+use roadweave_fleet::{Chain, JoinToken, Trust};
+
+use super::walks::proxy;
+use super::*;
+use crate::model::{Device, DeviceState};
+use crate::store::postgres::Postgres;
+use crate::store::tests::{on_both, postgres};
+use crate::store::{Enrolment, ProxyStatus, Stored};
+
+#[test]
+fn a_record_is_made_seen_changed_and_removed() {
+    on_both(|world| async move {
+        let api = Api::on(world).await;
+        let made = api.post("/pools", json!({ "id": "north", "settings": { "site": "fra" } }));
+        let made = made.send().await;
+        assert_eq!((made.status, &*made.etag()), (201, "\"1\""));
+        let again = api.post("/pools", json!({ "id": "north", "settings": {} })).send().await;
+        assert_eq!(again.status, 409, "{}", again.body);
+        let seen = api.get("/pools/north").send().await;
+        assert_eq!(seen.body["settings"]["site"], "fra");
+        let known = api.get("/pools/north").header("if-none-match", "\"1\"").status().await;
+        assert_eq!(known, 304);
+        let changed = api.put("/pools/north", "\"1\"", json!({ "site": "ams" })).send().await;
+        assert_eq!((changed.status, &*changed.etag()), (200, "\"2\""));
+        let late = api.put("/pools/north", "\"1\"", json!({ "site": "par" })).send().await;
+        assert_eq!(late.status, 412, "{}", late.body);
+        let remove = |etag: &'static str| {
+            let ask = api.ask("DELETE", "/tenants/tram/pools/north").key("tram-owner");
+            ask.header("if-match", etag).status()
+        };
+        assert_eq!(remove("\"1\"").await, 412);
+        assert_eq!(remove("seven").await, 400);
+        assert_eq!(remove("\"2\"").await, 204);
+        assert_eq!(api.get("/pools/north").status().await, 404);
+        let log = api.get("/audit?limit=3").send().await;
+        let actions = log.body["items"].as_array().unwrap().iter().map(|line| &line["action"]);
+        assert_eq!(actions.collect::<Vec<_>>(), ["delete", "update", "create"]);
+        assert_eq!(log.body["items"][0]["actor"], "tram/key:tram-owner");
+        assert_eq!(log.body["items"][1]["before"]["settings"]["site"], "fra");
+        assert_eq!(api.get("/audit-check").send().await.body["good"], true);
+    });
+}
+
+#[test]
+fn lists_go_on_by_cursors_and_refuse_what_is_none() {
+    runtime().block_on(async {
+        let api = Api::new().await;
+        for seed in 1..=5 {
+            let settings = json!({ "tags": [if seed % 2 == 0 { "even" } else { "odd" }] });
+            let body = json!({
+                "id": format!("bus-{seed}"), "public_key": key(seed), "settings": settings,
+            });
+            assert_eq!(api.post("/devices", body).status().await, 201);
+        }
+        let (mut seen, mut path) = (Vec::new(), "/devices?limit=2".to_owned());
+        loop {
+            let page = api.get(&path).send().await.body;
+            let items = page["items"].as_array().unwrap().clone();
+            seen.extend(items.iter().map(|it| it["id"].as_str().unwrap().to_owned()));
+            let Some(next) = page["next"].as_str() else { break };
+            path = format!("/devices?limit=2&cursor={next}");
+        }
+        assert_eq!(seen, ["bus-1", "bus-2", "bus-3", "bus-4", "bus-5"]);
+        let odd = api.get("/devices?tag=odd").send().await.body;
+        assert_eq!(odd["items"].as_array().unwrap().len(), 3);
+        for (path, status) in [
+            ("/devices?cursor=%25", 400),
+            ("/devices?limit=x", 400),
+            ("/devices?colour=red", 400),
+            ("/pools?state=active", 400),
+            ("/pools?tag=odd", 400),
+            ("/devices?limit=4000000", 200),
+            ("/devices?tag=%25", 200),
+        ] {
+            assert_eq!(api.get(path).status().await, status, "{path}");
+        }
+    });
+}
+
+#[test]
+fn what_cannot_be_read_or_cannot_be_is_a_problem() {
+    runtime().block_on(async {
+        let api = Api::new().await;
+        let raw = |body: &str, kind: &str| {
+            let ask = api.ask("POST", "/tenants/tram/pools").key("tram-owner");
+            let mut ask = ask.header("content-type", kind);
+            ask.body = Some(body.to_owned());
+            ask.send()
+        };
+        let json_type = "application/json; charset=utf-8";
+        assert_eq!(raw("{", json_type).await.status, 400);
+        assert_eq!(raw("{}", "text/plain").await.status, 415);
+        assert_eq!(raw(&"x".repeat(70_000), json_type).await.status, 413);
+        let deep = "[".repeat(60_000);
+        assert_eq!(raw(&deep, json_type).await.status, 422);
+        let refused = raw(r#"{"id":"a","settings":{"colour":1}}"#, json_type).await;
+        assert_eq!(refused.status, 422);
+        assert!(refused.body["detail"].as_str().unwrap().contains("colour"));
+        for id in ["", "A", "a b", "../x", "-a", &"a".repeat(64)] {
+            let body = json!({ "id": id, "settings": {} });
+            assert_eq!(api.post("/pools", body).status().await, 422, "{id}");
+        }
+        assert_eq!(api.ask("GET", "/nothing").status().await, 404);
+        assert_eq!(api.ask("PATCH", "/tenants/tram").key("tram-owner").status().await, 405);
+        assert_eq!(api.get("/revocations/x").status().await, 404);
+        assert_eq!(api.get(&format!("/devices/{}", "a".repeat(200))).status().await, 404);
+        assert_eq!(api.get("/devices/%00").status().await, 404);
+        let body = json!({ "id": "x", "public_key": "AAAA" });
+        let refused = api.post("/devices", body).send().await;
+        assert_eq!(refused.status, 422);
+        assert!(refused.body["detail"].as_str().unwrap().starts_with("public_key: not a key"));
+    });
+}
+
+#[test]
+fn a_repeated_post_acts_once_and_answers_the_same() {
+    on_both(|world| async move {
+        let api = Api::on(world).await;
+        let ask = |name: &str, once: &str| {
+            let body = json!({ "id": name, "settings": { "uses": 1 } });
+            api.post("/tokens", body).header("idempotency-key", once).send()
+        };
+        let first = ask("one", "a").await;
+        let again = ask("one", "a").await;
+        assert_eq!((first.status, again.status), (201, 201));
+        assert_eq!(first.body, again.body);
+        assert_eq!(again.headers["idempotency-replayed"], "true");
+        assert_eq!(ask("two", "a").await.status, 422);
+        assert_eq!(ask("one", "b").await.status, 409);
+        // What failed may be tried again with the same key.
+        assert_eq!(ask("one", "b").await.status, 409);
+        assert_eq!(ask("one", &"x".repeat(200)).await.status, 400);
+        // Another caller's key is another key.
+        let other = api.ask("POST", "/tenants/ferry/tokens").key("ferry-owner");
+        let other = other.json(json!({ "id": "one", "settings": { "uses": 1 } }));
+        let other = other.header("idempotency-key", "a").send().await;
+        assert_ne!(other.body["join"], first.body["join"]);
+        let tokens = api.get("/tokens").send().await.body;
+        assert_eq!(tokens["items"].as_array().unwrap().len(), 1);
+        assert!(!tokens.to_string().contains("hash"));
+    });
+}
+
+#[test]
+fn a_person_logs_in_and_out() {
+    runtime().block_on(async {
+        let api = Api::new().await;
+        api.person("tram", "anna", Role::Owner).await;
+        let try_password = |tenant: &str, user: &str, password: &str| {
+            let body = json!({ "tenant": tenant, "user": user, "password": password });
+            api.ask("POST", "/sessions").json(body).send()
+        };
+        // Nothing tells a name that is there from one that is not.
+        let wrong = try_password("tram", "anna", "wrong").await;
+        let nobody = try_password("tram", "eve", PASSWORD).await;
+        let nowhere = try_password("ferry", "anna", PASSWORD).await;
+        assert_eq!((wrong.status, &wrong.body), (401, &nobody.body));
+        assert_eq!(wrong.body, nowhere.body);
+        let right = try_password("tram", "anna", PASSWORD).await;
+        assert_eq!(right.status, 201);
+        let cookie = right.headers["set-cookie"].to_str().unwrap().to_owned();
+        for part in ["__Host-roadweave=", "; Secure", "; HttpOnly", "; SameSite=Strict", "Path=/"] {
+            assert!(cookie.contains(part), "{cookie}");
+        }
+        let cookie = cookie.split(';').next().unwrap().to_owned();
+        let me = |cookie: &str| {
+            api.ask("GET", "/sessions/current").header("cookie", format!("x=1; {cookie}")).send()
+        };
+        let session = me(&cookie).await;
+        assert_eq!((session.status, &session.body["name"]), (200, &json!("person:anna")));
+        // A page of another site may not act with it.
+        let foreign = api.ask("POST", "/tenants/tram/pools").header("cookie", &*cookie);
+        let foreign = foreign.json(json!({ "id": "x", "settings": {} }));
+        let foreign = foreign.header("sec-fetch-site", "cross-site").status().await;
+        assert_eq!(foreign, 403);
+        let out = api.ask("DELETE", "/sessions/current").header("cookie", &*cookie).send().await;
+        assert_eq!(out.status, 204);
+        assert!(out.headers["set-cookie"].to_str().unwrap().contains("Max-Age=0"));
+        assert_eq!(me(&cookie).await.status, 401);
+        // A new password ends what is open.
+        let cookie = api.log_in("tram", "anna").await;
+        let body = json!({ "password": "another long password" });
+        let set = api.ask("PUT", "/tenants/tram/users/anna/password").key("tram-owner").json(body);
+        assert_eq!(set.status().await, 204);
+        assert_eq!(me(&cookie).await.status, 401);
+        assert_eq!(try_password("tram", "anna", PASSWORD).await.status, 401);
+        let users = api.get("/users").send().await.body.to_string();
+        assert!(!users.contains("argon2") && users.contains("anna"));
+    });
+}
+
+#[test]
+fn who_tries_passwords_is_slowed_down_by_address_and_by_name() {
+    runtime().block_on(async {
+        let api = Api::new().await;
+        let body = |user: &str| json!({ "tenant": "tram", "user": user, "password": "x" });
+        let mut refused = 0;
+        for at in 0..15 {
+            let ask = api.ask("POST", "/sessions").json(body(&format!("user-{at}")));
+            refused += u32::from(ask.from("198.51.100.1").status().await == 429);
+        }
+        assert_eq!(refused, 5);
+        // Another address is free, but not for the same name from everywhere.
+        let mut refused = 0;
+        for at in 0..25 {
+            let ask = api.ask("POST", "/sessions").json(body("anna"));
+            refused += u32::from(ask.from(&format!("203.0.113.{at}")).status().await == 429);
+        }
+        assert!((4..=5).contains(&refused), "{refused}");
+        // Strangers who guess keys.
+        let mut refused = 0;
+        for at in 0..70 {
+            let ask = api.get("/devices").from("198.51.100.2");
+            let mut ask = ask;
+            ask.headers = vec![("authorization", format!("Bearer guess-{at}"))];
+            refused += u32::from(ask.status().await == 429);
+        }
+        assert!((8..=10).contains(&refused), "{refused}");
+        assert_eq!(api.get("/devices").from("198.51.100.2").status().await, 200);
+        let text = api.app.metrics.text();
+        assert!(text.contains(r#"roadweave_controller_refused_total{reason="login-rate"} "#));
+        assert!(text.contains("roadweave_controller_request_seconds_bucket"), "{text}");
+    });
+}
+
+#[test]
+fn a_key_that_has_expired_and_one_that_was_removed_open_nothing() {
+    runtime().block_on(async {
+        let api = Api::new().await;
+        let settings = |expires: i64| json!({ "role": "viewer", "expires_ms": expires });
+        for (id, expires, status) in [("old", now_ms() - 1, 401), ("new", now_ms() + 60_000, 200)] {
+            let body = json!({ "id": id, "settings": settings(expires) });
+            let made = api.post("/api-keys", body).send().await;
+            let secret = made.body["secret"].as_str().unwrap().to_owned();
+            let seen = || api.ask("GET", "/tenants/tram/devices").key(&secret).status();
+            assert_eq!(seen().await, status, "{id}");
+            let path = format!("/tenants/tram/api-keys/{id}");
+            let gone = api.ask("DELETE", &path).key("tram-owner").header("if-match", "*");
+            assert_eq!(gone.status().await, 204);
+            assert_eq!(seen().await, 401);
+        }
+    });
+}
+
+#[test]
+fn the_last_owner_stays() {
+    runtime().block_on(async {
+        let api = Api::new().await;
+        api.person("tram", "anna", Role::Owner).await;
+        let demote = || api.put("/users/anna", "*", json!({ "role": "viewer" })).status();
+        let remove = || {
+            let ask = api.ask("DELETE", "/tenants/tram/users/anna").key("tram-owner");
+            ask.header("if-match", "*").status()
+        };
+        assert_eq!((demote().await, remove().await), (409, 409));
+        let body = json!({ "id": "ben", "password": PASSWORD, "settings": { "role": "owner" } });
+        assert_eq!(api.post("/users", body).status().await, 201);
+        assert_eq!((demote().await, remove().await), (200, 204));
+    });
+}
+
+async fn enrol(api: &Api, join: &str, seed: u8) -> Stored<Device> {
+    let token: JoinToken = join.parse().unwrap();
+    let enrolment = Enrolment { secret: token.secret.into(), public_key: key(seed), name: None };
+    let admit = |tenant: &str, device: &Device| api.app.authority.admit_device(tenant, device);
+    api.app.store.enrol(&enrolment, now_ms(), admit).await.unwrap().device
+}
+
+#[test]
+fn a_token_brings_a_box_in_whose_chain_leads_to_the_root() {
+    runtime().block_on(async {
+        let api = Api::new().await;
+        let body = json!({ "settings": { "uses": 2, "tags": ["night"], "approval": true } });
+        let made = api.post("/tokens", body).send().await;
+        assert_eq!(made.status, 201, "{}", made.body);
+        let join = made.body["join"].as_str().unwrap();
+        let token: JoinToken = join.parse().unwrap();
+        assert_eq!(token.addresses, ["fleet.example.org:443"]);
+        let device = enrol(&api, join, 1).await;
+        assert_eq!((device.record.state, device.record.statement), (DeviceState::Pending, None));
+        let path = format!("/devices/{}/approve", device.record.id);
+        let approved = api.post(&path, json!({})).send().await;
+        assert_eq!(approved.body["state"], "active");
+        let chain: Chain =
+            serde_json::from_str(approved.body["statement"].as_str().unwrap()).unwrap();
+        let admitted = chain.verify(&Trust::pinned(token.root, token.controller)).unwrap();
+        assert_eq!(admitted.statement.key.to_string(), key(1));
+        assert_eq!(admitted.statement.tags.len(), 1);
+    });
+}
+
+fn status_of(proxy: &str, serial: i64, silent_ms: i64, connected: bool) -> ProxyStatus {
+    ProxyStatus {
+        tenant: "tram".to_owned(),
+        proxy: proxy.to_owned(),
+        connected,
+        seen_ms: now_ms() - silent_ms,
+        serial,
+        load: Some(100),
+        sessions: 3,
+        software: "1.0".to_owned(),
+    }
+}
+
+#[test]
+fn a_revocation_says_who_has_confirmed_it() {
+    on_both(|world| async move {
+        let api = Api::on(world).await;
+        for seed in 11..=13 {
+            let made = api.post("/proxies", proxy(seed)).send().await;
+            assert_eq!(made.status, 201, "{}", made.body);
+        }
+        let body = json!({ "id": "bus-17", "public_key": key(1) });
+        assert_eq!(api.post("/devices", body).status().await, 201);
+        let store = Arc::clone(&api.app.store);
+        store.keep_proxy_status(&status_of("fra-11", 0, 0, true)).await.unwrap();
+        store.keep_proxy_status(&status_of("fra-12", 0, 40_000, false)).await.unwrap();
+        let late = tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            store.keep_proxy_status(&status_of("fra-11", 1, 0, true)).await.unwrap();
+        });
+        let begun = Instant::now();
+        let revoked = api.post("/devices/bus-17/revoke", json!({ "reason": "stolen" }));
+        let revoked = revoked.send().await;
+        assert_eq!(revoked.status, 200, "{}", revoked.body);
+        let took = begun.elapsed();
+        assert!(took > Duration::from_millis(100) && took < Duration::from_secs(2), "{took:?}");
+        late.await.unwrap();
+        let summary = "1 of 3; fra-12 unreachable for 40 s; fra-13 was never there";
+        assert_eq!(revoked.body["summary"], summary);
+        assert_eq!(revoked.body["revocation"]["serial"], 1);
+        let device = api.get("/devices/bus-17").send().await.body;
+        assert_eq!((&device["state"], &device["addresses"]), (&json!("revoked"), &json!([])));
+        // Again costs nothing; the key stays out; the address is free.
+        let again = api.post("/devices/bus-17/revoke", json!({ "reason": "stolen" })).send().await;
+        assert_eq!(again.body["revocation"], revoked.body["revocation"]);
+        let back = api.post("/devices", json!({ "id": "back", "public_key": key(1) }));
+        assert_eq!(back.status().await, 409);
+        let next = api.post("/devices", json!({ "id": "next", "public_key": key(2) })).send().await;
+        assert_eq!(next.body["addresses"], json!(["10.7.0.2"]));
+        assert_eq!(api.post("/devices/bus-17/approve", json!({})).status().await, 409);
+        let seen = api.get("/revocations/1").send().await;
+        assert_eq!(seen.body["summary"], summary);
+        let foreign = api.ask("GET", "/tenants/ferry/revocations/1").key("ferry-owner");
+        assert_eq!(foreign.status().await, 404);
+        let status = api.get("/proxy-status").send().await.body;
+        assert_eq!(status["items"][0]["load"], 100);
+    });
+}
+
+#[test]
+fn nobody_revokes_the_keys_of_others_or_the_controllers_own() {
+    runtime().block_on(async {
+        let api = Api::new().await;
+        let body = json!({ "id": "bus-17", "public_key": key(1) });
+        assert_eq!(api.post("/devices", body).status().await, 201);
+        let revoke = |tenant: &str, key: String| {
+            let ask = api.ask("POST", &format!("/tenants/{tenant}/revocations"));
+            let ask = ask.key(&format!("{tenant}-operator"));
+            ask.json(json!({ "public_key": key, "reason": "x" })).status()
+        };
+        assert_eq!(revoke("ferry", key(1)).await, 403);
+        assert_eq!(revoke("ferry", key(99)).await, 403);
+        assert_eq!(revoke("home", key(7)).await, 403);
+        assert_eq!(revoke("home", key(8)).await, 403);
+        assert_eq!(revoke("home", key(99)).await, 200);
+        assert_eq!(revoke("tram", key(1)).await, 200);
+        // Only the tenant that runs the controller has proxies for others.
+        let settings = json!({ "tenants": ["tram"] });
+        let share = |tenant: &str| {
+            let ask = api.ask("POST", &format!("/tenants/{tenant}/pools"));
+            let ask = ask.key(&format!("{tenant}-operator"));
+            ask.json(json!({ "id": "all", "settings": settings })).status()
+        };
+        assert_eq!((share("ferry").await, share("home").await), (403, 201));
+    });
+}
+
+#[test]
+fn configurations_are_numbered_and_never_change() {
+    runtime().block_on(async {
+        let api = Api::new().await;
+        let make = |scope: Value| {
+            api.post("/configs", json!({ "scope": scope, "body": { "mtu": 1400 } })).send()
+        };
+        let names = [
+            make(json!("tenant")).await.body["id"].clone(),
+            make(json!("tenant")).await.body["id"].clone(),
+            make(json!({ "tag": "night" })).await.body["id"].clone(),
+        ];
+        assert_eq!(names, ["tenant-1", "tenant-2", "tag-night-1"]);
+        assert_eq!(make(json!({ "tag": "Night" })).await.status, 422);
+        let put = api.put("/configs/tenant-1", "*", json!({})).status().await;
+        assert_eq!(put, 405);
+        let of = api.get("/configs?scope=tenant").send().await.body;
+        assert_eq!(of["items"].as_array().unwrap().len(), 2);
+        let roll = |id: &str, config: &str, waves: Value| {
+            let settings = json!({ "config": config, "waves": waves });
+            api.post("/rollouts", json!({ "id": id, "settings": settings })).status()
+        };
+        assert_eq!(roll("a", "tenant-2", json!([5, 25, 100])).await, 201);
+        assert_eq!(roll("b", "tenant-9", json!([100])).await, 409);
+        assert_eq!(roll("c", "tenant-2", json!([25, 5, 100])).await, 422);
+        let abort = json!({ "config": "tenant-2", "waves": [100], "state": "aborted" });
+        assert_eq!(api.put("/rollouts/a", "\"1\"", abort).status().await, 200);
+        let again = json!({ "config": "tenant-2", "waves": [100], "state": "running" });
+        assert_eq!(api.put("/rollouts/a", "\"2\"", again).status().await, 409);
+    });
+}
+
+#[test]
+fn who_watches_hears_of_the_own_tenants_changes_and_goes_on_where_it_ended() {
+    runtime().block_on(async {
+        let api = Api::new().await;
+        let follow = Arc::clone(&api.app.outbox).follow(Arc::clone(&api.app.store));
+        tokio::spawn(follow);
+        let listen = |last: Option<String>| {
+            let ask = api.get("/live");
+            match last {
+                Some(last) => ask.header("last-event-id", last).response(),
+                None => ask.response(),
+            }
+        };
+        let mut stream = listen(None).await.into_body();
+        let ferry = api.ask("POST", "/tenants/ferry/pools").key("ferry-owner");
+        let ferry = ferry.json(json!({ "id": "secret", "settings": {} }));
+        assert_eq!(ferry.status().await, 201);
+        let pool = |id: &str| api.post("/pools", json!({ "id": id, "settings": {} })).status();
+        assert_eq!(pool("north").await, 201);
+        let event = next_event(&mut stream).await;
+        assert!(event.contains("event: change") && event.contains("\"north\""), "{event}");
+        let id = event.lines().find_map(|line| line.strip_prefix("id: ")).unwrap().to_owned();
+        drop(stream);
+        assert_eq!(pool("south").await, 201);
+        let mut stream = listen(Some(id)).await.into_body();
+        let event = next_event(&mut stream).await;
+        assert!(event.contains("\"south\""), "{event}");
+        assert_eq!(pool("west").await, 201);
+        let event = next_event(&mut stream).await;
+        assert!(event.contains("\"west\""), "{event}");
+    });
+}
+
+async fn next_event(body: &mut Body) -> String {
+    let frame = tokio::time::timeout(Duration::from_secs(5), body.frame());
+    let frame = frame.await.unwrap().unwrap().unwrap();
+    String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap()
+}
+
+#[test]
+fn a_database_that_is_away_is_a_problem_and_no_wait_and_the_outbox_goes_on_after() {
+    let Some(server) = Postgres::start() else { return };
+    let server = Arc::new(server);
+    runtime().block_on(async {
+        let api = Api::on(postgres(Arc::clone(&server)).await).await;
+        let follow = Arc::clone(&api.app.outbox).follow(Arc::clone(&api.app.store));
+        tokio::spawn(follow);
+        let mut health = api.app.outbox.health();
+        let mut changes = api.app.outbox.listen();
+        assert_eq!(api.get("/devices").status().await, 200);
+        server.down();
+        let begun = Instant::now();
+        let away = api.get("/devices").send().await;
+        assert_eq!(away.status, 503, "{}", away.body);
+        assert!(!away.body.to_string().contains("postgres"), "{}", away.body);
+        assert!(begun.elapsed() < Duration::from_secs(8));
+        health.changed().await.unwrap();
+        server.up();
+        health.changed().await.unwrap();
+        let pool = api.post("/pools", json!({ "id": "north", "settings": {} }));
+        assert_eq!(pool.status().await, 201);
+        loop {
+            let change = tokio::time::timeout(Duration::from_secs(10), changes.recv()).await;
+            if change.unwrap().unwrap().subject == "north" {
+                break;
+            }
+        }
+    });
+}
+
+#[test]
+fn machines_ask_without_key_and_hear_nothing_of_tenants() {
+    runtime().block_on(async {
+        let api = Api::new().await;
+        let at = |path: &str| {
+            let mut ask = api.ask("GET", "");
+            ask.path = path.to_owned();
+            ask.send()
+        };
+        for path in ["/healthz", "/readyz", "/metrics"] {
+            let answer = at(path).await;
+            assert_eq!(answer.status, status(StatusCode::OK), "{path}");
+            assert!(!answer.body.to_string().contains("tram"), "{path}");
+        }
+        api.world.store.close().await;
+        assert_eq!(at("/readyz").await.status, 503);
+        assert_eq!(at("/healthz").await.status, 200);
+    });
+}

@@ -1,0 +1,83 @@
+//! The ends of audit logs that this controller has seen, on its own disk: who writes the database
+//! can cut a log, but not what was seen of it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+/// Ends of logs by tenant, in a file.
+#[derive(Debug)]
+pub struct Heads {
+    path: Option<PathBuf>,
+    ends: Mutex<BTreeMap<String, End>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct End {
+    serial: i64,
+    hash: String,
+}
+
+impl Heads {
+    /// Those in a file, which may not be there yet.
+    ///
+    /// # Errors
+    /// When it is there and cannot be read.
+    pub fn open(path: PathBuf) -> io::Result<Self> {
+        let ends = match fs::read_to_string(&path) {
+            Ok(text) => serde_json::from_str(&text)
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+            Err(error) => return Err(error),
+        };
+        Ok(Self { path: Some(path), ends: Mutex::new(ends) })
+    }
+
+    /// Those that are forgotten with the process.
+    pub fn in_memory() -> Self {
+        Self { path: None, ends: Mutex::default() }
+    }
+
+    /// The end of a tenant's log as it was seen last.
+    pub fn of(&self, tenant: &str) -> Option<(i64, String)> {
+        let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.get(tenant).map(|end| (end.serial, end.hash.clone()))
+    }
+
+    /// Notes the end of a tenant's log.
+    pub fn saw(&self, tenant: &str, serial: i64, hash: String) {
+        let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+        let end = End { serial, hash };
+        if ends.get(tenant) == Some(&end) {
+            return;
+        }
+        ends.insert(tenant.to_owned(), end);
+        let Some(path) = &self.path else { return };
+        let text = serde_json::to_string_pretty(&*ends).unwrap_or_default();
+        let new = path.with_extension("new");
+        if let Err(error) = fs::write(&new, text).and_then(|()| fs::rename(&new, path)) {
+            tracing::warn!(path = %path.display(), %error, "ends of audit logs cannot be kept");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_outlives_the_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("heads.json");
+        let heads = Heads::open(path.clone()).unwrap();
+        assert_eq!(heads.of("tram"), None);
+        heads.saw("tram", 7, "abc".to_owned());
+        assert_eq!(Heads::open(path.clone()).unwrap().of("tram"), Some((7, "abc".to_owned())));
+        fs::write(&path, "no JSON").unwrap();
+        assert!(Heads::open(path).is_err());
+    }
+}

@@ -1,0 +1,120 @@
+//! Follows the outbox and tells all who listen: every 250 ms, and at once when PostgreSQL hints.
+//!
+//! A hint may be lost (a pooler in between forgets who listens); the reading is what counts.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sqlx::postgres::PgListener;
+use tokio::sync::{Notify, broadcast, watch};
+
+use crate::store::{Changed, Database, Store, StoreError};
+
+/// Where listeners hear of changes.
+#[derive(Debug)]
+pub struct Outbox {
+    changes: broadcast::Sender<Changed>,
+    hint: Notify,
+    database: watch::Sender<Health>,
+}
+
+/// Whether the database answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It does.
+    Good,
+    /// It does not, and why.
+    Bad(String),
+}
+
+impl Outbox {
+    /// An outbox that nobody reads yet: see [`Outbox::follow`].
+    pub fn new() -> Arc<Self> {
+        let (changes, _) = broadcast::channel(LISTENER_MAX);
+        let (database, _) = watch::channel(Health::Good);
+        Arc::new(Self { changes, hint: Notify::new(), database })
+    }
+
+    /// Hears of every change from now on; one who lags is told how much was missed.
+    pub fn listen(&self) -> broadcast::Receiver<Changed> {
+        self.changes.subscribe()
+    }
+
+    /// Whether the database answered last.
+    pub fn health(&self) -> watch::Receiver<Health> {
+        self.database.subscribe()
+    }
+
+    /// Says that something was just written here.
+    pub fn hint(&self) {
+        self.hint.notify_one();
+    }
+
+    /// Reads the outbox for ever, whatever becomes of the database.
+    pub async fn follow(self: Arc<Self>, store: Arc<Store>) {
+        if let Database::Postgres(url) = store.database().clone() {
+            tokio::spawn(Arc::clone(&self).hints(url));
+        }
+        let mut place = None;
+        loop {
+            match self.read(&store, &mut place).await {
+                Ok(()) => self.is(Health::Good),
+                Err(error) => self.is(Health::Bad(error.to_string())),
+            }
+            let _ = tokio::time::timeout(INTERVAL, self.hint.notified()).await;
+        }
+    }
+
+    async fn read(&self, store: &Store, place: &mut Option<(i64, i64)>) -> Result<(), StoreError> {
+        let mut at = match *place {
+            Some(at) => at,
+            // What was before the start is known from the tables.
+            None => (store.latest_change().await?, i64::MAX),
+        };
+        loop {
+            let lines = store.changes_after(at).await?;
+            *place = Some(at);
+            let Some(last) = lines.last() else { return Ok(()) };
+            at = (last.sequence, last.position);
+            for line in lines {
+                // Nobody may listen just now.
+                let _ = self.changes.send(line);
+            }
+            *place = Some(at);
+        }
+    }
+
+    /// Tells once when it changes, not at every try.
+    fn is(&self, health: Health) {
+        self.database.send_if_modified(|before| {
+            let changed = std::mem::discriminant(before) != std::mem::discriminant(&health);
+            match (&health, changed) {
+                (Health::Good, true) => tracing::info!("the database answers again"),
+                (Health::Bad(why), true) => {
+                    tracing::error!("{why}; the fleet goes on without, and this is tried again");
+                }
+                _ => {}
+            }
+            *before = health;
+            changed
+        });
+    }
+
+    async fn hints(self: Arc<Self>, url: String) {
+        loop {
+            if let Ok(mut listener) = PgListener::connect(&url).await
+                && listener.listen("roadweave_change").await.is_ok()
+            {
+                while listener.recv().await.is_ok() {
+                    self.hint.notify_one();
+                }
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+}
+
+const INTERVAL: Duration = Duration::from_millis(250);
+const RETRY: Duration = Duration::from_secs(2);
+/// How many changes a listener may lag behind.
+const LISTENER_MAX: usize = 1024;

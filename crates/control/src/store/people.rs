@@ -1,0 +1,100 @@
+//! What concerns more than one record of a tenant: its people, its keys, its numbers.
+
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::record::{read, select};
+use super::{Change, Page, Store, StoreError, Stored};
+use crate::model::{Scope, Tenant};
+
+impl Store {
+    /// The tenants after a name.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub async fn tenants(
+        &self,
+        after: &str,
+        limit: u32,
+    ) -> Result<Page<Stored<Tenant>>, StoreError> {
+        let sql =
+            format!("{} WHERE tenant > $1 ORDER BY tenant LIMIT {}", select::<Tenant>(), limit + 1);
+        let rows = sqlx::query(AssertSqlSafe(sql))
+            .bind(after.to_owned())
+            .fetch_all(&mut *self.reader().await?)
+            .await?;
+        let more = rows.len() > limit as usize;
+        let items = rows.iter().take(limit as usize).map(|row| read(&self.keys, row));
+        let items: Vec<Stored<Tenant>> = items.collect::<Result<_, _>>()?;
+        let next = items.last().filter(|_| more).map(|last| last.tenant.clone());
+        Ok(Page { items, next })
+    }
+}
+
+impl Change<'_> {
+    /// Ends all logins of a person.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn end_logins(&mut self, tenant: &str, person: &str) -> Result<(), StoreError> {
+        sqlx::query("DELETE FROM login WHERE tenant = $1 AND person = $2")
+            .bind(tenant.to_owned())
+            .bind(person.to_owned())
+            .execute(&mut *self.transaction)
+            .await?;
+        Ok(())
+    }
+
+    /// Removes the people and API keys of a tenant that is to be removed.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn remove_people(&mut self, tenant: &str) -> Result<(), StoreError> {
+        for sql in ["DELETE FROM person WHERE tenant = $1", "DELETE FROM api_key WHERE tenant = $1"]
+        {
+            sqlx::query(sql).bind(tenant.to_owned()).execute(&mut *self.transaction).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives the addresses of a box back.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn free(&mut self, tenant: &str, device: &str) -> Result<(), StoreError> {
+        sqlx::query("DELETE FROM address WHERE tenant = $1 AND device = $2")
+            .bind(tenant.to_owned())
+            .bind(device.to_owned())
+            .execute(&mut *self.transaction)
+            .await?;
+        Ok(())
+    }
+
+    /// The tenant that a box or a proxy with this key belongs to.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn owner_of_key(&mut self, public_key: &str) -> Result<Option<String>, StoreError> {
+        let row = sqlx::query(OWNER)
+            .bind(public_key.to_owned())
+            .fetch_optional(&mut *self.transaction)
+            .await?;
+        Ok(row.map(|row| row.try_get("tenant")).transpose()?)
+    }
+
+    /// The number of the next configuration of a scope.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn next_config(&mut self, tenant: &str, scope: &Scope) -> Result<i64, StoreError> {
+        let sql = "SELECT COALESCE(MAX(number), 0) FROM config WHERE tenant = $1 AND scope = $2";
+        let last: i64 = sqlx::query_scalar(sql)
+            .bind(tenant.to_owned())
+            .bind(scope.to_string())
+            .fetch_one(&mut *self.transaction)
+            .await?;
+        Ok(last + 1)
+    }
+}
+
+const OWNER: &str = "SELECT tenant FROM device WHERE public_key = $1 \
+                     UNION SELECT tenant FROM proxy WHERE public_key = $1";

@@ -1,0 +1,169 @@
+//! Proxies and anchors as their streams show them, and who has confirmed a revocation.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use sqlx::Row as _;
+use utoipa::ToSchema;
+
+use super::{Store, StoreError};
+
+/// What is known of a proxy or anchor by its stream, to whichever replica that is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProxyStatus {
+    /// Its tenant.
+    pub tenant: String,
+    /// Its name.
+    pub proxy: String,
+    /// Whether its stream is up.
+    pub connected: bool,
+    /// When it was heard last, milliseconds since 1970.
+    pub seen_ms: i64,
+    /// The last revocation that it has in force.
+    pub serial: i64,
+    /// Its load, thousandths of what it can bear.
+    pub load: Option<i64>,
+    /// How many sessions it has.
+    pub sessions: i64,
+    /// The version of its program.
+    pub software: String,
+}
+
+/// Who has a revocation in force.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Confirmations {
+    /// Proxies and anchors that have.
+    pub confirmed: Vec<String>,
+    /// Those that have not.
+    pub missing: Vec<Missing>,
+}
+
+/// A proxy or anchor that has not confirmed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Missing {
+    /// Its name.
+    pub proxy: String,
+    /// How long it was not heard, milliseconds; absent if it never was, 0 while its stream is up.
+    pub unreachable_ms: Option<i64>,
+}
+
+impl Confirmations {
+    /// Whether all who can be reached have confirmed.
+    pub fn is_complete(&self) -> bool {
+        self.missing.iter().all(|it| it.unreachable_ms != Some(0))
+    }
+}
+
+impl fmt::Display for Confirmations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (have, all) = (self.confirmed.len(), self.confirmed.len() + self.missing.len());
+        write!(f, "{have} of {all}")?;
+        for missing in self.missing.iter().take(SHOWN_MAX) {
+            match missing.unreachable_ms {
+                None => write!(f, "; {} was never there", missing.proxy)?,
+                Some(0) => write!(f, "; {} has not answered yet", missing.proxy)?,
+                Some(ms) => write!(f, "; {} unreachable for {} s", missing.proxy, ms / 1000)?,
+            }
+        }
+        match self.missing.len().saturating_sub(SHOWN_MAX) {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more"),
+        }
+    }
+}
+
+impl Store {
+    /// Keeps what a stream has shown.
+    ///
+    /// # Errors
+    /// [`StoreError::Reference`] when there is no such proxy.
+    pub async fn keep_proxy_status(&self, status: &ProxyStatus) -> Result<(), StoreError> {
+        let mut transaction = self.begin().await?;
+        sqlx::query(KEEP)
+            .bind(status.tenant.clone())
+            .bind(status.proxy.clone())
+            .bind(i64::from(status.connected))
+            .bind(status.seen_ms)
+            .bind(status.serial)
+            .bind(status.load)
+            .bind(status.sessions)
+            .bind(status.software.clone())
+            .execute(&mut *transaction)
+            .await?;
+        Ok(transaction.commit().await?)
+    }
+
+    /// The proxies and anchors of a tenant that were ever there.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn proxy_status(&self, tenant: &str) -> Result<Vec<ProxyStatus>, StoreError> {
+        let rows = sqlx::query("SELECT * FROM proxy_status WHERE tenant = $1 ORDER BY proxy")
+            .bind(tenant.to_owned())
+            .fetch_all(&mut *self.reader().await?)
+            .await?;
+        let each = rows.iter().map(|row| {
+            Ok(ProxyStatus {
+                tenant: row.try_get("tenant")?,
+                proxy: row.try_get("proxy")?,
+                connected: row.try_get::<i64, _>("connected")? != 0,
+                seen_ms: row.try_get("seen_ms")?,
+                serial: row.try_get("serial")?,
+                load: row.try_get("load")?,
+                sessions: row.try_get("sessions")?,
+                software: row.try_get("software")?,
+            })
+        });
+        each.collect()
+    }
+
+    /// Who has a revocation of a tenant in force: its own proxies and anchors, and those of the
+    /// tenant that runs the controller, which may serve it.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn confirmations(
+        &self,
+        tenant: &str,
+        serial: i64,
+        now_ms: i64,
+    ) -> Result<Confirmations, StoreError> {
+        let rows = sqlx::query(GATES)
+            .bind(tenant.to_owned())
+            .fetch_all(&mut *self.reader().await?)
+            .await?;
+        let mut all = Confirmations::default();
+        for row in &rows {
+            let proxy: String = row.try_get("id")?;
+            let seen: Option<i64> = row.try_get("seen_ms")?;
+            if row.try_get::<Option<i64>, _>("serial")?.is_some_and(|it| it >= serial) {
+                all.confirmed.push(proxy);
+                continue;
+            }
+            let connected = row.try_get::<Option<i64>, _>("connected")? == Some(1);
+            let unreachable_ms = seen.map(|seen| {
+                let silent = (now_ms - seen).max(1);
+                // A controller that died could not say that the stream is gone.
+                if connected && silent < SILENT_MAX_MS { 0 } else { silent }
+            });
+            all.missing.push(Missing { proxy, unreachable_ms });
+        }
+        Ok(all)
+    }
+}
+
+const SHOWN_MAX: usize = 5;
+const SILENT_MAX_MS: i64 = 25_000;
+const KEEP: &str = "INSERT INTO proxy_status \
+                    (tenant, proxy, connected, seen_ms, serial, load, sessions, software) \
+                    VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
+                    ON CONFLICT (tenant, proxy) DO UPDATE SET connected = excluded.connected, \
+                    seen_ms = excluded.seen_ms, serial = excluded.serial, load = excluded.load, \
+                    sessions = excluded.sessions, software = excluded.software";
+const GATES: &str = "SELECT proxy.id, proxy_status.seen_ms, proxy_status.serial, \
+                     proxy_status.connected FROM proxy \
+                     JOIN tenant ON tenant.tenant = proxy.tenant \
+                     LEFT JOIN proxy_status ON proxy_status.tenant = proxy.tenant \
+                     AND proxy_status.proxy = proxy.id \
+                     WHERE proxy.state <> 'revoked' \
+                     AND (proxy.tenant = $1 OR tenant.host = 1) ORDER BY proxy.id";
