@@ -1,13 +1,19 @@
-//! A control message: refused, or its meaning survives being written and read again.
+//! A control message, of a session or of a leg: refused, or its meaning survives being written and
+//! read again.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_types::{LaneId, Order, PathId, Policy, Priority, Promise, peer_text};
-use roadweave_wire::{Control, Hello, Reason, Role, Welcome};
+use roadweave_wire::{
+    Binding, Control, Detached, Hello, LegMessage, Reason, Role, TenantAnchor, Welcome,
+};
 
 /// Parses the bytes.
 pub fn run(data: &[u8]) {
+    if let Ok(message) = LegMessage::parse(Bytes::copy_from_slice(data)) {
+        assert_eq!(LegMessage::parse(message.to_bytes()), Ok(message));
+    }
     let Ok(message) = Control::parse(Bytes::copy_from_slice(data)) else { return };
     assert_eq!(Control::parse(message.to_bytes()), Ok(escaped(message)));
 }
@@ -30,6 +36,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         addresses: networks.iter().map(|text| text.parse().expect("a network")).collect(),
         gateways: ["10.64.0.1", "fd64::1"].map(|text| text.parse().expect("an address")).to_vec(),
         mtu: 1_400,
+        anchor: Some(TenantAnchor { tenant: "acme".into(), key: [7; 32] }),
     };
     let messages = [
         Control::Hello(Hello { name: "bus-17".into(), ..Hello::default() }),
@@ -52,7 +59,14 @@ pub fn seeds() -> Vec<Vec<u8>> {
             },
         },
     ];
-    let mut seeds: Vec<Vec<u8>> = messages.iter().map(|m| m.to_bytes().to_vec()).collect();
+    let (anchor, proxy, signature) = ([7; 32], [8; 32], [9; 64]);
+    let binding = Binding { tenant: "acme".into(), anchor, proxy, number: 3, signature };
+    let attach = LegMessage::Attach { handle: 1, device: [5; 32], binding: binding.clone() };
+    let newest = Some(Box::new(binding.clone()));
+    let detached = LegMessage::Detached { handle: 1, why: Detached::Old, newest };
+    let messages = messages.into_iter().chain([Control::Binding(binding)]);
+    let mut seeds: Vec<Vec<u8>> = messages.map(|m| m.to_bytes().to_vec()).collect();
+    seeds.extend([attach, detached].map(|m| m.to_bytes().to_vec()));
     seeds.push([&seeds[0][..], &[0xff, 0xfe, 0, 2, 1, 2]].concat());
     seeds
 }

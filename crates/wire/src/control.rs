@@ -5,6 +5,7 @@
 //! client ◄────────── welcome ── server      (or refuse, and the connection closes)
 //! client ── path name ──────► server        (for each path, again when one opens)
 //! client ── path policy ────► server        (for each path that is not as any other; again when that changes)
+//! client ◄─ binding ───────► proxy         (behind the welcome of a proxy; back: the newest one there is)
 //! client ◄─ lane promise ───► server        (for each lane of the sender that is not as any other)
 //! client ◄──────────── move ── server        (the client is to go to another server)
 //!
@@ -21,6 +22,8 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use ipnet::IpNet;
 use roadweave_types::{LaneId, Order, PathId, Policy, Priority, Promise, peer_text};
 
+use crate::binding::{Binding, FIELD_ANCHOR, FIELD_TENANT, put_tenant, tenant};
+
 /// The longest control message, bytes.
 pub const MAX_CONTROL_MESSAGE: usize = 4096;
 const MAX_NETWORKS: usize = 64;
@@ -33,6 +36,7 @@ const KIND_PATH_NAME: u8 = 4;
 const KIND_LANE_PROMISE: u8 = 5;
 const KIND_PATH_POLICY: u8 = 6;
 const KIND_MOVE: u8 = 7;
+const KIND_BINDING: u8 = 8;
 
 const FIELD_NAME: u16 = 1;
 const FIELD_ADDRESS: u16 = 2;
@@ -111,6 +115,9 @@ pub enum Control {
         /// What is promised; waits and ages are in whole milliseconds.
         promise: Promise,
     },
+    /// The client is at this proxy, for its tenant's anchor. From the proxy: the newest binding of
+    /// the client that the anchor has, beyond which the client signs another one.
+    Binding(Binding),
 }
 
 /// What the client says of itself.
@@ -157,6 +164,17 @@ pub struct Welcome {
     pub gateways: Vec<IpAddr>,
     /// The MTU that both TUN devices use, bytes.
     pub mtu: u16,
+    /// The anchor that the client is to sign a binding for, if the server is a proxy.
+    pub anchor: Option<TenantAnchor>,
+}
+
+/// Whose inner packets a proxy passes on, and where to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TenantAnchor {
+    /// The client's tenant.
+    pub tenant: String,
+    /// The key of the tenant's anchor.
+    pub key: [u8; 32],
 }
 
 /// Why bytes are no control message.
@@ -203,6 +221,7 @@ impl Control {
                 addresses: fields.networks(FIELD_ADDRESS)?,
                 gateways: fields.networks(FIELD_GATEWAY)?.iter().map(IpNet::addr).collect(),
                 mtu: u16::from_be_bytes(fields.array(FIELD_MTU)?),
+                anchor: fields.anchor()?,
             })),
             KIND_REFUSE => {
                 Ok(Self::Refuse { reason: fields.text(FIELD_NAME)?, why: fields.reason()? })
@@ -212,6 +231,7 @@ impl Control {
                 let grace = millis.map(|millis| Duration::from_millis(millis.into()));
                 Ok(Self::Move { why: fields.reason()?, grace })
             }
+            KIND_BINDING => Binding::parse(&fields).map(Self::Binding),
             KIND_PATH_NAME => Ok(Self::PathName {
                 path: PathId(u32::from_be_bytes(fields.array(FIELD_PATH)?)),
                 uplink: fields.text(FIELD_NAME)?,
@@ -254,6 +274,14 @@ impl Control {
                 for gateway in welcome.gateways.iter().take(MAX_NETWORKS) {
                     put_network(&mut out, FIELD_GATEWAY, IpNet::from(*gateway));
                 }
+                if let Some(anchor) = &welcome.anchor {
+                    put_tenant(&mut out, &anchor.tenant);
+                    put_field(&mut out, FIELD_ANCHOR, &anchor.key);
+                }
+            }
+            Self::Binding(binding) => {
+                out.put_u8(KIND_BINDING);
+                binding.put(&mut out);
             }
             Self::Refuse { reason, why } => {
                 out.put_u8(KIND_REFUSE);
@@ -289,7 +317,7 @@ impl Control {
     }
 }
 
-fn put_field(out: &mut BytesMut, kind: u16, value: &[u8]) {
+pub(crate) fn put_field(out: &mut BytesMut, kind: u16, value: &[u8]) {
     out.put_u16(kind);
     out.put_u16(value.len() as u16);
     out.put_slice(value);
@@ -346,10 +374,10 @@ fn put_policy(out: &mut BytesMut, policy: &Policy) {
 }
 
 /// The fields of one message, in the order in which they came.
-struct Fields(Vec<(u16, Bytes)>);
+pub(crate) struct Fields(Vec<(u16, Bytes)>);
 
 impl Fields {
-    fn parse(mut bytes: Bytes) -> Result<Self, ControlError> {
+    pub(crate) fn parse(mut bytes: Bytes) -> Result<Self, ControlError> {
         let mut fields = Vec::new();
         while !bytes.is_empty() {
             if bytes.len() < 4 {
@@ -365,15 +393,15 @@ impl Fields {
         Ok(Self(fields))
     }
 
-    fn all(&self, kind: u16) -> impl Iterator<Item = &Bytes> {
+    pub(crate) fn all(&self, kind: u16) -> impl Iterator<Item = &Bytes> {
         self.0.iter().filter(move |(found, _)| *found == kind).map(|(_, value)| value)
     }
 
-    fn one(&self, kind: u16) -> Result<&Bytes, ControlError> {
+    pub(crate) fn one(&self, kind: u16) -> Result<&Bytes, ControlError> {
         self.all(kind).next().ok_or(ControlError::MissingField(kind))
     }
 
-    fn array<const N: usize>(&self, kind: u16) -> Result<[u8; N], ControlError> {
+    pub(crate) fn array<const N: usize>(&self, kind: u16) -> Result<[u8; N], ControlError> {
         self.one(kind)?.as_ref().try_into().map_err(|_| ControlError::BadField(kind))
     }
 
@@ -410,6 +438,13 @@ impl Fields {
         }
         // Texts reach logs and terminals: nothing in them may steer those.
         Ok(peer_text(text.as_bytes()))
+    }
+
+    fn anchor(&self) -> Result<Option<TenantAnchor>, ControlError> {
+        if self.all(FIELD_TENANT).next().is_none() {
+            return Ok(None);
+        }
+        Ok(Some(TenantAnchor { tenant: tenant(self)?, key: self.array(FIELD_ANCHOR)? }))
     }
 
     /// What a lane promises; without the field of its age nothing is said of that.

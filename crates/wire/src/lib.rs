@@ -11,11 +11,13 @@
 //! Everything here parses foreign bytes: nothing panics, nothing allocates more than it was given.
 //! The version of the format is the ALPN of the connection, [`ALPN`].
 
+mod binding;
 mod control;
 mod datagram;
 mod flow;
 mod geneve;
 mod inner;
+mod leg;
 mod media;
 mod part;
 mod predecessor;
@@ -24,7 +26,10 @@ mod srt;
 mod stamp;
 mod symbol;
 
-pub use control::{Control, ControlError, Hello, MAX_CONTROL_MESSAGE, Reason, Role, Welcome};
+pub use binding::{Binding, TENANT_MAX};
+pub use control::{
+    Control, ControlError, Hello, MAX_CONTROL_MESSAGE, Reason, Role, TenantAnchor, Welcome,
+};
 pub use datagram::{
     CODED_HEADER, Coded, Datagram, DatagramError, Feedback, LaneReport, MAX_FEEDBACK_LANES,
     SOURCE_HEADER, SUM_HEADER, SourceDatagram, Sum,
@@ -34,6 +39,7 @@ pub use geneve::{
     GeneveContent, GeneveError, GeneveHello, GeneveSequence,
 };
 pub use inner::{InnerError, InnerPacket, protocol};
+pub use leg::{Detached, LegMessage, PASSED_HEADER, Passed};
 pub use part::{PART_HEADER, Part};
 pub use predecessor::{
     PREDECESSOR_DISTANCE_MAX, PREDECESSOR_HEADER, predecessor_prefix, split_predecessor,

@@ -50,6 +50,27 @@ impl Connection {
         Ok(())
     }
 
+    /// Sends a datagram on exactly this path, whatever window and pacer say, for what is held back
+    /// elsewhere: by the congestion control of an outer or an inner connection (RFC 8085 section
+    /// 3.1.11). Nobody learns what became of it; the path's loss counts it.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_on`](Connection::send_on), but for `Blocked`.
+    pub fn send_through(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        datagram: Bytes,
+    ) -> Result<(), SendError> {
+        let (index, datagram) = self.check(path, datagram)?;
+        self.hand_over(now, index, Payload::Data(datagram), None)?;
+        self.paths[index].stats.datagrams_sent += 1;
+        self.timing.last_sent_data = now;
+        self.timing.measure.get_or_insert(now + MEASURE_SENDING);
+        Ok(())
+    }
+
     /// Sends feedback on exactly this path; the acknowledgements that wait go with it.
     ///
     /// Window and pacer do not hold it back, since it is small and rare. Nobody learns what became

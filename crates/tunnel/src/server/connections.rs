@@ -144,6 +144,7 @@ impl Server {
             addresses: peer.addresses.clone(),
             gateways: self.config.gateways.clone(),
             mtu: self.config.mtu,
+            anchor: None,
         });
         if let Some(connection) = self.endpoint.connection_mut(id)
             && let Err(error) = connection.send_message(welcome.to_bytes())

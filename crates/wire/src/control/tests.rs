@@ -19,6 +19,7 @@ fn samples() -> Vec<Control> {
             ],
             gateways: vec!["10.77.0.1".parse().expect("an address")],
             mtu: 1360,
+            anchor: None,
         }),
         Control::Refuse { reason: "unknown peer".into(), why: Reason::Other },
         Control::Refuse { reason: "it drains".into(), why: Reason::Drain },

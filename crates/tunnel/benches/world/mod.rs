@@ -1,0 +1,163 @@
+//! A client and a server in virtual time, with nothing between them but queues.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ipnet::IpNet;
+use roadweave_identity::Identity;
+use roadweave_quic::{Epoch, Outbox, TransportConfig};
+use roadweave_tunnel::{
+    Client, ClientConfig, Io, LaneConfig, MEMORY_MAX, Node, Peer, PeerTable, RecvMeta, Server,
+    ServerConfig, turn,
+};
+use roadweave_types::{Instant, UplinkId};
+
+const DELAY: Duration = Duration::from_millis(10);
+const STEP: Duration = Duration::from_millis(1);
+/// Packets of 1,200 bytes that leave in a step: 38 Mbit/s.
+pub const BATCH: u64 = 4;
+const UPLINKS: [UplinkId; 2] = [UplinkId(0), UplinkId(1)];
+pub const INNER: [u8; 4] = [10, 0, 0, 2];
+
+fn server_address() -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 1], 4433))
+}
+
+/// The address that the server sees a packet of `uplink` come from.
+fn uplink_address(uplink: UplinkId) -> SocketAddr {
+    SocketAddr::from(([100, 64, 0, 1], 10_000 + uplink.0 as u16))
+}
+
+/// What is around one of the nodes.
+pub struct Surroundings {
+    pub now: Instant,
+    is_client: bool,
+    /// On its way to the other node.
+    sent: VecDeque<(Instant, RecvMeta, Vec<u8>)>,
+    pub delivered: u64,
+    /// What has come out of the tunnel, if it is to be kept.
+    pub kept: Option<Vec<Bytes>>,
+}
+
+impl Surroundings {
+    pub fn new(is_client: bool) -> Self {
+        Self { now: Instant::ZERO, is_client, sent: VecDeque::new(), delivered: 0, kept: None }
+    }
+
+    /// Hands what has arrived by now to the other `node`.
+    fn arrive(&mut self, now: Instant, node: &mut impl Node) {
+        while let Some((at, ..)) = self.sent.front()
+            && *at <= now
+            && let Some((_, meta, packet)) = self.sent.pop_front()
+        {
+            node.handle_packet(now, &meta, &packet);
+        }
+    }
+}
+
+impl Io for Surroundings {
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
+        for packet in packets {
+            self.delivered += 1;
+            self.kept.iter_mut().for_each(|kept| kept.push(packet.clone()));
+        }
+    }
+
+    fn transmit(&mut self, packets: &Outbox) {
+        for (route, packet) in packets.packets() {
+            let (socket, remote) = match route.uplink.filter(|_| self.is_client) {
+                Some(uplink) => (uplink, uplink_address(uplink)),
+                None => {
+                    let of = |uplink: &UplinkId| uplink_address(*uplink) == route.destination;
+                    let socket = UPLINKS.into_iter().find(of).expect("it answers an uplink");
+                    (socket, server_address())
+                }
+            };
+            let meta = RecvMeta { socket, remote, local: None, ecn: route.ecn };
+            self.sent.push_back((self.now + DELAY, meta, packet.to_vec()));
+        }
+    }
+}
+
+pub struct Tunnel {
+    client: Client,
+    server: Server,
+    /// Around the client, and around the server.
+    pub near: Surroundings,
+    pub far: Surroundings,
+    packet: Vec<u8>,
+}
+
+impl Tunnel {
+    #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+    pub fn new(strategy: &str) -> Self {
+        let epoch = Epoch::new(std::time::Instant::now());
+        let [client_key, server_key] = [[1; 32], [2; 32]].map(Identity::from_seed);
+        let lanes = vec![LaneConfig::new("default", strategy.parse().expect("it is known"))];
+        let peer = Peer {
+            name: "bench".into(),
+            addresses: vec![IpNet::from(IpAddr::from(INNER))],
+            expires_unix: None,
+            rate_limit: None,
+        };
+        let peers = PeerTable::new([(client_key.public_key(), peer)]);
+        let config = ClientConfig {
+            name: "bench".into(),
+            servers: vec![server_address()],
+            server_key: server_key.public_key(),
+            transport: TransportConfig::new([3; 32]),
+            lanes: lanes.clone(),
+            memory_max: MEMORY_MAX,
+        };
+        let client = Client::new(epoch, config, Arc::new(client_key)).expect("one lane");
+        let config = ServerConfig {
+            transport: TransportConfig::new([4; 32]),
+            lanes,
+            gateways: vec![IpAddr::from([10, 0, 0, 1])],
+            mtu: 1400,
+            clients_reach_clients: false,
+            memory_max: 8 * MEMORY_MAX,
+            client_memory_max: MEMORY_MAX,
+        };
+        let server =
+            Server::new(epoch, config, Arc::new(server_key), Arc::new(peers)).expect("usable");
+        let (near, far) = (Surroundings::new(true), Surroundings::new(false));
+        let mut tunnel = Self { client, server, near, far, packet: inner_packet() };
+        for uplink in UPLINKS {
+            tunnel.client.add_uplink(Instant::ZERO, uplink, &format!("wwan{}", uplink.0));
+        }
+        (0..2_000).for_each(|_| tunnel.step(0));
+        (0..500).for_each(|_| tunnel.step(BATCH));
+        assert!(tunnel.far.delivered >= 480 * BATCH, "{} arrived", tunnel.far.delivered);
+        tunnel
+    }
+
+    /// Sends `packets` packets and lets a millisecond pass.
+    pub fn step(&mut self, packets: u64) {
+        let now = self.near.now + STEP;
+        (self.near.now, self.far.now) = (now, now);
+        (0..packets).for_each(|_| self.client.handle_inner(now, &self.packet));
+        self.far.arrive(now, &mut self.client);
+        turn(&mut self.client, &mut self.near);
+        self.near.arrive(now, &mut self.server);
+        turn(&mut self.server, &mut self.far);
+    }
+}
+
+/// A packet of 1,200 bytes from the client to somewhere behind the server.
+fn inner_packet() -> Vec<u8> {
+    let mut packet = vec![0; 1200];
+    packet[..4].copy_from_slice(&[0x45, 0, 0x04, 0xb0]);
+    packet[8..10].copy_from_slice(&[64, 17]);
+    packet[12..16].copy_from_slice(&INNER);
+    packet[16..20].copy_from_slice(&[198, 51, 100, 1]);
+    packet[20..28].copy_from_slice(&[0x13, 0x88, 0x13, 0x89, 0x04, 0x9c, 0, 0]);
+    packet
+}
