@@ -242,6 +242,22 @@ pub fn validate_lanes(names: LaneNames, lanes: &[LaneFields]) -> Result<(), Faul
     Ok(())
 }
 
+/// Checks that no lane names an uplink, where there are none.
+pub(crate) fn validate_without_uplinks(lanes: &[LaneFields]) -> Result<(), Fault> {
+    for (position, lane) in lanes.iter().enumerate() {
+        if lane.strategy.as_str().starts_with("single:") {
+            let message = format!(
+                "lane \"{}\": strategy = \"{}\" is for clients, since a server has no uplinks; \
+                 write \"xnc\" or \"minrtt\"",
+                lane.name,
+                lane.strategy.as_str()
+            );
+            return Err(Fault::new(format!("lanes.{position}.strategy"), message));
+        }
+    }
+    Ok(())
+}
+
 /// Checks that what is late can still be repaired.
 ///
 /// # Errors

@@ -3,10 +3,13 @@
 //! Every field has a default where one makes sense, its unit in its name, and a line in
 //! docs/configuration.md, which a test holds against these types.
 
+mod anchor;
 mod client;
 mod destinations;
 mod differing;
 mod lane;
+mod peers;
+mod proxy;
 mod reader;
 mod router;
 mod secret;
@@ -15,6 +18,7 @@ mod transport;
 mod tun;
 mod values;
 
+pub use anchor::{AnchorFile, ProxyFields};
 pub use client::{
     BeforeJoin, ClientFile, ClientLimits, MeteredFields, PolicyFields, RouteFields, ServerFields,
     UplinkFields,
@@ -25,10 +29,12 @@ pub use lane::{
     LaneFields, LaneNames, MatchFields, Ordering, Ports, Protocol, lane_configs,
     validate_deadlines, validate_lanes,
 };
+pub use peers::PeerFields;
+pub use proxy::{AnchorFields, ProxyFile, ProxyTenantFields};
 pub use reader::{Fault, FileError, Place, Validate, load, parse, read_text};
 pub use router::{LinkSocket, RouterFile, RouterLinkFields, RouterOrdering, RouterTunFields};
 pub use secret::{PrivateKey, WriteError, write_secrets};
-pub use server::{PeerFields, ServerFile, ServerLimits};
+pub use server::{ServerFile, ServerLimits};
 pub use transport::TransportFields;
 pub use tun::{TunFields, TunName};
 pub use values::{Within, host_port};

@@ -420,6 +420,7 @@ pub fn server_key() -> PublicKey {
 pub fn peer(config: &CrowdConfig, vehicle: usize) -> (PublicKey, Peer) {
     let peer = Peer {
         name: name(vehicle),
+        tenant: String::new(),
         addresses: vec![IpAddr::from(inner_address(vehicle)).into()],
         expires_unix: None,
         rate_limit: config.rate_limits.get(&vehicle).copied(),

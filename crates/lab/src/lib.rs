@@ -12,6 +12,7 @@
 //! clock, starts nothing and opens no socket.
 
 pub mod bound;
+pub mod chain;
 pub mod class;
 pub mod compare;
 pub mod crowd;

@@ -351,6 +351,11 @@ impl Connection {
         self.events.is_empty() && self.outbox.is_empty()
     }
 
+    /// Whether packets wait to be put on the network.
+    pub(crate) fn has_packets(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
     fn index(&self, id: PathId) -> Option<usize> {
         self.paths.binary_search_by_key(&id, |path| path.id).ok()
     }

@@ -237,6 +237,12 @@ impl Endpoint {
         &mut self.outbox
     }
 
+    /// Whether [`Endpoint::poll_transmit`] has packets.
+    pub fn has_packets(&self) -> bool {
+        let waits = |id| self.connections.get(id).is_some_and(|it| it.has_packets());
+        !self.outbox.is_empty() || self.unsent.iter().any(waits)
+    }
+
     /// The packets of the next outbox that is not empty; dropping them forgets them.
     pub fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
         if !self.outbox.is_empty() {

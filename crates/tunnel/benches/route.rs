@@ -31,8 +31,13 @@ fn client(number: u32) -> (PublicKey, Peer) {
         let behind = IpAddr::from((0xac10_0000 + number / 10 * 256).to_be_bytes());
         addresses.push(IpNet::new(behind, 24).expect("24 is a length"));
     }
-    let peer =
-        Peer { name: format!("box-{number}"), addresses, expires_unix: None, rate_limit: None };
+    let peer = Peer {
+        name: format!("box-{number}"),
+        tenant: String::new(),
+        addresses,
+        expires_unix: None,
+        rate_limit: None,
+    };
     (Identity::from_seed(seed).public_key(), peer)
 }
 

@@ -33,6 +33,7 @@ use crate::session::{Session, SessionError, SetError, changeable, find_lane};
 use crate::status::{SessionStatus, path_reports};
 use crate::uplink::{Month, UplinkPolicy, Usage};
 
+mod binding;
 mod events;
 mod node;
 mod notices;
@@ -43,6 +44,7 @@ mod race;
 mod report;
 mod silence;
 
+use binding::Bindings;
 pub use notices::Notice;
 use notices::NoticeLimiter;
 use outages::Outages;
@@ -126,6 +128,7 @@ struct Current {
 pub struct Client {
     config: ClientConfig,
     endpoint: Endpoint,
+    bindings: Bindings,
     uplinks: BTreeMap<UplinkId, Uplink>,
     /// The server's addresses that count for one uplink only, where there are such.
     servers_of: BTreeMap<UplinkId, Vec<SocketAddr>>,
@@ -169,6 +172,7 @@ impl Client {
         config: ClientConfig,
         identity: Arc<Identity>,
     ) -> Result<Self, ClientError> {
+        let bindings = Bindings::new(identity.clone());
         let endpoint = Endpoint::client(epoch, &config.transport, identity)?;
         let lanes = config.lanes.len();
         if !(1..=LANES_MAX).contains(&lanes) {
@@ -178,6 +182,7 @@ impl Client {
             pairs: Pairs::new(0),
             config,
             endpoint,
+            bindings,
             uplinks: BTreeMap::new(),
             servers_of: BTreeMap::new(),
             attempts: BTreeMap::new(),

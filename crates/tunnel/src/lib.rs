@@ -12,20 +12,25 @@
 //! the same on both sides. Time comes in as an argument, bytes come in and go out of buffers: the
 //! lab and the product run this code, byte for byte.
 
+mod anchor;
+mod bindings;
 mod carrier;
 mod client;
 mod geneve;
 mod lane;
 mod learned;
+mod leg;
 mod node;
 mod observe;
 mod peers;
+mod proxy;
 mod router;
 mod server;
 mod session;
 mod status;
 mod uplink;
 
+pub use anchor::{Anchor, AnchorConfig, AnchorEvent, AnchorStatus, AnchorTenant};
 pub use carrier::{Carrier, SendError};
 pub use client::{
     Client, ClientConfig, ClientError, ClientEvent, Notice, PairReport, PairState, UplinkReport,
@@ -36,9 +41,11 @@ pub use lane::{
     OrderStats, ReceiveStats, SendStats, Strategy, UnknownStrategy, default_lanes,
 };
 pub use learned::Learned;
+pub use leg::{LegStatus, TenantId, TenantStats};
 pub use node::{Io, Node, RecvMeta, deliver, flush, turn};
 pub use observe::{PacketEvent, PacketStep};
 pub use peers::{Peer, PeerTable, Peers, PeersChange};
+pub use proxy::{LEG_SOCKET, ProxyConfig, ProxyStatus, ProxyTenant, TENANTS_MAX};
 pub use roadweave_recovery::Qoe;
 pub use router::{
     LinkStatus, ROUTER_LINKS_MAX, Router, RouterConfig, RouterError, RouterEvent, RouterStatus,

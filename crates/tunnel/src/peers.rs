@@ -23,12 +23,21 @@ use roadweave_types::Rate;
 pub struct Peer {
     /// The client's name in logs and statistics.
     pub name: String,
+    /// The tenant that it belongs to; empty where there are none.
+    pub tenant: String,
     /// Its inner addresses and the prefixes behind it. It may send from these and no others.
     pub addresses: Vec<IpNet>,
     /// Seconds since 1970 after which it is not let in any more.
     pub expires_unix: Option<u64>,
     /// The most that it may send, and receive, in inner packets.
     pub rate_limit: Option<Rate>,
+}
+
+impl Peer {
+    /// Whether its packets come from where those of `other` do, and go there.
+    pub(crate) fn is_where(&self, other: &Self) -> bool {
+        (&self.tenant, &self.addresses) == (&other.tenant, &other.addresses)
+    }
 }
 
 /// Clients that may connect, as they are at one time.
@@ -180,7 +189,13 @@ mod tests {
 
     fn peer(addresses: &[IpNet]) -> Peer {
         let addresses = addresses.to_vec();
-        Peer { name: "box".into(), addresses, expires_unix: None, rate_limit: None }
+        Peer {
+            name: "box".into(),
+            tenant: String::new(),
+            addresses,
+            expires_unix: None,
+            rate_limit: None,
+        }
     }
 
     /// Networks that often hold one another, of both families.

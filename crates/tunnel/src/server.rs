@@ -14,10 +14,11 @@ mod accounts;
 mod budget;
 mod clients;
 mod connections;
-mod inbox;
+pub(crate) mod inbox;
 mod node;
-mod rate;
-mod refusals;
+mod passing;
+pub(crate) mod rate;
+pub(crate) mod refusals;
 mod sessions;
 mod waiting;
 
@@ -40,6 +41,7 @@ use crate::lane::{LaneConfig, Strategy};
 use crate::learned::{Learned, keep_learned};
 use crate::observe::PacketEvent;
 use crate::peers::{Peer, PeerTable};
+use crate::proxy::{Legs, ProxyConfig, ProxyStatus};
 use crate::session::{Session, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
 
@@ -83,6 +85,11 @@ pub enum ServerEvent {
         /// Why, for a person to read.
         reason: String,
     },
+    /// The leg of a proxy to an anchor came up again, or is away.
+    Leg {
+        /// Which and what, for a person to read.
+        told: String,
+    },
     /// Someone was not let in.
     Refused {
         /// Who and why, for a person to read.
@@ -125,6 +132,8 @@ pub struct Server {
     crowded_out: u64,
     accounts: Accounts,
     inbox: Inbox,
+    /// What a proxy has in the place of a device.
+    legs: Option<Box<Legs>>,
     events: VecDeque<ServerEvent>,
     drops: DropCounters,
     /// Whether sessions note what happens to each packet.
@@ -167,12 +176,32 @@ impl Server {
             crowded_out: 0,
             accounts: Accounts::default(),
             inbox: Inbox::default(),
+            legs: None,
             events: VecDeque::new(),
             drops: DropCounters::default(),
             observes: false,
             learned: Learned::new(),
             asked: None,
         })
+    }
+
+    /// A proxy: a server that passes the inner packets of its clients to the anchors of their
+    /// tenants, and gives none to its own device. Beside the socket of its sessions it has one for
+    /// its legs, [`LEG_SOCKET`](crate::LEG_SOCKET).
+    ///
+    /// # Errors
+    /// When the transport settings cannot be used.
+    pub fn proxy(
+        epoch: Epoch,
+        config: ServerConfig,
+        proxy: ProxyConfig,
+        identity: Arc<Identity>,
+        peers: Arc<PeerTable>,
+    ) -> Result<Self, ConfigError> {
+        let legs = Legs::new(epoch, &config.transport, identity.clone(), proxy)?;
+        let mut server = Self::new(epoch, config, identity, peers)?;
+        server.legs = Some(Box::new(legs));
+        Ok(server)
     }
 
     /// Lets a lane of the downlink direction follow another strategy, in all sessions and those to
@@ -247,6 +276,7 @@ impl Server {
     /// Says goodbye to all clients; [`flush`](crate::flush) it afterwards.
     pub fn close(&mut self, now: Instant) {
         self.endpoint.close(now, "the server stops");
+        self.legs.iter_mut().for_each(|legs| legs.close(now));
     }
 
     /// All sessions, by the time they came.
@@ -277,8 +307,15 @@ impl Server {
         let mut counts = self.refusals.counts();
         let EndpointStats { retries, evicted, .. } = self.endpoint.stats();
         let endpoint = [("asked-to-retry", retries), ("gave-way", evicted)];
+        let bindings = self.legs.iter().flat_map(|legs| legs.refusals());
+        counts.extend(bindings.map(|(kind, count)| (*kind, *count)));
         counts.extend(endpoint.into_iter().filter(|(_, count)| *count > 0));
         counts
+    }
+
+    /// The legs and tenants of a proxy.
+    pub fn proxy_status(&self) -> Option<ProxyStatus> {
+        self.legs.as_ref().map(|legs| legs.status())
     }
 
     /// How many connections there are: sessions, those that wait, handshakes, and those that are
@@ -296,7 +333,7 @@ impl Server {
 
 /// The direction of an inner packet, by its place in [`Joined::limits`].
 #[derive(Clone, Copy)]
-enum Direction {
+pub(crate) enum Direction {
     Down,
     Up,
 }

@@ -33,6 +33,7 @@ use self::config::needs_flows;
 pub use self::config::{MEMORY_MAX, SessionConfig, SessionError, SetError};
 pub(crate) use self::config::{changeable, find_lane};
 use self::exit::Exit;
+pub(crate) use self::exit::check_inner;
 pub use self::stats::{LaneStats, SessionStats};
 use crate::carrier::Carrier;
 use crate::lane::{

@@ -40,6 +40,10 @@ drop_reasons! {
     CopyUnsent = "copy-unsent",
     /// There is no session that it could go to.
     NoSession = "no-session",
+    /// It came by, or is for, an attachment that is none: the client is at another proxy.
+    Unbound = "unbound",
+    /// The leg between proxy and anchor that it should have taken is away.
+    LegAway = "leg-away",
     /// It came from an address that is none of the peer's.
     UnknownPeer = "unknown-peer",
     /// Its source address is not one of the sender's.

@@ -274,6 +274,7 @@ impl Role<Server> for ServerRole {
                         tracing::info!(peer, reason, "left");
                     }
                 }
+                ServerEvent::Leg { told } => tracing::warn!("{told}"),
                 ServerEvent::Refused { reason } => tracing::warn!("refused {reason}"),
             }
         }

@@ -74,6 +74,7 @@ fn server_of(
     let v6 = "fd77::2".parse::<IpAddr>().expect("it is written as RFC 5952 says");
     let peer = Peer {
         name: NAME.into(),
+        tenant: String::new(),
         addresses: vec![IpAddr::from(VEHICLE).into(), v6.into()],
         expires_unix: world.trust.expires_unix,
         rate_limit: None,

@@ -50,9 +50,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends a datagram on exactly this path, whatever window and pacer say, for what is held back
-    /// elsewhere: by the congestion control of an outer or an inner connection (RFC 8085 section
-    /// 3.1.11). Nobody learns what became of it; the path's loss counts it.
+    /// Sends a datagram on exactly this path, whatever window and pacer say: for what others hold
+    /// back already, connections around it or within it (RFC 8085 section 3.1.11).
+    ///
+    /// `token` comes back as with [`send_on`](Connection::send_on).
     ///
     /// # Errors
     ///
@@ -62,9 +63,10 @@ impl Connection {
         now: Instant,
         path: PathId,
         datagram: Bytes,
+        token: u64,
     ) -> Result<(), SendError> {
         let (index, datagram) = self.check(path, datagram)?;
-        self.hand_over(now, index, Payload::Data(datagram), None)?;
+        self.hand_over(now, index, Payload::Data(datagram), Some(TrackedPayload::Datagram(token)))?;
         self.paths[index].stats.datagrams_sent += 1;
         self.timing.last_sent_data = now;
         self.timing.measure.get_or_insert(now + MEASURE_SENDING);

@@ -103,6 +103,7 @@ impl Tunnel {
         let lanes = vec![LaneConfig::new("default", strategy.parse().expect("it is known"))];
         let peer = Peer {
             name: "bench".into(),
+            tenant: String::new(),
             addresses: vec![IpNet::from(IpAddr::from(INNER))],
             expires_unix: None,
             rate_limit: None,

@@ -53,6 +53,7 @@ impl Client {
             Ok(Control::LanePromise { lane, promise }) => {
                 current.session.on_lane_promise(now, lane, promise);
             }
+            Ok(Control::Binding(newest)) => self.on_newest_binding(&newest),
             Ok(Control::Refuse { reason, .. }) => {
                 self.leave(now, &format!("refused by the server: {reason}"), After::Backoff);
             }

@@ -276,6 +276,7 @@ impl Client {
         self.drop_attempts(now, "another connection was welcomed", |_| true);
         self.events.push_back(ClientEvent::Joined { welcome: welcome_told, server: pair.1 });
         self.path_policies.clear();
+        self.bind(id);
         // By this the server learns which of the welcomed connections it is.
         self.name_paths(id);
         self.apply_policies();

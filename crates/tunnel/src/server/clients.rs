@@ -37,7 +37,7 @@ impl Server {
             let peer = self.let_in(&key);
             let Some(joined) = self.sessions.get_mut(&id) else { continue };
             match peer {
-                Ok(peer) if peer.addresses == joined.peer.addresses => {
+                Ok(peer) if peer.is_where(&joined.peer) => {
                     if peer.rate_limit != joined.peer.rate_limit {
                         joined.limits = peer.rate_limit.map(|rate| [Limit::new(rate); 2]);
                     }

@@ -70,7 +70,7 @@ impl Server {
         while let Some(event) = self.endpoint.connection_mut(id).and_then(Connection::poll_event) {
             match event {
                 Event::Message(message) => self.on_message(now, id, message),
-                Event::Closed(reason) => self.forget(id, &reason.to_string()),
+                Event::Closed(reason) => self.forget(now, id, &reason.to_string()),
                 other => self.on_session_event(now, id, other),
             }
         }
@@ -124,6 +124,7 @@ impl Server {
                     joined.session.on_lane_promise(now, lane, promise);
                 }
             }
+            Ok(Control::Binding(binding)) => self.on_binding(now, id, binding),
             Ok(_) => self.drops.count(DropReason::UnknownMessage),
             Err(_) => self.drops.count(DropReason::MalformedMessage),
         }
@@ -140,11 +141,15 @@ impl Server {
         let Ok(peer) = self.let_in(&key) else {
             return self.end(now, id, "this client is not let in any more");
         };
+        let (anchor, gateways) = match self.anchor_of(now, &peer) {
+            Ok(found) => found,
+            Err(reason) => return self.refuse(now, id, reason.to_owned()),
+        };
         let welcome = Control::Welcome(Welcome {
             addresses: peer.addresses.clone(),
-            gateways: self.config.gateways.clone(),
+            gateways,
             mtu: self.config.mtu,
-            anchor: None,
+            anchor,
         });
         if let Some(connection) = self.endpoint.connection_mut(id)
             && let Err(error) = connection.send_message(welcome.to_bytes())
@@ -187,15 +192,7 @@ impl Server {
         let mut session = match Session::new(config, false) {
             Ok(session) => session,
             Err(error) => {
-                let reason = error.to_string();
-                let refuse = Control::Refuse { reason, why: Reason::Other };
-                if let Some(connection) = self.endpoint.connection_mut(id) {
-                    let _ = connection.send_message(refuse.to_bytes());
-                }
-                // Closed with the next round of those that never say hello, after the refusal has
-                // left.
-                self.wait_for_use(now, id);
-                return;
+                return self.refuse(now, id, error.to_string());
             }
         };
         session.observe_packets(self.observes);
@@ -206,12 +203,23 @@ impl Server {
             self.end(now, old, "a newer session of the same client replaces it");
         }
         self.by_key.insert(key, id);
+        self.begin_passing(id, &peer, key);
         self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key });
         let limits = peer.rate_limit.map(|rate| self.accounts.take_limits(&key, rate));
         let path_names = BTreeMap::new();
         let joined = Joined { key, peer, session, path_names, limits };
         self.sessions.insert(id, joined);
         self.touched.insert(id);
+    }
+
+    /// Says why a connection becomes no session. It is closed with the next round of those that
+    /// never say hello, after the refusal has left.
+    fn refuse(&mut self, now: Instant, id: ConnectionId, reason: String) {
+        if let Some(connection) = self.endpoint.connection_mut(id) {
+            let refuse = Control::Refuse { reason, why: Reason::Other };
+            let _ = connection.send_message(refuse.to_bytes());
+        }
+        self.wait_for_use(now, id);
     }
 
     /// Closes a session from this side.
@@ -223,16 +231,17 @@ impl Server {
         if let Some(connection) = self.endpoint.connection_mut(id) {
             connection.close(now, code, reason);
         }
-        self.forget(id, reason);
+        self.forget(now, id, reason);
     }
 
-    pub(super) fn forget(&mut self, id: ConnectionId, reason: &str) {
+    pub(super) fn forget(&mut self, now: Instant, id: ConnectionId, reason: &str) {
         self.waiting.remove(id);
         self.welcomed.remove(&id);
         self.budget.remove(id);
         self.touched.remove(&id);
         self.set_timer(id, None);
         let Some(joined) = self.sessions.remove(&id) else { return };
+        self.legs.iter_mut().for_each(|legs| legs.end(now, id));
         if self.peers.get(&joined.key).is_some() {
             keep_learned(&mut self.learned, &joined.key, &joined.session);
             self.accounts.keep_limits(joined.key, joined.limits);

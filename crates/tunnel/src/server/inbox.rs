@@ -6,15 +6,15 @@ use bytes::Bytes;
 
 /// Inner packets, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Inbox {
+pub(crate) struct Inbox {
     packets: VecDeque<Bytes>,
     /// Of all packets, with [`OVERHEAD_BYTES`] each.
-    pub(super) bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 impl Inbox {
     /// Takes a packet; returns whether there was room.
-    pub(super) fn push(&mut self, packet: Bytes) -> bool {
+    pub(crate) fn push(&mut self, packet: Bytes) -> bool {
         let bytes = packet.len() + OVERHEAD_BYTES;
         let has_room = self.bytes + bytes <= BYTES_MAX;
         if has_room {
@@ -25,7 +25,7 @@ impl Inbox {
     }
 
     /// The oldest packet.
-    pub(super) fn pop(&mut self) -> Option<Bytes> {
+    pub(crate) fn pop(&mut self) -> Option<Bytes> {
         let packet = self.packets.pop_front()?;
         self.bytes -= packet.len() + OVERHEAD_BYTES;
         Some(packet)

@@ -7,6 +7,7 @@ use roadweave_wire::InnerPacket;
 
 use super::{Direction, Server, ServerEvent, refusals};
 use crate::node::{Node, RecvMeta};
+use crate::proxy::LEG_SOCKET;
 
 impl Node for Server {
     fn handle_inner(&mut self, now: Instant, packet: &[u8]) {
@@ -31,6 +32,9 @@ impl Node for Server {
     }
 
     fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
+        if meta.socket == LEG_SOCKET && self.legs.is_some() {
+            return self.handle_leg_packet(now, meta, payload);
+        }
         let RecvMeta { remote, local, ecn, .. } = *meta;
         let source = Source { remote, local: Local::Address(local), ecn };
         if let Some(id) = self.endpoint.handle_packet(now, source, BytesMut::from(payload)) {
@@ -44,6 +48,7 @@ impl Node for Server {
             self.pump(now, id);
         }
         self.pump_endpoint(now);
+        self.turn_legs(now);
         self.close_silent(now);
         self.settle_changed(now);
         let ignored = self.endpoint.stats().ignored;
@@ -62,10 +67,14 @@ impl Node for Server {
             self.turn_session(now, id);
         }
         self.keep_to_budget(now);
+        self.legs.iter_mut().for_each(|legs| legs.transmit(now));
     }
 
     fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
-        self.endpoint.poll_transmit()
+        match &mut self.legs {
+            Some(legs) if legs.has_packets() => legs.poll_transmit(),
+            _ => self.endpoint.poll_transmit(),
+        }
     }
 
     fn poll_inner(&mut self) -> Option<Bytes> {
@@ -78,7 +87,8 @@ impl Node for Server {
             true => self.timers.first().map(|(at, _)| *at),
             false => Some(Instant::ZERO),
         };
-        [hello, session, self.refusals.poll_timeout(), self.endpoint.poll_timeout()]
+        let legs = self.legs.as_ref().and_then(|legs| legs.poll_timeout());
+        [legs, hello, session, self.refusals.poll_timeout(), self.endpoint.poll_timeout()]
             .into_iter()
             .flatten()
             .min()

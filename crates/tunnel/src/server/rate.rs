@@ -12,7 +12,7 @@ const BURST_BYTES_MIN: u64 = 64 << 10;
 /// Lets inner packets through up to a rate (the generic cell rate algorithm, a token bucket that
 /// keeps no more than a moment).
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limit {
+pub(crate) struct Limit {
     rate: Rate,
     burst: Duration,
     /// When the bucket will be full again.
@@ -21,18 +21,18 @@ pub(super) struct Limit {
 
 impl Limit {
     /// A limit of `rate`, of which nothing is used.
-    pub(super) fn new(rate: Rate) -> Self {
+    pub(crate) fn new(rate: Rate) -> Self {
         let burst = BURST.max(rate.time_for(BURST_BYTES_MIN));
         Self { rate, burst, full_at: Instant::ZERO }
     }
 
     /// The rate that it keeps to.
-    pub(super) fn rate(&self) -> Rate {
+    pub(crate) fn rate(&self) -> Rate {
         self.rate
     }
 
     /// Whether a packet of `bytes` bytes passes now.
-    pub(super) fn allows(&mut self, now: Instant, bytes: usize) -> bool {
+    pub(crate) fn allows(&mut self, now: Instant, bytes: usize) -> bool {
         let full_at = self.full_at.max(now) + self.rate.time_for(bytes as u64);
         let passes = full_at.since(now) <= self.burst;
         if passes {

@@ -14,7 +14,7 @@ use roadweave_types::Instant;
 
 /// The kinds of refusals with how many there were.
 #[derive(Debug, Default)]
-pub(super) struct Refusals(BTreeMap<&'static str, Kind>);
+pub(crate) struct Refusals(BTreeMap<&'static str, Kind>);
 
 #[derive(Debug, Default)]
 struct Kind {
@@ -27,7 +27,7 @@ struct Kind {
 
 impl Refusals {
     /// Counts one; returns what to tell of it, if anything: `what` is said of `remote`.
-    pub(super) fn count(
+    pub(crate) fn count(
         &mut self,
         now: Instant,
         kind: &'static str,
@@ -49,7 +49,7 @@ impl Refusals {
     }
 
     /// Counts some of whom no more is known; they are told as a number.
-    pub(super) fn count_unnamed(&mut self, kind: &'static str, count: u64) {
+    pub(crate) fn count_unnamed(&mut self, kind: &'static str, count: u64) {
         if count > 0 {
             let kind = self.0.entry(kind).or_default();
             kind.count += count;
@@ -58,12 +58,12 @@ impl Refusals {
     }
 
     /// Counts one that is not told at all.
-    pub(super) fn count_silently(&mut self, kind: &'static str) {
+    pub(crate) fn count_silently(&mut self, kind: &'static str) {
         self.0.entry(kind).or_default().count += 1;
     }
 
     /// What to tell of those that were left out, once the last that was told is old.
-    pub(super) fn poll_summary(&mut self, now: Instant) -> Option<String> {
+    pub(crate) fn poll_summary(&mut self, now: Instant) -> Option<String> {
         let (name, kind) = self.0.iter_mut().find(|(_, kind)| {
             kind.suppressed > 0 && kind.told.back().is_none_or(|(at, _)| now >= *at + SUMMARY)
         })?;
@@ -76,13 +76,13 @@ impl Refusals {
     }
 
     /// When [`Refusals::poll_summary`] has something to tell.
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let due = |kind: &Kind| kind.told.back().map_or(Instant::ZERO, |(at, _)| *at + SUMMARY);
         self.0.values().filter(|kind| kind.suppressed > 0).map(due).min()
     }
 
     /// How many there were, by kind.
-    pub(super) fn counts(&self) -> BTreeMap<&'static str, u64> {
+    pub(crate) fn counts(&self) -> BTreeMap<&'static str, u64> {
         self.0.iter().map(|(name, kind)| (*name, kind.count)).collect()
     }
 }
@@ -97,7 +97,7 @@ impl Kind {
 }
 
 /// The kind of a client whose key is not let in.
-pub(super) fn kind_of_refusal(why: Refusal) -> &'static str {
+pub(crate) fn kind_of_refusal(why: Refusal) -> &'static str {
     match why {
         Refusal::Unknown => "unknown-key",
         Refusal::Expired => "expired-key",
@@ -108,7 +108,7 @@ pub(super) fn kind_of_refusal(why: Refusal) -> &'static str {
 }
 
 /// The kind of a handshake that came to nothing.
-pub(super) fn kind_of_failure(reason: &CloseReason) -> &'static str {
+pub(crate) fn kind_of_failure(reason: &CloseReason) -> &'static str {
     match reason {
         CloseReason::HandshakeTimedOut | CloseReason::TimedOut => "handshake-timed-out",
         CloseReason::ByPeer { .. } | CloseReason::Reset => "given-up-by-client",
@@ -120,13 +120,13 @@ pub(super) fn kind_of_failure(reason: &CloseReason) -> &'static str {
 }
 
 /// The kind of a connection that never became a session that is used.
-pub(super) const UNUSED: &str = "unused-connection";
+pub(crate) const UNUSED: &str = "unused-connection";
 
 /// The kind of those that came when all places were taken, or all that one source may have.
-pub(super) const CROWDED_OUT: &str = "crowded-out";
+pub(crate) const CROWDED_OUT: &str = "crowded-out";
 
 /// The kind of a client that begins one session after the other.
-pub(super) const TOO_MANY_SESSIONS: &str = "too-many-sessions";
+pub(crate) const TOO_MANY_SESSIONS: &str = "too-many-sessions";
 
 /// Lines of one kind in [`INTERVAL`] times as much.
 const TOLD_MAX: usize = 4;

@@ -20,7 +20,7 @@ impl Server {
     /// Lets those that hold most let go of some of it while all together hold too much.
     pub(super) fn keep_to_budget(&mut self, now: Instant) {
         let connections = self.endpoint.connection_count().saturating_sub(self.sessions.len());
-        self.budget.set_others(connections, self.inbox.bytes);
+        self.budget.set_others(connections, self.inbox.bytes + self.waiting_for_legs());
         let mut asked = None;
         while let Some((id, bytes)) = self.budget.excess(asked) {
             let held = self.budget.of(id);
@@ -52,8 +52,12 @@ impl Server {
         while let Some(joined) = self.sessions.get_mut(&id)
             && let Some((destination, packet)) = joined.session.poll_routed_inner()
         {
-            if joined.allows(now, Direction::Up, packet.len()) {
-                self.deliver(destination, packet);
+            if !joined.allows(now, Direction::Up, packet.len()) {
+                continue;
+            }
+            match &mut self.legs {
+                Some(legs) => legs.pass(now, id, &packet),
+                None => self.deliver(destination, packet),
             }
         }
     }

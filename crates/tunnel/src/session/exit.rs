@@ -45,7 +45,7 @@ impl Exit {
 }
 
 /// Where a packet of the peer goes, if it may come from where it says.
-fn check_inner(
+pub(crate) fn check_inner(
     packet: &[u8],
     sources: Option<&[IpNet]>,
     refused: &[IpNet],

@@ -1,0 +1,151 @@
+//! `anchor.toml`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use ipnet::IpNet;
+use roadweave_identity::PublicKey;
+use roadweave_tunnel::Peer;
+use roadweave_types::Rate;
+use serde::{Deserialize, Serialize};
+
+use crate::destinations::{AllowedDestination, default_denied};
+use crate::peers::{PeerFields, PeersCheck, expired_peers};
+use crate::proxy::{rate, validate_tenant_name};
+use crate::secret::PrivateKey;
+use crate::server::{default_addresses, default_masquerade};
+use crate::transport::TransportFields;
+use crate::tun::TunFields;
+use crate::values::{Within, listen, networks, state_directory, validate_networks};
+use crate::{Fault, Validate};
+
+/// The configuration file of an anchor, which holds the inner addresses of one tenant.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AnchorFile {
+    /// The UDP address to listen on for proxies.
+    #[serde(default = "default_anchor_listen", deserialize_with = "listen")]
+    pub listen: SocketAddr,
+    /// The anchor's private key.
+    pub private_key: PrivateKey,
+    /// The name of its tenant, the same at its proxies.
+    pub tenant: String,
+    /// The anchor's inner addresses, with the length of the network that clients are in.
+    #[serde(default = "default_addresses", deserialize_with = "networks")]
+    pub addresses: Vec<IpNet>,
+    /// Whether clients may reach one another.
+    #[serde(default)]
+    pub clients_reach_clients: bool,
+    /// Whether what clients send leaves with this machine's own address (source NAT by nftables).
+    #[serde(default = "default_masquerade")]
+    pub masquerade: bool,
+    /// Where clients may not go, besides the anchor's own addresses other than its inner ones.
+    #[serde(default = "default_denied", deserialize_with = "networks")]
+    pub deny_destinations: Vec<IpNet>,
+    /// Where they may go all the same: addresses, prefixes, or an address with a port.
+    #[serde(default)]
+    pub allow_destinations: Vec<AllowedDestination>,
+    /// The TUN device.
+    #[serde(default)]
+    pub tun: TunFields,
+    /// Where the newest binding of each client is kept.
+    #[serde(default = "state_directory")]
+    pub state_directory: PathBuf,
+    /// What a leg of a proxy carries, if it is known to be narrow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leg_rate_mbps: Option<Within<1, 1_000_000>>,
+    /// The most that all clients together may send, and receive, in megabits per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limit_mbps: Option<Within<1, 1_000_000>>,
+    /// The transport.
+    #[serde(default)]
+    pub transport: TransportFields,
+    /// The proxies that may connect.
+    #[serde(default)]
+    pub proxies: Vec<ProxyFields>,
+    /// The clients that may be attached.
+    #[serde(default)]
+    pub devices: Vec<PeerFields>,
+}
+
+/// A proxy, as an anchor knows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProxyFields {
+    /// Its name in logs and statistics.
+    pub name: String,
+    /// Its public key.
+    pub public_key: PublicKey,
+}
+
+fn default_anchor_listen() -> SocketAddr {
+    SocketAddr::from(([0_u16; 8], 4434))
+}
+
+impl AnchorFile {
+    /// The clients as the anchor wants them.
+    pub fn devices(&self) -> Vec<(PublicKey, Peer)> {
+        let device = |device: &PeerFields| {
+            (device.public_key, Peer { tenant: self.tenant.clone(), ..device.to_peer() })
+        };
+        self.devices.iter().map(device).collect()
+    }
+
+    /// The proxies as the anchor wants them.
+    pub fn proxies(&self) -> Vec<(PublicKey, Peer)> {
+        let proxy = |proxy: &ProxyFields| {
+            let peer = Peer {
+                name: proxy.name.clone(),
+                tenant: String::new(),
+                addresses: Vec::new(),
+                expires_unix: None,
+                rate_limit: None,
+            };
+            (proxy.public_key, peer)
+        };
+        self.proxies.iter().map(proxy).collect()
+    }
+
+    /// What a leg carries.
+    pub fn leg_rate(&self) -> Option<Rate> {
+        rate(self.leg_rate_mbps)
+    }
+
+    /// What all clients together may send, and receive.
+    pub fn rate_limit(&self) -> Option<Rate> {
+        rate(self.rate_limit_mbps)
+    }
+}
+
+impl Validate for AnchorFile {
+    const HAS_SECRET: bool = true;
+
+    fn validate(&self) -> Result<(), Fault> {
+        self.private_key.validate()?;
+        validate_tenant_name("tenant", &self.tenant)?;
+        if self.addresses.is_empty() {
+            let message = "addresses is empty; give the anchor an inner address, \
+                           such as addresses = [\"10.77.0.1/24\"]";
+            return Err(Fault::new("addresses", message));
+        }
+        validate_networks("deny_destinations", &self.deny_destinations)?;
+        let allowed: Vec<IpNet> = self.allow_destinations.iter().map(|to| to.network).collect();
+        validate_networks("allow_destinations", &allowed)?;
+        self.transport.validate()?;
+        for (position, proxy) in self.proxies.iter().enumerate() {
+            let same = |other: &&ProxyFields| other.public_key == proxy.public_key;
+            if let Some(other) = self.proxies[..position].iter().find(same) {
+                let message = format!(
+                    "proxies \"{}\" and \"{}\" have the same public_key; give each its own",
+                    other.name, proxy.name
+                );
+                return Err(Fault::new(format!("proxies.{position}.public_key"), message));
+            }
+        }
+        PeersCheck::new("devices", &self.private_key, &self.addresses).check(&self.devices)
+    }
+
+    fn warnings(&self, now_unix: u64) -> Vec<String> {
+        expired_peers(&self.devices, now_unix)
+    }
+}

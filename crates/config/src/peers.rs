@@ -1,0 +1,196 @@
+//! Clients that may connect: what a file says of each, and whether they go together.
+
+use std::collections::BTreeMap;
+
+use ipnet::IpNet;
+use prefix_trie::joint::JointPrefixMap;
+use roadweave_identity::PublicKey;
+use roadweave_tunnel::Peer;
+use roadweave_types::Rate;
+use serde::{Deserialize, Serialize};
+use toml::value::Datetime;
+
+use crate::Fault;
+use crate::secret::PrivateKey;
+use crate::values::{Within, networks, validate_networks};
+
+/// A client that may connect.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerFields {
+    /// Its name in logs and statistics.
+    pub name: String,
+    /// The tenant that it belongs to; only a proxy has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// Its public key.
+    pub public_key: PublicKey,
+    /// Its inner addresses, and the prefixes behind it.
+    #[serde(deserialize_with = "networks")]
+    pub addresses: Vec<IpNet>,
+    /// The moment at which its key expires, with a time zone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Datetime>,
+    /// The most that it may send, and receive, in megabits per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limit_mbps: Option<Within<1, 1_000_000>>,
+}
+
+impl PeerFields {
+    pub(crate) fn to_peer(&self) -> Peer {
+        Peer {
+            name: self.name.clone(),
+            tenant: self.tenant.clone().unwrap_or_default(),
+            addresses: self.addresses.clone(),
+            // Checked when the file was read.
+            expires_unix: self.expires.as_ref().and_then(|moment| unix_seconds(moment).ok()),
+            rate_limit: self
+                .rate_limit_mbps
+                .map(|limit| Rate::from_kbps(limit.get().unsigned_abs() * 1_000)),
+        }
+    }
+}
+
+/// The moment in seconds since 1970.
+fn unix_seconds(moment: &Datetime) -> Result<u64, String> {
+    let text = moment.to_string();
+    let parsed: jiff::Timestamp = text.parse().map_err(|_| {
+        format!(
+            "expires = {text} is no moment; write one with a time zone, as 2027-01-31T00:00:00Z"
+        )
+    })?;
+    Ok(parsed.as_second().max(0).unsigned_abs())
+}
+
+/// Says which of `peers` are let in no more.
+pub(crate) fn expired_peers(peers: &[PeerFields], now_unix: u64) -> Vec<String> {
+    let expired = peers.iter().filter_map(|peer| {
+        let moment = peer.expires.as_ref()?;
+        unix_seconds(moment).is_ok_and(|at| at <= now_unix).then(|| {
+            format!(
+                "peer \"{}\" is let in no more: its key expired at {moment}; renew `expires`, or \
+                 remove the peer",
+                peer.name
+            )
+        })
+    });
+    expired.collect()
+}
+
+/// What is checked of a list of peers: each by itself, and against those before it.
+pub(crate) struct PeersCheck<'a> {
+    /// The name of the list in the file.
+    list: &'static str,
+    /// The key of the file's owner.
+    own_key: Option<PublicKey>,
+    own_addresses: &'a [IpNet],
+    /// The tenants of which each peer must name one, if the file has several.
+    tenants: Option<&'a [&'a str]>,
+    keys: BTreeMap<PublicKey, usize>,
+    /// By tenant: those of different tenants may be the same.
+    networks: BTreeMap<&'a str, JointPrefixMap<IpNet, usize>>,
+}
+
+impl<'a> PeersCheck<'a> {
+    pub(crate) fn new(
+        list: &'static str,
+        private_key: &PrivateKey,
+        own_addresses: &'a [IpNet],
+    ) -> Self {
+        let own_key = private_key.identity().ok().map(|identity| identity.public_key());
+        let (keys, networks) = (BTreeMap::new(), BTreeMap::new());
+        Self { list, own_key, own_addresses, tenants: None, keys, networks }
+    }
+
+    pub(crate) fn of_tenants(self, tenants: &'a [&'a str]) -> Self {
+        Self { tenants: Some(tenants), ..self }
+    }
+
+    pub(crate) fn check(mut self, peers: &'a [PeerFields]) -> Result<(), Fault> {
+        (0..peers.len()).try_for_each(|position| self.check_peer(peers, position))
+    }
+
+    fn check_peer(&mut self, peers: &'a [PeerFields], position: usize) -> Result<(), Fault> {
+        let (list, peer) = (self.list, &peers[position]);
+        let fault =
+            |field: &str, message| Err(Fault::new(format!("{list}.{position}.{field}"), message));
+        if self.own_key == Some(peer.public_key) {
+            let message = format!(
+                "peer \"{}\": public_key is that of this server's own private_key; write the client's",
+                peer.name
+            );
+            return fault("public_key", message);
+        }
+        if let Some(same) = self.keys.insert(peer.public_key, position) {
+            let message = format!(
+                "peers \"{}\" and \"{}\" have the same public_key; give each client its own",
+                peers[same].name, peer.name
+            );
+            return fault("public_key", message);
+        }
+        let tenant = peer.tenant.as_deref();
+        let wrong_tenant = match (self.tenants, tenant) {
+            (None, None) => None,
+            (None, Some(_)) => Some("only the peers of a proxy have one; remove it".to_owned()),
+            (Some(all), tenant) if tenant.is_some_and(|tenant| all.contains(&tenant)) => None,
+            (Some(all), _) => Some(format!("write one of those in tenants: {}", all.join(", "))),
+        };
+        if let Some(message) = wrong_tenant {
+            let message = format!("peer \"{}\": tenant is none; {message}", peer.name);
+            return fault(if tenant.is_some() { "tenant" } else { "name" }, message);
+        }
+        if peer.addresses.is_empty() {
+            let message = format!(
+                "peer \"{}\": addresses is empty; give it an inner address of its own, \
+                 such as addresses = [\"10.77.0.2/32\"]",
+                peer.name
+            );
+            return fault("addresses", message);
+        }
+        self.check_addresses(peers, position)?;
+        match peer.expires.as_ref().map(unix_seconds) {
+            Some(Err(error)) => fault("expires", format!("peer \"{}\": {error}", peer.name)),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_addresses(&mut self, peers: &'a [PeerFields], position: usize) -> Result<(), Fault> {
+        let (list, peer) = (self.list, &peers[position]);
+        validate_networks(&format!("{list}.{position}.addresses"), &peer.addresses)?;
+        let networks = self.networks.entry(peer.tenant.as_deref().unwrap_or_default()).or_default();
+        for (number, address) in peer.addresses.iter().enumerate() {
+            let fault =
+                |message| Err(Fault::new(format!("{list}.{position}.addresses.{number}"), message));
+            if let Some(own) = self.own_addresses.iter().find(|own| address.contains(&own.addr())) {
+                return fault(format!(
+                    "peer \"{}\": {address} holds the server's own address {}; \
+                     give the client others",
+                    peer.name,
+                    own.addr()
+                ));
+            }
+            if let Some((other, shared)) = sharing(networks, position, address) {
+                return fault(format!(
+                    "peers \"{}\" and \"{}\" share addresses, {shared} and {address}; \
+                     give each client its own",
+                    peers[other].name, peer.name
+                ));
+            }
+            networks.insert(*address, position);
+        }
+        Ok(())
+    }
+}
+
+/// A prefix of a peer other than that at `position` which shares addresses with `network`, and the
+/// place of that peer.
+fn sharing(
+    taken: &JointPrefixMap<IpNet, usize>,
+    position: usize,
+    network: &IpNet,
+) -> Option<(usize, IpNet)> {
+    let around = taken.get_lpm(network);
+    let mut shared = around.into_iter().chain(taken.children(network));
+    let (taken, other) = shared.find(|(_, other)| **other != position)?;
+    Some((*other, taken))
+}

@@ -1,0 +1,177 @@
+//! `proxy.toml`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use roadweave_identity::PublicKey;
+use roadweave_tunnel::{Peer, ProxyConfig, ProxyTenant, TENANTS_MAX};
+use roadweave_types::Rate;
+use serde::{Deserialize, Serialize};
+
+use crate::lane::{
+    LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes,
+    validate_without_uplinks,
+};
+use crate::peers::{PeerFields, PeersCheck, expired_peers};
+use crate::secret::PrivateKey;
+use crate::server::{ServerLimits, default_listen};
+use crate::transport::TransportFields;
+use crate::tun::TunName;
+use crate::values::{Within, addresses, listen, state_directory};
+use crate::{Fault, Validate};
+
+/// The proxy's configuration file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProxyFile {
+    /// The name of the instance, and of its control socket.
+    #[serde(default = "default_instance")]
+    pub instance: TunName,
+    /// The UDP address to listen on.
+    #[serde(default = "default_listen", deserialize_with = "listen")]
+    pub listen: SocketAddr,
+    /// The proxy's private key.
+    pub private_key: PrivateKey,
+    /// The largest inner packet.
+    #[serde(default = "default_mtu")]
+    pub mtu_bytes: Within<1280, 9000>,
+    /// What a leg to an anchor carries, if it is known to be narrow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leg_rate_mbps: Option<Within<1, 1_000_000>>,
+    /// Where what strategies have learned is kept.
+    #[serde(default = "state_directory")]
+    pub state_directory: PathBuf,
+    /// What the proxy may take of the machine, and each client of the proxy.
+    #[serde(default)]
+    pub limits: ServerLimits,
+    /// The transport.
+    #[serde(default)]
+    pub transport: TransportFields,
+    /// The lanes, in the order in which they are asked.
+    #[serde(default)]
+    pub lanes: Vec<LaneFields>,
+    /// The tenants, each with its anchor.
+    pub tenants: Vec<ProxyTenantFields>,
+    /// The clients that may connect.
+    #[serde(default)]
+    pub peers: Vec<PeerFields>,
+}
+
+/// A tenant of a proxy.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ProxyTenantFields {
+    /// Its name, the same at its anchor.
+    pub name: String,
+    /// Its anchor.
+    pub anchor: AnchorFields,
+    /// The anchor's own inner addresses.
+    #[serde(default, deserialize_with = "addresses")]
+    pub gateways: Vec<IpAddr>,
+    /// The most that all its clients together may send, and receive, in megabits per second.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limit_mbps: Option<Within<1, 1_000_000>>,
+}
+
+/// An anchor, as a proxy knows it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AnchorFields {
+    /// Its addresses with ports, tried in turn.
+    pub addresses: Vec<SocketAddr>,
+    /// Its public key.
+    pub public_key: PublicKey,
+}
+
+fn default_instance() -> TunName {
+    TunName::try_from("proxy".to_owned()).expect("a name")
+}
+
+const fn default_mtu() -> Within<1280, 9000> {
+    Within::of(1360)
+}
+
+/// So many megabits per second.
+pub(crate) fn rate(mbps: Option<Within<1, 1_000_000>>) -> Option<Rate> {
+    mbps.map(|mbps| Rate::from_kbps(mbps.get().unsigned_abs() * 1_000))
+}
+
+impl ProxyFile {
+    /// The lanes of the downlink direction.
+    pub fn lane_configs(&self) -> Vec<roadweave_tunnel::LaneConfig> {
+        lane_configs(&self.lanes)
+    }
+
+    /// The clients as the proxy wants them.
+    pub fn peers(&self) -> Vec<(PublicKey, Peer)> {
+        self.peers.iter().map(|peer| (peer.public_key, peer.to_peer())).collect()
+    }
+
+    /// The tenants and their anchors.
+    pub fn proxy_config(&self) -> ProxyConfig {
+        let tenant = |tenant: &ProxyTenantFields| ProxyTenant {
+            name: tenant.name.clone(),
+            anchor: tenant.anchor.public_key,
+            addresses: tenant.anchor.addresses.clone(),
+            gateways: tenant.gateways.clone(),
+            rate_limit: rate(tenant.rate_limit_mbps),
+        };
+        let tenants = self.tenants.iter().map(tenant).collect();
+        ProxyConfig { tenants, leg_rate: rate(self.leg_rate_mbps) }
+    }
+
+    fn validate_tenants(&self) -> Result<(), Fault> {
+        if self.tenants.is_empty() || self.tenants.len() > TENANTS_MAX {
+            let message =
+                format!("tenants has {}; 1 to {TENANTS_MAX} are possible", self.tenants.len());
+            return Err(Fault::new("tenants", message));
+        }
+        for (position, tenant) in self.tenants.iter().enumerate() {
+            let at = |field: &str| format!("tenants.{position}.{field}");
+            validate_tenant_name(&at("name"), &tenant.name)?;
+            if self.tenants[..position].iter().any(|other| other.name == tenant.name) {
+                let message = format!("two tenants are called \"{}\"", tenant.name);
+                return Err(Fault::new(at("name"), message));
+            }
+            if tenant.anchor.addresses.is_empty() {
+                let message = "anchor.addresses is empty; write an address with a port, \
+                               as \"203.0.113.1:4434\"";
+                return Err(Fault::new(at("anchor.addresses"), message));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks the name of a tenant, which clients sign as it stands; `field` is where it is.
+pub(crate) fn validate_tenant_name(field: &str, name: &str) -> Result<(), Fault> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if (1..=roadweave_wire::TENANT_MAX).contains(&name.len()) && name.chars().all(is_plain) {
+        return Ok(());
+    }
+    let message = format!(
+        "\"{name}\" is no name for a tenant; write 1 to {} letters, digits, '-', '_' and '.'",
+        roadweave_wire::TENANT_MAX
+    );
+    Err(Fault::new(field, message))
+}
+
+impl Validate for ProxyFile {
+    const HAS_SECRET: bool = true;
+
+    fn validate(&self) -> Result<(), Fault> {
+        self.private_key.validate()?;
+        self.transport.validate()?;
+        self.limits.validate()?;
+        validate_lanes(LaneNames::PRODUCT, &self.lanes)?;
+        validate_deadlines(&self.lanes)?;
+        validate_without_uplinks(&self.lanes)?;
+        self.validate_tenants()?;
+        let tenants: Vec<&str> = self.tenants.iter().map(|tenant| tenant.name.as_str()).collect();
+        PeersCheck::new("peers", &self.private_key, &[]).of_tenants(&tenants).check(&self.peers)
+    }
+
+    fn warnings(&self, now_unix: u64) -> Vec<String> {
+        expired_peers(&self.peers, now_unix)
+    }
+}

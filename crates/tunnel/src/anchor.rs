@@ -1,0 +1,257 @@
+//! The anchor: holds the inner addresses of its tenants' clients, wherever those are.
+//!
+//! ```text
+//! legs of proxies ─► attachment ─► tenant and device (source address checked) ─► TUN of the tenant
+//! TUN of a tenant ─► destination address ─► device ─► its newest attachment ─► leg of that proxy
+//! ```
+//!
+//! Its clients are proxies, which pass on what their sessions bring. A proxy is not trusted with
+//! more than that: its leg carries packets of those devices alone that have signed a binding for
+//! it, from and to their own addresses (`bindings.rs`). When a device moves to another proxy its
+//! address, and what the network behind knows of it, stay here.
+//!
+//! Source: the local mobility anchor of Proxy Mobile IPv6 (RFC 5213).
+
+mod devices;
+mod legs;
+mod node;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use roadweave_identity::{Identity, PublicKey};
+use roadweave_quic::{ConfigError, ConnectionId, Endpoint, Epoch, TransportConfig};
+use roadweave_types::{DropCounters, DropReason, Instant, Rate};
+use roadweave_wire::{Binding, InnerPacket};
+use serde::{Deserialize, Serialize};
+
+use self::legs::Leg;
+use crate::bindings::Bindings;
+use crate::leg::{LegStatus, TenantAccount, TenantId, TenantStats, tenant_stats};
+use crate::peers::PeerTable;
+use crate::proxy::TENANTS_MAX;
+use crate::server::Direction;
+use crate::server::inbox::Inbox;
+use crate::server::refusals::Refusals;
+
+/// What an anchor needs to know.
+#[derive(Clone, Debug)]
+pub struct AnchorConfig {
+    /// The transport of its legs.
+    pub transport: TransportConfig,
+    /// Its tenants, at most [`TENANTS_MAX`].
+    pub tenants: Vec<AnchorTenant>,
+    /// What a leg may carry in each direction, if it is known to be narrow.
+    pub leg_rate: Option<Rate>,
+}
+
+/// A tenant of an anchor.
+#[derive(Clone, Debug)]
+pub struct AnchorTenant {
+    /// Its name, which clients sign.
+    pub name: String,
+    /// Its devices, with their inner addresses.
+    pub devices: Arc<PeerTable>,
+    /// Whether they may reach one another.
+    pub clients_reach_clients: bool,
+    /// What all of them together may send, and receive.
+    pub rate_limit: Option<Rate>,
+}
+
+/// What the driver of an anchor must know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AnchorEvent {
+    /// A leg of a proxy is up.
+    LegUp {
+        /// The proxy's name in the configuration.
+        proxy: String,
+        /// Its key.
+        key: PublicKey,
+    },
+    /// A leg is over.
+    LegDown {
+        /// The proxy's name in the configuration.
+        proxy: String,
+        /// Why, for a person to read.
+        reason: String,
+    },
+    /// A device is at this proxy now.
+    Attached {
+        /// The device's name in the configuration.
+        device: String,
+        /// Its key.
+        key: PublicKey,
+        /// The proxy's name.
+        proxy: String,
+    },
+    /// Someone was not let in.
+    Refused {
+        /// Who and why, for a person to read.
+        reason: String,
+    },
+}
+
+#[derive(Debug)]
+struct Tenant {
+    name: String,
+    devices: Arc<PeerTable>,
+    clients_reach_clients: bool,
+    inbox: Inbox,
+}
+
+/// One anchor: an endpoint, the legs of its proxies, and where its devices are.
+#[derive(Debug)]
+pub struct Anchor {
+    endpoint: Endpoint,
+    proxies: Arc<PeerTable>,
+    leg_rate: Option<Rate>,
+    tenants: Vec<Tenant>,
+    accounts: Vec<TenantAccount>,
+    by_name: BTreeMap<String, TenantId>,
+    bindings: Bindings,
+    legs: BTreeMap<ConnectionId, Leg>,
+    /// Legs to turn, because something was handled.
+    touched: BTreeSet<ConnectionId>,
+    refusals: Refusals,
+    /// Half-open connections without room that are counted already.
+    crowded_out: u64,
+    events: VecDeque<AnchorEvent>,
+    drops: DropCounters,
+}
+
+impl Anchor {
+    /// An anchor without legs; `proxies` may connect.
+    ///
+    /// # Errors
+    /// When the transport settings cannot be used.
+    pub fn new(
+        epoch: Epoch,
+        config: AnchorConfig,
+        identity: Arc<Identity>,
+        proxies: Arc<PeerTable>,
+    ) -> Result<Self, ConfigError> {
+        let key = identity.public_key();
+        let transport = legs::transport(&config.transport);
+        let endpoint = Endpoint::server(epoch, &transport, identity, proxies.clone())?;
+        let tenants = config.tenants.into_iter().take(TENANTS_MAX);
+        let (accounts, tenants): (Vec<_>, Vec<_>) = tenants
+            .map(|AnchorTenant { name, devices, clients_reach_clients, rate_limit }| {
+                let inbox = Inbox::default();
+                let tenant = Tenant { name, devices, clients_reach_clients, inbox };
+                (TenantAccount::new(rate_limit), tenant)
+            })
+            .unzip();
+        let by_name =
+            tenants.iter().zip(0..).map(|(tenant, id)| (tenant.name.clone(), TenantId(id)));
+        Ok(Self {
+            endpoint,
+            proxies,
+            leg_rate: config.leg_rate,
+            by_name: by_name.collect(),
+            tenants,
+            accounts,
+            bindings: Bindings::new(key),
+            legs: BTreeMap::new(),
+            touched: BTreeSet::new(),
+            refusals: Refusals::default(),
+            crowded_out: 0,
+            events: VecDeque::new(),
+            drops: DropCounters::default(),
+        })
+    }
+
+    /// The place of the tenant called `name`.
+    pub fn tenant(&self, name: &str) -> Option<TenantId> {
+        self.by_name.get(name).copied()
+    }
+
+    /// Takes an inner packet from the device of a tenant, for one of its clients.
+    pub fn handle_tenant_inner(&mut self, now: Instant, tenant: TenantId, packet: &[u8]) {
+        match InnerPacket::parse(packet) {
+            Ok(view) => self.pass_down(now, tenant, view.destination, packet),
+            Err(_) => self.drops.count(DropReason::MalformedInner),
+        }
+    }
+
+    /// The next inner packet from a client of a tenant, for the tenant's device.
+    pub fn poll_tenant_inner(&mut self, tenant: TenantId) -> Option<Bytes> {
+        self.tenants.get_mut(usize::from(tenant.0))?.inbox.pop()
+    }
+
+    /// What the driver must know.
+    pub fn poll_event(&mut self) -> Option<AnchorEvent> {
+        self.events.pop_front()
+    }
+
+    /// Says goodbye to all proxies; [`flush`](crate::flush) it afterwards.
+    pub fn close(&mut self, now: Instant) {
+        self.endpoint.close(now, "the anchor stops");
+    }
+
+    /// The newest binding of each device, signed by it: what survives a restart.
+    pub fn bindings(&self) -> Vec<(PublicKey, Binding)> {
+        self.bindings.newest().map(|(device, binding)| (*device, binding.clone())).collect()
+    }
+
+    /// Takes up what [`Anchor::bindings`] gave in an earlier life. What is not signed, or of a
+    /// tenant or a device that is none any more, is left out.
+    pub fn restore(&mut self, bindings: impl IntoIterator<Item = (PublicKey, Binding)>) {
+        for (device, binding) in bindings {
+            if let Some(tenant) = self.by_name.get(&binding.tenant).copied()
+                && self.tenants[usize::from(tenant.0)].devices.get(&device).is_some()
+            {
+                self.bindings.restore((tenant, device), binding);
+            }
+        }
+    }
+
+    /// The legs and tenants.
+    pub fn status(&self) -> AnchorStatus {
+        let leg = |(id, leg): (&ConnectionId, &Leg)| {
+            let attachments = self.bindings.count_of(*id);
+            let status = LegStatus::of(self.endpoint.connection(*id), &leg.end, attachments);
+            (leg.name.clone(), LegStatus { public_key: leg.proxy.to_string(), ..status })
+        };
+        let names = self.tenants.iter().map(|tenant| tenant.name.as_str());
+        AnchorStatus {
+            legs: self.legs.iter().map(leg).collect(),
+            tenants: tenant_stats(names.zip(&self.accounts)),
+            refusals: self.refusals.counts().into_iter().map(|(k, n)| (k.to_owned(), n)).collect(),
+        }
+    }
+
+    /// What was discarded of which no tenant is known, by reason.
+    pub fn drops(&self) -> &DropCounters {
+        &self.drops
+    }
+
+    /// Hands a packet to the proxy at which the device is that `destination` belongs to.
+    fn pass_down(&mut self, now: Instant, tenant: TenantId, destination: IpAddr, packet: &[u8]) {
+        let Some(table) = self.tenants.get(usize::from(tenant.0)) else { return };
+        let device = table.devices.route(destination);
+        let account = &mut self.accounts[usize::from(tenant.0)];
+        let Some(device) = device else { return account.drop(DropReason::NoRoute) };
+        let Some(at) = self.bindings.at(&(tenant, device)) else {
+            return account.drop(DropReason::NoSession);
+        };
+        if account.allows(now, Direction::Down, packet.len())
+            && let Some(leg) = self.legs.get_mut(&at.leg)
+        {
+            leg.end.push(now, tenant, at.handle, packet, &mut self.accounts);
+            self.touched.insert(at.leg);
+        }
+    }
+}
+
+/// What an anchor says of its legs and tenants.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AnchorStatus {
+    /// The legs, by the time they came, with the names of their proxies.
+    pub legs: Vec<(String, LegStatus)>,
+    /// What passed, by the tenant's name.
+    pub tenants: BTreeMap<String, TenantStats>,
+    /// Proxies, bindings and strangers that were refused, by kind.
+    pub refusals: BTreeMap<String, u64>,
+}

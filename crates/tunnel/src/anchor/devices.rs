@@ -1,0 +1,69 @@
+//! The devices and proxies that an anchor knows, and what becomes of attachments when they change.
+
+use std::sync::Arc;
+
+use roadweave_identity::{PeerPolicy as _, PublicKey};
+use roadweave_quic::ConnectionId;
+use roadweave_types::Instant;
+use roadweave_wire::Detached;
+
+use super::Anchor;
+use crate::leg::TenantId;
+use crate::peers::{Peers, PeersChange};
+
+impl Anchor {
+    /// Puts other devices in the place of those of a tenant, and returns the former ones, for
+    /// somebody to drop who has the time. Those that are gone are detached at once.
+    pub fn replace_devices(
+        &mut self,
+        now: Instant,
+        tenant: TenantId,
+        change: PeersChange,
+    ) -> Option<Arc<Peers>> {
+        let PeersChange { peers, changed } = change;
+        let table = self.tenants.get(usize::from(tenant.0))?.devices.clone();
+        let former = table.replace(peers);
+        for key in changed {
+            if table.check(&key).is_err() {
+                self.forget_device(now, tenant, key);
+            }
+        }
+        Some(former)
+    }
+
+    /// Puts other proxies in the place of those that may connect, and returns the former ones. Legs
+    /// of those that are gone end at once.
+    pub fn replace_proxies(&mut self, now: Instant, change: PeersChange) -> Arc<Peers> {
+        let former = self.proxies.replace(change.peers);
+        self.end_refused(now);
+        former
+    }
+
+    /// Lets legs and attachments end whose keys have expired. Call it after the tables were told
+    /// the time of day.
+    pub fn on_time_of_day(&mut self, now: Instant) {
+        self.end_refused(now);
+        let devices = self.bindings.attached();
+        let expired = |(tenant, key): &(TenantId, PublicKey)| {
+            self.tenants[usize::from(tenant.0)].devices.check(key).is_err()
+        };
+        let expired: Vec<(TenantId, PublicKey)> = devices.filter(expired).collect();
+        for (tenant, key) in expired {
+            self.forget_device(now, tenant, key);
+        }
+    }
+
+    fn forget_device(&mut self, now: Instant, tenant: TenantId, key: PublicKey) {
+        if let Some(at) = self.bindings.forget(&(tenant, key)) {
+            self.tell_detached(now, at, Detached::Unknown, None);
+        }
+    }
+
+    fn end_refused(&mut self, now: Instant) {
+        let refused = self.legs.iter().filter(|(_, leg)| self.proxies.check(&leg.proxy).is_err());
+        let refused: Vec<ConnectionId> = refused.map(|(id, _)| *id).collect();
+        for id in refused {
+            self.end_leg(now, id, "this proxy is not let in any more");
+        }
+    }
+}

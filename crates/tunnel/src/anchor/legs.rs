@@ -1,0 +1,249 @@
+//! The legs of an anchor: who connects, what is asked of it, what comes.
+
+use std::time::Duration;
+
+use roadweave_identity::PublicKey;
+use roadweave_quic::{Connection, ConnectionId, EndpointEvent, Event, TransportConfig};
+use roadweave_types::{DropReason, Instant};
+use roadweave_wire::{Binding, Detached, LegMessage, Passed};
+
+use super::{Anchor, AnchorEvent};
+use crate::bindings::{At, Attach, Attached, Sender};
+use crate::leg::LegEnd;
+use crate::proxy::LEG_IDLE_MAX;
+use crate::server::{Direction, refusals};
+use crate::session::check_inner;
+
+/// The leg of a proxy.
+#[derive(Debug)]
+pub(super) struct Leg {
+    pub(super) proxy: PublicKey,
+    /// Its name in the configuration.
+    pub(super) name: String,
+    pub(super) end: LegEnd,
+    /// When as many bindings may be checked as ever (the generic cell rate algorithm).
+    whole_at: Instant,
+}
+
+impl Anchor {
+    pub(super) fn pump_endpoint(&mut self, now: Instant) {
+        while let Some(event) = self.endpoint.poll_event() {
+            match event {
+                EndpointEvent::Incoming(id) => {
+                    self.begin(now, id);
+                    self.pump(now, id);
+                }
+                EndpointEvent::Refused { remote, key, why } => {
+                    let what = format!(" with the key {key}: {why}");
+                    let kind = refusals::kind_of_refusal(why);
+                    let reason = self.refusals.count(now, kind, what, remote);
+                    self.events.extend(reason.map(|reason| AnchorEvent::Refused { reason }));
+                }
+                EndpointEvent::HandshakeFailed { remote, reason } => {
+                    let kind = refusals::kind_of_failure(&reason);
+                    let reason = self.refusals.count(now, kind, format!(": {reason}"), remote);
+                    self.events.extend(reason.map(|reason| AnchorEvent::Refused { reason }));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// A proxy has proved its key.
+    fn begin(&mut self, now: Instant, id: ConnectionId) {
+        if self.legs.contains_key(&id) {
+            return;
+        }
+        let Some(proxy) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
+        let of_proxy = self.legs.iter().filter(|(_, leg)| leg.proxy == proxy);
+        let of_proxy: Vec<ConnectionId> = of_proxy.map(|(id, _)| *id).collect();
+        // One that it has forgotten, and one that is on its way out, are no harm.
+        if of_proxy.len() >= LEGS_PER_PROXY_MAX
+            && let Some(oldest) = of_proxy.first()
+        {
+            self.end_leg(now, *oldest, "the proxy has begun newer ones");
+        }
+        let Some(peer) = self.proxies.get(&proxy) else {
+            return self.end_leg(now, id, "this proxy is not let in any more");
+        };
+        let (name, key) = (peer.name.clone(), proxy);
+        self.events.push_back(AnchorEvent::LegUp { proxy: name.clone(), key });
+        let leg = Leg { proxy, name, end: LegEnd::new(self.leg_rate), whole_at: Instant::ZERO };
+        self.legs.insert(id, leg);
+    }
+
+    /// Handles what the connection of a leg has to tell.
+    pub(super) fn pump(&mut self, now: Instant, id: ConnectionId) {
+        while let Some(event) = self.endpoint.connection_mut(id).and_then(Connection::poll_event) {
+            match event {
+                // It is told before the endpoint says that it came.
+                Event::Connected { .. } => self.begin(now, id),
+                Event::Received { datagram, .. } => {
+                    let Some(leg) = self.legs.get_mut(&id) else { continue };
+                    if let Some(passed) = leg.end.handle_datagram(now, datagram) {
+                        self.on_passed(now, id, passed);
+                    }
+                }
+                Event::Message(message) => self.on_message(now, id, LegMessage::parse(message)),
+                Event::Closed(reason) => self.forget_leg(id, &reason.to_string()),
+                _ => {}
+            }
+        }
+        if self.legs.contains_key(&id) {
+            self.touched.insert(id);
+        }
+    }
+
+    fn on_message(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        message: Result<LegMessage, roadweave_wire::ControlError>,
+    ) {
+        let Some(leg) = self.legs.get_mut(&id) else { return };
+        match message {
+            Ok(LegMessage::Attach { handle, device, binding }) => {
+                let device = PublicKey::from_bytes(device);
+                self.on_attach(now, At { leg: id, handle }, device, binding);
+            }
+            Ok(LegMessage::Detach { handle }) => self.bindings.detach(At { leg: id, handle }),
+            Ok(_) => leg.end.drops.count(DropReason::UnknownMessage),
+            Err(_) => leg.end.drops.count(DropReason::MalformedMessage),
+        }
+    }
+
+    fn on_attach(&mut self, now: Instant, at: At, device: PublicKey, binding: Binding) {
+        let result = self.try_attach(now, at, device, binding);
+        let message = match result {
+            Ok(former) => {
+                if let Some(former) = former.filter(|former| former.leg != at.leg) {
+                    self.tell_detached(now, former, Detached::Superseded, None);
+                }
+                LegMessage::Attached { handle: at.handle }
+            }
+            Err((why, newest)) => {
+                self.refusals.count_silently(why.name());
+                LegMessage::Detached { handle: at.handle, why, newest }
+            }
+        };
+        self.send(now, at.leg, &message);
+    }
+
+    /// Attaches a device; returns where it was.
+    fn try_attach(
+        &mut self,
+        now: Instant,
+        at: At,
+        device: PublicKey,
+        binding: Binding,
+    ) -> Result<Option<At>, (Detached, Option<Box<Binding>>)> {
+        let Some(tenant) = self.by_name.get(&binding.tenant).copied() else {
+            return Err((Detached::Unknown, None));
+        };
+        let table = &self.tenants[usize::from(tenant.0)].devices;
+        let peer = roadweave_identity::PeerPolicy::check(&**table, &device).ok();
+        let Some(peer) = peer.and_then(|()| table.get(&device)) else {
+            return Err((Detached::Unknown, None));
+        };
+        let Some(leg) = self.legs.get_mut(&at.leg) else { return Err((Detached::Other, None)) };
+        let whole_at = leg.whole_at.max(now) + CHECK_INTERVAL;
+        if whole_at.since(now) > CHECK_INTERVAL * CHECKS_AT_ONCE {
+            return Err((Detached::Busy, None));
+        }
+        leg.whole_at = whole_at;
+        let (proxy, name) = (leg.proxy, leg.name.clone());
+        let attach = Attach { at, device: (tenant, device), proxy, binding };
+        match self.bindings.attach(now, attach) {
+            Attached::Yes { former } => {
+                let event =
+                    AnchorEvent::Attached { device: peer.name.clone(), key: device, proxy: name };
+                self.events.push_back(event);
+                Ok(former)
+            }
+            Attached::No(why, newest) => Err((why, newest.map(Box::new))),
+        }
+    }
+
+    /// An inner packet has come by a leg.
+    fn on_passed(&mut self, now: Instant, id: ConnectionId, passed: Passed) {
+        let Passed { handle, packet } = passed;
+        let Some(leg) = self.legs.get_mut(&id) else { return };
+        let sender = self.bindings.sender(now, At { leg: id, handle });
+        let Some(Sender { tenant, device }) = sender else {
+            return leg.end.drops.count(DropReason::Unbound);
+        };
+        let place = usize::from(tenant.0);
+        let account = &mut self.accounts[place];
+        let table = &mut self.tenants[place];
+        let Some(peer) = table.devices.get(&device) else {
+            return account.drop(DropReason::UnknownPeer);
+        };
+        // The proxy has checked it as well, and is not trusted with it.
+        let destination = match check_inner(&packet, Some(&peer.addresses), &[]) {
+            Ok(destination) => destination,
+            Err(reason) => return account.drop(reason),
+        };
+        if !account.allows(now, Direction::Up, packet.len()) {
+            return;
+        }
+        if table.devices.route(destination).is_some() {
+            return match table.clients_reach_clients {
+                true => self.pass_down(now, tenant, destination, &packet),
+                false => account.drop(DropReason::NoRoute),
+            };
+        }
+        if !table.inbox.push(packet) {
+            account.drop(DropReason::DeviceFull);
+        }
+    }
+
+    /// Tells a proxy that an attachment is over.
+    pub(super) fn tell_detached(
+        &mut self,
+        now: Instant,
+        at: At,
+        why: Detached,
+        newest: Option<Binding>,
+    ) {
+        let newest = newest.map(Box::new);
+        self.send(now, at.leg, &LegMessage::Detached { handle: at.handle, why, newest });
+    }
+
+    fn send(&mut self, now: Instant, id: ConnectionId, message: &LegMessage) {
+        if let Some(connection) = self.endpoint.connection_mut(id) {
+            if let Err(error) = connection.send_message(message.to_bytes()) {
+                tracing::debug!(%error, "cannot tell a proxy of an attachment");
+            }
+            connection.flush(now);
+        }
+    }
+
+    pub(super) fn end_leg(&mut self, now: Instant, id: ConnectionId, reason: &str) {
+        if let Some(connection) = self.endpoint.connection_mut(id) {
+            connection.close(now, 0, reason);
+        }
+        self.forget_leg(id, reason);
+    }
+
+    fn forget_leg(&mut self, id: ConnectionId, reason: &str) {
+        self.touched.remove(&id);
+        let Some(mut leg) = self.legs.remove(&id) else { return };
+        leg.end.clear(&mut self.accounts);
+        self.bindings.detach_leg(id);
+        self.drops.merge(&leg.end.drops);
+        let (proxy, reason) = (leg.name, reason.to_owned());
+        self.events.push_back(AnchorEvent::LegDown { proxy, reason });
+    }
+}
+
+/// The transport of an anchor: a proxy that is gone is forgotten soon.
+pub(super) fn transport(config: &TransportConfig) -> TransportConfig {
+    TransportConfig { max_paths: 1, idle_timeout: LEG_IDLE_MAX, ..config.clone() }
+}
+
+/// Legs of one proxy at one time.
+const LEGS_PER_PROXY_MAX: usize = 4;
+/// Bindings of a leg that are checked at once: all clients of a proxy that comes up.
+const CHECKS_AT_ONCE: u32 = 8192;
+/// In the long run one is checked in this time, which is a tenth of a core for each leg.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);

@@ -1,0 +1,211 @@
+//! Where the devices of an anchor are: for each the newest binding, and the attachment that it made.
+//!
+//! ```text
+//! binding ─► tenant known? device known? for this anchor, by this proxy? newer? signed? ─► attachment
+//!             unknown-device             forged-binding                  old      forged
+//!
+//! attachment: (tenant, device) ─► (leg, handle)      the one before it may send for 2 s more
+//! ```
+//!
+//! The number alone decides which binding is the newest, so that order needs neither a clock nor a
+//! controller. What costs a signature's check comes last. A binding that is refused as old is
+//! answered with the newest one, which the device has signed itself: a device that has forgotten its
+//! number learns it, and from nobody else.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use roadweave_identity::{PublicKey, Signature};
+use roadweave_quic::ConnectionId;
+use roadweave_types::Instant;
+use roadweave_wire::{Binding, Detached};
+
+use crate::leg::TenantId;
+
+/// A device among those of all tenants.
+pub(crate) type DeviceId = (TenantId, PublicKey);
+
+/// The name of an attachment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct At {
+    pub(crate) leg: ConnectionId,
+    pub(crate) handle: u32,
+}
+
+#[derive(Debug)]
+struct Held {
+    newest: Binding,
+    now_at: Option<At>,
+    /// The attachment before, and until when its packets count.
+    former: Option<(At, Instant)>,
+}
+
+/// Where a packet comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sender {
+    pub(crate) tenant: TenantId,
+    pub(crate) device: PublicKey,
+}
+
+/// What an `attach` asks for; the tenant and the device have been found to be known.
+#[derive(Debug)]
+pub(crate) struct Attach {
+    pub(crate) at: At,
+    pub(crate) device: DeviceId,
+    /// The key that the leg has proved.
+    pub(crate) proxy: PublicKey,
+    pub(crate) binding: Binding,
+}
+
+/// What has become of an `attach`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Attached {
+    /// The device is there now; it was elsewhere before.
+    Yes { former: Option<At> },
+    /// It is not; with the newest binding, if that is why.
+    No(Detached, Option<Binding>),
+}
+
+/// The bindings that an anchor has.
+#[derive(Debug)]
+pub(crate) struct Bindings {
+    anchor: PublicKey,
+    devices: BTreeMap<DeviceId, Held>,
+    /// Never iterated.
+    senders: HashMap<At, Sender>,
+    /// How many attachments each leg has.
+    counts: BTreeMap<ConnectionId, usize>,
+}
+
+impl Bindings {
+    pub(crate) fn new(anchor: PublicKey) -> Self {
+        let (devices, senders, counts) = (BTreeMap::new(), HashMap::new(), BTreeMap::new());
+        Self { anchor, devices, senders, counts }
+    }
+
+    /// A proxy says that a device is there.
+    pub(crate) fn attach(&mut self, now: Instant, attach: Attach) -> Attached {
+        let Attach { at, device, proxy, binding } = attach;
+        let is_for_here =
+            binding.anchor == *self.anchor.as_bytes() && binding.proxy == *proxy.as_bytes();
+        if !is_for_here {
+            return Attached::No(Detached::Forged, None);
+        }
+        if self.senders.contains_key(&at) {
+            return Attached::No(Detached::Busy, None);
+        }
+        match self.devices.get(&device).map(|held| &held.newest) {
+            // The leg came up anew, and the proxy tells it again.
+            Some(newest) if *newest == binding => {}
+            Some(newest) if newest.number >= binding.number => {
+                return Attached::No(Detached::Old, Some(newest.clone()));
+            }
+            _ => {
+                if !is_signed(&device.1, &binding) {
+                    return Attached::No(Detached::Forged, None);
+                }
+            }
+        }
+        let held = self.devices.entry(device).or_insert_with(|| Held {
+            newest: binding.clone(),
+            now_at: None,
+            former: None,
+        });
+        held.newest = binding;
+        let before = held.now_at.replace(at);
+        let gone = match before {
+            Some(before) => held.former.replace((before, now + FORMER_COUNTS)),
+            None => None,
+        };
+        if let Some((gone, _)) = gone {
+            self.forget_sender(gone);
+        }
+        self.senders.insert(at, Sender { tenant: device.0, device: device.1 });
+        *self.counts.entry(at.leg).or_default() += 1;
+        Attached::Yes { former: before }
+    }
+
+    /// An attachment is over: its session is. What is newer stays.
+    pub(crate) fn detach(&mut self, at: At) {
+        let Some(sender) = self.forget_sender(at) else { return };
+        if let Some(held) = self.devices.get_mut(&(sender.tenant, sender.device)) {
+            held.now_at.take_if(|now_at| *now_at == at);
+            held.former.take_if(|(former, _)| *former == at);
+        }
+    }
+
+    /// A leg is gone, and all attachments by it.
+    pub(crate) fn detach_leg(&mut self, leg: ConnectionId) {
+        let of_leg = |held: &Held| {
+            let former = held.former.map(|(at, _)| at);
+            [held.now_at, former].into_iter().flatten().filter(|at| at.leg == leg).collect()
+        };
+        let gone: Vec<At> =
+            self.devices.values().flat_map(|held| -> Vec<At> { of_leg(held) }).collect();
+        gone.into_iter().for_each(|at| self.detach(at));
+        self.counts.remove(&leg);
+    }
+
+    /// A device may not connect any more: what it has signed counts no longer.
+    pub(crate) fn forget(&mut self, device: &DeviceId) -> Option<At> {
+        let held = self.devices.remove(device)?;
+        let former = held.former.map(|(at, _)| at);
+        [held.now_at, former].into_iter().flatten().for_each(|at| _ = self.forget_sender(at));
+        held.now_at
+    }
+
+    /// Whose packets come by an attachment; nobody's once the device is elsewhere for 2 s.
+    pub(crate) fn sender(&self, now: Instant, at: At) -> Option<Sender> {
+        let sender = self.senders.get(&at)?;
+        let held = self.devices.get(&(sender.tenant, sender.device))?;
+        let is_former = || held.former.is_some_and(|(former, until)| former == at && now < until);
+        (held.now_at == Some(at) || is_former()).then_some(*sender)
+    }
+
+    /// Where the packets for a device go.
+    pub(crate) fn at(&self, device: &DeviceId) -> Option<At> {
+        self.devices.get(device)?.now_at
+    }
+
+    /// The devices that are attached.
+    pub(crate) fn attached(&self) -> impl Iterator<Item = DeviceId> + '_ {
+        self.devices.iter().filter(|(_, held)| held.now_at.is_some()).map(|(device, _)| *device)
+    }
+
+    /// How many attachments a leg has, former ones among them.
+    pub(crate) fn count_of(&self, leg: ConnectionId) -> usize {
+        self.counts.get(&leg).copied().unwrap_or_default()
+    }
+
+    /// The newest binding of each device, to be kept.
+    pub(crate) fn newest(&self) -> impl Iterator<Item = (&PublicKey, &Binding)> {
+        self.devices.iter().map(|((_, device), held)| (device, &held.newest))
+    }
+
+    /// Takes up what [`Bindings::newest`] gave in an earlier life, if it is signed.
+    pub(crate) fn restore(&mut self, device: DeviceId, newest: Binding) {
+        let is_ours = newest.anchor == *self.anchor.as_bytes() && is_signed(&device.1, &newest);
+        if is_ours && !self.devices.contains_key(&device) {
+            self.devices.insert(device, Held { newest, now_at: None, former: None });
+        }
+    }
+
+    fn forget_sender(&mut self, at: At) -> Option<Sender> {
+        let sender = self.senders.remove(&at)?;
+        if let Some(count) = self.counts.get_mut(&at.leg) {
+            *count -= 1;
+        }
+        Some(sender)
+    }
+}
+
+fn is_signed(device: &PublicKey, binding: &Binding) -> bool {
+    device.verifies(&binding.signed(), &Signature::from_bytes(binding.signature))
+}
+
+/// For how long the packets of the former attachment count: those under way, and those that a
+/// client still sends by the session that it leaves.
+const FORMER_COUNTS: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! Who may attach whom.
+
+use proptest::prelude::*;
+use roadweave_identity::Identity;
+
+use super::*;
+
+const TENANT: TenantId = TenantId(0);
+const ANCHOR: u8 = 100;
+
+fn identity(seed: u8) -> Identity {
+    Identity::from_seed([seed; 32])
+}
+
+fn key(seed: u8) -> PublicKey {
+    identity(seed).public_key()
+}
+
+fn signed(device: u8, proxy: u8, number: u64) -> Binding {
+    let mut binding = Binding {
+        tenant: "acme".into(),
+        anchor: *key(ANCHOR).as_bytes(),
+        proxy: *key(proxy).as_bytes(),
+        number,
+        signature: [0; 64],
+    };
+    binding.signature = *identity(device).sign(&binding.signed()).as_bytes();
+    binding
+}
+
+fn at(leg: u64, handle: u32) -> At {
+    At { leg: ConnectionId(leg), handle }
+}
+
+fn attach(at: At, device: u8, proxy: u8, binding: Binding) -> Attach {
+    Attach { at, device: (TENANT, key(device)), proxy: key(proxy), binding }
+}
+
+fn ms(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+#[test]
+fn the_highest_number_wins_and_the_former_may_send_for_two_seconds() {
+    let mut bindings = Bindings::new(key(ANCHOR));
+    let (old, new) = (at(1, 0), at(2, 0));
+    let first = bindings.attach(ms(0), attach(old, 1, 50, signed(1, 50, 7)));
+    assert_eq!(first, Attached::Yes { former: None });
+    let second = bindings.attach(ms(1_000), attach(new, 1, 51, signed(1, 51, 8)));
+    assert_eq!(second, Attached::Yes { former: Some(old) });
+    assert_eq!(bindings.at(&(TENANT, key(1))), Some(new));
+    assert!(bindings.sender(ms(2_999), old).is_some());
+    assert!(bindings.sender(ms(3_000), old).is_none());
+    assert!(bindings.sender(ms(9_000), new).is_some());
+    // The former proxy's word that the session is over changes nothing.
+    bindings.detach(old);
+    assert_eq!(bindings.at(&(TENANT, key(1))), Some(new));
+}
+
+#[test]
+fn what_is_replayed_foreign_older_or_forged_is_refused() {
+    let mut bindings = Bindings::new(key(ANCHOR));
+    bindings.attach(ms(0), attach(at(1, 0), 1, 50, signed(1, 50, 7)));
+    bindings.attach(ms(0), attach(at(2, 0), 1, 51, signed(1, 51, 8)));
+    let mut refused = |binding: Binding, proxy| {
+        let answer = bindings.attach(ms(5), attach(at(1, 9), 1, proxy, binding));
+        let Attached::No(why, newest) = answer else { panic!("{answer:?}") };
+        assert_eq!(newest.is_some(), why == Detached::Old);
+        assert!(newest.is_none_or(|newest| newest == signed(1, 51, 8)));
+        why
+    };
+    assert_eq!(refused(signed(1, 50, 7), 50), Detached::Old, "replayed");
+    assert_eq!(refused(signed(1, 50, 3), 50), Detached::Old);
+    assert_eq!(refused(signed(1, 50, 8), 50), Detached::Old, "the same number elsewhere");
+    assert_eq!(refused(signed(1, 51, 9), 50), Detached::Forged, "of another proxy");
+    assert_eq!(refused(signed(2, 50, 9), 50), Detached::Forged, "by another device");
+    let raised = Binding { number: 9, ..signed(1, 50, 7) };
+    assert_eq!(refused(raised, 50), Detached::Forged);
+    let elsewhere = Binding { anchor: [1; 32], ..signed(1, 50, 9) };
+    assert_eq!(refused(elsewhere, 50), Detached::Forged);
+    assert_eq!(bindings.at(&(TENANT, key(1))), Some(at(2, 0)), "nothing has changed");
+}
+
+#[test]
+fn a_proxy_tells_the_same_again_when_its_leg_came_up_anew() {
+    let mut bindings = Bindings::new(key(ANCHOR));
+    let binding = signed(1, 50, 7);
+    bindings.attach(ms(0), attach(at(1, 0), 1, 50, binding.clone()));
+    bindings.detach_leg(ConnectionId(1));
+    assert_eq!(bindings.at(&(TENANT, key(1))), None);
+    let again = bindings.attach(ms(9), attach(at(2, 0), 1, 50, binding.clone()));
+    assert_eq!(again, Attached::Yes { former: None });
+    let taken = bindings.attach(ms(9), attach(at(2, 0), 2, 50, signed(2, 50, 1)));
+    assert_eq!(taken, Attached::No(Detached::Busy, None), "a handle is one device's");
+    assert_eq!(bindings.forget(&(TENANT, key(1))), Some(at(2, 0)));
+    assert_eq!((bindings.sender(ms(9), at(2, 0)), bindings.count_of(ConnectionId(2))), (None, 0));
+}
+
+#[test]
+fn what_was_kept_counts_only_if_it_is_signed_for_this_anchor() {
+    let mut bindings = Bindings::new(key(ANCHOR));
+    let device = (TENANT, key(1));
+    bindings.restore(device, signed(2, 50, 900));
+    bindings.restore(device, signed(1, 50, 40));
+    bindings.restore((TENANT, key(3)), Binding { anchor: [1; 32], ..signed(3, 50, 5) });
+    assert_eq!(bindings.newest().map(|(_, binding)| binding.number).collect::<Vec<_>>(), [40]);
+    let answer = bindings.attach(ms(0), attach(at(1, 0), 1, 50, signed(1, 50, 2)));
+    assert!(matches!(answer, Attached::No(Detached::Old, Some(_))));
+}
+
+proptest! {
+    #[test]
+    fn tables_are_bounded_by_the_devices_whatever_is_attached(
+        steps in prop::collection::vec((0_u64..3, 0_u8..3, 0_u64..20, 0_u8..4), 1..60),
+    ) {
+        let mut bindings = Bindings::new(key(ANCHOR));
+        let mut highest: BTreeMap<u8, u64> = BTreeMap::new();
+        for (step, (leg, device, number, kind)) in (0_u32..).zip(steps) {
+            let now = ms(u64::from(step) * 300);
+            match kind {
+                0 => bindings.detach_leg(ConnectionId(leg)),
+                1 => bindings.detach(at(leg, step.saturating_sub(1))),
+                _ => {
+                    let proxy = 50 + leg as u8;
+                    let binding = signed(device, proxy, number);
+                    let is_newer = highest.get(&device).is_none_or(|held| *held < number);
+                    let answer =
+                        bindings.attach(now, attach(at(leg, step), device, proxy, binding));
+                    if is_newer {
+                        let attached = matches!(answer, Attached::Yes { .. });
+                        prop_assert!(attached);
+                        highest.insert(device, number);
+                    }
+                }
+            }
+            prop_assert!(bindings.devices.len() <= 3 && bindings.senders.len() <= 6);
+            prop_assert_eq!(bindings.counts.values().sum::<usize>(), bindings.senders.len());
+            for ((_, device), held) in &bindings.devices {
+                let seed = (0..3).find(|seed| key(*seed) == *device).expect("one of three");
+                prop_assert_eq!(held.newest.number, highest[&seed]);
+            }
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! The word that a client gives of where it is: a binding for its tenant's anchor, signed.
+//!
+//! A server that is a proxy names tenant and anchor in its welcome; the client signs that it is
+//! there now, with a number above all that it has signed. Who had a number in an earlier life, or
+//! was restored from an image, begins too low: then the anchor returns the newest binding that it
+//! has, with this client's own signature, and the client goes beyond it. So nothing need be written
+//! to flash, and nobody else can drive the number up.
+
+use std::sync::Arc;
+
+use roadweave_identity::{Identity, PublicKey, Signature};
+use roadweave_quic::{Connection, ConnectionId};
+use roadweave_types::DropReason;
+use roadweave_wire::{Binding, Control, TenantAnchor};
+
+use super::Client;
+
+/// What a client has signed.
+#[derive(Debug)]
+pub(super) struct Bindings {
+    identity: Arc<Identity>,
+    /// The number of the last one.
+    number: u64,
+    /// Bindings in answer to newer ones that the session may still bring.
+    answers_left: u32,
+}
+
+impl Bindings {
+    pub(super) fn new(identity: Arc<Identity>) -> Self {
+        Self { identity, number: 0, answers_left: 0 }
+    }
+
+    fn sign(&mut self, anchor: &TenantAnchor, proxy: PublicKey) -> Binding {
+        self.number = self.number.saturating_add(1);
+        let mut binding = Binding {
+            tenant: anchor.tenant.clone(),
+            anchor: anchor.key,
+            proxy: *proxy.as_bytes(),
+            number: self.number,
+            signature: [0; 64],
+        };
+        binding.signature = *self.identity.sign(&binding.signed()).as_bytes();
+        binding
+    }
+
+    /// Goes beyond `newest`, if this client has signed it.
+    fn raise(&mut self, newest: &Binding) -> bool {
+        let signature = Signature::from_bytes(newest.signature);
+        let is_own = self.identity.public_key().verifies(&newest.signed(), &signature);
+        if is_own {
+            self.number = self.number.max(newest.number);
+        }
+        is_own
+    }
+}
+
+impl Client {
+    /// Signs for the proxy that has welcomed this client, if it is one: the first that it hears.
+    pub(super) fn bind(&mut self, id: ConnectionId) {
+        self.bindings.answers_left = ANSWERS_MAX;
+        self.send_binding(id);
+    }
+
+    /// The anchor has a newer binding.
+    pub(super) fn on_newest_binding(&mut self, newest: &Binding) {
+        let Some(id) = self.current.as_ref().map(|current| current.id) else { return };
+        if self.bindings.answers_left == 0 || !self.bindings.raise(newest) {
+            return self.drops.count(DropReason::MalformedMessage);
+        }
+        self.bindings.answers_left -= 1;
+        self.send_binding(id);
+    }
+
+    fn send_binding(&mut self, id: ConnectionId) {
+        let anchor = self.current.as_ref().and_then(|current| current.welcome.anchor.as_ref());
+        let proxy = self.endpoint.connection(id).and_then(Connection::peer);
+        if let (Some(anchor), Some(proxy)) = (anchor, proxy) {
+            let binding = self.bindings.sign(anchor, proxy);
+            self.send_control(id, &Control::Binding(binding));
+        }
+    }
+}
+
+/// A proxy that says again and again that there is a newer one is not believed for ever.
+const ANSWERS_MAX: u32 = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bindings(seed: u8) -> Bindings {
+        Bindings::new(Arc::new(Identity::from_seed([seed; 32])))
+    }
+
+    #[test]
+    fn a_client_goes_beyond_its_own_word_and_nobody_elses() {
+        let anchor = TenantAnchor { tenant: "acme".into(), key: [7; 32] };
+        let proxy = Identity::from_seed([9; 32]).public_key();
+        let (mut before, mut restored, mut other) = (bindings(1), bindings(1), bindings(2));
+        (0..40).for_each(|_| _ = before.sign(&anchor, proxy));
+        let newest = before.sign(&anchor, proxy);
+        assert_eq!(newest.number, 41);
+        assert!(!other.raise(&newest) && other.number == 0);
+        let mut forged = newest.clone();
+        forged.number = u64::MAX;
+        assert!(!restored.raise(&forged) && restored.number == 0);
+        assert!(restored.raise(&newest));
+        assert_eq!(restored.sign(&anchor, proxy).number, 42);
+        let old = Binding { number: 3, ..newest };
+        assert!(!before.raise(&old));
+    }
+}

@@ -1,0 +1,278 @@
+//! One end of a leg between a proxy and an anchor: what waits, what leaves, what comes.
+//!
+//! ```text
+//! inner packet ─► fair queue (by tenant) ─► [rate] ─► datagram, or parts of one ─► QUIC ─► other end
+//! ```
+//!
+//! A leg has no recovery and no congestion control of its own. What it carries was held back
+//! before, upwards by the multipath of each client and downwards by the connections within, so that
+//! a tunnel need not do it again (RFC 8085 section 3.1.11); a controller that had not seen the leg
+//! full held video of ten clients back by 100 ms while it learned (docs/results.md). What the
+//! network drops is counted. Where the leg is narrow, its rate is told by the configuration, and
+//! the queue is here, fair among tenants, and not in the network.
+
+mod fair;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use roadweave_quic::Connection;
+use roadweave_types::{DropCounters, DropReason, Instant, LaneId, PathId, Rate};
+use roadweave_wire::{Datagram, Part, Passed};
+use serde::{Deserialize, Serialize};
+
+use self::fair::FairQueue;
+use crate::lane::Reassembly;
+use crate::server::Direction;
+use crate::server::rate::Limit;
+
+/// A tenant's place in the configuration of a proxy or an anchor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u16);
+
+/// What passed for one tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TenantStats {
+    /// Inner packets from its clients.
+    pub packets_up: u64,
+    /// Bytes of these.
+    pub bytes_up: u64,
+    /// Inner packets for its clients.
+    pub packets_down: u64,
+    /// Bytes of these.
+    pub bytes_down: u64,
+    /// What was discarded, by reason.
+    pub drops: DropCounters,
+}
+
+/// What a tenant has used, and what it may use: the figures and limits of all its clients together.
+#[derive(Debug, Default)]
+pub(crate) struct TenantAccount {
+    limits: Option<[Limit; 2]>,
+    pub(crate) stats: TenantStats,
+}
+
+impl TenantAccount {
+    pub(crate) fn new(rate_limit: Option<Rate>) -> Self {
+        Self { limits: rate_limit.map(|rate| [Limit::new(rate); 2]), ..Self::default() }
+    }
+
+    /// Whether a packet of `bytes` bytes is within the tenant's rate. What is counts as passed,
+    /// what is not as dropped.
+    pub(crate) fn allows(&mut self, now: Instant, direction: Direction, bytes: usize) -> bool {
+        let limit = self.limits.as_mut().map(|limits| &mut limits[direction as usize]);
+        if !limit.is_none_or(|limit| limit.allows(now, bytes)) {
+            self.drop(DropReason::RateLimited);
+            return false;
+        }
+        let stats = &mut self.stats;
+        let (packets, passed) = match direction {
+            Direction::Up => (&mut stats.packets_up, &mut stats.bytes_up),
+            Direction::Down => (&mut stats.packets_down, &mut stats.bytes_down),
+        };
+        *packets += 1;
+        *passed += bytes as u64;
+        true
+    }
+
+    pub(crate) fn drop(&mut self, reason: DropReason) {
+        self.stats.drops.count(reason);
+    }
+}
+
+/// The tenants' accounts, by their place.
+pub(crate) type Accounts = [TenantAccount];
+
+/// One end of a leg, beside its connection.
+#[derive(Debug)]
+pub(crate) struct LegEnd {
+    queue: FairQueue,
+    rate: Option<Rate>,
+    /// When the rate has room for all that was sent.
+    free_at: Instant,
+    /// Datagrams that were cut.
+    cuts: u32,
+    parts: Reassembly,
+    /// What was discarded of which no tenant is known.
+    pub(crate) drops: DropCounters,
+}
+
+impl LegEnd {
+    pub(crate) fn new(rate: Option<Rate>) -> Self {
+        Self {
+            queue: FairQueue::default(),
+            rate,
+            free_at: Instant::ZERO,
+            cuts: 0,
+            parts: Reassembly::default(),
+            drops: DropCounters::default(),
+        }
+    }
+
+    /// Takes an inner packet for the other end.
+    pub(crate) fn push(
+        &mut self,
+        now: Instant,
+        tenant: TenantId,
+        handle: u32,
+        packet: &[u8],
+        accounts: &mut Accounts,
+    ) {
+        let mut drop = |tenant: TenantId, reason| drop_of(accounts, tenant, reason);
+        self.queue.push(now, tenant, Passed::datagram(handle, packet), &mut drop);
+    }
+
+    /// Sends what may leave.
+    pub(crate) fn transmit(
+        &mut self,
+        now: Instant,
+        connection: &mut Connection,
+        accounts: &mut Accounts,
+    ) {
+        let mut drop = |tenant: TenantId, reason| drop_of(accounts, tenant, reason);
+        while self.has_room(now)
+            && let Some((tenant, datagram)) = self.queue.pop(now, &mut drop)
+        {
+            if let Some(rate) = self.rate {
+                self.free_at = self.free_at.max(now) + rate.time_for(datagram.len() as u64);
+            }
+            if let Err(reason) = self.send(now, connection, datagram) {
+                drop(tenant, reason);
+            }
+        }
+    }
+
+    fn has_room(&self, now: Instant) -> bool {
+        self.free_at.since(now) <= BURST
+    }
+
+    fn send(
+        &mut self,
+        now: Instant,
+        connection: &mut Connection,
+        datagram: Bytes,
+    ) -> Result<(), DropReason> {
+        let size_max = connection.max_datagram_size();
+        if datagram.len() <= size_max {
+            return connection
+                .send_through(now, PathId(0), datagram, 0)
+                .map_err(|_| DropReason::LegAway);
+        }
+        let parts = Part::cut(LaneId(0), self.cuts, &datagram, size_max);
+        self.cuts = self.cuts.wrapping_add(1);
+        for part in parts.ok_or(DropReason::OversizedInner)? {
+            let sent = connection.send_through(now, PathId(0), part, 0);
+            sent.map_err(|_| DropReason::LegAway)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a datagram of the other end; returns the inner packet that is complete with it.
+    pub(crate) fn handle_datagram(&mut self, now: Instant, datagram: Bytes) -> Option<Passed> {
+        if datagram.is_empty() {
+            return None;
+        }
+        if let Some(passed) = Passed::parse(datagram.clone()) {
+            return Some(passed);
+        }
+        let whole = match Datagram::parse(datagram) {
+            Ok(Datagram::Part(part)) => {
+                self.parts.insert(now, part, PARTS_AGE_MAX, &mut self.drops)?
+            }
+            // The answer of a connection to what it was asked.
+            Ok(Datagram::Feedback(_)) => return None,
+            _ => {
+                self.drops.count(DropReason::MalformedMessage);
+                return None;
+            }
+        };
+        let passed = Passed::parse(whole);
+        if passed.is_none() {
+            self.drops.count(DropReason::MalformedMessage);
+        }
+        passed
+    }
+
+    /// Forgets what waits: the leg is gone.
+    pub(crate) fn clear(&mut self, accounts: &mut Accounts) {
+        self.queue.clear(&mut |tenant, reason| drop_of(accounts, tenant, reason));
+        (self.parts, self.free_at) = (Reassembly::default(), Instant::ZERO);
+    }
+
+    /// When the rate lets something through that waits.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        (!self.queue.is_empty()).then(|| self.free_at - BURST)
+    }
+
+    /// Bytes that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.bytes() + self.parts.bytes()
+    }
+}
+
+fn drop_of(accounts: &mut Accounts, tenant: TenantId, reason: DropReason) {
+    if let Some(account) = accounts.get_mut(usize::from(tenant.0)) {
+        account.drop(reason);
+    }
+}
+
+/// What a leg says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LegStatus {
+    /// The public key of the other end.
+    pub public_key: String,
+    /// The address of the other end, while the leg is up.
+    pub remote: Option<String>,
+    /// Whether it is up and answers.
+    pub is_up: bool,
+    /// The smoothed round-trip time, milliseconds.
+    pub smoothed_rtt_ms: f64,
+    /// The share of packets lost of late, 0..1.
+    pub loss: f32,
+    /// Datagrams sent since it came up.
+    pub datagrams_sent: u64,
+    /// Of these, how many the network has lost.
+    pub datagrams_lost: u64,
+    /// Clients that are attached by it.
+    pub attachments: u64,
+    /// Bytes that wait.
+    pub waiting_bytes: u64,
+    /// What was discarded of which no tenant is known.
+    pub drops: DropCounters,
+}
+
+impl LegStatus {
+    /// What `connection` tells of itself.
+    pub(crate) fn of(connection: Option<&Connection>, end: &LegEnd, attachments: usize) -> Self {
+        let mut status = Self {
+            attachments: attachments as u64,
+            waiting_bytes: end.waiting() as u64,
+            drops: end.drops.clone(),
+            ..Self::default()
+        };
+        let Some(connection) = connection else { return status };
+        if let Some(path) = connection.paths().first() {
+            status.is_up = connection.is_open() && path.is_usable();
+            status.smoothed_rtt_ms = path.smoothed_rtt.as_secs_f64() * 1e3;
+            status.loss = path.loss;
+            let stats = connection.path_stats(path.id).unwrap_or_default();
+            status.datagrams_sent = stats.datagrams_sent;
+            status.datagrams_lost = stats.datagrams_lost;
+            status.remote = connection.remote_address(path.id).map(|address| address.to_string());
+        }
+        status
+    }
+}
+
+/// The tenants' figures by name.
+pub(crate) fn tenant_stats<'a>(
+    named: impl Iterator<Item = (&'a str, &'a TenantAccount)>,
+) -> BTreeMap<String, TenantStats> {
+    named.map(|(name, account)| (name.to_owned(), account.stats.clone())).collect()
+}
+
+/// What leaves in so long may leave at once.
+const BURST: Duration = Duration::from_millis(2);
+/// For how long parts of a datagram are waited for: nothing is sent again.
+const PARTS_AGE_MAX: Duration = Duration::from_millis(300);

@@ -1,0 +1,200 @@
+//! What waits for a leg, by tenant: each gets as many bytes as any other that waits.
+//!
+//! Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995): a tenant at its turn sends as much
+//! as its quantum and what it has left of earlier turns, and goes to the end. When all room is
+//! taken, the tenant that holds most loses its oldest; what is old goes for all.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use roadweave_types::{DropReason, Instant};
+
+use super::TenantId;
+
+/// Told of what was discarded.
+pub(super) type Drop<'a> = &'a mut dyn FnMut(TenantId, DropReason);
+
+/// Datagrams that wait, by tenant.
+#[derive(Debug, Default)]
+pub(super) struct FairQueue {
+    /// Of tenants that have something.
+    flows: BTreeMap<TenantId, Flow>,
+    /// Their turns.
+    turns: VecDeque<TenantId>,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Flow {
+    datagrams: VecDeque<(Instant, Bytes)>,
+    bytes: usize,
+    /// What it may still send at this turn.
+    deficit: usize,
+}
+
+impl Flow {
+    fn take(&mut self) -> Option<(Instant, Bytes)> {
+        let (since, datagram) = self.datagrams.pop_front()?;
+        self.bytes -= cost(&datagram);
+        Some((since, datagram))
+    }
+}
+
+impl FairQueue {
+    pub(super) fn push(&mut self, now: Instant, tenant: TenantId, datagram: Bytes, drop: Drop<'_>) {
+        let flow = self.flows.entry(tenant).or_insert_with(|| {
+            self.turns.push_back(tenant);
+            Flow::default()
+        });
+        let bytes = cost(&datagram);
+        flow.bytes += bytes;
+        self.bytes += bytes;
+        flow.datagrams.push_back((now, datagram));
+        while self.bytes > BYTES_MAX
+            && let Some((tenant, flow)) = self.flows.iter_mut().max_by_key(|(_, flow)| flow.bytes)
+        {
+            let tenant = *tenant;
+            self.bytes -= flow.take().map_or(0, |(_, datagram)| cost(&datagram));
+            drop(tenant, DropReason::QueueFull);
+        }
+    }
+
+    /// The datagram whose turn it is.
+    pub(super) fn pop(&mut self, now: Instant, drop: Drop<'_>) -> Option<(TenantId, Bytes)> {
+        while let Some(tenant) = self.turns.front().copied() {
+            let Some(flow) = self.flows.get_mut(&tenant) else {
+                self.turns.pop_front();
+                continue;
+            };
+            while flow.datagrams.front().is_some_and(|(since, _)| now.since(*since) > AGE_MAX) {
+                self.bytes -= flow.take().map_or(0, |(_, datagram)| cost(&datagram));
+                drop(tenant, DropReason::QueueExpired);
+            }
+            let Some((_, next)) = flow.datagrams.front() else {
+                // Whoever has nothing saves nothing for later.
+                self.flows.remove(&tenant);
+                self.turns.pop_front();
+                continue;
+            };
+            if flow.deficit < next.len() {
+                flow.deficit += QUANTUM;
+                self.turns.rotate_left(1);
+                continue;
+            }
+            flow.deficit -= next.len();
+            let (_, datagram) = flow.take()?;
+            self.bytes -= cost(&datagram);
+            return Some((tenant, datagram));
+        }
+        None
+    }
+
+    pub(super) fn clear(&mut self, drop: Drop<'_>) {
+        for (tenant, flow) in std::mem::take(&mut self.flows) {
+            flow.datagrams.iter().for_each(|_| drop(tenant, DropReason::LegAway));
+        }
+        *self = Self::default();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+fn cost(datagram: &Bytes) -> usize {
+    datagram.len() + OVERHEAD_BYTES
+}
+
+/// What may wait in all: a tenth of a second at 600 Mbit/s.
+const BYTES_MAX: usize = 8 << 20;
+/// What a datagram costs beside its bytes.
+const OVERHEAD_BYTES: usize = 64;
+/// What waits longer is of no use to video, and a queue that other traffic can do without.
+const AGE_MAX: Duration = Duration::from_millis(250);
+/// What a tenant may send in a turn: a packet at least.
+const QUANTUM: usize = 1_600;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const GREEDY: TenantId = TenantId(0);
+    const MODEST: TenantId = TenantId(1);
+
+    fn nothing(_: TenantId, reason: DropReason) {
+        panic!("dropped by {reason:?}");
+    }
+
+    #[test]
+    fn tenants_that_wait_get_equal_bytes_whatever_their_packets() {
+        let mut queue = FairQueue::default();
+        let now = Instant::from_millis(5);
+        (0..1_000).for_each(|_| queue.push(now, GREEDY, vec![0; 1_400].into(), &mut nothing));
+        (0..1_000).for_each(|_| queue.push(now, MODEST, vec![0; 200].into(), &mut nothing));
+        let mut sent = BTreeMap::new();
+        while sent.values().sum::<usize>() < 300_000 {
+            let (tenant, datagram) = queue.pop(now, &mut nothing).expect("both wait");
+            *sent.entry(tenant).or_default() += datagram.len();
+        }
+        assert!(sent[&GREEDY].abs_diff(sent[&MODEST]) <= 2 * QUANTUM, "{sent:?}");
+    }
+
+    #[test]
+    fn whoever_fills_the_queue_loses_and_nobody_else_does() {
+        let mut queue = FairQueue::default();
+        let now = Instant::ZERO;
+        queue.push(now, MODEST, vec![1; 1_000].into(), &mut nothing);
+        let mut lost = 0;
+        for _ in 0..20_000 {
+            queue.push(now, GREEDY, vec![0; 1_000].into(), &mut |tenant, reason| {
+                assert_eq!((tenant, reason), (GREEDY, DropReason::QueueFull));
+                lost += 1;
+            });
+            assert!(queue.bytes() <= BYTES_MAX);
+        }
+        assert!(lost > 10_000, "{lost}");
+        let rest = std::iter::from_fn(|| queue.pop(now, &mut nothing));
+        assert_eq!(rest.filter(|(tenant, _)| *tenant == MODEST).count(), 1);
+        assert_eq!((queue.bytes(), queue.is_empty()), (0, true));
+    }
+
+    #[test]
+    fn what_is_old_goes_and_is_counted() {
+        let mut queue = FairQueue::default();
+        queue.push(Instant::ZERO, MODEST, vec![1; 10].into(), &mut nothing);
+        queue.push(Instant::from_millis(200), MODEST, vec![2; 10].into(), &mut nothing);
+        let mut drops = Vec::new();
+        let next =
+            queue.pop(Instant::from_millis(300), &mut |tenant, why| drops.push((tenant, why)));
+        assert_eq!(next.map(|(_, datagram)| datagram[0]), Some(2));
+        assert_eq!(drops, [(MODEST, DropReason::QueueExpired)]);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost_uncounted(
+            steps in prop::collection::vec((0_u16..4, 0_usize..3_000, any::<bool>()), 1..300),
+        ) {
+            let mut queue = FairQueue::default();
+            let (mut pushed, mut popped, mut dropped) = (0, 0, 0);
+            for (ms, (tenant, length, pops)) in steps.into_iter().enumerate() {
+                let now = Instant::from_millis(ms as u64 * 7);
+                let mut drop = |_: TenantId, _: DropReason| dropped += 1;
+                queue.push(now, TenantId(tenant), vec![0; length].into(), &mut drop);
+                pushed += 1;
+                popped += usize::from(pops && queue.pop(now, &mut drop).is_some());
+            }
+            let waiting: usize = queue.flows.values().map(|flow| flow.datagrams.len()).sum();
+            prop_assert_eq!(pushed, popped + dropped + waiting);
+            let bytes: usize = queue.flows.values().map(|flow| flow.bytes).sum();
+            prop_assert_eq!(bytes, queue.bytes());
+        }
+    }
+}

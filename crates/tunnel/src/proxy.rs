@@ -1,0 +1,254 @@
+//! The legs of a proxy: what its sessions send goes to the anchors of their tenants, and back.
+//!
+//! ```text
+//! session ─► tenant ─► leg of the tenant's anchor ─► QUIC ─► anchor
+//! session ◄─────────── attachment, by its handle ◄── QUIC ◄─ anchor
+//! ```
+//!
+//! A proxy gives nothing to its own machine: no TUN, no routes, no filters. Its sessions are those
+//! of a [`Server`](crate::Server), which asks here whether a tenant can be served, hands over what
+//! its clients send, and is told what came for them. A client's packets pass once it has signed a
+//! binding for this proxy; what the anchor makes of that is told back.
+//!
+//! Source: Proxy Mobile IPv6 (RFC 5213): the inner address stays where the anchor is.
+
+mod attachments;
+mod leg;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use roadweave_identity::{Identity, PublicKey};
+use roadweave_quic::{ConfigError, ConnectionId, Endpoint, Epoch, Local, Source, Transmit};
+use roadweave_types::{DropCounters, Instant, Rate, UplinkId};
+use roadweave_wire::{Binding, Detached, TenantAnchor};
+use serde::{Deserialize, Serialize};
+
+use self::attachments::Attachment;
+pub(crate) use self::leg::IDLE_MAX as LEG_IDLE_MAX;
+use self::leg::Leg;
+use crate::leg::{LegStatus, TenantAccount, TenantId, TenantStats, tenant_stats};
+use crate::node::RecvMeta;
+
+/// The socket of a proxy that its legs use.
+pub const LEG_SOCKET: UplinkId = UplinkId(1);
+
+/// What a proxy needs to know beside what any server does.
+#[derive(Clone, Debug)]
+pub struct ProxyConfig {
+    /// The tenants that it serves, at most [`TENANTS_MAX`].
+    pub tenants: Vec<ProxyTenant>,
+    /// What a leg may carry in each direction, if it is known to be narrow.
+    pub leg_rate: Option<Rate>,
+}
+
+/// A tenant of a proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProxyTenant {
+    /// Its name, which clients sign.
+    pub name: String,
+    /// The key of its anchor.
+    pub anchor: PublicKey,
+    /// The addresses of its anchor, tried in turn.
+    pub addresses: Vec<SocketAddr>,
+    /// The anchor's own inner addresses.
+    pub gateways: Vec<IpAddr>,
+    /// What all its clients together may send, and receive, at this proxy.
+    pub rate_limit: Option<Rate>,
+}
+
+/// The most tenants of a proxy, and of an anchor.
+pub const TENANTS_MAX: usize = 4096;
+
+/// What a server must know of its legs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LegEvent {
+    /// An inner packet for a session.
+    Down(ConnectionId, Bytes),
+    /// The client of a session is to sign a binding beyond this one.
+    Newest(ConnectionId, Binding),
+    /// The anchor does not take the client of a session.
+    Refused(ConnectionId, Detached),
+    /// The anchor of a session does not answer any more.
+    Away(ConnectionId),
+    /// A leg came up or is away, for a person to read.
+    Told(String),
+}
+
+#[derive(Debug)]
+struct Tenant {
+    name: String,
+    leg: usize,
+    gateways: Vec<IpAddr>,
+}
+
+/// What a proxy has in the place of a device.
+#[derive(Debug)]
+pub(crate) struct Legs {
+    endpoint: Endpoint,
+    key: PublicKey,
+    tenants: Vec<Tenant>,
+    accounts: Vec<TenantAccount>,
+    by_name: BTreeMap<String, TenantId>,
+    legs: Vec<Leg>,
+    /// By session.
+    attachments: BTreeMap<ConnectionId, Attachment>,
+    events: VecDeque<LegEvent>,
+    refusals: BTreeMap<&'static str, u64>,
+}
+
+impl Legs {
+    pub(crate) fn new(
+        epoch: Epoch,
+        transport: &roadweave_quic::TransportConfig,
+        identity: Arc<Identity>,
+        config: ProxyConfig,
+    ) -> Result<Self, ConfigError> {
+        let key = identity.public_key();
+        let transport = leg::transport(transport);
+        let endpoint = Endpoint::client(epoch, &transport, identity)?;
+        let mut legs: Vec<Leg> = Vec::new();
+        let mut tenants = Vec::new();
+        let mut accounts = Vec::new();
+        for tenant in config.tenants.into_iter().take(TENANTS_MAX) {
+            let known = legs.iter().position(|leg| leg.anchor == tenant.anchor);
+            let leg = known.unwrap_or_else(|| {
+                legs.push(Leg::new(tenant.anchor, config.leg_rate));
+                legs.len() - 1
+            });
+            legs[leg].add_addresses(&tenant.addresses);
+            accounts.push(TenantAccount::new(tenant.rate_limit));
+            tenants.push(Tenant { name: tenant.name, leg, gateways: tenant.gateways });
+        }
+        let by_name =
+            tenants.iter().zip(0..).map(|(tenant, id)| (tenant.name.clone(), TenantId(id)));
+        Ok(Self {
+            endpoint,
+            key,
+            by_name: by_name.collect(),
+            tenants,
+            accounts,
+            legs,
+            attachments: BTreeMap::new(),
+            events: VecDeque::new(),
+            refusals: BTreeMap::new(),
+        })
+    }
+
+    /// What the client of a tenant is to be welcomed with: the anchor to sign for, and its inner
+    /// addresses.
+    ///
+    /// # Errors
+    /// Says why the tenant cannot be served now.
+    pub(crate) fn anchor_of(
+        &self,
+        now: Instant,
+        tenant: &str,
+    ) -> Result<(TenantAnchor, Vec<IpAddr>), &'static str> {
+        let id = self.by_name.get(tenant).ok_or("this proxy does not serve the client's tenant")?;
+        let tenant = &self.tenants[usize::from(id.0)];
+        let leg = &self.legs[tenant.leg];
+        if leg.is_away(now) {
+            return Err("the tenant's anchor cannot be reached from this proxy");
+        }
+        let anchor = TenantAnchor { tenant: tenant.name.clone(), key: *leg.anchor.as_bytes() };
+        Ok((anchor, tenant.gateways.clone()))
+    }
+
+    /// Takes a packet of [`LEG_SOCKET`].
+    pub(crate) fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
+        let local = Local::Uplink(LEG_SOCKET);
+        let source = Source { remote: meta.remote, local, ecn: meta.ecn };
+        if let Some(id) = self.endpoint.handle_packet(now, source, BytesMut::from(payload)) {
+            self.pump(now, id);
+        }
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        for id in self.endpoint.handle_timeout(now) {
+            self.pump(now, id);
+        }
+        for at in 0..self.legs.len() {
+            self.keep_up(now, at);
+        }
+    }
+
+    /// Lets leave what the sessions have handed over.
+    pub(crate) fn transmit(&mut self, now: Instant) {
+        for leg in &mut self.legs {
+            if let Some(id) = leg.up()
+                && let Some(connection) = self.endpoint.connection_mut(id)
+            {
+                leg.end.transmit(now, connection, &mut self.accounts);
+                connection.flush(now);
+            }
+        }
+    }
+
+    pub(crate) fn has_packets(&self) -> bool {
+        self.endpoint.has_packets()
+    }
+
+    pub(crate) fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
+        self.endpoint.poll_transmit()
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let legs = self.legs.iter().filter_map(|leg| leg.poll_timeout(&self.endpoint));
+        legs.chain(self.endpoint.poll_timeout()).min()
+    }
+
+    pub(crate) fn poll_event(&mut self) -> Option<LegEvent> {
+        self.events.pop_front()
+    }
+
+    /// Says goodbye to all anchors.
+    pub(crate) fn close(&mut self, now: Instant) {
+        self.endpoint.close(now, "the proxy stops");
+    }
+
+    /// Bytes that wait for the legs.
+    pub(crate) fn waiting(&self) -> usize {
+        self.legs.iter().map(|leg| leg.end.waiting()).sum()
+    }
+
+    /// Attachments that came to nothing, by reason.
+    pub(crate) fn refusals(&self) -> &BTreeMap<&'static str, u64> {
+        &self.refusals
+    }
+
+    pub(crate) fn status(&self) -> ProxyStatus {
+        let leg = |(at, leg): (usize, &Leg)| {
+            let connection = leg.up().and_then(|id| self.endpoint.connection(id));
+            let attached = self.attachments.values().filter(|it| it.leg == at && it.is_attached);
+            let status = LegStatus::of(connection, &leg.end, attached.count());
+            LegStatus { public_key: leg.anchor.to_string(), ..status }
+        };
+        let names = self.tenants.iter().map(|tenant| tenant.name.as_str());
+        ProxyStatus {
+            legs: self.legs.iter().enumerate().map(leg).collect(),
+            tenants: tenant_stats(names.zip(&self.accounts)),
+        }
+    }
+}
+
+/// What a proxy says of its legs and tenants.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProxyStatus {
+    /// The legs, in the order of the configuration.
+    pub legs: Vec<LegStatus>,
+    /// What passed, by the tenant's name.
+    pub tenants: BTreeMap<String, TenantStats>,
+}
+
+impl ProxyStatus {
+    /// What was discarded for all tenants and on all legs, by reason.
+    pub fn drops(&self) -> DropCounters {
+        let mut drops = DropCounters::default();
+        self.tenants.values().for_each(|tenant| drops.merge(&tenant.drops));
+        self.legs.iter().for_each(|leg| drops.merge(&leg.drops));
+        drops
+    }
+}

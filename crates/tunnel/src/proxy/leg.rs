@@ -1,0 +1,247 @@
+//! A leg's connection: it comes up by itself, and says when it is away.
+//!
+//! ```text
+//! resting ─► connecting ─► up ─── does not answer for 1 s, closed ───┐
+//!    ▲            │ failed: another address, and a longer rest         │
+//!    └────────────┴──────────── at once, once ◄────────────────────────┘
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use roadweave_identity::PublicKey;
+use roadweave_quic::{Connection, ConnectionId, Endpoint, Event, TransportConfig};
+use roadweave_types::{DropReason, Instant, PathStatus, Rate};
+use roadweave_wire::LegMessage;
+
+use super::{LEG_SOCKET, LegEvent, Legs};
+use crate::leg::LegEnd;
+
+/// The leg to one anchor.
+#[derive(Debug)]
+pub(super) struct Leg {
+    pub(super) anchor: PublicKey,
+    addresses: Vec<SocketAddr>,
+    /// The address that is tried next.
+    turn: usize,
+    state: State,
+    /// Since when it does not carry anything; `None` while it does.
+    away_since: Option<Instant>,
+    /// Since when it does not answer, while it is up.
+    silent_since: Option<Instant>,
+    /// Whether the sessions were told that it is away.
+    told: bool,
+    /// The rest after the next failure.
+    backoff: Duration,
+    pub(super) end: LegEnd,
+    pub(super) next_handle: u32,
+    /// Sessions by the handle of their attachment.
+    pub(super) handles: BTreeMap<u32, ConnectionId>,
+    /// Sessions whose binding the anchor has not been told on this connection.
+    pub(super) unsent: VecDeque<ConnectionId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Resting { until: Instant },
+    Connecting { id: ConnectionId },
+    Up { id: ConnectionId },
+}
+
+impl Leg {
+    pub(super) fn new(anchor: PublicKey, rate: Option<Rate>) -> Self {
+        Self {
+            anchor,
+            addresses: Vec::new(),
+            turn: 0,
+            state: State::Resting { until: Instant::ZERO },
+            away_since: None,
+            silent_since: None,
+            told: false,
+            backoff: BACKOFF_MIN,
+            end: LegEnd::new(rate),
+            next_handle: 0,
+            handles: BTreeMap::new(),
+            unsent: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn add_addresses(&mut self, addresses: &[SocketAddr]) {
+        let new = addresses.iter().filter(|address| !self.addresses.contains(address));
+        let new: Vec<SocketAddr> = new.copied().collect();
+        self.addresses.extend(new);
+    }
+
+    /// Its connection, if that is up.
+    pub(super) fn up(&self) -> Option<ConnectionId> {
+        match self.state {
+            State::Up { id } => Some(id),
+            _ => None,
+        }
+    }
+
+    fn is(&self, connection: ConnectionId) -> bool {
+        matches!(self.state, State::Up { id } | State::Connecting { id } if id == connection)
+    }
+
+    /// Whether nothing has passed for so long that clients are better off elsewhere. At the start
+    /// there is patience: the first connection is under way.
+    pub(super) fn is_away(&self, now: Instant) -> bool {
+        let silent = self.silent_since.or(self.away_since);
+        silent.is_some_and(|since| now.since(since) >= AWAY_AFTER)
+    }
+
+    pub(super) fn poll_timeout(&self, endpoint: &Endpoint) -> Option<Instant> {
+        let told = self.silent_since.or(self.away_since).filter(|_| !self.told);
+        let own = match self.state {
+            State::Resting { until } if !self.addresses.is_empty() => Some(until),
+            State::Resting { .. } | State::Connecting { .. } => None,
+            State::Up { id } => {
+                let carries = endpoint.connection(id).is_some_and(Connection::is_open);
+                self.end.poll_timeout().filter(|_| carries)
+            }
+        };
+        [own, told.map(|since| since + AWAY_AFTER)].into_iter().flatten().min()
+    }
+}
+
+impl Legs {
+    /// Handles what the connection of a leg has to tell.
+    pub(super) fn pump(&mut self, now: Instant, id: ConnectionId) {
+        let at = self.legs.iter().position(|leg| leg.is(id));
+        while let Some(event) = self.endpoint.connection_mut(id).and_then(Connection::poll_event) {
+            let Some(at) = at else { continue };
+            match event {
+                Event::Connected { .. } => self.on_up(now, at, id),
+                Event::Received { datagram, .. } => {
+                    if let Some(passed) = self.legs[at].end.handle_datagram(now, datagram) {
+                        self.on_passed(now, at, passed);
+                    }
+                }
+                Event::Message(message) => match LegMessage::parse(message) {
+                    Ok(message) => self.on_leg_message(now, at, message),
+                    Err(_) => self.legs[at].end.drops.count(DropReason::MalformedMessage),
+                },
+                Event::Closed(reason) => self.on_down(now, at, &reason.to_string()),
+                _ => {}
+            }
+        }
+    }
+
+    fn on_up(&mut self, now: Instant, at: usize, id: ConnectionId) {
+        let leg = &mut self.legs[at];
+        if std::mem::take(&mut leg.told) {
+            let told = format!("the anchor {} is reached again", leg.anchor);
+            self.events.push_back(LegEvent::Told(told));
+        }
+        leg.state = State::Up { id };
+        (leg.away_since, leg.silent_since) = (None, None);
+        self.attach_all(now, at);
+    }
+
+    fn on_down(&mut self, now: Instant, at: usize, reason: &str) {
+        let leg = &mut self.legs[at];
+        let was_up = leg.up().is_some();
+        leg.turn = leg.turn.wrapping_add(1);
+        leg.end.clear(&mut self.accounts);
+        leg.handles.clear();
+        leg.unsent.clear();
+        // What was silent is away since then.
+        let since = leg.silent_since.take().unwrap_or(now);
+        leg.away_since.get_or_insert(since);
+        let rest = match was_up {
+            // An anchor that has restarted is there.
+            true => Duration::ZERO,
+            false => {
+                let longer = (leg.backoff * 2).min(BACKOFF_MAX);
+                std::mem::replace(&mut leg.backoff, longer)
+            }
+        };
+        leg.state = State::Resting { until: now + rest };
+        tracing::debug!(anchor = %leg.anchor, reason, "a leg is down");
+        for attachment in self.attachments.values_mut().filter(|it| it.leg == at) {
+            attachment.on_leg_down();
+        }
+    }
+
+    /// Connects a leg that is not, and finds out whether it answers.
+    pub(super) fn keep_up(&mut self, now: Instant, at: usize) {
+        let leg = &mut self.legs[at];
+        if leg.up().is_none() {
+            leg.away_since.get_or_insert(now);
+        }
+        match leg.state {
+            State::Resting { until } if until <= now && !leg.addresses.is_empty() => {
+                let address = leg.addresses[leg.turn % leg.addresses.len()];
+                match self.endpoint.connect(now, LEG_SOCKET, address, leg.anchor) {
+                    Ok(id) => leg.state = State::Connecting { id },
+                    Err(error) => self.on_down(now, at, &error.to_string()),
+                }
+            }
+            State::Up { id } => self.watch(now, at, id),
+            _ => {}
+        }
+        self.attach_unsent(now, at);
+        self.tell_away(now, at);
+    }
+
+    fn watch(&mut self, now: Instant, at: usize, id: ConnectionId) {
+        let leg = &mut self.legs[at];
+        let Some(connection) = self.endpoint.connection(id) else { return };
+        let path = connection.paths().first();
+        if path.is_none_or(|path| path.status == PathStatus::Usable) {
+            if leg.silent_since.take().is_none() && leg.told {
+                leg.told = false;
+            }
+            leg.backoff = BACKOFF_MIN;
+            return;
+        }
+        let since = *leg.silent_since.get_or_insert(now);
+        // It may have lost its state, or be at another address by now.
+        if now.since(since) >= GIVE_UP_AFTER {
+            if let Some(connection) = self.endpoint.connection_mut(id) {
+                connection.close(now, 0, "the leg does not answer");
+            }
+            self.on_down(now, at, "it does not answer");
+        }
+    }
+
+    /// Tells the sessions of a leg that it is away, once.
+    fn tell_away(&mut self, now: Instant, at: usize) {
+        let leg = &mut self.legs[at];
+        if leg.told || !leg.is_away(now) {
+            return;
+        }
+        leg.told = true;
+        let told =
+            format!("the anchor {} cannot be reached; its clients are sent away", leg.anchor);
+        self.events.push_back(LegEvent::Told(told));
+        let of_leg = self.attachments.iter().filter(|(_, attachment)| attachment.leg == at);
+        self.events.extend(of_leg.map(|(session, _)| LegEvent::Away(*session)));
+    }
+}
+
+/// The transport of a leg: one path, between machines that stay where they are.
+pub(super) fn transport(of_sessions: &TransportConfig) -> TransportConfig {
+    let mut transport = of_sessions.clone();
+    transport.max_paths = 1;
+    transport.handshake_timeout = HANDSHAKE_MAX;
+    transport.idle_timeout = IDLE_MAX;
+    // Another branch of the same seed: connection IDs of the two endpoints have nothing in common.
+    transport.rng_seed.iter_mut().for_each(|byte| *byte ^= 0x5a);
+    transport
+}
+
+/// A leg that carries nothing for so long is away: what its clients do not know costs them packets.
+const AWAY_AFTER: Duration = Duration::from_secs(1);
+/// A connection that does not answer for so long is begun anew.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(3);
+/// An anchor that does not answer a handshake for so long is asked at another address.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
+/// Either end forgets a leg that it has not heard for so long.
+pub(crate) const IDLE_MAX: Duration = Duration::from_secs(30);
+/// The rest after the first failure, which doubles.
+const BACKOFF_MIN: Duration = Duration::from_millis(200);
+/// The longest rest.
+const BACKOFF_MAX: Duration = Duration::from_secs(5);

@@ -1,0 +1,113 @@
+//! What a server does as a proxy: its sessions and the legs to the anchors of their tenants.
+//!
+//! ```text
+//! hello ─► is the tenant's anchor reached? ─► welcome, with the anchor ─► binding ─► attachment
+//! ```
+
+use std::net::IpAddr;
+
+use roadweave_identity::PublicKey;
+use roadweave_quic::ConnectionId;
+use roadweave_types::{DropReason, Instant};
+use roadweave_wire::{Binding, Control, InnerPacket, Reason, TenantAnchor};
+
+use super::{Direction, Server, ServerEvent};
+use crate::node::RecvMeta;
+use crate::peers::Peer;
+use crate::proxy::LegEvent;
+
+impl Server {
+    /// The anchor that a client is to sign for, if this is a proxy, and the inner addresses that it
+    /// is told.
+    ///
+    /// # Errors
+    /// Says why the client cannot be served here.
+    pub(super) fn anchor_of(
+        &self,
+        now: Instant,
+        peer: &Peer,
+    ) -> Result<(Option<TenantAnchor>, Vec<IpAddr>), &'static str> {
+        match &self.legs {
+            None => Ok((None, self.config.gateways.clone())),
+            Some(legs) => {
+                let (anchor, gateways) = legs.anchor_of(now, &peer.tenant)?;
+                Ok((Some(anchor), gateways))
+            }
+        }
+    }
+
+    pub(super) fn begin_passing(&mut self, id: ConnectionId, peer: &Peer, key: PublicKey) {
+        if let Some(legs) = &mut self.legs {
+            legs.begin(id, &peer.tenant, key);
+        }
+    }
+
+    pub(super) fn on_binding(&mut self, now: Instant, id: ConnectionId, binding: Binding) {
+        let Some(legs) = &mut self.legs else {
+            return self.drops.count(DropReason::UnknownMessage);
+        };
+        if let Err(bad) = legs.bind(now, id, binding) {
+            self.refusals.count_silently(bad.0);
+        }
+    }
+
+    /// Bytes that wait for legs.
+    pub(super) fn waiting_for_legs(&self) -> usize {
+        self.legs.as_ref().map_or(0, |legs| legs.waiting())
+    }
+
+    pub(super) fn handle_leg_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
+        if let Some(legs) = &mut self.legs {
+            legs.handle_packet(now, meta, payload);
+        }
+        self.take_leg_events(now);
+    }
+
+    pub(super) fn turn_legs(&mut self, now: Instant) {
+        if let Some(legs) = &mut self.legs {
+            legs.handle_timeout(now);
+        }
+        self.take_leg_events(now);
+    }
+
+    fn take_leg_events(&mut self, now: Instant) {
+        while let Some(event) = self.legs.as_mut().and_then(|legs| legs.poll_event()) {
+            match event {
+                LegEvent::Down(id, packet) => self.hand_down(now, id, &packet),
+                LegEvent::Newest(id, newest) => self.send_control(id, &Control::Binding(newest)),
+                LegEvent::Refused(id, why) => {
+                    let reason = format!("the tenant's anchor does not take it: {}", why.name());
+                    self.send_control(id, &Control::Refuse { reason, why: Reason::Other });
+                }
+                // What it sends here goes nowhere until the leg is back.
+                LegEvent::Away(id) => {
+                    self.send_control(id, &Control::Move { why: Reason::Other, grace: None });
+                }
+                LegEvent::Told(told) => self.events.push_back(ServerEvent::Leg { told }),
+            }
+        }
+    }
+
+    /// Hands a packet of an anchor to the session of a client.
+    fn hand_down(&mut self, now: Instant, id: ConnectionId, packet: &[u8]) {
+        let Some(joined) = self.sessions.get_mut(&id) else { return };
+        match InnerPacket::parse(packet) {
+            Ok(view) => {
+                if joined.allows(now, Direction::Down, packet.len()) {
+                    joined.session.handle_parsed_inner(now, packet, &view);
+                }
+                self.touched.insert(id);
+            }
+            Err(_) => self.drops.count(DropReason::MalformedInner),
+        }
+    }
+
+    fn send_control(&mut self, id: ConnectionId, message: &Control) {
+        if let Some(connection) = self.endpoint.connection_mut(id)
+            && let Err(error) = connection.send_message(message.to_bytes())
+        {
+            tracing::debug!(%error, "cannot tell a client of its anchor");
+        }
+        self.touched.insert(id);
+    }
+}
