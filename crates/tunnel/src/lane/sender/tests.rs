@@ -57,6 +57,19 @@ fn a_copy_for_a_path_without_room_waits_there_and_leaves_when_there_is_room() {
 }
 
 #[test]
+fn what_was_sent_and_may_be_repaired_counts_and_can_be_let_go() {
+    let mut carrier = TwoPaths::new([10_000, 10_000]);
+    let config = LaneConfig::new("default", crate::Strategy::xnc());
+    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("xnc needs no uplink");
+    sender.handle_inner(at(0), &[7; 500], 1, None);
+    assert!(sender.memory().queue_bytes > 500 && sender.memory().encoder_bytes == 0);
+    sender.transmit(at(0), &mut carrier);
+    assert!(sender.memory().queue_bytes == 0 && sender.memory().encoder_bytes > 500);
+    sender.shed(at(1), 1);
+    assert_eq!(sender.memory().total(), 0);
+}
+
+#[test]
 fn a_copy_that_waits_is_withdrawn_when_another_is_acknowledged() {
     let mut carrier = TwoPaths::new([10_000, 0]);
     let mut sender = sender_everywhere();
