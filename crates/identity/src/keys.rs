@@ -184,8 +184,10 @@ impl Identity {
         self.public_key
     }
 
-    /// Signs `message` (RFC 8032 section 5.1.6). Whoever calls it begins the message with what it is
-    /// for, so that a signature for one purpose never serves another.
+    /// Signs `message` (RFC 8032 section 5.1.6).
+    ///
+    /// Whoever calls it begins the message with what it is for, so that a signature for one purpose
+    /// never serves another.
     pub fn sign(&self, message: &[u8]) -> Signature {
         let pair = Ed25519KeyPair::from_seed_unchecked(&*self.seed)
             .expect("every seed of 32 bytes is a key");
