@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod external;
+mod fleet;
 mod init;
 mod release;
 mod run;
@@ -37,6 +38,8 @@ enum Command {
     Client(run::ClientArgs),
     Server(run::ServerArgs),
     Router(run::RouterArgs),
+    Proxy(fleet::ProxyArgs),
+    Anchor(fleet::AnchorArgs),
     Release(release::ReleaseArgs),
     Show(show::ShowArgs),
     Set(set::SetArgs),
@@ -63,6 +66,8 @@ fn run(arguments: Arguments) -> ExitCode {
         Command::Client(args) => args.run(),
         Command::Server(args) => args.run(),
         Command::Router(args) => args.run(),
+        Command::Proxy(args) => args.run(),
+        Command::Anchor(args) => args.run(),
         Command::Release(args) => args.run(),
         Command::Show(args) => args.run(),
         Command::Set(args) => args.run(),

@@ -130,7 +130,7 @@ fn route_options(file: &ClientFile) -> ClientRouteOptions {
     }
 }
 
-fn tun_settings(tun: &TunFields) -> TunSettings {
+pub(crate) fn tun_settings(tun: &TunFields) -> TunSettings {
     let mtu = tun.mtu_bytes.get() as u16;
     TunSettings { name: tun.name.as_str().to_owned(), mtu, offload: tun.offload }
 }
@@ -157,7 +157,8 @@ fn reload_server(
         warn_of(&file);
         let other_key = file.private_key.take_identity()?.public_key() != key;
         tell_ignored(&started, &file, &SERVER_RELOADS, other_key);
-        Ok(ServerReload { peers: file.peers(), destinations: destinations(&file) })
+        let destinations = destinations(&file);
+        Ok(ServerReload { peers: file.peers(), destinations, proxies: Vec::new() })
     }
 }
 
@@ -189,7 +190,12 @@ fn reload_client(
 
 /// Names the fields that were changed and are not read again. Both are without their private keys,
 /// which stay nowhere in memory: whether that is another one is told apart.
-fn tell_ignored<T: serde::Serialize>(started: &T, now: &T, reloaded: &[&str], other_key: bool) {
+pub(crate) fn tell_ignored<T: serde::Serialize>(
+    started: &T,
+    now: &T,
+    reloaded: &[&str],
+    other_key: bool,
+) {
     let is_read = |field: &String| {
         reloaded.iter().any(|name| {
             field.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -216,11 +222,11 @@ fn warnings(file: &impl Validate) -> Vec<String> {
     file.warnings(since_1970.as_secs())
 }
 
-fn warn_of(file: &impl Validate) {
+pub(crate) fn warn_of(file: &impl Validate) {
     warnings(file).into_iter().for_each(|warning| tracing::warn!("{warning}"));
 }
 
-fn in_order(path: &Path, file: &impl Validate) -> Result<()> {
+pub(crate) fn in_order(path: &Path, file: &impl Validate) -> Result<()> {
     for warning in warnings(file) {
         out::note(format_args!("warning: {}: {warning}", path.display()));
     }

@@ -1,16 +1,17 @@
 //! `roadweave show`: paths, lanes and statistics of a running client, server or router.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
 use comfy_table::{CellAlignment, Table, presets};
 use roadweave_device::local;
-use roadweave_device::status::{RoleStatus, RouterSession, Status};
+use roadweave_device::status::{AnchorRoleStatus, RoleStatus, RouterSession, Status};
 use roadweave_terminal::out;
 use roadweave_tunnel::{
-    LaneStats, MemoryStats, PathStatusReport, RouterStatus, SessionStats, SessionStatus,
-    UplinkReport,
+    LaneStats, LegStatus, MemoryStats, PathStatusReport, RouterStatus, SessionStats, SessionStatus,
+    TenantStats, UplinkReport,
 };
 use roadweave_types::DropCounters;
 use serde::Serialize;
@@ -53,14 +54,27 @@ fn render(status: &Status) -> String {
         RoleStatus::Client(_) => "client",
         RoleStatus::Server(_) => "server",
         RoleStatus::Router(_) => "router",
+        RoleStatus::Proxy(_) => "proxy",
+        RoleStatus::Anchor(_) => "anchor",
     };
-    let mut text = format!("{role} {name}, up {} s, device {tun}\n", *uptime_seconds as u64);
+    let device = if tun.is_empty() { "no device".to_owned() } else { format!("device {tun}") };
+    let mut text = format!("{role} {name}, up {} s, {device}\n", *uptime_seconds as u64);
     let sessions: Vec<String> = match &status.role {
         RoleStatus::Client(client) => client.sessions.iter().map(session).collect(),
         RoleStatus::Server(server) => server.sessions.iter().map(session).collect(),
         RoleStatus::Router(router) => router.sessions.iter().map(router_session).collect(),
+        RoleStatus::Proxy(proxy) => {
+            text +=
+                &passing(proxy.passing.legs.iter().map(|leg| ("", leg)), &proxy.passing.tenants);
+            proxy.sessions.iter().map(session).collect()
+        }
+        RoleStatus::Anchor(AnchorRoleStatus { passing: anchor }) => {
+            let legs = anchor.legs.iter().map(|(name, leg)| (name.as_str(), leg));
+            text += &passing(legs, &anchor.tenants);
+            Vec::new()
+        }
     };
-    if sessions.is_empty() {
+    if sessions.is_empty() && !matches!(status.role, RoleStatus::Anchor(_)) {
         text += "no session";
         if let RoleStatus::Client(client) = &status.role {
             text += &client.no_session.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
@@ -72,14 +86,50 @@ fn render(status: &Status) -> String {
     }
     text += &sessions.concat();
     text += &drops("dropped outside any session", &status.drops);
-    if let RoleStatus::Server(server) = &status.role {
-        let refusals = server.refusals.iter().map(|(kind, count)| (kind.as_str(), *count));
+    let refusals = match &status.role {
+        RoleStatus::Server(server) => Some(&server.refusals),
+        RoleStatus::Proxy(proxy) => Some(&proxy.refusals),
+        RoleStatus::Anchor(anchor) => Some(&anchor.passing.refusals),
+        RoleStatus::Client(_) | RoleStatus::Router(_) => None,
+    };
+    if let Some(refusals) = refusals {
+        let refusals = refusals.iter().map(|(kind, count)| (kind.as_str(), *count));
         text += &counts("refused", refusals);
     }
     match status.log.lines_lost {
         0 => text,
         lost => text + &format!("lines of the log that could not be written: {lost}\n"),
     }
+}
+
+/// The legs of a proxy or an anchor, each with the name of its other end, and the tenants.
+fn passing<'a>(
+    legs: impl Iterator<Item = (&'a str, &'a LegStatus)>,
+    tenants: &BTreeMap<String, TenantStats>,
+) -> String {
+    let mut table = new_table(&["leg", "state", "rtt ms", "clients", "sent", "lost", "waiting kB"]);
+    for (name, leg) in legs {
+        let other = if name.is_empty() { &leg.public_key } else { name };
+        table.add_row([
+            other.to_owned(),
+            (if leg.is_up { "up" } else { "away" }).to_owned(),
+            format!("{:.1}", leg.smoothed_rtt_ms),
+            leg.attachments.to_string(),
+            leg.datagrams_sent.to_string(),
+            leg.datagrams_lost.to_string(),
+            (leg.waiting_bytes / 1_000).to_string(),
+        ]);
+    }
+    let mut of_tenants = new_table(&["tenant", "up MB", "down MB", "dropped"]);
+    for (name, stats) in tenants {
+        of_tenants.add_row([
+            name.clone(),
+            format!("{:.1}", stats.bytes_up as f64 / 1e6),
+            format!("{:.1}", stats.bytes_down as f64 / 1e6),
+            stats.drops.total().to_string(),
+        ]);
+    }
+    format!("\n{table}\n\n{of_tenants}\n")
 }
 
 fn session(session: &SessionStatus) -> String {

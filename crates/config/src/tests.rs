@@ -354,3 +354,45 @@ pub(super) fn flatten(
         leaf => _ = fields.insert(prefix.to_owned(), leaf.to_string()),
     }
 }
+
+/// The tables of docs/proxy.md name the fields that proxies and anchors have of their own.
+#[test]
+fn the_documentation_names_every_field_of_proxies_and_anchors() {
+    let text = include_str!("../../../docs/proxy.md");
+    let (proxy, anchor) = text
+        .split_once("## `proxy.toml`")
+        .and_then(|(_, rest)| rest.split_once("## `anchor.toml`"))
+        .expect("a section for each");
+    let own = roadweave_identity::Identity::from_seed([9; 32]).public_key();
+    let peer = "name = \"a\"\naddresses = [\"10.0.0.1/32\"]\n";
+    let head = format!("private_key = \"{KEY}\"\nleg_rate_mbps = 5\n");
+    let proxy_text = format!(
+        "{head}[[tenants]]\nname = \"acme\"\nrate_limit_mbps = 5\n\
+         anchor = {{ addresses = [\"192.0.2.1:4434\"], public_key = \"{own}\" }}\n\
+         [[peers]]\n{peer}tenant = \"acme\"\npublic_key = \"{own}\"\n"
+    );
+    let anchor_text = format!(
+        "{head}rate_limit_mbps = 5\ntenant = \"acme\"\n\
+         [[proxies]]\nname = \"p\"\npublic_key = \"{own}\"\n\
+         [[devices]]\n{peer}public_key = \"{own}\"\n"
+    );
+    let shared = ["lanes", "transport.", "limits.", "tun."];
+    let check = |text: Result<String, toml::ser::Error>, section| {
+        let table: toml::Table = text.expect("writable").parse().expect("readable");
+        let mut fields = std::collections::BTreeMap::new();
+        flatten("", &toml::Value::Table(table), &mut fields);
+        fields.retain(|name, _| !shared.iter().any(|prefix| name.starts_with(prefix)));
+        let documented: Vec<&str> = table_of(section).into_keys().collect();
+        assert_eq!(documented, fields.keys().collect::<Vec<_>>());
+    };
+    let read_proxy = read::<ProxyFile>(&proxy_text).expect("complete");
+    check(toml::to_string(&read_proxy), proxy);
+    check(toml::to_string(&read::<AnchorFile>(&anchor_text).expect("complete")), anchor);
+    let strange = proxy_text.replace("tenant = \"acme\"", "tenant = \"other\"");
+    let error = read::<ProxyFile>(&strange).expect_err("no such tenant");
+    assert!(error.contains("write one of those in tenants: acme"), "{error}");
+    let twice = format!("{proxy_text}[[peers]]\nname = \"b\"\naddresses = [\"10.0.0.1/32\"]\n");
+    let other = roadweave_identity::Identity::from_seed([8; 32]).public_key();
+    let twice = format!("{twice}tenant = \"acme\"\npublic_key = \"{other}\"\n");
+    assert!(read::<ProxyFile>(&twice).expect_err("shared").contains("share addresses"));
+}

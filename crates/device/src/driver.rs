@@ -4,16 +4,21 @@
 //! ```text
 //! run_client ─► ClientRole ─┐
 //! run_server ─► ServerRole ─┼─► Driver<N: Node>: Poller, signals, requests ─► tunnel::turn ─► Edge
+//! run_proxy  ─► ProxyRole  ─┤
+//! run_anchor ─► AnchorRole ─┤
 //! run_router ─► RouterRole ─┘                                                (TUN, sockets, clock)
 //! ```
 
+mod anchor;
 mod client;
 mod client_filters;
 mod debounce;
 mod edge;
 mod event_loop;
 mod granted;
+mod proxy;
 mod repeat_limiter;
+mod reread;
 mod resolver;
 mod router;
 mod server;
@@ -27,7 +32,9 @@ use std::time::Duration;
 use crate::{DeviceError, Routes, Tun};
 use ipnet::IpNet;
 
+pub use anchor::{AnchorOptions, run_anchor};
 pub use client::{ClientOptions, ClientReload, ClientRouteOptions, ReloadClient, run_client};
+pub use proxy::{ProxyOptions, ReloadProxy, run_proxy};
 pub use router::{RouterOptions, RouterSocket, run_router};
 pub use server::{Destinations, Reload, ServerOptions, ServerReload, run_server};
 

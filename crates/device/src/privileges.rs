@@ -36,6 +36,9 @@ mod calls {
 /// What a daemon needs beyond the network's capabilities.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Needs<'a> {
+    /// Whether it only sends and receives by sockets that it has: no interface, route or filter is
+    /// its own.
+    pub(crate) only_sockets: bool,
     /// Whether it opens sockets again at ports below 1024.
     pub(crate) low_ports: bool,
     /// Files and folders that it reads or writes again.
@@ -73,7 +76,10 @@ pub(crate) fn restrict(needs: &Needs<'_>) -> Result<(), DeviceError> {
 
 impl Needs<'_> {
     fn capabilities(&self) -> CapabilitySet {
-        let mut wanted = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
+        let mut wanted = match self.only_sockets {
+            true => CapabilitySet::empty(),
+            false => CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW,
+        };
         if self.low_ports {
             wanted |= CapabilitySet::NET_BIND_SERVICE;
         }
@@ -131,6 +137,8 @@ mod tests {
     fn only_what_is_needed_is_kept() {
         let network = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
         assert_eq!(Needs::default().capabilities(), network);
+        let none = Needs { only_sockets: true, ..Needs::default() };
+        assert_eq!(none.capabilities(), CapabilitySet::empty());
         let low = Needs { low_ports: true, ..Needs::default() };
         assert_eq!(low.capabilities(), network | CapabilitySet::NET_BIND_SERVICE);
         let me = rustix::process::geteuid().as_raw();

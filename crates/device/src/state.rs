@@ -4,6 +4,8 @@
 //! ```text
 //! DIRECTORY/INSTANCE.learned.json
 //! {"version":1,"peers":{"<public key>":{"<lane>":{..}, ..}, ..}}
+//! DIRECTORY/INSTANCE.bindings.json
+//! {"version":1,"bindings":[{"device":"<public key>","tenant":"..","number":3, ..}, ..]}
 //! DIRECTORY/INSTANCE.usage.json
 //! {"version":1,"month":{"year":2026,"month":11},"bytes":{"<uplink>":123, ..}}
 //! ```
@@ -21,7 +23,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
+use roadweave_identity::{PublicKey, Signature};
 use roadweave_tunnel::{Learned, Usage};
+use roadweave_wire::Binding;
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -171,6 +175,62 @@ impl Kept for Usage {
             serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
         check_version(contents.version)?;
         Ok(contents.usage)
+    }
+}
+
+/// The newest binding of each device of an anchor, signed by it: no file can forge one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KeptBindings(pub Vec<(PublicKey, Binding)>);
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BindingContents {
+    version: u32,
+    bindings: Vec<BindingEntry>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BindingEntry {
+    device: PublicKey,
+    tenant: String,
+    anchor: PublicKey,
+    proxy: PublicKey,
+    number: u64,
+    signature: Signature,
+}
+
+impl Kept for KeptBindings {
+    const NAME: &'static str = "bindings";
+
+    fn encode(&self) -> io::Result<String> {
+        let entry = |(device, binding): &(PublicKey, Binding)| BindingEntry {
+            device: *device,
+            tenant: binding.tenant.clone(),
+            anchor: PublicKey::from_bytes(binding.anchor),
+            proxy: PublicKey::from_bytes(binding.proxy),
+            number: binding.number,
+            signature: Signature::from_bytes(binding.signature),
+        };
+        let bindings = self.0.iter().map(entry).collect();
+        Ok(serde_json::to_string(&BindingContents { version: VERSION, bindings })?)
+    }
+
+    fn decode(text: &str) -> io::Result<Self> {
+        let contents: BindingContents =
+            serde_json::from_str(text).map_err(|error| invalid(error.to_string()))?;
+        check_version(contents.version)?;
+        let binding = |entry: BindingEntry| {
+            let binding = Binding {
+                tenant: entry.tenant,
+                anchor: *entry.anchor.as_bytes(),
+                proxy: *entry.proxy.as_bytes(),
+                number: entry.number,
+                signature: *entry.signature.as_bytes(),
+            };
+            (entry.device, binding)
+        };
+        Ok(Self(contents.bindings.into_iter().map(binding).collect()))
     }
 }
 

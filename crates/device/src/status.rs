@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use roadweave_tunnel::{RouterStatus, SessionStatus, UplinkReport};
+use roadweave_tunnel::{AnchorStatus, ProxyStatus, RouterStatus, SessionStatus, UplinkReport};
 use roadweave_types::DropCounters;
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,10 @@ pub enum RoleStatus {
     Server(ServerStatus),
     /// A redundant router.
     Router(RouterRoleStatus),
+    /// A proxy.
+    Proxy(ProxyRoleStatus),
+    /// An anchor.
+    Anchor(AnchorRoleStatus),
 }
 
 /// What a client tells.
@@ -63,6 +67,28 @@ pub struct ServerStatus {
     pub memory_bytes: u64,
     /// Who was not let in, by kind.
     pub refusals: BTreeMap<String, u64>,
+}
+
+/// What a proxy tells.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProxyRoleStatus {
+    /// The sessions of its clients, by the time they came.
+    pub sessions: Vec<SessionStatus>,
+    /// Bytes that all sessions hold.
+    pub memory_bytes: u64,
+    /// Who was not let in, and bindings that came to nothing, by kind.
+    pub refusals: BTreeMap<String, u64>,
+    /// Its legs and tenants.
+    #[serde(flatten)]
+    pub passing: ProxyStatus,
+}
+
+/// What an anchor tells.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct AnchorRoleStatus {
+    /// Its legs and tenants, and who was refused.
+    #[serde(flatten)]
+    pub passing: AnchorStatus,
 }
 
 /// What a router tells.

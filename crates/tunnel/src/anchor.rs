@@ -255,3 +255,13 @@ pub struct AnchorStatus {
     /// Proxies, bindings and strangers that were refused, by kind.
     pub refusals: BTreeMap<String, u64>,
 }
+
+impl AnchorStatus {
+    /// What was discarded for all tenants and on all legs that are there, by reason.
+    pub fn drops(&self) -> DropCounters {
+        let mut drops = DropCounters::default();
+        self.tenants.values().for_each(|tenant| drops.merge(&tenant.drops));
+        self.legs.iter().for_each(|(_, leg)| drops.merge(&leg.drops));
+        drops
+    }
+}

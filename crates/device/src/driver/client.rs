@@ -100,15 +100,15 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     let mut usage = StateFile::new(&options.state_directory, instance.name());
     client.restore_usage(usage.read());
     let dns = Dns::new(&instance, tun.name(), options.dns.clone(), &options.state_directory);
+    let (tun_index, offload) = (tun.index(), tun.offload());
     let driver = Driver::new(&instance, signals, Edge::new(clock, tun), client)?;
     driver.watch(&monitor, MONITOR)?;
     let routers = RouterNotices::open()?;
     driver.watch(&routers, ROUTERS)?;
     let resolver = Resolver::new(options.servers.clone(), driver.waker());
-    let tun = &driver.edge.tun;
     // Last: a client that cannot start refuses nothing.
-    let steering = Steering::start(&instance, options.route_settings(), tun.index(), dns)?;
-    tracing::info!(tun = tun.name(), offload = ?tun.offload(), "the client runs");
+    let steering = Steering::start(&instance, options.route_settings(), tun_index, dns)?;
+    tracing::info!(tun = driver.edge.tun_name(), ?offload, "the client runs");
     let role = ClientRole {
         monitor,
         looks: Debounce::default(),
@@ -328,7 +328,7 @@ impl ClientRole {
             Err(error) => tracing::error!("the lanes are still those from before: {error}"),
         }
         self.options.policies = policies;
-        uplinks.exclude.push(driver.edge.tun.name().to_owned());
+        uplinks.exclude.push(driver.edge.tun_name().to_owned());
         self.options.uplinks = uplinks.clone();
         self.steering.set_selector(now, uplinks.clone());
         self.monitor.set_selector(uplinks);

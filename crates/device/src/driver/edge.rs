@@ -17,7 +17,8 @@ const DISCARDS_MAX: usize = 64;
 #[derive(Debug)]
 pub(super) struct Edge {
     pub(super) clock: Clock,
-    pub(super) tun: Tun,
+    /// `None` for a proxy, which gives nothing to its machine.
+    tun: Option<Tun>,
     /// By uplink; a server's only socket is of none.
     pub(super) sockets: BTreeMap<Option<UplinkId>, UplinkSocket>,
     /// Uplinks whose interface was gone when something was to be sent by them.
@@ -28,13 +29,28 @@ pub(super) struct Edge {
 
 impl Edge {
     pub(super) fn new(clock: Clock, tun: Tun) -> Self {
+        Self { tun: Some(tun), ..Self::without_tun(clock) }
+    }
+
+    /// Of a node without a device.
+    pub(super) fn without_tun(clock: Clock) -> Self {
         Self {
             clock,
-            tun,
+            tun: None,
             sockets: BTreeMap::new(),
             gone: BTreeSet::new(),
             drops: DropCounters::default(),
         }
+    }
+
+    /// The device, if there is one.
+    pub(super) fn tun(&self) -> Option<&Tun> {
+        self.tun.as_ref()
+    }
+
+    /// The name of the device; empty without one.
+    pub(super) fn tun_name(&self) -> &str {
+        self.tun.as_ref().map_or("", Tun::name)
     }
 
     /// Hands what is readable from the TUN to `handle`.
@@ -42,8 +58,9 @@ impl Edge {
     /// # Errors
     /// When the TUN is gone.
     pub(super) fn read_tun(&mut self, handle: impl FnMut(&[u8])) -> Result<(), DriverError> {
-        let taken = self.tun.read_batch(handle).map(drop);
-        taken.map_err(|source| DriverError::TunGone { name: self.tun.name().to_owned(), source })
+        let Some(tun) = &mut self.tun else { return Ok(()) };
+        let taken = tun.read_batch(handle).map(drop);
+        taken.map_err(|source| DriverError::TunGone { name: tun.name().to_owned(), source })
     }
 
     /// Discards what waits in the TUN after a pause, however old it is; returns how many packets
@@ -91,7 +108,10 @@ impl Io for Edge {
     }
 
     fn deliver(&mut self, packets: &mut dyn Iterator<Item = Bytes>) {
-        let counts = self.tun.write_batch(packets);
+        let Some(tun) = &mut self.tun else {
+            return self.drops.add(DropReason::NoRoute, packets.count() as u64);
+        };
+        let counts = tun.write_batch(packets);
         self.drops.add(DropReason::DeviceFull, (counts.full + counts.refused) as u64);
     }
 

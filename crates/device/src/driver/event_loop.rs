@@ -23,7 +23,7 @@ use crate::local::{LocalServer, RpcError};
 use crate::pauses::{Pause, Pauses, Readings, TURN_MAX};
 use crate::status::{DeviceCounters, LogCounters, RoleStatus, Status};
 use crate::{
-    Clock, DeviceError, Instance, InstanceLock, Interest, Poller, Signal, Signals, Token,
+    Clock, DeviceError, Instance, InstanceLock, Interest, Poller, Signal, Signals, Token, Tun,
     UplinkSocket, Waker,
 };
 
@@ -145,7 +145,9 @@ impl<N: Node> Driver<N> {
         let poller = Poller::new()?;
         let waker = Waker::new()?;
         let local = LocalServer::start(instance, waker.clone())?;
-        poller.add(&edge.tun, TUN, Interest::Read)?;
+        if let Some(tun) = edge.tun() {
+            poller.add(tun, TUN, Interest::Read)?;
+        }
         poller.add(&signals, SIGNALS, Interest::Read)?;
         poller.add(&waker, WAKER, Interest::Read)?;
         let (pauses, tun_name) = (Pauses::new(Readings::take()), TunName::default());
@@ -220,7 +222,9 @@ impl<N: Node> Driver<N> {
                     },
                 }
             }
-            self.tun_name.handle_timeout(now, &self.edge.tun);
+            if let Some(tun) = self.edge.tun() {
+                self.tun_name.handle_timeout(now, tun);
+            }
             role.handle_timeout(self, now);
             turn(&mut self.node, &mut self.edge);
             for uplink in std::mem::take(&mut self.edge.gone) {
@@ -275,13 +279,12 @@ impl<N: Node> Driver<N> {
     /// that the role has counted.
     pub(super) fn status(&self, name: String, mut drops: DropCounters, role: RoleStatus) -> Status {
         drops.merge(&self.edge.drops);
-        let tun = &self.edge.tun;
-        let device = tun.statistics();
+        let device = self.edge.tun().map(Tun::statistics).unwrap_or_default();
         Status {
             name,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             uptime_seconds: self.edge.clock.now().since(Instant::ZERO).as_secs_f64(),
-            tun: tun.name().to_owned(),
+            tun: self.edge.tun_name().to_owned(),
             device: DeviceCounters {
                 packets_read: device.packets_read,
                 bytes_read: device.bytes_read,

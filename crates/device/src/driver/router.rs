@@ -89,6 +89,7 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
     let routes = RouteKeeper::start(routes)?;
     let mut filters = FilterKeeper::start(&instance)?;
     filters.set_and_wait(filter_options(&tun))?;
+    let (mtu, offload) = (tun.mtu(), tun.offload());
     let mut driver = Driver::new(&instance, signals, Edge::new(clock, tun), router)?;
     let mut role = RouterRole {
         options: options.sockets,
@@ -103,13 +104,7 @@ fn start(options: RouterOptions) -> Result<Running<Router, RouterRole>, DriverEr
         "nothing that this tunnel carries is encrypted, and nothing proves who sent it: \
          use it where the networks between both routers are trusted, or carry what protects itself"
     );
-    let tun = &driver.edge.tun;
-    tracing::info!(
-        tun = tun.name(),
-        mtu = tun.mtu(),
-        offload = ?tun.offload(),
-        "the router runs"
-    );
+    tracing::info!(tun = driver.edge.tun_name(), mtu, ?offload, "the router runs");
     Ok(Running { driver, role, instance, lock })
 }
 
@@ -171,7 +166,7 @@ impl Role<Router> for RouterRole {
             |(at, options)| socket_status(driver.edge.sockets.get(&Some(UplinkId(at))), options);
         let sockets = (0..).zip(&self.options).map(socket).collect();
         let role = RouterRoleStatus { sessions: vec![session], sockets };
-        let (name, drops) = (driver.edge.tun.name().to_owned(), driver.node.drops().clone());
+        let (name, drops) = (driver.edge.tun_name().to_owned(), driver.node.drops().clone());
         driver.status(name, drops, RoleStatus::Router(role))
     }
 

@@ -31,13 +31,13 @@ use crate::{
     RouteKeeper, Routes, StateFile, TimeOfDay, Tun, TunOptions, UdpOptions, UplinkSocket, cleanup,
 };
 
-mod presence_log;
-mod reload;
+pub(super) mod presence_log;
+pub(super) mod reload;
 
 /// How often the time of day is told to the table of peers.
-const TIME_OF_DAY: Duration = Duration::from_secs(1);
+pub(super) const TIME_OF_DAY: Duration = Duration::from_secs(1);
 /// How often the user is told that the socket fails.
-const REMINDER: Duration = Duration::from_secs(60);
+pub(super) const REMINDER: Duration = Duration::from_secs(60);
 
 /// What of the configuration may change while the server runs.
 #[derive(Clone, Debug)]
@@ -46,6 +46,8 @@ pub struct ServerReload {
     pub peers: Vec<(PublicKey, Peer)>,
     /// Where clients may go.
     pub destinations: Destinations,
+    /// The proxies of an anchor that may connect.
+    pub proxies: Vec<(PublicKey, Peer)>,
 }
 
 /// Where clients may go through a server.
@@ -126,12 +128,12 @@ struct ServerRole {
 }
 
 /// What of this machine's settings depends on the clients.
-struct Machine {
-    routes: Arc<Mutex<Routes>>,
-    tun_index: u32,
-    addresses: Vec<IpNet>,
+pub(super) struct Machine {
+    pub(super) routes: Arc<Mutex<Routes>>,
+    pub(super) tun_index: u32,
+    pub(super) addresses: Vec<IpNet>,
     /// What of the clients lies beyond the server's own inner networks.
-    routed: Vec<IpNet>,
+    pub(super) routed: Vec<IpNet>,
 }
 
 impl Machine {
@@ -177,7 +179,12 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
     let routed = beyond(&peers, &options.addresses);
     lead_into(&mut routes, tun.index(), &routed);
     let routes = RouteKeeper::start(routes)?;
-    let filter_options = filter_options(&tun, &options);
+    let filter_options = filter_options(
+        &tun,
+        &options.addresses,
+        (options.masquerade, options.config.clients_reach_clients),
+        &options.destinations,
+    );
     let mut filters = FilterKeeper::start(&instance)?;
     filters.set_and_wait(with_clients(&filter_options, &routed))?;
     let peers = Arc::new(PeerTable::from(peers));
@@ -190,16 +197,16 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
     let mut state = StateFile::new(&options.state_directory, instance.name());
     server.restore(state.read());
     let (listen, tun_index) = (socket.local_address(), tun.index());
+    let (mtu, offload) = (tun.mtu(), tun.offload());
     let mut driver = Driver::new(&instance, signals, Edge::new(clock, tun), server)?;
     driver.add_socket(None, socket)?;
     let reloader = Reloader::start(options.reload, driver.waker())?;
     // Whoever reads this may ask by the local socket.
-    let tun = &driver.edge.tun;
     tracing::info!(
         %listen,
-        tun = tun.name(),
-        mtu = tun.mtu(),
-        offload = ?tun.offload(),
+        tun = driver.edge.tun_name(),
+        mtu,
+        ?offload,
         "the server runs"
     );
     let addresses = options.addresses;
@@ -319,7 +326,7 @@ impl Role<Server> for ServerRole {
 impl ServerRole {
     /// Takes what was read again.
     fn take_reloaded(&mut self, server: &mut Server) {
-        if let Some(Reloaded { change, destinations }) = self.reloader.poll(&mut self.machine) {
+        if let Some(Reloaded { change, destinations, .. }) = self.reloader.poll(&mut self.machine) {
             if set_destinations(&mut self.filter_options, &destinations) {
                 let Destinations { denied, allowed } = &destinations;
                 tracing::info!(
@@ -373,29 +380,34 @@ impl ServerRole {
 }
 
 /// The filters of a server without clients: an open router only for those.
-fn filter_options(tun: &Tun, options: &ServerOptions) -> FilterOptions {
+pub(super) fn filter_options(
+    tun: &Tun,
+    addresses: &[IpNet],
+    (masquerade, clients_reach_clients): (bool, bool),
+    destinations: &Destinations,
+) -> FilterOptions {
     let mut filters = FilterOptions {
         tun: tun.name().to_owned(),
         mtu: tun.mtu(),
-        own_addresses: options.addresses.iter().map(IpNet::addr).collect(),
-        inner: options.addresses.clone(),
-        masquerade: options.masquerade,
+        own_addresses: addresses.iter().map(IpNet::addr).collect(),
+        inner: addresses.to_vec(),
+        masquerade,
         masquerade_into_tun: None,
         forwarding: Forwarding::Server {
             // Without masquerade the clients' addresses are known outside, and meant to be reached.
-            outside_to_tunnel: !options.masquerade,
-            clients_reach_clients: options.config.clients_reach_clients,
+            outside_to_tunnel: !masquerade,
+            clients_reach_clients,
             denied: Vec::new(),
             allowed: Vec::new(),
         },
         forward: true,
     };
-    set_destinations(&mut filters, &options.destinations);
+    set_destinations(&mut filters, destinations);
     filters
 }
 
 /// Lets clients reach other destinations; returns whether they are others than before.
-fn set_destinations(options: &mut FilterOptions, destinations: &Destinations) -> bool {
+pub(super) fn set_destinations(options: &mut FilterOptions, destinations: &Destinations) -> bool {
     let Forwarding::Server { denied, allowed, .. } = &mut options.forwarding else { return false };
     let now_denied = destinations.denied.clone();
     let to_allowed = |(network, port): &(IpNet, _)| Allowed { prefix: *network, port: *port };
@@ -407,13 +419,13 @@ fn set_destinations(options: &mut FilterOptions, destinations: &Destinations) ->
 
 /// The filters that `options` describe, with what lies behind clients, beyond the server's own
 /// inner networks, in `routed`.
-fn with_clients(options: &FilterOptions, routed: &[IpNet]) -> FilterOptions {
+pub(super) fn with_clients(options: &FilterOptions, routed: &[IpNet]) -> FilterOptions {
     let inner = options.inner.iter().chain(routed).copied().collect();
     FilterOptions { inner, ..options.clone() }
 }
 
 /// The socket at `listen`; one for all addresses does without IPv6 where the kernel has none.
-fn open_socket(listen: SocketAddr) -> Result<UplinkSocket, DeviceError> {
+pub(super) fn open_socket(listen: SocketAddr) -> Result<UplinkSocket, DeviceError> {
     match UplinkSocket::open(&UdpOptions::server(listen)) {
         Err(error @ DeviceError::NoIpv6 { .. }) if listen.ip().is_unspecified() => {
             tracing::warn!("{error}; listening for IPv4 alone");

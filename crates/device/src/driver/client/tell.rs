@@ -17,13 +17,9 @@ impl ClientRole {
                 ClientEvent::Joined { welcome, server } => {
                     self.joined = true;
                     let (steering, filters) = (&mut self.steering, &mut self.filters);
-                    self.granted.apply(
-                        steering,
-                        &driver.edge.tun,
-                        filters,
-                        &self.options,
-                        &welcome,
-                    );
+                    if let Some(tun) = driver.edge.tun() {
+                        self.granted.apply(steering, tun, filters, &self.options, &welcome);
+                    }
                     // Whoever reads this may use the tunnel.
                     tracing::info!(%server, addresses = ?welcome.addresses, "joined");
                 }

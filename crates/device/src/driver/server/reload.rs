@@ -14,13 +14,14 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use ipnet::IpNet;
-use roadweave_tunnel::{Peers, PeersChange};
+use roadweave_identity::PublicKey;
+use roadweave_tunnel::{Peer, Peers, PeersChange};
 
 use super::{Destinations, Machine, Reload, ServerReload};
 use crate::{DeviceError, Waker};
 
 /// Reads the clients again, one time after the other.
-pub(super) struct Reloader {
+pub(in crate::driver) struct Reloader {
     /// `None` once it is to end.
     jobs: Option<Sender<Job>>,
     outcomes: Receiver<Outcome>,
@@ -42,9 +43,10 @@ struct Outcome {
 }
 
 /// What was read.
-pub(super) struct Reloaded {
-    pub(super) change: PeersChange,
-    pub(super) destinations: Destinations,
+pub(in crate::driver) struct Reloaded {
+    pub(in crate::driver) change: PeersChange,
+    pub(in crate::driver) destinations: Destinations,
+    pub(in crate::driver) proxies: Vec<(PublicKey, Peer)>,
 }
 
 impl Reloader {
@@ -53,16 +55,17 @@ impl Reloader {
     ///
     /// # Errors
     /// When there can be no more threads.
-    pub(super) fn start(mut reload: Reload, waker: Waker) -> Result<Self, DeviceError> {
+    pub(in crate::driver) fn start(mut reload: Reload, waker: Waker) -> Result<Self, DeviceError> {
         let (jobs, taken) = channel::<Job>();
         let (sender, outcomes) = channel();
         let work = move || {
             while let Ok(Job { mut machine, peers }) = taken.recv() {
-                let reloaded = reload().map(|ServerReload { peers: read, destinations }| {
-                    let change = Peers::after(&peers, read);
-                    machine.lead(&change.peers);
-                    Reloaded { change, destinations }
-                });
+                let reloaded =
+                    reload().map(|ServerReload { peers: read, destinations, proxies }| {
+                        let change = Peers::after(&peers, read);
+                        machine.lead(&change.peers);
+                        Reloaded { change, destinations, proxies }
+                    });
                 // The last of the former ones may go here, where it may take a while.
                 drop(peers);
                 if sender.send(Outcome { machine, reloaded }).is_err() {
@@ -80,7 +83,7 @@ impl Reloader {
 
     /// Begins to read the clients again, `peers` being those of today; if that is under way, it is
     /// done once more afterwards.
-    pub(super) fn begin(&mut self, machine: &mut Option<Machine>, peers: Arc<Peers>) {
+    pub(in crate::driver) fn begin(&mut self, machine: &mut Option<Machine>, peers: Arc<Peers>) {
         self.again = machine.is_none();
         let (Some(taken), Some(jobs)) = (machine.take(), &self.jobs) else { return };
         if let Err(refused) = jobs.send(Job { machine: taken, peers }) {
@@ -90,7 +93,7 @@ impl Reloader {
     }
 
     /// Takes an outcome: gives `machine` back, and returns what was read if it could be.
-    pub(super) fn poll(&mut self, machine: &mut Option<Machine>) -> Option<Reloaded> {
+    pub(in crate::driver) fn poll(&mut self, machine: &mut Option<Machine>) -> Option<Reloaded> {
         let outcome = self.outcomes.try_recv().ok()?;
         *machine = Some(outcome.machine);
         let told = |error: &String| tracing::error!("nothing was changed: {error}");
@@ -98,12 +101,12 @@ impl Reloader {
     }
 
     /// Whether another signal came while the thread was at work, which it is no more.
-    pub(super) fn is_due_again(&self, machine: &Option<Machine>) -> bool {
+    pub(in crate::driver) fn is_due_again(&self, machine: &Option<Machine>) -> bool {
         self.again && machine.is_some()
     }
 
     /// Waits for what is under way, gives `machine` back, and ends the thread.
-    pub(super) fn stop(&mut self, machine: &mut Option<Machine>) {
+    pub(in crate::driver) fn stop(&mut self, machine: &mut Option<Machine>) {
         if machine.is_none()
             && let Ok(outcome) = self.outcomes.recv()
         {
@@ -118,7 +121,7 @@ impl Reloader {
 }
 
 /// The clients' prefixes that need routes of their own: those outside the server's inner networks.
-pub(super) fn beyond(peers: &Peers, own: &[IpNet]) -> Vec<IpNet> {
+pub(in crate::driver) fn beyond(peers: &Peers, own: &[IpNet]) -> Vec<IpNet> {
     let prefixes = peers.iter().flat_map(|(_, peer)| &peer.addresses);
     let outside = prefixes.filter(|prefix| !own.iter().any(|network| network.contains(*prefix)));
     outside.copied().collect()

@@ -1,0 +1,156 @@
+//! Proxies and an anchor between namespaces: a connection outlives the proxy that it began at.
+//!
+//! ```text
+//! box ═ eth1, eth2 ═► server: proxy A :4433, proxy B :4435 ── lan0 ──► cloud: anchor :4434, rwa
+//!  └──────────────────────── one TCP connection to 10.77.0.1 ───────────────────────────┘
+//! ```
+
+#![allow(
+    clippy::disallowed_methods,
+    reason = "end-to-end tests start programs, open sockets and wait"
+)]
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+mod common;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use common::*;
+use roadweave_device::netns::run_sandboxed;
+use roadweave_identity::Identity;
+
+const ANCHOR_TUN: &str = "rwa";
+
+fn identity(seed: u8) -> Identity {
+    Identity::from_seed([seed; 32])
+}
+
+fn public(seed: u8) -> String {
+    identity(seed).public_key().to_string()
+}
+
+const BOX: u8 = 1;
+const PROXIES: [(&str, u8, u16); 2] = [("proxy_a", 2, 4433), ("proxy_b", 3, 4435)];
+const ANCHOR: u8 = 9;
+
+/// The files of an anchor, two proxies, and a client for each of these.
+fn write_files(road: &Road) {
+    let device = |list: &str, tenant: &str| {
+        let key = public(BOX);
+        format!(
+            "[[{list}]]\nname = \"box\"\n{tenant}public_key = \"{key}\"\n\
+             addresses = [\"10.77.0.2/32\"]\n"
+        )
+    };
+    let own = |seed: u8| {
+        let key = identity(seed).to_base64();
+        format!("private_key = \"{key}\"\nstate_directory = \"{}\"\n", road.path("").display())
+    };
+    let proxies = PROXIES.map(|(name, seed, _)| {
+        format!("[[proxies]]\nname = \"{name}\"\npublic_key = \"{}\"\n", public(seed))
+    });
+    let anchor = format!(
+        "{}tenant = \"acme\"\naddresses = [\"10.77.0.1/24\"]\n[tun]\nname = \"{ANCHOR_TUN}\"\n{}{}",
+        own(ANCHOR),
+        proxies.concat(),
+        device("devices", "")
+    );
+    road.write("anchor.toml", anchor);
+    for (name, seed, port) in PROXIES {
+        let proxy = format!(
+            "instance = \"{name}\"\nlisten = \"198.51.100.1:{port}\"\n{}\
+             [[tenants]]\nname = \"acme\"\ngateways = [\"10.77.0.1\"]\n\
+             anchor = {{ public_key = \"{}\", addresses = [\"203.0.113.2:4434\"] }}\n{}",
+            own(seed),
+            public(ANCHOR),
+            device("peers", "tenant = \"acme\"\n")
+        );
+        road.write(&format!("{name}.toml"), proxy);
+        let client = format!(
+            "name = \"box\"\n{}[server]\naddresses = [\"198.51.100.1:{port}\"]\n\
+             public_key = \"{}\"\n[uplinks]\ninclude = [\"eth1\", \"eth2\"]\n\
+             [routes]\ninto_tunnel = [\"10.77.0.0/24\"]\n",
+            own(BOX),
+            public(seed)
+        );
+        road.write(&format!("at_{name}.toml"), client);
+    }
+}
+
+/// Starts a proxy without any capability.
+fn start_proxy(road: &Road, name: &str) -> Daemon {
+    let mut command = road.server.command("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all", PROGRAM, "proxy", "--config"]);
+    command.arg(road.path(&format!("{name}.toml")));
+    let proxy = Daemon::start(command, road.path(&format!("{name}.log")));
+    proxy.wait_for("the proxy runs");
+    proxy
+}
+
+/// Sends a line, and reads it back.
+fn converse(stream: &mut TcpStream, text: &str) {
+    stream.write_all(text.as_bytes()).unwrap();
+    let mut back = vec![0; text.len()];
+    stream.read_exact(&mut back).unwrap();
+    assert_eq!(back, text.as_bytes());
+}
+
+#[test]
+fn a_connection_outlives_the_proxy_that_it_began_at() {
+    run_sandboxed("a_connection_outlives_the_proxy_that_it_began_at", || {
+        let road = Road::new();
+        write_files(&road);
+        let anchor = road.start(&road.cloud, "anchor", "anchor");
+        anchor.wait_for("the anchor runs");
+        let [first, second] = PROXIES.map(|(name, ..)| start_proxy(&road, name));
+        let status = fs::read_to_string(format!("/proc/{}/status", first.id())).unwrap();
+        for set in ["CapPrm", "CapEff", "CapBnd"] {
+            let line = status.lines().find(|line| line.starts_with(set)).unwrap();
+            assert!(line.ends_with("\t0000000000000000"), "{line}");
+        }
+        let client = road.start_client("at_proxy_a");
+        client.wait_for("joined");
+        anchor.wait_for("attached");
+
+        let listener = road.cloud.enter(|| TcpListener::bind("10.77.0.1:9000").unwrap()).unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut echoed = stream.try_clone().unwrap();
+            let _ = std::io::copy(&mut stream, &mut echoed);
+        });
+        let connect = || TcpStream::connect("10.77.0.1:9000").unwrap();
+        let mut stream = road.vehicle.enter(connect).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        converse(&mut stream, "over the first proxy");
+        let shown = road.show("proxy_a");
+        assert_eq!((&shown["role"], &shown["tun"]), (&"proxy".into(), &"".into()));
+        assert_eq!(shown["legs"][0]["attachments"], 1, "{shown:#}");
+        assert_eq!(road.show(ANCHOR_TUN)["role"], "anchor");
+        let page = roadweave(&["show", "--socket", &socket("proxy_a")]);
+        let page = String::from_utf8(page.stdout).unwrap();
+        assert!(page.contains("no device") && page.contains("acme"), "{page}");
+
+        // The client starts anew with the other proxy's file, and has forgotten its number.
+        first.kill();
+        let gone = Instant::now();
+        client.kill();
+        let client = road.start_client("at_proxy_b");
+        client.wait_for("joined");
+        converse(&mut stream, "over the second proxy");
+        let gap = gone.elapsed();
+        assert!(gap < Duration::from_secs(15), "{gap:?}");
+        assert_eq!(road.show("proxy_b")["legs"][0]["attachments"], 1);
+        let old = &road.show(ANCHOR_TUN)["refusals"]["old-binding"];
+        assert_eq!(old, 1, "it was told the newest, and went beyond it");
+
+        // What the box has signed outlives the anchor's program.
+        client.interrupt();
+        second.interrupt();
+        anchor.interrupt();
+        let kept = fs::read_to_string(road.path("rwa.bindings.json")).unwrap();
+        assert!(kept.contains("\"number\":2"), "{kept}");
+    });
+}
