@@ -210,7 +210,7 @@ fn nested() {
                 let now = Instant::from_nanos(tick * 50_000);
                 for stream in 0..boxes {
                     let phase = (tick + stream * 660 / boxes) % 660;
-                    // As the uplinks bring it: a frame spread over some 12 ms, 104 packets of 1,200 bytes.
+                    // As uplinks bring it: a frame of 104 packets, spread over some 10 ms.
                     if phase < 208 && phase % 2 == 0 {
                         let mut packet = vec![0x45; 1200];
                         packet[8..16].copy_from_slice(&tick.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Where the devices of an anchor are: for each the newest binding, and the attachment that it made.
+//! Where the devices of an anchor are: of each the newest binding, and the attachment it made.
 //!
 //! ```text
 //! binding ─► tenant known? device known? for this anchor, by this proxy? newer? signed? ─► attachment
@@ -9,8 +9,8 @@
 //!
 //! The number alone decides which binding is the newest, so that order needs neither a clock nor a
 //! controller. What costs a signature's check comes last. A binding that is refused as old is
-//! answered with the newest one, which the device has signed itself: a device that has forgotten its
-//! number learns it, and from nobody else.
+//! answered with the newest one, which the device has signed itself: a device that has forgotten
+//! its number learns it, and from nobody else.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
