@@ -107,6 +107,14 @@ pub struct Agent {
     away_since: Option<Instant>,
     /// Entries that wait for their head.
     entries: Vec<Revocation>,
+    /// Whether all of the table was asked for on this stream.
+    asked_for_all: bool,
+    /// Whether the revocations on disk were not those that were signed, and none came since.
+    is_doubtful: bool,
+    /// The serials up to which the driver was told, and has not ended the sessions yet.
+    ending: VecDeque<u64>,
+    /// Up to which serial no session of a withdrawn key is left.
+    ended: u64,
     frames: VecDeque<Up>,
     events: VecDeque<AgentEvent>,
 }
@@ -135,6 +143,7 @@ impl Agent {
     /// forgotten, with a warning; what does comes as events, revocations first.
     pub fn restore(now: Instant, key: PublicKey, role: Role, software: &str, kept: Kept) -> Self {
         let mut agent = Self::of(now, key, role, software, kept);
+        agent.is_doubtful = !agent.kept.has_proved_revocations();
         agent.prove_kept(now);
         agent
     }
@@ -150,6 +159,10 @@ impl Agent {
             sessions: 0,
             away_since: Some(now),
             entries: Vec::new(),
+            asked_for_all: false,
+            is_doubtful: false,
+            ending: VecDeque::new(),
+            ended: 0,
             frames: VecDeque::new(),
             events: VecDeque::new(),
         }
@@ -157,7 +170,7 @@ impl Agent {
 
     /// The stream to a controller is up; nothing of an earlier one counts.
     pub fn on_stream_up(&mut self, now: Instant) {
-        self.away_since = None;
+        (self.away_since, self.asked_for_all) = (None, false);
         self.entries.clear();
         self.frames.clear();
         match &self.joining {
@@ -189,16 +202,24 @@ impl Agent {
         self.sessions = sessions;
     }
 
-    /// The sessions of all keys that were withdrawn up to now have ended.
+    /// The sessions of the keys of an [`AgentEvent::Revoked`] have ended: call it once for each.
     pub fn on_revoked(&mut self) {
-        let serial = self.kept.trust().revocations().head().serial;
-        self.send(Up::Revoked { serial });
+        if let Some(serial) = self.ending.pop_front() {
+            self.ended = serial;
+            self.send(Up::Revoked { serial });
+        }
+    }
+
+    /// Tells the driver whose sessions are to end.
+    fn tell_revoked(&mut self, keys: Vec<PublicKey>) {
+        self.ending.push_back(self.kept.trust().revocations().head().serial);
+        self.tell(AgentEvent::Revoked(keys));
     }
 
     /// The version of a configuration cannot be used, for what `why` says.
-    pub fn refuse(&mut self, now: Instant, version: Version, why: &str) {
+    pub fn refuse(&mut self, _: Instant, version: Version, why: &str) {
         if self.kept.refuse(version) {
-            self.configure(now);
+            self.configure();
             self.report(Kind::Configuration, version, Outcome::Refused { why: why.to_owned() });
         }
     }
@@ -225,10 +246,14 @@ impl Agent {
                 }
                 Decision::TakenBack(why) => {
                     self.kept.take_back();
+                    self.configure();
                     let why = why.to_owned();
                     self.report(Kind::Configuration, version, Outcome::TakenBack { why });
                 }
-                Decision::Compare | Decision::Again => self.configure(now),
+                Decision::Compare | Decision::Again => {
+                    self.configure();
+                    self.tell(AgentEvent::Keep);
+                }
             }
         }
     }
@@ -270,12 +295,13 @@ impl Agent {
     }
 
     /// Tells the driver which configuration is to be in force.
-    fn configure(&mut self, _: Instant) {
+    fn configure(&mut self) {
         let (version, text) = self.kept.configuration_in_force();
         self.tell(AgentEvent::Configure { version, text });
     }
 
     fn report(&mut self, kind: Kind, version: Version, outcome: Outcome) {
+        let outcome = outcome.shortened();
         let pinned = match kind {
             Kind::Configuration => self.kept.pinned().to_vec(),
             _ => Vec::new(),
@@ -290,15 +316,18 @@ impl Agent {
 
     fn send_have(&mut self) {
         let head = self.kept.trust().revocations().head();
+        let is_proved = self.kept.has_proved_revocations();
         let documents: BTreeMap<Kind, Version> = self.kept.taken();
         let have = Have {
             software: self.software.clone(),
             trust: self.kept.trust().list().number,
-            revocations: (head.epoch, head.serial),
+            // Where their end is not signed by who counts, all of it is to come again.
+            revocations: (head.epoch, if is_proved { head.serial } else { 0 }),
             documents,
             sessions: self.sessions,
         };
         self.send(Up::Have(have));
+        self.send(Up::Revoked { serial: self.ended });
         // What became of each document may not have been heard.
         for report in self.kept.reports() {
             self.send(Up::Report(report));

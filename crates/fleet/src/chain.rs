@@ -26,8 +26,8 @@ pub struct Chain(Vec<Signed<Statement>>);
 pub struct Admitted {
     /// What is said of it.
     pub statement: Statement,
-    /// Who said so: the delegate nearest to it, `None` where a root did.
-    pub issuer: Option<Issuer>,
+    /// Who said so: the delegates between a root and it, the nearest last.
+    pub issuers: Vec<Issuer>,
 }
 
 /// The delegate that has signed a statement.
@@ -100,7 +100,7 @@ impl Proof {
             return Err(ChainError::Signature { step: 1, why });
         }
         let mut above: Option<&Statement> = None;
-        let mut issuer = None;
+        let mut issuers = Vec::new();
         for (step, statement) in (1..).zip(&self.statements) {
             if trust.is_revoked(&statement.key) {
                 return Err(ChainError::Revoked { step, key: statement.key });
@@ -110,12 +110,12 @@ impl Proof {
                     return Err(ChainError::Exceeds { step, key: above.key });
                 }
                 let uses = above.grant.as_ref().and_then(|grant| grant.uses);
-                issuer = Some(Issuer { key: above.key, uses });
+                issuers.push(Issuer { key: above.key, uses });
             }
             above = Some(statement);
         }
         let statement = above.ok_or(ChainError::Length(0))?.clone();
-        Ok(Admitted { statement, issuer })
+        Ok(Admitted { statement, issuers })
     }
 }
 

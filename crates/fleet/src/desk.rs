@@ -37,6 +37,8 @@ const SURPLUS_MAX: usize = 65_536;
 /// Messages that a peer may send at once, and in each second after that.
 const BURST: u32 = 1_000;
 const PER_SECOND: u32 = 20;
+/// Answers that wait for a peer that does not read.
+const FRAMES_MAX: usize = 4_096;
 /// The most characters of a text that comes from a peer.
 const TEXT_MAX: usize = 500;
 
@@ -158,7 +160,8 @@ impl Desk {
             Up::Join { secret, tenant, role, name, chain } => {
                 self.tell(DeskEvent::Join { secret, tenant, role, name, chain });
             }
-            Up::Alive => self.frames.push_back(Down::Alive),
+            Up::Alive if self.frames.len() < FRAMES_MAX => self.frames.push_back(Down::Alive),
+            Up::Alive => self.end("it does not read what is sent to it"),
             _ if !self.is_member => self.end("it does not belong to the fleet"),
             Up::Have(have) => self.on_have(have),
             Up::Report(report) => self.tell(DeskEvent::Report(report)),
@@ -211,7 +214,7 @@ impl Desk {
         let held = self.table_version();
         self.table = Some(table.clone());
         // Before the peer said what it has, nothing is sent.
-        if self.had.is_none() || held == Some(table.version) {
+        if self.had.is_none() || held >= Some(table.version) {
             return;
         }
         let is_midway = self.sending.is_some();
@@ -261,8 +264,9 @@ impl Desk {
     }
 
     fn on_have(&mut self, have: Have) {
-        // It has started anew, or could not use what was sent.
+        // It has started anew, or could not use what was sent; what still waits is sent again.
         (self.sending, self.had) = (None, Some(have.clone()));
+        self.frames.retain(|frame| !matches!(frame, Down::Trust { .. } | Down::Revoke { .. }));
         self.tell(DeskEvent::Have(have));
         self.send_published();
         let kinds: Vec<Kind> = self.desired.keys().copied().collect();
@@ -270,7 +274,7 @@ impl Desk {
         if let Some(table) = self.table.take() {
             let held = self.table_version();
             self.table = Some(table.clone());
-            if held != Some(table.version) {
+            if held < Some(table.version) {
                 self.sending = Some(TableSending::new(&table, None));
             }
         }
@@ -311,8 +315,9 @@ impl Desk {
     }
 
     fn on_surplus(&mut self, entries: Vec<Revocation>, head: Option<Signed<Head>>) {
+        let is_long = entries.iter().any(|entry| !entry.is_fit());
         self.surplus.extend(entries);
-        if self.surplus.len() > SURPLUS_MAX {
+        if is_long || self.surplus.len() > SURPLUS_MAX {
             return self.end("it hands back more revocations than there can be");
         }
         if let Some(head) = head {

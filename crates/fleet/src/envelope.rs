@@ -95,6 +95,9 @@ impl<T: Payload> Signed<T> {
         if self.envelope.payload_type != T::TYPE {
             return Err(EnvelopeError::OtherType);
         }
+        if self.envelope.signatures.len() > SIGNATURES_MAX {
+            return Err(EnvelopeError::TooLarge);
+        }
         let bytes = self.bytes()?;
         let signed = encoding_before_signing(T::TYPE, &bytes);
         let holds = |key: &PublicKey| {
@@ -112,6 +115,12 @@ impl<T: Payload> Signed<T> {
     /// When the holder has not, or it holds something else.
     pub fn verify(&self, key: PublicKey) -> Result<T, EnvelopeError> {
         self.verify_by([key]).map(|(payload, _)| payload)
+    }
+
+    /// What it holds, whoever has signed it: for what was proved before, by keys that may count no
+    /// more.
+    pub(crate) fn peek(&self) -> Option<T> {
+        serde_json::from_slice(&self.bytes().ok()?).ok()
     }
 
     /// The keys that claim to have signed it.

@@ -178,6 +178,21 @@ pub enum Outcome {
     },
 }
 
+impl Outcome {
+    /// The longest reason, bytes.
+    const WHY_MAX: usize = 500;
+
+    /// The same with no more of its reason than a person reads.
+    pub(crate) fn shortened(mut self) -> Self {
+        if let Self::TakenBack { why } | Self::Refused { why } = &mut self {
+            let end = (0..=Self::WHY_MAX.min(why.len())).rev();
+            let end = end.into_iter().find(|end| why.is_char_boundary(*end));
+            why.truncate(end.unwrap_or_default());
+        }
+        self
+    }
+}
+
 /// Figures of one session's uplink, of one session, or of a whole proxy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sample {

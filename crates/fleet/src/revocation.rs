@@ -40,6 +40,11 @@ pub struct Revocation {
 }
 
 impl Revocation {
+    /// Whether its reason is one that fits.
+    pub(crate) fn is_fit(&self) -> bool {
+        self.reason.len() <= REASON_MAX
+    }
+
     /// The hash by which the next entry names this one.
     pub fn hash(&self) -> Digest {
         let serial = self.serial.to_be_bytes();
@@ -201,7 +206,7 @@ impl Log {
             if entry.serial != end.serial + 1 {
                 return Err(RevocationError::Gap { serial: entry.serial, held: end.serial });
             }
-            if entry.previous != end.hash || entry.reason.len() > REASON_MAX {
+            if entry.previous != end.hash || !entry.is_fit() {
                 return Err(RevocationError::Changed { serial: entry.serial });
             }
             end = Head { serial: entry.serial, hash: entry.hash(), ..end };

@@ -20,6 +20,7 @@ use crate::chain::{Admitted, Chain, ChainError, Proof};
 use crate::digest::Digest;
 use crate::document::{DocumentError, Version, check_version};
 use crate::envelope::{EnvelopeError, Payload, Signed};
+use crate::statement::Role;
 use crate::trust::Trust;
 
 /// The most members of a table.
@@ -27,6 +28,8 @@ const MEMBERS_MAX: usize = 65_536;
 /// The most that waits for its head, in changes and in bytes of members.
 const PENDING_MAX: usize = MEMBERS_MAX;
 const PENDING_BYTES_MAX: usize = 128 * 1024 * 1024;
+/// The most bytes of a member: with its head it fits a message.
+pub(crate) const MEMBER_BYTES_MAX: usize = 16 * 1024;
 /// The most prefixes of one member.
 const ADDRESSES_MAX: usize = 32;
 
@@ -185,6 +188,15 @@ impl Table {
         Ok(())
     }
 
+    /// Lets a table of the version in force come again, if those who have signed it count no more.
+    /// It stays in force until then.
+    pub(crate) fn doubt(&mut self, trust: &Trust) {
+        let head = self.head.as_ref();
+        if head.is_some_and(|head| head.verify_by(trust.controllers()).is_err()) {
+            self.version = None;
+        }
+    }
+
     /// Takes part of a change, and returns whether the table is another one now.
     ///
     /// # Errors
@@ -202,6 +214,10 @@ impl Table {
         }
         for entry in change.set.into_iter().map(Entry::from) {
             self.pending_bytes += entry.bytes;
+            if entry.bytes > MEMBER_BYTES_MAX {
+                self.forget_pending();
+                return Err(TableError::TooLarge);
+            }
             self.pending.insert(entry.member.key, Some(Arc::new(entry)));
         }
         self.pending.extend(change.gone.into_iter().map(|key| (key, None)));
@@ -296,13 +312,19 @@ fn admit(
     if who.statement.key != member.key {
         return Err(Refused::OtherKey);
     }
-    if let Some(issuer) = &who.issuer {
-        let used = uses.entry(issuer.key).or_default();
-        *used += 1;
-        if issuer.uses.is_some_and(|most| *used > most) {
-            return Err(Refused::Uses);
-        }
+    // A delegate's own key signs, and does nothing else: a token carries it.
+    if who.statement.role == Role::Delegate {
+        return Err(Refused::Role);
     }
+    // All of them, or a delegate could have others sign for as many again.
+    let is_used_up = who.issuers.iter().any(|issuer| {
+        let used = uses.get(&issuer.key).copied().unwrap_or_default();
+        issuer.uses.is_some_and(|most| used >= most)
+    });
+    if is_used_up {
+        return Err(Refused::Uses);
+    }
+    who.issuers.iter().for_each(|issuer| *uses.entry(issuer.key).or_default() += 1);
     Ok(who)
 }
 
@@ -335,6 +357,9 @@ pub enum Refused {
     /// Its chain leads to another.
     #[error("the chain leads to another key")]
     OtherKey,
+    /// It is something that does not connect here.
+    #[error("the key is of something that may not connect here")]
+    Role,
     /// Its delegate has signed for too many.
     #[error("the delegate has signed for more keys than it may")]
     Uses,
@@ -355,6 +380,9 @@ pub enum TableError {
     /// The members are not those that were signed for.
     #[error("the table is not the one that the controller has signed")]
     Changed,
+    /// A member is larger than one needs to be.
+    #[error("a member of the table has more than {MEMBER_BYTES_MAX} bytes")]
+    TooLarge,
     /// There are too many.
     #[error("the table has more than {MEMBERS_MAX} members")]
     TooMany,

@@ -8,14 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use super::trial::{Decision, Trial, Works};
 use super::{Agent, AgentEvent, Place};
-use crate::chain::Chain;
+use crate::chain::{Admitted, Chain};
 use crate::document::{Anchors, Candidates, Configuration, Document, DocumentError, Kind, Version};
 use crate::envelope::Signed;
 use crate::frame::Report;
 use crate::name::Name;
 use crate::revocation::Head;
 use crate::statement::{Role, Scope};
-use crate::table::{Admission, Table, TableError};
+use crate::table::{Admission, Refused, Table, TableError};
 use crate::token::JoinToken;
 use crate::trust::Trust;
 
@@ -153,10 +153,9 @@ impl Kept {
     pub fn configuration_in_force(&self) -> (Option<Version>, Option<String>) {
         let new = self.trial.as_ref().filter(|on_trial| !on_trial.trial.compares());
         let signed = new.map(|new| &new.document).or(self.configuration.as_ref());
-        // Proved when it was taken or read.
-        let document = signed.and_then(|signed| signed.verify_by(self.trust.controllers()).ok());
-        match document {
-            Some((document, _)) => (Some(document.version), Some(document.body.text)),
+        // Proved when it was taken or read, maybe by a controller that has retired since.
+        match signed.and_then(Signed::peek) {
+            Some(document) => (Some(document.version), Some(document.body.text)),
             None => (None, None),
         }
     }
@@ -228,9 +227,42 @@ impl Kept {
         was_on_trial || in_force == Some(version)
     }
 
-    /// Forgets what does not prove itself; returns why, for each.
+    /// Asks for documents anew whose signers count no more; they stay in force until then.
+    pub(super) fn doubt_documents(&mut self) {
+        let Self { trust, configuration, trial, candidates, anchors, table, taken, .. } = self;
+        let trial = trial.as_ref().map(|on_trial| &on_trial.document);
+        let is_doubted = |by: bool| !by;
+        let configuration = trial.or(configuration.as_ref());
+        let holds = [
+            (Kind::Configuration, configuration.map(|d| d.verify_by(trust.controllers()).is_ok())),
+            (
+                Kind::Candidates,
+                candidates.as_ref().map(|d| d.verify_by(trust.controllers()).is_ok()),
+            ),
+            (Kind::Anchors, anchors.as_ref().map(|d| d.verify_by(trust.controllers()).is_ok())),
+        ];
+        for (kind, holds) in holds {
+            if holds.is_some_and(is_doubted) {
+                taken.remove(&kind);
+            }
+        }
+        table.doubt(trust);
+    }
+
+    /// Whether the end of the revocations is signed by a controller of today.
+    pub(super) fn has_proved_revocations(&self) -> bool {
+        let held = self.trust.revocations().head();
+        let signed = self.head.as_ref().and_then(|h| h.verify_by(self.trust.controllers()).ok());
+        match signed {
+            Some((head, _)) => head == held,
+            None => held.serial == 0,
+        }
+    }
+
+    /// Forgets what does not prove itself, so that it is asked for again; returns why, for each.
     fn prove(&mut self, key: PublicKey) -> Vec<(&'static str, KeptError)> {
         let mut failed = Vec::new();
+        self.doubt_documents();
         let Self { trust, configuration, trial, candidates, anchors, table, .. } = self;
         let open = |signed: &Signed<_>| Document::open(signed, trust, key, None).map(|_| ());
         forget_if(configuration, open, "the configuration", &mut failed);
@@ -266,10 +298,15 @@ impl Agent {
         for (what, error) in self.kept.prove(self.key) {
             self.tell(AgentEvent::Warning(format!("{what} on disk is not used: {error}")));
         }
+        if !self.kept.has_proved_revocations() {
+            let text = "the revocations on disk are not those that a controller has signed: \
+                        nobody is let in before it tells them again";
+            self.tell(AgentEvent::Warning(text.to_owned()));
+        }
         let taken = self.kept.trust().revocations().entries(0);
         let keys: Vec<PublicKey> = taken.iter().map(|entry| entry.key).collect();
         if !keys.is_empty() {
-            self.tell(AgentEvent::Revoked(keys));
+            self.tell_revoked(keys);
         }
         let works = self.works;
         if let Some(on_trial) = &mut self.kept.trial {
@@ -277,17 +314,31 @@ impl Agent {
             // How often it has started counts, should this be the last that it does.
             self.tell(AgentEvent::Keep);
         }
-        self.configure(now);
+        // A version that has ended the program again and again is not begun with once more.
+        self.handle_timeout(now);
+        if !self.events.iter().any(|event| matches!(event, AgentEvent::Configure { .. })) {
+            self.configure();
+        }
         self.tell_places();
         if self.role != Role::Box {
             self.tell(AgentEvent::Table);
         }
-        self.handle_timeout(now);
     }
 
-    /// Who may connect to this proxy or anchor.
+    /// Who may connect to this proxy or anchor: boxes, and to an anchor proxies. Nobody while it is
+    /// not certain who was revoked.
     pub fn admission(&self) -> Admission<'_> {
-        self.kept.table.admission(&self.kept.trust)
+        if self.is_doubtful {
+            return Admission::default();
+        }
+        let mut admission = self.kept.table.admission(&self.kept.trust);
+        let role = self.role;
+        let connects = |of: Role| of == Role::Box || (of == Role::Proxy && role == Role::Anchor);
+        let is_wrong = |who: &Admitted| !connects(who.statement.role);
+        let wrong = admission.admitted.extract_if(.., |(who, _)| is_wrong(who));
+        let wrong: Vec<_> = wrong.map(|(_, member)| (member.key, Refused::Role)).collect();
+        admission.refused.extend(wrong);
+        admission
     }
 
     /// Tells of the proxies and anchors that prove themselves.

@@ -12,7 +12,7 @@ use crate::frame::{Down, Outcome, Up};
 use crate::name::Name;
 use crate::revocation::{Head, Revocation, RevocationError};
 use crate::statement::{Role, Scope};
-use crate::table::TableChange;
+use crate::table::{TableChange, TableError};
 
 /// The most entries that wait for their head.
 const ENTRIES_MAX: usize = 65_536;
@@ -52,7 +52,9 @@ impl Agent {
 
     /// Others count than before: what they have said is proved anew.
     fn on_trust_changed(&mut self) {
+        self.kept.doubt_documents();
         self.tell(AgentEvent::Keep);
+        self.send_have();
         self.tell_places();
         if self.role != Role::Box {
             self.tell(AgentEvent::Table);
@@ -81,34 +83,50 @@ impl Agent {
     }
 
     fn on_revocations(&mut self, entries: Vec<Revocation>, head: Option<Signed<Head>>) {
+        let is_long = entries.iter().any(|entry| !entry.is_fit());
         self.entries.extend(entries);
-        if self.entries.len() > ENTRIES_MAX {
+        if is_long || self.entries.len() > ENTRIES_MAX {
             self.entries.clear();
             self.warn(RevocationError::TooMany);
             return;
         }
         let Some(head) = head else { return };
         let entries = std::mem::take(&mut self.entries);
+        if let Err(error) = self.check_epoch(&head) {
+            return self.warn(error);
+        }
         let controllers: Vec<_> = self.kept.trust().controllers().collect();
         match self.kept.trust_mut().revocations_mut().extend(&entries, &head, controllers) {
             Ok(revoked) => {
                 self.kept.set_head(head);
                 self.tell(AgentEvent::Keep);
-                if revoked.is_empty() {
-                    self.on_revoked();
-                    return;
+                let was_doubtful = std::mem::take(&mut self.is_doubtful);
+                // Also without a key that is new: what is told is that all before has ended.
+                self.tell_revoked(revoked);
+                self.kept.doubt_documents();
+                self.tell_places();
+                if self.role != Role::Box || was_doubtful {
+                    self.tell(AgentEvent::Table);
                 }
-                self.tell(AgentEvent::Revoked(revoked));
-                self.on_trust_changed();
             }
             Err(error) => {
                 self.warn(error);
                 let hands_back =
-                    matches!(error, RevocationError::Older { .. } | RevocationError::Missing(_));
+                    !matches!(error, RevocationError::Envelope(_) | RevocationError::TooMany);
                 if hands_back {
                     self.send_surplus();
                 }
             }
+        }
+    }
+
+    /// Only a root begins an epoch: a stolen controller could otherwise leave none to come after.
+    fn check_epoch(&self, head: &Signed<Head>) -> Result<(), DocumentError> {
+        let trust = self.kept.trust();
+        let (head, _) = head.verify_by(trust.controllers())?;
+        match head.epoch > trust.list().epoch {
+            true => Err(DocumentError::Epoch(head.epoch)),
+            false => Ok(()),
         }
     }
 
@@ -126,6 +144,9 @@ impl Agent {
     }
 
     fn on_members(&mut self, change: TableChange) {
+        if self.role == Role::Box {
+            return self.warn("a table is of no use to a box");
+        }
         let key = self.key;
         let (table, trust) = self.kept.table_mut();
         match table.change(change, trust, key) {
@@ -139,8 +160,12 @@ impl Agent {
             Ok(false) => {}
             Err(error) => {
                 self.warn(error);
-                // The controller sends all of it to who says that it has nothing.
-                self.send_have();
+                // What was sent rests on something else than what is held: all of it may do, once
+                // on each stream.
+                if error == TableError::Changed && !self.asked_for_all {
+                    self.asked_for_all = true;
+                    self.send_have();
+                }
             }
         }
     }
@@ -184,7 +209,7 @@ impl Agent {
         }
         self.kept.try_configuration(now, self.works, signed, version);
         self.report(Kind::Configuration, version, Outcome::InForce);
-        self.configure(now);
+        self.configure();
         Ok(())
     }
 

@@ -7,11 +7,14 @@
 //!    │   90 s without │        │ neither came up: a garage, an absent controller;
 //!    │   one of them  ▼        │ the new one again, for twice as long
 //!    │               former in force, 60 s
-//!    └─ taken back ───┘ what did not come up under the new one comes up under the former
+//!    │                │ what did not come up under the new one comes up under the former
+//!    │                ▼
+//!    └─ taken back ─ new in force once more, 45 s: again it does not come up
 //! ```
 //!
 //! A configuration is taken back only on that proof. Without coverage nothing comes up under either
-//! version, and nothing is undone.
+//! version, and nothing is undone; where coverage, or the controller, comes back while the former
+//! one is in force, the new one shows that it works when it is tried once more.
 
 use std::time::Duration;
 
@@ -25,6 +28,8 @@ const HOLD: Duration = Duration::from_secs(90);
 const SETTLE: Duration = Duration::from_secs(20);
 /// For how long the former version is given to show that it would work.
 const COMPARE: Duration = Duration::from_secs(60);
+/// For how long the new version is tried once more, after the former has worked.
+const RETRY: Duration = Duration::from_secs(45);
 /// The longest time between two comparisons.
 const HOLD_MAX: Duration = Duration::from_secs(3600);
 /// Starts of the program under a version after which the former one is looked at at once: it may be
@@ -80,6 +85,9 @@ pub struct Trial {
     starts: u32,
     /// How often the former version has been looked at in vain.
     comparisons: u32,
+    /// What came up under the former version and had not under the new one.
+    #[serde(skip)]
+    suspected: Option<&'static str>,
     #[serde(skip)]
     phase: Phase,
     #[serde(skip)]
@@ -106,7 +114,7 @@ enum Phase {
 impl Trial {
     /// The new version is in force from now on: at once, or because the program starts under it.
     pub fn begin(&mut self, now: Instant, works: Works) {
-        self.starts += 1;
+        self.starts = self.starts.saturating_add(1);
         self.works = works;
         self.enter_new(now, Works::default());
     }
@@ -132,6 +140,10 @@ impl Trial {
             && now >= *since + SETTLE
         {
             *seen = seen.or(self.works);
+            // It lets the program live, and something works: no reason for haste.
+            if *seen != Works::default() {
+                self.starts = 0;
+            }
         }
     }
 
@@ -147,8 +159,13 @@ impl Trial {
             Phase::New { since, seen, .. } if now >= since + self.hold() && !self.works.all() => {
                 // What worked some time and does not now is the network's doing.
                 if seen.all() {
+                    self.suspected = None;
                     self.enter_new(now, seen);
                     return None;
+                }
+                if let Some(missing) = self.suspected {
+                    self.phase = Phase::Idle;
+                    return Some(Decision::TakenBack(missing));
                 }
                 self.phase = Phase::Former { since: now, seen_under_new: seen };
                 // What is up now was so under the new version.
@@ -158,14 +175,16 @@ impl Trial {
                 if now > since
                     && let Some(missing) = seen_under_new.missing_of(self.works)
                 {
-                    self.phase = Phase::Idle;
-                    return Some(Decision::TakenBack(missing));
+                    self.suspected = Some(missing);
+                    // What works now does by the former version.
+                    self.enter_new(now, Works::default());
+                    return Some(Decision::Again);
                 }
                 if now < since + COMPARE {
                     return None;
                 }
-                self.comparisons += 1;
-                self.starts = 1;
+                self.comparisons = self.comparisons.saturating_add(1);
+                self.starts = 0;
                 self.enter_new(now, seen_under_new);
                 Some(Decision::Again)
             }
@@ -191,6 +210,9 @@ impl Trial {
 
     /// For how long the new version is in force before the former one is looked at.
     fn hold(&self) -> Duration {
+        if self.suspected.is_some() {
+            return RETRY;
+        }
         if self.starts >= STARTS_MAX {
             return Duration::ZERO;
         }
@@ -231,23 +253,43 @@ mod tests {
         assert_eq!(run(late, 300), [(130, Decision::Confirmed)]);
     }
 
+    fn taken_back(found: &[(u64, Decision)]) -> Option<(u64, &'static str)> {
+        found.iter().find_map(|(at, decision)| match decision {
+            Decision::TakenBack(why) => Some((*at, *why)),
+            _ => None,
+        })
+    }
+
     #[test]
     fn a_version_that_kills_the_uplinks_is_taken_back() {
         let works = |_, former| if former { ALL } else { NOTHING };
         let found = run(works, 600);
-        assert_eq!(found[0], (90, Decision::Compare));
-        assert!(matches!(found[1], (91, Decision::TakenBack(why)) if why.contains("neither")));
-        assert_eq!(found.len(), 2);
+        let decisions: Vec<(u64, Decision)> = found[..2].to_vec();
+        assert_eq!(decisions, [(90, Decision::Compare), (91, Decision::Again)]);
+        let (at, why) = taken_back(&found).expect("taken back");
+        assert!(at <= 180 && why.contains("neither") && found.len() == 3, "{found:?}");
         // The session of the former version takes a while to be found dead.
         let works = |second, former| if former || second < 15 { ALL } else { NOTHING };
-        assert!(matches!(run(works, 600)[1], (_, Decision::TakenBack(_))));
+        assert!(taken_back(&run(works, 600)).is_some());
     }
 
     #[test]
     fn a_version_that_cuts_the_controller_off_is_taken_back() {
         let works = |_, former| Works { session: true, stream: former };
         let found = run(works, 600);
-        assert!(matches!(found[1], (_, Decision::TakenBack(why)) if why.contains("stream")));
+        assert!(taken_back(&found).is_some_and(|(_, why)| why.contains("stream")), "{found:?}");
+    }
+
+    #[test]
+    fn what_comes_back_at_any_time_undoes_nothing() {
+        for back in 0..1_000 {
+            let garage = |second, _| if second < back { NOTHING } else { ALL };
+            let absent = |second, _| Works { session: true, stream: second >= back };
+            for found in [run(garage, 4_000), run(absent, 4_000)] {
+                assert_eq!(taken_back(&found), None, "back after {back} s: {found:?}");
+                assert_eq!(found.last().map(|last| last.1), Some(Decision::Confirmed));
+            }
+        }
     }
 
     #[test]
@@ -287,6 +329,8 @@ mod tests {
             }
         }
         trial.on_works(at(2), ALL);
-        assert!(matches!(trial.poll(at(2)), Some(Decision::TakenBack(_))));
+        assert_eq!(trial.poll(at(2)), Some(Decision::Again));
+        trial.on_works(at(3), NOTHING);
+        assert!(matches!(trial.poll(at(50)), Some(Decision::TakenBack(_))));
     }
 }

@@ -57,10 +57,10 @@ fn trust() -> Trust {
 fn a_chain_leads_from_the_root_to_a_box() {
     let direct = statement(5, Role::Box, "north");
     let admitted = chain(&[(ROOT, &direct)]).verify(&trust()).expect("admitted");
-    assert_eq!((admitted.statement, admitted.issuer), (direct.clone(), None));
+    assert_eq!((admitted.statement, admitted.issuers), (direct.clone(), vec![]));
     let token = delegate(4, "north", &[Role::Box], Some(3));
     let admitted = chain(&[(ROOT, &token), (4, &direct)]).verify(&trust()).expect("admitted");
-    assert_eq!(admitted.issuer, Some(Issuer { key: key(4), uses: Some(3) }));
+    assert_eq!(admitted.issuers, [Issuer { key: key(4), uses: Some(3) }]);
 }
 
 #[test]

@@ -257,12 +257,17 @@ fn a_configuration_that_cuts_a_box_off_is_taken_back_and_told() {
         stream.turn(since + 90);
     }
     assert_eq!(texts(&stream.events), [None, Some("good"), Some("bad"), Some("good")]);
-    // It was bad: what it cut off works again.
+    // It was bad: what it cut off works under the former one, and again not under it.
     stream.agent.on_session(at(2_095), true);
-    stream.desk = Desk::new(at(2_096), key(BOX), true, published.clone());
+    stream.agent.on_session(at(2_100), false);
+    stream.agent.handle_timeout(at(2_140));
+    stream.turn(2_140);
+    assert_eq!(texts(&stream.events)[4..], [Some("bad"), Some("good")]);
+    stream.agent.on_session(at(2_145), true);
+    stream.desk = Desk::new(at(2_146), key(BOX), true, published.clone());
     stream.told.clear();
-    stream.agent.on_stream_up(at(2_096));
-    stream.turn(2_096);
+    stream.agent.on_stream_up(at(2_146));
+    stream.turn(2_146);
     let taken_back = |event: &DeskEvent| match event {
         DeskEvent::Report(report) => matches!(report.outcome, Outcome::TakenBack { .. }),
         _ => false,
@@ -317,6 +322,56 @@ fn a_restored_controller_learns_what_it_forgot() {
     stream.turn(2);
     let head = stream.agent.kept().trust().revocations().head();
     assert_eq!((head.epoch, head.serial), (1, 2));
+}
+
+#[test]
+fn a_controller_that_retires_takes_nothing_with_it() {
+    let before = published(0, &[30]);
+    let mut stream = Stream::new(member(BOX, Role::Box, &before), BOX, true, &before);
+    let (version, envelope) = configuration(1, "a = 1");
+    stream.desk.desire(Kind::Configuration, version, envelope);
+    stream.turn(1);
+    let mut list = Trust::pinned(key(ROOT), key(3)).list().clone();
+    list.number = 2;
+    let list = Signed::sign(&list, &identity(ROOT)).expect("signed");
+    stream.told.clear();
+    stream.agent.handle_frame(at(2), Down::Trust { list });
+    stream.turn(2);
+    assert_eq!(texts(&stream.events).last(), Some(&Some("a = 1")), "it stays in force");
+    // And is asked for again, so that it proves itself after a restart; the revocations too.
+    let have = stream.told.iter().find_map(|event| match event {
+        DeskEvent::Have(have) => Some(have.clone()),
+        _ => None,
+    });
+    let have = have.expect("what it has");
+    assert!(have.documents.is_empty() && have.revocations == (0, 0), "{have:?}");
+}
+
+#[test]
+fn a_proxy_whose_revocations_were_cut_off_lets_nobody_in() {
+    let published = published(0, &[30, 31]);
+    let mut proxy = member(PROXY, Role::Proxy, &published);
+    let mut stream = Stream::new(proxy, PROXY, true, &published);
+    let table = Table::of([Member {
+        key: key(BOX),
+        chain: chain(BOX, Role::Box, ROOT),
+        addresses: vec![],
+        rate_kbps: None,
+    }]);
+    let version = Version { epoch: 0, number: 1 };
+    let head = Signed::sign(&table.head_for(key(PROXY), version), &identity(CONTROLLER));
+    let head = head.expect("signed");
+    stream.desk.desire_table(Arc::new(PublishedTable { version, table, head }), None);
+    stream.turn(1);
+    assert_eq!(stream.agent.admission().admitted.len(), 1);
+    let mut kept: serde_json::Value = serde_json::to_value(stream.agent.kept()).expect("JSON");
+    kept["trust"]["revocations"]["entries"].as_array_mut().expect("entries").pop();
+    let kept = serde_json::from_value(kept).expect("kept");
+    proxy = Agent::restore(at(2), key(PROXY), Role::Proxy, "1.0", kept);
+    assert_eq!(proxy.admission().admitted.len(), 0);
+    let stream = Stream::new(proxy, PROXY, true, &published);
+    assert_eq!(stream.agent.admission().admitted.len(), 1, "the controller told them again");
+    assert!(stream.agent.kept().trust().is_revoked(&key(31)));
 }
 
 #[test]

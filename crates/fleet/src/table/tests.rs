@@ -156,7 +156,7 @@ fn a_root_that_counts_no_more_takes_its_members_with_it() {
 fn memory_is_bounded_while_a_head_is_waited_for() {
     let mut table = Table::default();
     let mut large = member(2);
-    large.addresses = vec![large.addresses[0]; 100_000];
+    large.addresses = vec![large.addresses[0]; 800];
     let (mut parts, mut held) = (0, 0);
     let found = loop {
         // A key of its own each time.
@@ -173,5 +173,44 @@ fn memory_is_bounded_while_a_head_is_waited_for() {
         }
     };
     assert_eq!(found, TableError::TooMany);
-    assert!(held <= PENDING_BYTES_MAX && parts > 30 && table.pending.is_empty());
+    assert!(held <= PENDING_BYTES_MAX && parts > 1_000 && table.pending.is_empty());
+}
+
+#[test]
+fn a_delegate_cannot_have_others_sign_for_as_many_again() {
+    let grant = |uses| Grant {
+        roles: [Role::Box, Role::Delegate].into(),
+        tags: Default::default(),
+        uses: Some(uses),
+    };
+    let pool = statement(8, Role::Delegate, Some(grant(2)));
+    let pool = Signed::sign(&pool, &identity(ROOT)).expect("signed");
+    let members = (30..34).map(|seed| {
+        let token = statement(seed + 10, Role::Delegate, Some(grant(2)));
+        let token = Signed::sign(&token, &identity(8)).expect("signed");
+        let last = Signed::sign(&statement(seed, Role::Box, None), &identity(seed + 10));
+        let chain = Chain::new(vec![pool.clone()]).then(token).then(last.expect("signed"));
+        Member { chain, ..member(seed) }
+    });
+    let table = Table::of(members);
+    let Admission { admitted, refused } = table.admission(&trust());
+    assert_eq!((admitted.len(), refused.len()), (2, 2));
+}
+
+#[test]
+fn the_key_that_a_token_carries_connects_nowhere() {
+    let grant = Grant { roles: [Role::Box].into(), tags: Default::default(), uses: None };
+    let token = statement(8, Role::Delegate, Some(grant));
+    let chain = Chain::new(vec![Signed::sign(&token, &identity(ROOT)).expect("signed")]);
+    let table = Table::of([Member { chain, ..member(8) }]);
+    assert_eq!(table.admission(&trust()).refused, [(key(8), Refused::Role)]);
+}
+
+#[test]
+fn a_member_that_no_message_could_carry_is_refused() {
+    let mut large = member(2);
+    large.addresses = vec![large.addresses[0]; 2_000];
+    let change = TableChange { set: vec![large], ..Default::default() };
+    let found = Table::default().change(change, &trust(), key(PROXY));
+    assert_eq!(found, Err(TableError::TooLarge));
 }
