@@ -15,6 +15,7 @@ mod event_loop;
 mod granted;
 mod repeat_limiter;
 mod resolver;
+mod resolvers;
 mod router;
 mod server;
 mod settings;
@@ -27,7 +28,9 @@ use std::time::Duration;
 use crate::{DeviceError, Routes, Tun};
 use ipnet::IpNet;
 
-pub use client::{ClientOptions, ClientReload, ClientRouteOptions, ReloadClient, run_client};
+pub use client::{
+    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, ReloadClient, run_client,
+};
 pub use router::{RouterOptions, RouterSocket, run_router};
 pub use server::{Destinations, Reload, ServerOptions, ServerReload, run_server};
 

@@ -50,8 +50,8 @@ pub use answers::Answers;
 pub use cleanup::cleanup;
 pub use clock::Clock;
 pub use driver::{
-    ClientOptions, ClientReload, ClientRouteOptions, Destinations, DriverError, Reload,
-    ReloadClient, RouterOptions, RouterSocket, ServerOptions, ServerReload, TunSettings,
+    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, Destinations, DriverError,
+    Reload, ReloadClient, RouterOptions, RouterSocket, ServerOptions, ServerReload, TunSettings,
     run_client, run_router, run_server,
 };
 pub use error::DeviceError;
