@@ -2,15 +2,16 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use roadweave_config::{
-    BeforeJoin, ClientFile, LinkSocket, RouterFile, ServerFile, TunFields, Validate,
+    BeforeJoin, ClientFile, LinkSocket, RouterFile, ServerFields, ServerFile, TunFields, Validate,
 };
 use roadweave_device::{
-    ClientOptions, ClientReload, ClientRouteOptions, Destinations, RouterOptions, RouterSocket,
-    ServerOptions, ServerReload, TunSettings, random_bytes, run_client, run_router, run_server,
+    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, Destinations, RouterOptions,
+    RouterSocket, ServerOptions, ServerReload, TunSettings, random_bytes, run_client, run_router,
+    run_server,
 };
 use roadweave_identity::PublicKey;
 use roadweave_terminal::exit::BadInput;
@@ -66,9 +67,8 @@ impl ClientArgs {
             routes: route_options(&file),
             memory_max: file.limits.client_memory_mb.bytes(),
             uplinks: file.selector(),
+            servers: file.servers().map(candidate_options).collect(),
             name: file.name,
-            servers: file.server.names(),
-            server_key: file.server.public_key,
             identity: Arc::new(identity),
             transport: file.transport.to_config(random_bytes()?),
             tun: tun_settings(&file.tun),
@@ -79,6 +79,17 @@ impl ClientArgs {
             reload: Box::new(reload),
             files: vec![self.config.clone()],
         })?)
+    }
+}
+
+fn candidate_options(fields: &ServerFields) -> CandidateOptions {
+    let millis = fields.to_anchor_ms.map_or(0, |ms| ms.get().unsigned_abs());
+    CandidateOptions {
+        addresses: fields.names(),
+        key: fields.public_key,
+        name: fields.name.clone(),
+        site: fields.site.clone(),
+        to_anchor: Duration::from_millis(millis),
     }
 }
 

@@ -10,8 +10,8 @@ use roadweave_device::local;
 use roadweave_device::status::{AnchorRoleStatus, RoleStatus, RouterSession, Status};
 use roadweave_terminal::out;
 use roadweave_tunnel::{
-    LaneStats, LegStatus, MemoryStats, PathStatusReport, RouterStatus, SessionStats, SessionStatus,
-    TenantStats, UplinkReport,
+    CandidateReport, LaneStats, LegStatus, MemoryStats, PathStatusReport, RouterStatus, SessionStats,
+    SessionStatus, TenantStats, UplinkReport,
 };
 use roadweave_types::DropCounters;
 use serde::Serialize;
@@ -85,6 +85,9 @@ fn render(status: &Status) -> String {
         }
     }
     text += &sessions.concat();
+    if let RoleStatus::Client(client) = &status.role {
+        text += &candidates(&client.candidates);
+    }
     text += &drops("dropped outside any session", &status.drops);
     let refusals = match &status.role {
         RoleStatus::Server(server) => Some(&server.refusals),
@@ -168,6 +171,27 @@ fn ways(uplinks: &[UplinkReport]) -> String {
                 server.last.clone().unwrap_or_else(dash),
             ]);
         }
+    }
+    format!("\n{table}\n")
+}
+
+/// The servers that a client chooses from, with the round trips that it compares.
+fn candidates(candidates: &[CandidateReport]) -> String {
+    if candidates.is_empty() {
+        return String::new();
+    }
+    let mut table =
+        new_table(&["server", "site", "place", "figure ms", "measured s ago", "rests s", "last"]);
+    for candidate in candidates {
+        table.add_row([
+            candidate.name.clone(),
+            candidate.site.clone(),
+            word(&candidate.place),
+            or_dash(candidate.figure_ms, 1.0, 1),
+            or_dash(candidate.measured_seconds_ago, 1.0, 0),
+            or_dash(candidate.rest_seconds, 1.0, 1),
+            candidate.last.clone().unwrap_or_else(dash),
+        ]);
     }
     format!("\n{table}\n")
 }

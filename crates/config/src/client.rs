@@ -29,6 +29,9 @@ pub struct ClientFile {
     pub private_key: PrivateKey,
     /// The server.
     pub server: ServerFields,
+    /// Further servers, which the client may use instead.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub proxies: Vec<ServerFields>,
     /// The uplinks.
     #[serde(default)]
     pub uplinks: UplinkFields,
@@ -77,12 +80,51 @@ pub struct ServerFields {
     pub addresses: Vec<String>,
     /// Its public key.
     pub public_key: PublicKey,
+    /// What a person calls it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Where it is: what fails together.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub site: String,
+    /// The round trip from it to where inner packets leave, if that is elsewhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_anchor_ms: Option<Within<0, 10_000>>,
 }
 
 impl ServerFields {
     /// Its addresses, which have been validated.
     pub fn names(&self) -> Vec<ServerName> {
         self.addresses.iter().filter_map(|address| address.parse().ok()).collect()
+    }
+
+    /// Checks it; `at` is where it stands, and `own` the client's key.
+    fn validate(&self, at: &str, own: Option<PublicKey>) -> Result<(), Fault> {
+        if self.addresses.is_empty() {
+            let message = format!("{at}.addresses is empty; write addresses = [\"host:port\"]");
+            return Err(Fault::new(format!("{at}.addresses"), message));
+        }
+        for (position, address) in self.addresses.iter().enumerate() {
+            if address.parse::<Ipv6Addr>().is_ok()
+                && let Err(error) = host_port(address)
+            {
+                let field = format!("{at}.addresses.{position}");
+                return Err(Fault::new(field, format!("{at}.addresses: {error}")));
+            }
+            if let Err(error) = address.parse::<ServerName>() {
+                return Err(Fault::new(
+                    format!("{at}.addresses.{position}"),
+                    format!("{at}.addresses: \"{address}\" is {error}"),
+                ));
+            }
+        }
+        if own == Some(self.public_key) {
+            let message = format!(
+                "{at}.public_key is that of this client's own private_key; \
+                 write the one that the server's side has printed"
+            );
+            return Err(Fault::new(format!("{at}.public_key"), message));
+        }
+        Ok(())
     }
 }
 
@@ -216,6 +258,11 @@ fn default_name() -> String {
 }
 
 impl ClientFile {
+    /// All servers that the client may use, the first one first.
+    pub fn servers(&self) -> impl Iterator<Item = &ServerFields> {
+        std::iter::once(&self.server).chain(&self.proxies)
+    }
+
     /// The lanes of the uplink direction.
     pub fn lane_configs(&self) -> Vec<roadweave_tunnel::LaneConfig> {
         lane_configs(&self.lanes)
@@ -239,29 +286,18 @@ impl Validate for ClientFile {
 
     fn validate(&self) -> Result<(), Fault> {
         self.private_key.validate()?;
-        if self.server.addresses.is_empty() {
-            let message = "server.addresses is empty; write addresses = [\"host:port\"]";
-            return Err(Fault::new("server.addresses", message));
-        }
-        for (position, address) in self.server.addresses.iter().enumerate() {
-            if address.parse::<Ipv6Addr>().is_ok()
-                && let Err(error) = host_port(address)
-            {
-                let field = format!("server.addresses.{position}");
-                return Err(Fault::new(field, format!("server.addresses: {error}")));
+        let own = self.private_key.identity().map(|identity| identity.public_key()).ok();
+        self.server.validate("server", own)?;
+        let mut known = vec![self.server.public_key];
+        for (position, proxy) in self.proxies.iter().enumerate() {
+            let at = format!("proxies.{position}");
+            proxy.validate(&at, own)?;
+            if known.contains(&proxy.public_key) {
+                let message = "proxies.public_key: there is a server with this key before it; \
+                               each has a key of its own, and several addresses where it needs them";
+                return Err(Fault::new(format!("{at}.public_key"), message));
             }
-            if let Err(error) = address.parse::<ServerName>() {
-                return Err(Fault::new(
-                    format!("server.addresses.{position}"),
-                    format!("server.addresses: \"{address}\" is {error}"),
-                ));
-            }
-        }
-        let own = self.private_key.identity().map(|identity| identity.public_key());
-        if own == Ok(self.server.public_key) {
-            let message = "server.public_key is that of this client's own private_key; \
-                           write the one that the server's side has printed";
-            return Err(Fault::new("server.public_key", message));
+            known.push(proxy.public_key);
         }
         self.transport.validate()?;
         validate_networks("routes.into_tunnel", &self.routes.into_tunnel)?;

@@ -20,6 +20,7 @@ mod proxy;
 mod repeat_limiter;
 mod reread;
 mod resolver;
+mod resolvers;
 mod router;
 mod server;
 mod settings;
@@ -33,7 +34,9 @@ use crate::{DeviceError, Routes, Tun};
 use ipnet::IpNet;
 
 pub use anchor::{AnchorOptions, run_anchor};
-pub use client::{ClientOptions, ClientReload, ClientRouteOptions, ReloadClient, run_client};
+pub use client::{
+    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, ReloadClient, run_client,
+};
 pub use proxy::{ProxyOptions, ReloadProxy, run_proxy};
 pub use router::{RouterOptions, RouterSocket, run_router};
 pub use server::{Destinations, Reload, ServerOptions, ServerReload, run_server};

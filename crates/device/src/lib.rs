@@ -50,9 +50,10 @@ pub use answers::Answers;
 pub use cleanup::cleanup;
 pub use clock::Clock;
 pub use driver::{
-    AnchorOptions, ClientOptions, ClientReload, ClientRouteOptions, Destinations, DriverError,
-    ProxyOptions, Reload, ReloadClient, ReloadProxy, RouterOptions, RouterSocket, ServerOptions,
-    ServerReload, TunSettings, run_anchor, run_client, run_proxy, run_router, run_server,
+    AnchorOptions, CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, Destinations,
+    DriverError, ProxyOptions, Reload, ReloadClient, ReloadProxy, RouterOptions, RouterSocket,
+    ServerOptions, ServerReload, TunSettings, run_anchor, run_client, run_proxy, run_router,
+    run_server,
 };
 pub use error::DeviceError;
 pub use filter::{Allowed, FilterKeeper, FilterOptions, Filters, Forwarding, Interface};

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use roadweave_tunnel::{AnchorStatus, ProxyStatus, RouterStatus, SessionStatus, UplinkReport};
+use roadweave_tunnel::{
+    AnchorStatus, CandidateReport, ProxyStatus, RouterStatus, SessionStatus, UplinkReport,
+};
 use roadweave_types::DropCounters;
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +56,9 @@ pub struct ClientStatus {
     pub no_session: Option<String>,
     /// Its uplinks, and how the server's addresses do over each.
     pub uplinks: Vec<UplinkReport>,
+    /// The servers that it chooses from, if there is more than one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub candidates: Vec<CandidateReport>,
     /// Notices that were left out of the log because there were too many.
     pub suppressed_notices: u64,
 }

@@ -22,8 +22,8 @@ use bytes::{Bytes, BytesMut};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::{ConfigError, Endpoint, Epoch, Local, Outbox, Source, TransportConfig};
 use roadweave_tunnel::{
-    Client, ClientConfig, ClientEvent, Io, LaneConfig, MEMORY_MAX, Node, Peer, PeerTable, RecvMeta,
-    Server, ServerConfig, ServerEvent, flush, turn,
+    Candidate, Client, ClientConfig, ClientEvent, Io, LaneConfig, MEMORY_MAX, Node, Peer,
+    PeerTable, RecvMeta, Server, ServerConfig, ServerEvent, flush, turn,
 };
 use roadweave_types::{Instant, Rate, UplinkId};
 
@@ -148,8 +148,8 @@ impl Crowd {
     pub fn start(&mut self, vehicle: usize, life: u8) {
         let config = ClientConfig {
             name: name(vehicle),
-            servers: vec![SERVER],
-            server_key: server_key(),
+            candidates: vec![Candidate::only(server_key(), vec![SERVER])],
+            attachment: None,
             transport: self.transport(vehicle, life),
             lanes: self.config.lanes_up.clone(),
             memory_max: MEMORY_MAX,

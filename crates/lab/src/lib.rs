@@ -17,6 +17,7 @@ pub mod class;
 pub mod compare;
 pub mod crowd;
 pub mod event;
+pub mod failover;
 pub mod figures;
 pub mod histogram;
 pub mod inner;

@@ -21,6 +21,7 @@
 mod changes;
 mod config;
 mod ends;
+pub mod fleet;
 mod strangers;
 mod tamper;
 mod trails;

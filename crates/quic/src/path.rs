@@ -139,8 +139,12 @@ impl Path {
     /// Whether nothing has come in for far longer than was usual of late, by the time `newest` at
     /// which something came in on any path.
     pub(crate) fn is_quiet(&self, newest: Instant) -> bool {
-        let usual = (self.heard_interval * QUIET_INTERVALS).clamp(QUIET_MIN, QUIET_MAX);
-        newest - self.last_heard > usual
+        newest - self.last_heard > self.quiet_after()
+    }
+
+    /// After how long without a packet it is quiet.
+    pub(crate) fn quiet_after(&self) -> Duration {
+        (self.heard_interval * QUIET_INTERVALS).clamp(QUIET_MIN, QUIET_MAX)
     }
 
     /// When it becomes suspect unless it answers.

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use roadweave_identity::Identity;
 use roadweave_quic::{Epoch, Outbox, TransportConfig};
 use roadweave_tunnel::{
-    Client, ClientConfig, ClientEvent, Io, LaneConfig, MEMORY_MAX, Node, Peer, PeerTable, RecvMeta,
-    Server, ServerConfig, Strategy, turn,
+    Candidate, Client, ClientConfig, ClientEvent, Io, LaneConfig, MEMORY_MAX, Node, Peer,
+    PeerTable, RecvMeta, Server, ServerConfig, Strategy, turn,
 };
 use roadweave_types::{Instant, UplinkId};
 
@@ -52,8 +52,8 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
         (client_key.public_key(), vec![LaneConfig::new("default", Strategy::xnc())]);
     let config = ClientConfig {
         name: "vehicle".to_owned(),
-        servers: vec![far],
-        server_key: server_key.public_key(),
+        candidates: vec![Candidate::only(server_key.public_key(), vec![far])],
+        attachment: None,
         transport: TransportConfig::new([1; 32]),
         lanes: lanes.clone(),
         memory_max: MEMORY_MAX,

@@ -18,12 +18,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
-use roadweave_quic::{ConfigError, ConnectionId, Endpoint, Epoch, TransportConfig};
+use roadweave_quic::{ConfigError, ConnectionId, Endpoint, Epoch, Prober, TransportConfig};
 use roadweave_recovery::Qoe;
 use roadweave_types::{DropCounters, Instant, PathId, PathSnapshot, Policy, UplinkId};
-use roadweave_wire::Welcome;
+use roadweave_wire::{Hello, Role, Welcome};
 
 use crate::lane::{LANES_MAX, LaneConfig, Strategy};
 use crate::learned::{Learned, keep_learned};
@@ -34,7 +35,10 @@ use crate::status::{SessionStatus, path_reports};
 use crate::uplink::{Month, UplinkPolicy, Usage};
 
 mod binding;
+mod choice;
 mod events;
+mod leaving;
+mod measure;
 mod node;
 mod notices;
 mod outages;
@@ -43,8 +47,13 @@ mod paths;
 mod race;
 mod report;
 mod silence;
+mod standby;
 
 use binding::Bindings;
+use choice::Choice;
+pub use choice::{CANDIDATES_MAX, Candidate, admit};
+use leaving::Leaving;
+pub use measure::{CandidatePlace, CandidateReport};
 pub use notices::Notice;
 use notices::NoticeLimiter;
 use outages::Outages;
@@ -52,6 +61,7 @@ use pairs::{Pair, Pairs};
 use race::{AcceptedConnection, Attempt, RACE_STAGGER};
 pub use report::{PairReport, PairState, UplinkReport};
 use silence::Flapping;
+use standby::Standby;
 
 /// The smallest MTU that IPv6 allows (RFC 8200 section 5).
 const MTU_MIN: u16 = 1280;
@@ -61,11 +71,12 @@ const MTU_MIN: u16 = 1280;
 pub struct ClientConfig {
     /// Its own name, for the server's logs.
     pub name: String,
-    /// The server's addresses, tried in turn; empty until [`Client::set_servers`] or
-    /// [`Client::set_servers_of`] if not known yet.
-    pub servers: Vec<SocketAddr>,
-    /// The server's public key.
-    pub server_key: PublicKey,
+    /// The servers to choose from, at least one: the first is tried first. Of too many the first
+    /// are used, see [`admit`].
+    pub candidates: Vec<Candidate>,
+    /// The number of its last session, with whichever server, if its sessions are counted: the next
+    /// has the next number. With several candidates they are counted in any case.
+    pub attachment: Option<u64>,
     /// The transport.
     pub transport: TransportConfig,
     /// The lanes of the uplink direction.
@@ -83,6 +94,17 @@ pub enum ClientEvent {
         welcome: Welcome,
         /// The server's address.
         server: SocketAddr,
+    },
+    /// The session goes on with another server; nothing was lost on purpose.
+    Moved {
+        /// What that server granted.
+        welcome: Welcome,
+        /// Its address.
+        server: SocketAddr,
+        /// What a person calls it.
+        name: String,
+        /// Why, for a person to read.
+        reason: String,
     },
     /// The session came to an end; another follows by itself.
     Left {
@@ -130,8 +152,22 @@ pub struct Client {
     endpoint: Endpoint,
     bindings: Bindings,
     uplinks: BTreeMap<UplinkId, Uplink>,
-    /// The server's addresses that count for one uplink only, where there are such.
-    servers_of: BTreeMap<UplinkId, Vec<SocketAddr>>,
+    /// The addresses of candidates that count for one uplink only, where there are such.
+    servers_of: BTreeMap<(usize, UplinkId), Vec<SocketAddr>>,
+    choice: Choice,
+    prober: Prober,
+    standby: Standby,
+    /// Sessions that have a successor.
+    leaving: Vec<Leaving>,
+    /// What came out of the last of them.
+    late_inner: VecDeque<Bytes>,
+    /// Since when there is no session.
+    racing_since: Instant,
+    /// The number of the last session.
+    attachment: Option<u64>,
+    /// The least round trip of the session, and since when it is far above that.
+    least_rtt: Duration,
+    worse_since: Option<Instant>,
     attempts: BTreeMap<ConnectionId, Attempt>,
     current: Option<Current>,
     /// Since when no path of the session answers.
@@ -169,7 +205,7 @@ impl Client {
     /// When the transport settings or the lanes cannot be used.
     pub fn new(
         epoch: Epoch,
-        config: ClientConfig,
+        mut config: ClientConfig,
         identity: Arc<Identity>,
     ) -> Result<Self, ClientError> {
         let bindings = Bindings::new(identity.clone());
@@ -178,8 +214,22 @@ impl Client {
         if !(1..=LANES_MAX).contains(&lanes) {
             return Err(SessionError::Lanes(lanes).into());
         }
+        config.candidates = admit(config.candidates);
+        if config.candidates.is_empty() {
+            return Err(ClientError::NoCandidate);
+        }
+        let counts = (config.candidates.len() > 1).then_some(0);
         let mut client = Self {
             pairs: Pairs::new(0),
+            choice: Choice::new(&config.candidates),
+            prober: Prober::new(&config.transport.rng_seed),
+            standby: Standby::default(),
+            leaving: Vec::new(),
+            late_inner: VecDeque::new(),
+            racing_since: Instant::ZERO,
+            attachment: config.attachment.or(counts),
+            least_rtt: Duration::MAX,
+            worse_since: None,
             config,
             endpoint,
             bindings,
@@ -217,10 +267,37 @@ impl Client {
         self.learned = learned;
     }
 
+    /// The server that the session is with, or that is tried first.
+    pub fn server(&self) -> &Candidate {
+        self.home()
+    }
+
+    fn home(&self) -> &Candidate {
+        &self.config.candidates[self.choice.current()]
+    }
+
+    /// The number of the last session, if sessions are counted: to be kept over restarts.
+    pub fn attachment(&self) -> Option<u64> {
+        self.attachment
+    }
+
+    /// Somebody knows of a session with this number: the next one has a higher one.
+    pub fn set_attachment(&mut self, at_least: u64) {
+        self.attachment = self.attachment.map(|own| own.max(at_least));
+    }
+
+    /// What is said first on a connection.
+    fn hello(&self, role: Role) -> Hello {
+        let attachment = self.attachment.filter(|_| role == Role::Join);
+        let attachment = attachment.map(|last| last.saturating_add(1));
+        Hello { name: self.config.name.clone(), role, attachment }
+    }
+
     /// What the strategies have learned of the networks so far, in all sessions.
     pub fn learned(&mut self) -> &Learned {
         if let Some(current) = &self.current {
-            keep_learned(&mut self.learned, &self.config.server_key, &current.session);
+            let key = &self.config.candidates[self.choice.current()].key;
+            keep_learned(&mut self.learned, key, &current.session);
         }
         &self.learned
     }
@@ -273,24 +350,32 @@ impl Client {
         self.handle_timeout(now);
     }
 
-    /// The server's addresses are others from now on, for all uplinks that
+    /// The first candidate's addresses are others from now on, for all uplinks that
     /// [`Client::set_servers_of`] has told nothing of; a session that is up lives on.
     pub fn set_servers(&mut self, now: Instant, servers: Vec<SocketAddr>) {
-        self.config.servers = servers;
+        self.config.candidates[0].addresses = servers;
         self.forget_pairs();
         self.handle_timeout(now);
     }
 
-    /// From now on `servers` are the server's addresses for one uplink, and those of
-    /// [`Client::set_servers`] count for the others only: a name that was looked up over an uplink
-    /// says nothing of the others. With no address, all count for it again.
+    /// From now on `servers` are the addresses of the candidate with `key` for one uplink, and its
+    /// own count for the others only: a name that was looked up over an uplink says nothing of the
+    /// others. With no address, its own count for it again.
     ///
     /// The uplink need not be there yet; what is known of it is forgotten with it.
-    pub fn set_servers_of(&mut self, now: Instant, uplink: UplinkId, servers: Vec<SocketAddr>) {
+    pub fn set_servers_of(
+        &mut self,
+        now: Instant,
+        key: &PublicKey,
+        uplink: UplinkId,
+        servers: Vec<SocketAddr>,
+    ) {
+        let of_key = |candidate: &Candidate| candidate.key == *key;
+        let Some(candidate) = self.config.candidates.iter().position(of_key) else { return };
         if servers.is_empty() {
-            self.servers_of.remove(&uplink);
+            self.servers_of.remove(&(candidate, uplink));
         } else {
-            self.servers_of.insert(uplink, servers);
+            self.servers_of.insert((candidate, uplink), servers);
         }
         if let Some(uplink) = self.uplinks.get_mut(&uplink) {
             (uplink.path_failures, uplink.path_deadline) = (0, now);
@@ -299,9 +384,9 @@ impl Client {
         self.handle_timeout(now);
     }
 
-    /// The server's addresses that are tried over `uplink`.
+    /// The addresses that are tried over `uplink`, of the server that the client is with.
     pub fn servers_of(&self, uplink: UplinkId) -> &[SocketAddr] {
-        self.servers_of.get(&uplink).unwrap_or(&self.config.servers)
+        self.addresses_of(self.choice.current(), uplink)
     }
 
     /// Whether there is a session of which no path answers.
@@ -311,17 +396,18 @@ impl Client {
 
     /// Forgets what is known of pairs that are none any more.
     fn forget_pairs(&mut self) {
-        let (uplinks, servers_of) = (&self.uplinks, &self.servers_of);
-        let all = &self.config.servers;
-        self.pairs.retain(|(uplink, server)| {
-            let servers = servers_of.get(&uplink).unwrap_or(all);
-            uplinks.contains_key(&uplink) && servers.contains(&server)
+        let Self { uplinks, servers_of, config, pairs, .. } = self;
+        pairs.retain(|(uplink, server)| {
+            let leads_to = |(at, candidate): (usize, &Candidate)| {
+                servers_of.get(&(at, uplink)).unwrap_or(&candidate.addresses).contains(&server)
+            };
+            uplinks.contains_key(&uplink) && config.candidates.iter().enumerate().any(leads_to)
         });
     }
 
     /// An uplink is gone; its path is closed, unless it is the last.
     pub fn remove_uplink(&mut self, now: Instant, id: UplinkId) {
-        self.servers_of.remove(&id);
+        self.servers_of.retain(|(_, uplink), _| *uplink != id);
         self.uplinks.remove(&id);
         self.drop_attempts(now, "its uplink is gone", |attempt| attempt.pair.0 == id);
         if let Some(replacement) = self.replacement.take_if(|replacement| replacement.pair.0 == id)
@@ -440,7 +526,7 @@ impl Client {
         stats.drops.merge(&self.drops);
         Some(SessionStatus {
             peer: current.pair.1.to_string(),
-            public_key: self.config.server_key.to_string(),
+            public_key: self.home().key.to_string(),
             addresses: current.welcome.addresses.iter().map(ToString::to_string).collect(),
             paths: self.with_usage(path_reports(connection, name)),
             stats,
@@ -456,6 +542,9 @@ impl Client {
 /// Why no client can be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ClientError {
+    /// There is no server to choose.
+    #[error("a client needs a server")]
+    NoCandidate,
     /// The transport settings cannot be used.
     #[error(transparent)]
     Transport(#[from] ConfigError),

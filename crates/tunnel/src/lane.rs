@@ -21,6 +21,7 @@ mod reorder;
 mod sender;
 mod shed;
 mod strategy;
+mod unfinished;
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -44,6 +45,7 @@ pub use reorder::OrderStats;
 pub(crate) use sender::LaneSender;
 pub use sender::SendStats;
 pub use strategy::{Strategy, UnknownStrategy};
+pub(crate) use unfinished::Unfinished;
 
 /// The most lanes of a session, in each direction.
 pub const LANES_MAX: usize = 8;

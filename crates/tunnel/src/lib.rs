@@ -33,7 +33,8 @@ mod uplink;
 pub use anchor::{Anchor, AnchorConfig, AnchorEvent, AnchorStatus, AnchorTenant};
 pub use carrier::{Carrier, SendError};
 pub use client::{
-    Client, ClientConfig, ClientError, ClientEvent, Notice, PairReport, PairState, UplinkReport,
+    CANDIDATES_MAX, Candidate, CandidatePlace, CandidateReport, Client, ClientConfig, ClientError,
+    ClientEvent, Notice, PairReport, PairState, UplinkReport, admit,
 };
 pub use geneve::{LinkCounters, RouterLink, RouterPeer};
 pub use lane::{

@@ -14,12 +14,14 @@ mod accounts;
 mod budget;
 mod clients;
 mod connections;
+mod drain;
 pub(crate) mod inbox;
 mod node;
 mod passing;
 pub(crate) mod rate;
 pub(crate) mod refusals;
 mod sessions;
+mod standbys;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -33,9 +35,11 @@ use roadweave_types::{DropCounters, DropReason, Instant, PathId};
 
 use self::accounts::Accounts;
 use self::budget::{Budget, Ceilings};
+use self::drain::Drain;
 use self::inbox::Inbox;
 use self::rate::Limit;
 use self::refusals::Refusals;
+use self::standbys::Standbys;
 use self::waiting::Waiting;
 use crate::lane::{LaneConfig, Strategy};
 use crate::learned::{Learned, keep_learned};
@@ -75,6 +79,9 @@ pub enum ServerEvent {
         peer: String,
         /// The client's key.
         key: PublicKey,
+        /// The number of the session among all of the client's, with whichever servers, if it
+        /// counts them: the highest is where the client is.
+        attachment: Option<u64>,
     },
     /// A client's session is over.
     Left {
@@ -116,8 +123,12 @@ pub struct Server {
     /// Clients that have changed, and whose sessions have not been looked at since.
     changed: BTreeSet<PublicKey>,
     waiting: Waiting,
-    /// Connections that wait, whose client was welcomed and has not used them yet.
-    welcomed: BTreeSet<ConnectionId>,
+    /// Connections that wait, whose client was welcomed and has not used them yet, with the number
+    /// that their session would have.
+    welcomed: BTreeMap<ConnectionId, Option<u64>>,
+    standbys: Standbys,
+    /// Since it was asked to let all clients go.
+    drain: Option<Drain>,
     sessions: BTreeMap<ConnectionId, Joined>,
     /// Never iterated.
     by_key: HashMap<PublicKey, ConnectionId>,
@@ -166,7 +177,9 @@ impl Server {
             peers,
             changed: BTreeSet::new(),
             waiting: Waiting::new(ceilings.waiting),
-            welcomed: BTreeSet::new(),
+            welcomed: BTreeMap::new(),
+            standbys: Standbys::new(ceilings.standbys),
+            drain: None,
             sessions: BTreeMap::new(),
             by_key: HashMap::new(),
             touched: BTreeSet::new(),

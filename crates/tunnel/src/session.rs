@@ -38,7 +38,7 @@ pub use self::stats::{LaneStats, SessionStats};
 use crate::carrier::Carrier;
 use crate::lane::{
     Arrival, Delivery, FlowTable, LANES_MAX, LaneConfig, LaneReceiver, LaneSender, Opening,
-    Reassembly, ReceiveStats, Strategy, Token, classify,
+    Reassembly, ReceiveStats, Strategy, Token, Unfinished, classify,
 };
 use crate::observe::{PacketEvent, PacketLog};
 
@@ -192,6 +192,27 @@ impl Session {
         let rtp = flow.filter(|_| sender.config().rtp_frames).and_then(|flow| flow.rtp);
         sender.handle_inner(now, packet, hash, rtp);
         self.note_incoming(now, packet.len());
+    }
+
+    /// Keeps from now on what [`Session::take_unfinished`] hands out.
+    pub(crate) fn keep_unfinished(&mut self) {
+        self.senders.iter_mut().for_each(LaneSender::keep_unfinished);
+    }
+
+    /// Hands out all inner packets for the peer that it may not have and that are young enough to
+    /// be of use, the oldest first. This session sends them no more.
+    pub(crate) fn take_unfinished(&mut self, now: Instant) -> Vec<Unfinished> {
+        let of_lane = |sender: &mut LaneSender| sender.take_unfinished(now);
+        let mut packets: Vec<Unfinished> = self.senders.iter_mut().flat_map(of_lane).collect();
+        packets.sort_by_key(|unfinished| unfinished.since);
+        packets
+    }
+
+    /// Takes packets that another session could not bring to their end: they are as old as ever.
+    pub(crate) fn resume(&mut self, packets: Vec<Unfinished>) {
+        for Unfinished { since, packet } in packets {
+            self.handle_inner(since, &packet);
+        }
     }
 
     /// A packet of the peer, or for it, is discarded before it comes here, for `reason`.

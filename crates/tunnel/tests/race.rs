@@ -4,21 +4,28 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use roadweave_identity::Identity;
+use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::{Epoch, TransportConfig};
-use roadweave_tunnel::{Client, ClientConfig, LaneConfig, Node as _, Strategy};
+use roadweave_tunnel::{Candidate, Client, ClientConfig, LaneConfig, Node as _, Strategy};
 use roadweave_types::{Instant, UplinkId};
 
 fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
 
+fn server_key() -> PublicKey {
+    Identity::from_seed([2; 32]).public_key()
+}
+
 #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
 fn client(servers: &[&str]) -> Client {
     let config = ClientConfig {
         name: "vehicle".into(),
-        servers: servers.iter().map(|server| address(server)).collect(),
-        server_key: Identity::from_seed([2; 32]).public_key(),
+        candidates: vec![Candidate::only(
+            server_key(),
+            servers.iter().map(|server| address(server)).collect(),
+        )],
+        attachment: None,
         transport: TransportConfig::new([1; 32]),
         lanes: vec![LaneConfig::new("default", Strategy::xnc())],
         memory_max: roadweave_tunnel::MEMORY_MAX,
@@ -56,14 +63,14 @@ fn an_uplink_with_addresses_of_its_own_tries_these_and_no_others() {
     let mut client = client(&["192.0.2.1:4433", "192.0.2.2:4433"]);
     let all = |uplink: u32| ["192.0.2.1:4433", "192.0.2.2:4433"].map(|at| (uplink, address(at)));
     let own = [(1, address("198.51.100.7:4433"))];
-    client.set_servers_of(Instant::ZERO, UplinkId(1), vec![own[0].1]);
+    client.set_servers_of(Instant::ZERO, &server_key(), UplinkId(1), vec![own[0].1]);
     client.add_uplink(Instant::ZERO, UplinkId(0), "wwan0");
     client.add_uplink(Instant::ZERO, UplinkId(1), "wlan0");
     let expected: BTreeSet<_> = all(0).into_iter().chain(own).collect();
     assert_eq!(tried(&mut client, Instant::ZERO), expected);
     // An address that one uplink is told does not count for another.
     let later = Instant::from_millis(20_000);
-    client.set_servers_of(later, UplinkId(1), Vec::new());
+    client.set_servers_of(later, &server_key(), UplinkId(1), Vec::new());
     let expected: BTreeSet<_> = all(0).into_iter().chain(all(1)).collect();
     // Attempts that are under way are given up within ten seconds.
     run(&mut client, later, 15);
@@ -96,7 +103,7 @@ fn an_uplink_may_know_the_server_where_no_other_does() {
     client.add_uplink(Instant::ZERO, UplinkId(1), "wlan0");
     assert_eq!(tried(&mut client, Instant::ZERO), BTreeSet::new());
     let later = Instant::from_millis(20_000);
-    client.set_servers_of(later, UplinkId(1), vec![address("[2001:db8::1]:4433")]);
+    client.set_servers_of(later, &server_key(), UplinkId(1), vec![address("[2001:db8::1]:4433")]);
     let expected = BTreeSet::from([(1, address("[2001:db8::1]:4433"))]);
     assert_eq!(tried(&mut client, later), expected);
     client.remove_uplink(later, UplinkId(1));

@@ -7,18 +7,20 @@ mod uplinks;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use roadweave_quic::Epoch;
-use roadweave_tunnel::{Client, ClientConfig, Usage};
+use roadweave_tunnel::{Candidate, Client, ClientConfig, Usage};
 use roadweave_types::{Instant, UplinkId};
 use serde_json::{Value, json};
 
-pub use self::options::{ClientOptions, ClientReload, ClientRouteOptions, ReloadClient};
+pub use self::options::{
+    CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, ReloadClient,
+};
 use super::client_filters::ClientFilters;
 use super::debounce::Debounce;
 use super::edge::Edge;
 use super::event_loop::{Driver, MONITOR, ROUTERS, Role, Running, take_instance};
 use super::granted::Granted;
 use super::repeat_limiter::RepeatLimiter;
-use super::resolver::Resolver;
+use super::resolvers::{Changed, Resolvers};
 use super::settings;
 use super::steering::Steering;
 use super::{DriverError, STATE_INTERVAL, needed_files};
@@ -54,7 +56,7 @@ struct ClientRole {
     /// When the uplinks are looked at.
     looks: Debounce,
     options: ClientOptions,
-    resolver: Resolver,
+    resolver: Resolvers,
     routers: RouterNotices,
     state: StateFile,
     next_state: Instant,
@@ -105,7 +107,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     driver.watch(&monitor, MONITOR)?;
     let routers = RouterNotices::open()?;
     driver.watch(&routers, ROUTERS)?;
-    let resolver = Resolver::new(options.servers.clone(), driver.waker());
+    let resolver = Resolvers::new(&options.servers, || driver.waker());
     // Last: a client that cannot start refuses nothing.
     let steering = Steering::start(&instance, options.route_settings(), tun_index, dns)?;
     tracing::info!(tun = driver.edge.tun_name(), ?offload, "the client runs");
@@ -134,13 +136,23 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
 fn new_client(clock: Clock, options: &ClientOptions) -> Result<Client, DriverError> {
     let config = ClientConfig {
         name: options.name.clone(),
-        servers: Vec::new(),
-        server_key: options.server_key,
+        candidates: options.servers.iter().map(candidate).collect(),
+        attachment: None,
         transport: options.transport.clone(),
         lanes: options.lanes.clone(),
         memory_max: options.memory_max,
     };
     Ok(Client::new(Epoch::new(clock.epoch()), config, options.identity.clone())?)
+}
+
+fn candidate(server: &CandidateOptions) -> Candidate {
+    Candidate {
+        key: server.key,
+        name: server.name.clone(),
+        site: server.site.clone(),
+        addresses: Vec::new(),
+        to_anchor: server.to_anchor,
+    }
 }
 
 /// Says goodbye and leaves the machine as it was, but for what the user wants to stay refused.
@@ -220,7 +232,7 @@ impl Role<Client> for ClientRole {
                 self.steering.on_notice(now);
             }
             ROUTERS => {
-                let changed = self.resolver.on_router_news(now, self.routers.poll());
+                let changed = self.resolver.on_router_news(now, &self.routers.poll());
                 self.use_servers(&mut driver.node, now, &changed);
             }
             _ => {}
@@ -280,6 +292,7 @@ impl Role<Client> for ClientRole {
             sessions: client.status().into_iter().collect(),
             no_session: client.why_no_session(now),
             uplinks: client.uplinks(now),
+            candidates: client.candidates(now),
             suppressed_notices: client.suppressed_notices(),
         };
         driver.status(self.options.name.clone(), drops, RoleStatus::Client(role))
@@ -342,10 +355,10 @@ impl ClientRole {
     }
 
     /// Lets the uplinks try the addresses that were found over them.
-    fn use_servers(&self, client: &mut Client, now: Instant, uplinks: &[UplinkId]) {
-        for uplink in uplinks {
-            let servers = self.resolver.found(*uplink).to_vec();
-            client.set_servers_of(now, *uplink, servers);
+    fn use_servers(&self, client: &mut Client, now: Instant, changed: &Changed) {
+        for (server, uplink) in changed {
+            let servers = self.resolver.found(server, *uplink).to_vec();
+            client.set_servers_of(now, server, *uplink, servers);
         }
     }
 

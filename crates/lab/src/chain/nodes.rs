@@ -6,8 +6,8 @@ use std::sync::Arc;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::{Epoch, TransportConfig};
 use roadweave_tunnel::{
-    Anchor, AnchorConfig, AnchorTenant, Client, ClientConfig, LaneConfig, MEMORY_MAX, Peer,
-    PeerTable, ProxyConfig, ProxyTenant, Server, ServerConfig,
+    Anchor, AnchorConfig, AnchorTenant, Candidate, Client, ClientConfig, LaneConfig, MEMORY_MAX,
+    Peer, PeerTable, ProxyConfig, ProxyTenant, Server, ServerConfig,
 };
 use roadweave_types::{Instant, UplinkId};
 
@@ -143,8 +143,8 @@ pub(super) fn client(
 ) -> Client {
     let client = ClientConfig {
         name: format!("box-{number}"),
-        servers: vec![proxy_address(proxy)],
-        server_key: proxy_key(proxy),
+        candidates: vec![Candidate::only(proxy_key(proxy), vec![proxy_address(proxy)])],
+        attachment: None,
         transport: transport(config, life),
         lanes: lanes(config),
         memory_max: MEMORY_MAX,

@@ -281,6 +281,9 @@ fn drops(world: &World) -> DropCounters {
 fn describe_client(event: &ClientEvent) -> String {
     match event {
         ClientEvent::Joined { .. } => "the client joined".into(),
+        ClientEvent::Moved { name, reason, .. } => {
+            format!("the client went to {name}: {reason}")
+        }
         ClientEvent::Left { reason, .. } => format!("the client left: {reason}"),
         ClientEvent::Notice(notice) => notice.to_string(),
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use roadweave_identity::Identity;
 use roadweave_quic::{Epoch, TransportConfig};
 use roadweave_tunnel::{
-    Client, ClientConfig, Learned, MEMORY_MAX, Peer, PeerTable, Server, ServerConfig,
+    Candidate, Client, ClientConfig, Learned, MEMORY_MAX, Peer, PeerTable, Server, ServerConfig,
 };
 
 use super::{MTU, OtherServer, SERVER, Trust, WorldConfig, WorldError};
@@ -26,17 +26,18 @@ const OTHER_LIFE: u8 = 255;
 
 pub(super) fn client(epoch: Epoch, world: &WorldConfig) -> Result<Client, WorldError> {
     let expected = if world.trust.server_is_right { SERVER_KEY } else { STRANGER };
+    let server_key = Identity::from_seed(expected).public_key();
+    let servers = world.strangers.servers.iter().map(|(at, _)| *at).chain([SERVER]);
     let config = ClientConfig {
         name: NAME.into(),
-        servers: world.strangers.servers.iter().map(|(at, _)| *at).chain([SERVER]).collect(),
-        server_key: Identity::from_seed(expected).public_key(),
+        candidates: vec![Candidate::only(server_key, servers.collect())],
+        attachment: None,
         transport: transport(world, 1, 0),
         lanes: world.lanes_up.clone(),
         memory_max: MEMORY_MAX,
     };
-    let server_key = config.server_key.to_string();
     let mut client = Client::new(epoch, config, Arc::new(Identity::from_seed(CLIENT_KEY)))?;
-    client.restore(Learned::from([(server_key, world.learned.clone())]));
+    client.restore(Learned::from([(server_key.to_string(), world.learned.clone())]));
     client.on_time_of_day(Trust::UNIX_TIME);
     world.policies.iter().for_each(|(name, policy)| client.set_policy(name, *policy));
     Ok(client)

@@ -159,6 +159,12 @@ impl Connection {
         self.paths.iter().map(|path| path.last_heard).max().unwrap_or(self.timing.began)
     }
 
+    /// After how long without a packet from the peer that is unusual, on the path that is heard
+    /// most: 60 ms to 2.5 s.
+    pub fn quiet_after(&self) -> Duration {
+        self.paths.iter().map(Path::quiet_after).min().unwrap_or_default()
+    }
+
     fn give_up_handshake(&mut self, now: Instant) {
         let std_now = self.epoch.to_std(now);
         self.quic.close(std_now, noq_proto::VarInt::from_u32(0), bytes::Bytes::new());

@@ -10,8 +10,8 @@ use ipnet::IpNet;
 use roadweave_identity::Identity;
 use roadweave_quic::{Epoch, Outbox, TransportConfig};
 use roadweave_tunnel::{
-    Client, ClientConfig, Io, LaneConfig, MEMORY_MAX, Node, Peer, PeerTable, RecvMeta, Server,
-    ServerConfig, turn,
+    Candidate, Client, ClientConfig, Io, LaneConfig, MEMORY_MAX, Node, Peer, PeerTable, RecvMeta,
+    Server, ServerConfig, turn,
 };
 use roadweave_types::{Instant, UplinkId};
 
@@ -111,8 +111,8 @@ impl Tunnel {
         let peers = PeerTable::new([(client_key.public_key(), peer)]);
         let config = ClientConfig {
             name: "bench".into(),
-            servers: vec![server_address()],
-            server_key: server_key.public_key(),
+            candidates: vec![Candidate::only(server_key.public_key(), vec![server_address()])],
+            attachment: None,
             transport: TransportConfig::new([3; 32]),
             lanes: lanes.clone(),
             memory_max: MEMORY_MAX,

@@ -18,6 +18,10 @@ impl Client {
                 self.on_attempt_event(now, id, event);
             } else if self.current.as_ref().is_some_and(|current| current.id == id) {
                 self.on_session_event(now, event);
+            } else if self.standby.owns(id) {
+                self.on_standby_event(now, id, event);
+            } else if self.leaving.iter().any(|leaving| leaving.id() == id) {
+                self.on_leaving_event(now, id, event);
             } else if matches!(event, Event::Closed(_)) {
                 self.replacement.take_if(|replacement| replacement.id == id);
             }
@@ -57,6 +61,7 @@ impl Client {
             Ok(Control::Refuse { reason, .. }) => {
                 self.leave(now, &format!("refused by the server: {reason}"), After::Backoff);
             }
+            Ok(Control::Move { why, .. }) => self.on_move(now, why),
             Ok(_) => self.drops.count(DropReason::UnknownMessage),
             Err(_) => self.drops.count(DropReason::MalformedMessage),
         }

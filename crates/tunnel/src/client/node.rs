@@ -22,6 +22,11 @@ impl Node for Client {
         let RecvMeta { socket: uplink, remote, ecn, .. } = *meta;
         self.on_heard(uplink, ip_bytes(remote, payload.len()));
         let source = Source { remote, local: Local::Uplink(uplink), ecn };
+        if self.has_choice()
+            && let Some(outcome) = self.prober.handle_packet(now, &source, payload)
+        {
+            return self.on_probe_outcome(now, &outcome);
+        }
         if let Some(id) = self.endpoint.handle_packet(now, source, BytesMut::from(payload)) {
             self.pump(now, id);
         }
@@ -33,6 +38,9 @@ impl Node for Client {
         }
         self.give_up_unwelcomed(now);
         self.watch_silence(now);
+        self.tend_standby(now);
+        self.tend_leaving(now);
+        self.measure(now);
         if self.current.is_some() {
             self.reconcile_paths(now);
             self.apply_policies();
@@ -51,6 +59,10 @@ impl Node for Client {
     }
 
     fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
+        if self.prober.has_packets() {
+            // They leave over uplinks without a cap.
+            return self.prober.poll_transmit();
+        }
         let packets = self.endpoint.poll_transmit()?;
         for run in packets.runs() {
             let uplink = run.route.uplink.and_then(|id| self.uplinks.get(&id));
@@ -66,7 +78,8 @@ impl Node for Client {
     }
 
     fn poll_inner(&mut self) -> Option<Bytes> {
-        self.current.as_mut()?.session.poll_inner()
+        let current = self.current.as_mut().and_then(|current| current.session.poll_inner());
+        current.or_else(|| self.poll_leaving_inner())
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -78,7 +91,14 @@ impl Node for Client {
             ],
             None => [self.race_timeout(), None, None],
         };
-        let always = [self.welcome_timeout(), self.outage_timeout(), self.endpoint.poll_timeout()];
+        let always = [
+            self.welcome_timeout(),
+            self.outage_timeout(),
+            self.endpoint.poll_timeout(),
+            self.standby_timeout(),
+            self.leaving_timeout(),
+            self.measure_timeout(),
+        ];
         own.into_iter().chain(always).flatten().min()
     }
 }

@@ -34,7 +34,9 @@ impl Client {
         let with_path: Vec<(PathId, Option<UplinkId>)> =
             connection.paths().iter().map(|path| (path.id, path.uplink)).collect();
         for (id, uplink) in &mut self.uplinks {
-            let known = self.servers_of.get(id).unwrap_or(&self.config.servers);
+            let home = self.choice.current();
+            let all = &self.config.candidates[home].addresses;
+            let known = self.servers_of.get(&(home, *id)).unwrap_or(all);
             let servers = path_servers(joined_at, known);
             let path = connection.paths().iter().find(|path| path.uplink == Some(*id));
             match path.map(|path| (path.id, path.status)) {

@@ -20,7 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use roadweave_quic::{CloseReason, ConnectionId, Event};
 use roadweave_types::{DropReason, Instant, UplinkId};
-use roadweave_wire::{Control, Hello, Welcome};
+use roadweave_wire::{Control, Role, Welcome};
 
 use super::notices::{Notice, legible};
 use super::pairs::{Pair, Rejection};
@@ -85,7 +85,7 @@ impl Client {
         let due: Vec<UplinkId> = self.uplinks.keys().copied().filter(is_due).collect();
         for id in due {
             // Each uplink goes through all servers: it may reach those of one family only.
-            let servers = self.candidates(id).filter(|(_, at)| *at <= now);
+            let servers = self.addresses_due(id).filter(|(_, at)| *at <= now);
             let next = servers.min_by_key(|(server, _)| self.pairs.attempts((id, *server)));
             let Some((server, _)) = next else { continue };
             self.make_room(now, (id, server));
@@ -93,7 +93,8 @@ impl Client {
                 uplink.next_attempt = now + SERVER_STAGGER;
             }
             self.pairs.on_attempt(now, (id, server));
-            match self.endpoint.connect(now, id, server, self.config.server_key) {
+            let key = self.home().key;
+            match self.endpoint.connect(now, id, server, key) {
                 Ok(connection) => {
                     let attempt = Attempt { pair: (id, server), hello: None };
                     self.attempts.insert(connection, attempt);
@@ -109,7 +110,7 @@ impl Client {
     /// When the next attempt is due, if anything is to be tried.
     pub(super) fn race_timeout(&self) -> Option<Instant> {
         let of_uplink = |id: &UplinkId| {
-            let next = self.candidates(*id).map(|(_, at)| at).min()?;
+            let next = self.addresses_due(*id).map(|(_, at)| at).min()?;
             Some(next.max(self.uplinks[id].next_attempt))
         };
         self.uplinks.keys().filter_map(of_uplink).min()
@@ -117,7 +118,7 @@ impl Client {
 
     /// The servers that may be tried over an uplink, with the moments from which on. Where one has
     /// passed the handshake there is nothing to gain by another attempt.
-    fn candidates(&self, id: UplinkId) -> impl Iterator<Item = (SocketAddr, Instant)> {
+    fn addresses_due(&self, id: UplinkId) -> impl Iterator<Item = (SocketAddr, Instant)> {
         let servers = self.servers_of(id).iter().take(SERVERS_MAX);
         let greets = move |server: SocketAddr| {
             let mut attempts = self.attempts.values();
@@ -169,7 +170,7 @@ impl Client {
                     attempt.hello = Some(now);
                     self.pairs.on_answered(attempt.pair);
                 }
-                let hello = Hello { name: self.config.name.clone(), ..Hello::default() };
+                let hello = self.hello(Role::Join);
                 self.send_control(id, &Control::Hello(hello));
             }
             Event::Message(message) => self.on_answer(now, id, message),
@@ -195,13 +196,24 @@ impl Client {
                 self.attempts.remove(&id);
                 return self.on_welcome(now, AcceptedConnection { id, pair, welcome, since: now });
             }
-            Ok(Control::Refuse { reason, .. }) => format!("refused by the server: {reason}"),
+            Ok(Control::Refuse { reason, .. }) => {
+                self.on_home_refused(now, &reason);
+                format!("refused by the server: {reason}")
+            }
             Ok(_) => return self.drops.count(DropReason::UnknownMessage),
             Err(_) => return self.drops.count(DropReason::MalformedMessage),
         };
         self.attempts.remove(&id);
         self.close_connection(now, id, "refused");
         self.rest(now, pair, Rejection::Refused, refusal);
+    }
+
+    /// The server that is tried first does not take this client: another may.
+    fn on_home_refused(&mut self, now: Instant, why: &str) {
+        if self.has_choice() {
+            self.choice.on_failure(now, self.choice.current(), &legible(why));
+            self.racing_since = Instant::ZERO;
+        }
     }
 
     fn on_welcome(&mut self, now: Instant, welcomed: AcceptedConnection) {
@@ -250,6 +262,17 @@ impl Client {
 
     /// Makes a welcomed connection the session.
     pub(super) fn join(&mut self, now: Instant, welcomed: AcceptedConnection) {
+        self.join_for(now, welcomed, None);
+    }
+
+    /// Makes a welcomed connection the session; `moved`: why it takes the place of one with another
+    /// server, if it does.
+    pub(super) fn join_for(
+        &mut self,
+        now: Instant,
+        welcomed: AcceptedConnection,
+        moved: Option<String>,
+    ) {
         let AcceptedConnection { id, pair, welcome, .. } = welcomed;
         let config = SessionConfig {
             lanes: self.config.lanes.clone(),
@@ -265,7 +288,12 @@ impl Client {
             }
         };
         session.observe_packets(self.observes);
-        if let Some(learned) = self.learned.get(&self.config.server_key.to_string()) {
+        if self.has_choice() {
+            session.keep_unfinished();
+        }
+        self.attachment = self.attachment.map(|last| last.saturating_add(1));
+        self.least_rtt = Duration::MAX;
+        if let Some(learned) = self.learned.get(&self.home().key.to_string()) {
             session.restore(learned);
         }
         self.silent_since = None;
@@ -274,7 +302,14 @@ impl Client {
         self.current = Some(Current { id, pair, session, since: now, welcome, doubted: false });
         self.refuse_local_sources();
         self.drop_attempts(now, "another connection was welcomed", |_| true);
-        self.events.push_back(ClientEvent::Joined { welcome: welcome_told, server: pair.1 });
+        let (welcome, server) = (welcome_told, pair.1);
+        self.events.push_back(match moved {
+            None => ClientEvent::Joined { welcome, server },
+            Some(reason) => {
+                let name = self.home().name.clone();
+                ClientEvent::Moved { welcome, server, name, reason }
+            }
+        });
         self.path_policies.clear();
         self.bind(id);
         // By this the server learns which of the welcomed connections it is.
@@ -285,8 +320,15 @@ impl Client {
     /// Ends the session, and tries again after the rest that `after` asks for. Attempts beside it
     /// live on.
     pub(super) fn leave(&mut self, now: Instant, reason: &str, after: After) {
+        if self.replacement.is_none() && self.standby.is_ready() {
+            let home = self.choice.current();
+            self.switch(now, reason);
+            return self.choice.on_failure(now, home, &legible(reason));
+        }
         let Some(current) = self.current.take() else { return };
-        keep_learned(&mut self.learned, &self.config.server_key, &current.session);
+        self.racing_since = now;
+        let key = &self.config.candidates[self.choice.current()].key;
+        keep_learned(&mut self.learned, key, &current.session);
         if now.since(current.since) >= LIVED_WELL {
             self.backoff = Duration::ZERO;
             self.pairs.on_success(current.pair);

@@ -16,13 +16,14 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use rand_pcg::Pcg64Mcg;
 use roadweave_coding::{Encoder, EncoderConfig};
 use roadweave_schedule::{AcknowledgedDatagram, Scheduler, UnknownScheduler};
 use roadweave_types::{
     DropReason, Instant, LaneId, Order, PacketId, PathId, PathOffer, PathSnapshot, Promise,
 };
-use roadweave_wire::{RtpHeader, SourceDatagram, Stamp};
+use roadweave_wire::{FragmentPosition, RtpHeader, SourceDatagram, Stamp};
 
 use crate::carrier::Carrier;
 use crate::lane::LaneConfig;
@@ -33,6 +34,7 @@ use crate::lane::datagram::TokenKind;
 use crate::lane::flow_predecessors::FlowPredecessors;
 use crate::lane::recovery_history::RecoveryHistory;
 use crate::lane::shed::{Frame, Shedder};
+use crate::lane::unfinished::{Unacknowledged, Unfinished, inner_of};
 use crate::observe::PacketLog;
 
 mod memory;
@@ -88,6 +90,8 @@ pub(crate) struct LaneSender {
     frame_target: Option<u64>,
     stats: SendStats,
     log: PacketLog,
+    /// What another session would have to send on, if there may be one.
+    unacknowledged: Option<Unacknowledged>,
 }
 
 impl LaneSender {
@@ -128,6 +132,7 @@ impl LaneSender {
             frame_target: None,
             stats: SendStats::default(),
             log: PacketLog::default(),
+            unacknowledged: None,
             config,
         })
     }
@@ -230,6 +235,7 @@ impl LaneSender {
         }
         if kind == TokenKind::Source {
             self.recovery.on_acknowledged(now, id);
+            self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
             if !self.recovery.needs(id) {
                 self.encoder.forget(id);
             }
@@ -242,11 +248,47 @@ impl LaneSender {
     fn forget_done(&mut self) {
         while let Some((start, count)) = self.recovery.poll_done() {
             for id in (0..count).map(|at| start.plus(at)) {
+                self.unacknowledged.iter_mut().for_each(|kept| kept.on_done(id));
                 if !self.recovery.needs(id) {
                     self.encoder.forget(id);
                 }
             }
         }
+    }
+
+    /// Keeps from now on what [`LaneSender::take_unfinished`] hands out.
+    pub(crate) fn keep_unfinished(&mut self) {
+        self.unacknowledged.get_or_insert_default();
+    }
+
+    /// Hands out all inner packets that the peer may not have and that are young enough to be of
+    /// use, oldest first, and forgets them: another session sends them on.
+    pub(crate) fn take_unfinished(&mut self, now: Instant) -> Vec<Unfinished> {
+        let mut packets = self.unacknowledged.as_mut().map(|kept| {
+            kept.expire(now, self.age_max);
+            kept.take()
+        });
+        let packets = packets.get_or_insert_default();
+        let mut parts: Option<BytesMut> = None;
+        while let Some(queued) = self.pop() {
+            let position = queued.datagram.position();
+            if matches!(position, FragmentPosition::Whole | FragmentPosition::First) {
+                parts = Some(BytesMut::new());
+            }
+            // Of a packet whose first fragments have left nothing can be made here.
+            let Some(whole) = &mut parts else { continue };
+            whole.extend_from_slice(queued.datagram.body());
+            if queued.ends_packet
+                && let Some(whole) = parts.take()
+                && now.since(queued.since) < self.age_max
+            {
+                packets.push(Unfinished { since: queued.since, packet: inner_of(whole.freeze()) });
+            }
+        }
+        self.again.clear();
+        self.repairs.clear();
+        self.copies = Copies::default();
+        std::mem::take(packets)
     }
 
     /// The datagram sent as `kind` for the packet `id` was lost on `path`.

@@ -6,7 +6,8 @@
 //! holds less than that.
 //!
 //! Connections without a session, half-open ones among them, count as well and are bounded in
-//! number: together they take no more than half.
+//! number: together they take no more than half, and those that stand by for clients of other
+//! servers no more than another quarter.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -35,14 +36,18 @@ pub(super) struct Ceilings {
     pub(super) half_open: usize,
     /// Of which it is done.
     pub(super) waiting: usize,
+    /// That wait beside a session with another server.
+    pub(super) standbys: usize,
 }
 
 impl Ceilings {
-    /// Within half of `memory_max` bytes, and no more than `half_open_max` and [`WAITING_MAX`].
+    /// Within half of `memory_max` bytes, and no more than `half_open_max` and [`WAITING_MAX`];
+    /// within another quarter those that stay.
     pub(super) fn of(memory_max: usize, half_open_max: usize) -> Self {
         let all = (memory_max / 2 / CONNECTION_BYTES as usize).max(2);
         let half_open = half_open_max.min(all / 2);
-        Self { half_open, waiting: WAITING_MAX.min(all - half_open) }
+        let standbys = (memory_max / 4 / CONNECTION_BYTES as usize).max(1);
+        Self { half_open, waiting: WAITING_MAX.min(all - half_open), standbys }
     }
 }
 
@@ -114,8 +119,10 @@ mod tests {
     fn connections_without_a_session_count_and_take_half_at_most() {
         for mebibytes in [64, 256, 1024, 65_536] {
             let max = mebibytes << 20;
-            let Ceilings { half_open, waiting } = Ceilings::of(max, 1024);
+            let Ceilings { half_open, waiting, standbys } = Ceilings::of(max, 1024);
             assert!((half_open + waiting) * CONNECTION_BYTES as usize <= max / 2, "{mebibytes}");
+            assert!(standbys * CONNECTION_BYTES as usize <= max / 4, "{mebibytes}");
+            assert!(standbys >= 85, "{standbys}");
             assert!(half_open >= 85 && waiting >= 85, "{half_open}, {waiting}");
             assert!(half_open <= 1024 && waiting <= WAITING_MAX, "{half_open}, {waiting}");
         }

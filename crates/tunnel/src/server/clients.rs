@@ -33,6 +33,11 @@ impl Server {
     pub(super) fn settle_changed(&mut self, now: Instant) {
         for _ in 0..CHANGED_AT_ONCE {
             let Some(key) = self.changed.pop_first() else { return };
+            if let Some(standby) = self.standbys.of(&key)
+                && self.let_in(&key).is_err()
+            {
+                self.end(now, standby, "this client is not let in any more");
+            }
             let Some(id) = self.by_key.get(&key).copied() else { continue };
             let peer = self.let_in(&key);
             let Some(joined) = self.sessions.get_mut(&id) else { continue };
@@ -56,7 +61,7 @@ impl Server {
     /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time. Call it after the
     /// table of peers was told the time of day.
     pub fn on_time_of_day(&mut self) {
-        let keys = self.sessions.values().map(|joined| joined.key);
+        let keys = self.sessions.values().map(|joined| joined.key).chain(self.standbys.keys());
         let expired = keys.filter(|key| self.peers.check(key) == Err(Refusal::Expired));
         self.changed.extend(expired);
     }

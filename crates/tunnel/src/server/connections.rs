@@ -11,7 +11,7 @@ use bytes::Bytes;
 use roadweave_quic::{Connection, ConnectionId, EndpointEvent, Event};
 use roadweave_schedule::AcknowledgedDatagram;
 use roadweave_types::{DropReason, Instant, PathId};
-use roadweave_wire::{Control, Reason, Welcome};
+use roadweave_wire::{Control, Hello, Reason, Role, Welcome};
 
 use super::{Joined, Server, ServerEvent, refusals};
 use crate::learned::keep_learned;
@@ -26,7 +26,8 @@ impl Server {
             match event {
                 EndpointEvent::Incoming(id) => {
                     // Its hello may have come in the same packet.
-                    if !self.sessions.contains_key(&id) && !self.waiting.contains(id) {
+                    let is_known = self.sessions.contains_key(&id) || self.standbys.contains(id);
+                    if !is_known && !self.waiting.contains(id) {
                         self.wait_for_use(now, id);
                     }
                     self.pump(now, id);
@@ -103,7 +104,7 @@ impl Server {
             self.join_if_welcomed(now, id);
         }
         match message {
-            Ok(Control::Hello(_)) => self.welcome(now, id),
+            Ok(Control::Hello(hello)) => self.on_hello(now, id, &hello),
             Ok(Control::PathName { path, uplink }) => {
                 if let Some(joined) = self.sessions.get_mut(&id)
                     && joined.path_names.len() < NAMED_PATHS_MAX
@@ -130,12 +131,44 @@ impl Server {
         }
     }
 
-    /// Answers a hello. The session begins when the client uses the connection.
-    pub(super) fn welcome(&mut self, now: Instant, id: ConnectionId) {
-        if self.sessions.contains_key(&id) || !self.welcomed.insert(id) {
+    /// Answers a hello, unless it was answered before.
+    fn on_hello(&mut self, now: Instant, id: ConnectionId, hello: &Hello) {
+        if self.sessions.contains_key(&id) || self.welcomed.contains_key(&id) {
             return;
         }
+        let stands_by = self.standbys.contains(id);
+        if self.drain.is_some() {
+            return self.refuse(now, id, "this server is about to stop", Reason::Drain);
+        }
+        match hello.role {
+            // The client has heard the welcome, and goes on here.
+            Role::Join if stands_by => {
+                self.standbys.remove(id);
+                self.join(now, id, hello.attachment);
+            }
+            Role::Join => {
+                self.welcomed.insert(id, hello.attachment);
+                self.wait_for_use(now, id);
+                self.welcome(now, id);
+            }
+            Role::Standby if stands_by => {}
+            Role::Standby => self.stand_by(now, id),
+            Role::Proxy => self.refuse(now, id, "this server takes no proxies", Reason::Other),
+        }
+    }
+
+    /// Says why a client is not welcome on a connection, which is closed soon.
+    pub(super) fn refuse(&mut self, now: Instant, id: ConnectionId, reason: &str, why: Reason) {
+        let refuse = Control::Refuse { reason: reason.to_owned(), why };
+        if let Some(connection) = self.endpoint.connection_mut(id) {
+            let _ = connection.send_message(refuse.to_bytes());
+        }
+        // Closed with the next round of those that never say hello, after the refusal has left.
         self.wait_for_use(now, id);
+    }
+
+    /// Welcomes a client. The session begins when it uses the connection.
+    pub(super) fn welcome(&mut self, now: Instant, id: ConnectionId) {
         let Some(key) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
         // The table may have changed since the handshake.
         let Ok(peer) = self.let_in(&key) else {
@@ -143,7 +176,7 @@ impl Server {
         };
         let (anchor, gateways) = match self.anchor_of(now, &peer) {
             Ok(found) => found,
-            Err(reason) => return self.refuse(now, id, reason.to_owned()),
+            Err(reason) => return self.refuse(now, id, reason, Reason::Other),
         };
         let welcome = Control::Welcome(Welcome {
             addresses: peer.addresses.clone(),
@@ -160,12 +193,12 @@ impl Server {
 
     /// Of the connections on which a client was welcomed, it uses this one.
     pub(super) fn join_if_welcomed(&mut self, now: Instant, id: ConnectionId) {
-        if self.welcomed.remove(&id) {
-            self.join(now, id);
+        if let Some(attachment) = self.welcomed.remove(&id) {
+            self.join(now, id, attachment);
         }
     }
 
-    pub(super) fn join(&mut self, now: Instant, id: ConnectionId) {
+    pub(super) fn join(&mut self, now: Instant, id: ConnectionId, attachment: Option<u64>) {
         self.waiting.remove(id);
         let Some(connection) = self.endpoint.connection(id) else { return };
         let (key, remote) = (connection.peer(), connection.remote_address(PathId(0)));
@@ -192,7 +225,7 @@ impl Server {
         let mut session = match Session::new(config, false) {
             Ok(session) => session,
             Err(error) => {
-                return self.refuse(now, id, error.to_string());
+                return self.refuse(now, id, &error.to_string(), Reason::Other);
             }
         };
         session.observe_packets(self.observes);
@@ -204,22 +237,13 @@ impl Server {
         }
         self.by_key.insert(key, id);
         self.begin_passing(id, &peer, key);
-        self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key });
+        self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key, attachment });
         let limits = peer.rate_limit.map(|rate| self.accounts.take_limits(&key, rate));
         let path_names = BTreeMap::new();
         let joined = Joined { key, peer, session, path_names, limits };
         self.sessions.insert(id, joined);
         self.touched.insert(id);
-    }
-
-    /// Says why a connection becomes no session. It is closed with the next round of those that
-    /// never say hello, after the refusal has left.
-    fn refuse(&mut self, now: Instant, id: ConnectionId, reason: String) {
-        if let Some(connection) = self.endpoint.connection_mut(id) {
-            let refuse = Control::Refuse { reason, why: Reason::Other };
-            let _ = connection.send_message(refuse.to_bytes());
-        }
-        self.wait_for_use(now, id);
+        self.drain_newcomer(now, id);
     }
 
     /// Closes a session from this side.
@@ -237,6 +261,7 @@ impl Server {
     pub(super) fn forget(&mut self, now: Instant, id: ConnectionId, reason: &str) {
         self.waiting.remove(id);
         self.welcomed.remove(&id);
+        self.standbys.remove(id);
         self.budget.remove(id);
         self.touched.remove(&id);
         self.set_timer(id, None);

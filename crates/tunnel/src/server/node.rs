@@ -51,6 +51,7 @@ impl Node for Server {
         self.turn_legs(now);
         self.close_silent(now);
         self.settle_changed(now);
+        self.ask_to_move(now);
         let ignored = self.endpoint.stats().ignored;
         let crowded_out = ignored - std::mem::replace(&mut self.crowded_out, ignored);
         self.refusals.count_unnamed(refusals::CROWDED_OUT, crowded_out);
@@ -88,9 +89,16 @@ impl Node for Server {
             false => Some(Instant::ZERO),
         };
         let legs = self.legs.as_ref().and_then(|legs| legs.poll_timeout());
-        [legs, hello, session, self.refusals.poll_timeout(), self.endpoint.poll_timeout()]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            legs,
+            hello,
+            session,
+            self.drain_timeout(),
+            self.refusals.poll_timeout(),
+            self.endpoint.poll_timeout(),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 }

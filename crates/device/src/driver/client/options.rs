@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
@@ -25,6 +26,22 @@ pub struct ClientReload {
     pub uplinks: UplinkSelector,
 }
 
+/// A server that a client may use.
+#[derive(Clone, Debug)]
+pub struct CandidateOptions {
+    /// Its addresses, tried in turn. Names are looked up over each uplink, and again while the
+    /// server does not answer.
+    pub addresses: Vec<ServerName>,
+    /// Its public key.
+    pub key: PublicKey,
+    /// What a person calls it.
+    pub name: String,
+    /// Where it is: what fails together.
+    pub site: String,
+    /// The round trip from it to where inner packets leave.
+    pub to_anchor: Duration,
+}
+
 /// Reads the client's configuration again.
 pub type ReloadClient = Box<dyn FnMut() -> Result<ClientReload, String>>;
 
@@ -32,11 +49,8 @@ pub type ReloadClient = Box<dyn FnMut() -> Result<ClientReload, String>>;
 pub struct ClientOptions {
     /// Its own name, for the server's logs.
     pub name: String,
-    /// The servers, tried in turn. Names are looked up over each uplink, and again while none of
-    /// them answers.
-    pub servers: Vec<ServerName>,
-    /// The server's public key.
-    pub server_key: PublicKey,
+    /// The servers to choose from, at least one; the first is tried first.
+    pub servers: Vec<CandidateOptions>,
     /// The client's key pair.
     pub identity: Arc<Identity>,
     /// The transport.

@@ -23,6 +23,18 @@ impl ClientRole {
                     // Whoever reads this may use the tunnel.
                     tracing::info!(%server, addresses = ?welcome.addresses, "joined");
                 }
+                ClientEvent::Moved { welcome, server, name, reason } => {
+                    self.joined = true;
+                    let (steering, filters) = (&mut self.steering, &mut self.filters);
+                    self.granted.apply(
+                        steering,
+                        &driver.edge.tun,
+                        filters,
+                        &self.options,
+                        &welcome,
+                    );
+                    tracing::warn!(%server, name, "went to another server: {reason}");
+                }
                 ClientEvent::Left { reason, rest } => {
                     self.joined = false;
                     self.steering.end_session();
@@ -66,7 +78,12 @@ impl ClientRole {
         if !driver.edge.sockets.is_empty() && !self.resolver.has_found() {
             return;
         }
-        let servers: Vec<String> = self.options.servers.iter().map(ToString::to_string).collect();
+        let servers: Vec<String> = self
+            .options
+            .servers
+            .iter()
+            .flat_map(|server| server.addresses.iter().map(ToString::to_string))
+            .collect();
         let servers = servers.join(", ");
         if driver.edge.sockets.is_empty() {
             tracing::warn!("no uplink is usable; `ip address` shows the interfaces there are");

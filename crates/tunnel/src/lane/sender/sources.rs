@@ -127,6 +127,10 @@ impl LaneSender {
         self.stats.sent_bytes += queued.datagram.body().len().saturating_sub(prefix) as u64;
         let Queued { since: queued, datagram, ends_frame, .. } = queued;
         let datagram = LaneDatagram::source(self.lane, id, datagram);
+        if let Some(kept) = &mut self.unacknowledged {
+            kept.expire(now, self.age_max);
+            kept.on_sent(id, queued, datagram.bytes.slice(SOURCE_HEADER..));
+        }
         if carrier.tells_fates() {
             self.encoder.insert(now, id, datagram.bytes.slice(SOURCE_HEADER..));
         }

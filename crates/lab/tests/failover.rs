@@ -1,0 +1,188 @@
+//! A client with several servers: crashes, drains and cuts that a viewer hardly sees, and tunnels
+//! in which nothing moves.
+
+use std::time::Duration;
+
+use roadweave_emulate::{Drive, DuplexLink};
+use roadweave_lab::failover::{Failover, Seen};
+use roadweave_lab::world::fleet::{Fault, Fleet, FleetConfig};
+use roadweave_tunnel::{CandidatePlace, ClientEvent, ServerEvent, default_lanes};
+use roadweave_types::{Instant, SplitMix64};
+
+fn at(millis: u64) -> Instant {
+    Instant::from_millis(millis)
+}
+
+fn seeds() -> u64 {
+    let seeds = std::env::var("ROADWEAVE_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
+    seeds.unwrap_or(6)
+}
+
+fn seen(fault: Fault) -> Vec<Seen> {
+    (1..=seeds()).map(|seed| Failover::new(fault, seed).run().expect("it can be made")).collect()
+}
+
+/// Half and the last hundredth of the gaps.
+fn percentiles(seen: &[Seen]) -> [f64; 2] {
+    let mut gaps: Vec<f64> = seen.iter().map(|seen| seen.gap_ms).collect();
+    gaps.sort_by(f64::total_cmp);
+    [50, 99].map(|percent| gaps[(gaps.len() * percent).div_ceil(100) - 1])
+}
+
+fn fleet(sites: &[&str], seed: u64) -> Fleet {
+    let config = FleetConfig {
+        links: Failover::new(Fault::Crash, seed).links,
+        sites: sites.iter().map(|site| (*site).to_owned()).collect(),
+        lanes_up: default_lanes(),
+        lanes_down: default_lanes(),
+        seed,
+    };
+    Fleet::new(&config).expect("it can be made")
+}
+
+fn place(fleet: &mut Fleet, number: usize) -> CandidatePlace {
+    let now = fleet.now();
+    fleet.client().candidates(now)[number].place
+}
+
+#[test]
+fn after_a_crash_the_viewer_waits_half_a_second_at_most_in_most_cases() {
+    let seen = seen(Fault::Crash);
+    let [p50, p99] = percentiles(&seen);
+    assert!(p50 <= 500.0 && p99 <= 1000.0, "p50 {p50} ms, p99 {p99} ms");
+    assert!(seen.iter().all(|seen| seen.moves == 1), "{seen:?}");
+}
+
+#[test]
+fn a_server_that_freezes_is_left_like_one_that_crashes() {
+    let [p50, p99] = percentiles(&seen(Fault::Freeze));
+    assert!(p50 <= 500.0 && p99 <= 1000.0, "p50 {p50} ms, p99 {p99} ms");
+}
+
+#[test]
+fn a_drain_loses_no_frame() {
+    for seen in seen(Fault::Drain(0)) {
+        assert_eq!((seen.frames_lost, seen.moves), (0, 1), "{seen:?}");
+        assert!(seen.gap_ms < 200.0, "{seen:?}");
+    }
+}
+
+#[test]
+fn a_server_without_a_way_out_lets_its_clients_go() {
+    let [p50, p99] = percentiles(&seen(Fault::CutFromEgress));
+    // It takes half a second to notice.
+    assert!(p50 <= 1000.0 && p99 <= 1500.0, "p50 {p50} ms, p99 {p99} ms");
+}
+
+#[test]
+fn equal_seeds_are_equal_runs() {
+    let run = || Failover::new(Fault::Crash, 5).run().unwrap();
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn a_standby_waits_at_another_site_and_stays() {
+    let mut fleet = fleet(&["a", "a", "b"], 1);
+    fleet.run_until(at(3_000));
+    assert_eq!(place(&mut fleet, 0), CandidatePlace::InUse);
+    assert_eq!(place(&mut fleet, 2), CandidatePlace::Standby);
+    fleet.run_until(at(1_200_000));
+    assert_eq!(place(&mut fleet, 2), CandidatePlace::Standby, "after 20 minutes of nothing");
+    assert_eq!(fleet.server(2).unwrap().standbys(), 1);
+    let joined = |(_, event): &&(Instant, ServerEvent)| matches!(event, ServerEvent::Joined { .. });
+    assert_eq!(fleet.server_events(2).iter().filter(joined).count(), 0, "it is no session");
+    assert_eq!(fleet.moves(), 0);
+    let now = fleet.now();
+    let candidates = fleet.client().candidates(now);
+    assert!(candidates.iter().all(|it| it.figure_ms.is_some_and(|ms| (50.0..80.0).contains(&ms))));
+}
+
+#[test]
+fn in_a_tunnel_nothing_moves() {
+    for seed in 1..=seeds() {
+        let mut fleet = fleet(&["a", "b"], seed);
+        fleet.run_until(at(4_000));
+        assert_eq!(place(&mut fleet, 1), CandidatePlace::Standby);
+        for (dark, light) in [(5_000, 10_000), (15_100, 17_000), (20_030, 20_900)] {
+            fleet.run_until(at(dark));
+            (0..3).for_each(|link| fleet.set_dead(link, true));
+            fleet.run_until(at(light));
+            // The links are back one after the other.
+            for link in 0..3 {
+                let later = SplitMix64::word(seed, link) % 300;
+                let now = fleet.now();
+                fleet.run_until(now + Duration::from_millis(later));
+                fleet.set_dead((link as usize + seed as usize) % 3, false);
+            }
+        }
+        fleet.run_until(at(30_000));
+        assert_eq!((fleet.moves(), fleet.home()), (0, 0), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_network_that_comes_and_goes_moves_the_client_a_few_times_at_most() {
+    for seed in 1..=3 {
+        let mut fleet = fleet(&["a", "b"], seed);
+        fleet.run_until(at(4_000));
+        let mut random = SplitMix64::new(seed);
+        while fleet.now() < at(600_000) {
+            let link = random.below(3);
+            fleet.set_dead(link, random.below(3) > 0);
+            let now = fleet.now();
+            fleet.run_until(now + Duration::from_millis(50 + random.below(1_500) as u64));
+        }
+        assert!(fleet.moves() <= 6, "seed {seed}: {} moves in 10 minutes", fleet.moves());
+    }
+}
+
+#[test]
+fn a_drained_server_is_empty_and_takes_nobody() {
+    let mut fleet = fleet(&["a", "b"], 1);
+    fleet.run_until(at(4_000));
+    fleet.befall(0, Fault::Drain(1_000));
+    fleet.run_until(at(10_000));
+    assert_eq!(fleet.home(), 1);
+    assert!(fleet.server(0).unwrap().is_drained());
+    let left = |(_, event): &&(Instant, ServerEvent)| matches!(event, ServerEvent::Left { .. });
+    assert_eq!(fleet.server_events(0).iter().filter(left).count(), 1);
+    // The other one drains as well: there is nowhere to go, and the session stays.
+    fleet.befall(1, Fault::Drain(0));
+    fleet.run_until(at(20_000));
+    assert!(!fleet.server(1).unwrap().is_drained());
+    assert_eq!(fleet.moves(), 1);
+}
+
+#[test]
+fn a_client_starts_with_the_next_server_when_the_first_is_gone_or_drains() {
+    for fault in [Fault::Crash, Fault::Freeze, Fault::Drain(0)] {
+        let mut fleet = fleet(&["a", "b"], 1);
+        fleet.befall(0, fault);
+        fleet.run_until(at(3_000));
+        assert_eq!(fleet.home(), 1, "{fault:?}");
+        let has_session = |(_, event): &&(Instant, ClientEvent)| {
+            matches!(event, ClientEvent::Joined { .. } | ClientEvent::Moved { .. })
+        };
+        assert!(fleet.client_events().iter().any(|event| has_session(&event)), "{fault:?}");
+    }
+}
+
+/// Recorded drives, where there are any: `ROADWEAVE_DRIVES` names their directory.
+#[test]
+fn recorded_drives_are_no_worse() {
+    let Some(dir) = std::env::var_os("ROADWEAVE_DRIVES") else {
+        return println!("skipped: ROADWEAVE_DRIVES names no directory of recorded drives");
+    };
+    let mut seen = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let dir = entry.unwrap().path();
+        if !dir.is_dir() {
+            continue;
+        }
+        let drive = Drive::read(&dir).unwrap();
+        let links = DuplexLink::of_drive(&drive, 1).unwrap();
+        let run = Failover { links, ..Failover::new(Fault::Crash, 1) };
+        seen.push(run.run().unwrap());
+    }
+    println!("{} drives: p50, p99 {:?} ms", seen.len(), percentiles(&seen));
+}

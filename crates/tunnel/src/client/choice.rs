@@ -1,0 +1,396 @@
+//! Which of several servers a client should be with, by what it measures itself.
+//!
+//! ```text
+//! round: 3 probes to each candidate over each uplink ─► the least round trip of each uplink
+//!   ─► median over the uplinks, by their capacity ─► + server to anchor = figure
+//! figures ─► better by a third and by 10 ms, three rounds running, 10 minutes after the last move
+//!   ─► move;  the best at another site ─► standby
+//! ```
+//!
+//! Round trips of radio networks jump by tens of milliseconds, and a client that follows them goes
+//! to and fro between servers of which none is the better one. So a figure is a least and a median,
+//! which one uplink or one forged answer cannot turn, and it must be better by two margins and for
+//! a while. Nothing here sends or reads a clock: the client asks what to probe, and tells what came
+//! of it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use roadweave_identity::PublicKey;
+use roadweave_types::{Instant, UplinkId};
+
+/// A server that a client may join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its public key.
+    pub key: PublicKey,
+    /// What a person calls it.
+    pub name: String,
+    /// Where it is: what fails together.
+    pub site: String,
+    /// Its addresses, tried in turn; empty until [`Client::set_servers_of`] if not known yet.
+    ///
+    /// [`Client::set_servers_of`]: super::Client::set_servers_of
+    pub addresses: Vec<SocketAddr>,
+    /// The round trip from it to where inner packets leave.
+    pub to_anchor: Duration,
+}
+
+impl Candidate {
+    /// The only server that there is.
+    pub fn only(key: PublicKey, addresses: Vec<SocketAddr>) -> Self {
+        let (name, site, to_anchor) = (String::new(), String::new(), Duration::ZERO);
+        Self { key, name, site, addresses, to_anchor }
+    }
+}
+
+/// The most candidates of a client.
+pub const CANDIDATES_MAX: usize = 5;
+
+/// The first [`CANDIDATES_MAX`] of `wanted`, each key once, from at least two sites if there are as
+/// many.
+pub fn admit(wanted: Vec<Candidate>) -> Vec<Candidate> {
+    let mut admitted: Vec<Candidate> = Vec::new();
+    for candidate in wanted {
+        let is_known = admitted.iter().any(|known| known.key == candidate.key);
+        let is_of_other_site = admitted.iter().all(|known| known.site != candidate.site);
+        if is_known {
+            continue;
+        } else if admitted.len() < CANDIDATES_MAX {
+            admitted.push(candidate);
+        } else if is_of_other_site && has_one_site(&admitted) {
+            admitted.truncate(CANDIDATES_MAX - 1);
+            admitted.push(candidate);
+        }
+    }
+    admitted
+}
+
+fn has_one_site(candidates: &[Candidate]) -> bool {
+    candidates.windows(2).all(|pair| pair[0].site == pair[1].site)
+}
+
+/// Measures candidates, and says which is the best.
+#[derive(Debug)]
+pub(super) struct Choice {
+    sites: Vec<String>,
+    states: Vec<State>,
+    /// The candidate that the client is with.
+    current: usize,
+    round: Option<Round>,
+    next_round: Instant,
+    /// How long the next round in doubt waits for the one before it.
+    doubt_pause: Duration,
+    /// How many rounds have ended.
+    rounds: u64,
+    last_move: Option<Instant>,
+}
+
+/// What is known of one candidate.
+#[derive(Clone, Debug, Default)]
+struct State {
+    to_anchor: Duration,
+    /// Of the last round; `None` if it did not answer over half of the capacity.
+    figure: Option<Duration>,
+    measured: Option<Instant>,
+    /// Rounds running in which it was better than the current one by both margins.
+    better: u32,
+    rests_until: Instant,
+    rest: Duration,
+    last: Option<String>,
+}
+
+/// One round of probes.
+#[derive(Debug)]
+struct Round {
+    began: Instant,
+    /// The capacity of each uplink that takes part.
+    weights: BTreeMap<UplinkId, u64>,
+    /// Of the probes that leave at each time: which is next.
+    sent: usize,
+    /// The least round trip by candidate and uplink.
+    least: BTreeMap<(usize, UplinkId), Duration>,
+    /// Probes of which nobody has heard.
+    open: usize,
+}
+
+/// What is told of a candidate.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Standing {
+    pub(super) figure: Option<Duration>,
+    pub(super) measured: Option<Instant>,
+    pub(super) rests_until: Option<Instant>,
+    pub(super) last: Option<String>,
+}
+
+impl Choice {
+    /// Nothing is known of `candidates` yet, of which the client will be with the first.
+    pub(super) fn new(candidates: &[Candidate]) -> Self {
+        let state = |it: &Candidate| State { to_anchor: it.to_anchor, ..State::default() };
+        Self {
+            sites: candidates.iter().map(|candidate| candidate.site.clone()).collect(),
+            states: candidates.iter().map(state).collect(),
+            current: 0,
+            round: None,
+            next_round: Instant::ZERO,
+            doubt_pause: CONFIRM,
+            rounds: 0,
+            last_move: None,
+        }
+    }
+
+    /// The candidate that the client is with.
+    pub(super) fn current(&self) -> usize {
+        self.current
+    }
+
+    /// The client is with `candidate` from now on.
+    pub(super) fn on_moved(&mut self, now: Instant, candidate: usize) {
+        self.current = candidate;
+        self.last_move = Some(now);
+        self.doubt_pause = CONFIRM;
+        self.states.iter_mut().for_each(|state| state.better = 0);
+        if let Some(state) = self.states.get_mut(candidate) {
+            (state.rest, state.rests_until) = (Duration::ZERO, now);
+        }
+    }
+
+    /// A candidate refused, has another key or does not answer: it loses its place for a while,
+    /// longer each time.
+    pub(super) fn on_failure(&mut self, now: Instant, candidate: usize, why: &str) {
+        let Some(state) = self.states.get_mut(candidate) else { return };
+        state.last = Some(why.to_owned());
+        state.better = 0;
+        if state.rests_until <= now {
+            state.rest = (state.rest * 2).clamp(REST_MIN, REST_MAX);
+            state.rests_until = now + state.rest;
+        }
+    }
+
+    /// A candidate has welcomed the client.
+    pub(super) fn on_success(&mut self, candidate: usize) {
+        if let Some(state) = self.states.get_mut(candidate) {
+            (state.rest, state.rests_until, state.last) = (Duration::ZERO, Instant::ZERO, None);
+        }
+    }
+
+    /// Things may be different from now on: the uplinks are others, or the own round trip worsens.
+    /// Rounds follow sooner, and less and less so while there is nothing to be gained.
+    pub(super) fn on_doubt(&mut self, now: Instant) {
+        if self.round.is_none() && self.next_round > now + self.doubt_pause {
+            self.next_round = now + self.doubt_pause;
+            self.doubt_pause = (self.doubt_pause * 2).min(ROUND_INTERVAL);
+        }
+    }
+
+    /// Begins a round over `uplinks`, with their capacities, if one is due; ends one that is over.
+    pub(super) fn handle_timeout(&mut self, now: Instant, uplinks: &BTreeMap<UplinkId, u64>) {
+        if self.round.as_ref().is_some_and(|round| now >= self.round_ends(round)) {
+            self.end_round(now);
+        }
+        if self.states.len() < 2 || self.round.is_some() || now < self.next_round {
+            return;
+        }
+        if uplinks.is_empty() {
+            self.next_round = now + CONFIRM;
+            return;
+        }
+        self.round = Some(Round {
+            began: now,
+            weights: uplinks.clone(),
+            sent: 0,
+            least: BTreeMap::new(),
+            open: 0,
+        });
+    }
+
+    /// When [`Choice::handle_timeout`] or [`Choice::poll_probe`] has something to do.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        if self.states.len() < 2 {
+            return None;
+        }
+        Some(match &self.round {
+            None => self.next_round,
+            Some(round) => self.probe_due(round).unwrap_or(self.round_ends(round)),
+        })
+    }
+
+    /// The next probe that is due: the candidate and the uplink.
+    pub(super) fn poll_probe(&mut self, now: Instant) -> Option<(usize, UplinkId)> {
+        let round = self.round.as_ref()?;
+        self.probe_due(round).filter(|due| *due <= now)?;
+        let candidates = self.states.len();
+        let round = self.round.as_mut()?;
+        let place = round.sent % (candidates * round.weights.len());
+        let uplink = round.weights.keys().nth(place / candidates).copied()?;
+        round.sent += 1;
+        round.open += 1;
+        Some((place % candidates, uplink))
+    }
+
+    /// What came of a probe; `None` if nothing came, or it could not leave.
+    pub(super) fn on_outcome(
+        &mut self,
+        now: Instant,
+        candidate: usize,
+        uplink: UplinkId,
+        rtt: Option<Duration>,
+    ) {
+        let Some(round) = &mut self.round else { return };
+        round.open = round.open.saturating_sub(1);
+        if let Some(rtt) = rtt {
+            let least = round.least.entry((candidate, uplink)).or_insert(rtt);
+            *least = rtt.min(*least);
+        }
+        let all_left = round.sent >= PROBES * self.states.len() * round.weights.len();
+        if all_left && round.open == 0 {
+            self.end_round(now);
+        }
+    }
+
+    /// The candidate that the client should go to, if the one that it is with is worse for good.
+    pub(super) fn wish(&self, now: Instant) -> Option<usize> {
+        if self.last_move.is_some_and(|moved| now < moved + MOVE_PAUSE) {
+            return None;
+        }
+        let is_wished = |(_, state): &(usize, &State)| {
+            state.better >= ROUNDS_RUNNING && state.rests_until <= now
+        };
+        let wished = self.states.iter().enumerate().filter(is_wished);
+        wished.min_by_key(|(_, state)| state.figure).map(|(candidate, _)| candidate)
+    }
+
+    /// The best candidate to wait beside `current`: of another site, where there is one that does
+    /// not rest.
+    pub(super) fn standby(&self, now: Instant) -> Option<usize> {
+        let site = self.sites.get(self.current);
+        let others =
+            self.states.iter().enumerate().filter(|(candidate, state)| {
+                *candidate != self.current && state.rests_until <= now
+            });
+        let rank = |(candidate, state): &(usize, &State)| {
+            let is_beside = self.sites.get(*candidate) == site;
+            (is_beside, state.figure.is_none(), state.figure, *candidate)
+        };
+        others.min_by_key(rank).map(|(candidate, _)| candidate)
+    }
+
+    /// How many rounds of measuring have ended.
+    pub(super) fn rounds(&self) -> u64 {
+        self.rounds
+    }
+
+    /// Whether `best` waits to so much more purpose than `waiting` that it takes its place: at
+    /// another site than the current one, or nearer by both margins.
+    pub(super) fn waits_better(&self, best: usize, waiting: usize) -> bool {
+        let site = |candidate: usize| self.sites.get(candidate);
+        let figure = |candidate: usize| self.states.get(candidate).and_then(|it| it.figure);
+        let is_beside = |candidate: usize| site(candidate) == site(self.current);
+        let is_nearer = match (figure(best), figure(waiting)) {
+            (Some(best), Some(waiting)) => is_better(best, waiting),
+            (best, waiting) => best.is_some() && waiting.is_none(),
+        };
+        let is_elsewhere = !is_beside(best) && is_beside(waiting);
+        is_elsewhere || is_nearer && is_beside(best) == is_beside(waiting)
+    }
+
+    /// When another standby may be had than none.
+    pub(super) fn standby_timeout(&self) -> Option<Instant> {
+        let others = self.states.iter().enumerate().filter(|(at, _)| *at != self.current);
+        others.map(|(_, state)| state.rests_until).min()
+    }
+
+    /// What is known of a candidate.
+    pub(super) fn standing(&self, now: Instant, candidate: usize) -> Standing {
+        let State { figure, measured, rests_until, last, .. } =
+            self.states.get(candidate).cloned().unwrap_or_default();
+        let rests_until = Some(rests_until).filter(|until| *until > now);
+        Standing { figure, measured, rests_until, last }
+    }
+
+    /// When the next probe of a round leaves, if there is another.
+    fn probe_due(&self, round: &Round) -> Option<Instant> {
+        let at_once = self.states.len() * round.weights.len();
+        let turn = round.sent / at_once;
+        (turn < PROBES).then(|| round.began + PROBE_INTERVAL * turn as u32)
+    }
+
+    fn round_ends(&self, round: &Round) -> Instant {
+        round.began + PROBE_INTERVAL * PROBES as u32 + PROBE_PATIENCE
+    }
+
+    /// Makes figures of what was measured, and sees who is better than the current one.
+    fn end_round(&mut self, now: Instant) {
+        let Some(round) = self.round.take() else { return };
+        self.rounds += 1;
+        for (candidate, state) in self.states.iter_mut().enumerate() {
+            let median = round.median(candidate);
+            state.figure = median.map(|median| median + state.to_anchor);
+            state.measured = Some(now);
+        }
+        let current = self.states.get(self.current).and_then(|state| state.figure);
+        for (candidate, state) in self.states.iter_mut().enumerate() {
+            let is_better = match (current, state.figure) {
+                (Some(current), Some(figure)) => is_better(figure, current),
+                // A current one that answers no probe may still be the one that carries all:
+                // whether it does is seen by its session.
+                _ => false,
+            };
+            let counts = is_better && candidate != self.current;
+            state.better = if counts { state.better.saturating_add(1) } else { 0 };
+        }
+        let in_question =
+            self.states.iter().any(|state| (1..ROUNDS_RUNNING).contains(&state.better));
+        self.next_round = now + if in_question { CONFIRM } else { ROUND_INTERVAL };
+    }
+}
+
+impl Round {
+    /// The median over the uplinks, each as weighty as its capacity, of a candidate's least round
+    /// trips. Over an uplink on which others answer and it does not it is further than any.
+    fn median(&self, candidate: usize) -> Option<Duration> {
+        let is_alive = |uplink: &UplinkId| self.least.keys().any(|(_, alive)| alive == uplink);
+        let mut values: Vec<(Duration, u64)> = Vec::new();
+        for (uplink, weight) in self.weights.iter().filter(|(uplink, _)| is_alive(uplink)) {
+            let least = self.least.get(&(candidate, *uplink)).copied();
+            values.push((least.unwrap_or(Duration::MAX), (*weight).max(1)));
+        }
+        values.sort_unstable();
+        let half = values.iter().map(|(_, weight)| u128::from(*weight)).sum::<u128>().div_ceil(2);
+        let mut sum = 0;
+        let median = values.iter().find(|(_, weight)| {
+            sum += u128::from(*weight);
+            sum >= half
+        });
+        median.map(|(value, _)| *value).filter(|value| *value < Duration::MAX)
+    }
+}
+
+/// Whether `figure` is better than `current` by both margins.
+fn is_better(figure: Duration, current: Duration) -> bool {
+    figure + MARGIN <= current && figure * 3 <= current * 2
+}
+
+/// Probes to each candidate over each uplink in a round.
+const PROBES: usize = 3;
+/// The time between two of them: a server answers an address once in 100 ms.
+const PROBE_INTERVAL: Duration = Duration::from_millis(150);
+/// How long the last of them is waited for.
+const PROBE_PATIENCE: Duration = Duration::from_millis(2_100);
+/// The time between rounds.
+const ROUND_INTERVAL: Duration = Duration::from_secs(30 * 60);
+/// The time to the next round when one was surprising.
+const CONFIRM: Duration = Duration::from_secs(20);
+/// Rounds running in which another must be better.
+const ROUNDS_RUNNING: u32 = 3;
+/// By how much another must be better, and by a third.
+const MARGIN: Duration = Duration::from_millis(10);
+/// The time between two moves for the sake of a better figure.
+const MOVE_PAUSE: Duration = Duration::from_secs(10 * 60);
+/// The first rest of a candidate that failed, and the longest.
+const REST_MIN: Duration = Duration::from_secs(10);
+const REST_MAX: Duration = Duration::from_secs(30 * 60);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,207 @@
+//! Whom a client goes to, and that it does not go to and fro.
+
+use proptest::prelude::*;
+use roadweave_identity::Identity;
+
+use super::*;
+
+fn candidate(number: u8, site: &str) -> Candidate {
+    Candidate {
+        key: Identity::from_seed([number; 32]).public_key(),
+        name: format!("proxy-{number}"),
+        site: site.to_owned(),
+        addresses: Vec::new(),
+        to_anchor: Duration::ZERO,
+    }
+}
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn uplinks(weights: &[u64]) -> BTreeMap<UplinkId, u64> {
+    (0..).map(UplinkId).zip(weights.iter().copied()).collect()
+}
+
+/// Lets rounds happen until `end`; `rtt` tells what a probe to a candidate over an uplink finds.
+/// Does what is wished, and returns when that was.
+fn run(
+    choice: &mut Choice,
+    weights: &[u64],
+    end: Instant,
+    mut rtt: impl FnMut(Instant, usize, u32) -> Option<Duration>,
+) -> Vec<(Instant, usize)> {
+    let (uplinks, mut moves) = (uplinks(weights), Vec::new());
+    while let Some(now) = choice.poll_timeout().filter(|now| *now <= end) {
+        choice.handle_timeout(now, &uplinks);
+        while let Some((candidate, uplink)) = choice.poll_probe(now) {
+            choice.on_outcome(now, candidate, uplink, rtt(now, candidate, uplink.0));
+        }
+        if let Some(wished) = choice.wish(now) {
+            choice.on_moved(now, wished);
+            moves.push((now, wished));
+        }
+    }
+    moves
+}
+
+fn hours(hours: u64) -> Instant {
+    Instant::ZERO + Duration::from_secs(hours * 3600)
+}
+
+#[test]
+fn five_are_admitted_and_two_sites_where_there_are_two() {
+    let names = |sites: &[&str]| {
+        let wanted = (1..).zip(sites).map(|(number, site)| candidate(number, site)).collect();
+        let admitted = admit(wanted);
+        admitted.into_iter().map(|it| it.name[6..].to_owned()).collect::<String>()
+    };
+    assert_eq!(names(&["a", "a"]), "12");
+    assert_eq!(names(&["a", "b", "a", "b", "a", "c"]), "12345");
+    assert_eq!(names(&["a", "a", "a", "a", "a", "a", "b", "c"]), "12347");
+    assert_eq!(names(&["a", "a", "a", "a", "a", "a"]), "12345");
+    let twice = admit(vec![candidate(1, "a"), candidate(1, "b"), candidate(2, "b")]);
+    assert_eq!(twice.len(), 2, "a key counts once");
+}
+
+#[test]
+fn one_candidate_is_never_asked() {
+    let choice = Choice::new(&[candidate(1, "a")]);
+    assert_eq!((choice.poll_timeout(), choice.standby(hours(1))), (None, None));
+}
+
+#[test]
+fn a_candidate_better_by_both_margins_is_moved_to_in_the_third_round() {
+    let both = |far: u64, near: u64| {
+        let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
+        let rtt = |_, it, _| Some(ms(if it == 0 { far } else { near }));
+        let moves = run(&mut choice, &[1, 1], hours(3), rtt);
+        (moves.len(), choice.rounds)
+    };
+    assert_eq!(both(90, 60).0, 1);
+    assert_eq!(both(90, 61).0, 0, "a third is asked for");
+    assert_eq!(both(25, 16).0, 0, "and 10 ms");
+    let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
+    let rtt = |_, it, _| Some(ms(if it == 0 { 90 } else { 50 }));
+    let moves = run(&mut choice, &[1], hours(1), rtt);
+    assert_eq!(moves.first().map(|(_, it)| *it), Some(1));
+    assert!((ms(40_000)..ms(60_000)).contains(&moves[0].0.since(Instant::ZERO)), "{moves:?}");
+}
+
+#[test]
+fn the_way_from_server_to_anchor_counts() {
+    let far = Candidate { to_anchor: ms(50), ..candidate(2, "b") };
+    let mut choice = Choice::new(&[candidate(1, "a"), far]);
+    let rtt = |_, it, _| Some(ms(if it == 0 { 90 } else { 50 }));
+    assert_eq!(run(&mut choice, &[1], hours(2), rtt), []);
+    assert_eq!(choice.standing(hours(2), 1).figure, Some(ms(100)));
+}
+
+#[test]
+fn a_forged_or_missing_answer_turns_its_own_uplink_and_no_more() {
+    let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
+    // Over the first uplink somebody answers for the second candidate at once.
+    let rtt = |_, it, uplink| match (it, uplink) {
+        (1, 0) => Some(ms(1)),
+        (1, _) => Some(ms(80)),
+        _ => Some(ms(60)),
+    };
+    assert_eq!(run(&mut choice, &[5, 5, 5], hours(2), rtt), []);
+    assert_eq!(choice.standing(hours(2), 1).figure, Some(ms(80)));
+    // A candidate that is reached over the quickest uplink alone is not the quicker one.
+    let rtt = |_, it, uplink| match (it, uplink) {
+        (1, 0) => Some(ms(10)),
+        (1, _) => None,
+        (_, 0) => Some(ms(20)),
+        _ => Some(ms(90)),
+    };
+    let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
+    assert_eq!(run(&mut choice, &[5, 5, 5], hours(2), rtt), []);
+    assert_eq!(choice.standing(hours(2), 1).figure, None);
+}
+
+#[test]
+fn an_uplink_weighs_as_much_as_it_carries() {
+    let figure = |weights: &[u64]| {
+        let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
+        run(&mut choice, weights, hours(1), |_, _, uplink| Some(ms([20, 50, 90][uplink as usize])));
+        choice.standing(hours(1), 1).figure
+    };
+    assert_eq!(figure(&[1, 1, 1]), Some(ms(50)));
+    assert_eq!(figure(&[9, 1, 1]), Some(ms(20)));
+    assert_eq!(figure(&[1, 1, 9]), Some(ms(90)));
+    assert_eq!(figure(&[0, 0, 0]), Some(ms(50)), "of which nothing is known");
+}
+
+#[test]
+fn who_fails_loses_its_place_longer_each_time_and_nothing_else() {
+    let all = [candidate(1, "a"), candidate(2, "b"), candidate(3, "a")];
+    let mut choice = Choice::new(&all);
+    let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+    assert_eq!(choice.standby(at(0)), Some(1), "the other site");
+    choice.on_failure(at(0), 1, "refused");
+    assert_eq!(choice.standby(at(0)), Some(2), "the same site rather than none");
+    choice.on_failure(at(1), 1, "refused");
+    assert_eq!(choice.standby(at(10)), Some(1), "one rest at a time");
+    choice.on_failure(at(10), 1, "refused");
+    assert_eq!((choice.standby(at(29)), choice.standby(at(30))), (Some(2), Some(1)));
+    choice.on_failure(at(30), 1, "refused");
+    choice.on_success(1);
+    assert_eq!(choice.standby(at(31)), Some(1));
+    choice.on_moved(at(31), 1);
+    assert_eq!(choice.standby(at(31)), Some(0));
+}
+
+#[test]
+fn doubt_brings_the_next_round_nearer_and_ever_less_so() {
+    let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
+    let same = |_, _, _| Some(ms(50));
+    run(&mut choice, &[1], hours(0), same);
+    let mut rounds = Vec::new();
+    let mut now = Instant::ZERO;
+    while now < hours(6) {
+        choice.on_doubt(now);
+        let before = choice.rounds;
+        run(&mut choice, &[1], now, same);
+        rounds.extend((choice.rounds > before).then_some(now));
+        now += ms(1_000);
+    }
+    assert!(rounds[0] <= Instant::from_millis(25_000), "{:?}", rounds[0]);
+    assert!((12..30).contains(&rounds.len()), "{} rounds in 6 h", rounds.len());
+}
+
+proptest! {
+    /// Two servers of which neither is the better one, and networks whose round trips jump.
+    #[test]
+    fn noise_moves_nobody_to_and_fro(
+        seed in any::<u64>(), base in 10u64..200, noise in 0u64..200, lost in 0u64..60,
+    ) {
+        let mut random = roadweave_types::SplitMix64::new(seed);
+        let all = [candidate(1, "a"), candidate(2, "b"), candidate(3, "c")];
+        let mut choice = Choice::new(&all);
+        let moves = run(&mut choice, &[30, 20, 10], hours(24), |_, _, _| {
+            let (jump, luck) = (random.next_u64() % (noise + 1), random.next_u64() % 100);
+            (luck >= lost).then_some(ms(base + jump * jump / 200))
+        });
+        // A day has 144 times ten minutes.
+        prop_assert!(moves.len() <= 10, "{} moves", moves.len());
+        for pair in moves.windows(2) {
+            prop_assert!(pair[1].0.since(pair[0].0) >= MOVE_PAUSE);
+        }
+    }
+
+    /// One server is far better from some moment on: it is found, and stayed with.
+    #[test]
+    fn the_better_server_is_found_in_spite_of_noise(
+        seed in any::<u64>(), base in 40u64..200, noise in 0u64..20,
+    ) {
+        let mut random = roadweave_types::SplitMix64::new(seed);
+        let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
+        let moves = run(&mut choice, &[30, 20], hours(24), |now, it, _| {
+            let far = if (it == 1) == (now < hours(2)) { base * 2 + 20 } else { base };
+            Some(ms(far + random.next_u64() % (noise + 1)))
+        });
+        prop_assert_eq!(moves.len(), 1);
+        prop_assert!(moves[0].0 < hours(2) + Duration::from_secs(2400), "{:?}", moves);
+    }
+}

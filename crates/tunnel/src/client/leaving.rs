@@ -1,0 +1,132 @@
+//! Sessions that have a successor: they are heard for a while longer, and what they could not bring
+//! to its end goes on through the successor.
+//!
+//! ```text
+//! switch ─┬─ the server is silent: what it has not acknowledged is sent on at once
+//!         └─ the server answers: the session sends its own to the end; after 2 s the rest is sent on
+//! both are heard for 2 s, and closed
+//! ```
+//!
+//! A packet whose acknowledgement was on its way comes twice then, once through each server; what
+//! was acknowledged, or repaired with success, does not.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use roadweave_quic::{ConnectionId, Event};
+use roadweave_schedule::AcknowledgedDatagram;
+use roadweave_types::Instant;
+use roadweave_wire::Control;
+
+use super::{Client, Current};
+use crate::lane::Unfinished;
+use crate::learned::keep_learned;
+
+/// A session that has a successor.
+#[derive(Debug)]
+pub(super) struct Leaving {
+    current: Current,
+    until: Instant,
+    /// What is to be sent on at once.
+    sent_on: Vec<Unfinished>,
+}
+
+impl Leaving {
+    pub(super) fn id(&self) -> ConnectionId {
+        self.current.id
+    }
+}
+
+impl Client {
+    /// The session is to have a successor.
+    pub(super) fn set_aside_session(&mut self, now: Instant) {
+        let Some(mut current) = self.current.take() else { return };
+        let key = self.home().key;
+        keep_learned(&mut self.learned, &key, &current.session);
+        let connection = self.endpoint.connection(current.id);
+        let is_open = connection.is_some_and(|connection| connection.is_open());
+        let is_gone = self.silent_since.take().is_some() || !is_open;
+        let sent_on = if is_gone { current.session.take_unfinished(now) } else { Vec::new() };
+        self.outages.on_left();
+        self.leaving.push(Leaving { current, until: now + HEARD_FOR, sent_on });
+        while self.leaving.len() > LEAVING_MAX {
+            self.end_leaving(now, 0);
+        }
+    }
+
+    /// Gives to the session what those before it were to send on at once.
+    pub(super) fn send_on_set_aside(&mut self) {
+        let take = |leaving: &mut Leaving| std::mem::take(&mut leaving.sent_on);
+        let packets: Vec<Unfinished> = self.leaving.iter_mut().flat_map(take).collect();
+        if let Some(current) = &mut self.current {
+            current.session.resume(packets);
+        }
+    }
+
+    /// Handles what the connection of such a session has to tell.
+    pub(super) fn on_leaving_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
+        let Some(at) = self.leaving.iter().position(|leaving| leaving.id() == id) else { return };
+        let session = &mut self.leaving[at].current.session;
+        match event {
+            Event::Received { datagram, .. } => session.handle_datagram(now, datagram),
+            Event::Acknowledged { path, token, sent, bytes, rtt } => {
+                let acknowledged = AcknowledgedDatagram { path, sent, bytes, rtt };
+                session.on_acknowledged(now, token, &acknowledged);
+            }
+            Event::Lost { path, token } => session.on_lost(now, path, token),
+            Event::Message(message) => {
+                if let Ok(Control::LanePromise { lane, promise }) = Control::parse(message) {
+                    session.on_lane_promise(now, lane, promise);
+                }
+            }
+            Event::Closed(_) => self.end_leaving(now, at),
+            _ => {}
+        }
+    }
+
+    /// Lets such sessions send what they have, and ends those whose time is over.
+    pub(super) fn tend_leaving(&mut self, now: Instant) {
+        while let Some(at) = self.leaving.iter().position(|leaving| leaving.until <= now) {
+            self.end_leaving(now, at);
+        }
+        for Leaving { current, .. } in &mut self.leaving {
+            if let Some(connection) = self.endpoint.connection_mut(current.id) {
+                current.session.handle_timeout(now, connection);
+                connection.flush(now);
+            }
+        }
+    }
+
+    fn end_leaving(&mut self, now: Instant, at: usize) {
+        let Leaving { mut current, sent_on, .. } = self.leaving.remove(at);
+        while let Some(packet) = current.session.poll_inner() {
+            self.late_inner.push_back(packet);
+        }
+        let mut packets = sent_on;
+        packets.extend(current.session.take_unfinished(now));
+        if let Some(current) = &mut self.current {
+            current.session.resume(packets);
+        }
+        self.close_connection(now, current.id, "the client is with another server");
+    }
+
+    /// An inner packet that such a session brought.
+    pub(super) fn poll_leaving_inner(&mut self) -> Option<Bytes> {
+        let late = self.late_inner.pop_front();
+        late.or_else(|| self.leaving.iter_mut().find_map(|it| it.current.session.poll_inner()))
+    }
+
+    /// When [`Client::tend_leaving`] has something to do.
+    pub(super) fn leaving_timeout(&self) -> Option<Instant> {
+        let due = |leaving: &Leaving| {
+            let session = leaving.current.session.poll_timeout();
+            session.map_or(leaving.until, |at| at.min(leaving.until))
+        };
+        self.leaving.iter().map(due).min()
+    }
+}
+
+/// How long a session is heard after it has a successor.
+const HEARD_FOR: Duration = Duration::from_secs(2);
+/// Sessions that are heard at once, at most.
+const LEAVING_MAX: usize = 2;

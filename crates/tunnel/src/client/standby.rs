@@ -1,0 +1,493 @@
+//! A connection to another server, which waits beside the session and takes over when the session's
+//! server is gone, or asks its client to go.
+//!
+//! ```text
+//! candidate of another site ─► attempts, an uplink after the other ─► hello, standby ─► welcomed:
+//!     idle, a path on each uplink, a sign of life every 25 s
+//!        │ no path of the session answers: both servers are asked, over all uplinks, every 100 ms
+//!        ├─ the other answers, and for 200 ms from then on the session's does not ─► take over
+//!        ├─ neither answers ─► a tunnel: nothing moves
+//!        └─ the session answers ─► nothing moves
+//! ```
+//!
+//! What the session's server owes is counted from when the answered question was asked: from then on
+//! the networks work for certain, and it is asked at the same moments over the same uplinks. So the
+//! end of a tunnel, where one of the two has to be heard first, moves nobody. Where little is sent a
+//! server answers over the path that was the fastest until it finds it dead, which takes as long as
+//! nothing coming in was usual: then the 200 ms are up to 2.5 s.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+use roadweave_quic::{CloseReason, ConnectionId, Event};
+use roadweave_types::{Instant, PathSnapshot, Priority, UplinkId};
+use roadweave_wire::{Control, Reason, Role};
+
+use super::notices::legible;
+use super::pairs::{Pair, Rejection};
+use super::race::AcceptedConnection;
+use super::{Client, MTU_MIN};
+
+/// The connection that waits, or what is done to have one.
+#[derive(Debug, Default)]
+pub(super) struct Standby {
+    /// The candidate.
+    target: Option<usize>,
+    /// Since when it is tried.
+    began: Instant,
+    attempts: BTreeMap<ConnectionId, Attempt>,
+    next_attempt: Instant,
+    /// Counts attempts: the next goes over another uplink, and then to another address.
+    turn: usize,
+    /// The connection that was welcomed.
+    ready: Option<AcceptedConnection>,
+    /// When an uplink without a path gets a new try.
+    next_path: BTreeMap<UplinkId, Instant>,
+    /// Why the client goes there as soon as it can, if it does.
+    goal: Option<String>,
+    question: Option<Question>,
+    /// When the last take-overs from silent servers were.
+    takeovers: VecDeque<Instant>,
+    /// The rounds of measuring after which the target was chosen.
+    rounds: u64,
+}
+
+/// Whether it is alive is asked.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    first: Instant,
+    asked: Instant,
+    /// From when on the networks work for certain, once it has answered.
+    alive_since: Option<Instant>,
+}
+
+/// A connection that was not welcomed yet.
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
+    pair: Pair,
+    hello: bool,
+}
+
+impl Standby {
+    /// The candidate that waits, or is asked to.
+    pub(super) fn target(&self) -> Option<usize> {
+        self.target
+    }
+
+    /// Whether it would take a session over at once.
+    pub(super) fn is_ready(&self) -> bool {
+        self.ready.is_some()
+    }
+
+    pub(super) fn owns(&self, id: ConnectionId) -> bool {
+        self.attempts.contains_key(&id) || self.ready.as_ref().is_some_and(|it| it.id == id)
+    }
+}
+
+impl Client {
+    /// Whether there is more than one server to choose from.
+    pub(super) fn has_choice(&self) -> bool {
+        self.config.candidates.len() > 1
+    }
+
+    /// Keeps a standby, and lets it take over when it is time.
+    pub(super) fn tend_standby(&mut self, now: Instant) {
+        if !self.has_choice() {
+            return;
+        }
+        self.choose_target(now);
+        if self.standby.target.is_none() {
+            return;
+        }
+        if self.standby.ready.is_none() {
+            return self.try_target(now);
+        }
+        self.open_standby_paths(now);
+        if self.current.is_none() {
+            return self.switch(now, "there was no session");
+        }
+        self.ask_standby(now);
+    }
+
+    /// When [`Client::tend_standby`] has something to do.
+    pub(super) fn standby_timeout(&self) -> Option<Instant> {
+        if !self.has_choice() {
+            return None;
+        }
+        let Standby { target, ready, question, next_attempt, began, .. } = &self.standby;
+        let Some(_) = target else {
+            let may_begin = match self.current.is_some() {
+                true => Instant::ZERO,
+                false => self.racing_since + HOME_FIRST,
+            };
+            return self.choice.standby_timeout().map(|at| at.max(may_begin));
+        };
+        let Some(ready) = ready else {
+            return Some((*next_attempt).min(*began + TARGET_PATIENCE));
+        };
+        let asks = question.map(|question| question.asked + ASK_INTERVAL);
+        let takes = question.and_then(|question| self.takeover_from(&question));
+        let connection = self.endpoint.connection(ready.id)?;
+        let with_path = |id: &UplinkId| connection.paths().iter().any(|it| it.uplink == Some(*id));
+        let paths = self.standby_uplinks().into_iter().filter(|id| !with_path(id));
+        let paths =
+            paths.map(|id| self.standby.next_path.get(&id).copied().unwrap_or(Instant::ZERO));
+        asks.into_iter().chain(takes).chain(paths).min()
+    }
+
+    /// Looks which candidate is to wait.
+    fn choose_target(&mut self, now: Instant) {
+        if self.current.is_none() && now < self.racing_since + HOME_FIRST {
+            return;
+        }
+        if let Some(wished) = self.choice.wish(now).filter(|_| self.current.is_some()) {
+            if self.standby.target != Some(wished) {
+                self.retarget(now, Some(wished), "another is better");
+            }
+            self.standby.goal.get_or_insert_with(|| "it is nearer".to_owned());
+        }
+        let best = self.choice.standby(now);
+        match (self.standby.target, best) {
+            (None, Some(best)) => self.retarget(now, Some(best), ""),
+            (Some(target), Some(best))
+                if self.standby.rounds != self.choice.rounds() && self.standby.goal.is_none() =>
+            {
+                self.standby.rounds = self.choice.rounds();
+                if self.choice.waits_better(best, target) {
+                    self.retarget(now, Some(best), "another waits better");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// From now on `target` is to wait; who did so is let go.
+    fn retarget(&mut self, now: Instant, target: Option<usize>, reason: &str) {
+        let ids: Vec<ConnectionId> = self.standby.attempts.keys().copied().collect();
+        let ready = self.standby.ready.take().map(|ready| ready.id);
+        for id in ids.into_iter().chain(ready) {
+            self.close_connection(now, id, reason);
+        }
+        let (goal, takeovers) =
+            (self.standby.goal.take(), std::mem::take(&mut self.standby.takeovers));
+        self.standby = Standby {
+            target,
+            began: now,
+            next_attempt: now,
+            goal,
+            takeovers,
+            rounds: self.choice.rounds(),
+            ..Standby::default()
+        };
+    }
+
+    /// The target is of no use: another one is tried.
+    fn give_up_target(&mut self, now: Instant, why: &str) {
+        let Some(target) = self.standby.target else { return };
+        self.choice.on_failure(now, target, &legible(why));
+        self.retarget(now, None, "it is of no use");
+        self.choose_target(now);
+    }
+
+    /// Begins attempts on the target, one after the other.
+    fn try_target(&mut self, now: Instant) {
+        let Some(target) = self.standby.target else { return };
+        if now >= self.standby.began + TARGET_PATIENCE {
+            return self.give_up_target(now, "no answer");
+        }
+        if now < self.standby.next_attempt {
+            return;
+        }
+        self.standby.next_attempt = now + ATTEMPT_STAGGER;
+        if self.standby.attempts.len() >= ATTEMPTS_MAX {
+            return;
+        }
+        let uplinks = self.standby_uplinks();
+        let mut pairs = Vec::new();
+        for place in 0..ADDRESSES_MAX {
+            let address = |id: &UplinkId| Some((*id, *self.addresses_of(target, *id).get(place)?));
+            pairs.extend(uplinks.iter().filter_map(address));
+        }
+        let Some(count) = (!pairs.is_empty()).then_some(pairs.len()) else { return };
+        let turn = self.standby.turn;
+        let mut in_turn = (0..count).map(|at| pairs[(turn + at) % count]);
+        let Some(pair) = in_turn.find(|pair| self.pairs.due(*pair) <= now) else { return };
+        self.standby.turn += 1;
+        self.pairs.on_attempt(now, pair);
+        let key = self.config.candidates[target].key;
+        match self.endpoint.connect(now, pair.0, pair.1, key) {
+            Ok(id) => _ = self.standby.attempts.insert(id, Attempt { pair, hello: false }),
+            Err(error) => self.pairs.note(pair, format!("cannot begin to connect: {error}")),
+        }
+    }
+
+    /// Handles what a connection has to tell that is no session yet.
+    pub(super) fn on_standby_event(&mut self, now: Instant, id: ConnectionId, event: Event) {
+        let is_ready = self.standby.ready.as_ref().is_some_and(|ready| ready.id == id);
+        match event {
+            Event::Connected { .. } => {
+                if let Some(attempt) = self.standby.attempts.get_mut(&id) {
+                    attempt.hello = true;
+                    self.pairs.on_answered(attempt.pair);
+                }
+                let hello = self.hello(Role::Standby);
+                self.send_control(id, &Control::Hello(hello));
+            }
+            Event::Message(message) => self.on_standby_message(now, id, message),
+            Event::Closed(reason) if is_ready => {
+                self.standby.ready = None;
+                self.give_up_target(now, &reason.to_string());
+            }
+            Event::Closed(reason) => {
+                let Some(Attempt { pair, .. }) = self.standby.attempts.remove(&id) else { return };
+                match reason {
+                    // The server has proved to be it.
+                    CloseReason::Refused(_) => self.give_up_target(now, &reason.to_string()),
+                    CloseReason::Local => {}
+                    other => {
+                        let reason = other.to_string();
+                        _ = self.pairs.rest(now, pair, Rejection::Doubtful, legible(&reason));
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_standby_message(&mut self, now: Instant, id: ConnectionId, message: Bytes) {
+        let why = match Control::parse(message) {
+            Ok(Control::Welcome(welcome)) if welcome.mtu >= MTU_MIN => {
+                let Some(Attempt { pair, .. }) = self.standby.attempts.remove(&id) else { return };
+                let others: Vec<ConnectionId> = self.standby.attempts.keys().copied().collect();
+                self.standby.attempts.clear();
+                for other in others {
+                    self.close_connection(now, other, "another connection was welcomed");
+                }
+                if let Some(connection) = self.endpoint.connection_mut(id) {
+                    connection.set_keep_alive(KEEP_ALIVE);
+                }
+                self.standby.target.iter().for_each(|target| self.choice.on_success(*target));
+                self.standby.ready = Some(AcceptedConnection { id, pair, welcome, since: now });
+                return;
+            }
+            Ok(Control::Welcome(_)) => "its MTU is too small".to_owned(),
+            Ok(Control::Refuse { why: Reason::Drain, .. } | Control::Move { .. }) => {
+                "it drains".to_owned()
+            }
+            Ok(Control::Refuse { reason, .. }) => format!("refused: {reason}"),
+            _ => return,
+        };
+        self.give_up_target(now, &why);
+    }
+
+    /// The uplinks that a standby is kept on: those that cost nothing by the byte, if there are
+    /// any.
+    pub(super) fn standby_uplinks(&self) -> Vec<UplinkId> {
+        let free = self.unmetered_uplinks();
+        if free.is_empty() { self.uplinks.keys().copied().collect() } else { free }
+    }
+
+    /// The uplinks without a monthly cap that are not for the worst case alone.
+    pub(super) fn unmetered_uplinks(&self) -> Vec<UplinkId> {
+        let is_free = |name: &str| {
+            self.policies.get(name).is_none_or(|it| {
+                it.monthly_cap_bytes.is_none() && it.policy.priority != Priority::Backup
+            })
+        };
+        let uplinks = self.uplinks.iter().filter(|(_, uplink)| is_free(&uplink.name));
+        uplinks.map(|(id, _)| *id).collect()
+    }
+
+    /// Opens a path over each uplink, so that all of them carry at once when it takes over.
+    fn open_standby_paths(&mut self, now: Instant) {
+        let uplinks = self.standby_uplinks();
+        let Some(AcceptedConnection { id, pair, .. }) = &self.standby.ready else { return };
+        let Some(connection) = self.endpoint.connection_mut(*id) else { return };
+        let mut gone = Vec::new();
+        for path in connection.paths() {
+            if path.uplink.is_some_and(|uplink| !self.uplinks.contains_key(&uplink)) {
+                gone.push(path.id);
+            }
+        }
+        for path in gone {
+            // The last path stays until another uplink has one.
+            let _ = connection.close_path(now, path);
+        }
+        for uplink in uplinks {
+            let has_path = connection.paths().iter().any(|path| path.uplink == Some(uplink));
+            let next = self.standby.next_path.entry(uplink).or_insert(now);
+            if !has_path && *next <= now {
+                *next = now + PATH_RETRY;
+                let _ = connection.open_path(now, uplink, pair.1);
+            }
+        }
+        connection.flush(now);
+    }
+
+    /// Asks both servers while no path of the session answers, or the standby alone before the
+    /// client goes there.
+    fn ask_standby(&mut self, now: Instant) {
+        let is_silent = self.silent_since.is_some();
+        if !is_silent && self.standby.goal.is_none() {
+            self.standby.question = None;
+            return;
+        }
+        let Some(id) = self.standby.ready.as_ref().map(|ready| ready.id) else { return };
+        let first_time = self.standby.question.is_none();
+        let question = self.standby.question.get_or_insert(Question {
+            first: now,
+            asked: now,
+            alive_since: None,
+        });
+        let asks = first_time || now >= question.asked + ASK_INTERVAL;
+        if asks {
+            question.asked = now;
+        }
+        let session = self.current.as_ref().map(|current| current.id).filter(|_| is_silent);
+        if let Some(connection) = self.endpoint.connection_mut(id) {
+            if first_time {
+                connection.suspect_all_paths(now);
+            } else if asks {
+                connection.ask_paths(now);
+            }
+        }
+        if let Some(connection) = session.and_then(|id| self.endpoint.connection_mut(id))
+            && asks
+        {
+            connection.ask_paths(now);
+        }
+        self.hear_standby(now, id);
+    }
+
+    /// Sees whether the standby has answered, and what follows.
+    fn hear_standby(&mut self, now: Instant, id: ConnectionId) {
+        let answer = self.endpoint.connection(id).and_then(|connection| {
+            let usable = connection.paths().iter().filter(|path| path.is_usable());
+            usable.map(|path| path.latest_rtt).min()
+        });
+        let Some(question) = &mut self.standby.question else { return };
+        match answer {
+            Some(rtt) if question.alive_since.is_none() => {
+                question.alive_since = Some((now - rtt).max(question.first));
+            }
+            // The networks are gone again.
+            None => question.alive_since = None,
+            Some(_) => {}
+        }
+        let question = *question;
+        if question.alive_since.is_none() {
+            if self.standby.goal.is_some() && now >= question.first + GOAL_PATIENCE {
+                self.give_up_target(now, "it does not answer");
+            }
+            return;
+        }
+        if self.takeover_from(&question).is_some_and(|at| at <= now) {
+            self.take_over(now);
+        } else if let Some(why) = self.standby.goal.take_if(|_| self.silent_since.is_none()) {
+            self.switch(now, &why);
+        }
+    }
+
+    /// When the session's server has been silent for long enough, if the standby has answered.
+    fn takeover_from(&self, question: &Question) -> Option<Instant> {
+        let alive_since = question.alive_since?;
+        self.silent_since?;
+        let last = self.standby.takeovers.front();
+        if self.standby.takeovers.len() >= TAKEOVERS_MAX
+            && let Some(oldest) = last
+            && alive_since < *oldest + TAKEOVERS_WITHIN
+        {
+            return None;
+        }
+        let connection = self.endpoint.connection(self.current.as_ref()?.id)?;
+        let pto = connection.paths().iter().map(|path: &PathSnapshot| path.pto).min();
+        let pto = pto.unwrap_or_default().min(SILENCE_MAX);
+        // A server that hears little takes as long to find out that its answers go to a dead path.
+        let quiet = Some(connection.quiet_after()).filter(|quiet| *quiet > SILENCE_MIN);
+        let patience = quiet.map_or(pto.max(SILENCE_MIN), |quiet| quiet + pto);
+        Some(connection.last_heard().max(alive_since) + patience)
+    }
+
+    /// The session's server is gone, and the standby is not.
+    fn take_over(&mut self, now: Instant) {
+        let home = self.choice.current();
+        if self.standby.takeovers.len() >= TAKEOVERS_MAX {
+            self.standby.takeovers.pop_front();
+        }
+        self.standby.takeovers.push_back(now);
+        self.switch(now, "the server fell silent");
+        self.choice.on_failure(now, home, "it fell silent");
+    }
+
+    /// The session's server asks its client to go.
+    pub(super) fn on_move(&mut self, now: Instant, why: Reason) {
+        if !self.has_choice() {
+            return;
+        }
+        let why = match why {
+            Reason::Drain => "the server drains",
+            Reason::Other => "the server asked for it",
+        };
+        self.choice.on_failure(now, self.choice.current(), why);
+        self.standby.goal = Some(why.to_owned());
+        self.tend_standby(now);
+    }
+
+    /// What waits has been forgotten as well: this end was paused for too long.
+    pub(super) fn forget_standby(&mut self, now: Instant) {
+        self.retarget(now, None, "this end was paused");
+    }
+
+    /// Makes a session of the connection that waits. That of before, if there is one, is heard for
+    /// a while; what it could not bring to its end is sent on.
+    pub(super) fn switch(&mut self, now: Instant, why: &str) {
+        let Some(target) = self.standby.target else { return };
+        let Some(accepted) = self.standby.ready.take() else { return };
+        self.retarget(now, None, "");
+        self.standby.goal = None;
+        self.set_aside_session(now);
+        self.drop_attempts(now, "another server is used", |_| true);
+        if let Some(replacement) = self.replacement.take() {
+            self.close_connection(now, replacement.id, "another server is used");
+        }
+        self.choice.on_moved(now, target);
+        for uplink in self.uplinks.values_mut() {
+            (uplink.path_failures, uplink.next_path, uplink.path_deadline) = (0, now, now);
+        }
+        let hello = self.hello(Role::Join);
+        self.send_control(accepted.id, &Control::Hello(hello));
+        if let Some(connection) = self.endpoint.connection_mut(accepted.id) {
+            connection.restore_keep_alive();
+        }
+        self.join_for(now, accepted, Some(legible(why)));
+        self.send_on_set_aside();
+    }
+}
+
+/// How often a standby says something: address translators forget a binding after 30 s.
+const KEEP_ALIVE: Duration = Duration::from_secs(25);
+/// How long the server that the client was with last is tried alone.
+const HOME_FIRST: Duration = Duration::from_secs(1);
+/// How long a candidate has to welcome.
+const TARGET_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a standby has to answer that the client is to go to.
+const GOAL_PATIENCE: Duration = Duration::from_secs(2);
+/// The time between two attempts on a candidate.
+const ATTEMPT_STAGGER: Duration = Duration::from_millis(250);
+/// Attempts under way at most.
+const ATTEMPTS_MAX: usize = 8;
+/// Addresses of a candidate that are tried over one uplink.
+const ADDRESSES_MAX: usize = 8;
+/// How often an uplink without a path gets a new try.
+const PATH_RETRY: Duration = Duration::from_secs(5);
+/// How often both servers are asked while the session is silent.
+const ASK_INTERVAL: Duration = Duration::from_millis(100);
+/// How long the session's server must be silent while the networks work; more where answers take
+/// longer, and no more than the last.
+const SILENCE_MIN: Duration = Duration::from_millis(200);
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// Take-overs from silent servers within [`TAKEOVERS_WITHIN`], at most: where they are more, it is
+/// the networks.
+const TAKEOVERS_MAX: usize = 3;
+const TAKEOVERS_WITHIN: Duration = Duration::from_secs(300);

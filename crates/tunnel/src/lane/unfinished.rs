@@ -1,0 +1,199 @@
+//! Packets that the peer does not have for certain, so that another session can send them on.
+//!
+//! ```text
+//! leaves for the first time ─► kept ─┬─ acknowledged, or repaired ─► forgotten
+//!                                    ├─ too old to be of use ──────► forgotten
+//!                                    └─ the peer is gone ──────────► through the next session
+//! ```
+//!
+//! The pool of the encoder would not do: it keeps what a coded packet may cover, although the peer
+//! has it, and what is sent on to no purpose comes twice.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use roadweave_types::{Instant, PacketId};
+use roadweave_wire::{FragmentPosition, Symbol, split_predecessor, split_stamp};
+
+/// An inner packet that the peer may not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unfinished {
+    /// When it came from the device.
+    pub(crate) since: Instant,
+    pub(crate) packet: Bytes,
+}
+
+/// Packets that have left and that the peer has not acknowledged, in a lane whose session may have
+/// a successor.
+#[derive(Debug, Default)]
+pub(crate) struct Unacknowledged {
+    /// The ID of the first one.
+    first: PacketId,
+    /// Of consecutive IDs.
+    sent: VecDeque<Sent>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Sent {
+    since: Instant,
+    symbol: Bytes,
+    is_done: bool,
+}
+
+impl Unacknowledged {
+    /// A packet or a fragment leaves for the first time; IDs ascend without gaps.
+    pub(crate) fn on_sent(&mut self, id: PacketId, since: Instant, symbol: Bytes) {
+        if self.sent.is_empty() {
+            self.first = id;
+        }
+        self.bytes += symbol.len();
+        self.sent.push_back(Sent { since, symbol, is_done: false });
+        while self.sent.len() > PACKETS_MAX || self.bytes > BYTES_MAX {
+            self.pop();
+        }
+    }
+
+    /// The peer has a packet, or all that is needed for it.
+    pub(crate) fn on_done(&mut self, id: PacketId) {
+        let at = usize::try_from(id.distance(self.first)).ok();
+        if let Some(sent) = at.and_then(|at| self.sent.get_mut(at)) {
+            sent.is_done = true;
+        }
+        while let Some(fragments) = self.first_done() {
+            (0..fragments).for_each(|_| self.pop());
+        }
+    }
+
+    /// Of how many symbols the first packet is, if the peer has all of them.
+    fn first_done(&self) -> Option<usize> {
+        let done = self.sent.iter().take_while(|sent| sent.is_done);
+        done.zip(1..).find(|(sent, _)| sent.ends_packet()).map(|(_, count)| count)
+    }
+
+    /// Forgets what is as old as `age_max`.
+    pub(crate) fn expire(&mut self, now: Instant, age_max: Duration) {
+        while self.sent.front().is_some_and(|sent| now.since(sent.since) >= age_max) {
+            self.pop();
+        }
+    }
+
+    /// Hands out the inner packets that are not done, oldest first. Of one that was cut and of
+    /// which a fragment is forgotten nothing is left.
+    pub(crate) fn take(&mut self) -> Vec<Unfinished> {
+        self.bytes = 0;
+        let (mut packets, mut whole, mut all_done) = (Vec::new(), None::<BytesMut>, true);
+        for Sent { since, symbol, is_done } in std::mem::take(&mut self.sent) {
+            let Ok(Symbol { position, body }) = Symbol::parse(&symbol) else { continue };
+            let begins = matches!(position, FragmentPosition::Whole | FragmentPosition::First);
+            if begins {
+                (whole, all_done) = (Some(BytesMut::new()), true);
+            }
+            all_done &= is_done;
+            if let Some(whole) = &mut whole {
+                whole.extend_from_slice(body);
+            }
+            let ends = matches!(position, FragmentPosition::Whole | FragmentPosition::Last);
+            if let Some(whole) = whole.take_if(|_| ends)
+                && !all_done
+            {
+                packets.push(Unfinished { since, packet: inner_of(whole.freeze()) });
+            }
+        }
+        packets
+    }
+
+    fn pop(&mut self) {
+        if let Some(sent) = self.sent.pop_front() {
+            self.bytes -= sent.symbol.len();
+            self.first = self.first.next();
+        }
+    }
+}
+
+impl Sent {
+    fn ends_packet(&self) -> bool {
+        Symbol::parse(&self.symbol).is_ok_and(|symbol| {
+            matches!(symbol.position, FragmentPosition::Whole | FragmentPosition::Last)
+        })
+    }
+}
+
+/// The inner packet behind what a lane may have put before it.
+pub(crate) fn inner_of(body: Bytes) -> Bytes {
+    let (_, inner) = split_predecessor(body);
+    split_stamp(inner).1
+}
+
+/// More packets than this are never in flight.
+const PACKETS_MAX: usize = 1 << 15;
+/// Bytes that are kept at most; most of them are in the encoder's pool as well, and counted there.
+const BYTES_MAX: usize = 8 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn symbol(position: FragmentPosition, body: &[u8]) -> Bytes {
+        let mut bytes = BytesMut::new();
+        Symbol { position, body }.write(&mut bytes);
+        bytes.freeze()
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_millis(millis)
+    }
+
+    fn packets(kept: &mut Unacknowledged) -> Vec<Vec<u8>> {
+        kept.take().into_iter().map(|unfinished| unfinished.packet.to_vec()).collect()
+    }
+
+    #[test]
+    fn what_the_peer_has_is_not_sent_on() {
+        let mut kept = Unacknowledged::default();
+        for id in 5..10_u32 {
+            let symbol = symbol(FragmentPosition::Whole, &[0x45, id as u8]);
+            kept.on_sent(PacketId(id), at(id.into()), symbol);
+        }
+        kept.on_done(PacketId(7));
+        kept.on_done(PacketId(5));
+        kept.on_done(PacketId(4));
+        kept.on_done(PacketId(99));
+        assert_eq!(packets(&mut kept), [[0x45, 6], [0x45, 8], [0x45, 9]]);
+        assert_eq!((packets(&mut kept).len(), kept.bytes), (0, 0));
+    }
+
+    #[test]
+    fn a_packet_that_was_cut_is_sent_on_whole_or_not_at_all() {
+        use FragmentPosition::{First, Last, Middle, Whole};
+        let mut kept = Unacknowledged::default();
+        let parts =
+            [(First, b"Ea"), (Middle, b"bc"), (Last, b"de"), (Whole, b"Ef"), (First, b"Eg")];
+        for (id, (position, body)) in (0..).zip(parts) {
+            kept.on_sent(PacketId(id), at(1), symbol(position, body));
+        }
+        // The first fragment has arrived, the others have not.
+        kept.on_done(PacketId(0));
+        assert_eq!(packets(&mut kept), [b"Eabcde".to_vec(), b"Ef".to_vec()]);
+        kept.on_sent(PacketId(5), at(1), symbol(Last, b"h"));
+        assert_eq!(packets(&mut kept), Vec::<Vec<u8>>::new(), "its first is forgotten");
+        for (id, (position, body)) in (6..).zip(&parts[..4]) {
+            kept.on_sent(PacketId(id), at(1), symbol(*position, *body));
+            kept.on_done(PacketId(id));
+        }
+        assert!(kept.sent.is_empty() && kept.bytes == 0, "the peer has all of it");
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_by_age_count_and_bytes() {
+        let mut kept = Unacknowledged::default();
+        let big = symbol(FragmentPosition::Whole, &[0x45; 1300]);
+        (0..100_000).for_each(|id| kept.on_sent(PacketId(id), at(id.into()), big.clone()));
+        assert!(kept.bytes <= BYTES_MAX && kept.sent.len() <= PACKETS_MAX);
+        let newest = at(99_999);
+        kept.expire(newest, Duration::from_millis(700));
+        assert_eq!(kept.sent.len(), 700);
+        assert_eq!(kept.first, PacketId(99_300));
+    }
+}

@@ -1,0 +1,97 @@
+//! A server that is about to stop lets its clients go, one after the other.
+//!
+//! ```text
+//! drain ─► whoever comes is refused, and told why; who stands by is let go at once
+//!      └─► sessions are asked to move, spread over a while ─► none is left: done
+//! ```
+//!
+//! A client joins another server first and leaves then, so nothing is lost; but if all did it in
+//! the same moment the others would have all handshakes at once.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use roadweave_quic::ConnectionId;
+use roadweave_types::Instant;
+use roadweave_wire::{Control, Reason};
+
+use super::Server;
+
+/// The longest time over which clients are asked to move.
+pub const DRAIN_MAX: Duration = Duration::from_secs(60);
+
+/// What is left to do until no client is left.
+#[derive(Debug)]
+pub(super) struct Drain {
+    /// Who is asked to move next, and when; ascending.
+    asks: VecDeque<(Instant, ConnectionId)>,
+}
+
+impl Server {
+    /// Takes no new clients from now on, and asks those that have a session to go to another
+    /// server, spread over `over`, at most [`DRAIN_MAX`]. Call [`Server::is_drained`] to know when
+    /// all are gone; clients that know no other server stay until they are told goodbye.
+    pub fn drain(&mut self, now: Instant, over: Duration) {
+        if self.drain.is_some() {
+            return;
+        }
+        let over = over.min(DRAIN_MAX);
+        let count = u32::try_from(self.sessions.len()).unwrap_or(u32::MAX).max(1);
+        let at = |place: u32| now + over.mul_f64(f64::from(place) / f64::from(count));
+        let asks = (0..).map(at).zip(self.sessions.keys().copied()).collect();
+        self.drain = Some(Drain { asks });
+        for id in self.standbys.ids() {
+            self.end(now, id, "this server is about to stop");
+        }
+        let welcomed: Vec<ConnectionId> = self.welcomed.keys().copied().collect();
+        for id in welcomed {
+            self.welcomed.remove(&id);
+            self.refuse(now, id, "this server is about to stop", Reason::Drain);
+        }
+    }
+
+    /// Whether it lets its clients go.
+    pub fn is_draining(&self) -> bool {
+        self.drain.is_some()
+    }
+
+    /// Whether it was drained, and no session is left.
+    pub fn is_drained(&self) -> bool {
+        self.drain.is_some() && self.sessions.is_empty()
+    }
+
+    /// Asks those to move whose turn it is.
+    pub(super) fn ask_to_move(&mut self, now: Instant) {
+        while let Some(drain) = &mut self.drain
+            && let Some((at, id)) = drain.asks.front().copied()
+            && at <= now
+        {
+            drain.asks.pop_front();
+            self.send_move(id);
+        }
+    }
+
+    /// A session that began all the same is asked at once.
+    pub(super) fn drain_newcomer(&mut self, now: Instant, id: ConnectionId) {
+        if let Some(drain) = &mut self.drain {
+            drain.asks.push_front((now, id));
+        }
+    }
+
+    /// When the next one is asked.
+    pub(super) fn drain_timeout(&self) -> Option<Instant> {
+        self.drain.as_ref().and_then(|drain| Some(drain.asks.front()?.0))
+    }
+
+    fn send_move(&mut self, id: ConnectionId) {
+        let Some(joined) = self.sessions.get(&id) else { return };
+        let peer = joined.peer.name.clone();
+        let message = Control::Move { why: Reason::Drain, grace: None };
+        if let Some(connection) = self.endpoint.connection_mut(id)
+            && let Err(error) = connection.send_message(message.to_bytes())
+        {
+            tracing::warn!(%error, peer, "cannot ask a client to move");
+        }
+        self.touched.insert(id);
+    }
+}

@@ -1,0 +1,131 @@
+//! Connections that stand by: their clients have their sessions with other servers.
+//!
+//! ```text
+//! hello, standby ─► welcomed, idle ─┬─ hello, join ─► session
+//!                                   └─ gone, or another of the same key ─► closed
+//! ```
+//!
+//! Each costs as much memory as any connection and says nothing for half a minute at a time. A key
+//! has one, so no client takes the place of others; who comes when all places are taken is refused,
+//! and stands by elsewhere.
+
+use std::collections::BTreeMap;
+
+use roadweave_identity::PublicKey;
+use roadweave_quic::{Connection, ConnectionId};
+use roadweave_types::Instant;
+use roadweave_wire::Reason;
+
+use super::Server;
+
+/// The connections that stand by.
+#[derive(Debug)]
+pub(super) struct Standbys {
+    /// How many there may be.
+    max: usize,
+    by_key: BTreeMap<PublicKey, ConnectionId>,
+    keys: BTreeMap<ConnectionId, PublicKey>,
+}
+
+impl Standbys {
+    /// None stands by, and no more than `max` may.
+    pub(super) fn new(max: usize) -> Self {
+        Self { max, by_key: BTreeMap::new(), keys: BTreeMap::new() }
+    }
+
+    /// A connection of `key` is to stand by.
+    ///
+    /// # Errors
+    /// There is no room for it.
+    fn add(&mut self, id: ConnectionId, key: PublicKey) -> Result<Option<ConnectionId>, Full> {
+        if self.by_key.len() >= self.max && !self.by_key.contains_key(&key) {
+            return Err(Full);
+        }
+        let before = self.by_key.insert(key, id);
+        before.iter().for_each(|before| _ = self.keys.remove(before));
+        self.keys.insert(id, key);
+        Ok(before)
+    }
+
+    /// Whether it stands by.
+    pub(super) fn contains(&self, id: ConnectionId) -> bool {
+        self.keys.contains_key(&id)
+    }
+
+    /// It stands by no more.
+    pub(super) fn remove(&mut self, id: ConnectionId) {
+        if let Some(key) = self.keys.remove(&id) {
+            self.by_key.remove(&key);
+        }
+    }
+
+    /// The connection of a client.
+    pub(super) fn of(&self, key: &PublicKey) -> Option<ConnectionId> {
+        self.by_key.get(key).copied()
+    }
+
+    /// The clients.
+    pub(super) fn keys(&self) -> impl Iterator<Item = PublicKey> {
+        self.by_key.keys().copied()
+    }
+
+    /// All connections, in the order of their coming.
+    pub(super) fn ids(&self) -> Vec<ConnectionId> {
+        self.keys.keys().copied().collect()
+    }
+
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+}
+
+/// All places are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Full;
+
+impl Server {
+    /// How many clients have a connection here that stands by.
+    pub fn standbys(&self) -> usize {
+        self.standbys.len()
+    }
+
+    /// A client wants a connection to stand by.
+    pub(super) fn stand_by(&mut self, now: Instant, id: ConnectionId) {
+        let Some(key) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
+        match self.standbys.add(id, key) {
+            Ok(before) => {
+                self.waiting.remove(id);
+                if let Some(before) = before {
+                    self.end(now, before, "a newer standby of the same client replaces it");
+                }
+                self.welcome(now, id);
+            }
+            Err(Full) => self.refuse(now, id, "too many clients stand by here", Reason::Other),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use roadweave_identity::Identity;
+
+    use super::*;
+
+    #[test]
+    fn a_key_has_one_and_a_full_house_takes_no_other() {
+        let key = |number| Identity::from_seed([number; 32]).public_key();
+        let mut standbys = Standbys::new(2);
+        assert_eq!(standbys.add(ConnectionId(1), key(1)), Ok(None));
+        assert_eq!(standbys.add(ConnectionId(2), key(2)), Ok(None));
+        assert_eq!(standbys.add(ConnectionId(3), key(3)), Err(Full));
+        assert_eq!(standbys.add(ConnectionId(4), key(1)), Ok(Some(ConnectionId(1))));
+        assert!(!standbys.contains(ConnectionId(1)) && standbys.contains(ConnectionId(4)));
+        standbys.remove(ConnectionId(1));
+        assert_eq!(standbys.of(&key(1)), Some(ConnectionId(4)), "the older one is gone already");
+        standbys.remove(ConnectionId(4));
+        assert_eq!(standbys.add(ConnectionId(5), key(3)), Ok(None));
+        assert_eq!(standbys.ids(), [ConnectionId(2), ConnectionId(5)]);
+        assert_eq!(standbys.len(), standbys.by_key.len());
+    }
+}
