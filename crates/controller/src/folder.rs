@@ -168,9 +168,8 @@ impl Folder {
             _ => own,
         };
         let read = |path: &Path| {
-            fs::read(path).map_err(|error| {
-                BadInput::new(format!("cannot read {}: {error}", path.display()))
-            })
+            fs::read(path)
+                .map_err(|error| BadInput::new(format!("cannot read {}: {error}", path.display())))
         };
         Ok((read(&certificate)?, Zeroizing::new(read(&key)?)))
     }
@@ -183,7 +182,9 @@ fn identity(path: &Path) -> Result<Identity> {
     let mode = fs::metadata(path)?.permissions().mode();
     if mode & 0o077 != 0 {
         let path = path.display();
-        return Err(BadInput::new(format!("{path}: others may read this key: chmod 600 {path}")).into());
+        return Err(
+            BadInput::new(format!("{path}: others may read this key: chmod 600 {path}")).into()
+        );
     }
     let identity = Identity::from_base64(&text);
     Ok(identity.map_err(|error| BadInput::new(format!("{}: {error}", path.display())))?)

@@ -77,10 +77,9 @@ pub fn run(options: &Options) -> Result<()> {
         let store = opened.store().await?;
         first_rows(&store, options, settings).await
     });
-    let password = made.map_err(|error| {
+    let password = made.inspect_err(|_| {
         // So that it can be tried again: nothing of it has been used.
         let _ = fs::remove_file(folder.join("controller.toml"));
-        error
     })?;
     say(options, &password, &fingerprint)
 }

@@ -56,13 +56,8 @@ async fn serve(folder: &Folder) -> Result<()> {
         error => anyhow::Error::new(error),
     })?;
     let heads = folder.heads()?;
-    let app = App::new(
-        Arc::clone(&store),
-        authority,
-        Arc::clone(&outbox),
-        Arc::clone(&metrics),
-        heads,
-    );
+    let app =
+        App::new(Arc::clone(&store), authority, Arc::clone(&outbox), Arc::clone(&metrics), heads);
     tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
     tokio::spawn(Arc::clone(&streams).run());
     tokio::spawn(show_health(Arc::clone(&outbox), Arc::clone(&metrics)));

@@ -39,8 +39,8 @@ pub fn backup(options: &Backup) -> Result<()> {
     let folder = Folder::open(&options.place.folder)?;
     let path = &options.file;
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let file = file
-        .map_err(|error| BadInput::new(format!("cannot write {}: {error}", path.display())))?;
+    let file =
+        file.map_err(|error| BadInput::new(format!("cannot write {}: {error}", path.display())))?;
     let written = crate::block_on(async {
         let store = folder.store().await?;
         let mut out = BufWriter::new(file);

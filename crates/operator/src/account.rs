@@ -55,13 +55,16 @@ impl Access {
         let kept = read()?;
         let Some(key) = &self.key else {
             let kept = kept.ok_or_else(|| {
-                BadInput::new("you are not logged in: roadweave fleet login URL, or --url and --key")
+                BadInput::new(
+                    "you are not logged in: roadweave fleet login URL, or --url and --key",
+                )
             })?;
             let tenant = self.tenant.clone().unwrap_or_else(|| kept.tenant.clone());
             return Ok(Account { tenant, ..kept });
         };
         let url = self.url.clone().or_else(|| kept.as_ref().map(|it| it.url.clone()));
-        let url = url.ok_or_else(|| BadInput::new("--key needs --url, the controller's address"))?;
+        let url =
+            url.ok_or_else(|| BadInput::new("--key needs --url, the controller's address"))?;
         let kept = kept.filter(|it| it.url == url);
         Ok(Account {
             fingerprint: self.fingerprint.clone().or(kept.and_then(|it| it.fingerprint)),

@@ -121,7 +121,9 @@ impl Client {
     ) -> Result<Answer> {
         let work = async {
             let asked = self.exchange(method, path, body, etag);
-            tokio::time::timeout(ANSWER_MAX, asked).await.context("the controller does not answer")?
+            tokio::time::timeout(ANSWER_MAX, asked)
+                .await
+                .context("the controller does not answer")?
         };
         let (status, answer) = self.runtime.block_on(work)?;
         if status < 400 {

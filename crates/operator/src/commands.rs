@@ -276,15 +276,18 @@ fn status(asker: &Asker) -> Result<()> {
     }
     let at = |path| show::at(&session, path);
     out::line(format_args!("{} of {}, {}\n", at("name"), at("tenant"), at("role")))?;
-    show::table(&proxies, &[
-        ("PROXY", "proxy"),
-        ("UP", "connected"),
-        ("HEARD", "seen_ms"),
-        ("SESSIONS", "sessions"),
-        ("LOAD", "load"),
-        ("REVOCATIONS", "serial"),
-        ("SOFTWARE", "software"),
-    ])
+    show::table(
+        &proxies,
+        &[
+            ("PROXY", "proxy"),
+            ("UP", "connected"),
+            ("HEARD", "seen_ms"),
+            ("SESSIONS", "sessions"),
+            ("LOAD", "load"),
+            ("REVOCATIONS", "serial"),
+            ("SOFTWARE", "software"),
+        ],
+    )
 }
 
 fn device(command: DeviceCommand, asker: &Asker) -> Result<()> {
@@ -294,15 +297,19 @@ fn device(command: DeviceCommand, asker: &Asker) -> Result<()> {
             let mut query: Vec<String> = Vec::new();
             query.extend(tag.map(|tag| format!("tag={tag}")));
             query.extend(state.map(|state| format!("state={state}")));
-            let query = if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
+            let query =
+                if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
             let path = asker.client.of_tenant(&format!("/devices{query}"));
-            asker.list(&path, &[
-                ("NAME", "id"),
-                ("STATE", "state"),
-                ("TAGS", "settings.tags"),
-                ("ADDRESSES", "addresses"),
-                ("TITLE", "settings.title"),
-            ])
+            asker.list(
+                &path,
+                &[
+                    ("NAME", "id"),
+                    ("STATE", "state"),
+                    ("TAGS", "settings.tags"),
+                    ("ADDRESSES", "addresses"),
+                    ("TITLE", "settings.title"),
+                ],
+            )
         }
         DeviceCommand::Show { name } => {
             let device = asker.client.get(&of(&name))?;
@@ -345,13 +352,16 @@ fn token(command: TokenCommand, asker: &Asker) -> Result<()> {
             }
             asker.answer(&answer, format_args!("roadweave join {join}"))
         }
-        TokenCommand::List => asker.list(&asker.client.of_tenant("/tokens"), &[
-            ("NAME", "id"),
-            ("LEFT", "uses_left"),
-            ("EXPIRES", "expires_ms"),
-            ("TAGS", "settings.tags"),
-            ("APPROVAL", "settings.approval"),
-        ]),
+        TokenCommand::List => asker.list(
+            &asker.client.of_tenant("/tokens"),
+            &[
+                ("NAME", "id"),
+                ("LEFT", "uses_left"),
+                ("EXPIRES", "expires_ms"),
+                ("TAGS", "settings.tags"),
+                ("APPROVAL", "settings.approval"),
+            ],
+        ),
         TokenCommand::Remove { name } => asker.remove(&format!("/tokens/{name}")),
     }
 }
@@ -359,13 +369,16 @@ fn token(command: TokenCommand, asker: &Asker) -> Result<()> {
 fn proxy(command: ProxyCommand, asker: &Asker) -> Result<()> {
     let path = asker.client.of_tenant("/proxies");
     match command {
-        ProxyCommand::List => asker.list(&path, &[
-            ("NAME", "id"),
-            ("ROLE", "settings.role"),
-            ("STATE", "state"),
-            ("POOL", "settings.pool"),
-            ("ADDRESSES", "settings.addresses"),
-        ]),
+        ProxyCommand::List => asker.list(
+            &path,
+            &[
+                ("NAME", "id"),
+                ("ROLE", "settings.role"),
+                ("STATE", "state"),
+                ("POOL", "settings.pool"),
+                ("ADDRESSES", "settings.addresses"),
+            ],
+        ),
         ProxyCommand::Add { name, public_key, address, pool, anchor } => {
             let settings = json!({
                 "role": if anchor { "anchor" } else { "proxy" },
@@ -373,8 +386,7 @@ fn proxy(command: ProxyCommand, asker: &Asker) -> Result<()> {
                 "addresses": address,
                 "pool": pool,
             });
-            let answer =
-                asker.client.post(&path, &json!({ "id": name, "settings": settings }))?;
+            let answer = asker.client.post(&path, &json!({ "id": name, "settings": settings }))?;
             asker.answer(&answer, format_args!("{name} is admitted"))
         }
         ProxyCommand::Drain { name, undo } => {
@@ -390,13 +402,16 @@ fn proxy(command: ProxyCommand, asker: &Asker) -> Result<()> {
 
 fn tenant(command: TenantCommand, asker: &Asker) -> Result<()> {
     match command {
-        TenantCommand::List => asker.list("/tenants", &[
-            ("NAME", "id"),
-            ("HOST", "host"),
-            ("PREFIXES", "settings.prefixes"),
-            ("EGRESS", "settings.egress"),
-            ("TITLE", "settings.title"),
-        ]),
+        TenantCommand::List => asker.list(
+            "/tenants",
+            &[
+                ("NAME", "id"),
+                ("HOST", "host"),
+                ("PREFIXES", "settings.prefixes"),
+                ("EGRESS", "settings.egress"),
+                ("TITLE", "settings.title"),
+            ],
+        ),
         TenantCommand::Create { name, owner, prefix } => {
             let password = account::password("password of the owner:")?;
             let settings = json!({ "prefixes": prefix });
@@ -416,16 +431,18 @@ fn key(command: KeyCommand, asker: &Asker) -> Result<()> {
             let now = i64::try_from(now.as_millis())?;
             let expires = days.map(|days| now.saturating_add(days.saturating_mul(86_400_000)));
             let settings = json!({ "role": role, "device": device, "expires_ms": expires });
-            let answer =
-                asker.client.post(&path, &json!({ "id": name, "settings": settings }))?;
+            let answer = asker.client.post(&path, &json!({ "id": name, "settings": settings }))?;
             asker.answer(&answer, show::at(&answer, "secret"))
         }
-        KeyCommand::List => asker.list(&path, &[
-            ("NAME", "id"),
-            ("ROLE", "settings.role"),
-            ("DEVICE", "settings.device"),
-            ("EXPIRES", "settings.expires_ms"),
-        ]),
+        KeyCommand::List => asker.list(
+            &path,
+            &[
+                ("NAME", "id"),
+                ("ROLE", "settings.role"),
+                ("DEVICE", "settings.device"),
+                ("EXPIRES", "settings.expires_ms"),
+            ],
+        ),
         KeyCommand::Remove { name } => asker.remove(&format!("/api-keys/{name}")),
     }
 }
@@ -448,12 +465,15 @@ fn audit(check: bool, lines: u32, asker: &Asker) -> Result<()> {
     if asker.json {
         return out::json(&items);
     }
-    show::table(&items, &[
-        ("LINE", "serial"),
-        ("WHEN", "at_ms"),
-        ("WHO", "actor"),
-        ("DID", "action"),
-        ("TO", "kind"),
-        ("NAME", "subject"),
-    ])
+    show::table(
+        &items,
+        &[
+            ("LINE", "serial"),
+            ("WHEN", "at_ms"),
+            ("WHO", "actor"),
+            ("DID", "action"),
+            ("TO", "kind"),
+            ("NAME", "subject"),
+        ],
+    )
 }

@@ -61,14 +61,8 @@ fn shown(text: &str) -> String {
 pub fn qr(text: &str) -> Option<String> {
     let code = QrCode::with_error_correction_level(text, EcLevel::L).ok()?;
     // Dark on light, whatever colours the terminal has.
-    let picture = code.render::<Dense1x2>();
-    Some(
-        picture
-            .dark_color(Dense1x2::Dark)
-            .light_color(Dense1x2::Light)
-            .quiet_zone(true)
-            .build(),
-    )
+    let mut picture = code.render::<Dense1x2>();
+    Some(picture.dark_color(Dense1x2::Dark).light_color(Dense1x2::Light).quiet_zone(true).build())
 }
 
 #[cfg(test)]

@@ -81,18 +81,20 @@ pub fn config(command: ConfigCommand, asker: &Asker) -> Result<()> {
             }
             let settings = json!({ "config": name, "waves": waves, "rest_s": rest });
             let path = asker.client.of_tenant("/rollouts");
-            let rollout =
-                asker.client.post(&path, &json!({ "id": name, "settings": settings }))?;
+            let rollout = asker.client.post(&path, &json!({ "id": name, "settings": settings }))?;
             let first = waves.first().copied().unwrap_or(100);
             let answer = json!({ "config": made, "rollout": rollout });
             asker.answer(&answer, format_args!("{name}, first to {first}% of the boxes"))
         }
-        ConfigCommand::List => asker.list(&asker.client.of_tenant("/configs"), &[
-            ("NAME", "id"),
-            ("AUTHOR", "author"),
-            ("WRITTEN", "changed_ms"),
-            ("TITLE", "settings.title"),
-        ]),
+        ConfigCommand::List => asker.list(
+            &asker.client.of_tenant("/configs"),
+            &[
+                ("NAME", "id"),
+                ("AUTHOR", "author"),
+                ("WRITTEN", "changed_ms"),
+                ("TITLE", "settings.title"),
+            ],
+        ),
         ConfigCommand::Show { name } => {
             out::json(&asker.client.get(&asker.client.of_tenant(&format!("/configs/{name}")))?)
         }
@@ -110,13 +112,16 @@ fn read(file: &Path) -> Result<Value> {
 pub fn rollout(command: RolloutCommand, asker: &Asker) -> Result<()> {
     let (name, state) = match command {
         RolloutCommand::List => {
-            return asker.list(&asker.client.of_tenant("/rollouts"), &[
-                ("NAME", "id"),
-                ("CONFIGURATION", "settings.config"),
-                ("STATE", "settings.state"),
-                ("WAVE", "wave"),
-                ("WAVES", "settings.waves"),
-            ]);
+            return asker.list(
+                &asker.client.of_tenant("/rollouts"),
+                &[
+                    ("NAME", "id"),
+                    ("CONFIGURATION", "settings.config"),
+                    ("STATE", "settings.state"),
+                    ("WAVE", "wave"),
+                    ("WAVES", "settings.waves"),
+                ],
+            );
         }
         RolloutCommand::Pause { name } => (name, "paused"),
         RolloutCommand::Resume { name } => (name, "running"),
