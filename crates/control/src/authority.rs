@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use roadweave_fleet::{
     Chain, Digest, Head, JoinToken, Name, Revocation, Role, Scope, Secret, Signed, Statement,
+    TrustList,
 };
 use roadweave_identity::{Identity, PublicKey};
 
@@ -22,14 +23,21 @@ pub struct Authority {
 pub enum Root {
     /// Here.
     Held(Identity),
-    /// Elsewhere; its public half is known.
-    Elsewhere(PublicKey),
+    /// Elsewhere; its public half is known, and it has signed whom the fleet may trust.
+    Elsewhere(PublicKey, Signed<TrustList>),
 }
 
 /// Why nothing was signed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotSigned(String);
+
+impl NotSigned {
+    /// With this reason.
+    pub fn new(why: impl std::fmt::Display) -> Self {
+        Self(why.to_string())
+    }
+}
 
 impl Authority {
     /// A controller that can be reached at `addresses`, `host:port` each.
@@ -46,13 +54,47 @@ impl Authority {
     pub fn root_key(&self) -> PublicKey {
         match &self.root {
             Root::Held(identity) => identity.public_key(),
-            Root::Elsewhere(key) => *key,
+            Root::Elsewhere(key, _) => *key,
         }
     }
 
     /// Whether this controller can admit keys by itself.
     pub fn admits(&self) -> bool {
         matches!(self.root, Root::Held(_))
+    }
+
+    /// Whom the fleet may trust, signed by the root, and the number of that list.
+    ///
+    /// # Errors
+    /// When the list that the root has signed elsewhere does not fit this controller.
+    pub fn trust(&self, epoch: i64) -> Result<(Signed<TrustList>, u64), NotSigned> {
+        let epoch = epoch.unsigned_abs();
+        let controller = self.controller.public_key();
+        match &self.root {
+            Root::Held(root) => {
+                let list = TrustList {
+                    // It changes with the epoch alone.
+                    number: epoch,
+                    epoch,
+                    roots: vec![root.public_key()],
+                    spares: Vec::new(),
+                    controllers: vec![controller],
+                    approvers: Vec::new(),
+                };
+                Ok((Signed::sign(&list, root).map_err(NotSigned::new)?, epoch))
+            }
+            Root::Elsewhere(root, signed) => {
+                let list = signed.verify(*root).map_err(NotSigned::new)?;
+                if !list.controllers.contains(&controller) || list.epoch < epoch {
+                    return Err(NotSigned::new(format!(
+                        "the list of trust is of epoch {} and this controller's is {epoch}, or does \
+                         not name its key: have the root sign another",
+                        list.epoch
+                    )));
+                }
+                Ok((signed.clone(), list.number))
+            }
+        }
     }
 
     /// The text of a token, which is shown once.

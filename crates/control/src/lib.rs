@@ -17,10 +17,13 @@
 
 pub mod api;
 pub mod authority;
+pub mod certificate;
 pub mod clock;
 pub mod heads;
 pub mod keys;
 pub mod metrics;
 pub mod model;
 pub mod outbox;
+pub mod serve;
 pub mod store;
+pub mod streams;

@@ -160,7 +160,7 @@ fn one_event(text: &[u8]) -> Vec<u8> {
 pub const DEFAULT: &str = "info";
 const LEVELS: &str = r#"write "error", "warn", "info", "debug", "trace" or "off""#;
 /// Crates with something to log: ours, and below them those of the transport.
-const MODULES: [&str; 17] = [
+const MODULES: [&str; 20] = [
     "roadweave",
     "roadweave_types",
     "roadweave_wire",
@@ -176,6 +176,9 @@ const MODULES: [&str; 17] = [
     "roadweave_lab",
     "roadweave_terminal",
     "roadweave_workshop",
+    "roadweave_control",
+    "roadweave_controller",
+    "sqlx",
     "noq_proto",
     "rustls",
 ];

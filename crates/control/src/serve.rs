@@ -1,0 +1,211 @@
+//! The port: TCP and TLS 1.3, boxes and browsers told apart by ALPN.
+//!
+//! ```text
+//! accept ─► per address? in all? ─► ClientHello within 5 s ─► ALPN
+//!                                     roadweave-control/1 ─► raw public keys ─► streams
+//!                                     http/1.1, none      ─► certificate     ─► api
+//! ```
+//!
+//! Strangers get this far: so each of them is bounded in number, time and memory.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_rustls::LazyConfigAcceptor;
+use tower::ServiceExt as _;
+
+use crate::api::Peer;
+use crate::api::limit::network;
+use crate::metrics::Metrics;
+use crate::streams::{ALPN, Streams};
+
+/// What is served on the port.
+pub struct Service {
+    /// For browsers, programs and the command line.
+    pub web: Router,
+    /// Their TLS.
+    pub web_tls: Arc<ServerConfig>,
+    /// For boxes, proxies and anchors.
+    pub streams: Arc<Streams>,
+    /// Figures.
+    pub metrics: Arc<Metrics>,
+}
+
+/// TLS for browsers, from files of PEM.
+///
+/// # Errors
+/// When they cannot be used, and why.
+pub fn web_tls(certificate: &[u8], key: &[u8]) -> Result<ServerConfig, String> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(certificate).collect();
+    let chain = chain.map_err(|error| format!("the certificate is no PEM: {error}"))?;
+    if chain.is_empty() {
+        return Err("there is no certificate in the file".to_owned());
+    }
+    let key = PrivateKeyDer::from_pem_slice(key)
+        .map_err(|error| format!("the certificate's key is no PEM: {error}"))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut config = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| error.to_string())?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .map_err(|error| format!("certificate and key cannot be used: {error}"))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// Serves until `stop` says so; what is under way gets a moment to end.
+///
+/// # Errors
+/// Never for what a single peer does.
+pub async fn serve(listener: TcpListener, service: Arc<Service>, mut stop: watch::Receiver<bool>) {
+    let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let crowd = Arc::new(Crowd::default());
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            () = stopped(&mut stop) => break,
+        };
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of descriptors, most likely: a rest lets others end.
+                tracing::warn!(%error, "a connection cannot be accepted");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let Ok(seat) = Arc::clone(&seats).try_acquire_owned() else {
+            service.metrics.refuse("connections");
+            continue;
+        };
+        let Some(place) = crowd.enter(network(peer.ip())) else {
+            service.metrics.refuse("connections-of-address");
+            continue;
+        };
+        let (service, stop) = (Arc::clone(&service), stop.clone());
+        tokio::spawn(async move {
+            if let Err(error) = one(stream, peer, &service, (seat, place), stop).await {
+                tracing::debug!(%peer, %error, "a connection ended");
+            }
+        });
+    }
+    // Those that are served hold a seat each.
+    let all = u32::try_from(CONNECTIONS_MAX).unwrap_or(u32::MAX);
+    let _ = tokio::time::timeout(END_MAX, seats.acquire_many(all)).await;
+}
+
+async fn one(
+    stream: TcpStream,
+    peer: SocketAddr,
+    service: &Service,
+    (_seat, place): (OwnedSemaphorePermit, Place),
+    stop: watch::Receiver<bool>,
+) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    service.metrics.handshakes.inc();
+    let shaken = tokio::time::timeout(HANDSHAKE_MAX, handshake(stream, service)).await;
+    service.metrics.handshakes.dec();
+    let shaken = shaken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    let (tls, is_stream) = shaken.inspect_err(|_| service.metrics.refuse("handshake"))?;
+    if is_stream {
+        // Many boxes may stand behind one address; they have shown their keys.
+        drop(place);
+        return service.streams.serve(tls, peer, stop).await;
+    }
+    web(tls, peer, service.web.clone(), stop).await
+}
+
+/// Waits until all shall stop.
+pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // Whoever could say so being gone is a stop too.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+type Tls = tokio_rustls::server::TlsStream<TcpStream>;
+
+async fn handshake(stream: TcpStream, service: &Service) -> io::Result<(Tls, bool)> {
+    let start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream).await?;
+    let is_stream = start.client_hello().alpn().is_some_and(|mut all| all.any(|it| it == ALPN));
+    let config = if is_stream { service.streams.tls() } else { Arc::clone(&service.web_tls) };
+    Ok((start.into_stream(config).await?, is_stream))
+}
+
+async fn web(
+    tls: Tls,
+    peer: SocketAddr,
+    router: Router,
+    mut stop: watch::Receiver<bool>,
+) -> io::Result<()> {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(Peer(peer.ip()));
+        router.clone().oneshot(request)
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_MAX)
+        .max_buf_size(64 * 1024)
+        .serve_connection(TokioIo::new(tls), service);
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stopped(&mut stop) => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    ended.map_err(io::Error::other)
+}
+
+/// How many connections each address has.
+#[derive(Default)]
+struct Crowd(Mutex<HashMap<IpAddr, usize>>);
+
+/// A place among those of an address.
+struct Place(Arc<Crowd>, IpAddr);
+
+impl Crowd {
+    fn enter(self: &Arc<Self>, address: IpAddr) -> Option<Place> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = all.entry(address).or_default();
+        if *count >= OF_ADDRESS_MAX {
+            return None;
+        }
+        *count += 1;
+        Some(Place(Arc::clone(self), address))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut all = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = all.get_mut(&self.1) {
+            *count -= 1;
+            if *count == 0 {
+                all.remove(&self.1);
+            }
+        }
+    }
+}
+
+const CONNECTIONS_MAX: usize = 16_384;
+const OF_ADDRESS_MAX: usize = 1024;
+const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+const HEADER_MAX: Duration = Duration::from_secs(10);
+const END_MAX: Duration = Duration::from_secs(5);

@@ -1,0 +1,60 @@
+//! What all streams are told: whom to trust, and which keys are withdrawn.
+
+use roadweave_fleet::{Published, Revocation, RevocationError, Revocations};
+
+use crate::authority::{Authority, NotSigned};
+use crate::store::{Store, StoreError};
+
+/// Why nothing can be published.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PublishError {
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The revocations in it are not those that were made.
+    #[error("the revocations in the database were altered: {0}")]
+    Altered(String),
+    /// Nobody can sign.
+    #[error(transparent)]
+    NotSigned(#[from] NotSigned),
+    /// The key cannot be used for TLS.
+    #[error("the controller's key cannot be used for TLS: {0}")]
+    Tls(String),
+}
+
+impl From<RevocationError> for PublishError {
+    fn from(error: RevocationError) -> Self {
+        Self::Altered(error.to_string())
+    }
+}
+
+/// What holds now. The chain is followed from its beginning: one that was altered is not signed.
+pub(super) async fn published(
+    store: &Store,
+    authority: &Authority,
+) -> Result<Published, PublishError> {
+    let epoch = store.epoch().await?;
+    let mut entries: Vec<Revocation> = Vec::new();
+    loop {
+        let after = i64::try_from(entries.len()).unwrap_or(i64::MAX);
+        let rows = store.revocations(None, after, AT_ONCE).await?;
+        for row in &rows {
+            let entry = serde_json::from_str(&row.entry);
+            entries.push(entry.map_err(|error| PublishError::Altered(error.to_string()))?);
+        }
+        if rows.len() < AT_ONCE as usize {
+            break;
+        }
+    }
+    let last = entries.last();
+    let serial = last.map_or(0, |last| i64::try_from(last.serial).unwrap_or(i64::MAX));
+    let hash = last.map_or(String::new(), |last| last.hash().into());
+    let head = authority.head(epoch, serial, &hash)?;
+    let mut revocations = Revocations::default();
+    revocations.extend(&entries, &head, [authority.controller().public_key()])?;
+    let (trust, number) = authority.trust(epoch)?;
+    Ok(Published { trust, number, revocations, head })
+}
+
+const AT_ONCE: u32 = 1000;

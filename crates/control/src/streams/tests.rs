@@ -1,0 +1,356 @@
+//! Boxes, proxies, browsers and strangers at the port, over real sockets.
+
+use roadweave_fleet::{Down, Have, JoinToken, Name, Role, Secret, Trust};
+use roadweave_identity::Identity;
+use roadweave_identity::tls::{Pinned, client};
+use rustls::pki_types::ServerName;
+use serde_json::json;
+use tokio::io::AsyncBufReadExt as _;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsConnector;
+
+use super::*;
+use crate::api::{self, App};
+use crate::authority::Root;
+use crate::certificate;
+use crate::heads::Heads;
+use crate::model::{
+    Device, Proxy, ProxyRole, ProxySettings, ProxyState, Tenant, TenantSettings, Token,
+    TokenSettings,
+};
+use crate::serve::{self, Service};
+use crate::store::tests::{World, on_both, runtime, sqlite};
+use crate::store::{Actor, Record};
+use crate::{clock, keys};
+
+/// A controller on a port of this machine.
+struct Port {
+    address: SocketAddr,
+    app: Arc<App>,
+    stop: watch::Sender<bool>,
+    _world: World,
+}
+
+/// One end of a stream.
+struct Client {
+    tls: tokio_rustls::client::TlsStream<TcpStream>,
+    decoder: FrameDecoder,
+}
+
+impl Port {
+    async fn new(world: World) -> Self {
+        let store = Arc::clone(&world.store);
+        let (root, addresses) = (Root::Held(identity(8)), vec!["127.0.0.1:1".to_owned()]);
+        let authority = Arc::new(Authority::new(identity(7), root, addresses));
+        let (outbox, metrics) = (Outbox::new(), Arc::new(Metrics::default()));
+        let of = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
+        let streams = Streams::new(of.0, of.1, of.2, Arc::clone(&metrics)).await.unwrap();
+        tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
+        tokio::spawn(Arc::clone(&streams).run());
+        let heads = Heads::in_memory();
+        let app = App::new(store, authority, outbox, Arc::clone(&metrics), heads);
+        let made = certificate::self_signed(&["localhost".to_owned()]);
+        let tls = serve::web_tls(made.certificate.as_bytes(), made.key.as_bytes()).unwrap();
+        let service = Service { web: api::router(&app), web_tls: Arc::new(tls), streams, metrics };
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = watch::channel(false);
+        tokio::spawn(serve::serve(listener, Arc::new(service), stopped));
+        let port = Self { address, app, stop, _world: world };
+        let prefixes = vec!["10.7.0.0/24".parse().unwrap()];
+        let settings = TenantSettings { prefixes, ..TenantSettings::default() };
+        port.insert(Tenant { id: "tram".to_owned(), host: true, settings }).await;
+        port
+    }
+
+    async fn insert<R: Record>(&self, record: R) {
+        let actor = Actor::new("test");
+        let mut change = self.app.store.change(actor, clock::now_ms()).await.unwrap();
+        change.insert("tram", record).await.unwrap();
+        change.commit().await.unwrap();
+        self.app.outbox.hint();
+    }
+
+    /// The text of a token with so many uses.
+    async fn token(&self, uses: u32, approval: bool) -> JoinToken {
+        let mut bytes = [0; 16];
+        keys::fill(&mut bytes);
+        let secret = Secret::from_bytes(bytes);
+        let settings = TokenSettings { uses, approval, ..TokenSettings::default() };
+        let token = Token {
+            id: keys::identifier(),
+            hash: keys::hash(&String::from(secret)),
+            uses_left: uses.into(),
+            expires_ms: None,
+            settings,
+        };
+        self.insert(token).await;
+        self.app.authority.join_token("tram", secret).unwrap().parse().unwrap()
+    }
+
+    async fn proxy(&self, id: &str, seed: u8) {
+        let settings = ProxySettings {
+            title: String::new(),
+            role: ProxyRole::Proxy,
+            public_key: identity(seed).public_key().to_string(),
+            addresses: vec!["192.0.2.7:4433".parse().unwrap()],
+            pool: None,
+            devices_max: None,
+        };
+        let (id, state) = (id.to_owned(), ProxyState::Active);
+        self.insert(Proxy { id, state, statement: None, settings }).await;
+    }
+
+    async fn client(&self, seed: u8) -> io::Result<Client> {
+        let side = Side {
+            identity: &identity(seed),
+            policy: Arc::new(Pinned(identity(7).public_key())),
+            refusal: Arc::default(),
+            alpn: ALPN,
+            time: Arc::new(DefaultTimeProvider),
+        };
+        let connector = TlsConnector::from(Arc::new(client(side).unwrap()));
+        let name = ServerName::try_from("roadweave.invalid").unwrap();
+        let stream = TcpStream::connect(self.address).await?;
+        let tls = connector.connect(name, stream).await?;
+        Ok(Client { tls, decoder: FrameDecoder::default() })
+    }
+
+    async fn joined(&self, seed: u8, token: &JoinToken) -> Client {
+        let mut client = self.client(seed).await.unwrap();
+        client.join(token).await;
+        assert!(matches!(client.receive().await, Some(Down::Welcome { .. })));
+        client
+    }
+}
+
+impl Client {
+    async fn send(&mut self, frame: &Up) {
+        self.tls.write_all(&encode(frame).unwrap()).await.unwrap();
+        self.tls.flush().await.unwrap();
+    }
+
+    async fn join(&mut self, token: &JoinToken) {
+        let (secret, tenant) = (token.secret, token.tenant.clone());
+        let name: Name = "Bus-17".parse().unwrap();
+        self.send(&Up::Join { secret, tenant, role: Role::Box, name, chain: None }).await;
+    }
+
+    /// The next message; `None` at the end, however that comes.
+    async fn receive(&mut self) -> Option<Down> {
+        let receiving = async {
+            let mut buffer = vec![0; 4096];
+            loop {
+                if let Some(frame) = self.decoder.poll().unwrap() {
+                    return Some(frame);
+                }
+                match self.tls.read(&mut buffer).await {
+                    Ok(0) | Err(_) => return None,
+                    Ok(length) => self.decoder.push(&buffer[..length]),
+                }
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(10), receiving).await.unwrap()
+    }
+}
+
+fn identity(seed: u8) -> Identity {
+    Identity::from_seed([seed; 32])
+}
+
+#[test]
+fn a_box_joins_by_a_token_and_is_known_from_then_on() {
+    on_both(|world| async move {
+        let port = Port::new(world).await;
+        let token = port.token(1, false).await;
+        let mut client = port.client(1).await.unwrap();
+        client.join(&token).await;
+        let Some(Down::Welcome { chain, tenant }) = client.receive().await else { panic!() };
+        assert_eq!(tenant.as_str(), "tram");
+        let trust = Trust::pinned(token.root, token.controller);
+        let admitted = chain.verify(&trust).unwrap();
+        assert_eq!(admitted.statement.key, identity(1).public_key());
+        let found = port.app.store.get::<Device>("tram", "bus-17").await.unwrap();
+        assert_eq!(found.record.addresses.len(), 1);
+        // An answer that was lost is asked for again, and costs no use; the next box finds none.
+        let mut again = port.joined(1, &token).await;
+        let mut other = port.client(2).await.unwrap();
+        other.join(&token).await;
+        let refused = other.receive().await;
+        assert!(matches!(refused, Some(Down::Refused { retry: false, .. })), "{refused:?}");
+        assert_eq!(other.receive().await, None);
+        // Who is known is told what holds.
+        again.send(&Up::Have(Have { software: "1.0".to_owned(), ..Have::default() })).await;
+        assert!(matches!(again.receive().await, Some(Down::Trust { .. })));
+        assert!(matches!(again.receive().await, Some(Down::Revoke { head: Some(_), .. })));
+    });
+}
+
+#[test]
+fn a_box_that_waits_for_approval_is_told_to_ask_again() {
+    runtime().block_on(async {
+        let port = Port::new(sqlite().await).await;
+        let token = port.token(1, true).await;
+        let mut client = port.client(1).await.unwrap();
+        client.join(&token).await;
+        assert!(matches!(client.receive().await, Some(Down::Refused { retry: true, .. })));
+    });
+}
+
+#[test]
+fn a_revocation_reaches_proxies_and_ends_streams_and_says_so() {
+    on_both(|world| async move {
+        let port = Port::new(world).await;
+        let token = port.token(1, false).await;
+        let mut device = port.joined(1, &token).await;
+        port.proxy("fra-1", 20).await;
+        port.proxy("fra-2", 21).await;
+        let mut proxy = port.client(20).await.unwrap();
+        let have = Have { trust: 1, revocations: (1, 0), ..Have::default() };
+        proxy.send(&Up::Have(have)).await;
+        proxy.send(&Up::Alive).await;
+        assert_eq!(proxy.receive().await, Some(Down::Alive));
+        let confirming = tokio::spawn(async move {
+            loop {
+                if let Some(Down::Revoke { entries, .. }) = proxy.receive().await {
+                    let serial = entries.last().unwrap().serial;
+                    proxy.send(&Up::Revoked { serial }).await;
+                    return (entries, proxy);
+                }
+            }
+        });
+        let secret = "owner".to_owned();
+        let settings = serde_json::from_value(json!({ "role": "owner" })).unwrap();
+        let key = crate::model::ApiKey { id: secret.clone(), hash: keys::hash(&secret), settings };
+        port.insert(key).await;
+        let begun = std::time::Instant::now();
+        let body = r#"{"reason":"stolen"}"#;
+        let path = "POST /api/v1/tenants/tram/devices/bus-17/revoke";
+        let answer = web(&port, path, &secret, body).await;
+        assert!(answer.contains("1 of 2; fra-2 was never there"), "{answer}");
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        let (entries, _proxy) = confirming.await.unwrap();
+        assert_eq!(entries[0].key, identity(1).public_key());
+        // Its stream ends, and TLS tells it why it comes back in vain.
+        assert_eq!(device.receive().await, None);
+        let refused = match port.client(1).await {
+            Err(error) => error,
+            Ok(mut client) => client.tls.read(&mut [0]).await.unwrap_err(),
+        };
+        assert!(refused.to_string().contains("CertificateRevoked"), "{refused}");
+    });
+}
+
+#[test]
+fn strangers_get_nothing_but_an_end() {
+    runtime().block_on(async {
+        let port = Port::new(sqlite().await).await;
+        let mut stranger = port.client(9).await.unwrap();
+        stranger.send(&Up::Have(Have::default())).await;
+        assert!(matches!(stranger.receive().await, Some(Down::Refused { .. })));
+        assert_eq!(stranger.receive().await, None);
+        // One who asks is told that the controller is there, and no more.
+        let mut stranger = port.client(9).await.unwrap();
+        stranger.send(&Up::Alive).await;
+        assert_eq!(stranger.receive().await, Some(Down::Alive));
+        stranger.tls.write_all(&[0xff; 64]).await.unwrap();
+        assert_eq!(stranger.receive().await, None);
+        for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 600], &[22, 3, 1, 255, 255, 1]] {
+            let mut plain = TcpStream::connect(port.address).await.unwrap();
+            plain.write_all(garbage).await.unwrap();
+            plain.shutdown().await.unwrap();
+            let mut rest = Vec::new();
+            let ended = tokio::time::timeout(Duration::from_secs(8), plain.read_to_end(&mut rest));
+            assert!(ended.await.is_ok());
+            assert!(rest.len() < 64, "{rest:?}");
+        }
+        let text = port.app.metrics.text();
+        assert!(text.contains(r#"refused_total{reason="handshake"} 3"#), "{text}");
+        assert!(text.contains("roadweave_controller_streams 0"), "{text}");
+    });
+}
+
+#[test]
+fn browsers_use_the_same_port_and_a_stop_lets_them_end() {
+    runtime().block_on(async {
+        let port = Port::new(sqlite().await).await;
+        let answer = web(&port, "GET /healthz", "", "").await;
+        assert!(answer.starts_with("HTTP/1.1 200") && answer.ends_with("alive\n"), "{answer}");
+        port.stop.send_replace(true);
+        // The listener ends; whoever was in the queue of the system hears nothing.
+        loop {
+            let Ok(mut stream) = TcpStream::connect(port.address).await else { break };
+            let mut rest = Vec::new();
+            let end = tokio::time::timeout(Duration::from_secs(8), stream.read_to_end(&mut rest));
+            assert!(rest_is_empty(end.await.ok()));
+        }
+    });
+}
+
+fn rest_is_empty(end: Option<io::Result<usize>>) -> bool {
+    end.is_none_or(|end| end.is_err() || end.is_ok_and(|length| length == 0))
+}
+
+/// A request over HTTPS; the certificate is not looked at here.
+async fn web(port: &Port, what: &str, key: &str, body: &str) -> String {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Anybody))
+        .with_no_client_auth();
+    let stream = TcpStream::connect(port.address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let tls = TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap();
+    let mut tls = tokio::io::BufReader::new(tls);
+    let length = body.len();
+    let request = format!(
+        "{what} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n\
+         content-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    );
+    tls.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    while tls.read_line(&mut answer).await.unwrap_or(0) > 0 {}
+    answer
+}
+
+#[derive(Debug)]
+struct Anybody;
+
+impl rustls::client::danger::ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &rustls::pki_types::CertificateDer<'_>,
+        _: &[rustls::pki_types::CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: rustls::pki_types::UnixTime,
+    ) -> Result<rustls::client::danger::ServerCertVerified, rustls::Error> {
+        Ok(rustls::client::danger::ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _: &[u8],
+        _: &rustls::pki_types::CertificateDer<'_>,
+        _: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::Error::General("TLS 1.3 alone".to_owned()))
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &rustls::pki_types::CertificateDer<'_>,
+        signed: &rustls::DigitallySignedStruct,
+    ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
+        let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, &algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        let algorithms = rustls::crypto::ring::default_provider().signature_verification_algorithms;
+        algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,212 @@
+//! The controller's folder: its keys, its certificate, and what must not be in the database.
+//!
+//! ```text
+//! controller.toml           addresses, database
+//! controller.key            who the controller is
+//! root.key                  who admits, unless that is kept elsewhere:
+//! root.pub, trust.json        then its public half, and whom it trusts
+//! certificate.pem, .key     for browsers
+//! epoch, heads.json         what the database must not fall behind
+//! lock                      held while it runs
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use roadweave_config::load;
+use roadweave_control::authority::{Authority, Root};
+use roadweave_control::heads::Heads;
+use roadweave_control::keys::StoreKeys;
+use roadweave_control::store::{Database, Store};
+use roadweave_identity::Identity;
+use roadweave_terminal::exit::BadInput;
+use rustix::fs::{FlockOperation, flock};
+use zeroize::Zeroizing;
+
+use crate::file::ControllerFile;
+
+/// A controller's folder.
+pub struct Folder {
+    path: PathBuf,
+    /// Its configuration.
+    pub file: ControllerFile,
+}
+
+impl Folder {
+    /// The folder at `path`, which `init` has made.
+    ///
+    /// # Errors
+    /// When it is none, or its file has a fault.
+    pub fn open(path: &Path) -> Result<Self> {
+        let config = path.join("controller.toml");
+        if !config.exists() {
+            return Err(BadInput::new(format!(
+                "there is no controller in {}: roadweave-controller init makes one, --folder names \
+                 another place",
+                path.display()
+            ))
+            .into());
+        }
+        let file = load(&config).map_err(BadInput::new)?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// A file in it.
+    pub fn at(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Makes sure that nobody else works in this folder, as long as the answer is kept.
+    ///
+    /// # Errors
+    /// When somebody does.
+    pub fn lock(&self) -> Result<File> {
+        let path = self.at("lock");
+        let mut options = OpenOptions::new();
+        let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
+        let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            BadInput::new(format!(
+                "another roadweave-controller works in {}; stop it first",
+                self.path.display()
+            ))
+        })?;
+        Ok(file)
+    }
+
+    /// Who the controller is.
+    ///
+    /// # Errors
+    /// When a key is missing or is none.
+    pub fn authority(&self) -> Result<Authority> {
+        let root = match self.at("root.key").exists() {
+            true => Root::Held(identity(&self.at("root.key"))?),
+            false => self.root_elsewhere()?,
+        };
+        let controller = identity(&self.at("controller.key"))?;
+        Ok(Authority::new(controller, root, self.file.addresses.clone()))
+    }
+
+    fn root_elsewhere(&self) -> Result<Root> {
+        let (key, list) = (self.at("root.pub"), self.at("trust.json"));
+        let hint = "without root.key there must be root.pub and trust.json, signed by the root";
+        let text = fs::read_to_string(&key).map_err(|error| {
+            BadInput::new(format!("cannot read {}: {error}; {hint}", key.display()))
+        })?;
+        let key = text.trim().parse().map_err(BadInput::new)?;
+        let text = fs::read_to_string(&list).map_err(|error| {
+            BadInput::new(format!("cannot read {}: {error}; {hint}", list.display()))
+        })?;
+        let list = serde_json::from_str(&text)
+            .map_err(|error| BadInput::new(format!("{}: {error}", list.display())))?;
+        Ok(Root::Elsewhere(key, list))
+    }
+
+    /// The keys of the store, which grow out of the controller's.
+    ///
+    /// # Errors
+    /// As [`Folder::authority`].
+    pub fn store_keys(&self) -> Result<StoreKeys> {
+        Ok(StoreKeys::new(&identity(&self.at("controller.key"))?))
+    }
+
+    /// The database's address.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn database(&self) -> Result<Database> {
+        Ok(self.file.database(&self.path).map_err(BadInput::new)?)
+    }
+
+    /// The database, opened.
+    ///
+    /// # Errors
+    /// When it cannot be.
+    pub async fn store(&self) -> Result<Store> {
+        let database = self.database()?;
+        let opened = Store::open(&database, self.store_keys()?).await;
+        opened.with_context(|| format!("database {}", database.shown()))
+    }
+
+    /// The ends of audit logs that were seen.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read.
+    pub fn heads(&self) -> Result<Heads> {
+        let path = self.at("heads.json");
+        Heads::open(path.clone()).with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    /// The highest epoch that was seen here.
+    pub fn epoch(&self) -> i64 {
+        let text = fs::read_to_string(self.at("epoch")).unwrap_or_default();
+        text.trim().parse().unwrap_or(0)
+    }
+
+    /// Notes an epoch.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn saw_epoch(&self, epoch: i64) -> Result<()> {
+        if epoch > self.epoch() {
+            replace(&self.at("epoch"), &format!("{epoch}\n"))?;
+        }
+        Ok(())
+    }
+
+    /// Certificate and key for browsers, PEM.
+    ///
+    /// # Errors
+    /// When one cannot be read.
+    pub fn certificate(&self) -> Result<(Vec<u8>, Zeroizing<Vec<u8>>)> {
+        let own = (self.at("certificate.pem"), self.at("certificate.key"));
+        let (certificate, key) = match (&self.file.certificate, &self.file.certificate_key) {
+            (Some(certificate), Some(key)) => (self.path.join(certificate), self.path.join(key)),
+            _ => own,
+        };
+        let read = |path: &Path| {
+            fs::read(path)
+                .map_err(|error| BadInput::new(format!("cannot read {}: {error}", path.display())))
+        };
+        Ok((read(&certificate)?, Zeroizing::new(read(&key)?)))
+    }
+}
+
+fn identity(path: &Path) -> Result<Identity> {
+    let text = fs::read_to_string(path)
+        .map(Zeroizing::new)
+        .map_err(|error| BadInput::new(format!("cannot read {}: {error}", path.display())))?;
+    let mode = fs::metadata(path)?.permissions().mode();
+    if mode & 0o077 != 0 {
+        let path = path.display();
+        return Err(
+            BadInput::new(format!("{path}: others may read this key: chmod 600 {path}")).into()
+        );
+    }
+    let identity = Identity::from_base64(&text);
+    Ok(identity.map_err(|error| BadInput::new(format!("{}: {error}", path.display())))?)
+}
+
+/// Writes a file for its owner alone, in the place of one that is there, whole or not at all.
+///
+/// # Errors
+/// Which file, and why.
+pub fn replace(path: &Path, text: &str) -> Result<()> {
+    let new = path.with_extension("new");
+    let _ = fs::remove_file(&new);
+    let written = write_new(&new, text).and_then(|()| fs::rename(&new, path));
+    written.with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// Writes a file that must not be there yet.
+///
+/// # Errors
+/// When it is, or there is no room.
+pub fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}

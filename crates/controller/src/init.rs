@@ -1,0 +1,173 @@
+//! `roadweave-controller init`.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
+use roadweave_control::api::password;
+use roadweave_control::certificate::{self, SelfSigned};
+use roadweave_control::clock::now_ms;
+use roadweave_control::keys;
+use roadweave_control::model::{Person, PersonSettings, Role, Tenant, TenantSettings, slug};
+use roadweave_control::store::{Actor, Database, Store, StoreError};
+use roadweave_identity::Identity;
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+
+use crate::Place;
+use crate::file::{ControllerFile, address, host};
+use crate::folder::{Folder, write_new};
+
+/// How the controller is made.
+#[derive(clap::Args)]
+pub struct Options {
+    #[command(flatten)]
+    place: Place,
+    /// Where boxes and people reach it; may be given several times
+    #[arg(long, required = true, value_name = "HOST:PORT", value_parser = address)]
+    address: Vec<String>,
+    /// postgres://user:password@host/name, for several controllers; else a file in the folder
+    #[arg(long, value_name = "ADDRESS")]
+    database: Option<String>,
+    /// The name of your own tenant
+    #[arg(long, default_value = "home", value_name = "NAME")]
+    tenant: String,
+    /// The inner networks that boxes get addresses from; may be given several times
+    #[arg(long, default_values = ["10.77.0.0/16", "fd77::/64"], value_name = "PREFIX")]
+    prefix: Vec<ipnet::IpNet>,
+    /// The name of the first owner
+    #[arg(long, default_value = "admin", value_name = "NAME")]
+    owner: String,
+    /// The TCP address to listen on
+    #[arg(long, default_value = "[::]:4400", value_name = "ADDRESS")]
+    listen: std::net::SocketAddr,
+}
+
+/// Makes a controller.
+pub fn run(options: &Options) -> Result<()> {
+    slug(&options.tenant).map_err(|why| BadInput::new(format!("--tenant: {why}")))?;
+    slug(&options.owner).map_err(|why| BadInput::new(format!("--owner: {why}")))?;
+    let settings = TenantSettings { prefixes: options.prefix.clone(), ..TenantSettings::default() };
+    roadweave_control::model::Settings::validate(&settings)
+        .map_err(|why| BadInput::new(format!("--prefix: {why}")))?;
+    let database = options.database.clone().unwrap_or_else(|| "roadweave.db".to_owned());
+    Database::parse(&database).map_err(|why| BadInput::new(format!("--database: {why}")))?;
+    let folder = &options.place.folder;
+    if folder.join("controller.toml").exists() {
+        let folder = folder.display();
+        return Err(BadInput::new(format!("there is a controller in {folder} already")).into());
+    }
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .with_context(|| format!("cannot make the folder {}", folder.display()))?;
+    let file = ControllerFile {
+        listen: options.listen,
+        addresses: options.address.clone(),
+        database,
+        certificate: None,
+        certificate_key: None,
+    };
+    let fingerprint = write_files(folder, &file)?;
+    let opened = Folder::open(folder)?;
+    let _lock = opened.lock()?;
+    let made = crate::block_on(async {
+        let store = opened.store().await?;
+        first_rows(&store, options, settings).await
+    });
+    let password = made.inspect_err(|_| {
+        // So that it can be tried again: nothing of it has been used.
+        let _ = fs::remove_file(folder.join("controller.toml"));
+    })?;
+    say(options, &password, &fingerprint)
+}
+
+/// Keys, certificate, and last the configuration, by which the folder counts as made. Keys of an
+/// earlier try are kept.
+fn write_files(folder: &Path, file: &ControllerFile) -> Result<String> {
+    let hosts: Vec<String> = file.addresses.iter().map(|one| host(one)).collect();
+    let SelfSigned { certificate, key } = certificate::self_signed(&hosts);
+    let fingerprint = certificate::fingerprint_of_pem(&certificate);
+    let text = text_of(file);
+    let _ = fs::remove_file(folder.join("certificate.pem"));
+    let _ = fs::remove_file(folder.join("certificate.key"));
+    for (name, text) in [
+        ("controller.key", &new_key()),
+        ("root.key", &new_key()),
+        ("certificate.pem", &certificate),
+        ("certificate.key", &key),
+        ("controller.toml", &text),
+    ] {
+        let path = folder.join(name);
+        match write_new(&path, text) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+            other => other.with_context(|| format!("cannot write {}", path.display()))?,
+        }
+    }
+    Ok(fingerprint)
+}
+
+fn new_key() -> String {
+    let mut seed = [0; 32];
+    keys::fill(&mut seed);
+    format!("{}\n", Identity::from_seed(seed).to_base64())
+}
+
+fn text_of(file: &ControllerFile) -> String {
+    // JSON's strings and lists of strings are TOML's.
+    let quoted = |text: &str| serde_json::to_string(text).unwrap_or_default();
+    format!(
+        "# The TCP port for boxes, proxies and people alike.\n\
+         listen = {}\n\
+         # Where they reach it; tokens carry these.\n\
+         addresses = {}\n\
+         # A file in this folder, or postgres://user:password@host/name.\n\
+         database = {}\n\
+         # A certificate for browsers, in place of the one that was made here.\n\
+         # certificate = \"fleet.pem\"\n\
+         # certificate_key = \"fleet.key\"\n",
+        quoted(&file.listen.to_string()),
+        serde_json::to_string(&file.addresses).unwrap_or_default(),
+        quoted(&file.database),
+    )
+}
+
+/// The tenant that runs the controller, and its first owner; returns the owner's password.
+async fn first_rows(store: &Store, options: &Options, settings: TenantSettings) -> Result<String> {
+    let password = keys::secret()[..24].to_owned();
+    let mut change = store.change(Actor::new("controller"), now_ms()).await?;
+    let tenant = Tenant { id: options.tenant.clone(), host: true, settings };
+    let inserted = change.insert(&options.tenant, tenant).await;
+    inserted.map_err(|error| match error {
+        StoreError::Taken(_) => anyhow::Error::new(BadInput::new(format!(
+            "the database {} is that of another controller: copy that one's folder instead, for a \
+             second replica",
+            store.database().shown()
+        ))),
+        error => error.into(),
+    })?;
+    let settings = PersonSettings { title: String::new(), role: Role::Owner };
+    let hash = password::hash(&password);
+    let owner = Person { id: options.owner.clone(), settings, password: hash };
+    change.insert(&options.tenant, owner).await?;
+    change.commit().await?;
+    Ok(password)
+}
+
+fn say(options: &Options, password: &str, fingerprint: &str) -> Result<()> {
+    let folder = options.place.folder.display();
+    let (address, tenant, owner) = (&options.address[0], &options.tenant, &options.owner);
+    out::line(format_args!(
+        "A controller is in {folder}. Start it:\n\n    \
+         roadweave-controller run --folder {folder}\n\n\
+         Log in, with a password that is shown this once:\n\n    \
+         roadweave fleet login https://{address} --tenant {tenant} --user {owner} \\\n        \
+         --fingerprint {fingerprint}\n    \
+         password: {password}\n\n\
+         Keep {folder}/root.key and controller.key safe, apart from the database: who has them is \
+         the fleet."
+    ))?;
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! The roadweave-controller binary: keeps a fleet, and serves boxes, proxies and people.
+
+#![allow(clippy::disallowed_methods, reason = "a program at the edge: files, sockets, the clock")]
+
+mod file;
+mod folder;
+mod init;
+mod run;
+mod transfer;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use roadweave_terminal::command_line::{LogOption, finish, refuse};
+
+/// Keeps a fleet of boxes and proxies: who belongs to it, how each is to be set, and who may say so
+#[derive(Parser)]
+#[command(name = "roadweave-controller", version, max_term_width = 100)]
+struct Arguments {
+    #[command(flatten)]
+    log: LogOption,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Makes a controller: keys, certificate, database, and its first owner
+    Init(init::Options),
+    /// Serves, until it is told to stop
+    Run(Place),
+    /// Writes everything that the database holds to a file
+    Backup(transfer::Backup),
+    /// Reads a backup into an empty database
+    Restore(transfer::Restore),
+}
+
+/// Where the controller is.
+#[derive(clap::Args)]
+struct Place {
+    /// The folder that `init` has made
+    #[arg(
+        long,
+        default_value = "/var/lib/roadweave-controller",
+        env = "ROADWEAVE_CONTROLLER",
+        value_name = "FOLDER"
+    )]
+    folder: PathBuf,
+}
+
+fn main() -> ExitCode {
+    let code = match Arguments::try_parse() {
+        Ok(Arguments { log, command }) => log.run(|| match command {
+            Command::Init(options) => init::run(&options),
+            Command::Run(place) => run::run(&place.folder),
+            Command::Backup(options) => transfer::backup(&options),
+            Command::Restore(options) => transfer::restore(&options),
+        }),
+        Err(error) => refuse(&error),
+    };
+    finish(code)
+}
+
+/// Runs to its end what waits for the network and the database.
+fn block_on<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
+}

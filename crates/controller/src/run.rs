@@ -1,0 +1,160 @@
+//! `roadweave-controller run`.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use roadweave_control::api::{self, App};
+use roadweave_control::clock::now_ms;
+use roadweave_control::metrics::Metrics;
+use roadweave_control::outbox::{Health, Outbox};
+use roadweave_control::serve::{self, Service};
+use roadweave_control::store::{Store, StoreError};
+use roadweave_control::streams::{PublishError, Streams};
+use roadweave_terminal::exit::BadInput;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::folder::Folder;
+
+/// Serves until it is told to stop.
+pub fn run(path: &Path) -> Result<()> {
+    let folder = Folder::open(path)?;
+    let _lock = folder.lock()?;
+    crate::block_on(serve(&folder))
+}
+
+async fn serve(folder: &Folder) -> Result<()> {
+    let (stop, stopped) = watch::channel(false);
+    tokio::spawn(await_signals(stop)?);
+    let authority = Arc::new(folder.authority()?);
+    let (certificate, key) = folder.certificate()?;
+    let web_tls = serve::web_tls(&certificate, &key).map_err(BadInput::new)?;
+    let listen = folder.file.listen;
+    // First, so that who starts it hears at once that the port is taken.
+    let listener =
+        TcpListener::bind(listen).await.with_context(|| format!("cannot listen on {listen}"))?;
+
+    let Some(store) = open(folder, stopped.clone()).await? else { return Ok(()) };
+    let epoch = store.epoch().await?;
+    if epoch < folder.epoch() {
+        return Err(BadInput::new(format!(
+            "the database is of epoch {epoch}, and this controller has had {}: it is an older copy. \
+             Restore a backup with roadweave-controller restore, which begins a new epoch",
+            folder.epoch()
+        ))
+        .into());
+    }
+    folder.saw_epoch(epoch)?;
+    let (outbox, metrics) = (Outbox::new(), Arc::new(Metrics::default()));
+    let shared = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
+    let streams = Streams::new(shared.0, shared.1, shared.2, Arc::clone(&metrics)).await;
+    let streams = streams.map_err(|error| match error {
+        PublishError::NotSigned(_) => BadInput::new(error).into(),
+        error => anyhow::Error::new(error),
+    })?;
+    let heads = folder.heads()?;
+    let app =
+        App::new(Arc::clone(&store), authority, Arc::clone(&outbox), Arc::clone(&metrics), heads);
+    tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
+    tokio::spawn(Arc::clone(&streams).run());
+    tokio::spawn(show_health(Arc::clone(&outbox), Arc::clone(&metrics)));
+    tokio::spawn(keep_house(Arc::clone(&store)));
+    tokio::spawn(watch_logs(Arc::clone(&app)));
+    let address = listener.local_addr()?;
+    tracing::info!(%address, database = store.database().shown(), epoch, "serving");
+    let web = api::router(&app);
+    let service = Service { web, web_tls: Arc::new(web_tls), streams, metrics };
+    serve::serve(listener, Arc::new(service), stopped).await;
+    tracing::info!("stopped");
+    // What is under way has had its time.
+    let _ = tokio::time::timeout(CLOSE_MAX, store.close()).await;
+    Ok(())
+}
+
+/// The store; waits for a database that does not answer yet. `None` when told to stop meanwhile.
+async fn open(folder: &Folder, mut stop: watch::Receiver<bool>) -> Result<Option<Arc<Store>>> {
+    let database = folder.database()?;
+    let mut is_told = false;
+    loop {
+        match Store::open(&database, folder.store_keys()?).await {
+            Ok(store) => return Ok(Some(Arc::new(store))),
+            Err(error @ StoreError::Away(_)) => {
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::error!(database = database.shown(), "{error}; tried again");
+                }
+            }
+            Err(error) => {
+                return Err(error).with_context(|| format!("database {}", database.shown()));
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(RETRY) => {}
+            _ = stop.wait_for(|stop| *stop) => return Ok(None),
+        }
+    }
+}
+
+fn await_signals(stop: watch::Sender<bool>) -> Result<impl Future<Output = ()> + Send> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        stop.send_replace(true);
+        // Kept, so that nobody takes its end for another stop.
+        std::future::pending::<()>().await;
+    })
+}
+
+async fn show_health(outbox: Arc<Outbox>, metrics: Arc<Metrics>) {
+    let mut health = outbox.health();
+    loop {
+        metrics.database_up.set(i64::from(*health.borrow_and_update() == Health::Good));
+        if health.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Makes means of samples, and forgets what is too old.
+async fn keep_house(store: Arc<Store>) {
+    let mut minutes = tokio::time::interval(MINUTE);
+    for minute in 0_u64.. {
+        minutes.tick().await;
+        let mut done = store.roll_up(now_ms()).await;
+        if minute % 60 == 1 {
+            done = done.and(store.prune(now_ms()).await);
+        }
+        if let Err(error) = done {
+            tracing::debug!(%error, "samples wait to be rolled up");
+        }
+    }
+}
+
+/// Follows the audit logs, so that their ends are known here and a cut is found.
+async fn watch_logs(app: Arc<App>) {
+    let mut times = tokio::time::interval(10 * MINUTE);
+    loop {
+        times.tick().await;
+        let Ok(tenants) = app.store.tenants("", 10_000).await else { continue };
+        for tenant in tenants.items {
+            let seen = app.heads.of(&tenant.tenant);
+            match app.store.verify_audit(&tenant.tenant, seen).await {
+                Ok(Ok((serial, hash))) => app.heads.saw(&tenant.tenant, serial, hash),
+                Ok(Err(fault)) => {
+                    tracing::error!(tenant = tenant.tenant, %fault, "somebody wrote the audit log");
+                }
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+const RETRY: Duration = Duration::from_secs(2);
+const MINUTE: Duration = Duration::from_secs(60);
+const CLOSE_MAX: Duration = Duration::from_secs(3);

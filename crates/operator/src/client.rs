@@ -1,0 +1,227 @@
+//! Requests to the controller.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use http_body_util::{BodyExt as _, Full, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{HeaderMap, Request, header};
+use hyper_util::rt::TokioIo;
+use roadweave_terminal::exit::BadInput;
+use rustls::pki_types::ServerName;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::account::Account;
+use crate::trust;
+
+/// A controller that is asked.
+pub struct Client {
+    account: Account,
+    host: String,
+    port: u16,
+    tls: TlsConnector,
+    runtime: tokio::runtime::Runtime,
+}
+
+/// An answer that is no error.
+pub struct Answer {
+    /// Its headers.
+    pub headers: HeaderMap,
+    /// What it holds; null if nothing.
+    pub body: Value,
+}
+
+impl Client {
+    /// The controller of an account. With a key and no tenant, the key's own.
+    ///
+    /// # Errors
+    /// When its address is none, or it does not know the key.
+    pub fn new(account: Account) -> Result<Self> {
+        let mut client = Self::of_stranger(account)?;
+        if client.account.tenant.is_empty() {
+            let session = client.get("/sessions/current")?;
+            client.account.tenant = session["tenant"].as_str().unwrap_or_default().to_owned();
+        }
+        Ok(client)
+    }
+
+    /// The same for who is not known yet.
+    ///
+    /// # Errors
+    /// When the address is none.
+    pub fn of_stranger(account: Account) -> Result<Self> {
+        let (host, port) = place(&account.url)?;
+        let tls = trust::tls(account.fingerprint.as_deref())?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { account, host, port, tls: TlsConnector::from(Arc::new(tls)), runtime })
+    }
+
+    /// The path of something in the account's tenant.
+    pub fn of_tenant(&self, rest: &str) -> String {
+        format!("/tenants/{}{rest}", self.account.tenant)
+    }
+
+    /// Looks at something.
+    ///
+    /// # Errors
+    /// What the controller says is wrong.
+    pub fn get(&self, path: &str) -> Result<Value> {
+        Ok(self.ask("GET", path, None, None)?.body)
+    }
+
+    /// All items of a list, page by page.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn list(&self, path: &str) -> Result<Vec<Value>> {
+        let (mut all, mut next) = (Vec::new(), String::new());
+        let mark = if path.contains('?') { '&' } else { '?' };
+        loop {
+            let page = self.get(&format!("{path}{mark}limit=500{next}"))?;
+            all.extend(page["items"].as_array().cloned().unwrap_or_default());
+            match page["next"].as_str() {
+                Some(cursor) if all.len() < ITEMS_MAX => next = format!("&cursor={cursor}"),
+                _ => return Ok(all),
+            }
+        }
+    }
+
+    /// Makes or does something.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn post(&self, path: &str, body: &Value) -> Result<Value> {
+        Ok(self.ask("POST", path, Some(body), None)?.body)
+    }
+
+    /// Changes or removes something as it is now.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn change(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
+        let etag = self.ask("GET", path, None, None)?.headers.get(header::ETAG).cloned();
+        let etag = etag.and_then(|etag| etag.to_str().map(str::to_owned).ok());
+        Ok(self.ask(method, path, body, etag.as_deref())?.body)
+    }
+
+    /// Asks once.
+    ///
+    /// # Errors
+    /// When the controller cannot be reached, or refuses.
+    pub fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        etag: Option<&str>,
+    ) -> Result<Answer> {
+        let work = async {
+            let asked = self.exchange(method, path, body, etag);
+            tokio::time::timeout(ANSWER_MAX, asked)
+                .await
+                .context("the controller does not answer")?
+        };
+        let (status, answer) = self.runtime.block_on(work)?;
+        if status < 400 {
+            return Ok(answer);
+        }
+        let detail = answer.body["detail"].as_str().unwrap_or("no reason is given");
+        // Nothing that a controller says may steer the terminal.
+        let detail: String = detail.chars().filter(|c| !c.is_control()).collect();
+        match status {
+            401 if self.account.cookie.is_some() => {
+                Err(BadInput::new("the login is over: roadweave fleet login").into())
+            }
+            400..500 => Err(BadInput::new(detail).into()),
+            _ => bail!("{detail}"),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        etag: Option<&str>,
+    ) -> Result<(u16, Answer)> {
+        let place = format!("{}:{}", self.host, self.port);
+        let stream = TcpStream::connect((self.host.as_str(), self.port))
+            .await
+            .with_context(|| format!("cannot reach {place}"))?;
+        let name = ServerName::try_from(self.host.clone()).map_err(BadInput::new)?;
+        let tls = self.tls.connect(name, stream).await;
+        let tls = tls.with_context(|| match &self.account.fingerprint {
+            Some(_) => format!("{place} is not the controller with this fingerprint"),
+            None => format!("{place}: give its --fingerprint if no authority has signed for it"),
+        })?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(tls)).await?;
+        tokio::spawn(connection);
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("/api/v1{path}"))
+            .header(header::HOST, &place);
+        if let Some(key) = &self.account.key {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
+        } else if let Some(cookie) = &self.account.cookie {
+            request = request.header(header::COOKIE, cookie);
+        }
+        if let Some(etag) = etag {
+            request = request.header(header::IF_MATCH, etag);
+        }
+        let bytes = match body {
+            Some(body) => {
+                request = request.header(header::CONTENT_TYPE, "application/json");
+                Bytes::from(serde_json::to_vec(body)?)
+            }
+            None => Bytes::new(),
+        };
+        let request = request.body(Full::new(bytes)).map_err(BadInput::new)?;
+        let response = sender.send_request(request).await?;
+        let (parts, body) = response.into_parts();
+        let body = Limited::new(body, BODY_MAX).collect().await;
+        let body = body.map_err(|error| anyhow::anyhow!("the answer cannot be read: {error}"))?;
+        let body = serde_json::from_slice(&body.to_bytes()).unwrap_or_default();
+        Ok((parts.status.as_u16(), Answer { headers: parts.headers, body }))
+    }
+}
+
+/// Host and port of `https://host:port`.
+fn place(url: &str) -> Result<(String, u16)> {
+    let bad = || BadInput::new(format!("\"{url}\": write https://fleet.example.org:4400"));
+    let rest = url.strip_prefix("https://").ok_or_else(bad)?.trim_end_matches('/');
+    if rest.is_empty() || rest.contains(['/', '@', '?', '#']) {
+        return Err(bad().into());
+    }
+    let (host, port) = match rest.rsplit_once(':') {
+        Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| bad())?),
+        _ => (rest, 443),
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Ok((host.to_owned(), port))
+}
+
+const ANSWER_MAX: Duration = Duration::from_secs(20);
+const BODY_MAX: usize = 32 << 20;
+const ITEMS_MAX: usize = 100_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_https_with_a_port_or_443() {
+        let of = |url: &str| place(url).ok();
+        let place = |host: &str, port| Some((host.to_owned(), port));
+        assert_eq!(of("https://fleet.example.org"), place("fleet.example.org", 443));
+        assert_eq!(of("https://fleet.example.org:4400/"), place("fleet.example.org", 4400));
+        assert_eq!(of("https://[2001:db8::1]:4400"), place("2001:db8::1", 4400));
+        assert_eq!(of("https://[2001:db8::1]"), place("2001:db8::1", 443));
+        for bad in ["http://x", "x:4400", "https://", "https://a/b", "https://u@h", "https://h:x"] {
+            assert_eq!(of(bad), None, "{bad}");
+        }
+    }
+}

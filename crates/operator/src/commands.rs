@@ -1,0 +1,479 @@
+//! The commands, and the requests that each is.
+
+mod configs;
+
+use anyhow::Result;
+use clap::Subcommand;
+use roadweave_terminal::out;
+use serde_json::{Value, json};
+
+use crate::account::{self, Access, Account};
+use crate::client::Client;
+use crate::show;
+
+/// What to do.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Log in; asks for the password
+    Login {
+        /// The controller, as https://fleet.example.org:4400
+        #[arg(value_name = "URL")]
+        at: String,
+        /// Your name
+        #[arg(long)]
+        user: String,
+    },
+    /// Log out
+    Logout,
+    /// Who you are, and which proxies are there
+    Status,
+    /// Boxes
+    #[command(subcommand)]
+    Device(DeviceCommand),
+    /// Tokens, by which boxes join
+    #[command(subcommand)]
+    Token(TokenCommand),
+    /// Proxies and anchors
+    #[command(subcommand)]
+    Proxy(ProxyCommand),
+    /// Configurations of boxes
+    #[command(subcommand)]
+    Config(configs::ConfigCommand),
+    /// Configurations on their way
+    #[command(subcommand)]
+    Rollout(configs::RolloutCommand),
+    /// Tenants
+    #[command(subcommand)]
+    Tenant(TenantCommand),
+    /// Keys for programs, and links that expire
+    #[command(subcommand)]
+    Key(KeyCommand),
+    /// Who did what, the latest first
+    Audit {
+        /// Follow the chain from its beginning and say whether it is whole
+        #[arg(long)]
+        check: bool,
+        /// How many lines
+        #[arg(long, default_value_t = 50)]
+        lines: u32,
+    },
+}
+
+/// What to do with boxes.
+#[derive(Subcommand)]
+pub enum DeviceCommand {
+    /// All boxes
+    List {
+        /// Only those with this tag
+        #[arg(long)]
+        tag: Option<String>,
+        /// Only those that are pending, active or revoked
+        #[arg(long)]
+        state: Option<String>,
+    },
+    /// One box, with its last report
+    Show { name: String },
+    /// Let in a box that waits
+    Approve { name: String },
+    /// Admit a box no more; says which proxies have confirmed
+    Revoke {
+        name: String,
+        /// Why, for the log
+        #[arg(long)]
+        reason: String,
+    },
+}
+
+/// What to do with tokens.
+#[derive(Subcommand)]
+pub enum TokenCommand {
+    /// Make a token; it is shown once, as text and as a QR code
+    Create {
+        /// How many boxes it lets in
+        #[arg(long, default_value_t = 1)]
+        uses: u32,
+        /// How long it is good, hours
+        #[arg(long, default_value_t = 24)]
+        hours: u32,
+        /// A tag that boxes get; may be given several times
+        #[arg(long)]
+        tag: Vec<String>,
+        /// Somebody has to let each box in
+        #[arg(long)]
+        approval: bool,
+        /// No QR code
+        #[arg(long)]
+        no_qr: bool,
+    },
+    /// All tokens, without their secrets
+    List,
+    /// Take a token away
+    Remove { name: String },
+}
+
+/// What to do with proxies and anchors.
+#[derive(Subcommand)]
+pub enum ProxyCommand {
+    /// All proxies and anchors
+    List,
+    /// Admit one by its key
+    Add {
+        name: String,
+        /// Its public key
+        #[arg(long = "public-key")]
+        public_key: String,
+        /// Where boxes reach it, as 192.0.2.1:4433; may be given several times
+        #[arg(long, required = true)]
+        address: Vec<String>,
+        /// The pool that it is in
+        #[arg(long)]
+        pool: Option<String>,
+        /// It is an anchor
+        #[arg(long)]
+        anchor: bool,
+    },
+    /// Give it no more boxes, and let those that it has move away
+    Drain {
+        name: String,
+        /// Let it take boxes again
+        #[arg(long)]
+        undo: bool,
+    },
+    /// Admit it no more
+    Revoke {
+        name: String,
+        /// Why, for the log
+        #[arg(long)]
+        reason: String,
+    },
+}
+
+/// What to do with tenants.
+#[derive(Subcommand)]
+pub enum TenantCommand {
+    /// Those that you may see
+    List,
+    /// Make one; asks for its owner's password
+    Create {
+        name: String,
+        /// The name of its owner
+        #[arg(long)]
+        owner: String,
+        /// An inner network that its boxes get addresses from; may be given several times
+        #[arg(long)]
+        prefix: Vec<String>,
+    },
+}
+
+/// What to do with API keys.
+#[derive(Subcommand)]
+pub enum KeyCommand {
+    /// Make one; it is shown once
+    Create {
+        name: String,
+        /// viewer, crew, operator or owner
+        #[arg(long, default_value = "viewer")]
+        role: String,
+        /// The one box that it is for
+        #[arg(long)]
+        device: Option<String>,
+        /// How long it is good, days; for ever, if you leave it out
+        #[arg(long)]
+        days: Option<i64>,
+    },
+    /// All keys, without their secrets
+    List,
+    /// Take one away
+    Remove { name: String },
+}
+
+/// Does what a command says.
+pub fn run(command: Command, access: &Access, json: bool) -> Result<()> {
+    if let Command::Login { at, user } = command {
+        return log_in(at, &user, access, json);
+    }
+    let client = Client::new(access.account()?)?;
+    let asker = Asker { client, json };
+    match command {
+        Command::Login { .. } => Ok(()),
+        Command::Logout => {
+            let ended = asker.client.ask("DELETE", "/sessions/current", None, None);
+            account::forget()?;
+            ended.map(drop)
+        }
+        Command::Status => status(&asker),
+        Command::Device(command) => device(command, &asker),
+        Command::Token(command) => token(command, &asker),
+        Command::Proxy(command) => proxy(command, &asker),
+        Command::Config(command) => configs::config(command, &asker),
+        Command::Rollout(command) => configs::rollout(command, &asker),
+        Command::Tenant(command) => tenant(command, &asker),
+        Command::Key(command) => key(command, &asker),
+        Command::Audit { check, lines } => audit(check, lines, &asker),
+    }
+}
+
+/// A controller, and how its answers are shown.
+pub struct Asker {
+    /// The controller.
+    pub client: Client,
+    /// As JSON.
+    pub json: bool,
+}
+
+impl Asker {
+    /// Shows a list, as a table or as JSON.
+    ///
+    /// # Errors
+    /// What the controller says is wrong.
+    pub fn list(&self, path: &str, columns: &[(&str, &str)]) -> Result<()> {
+        let items = self.client.list(path)?;
+        if self.json { out::json(&items) } else { show::table(&items, columns) }
+    }
+
+    /// Shows an answer: as JSON, or as this sentence.
+    ///
+    /// # Errors
+    /// When standard output takes no more.
+    pub fn answer(&self, answer: &Value, sentence: impl std::fmt::Display) -> Result<()> {
+        if self.json { out::json(answer) } else { Ok(out::line(sentence)?) }
+    }
+
+    /// Removes what is at a path of the tenant.
+    ///
+    /// # Errors
+    /// What the controller says is wrong.
+    pub fn remove(&self, path: &str) -> Result<()> {
+        let path = self.client.of_tenant(path);
+        let answer = self.client.change("DELETE", &path, None)?;
+        self.answer(&answer, "removed")
+    }
+}
+
+fn log_in(url: String, user: &str, access: &Access, json: bool) -> Result<()> {
+    let tenant = access.tenant.clone().unwrap_or_else(|| "home".to_owned());
+    let fingerprint = access.fingerprint.clone();
+    let mut account = Account { url, fingerprint, tenant, cookie: None, key: None };
+    let client = Client::of_stranger(account.clone())?;
+    let password = account::password("password:")?;
+    let body = json!({ "tenant": account.tenant, "user": user, "password": password });
+    let answer = client.ask("POST", "/sessions", Some(&body), None)?;
+    let cookie = answer.headers.get("set-cookie").and_then(|it| it.to_str().ok());
+    account.cookie = cookie.and_then(|it| it.split(';').next()).map(str::to_owned);
+    account.keep()?;
+    if json {
+        return out::json(&answer.body);
+    }
+    let role = show::at(&answer.body, "role");
+    Ok(out::line(format_args!("{user} of {}, {role}, for 12 h", account.tenant))?)
+}
+
+fn status(asker: &Asker) -> Result<()> {
+    let session = asker.client.get("/sessions/current")?;
+    let proxies = asker.client.list(&asker.client.of_tenant("/proxy-status"))?;
+    if asker.json {
+        return out::json(&json!({ "session": session, "proxies": proxies }));
+    }
+    let at = |path| show::at(&session, path);
+    out::line(format_args!("{} of {}, {}\n", at("name"), at("tenant"), at("role")))?;
+    show::table(
+        &proxies,
+        &[
+            ("PROXY", "proxy"),
+            ("UP", "connected"),
+            ("HEARD", "seen_ms"),
+            ("SESSIONS", "sessions"),
+            ("LOAD", "load"),
+            ("REVOCATIONS", "serial"),
+            ("SOFTWARE", "software"),
+        ],
+    )
+}
+
+fn device(command: DeviceCommand, asker: &Asker) -> Result<()> {
+    let of = |name: &str| asker.client.of_tenant(&format!("/devices/{name}"));
+    match command {
+        DeviceCommand::List { tag, state } => {
+            let mut query: Vec<String> = Vec::new();
+            query.extend(tag.map(|tag| format!("tag={tag}")));
+            query.extend(state.map(|state| format!("state={state}")));
+            let query =
+                if query.is_empty() { String::new() } else { format!("?{}", query.join("&")) };
+            let path = asker.client.of_tenant(&format!("/devices{query}"));
+            asker.list(
+                &path,
+                &[
+                    ("NAME", "id"),
+                    ("STATE", "state"),
+                    ("TAGS", "settings.tags"),
+                    ("ADDRESSES", "addresses"),
+                    ("TITLE", "settings.title"),
+                ],
+            )
+        }
+        DeviceCommand::Show { name } => {
+            let device = asker.client.get(&of(&name))?;
+            // One that was never heard has none.
+            let report = asker.client.get(&format!("{}/report", of(&name))).unwrap_or_default();
+            out::json(&json!({ "device": device, "report": report }))
+        }
+        DeviceCommand::Approve { name } => {
+            let answer = asker.client.post(&format!("{}/approve", of(&name)), &json!({}))?;
+            asker.answer(&answer, format_args!("{name} is let in"))
+        }
+        DeviceCommand::Revoke { name, reason } => {
+            let path = format!("{}/revoke", of(&name));
+            revoke(asker, &path, &name, &reason)
+        }
+    }
+}
+
+fn revoke(asker: &Asker, path: &str, name: &str, reason: &str) -> Result<()> {
+    let answer = asker.client.post(path, &json!({ "reason": reason }))?;
+    let summary = show::at(&answer, "summary");
+    asker.answer(&answer, format_args!("{name} is revoked; confirmed by {summary}"))
+}
+
+fn token(command: TokenCommand, asker: &Asker) -> Result<()> {
+    match command {
+        TokenCommand::Create { uses, hours, tag, approval, no_qr } => {
+            let settings = json!({
+                "uses": uses,
+                "lifetime_s": u64::from(hours) * 3600,
+                "tags": tag,
+                "approval": approval,
+            });
+            let path = asker.client.of_tenant("/tokens");
+            let answer = asker.client.post(&path, &json!({ "settings": settings }))?;
+            let join = show::at(&answer, "join");
+            let code = show::qr(&join).filter(|_| !no_qr && !asker.json);
+            if let Some(code) = code {
+                out::line(code)?;
+            }
+            asker.answer(&answer, format_args!("roadweave join {join}"))
+        }
+        TokenCommand::List => asker.list(
+            &asker.client.of_tenant("/tokens"),
+            &[
+                ("NAME", "id"),
+                ("LEFT", "uses_left"),
+                ("EXPIRES", "expires_ms"),
+                ("TAGS", "settings.tags"),
+                ("APPROVAL", "settings.approval"),
+            ],
+        ),
+        TokenCommand::Remove { name } => asker.remove(&format!("/tokens/{name}")),
+    }
+}
+
+fn proxy(command: ProxyCommand, asker: &Asker) -> Result<()> {
+    let path = asker.client.of_tenant("/proxies");
+    match command {
+        ProxyCommand::List => asker.list(
+            &path,
+            &[
+                ("NAME", "id"),
+                ("ROLE", "settings.role"),
+                ("STATE", "state"),
+                ("POOL", "settings.pool"),
+                ("ADDRESSES", "settings.addresses"),
+            ],
+        ),
+        ProxyCommand::Add { name, public_key, address, pool, anchor } => {
+            let settings = json!({
+                "role": if anchor { "anchor" } else { "proxy" },
+                "public_key": public_key,
+                "addresses": address,
+                "pool": pool,
+            });
+            let answer = asker.client.post(&path, &json!({ "id": name, "settings": settings }))?;
+            asker.answer(&answer, format_args!("{name} is admitted"))
+        }
+        ProxyCommand::Drain { name, undo } => {
+            let drain = json!({ "drain": !undo });
+            let answer = asker.client.post(&format!("{path}/{name}/drain"), &drain)?;
+            asker.answer(&answer, format_args!("{name} is {}", show::at(&answer, "state")))
+        }
+        ProxyCommand::Revoke { name, reason } => {
+            revoke(asker, &format!("{path}/{name}/revoke"), &name, &reason)
+        }
+    }
+}
+
+fn tenant(command: TenantCommand, asker: &Asker) -> Result<()> {
+    match command {
+        TenantCommand::List => asker.list(
+            "/tenants",
+            &[
+                ("NAME", "id"),
+                ("HOST", "host"),
+                ("PREFIXES", "settings.prefixes"),
+                ("EGRESS", "settings.egress"),
+                ("TITLE", "settings.title"),
+            ],
+        ),
+        TenantCommand::Create { name, owner, prefix } => {
+            let password = account::password("password of the owner:")?;
+            let settings = json!({ "prefixes": prefix });
+            let body =
+                json!({ "id": name, "owner": owner, "password": password, "settings": settings });
+            let answer = asker.client.post("/tenants", &body)?;
+            asker.answer(&answer, format_args!("tenant {name}, owned by {owner}"))
+        }
+    }
+}
+
+fn key(command: KeyCommand, asker: &Asker) -> Result<()> {
+    let path = asker.client.of_tenant("/api-keys");
+    match command {
+        KeyCommand::Create { name, role, device, days } => {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
+            let now = i64::try_from(now.as_millis())?;
+            let expires = days.map(|days| now.saturating_add(days.saturating_mul(86_400_000)));
+            let settings = json!({ "role": role, "device": device, "expires_ms": expires });
+            let answer = asker.client.post(&path, &json!({ "id": name, "settings": settings }))?;
+            asker.answer(&answer, show::at(&answer, "secret"))
+        }
+        KeyCommand::List => asker.list(
+            &path,
+            &[
+                ("NAME", "id"),
+                ("ROLE", "settings.role"),
+                ("DEVICE", "settings.device"),
+                ("EXPIRES", "settings.expires_ms"),
+            ],
+        ),
+        KeyCommand::Remove { name } => asker.remove(&format!("/api-keys/{name}")),
+    }
+}
+
+fn audit(check: bool, lines: u32, asker: &Asker) -> Result<()> {
+    if check {
+        let answer = asker.client.get(&asker.client.of_tenant("/audit-check"))?;
+        if answer["good"] == true {
+            let lines = show::at(&answer, "lines");
+            return asker.answer(&answer, format_args!("whole: {lines} lines"));
+        }
+        if asker.json {
+            out::json(&answer)?;
+        }
+        anyhow::bail!("{}", show::at(&answer, "fault"));
+    }
+    let path = format!("/audit?limit={}", lines.clamp(1, 500));
+    let page = asker.client.get(&asker.client.of_tenant(&path))?;
+    let items = page["items"].as_array().cloned().unwrap_or_default();
+    if asker.json {
+        return out::json(&items);
+    }
+    show::table(
+        &items,
+        &[
+            ("LINE", "serial"),
+            ("WHEN", "at_ms"),
+            ("WHO", "actor"),
+            ("DID", "action"),
+            ("TO", "kind"),
+            ("NAME", "subject"),
+        ],
+    )
+}
