@@ -18,6 +18,7 @@ pub mod compare;
 pub mod crowd;
 pub mod event;
 pub mod figures;
+pub mod fleet;
 pub mod histogram;
 pub mod inner;
 pub mod profiles;

@@ -7,6 +7,7 @@
 //!   run:     scenario.toml ──────────> one job ───────────────────────> Outcome ─────> table, JSON
 //!   raven:   recordings ──> routes ──> jobs (application x strategy) ───────────────> table, JSON
 //!   profiles: pairs of links ────────> jobs (load x links x seed) ──────────────────> table, JSON
+//!   fleet:   boxes, proxies, controller ─────────────────────────────────────────> table, JSON
 //!   report:  that JSON ──────────────────────────────────────────────> Comparison ──> HTML
 //! ```
 //!
@@ -15,6 +16,7 @@
 
 mod compare;
 mod drives;
+mod fleet;
 mod kept;
 mod pictures;
 mod profiles;
@@ -25,6 +27,7 @@ mod table;
 mod workers;
 
 pub use self::compare::CompareArgs;
+pub use self::fleet::FleetArgs;
 pub use self::profiles::ProfilesArgs;
 pub use self::raven::RavenArgs;
 pub use self::report::ReportArgs;
@@ -44,6 +47,7 @@ enum LabCommand {
     Report(ReportArgs),
     Raven(RavenArgs),
     Profiles(ProfilesArgs),
+    Fleet(FleetArgs),
 }
 
 impl LabArgs {
@@ -58,6 +62,7 @@ impl LabArgs {
             LabCommand::Report(args) => args.run(),
             LabCommand::Raven(args) => args.run(),
             LabCommand::Profiles(args) => args.run(),
+            LabCommand::Fleet(args) => args.run(),
         }
     }
 }
