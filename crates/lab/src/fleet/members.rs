@@ -186,9 +186,10 @@ impl World {
                 self.drop_stream(who, Some(later));
             }
             AgentEvent::Warning(text) => {
-                // A restored controller's revocations are older, which every proxy says.
-                let is_meant = text.contains("revocations end at")
-                    || text.contains("missing in the revocations");
+                // A restored controller's revocations are older, which every proxy says; and a
+                // table comes twice where a proxy has said twice what it has.
+                let meant = ["revocations end at", "missing in the revocations", "is held"];
+                let is_meant = meant.iter().any(|meant| text.contains(meant));
                 if self.config.is_thorough && !is_meant {
                     let name = if is_box { "box" } else { "proxy" };
                     let at = Self::hours(self.now);
