@@ -10,7 +10,8 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-workshop
 PLAYWRIGHT = scripts/webrtc/node_modules/.package-lock.json
 
-.PHONY: demo test test-aarch64 fuzz lint deny bench callgrind webrtc webrtc-smoke packages clean
+.PHONY: demo test test-aarch64 fuzz lint deny bench callgrind fleet-day webrtc webrtc-smoke packages \
+	clean
 
 demo: packages
 	$(BUILD) --release
@@ -48,6 +49,11 @@ bench: packages
 
 callgrind:
 	@CARGO=$(CARGO) deploy/callgrind.sh
+
+# A day of 10,000 boxes, 50 proxies and a controller, with faults, in virtual time: docs/lab.md.
+fleet-day: packages
+	$(BUILD) --release
+	$(TARGET)/release/roadweave lab fleet --boxes 10000 --proxies 50 --hours 24 --seed 1
 
 # A call between two real browsers over emulated links, setting after setting: docs/webrtc.md.
 webrtc: WEBRTC_PACKAGES = webrtc

@@ -103,6 +103,7 @@ pub struct Agent {
     joining: Option<Joining>,
     works: Works,
     sessions: u32,
+    proxy: Option<PublicKey>,
     /// Since when there is no stream.
     away_since: Option<Instant>,
     /// Entries that wait for their head.
@@ -157,6 +158,7 @@ impl Agent {
             joining: None,
             works: Works::default(),
             sessions: 0,
+            proxy: None,
             away_since: Some(now),
             entries: Vec::new(),
             asked_for_all: false,
@@ -195,6 +197,14 @@ impl Agent {
     /// A box has a session with a proxy, or has none.
     pub fn on_session(&mut self, now: Instant, is_up: bool) {
         self.set_works(now, Works { session: is_up, ..self.works });
+    }
+
+    /// The proxy that a box is on, of which it tells the controller.
+    pub fn set_proxy(&mut self, proxy: Option<PublicKey>) {
+        let was = std::mem::replace(&mut self.proxy, proxy);
+        if was != proxy && self.away_since.is_none() && self.joining.is_none() {
+            self.send_have();
+        }
     }
 
     /// How many sessions a proxy or an anchor has.
@@ -325,6 +335,7 @@ impl Agent {
             revocations: (head.epoch, if is_proved { head.serial } else { 0 }),
             documents,
             sessions: self.sessions,
+            proxy: self.proxy,
         };
         self.send(Up::Have(have));
         self.send(Up::Revoked { serial: self.ended });

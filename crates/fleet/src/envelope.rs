@@ -4,6 +4,8 @@
 //! be brought into a canonical form first, and what was signed as one kind is never read as
 //! another.
 
+mod proofs;
+
 use std::marker::PhantomData;
 
 use base64::Engine as _;
@@ -11,6 +13,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use roadweave_identity::{Identity, PublicKey, Signature};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+pub use self::proofs::remember_proofs;
 
 /// The most bytes of a payload: with base64 and the names of fields it fits a frame.
 const PAYLOAD_MAX: usize = 40 * 1024;
@@ -102,7 +106,7 @@ impl<T: Payload> Signed<T> {
         let signed = encoding_before_signing(T::TYPE, &bytes);
         let holds = |key: &PublicKey| {
             let mut signatures = self.envelope.signatures.iter().take(SIGNATURES_MAX);
-            signatures.any(|by| by.key == *key && key.verifies(&signed, &by.signature))
+            signatures.any(|by| by.key == *key && proofs::holds(*key, &signed, &by.signature))
         };
         let key = keys.into_iter().find(holds).ok_or(EnvelopeError::NotSigned)?;
         let payload = serde_json::from_slice(&bytes).map_err(|_| EnvelopeError::Malformed)?;

@@ -142,6 +142,9 @@ pub struct Have {
     /// Sessions that it has, as a proxy or anchor.
     #[serde(default)]
     pub sessions: u32,
+    /// The proxy that it is on, as a box: its word counts where the proxy itself is not heard.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<PublicKey>,
 }
 
 /// What became of a document.

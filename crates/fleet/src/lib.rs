@@ -42,7 +42,7 @@ pub use document::{
     Anchor, Anchors, Approval, Body, Candidate, Candidates, Configuration, Document, DocumentError,
     Kind, Version,
 };
-pub use envelope::{Envelope, EnvelopeError, Payload, Signed};
+pub use envelope::{Envelope, EnvelopeError, Payload, Signed, remember_proofs};
 pub use frame::{
     Down, FRAME_MAX, FrameDecoder, FrameError, Have, Outcome, Report, Sample, Up, encode,
 };

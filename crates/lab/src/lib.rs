@@ -19,6 +19,7 @@ pub mod crowd;
 pub mod event;
 pub mod failover;
 pub mod figures;
+pub mod fleet;
 pub mod histogram;
 pub mod inner;
 pub mod profiles;

@@ -467,3 +467,18 @@ fn who_floods_is_cut_off() {
     assert!(matches!(events.last(), Some(DeskEvent::End(_))));
     assert_eq!(events.len(), BURST as usize + 1);
 }
+
+#[test]
+fn a_box_says_which_proxy_it_is_on() {
+    let published = published(0, &[]);
+    let mut stream = Stream::new(member(BOX, Role::Box, &published), BOX, true, &published);
+    let told = |stream: &Stream| stream.desk.had().and_then(|had| had.proxy);
+    assert_eq!(told(&stream), None);
+    stream.agent.set_proxy(Some(key(PROXY)));
+    stream.turn(1);
+    assert_eq!(told(&stream), Some(key(PROXY)));
+    let heard = stream.told.len();
+    stream.agent.set_proxy(Some(key(PROXY)));
+    stream.turn(2);
+    assert_eq!(stream.told.len(), heard, "what is known already is not said again");
+}

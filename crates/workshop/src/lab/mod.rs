@@ -8,6 +8,7 @@
 //!   raven:   recordings ──> routes ──> jobs (application x strategy) ───────────────> table, JSON
 //!   profiles: pairs of links ────────> jobs (load x links x seed) ──────────────────> table, JSON
 //!   failover: faults of servers ─────> jobs (fault x seed) ─────────────────────────> table, JSON
+//!   fleet:   boxes, proxies, controller ─────────────────────────────────────────> table, JSON
 //!   report:  that JSON ──────────────────────────────────────────────> Comparison ──> HTML
 //! ```
 //!
@@ -17,6 +18,7 @@
 mod compare;
 mod drives;
 mod failover;
+mod fleet;
 mod kept;
 mod pictures;
 mod profiles;
@@ -28,6 +30,7 @@ mod workers;
 
 pub use self::compare::CompareArgs;
 pub use self::failover::FailoverArgs;
+pub use self::fleet::FleetArgs;
 pub use self::profiles::ProfilesArgs;
 pub use self::raven::RavenArgs;
 pub use self::report::ReportArgs;
@@ -48,6 +51,7 @@ enum LabCommand {
     Raven(RavenArgs),
     Profiles(ProfilesArgs),
     Failover(FailoverArgs),
+    Fleet(FleetArgs),
 }
 
 impl LabArgs {
@@ -63,6 +67,7 @@ impl LabArgs {
             LabCommand::Raven(args) => args.run(),
             LabCommand::Profiles(args) => args.run(),
             LabCommand::Failover(args) => args.run(),
+            LabCommand::Fleet(args) => args.run(),
         }
     }
 }

@@ -1,0 +1,352 @@
+//! The data plane of a fleet, as a model: who is on which proxy, what breaks, and what comes back.
+
+use std::time::Duration;
+
+use roadweave_identity::PublicKey;
+
+use super::members::Lack;
+use super::plan::Event as Planned;
+use super::store::{Change, DeviceState};
+use super::{Event, World};
+
+/// How often a box measures its candidates.
+const PROBE: Duration = Duration::from_secs(1_800);
+/// How long a box without a proxy waits before it looks again.
+const AGAIN: Duration = Duration::from_secs(5);
+/// Bytes of measuring one candidate: three probes over two uplinks.
+const PROBE_BYTES: u64 = 3 * 2 * 1_200;
+
+impl World {
+    pub(super) fn choose_after(&mut self, who: usize, span: Duration) {
+        self.rides[who].round += 1;
+        let round = self.rides[who].round;
+        self.after(span, Event::Choose { who, round });
+    }
+
+    /// Whether a box could be on a proxy, as far as that is up to itself.
+    fn wants(&self, who: usize) -> bool {
+        let ride = &self.rides[who];
+        let is_member = ride.in_tables_from.is_some();
+        is_member && !ride.is_in_garage && !ride.is_cut_off && !ride.is_revoked
+    }
+
+    /// Whether a proxy lets a box in.
+    pub(super) fn accepts(&self, proxy: usize, who: usize) -> bool {
+        let (ride, post) = (&self.rides[who], &self.posts[proxy]);
+        let is_in_table = match ride.is_forgotten {
+            true => post.table.is_some_and(|table| table.epoch < self.store.epoch),
+            false => ride.in_tables_from.is_some_and(|from| post.table >= Some(from)),
+        };
+        post.is_running() && !post.is_draining && is_in_table
+    }
+
+    /// A box measures its candidates, and moves where that pays.
+    pub(super) fn choose(&mut self, who: usize, round: u64) {
+        if round != self.rides[who].round {
+            return;
+        }
+        if !self.wants(who) {
+            return self.set_proxy(who, None);
+        }
+        let half_hour = self.now.as_nanos() / PROBE.as_nanos() as u64;
+        let delay = |proxy: usize| self.cast.round_trip(who, proxy, half_hour);
+        let ride = &self.rides[who];
+        let usable = ride.candidates.iter().copied().filter(|proxy| self.accepts(*proxy, who));
+        let best = usable.min_by_key(|proxy| delay(*proxy));
+        let is_held = |proxy: &usize| self.accepts(*proxy, who) && ride.candidates.contains(proxy);
+        let on = ride.on.filter(is_held);
+        let pays = |best: usize, on: usize| {
+            delay(best) * 3 < delay(on) * 2 && delay(best) + Duration::from_millis(10) < delay(on)
+        };
+        let chosen = match (on, best) {
+            (Some(on), Some(best)) if !pays(best, on) => Some(on),
+            (_, best) => best,
+        };
+        self.figures.probe_bytes += ride.candidates.len() as u64 * PROBE_BYTES;
+        self.set_proxy(who, chosen);
+        let next = match chosen {
+            Some(_) => PROBE + self.between(0, 60_000),
+            None => AGAIN,
+        };
+        self.choose_after(who, next);
+    }
+
+    pub(super) fn set_proxy(&mut self, who: usize, proxy: Option<usize>) {
+        let former = std::mem::replace(&mut self.rides[who].on, proxy);
+        if former != proxy {
+            self.figures.moves += u64::from(former.is_some() && proxy.is_some());
+            former.iter().for_each(|former| {
+                self.posts[*former].boxes.remove(&who);
+            });
+            proxy.iter().for_each(|proxy| {
+                self.posts[*proxy].boxes.insert(who);
+            });
+            let key = proxy.map(|proxy| self.cast.key(self.cast.boxes + proxy));
+            let now = self.now;
+            let agent = &mut self.members[who].agent;
+            agent.on_session(now, proxy.is_some());
+            agent.set_proxy(key);
+            self.flush(who);
+        }
+        self.account(who);
+    }
+
+    /// Notes since when a box lacks something, and for how long it did.
+    pub(super) fn account(&mut self, who: usize) {
+        let lack = match self.rides[who].on {
+            _ if !self.wants(who) => None,
+            None => Some(Lack::Proxy),
+            Some(proxy) if !self.posts[proxy].is_running() => Some(Lack::LiveProxy),
+            Some(_) => None,
+        };
+        let former = self.rides[who].lacking;
+        if former.map(|(lack, _)| lack) == lack {
+            return;
+        }
+        if let Some((lack, since)) = former {
+            self.figures.lacked(lack, self.now - since);
+        }
+        self.rides[who].lacking = lack.map(|lack| (lack, self.now));
+    }
+
+    pub(super) fn on_candidates(&mut self, who: usize, candidates: Vec<usize>) {
+        let ride = &mut self.rides[who];
+        ride.candidates = candidates;
+        let is_listed = ride.on.is_some_and(|on| ride.candidates.contains(&on));
+        if !is_listed {
+            let soon = self.between(50, 500);
+            self.choose_after(who, soon);
+        }
+    }
+
+    /// The configuration in force is another.
+    pub(super) fn on_configure(&mut self, who: usize, text: &str) {
+        let is_cut_off = Self::cuts_off(who, text);
+        let was = std::mem::replace(&mut self.rides[who].is_cut_off, is_cut_off);
+        if was != is_cut_off {
+            self.on_network(who, !is_cut_off);
+        }
+        self.refuse_if_unreadable(who, text);
+    }
+
+    /// A box has its network again, or has it no more.
+    fn on_network(&mut self, who: usize, is_there: bool) {
+        if is_there {
+            let (soon, later) = (self.between(300, 2_000), self.between(500, 4_000));
+            self.choose_after(who, soon);
+            self.connect_after(who, later);
+        } else {
+            self.rides[who].round += 1;
+            self.set_proxy(who, None);
+            self.drop_stream(who, None);
+        }
+        self.account(who);
+    }
+
+    /// A proxy ends the session of a key that was withdrawn.
+    pub(super) fn end_session(&mut self, proxy: usize, key: &PublicKey) {
+        self.figures.revoked_at(*key, proxy, self.now);
+        let Some(who) = self.cast.who(key).filter(|who| self.cast.is_box(*who)) else { return };
+        if self.rides[who].on == Some(proxy) {
+            self.rides[who].is_revoked = true;
+            self.set_proxy(who, None);
+        }
+        self.rides[who].is_revoked = true;
+        self.account(who);
+    }
+
+    /// The controller has made it a member: tables have it from the next version on.
+    pub(super) fn on_admitted(&mut self, who: usize) {
+        let next = self.store.next_version();
+        let ride = &mut self.rides[who];
+        (ride.in_tables_from, ride.is_forgotten) = (Some(next), false);
+        self.account(who);
+    }
+
+    /// The controller says that it knows no such member, or knows it as withdrawn.
+    pub(super) fn on_refused(&mut self, who: usize, stream: Option<u64>) {
+        if stream.is_none() || self.members[who].stream.map(|(_, held)| held) != stream {
+            return;
+        }
+        self.drop_stream(who, None);
+        if self.store.devices[who].state == DeviceState::Unknown {
+            // A person hands out another token.
+            self.figures.forgotten += 1;
+            let newcomer = self.newcomer(who);
+            self.members[who].agent = newcomer;
+            self.connect_after(who, Duration::from_secs(600));
+        }
+    }
+
+    pub(super) fn on_drain(&mut self, proxy: usize) {
+        self.posts[proxy].is_draining = true;
+        for who in self.posts[proxy].boxes.clone() {
+            let within = self.between(0, 60_000);
+            self.choose_after(who, within);
+        }
+    }
+
+    /// A proxy's process ends or stands still: the boxes on it notice within a second.
+    fn lose(&mut self, proxy: usize) {
+        for who in self.posts[proxy].boxes.clone() {
+            self.account(who);
+            let soon = self.between(300, 900);
+            self.choose_after(who, soon);
+        }
+    }
+
+    pub(super) fn handle_planned(&mut self, event: Planned) {
+        match event {
+            Planned::Join { who } => self.connect_after(who, Duration::ZERO),
+            Planned::Garage { who, is_in } => {
+                self.rides[who].is_in_garage = is_in;
+                self.on_network(who, !is_in && !self.rides[who].is_cut_off);
+            }
+            Planned::Revoke { who } => self.revoke(who),
+            Planned::Roll { number, cuts, is_refused } => self.roll(number, cuts, is_refused),
+            Planned::Review { number } => self.review(number),
+            Planned::Killed { replica, is_over: false } => self.end_replica(replica),
+            Planned::Killed { replica, is_over: true } => self.begin_replica(replica),
+            Planned::Hung { replica, is_over } => self.hang(replica, is_over),
+            Planned::Database { is_over } => self.is_database_away = !is_over,
+            Planned::Backup => self.backup = Some(Box::new(self.store.clone())),
+            Planned::Restored { is_over: false } => {
+                (0..self.replicas.len()).for_each(|replica| self.end_replica(replica));
+            }
+            Planned::Restored { is_over: true } => self.restore(),
+            Planned::ProxyKilled { proxy, is_over } => self.kill_proxy(proxy, is_over),
+            Planned::Frozen { proxy, is_over } => self.freeze(proxy, is_over),
+            Planned::Drained { proxy, is_over } => self.drain(proxy, is_over),
+            Planned::Partition { proxy, is_over } => self.partition(proxy, is_over),
+        }
+    }
+
+    /// A person withdraws the key of a box.
+    fn revoke(&mut self, who: usize) {
+        if self.leader().is_none() {
+            return self.after(Duration::from_secs(1), Event::Planned(Planned::Revoke { who }));
+        }
+        let key = self.cast.key(who);
+        if self.store.revoke(&self.cast, &[key]) == 0 {
+            return;
+        }
+        let is_reached = |proxy: &usize| {
+            let (post, who) = (&self.posts[*proxy], self.cast.boxes + proxy);
+            let replica = self.members[who].stream.map(|(replica, _)| replica);
+            let is_served = replica.is_some_and(|replica| !self.replicas[replica].is_hung);
+            post.is_running() && !post.is_partitioned && is_served
+        };
+        let reached = (0..self.cast.proxies).filter(is_reached).collect();
+        self.figures.revoke(key, self.now, reached);
+        self.notify();
+    }
+
+    fn begin_replica(&mut self, replica: usize) {
+        let now = self.now;
+        self.replicas[replica].begin(&self.store, &self.cast, now);
+    }
+
+    /// A replica stands still: those whose streams are there look for another after a while.
+    fn hang(&mut self, replica: usize, is_over: bool) {
+        if !self.replicas[replica].is_up {
+            return;
+        }
+        if is_over {
+            return self.wake_replica(replica);
+        }
+        self.replicas[replica].is_hung = true;
+        let streams: Vec<usize> = self.replicas[replica].desks.keys().copied().collect();
+        for who in streams {
+            if self.members[who].stream.is_some_and(|(at, _)| at == replica) {
+                // Proxies ask every ten seconds, boxes every minute, which pay for it. Both find it
+                // out before the watch of another replica would take a proxy for dead.
+                let (least, most) =
+                    if self.cast.is_box(who) { (15_000, 75_000) } else { (10_000, 30_000) };
+                let noticed = self.between(least, most);
+                self.after(noticed, Event::Silent { replica, who });
+            }
+        }
+    }
+
+    /// A member finds that its replica does not answer.
+    pub(super) fn on_silent(&mut self, replica: usize, who: usize) {
+        let is_there = self.members[who].stream.is_some_and(|(at, _)| at == replica);
+        if is_there && self.replicas[replica].is_hung {
+            let soon = self.between(0, 1_000);
+            self.drop_stream(who, Some(soon));
+        }
+    }
+
+    /// `roadweave-controller restore`: the copy, in an epoch that a root has begun.
+    fn restore(&mut self) {
+        let Some(backup) = self.backup.take() else { return };
+        let (epoch, config) = (self.store.epoch + 1, self.config.clone());
+        self.store = backup.restored(&self.cast, epoch, &config);
+        self.sent_tables = vec![None; self.cast.proxies];
+        for who in 0..self.cast.boxes {
+            let is_unknown = self.store.devices[who].state == DeviceState::Unknown;
+            let ride = &mut self.rides[who];
+            ride.is_forgotten = ride.in_tables_from.is_some() && is_unknown;
+        }
+        self.store.sign_tables(&self.cast, &config);
+        (0..self.replicas.len()).for_each(|replica| self.begin_replica(replica));
+    }
+
+    fn kill_proxy(&mut self, proxy: usize, is_over: bool) {
+        let who = self.cast.boxes + proxy;
+        self.posts[proxy].is_killed = !is_over;
+        if is_over {
+            self.restart(who);
+            let soon = self.between(200, 2_000);
+            self.connect_after(who, soon);
+        } else {
+            if let Some((replica, _)) = self.members[who].stream {
+                self.replicas[replica].close(who);
+            }
+            self.drop_stream(who, None);
+            self.lose(proxy);
+        }
+    }
+
+    fn freeze(&mut self, proxy: usize, is_over: bool) {
+        let who = self.cast.boxes + proxy;
+        self.posts[proxy].is_frozen = !is_over;
+        if !is_over {
+            self.expire_later(who);
+            return self.lose(proxy);
+        }
+        for (stream, frames) in std::mem::take(&mut self.posts[proxy].backlog) {
+            self.handle_down(who, stream, frames);
+        }
+        let holds = |(replica, stream): (usize, u64)| {
+            let desk = self.replicas[replica].desks.get(&who);
+            desk.is_some_and(|(held, _)| *held == stream)
+        };
+        if !self.members[who].stream.is_some_and(holds) {
+            self.drop_stream(who, Some(Duration::from_secs(1)));
+        }
+    }
+
+    fn drain(&mut self, proxy: usize, is_over: bool) {
+        if self.leader().is_none() {
+            let again = Event::Planned(Planned::Drained { proxy, is_over });
+            return self.after(Duration::from_secs(10), again);
+        }
+        self.store.proxies[proxy].is_active = is_over;
+        self.replace(proxy);
+        match is_over {
+            true => self.posts[proxy].is_draining = false,
+            false => self.store.outbox.push(Change::Drain(proxy)),
+        }
+        self.notify();
+    }
+
+    fn partition(&mut self, proxy: usize, is_over: bool) {
+        let who = self.cast.boxes + proxy;
+        self.posts[proxy].is_partitioned = !is_over;
+        match is_over {
+            true => self.connect_after(who, Duration::from_secs(1)),
+            false => self.drop_stream(who, None),
+        }
+    }
+}
