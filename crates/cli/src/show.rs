@@ -10,8 +10,8 @@ use roadweave_device::local;
 use roadweave_device::status::{AnchorRoleStatus, RoleStatus, RouterSession, Status};
 use roadweave_terminal::out;
 use roadweave_tunnel::{
-    CandidateReport, LaneStats, LegStatus, MemoryStats, PathStatusReport, RouterStatus, SessionStats,
-    SessionStatus, TenantStats, UplinkReport,
+    CandidateReport, LaneStats, LegStatus, MemoryStats, PathStatusReport, RouterStatus,
+    SessionStats, SessionStatus, TenantStats, UplinkReport,
 };
 use roadweave_types::DropCounters;
 use serde::Serialize;

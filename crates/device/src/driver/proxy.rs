@@ -188,7 +188,7 @@ impl Role<Server> for ProxyRole {
     fn handle_events(&mut self, driver: &mut Driver<Server>, now: Instant) {
         while let Some(event) = driver.node.poll_event() {
             match event {
-                ServerEvent::Joined { peer, key } => {
+                ServerEvent::Joined { peer, key, .. } => {
                     if self.presence_log.may_tell(now, key, &peer) {
                         tracing::info!(peer, %key, "joined");
                     }

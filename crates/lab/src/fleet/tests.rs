@@ -39,7 +39,7 @@ fn a_fleet_lives_through_its_faults() {
         assert_eq!(outcome.declared_dead_falsely, 0, "{told}");
         assert!(outcome.without_proxy_ppm < 5_000.0, "{told}");
         assert_eq!((outcome.wrongly_refused, outcome.cut_off), (0, 0), "{told}");
-        assert_eq!(outcome.warning_texts, [String::new(); 0], "{told}");
+        assert!(outcome.warning_texts.is_empty(), "{:?}: {told}", outcome.warning_texts);
         let [begun, done, halted, aborted] = outcome.rollouts;
         assert!(begun >= 5 && done >= 2 && halted >= 2 && aborted >= 2, "{told}");
         let [.., taken_back, refused] = outcome.versions;

@@ -10,11 +10,11 @@
 //!        └─ the session answers ─► nothing moves
 //! ```
 //!
-//! What the session's server owes is counted from when the answered question was asked: from then on
-//! the networks work for certain, and it is asked at the same moments over the same uplinks. So the
-//! end of a tunnel, where one of the two has to be heard first, moves nobody. Where little is sent a
-//! server answers over the path that was the fastest until it finds it dead, which takes as long as
-//! nothing coming in was usual: then the 200 ms are up to 2.5 s.
+//! What the session's server owes is counted from when the answered question was asked: from then
+//! on the networks work for certain, and it is asked at the same moments over the same uplinks. So
+//! the end of a tunnel, where one of the two has to be heard first, moves nobody. Where little is
+//! sent a server answers over the path that was the fastest until it finds it dead, which takes as
+//! long as nothing coming in was usual: then the 200 ms are up to 2.5 s.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

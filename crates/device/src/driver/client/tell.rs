@@ -26,13 +26,9 @@ impl ClientRole {
                 ClientEvent::Moved { welcome, server, name, reason } => {
                     self.joined = true;
                     let (steering, filters) = (&mut self.steering, &mut self.filters);
-                    self.granted.apply(
-                        steering,
-                        &driver.edge.tun,
-                        filters,
-                        &self.options,
-                        &welcome,
-                    );
+                    if let Some(tun) = driver.edge.tun() {
+                        self.granted.apply(steering, tun, filters, &self.options, &welcome);
+                    }
                     tracing::warn!(%server, name, "went to another server: {reason}");
                 }
                 ClientEvent::Left { reason, rest } => {
