@@ -29,7 +29,7 @@ pub(super) struct Drain {
 
 impl Server {
     /// Takes no new clients from now on, and asks those that have a session to go to another
-    /// server, spread over `over`, at most [`DRAIN_MAX`]. Call [`Server::is_drained`] to know when
+    /// server, spread over `over`, at most a minute. Call [`Server::is_drained`] to know when
     /// all are gone; clients that know no other server stay until they are told goodbye.
     pub fn drain(&mut self, now: Instant, over: Duration) {
         if self.drain.is_some() {
