@@ -17,6 +17,8 @@ pub(crate) fn read<T: DeserializeOwned + Validate>(text: &str) -> Result<T, Stri
 
 const KEY: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
 
+const OTHER_KEY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
+
 fn client(extra: &str) -> String {
     format!(
         "private_key = \"{KEY}\"\n{extra}\n\
@@ -310,7 +312,10 @@ fn the_documentation_names_every_field_with_its_default() {
                 match = { ports = [1, 2], source_ports = 53, destination_ports = [1, 2] }\n";
     let policy = "[[uplinks.policies]]\nname = \"wwan1\"\n\
                   metered = { monthly_cap_mb = 5000, redundancy_percent = 2 }\n";
-    let client: ClientFile = read(&format!("{}{policy}{lane}", client(""))).expect("complete");
+    let place = "name = \"fra-1\"\nsite = \"frankfurt\"\nto_anchor_ms = 2\n";
+    let proxy = format!("[[proxies]]\naddresses = [\"a:1\"]\npublic_key = \"{OTHER_KEY}\"\n");
+    let client: ClientFile =
+        read(&format!("{}{place}{policy}{lane}{proxy}", client(""))).expect("complete");
     let server: ServerFile =
         read(&format!("private_key = \"{KEY}\"\n{lane}{peer}")).expect("complete");
     let mut fields = std::collections::BTreeMap::new();
@@ -318,9 +323,11 @@ fn the_documentation_names_every_field_with_its_default() {
         let table: toml::Table = text.expect("writable").parse().expect("readable");
         flatten("", &toml::Value::Table(table), &mut fields);
     }
-    let names = |map: &std::collections::BTreeMap<String, String>| map.keys().cloned().collect();
+    // They have the fields of `server`.
+    fields.retain(|name, _| !name.starts_with("proxies."));
+    fields.insert("proxies".to_owned(), String::new());
     let documented_names: Vec<String> = documented.keys().map(ToString::to_string).collect();
-    let known: Vec<String> = names(&fields);
+    let known: Vec<String> = fields.keys().cloned().collect();
     assert_eq!(documented_names, known);
     for (name, value) in &fields {
         let default = documented[name.as_str()];
@@ -329,6 +336,11 @@ fn the_documentation_names_every_field_with_its_default() {
         }
     }
     let mut examples = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next());
+    let servers = examples.next().expect("an example of several servers");
+    let [first, second] = [KEY, OTHER_KEY].map(|key| format!("\"{key}\""));
+    let servers = servers.replacen("\"...\"", &first, 1).replacen("\"...\"", &second, 1);
+    let file: ClientFile = read(&format!("private_key = \"{KEY}\"\n{servers}")).expect("it works");
+    assert_eq!(file.servers().count(), 2);
     let policies = examples.next().expect("an example of policies");
     let text = format!("{}{policies}", self::client(""));
     assert_eq!(read::<ClientFile>(&text).expect("it works").policies().len(), 2);
