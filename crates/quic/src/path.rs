@@ -55,6 +55,8 @@ pub(crate) struct Path {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Suspicion {
     pub(crate) since: Instant,
+    /// An answer to what left earlier says nothing of it.
+    pub(crate) asked_from: Instant,
     pub(crate) next_probe: Instant,
 }
 
@@ -178,27 +180,33 @@ impl Path {
         }
         let due = self.suspicion_due(epoch).is_some_and(|due| due <= now);
         if due {
-            self.set_suspect(now);
+            self.set_suspect(now, Instant::ZERO);
         }
         due
     }
 
-    /// Becomes suspect, if it was in use, and is asked at once.
-    pub(crate) fn set_suspect(&mut self, now: Instant) {
-        if !self.validated || self.suspect.is_some() {
+    /// Becomes suspect, if it was in use, and is asked at once, though it was suspect already. The
+    /// suspicion ends with the answer to what leaves from `asked_from` on.
+    pub(crate) fn set_suspect(&mut self, now: Instant, asked_from: Instant) {
+        if !self.validated {
             return;
         }
         let answer_timeout = self.answer_timeout(self.gate.meter().rtt.pto());
         self.probation = Some(Probation { since: now, answer_timeout });
-        self.suspect = Some(Suspicion { since: now, next_probe: now });
-        self.stats.suspicions += 1;
+        let suspicion = Suspicion { since: now, asked_from, next_probe: now };
+        if self.suspect.replace(suspicion).is_none() {
+            self.stats.suspicions += 1;
+        }
     }
 
     /// Is cleared of suspicion if it has answered. Returns whether anything changed.
     pub(crate) fn judge_answer(&mut self, epoch: Epoch) -> bool {
         let Some(suspicion) = self.suspect else { return false };
-        let answered = self.gate.meter().last_acknowledged().map(|at| epoch.of_std(at));
-        let cleared = answered.is_some_and(|at| at > suspicion.since);
+        let meter = self.gate.meter();
+        let answered = meter.last_acknowledged().map(|at| epoch.of_std(at));
+        let asked = meter.acknowledged_up_to().map(|at| epoch.of_std(at));
+        let cleared = answered.is_some_and(|at| at > suspicion.since)
+            && asked.is_some_and(|at| at >= suspicion.asked_from);
         if cleared {
             self.suspect = None;
         }

@@ -116,15 +116,16 @@ impl Connection {
     /// Takes every path for suspect until it answers something that leaves from `now` on: this end
     /// was paused, and knows nothing of the networks any more.
     pub fn suspect_all_paths(&mut self, now: Instant) {
-        self.paths.iter_mut().for_each(|path| path.set_suspect(now));
+        self.paths.iter_mut().for_each(|path| path.set_suspect(now, now));
         self.handle_timeout(now);
     }
 
-    /// Takes the path over `uplink` for suspect, as it may have come into another network.
+    /// Takes the path over `uplink` for suspect until it answers something that leaves from `now` on:
+    /// it may have come into another network.
     pub fn suspect_path_on(&mut self, now: Instant, uplink: UplinkId) {
         let mut paths = self.paths.iter_mut();
         if let Some(path) = paths.find(|path| path.uplink == Some(uplink)) {
-            path.set_suspect(now);
+            path.set_suspect(now, now);
             self.handle_timeout(now);
         }
     }

@@ -398,3 +398,23 @@ fn a_connection_that_waits_says_little_and_answers_at_once_when_asked() {
     assert_eq!(world.status(CLIENT, PathId(1)), PathStatus::Suspect, "it was asked, and silent");
     world.client().restore_keep_alive();
 }
+
+#[test]
+fn what_left_before_a_path_was_suspected_again_clears_it_of_nothing() {
+    let mut world = World::connected(links(&[20, 50]));
+    let uplink = world.client().paths()[0].uplink.unwrap();
+    let now = world.now;
+    world.client().suspect_path_on(now, uplink);
+    world.settle();
+    world.run(ms(30));
+    // The uplink has another address now. The answer that comes after 40 ms says nothing of it.
+    let now = world.now;
+    world.client().suspect_path_on(now, uplink);
+    world.settle();
+    world.run(ms(20));
+    assert_eq!(world.status(CLIENT, PathId(0)), PathStatus::Suspect);
+    world.run(ms(21));
+    assert_eq!(world.status(CLIENT, PathId(0)), PathStatus::Usable);
+    let stats = world.client().path_stats(PathId(0)).unwrap();
+    assert_eq!(stats.suspicions, 1, "one that lasted");
+}
