@@ -120,8 +120,8 @@ impl Connection {
         self.handle_timeout(now);
     }
 
-    /// Takes the path over `uplink` for suspect until it answers something that leaves from `now` on:
-    /// it may have come into another network.
+    /// Takes the path over `uplink` for suspect until it answers something that leaves from `now`
+    /// on: it may have come into another network.
     pub fn suspect_path_on(&mut self, now: Instant, uplink: UplinkId) {
         let mut paths = self.paths.iter_mut();
         if let Some(path) = paths.find(|path| path.uplink == Some(uplink)) {
