@@ -6,6 +6,7 @@
 )]
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
+mod drain;
 mod external;
 mod fleet;
 mod init;
@@ -40,6 +41,7 @@ enum Command {
     Router(run::RouterArgs),
     Proxy(fleet::ProxyArgs),
     Anchor(fleet::AnchorArgs),
+    Drain(drain::DrainArgs),
     Release(release::ReleaseArgs),
     Show(show::ShowArgs),
     Set(set::SetArgs),
@@ -68,6 +70,7 @@ fn run(arguments: Arguments) -> ExitCode {
         Command::Router(args) => args.run(),
         Command::Proxy(args) => args.run(),
         Command::Anchor(args) => args.run(),
+        Command::Drain(args) => args.run(),
         Command::Release(args) => args.run(),
         Command::Show(args) => args.run(),
         Command::Set(args) => args.run(),

@@ -119,6 +119,7 @@ impl ServerArgs {
             identity: Arc::new(identity),
             peers: file.peers(),
             listen: file.listen,
+            metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
             addresses: file.addresses,
             tun,
             masquerade: file.masquerade,

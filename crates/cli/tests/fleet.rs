@@ -49,6 +49,19 @@ fn write_files(road: &Road) {
         let key = identity(seed).to_base64();
         format!("private_key = \"{key}\"\nstate_directory = \"{}\"\n", road.path("").display())
     };
+    let client = |at: &[(u8, u16)]| {
+        let lists = ["server", "[proxies]"];
+        let at = at.iter().zip(lists).map(|((seed, port), list)| {
+            let key = public(*seed);
+            format!("[{list}]\naddresses = [\"198.51.100.1:{port}\"]\npublic_key = \"{key}\"\n")
+        });
+        format!(
+            "name = \"box\"\n{}{}[uplinks]\ninclude = [\"eth1\", \"eth2\"]\n\
+             [routes]\ninto_tunnel = [\"10.77.0.0/24\"]\n",
+            own(BOX),
+            at.collect::<String>()
+        )
+    };
     let proxies = PROXIES.map(|(name, seed, _)| {
         format!("[[proxies]]\nname = \"{name}\"\npublic_key = \"{}\"\n", public(seed))
     });
@@ -62,6 +75,7 @@ fn write_files(road: &Road) {
     for (name, seed, port) in PROXIES {
         let proxy = format!(
             "instance = \"{name}\"\nlisten = \"198.51.100.1:{port}\"\n{}\
+             metrics = {{ listen = \"127.0.0.1:{port}\" }}\n\
              [[tenants]]\nname = \"acme\"\ngateways = [\"10.77.0.1\"]\n\
              anchor = {{ public_key = \"{}\", addresses = [\"203.0.113.2:4434\"] }}\n{}",
             own(seed),
@@ -69,15 +83,9 @@ fn write_files(road: &Road) {
             device("peers", "tenant = \"acme\"\n")
         );
         road.write(&format!("{name}.toml"), proxy);
-        let client = format!(
-            "name = \"box\"\n{}[server]\naddresses = [\"198.51.100.1:{port}\"]\n\
-             public_key = \"{}\"\n[uplinks]\ninclude = [\"eth1\", \"eth2\"]\n\
-             [routes]\ninto_tunnel = [\"10.77.0.0/24\"]\n",
-            own(BOX),
-            public(seed)
-        );
-        road.write(&format!("at_{name}.toml"), client);
+        road.write(&format!("at_{name}.toml"), client(&[(seed, port)]));
     }
+    road.write("at_both.toml", client(&PROXIES.map(|(_, seed, port)| (seed, port))));
 }
 
 /// Starts a proxy without any capability.
@@ -88,6 +96,31 @@ fn start_proxy(road: &Road, name: &str) -> Daemon {
     let proxy = Daemon::start(command, road.path(&format!("{name}.log")));
     proxy.wait_for("the proxy runs");
     proxy
+}
+
+/// A TCP connection from the box to whoever echoes behind the anchor.
+fn connection(road: &Road) -> TcpStream {
+    let listener = road.cloud.enter(|| TcpListener::bind("10.77.0.1:9000").unwrap()).unwrap();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut echoed = stream.try_clone().unwrap();
+        let _ = std::io::copy(&mut stream, &mut echoed);
+    });
+    let connect = || TcpStream::connect("10.77.0.1:9000").unwrap();
+    let stream = road.vehicle.enter(connect).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    stream
+}
+
+/// What a proxy answers over HTTP: the whole text.
+fn get(road: &Road, port: u16, path: &str) -> String {
+    let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let mut stream = road.server.enter(connect).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: proxy\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 /// Sends a line, and reads it back.
@@ -115,15 +148,7 @@ fn a_connection_outlives_the_proxy_that_it_began_at() {
         client.wait_for("joined");
         anchor.wait_for("attached");
 
-        let listener = road.cloud.enter(|| TcpListener::bind("10.77.0.1:9000").unwrap()).unwrap();
-        std::thread::spawn(move || {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut echoed = stream.try_clone().unwrap();
-            let _ = std::io::copy(&mut stream, &mut echoed);
-        });
-        let connect = || TcpStream::connect("10.77.0.1:9000").unwrap();
-        let mut stream = road.vehicle.enter(connect).unwrap();
-        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        let mut stream = connection(&road);
         converse(&mut stream, "over the first proxy");
         let shown = road.show("proxy_a");
         assert_eq!((&shown["role"], &shown["tun"]), (&"proxy".into(), &"".into()));
@@ -152,5 +177,62 @@ fn a_connection_outlives_the_proxy_that_it_began_at() {
         anchor.interrupt();
         let kept = fs::read_to_string(road.path("rwa.bindings.json")).unwrap();
         assert!(kept.contains("\"number\":2"), "{kept}");
+    });
+}
+
+#[test]
+fn a_drained_proxy_lets_its_clients_go_to_another_and_says_so() {
+    run_sandboxed("a_drained_proxy_lets_its_clients_go_to_another_and_says_so", || {
+        let road = Road::new();
+        write_files(&road);
+        let anchor = road.start(&road.cloud, "anchor", "anchor");
+        anchor.wait_for("the anchor runs");
+        let [mut first, mut second] = PROXIES.map(|(name, ..)| (name, start_proxy(&road, name)));
+        let client = road.start_client("at_both");
+        client.wait_for("joined");
+        anchor.wait_for("attached");
+        let sessions = |name| road.show(name)["totals"]["sessions"].as_u64().unwrap();
+        if sessions(first.0) == 0 {
+            std::mem::swap(&mut first, &mut second);
+        }
+        assert_eq!((sessions(first.0), sessions(second.0)), (1, 0));
+        let port = |of: &str| PROXIES.iter().find(|(name, ..)| *name == of).unwrap().2;
+        let mut stream = connection(&road);
+        converse(&mut stream, "before the drain");
+        let ready = get(&road, port(first.0), "/readyz");
+        assert!(ready.starts_with("HTTP/1.1 200 OK\r\n"), "{ready}");
+
+        let began = Instant::now();
+        let drain = |name, wait: &str| {
+            roadweave(&["drain", "--socket", &socket(name), "--over", "1", "--wait", wait])
+        };
+        let drained = drain(first.0, "20");
+        assert!(drained.status.success(), "{drained:?}");
+        assert_eq!(String::from_utf8_lossy(&drained.stdout), "drained: 1 client gone\n");
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        converse(&mut stream, "after the drain");
+        assert_eq!((sessions(first.0), sessions(second.0)), (0, 1));
+        for path in ["/readyz", "/healthz", "/metrics"] {
+            let answer = get(&road, port(first.0), path);
+            let status = if path == "/readyz" { "503 Service Unavailable" } else { "200 OK" };
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{answer}");
+        }
+        let figures = get(&road, port(first.0), "/metrics");
+        for line in ["roadweave_draining 1", "roadweave_sessions 0"] {
+            assert!(figures.lines().any(|it| it == line), "{line} is not in\n{figures}");
+        }
+        let figures = get(&road, port(second.0), "/metrics");
+        for line in ["roadweave_draining 0", "roadweave_sessions 1"] {
+            assert!(figures.lines().any(|it| it == line), "{line} is not in\n{figures}");
+        }
+        assert!(get(&road, port(first.0), "/").starts_with("HTTP/1.1 404 "));
+
+        // The last one knows of nobody else: it stays, and the command says so.
+        let drained = drain(second.0, "1");
+        assert_eq!(drained.status.code(), Some(1), "{drained:?}");
+        assert!(String::from_utf8_lossy(&drained.stderr).contains("1 client left after 1 s"));
+        converse(&mut stream, "with nobody else");
+        let refused = roadweave(&["drain", "--socket", &socket(ANCHOR_TUN)]);
+        assert_eq!(refused.status.code(), Some(2), "{refused:?}");
     });
 }

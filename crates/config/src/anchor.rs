@@ -10,6 +10,7 @@ use roadweave_types::Rate;
 use serde::{Deserialize, Serialize};
 
 use crate::destinations::{AllowedDestination, default_denied};
+use crate::metrics::MetricsFields;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
 use crate::proxy::{rate, validate_tenant_name};
 use crate::secret::PrivateKey;
@@ -57,6 +58,9 @@ pub struct AnchorFile {
     /// The most that all clients together may send, and receive, in megabits per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit_mbps: Option<Within<1, 1_000_000>>,
+    /// Figures over HTTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<MetricsFields>,
     /// The transport.
     #[serde(default)]
     pub transport: TransportFields,

@@ -8,6 +8,7 @@ mod client;
 mod destinations;
 mod differing;
 mod lane;
+mod metrics;
 mod peers;
 mod proxy;
 mod reader;
@@ -29,6 +30,7 @@ pub use lane::{
     LaneFields, LaneNames, MatchFields, Ordering, Ports, Protocol, lane_configs,
     validate_deadlines, validate_lanes,
 };
+pub use metrics::MetricsFields;
 pub use peers::PeerFields;
 pub use proxy::{AnchorFields, ProxyFile, ProxyTenantFields};
 pub use reader::{Fault, FileError, Place, Validate, load, parse, read_text};

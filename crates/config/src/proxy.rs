@@ -12,6 +12,7 @@ use crate::lane::{
     LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes,
     validate_without_uplinks,
 };
+use crate::metrics::MetricsFields;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
 use crate::secret::PrivateKey;
 use crate::server::{ServerLimits, default_listen};
@@ -44,6 +45,9 @@ pub struct ProxyFile {
     /// What the proxy may take of the machine, and each client of the proxy.
     #[serde(default)]
     pub limits: ServerLimits,
+    /// Figures over HTTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<MetricsFields>,
     /// The transport.
     #[serde(default)]
     pub transport: TransportFields,

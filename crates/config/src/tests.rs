@@ -297,6 +297,8 @@ fn the_documentation_names_every_strategy() {
     assert_eq!(documented, known);
 }
 
+const METRICS: &str = "metrics = { listen = \"127.0.0.1:9474\" }\n";
+
 /// The tables of docs/configuration.md and the types name the same fields.
 #[test]
 fn the_documentation_names_every_field_with_its_default() {
@@ -317,7 +319,7 @@ fn the_documentation_names_every_field_with_its_default() {
     let client: ClientFile =
         read(&format!("{}{place}{policy}{lane}{proxy}", client(""))).expect("complete");
     let server: ServerFile =
-        read(&format!("private_key = \"{KEY}\"\n{lane}{peer}")).expect("complete");
+        read(&format!("private_key = \"{KEY}\"\n{METRICS}{lane}{peer}")).expect("complete");
     let mut fields = std::collections::BTreeMap::new();
     for text in [toml::to_string(&client), toml::to_string(&server)] {
         let table: toml::Table = text.expect("writable").parse().expect("readable");
@@ -377,7 +379,7 @@ fn the_documentation_names_every_field_of_proxies_and_anchors() {
         .expect("a section for each");
     let own = roadweave_identity::Identity::from_seed([9; 32]).public_key();
     let peer = "name = \"a\"\naddresses = [\"10.0.0.1/32\"]\n";
-    let head = format!("private_key = \"{KEY}\"\nleg_rate_mbps = 5\n");
+    let head = format!("private_key = \"{KEY}\"\nleg_rate_mbps = 5\n{METRICS}");
     let proxy_text = format!(
         "{head}[[tenants]]\nname = \"acme\"\nrate_limit_mbps = 5\n\
          anchor = {{ addresses = [\"192.0.2.1:4434\"], public_key = \"{own}\" }}\n\

@@ -18,6 +18,7 @@ mod event_loop;
 mod granted;
 mod proxy;
 mod repeat_limiter;
+mod requests;
 mod reread;
 mod resolver;
 mod resolvers;

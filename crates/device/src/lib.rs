@@ -16,6 +16,7 @@
 )]
 
 mod answers;
+mod callers;
 mod cleanup;
 mod clock;
 mod dns;
@@ -26,6 +27,7 @@ mod filter;
 pub mod local;
 pub mod log;
 mod lookup;
+mod metrics;
 mod monitor;
 mod netlink;
 pub mod netns;

@@ -13,7 +13,10 @@ mod requests;
 mod server;
 
 pub use client::{RequestError, request};
-pub use requests::{SetAnswer, SetQoe, SetStrategy, set_strategy, status};
+pub use requests::{
+    Drain, DrainAnswer, SetAnswer, SetQoe, SetStrategy, drain, set_strategy, status,
+};
+pub(crate) use server::Asker;
 pub use server::{LocalRequest, LocalServer, RpcError};
 
 /// Longest line, bytes; a longer one ends the connection.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use roadweave_tunnel::{
-    AnchorStatus, CandidateReport, ProxyStatus, RouterStatus, SessionStatus, UplinkReport,
+    AnchorStatus, CandidateReport, ProxyStatus, RouterStatus, SessionStatus, Totals, UplinkReport,
 };
 use roadweave_types::DropCounters;
 use serde::{Deserialize, Serialize};
@@ -47,6 +47,28 @@ pub enum RoleStatus {
     Anchor(AnchorRoleStatus),
 }
 
+impl RoleStatus {
+    /// As it is serialised.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Client(_) => "client",
+            Self::Server(_) => "server",
+            Self::Router(_) => "router",
+            Self::Proxy(_) => "proxy",
+            Self::Anchor(_) => "anchor",
+        }
+    }
+
+    /// Whether it takes no new clients, and lets go those that it has.
+    pub fn is_draining(&self) -> bool {
+        match self {
+            Self::Server(role) => role.totals.draining,
+            Self::Proxy(role) => role.totals.draining,
+            Self::Client(_) | Self::Router(_) | Self::Anchor(_) => false,
+        }
+    }
+}
+
 /// What a client tells.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ClientStatus {
@@ -66,8 +88,11 @@ pub struct ClientStatus {
 /// What a server tells.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ServerStatus {
-    /// The sessions of its clients, by the time they came.
+    /// The sessions of its clients, by the time they came; none in a summary.
     pub sessions: Vec<SessionStatus>,
+    /// All sessions together.
+    #[serde(default)]
+    pub totals: Totals,
     /// Bytes that all sessions hold.
     pub memory_bytes: u64,
     /// Who was not let in, by kind.
@@ -77,8 +102,11 @@ pub struct ServerStatus {
 /// What a proxy tells.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProxyRoleStatus {
-    /// The sessions of its clients, by the time they came.
+    /// The sessions of its clients, by the time they came; none in a summary.
     pub sessions: Vec<SessionStatus>,
+    /// All sessions together.
+    #[serde(default)]
+    pub totals: Totals,
     /// Bytes that all sessions hold.
     pub memory_bytes: u64,
     /// Who was not let in, and bindings that came to nothing, by kind.

@@ -51,7 +51,7 @@ pub use roadweave_recovery::Qoe;
 pub use router::{
     LinkStatus, ROUTER_LINKS_MAX, Router, RouterConfig, RouterError, RouterEvent, RouterStatus,
 };
-pub use server::{Server, ServerConfig, ServerEvent};
+pub use server::{DRAIN_MAX, RoundTrips, Server, ServerConfig, ServerEvent, Totals};
 pub use session::{
     LaneStats, MEMORY_MAX, Session, SessionConfig, SessionError, SessionStats, SetError,
 };

@@ -22,6 +22,7 @@ pub(crate) mod rate;
 pub(crate) mod refusals;
 mod sessions;
 mod standbys;
+mod totals;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -48,6 +49,9 @@ use crate::peers::{Peer, PeerTable};
 use crate::proxy::{Legs, ProxyConfig, ProxyStatus};
 use crate::session::{Session, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
+
+pub use self::drain::DRAIN_MAX;
+pub use self::totals::{RoundTrips, Totals};
 
 /// The code with which a connection is closed that its client has not used.
 pub(crate) const UNUSED: u32 = 2;

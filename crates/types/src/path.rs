@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::{Instant, PathId, Policy, Rate, UplinkId};
 
 /// Whether a path may carry packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PathStatus {
     /// The peer has not yet answered on it (RFC 9000 section 8.2).
@@ -19,6 +19,21 @@ pub enum PathStatus {
     Suspect,
     /// Kept alive, but not for data: the user or the peer wants it so.
     Standby,
+}
+
+impl PathStatus {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Validating, Self::Usable, Self::Suspect, Self::Standby];
+
+    /// As it is serialised.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Validating => "validating",
+            Self::Usable => "usable",
+            Self::Suspect => "suspect",
+            Self::Standby => "standby",
+        }
+    }
 }
 
 /// One path at one moment; the terms are those of RFC 9002.

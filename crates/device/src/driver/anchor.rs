@@ -24,6 +24,7 @@ use super::server::{
 };
 use super::{Destinations, DriverError, Reload, TunSettings, lead_into, needed_files};
 use crate::local::RpcError;
+use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::reset_salt::reset_salt;
@@ -51,6 +52,8 @@ pub struct AnchorOptions {
     pub proxies: Vec<(PublicKey, Peer)>,
     /// The UDP address to listen on.
     pub listen: SocketAddr,
+    /// Where figures are told over HTTP, if anywhere.
+    pub metrics: Option<SocketAddr>,
     /// The inner addresses, with the length of the network that clients are in.
     pub addresses: Vec<IpNet>,
     /// The TUN device.
@@ -114,6 +117,7 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
     cleanup(&instance, &lock)?;
     let clock = Clock::start();
     let socket = open_socket(options.listen)?;
+    let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
     let tun = Tun::open(&TunOptions {
         name: options.tun.name.clone(),
         mtu: options.tun.mtu,
@@ -153,6 +157,7 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
     let (mtu, offload) = (tun.mtu(), tun.offload());
     let mut driver = Driver::new(&instance, signals, Edge::new(clock, tun), anchor)?;
     driver.add_socket(None, socket)?;
+    driver.serve_metrics(metrics)?;
     let reloader = Reloader::start(options.reload, driver.waker())?;
     // Whoever reads this may ask by the local socket.
     tracing::info!(%listen, tun = driver.edge.tun_name(), mtu, ?offload, "the anchor runs");

@@ -20,6 +20,7 @@ use super::DriverError;
 use super::edge::Edge;
 use super::tun_name::TunName;
 use crate::local::{LocalServer, RpcError};
+use crate::metrics::MetricsListener;
 use crate::pauses::{Pause, Pauses, Readings, TURN_MAX};
 use crate::status::{DeviceCounters, LogCounters, RoleStatus, Status};
 use crate::{
@@ -74,6 +75,11 @@ pub(super) trait Role<N: Node> {
 
     /// What `show` is told.
     fn status(&mut self, driver: &mut Driver<N>) -> Status;
+
+    /// The same without what is told of each session, for those who ask often.
+    fn summary(&mut self, driver: &mut Driver<N>) -> Status {
+        self.status(driver)
+    }
 
     /// Answers a request by the local socket that is not for the status.
     ///
@@ -152,6 +158,17 @@ impl<N: Node> Driver<N> {
         poller.add(&waker, WAKER, Interest::Read)?;
         let (pauses, tun_name) = (Pauses::new(Readings::take()), TunName::default());
         Ok(Self { node, edge, poller, pauses, signals, local, waker, tun_name })
+    }
+
+    /// Tells figures over HTTP from now on, if there is a listener for them.
+    ///
+    /// # Errors
+    /// When the system has no thread.
+    pub(super) fn serve_metrics(
+        &self,
+        listener: Option<MetricsListener>,
+    ) -> Result<(), DeviceError> {
+        listener.map_or(Ok(()), |listener| listener.start(self.local.asker()))
     }
 
     /// What wakes the loop, for a thread of the role.
@@ -269,6 +286,7 @@ impl<N: Node> Driver<N> {
         while let Some(request) = self.local.poll_request() {
             let answer = match request.method.as_str() {
                 "status" => Ok(json!(role.status(self))),
+                "summary" => Ok(json!(role.summary(self))),
                 method => role.handle_request(self, now, method, &request.params),
             };
             request.answer(answer);

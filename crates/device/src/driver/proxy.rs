@@ -14,15 +14,16 @@ use roadweave_tunnel::{
     LEG_SOCKET, Peer, PeerTable, ProxyConfig, Server, ServerConfig, ServerEvent,
 };
 use roadweave_types::{Instant, UplinkId};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
 use super::reread::Reread;
 use super::server::presence_log::PresenceLog;
 use super::server::{REMINDER, TIME_OF_DAY, open_socket};
-use super::{DriverError, STATE_INTERVAL, needed_files, settings};
-use crate::local::{RpcError, SetStrategy};
+use super::{DriverError, STATE_INTERVAL, needed_files, requests};
+use crate::local::RpcError;
+use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::reset_salt::reset_salt;
@@ -46,6 +47,8 @@ pub struct ProxyOptions {
     pub peers: Vec<(PublicKey, Peer)>,
     /// The UDP address to listen on.
     pub listen: SocketAddr,
+    /// Where figures are told over HTTP, if anywhere.
+    pub metrics: Option<SocketAddr>,
     /// Where what strategies have learned is kept.
     pub state_directory: PathBuf,
     /// Files that are read again later, as the configuration.
@@ -90,6 +93,7 @@ fn start(mut options: ProxyOptions) -> Result<Running<Server, ProxyRole>, Driver
     let (signals, instance, lock) = take_instance(&options.instance)?;
     let clock = Clock::start();
     let socket = open_socket(options.listen)?;
+    let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
     let leg_socket = open_leg_socket()?;
     // Before the first thread: those that follow inherit it.
     privileges::restrict(&Needs {
@@ -110,6 +114,7 @@ fn start(mut options: ProxyOptions) -> Result<Running<Server, ProxyRole>, Driver
     let listen = socket.local_address();
     let mut driver = Driver::new(&instance, signals, Edge::without_tun(clock), server)?;
     driver.add_socket(None, socket)?;
+    driver.serve_metrics(metrics)?;
     driver.add_socket(Some(LEG_SOCKET), leg_socket)?;
     let role = ProxyRole {
         peers,
@@ -205,10 +210,20 @@ impl Role<Server> for ProxyRole {
     }
 
     fn status(&mut self, driver: &mut Driver<Server>) -> Status {
+        let sessions = driver.node.status();
+        let mut status = self.summary(driver);
+        if let RoleStatus::Proxy(role) = &mut status.role {
+            role.sessions = sessions;
+        }
+        status
+    }
+
+    fn summary(&mut self, driver: &mut Driver<Server>) -> Status {
         let proxy = &driver.node;
         let refusals = proxy.refusals().into_iter();
         let role = ProxyRoleStatus {
-            sessions: proxy.status(),
+            sessions: Vec::new(),
+            totals: proxy.totals(),
             memory_bytes: proxy.memory(),
             refusals: refusals.map(|(kind, count)| (kind.to_owned(), count)).collect(),
             passing: proxy.proxy_status().unwrap_or_default(),
@@ -223,21 +238,11 @@ impl Role<Server> for ProxyRole {
     fn handle_request(
         &mut self,
         driver: &mut Driver<Server>,
-        _: Instant,
+        now: Instant,
         method: &str,
         params: &Value,
     ) -> Result<Value, RpcError> {
-        match method {
-            "set_strategy" => {
-                let SetStrategy { lane, strategy } = settings::parse(params)?;
-                let name = strategy.to_string();
-                let answer = settings::answer(driver.node.set_strategy(&lane, strategy))?;
-                tracing::info!(lane, strategy = name, "a lane's strategy is changed");
-                Ok(answer)
-            }
-            "frame_targets" => Ok(json!(driver.node.frame_targets())),
-            other => Err(RpcError::method_not_found(other)),
-        }
+        requests::handle(&mut driver.node, now, method, params)
     }
 }
 

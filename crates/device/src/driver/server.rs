@@ -12,15 +12,16 @@ use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{Peer, PeerTable, Peers, Server, ServerConfig, ServerEvent};
 use roadweave_types::{Instant, UplinkId};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use self::presence_log::PresenceLog;
 use self::reload::{Reloaded, Reloader, beyond};
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
-use super::settings;
+use super::requests;
 use super::{DriverError, STATE_INTERVAL, TunSettings, lead_into, needed_files};
-use crate::local::{RpcError, SetStrategy};
+use crate::local::RpcError;
+use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
 use crate::privileges::{self, Needs};
 use crate::reset_salt::reset_salt;
@@ -72,6 +73,8 @@ pub struct ServerOptions {
     pub peers: Vec<(PublicKey, Peer)>,
     /// The UDP address to listen on.
     pub listen: SocketAddr,
+    /// Where figures are told over HTTP, if anywhere.
+    pub metrics: Option<SocketAddr>,
     /// The inner addresses, with the length of the network that clients are in.
     pub addresses: Vec<IpNet>,
     /// The TUN device.
@@ -162,6 +165,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
     cleanup(&instance, &lock)?;
     let clock = Clock::start();
     let socket = open_socket(options.listen)?;
+    let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
     let tun = Tun::open(&TunOptions {
         name: options.tun.name.clone(),
         mtu: options.tun.mtu,
@@ -200,6 +204,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
     let (mtu, offload) = (tun.mtu(), tun.offload());
     let mut driver = Driver::new(&instance, signals, Edge::new(clock, tun), server)?;
     driver.add_socket(None, socket)?;
+    driver.serve_metrics(metrics)?;
     let reloader = Reloader::start(options.reload, driver.waker())?;
     // Whoever reads this may ask by the local socket.
     tracing::info!(
@@ -288,12 +293,22 @@ impl Role<Server> for ServerRole {
     }
 
     fn status(&mut self, driver: &mut Driver<Server>) -> Status {
+        let sessions = driver.node.status();
+        let mut status = self.summary(driver);
+        if let RoleStatus::Server(role) = &mut status.role {
+            role.sessions = sessions;
+        }
+        status
+    }
+
+    fn summary(&mut self, driver: &mut Driver<Server>) -> Status {
         let server = &driver.node;
         let mut drops = server.drops().clone();
         drops.merge(&self.filters.drops());
         let refusals = server.refusals().into_iter();
         let role = ServerStatus {
-            sessions: server.status(),
+            sessions: Vec::new(),
+            totals: server.totals(),
             memory_bytes: server.memory(),
             refusals: refusals.map(|(kind, count)| (kind.to_owned(), count)).collect(),
         };
@@ -305,21 +320,11 @@ impl Role<Server> for ServerRole {
     fn handle_request(
         &mut self,
         driver: &mut Driver<Server>,
-        _: Instant,
+        now: Instant,
         method: &str,
         params: &Value,
     ) -> Result<Value, RpcError> {
-        match method {
-            "set_strategy" => {
-                let SetStrategy { lane, strategy } = settings::parse(params)?;
-                let name = strategy.to_string();
-                let answer = settings::answer(driver.node.set_strategy(&lane, strategy))?;
-                tracing::info!(lane, strategy = name, "a lane's strategy is changed");
-                Ok(answer)
-            }
-            "frame_targets" => Ok(json!(driver.node.frame_targets())),
-            other => Err(RpcError::method_not_found(other)),
-        }
+        requests::handle(&mut driver.node, now, method, params)
     }
 }
 

@@ -30,6 +30,22 @@ pub struct SetQoe {
     pub qoe: Qoe,
 }
 
+/// The parameters of `drain`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Drain {
+    /// Over how long the clients are asked to go, milliseconds; a minute at most. It counts the
+    /// first time.
+    pub over_ms: u64,
+}
+
+/// What is answered to `drain`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DrainAnswer {
+    /// How many sessions are left.
+    pub sessions: u64,
+}
+
 /// What is answered to a change that was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -62,6 +78,15 @@ pub fn set_strategy(path: &Path, change: &SetStrategy) -> Result<Option<String>,
         SetAnswer::Done(_) => Ok(None),
         SetAnswer::Notice { notice } => Ok(notice),
     }
+}
+
+/// Lets a running server or proxy take no new clients, and ask those that it has to go to another.
+/// Ask again to hear how many are left.
+///
+/// # Errors
+/// As [`request`]; [`RequestError::Refused`] when it cannot be done.
+pub fn drain(path: &Path, drain: &Drain) -> Result<DrainAnswer, RequestError> {
+    read(path, request(path, "drain", &json!(drain))?)
 }
 
 /// What was answered, as the type that both sides share.

@@ -6,7 +6,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -16,6 +15,7 @@ use serde_json::{Value, json};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::LINE_MAX;
+use crate::callers::Callers;
 use crate::process::own_directory;
 use crate::{DeviceError, Instance, Waker};
 
@@ -23,7 +23,8 @@ use crate::{DeviceError, Instance, Waker};
 #[derive(Debug)]
 pub struct LocalServer {
     requests: Receiver<LocalRequest>,
-    shared: Arc<Shared>,
+    asker: Asker,
+    callers: Arc<Callers>,
     path: PathBuf,
     acceptor: Option<JoinHandle<()>>,
 }
@@ -73,13 +74,29 @@ impl RpcError {
     }
 }
 
-/// What the threads share.
-#[derive(Debug)]
-struct Shared {
+/// Asks the event loop, from another thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Asker {
     queue: SyncSender<LocalRequest>,
     waker: Waker,
-    stop: AtomicBool,
-    connections: AtomicUsize,
+}
+
+impl Asker {
+    /// Hands a request to the event loop and awaits its answer.
+    ///
+    /// # Errors
+    /// What the event loop answers, or that it is busy: it has not answered for two seconds.
+    pub(crate) fn ask(&self, method: &str, params: Value) -> Result<Value, RpcError> {
+        let (answer, answers) = sync_channel(1);
+        let request = LocalRequest { method: method.to_owned(), params, answer };
+        match self.queue.try_send(request) {
+            Ok(()) => self.waker.wake(),
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
+                return Err(RpcError::busy());
+            }
+        }
+        answers.recv_timeout(ANSWER_MAX).unwrap_or_else(|_| Err(RpcError::busy()))
+    }
 }
 
 impl LocalServer {
@@ -101,16 +118,26 @@ impl LocalServer {
         let _ = fs::remove_file(&path);
         let listener = listen(&path).map_err(failed)?;
         let (queue, requests) = sync_channel(QUEUE_MAX);
-        let (stop, connections) = (AtomicBool::new(false), AtomicUsize::new(0));
-        let shared = Arc::new(Shared { queue, waker, stop, connections });
+        let asker = Asker { queue, waker };
+        let callers = Callers::new("the local socket", CONNECTIONS_MAX);
         let acceptor = {
-            let shared = Arc::clone(&shared);
+            let (asker, callers) = (asker.clone(), Arc::clone(&callers));
+            let stopped = Arc::clone(&callers);
+            let serve = move |stream| {
+                // A caller that breaks off harms itself only.
+                let _ = serve(&stream, &asker, &stopped);
+            };
             std::thread::Builder::new()
                 .name("local".to_owned())
-                .spawn(move || accept(&listener, &shared))
+                .spawn(move || callers.take(listener.incoming(), serve))
                 .map_err(|error| DeviceError::system("start a thread", error))?
         };
-        Ok(Self { requests, shared, path, acceptor: Some(acceptor) })
+        Ok(Self { requests, asker, callers, path, acceptor: Some(acceptor) })
+    }
+
+    /// Asks as callers do, from a thread of this program.
+    pub(crate) fn asker(&self) -> Asker {
+        self.asker.clone()
     }
 
     /// The next request, if there is one. Call it until there is none after each wake.
@@ -121,7 +148,7 @@ impl LocalServer {
 
 impl Drop for LocalServer {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
+        self.callers.stop();
         // Ends the accept; when that cannot be, the thread ends with the process.
         if UnixStream::connect(&self.path).is_ok()
             && let Some(acceptor) = self.acceptor.take()
@@ -148,46 +175,8 @@ fn listen(path: &Path) -> std::io::Result<UnixListener> {
     Ok(socket.into())
 }
 
-fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
-    let mut is_failing = false;
-    for stream in listener.incoming() {
-        if shared.stop.load(Ordering::Acquire) {
-            return;
-        }
-        let stream = match stream {
-            Ok(stream) => stream,
-            Err(error) => {
-                // Out of file descriptors, most likely; whoever waits makes the next call return at
-                // once.
-                if !std::mem::replace(&mut is_failing, true) {
-                    tracing::warn!("the local socket takes no callers: {error}; trying again");
-                }
-                std::thread::sleep(ACCEPT_PAUSE);
-                continue;
-            }
-        };
-        if std::mem::take(&mut is_failing) {
-            tracing::info!("the local socket takes callers again");
-        }
-        // A connection too many is closed at once.
-        if shared.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX {
-            shared.connections.fetch_sub(1, Ordering::AcqRel);
-            continue;
-        }
-        let theirs = Arc::clone(shared);
-        let work = move || {
-            // A caller that breaks off harms itself only.
-            let _ = serve(&stream, &theirs);
-            theirs.connections.fetch_sub(1, Ordering::AcqRel);
-        };
-        if std::thread::Builder::new().name("local-peer".to_owned()).spawn(work).is_err() {
-            shared.connections.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
-}
-
 /// Answers one caller, line by line, until it leaves or is silent for a minute.
-fn serve(stream: &UnixStream, shared: &Shared) -> std::io::Result<()> {
+fn serve(stream: &UnixStream, asker: &Asker, callers: &Callers) -> std::io::Result<()> {
     stream.set_read_timeout(Some(IDLE_MAX))?;
     stream.set_write_timeout(Some(ANSWER_MAX))?;
     let mut reader = BufReader::new(stream);
@@ -195,14 +184,14 @@ fn serve(stream: &UnixStream, shared: &Shared) -> std::io::Result<()> {
     loop {
         line.clear();
         let length = (&mut reader).take(LINE_MAX as u64).read_until(b'\n', &mut line)?;
-        if length == 0 || shared.stop.load(Ordering::Acquire) {
+        if length == 0 || callers.is_stopped() {
             return Ok(());
         }
         let too_long = length == LINE_MAX && line.last() != Some(&b'\n');
         let answer = if too_long {
             Some(failure(Value::Null, &RpcError::parse("the line is too long")))
         } else {
-            handle_line(&line, shared)
+            handle_line(&line, asker)
         };
         if let Some(answer) = answer {
             let mut bytes = answer.to_string().into_bytes();
@@ -216,7 +205,7 @@ fn serve(stream: &UnixStream, shared: &Shared) -> std::io::Result<()> {
 }
 
 /// Handles one request; `None` for a notification, which wants no answer.
-fn handle_line(line: &[u8], shared: &Shared) -> Option<Value> {
+fn handle_line(line: &[u8], asker: &Asker) -> Option<Value> {
     let request: Value = match serde_json::from_slice(line) {
         Ok(request) => request,
         Err(error) => return Some(failure(Value::Null, &RpcError::parse(error))),
@@ -228,7 +217,7 @@ fn handle_line(line: &[u8], shared: &Shared) -> Option<Value> {
         return Some(failure(id.unwrap_or(Value::Null), &RpcError::invalid_request()));
     };
     let params = request.get("params").cloned().unwrap_or(Value::Null);
-    let result = forward(method.to_owned(), params, shared);
+    let result = asker.ask(method, params);
     let id = id?;
     Some(match result {
         Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),
@@ -236,23 +225,10 @@ fn handle_line(line: &[u8], shared: &Shared) -> Option<Value> {
     })
 }
 
-/// Hands a request to the event loop and awaits its answer.
-fn forward(method: String, params: Value, shared: &Shared) -> Result<Value, RpcError> {
-    let (answer, answers) = sync_channel(1);
-    let request = LocalRequest { method, params, answer };
-    match shared.queue.try_send(request) {
-        Ok(()) => shared.waker.wake(),
-        Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => return Err(RpcError::busy()),
-    }
-    answers.recv_timeout(ANSWER_MAX).unwrap_or_else(|_| Err(RpcError::busy()))
-}
-
 fn failure(id: Value, error: &RpcError) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "error": { "code": error.code, "message": error.message } })
 }
 
-/// How long to wait after a failure before the next caller is taken.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const QUEUE_MAX: usize = 16;
 const CONNECTIONS_MAX: usize = 16;
 const ANSWER_MAX: Duration = Duration::from_secs(2);

@@ -1,0 +1,84 @@
+//! Takes the callers of a listening socket: a thread for each, and no more than so many at a time.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// The callers of one listening socket.
+#[derive(Debug)]
+pub(crate) struct Callers {
+    name: &'static str,
+    most: usize,
+    count: AtomicUsize,
+    stop: AtomicBool,
+}
+
+impl Callers {
+    /// `most` callers at a time; `name` is what they call, for the log and the threads.
+    pub(crate) fn new(name: &'static str, most: usize) -> Arc<Self> {
+        Arc::new(Self { name, most, count: AtomicUsize::new(0), stop: AtomicBool::new(false) })
+    }
+
+    /// The next caller is the last, and is not served.
+    pub(crate) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// Calls `serve` with each of `incoming`, in a thread of its own, until it is stopped. One too
+    /// many is closed at once.
+    pub(crate) fn take<S: Send + 'static>(
+        self: &Arc<Self>,
+        incoming: impl Iterator<Item = io::Result<S>>,
+        serve: impl Fn(S) + Clone + Send + 'static,
+    ) {
+        let mut is_failing = false;
+        for stream in incoming {
+            if self.is_stopped() {
+                return;
+            }
+            let stream = match stream {
+                Ok(stream) => stream,
+                Err(error) => {
+                    // Out of file descriptors, most likely; whoever waits makes the next call
+                    // return at once.
+                    if !std::mem::replace(&mut is_failing, true) {
+                        tracing::warn!("{} takes no callers: {error}; trying again", self.name);
+                    }
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+            };
+            if std::mem::take(&mut is_failing) {
+                tracing::info!("{} takes callers again", self.name);
+            }
+            self.begin(stream, serve.clone());
+        }
+    }
+
+    fn begin<S: Send + 'static>(
+        self: &Arc<Self>,
+        stream: S,
+        serve: impl FnOnce(S) + Send + 'static,
+    ) {
+        if self.count.fetch_add(1, Ordering::AcqRel) >= self.most {
+            self.count.fetch_sub(1, Ordering::AcqRel);
+            return;
+        }
+        let theirs = Arc::clone(self);
+        let work = move || {
+            serve(stream);
+            theirs.count.fetch_sub(1, Ordering::AcqRel);
+        };
+        if std::thread::Builder::new().name("caller".to_owned()).spawn(work).is_err() {
+            self.count.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+/// How long to wait after a failure before the next caller is taken.
+const PAUSE: Duration = Duration::from_millis(100);

@@ -1,0 +1,48 @@
+//! What may be asked of a node with clients, a server or a proxy, while it runs.
+
+use std::time::Duration;
+
+use roadweave_tunnel::{DRAIN_MAX, Server};
+use roadweave_types::Instant;
+use serde_json::{Value, json};
+
+use super::settings::{answer, parse};
+use crate::local::{Drain, DrainAnswer, RpcError, SetStrategy};
+
+/// Does what `method` asks.
+///
+/// # Errors
+/// What the caller is told when there is no such method or it cannot be done.
+pub(super) fn handle(
+    server: &mut Server,
+    now: Instant,
+    method: &str,
+    params: &Value,
+) -> Result<Value, RpcError> {
+    match method {
+        "set_strategy" => {
+            let SetStrategy { lane, strategy } = parse(params)?;
+            let name = strategy.to_string();
+            let answer = answer(server.set_strategy(&lane, strategy))?;
+            tracing::info!(lane, strategy = name, "a lane's strategy is changed");
+            Ok(answer)
+        }
+        "frame_targets" => Ok(json!(server.frame_targets())),
+        "drain" => drain(server, now, parse(params)?),
+        other => Err(RpcError::method_not_found(other)),
+    }
+}
+
+fn drain(server: &mut Server, now: Instant, drain: Drain) -> Result<Value, RpcError> {
+    let over = Duration::from_millis(drain.over_ms);
+    if over > DRAIN_MAX {
+        let message = format!("over_ms is {}; {} at most", drain.over_ms, DRAIN_MAX.as_millis());
+        return Err(RpcError::invalid_params(message));
+    }
+    let sessions = server.sessions() as u64;
+    if !server.is_draining() {
+        tracing::info!(sessions, ?over, "draining: no new clients, and these are asked to go");
+        server.drain(now, over);
+    }
+    Ok(json!(DrainAnswer { sessions }))
+}

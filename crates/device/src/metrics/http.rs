@@ -1,0 +1,149 @@
+//! As much of HTTP/1.1 (RFC 9112) as a scraper needs: one request without content, one answer.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// The longest head of a request, bytes.
+const HEAD_MAX: usize = 8 * 1024;
+/// The most fields in it.
+const FIELDS_MAX: usize = 64;
+
+/// An answer; the connection ends with it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    status: u16,
+    content_type: &'static str,
+    content: String,
+}
+
+impl Answer {
+    pub(super) fn text(status: u16, content: impl Into<String>) -> Self {
+        Self { status, content_type: "text/plain; charset=utf-8", content: content.into() }
+    }
+
+    pub(super) fn open_metrics(content: String) -> Self {
+        let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        Self { status: 200, content_type, content }
+    }
+
+    /// Sends it; fails when the caller does not take it within `limit`.
+    pub(super) fn write(&self, mut stream: &TcpStream, limit: Duration) -> io::Result<()> {
+        stream.set_write_timeout(Some(limit))?;
+        let Self { status, content_type, content } = self;
+        let (reason, length) = (reason(*status), content.len());
+        let allow = if *status == 405 { "Allow: GET\r\n" } else { "" };
+        let answer = format!(
+            "HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\n\
+             Content-Length: {length}\r\n{allow}Connection: close\r\n\r\n{content}"
+        );
+        stream.write_all(answer.as_bytes())
+    }
+}
+
+fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        431 => "Request Header Fields Too Large",
+        503 => "Service Unavailable",
+        500 => "Internal Server Error",
+        _ => "Bad Request",
+    }
+}
+
+/// Reads the head of a request, within `limit`; returns the path of a GET, without its query, or
+/// what to answer to anything else.
+pub(super) fn read_request(
+    mut stream: &TcpStream,
+    limit: Duration,
+) -> io::Result<Result<String, Answer>> {
+    let deadline = Instant::now() + limit;
+    let (mut head, mut chunk) = (Vec::new(), [0; 1024]);
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        let length = stream.read(&mut chunk)?;
+        if length == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        head.extend_from_slice(&chunk[..length]);
+        match parse(&head) {
+            None if head.len() >= HEAD_MAX => {
+                return Ok(Err(Answer::text(431, "the head is too long\n")));
+            }
+            None => {}
+            Some(parsed) => return Ok(parsed),
+        }
+    }
+}
+
+/// `None` while the head has not come as a whole.
+fn parse(head: &[u8]) -> Option<Result<String, Answer>> {
+    let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+    let mut request = httparse::Request::new(&mut fields);
+    match request.parse(head) {
+        Ok(httparse::Status::Partial) => None,
+        Ok(httparse::Status::Complete(_)) => Some(match (request.method, request.path) {
+            (Some("GET"), Some(target)) => {
+                Ok(target.split_once('?').map_or(target, |(path, _)| path).to_owned())
+            }
+            _ => Err(Answer::text(405, "only GET is served\n")),
+        }),
+        Err(httparse::Error::TooManyHeaders) => {
+            Some(Err(Answer::text(431, "the head has too many fields\n")))
+        }
+        Err(error) => Some(Err(Answer::text(400, format!("no HTTP request: {error}\n")))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    fn check(head: &str, expected: Option<Result<&str, u16>>) {
+        let parsed = parse(head.as_bytes());
+        let parsed = parsed.as_ref().map(|parsed| match parsed {
+            Ok(path) => Ok(path.as_str()),
+            Err(answer) => Err(answer.status),
+        });
+        assert_eq!(parsed, expected, "{head:?}");
+    }
+
+    #[test]
+    fn a_path_is_read_and_all_else_is_refused() {
+        check("GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", Some(Ok("/metrics")));
+        check("GET /metrics?collect[]=a HTTP/1.0\r\n\r\n", Some(Ok("/metrics")));
+        check("GET /metrics HTTP/1.1\r\nHost: a\r\n", None);
+        check("", None);
+        check("POST /metrics HTTP/1.1\r\n\r\n", Some(Err(405)));
+        check("\x16\x03\x01\x02", Some(Err(400)));
+        check("GET /a b HTTP/1.1\r\n\r\n", Some(Err(400)));
+        let many: String = (0..=FIELDS_MAX).map(|number| format!("F{number}: 1\r\n")).collect();
+        check(&format!("GET / HTTP/1.1\r\n{many}\r\n"), Some(Err(431)));
+    }
+
+    /// What a caller is answered who sends `bytes` and then nothing.
+    fn call(bytes: &[u8], limit: Duration) -> io::Result<Result<String, Answer>> {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut caller = TcpStream::connect(listener.local_addr().expect("bound")).expect("there");
+        caller.write_all(bytes).expect("there is room");
+        let (stream, _) = listener.accept().expect("it has connected");
+        read_request(&stream, limit)
+    }
+
+    #[test]
+    fn a_head_without_end_and_a_caller_who_waits_end() {
+        let endless = [b"GET / HTTP/1.1\r\nF: ".as_slice(), &[b'a'; 2 * HEAD_MAX]].concat();
+        let answer = call(&endless, Duration::from_secs(60)).expect("an answer");
+        assert_eq!(answer.expect_err("refused").status, 431);
+        let error = call(b"GET / HT", Duration::from_millis(20)).expect_err("it takes too long");
+        assert!(matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock));
+    }
+}

@@ -1,0 +1,63 @@
+//! What share of a core the program takes, over the last seconds.
+
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Over how long the share is taken, at least.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// What the program had used when it was last looked at.
+#[derive(Debug, Default)]
+pub(super) struct Load {
+    since: Option<(Instant, Duration)>,
+    share: f64,
+}
+
+/// What the program uses of the machine.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Used {
+    /// Processor time so far.
+    pub(super) processor: Duration,
+    /// The share of a core over the last seconds, 0..1, or more with several threads.
+    pub(super) share: f64,
+}
+
+impl Load {
+    /// What is used now. The share is that since an earlier call, [`PERIOD`] ago or more, whoever
+    /// calls how often.
+    pub(super) fn tell(&mut self) -> Used {
+        let spent = clock_gettime(ClockId::ProcessCPUTime);
+        let seconds = u64::try_from(spent.tv_sec).unwrap_or_default();
+        let nanoseconds = u32::try_from(spent.tv_nsec).unwrap_or_default();
+        self.update(Instant::now(), Duration::new(seconds, nanoseconds))
+    }
+
+    fn update(&mut self, now: Instant, processor: Duration) -> Used {
+        let (at, before) = *self.since.get_or_insert((now, processor));
+        let over = now.saturating_duration_since(at);
+        if over >= PERIOD {
+            self.share = processor.saturating_sub(before).as_secs_f64() / over.as_secs_f64();
+            self.since = Some((now, processor));
+        }
+        Used { processor, share: self.share }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_who_ask_often_hear_the_same_share() {
+        let (mut load, start) = (Load::default(), Instant::now());
+        let mut share_at = |seconds: u64, used_ms: u64| {
+            load.update(start + Duration::from_secs(seconds), Duration::from_millis(used_ms)).share
+        };
+        assert_eq!(share_at(0, 400), 0.0);
+        assert_eq!(share_at(1, 900), 0.0, "too soon to say");
+        assert_eq!(share_at(10, 2_900), 0.25);
+        assert_eq!(share_at(11, 3_900), 0.25);
+        assert_eq!(share_at(20, 2_900), 0.0);
+    }
+}

@@ -1,0 +1,270 @@
+//! A status as OpenMetrics text: `roadweave_...`, in base units.
+//!
+//! What grows is a counter only if it never shrinks: sums over sessions, which end, are none.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode as encode_text;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use roadweave_tunnel::{LegStatus, TenantStats, Totals};
+use roadweave_types::DropReason;
+
+use super::load::Used;
+use crate::status::{DeviceCounters, RoleStatus, Status};
+
+/// The figures of `status`, of which no session needs to be told.
+pub(super) fn encode(status: Status, used: Used) -> String {
+    let mut registry = Registry::with_prefix("roadweave");
+    registry.register_collector(Box::new(Figures { status, used }));
+    let mut text = String::new();
+    // Writing to a String does not fail.
+    let _ = encode_text(&mut text, &registry);
+    text
+}
+
+#[derive(Debug)]
+struct Figures {
+    status: Status,
+    used: Used,
+}
+
+impl Collector for Figures {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Self { status, used } = self;
+        let out = &mut encoder;
+        let build = [("version", status.version.as_str()), ("role", status.role.name())];
+        let help = "1, with the version and the role";
+        each(out, ("build_info", help, None), [(build, ConstGauge::new(1_u64))])?;
+        let up = ConstGauge::new(status.uptime_seconds);
+        one(out, ("uptime", "For how long it runs", Some(&Unit::Seconds)), &up)?;
+        let help = "Processor time that the program has used";
+        let processor = ConstCounter::new(used.processor.as_secs_f64());
+        one(out, ("processor", help, Some(&Unit::Seconds)), &processor)?;
+        let help = "The share of one core that the program has used of late";
+        one(out, ("load", help, Some(&Unit::Ratios)), &ConstGauge::new(used.share))?;
+        let help = "Log lines that could not be written";
+        one(out, ("log_lines_lost", help, None), &ConstCounter::new(status.log.lines_lost))?;
+        let drops = status.drops.iter();
+        let drops = drops.map(|(reason, count)| ([("reason", reason.name())], count));
+        counters(out, ("drops", "Inner packets discarded, by reason", None), drops)?;
+        if !status.tun.is_empty() {
+            device(out, &status.device)?;
+        }
+        match &status.role {
+            RoleStatus::Server(role) => {
+                totals(out, &role.totals, role.memory_bytes)?;
+                refusals(out, &role.refusals)
+            }
+            RoleStatus::Proxy(role) => {
+                totals(out, &role.totals, role.memory_bytes)?;
+                refusals(out, &role.refusals)?;
+                tenants(out, &role.passing.tenants)?;
+                legs(out, role.passing.legs.iter().map(|leg| (leg.public_key.as_str(), leg)))
+            }
+            RoleStatus::Anchor(role) => {
+                refusals(out, &role.passing.refusals)?;
+                tenants(out, &role.passing.tenants)?;
+                legs(out, role.passing.legs.iter().map(|(name, leg)| (name.as_str(), leg)))
+            }
+            RoleStatus::Client(_) | RoleStatus::Router(_) => Ok(()),
+        }
+    }
+}
+
+fn device(out: &mut DescriptorEncoder<'_>, device: &DeviceCounters) -> fmt::Result {
+    let both =
+        |read, written| [([("direction", "read")], read), ([("direction", "written")], written)];
+    let packets = both(device.packets_read, device.packets_written);
+    counters(out, ("device_packets", "Inner packets through the TUN device", None), packets)?;
+    let help = "Bytes of the inner packets through the TUN device";
+    let bytes = both(device.bytes_read, device.bytes_written);
+    counters(out, ("device", help, Some(&Unit::Bytes)), bytes)
+}
+
+fn totals(out: &mut DescriptorEncoder<'_>, totals: &Totals, memory_bytes: u64) -> fmt::Result {
+    let help = "Clients with a session";
+    one(out, ("sessions", help, None), &ConstGauge::new(totals.sessions))?;
+    let help = "Clients that stand by";
+    one(out, ("standbys", help, None), &ConstGauge::new(totals.standbys))?;
+    let help = "1 while it takes no new clients and lets go those that it has";
+    one(out, ("draining", help, None), &ConstGauge::new(u64::from(totals.draining)))?;
+    let help = "What all sessions hold";
+    one(out, ("memory", help, Some(&Unit::Bytes)), &ConstGauge::new(memory_bytes))?;
+    let paths = totals.paths.iter();
+    let paths = paths.map(|(status, count)| ([("status", status.name())], *count as f64));
+    gauges(out, ("paths", "Paths of all sessions, by what they may carry", None), paths)?;
+    let quantiles = totals.round_trips.iter().flat_map(|all| {
+        [("0.5", all.p50_ms), ("0.9", all.p90_ms), ("0.99", all.p99_ms)]
+            .map(|(share, ms)| ([("quantile", share)], ms / 1e3))
+    });
+    let help = "Smoothed round-trip times of the usable paths";
+    gauges(out, ("path_round_trip", help, Some(&Unit::Seconds)), quantiles)
+}
+
+fn refusals(out: &mut DescriptorEncoder<'_>, refusals: &BTreeMap<String, u64>) -> fmt::Result {
+    let kinds = refusals.iter().map(|(kind, count)| ([("kind", kind.as_str())], *count));
+    counters(out, ("refusals", "Who was not let in, by kind", None), kinds)
+}
+
+fn tenants(
+    out: &mut DescriptorEncoder<'_>,
+    tenants: &BTreeMap<String, TenantStats>,
+) -> fmt::Result {
+    let both = |up: fn(&TenantStats) -> u64, down: fn(&TenantStats) -> u64| {
+        tenants.iter().flat_map(move |(tenant, stats)| {
+            [("up", up(stats)), ("down", down(stats))].map(|(direction, count)| {
+                ([("tenant", tenant.as_str()), ("direction", direction)], count)
+            })
+        })
+    };
+    let packets = both(|stats| stats.packets_up, |stats| stats.packets_down);
+    counters(out, ("tenant_packets", "Inner packets that passed, by tenant", None), packets)?;
+    let bytes = both(|stats| stats.bytes_up, |stats| stats.bytes_down);
+    let help = "Bytes of the inner packets that passed, by tenant";
+    counters(out, ("tenant", help, Some(&Unit::Bytes)), bytes)?;
+    let drops = tenants.iter().flat_map(|(tenant, stats)| {
+        let labels = |reason: DropReason| [("tenant", tenant.as_str()), ("reason", reason.name())];
+        stats.drops.iter().map(move |(reason, count)| (labels(reason), count))
+    });
+    let help = "Inner packets discarded, by tenant and reason";
+    counters(out, ("tenant_drops", help, None), drops)
+}
+
+/// Legs with the names of their other ends.
+fn legs<'a>(
+    out: &mut DescriptorEncoder<'_>,
+    legs: impl Iterator<Item = (&'a str, &'a LegStatus)> + Clone,
+) -> fmt::Result {
+    let all = |figure: fn(&LegStatus) -> f64| {
+        legs.clone().map(move |(peer, leg)| ([("peer", peer)], figure(leg)))
+    };
+    let is_up = all(|leg| f64::from(u8::from(leg.is_up)));
+    gauges(out, ("leg_up", "1 while the leg is up and answers", None), is_up)?;
+    let help = "The smoothed round-trip time of a leg";
+    let round_trips = all(|leg| leg.smoothed_rtt_ms / 1e3);
+    gauges(out, ("leg_round_trip", help, Some(&Unit::Seconds)), round_trips)?;
+    let help = "The share of a leg's datagrams that the network has lost of late";
+    gauges(out, ("leg_loss", help, Some(&Unit::Ratios)), all(|leg| f64::from(leg.loss)))?;
+    let attachments = all(|leg| leg.attachments as f64);
+    gauges(out, ("leg_attachments", "Clients attached by a leg", None), attachments)
+}
+
+/// A family's name without prefix and unit, its help, and its unit.
+type Family<'a> = (&'a str, &'a str, Option<&'a Unit>);
+/// What tells one of a family from another.
+type Labels<'a, const N: usize> = [(&'static str, &'a str); N];
+
+fn gauges<'a, const N: usize>(
+    out: &mut DescriptorEncoder<'_>,
+    family: Family<'_>,
+    values: impl IntoIterator<Item = (Labels<'a, N>, f64)>,
+) -> fmt::Result {
+    each(out, family, values.into_iter().map(|(labels, value)| (labels, ConstGauge::new(value))))
+}
+
+fn counters<'a, const N: usize>(
+    out: &mut DescriptorEncoder<'_>,
+    family: Family<'_>,
+    values: impl IntoIterator<Item = (Labels<'a, N>, u64)>,
+) -> fmt::Result {
+    each(out, family, values.into_iter().map(|(labels, value)| (labels, ConstCounter::new(value))))
+}
+
+fn one(
+    out: &mut DescriptorEncoder<'_>,
+    (name, help, unit): Family<'_>,
+    metric: &impl EncodeMetric,
+) -> fmt::Result {
+    metric.encode(out.encode_descriptor(name, help, unit, metric.metric_type())?)
+}
+
+/// A family without members is left out.
+fn each<'a, M: EncodeMetric, const N: usize>(
+    out: &mut DescriptorEncoder<'_>,
+    (name, help, unit): Family<'_>,
+    members: impl IntoIterator<Item = (Labels<'a, N>, M)>,
+) -> fmt::Result {
+    let mut members = members.into_iter().peekable();
+    let Some((_, first)) = members.peek() else { return Ok(()) };
+    let mut family = out.encode_descriptor(name, help, unit, first.metric_type())?;
+    for (labels, metric) in members {
+        metric.encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use roadweave_tunnel::{ProxyStatus, RoundTrips};
+    use roadweave_types::{DropCounters, PathStatus};
+
+    use super::*;
+    use crate::status::{LogCounters, ProxyRoleStatus};
+
+    #[test]
+    fn the_figures_of_a_proxy_are_open_metrics() {
+        let mut drops = DropCounters::default();
+        drops.add(DropReason::NoSession, 3);
+        let tenant = TenantStats {
+            packets_up: 5,
+            bytes_up: 700,
+            drops: drops.clone(),
+            ..Default::default()
+        };
+        let leg = LegStatus {
+            public_key: "key\"\n".to_owned(),
+            is_up: true,
+            smoothed_rtt_ms: 12.5,
+            ..Default::default()
+        };
+        let passing =
+            ProxyStatus { legs: vec![leg], tenants: [("acme".to_owned(), tenant)].into() };
+        let totals = Totals {
+            sessions: 2,
+            draining: true,
+            paths: [(PathStatus::Usable, 4)].into(),
+            round_trips: Some(RoundTrips { p50_ms: 40.0, p90_ms: 60.0, p99_ms: 80.0 }),
+            ..Default::default()
+        };
+        let role = ProxyRoleStatus { totals, passing, ..Default::default() };
+        let status = Status {
+            name: "[::]:4433".to_owned(),
+            version: "1.2.3".to_owned(),
+            uptime_seconds: 12.5,
+            tun: String::new(),
+            device: DeviceCounters::default(),
+            log: LogCounters::default(),
+            drops,
+            role: RoleStatus::Proxy(role),
+        };
+        let text = encode(status, Used { processor: Duration::from_millis(1_500), share: 0.25 });
+        for line in [
+            "roadweave_build_info{version=\"1.2.3\",role=\"proxy\"} 1",
+            "# TYPE roadweave_uptime_seconds gauge",
+            "roadweave_uptime_seconds 12.5",
+            "roadweave_processor_seconds_total 1.5",
+            "roadweave_load_ratios 0.25",
+            "roadweave_drops_total{reason=\"no-session\"} 3",
+            "roadweave_sessions 2",
+            "roadweave_draining 1",
+            "roadweave_paths{status=\"usable\"} 4.0",
+            "roadweave_path_round_trip_seconds{quantile=\"0.99\"} 0.08",
+            "roadweave_tenant_bytes_total{tenant=\"acme\",direction=\"up\"} 700",
+            "roadweave_tenant_drops_total{tenant=\"acme\",reason=\"no-session\"} 3",
+            "roadweave_leg_up{peer=\"key\\\"\\n\"} 1.0",
+            "roadweave_leg_round_trip_seconds{peer=\"key\\\"\\n\"} 0.0125",
+        ] {
+            assert!(text.lines().any(|it| it == line), "{line} is not in\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n"), "{text}");
+        assert!(!text.contains("device"), "a proxy has none");
+        assert!(!text.contains("refusals"), "there were none");
+    }
+}
