@@ -90,12 +90,20 @@ impl<T: Kept> StateFile<T> {
         kept
     }
 
-    /// Writes `kept` before long, unless it is there already or the last write is still under way.
-    pub fn write(&mut self, kept: &T) {
-        if *kept == *self.written || self.writer.as_ref().is_some_and(|old| !old.is_finished()) {
-            return;
+    /// Writes `kept` before long, unless it is there already or the last write is still under way;
+    /// returns whether it will be there then, if nothing fails.
+    pub fn write(&mut self, kept: &T) -> bool {
+        let is_writing = self.writer.as_ref().is_some_and(|old| !old.is_finished());
+        if !is_writing {
+            // What failed is not there.
+            self.finish();
         }
-        self.finish();
+        if *kept == *self.written {
+            return true;
+        }
+        if is_writing {
+            return false;
+        }
         let (path, kept) = (self.path.clone(), Arc::new(kept.clone()));
         let (contents, is_failing) = (kept.clone(), Arc::clone(&self.is_failing));
         let work = move || {
@@ -108,8 +116,12 @@ impl<T: Kept> StateFile<T> {
                 self.writer = Some(writer);
                 self.written = kept;
             }
-            Err(error) => tracing::warn!("cannot write {}: {error}", self.path.display()),
+            Err(error) => {
+                tracing::warn!("cannot write {}: {error}", self.path.display());
+                return false;
+            }
         }
+        true
     }
 
     /// Writes `kept` before it returns, unless it is there already: the process ends.

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A box may have a client at each proxy at one time, with the same key, as one has that joins at
-//! the next proxy before it leaves the last. Boxes take turns among the tenants, and boxes of
+//! the next proxy before it leaves the last; or one client that chooses among all proxies. Boxes take turns among the tenants, and boxes of
 //! different tenants have the same inner addresses. Equal configurations and equal calls give equal
 //! chains.
 
@@ -23,8 +23,8 @@ use bytes::Bytes;
 use roadweave_identity::PublicKey;
 use roadweave_quic::{Epoch, Outbox};
 use roadweave_tunnel::{
-    Anchor, AnchorEvent, Client, ClientEvent, Io, Node, PeerTable, Server, ServerEvent, TenantId,
-    turn,
+    Anchor, AnchorEvent, Client, ClientEvent, Io, Node, Peer, PeerTable, Peers, Server,
+    ServerEvent, TenantId, turn,
 };
 use roadweave_types::{Instant, Rate};
 
@@ -201,6 +201,15 @@ impl Chain {
         self.turn(Place::Box { number, proxy });
     }
 
+    /// A client of a box that chooses among all proxies starts, with nothing of a former life. Its
+    /// proxy is [`ANY_PROXY`].
+    ///
+    /// # Panics
+    /// As [`Chain::new`].
+    pub fn start_roaming(&mut self, number: usize) {
+        self.start(number, ANY_PROXY);
+    }
+
     /// The client of a box for a proxy is gone without a word.
     pub fn kill(&mut self, number: usize, proxy: usize) {
         self.clients.remove(&(number, proxy));
@@ -209,6 +218,19 @@ impl Chain {
     /// The leg of a proxy carries nothing from now on, or does again.
     pub fn cut_leg(&mut self, proxy: usize, is_cut: bool) {
         self.network.cut_leg(proxy, is_cut);
+    }
+
+    /// The anchor lets no proxy in for a moment: its legs are closed.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn close_legs(&mut self) {
+        let anchor = self.anchor.as_mut().expect("it runs");
+        let none = Peers::default();
+        let all = anchor.replace_proxies(self.now, Peers::after(&none, []));
+        let all = all.iter().map(|(key, peer)| (*key, Peer::clone(peer)));
+        anchor.replace_proxies(self.now, Peers::after(&none, all));
+        self.turn(Place::Anchor);
     }
 
     /// A proxy, if it runs; follow it with [`Chain::flush`].
@@ -409,6 +431,9 @@ impl Io for NodeIo<'_> {
         }
     }
 }
+
+/// The proxy of a client that chooses among all.
+pub const ANY_PROXY: usize = 1_000;
 
 /// Where a proxy listens.
 pub fn proxy_address(proxy: usize) -> SocketAddr {

@@ -70,6 +70,7 @@ impl Failover {
         let mut fleet = Fleet::new(&FleetConfig {
             links: self.links.clone(),
             sites: vec!["here".into(), "there".into()],
+            to_anchor: Vec::new(),
             lanes_up: self.lanes.clone(),
             lanes_down: self.lanes.clone(),
             seed: self.seed,

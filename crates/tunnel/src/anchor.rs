@@ -12,6 +12,7 @@
 //!
 //! Source: the local mobility anchor of Proxy Mobile IPv6 (RFC 5213).
 
+mod checks;
 mod devices;
 mod legs;
 mod node;
@@ -27,6 +28,7 @@ use roadweave_types::{DropCounters, DropReason, Instant, Rate};
 use roadweave_wire::{Binding, InnerPacket};
 use serde::{Deserialize, Serialize};
 
+use self::checks::Checks;
 use self::legs::Leg;
 use crate::bindings::Bindings;
 use crate::leg::{LegStatus, TenantAccount, TenantId, TenantStats, tenant_stats};
@@ -112,6 +114,7 @@ pub struct Anchor {
     by_name: BTreeMap<String, TenantId>,
     bindings: Bindings,
     legs: BTreeMap<ConnectionId, Leg>,
+    checks: Checks,
     /// Legs to turn, because something was handled.
     touched: BTreeSet<ConnectionId>,
     refusals: Refusals,
@@ -154,6 +157,7 @@ impl Anchor {
             accounts,
             bindings: Bindings::new(key),
             legs: BTreeMap::new(),
+            checks: Checks::default(),
             touched: BTreeSet::new(),
             refusals: Refusals::default(),
             crowded_out: 0,
@@ -190,19 +194,20 @@ impl Anchor {
         self.endpoint.close(now, "the anchor stops");
     }
 
-    /// The newest binding of each device, signed by it: what survives a restart.
+    /// The newest binding of each device, signed by it: what survives a restart. Write it soon after
+    /// each [`AnchorEvent::Attached`]: what is not written may be followed by an older one.
     pub fn bindings(&self) -> Vec<(PublicKey, Binding)> {
         self.bindings.newest().map(|(device, binding)| (*device, binding.clone())).collect()
     }
 
     /// Takes up what [`Anchor::bindings`] gave in an earlier life. What is not signed, or of a
-    /// tenant or a device that is none any more, is left out.
+    /// tenant that is none any more, is left out.
     pub fn restore(&mut self, bindings: impl IntoIterator<Item = (PublicKey, Binding)>) {
         for (device, binding) in bindings {
-            if let Some(tenant) = self.by_name.get(&binding.tenant).copied()
-                && self.tenants[usize::from(tenant.0)].devices.get(&device).is_some()
-            {
-                self.bindings.restore((tenant, device), binding);
+            let Some(tenant) = self.by_name.get(&binding.tenant).copied() else { continue };
+            self.bindings.restore((tenant, device), binding);
+            if self.tenants[usize::from(tenant.0)].devices.get(&device).is_none() {
+                self.bindings.forget(&(tenant, device));
             }
         }
     }

@@ -38,6 +38,8 @@ struct Held {
     now_at: Option<At>,
     /// The attachment before, and until when its packets count.
     former: Option<(At, Instant)>,
+    /// Its turn to go, if the device may not connect.
+    forgotten: Option<u64>,
 }
 
 /// Where a packet comes from.
@@ -75,12 +77,14 @@ pub(crate) struct Bindings {
     senders: HashMap<At, Sender>,
     /// How many attachments each leg has.
     counts: BTreeMap<ConnectionId, usize>,
+    /// Devices that may not connect, the first that was forgotten first.
+    forgotten: BTreeMap<u64, DeviceId>,
 }
 
 impl Bindings {
     pub(crate) fn new(anchor: PublicKey) -> Self {
         let (devices, senders, counts) = (BTreeMap::new(), HashMap::new(), BTreeMap::new());
-        Self { anchor, devices, senders, counts }
+        Self { anchor, devices, senders, counts, forgotten: BTreeMap::new() }
     }
 
     /// A proxy says that a device is there.
@@ -110,7 +114,9 @@ impl Bindings {
             newest: binding.clone(),
             now_at: None,
             former: None,
+            forgotten: None,
         });
+        held.forgotten.take().iter().for_each(|turn| _ = self.forgotten.remove(turn));
         held.newest = binding;
         let before = held.now_at.replace(at);
         let gone = match before {
@@ -146,12 +152,23 @@ impl Bindings {
         self.counts.remove(&leg);
     }
 
-    /// A device may not connect any more: what it has signed counts no longer.
+    /// A device may not connect any more: it is nowhere. Its newest binding stays known, as far as
+    /// there is room: should it be let in again, no older one may bring it back to where it was.
     pub(crate) fn forget(&mut self, device: &DeviceId) -> Option<At> {
-        let held = self.devices.remove(device)?;
-        let former = held.former.map(|(at, _)| at);
-        [held.now_at, former].into_iter().flatten().for_each(|at| _ = self.forget_sender(at));
-        held.now_at
+        let held = self.devices.get_mut(device)?;
+        let (now_at, former) = (held.now_at.take(), held.former.take().map(|(at, _)| at));
+        if held.forgotten.is_none() {
+            let turn = self.forgotten.last_key_value().map_or(0, |(last, _)| last + 1);
+            held.forgotten = Some(turn);
+            self.forgotten.insert(turn, *device);
+        }
+        [now_at, former].into_iter().flatten().for_each(|at| _ = self.forget_sender(at));
+        while self.forgotten.len() > FORGOTTEN_MAX
+            && let Some((_, device)) = self.forgotten.pop_first()
+        {
+            self.devices.remove(&device);
+        }
+        now_at
     }
 
     /// Whose packets come by an attachment; nobody's once the device is elsewhere for 2 s.
@@ -186,7 +203,8 @@ impl Bindings {
     pub(crate) fn restore(&mut self, device: DeviceId, newest: Binding) {
         let is_ours = newest.anchor == *self.anchor.as_bytes() && is_signed(&device.1, &newest);
         if is_ours && !self.devices.contains_key(&device) {
-            self.devices.insert(device, Held { newest, now_at: None, former: None });
+            let held = Held { newest, now_at: None, former: None, forgotten: None };
+            self.devices.insert(device, held);
         }
     }
 
@@ -206,6 +224,8 @@ fn is_signed(device: &PublicKey, binding: &Binding) -> bool {
 /// For how long the packets of the former attachment count: those under way, and those that a
 /// client still sends by the session that it leaves.
 const FORMER_COUNTS: Duration = Duration::from_secs(2);
+/// Devices that may not connect whose newest bindings are known.
+const FORGOTTEN_MAX: usize = 1 << 13;
 
 #[cfg(test)]
 mod tests;

@@ -13,9 +13,10 @@
 //! Source: Proxy Mobile IPv6 (RFC 5213): the inner address stays where the anchor is.
 
 mod attachments;
+mod held;
 mod leg;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
@@ -73,6 +74,8 @@ pub(crate) enum LegEvent {
     Refused(ConnectionId, Detached),
     /// The anchor of a session does not answer any more.
     Away(ConnectionId),
+    /// An anchor does not answer any more: who stands by for its tenant does so for nothing.
+    StandbysAway,
     /// A leg came up or is away, for a person to read.
     Told(String),
 }
@@ -95,6 +98,10 @@ pub(crate) struct Legs {
     legs: Vec<Leg>,
     /// By session.
     attachments: BTreeMap<ConnectionId, Attachment>,
+    /// When something is to be done about an attachment.
+    due: BTreeSet<(Instant, ConnectionId)>,
+    /// Bytes of packets that wait for attachments.
+    held_bytes: usize,
     events: VecDeque<LegEvent>,
     refusals: BTreeMap<&'static str, u64>,
 }
@@ -132,6 +139,8 @@ impl Legs {
             accounts,
             legs,
             attachments: BTreeMap::new(),
+            due: BTreeSet::new(),
+            held_bytes: 0,
             events: VecDeque::new(),
             refusals: BTreeMap::new(),
         })
@@ -173,6 +182,7 @@ impl Legs {
         for at in 0..self.legs.len() {
             self.keep_up(now, at);
         }
+        self.tend_attachments(now);
     }
 
     /// Lets leave what the sessions have handed over.
@@ -197,7 +207,8 @@ impl Legs {
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let legs = self.legs.iter().filter_map(|leg| leg.poll_timeout(&self.endpoint));
-        legs.chain(self.endpoint.poll_timeout()).min()
+        let due = self.due.first().map(|(at, _)| *at);
+        legs.chain(self.endpoint.poll_timeout()).chain(due).min()
     }
 
     pub(crate) fn poll_event(&mut self) -> Option<LegEvent> {
@@ -211,7 +222,7 @@ impl Legs {
 
     /// Bytes that wait for the legs.
     pub(crate) fn waiting(&self) -> usize {
-        self.legs.iter().map(|leg| leg.end.waiting()).sum()
+        self.legs.iter().map(|leg| leg.end.waiting()).sum::<usize>() + self.held_bytes
     }
 
     /// Attachments that came to nothing, by reason.
@@ -222,7 +233,7 @@ impl Legs {
     pub(crate) fn status(&self) -> ProxyStatus {
         let leg = |(at, leg): (usize, &Leg)| {
             let connection = leg.up().and_then(|id| self.endpoint.connection(id));
-            let attached = self.attachments.values().filter(|it| it.leg == at && it.is_attached);
+            let attached = self.attachments.values().filter(|it| it.leg == at && it.is_attached());
             let status = LegStatus::of(connection, &leg.end, attached.count());
             LegStatus { public_key: leg.anchor.to_string(), ..status }
         };

@@ -65,6 +65,7 @@ const ROLE_PROXY: u8 = 2;
 
 const REASON_OTHER: u8 = 0;
 const REASON_DRAIN: u8 = 1;
+const REASON_SUPERSEDED: u8 = 2;
 
 /// Bits of the age field.
 const AGE_EXPIRES: u8 = 1;
@@ -153,6 +154,8 @@ pub enum Reason {
     Other,
     /// It is about to stop, and others are not.
     Drain,
+    /// A newer session with the client's key is elsewhere, and the client does not seem to know.
+    Superseded,
 }
 
 /// What the server grants.
@@ -340,6 +343,7 @@ fn put_reason(out: &mut BytesMut, why: Reason) {
     match why {
         Reason::Other => {}
         Reason::Drain => put_field(out, FIELD_REASON, &[REASON_DRAIN]),
+        Reason::Superseded => put_field(out, FIELD_REASON, &[REASON_SUPERSEDED]),
     }
 }
 
@@ -426,6 +430,7 @@ impl Fields {
     fn reason(&self) -> Result<Reason, ControlError> {
         Ok(match self.optional(FIELD_REASON)?.unwrap_or([REASON_OTHER]) {
             [REASON_DRAIN] => Reason::Drain,
+            [REASON_SUPERSEDED] => Reason::Superseded,
             _ => Reason::Other,
         })
     }

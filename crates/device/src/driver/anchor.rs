@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
@@ -35,8 +36,10 @@ use crate::{
     Tun, TunOptions, UplinkSocket, cleanup,
 };
 
-/// How often the newest bindings are written, if they are others.
-const BINDINGS_INTERVAL: std::time::Duration = std::time::Duration::from_secs(10);
+/// How often it is looked whether the newest bindings are written.
+const BINDINGS_INTERVAL: Duration = Duration::from_secs(10);
+/// How soon after a change they are: a crash before that lets an older one count.
+const BINDINGS_SOON: Duration = Duration::from_millis(500);
 /// The only tenant of an anchor with one device.
 const TENANT: TenantId = TenantId(0);
 
@@ -100,7 +103,7 @@ struct AnchorRole {
     time_of_day: TimeOfDay,
     next_time_of_day: Instant,
     bindings: StateFile<KeptBindings>,
-    next_bindings: Instant,
+    next_bindings: NextWrite,
     presence_log: PresenceLog,
     next_receive_warning: Instant,
     /// What the filters are made of, but for the clients.
@@ -168,7 +171,7 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
         time_of_day,
         next_time_of_day: Instant::ZERO,
         bindings,
-        next_bindings: Instant::ZERO + BINDINGS_INTERVAL,
+        next_bindings: NextWrite(Instant::ZERO + BINDINGS_INTERVAL),
         presence_log: PresenceLog::default(),
         next_receive_warning: Instant::ZERO,
         machine: Some(Machine { routes: routes.share(), tun_index, addresses, routed }),
@@ -179,9 +182,25 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
     Ok(Running { driver, role, instance, lock })
 }
 
+/// When the newest bindings are written next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct NextWrite(Instant);
+
+impl NextWrite {
+    /// There is a newer one: soon, and with those that follow meanwhile.
+    fn on_change(&mut self, now: Instant) {
+        self.0 = self.0.min(now + BINDINGS_SOON);
+    }
+
+    /// They were written, or the last time is not over.
+    fn on_written(&mut self, now: Instant, is_written: bool) {
+        self.0 = now + if is_written { BINDINGS_INTERVAL } else { BINDINGS_SOON };
+    }
+}
+
 impl Role<Anchor> for AnchorRole {
     fn poll_timeout(&self) -> Option<Instant> {
-        Some(self.next_time_of_day)
+        Some(self.next_time_of_day.min(self.next_bindings.0))
     }
 
     fn on_pause(&mut self, _: &mut Driver<Anchor>, _: Instant, pause: &Pause, discarded: u64) {
@@ -192,6 +211,10 @@ impl Role<Anchor> for AnchorRole {
     fn before_packets(&mut self, driver: &mut Driver<Anchor>, now: Instant) {
         if now >= self.next_time_of_day {
             self.tell_time_of_day(driver, now);
+        }
+        if self.next_bindings.0 <= now {
+            let is_written = self.bindings.write(&KeptBindings(driver.node.bindings()));
+            self.next_bindings.on_written(now, is_written);
         }
     }
 
@@ -227,6 +250,7 @@ impl Role<Anchor> for AnchorRole {
                     tracing::warn!(proxy, reason, "a leg is down");
                 }
                 AnchorEvent::Attached { device, key, proxy } => {
+                    self.next_bindings.on_change(now);
                     if self.presence_log.may_tell(now, key, &device) {
                         tracing::info!(device, proxy, "attached");
                     }
@@ -288,10 +312,6 @@ impl AnchorRole {
         while let Some((device, times)) = self.presence_log.poll_suppressed(now) {
             tracing::warn!(device, times, "was attached more often than is told one by one");
         }
-        if self.next_bindings <= now {
-            self.next_bindings = now + BINDINGS_INTERVAL;
-            self.bindings.write(&KeptBindings(driver.node.bindings()));
-        }
     }
 
     fn stop(&mut self, driver: &mut Driver<Anchor>) {
@@ -301,5 +321,24 @@ impl AnchorRole {
         driver.node.close(driver.edge.clock.now());
         driver.flush();
         tracing::info!("the anchor stops");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_binding_is_written_within_half_a_second_and_many_at_once() {
+        let at = Instant::from_millis;
+        let mut next = NextWrite(at(10_000));
+        next.on_change(at(1_000));
+        next.on_change(at(1_400));
+        assert_eq!(next, NextWrite(at(1_500)));
+        next.on_written(at(1_500), false);
+        assert_eq!(next, NextWrite(at(2_000)), "the write before is under way");
+        next.on_written(at(2_000), true);
+        next.on_change(at(11_900));
+        assert_eq!(next, NextWrite(at(12_000)));
     }
 }

@@ -12,7 +12,7 @@ use roadweave_tunnel::{
 use roadweave_types::{Instant, UplinkId};
 
 use super::network::anchor_address;
-use super::{ChainConfig, proxy_address};
+use super::{ANY_PROXY, ChainConfig, proxy_address};
 use crate::world::MTU;
 
 /// The inner address of a box; those of different tenants share them.
@@ -141,9 +141,17 @@ pub(super) fn client(
     (number, proxy): (usize, usize),
     life: u8,
 ) -> Client {
+    let candidate = |proxy| Candidate {
+        name: format!("proxy-{proxy}"),
+        site: format!("site-{proxy}"),
+        ..Candidate::only(proxy_key(proxy), vec![proxy_address(proxy)])
+    };
     let client = ClientConfig {
         name: format!("box-{number}"),
-        candidates: vec![Candidate::only(proxy_key(proxy), vec![proxy_address(proxy)])],
+        candidates: match proxy {
+            ANY_PROXY => (0..config.proxies).map(candidate).collect(),
+            proxy => vec![candidate(proxy)],
+        },
         attachment: None,
         transport: transport(config, life),
         lanes: lanes(config),

@@ -1,7 +1,5 @@
 //! The legs of an anchor: who connects, what is asked of it, what comes.
 
-use std::time::Duration;
-
 use roadweave_identity::PublicKey;
 use roadweave_quic::{Connection, ConnectionId, EndpointEvent, Event, TransportConfig};
 use roadweave_types::{DropReason, Instant};
@@ -21,8 +19,6 @@ pub(super) struct Leg {
     /// Its name in the configuration.
     pub(super) name: String,
     pub(super) end: LegEnd,
-    /// When as many bindings may be checked as ever (the generic cell rate algorithm).
-    whole_at: Instant,
 }
 
 impl Anchor {
@@ -68,8 +64,12 @@ impl Anchor {
         };
         let (name, key) = (peer.name.clone(), proxy);
         self.events.push_back(AnchorEvent::LegUp { proxy: name.clone(), key });
-        let leg = Leg { proxy, name, end: LegEnd::new(self.leg_rate), whole_at: Instant::ZERO };
+        self.start(now, id, Leg { proxy, name, end: LegEnd::new(self.leg_rate) });
+    }
+
+    fn start(&mut self, now: Instant, id: ConnectionId, leg: Leg) {
         self.legs.insert(id, leg);
+        self.checks.forget_whole(now);
     }
 
     /// Handles what the connection of a leg has to tell.
@@ -145,12 +145,10 @@ impl Anchor {
         let Some(peer) = peer.and_then(|()| table.get(&device)) else {
             return Err((Detached::Unknown, None));
         };
-        let Some(leg) = self.legs.get_mut(&at.leg) else { return Err((Detached::Other, None)) };
-        let whole_at = leg.whole_at.max(now) + CHECK_INTERVAL;
-        if whole_at.since(now) > CHECK_INTERVAL * CHECKS_AT_ONCE {
+        let Some(leg) = self.legs.get(&at.leg) else { return Err((Detached::Other, None)) };
+        if !self.checks.allow(now, leg.proxy) {
             return Err((Detached::Busy, None));
         }
-        leg.whole_at = whole_at;
         let (proxy, name) = (leg.proxy, leg.name.clone());
         let attach = Attach { at, device: (tenant, device), proxy, binding };
         match self.bindings.attach(now, attach) {
@@ -243,7 +241,6 @@ pub(super) fn transport(config: &TransportConfig) -> TransportConfig {
 
 /// Legs of one proxy at one time.
 const LEGS_PER_PROXY_MAX: usize = 4;
-/// Bindings of a leg that are checked at once: all clients of a proxy that comes up.
-const CHECKS_AT_ONCE: u32 = 8192;
-/// In the long run one is checked in this time, which is a tenth of a core for each leg.
-const CHECK_INTERVAL: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests;

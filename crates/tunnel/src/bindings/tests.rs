@@ -108,10 +108,49 @@ fn what_was_kept_counts_only_if_it_is_signed_for_this_anchor() {
     assert!(matches!(answer, Attached::No(Detached::Old, Some(_))));
 }
 
+#[test]
+fn a_device_that_was_gone_for_a_while_is_bound_by_no_older_word() {
+    let mut bindings = Bindings::new(key(ANCHOR));
+    let device = (TENANT, key(1));
+    bindings.attach(ms(0), attach(at(1, 0), 1, 50, signed(1, 50, 7)));
+    bindings.attach(ms(0), attach(at(2, 0), 1, 51, signed(1, 51, 8)));
+    assert_eq!(bindings.forget(&device), Some(at(2, 0)));
+    assert_eq!((bindings.at(&device), bindings.sender(ms(1), at(1, 0))), (None, None));
+    let replayed = bindings.attach(ms(9), attach(at(1, 1), 1, 50, signed(1, 50, 7)));
+    assert_eq!(replayed, Attached::No(Detached::Old, Some(signed(1, 51, 8))));
+    let mut restarted = Bindings::new(key(ANCHOR));
+    bindings.newest().for_each(|(key, newest)| restarted.restore((TENANT, *key), newest.clone()));
+    let replayed = restarted.attach(ms(9), attach(at(1, 1), 1, 50, signed(1, 50, 7)));
+    assert!(matches!(replayed, Attached::No(Detached::Old, _)));
+    let newer = bindings.attach(ms(9), attach(at(1, 2), 1, 50, signed(1, 50, 9)));
+    assert_eq!((newer, bindings.forgotten.len()), (Attached::Yes { former: None }, 0));
+}
+
+#[test]
+fn of_many_devices_that_are_gone_the_first_are_forgotten() {
+    let mut bindings = Bindings::new(key(ANCHOR));
+    let device = |number: usize| {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&(number as u64).to_be_bytes());
+        (TENANT, PublicKey::from_bytes(key))
+    };
+    let newest = signed(1, 50, 7);
+    let hold =
+        |_: usize| Held { newest: newest.clone(), now_at: None, former: None, forgotten: None };
+    for number in 0..FORGOTTEN_MAX + 10 {
+        bindings.devices.insert(device(number), hold(number));
+        (0..2).for_each(|_| assert_eq!(bindings.forget(&device(number)), None));
+    }
+    assert_eq!((bindings.devices.len(), bindings.forgotten.len()), (FORGOTTEN_MAX, FORGOTTEN_MAX));
+    assert!(
+        !bindings.devices.contains_key(&device(9)) && bindings.devices.contains_key(&device(10))
+    );
+}
+
 proptest! {
     #[test]
     fn tables_are_bounded_by_the_devices_whatever_is_attached(
-        steps in prop::collection::vec((0_u64..3, 0_u8..3, 0_u64..20, 0_u8..4), 1..60),
+        steps in prop::collection::vec((0_u64..3, 0_u8..3, 0_u64..20, 0_u8..5), 1..60),
     ) {
         let mut bindings = Bindings::new(key(ANCHOR));
         let mut highest: BTreeMap<u8, u64> = BTreeMap::new();
@@ -120,6 +159,7 @@ proptest! {
             match kind {
                 0 => bindings.detach_leg(ConnectionId(leg)),
                 1 => bindings.detach(at(leg, step.saturating_sub(1))),
+                4 => _ = bindings.forget(&(TENANT, key(device))),
                 _ => {
                     let proxy = 50 + leg as u8;
                     let binding = signed(device, proxy, number);
@@ -134,6 +174,7 @@ proptest! {
                 }
             }
             prop_assert!(bindings.devices.len() <= 3 && bindings.senders.len() <= 6);
+            prop_assert!(bindings.forgotten.len() <= 3);
             prop_assert_eq!(bindings.counts.values().sum::<usize>(), bindings.senders.len());
             for ((_, device), held) in &bindings.devices {
                 let seed = (0..3).find(|seed| key(*seed) == *device).expect("one of three");

@@ -1,12 +1,15 @@
 //! What the sessions of a proxy are at their anchors.
 //!
 //! ```text
-//! begun ─► bound: the client has signed ─► attach is sent ─► attached
-//!             ▲ the leg came up anew, or the client signs again │ refused, superseded
+//! begun ─► bound: the client has signed ─► attach is sent ─► attached ─► superseded ─ 3 s ─► refused
+//!             ▲ the leg came up anew, or the client signs again │ refused
 //!             └──────────────────────────────────────────────────┘
 //! ```
 //!
-//! Packets may follow an `attach` at once: the anchor reads what comes first first.
+//! Packets wait for the anchor's answer (`held.rs`): an `attach` may be lost, or come to nothing
+//! because the client has signed for a later one before. A client that is elsewhere leaves by
+//! itself; one that is still here after 3 s does not know, because another box has its key, and is
+//! told, so that it goes on only after a rest.
 
 use std::time::Duration;
 
@@ -15,6 +18,7 @@ use roadweave_quic::ConnectionId;
 use roadweave_types::{DropReason, Instant};
 use roadweave_wire::{Binding, Detached, LegMessage, Passed};
 
+use super::held::{ALL_BYTES_MAX, Held};
 use super::{LegEvent, Legs};
 use crate::leg::TenantId;
 use crate::server::Direction;
@@ -28,15 +32,30 @@ pub(super) struct Attachment {
     binding: Option<Binding>,
     /// The name that the anchor was told.
     handle: Option<u32>,
-    pub(super) is_attached: bool,
+    answer: Answer,
+    held: Held,
     /// When the client may sign as often as ever (the generic cell rate algorithm).
     whole_at: Instant,
+}
+
+/// What the anchor has said of the handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Nothing,
+    Attached,
+    /// The client is at another proxy; what it still sends here counts for a while, and for how
+    /// long the anchor knows.
+    Superseded(Instant),
 }
 
 impl Attachment {
     /// What the anchor was told went with the leg.
     pub(super) fn on_leg_down(&mut self) {
-        (self.handle, self.is_attached) = (None, false);
+        (self.handle, self.answer) = (None, Answer::Nothing);
+    }
+
+    pub(super) fn is_attached(&self) -> bool {
+        self.answer == Answer::Attached
     }
 }
 
@@ -45,16 +64,28 @@ impl Attachment {
 pub(crate) struct BadBinding(pub(crate) &'static str);
 
 impl Legs {
-    /// A session of `device`, a client of `tenant`, has begun.
-    pub(crate) fn begin(&mut self, session: ConnectionId, tenant: &str, device: PublicKey) {
+    /// A session of `device`, a client of `tenant`, has begun. If the anchor does not answer that
+    /// is told at once: the session may be one that has stood by since before.
+    pub(crate) fn begin(
+        &mut self,
+        now: Instant,
+        session: ConnectionId,
+        tenant: &str,
+        device: PublicKey,
+    ) {
         let Some(tenant) = self.by_name.get(tenant).copied() else { return };
+        let leg = self.tenants[usize::from(tenant.0)].leg;
+        if self.legs[leg].is_away(now) {
+            self.events.push_back(LegEvent::Away(session));
+        }
         let attachment = Attachment {
-            leg: self.tenants[usize::from(tenant.0)].leg,
+            leg,
             tenant,
             device,
             binding: None,
             handle: None,
-            is_attached: false,
+            answer: Answer::Nothing,
+            held: Held::default(),
             whole_at: Instant::ZERO,
         };
         self.attachments.insert(session, attachment);
@@ -62,7 +93,12 @@ impl Legs {
 
     /// A session is over.
     pub(crate) fn end(&mut self, now: Instant, session: ConnectionId) {
-        let Some(attachment) = self.attachments.remove(&session) else { return };
+        let Some(mut attachment) = self.attachments.remove(&session) else { return };
+        self.held_bytes -= attachment.held.bytes();
+        let account = &mut self.accounts[usize::from(attachment.tenant.0)];
+        while attachment.held.pop().is_some() {
+            account.drop(DropReason::Unbound);
+        }
         let leg = &mut self.legs[attachment.leg];
         if let Some(handle) = attachment.handle {
             leg.handles.remove(&handle);
@@ -108,18 +144,68 @@ impl Legs {
         Ok(())
     }
 
-    /// Passes an inner packet of a session on.
+    /// Passes an inner packet of a session on, or keeps it until that can be.
     pub(crate) fn pass(&mut self, now: Instant, session: ConnectionId, packet: &[u8]) {
-        let Some(attachment) = self.attachments.get(&session) else { return };
+        let Some(attachment) = self.attachments.get_mut(&session) else { return };
         let tenant = attachment.tenant;
         let account = &mut self.accounts[usize::from(tenant.0)];
         let leg = &mut self.legs[attachment.leg];
-        let Some(handle) = attachment.handle else {
-            let is_up = leg.up().is_some();
-            return account.drop(if is_up { DropReason::Unbound } else { DropReason::LegAway });
-        };
-        if account.allows(now, Direction::Up, packet.len()) {
-            leg.end.push(now, tenant, handle, packet, &mut self.accounts);
+        match attachment.handle {
+            Some(handle) if attachment.answer != Answer::Nothing => {
+                if account.allows(now, Direction::Up, packet.len()) {
+                    leg.end.push(now, tenant, handle, packet, &mut self.accounts);
+                }
+            }
+            _ if leg.is_away(now) => account.drop(DropReason::LegAway),
+            _ if self.held_bytes >= ALL_BYTES_MAX => account.drop(DropReason::Unbound),
+            _ => {
+                let held = &mut attachment.held;
+                let before = held.bytes();
+                (0..held.push(now, packet)).for_each(|_| account.drop(DropReason::Unbound));
+                self.held_bytes = self.held_bytes + held.bytes() - before;
+                if before == 0 {
+                    self.due.extend(held.due().map(|at| (at, session)));
+                }
+            }
+        }
+    }
+
+    /// Passes on what was kept for an attachment.
+    fn release(&mut self, now: Instant, session: ConnectionId) {
+        let Some(attachment) = self.attachments.get_mut(&session) else { return };
+        let Some(handle) = attachment.handle else { return };
+        self.held_bytes -= attachment.held.bytes();
+        let (tenant, place) = (attachment.tenant, usize::from(attachment.tenant.0));
+        let leg = &mut self.legs[attachment.leg];
+        while let Some(packet) = attachment.held.pop() {
+            if self.accounts[place].allows(now, Direction::Up, packet.len()) {
+                leg.end.push(now, tenant, handle, &packet, &mut self.accounts);
+            }
+        }
+    }
+
+    /// Lets go of what was kept too long, and of clients that are elsewhere and do not know.
+    pub(super) fn tend_attachments(&mut self, now: Instant) {
+        while let Some((at, session)) = self.due.first().copied()
+            && at <= now
+        {
+            self.due.pop_first();
+            let Some(attachment) = self.attachments.get_mut(&session) else { continue };
+            let before = attachment.held.bytes();
+            let account = &mut self.accounts[usize::from(attachment.tenant.0)];
+            (0..attachment.held.expire(now)).for_each(|_| account.drop(DropReason::Unbound));
+            self.held_bytes = self.held_bytes + attachment.held.bytes() - before;
+            self.due.extend(attachment.held.due().map(|at| (at, session)));
+            if let Answer::Superseded(since) = attachment.answer
+                && now >= since + SUPERSEDED_STAYS
+            {
+                if let Some(handle) = attachment.handle {
+                    self.legs[attachment.leg].handles.remove(&handle);
+                }
+                attachment.on_leg_down();
+                *self.refusals.entry(Detached::Superseded.name()).or_default() += 1;
+                self.events.push_back(LegEvent::Refused(session, Detached::Superseded));
+            }
         }
     }
 
@@ -143,13 +229,16 @@ impl Legs {
     pub(super) fn on_leg_message(&mut self, now: Instant, at: usize, message: LegMessage) {
         match message {
             LegMessage::Attached { handle } => {
-                let session = self.legs[at].handles.get(&handle);
-                if let Some(it) = session.and_then(|session| self.attachments.get_mut(session)) {
-                    it.is_attached = true;
+                let session = self.legs[at].handles.get(&handle).copied();
+                if let Some(session) = session
+                    && let Some(attachment) = self.attachments.get_mut(&session)
+                {
+                    attachment.answer = Answer::Attached;
+                    self.release(now, session);
                 }
             }
             LegMessage::Detached { handle, why, newest } => {
-                self.on_detached(at, handle, why, newest);
+                self.on_detached(now, (at, handle), why, newest);
             }
             LegMessage::Attach { .. } | LegMessage::Detach { .. } => {
                 self.legs[at].end.drops.count(DropReason::UnknownMessage);
@@ -158,18 +247,24 @@ impl Legs {
         self.attach_unsent(now, at);
     }
 
-    fn on_detached(&mut self, at: usize, handle: u32, why: Detached, newest: Option<Box<Binding>>) {
+    fn on_detached(
+        &mut self,
+        now: Instant,
+        (at, handle): (usize, u32),
+        why: Detached,
+        newest: Option<Box<Binding>>,
+    ) {
         // The handle of an attachment that was begun anew meanwhile is another.
         let Some(session) = self.legs[at].handles.get(&handle).copied() else { return };
         if let Some(attachment) = self.attachments.get_mut(&session) {
             // What was signed is worth nothing any more: it is not told again.
-            (attachment.binding, attachment.is_attached) = (None, false);
-            // The client has gone elsewhere and leaves by itself; what it still sends here counts
-            // for a while, and for how long the anchor knows.
+            attachment.binding = None;
             if why == Detached::Superseded {
+                attachment.answer = Answer::Superseded(now);
+                self.due.insert((now + SUPERSEDED_STAYS, session));
                 return;
             }
-            attachment.handle = None;
+            attachment.on_leg_down();
         }
         self.legs[at].handles.remove(&handle);
         *self.refusals.entry(why.name()).or_default() += 1;
@@ -207,7 +302,7 @@ impl Legs {
                 if let Some(before) = attachment.handle.replace(handle) {
                     leg.handles.remove(&before);
                 }
-                attachment.is_attached = false;
+                attachment.answer = Answer::Nothing;
                 leg.handles.insert(handle, session);
             }
             leg.unsent.pop_front();
@@ -216,6 +311,8 @@ impl Legs {
     }
 }
 
+/// How long a client that is elsewhere may stay: more than it hears its former session.
+const SUPERSEDED_STAYS: Duration = Duration::from_secs(3);
 /// Bindings that a client may sign one after the other: one for each attempt, and one more where
 /// the anchor knows a newer one.
 const BINDINGS_AT_ONCE: u32 = 8;

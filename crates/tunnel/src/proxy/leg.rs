@@ -1,10 +1,13 @@
 //! A leg's connection: it comes up by itself, and says when it is away.
 //!
 //! ```text
-//! resting ─► connecting ─► up ─── does not answer for 1 s, closed ───┐
+//! resting ─► connecting ─► up ─── does not answer for 3 s, closed ───┐
 //!    ▲            │ failed: another address, and a longer rest         │
-//!    └────────────┴──────────── at once, once ◄────────────────────────┘
+//!    └────────────┴── at once, if it had been up for 5 s ◄─────────────┘
 //! ```
+//!
+//! One that comes up and goes at once has failed like one that never came up: it rests as long, and
+//! is away since before.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -28,6 +31,8 @@ pub(super) struct Leg {
     state: State,
     /// Since when it does not carry anything; `None` while it does.
     away_since: Option<Instant>,
+    /// For how long it had not when it came up.
+    away_for: Duration,
     /// Since when it does not answer, while it is up.
     silent_since: Option<Instant>,
     /// Whether the sessions were told that it is away.
@@ -46,7 +51,7 @@ pub(super) struct Leg {
 enum State {
     Resting { until: Instant },
     Connecting { id: ConnectionId },
-    Up { id: ConnectionId },
+    Up { id: ConnectionId, since: Instant },
 }
 
 impl Leg {
@@ -57,6 +62,7 @@ impl Leg {
             turn: 0,
             state: State::Resting { until: Instant::ZERO },
             away_since: None,
+            away_for: Duration::ZERO,
             silent_since: None,
             told: false,
             backoff: BACKOFF_MIN,
@@ -76,13 +82,18 @@ impl Leg {
     /// Its connection, if that is up.
     pub(super) fn up(&self) -> Option<ConnectionId> {
         match self.state {
-            State::Up { id } => Some(id),
+            State::Up { id, .. } => Some(id),
             _ => None,
         }
     }
 
     fn is(&self, connection: ConnectionId) -> bool {
-        matches!(self.state, State::Up { id } | State::Connecting { id } if id == connection)
+        matches!(self.state, State::Up { id, .. } | State::Connecting { id } if id == connection)
+    }
+
+    /// Whether it is up and has been for so long that what went wrong before counts no more.
+    fn is_proven(&self, now: Instant) -> bool {
+        matches!(self.state, State::Up { since, .. } if now.since(since) >= PROVEN_AFTER)
     }
 
     /// Whether nothing has passed for so long that clients are better off elsewhere. At the start
@@ -97,7 +108,7 @@ impl Leg {
         let own = match self.state {
             State::Resting { until } if !self.addresses.is_empty() => Some(until),
             State::Resting { .. } | State::Connecting { .. } => None,
-            State::Up { id } => {
+            State::Up { id, .. } => {
                 let carries = endpoint.connection(id).is_some_and(Connection::is_open);
                 self.end.poll_timeout().filter(|_| carries)
             }
@@ -135,22 +146,26 @@ impl Legs {
             let told = format!("the anchor {} is reached again", leg.anchor);
             self.events.push_back(LegEvent::Told(told));
         }
-        leg.state = State::Up { id };
-        (leg.away_since, leg.silent_since) = (None, None);
+        leg.state = State::Up { id, since: now };
+        leg.away_for = leg.away_since.take().map_or(Duration::ZERO, |since| now.since(since));
+        leg.silent_since = None;
         self.attach_all(now, at);
     }
 
     fn on_down(&mut self, now: Instant, at: usize, reason: &str) {
         let leg = &mut self.legs[at];
-        let was_up = leg.up().is_some();
+        let (was_up, is_proven) = (leg.up().is_some(), leg.is_proven(now));
         leg.turn = leg.turn.wrapping_add(1);
         leg.end.clear(&mut self.accounts);
         leg.handles.clear();
         leg.unsent.clear();
         // What was silent is away since then.
-        let since = leg.silent_since.take().unwrap_or(now);
+        let mut since = leg.silent_since.take().unwrap_or(now);
+        if was_up && !is_proven {
+            since = since - leg.away_for;
+        }
         leg.away_since.get_or_insert(since);
-        let rest = match was_up {
+        let rest = match is_proven {
             // An anchor that has restarted is there.
             true => Duration::ZERO,
             false => {
@@ -179,7 +194,7 @@ impl Legs {
                     Err(error) => self.on_down(now, at, &error.to_string()),
                 }
             }
-            State::Up { id } => self.watch(now, at, id),
+            State::Up { id, .. } => self.watch(now, at, id),
             _ => {}
         }
         self.attach_unsent(now, at);
@@ -194,7 +209,9 @@ impl Legs {
             if leg.silent_since.take().is_none() && leg.told {
                 leg.told = false;
             }
-            leg.backoff = BACKOFF_MIN;
+            if leg.is_proven(now) {
+                leg.backoff = BACKOFF_MIN;
+            }
             return;
         }
         let since = *leg.silent_since.get_or_insert(now);
@@ -207,7 +224,7 @@ impl Legs {
         }
     }
 
-    /// Tells the sessions of a leg that it is away, once.
+    /// Tells the sessions of a leg that it is away, once; those that begin later are told then.
     fn tell_away(&mut self, now: Instant, at: usize) {
         let leg = &mut self.legs[at];
         if leg.told || !leg.is_away(now) {
@@ -219,6 +236,7 @@ impl Legs {
         self.events.push_back(LegEvent::Told(told));
         let of_leg = self.attachments.iter().filter(|(_, attachment)| attachment.leg == at);
         self.events.extend(of_leg.map(|(session, _)| LegEvent::Away(*session)));
+        self.events.push_back(LegEvent::StandbysAway);
     }
 }
 
@@ -237,6 +255,8 @@ pub(super) fn transport(of_sessions: &TransportConfig) -> TransportConfig {
 const AWAY_AFTER: Duration = Duration::from_secs(1);
 /// A connection that does not answer for so long is begun anew.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(3);
+/// A leg that was up for so long was a good one.
+const PROVEN_AFTER: Duration = Duration::from_secs(5);
 /// An anchor that does not answer a handshake for so long is asked at another address.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(2);
 /// Either end forgets a leg that it has not heard for so long.

@@ -33,10 +33,9 @@ impl Server {
     pub(super) fn settle_changed(&mut self, now: Instant) {
         for _ in 0..CHANGED_AT_ONCE {
             let Some(key) = self.changed.pop_first() else { return };
-            if let Some(standby) = self.standbys.of(&key)
-                && self.let_in(&key).is_err()
-            {
-                self.end(now, standby, "this client is not let in any more");
+            // What it was welcomed with may be wrong; it comes again if it may.
+            if let Some(standby) = self.standbys.of(&key) {
+                self.end(now, standby, "the server's configuration of this client has changed");
             }
             let Some(id) = self.by_key.get(&key).copied() else { continue };
             let peer = self.let_in(&key);

@@ -147,9 +147,10 @@ impl Server {
                 self.join(now, id, hello.attachment);
             }
             Role::Join => {
-                self.welcomed.insert(id, hello.attachment);
-                self.wait_for_use(now, id);
-                self.welcome(now, id);
+                if self.welcome(now, id) {
+                    self.welcomed.insert(id, hello.attachment);
+                    self.wait_for_use(now, id);
+                }
             }
             Role::Standby if stands_by => {}
             Role::Standby => self.stand_by(now, id),
@@ -163,20 +164,30 @@ impl Server {
         if let Some(connection) = self.endpoint.connection_mut(id) {
             let _ = connection.send_message(refuse.to_bytes());
         }
-        // Closed with the next round of those that never say hello, after the refusal has left.
-        self.wait_for_use(now, id);
+        self.welcomed.remove(&id);
+        self.standbys.remove(id);
+        // Closed with the next round of those that never say hello, after the refusal has left;
+        // whoever asks again and again stays no longer for it.
+        if !self.waiting.contains(id) {
+            self.wait_for_use(now, id);
+        }
     }
 
-    /// Welcomes a client. The session begins when it uses the connection.
-    pub(super) fn welcome(&mut self, now: Instant, id: ConnectionId) {
-        let Some(key) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
+    /// Welcomes a client, or says why not. The session begins when it uses the connection.
+    pub(super) fn welcome(&mut self, now: Instant, id: ConnectionId) -> bool {
+        let peer = self.endpoint.connection(id).and_then(Connection::peer);
+        let Some(key) = peer else { return false };
         // The table may have changed since the handshake.
         let Ok(peer) = self.let_in(&key) else {
-            return self.end(now, id, "this client is not let in any more");
+            self.end(now, id, "this client is not let in any more");
+            return false;
         };
         let (anchor, gateways) = match self.anchor_of(now, &peer) {
             Ok(found) => found,
-            Err(reason) => return self.refuse(now, id, reason, Reason::Other),
+            Err(reason) => {
+                self.refuse(now, id, reason, Reason::Other);
+                return false;
+            }
         };
         let welcome = Control::Welcome(Welcome {
             addresses: peer.addresses.clone(),
@@ -189,12 +200,17 @@ impl Server {
         {
             tracing::warn!(%error, peer = peer.name, "cannot welcome");
         }
+        true
     }
 
-    /// Of the connections on which a client was welcomed, it uses this one.
+    /// Of the connections on which a client was welcomed, it uses this one. One that stood by has
+    /// said hello first, which may come later than what it sent then on a faster path.
     pub(super) fn join_if_welcomed(&mut self, now: Instant, id: ConnectionId) {
         if let Some(attachment) = self.welcomed.remove(&id) {
             self.join(now, id, attachment);
+        } else if self.standbys.contains(id) {
+            self.standbys.remove(id);
+            self.join(now, id, None);
         }
     }
 
@@ -236,7 +252,7 @@ impl Server {
             self.end(now, old, "a newer session of the same client replaces it");
         }
         self.by_key.insert(key, id);
-        self.begin_passing(id, &peer, key);
+        self.begin_passing(now, id, &peer, key);
         self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key, attachment });
         let limits = peer.rate_limit.map(|rate| self.accounts.take_limits(&key, rate));
         let path_names = BTreeMap::new();

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use roadweave_identity::PublicKey;
 use roadweave_quic::ConnectionId;
 use roadweave_types::{DropReason, Instant};
-use roadweave_wire::{Binding, Control, InnerPacket, Reason, TenantAnchor};
+use roadweave_wire::{Binding, Control, Detached, InnerPacket, Reason, TenantAnchor};
 
 use super::{Direction, Server, ServerEvent};
 use crate::node::RecvMeta;
@@ -36,9 +36,15 @@ impl Server {
         }
     }
 
-    pub(super) fn begin_passing(&mut self, id: ConnectionId, peer: &Peer, key: PublicKey) {
+    pub(super) fn begin_passing(
+        &mut self,
+        now: Instant,
+        id: ConnectionId,
+        peer: &Peer,
+        key: PublicKey,
+    ) {
         if let Some(legs) = &mut self.legs {
-            legs.begin(id, &peer.tenant, key);
+            legs.begin(now, id, &peer.tenant, key);
         }
     }
 
@@ -76,14 +82,34 @@ impl Server {
                 LegEvent::Down(id, packet) => self.hand_down(now, id, &packet),
                 LegEvent::Newest(id, newest) => self.send_control(id, &Control::Binding(newest)),
                 LegEvent::Refused(id, why) => {
-                    let reason = format!("the tenant's anchor does not take it: {}", why.name());
-                    self.send_control(id, &Control::Refuse { reason, why: Reason::Other });
+                    let (reason, why) = match why {
+                        Detached::Superseded => {
+                            ("the client has a newer session elsewhere".into(), Reason::Superseded)
+                        }
+                        why => {
+                            let why = why.name();
+                            (format!("the tenant's anchor does not take it: {why}"), Reason::Other)
+                        }
+                    };
+                    self.send_control(id, &Control::Refuse { reason, why });
                 }
                 // What it sends here goes nowhere until the leg is back.
                 LegEvent::Away(id) => {
                     self.send_control(id, &Control::Move { why: Reason::Other, grace: None });
                 }
+                LegEvent::StandbysAway => self.end_useless_standbys(now),
                 LegEvent::Told(told) => self.events.push_back(ServerEvent::Leg { told }),
+            }
+        }
+    }
+
+    /// Ends the connections that stand by for clients whose anchor does not answer: taking over they
+    /// would carry nothing.
+    fn end_useless_standbys(&mut self, now: Instant) {
+        for key in self.standbys.keys().collect::<Vec<_>>() {
+            let why = self.let_in(&key).ok().and_then(|peer| self.anchor_of(now, &peer).err());
+            if let (Some(why), Some(id)) = (why, self.standbys.of(&key)) {
+                self.end(now, id, why);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Connections that stand by: their clients have their sessions with other servers.
 //!
 //! ```text
-//! hello, standby ─► welcomed, idle ─┬─ hello, join ─► session
+//! hello, standby ─► welcomed, idle ─┬─ hello, join, or data ─► session
 //!                                   └─ gone, or another of the same key ─► closed
 //! ```
 //!
@@ -95,11 +95,12 @@ impl Server {
         let Some(key) = self.endpoint.connection(id).and_then(Connection::peer) else { return };
         match self.standbys.add(id, key) {
             Ok(before) => {
-                self.waiting.remove(id);
                 if let Some(before) = before {
                     self.end(now, before, "a newer standby of the same client replaces it");
                 }
-                self.welcome(now, id);
+                if self.welcome(now, id) {
+                    self.waiting.remove(id);
+                }
             }
             Err(Full) => self.refuse(now, id, "too many clients stand by here", Reason::Other),
         }

@@ -23,6 +23,7 @@ fn samples() -> Vec<Control> {
         }),
         Control::Refuse { reason: "unknown peer".into(), why: Reason::Other },
         Control::Refuse { reason: "it drains".into(), why: Reason::Drain },
+        Control::Refuse { reason: "elsewhere".into(), why: Reason::Superseded },
         Control::Hello(Hello { name: "a".into(), role: Role::Standby, attachment: Some(7) }),
         Control::Move { why: Reason::Drain, grace: Some(Duration::from_millis(1)) },
         Control::PathName { path: PathId(3), uplink: "wwan0".into() },

@@ -1,0 +1,69 @@
+//! What a proxy may ask of an anchor.
+
+use std::sync::Arc;
+
+use roadweave_identity::Identity;
+use roadweave_quic::Epoch;
+
+use super::*;
+use crate::anchor::{AnchorConfig, AnchorTenant};
+use crate::peers::{Peer, PeerTable};
+
+fn key(seed: u8) -> PublicKey {
+    Identity::from_seed([seed; 32]).public_key()
+}
+
+fn table(name: &str, key: PublicKey) -> Arc<PeerTable> {
+    let (name, tenant, addresses) = (name.to_owned(), String::new(), Vec::new());
+    let peer = Peer { name, tenant, addresses, expires_unix: None, rate_limit: None };
+    Arc::new(PeerTable::new([(key, peer)]))
+}
+
+#[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+fn anchor() -> Anchor {
+    let tenant = AnchorTenant {
+        name: "acme".into(),
+        devices: table("box", key(1)),
+        clients_reach_clients: false,
+        rate_limit: None,
+    };
+    let transport = TransportConfig::new([3; 32]);
+    let config = AnchorConfig { transport, tenants: vec![tenant], leg_rate: None };
+    let epoch = Epoch::new(std::time::Instant::now());
+    let identity = Arc::new(Identity::from_seed([9; 32]));
+    Anchor::new(epoch, config, identity, table("proxy", key(50))).unwrap()
+}
+
+/// Begins a leg of the proxy, and brings bindings that nobody signed until none is checked any
+/// more; returns how many were.
+fn press(anchor: &mut Anchor, now: Instant, leg: u64) -> usize {
+    let id = ConnectionId(leg);
+    let end = LegEnd::new(None);
+    anchor.start(now, id, Leg { proxy: key(50), name: "proxy".into(), end });
+    let binding = Binding {
+        tenant: "acme".into(),
+        anchor: [0; 32],
+        proxy: [0; 32],
+        number: 1,
+        signature: [0; 64],
+    };
+    let mut bring = |handle| {
+        let at = At { leg: id, handle };
+        anchor.try_attach(now, at, key(1), binding.clone()).expect_err("it is forged").0
+    };
+    let checked = (0..).map(&mut bring).take_while(|why| *why == Detached::Forged).count();
+    anchor.end_leg(now, id, "enough");
+    checked
+}
+
+#[test]
+fn a_proxy_that_begins_leg_after_leg_has_no_more_bindings_checked() {
+    let (mut anchor, now) = (anchor(), Instant::from_millis(5));
+    let first = press(&mut anchor, now, 1);
+    assert!(first > 1_000, "{first}");
+    assert_eq!(press(&mut anchor, now, 2), 0);
+    let later = now + std::time::Duration::from_millis(100);
+    assert_eq!(press(&mut anchor, later, 3), 100, "they come back at their rate");
+    let whole = later + std::time::Duration::from_secs(60);
+    assert_eq!(press(&mut anchor, whole, 4), first);
+}

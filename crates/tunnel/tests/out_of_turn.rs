@@ -1,0 +1,203 @@
+//! A server and a client without manners: what it gets by saying things out of turn.
+
+#![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use roadweave_identity::Identity;
+use roadweave_quic::{
+    Connection, ConnectionId, Endpoint, Epoch, Event, Local, Source, TransportConfig,
+};
+use roadweave_tunnel::{
+    LEG_SOCKET, LaneConfig, MEMORY_MAX, Node, Peer, PeerTable, Peers, ProxyConfig, ProxyTenant,
+    RecvMeta, Server, ServerConfig, ServerEvent,
+};
+use roadweave_types::{Instant, LaneId, PacketId, PathId, UplinkId};
+use roadweave_wire::{Control, Hello, Role, SourceDatagram};
+
+const INNER: [u8; 4] = [10, 77, 0, 2];
+const UPLINK: UplinkId = UplinkId(0);
+
+fn identity(seed: u8) -> Identity {
+    Identity::from_seed([seed; 32])
+}
+
+fn server_address() -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 1], 4433))
+}
+
+fn client_address() -> SocketAddr {
+    SocketAddr::from(([100, 64, 0, 1], 10_000))
+}
+
+fn peer(tenant: &str, address: [u8; 4]) -> Peer {
+    Peer {
+        name: "box".into(),
+        tenant: tenant.into(),
+        addresses: vec![IpAddr::from(address).into()],
+        expires_unix: None,
+        rate_limit: None,
+    }
+}
+
+/// A server, and the bare connection of a client that knows what to say.
+struct Visit {
+    now: Instant,
+    server: Server,
+    endpoint: Endpoint,
+    id: ConnectionId,
+    said: Vec<Control>,
+    is_closed: bool,
+}
+
+impl Visit {
+    #[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+    fn new(tenant: Option<&str>) -> Self {
+        let epoch = Epoch::new(std::time::Instant::now());
+        let config = ServerConfig {
+            transport: TransportConfig::new([1; 32]),
+            lanes: vec![LaneConfig::new("default", "xnc".parse().unwrap())],
+            gateways: Vec::new(),
+            mtu: 1_360,
+            clients_reach_clients: false,
+            memory_max: 8 * MEMORY_MAX,
+            client_memory_max: MEMORY_MAX,
+        };
+        let peer = peer(tenant.unwrap_or_default(), INNER);
+        let peers = Arc::new(PeerTable::new([(identity(1).public_key(), peer)]));
+        let key = Arc::new(identity(2));
+        let server = match tenant {
+            None => Server::new(epoch, config, key, peers),
+            Some(name) => {
+                let tenant = ProxyTenant {
+                    name: name.into(),
+                    anchor: identity(3).public_key(),
+                    addresses: vec![SocketAddr::from(([203, 0, 113, 1], 4434))],
+                    gateways: Vec::new(),
+                    rate_limit: None,
+                };
+                let proxy = ProxyConfig { tenants: vec![tenant], leg_rate: None };
+                Server::proxy(epoch, config, proxy, key, peers)
+            }
+        };
+        let transport = TransportConfig::new([5; 32]);
+        let mut endpoint = Endpoint::client(epoch, &transport, Arc::new(identity(1))).unwrap();
+        let key = identity(2).public_key();
+        let id = endpoint.connect(Instant::ZERO, UPLINK, server_address(), key).unwrap();
+        let (said, is_closed) = (Vec::new(), false);
+        let mut visit =
+            Self { now: Instant::ZERO, server: server.unwrap(), endpoint, id, said, is_closed };
+        visit.run(50);
+        visit
+    }
+
+    /// Lets so many milliseconds pass; what is sent arrives in the next one.
+    fn run(&mut self, millis: u64) {
+        for _ in 0..millis {
+            self.now += Duration::from_millis(1);
+            self.endpoint.handle_timeout(self.now);
+            while let Some(packets) = self.endpoint.poll_transmit() {
+                for (_, packet) in packets.packets() {
+                    let (remote, local) = (client_address(), Some(server_address().ip()));
+                    let meta = RecvMeta { socket: UPLINK, remote, local, ecn: None };
+                    self.server.handle_packet(self.now, &meta, packet);
+                }
+            }
+            self.server.handle_timeout(self.now);
+            while let Some(packets) = self.server.poll_transmit() {
+                // Nothing ever comes from the anchor.
+                for (route, packet) in packets.packets() {
+                    if route.uplink != Some(LEG_SOCKET) {
+                        let (remote, local) = (server_address(), Local::Uplink(UPLINK));
+                        let source = Source { remote, local, ecn: None };
+                        self.endpoint.handle_packet(self.now, source, BytesMut::from(packet));
+                    }
+                }
+            }
+            while let Some(event) = self.connection().and_then(Connection::poll_event) {
+                match event {
+                    Event::Message(message) => self.said.push(Control::parse(message).unwrap()),
+                    Event::Closed(_) => self.is_closed = true,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn connection(&mut self) -> Option<&mut Connection> {
+        self.endpoint.connection_mut(self.id)
+    }
+
+    fn say(&mut self, role: Role) {
+        let hello = Control::Hello(Hello { name: "box".into(), role, attachment: None });
+        if let Some(connection) = self.connection() {
+            let _ = connection.send_message(hello.to_bytes());
+        }
+        self.run(20);
+    }
+
+    fn send_inner(&mut self) -> Bytes {
+        let mut packet = vec![0x45, 0, 0, 200, 0, 0, 0, 0, 64, 17, 0, 0];
+        packet.extend(INNER);
+        packet.extend([198, 51, 100, 1, 0, 9, 0, 9, 0, 0, 0, 0]);
+        packet.resize(200, 7);
+        let datagram = SourceDatagram::of_packet(LaneId(0), false, None, &packet);
+        let datagram = datagram.finish(PacketId(0));
+        let now = self.now;
+        if let Some(connection) = self.connection() {
+            let _ = connection.send_on(now, PathId(0), datagram, 0);
+        }
+        self.run(20);
+        packet.into()
+    }
+
+    fn has_joined(&mut self) -> bool {
+        std::iter::from_fn(|| self.server.poll_event())
+            .any(|event| matches!(event, ServerEvent::Joined { .. }))
+    }
+}
+
+#[test]
+fn what_overtakes_the_hello_of_one_that_stood_by_is_not_lost() {
+    let mut visit = Visit::new(None);
+    visit.say(Role::Standby);
+    assert!(matches!(visit.said[..], [Control::Welcome(_)]), "{:?}", visit.said);
+    assert!(!visit.has_joined());
+    let sent = visit.send_inner();
+    assert_eq!(visit.server.poll_inner(), Some(sent));
+    visit.say(Role::Join);
+    assert!(visit.has_joined() && !visit.has_joined(), "once");
+}
+
+#[test]
+fn who_stands_by_is_let_go_when_its_configuration_changes() {
+    let mut visit = Visit::new(None);
+    visit.say(Role::Standby);
+    let changed = [(identity(1).public_key(), peer("", [10, 77, 0, 9]))];
+    let former = PeerTable::new([(identity(1).public_key(), peer("", INNER))]).peers();
+    visit.server.replace_peers(Peers::after(&former, changed));
+    visit.run(20);
+    assert!(visit.is_closed && visit.server.standbys() == 0);
+}
+
+#[test]
+fn who_was_refused_has_no_session_and_stays_no_longer_by_asking_again() {
+    for role in [Role::Join, Role::Standby] {
+        let mut visit = Visit::new(Some("acme"));
+        // The anchor has not answered for long enough.
+        visit.run(1_500);
+        visit.say(role);
+        assert!(matches!(visit.said[..], [Control::Refuse { .. }]), "{:?}", visit.said);
+        assert_eq!(visit.server.standbys(), 0);
+        visit.send_inner();
+        assert!(!visit.has_joined(), "{role:?}");
+        for again in [Role::Join, Role::Standby].into_iter().cycle().take(8) {
+            visit.run(500);
+            visit.say(again);
+        }
+        assert!(visit.is_closed && !visit.has_joined(), "{role:?}, at {}", visit.now);
+    }
+}
