@@ -7,9 +7,9 @@
 //! ```
 //!
 //! A box may have a client at each proxy at one time, with the same key, as one has that joins at
-//! the next proxy before it leaves the last; or one client that chooses among all proxies. Boxes take turns among the tenants, and boxes of
-//! different tenants have the same inner addresses. Equal configurations and equal calls give equal
-//! chains.
+//! the next proxy before it leaves the last; or one client that chooses among all proxies. Boxes
+//! take turns among the tenants, and boxes of different tenants have the same inner addresses.
+//! Equal configurations and equal calls give equal chains.
 
 mod network;
 mod nodes;

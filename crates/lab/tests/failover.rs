@@ -30,9 +30,15 @@ fn percentiles(seen: &[Seen]) -> [f64; 2] {
 }
 
 fn fleet(sites: &[&str], seed: u64) -> Fleet {
+    fleet_with(sites, &[], seed)
+}
+
+/// A fleet with so many milliseconds from each server to the egress.
+fn fleet_with(sites: &[&str], to_anchor: &[u64], seed: u64) -> Fleet {
     let config = FleetConfig {
         links: Failover::new(Fault::Crash, seed).links,
         sites: sites.iter().map(|site| (*site).to_owned()).collect(),
+        to_anchor: to_anchor.iter().map(|ms| Duration::from_millis(*ms)).collect(),
         lanes_up: default_lanes(),
         lanes_down: default_lanes(),
         seed,
@@ -165,6 +171,60 @@ fn a_client_starts_with_the_next_server_when_the_first_is_gone_or_drains() {
         };
         assert!(fleet.client_events().iter().any(|event| has_session(&event)), "{fault:?}");
     }
+}
+
+#[test]
+fn a_nearer_server_that_is_gone_sends_nobody_to_a_third() {
+    let mut fleet = fleet_with(&["a", "b", "c"], &[100, 90, 0], 1);
+    fleet.run_until(at(4_000));
+    let mut rounds = 0;
+    let mut measured = None;
+    while rounds < 3 {
+        let now = fleet.now() + Duration::from_millis(1);
+        fleet.run_until(now);
+        assert!(now < at(120_000), "{rounds} rounds");
+        let since = fleet.client().candidates(now)[2].measured_seconds_ago;
+        let last = since.map(|ago| (now.since(Instant::ZERO).as_secs_f64() - ago).round() as u64);
+        rounds += usize::from(last != measured);
+        measured = last;
+    }
+    // It is found to be the nearest for the third time, and gone.
+    fleet.befall(2, Fault::Freeze);
+    fleet.run_until(at(300_000));
+    assert_eq!((fleet.moves(), fleet.home()), (0, 0));
+}
+
+#[test]
+fn after_minutes_without_coverage_all_is_as_before() {
+    for (seed, minutes) in [(1, 3), (2, 7)] {
+        let mut fleet = fleet(&["a", "b", "c"], seed);
+        fleet.run_until(at(10_000));
+        (0..3).for_each(|link| fleet.set_dead(link, true));
+        fleet.run_until(at(minutes * 60_000));
+        (0..3).for_each(|link| fleet.set_dead(link, false));
+        fleet.run_until(at(minutes * 60_000 + 12_000));
+        assert!(fleet.client().status().is_some(), "{minutes} minutes");
+        assert_eq!((fleet.moves(), fleet.home()), (0, 0), "{minutes} minutes");
+        let now = fleet.now();
+        let candidates = fleet.client().candidates(now);
+        assert!(candidates.iter().all(|it| it.rest_seconds.is_none()), "{candidates:#?}");
+        let waits = candidates.iter().any(|it| it.place == CandidatePlace::Standby);
+        assert!(waits, "{minutes} minutes: {candidates:#?}");
+    }
+}
+
+#[test]
+fn a_server_that_died_meanwhile_is_left_after_minutes_without_coverage() {
+    let mut fleet = fleet(&["a", "b"], 1);
+    fleet.run_until(at(10_000));
+    (0..3).for_each(|link| fleet.set_dead(link, true));
+    fleet.run_until(at(100_000));
+    fleet.befall(0, Fault::Crash);
+    fleet.run_until(at(400_000));
+    (0..3).for_each(|link| fleet.set_dead(link, false));
+    fleet.run_until(at(415_000));
+    assert_eq!(fleet.home(), 1);
+    assert!(fleet.client().status().is_some());
 }
 
 /// Recorded drives, where there are any: `ROADWEAVE_DRIVES` names their directory.

@@ -194,8 +194,8 @@ impl Anchor {
         self.endpoint.close(now, "the anchor stops");
     }
 
-    /// The newest binding of each device, signed by it: what survives a restart. Write it soon after
-    /// each [`AnchorEvent::Attached`]: what is not written may be followed by an older one.
+    /// The newest binding of each device, signed by it: what survives a restart. Write it soon
+    /// after each [`AnchorEvent::Attached`]: what is not written may be followed by an older one.
     pub fn bindings(&self) -> Vec<(PublicKey, Binding)> {
         self.bindings.newest().map(|(device, binding)| (*device, binding.clone())).collect()
     }

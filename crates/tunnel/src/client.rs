@@ -61,7 +61,7 @@ use pairs::{Pair, Pairs};
 use race::{AcceptedConnection, Attempt, RACE_STAGGER};
 pub use report::{PairReport, PairState, UplinkReport};
 use silence::Flapping;
-use standby::Standby;
+use standby::{HOME_FIRST, Standby};
 
 /// The smallest MTU that IPv6 allows (RFC 8200 section 5).
 const MTU_MIN: u16 = 1280;
@@ -161,8 +161,10 @@ pub struct Client {
     leaving: Vec<Leaving>,
     /// What came out of the last of them.
     late_inner: VecDeque<Bytes>,
-    /// Since when there is no session.
-    racing_since: Instant,
+    /// Until when no other server takes the place of the one that the client was with last.
+    home_first_until: Instant,
+    /// When something came in last, over whichever uplink.
+    last_heard: Instant,
     /// The number of the last session.
     attachment: Option<u64>,
     /// The least round trip of the session, and since when it is far above that.
@@ -226,7 +228,8 @@ impl Client {
             standby: Standby::default(),
             leaving: Vec::new(),
             late_inner: VecDeque::new(),
-            racing_since: Instant::ZERO,
+            home_first_until: Instant::ZERO + HOME_FIRST,
+            last_heard: Instant::ZERO,
             attachment: config.attachment.or(counts),
             least_rtt: Duration::MAX,
             worse_since: None,
@@ -345,6 +348,7 @@ impl Client {
         };
         self.uplinks.insert(id, uplink);
         self.pairs.reset_backoff(now, Some(id));
+        self.choice.forget_rests();
         self.outages.forget(id);
         self.on_lanes_or_uplinks(now);
         self.handle_timeout(now);

@@ -1,5 +1,5 @@
-//! How many bindings of a proxy are checked: signatures cost, and whoever has the key of a proxy may
-//! send as many as its leg carries, by as many legs as it likes.
+//! How many bindings of a proxy are checked: signatures cost, and whoever has the key of a proxy
+//! may send as many as its leg carries, by as many legs as it likes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,8 +26,8 @@ impl Checks {
         may
     }
 
-    /// Forgets those that have used up nothing: no more are known than have brought a binding within
-    /// the last seconds.
+    /// Forgets those that have used up nothing: no more are known than have brought a binding
+    /// within the last seconds.
     pub(super) fn forget_whole(&mut self, now: Instant) {
         self.whole_at.retain(|_, whole_at| *whole_at > now);
     }

@@ -98,6 +98,8 @@ struct State {
     better: u32,
     rests_until: Instant,
     rest: Duration,
+    /// Tries in which nothing was heard, of anybody: whose fault that is nobody knows.
+    silent_tries: u32,
     last: Option<String>,
 }
 
@@ -152,7 +154,7 @@ impl Choice {
         self.doubt_pause = CONFIRM;
         self.states.iter_mut().for_each(|state| state.better = 0);
         if let Some(state) = self.states.get_mut(candidate) {
-            (state.rest, state.rests_until) = (Duration::ZERO, now);
+            (state.rest, state.rests_until, state.silent_tries) = (Duration::ZERO, now, 0);
         }
     }
 
@@ -168,10 +170,27 @@ impl Choice {
         }
     }
 
+    /// A candidate was tried while nothing was heard of anybody: it keeps its place, behind those
+    /// that were tried less often so.
+    pub(super) fn on_silent_try(&mut self, candidate: usize) {
+        if let Some(state) = self.states.get_mut(candidate) {
+            state.silent_tries = state.silent_tries.saturating_add(1);
+        }
+    }
+
+    /// What went wrong before may have been the networks: no candidate rests any more.
+    pub(super) fn forget_rests(&mut self) {
+        for state in &mut self.states {
+            let none = (Duration::ZERO, Instant::ZERO, 0);
+            (state.rest, state.rests_until, state.silent_tries) = none;
+        }
+    }
+
     /// A candidate has welcomed the client.
     pub(super) fn on_success(&mut self, candidate: usize) {
         if let Some(state) = self.states.get_mut(candidate) {
-            (state.rest, state.rests_until, state.last) = (Duration::ZERO, Instant::ZERO, None);
+            (state.rest, state.rests_until) = (Duration::ZERO, Instant::ZERO);
+            (state.silent_tries, state.last) = (0, None);
         }
     }
 
@@ -271,7 +290,8 @@ impl Choice {
             });
         let rank = |(candidate, state): &(usize, &State)| {
             let is_beside = self.sites.get(*candidate) == site;
-            (is_beside, state.figure.is_none(), state.figure, *candidate)
+            let is_unknown = state.figure.is_none();
+            (state.silent_tries, is_beside, is_unknown, state.figure, *candidate)
         };
         others.min_by_key(rank).map(|(candidate, _)| candidate)
     }
@@ -325,7 +345,7 @@ impl Choice {
         let Some(round) = self.round.take() else { return };
         self.rounds += 1;
         for (candidate, state) in self.states.iter_mut().enumerate() {
-            let median = round.median(candidate);
+            let median = round.median(candidate, candidate != self.current);
             state.figure = median.map(|median| median + state.to_anchor);
             state.measured = Some(now);
         }
@@ -348,8 +368,10 @@ impl Choice {
 
 impl Round {
     /// The median over the uplinks, each as weighty as its capacity, of a candidate's least round
-    /// trips. Over an uplink on which others answer and it does not it is further than any.
-    fn median(&self, candidate: usize) -> Option<Duration> {
+    /// trips. Over an uplink on which others answer and it does not it is further than any. Where
+    /// two halves are equal it is the lesser one, and the greater one of a `challenger`: half of
+    /// the capacity is not enough to move for.
+    fn median(&self, candidate: usize, challenger: bool) -> Option<Duration> {
         let is_alive = |uplink: &UplinkId| self.least.keys().any(|(_, alive)| alive == uplink);
         let mut values: Vec<(Duration, u64)> = Vec::new();
         for (uplink, weight) in self.weights.iter().filter(|(uplink, _)| is_alive(uplink)) {
@@ -357,7 +379,8 @@ impl Round {
             values.push((least.unwrap_or(Duration::MAX), (*weight).max(1)));
         }
         values.sort_unstable();
-        let half = values.iter().map(|(_, weight)| u128::from(*weight)).sum::<u128>().div_ceil(2);
+        let all = values.iter().map(|(_, weight)| u128::from(*weight)).sum::<u128>();
+        let half = if challenger { all / 2 + 1 } else { all.div_ceil(2) };
         let mut sum = 0;
         let median = values.iter().find(|(_, weight)| {
             sum += u128::from(*weight);

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use roadweave_quic::{Connection, ConnectionId, Event};
 use roadweave_schedule::AcknowledgedDatagram;
 use roadweave_types::{DropReason, Instant};
-use roadweave_wire::Control;
+use roadweave_wire::{Control, Reason};
 
 use super::Client;
 use super::notices::Notice;
@@ -58,8 +58,10 @@ impl Client {
                 current.session.on_lane_promise(now, lane, promise);
             }
             Ok(Control::Binding(newest)) => self.on_newest_binding(&newest),
-            Ok(Control::Refuse { reason, .. }) => {
-                self.leave(now, &format!("refused by the server: {reason}"), After::Backoff);
+            Ok(Control::Refuse { reason, why }) => {
+                let is_superseded = why == Reason::Superseded;
+                let after = if is_superseded { After::Superseded } else { After::Backoff };
+                self.leave(now, &format!("refused by the server: {reason}"), after);
             }
             Ok(Control::Move { why, .. }) => self.on_move(now, why),
             Ok(_) => self.drops.count(DropReason::UnknownMessage),

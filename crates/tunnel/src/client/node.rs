@@ -20,7 +20,7 @@ impl Node for Client {
 
     fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
         let RecvMeta { socket: uplink, remote, ecn, .. } = *meta;
-        self.on_heard(uplink, ip_bytes(remote, payload.len()));
+        self.on_heard(now, uplink, ip_bytes(remote, payload.len()));
         let source = Source { remote, local: Local::Uplink(uplink), ecn };
         if self.has_choice()
             && let Some(outcome) = self.prober.handle_packet(now, &source, payload)

@@ -124,6 +124,13 @@ impl Pairs {
         }
     }
 
+    /// The networks are back for certain: who does not rest may be tried at once.
+    pub(super) fn hurry(&mut self, now: Instant) {
+        for state in self.pairs.values_mut() {
+            (state.pause, state.next_attempt) = (Duration::ZERO, state.next_attempt.min(now));
+        }
+    }
+
     /// Notes what became of an attempt that nothing follows from.
     pub(super) fn note(&mut self, pair: Pair, reason: String) {
         self.pairs.entry(pair).or_default().last = Some(reason);

@@ -22,6 +22,8 @@ use crate::status::PathStatusReport;
 
 /// How often an uplink without a path gets a new try.
 const PATH_RETRY: Duration = Duration::from_secs(1);
+/// When nothing has come in for so long, whatever comes is news.
+const NO_COVERAGE: Duration = Duration::from_secs(2);
 /// How long an address of the server has to answer before another is tried, where there are others.
 const PATH_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -171,11 +173,15 @@ impl Client {
     }
 
     /// A packet came in over an uplink. What one with a cap has carried is counted.
-    pub(super) fn on_heard(&mut self, uplink: UplinkId, bytes: u64) {
+    pub(super) fn on_heard(&mut self, now: Instant, uplink: UplinkId, bytes: u64) {
         let Some(Uplink { name, heard, .. }) = self.uplinks.get_mut(&uplink) else { return };
+        let silence = now.since(std::mem::replace(&mut self.last_heard, now));
         *heard = true;
         if is_capped(&self.policies, name) {
             self.usage.add(name, bytes);
+        }
+        if self.current.is_none() && self.has_choice() && silence >= NO_COVERAGE {
+            self.on_coverage_back(now);
         }
     }
 

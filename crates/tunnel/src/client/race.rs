@@ -24,6 +24,7 @@ use roadweave_wire::{Control, Role, Welcome};
 
 use super::notices::{Notice, legible};
 use super::pairs::{Pair, Rejection};
+use super::standby::HOME_FIRST;
 use super::{Client, ClientEvent, Current, MTU_MIN};
 use crate::learned::keep_learned;
 use crate::server::UNUSED;
@@ -68,11 +69,15 @@ pub(super) struct AcceptedConnection {
 /// What kind of end it was, and so how soon to try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
-    /// The server restarted or fell silent: at once.
+    /// The server restarted: at once.
+    Restart,
+    /// It fell silent, or the networks did: at once, and with another one only if that answers.
     Silence,
     /// The server ended it: at once the first time, then ever later. Two boxes with one key would
     /// drive each other out without end.
     Backoff,
+    /// Somebody else has a session with this client's key: after a rest, whichever server it is.
+    Superseded,
     /// The server has heard nothing in it: its network let it begin and no more, and others may do
     /// better.
     Unused,
@@ -212,7 +217,7 @@ impl Client {
     fn on_home_refused(&mut self, now: Instant, why: &str) {
         if self.has_choice() {
             self.choice.on_failure(now, self.choice.current(), &legible(why));
-            self.racing_since = Instant::ZERO;
+            self.home_first_until = now;
         }
     }
 
@@ -320,13 +325,21 @@ impl Client {
     /// Ends the session, and tries again after the rest that `after` asks for. Attempts beside it
     /// live on.
     pub(super) fn leave(&mut self, now: Instant, reason: &str, after: After) {
-        if self.replacement.is_none() && self.standby.is_ready() {
+        let may_switch = match after {
+            After::Superseded => false,
+            After::Silence => self.standby.has_answered(),
+            After::Restart | After::Backoff | After::Unused => true,
+        };
+        if self.replacement.is_none() && self.standby.is_ready() && may_switch {
             let home = self.choice.current();
             self.switch(now, reason);
             return self.choice.on_failure(now, home, &legible(reason));
         }
         let Some(current) = self.current.take() else { return };
-        self.racing_since = now;
+        self.home_first_until = now + HOME_FIRST;
+        if after == After::Silence {
+            self.doubt_standby(now);
+        }
         let key = &self.config.candidates[self.choice.current()].key;
         keep_learned(&mut self.learned, key, &current.session);
         if now.since(current.since) >= LIVED_WELL {
@@ -344,18 +357,21 @@ impl Client {
             self.rest(now, current.pair, Rejection::Doubtful, reason.clone());
         }
         let rest = match after {
-            After::Silence | After::Unused => Duration::ZERO,
-            After::Backoff => {
+            After::Restart | After::Silence | After::Unused => Duration::ZERO,
+            After::Backoff | After::Superseded => {
                 let grown = (self.backoff * 2).clamp(Duration::from_secs(1), BACKOFF_MAX);
-                std::mem::replace(&mut self.backoff, grown)
+                let before = std::mem::replace(&mut self.backoff, grown);
+                if after == After::Superseded { grown } else { before }
             }
         };
+        let all_rest = if after == After::Superseded { rest } else { Duration::ZERO };
+        self.home_first_until += all_rest;
         for (position, id) in (0_u32..).zip(self.uplinks.keys().copied().collect::<Vec<_>>()) {
             // Thousands may have lost the same server at the same moment.
             let jitter = self.pairs.jitter(STAGGER_JITTER * (position + 1));
             let stagger = RACE_STAGGER * position + jitter;
             if let Some(uplink) = self.uplinks.get_mut(&id) {
-                uplink.next_attempt = now + stagger;
+                uplink.next_attempt = now + all_rest + stagger;
             }
             // What the server said it would say over any uplink; another server might not.
             if !rest.is_zero() {
@@ -378,7 +394,8 @@ pub(super) fn after(reason: &CloseReason) -> After {
         | CloseReason::ByPeer { .. }
         | CloseReason::Protocol(_)
         | CloseReason::Busy => After::Backoff,
-        _ => After::Silence,
+        CloseReason::TimedOut | CloseReason::HandshakeTimedOut => After::Silence,
+        _ => After::Restart,
     }
 }
 

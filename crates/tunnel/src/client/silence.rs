@@ -48,6 +48,7 @@ impl Client {
     pub fn on_pause(&mut self, now: Instant, lasted: Duration) {
         self.fast_failover_until = now + FAST_FAILOVER;
         self.pairs.reset_backoff(now, None);
+        self.choice.forget_rests();
         for uplink in self.uplinks.values_mut() {
             uplink.next_path = now;
         }

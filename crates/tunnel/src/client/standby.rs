@@ -12,7 +12,8 @@
 //!
 //! What the session's server owes is counted from when the answered question was asked: from then
 //! on the networks work for certain, and it is asked at the same moments over the same uplinks. So
-//! the end of a tunnel, where one of the two has to be heard first, moves nobody. Where little is
+//! the end of a tunnel, where one of the two has to be heard first, moves nobody; nor do minutes
+//! without coverage count as a failure of those that were tried meanwhile. Where little is
 //! sent a server answers over the path that was the fastest until it finds it dead, which takes as
 //! long as nothing coming in was usual: then the 200 ms are up to 2.5 s.
 
@@ -44,13 +45,29 @@ pub(super) struct Standby {
     ready: Option<AcceptedConnection>,
     /// When an uplink without a path gets a new try.
     next_path: BTreeMap<UplinkId, Instant>,
-    /// Why the client goes there as soon as it can, if it does.
-    goal: Option<String>,
+    goal: Option<Goal>,
     question: Option<Question>,
     /// When the last take-overs from silent servers were.
     takeovers: VecDeque<Instant>,
     /// The rounds of measuring after which the target was chosen.
     rounds: u64,
+}
+
+/// The client goes to the standby as soon as it can.
+#[derive(Clone, Debug)]
+struct Goal {
+    why: String,
+    /// The candidate that it is about; `None`: any is better than the one that the client is with.
+    only: Option<usize>,
+}
+
+/// Whose fault it is that a target is of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// It has proved to be it, and does not want the client, or something is wrong with it.
+    Its,
+    /// It has not answered since then; nor has anybody else, perhaps.
+    Silence { since: Instant },
 }
 
 /// Whether it is alive is asked.
@@ -80,6 +97,11 @@ impl Standby {
         self.ready.is_some()
     }
 
+    /// Whether it has answered what it was asked since the session is silent.
+    pub(super) fn has_answered(&self) -> bool {
+        self.question.is_some_and(|question| question.alive_since.is_some())
+    }
+
     pub(super) fn owns(&self, id: ConnectionId) -> bool {
         self.attempts.contains_key(&id) || self.ready.as_ref().is_some_and(|it| it.id == id)
     }
@@ -104,8 +126,12 @@ impl Client {
             return self.try_target(now);
         }
         self.open_standby_paths(now);
-        if self.current.is_none() {
-            return self.switch(now, "there was no session");
+        if self.current.is_none() && self.standby.question.is_none() {
+            // It was welcomed since there is no session, or that was not lost in silence.
+            if now >= self.home_first_until {
+                self.switch(now, "there was no session");
+            }
+            return;
         }
         self.ask_standby(now);
     }
@@ -119,13 +145,14 @@ impl Client {
         let Some(_) = target else {
             let may_begin = match self.current.is_some() {
                 true => Instant::ZERO,
-                false => self.racing_since + HOME_FIRST,
+                false => self.home_first_until,
             };
             return self.choice.standby_timeout().map(|at| at.max(may_begin));
         };
         let Some(ready) = ready else {
             return Some((*next_attempt).min(*began + TARGET_PATIENCE));
         };
+        let alone = self.current.is_none().then_some(self.home_first_until);
         let asks = question.map(|question| question.asked + ASK_INTERVAL);
         let takes = question.and_then(|question| self.takeover_from(&question));
         let connection = self.endpoint.connection(ready.id)?;
@@ -133,19 +160,23 @@ impl Client {
         let paths = self.standby_uplinks().into_iter().filter(|id| !with_path(id));
         let paths =
             paths.map(|id| self.standby.next_path.get(&id).copied().unwrap_or(Instant::ZERO));
-        asks.into_iter().chain(takes).chain(paths).min()
+        let alone = alone.filter(|_| question.is_none());
+        asks.into_iter().chain(takes).chain(paths).chain(alone).min()
     }
 
     /// Looks which candidate is to wait.
     fn choose_target(&mut self, now: Instant) {
-        if self.current.is_none() && now < self.racing_since + HOME_FIRST {
+        if self.current.is_none() && now < self.home_first_until {
             return;
         }
-        if let Some(wished) = self.choice.wish(now).filter(|_| self.current.is_some()) {
+        let wished = self.choice.wish(now).filter(|_| self.current.is_some());
+        self.standby.goal.take_if(|goal| goal.only.is_some() && goal.only != wished);
+        if let Some(wished) = wished {
             if self.standby.target != Some(wished) {
                 self.retarget(now, Some(wished), "another is better");
             }
-            self.standby.goal.get_or_insert_with(|| "it is nearer".to_owned());
+            let goal = || Goal { why: "it is nearer".to_owned(), only: Some(wished) };
+            self.standby.goal.get_or_insert_with(goal);
         }
         let best = self.choice.standby(now);
         match (self.standby.target, best) {
@@ -182,10 +213,18 @@ impl Client {
         };
     }
 
-    /// The target is of no use: another one is tried.
-    fn give_up_target(&mut self, now: Instant, why: &str) {
+    /// The target is of no use: another one is tried. Where nobody was heard meanwhile it was the
+    /// networks.
+    fn give_up_target(&mut self, now: Instant, why: &str, fault: Fault) {
         let Some(target) = self.standby.target else { return };
-        self.choice.on_failure(now, target, &legible(why));
+        match fault {
+            Fault::Silence { since } if self.last_heard <= since => {
+                self.choice.on_silent_try(target);
+            }
+            _ => self.choice.on_failure(now, target, &legible(why)),
+        }
+        // What it was to be for does not hold for the next one.
+        self.standby.goal.take_if(|goal| goal.only.is_some());
         self.retarget(now, None, "it is of no use");
         self.choose_target(now);
     }
@@ -194,7 +233,8 @@ impl Client {
     fn try_target(&mut self, now: Instant) {
         let Some(target) = self.standby.target else { return };
         if now >= self.standby.began + TARGET_PATIENCE {
-            return self.give_up_target(now, "no answer");
+            let fault = Fault::Silence { since: self.standby.began };
+            return self.give_up_target(now, "no answer", fault);
         }
         if now < self.standby.next_attempt {
             return;
@@ -237,13 +277,19 @@ impl Client {
             Event::Message(message) => self.on_standby_message(now, id, message),
             Event::Closed(reason) if is_ready => {
                 self.standby.ready = None;
-                self.give_up_target(now, &reason.to_string());
+                let fault = match reason {
+                    CloseReason::TimedOut => Fault::Silence { since: now - TARGET_PATIENCE },
+                    _ => Fault::Its,
+                };
+                self.give_up_target(now, &reason.to_string(), fault);
             }
             Event::Closed(reason) => {
                 let Some(Attempt { pair, .. }) = self.standby.attempts.remove(&id) else { return };
                 match reason {
                     // The server has proved to be it.
-                    CloseReason::Refused(_) => self.give_up_target(now, &reason.to_string()),
+                    CloseReason::Refused(_) => {
+                        self.give_up_target(now, &reason.to_string(), Fault::Its);
+                    }
                     CloseReason::Local => {}
                     other => {
                         let reason = other.to_string();
@@ -278,7 +324,7 @@ impl Client {
             Ok(Control::Refuse { reason, .. }) => format!("refused: {reason}"),
             _ => return,
         };
-        self.give_up_target(now, &why);
+        self.give_up_target(now, &why, Fault::Its);
     }
 
     /// The uplinks that a standby is kept on: those that cost nothing by the byte, if there are
@@ -326,10 +372,10 @@ impl Client {
     }
 
     /// Asks both servers while no path of the session answers, or the standby alone before the
-    /// client goes there.
+    /// client goes there, or after the session was lost in silence.
     fn ask_standby(&mut self, now: Instant) {
         let is_silent = self.silent_since.is_some();
-        if !is_silent && self.standby.goal.is_none() {
+        if !is_silent && self.standby.goal.is_none() && self.current.is_some() {
             self.standby.question = None;
             return;
         }
@@ -378,14 +424,35 @@ impl Client {
         let question = *question;
         if question.alive_since.is_none() {
             if self.standby.goal.is_some() && now >= question.first + GOAL_PATIENCE {
-                self.give_up_target(now, "it does not answer");
+                let fault = Fault::Silence { since: question.first };
+                self.give_up_target(now, "it does not answer", fault);
+            }
+            return;
+        }
+        if self.current.is_none() {
+            if now >= self.home_first_until {
+                self.switch(now, "there was no session");
             }
             return;
         }
         if self.takeover_from(&question).is_some_and(|at| at <= now) {
             self.take_over(now);
-        } else if let Some(why) = self.standby.goal.take_if(|_| self.silent_since.is_none()) {
-            self.switch(now, &why);
+        } else if let Some(goal) = self.standby.goal.take_if(|_| self.silent_since.is_none()) {
+            self.switch(now, &goal.why);
+        }
+    }
+
+    /// There is no session, and the networks are back: all are tried at once, and the server that
+    /// it was with has a moment to answer first, since what it knows of the client's flows another
+    /// may not.
+    pub(super) fn on_coverage_back(&mut self, now: Instant) {
+        self.pairs.hurry(now);
+        for uplink in self.uplinks.values_mut() {
+            uplink.next_attempt = uplink.next_attempt.min(now);
+        }
+        let home = self.choice.standing(now, self.choice.current());
+        if home.rests_until.is_none() {
+            self.home_first_until = self.home_first_until.max(now + HOME_FIRST);
         }
     }
 
@@ -427,11 +494,20 @@ impl Client {
         }
         let why = match why {
             Reason::Drain => "the server drains",
-            Reason::Other => "the server asked for it",
+            Reason::Other | Reason::Superseded => "the server asked for it",
         };
         self.choice.on_failure(now, self.choice.current(), why);
-        self.standby.goal = Some(why.to_owned());
+        self.standby.goal = Some(Goal { why: why.to_owned(), only: None });
         self.tend_standby(now);
+    }
+
+    /// The session was lost in silence: what waits is to prove first that the networks are back.
+    pub(super) fn doubt_standby(&mut self, now: Instant) {
+        let Some(ready) = self.standby.ready.as_ref().map(|ready| ready.id) else { return };
+        self.standby.question = Some(Question { first: now, asked: now, alive_since: None });
+        if let Some(connection) = self.endpoint.connection_mut(ready) {
+            connection.suspect_all_paths(now);
+        }
     }
 
     /// What waits has been forgotten as well: this end was paused for too long.
@@ -468,7 +544,7 @@ impl Client {
 /// How often a standby says something: address translators forget a binding after 30 s.
 const KEEP_ALIVE: Duration = Duration::from_secs(25);
 /// How long the server that the client was with last is tried alone.
-const HOME_FIRST: Duration = Duration::from_secs(1);
+pub(super) const HOME_FIRST: Duration = Duration::from_secs(1);
 /// How long a candidate has to welcome.
 const TARGET_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a standby has to answer that the client is to go to.

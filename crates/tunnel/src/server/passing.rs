@@ -103,8 +103,8 @@ impl Server {
         }
     }
 
-    /// Ends the connections that stand by for clients whose anchor does not answer: taking over they
-    /// would carry nothing.
+    /// Ends the connections that stand by for clients whose anchor does not answer: taking over
+    /// they would carry nothing.
     fn end_useless_standbys(&mut self, now: Instant) {
         for key in self.standbys.keys().collect::<Vec<_>>() {
             let why = self.let_in(&key).ok().and_then(|peer| self.anchor_of(now, &peer).err());

@@ -121,6 +121,23 @@ fn a_forged_or_missing_answer_turns_its_own_uplink_and_no_more() {
 }
 
 #[test]
+fn one_of_two_equal_uplinks_moves_nobody() {
+    // Over the first somebody answers for the second candidate at once.
+    let rtt = |_, it, uplink| match (it, uplink) {
+        (1, 0) => Some(ms(1)),
+        (1, _) => Some(ms(80)),
+        _ => Some(ms(60)),
+    };
+    let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
+    assert_eq!(run(&mut choice, &[5, 5], hours(2), rtt), []);
+    assert_eq!(choice.standing(hours(2), 1).figure, Some(ms(80)));
+    // Nor does what goes wrong over one of them for the current one.
+    let rtt = |_, it, uplink| Some(ms(if it == 0 && uplink == 0 { 300 } else { 60 }));
+    let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
+    assert_eq!(run(&mut choice, &[5, 5], hours(2), rtt), []);
+}
+
+#[test]
 fn an_uplink_weighs_as_much_as_it_carries() {
     let figure = |weights: &[u64]| {
         let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
@@ -150,6 +167,26 @@ fn who_fails_loses_its_place_longer_each_time_and_nothing_else() {
     assert_eq!(choice.standby(at(31)), Some(1));
     choice.on_moved(at(31), 1);
     assert_eq!(choice.standby(at(31)), Some(0));
+}
+
+#[test]
+fn tries_in_which_nobody_was_heard_are_no_failures_and_go_round() {
+    let all = [candidate(1, "a"), candidate(2, "b"), candidate(3, "c"), candidate(4, "a")];
+    let mut choice = Choice::new(&all);
+    let now = Instant::ZERO;
+    let tried: Vec<usize> = (0..6)
+        .map(|_| {
+            let target = choice.standby(now).expect("nobody rests");
+            choice.on_silent_try(target);
+            target
+        })
+        .collect();
+    assert_eq!(tried, [1, 2, 3, 1, 2, 3]);
+    choice.on_failure(now, 1, "refused");
+    choice.on_success(3);
+    assert_eq!(choice.standby(now), Some(3), "who answers comes first");
+    choice.forget_rests();
+    assert_eq!(choice.standby(now), Some(1));
 }
 
 #[test]
