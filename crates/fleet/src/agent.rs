@@ -101,6 +101,8 @@ pub struct Agent {
     kept: Kept,
     /// What it shows to belong to the fleet, until it does.
     joining: Option<Joining>,
+    /// Where a proxy or an anchor listens, told when it joins.
+    addresses: Vec<String>,
     works: Works,
     sessions: u32,
     proxy: Option<PublicKey>,
@@ -108,6 +110,8 @@ pub struct Agent {
     away_since: Option<Instant>,
     /// Entries that wait for their head.
     entries: Vec<Revocation>,
+    /// After which serial the next entries are to be handed back, while that is under way.
+    handing_back: Option<u64>,
     /// Whether all of the table was asked for on this stream.
     asked_for_all: bool,
     /// Whether the revocations on disk were not those that were signed, and none came since.
@@ -140,6 +144,11 @@ impl Agent {
         agent
     }
 
+    /// Where this proxy or anchor listens, `host:port` each, for the controller that it joins.
+    pub fn listens_at(&mut self, addresses: Vec<String>) {
+        self.addresses = addresses;
+    }
+
     /// An agent with what an earlier life of it has kept. What of that does not prove itself is
     /// forgotten, with a warning; what does comes as events, revocations first.
     pub fn restore(now: Instant, key: PublicKey, role: Role, software: &str, kept: Kept) -> Self {
@@ -156,11 +165,13 @@ impl Agent {
             software: software.to_owned(),
             kept,
             joining: None,
+            addresses: Vec::new(),
             works: Works::default(),
             sessions: 0,
             proxy: None,
             away_since: Some(now),
             entries: Vec::new(),
+            handing_back: None,
             asked_for_all: false,
             is_doubtful: false,
             ending: VecDeque::new(),
@@ -172,7 +183,7 @@ impl Agent {
 
     /// The stream to a controller is up; nothing of an earlier one counts.
     pub fn on_stream_up(&mut self, now: Instant) {
-        (self.away_since, self.asked_for_all) = (None, false);
+        (self.away_since, self.asked_for_all, self.handing_back) = (None, false, None);
         self.entries.clear();
         self.frames.clear();
         match &self.joining {
@@ -182,6 +193,7 @@ impl Agent {
                 role: self.role,
                 name: name.clone(),
                 chain: chain.clone(),
+                addresses: self.addresses.clone(),
             }),
             None => self.send_have(),
         }
@@ -275,7 +287,7 @@ impl Agent {
 
     /// What is to be sent.
     pub fn poll_frame(&mut self) -> Option<Up> {
-        self.frames.pop_front()
+        self.frames.pop_front().or_else(|| self.next_surplus())
     }
 
     /// What the driver must do or know.

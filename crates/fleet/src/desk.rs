@@ -39,20 +39,30 @@ const BURST: u32 = 1_000;
 const PER_SECOND: u32 = 20;
 /// Answers that wait for a peer that does not read.
 const FRAMES_MAX: usize = 4_096;
+/// The most addresses of a new proxy or anchor.
+const JOIN_ADDRESSES_MAX: usize = 8;
 /// The most characters of a text that comes from a peer.
 const TEXT_MAX: usize = 500;
 
 /// What all peers are told.
 #[derive(Clone, Debug)]
 pub struct Published {
-    /// Whom to trust, signed by a root.
-    pub trust: Signed<TrustList>,
-    /// Its number.
-    pub number: u64,
+    /// Whom to trust, from the first list to the last: each is signed by a root that the one before
+    /// names, so a peer that was away for long must hear all of them.
+    pub trust: Vec<PublishedTrust>,
     /// The withdrawn keys.
     pub revocations: Revocations,
     /// What their end is signed by.
     pub head: Signed<Head>,
+}
+
+/// One list of trust.
+#[derive(Clone, Debug)]
+pub struct PublishedTrust {
+    /// Its number; those before it are lower.
+    pub number: u64,
+    /// The list.
+    pub list: Signed<TrustList>,
 }
 
 /// A table as one peer is to have it.
@@ -81,6 +91,8 @@ pub enum DeskEvent {
         name: Name,
         /// What a delegate has said of it.
         chain: Option<Chain>,
+        /// Where it says to listen; at most 8 of them.
+        addresses: Vec<String>,
     },
     /// What the peer has, for the store.
     Have(Have),
@@ -107,6 +119,9 @@ pub struct Desk {
     published: Arc<Published>,
     /// What the peer has, as it said and as was sent since; `None` before it said so.
     had: Option<Have>,
+    /// The last list of trust that was sent: once on a stream, for what could not be used does not
+    /// get better, and what was taken is on its way to be told.
+    sent_trust: u64,
     desired: BTreeMap<Kind, (Version, Envelope)>,
     table: Option<Arc<PublishedTable>>,
     sending: Option<TableSending>,
@@ -126,6 +141,7 @@ impl Desk {
             is_member,
             published,
             had: None,
+            sent_trust: 0,
             desired: BTreeMap::new(),
             table: None,
             sending: None,
@@ -157,8 +173,9 @@ impl Desk {
             return self.end("it sends more messages than anybody needs to");
         }
         match frame {
-            Up::Join { secret, tenant, role, name, chain } => {
-                self.tell(DeskEvent::Join { secret, tenant, role, name, chain });
+            Up::Join { secret, tenant, role, name, chain, mut addresses } => {
+                addresses.truncate(JOIN_ADDRESSES_MAX);
+                self.tell(DeskEvent::Join { secret, tenant, role, name, chain, addresses });
             }
             Up::Alive if self.frames.len() < FRAMES_MAX => self.frames.push_back(Down::Alive),
             Up::Alive => self.end("it does not read what is sent to it"),
@@ -186,7 +203,7 @@ impl Desk {
         self.frames.push_back(Down::Refused { reason: reason.to_owned(), retry });
     }
 
-    /// What all peers are told is another.
+    /// What all peers are told is another. A peer that is withdrawn itself is told no more.
     pub fn publish(&mut self, published: Arc<Published>) {
         self.published = published;
         self.send_published();
@@ -195,7 +212,7 @@ impl Desk {
     /// A document is to hold at the peer.
     pub fn desire(&mut self, kind: Kind, version: Version, document: Envelope) {
         let newest = self.desired.get(&kind).is_none_or(|(held, _)| *held < version);
-        if newest {
+        if newest && !self.ended {
             self.desired.insert(kind, (version, document));
             self.send_desired(kind);
         }
@@ -214,7 +231,7 @@ impl Desk {
         let held = self.table_version();
         self.table = Some(table.clone());
         // Before the peer said what it has, nothing is sent.
-        if self.had.is_none() || held >= Some(table.version) {
+        if self.ended || self.had.is_none() || held >= Some(table.version) {
             return;
         }
         let is_midway = self.sending.is_some();
@@ -266,9 +283,12 @@ impl Desk {
     fn on_have(&mut self, have: Have) {
         // It has started anew, or could not use what was sent; what still waits is sent again.
         (self.sending, self.had) = (None, Some(have.clone()));
-        self.frames.retain(|frame| !matches!(frame, Down::Trust { .. } | Down::Revoke { .. }));
+        self.frames.retain(|frame| !matches!(frame, Down::Revoke { .. }));
         self.tell(DeskEvent::Have(have));
         self.send_published();
+        if self.ended {
+            return;
+        }
         let kinds: Vec<Kind> = self.desired.keys().copied().collect();
         kinds.into_iter().for_each(|kind| self.send_desired(kind));
         if let Some(table) = self.table.take() {
@@ -281,12 +301,16 @@ impl Desk {
     }
 
     fn send_published(&mut self) {
+        if !self.ended && self.published.revocations.is_revoked(&self.peer) {
+            return self.end("its key was revoked");
+        }
         let Some(had) = &mut self.had else { return };
         let published = &self.published;
-        // First, because the rest may be signed by whom it names.
-        if had.trust < published.number {
-            had.trust = published.number;
-            self.frames.push_back(Down::Trust { list: published.trust.clone() });
+        // First, because the rest may be signed by whom they name.
+        let from = had.trust.max(self.sent_trust);
+        for trust in published.trust.iter().filter(|trust| trust.number > from) {
+            self.frames.push_back(Down::Trust { list: trust.list.clone() });
+            self.sent_trust = trust.number;
         }
         let ours = published.revocations.head();
         let (epoch, serial) = had.revocations;
@@ -328,6 +352,7 @@ impl Desk {
 
     fn end(&mut self, why: &'static str) {
         self.ended = true;
+        self.sending = None;
         self.frames.clear();
         self.refuse(why, false);
         self.tell(DeskEvent::End(why));

@@ -1,6 +1,8 @@
 //! What is to hold at one box, proxy or anchor: versioned, for its key alone, signed by a
 //! controller.
 
+use std::collections::BTreeSet;
+
 use roadweave_identity::PublicKey;
 use serde::{Deserialize, Serialize};
 
@@ -8,6 +10,7 @@ use crate::chain::Chain;
 use crate::digest::Digest;
 use crate::envelope::{EnvelopeError, Payload, Signed};
 use crate::name::Name;
+use crate::rollout::Target;
 use crate::trust::Trust;
 
 /// When a document came to be. Later ones are greater.
@@ -106,14 +109,37 @@ pub struct Configuration {
     pub approval: Option<Signed<Approval>>,
 }
 
-/// A person says that a configuration may be used.
+/// A person says that a configuration may be used: this text, as this version, by these boxes. A
+/// stolen controller can bring neither an older text back nor one to other boxes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Approval {
     /// For boxes of which tenant.
     pub tenant: Name,
+    /// For which of them.
+    pub target: Target,
+    /// The version's number among those for this target; a box takes none below the last.
+    pub number: u64,
     /// The digest of the text.
     pub text: Digest,
+}
+
+/// The number that was approved last for each target that a box belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Approvals(Vec<(Target, u64)>);
+
+impl Approvals {
+    /// Takes a number for `target`, unless it is below the last one.
+    fn take(&mut self, target: &Target, number: u64) -> bool {
+        let Some((_, held)) = self.0.iter_mut().find(|(held, _)| held == target) else {
+            self.0.push((target.clone(), number));
+            return true;
+        };
+        let is_newer = number >= *held;
+        *held = number.max(*held);
+        is_newer
+    }
 }
 
 impl Payload for Approval {
@@ -124,11 +150,18 @@ impl Configuration {
     /// The longest text, bytes.
     pub const TEXT_MAX: usize = 24 * 1024;
 
-    /// Whether a box of `tenant` may be set like this.
+    /// Whether the box of `tenant` with this key and these tags may be set like this, having taken
+    /// what was `approved` before.
     ///
     /// # Errors
     /// When the text is too long, or a person should have approved and has not.
-    pub fn check(&self, trust: &Trust, tenant: &Name) -> Result<(), DocumentError> {
+    pub fn check(
+        &self,
+        trust: &Trust,
+        tenant: &Name,
+        (key, tags): (&PublicKey, &BTreeSet<Name>),
+        approved: &mut Approvals,
+    ) -> Result<(), DocumentError> {
         if self.text.len() > Self::TEXT_MAX {
             return Err(DocumentError::TooLong);
         }
@@ -140,9 +173,13 @@ impl Configuration {
         let keys = approvers.iter().copied().filter(|key| !trust.is_revoked(key));
         let (approval, _) = approval.verify_by(keys)?;
         let text = Digest::of([self.text.as_bytes()]);
-        match approval.tenant == *tenant && approval.text == text {
+        let is_meant = approval.tenant == *tenant && approval.target.covers(key, tags);
+        if !is_meant || approval.text != text {
+            return Err(DocumentError::NotApproved);
+        }
+        match approved.take(&approval.target, approval.number) {
             true => Ok(()),
-            false => Err(DocumentError::NotApproved),
+            false => Err(DocumentError::ApprovedBefore(approval.number)),
         }
     }
 }
@@ -233,8 +270,11 @@ pub enum DocumentError {
     #[error("the configuration is longer than {} bytes", Configuration::TEXT_MAX)]
     TooLong,
     /// A person should have approved it.
-    #[error("nobody who counts has approved this configuration for this tenant")]
+    #[error("nobody who counts has approved this configuration for this box")]
     NotApproved,
+    /// A person has approved it, and a later one since.
+    #[error("the approved configuration is number {0}, and a later one was taken since")]
+    ApprovedBefore(u64),
 }
 
 #[cfg(test)]

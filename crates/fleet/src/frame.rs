@@ -95,6 +95,10 @@ pub enum Up {
         /// What a delegate in the token has said of it, where the controller cannot.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         chain: Option<Chain>,
+        /// Where a proxy or an anchor listens, `host:port` each; the controller takes the address
+        /// that it sees, if there is none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        addresses: Vec<String>,
     },
     /// What this side has: first on every stream, and whenever it changed otherwise than by the
     /// stream.

@@ -36,10 +36,10 @@ mod trust;
 
 pub use agent::{Agent, AgentEvent, Joining, Kept, KeptError, Place, Works};
 pub use chain::{Admitted, CHAIN_MAX, Chain, ChainError, Issuer};
-pub use desk::{Desk, DeskEvent, Published, PublishedTable};
+pub use desk::{Desk, DeskEvent, Published, PublishedTable, PublishedTrust};
 pub use digest::Digest;
 pub use document::{
-    Anchor, Anchors, Approval, Body, Candidate, Candidates, Configuration, Document, DocumentError,
+    Anchor, Anchors, Approval, Approvals, Body, Candidate, Candidates, Configuration, Document, DocumentError,
     Kind, Version,
 };
 pub use envelope::{Envelope, EnvelopeError, Payload, Signed, remember_proofs};

@@ -77,7 +77,7 @@ impl Payload for Head {
 
 /// The withdrawn keys that one side has heard of.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "Kept", into = "Kept")]
+#[serde(from = "Kept", into = "Kept")]
 pub struct Revocations {
     log: Log,
     /// The chain of a later epoch, as far as it has come, until it holds what this one does.
@@ -239,19 +239,18 @@ impl From<Revocations> for Kept {
     }
 }
 
-impl TryFrom<Kept> for Revocations {
-    type Error = RevocationError;
-
-    fn try_from(kept: Kept) -> Result<Self, RevocationError> {
+/// An entry that was changed on the disk ends the chain before it. Whoever reads it must see that
+/// its end is not the one that was signed.
+impl From<Kept> for Revocations {
+    fn from(kept: Kept) -> Self {
         let mut log = Log::new(kept.epoch);
-        let last = kept.entries.last();
-        let head = last.map_or(log.head, |last| Head {
-            epoch: kept.epoch,
-            serial: last.serial,
-            hash: last.hash(),
-        });
-        log.extend(&kept.entries, head)?;
-        Ok(Self { log, staged: None })
+        for entry in kept.entries {
+            let head = Head { epoch: kept.epoch, serial: entry.serial, hash: entry.hash() };
+            if log.extend(std::slice::from_ref(&entry), head).is_err() {
+                break;
+            }
+        }
+        Self { log, staged: None }
     }
 }
 

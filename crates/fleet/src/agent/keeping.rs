@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::trial::{Decision, Trial, Works};
 use super::{Agent, AgentEvent, Place};
 use crate::chain::{Admitted, Chain};
-use crate::document::{Anchors, Candidates, Configuration, Document, DocumentError, Kind, Version};
+use crate::document::{
+    Anchors, Approvals, Candidates, Configuration, Document, DocumentError, Kind, Version,
+};
 use crate::envelope::Signed;
 use crate::frame::Report;
 use crate::name::Name;
@@ -39,6 +41,9 @@ pub struct Kept {
     taken: BTreeMap<Kind, Version>,
     reports: BTreeMap<Kind, Report>,
     pinned: Vec<String>,
+    /// What people have approved last, so that nothing before it comes back.
+    #[serde(default)]
+    approved: Approvals,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,6 +81,7 @@ impl Kept {
             taken: BTreeMap::new(),
             reports: BTreeMap::new(),
             pinned: Vec::new(),
+            approved: Approvals::default(),
         }
     }
 
@@ -133,6 +139,15 @@ impl Kept {
 
     pub(super) fn set_report(&mut self, report: Report) {
         self.reports.insert(report.kind, report);
+    }
+
+    /// What people have approved for this box.
+    pub(super) fn approved(&self) -> &Approvals {
+        &self.approved
+    }
+
+    pub(super) fn set_approved(&mut self, approved: Approvals) {
+        self.approved = approved;
     }
 
     /// Fields that the file sets otherwise.
@@ -299,9 +314,12 @@ impl Agent {
             self.tell(AgentEvent::Warning(format!("{what} on disk is not used: {error}")));
         }
         if !self.kept.has_proved_revocations() {
-            let text = "the revocations on disk are not those that a controller has signed: \
-                        nobody is let in before it tells them again";
-            self.tell(AgentEvent::Warning(text.to_owned()));
+            let held = self.kept.trust().revocations().head().serial;
+            let text = format!(
+                "the revocations on disk are those that a controller has signed up to {held} at \
+                 most, and the rest is not used: nobody is let in before it tells them again"
+            );
+            self.tell(AgentEvent::Warning(text));
         }
         let taken = self.kept.trust().revocations().entries(0);
         let keys: Vec<PublicKey> = taken.iter().map(|entry| entry.key).collect();

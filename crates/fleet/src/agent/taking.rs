@@ -6,7 +6,9 @@ use roadweave_types::Instant;
 
 use super::{Agent, AgentEvent};
 use crate::chain::Chain;
-use crate::document::{Body, Configuration, Document, DocumentError, Kind, Version};
+use crate::document::{
+    Approvals, Body, Configuration, Document, DocumentError, Kind, Version,
+};
 use crate::envelope::{Envelope, Signed};
 use crate::frame::{Down, Outcome, Up};
 use crate::name::Name;
@@ -98,6 +100,7 @@ impl Agent {
         let controllers: Vec<_> = self.kept.trust().controllers().collect();
         match self.kept.trust_mut().revocations_mut().extend(&entries, &head, controllers) {
             Ok(revoked) => {
+                self.handing_back = None;
                 self.kept.set_head(head);
                 self.tell(AgentEvent::Keep);
                 let was_doubtful = std::mem::take(&mut self.is_doubtful);
@@ -114,7 +117,7 @@ impl Agent {
                 let hands_back =
                     !matches!(error, RevocationError::Envelope(_) | RevocationError::TooMany);
                 if hands_back {
-                    self.send_surplus();
+                    self.handing_back = Some(0);
                 }
             }
         }
@@ -130,17 +133,19 @@ impl Agent {
         }
     }
 
-    /// Hands the controller what it does not have.
-    fn send_surplus(&mut self) {
-        let Some(head) = self.kept.head().cloned() else { return };
-        let entries = self.kept.trust().revocations().entries(0);
-        let chunks: Vec<Vec<Revocation>> =
-            entries.chunks(ENTRIES_AT_ONCE).map(<[Revocation]>::to_vec).collect();
-        let last = chunks.len().saturating_sub(1);
-        for (index, entries) in chunks.into_iter().enumerate() {
-            let head = (index == last).then(|| head.clone());
-            self.send(Up::Surplus { entries, head });
-        }
+    /// The next part of what the controller does not have: as the stream takes it, since there may
+    /// be more than a queue should hold.
+    pub(super) fn next_surplus(&mut self) -> Option<Up> {
+        let from = self.handing_back.take()?;
+        let head = self.kept.head()?;
+        let all = self.kept.trust().revocations();
+        let entries: Vec<Revocation> =
+            all.entries(from).iter().take(ENTRIES_AT_ONCE).cloned().collect();
+        let until = from + entries.len() as u64;
+        let is_last = until >= all.head().serial;
+        let head = is_last.then(|| head.clone());
+        self.handing_back = (!is_last).then_some(until);
+        Some(Up::Surplus { entries, head })
     }
 
     fn on_members(&mut self, change: TableChange) {
@@ -201,16 +206,30 @@ impl Agent {
         let held = self.kept.taken().get(&Kind::Configuration).copied();
         let document = Document::open(&signed, self.kept.trust(), self.key, held)?;
         let version = document.version;
-        if let Err(error) = document.body.check(self.kept.trust(), self.kept.tenant()) {
-            self.kept.note_taken(Kind::Configuration, version);
-            let why = error.to_string();
-            self.report(Kind::Configuration, version, Outcome::Refused { why });
-            return Ok(());
-        }
+        let approved = match self.approve(&document.body) {
+            Ok(approved) => approved,
+            Err(error) => {
+                self.kept.note_taken(Kind::Configuration, version);
+                let why = error.to_string();
+                self.report(Kind::Configuration, version, Outcome::Refused { why });
+                return Ok(());
+            }
+        };
+        self.kept.set_approved(approved);
         self.kept.try_configuration(now, self.works, signed, version);
         self.report(Kind::Configuration, version, Outcome::InForce);
         self.configure();
         Ok(())
+    }
+
+    /// What has been approved for this box, should it take `configuration`.
+    fn approve(&self, configuration: &Configuration) -> Result<Approvals, DocumentError> {
+        let trust = self.kept.trust();
+        let chain = self.kept.chain().and_then(|chain| chain.verify(trust).ok());
+        let tags = chain.map(|who| who.statement.tags).unwrap_or_default();
+        let mut approved = self.kept.approved().clone();
+        configuration.check(trust, self.kept.tenant(), (&self.key, &tags), &mut approved)?;
+        Ok(approved)
     }
 
     /// Reads a document that this side is to hold.

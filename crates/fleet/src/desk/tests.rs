@@ -62,7 +62,8 @@ fn published(epoch: u64, revoked: &[u8]) -> Arc<Published> {
     }
     let number = trust.number;
     let trust = Signed::sign(&trust, &identity(ROOT)).expect("signed");
-    Arc::new(Published { trust, number, revocations, head: signed })
+    let trust = vec![PublishedTrust { number, list: trust }];
+    Arc::new(Published { trust, revocations, head: signed })
 }
 
 fn token() -> JoinToken {
@@ -411,6 +412,80 @@ fn a_table_of_thousands_crosses_in_parts_and_then_by_what_differs() {
     stream.turn(3);
     assert_eq!(stream.agent.kept().taken()[&Kind::Table].number, 2);
     assert_eq!(stream.agent.admission().refused.len(), 1_000, "the chain is another's");
+}
+
+#[test]
+fn a_peer_that_was_away_hears_of_every_rotation_of_the_root() {
+    let sign = |number, root: u8, by: u8| {
+        let controllers = vec![key(CONTROLLER)];
+        let pinned = Trust::pinned(key(root), key(CONTROLLER));
+        let list = TrustList { number, controllers, ..pinned.list().clone() };
+        let list = Signed::sign(&list, &identity(by)).expect("signed");
+        PublishedTrust { number, list }
+    };
+    // Root 1 has named root 40, and that root 41.
+    let trust = vec![sign(1, ROOT, ROOT), sign(2, 40, ROOT), sign(3, 41, 40)];
+    let before = published(0, &[]);
+    let rotated = Published { trust, ..Published::clone(&before) };
+    let mut stream =
+        Stream::new(member(BOX, Role::Box, &before), BOX, true, &Arc::new(rotated.clone()));
+    stream.turn(1);
+    let trust = stream.agent.kept().trust();
+    assert_eq!(trust.roots().collect::<Vec<_>>(), [key(41)], "{:?}", stream.warnings());
+    assert_eq!((trust.list().number, stream.warnings().len()), (3, 0));
+    // One that has part of them is sent the rest.
+    let mut desk = Desk::new(at(0), key(BOX), true, Arc::new(rotated));
+    desk.handle_frame(at(0), Up::Have(Have { trust: 2, ..Have::default() }));
+    let frames = std::iter::from_fn(|| desk.poll_frame());
+    assert_eq!(frames.filter(|frame| matches!(frame, Down::Trust { .. })).count(), 1);
+}
+
+#[test]
+fn a_stream_whose_own_peer_is_revoked_ends() {
+    let mut desk = Desk::new(at(0), key(BOX), true, published(0, &[]));
+    desk.handle_frame(at(0), Up::Have(Have::default()));
+    while desk.poll_frame().is_some() || desk.poll_event().is_some() {}
+    desk.publish(published(0, &[30]));
+    assert_eq!(desk.poll_event(), None);
+    desk.publish(published(0, &[30, BOX]));
+    assert!(matches!(desk.poll_event(), Some(DeskEvent::End(_))));
+    let (version, envelope) = configuration(1, "a = 1");
+    desk.desire(Kind::Configuration, version, envelope);
+    let frames: Vec<Down> = std::iter::from_fn(|| desk.poll_frame()).collect();
+    assert!(matches!(frames[..], [Down::Refused { retry: false, .. }]), "{frames:?}");
+    desk.handle_frame(at(1), Up::Alive);
+    assert_eq!((desk.poll_frame(), desk.poll_event()), (None, None));
+}
+
+#[test]
+fn a_proxy_hands_back_more_revocations_than_a_queue_holds() {
+    const ENTRIES: u64 = 30_000;
+    let mut entries: Vec<Revocation> = Vec::new();
+    for serial in 1..=ENTRIES {
+        let mut bytes = [9; 32];
+        bytes[..8].copy_from_slice(&serial.to_be_bytes());
+        let key = PublicKey::from_bytes(bytes);
+        let previous = entries.last().map_or(crate::Digest::ZERO, Revocation::hash);
+        entries.push(Revocation { serial, key, reason: String::new(), previous });
+    }
+    let hash = entries.last().map_or(crate::Digest::ZERO, Revocation::hash);
+    let head = Head { epoch: 0, serial: ENTRIES, hash };
+    let head = Signed::sign(&head, &identity(CONTROLLER)).expect("signed");
+    let mut revocations = Revocations::default();
+    revocations.extend(&entries, &head, [key(CONTROLLER)]).expect("a chain");
+    let full = Published { revocations, head, ..Published::clone(&published(0, &[])) };
+    let mut stream = {
+        let before = published(0, &[]);
+        Stream::new(member(PROXY, Role::Proxy, &before), PROXY, true, &Arc::new(full))
+    };
+    stream.desk = Desk::new(at(60), key(PROXY), true, published(1, &[30]));
+    stream.agent.on_stream_up(at(60));
+    stream.turn(60);
+    let handed_back = stream.told.iter().find_map(|event| match event {
+        DeskEvent::Surplus(entries, _) => Some(entries.len() as u64),
+        _ => None,
+    });
+    assert_eq!(handed_back, Some(ENTRIES));
 }
 
 #[test]

@@ -57,18 +57,53 @@ fn an_epoch_begins_by_the_word_of_a_root() {
     assert!(Document::open(&restored, &trust, key(5), held).is_ok());
 }
 
+fn approval(
+    (tenant, target): (&str, Target),
+    number: u64,
+    text: &str,
+    by: u8,
+) -> Option<Signed<Approval>> {
+    let tenant = tenant.parse().expect("a name");
+    let approval = Approval { tenant, target, number, text: Digest::of([text.as_bytes()]) };
+    Some(Signed::sign(&approval, &identity(by)).expect("signed"))
+}
+
+#[test]
+fn what_people_have_approved_is_for_these_boxes_and_never_comes_back() {
+    let mut trust = Trust::pinned(key(1), key(9));
+    let list = TrustList { number: 1, approvers: vec![key(7)], ..trust.list().clone() };
+    trust.replace(&Signed::sign(&list, &identity(1)).expect("signed")).expect("taken");
+    let tags = BTreeSet::from(["tram".parse().expect("a name")]);
+    let mut approved = Approvals::default();
+    let mut check = |target: Target, number| {
+        let text = "[lanes]".to_owned();
+        let approval = approval(("north", target), number, &text, 7);
+        let of = (&key(5), &tags);
+        Configuration { text, approval }.check(&trust, &north(), of, &mut approved)
+    };
+    let tag = |tag: &str| Target::Tag(tag.parse().expect("a name"));
+    assert_eq!(check(tag("tram"), 3), Ok(()));
+    assert_eq!(check(tag("tram"), 3), Ok(()), "the same may come again, after a restart");
+    assert_eq!(check(tag("tram"), 2), Err(DocumentError::ApprovedBefore(2)));
+    assert_eq!(check(tag("bus"), 9), Err(DocumentError::NotApproved));
+    assert_eq!(check(Target::Device(key(6)), 9), Err(DocumentError::NotApproved));
+    // Each target counts for itself.
+    assert_eq!(check(Target::Device(key(5)), 1), Ok(()));
+    assert_eq!(check(Target::Tenant, 1), Ok(()));
+}
+
 #[test]
 fn where_people_must_approve_the_controller_alone_changes_nothing() {
     let mut trust = Trust::pinned(key(1), key(9));
     let list = TrustList { number: 1, approvers: vec![key(7)], ..trust.list().clone() };
     trust.replace(&Signed::sign(&list, &identity(1)).expect("signed")).expect("taken");
     let text = "[lanes]".to_owned();
-    let approval = |tenant: &str, text: &str, by| {
-        let tenant = tenant.parse().expect("a name");
-        let approval = Approval { tenant, text: Digest::of([text.as_bytes()]) };
-        Some(Signed::sign(&approval, &identity(by)).expect("signed"))
+    let approval = |tenant: &str, text: &str, by| approval((tenant, Target::Tenant), 1, text, by);
+    let check = |approval| {
+        let configuration = Configuration { text: text.clone(), approval };
+        let of = (&key(5), &BTreeSet::new());
+        configuration.check(&trust, &north(), of, &mut Approvals::default())
     };
-    let check = |approval| Configuration { text: text.clone(), approval }.check(&trust, &north());
     assert_eq!(check(None), Err(DocumentError::NotApproved));
     assert_eq!(check(approval("north", &text, 7)), Ok(()));
     assert_eq!(check(approval("south", &text, 7)), Err(DocumentError::NotApproved));

@@ -50,3 +50,169 @@ proptest! {
         }
     }
 }
+
+/// One message of each kind, as their ends say them.
+fn messages() -> Vec<serde_json::Value> {
+    let identity = roadweave_identity::Identity::from_seed([3; 32]);
+    let (key, name) = (identity.public_key(), "north".parse::<Name>().expect("a name"));
+    let statement = crate::Statement {
+        key,
+        name: name.clone(),
+        role: Role::Box,
+        scope: crate::Scope::Tenant(name.clone()),
+        tags: [name.clone()].into(),
+        grant: None,
+    };
+    let chain = Chain::new(vec![Signed::sign(&statement, &identity).expect("signed")]);
+    let head = Signed::sign(&Head::EMPTY, &identity).expect("signed");
+    let list = crate::Trust::pinned(key, key).list().clone();
+    let list = Signed::sign(&list, &identity).expect("signed");
+    let entry = crate::Revocations::default().next(key, "lost");
+    let version = Version { epoch: 1, number: 2 };
+    let body = crate::Candidates::default();
+    let document = crate::Document { subject: key, version, body };
+    let document = Signed::sign(&document, &identity).expect("signed").into_envelope();
+    let member = crate::Member {
+        key,
+        chain: chain.clone(),
+        addresses: vec!["10.7.0.2/32".parse().expect("a prefix")],
+        rate_kbps: Some(5),
+    };
+    let set = vec![member];
+    let members = TableChange { anew: true, set, gone: vec![key], head: None };
+    let sample = Sample {
+        device: Some(key),
+        uplink: Some("lte".into()),
+        over_ms: 1,
+        rtt_us: Some(2),
+        loss_ppm: None,
+        up_bytes: 3,
+        down_bytes: 4,
+        load: Some(5),
+    };
+    let outcome = Outcome::TakenBack { why: "x".into() };
+    let (kind, pinned) = (Kind::Configuration, vec!["a.b".to_owned()]);
+    let documents = [(Kind::Table, version)].into();
+    let have = Have { documents, proxy: Some(key), ..Have::default() };
+    let down = [
+        Down::Trust { list },
+        Down::Revoke { entries: vec![entry.clone()], head: Some(head.clone()) },
+        Down::Desired { kind: Kind::Candidates, document },
+        Down::Members(members),
+        Down::Watch { lease_ms: 30_000 },
+        Down::Welcome { chain: chain.clone(), tenant: name.clone() },
+        Down::Refused { reason: "no".into(), retry: true },
+        Down::Drain,
+        Down::Alive,
+    ];
+    let secret = Secret::from_bytes([1; 16]);
+    let (tenant, role) = (name.clone(), Role::Box);
+    let up = [
+        Up::Join { secret, tenant, role, name, chain: Some(chain), addresses: Vec::new() },
+        Up::Have(have),
+        Up::Report(Report { kind, version, outcome, pinned }),
+        Up::Revoked { serial: 7 },
+        Up::Surplus { entries: vec![entry], head: Some(head) },
+        Up::Samples { samples: vec![sample] },
+        Up::Event { text: "x".into() },
+        Up::Alive,
+    ];
+    let value = |message: &dyn Fn() -> serde_json::Result<serde_json::Value>| message();
+    let down = down.iter().map(|message| value(&|| serde_json::to_value(message)));
+    let up = up.iter().map(|message| value(&|| serde_json::to_value(message)));
+    down.chain(up).map(|value| value.expect("JSON")).collect()
+}
+
+/// The `place`th value within `value`, counted all the way down.
+fn within<'a>(
+    value: &'a mut serde_json::Value,
+    place: &mut usize,
+) -> Option<&'a mut serde_json::Value> {
+    use serde_json::Value;
+    if *place == 0 {
+        return Some(value);
+    }
+    *place -= 1;
+    match value {
+        Value::Array(values) => values.iter_mut().find_map(|value| within(value, place)),
+        Value::Object(fields) => fields.values_mut().find_map(|value| within(value, place)),
+        _ => None,
+    }
+}
+
+fn other_value() -> impl Strategy<Value = serde_json::Value> {
+    use serde_json::{Value, json};
+    prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "\\PC{0,40}".prop_map(Value::from),
+        Just(json!([])),
+        Just(json!({})),
+        Just(json!([[[[{"a": [1, {"b": null}]}]]]])),
+        Just(json!(u64::MAX)),
+        Just(json!("A".repeat(5_000))),
+    ]
+}
+
+#[test]
+fn every_message_is_read_by_the_end_that_it_is_for() {
+    for message in messages() {
+        let reads_down = serde_json::from_value::<Down>(message.clone()).is_ok();
+        let reads_up = serde_json::from_value::<Up>(message.clone()).is_ok();
+        assert!(reads_down || reads_up, "{message}");
+    }
+}
+
+proptest! {
+    /// What is a message but for some of its values: read or refused, by both ends, which go on.
+    #[test]
+    fn messages_with_other_values_are_taken_or_refused(
+        which in 0..17_usize,
+        changes in prop::collection::vec((0..40_usize, other_value()), 0..4),
+        cut in 0..10_000_usize,
+    ) {
+        let mut message = messages().swap_remove(which);
+        for (place, other) in changes {
+            if let Some(value) = within(&mut message, &mut { place }) {
+                *value = other;
+            }
+        }
+        let mut bytes = encode(&message).expect("it fits");
+        if cut < bytes.len() {
+            bytes[4..].rotate_left(cut);
+        }
+        let decode = |bytes: &[u8]| {
+            let (mut down, mut up) = (FrameDecoder::default(), FrameDecoder::default());
+            down.push(bytes);
+            up.push(bytes);
+            (down.poll::<Down>(), up.poll::<Up>())
+        };
+        let (down, up) = decode(&bytes);
+        let key = roadweave_identity::Identity::from_seed([3; 32]).public_key();
+        let now = roadweave_types::Instant::ZERO;
+        if let Ok(Some(frame)) = down {
+            let again = encode(&frame).expect("what was read can be written");
+            prop_assert_eq!(decode(&again).0, Ok(Some(frame.clone())));
+            let token = crate::JoinToken {
+                addresses: vec!["x:1".into()],
+                controller: key,
+                root: key,
+                tenant: "north".parse().expect("a name"),
+                secret: Secret::from_bytes([0; 16]),
+                delegate: None,
+            };
+            let kept = crate::Kept::of_token(&token);
+            let mut agent = crate::Agent::restore(now, key, Role::Proxy, "1", kept);
+            agent.on_stream_up(now);
+            agent.handle_frame(now, frame);
+            let kept = serde_json::to_string(agent.kept()).expect("JSON");
+            prop_assert!(serde_json::from_str::<crate::Kept>(&kept).is_ok());
+        }
+        if let Ok(Some(frame)) = up {
+            let again = encode(&frame).expect("what was read can be written");
+            prop_assert_eq!(decode(&again).1, Ok(Some(frame)));
+        }
+    }
+}

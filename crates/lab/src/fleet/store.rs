@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use roadweave_fleet::{
     Band, Body, Candidates, Document, Envelope, Head, Member, ProxyView, Published, PublishedTable,
+    PublishedTrust,
     Revocation, Revocations, Rollout, Seeker, Signed, Table, TableHead, TrustList, Version, Vital,
     candidates,
 };
@@ -271,7 +272,8 @@ fn published(cast: &Cast, epoch: u64, entries: &[Revocation]) -> Published {
         head = add(&mut revocations, cast, epoch, entry.key);
     }
     let trust = Signed::sign(&list, &cast.root).expect("a list is small");
-    Published { trust, number: 1 + epoch, revocations, head }
+    let trust = vec![PublishedTrust { number: 1 + epoch, list: trust }];
+    Published { trust, revocations, head }
 }
 
 fn add(revocations: &mut Revocations, cast: &Cast, epoch: u64, key: PublicKey) -> Signed<Head> {
