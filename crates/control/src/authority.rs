@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use roadweave_fleet::{
-    Chain, Digest, Head, JoinToken, Name, Revocation, Role, Scope, Secret, Signed, Statement,
-    TrustList,
+    Chain, Digest, Head, JoinToken, Name, PublishedTrust, Revocation, Role, Scope, Secret, Signed,
+    Statement, TrustList,
 };
 use roadweave_identity::{Identity, PublicKey};
 
@@ -16,6 +16,8 @@ pub struct Authority {
     controller: Identity,
     root: Root,
     addresses: Vec<String>,
+    /// Lists of trust that roots have signed, from the first to the last.
+    lists: Vec<Signed<TrustList>>,
 }
 
 /// Where the root key is.
@@ -23,8 +25,8 @@ pub struct Authority {
 pub enum Root {
     /// Here.
     Held(Identity),
-    /// Elsewhere; its public half is known, and it has signed whom the fleet may trust.
-    Elsewhere(PublicKey, Signed<TrustList>),
+    /// Elsewhere; its public half is known. It has signed whom the fleet may trust.
+    Elsewhere(PublicKey),
 }
 
 /// Why nothing was signed.
@@ -42,7 +44,13 @@ impl NotSigned {
 impl Authority {
     /// A controller that can be reached at `addresses`, `host:port` each.
     pub fn new(controller: Identity, root: Root, addresses: Vec<String>) -> Self {
-        Self { controller, root, addresses }
+        Self { controller, root, addresses, lists: Vec::new() }
+    }
+
+    /// The same with lists of trust that roots have signed, from the first to the last.
+    #[must_use]
+    pub fn with_lists(self, lists: Vec<Signed<TrustList>>) -> Self {
+        Self { lists, ..self }
     }
 
     /// The controller's own key.
@@ -54,7 +62,7 @@ impl Authority {
     pub fn root_key(&self) -> PublicKey {
         match &self.root {
             Root::Held(identity) => identity.public_key(),
-            Root::Elsewhere(key, _) => *key,
+            Root::Elsewhere(key) => *key,
         }
     }
 
@@ -63,38 +71,66 @@ impl Authority {
         matches!(self.root, Root::Held(_))
     }
 
-    /// Whom the fleet may trust, signed by the root, and the number of that list.
+    /// Whom the fleet may trust: all lists that roots have signed, and where the root key is here
+    /// and the last of them is of an earlier epoch, one more.
     ///
     /// # Errors
-    /// When the list that the root has signed elsewhere does not fit this controller.
-    pub fn trust(&self, epoch: i64) -> Result<(Signed<TrustList>, u64), NotSigned> {
-        let epoch = epoch.unsigned_abs();
-        let controller = self.controller.public_key();
-        match &self.root {
-            Root::Held(root) => {
-                let list = TrustList {
-                    // It changes with the epoch alone.
-                    number: epoch,
-                    epoch,
-                    roots: vec![root.public_key()],
-                    spares: Vec::new(),
-                    controllers: vec![controller],
-                    approvers: Vec::new(),
-                };
-                Ok((Signed::sign(&list, root).map_err(NotSigned::new)?, epoch))
+    /// When the last list does not fit this controller, and none can be signed here.
+    pub fn trust(&self, epoch: i64) -> Result<Vec<PublishedTrust>, NotSigned> {
+        let (epoch, controller) = (epoch.unsigned_abs(), self.controller.public_key());
+        let (mut all, mut last) = (Vec::new(), None::<TrustList>);
+        for list in &self.lists {
+            // By whom it is signed each peer decides for itself.
+            let (read, _) = list.verify_by(list.claimed_keys()).map_err(NotSigned::new)?;
+            if last.as_ref().is_some_and(|last| last.number >= read.number) {
+                return Err(NotSigned::new("the numbers of the lists of trust do not go up"));
             }
-            Root::Elsewhere(root, signed) => {
-                let list = signed.verify(*root).map_err(NotSigned::new)?;
-                if !list.controllers.contains(&controller) || list.epoch < epoch {
-                    return Err(NotSigned::new(format!(
-                        "the list of trust is of epoch {} and this controller's is {epoch}, or does \
-                         not name its key: have the root sign another",
-                        list.epoch
-                    )));
+            all.push(PublishedTrust { number: read.number, list: list.clone() });
+            last = Some(read);
+        }
+        let fits = |list: &TrustList| {
+            let names = list.roots.contains(&self.root_key());
+            names && list.controllers.contains(&controller) && list.epoch >= epoch
+        };
+        match (&self.root, last) {
+            (_, Some(last)) if fits(&last) => {}
+            (Root::Held(root), last) => {
+                let list = match last {
+                    // Beyond it by what the epoch is: the same after every start.
+                    Some(last) => TrustList {
+                        number: last.number + epoch.saturating_sub(last.epoch),
+                        epoch,
+                        ..last
+                    },
+                    None => TrustList {
+                        number: epoch,
+                        epoch,
+                        roots: vec![root.public_key()],
+                        spares: Vec::new(),
+                        controllers: vec![controller],
+                        approvers: Vec::new(),
+                    },
+                };
+                if !fits(&list) || all.last().is_some_and(|last| last.number >= list.number) {
+                    return Err(NotSigned::new(
+                        "the last list of trust does not name this controller and its root key: \
+                         sign another with roadweave-controller trust",
+                    ));
                 }
-                Ok((signed.clone(), list.number))
+                let number = list.number;
+                let list = Signed::sign(&list, root).map_err(NotSigned::new)?;
+                all.push(PublishedTrust { number, list });
+            }
+            (Root::Elsewhere(_), last) => {
+                return Err(NotSigned::new(format!(
+                    "the last list of trust is of epoch {} and this controller's is {epoch}, or it \
+                     does not name its key: have the root sign another with roadweave-controller \
+                     trust",
+                    last.map_or(0, |last| last.epoch)
+                )));
             }
         }
+        Ok(all)
     }
 
     /// The text of a token, which is shown once.
@@ -199,4 +235,47 @@ fn digest(text: &str) -> Result<Digest, NotSigned> {
 
 fn name(text: &str) -> Result<Name, NotSigned> {
     text.parse().map_err(|error| NotSigned(format!("\"{text}\": {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(seed: u8) -> Identity {
+        Identity::from_seed([seed; 32])
+    }
+
+    fn list(number: u64, epoch: u64, root: u8, by: u8) -> Signed<TrustList> {
+        let list = TrustList {
+            number,
+            epoch,
+            roots: vec![identity(root).public_key()],
+            spares: Vec::new(),
+            controllers: vec![identity(7).public_key()],
+            approvers: Vec::new(),
+        };
+        Signed::sign(&list, &identity(by)).unwrap()
+    }
+
+    fn numbers(root: Root, lists: Vec<Signed<TrustList>>, epoch: i64) -> Result<Vec<u64>, String> {
+        let authority = Authority::new(identity(7), root, Vec::new()).with_lists(lists);
+        let all = authority.trust(epoch).map_err(|error| error.to_string())?;
+        Ok(all.iter().map(|one| one.number).collect())
+    }
+
+    #[test]
+    fn all_lists_are_told_and_one_more_where_the_root_is_here() {
+        let held = || Root::Held(identity(8));
+        assert_eq!(numbers(held(), vec![], 3), Ok(vec![3]));
+        let rotated = || vec![list(1, 1, 6, 6), list(2, 1, 8, 6)];
+        assert_eq!(numbers(held(), rotated(), 1), Ok(vec![1, 2]));
+        assert_eq!(numbers(held(), rotated(), 4), Ok(vec![1, 2, 5]));
+        let elsewhere = || Root::Elsewhere(identity(8).public_key());
+        assert_eq!(numbers(elsewhere(), rotated(), 1), Ok(vec![1, 2]));
+        // Nobody here can sign for a new epoch, or for a root that no list names.
+        assert!(numbers(elsewhere(), rotated(), 2).is_err());
+        assert!(numbers(elsewhere(), vec![], 1).is_err());
+        assert!(numbers(held(), vec![list(1, 1, 6, 6)], 1).is_err());
+        assert!(numbers(held(), vec![list(2, 1, 8, 6), list(1, 1, 8, 6)], 1).is_err());
+    }
 }

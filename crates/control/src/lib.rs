@@ -24,6 +24,7 @@ pub mod keys;
 pub mod metrics;
 pub mod model;
 pub mod outbox;
+pub mod plan;
 pub mod serve;
 pub mod store;
 pub mod streams;

@@ -25,6 +25,10 @@ pub struct Metrics {
     pub database_up: Gauge,
     /// Handshakes under way.
     pub handshakes: Gauge,
+    /// Documents signed.
+    pub documents: Counter,
+    /// Notes of streams that found no room and are lost.
+    pub notes_lost: Counter,
     /// From the writing of a revocation until all who can be reached have confirmed it.
     pub revocation_seconds: Histogram,
     /// Frames of streams, by direction.
@@ -72,6 +76,10 @@ impl Default for Metrics {
         let watchers = gauge(&mut registry, "watchers", "Receivers of server-sent events");
         let database_up = gauge(&mut registry, "database_up", "1 while the database answers");
         let handshakes = gauge(&mut registry, "handshakes", "Handshakes under way");
+        let (documents, notes_lost) = (Counter::default(), Counter::default());
+        registry.register("documents", "Documents signed", documents.clone());
+        let help = "What streams told and was not kept, for want of room";
+        registry.register("notes_lost", help, notes_lost.clone());
         let revocation_seconds = seconds();
         let help = "From the writing of a revocation until all who can be reached confirmed it";
         let histogram = revocation_seconds.clone();
@@ -87,6 +95,8 @@ impl Default for Metrics {
             watchers,
             database_up,
             handshakes,
+            documents,
+            notes_lost,
             revocation_seconds,
             frames,
         }

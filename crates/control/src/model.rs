@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use utoipa::ToSchema;
 
 pub use config::{Config, ConfigSettings, Rollout, RolloutSettings, RolloutState, Scope};
-pub use device::{Device, DeviceSettings, DeviceState, Token, TokenSettings};
+pub use device::{Device, DeviceSettings, DeviceState, Token, TokenRole, TokenSettings};
 pub use people::{ApiKey, ApiKeySettings, Login, Person, PersonSettings, Role};
 pub use proxy::{Pool, PoolSettings, Proxy, ProxyRole, ProxySettings, ProxyState};
 pub use tenant::{Egress, Limits, Lock, Tenant, TenantSettings};

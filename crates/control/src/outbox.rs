@@ -8,14 +8,24 @@ use std::time::Duration;
 use sqlx::postgres::PgListener;
 use tokio::sync::{Notify, broadcast, watch};
 
-use crate::store::{Changed, Database, Store, StoreError};
+use crate::store::{Changed, Database, Sample, Store, StoreError};
 
 /// Where listeners hear of changes.
 #[derive(Debug)]
 pub struct Outbox {
     changes: broadcast::Sender<Changed>,
+    figures: broadcast::Sender<Live>,
     hint: Notify,
     database: watch::Sender<Health>,
+}
+
+/// Figures of a box as they come to this replica.
+#[derive(Clone, Debug)]
+pub struct Live {
+    /// Whose box.
+    pub tenant: String,
+    /// The figures.
+    pub sample: Sample,
 }
 
 /// Whether the database answers.
@@ -32,12 +42,24 @@ impl Outbox {
     pub fn new() -> Arc<Self> {
         let (changes, _) = broadcast::channel(LISTENER_MAX);
         let (database, _) = watch::channel(Health::Good);
-        Arc::new(Self { changes, hint: Notify::new(), database })
+        let (figures, _) = broadcast::channel(LISTENER_MAX);
+        Arc::new(Self { changes, figures, hint: Notify::new(), database })
     }
 
     /// Hears of every change from now on; one who lags is told how much was missed.
     pub fn listen(&self) -> broadcast::Receiver<Changed> {
         self.changes.subscribe()
+    }
+
+    /// Hears of figures from now on, whichever box they are of.
+    pub fn figures(&self) -> broadcast::Receiver<Live> {
+        self.figures.subscribe()
+    }
+
+    /// Tells figures to those who listen.
+    pub fn tell_figures(&self, figures: Live) {
+        // Nobody may listen just now.
+        let _ = self.figures.send(figures);
     }
 
     /// Whether the database answered last.

@@ -143,7 +143,12 @@ async fn handshake(stream: TcpStream, service: &Service) -> io::Result<(Tls, boo
     let start = LazyConfigAcceptor::new(rustls::server::Acceptor::default(), stream).await?;
     let is_stream = start.client_hello().alpn().is_some_and(|mut all| all.any(|it| it == ALPN));
     let config = if is_stream { service.streams.tls() } else { Arc::clone(&service.web_tls) };
-    Ok((start.into_stream(config).await?, is_stream))
+    let tls = start.into_stream(config).await?;
+    // Said by the handshake, not by the first message alone.
+    match is_stream == (tls.get_ref().1.alpn_protocol() == Some(ALPN)) {
+        true => Ok((tls, is_stream)),
+        false => Err(io::Error::other("another protocol was agreed on")),
+    }
 }
 
 async fn web(

@@ -14,8 +14,9 @@ mod answer;
 mod audit;
 mod backup;
 mod change;
+mod document;
 mod error;
-
+mod note;
 mod outbox;
 mod people;
 mod proxy_status;
@@ -40,12 +41,13 @@ pub use answer::KeptAnswer;
 pub use audit::{AuditEntry, ChainFault};
 pub use backup::{BackupError, RestoreSummary};
 pub use change::{Actor, Change};
+pub use document::{Paper, PaperOutcome};
 pub use error::StoreError;
-
+pub use note::Note;
 pub use outbox::Changed;
 pub use proxy_status::{Confirmations, Missing, ProxyStatus};
 pub use record::{Column, Filter, Page, Record, Stored};
-pub use report::{BoxSession, Report};
+pub use report::{BoxSession, Placed, Report};
 pub use revocation::Revocation;
 pub use sample::{STEPS_MS, Sample};
 pub use token::{Enrolled, Enrolment};
@@ -219,8 +221,10 @@ fn pool(connections: u32, settings: &'static [&'static str]) -> AnyPoolOptions {
 }
 
 /// Each version of the tables, with the text that leads to it.
-const MIGRATIONS: &[(i64, &str, &str)] =
-    &[(1, "fleet", include_str!("store/migrations/0001_fleet.sql"))];
+const MIGRATIONS: &[(i64, &str, &str)] = &[
+    (1, "fleet", include_str!("store/migrations/0001_fleet.sql")),
+    (2, "documents", include_str!("store/migrations/0002_documents.sql")),
+];
 /// How long a request waits for a connection at most.
 const ACQUIRE_MAX: Duration = Duration::from_secs(3);
 const POSTGRES_CONNECTIONS: u32 = 8;

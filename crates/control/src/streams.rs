@@ -1,15 +1,18 @@
 //! The streams of boxes, proxies and anchors: a task for each, around the fleet's [`Desk`].
 //!
 //! ```text
-//! peer ◄─► TLS ◄─► frames ◄─► Desk ─► events ─► store
+//! peer ◄─► TLS ◄─► frames ◄─► Desk ─► events ─► Recorder ─► store
 //!                              ▲
-//!   outbox ─► Published: trust, revocations, the same for all streams
+//!   outbox ─► Published: trust, revocations; to proxies at once, to boxes now and then
+//!   planner ─► Post: documents, tables, orders, by key
 //! ```
 //!
 //! A peer that reads nothing is cut off: what waits for it is bounded by the desk and by time.
 
 mod keeping;
+pub mod post;
 mod publishing;
+mod recorder;
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,11 +31,14 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio_rustls::server::TlsStream;
 
 use self::keeping::Keeper;
+use self::post::{Post, Word};
+use self::recorder::Recorder;
 use crate::authority::Authority;
 use crate::metrics::Metrics;
+use crate::model::Device;
 use crate::outbox::Outbox;
 use crate::serve::stopped;
-use crate::store::{Sample, Store, StoreError};
+use crate::store::{Note, Sample, Store, StoreError};
 
 pub use publishing::PublishError;
 
@@ -46,7 +52,12 @@ pub struct Streams {
     outbox: Arc<Outbox>,
     metrics: Arc<Metrics>,
     tls: Arc<ServerConfig>,
+    /// What proxies and anchors are told, and handshakes go by.
     published: watch::Sender<Arc<Published>>,
+    /// What boxes are told: revocations of other boxes concern none of them.
+    to_boxes: watch::Sender<Arc<Published>>,
+    post: Arc<Post>,
+    recorder: Recorder,
     samples: mpsc::Sender<(String, Sample)>,
     started: std::time::Instant,
 }
@@ -75,7 +86,9 @@ impl Streams {
         metrics: Arc<Metrics>,
     ) -> Result<Arc<Self>, PublishError> {
         let first = publishing::published(&store, &authority).await?;
-        let (published, policy) = watch::channel(Arc::new(first));
+        let first = Arc::new(first);
+        let (published, policy) = watch::channel(Arc::clone(&first));
+        let (to_boxes, _) = watch::channel(first);
         let (samples, inbox) = mpsc::channel(SAMPLES_MAX);
         let side = Side {
             identity: authority.controller(),
@@ -86,8 +99,26 @@ impl Streams {
         };
         let tls = Arc::new(server(side).map_err(|error| PublishError::Tls(error.to_string()))?);
         tokio::spawn(keeping::keep_samples(Arc::clone(&store), inbox));
-        let started = std::time::Instant::now();
-        Ok(Arc::new(Self { store, authority, outbox, metrics, tls, published, samples, started }))
+        let recorder =
+            Recorder::start(Arc::clone(&store), Arc::clone(&outbox), Arc::clone(&metrics));
+        Ok(Arc::new(Self {
+            store,
+            authority,
+            outbox,
+            metrics,
+            tls,
+            published,
+            to_boxes,
+            post: Arc::default(),
+            recorder,
+            samples,
+            started: std::time::Instant::now(),
+        }))
+    }
+
+    /// Where a planner puts what it has for streams.
+    pub fn post(&self) -> Arc<Post> {
+        Arc::clone(&self.post)
     }
 
     /// TLS for streams.
@@ -98,11 +129,25 @@ impl Streams {
     /// Publishes revocations as they come, for ever.
     pub async fn run(self: Arc<Self>) {
         let mut changes = self.outbox.listen();
+        let mut boxes_hear = tokio::time::interval(BOXES_HEAR);
+        let mut witness = tokio::time::interval(WITNESS);
         loop {
-            let is_news = match changes.recv().await {
-                Ok(change) => change.kind == "revocation",
-                Err(broadcast::error::RecvError::Lagged(_)) => true,
-                Err(broadcast::error::RecvError::Closed) => return,
+            let is_news = tokio::select! {
+                change = changes.recv() => match change {
+                    Ok(change) => change.kind == "revocation",
+                    Err(broadcast::error::RecvError::Lagged(_)) => true,
+                    Err(broadcast::error::RecvError::Closed) => return,
+                },
+                _ = boxes_hear.tick() => {
+                    self.tell_boxes();
+                    false
+                }
+                _ = witness.tick() => {
+                    for key in self.post.witnessed() {
+                        self.recorder.note(Note::Witness(key.to_string()));
+                    }
+                    false
+                }
             };
             if is_news {
                 self.publish().await;
@@ -112,18 +157,42 @@ impl Streams {
 
     /// Publishes what holds now, as soon as the database tells it.
     async fn publish(&self) {
-        loop {
+        let published = loop {
             match publishing::published(&self.store, &self.authority).await {
-                Ok(published) => {
-                    self.published.send_replace(Arc::new(published));
-                    return;
-                }
+                Ok(published) => break Arc::new(published),
                 Err(error) => {
                     tracing::error!(%error, "revocations cannot be published; tried again");
                     tokio::time::sleep(RETRY).await;
                 }
             }
+        };
+        let former = self.published.send_replace(Arc::clone(&published));
+        let is_same_epoch = former.revocations.head().epoch == published.revocations.head().epoch;
+        let known = if is_same_epoch { former.revocations.head().serial } else { 0 };
+        let mut concerns_boxes = !is_same_epoch;
+        for entry in published.revocations.entries(known) {
+            // Its own streams end, whoever it is.
+            self.post.send(&entry.key, Word::Published(Arc::clone(&published)));
+            concerns_boxes |= !self.is_device(&entry.key).await;
         }
+        // A proxy, an anchor, or a delegate: boxes must not trust it any more.
+        if concerns_boxes {
+            self.tell_boxes();
+        }
+    }
+
+    /// Brings boxes up to what proxies have been told.
+    fn tell_boxes(&self) {
+        let newest = self.published.borrow().clone();
+        self.to_boxes.send_if_modified(|told| {
+            let is_other = told.revocations.head() != newest.revocations.head();
+            *told = newest;
+            is_other
+        });
+    }
+
+    async fn is_device(&self, key: &PublicKey) -> bool {
+        self.store.find::<Device>("public_key", &key.to_string()).await.is_ok()
     }
 
     /// The time as desks count it.
@@ -146,14 +215,13 @@ impl Streams {
         let Some(key) = peer_key(certificates) else {
             return Err(io::Error::other("it has shown no raw public key"));
         };
-        let keeper = Keeper::new(&self.store, &self.authority, &self.samples, key).await;
+        let keeper = Keeper::new(self, key, peer).await;
         let mut keeper = keeper.map_err(io::Error::other)?;
-        let desk = Desk::new(self.now(), key, keeper.is_member(), self.published.borrow().clone());
         self.metrics.streams.inc();
         tracing::debug!(%peer, who = %keeper.name(), "a stream begins");
-        let ended = self.drive(tls, desk, &mut keeper, stop).await;
+        let ended = self.drive(tls, &mut keeper, stop).await;
         self.metrics.streams.dec();
-        keeper.left().await;
+        keeper.left();
         tracing::debug!(%peer, who = %keeper.name(), "a stream ends");
         ended
     }
@@ -161,18 +229,23 @@ impl Streams {
     async fn drive(
         &self,
         mut tls: TlsStream<TcpStream>,
-        mut desk: Desk,
         keeper: &mut Keeper<'_>,
         mut stop: watch::Receiver<bool>,
     ) -> io::Result<()> {
-        let mut published = self.published.subscribe();
-        let mut changes = self.outbox.listen();
+        let mut mailbox = self.post.open(keeper.key());
+        let told = if keeper.is_gate() { &self.published } else { &self.to_boxes };
+        let mut published = told.subscribe();
+        let first = published.borrow_and_update().clone();
+        let mut desk = Desk::new(self.now(), keeper.key(), keeper.is_member(), first);
         let mut decoder = FrameDecoder::default();
         let mut buffer = vec![0; READ_AT_ONCE];
         let mut tick = tokio::time::interval(TICK);
         let mut heard = tokio::time::Instant::now();
         keeper.arrived(&mut desk).await;
         loop {
+            if !self.handle_events(&mut tls, &mut desk, keeper).await? {
+                return Ok(());
+            }
             self.send(&mut tls, &mut desk).await?;
             let silent_max = if keeper.is_member() { SILENT_MAX } else { STRANGER_MAX };
             tokio::select! {
@@ -184,6 +257,7 @@ impl Streams {
                     // Strangers do not live longer by talking.
                     if keeper.is_member() {
                         heard = tokio::time::Instant::now();
+                        keeper.heard();
                     }
                     decoder.push(&buffer[..length]);
                     while let Some(frame) = decoder.poll::<Up>().map_err(io::Error::other)? {
@@ -196,19 +270,16 @@ impl Streams {
                 }
                 changed = published.changed() => {
                     changed.map_err(io::Error::other)?;
-                    let published = published.borrow_and_update().clone();
-                    if published.revocations.is_revoked(&desk.peer()) {
-                        self.metrics.refuse("revoked");
-                        return Ok(());
-                    }
-                    desk.publish(published);
+                    desk.publish(published.borrow_and_update().clone());
                 }
-                change = changes.recv() => match change {
-                    Ok(change) => keeper.changed(&change, &mut desk).await,
-                    Err(broadcast::error::RecvError::Lagged(_)) => keeper.arrived(&mut desk).await,
-                    Err(broadcast::error::RecvError::Closed) => return Ok(()),
-                },
-                _ = tick.tick() => keeper.tick().await,
+                word = mailbox.recv() => {
+                    let Some(word) = word else {
+                        self.metrics.refuse("slow");
+                        return Err(io::Error::other("it does not take what is sent to it"));
+                    };
+                    keeper.take(word, &mut desk);
+                }
+                _ = tick.tick() => keeper.tick(&mut desk).await,
                 () = tokio::time::sleep_until(heard + silent_max) => {
                     self.metrics.refuse("silent");
                     return Err(io::ErrorKind::TimedOut.into());
@@ -258,12 +329,16 @@ fn is_passing(error: &StoreError) -> bool {
 
 const READ_AT_ONCE: usize = 16 * 1024;
 const TICK: Duration = Duration::from_secs(2);
-const SILENT_MAX: Duration = Duration::from_secs(120);
+/// Boxes ask for a sign of life after 50 s of silence, proxies after 15 s.
+const SILENT_MAX: Duration = Duration::from_secs(80);
 const STRANGER_MAX: Duration = Duration::from_secs(30);
 const WRITE_MAX: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(500);
+/// How often boxes hear of the revocations of other boxes.
+const BOXES_HEAR: Duration = Duration::from_secs(600);
+const WITNESS: Duration = Duration::from_secs(10);
 /// Samples that wait for the database.
 const SAMPLES_MAX: usize = 20_000;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

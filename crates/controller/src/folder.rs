@@ -21,6 +21,7 @@ use roadweave_control::authority::{Authority, Root};
 use roadweave_control::heads::Heads;
 use roadweave_control::keys::StoreKeys;
 use roadweave_control::store::{Database, Store};
+use roadweave_fleet::{Signed, TrustList};
 use roadweave_identity::Identity;
 use roadweave_terminal::exit::BadInput;
 use rustix::fs::{FlockOperation, flock};
@@ -87,22 +88,32 @@ impl Folder {
             false => self.root_elsewhere()?,
         };
         let controller = identity(&self.at("controller.key"))?;
-        Ok(Authority::new(controller, root, self.file.addresses.clone()))
+        let authority = Authority::new(controller, root, self.file.addresses.clone());
+        Ok(authority.with_lists(self.lists()?))
+    }
+
+    /// The lists of trust that roots have signed, from the first to the last.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read.
+    pub fn lists(&self) -> Result<Vec<Signed<TrustList>>> {
+        let path = self.at("trust.json");
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            other => other.with_context(|| format!("cannot read {}", path.display()))?,
+        };
+        let lists = serde_json::from_str(&text);
+        Ok(lists.map_err(|error| BadInput::new(format!("{}: {error}", path.display())))?)
     }
 
     fn root_elsewhere(&self) -> Result<Root> {
-        let (key, list) = (self.at("root.pub"), self.at("trust.json"));
-        let hint = "without root.key there must be root.pub and trust.json, signed by the root";
+        let key = self.at("root.pub");
         let text = fs::read_to_string(&key).map_err(|error| {
+            let hint = "without root.key there must be root.pub, and a trust.json that names it: \
+                        see roadweave-controller trust";
             BadInput::new(format!("cannot read {}: {error}; {hint}", key.display()))
         })?;
-        let key = text.trim().parse().map_err(BadInput::new)?;
-        let text = fs::read_to_string(&list).map_err(|error| {
-            BadInput::new(format!("cannot read {}: {error}; {hint}", list.display()))
-        })?;
-        let list = serde_json::from_str(&text)
-            .map_err(|error| BadInput::new(format!("{}: {error}", list.display())))?;
-        Ok(Root::Elsewhere(key, list))
+        Ok(Root::Elsewhere(text.trim().parse().map_err(BadInput::new)?))
     }
 
     /// The keys of the store, which grow out of the controller's.

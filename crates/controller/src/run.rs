@@ -9,6 +9,7 @@ use roadweave_control::api::{self, App};
 use roadweave_control::clock::now_ms;
 use roadweave_control::metrics::Metrics;
 use roadweave_control::outbox::{Health, Outbox};
+use roadweave_control::plan::Planner;
 use roadweave_control::serve::{self, Service};
 use roadweave_control::store::{Store, StoreError};
 use roadweave_control::streams::{PublishError, Streams};
@@ -55,11 +56,15 @@ async fn serve(folder: &Folder) -> Result<()> {
         PublishError::NotSigned(_) => BadInput::new(error).into(),
         error => anyhow::Error::new(error),
     })?;
+    let shared = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
+    let figures = Arc::clone(&metrics);
+    let planner = Planner::new(shared.0, shared.1, shared.2, figures, streams.post());
     let heads = folder.heads()?;
     let app =
         App::new(Arc::clone(&store), authority, Arc::clone(&outbox), Arc::clone(&metrics), heads);
     tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
     tokio::spawn(Arc::clone(&streams).run());
+    tokio::spawn(planner.run());
     tokio::spawn(show_health(Arc::clone(&outbox), Arc::clone(&metrics)));
     tokio::spawn(keep_house(Arc::clone(&store)));
     tokio::spawn(watch_logs(Arc::clone(&app)));

@@ -39,8 +39,8 @@ pub use chain::{Admitted, CHAIN_MAX, Chain, ChainError, Issuer};
 pub use desk::{Desk, DeskEvent, Published, PublishedTable, PublishedTrust};
 pub use digest::Digest;
 pub use document::{
-    Anchor, Anchors, Approval, Approvals, Body, Candidate, Candidates, Configuration, Document, DocumentError,
-    Kind, Version,
+    Anchor, Anchors, Approval, Approvals, Body, Candidate, Candidates, Configuration, Document,
+    DocumentError, Kind, Version,
 };
 pub use envelope::{Envelope, EnvelopeError, Payload, Signed, remember_proofs};
 pub use frame::{

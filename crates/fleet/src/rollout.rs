@@ -154,6 +154,11 @@ impl Rollout {
         self.boxes.keys().copied().filter(|key| self.is_offered(key))
     }
 
+    /// All boxes, by key.
+    pub fn boxes(&self) -> impl Iterator<Item = PublicKey> {
+        self.boxes.keys().copied()
+    }
+
     /// How many boxes are how far.
     pub fn tally(&self) -> Tally {
         let mut tally = Tally::default();

@@ -71,6 +71,9 @@ pub struct Rollout {
     pub wave: u32,
     /// Since when, milliseconds since 1970.
     pub wave_since_ms: i64,
+    /// Why it has stopped by itself, or who has stopped it.
+    #[serde(default)]
+    pub why: Option<String>,
     /// What people write.
     pub settings: RolloutSettings,
 }

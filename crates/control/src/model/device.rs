@@ -67,7 +67,7 @@ pub struct DeviceSettings {
     pub prefixes: Vec<IpNet>,
 }
 
-/// A token: lets in so many boxes.
+/// A token: lets in so many boxes, proxies or anchors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Token {
     /// Its name.
@@ -99,6 +99,21 @@ pub struct TokenSettings {
     pub pool: Option<String>,
     /// Whether somebody has to let each box in.
     pub approval: bool,
+    /// What it lets in.
+    pub role: TokenRole,
+}
+
+/// What a token lets in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenRole {
+    /// Boxes.
+    #[default]
+    Box,
+    /// Proxies, into the pool that it names.
+    Proxy,
+    /// Anchors.
+    Anchor,
 }
 
 impl Default for TokenSettings {
@@ -110,6 +125,7 @@ impl Default for TokenSettings {
             tags: Vec::new(),
             pool: None,
             approval: false,
+            role: TokenRole::Box,
         }
     }
 }
@@ -176,6 +192,9 @@ impl Settings for TokenSettings {
         tags(&self.tags)?;
         if !(1..=USES_MAX).contains(&self.uses) {
             return Err(format!("uses: 1 to {USES_MAX}"));
+        }
+        if self.role != TokenRole::Box && (self.approval || !self.tags.is_empty()) {
+            return Err("role: approval and tags are of boxes".to_owned());
         }
         if self.lifetime_s == Some(0) {
             return Err("lifetime_s: at least 1".to_owned());

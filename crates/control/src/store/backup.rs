@@ -284,6 +284,7 @@ const TABLES: &[(&str, &str)] = &[
     ("address", "tenant, address"),
     ("config", "tenant, id"),
     ("rollout", "tenant, id"),
+    ("progress", "tenant, rollout"),
     ("report", "tenant, device"),
     ("session", "tenant, device, attachment"),
     ("sample", "tenant, device, step_ms, at_ms"),

@@ -60,6 +60,11 @@ impl Store {
 }
 
 impl Change<'_> {
+    /// Its number, by which the outbox is in order.
+    pub fn number(&self) -> i64 {
+        self.sequence
+    }
+
     /// The record of this name, which stays as it is until the change ends.
     ///
     /// # Errors

@@ -27,6 +27,9 @@ pub struct ProxyStatus {
     pub sessions: i64,
     /// The version of its program.
     pub software: String,
+    /// When a box said last to be on it, milliseconds since 1970; 0 if none did.
+    #[serde(default)]
+    pub witnessed_ms: i64,
 }
 
 /// Who has a revocation in force.
@@ -93,13 +96,13 @@ impl Store {
         Ok(transaction.commit().await?)
     }
 
-    /// The proxies and anchors of a tenant that were ever there.
+    /// The proxies and anchors that were ever there: of a tenant, or of all.
     ///
     /// # Errors
     /// When the database does not answer.
-    pub async fn proxy_status(&self, tenant: &str) -> Result<Vec<ProxyStatus>, StoreError> {
-        let rows = sqlx::query("SELECT * FROM proxy_status WHERE tenant = $1 ORDER BY proxy")
-            .bind(tenant.to_owned())
+    pub async fn proxy_status(&self, tenant: Option<&str>) -> Result<Vec<ProxyStatus>, StoreError> {
+        let rows = sqlx::query(STATUS)
+            .bind(tenant.unwrap_or_default().to_owned())
             .fetch_all(&mut *self.reader().await?)
             .await?;
         let each = rows.iter().map(|row| {
@@ -112,6 +115,7 @@ impl Store {
                 load: row.try_get("load")?,
                 sessions: row.try_get("sessions")?,
                 software: row.try_get("software")?,
+                witnessed_ms: row.try_get("witnessed_ms")?,
             })
         });
         each.collect()
@@ -152,6 +156,8 @@ impl Store {
     }
 }
 
+const STATUS: &str = "SELECT * FROM proxy_status WHERE $1 IN ('', tenant) \
+                      ORDER BY tenant, proxy";
 const SHOWN_MAX: usize = 5;
 const SILENT_MAX_MS: i64 = 25_000;
 const KEEP: &str = "INSERT INTO proxy_status \

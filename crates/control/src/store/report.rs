@@ -112,6 +112,35 @@ impl Store {
     }
 }
 
+/// A box and the proxy that it is on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// Whose box.
+    pub tenant: String,
+    /// The box.
+    pub device: String,
+    /// The proxy's key.
+    pub proxy: String,
+}
+
+impl Store {
+    /// Which proxy each box is on that is on one.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn placed(&self) -> Result<Vec<Placed>, StoreError> {
+        let rows = sqlx::query(PLACED).fetch_all(&mut *self.reader().await?).await?;
+        let each = rows.iter().map(|row| {
+            Ok(Placed {
+                tenant: row.try_get("tenant")?,
+                device: row.try_get("device")?,
+                proxy: row.try_get("public_key")?,
+            })
+        });
+        each.collect()
+    }
+}
+
 fn session(row: &AnyRow) -> Result<BoxSession, StoreError> {
     Ok(BoxSession {
         device: row.try_get("device")?,
@@ -123,6 +152,10 @@ fn session(row: &AnyRow) -> Result<BoxSession, StoreError> {
     })
 }
 
+const PLACED: &str = "SELECT session.tenant, session.device, proxy.public_key FROM session \
+                      JOIN tenant ON tenant.host = 1 JOIN proxy ON proxy.id = session.proxy \
+                      AND proxy.tenant IN (session.tenant, tenant.tenant) \
+                      WHERE session.to_ms IS NULL";
 const KEEP: &str = "INSERT INTO report (tenant, device, at_ms, body) VALUES ($1, $2, $3, $4) \
                     ON CONFLICT (tenant, device) \
                     DO UPDATE SET at_ms = excluded.at_ms, body = excluded.body";

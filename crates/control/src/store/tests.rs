@@ -657,7 +657,7 @@ fn a_backup_is_restored_whole_or_not_at_all_into_either_database() {
 #[test]
 fn a_database_of_a_newer_version_is_not_touched() {
     on_both(|world| async move {
-        let sql = "UPDATE _sqlx_migrations SET version = 99";
+        let sql = "UPDATE _sqlx_migrations SET version = 99 WHERE version = 1";
         world.tamper(sql).await;
         let error = Store::open(&world.url, controller()).await.unwrap_err();
         assert!(matches!(error, StoreError::Migration(_)), "{error}");

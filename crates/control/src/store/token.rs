@@ -1,15 +1,18 @@
 //! Joining with a token: as often as it allows, and once for each key.
 
 use std::collections::HashSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use sqlx::Row as _;
 
-use super::{Actor, Change, Store, StoreError, Stored};
+use super::{Actor, Change, Record, Store, StoreError, Stored};
 use crate::authority::NotSigned;
 use crate::keys;
-use crate::model::{Device, DeviceSettings, DeviceState, Tenant, Token, slug};
+use crate::model::{
+    Device, DeviceSettings, DeviceState, Proxy, ProxyRole, ProxySettings, ProxyState,
+    Settings as _, Tenant, Token, TokenRole, slug,
+};
 
 /// A box that wants to join.
 #[derive(Clone, Debug)]
@@ -43,18 +46,48 @@ impl Store {
         now_ms: i64,
         admit: impl Fn(&str, &Device) -> Result<Option<String>, NotSigned> + Send,
     ) -> Result<Enrolled, StoreError> {
-        let unknown = || StoreError::Refused("the token is not known here".to_owned());
+        let (tenant, hash, mut change) = self.by_token(enrolment, now_ms).await?;
+        let enrolled = change.enrol(&tenant, &hash, enrolment, admit).await?;
+        change.commit().await?;
+        Ok(enrolled)
+    }
+
+    /// Lets a proxy or an anchor in by a token for such, listening at `addresses`. `admit` signs
+    /// what admits it; its second argument tells whether it may serve all tenants.
+    ///
+    /// # Errors
+    /// As [`Store::enrol`].
+    pub async fn enrol_proxy(
+        &self,
+        enrolment: &Enrolment,
+        role: ProxyRole,
+        addresses: Vec<SocketAddr>,
+        now_ms: i64,
+        admit: impl Fn(&str, bool, &Proxy) -> Result<Option<String>, NotSigned> + Send,
+    ) -> Result<Stored<Proxy>, StoreError> {
+        let (tenant, hash, mut change) = self.by_token(enrolment, now_ms).await?;
+        let as_what = (role, addresses);
+        let enrolled = change.enrol_proxy(&tenant, &hash, enrolment, as_what, admit).await?;
+        change.commit().await?;
+        Ok(enrolled)
+    }
+
+    /// A change in the name of the token that is shown: its tenant and hash beside.
+    async fn by_token(
+        &self,
+        enrolment: &Enrolment,
+        now_ms: i64,
+    ) -> Result<(String, String, Change<'_>), StoreError> {
         let hash = keys::hash(&enrolment.secret);
         // Strangers are refused without taking the lock of changes.
         let token = match self.find::<Token>("hash", &hash).await {
-            Err(StoreError::NotFound { .. }) => return Err(unknown()),
+            Err(StoreError::NotFound { .. }) => {
+                return Err(StoreError::Refused("the token is not known here".to_owned()));
+            }
             other => other?,
         };
         let actor = Actor::new(format!("token:{}", token.record.id));
-        let mut change = self.change(actor, now_ms).await?;
-        let enrolled = change.enrol(&token.tenant, &hash, enrolment, admit).await?;
-        change.commit().await?;
-        Ok(enrolled)
+        Ok((token.tenant, hash, self.change(actor, now_ms).await?))
     }
 }
 
@@ -81,16 +114,13 @@ impl Change<'_> {
         if self.is_revoked(&enrolment.public_key).await? {
             return refused("the key was revoked");
         }
-        let token = self.use_token(tenant, hash).await?;
-        if token.record.expires_ms.is_some_and(|at| at <= self.now_ms) {
-            return refused("the token has expired");
-        }
+        let token = self.use_token(tenant, hash, TokenRole::Box).await?;
         let owner = self.get::<Tenant>(tenant, tenant).await?;
         let max = owner.record.settings.limits.devices_max;
         if self.count::<Device>(tenant).await? >= i64::from(max) {
             return refused("the tenant has as many boxes as it may");
         }
-        let id = self.free_name(tenant, enrolment).await?;
+        let id = self.free_name::<Device>(tenant, enrolment, "box").await?;
         let state = match token.record.settings.approval {
             true => DeviceState::Pending,
             false => DeviceState::Active,
@@ -137,9 +167,71 @@ impl Change<'_> {
         Ok(stored)
     }
 
-    /// Takes one use of a token.
-    async fn use_token(&mut self, tenant: &str, hash: &str) -> Result<Stored<Token>, StoreError> {
+    async fn enrol_proxy(
+        &mut self,
+        tenant: &str,
+        hash: &str,
+        enrolment: &Enrolment,
+        (role, addresses): (ProxyRole, Vec<SocketAddr>),
+        admit: impl Fn(&str, bool, &Proxy) -> Result<Option<String>, NotSigned>,
+    ) -> Result<Stored<Proxy>, StoreError> {
+        let refused = |why: &str| Err(StoreError::Refused(why.to_owned()));
+        match self.find::<Proxy>("public_key", &enrolment.public_key).await {
+            Ok(proxy) if proxy.tenant != tenant || proxy.record.settings.role != role => {
+                return refused("the key belongs to another proxy or anchor");
+            }
+            Ok(proxy) if proxy.record.state == ProxyState::Revoked => {
+                return refused("the key was revoked");
+            }
+            Ok(proxy) => return Ok(proxy),
+            Err(StoreError::NotFound { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        if self.is_revoked(&enrolment.public_key).await? {
+            return refused("the key was revoked");
+        }
+        let wanted = match role {
+            ProxyRole::Proxy => TokenRole::Proxy,
+            ProxyRole::Anchor => TokenRole::Anchor,
+        };
+        let token = self.use_token(tenant, hash, wanted).await?.record;
+        if self.count::<Proxy>(tenant).await? >= PROXIES_MAX {
+            return refused("the tenant has as many proxies as it may");
+        }
+        let fallback = if role == ProxyRole::Anchor { "anchor" } else { "proxy" };
+        let id = self.free_name::<Proxy>(tenant, enrolment, fallback).await?;
+        let public_key = enrolment.public_key.clone();
+        let (pool, devices_max) = (token.settings.pool, None);
+        let title = String::new();
+        let settings = ProxySettings { title, role, public_key, addresses, pool, devices_max };
+        settings.validate().map_err(StoreError::Refused)?;
+        let mut proxy = Proxy { id, state: ProxyState::Active, statement: None, settings };
+        // As when people make one: those of the tenant that runs the controller serve all.
+        let shared = self.get::<Tenant>(tenant, tenant).await?.record.host;
+        let signed = admit(tenant, shared, &proxy);
+        proxy.statement = signed.map_err(|why| StoreError::Refused(why.to_string()))?;
+        self.insert(tenant, proxy).await
+    }
+
+    /// Takes one use of a token, which must be for this and good still.
+    async fn use_token(
+        &mut self,
+        tenant: &str,
+        hash: &str,
+        role: TokenRole,
+    ) -> Result<Stored<Token>, StoreError> {
         let before = self.find::<Token>("hash", hash).await?;
+        let refused = |why: &str| Err(StoreError::Refused(why.to_owned()));
+        if before.record.settings.role != role {
+            return refused(match before.record.settings.role {
+                TokenRole::Box => "the token is for boxes",
+                TokenRole::Proxy => "the token is for proxies",
+                TokenRole::Anchor => "the token is for anchors",
+            });
+        }
+        if before.record.expires_ms.is_some_and(|at| at <= self.now_ms) {
+            return refused("the token has expired");
+        }
         let left = sqlx::query(USE)
             .bind(tenant.to_owned())
             .bind(hash.to_owned())
@@ -167,17 +259,18 @@ impl Change<'_> {
         Ok(count > 0)
     }
 
-    /// The name that a box asks for, if it is one and free, or else one made up.
-    async fn free_name(
+    /// The name that somebody asks for, if it is one and free, or else one made up.
+    async fn free_name<R: Record>(
         &mut self,
         tenant: &str,
         enrolment: &Enrolment,
+        fallback: &str,
     ) -> Result<String, StoreError> {
-        let made_up = || format!("box-{}", &keys::identifier()[..8]);
+        let made_up = || format!("{fallback}-{}", &keys::identifier()[..8]);
         let Some(name) = enrolment.name.clone().filter(|name| slug(name).is_ok()) else {
             return Ok(made_up());
         };
-        match self.get::<Device>(tenant, &name).await {
+        match self.get::<R>(tenant, &name).await {
             Err(StoreError::NotFound { .. }) => Ok(name),
             Ok(_) => Ok(made_up()),
             Err(error) => Err(error),
@@ -213,5 +306,6 @@ impl Change<'_> {
     }
 }
 
+const PROXIES_MAX: i64 = 1_000;
 const USE: &str = "UPDATE token SET uses_left = uses_left - 1 \
                    WHERE tenant = $1 AND hash = $2 AND uses_left > 0 RETURNING uses_left";

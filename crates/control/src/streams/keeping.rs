@@ -1,21 +1,26 @@
 //! Between one stream's desk and the store: who the peer is, and what it tells.
 
 use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_fleet::{
-    Chain, Desk, DeskEvent, Have, Name, Report as Outcome, Role, Sample as Figures, Secret, Trust,
+    Chain, Desk, DeskEvent, Have, Kind, Name, Report as Outcome, Role, Sample as Figures, Secret,
+    Trust,
 };
 use roadweave_identity::PublicKey;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
-use super::is_passing;
+use super::post::Word;
+use super::{Streams, is_passing};
 use crate::authority::{Authority, NotSigned};
 use crate::clock::now_ms;
-use crate::model::{Device, DeviceState, Proxy, ProxyState};
-use crate::store::{Changed, Enrolment, ProxyStatus, Report, Sample, Store, StoreError};
+use crate::model::{Device, DeviceState, Proxy, ProxyRole, ProxyState};
+use crate::outbox::Live;
+use crate::plan::signing;
+use crate::store::{Enrolment, Note, PaperOutcome, ProxyStatus, Report, Sample, Store, StoreError};
 
 /// Who is at the other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,47 +35,62 @@ enum Peer {
 
 /// Keeps what one peer tells.
 pub(super) struct Keeper<'a> {
-    store: &'a Arc<Store>,
-    authority: &'a Authority,
-    samples: &'a mpsc::Sender<(String, Sample)>,
+    streams: &'a Streams,
     key: PublicKey,
+    address: SocketAddr,
     peer: Peer,
     have: Have,
     outcomes: BTreeMap<String, Value>,
     /// The last revocation that a proxy has in force.
     confirmed: i64,
     load: Option<i64>,
+    /// When something came from it last, milliseconds since 1970.
+    heard_ms: i64,
+    /// The proxy that a box was written to be on.
+    on: Option<Option<PublicKey>>,
     is_dirty: bool,
+    /// Whether what it is to have could not be read yet.
+    lacks_papers: bool,
     quiet_ticks: u32,
     devices: HashMap<PublicKey, Option<(String, String)>>,
 }
 
 impl<'a> Keeper<'a> {
     pub(super) async fn new(
-        store: &'a Arc<Store>,
-        authority: &'a Authority,
-        samples: &'a mpsc::Sender<(String, Sample)>,
+        streams: &'a Streams,
         key: PublicKey,
+        address: SocketAddr,
     ) -> Result<Self, StoreError> {
-        let peer = peer(store, key).await?;
+        let peer = peer(&streams.store, key).await?;
         Ok(Self {
-            store,
-            authority,
-            samples,
+            streams,
             key,
+            address,
             peer,
             have: Have::default(),
             outcomes: BTreeMap::new(),
             confirmed: 0,
             load: None,
+            heard_ms: now_ms(),
+            on: None,
             is_dirty: false,
+            lacks_papers: false,
             quiet_ticks: 0,
             devices: HashMap::new(),
         })
     }
 
+    pub(super) fn key(&self) -> PublicKey {
+        self.key
+    }
+
     pub(super) fn is_member(&self) -> bool {
         self.peer != Peer::Stranger
+    }
+
+    /// Whether it lets others in.
+    pub(super) fn is_gate(&self) -> bool {
+        matches!(self.peer, Peer::Proxy { .. })
     }
 
     pub(super) fn name(&self) -> String {
@@ -80,11 +100,37 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// The stream is up, or has missed changes.
+    /// Something came from it.
+    pub(super) fn heard(&mut self) {
+        self.heard_ms = now_ms();
+    }
+
+    /// The stream is up, or has begun to belong to somebody: what is to hold there is sent.
     pub(super) async fn arrived(&mut self, desk: &mut Desk) {
-        self.is_dirty = self.is_member();
+        if !self.is_member() {
+            return;
+        }
+        self.is_dirty = true;
+        match self.streams.store.papers_of(&self.key.to_string()).await {
+            Ok(papers) => {
+                self.lacks_papers = false;
+                for paper in papers {
+                    let kind = signing::kind(&paper.kind).filter(|kind| *kind != Kind::Table);
+                    if let Some((kind, (version, envelope))) = kind.zip(signing::opened(&paper)) {
+                        desk.desire(kind, version, envelope);
+                    }
+                }
+            }
+            Err(error) => {
+                self.lacks_papers = true;
+                tracing::debug!(who = %self.name(), %error, "documents wait for the database");
+            }
+        }
+        if let Some(table) = self.streams.post.table(&self.key) {
+            desk.desire_table(table, None);
+        }
         if let Peer::Proxy { tenant, id } = &self.peer {
-            let proxy = self.store.get::<Proxy>(tenant, id).await;
+            let proxy = self.streams.store.get::<Proxy>(tenant, id).await;
             if proxy.is_ok_and(|proxy| proxy.record.state == ProxyState::Draining) {
                 desk.drain();
             }
@@ -92,74 +138,82 @@ impl<'a> Keeper<'a> {
     }
 
     /// The stream is gone.
-    pub(super) async fn left(&mut self) {
-        if let Some(status) = self.status(false) {
-            self.kept(self.store.keep_proxy_status(&status).await);
+    pub(super) fn left(&mut self) {
+        self.is_dirty = self.is_member();
+        if let Some(on) = self.on.flatten() {
+            self.streams.post.moved(Some(on), None);
         }
-        self.flush().await;
+        self.flush(false);
     }
 
-    /// Something has changed in the store.
-    pub(super) async fn changed(&mut self, change: &Changed, desk: &mut Desk) {
-        let (Peer::Device { tenant, id } | Peer::Proxy { tenant, id }) = &self.peer else { return };
-        if change.tenant != *tenant || change.subject != *id {
-            return;
-        }
-        match (&self.peer, &*change.kind) {
-            (Peer::Device { .. }, "watch") => desk.watch(WATCH),
-            (Peer::Proxy { .. }, "proxy") => self.arrived(desk).await,
-            _ => {}
+    /// Takes what was sent to it by name.
+    pub(super) fn take(&mut self, word: Word, desk: &mut Desk) {
+        match word {
+            Word::Published(published) => desk.publish(published),
+            // It is sent what was there before it, once it is let in.
+            _ if !self.is_member() => {}
+            Word::Document(kind, version, envelope) => desk.desire(kind, version, *envelope),
+            Word::Table(table, former) => desk.desire_table(table, former.as_deref()),
+            Word::Watch => desk.watch(WATCH),
+            Word::Drain => desk.drain(),
         }
     }
 
-    /// Writes what waits; a proxy is said to be there now and then.
-    pub(super) async fn tick(&mut self) {
+    /// Writes what waits; a proxy that is heard is said to be there now and then.
+    pub(super) async fn tick(&mut self, desk: &mut Desk) {
+        if self.lacks_papers {
+            self.arrived(desk).await;
+        }
         self.quiet_ticks += 1;
         if self.quiet_ticks >= QUIET_TICKS {
             self.quiet_ticks = 0;
-            self.is_dirty |= matches!(self.peer, Peer::Proxy { .. });
+            self.is_dirty |= self.is_gate();
         }
-        self.flush().await;
+        self.flush(true);
     }
 
-    async fn flush(&mut self) {
+    fn flush(&mut self, connected: bool) {
         if !std::mem::take(&mut self.is_dirty) {
             return;
         }
-        if let Some(status) = self.status(true) {
-            self.kept(self.store.keep_proxy_status(&status).await);
-        }
-        if let Peer::Device { tenant, id } = &self.peer {
-            let report = json!({
-                "software": self.have.software,
-                "trust": self.have.trust,
-                "documents": self.outcomes,
-            });
-            let report = Report { device: id.clone(), at_ms: now_ms(), report };
-            self.kept(self.store.keep_report(tenant, &report).await);
-        }
+        let note = match &self.peer {
+            Peer::Stranger => return,
+            Peer::Proxy { tenant, id } => Note::Status(ProxyStatus {
+                tenant: tenant.clone(),
+                proxy: id.clone(),
+                connected,
+                seen_ms: self.heard_ms,
+                serial: self.confirmed,
+                load: self.load,
+                sessions: self.have.sessions.into(),
+                software: shown(&self.have.software),
+                witnessed_ms: 0,
+            }),
+            Peer::Device { tenant, id } => {
+                let report = json!({
+                    "connected": connected,
+                    "software": shown(&self.have.software),
+                    "trust": self.have.trust,
+                    "documents": self.outcomes,
+                });
+                let report = Report { device: id.clone(), at_ms: now_ms(), report };
+                Note::Report { tenant: tenant.clone(), report }
+            }
+        };
+        self.streams.recorder.note(note);
     }
 
-    /// What could not be written is written later.
-    fn kept(&mut self, written: Result<(), StoreError>) {
-        if let Err(error) = written {
-            self.is_dirty = is_passing(&error);
-            tracing::debug!(who = %self.name(), %error, "not kept");
+    /// A box says which proxy it is on.
+    fn place(&mut self) {
+        let Peer::Device { tenant, id } = &self.peer else { return };
+        let (before, now) = (self.on.replace(self.have.proxy), self.have.proxy);
+        if before == Some(now) {
+            return;
         }
-    }
-
-    fn status(&self, connected: bool) -> Option<ProxyStatus> {
-        let Peer::Proxy { tenant, id } = &self.peer else { return None };
-        Some(ProxyStatus {
-            tenant: tenant.clone(),
-            proxy: id.clone(),
-            connected,
-            seen_ms: now_ms(),
-            serial: self.confirmed,
-            load: self.load,
-            sessions: self.have.sessions.into(),
-            software: shown(&self.have.software),
-        })
+        self.streams.post.moved(before.flatten(), now);
+        let proxy = now.map(|key| key.to_string());
+        let (tenant, device) = (tenant.clone(), id.clone());
+        self.streams.recorder.note(Note::On { tenant, device, proxy });
     }
 
     /// Does what the desk has to be done.
@@ -172,12 +226,14 @@ impl<'a> Keeper<'a> {
         desk: &mut Desk,
     ) -> Result<(), &'static str> {
         match event {
-            DeskEvent::Join { secret, tenant, role, name, chain } => {
-                self.join(secret, tenant, role, name, chain, desk).await
+            DeskEvent::Join { secret, tenant, role, name, chain, addresses } => {
+                let asks = Asks { secret, tenant, role, name, addresses };
+                self.join(asks, chain, desk).await
             }
             DeskEvent::Have(have) => {
                 self.have = have;
                 self.is_dirty = true;
+                self.place();
                 Ok(())
             }
             DeskEvent::Report(outcome) => {
@@ -188,7 +244,7 @@ impl<'a> Keeper<'a> {
                 self.confirmed = i64::try_from(serial).unwrap_or(i64::MAX);
                 // Somebody waits for it.
                 self.is_dirty = true;
-                self.flush().await;
+                self.flush(true);
                 Ok(())
             }
             DeskEvent::Surplus(entries, head) => self.surplus(&entries, &head).await,
@@ -206,45 +262,40 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    fn report(&mut self, outcome: &Outcome) {
-        let kind = serde_json::to_value(outcome.kind).unwrap_or_default();
-        let kind = kind.as_str().unwrap_or_default().to_owned();
-        self.outcomes.insert(kind, serde_json::to_value(outcome).unwrap_or_default());
+    fn report(&mut self, report: &Outcome) {
+        let kind = signing::text(report.kind);
+        self.outcomes.insert(kind.to_owned(), serde_json::to_value(report).unwrap_or_default());
         self.is_dirty = true;
+        let Ok(outcome) = serde_json::to_string(&report.outcome) else { return };
+        let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+        let version = (number(report.version.epoch), number(report.version.number));
+        let public_key = self.key.to_string();
+        let of = PaperOutcome { public_key, kind: kind.to_owned(), version, outcome };
+        self.streams.recorder.note(Note::Outcome(of));
     }
 
     async fn join(
         &mut self,
-        secret: Secret,
-        tenant: Name,
-        role: Role,
-        name: Name,
+        asks: Asks,
         chain: Option<Chain>,
         desk: &mut Desk,
     ) -> Result<(), &'static str> {
-        if role != Role::Box {
-            desk.refuse("a proxy or anchor is admitted by its key: roadweave fleet proxy", false);
-            return Err("it is no box");
-        }
-        let delegated = match chain.map(|chain| self.delegated(chain, &tenant)).transpose() {
+        let delegated = chain.map(|chain| self.delegated(chain, asks.role, &asks.tenant));
+        let delegated = match delegated.transpose() {
             Ok(delegated) => delegated,
             Err(why) => {
                 desk.refuse(&why.to_string(), false);
                 return Err("its chain leads nowhere");
             }
         };
-        let enrolment = Enrolment {
-            secret: secret.into(),
-            public_key: self.key.to_string(),
-            name: Some(String::from(name).to_ascii_lowercase()),
+        let enrolled = match asks.role {
+            Role::Box => self.join_box(&asks, delegated).await,
+            Role::Proxy => self.join_gate(&asks, ProxyRole::Proxy, delegated).await,
+            Role::Anchor => self.join_gate(&asks, ProxyRole::Anchor, delegated).await,
+            Role::Delegate => Err(StoreError::Refused("a delegate does not join".to_owned())),
         };
-        let authority = self.authority;
-        let admit = move |of: &str, device: &Device| match &delegated {
-            Some(chain) if of == tenant.as_str() => Ok(Some(chain.clone())),
-            _ => authority.admit_device(of, device),
-        };
-        match self.store.enrol(&enrolment, now_ms(), admit).await {
-            Ok(enrolled) => self.welcome(enrolled.device.tenant, &enrolled.device.record, desk),
+        match enrolled {
+            Ok(entry) => self.welcome(entry, desk).await,
             Err(error) if is_passing(&error) => {
                 desk.refuse("the controller's database does not answer", true);
                 Err("the database is away")
@@ -257,36 +308,84 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    fn welcome(
-        &mut self,
-        tenant: String,
-        device: &Device,
-        desk: &mut Desk,
-    ) -> Result<(), &'static str> {
-        if device.state == DeviceState::Pending {
+    fn enrolment(&self, asks: &Asks) -> Enrolment {
+        Enrolment {
+            secret: asks.secret.into(),
+            public_key: self.key.to_string(),
+            name: Some(asks.name.as_str().to_ascii_lowercase()),
+        }
+    }
+
+    async fn join_box(&self, asks: &Asks, delegated: Option<String>) -> Result<Entry, StoreError> {
+        let authority = &self.streams.authority;
+        let admit = move |of: &str, device: &Device| match &delegated {
+            Some(chain) if of == asks.tenant.as_str() => Ok(Some(chain.clone())),
+            _ => authority.admit_device(of, device),
+        };
+        let enrolled = self.streams.store.enrol(&self.enrolment(asks), now_ms(), admit).await?;
+        let device = enrolled.device;
+        Ok(Entry {
+            waits: device.record.state == DeviceState::Pending,
+            statement: device.record.statement,
+            peer: Peer::Device { tenant: device.tenant, id: device.record.id },
+        })
+    }
+
+    async fn join_gate(
+        &self,
+        asks: &Asks,
+        role: ProxyRole,
+        delegated: Option<String>,
+    ) -> Result<Entry, StoreError> {
+        let told = asks.addresses.iter().filter_map(|text| text.parse().ok());
+        let mut addresses: Vec<SocketAddr> = told.collect();
+        if addresses.is_empty() {
+            // Where it comes from is where it can be reached, as a rule; people can change it.
+            addresses.push(SocketAddr::new(self.address.ip().to_canonical(), PROXY_PORT));
+        }
+        let authority = &self.streams.authority;
+        let admit = move |of: &str, shared: bool, proxy: &Proxy| match &delegated {
+            Some(chain) if of == asks.tenant.as_str() => Ok(Some(chain.clone())),
+            _ => authority.admit_proxy(of, shared, proxy),
+        };
+        let enrolment = self.enrolment(asks);
+        let store = &self.streams.store;
+        let proxy = store.enrol_proxy(&enrolment, role, addresses, now_ms(), admit).await?;
+        Ok(Entry {
+            waits: false,
+            statement: proxy.record.statement,
+            peer: Peer::Proxy { tenant: proxy.tenant, id: proxy.record.id },
+        })
+    }
+
+    async fn welcome(&mut self, entry: Entry, desk: &mut Desk) -> Result<(), &'static str> {
+        if entry.waits {
             desk.refuse("somebody has to let this box in: ask again in a while", true);
             return Err("it waits to be let in");
         }
-        let chain = device.statement.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        let (Peer::Device { tenant, .. } | Peer::Proxy { tenant, .. }) = &entry.peer else {
+            return Err("nobody joined");
+        };
+        let chain = entry.statement.as_deref().and_then(|text| serde_json::from_str(text).ok());
         let (Some(chain), Ok(name)) = (chain, tenant.parse()) else {
             desk.refuse("the root key is elsewhere: this token needs a delegate", false);
             return Err("nobody can sign for it");
         };
         desk.welcome(chain, name);
-        self.peer = Peer::Device { tenant, id: device.id.clone() };
-        self.is_dirty = true;
+        self.peer = entry.peer;
+        self.arrived(desk).await;
         Ok(())
     }
 
     /// A chain that a token's delegate has made, as JSON, if it leads from the root to this key.
-    fn delegated(&self, chain: Chain, tenant: &Name) -> Result<String, NotSigned> {
-        let controller = self.authority.controller().public_key();
-        let trust = Trust::pinned(self.authority.root_key(), controller);
+    fn delegated(&self, chain: Chain, role: Role, tenant: &Name) -> Result<String, NotSigned> {
+        let authority = &self.streams.authority;
+        let trust = Trust::pinned(authority.root_key(), authority.controller().public_key());
         let admitted = chain.verify(&trust).map_err(NotSigned::new)?;
         let scope = roadweave_fleet::Scope::Tenant(tenant.clone());
         let statement = admitted.statement;
-        if statement.key != self.key || statement.role != Role::Box || statement.scope != scope {
-            return Err(NotSigned::new("the chain is not about this box"));
+        if statement.key != self.key || statement.role != role || statement.scope != scope {
+            return Err(NotSigned::new("the chain is not about this key"));
         }
         serde_json::to_string(&chain).map_err(NotSigned::new)
     }
@@ -302,7 +401,7 @@ impl<'a> Keeper<'a> {
         }
         // Whole and signed by this controller, or nobody's word.
         let mut theirs = roadweave_fleet::Revocations::default();
-        let controller = self.authority.controller().public_key();
+        let controller = self.streams.authority.controller().public_key();
         theirs.extend(entries, head, [controller]).map_err(|_| "its revocations do not hold")?;
         let taken = self.take_back(entries).await;
         taken.map_err(|error| {
@@ -314,7 +413,7 @@ impl<'a> Keeper<'a> {
     async fn take_back(&self, entries: &[roadweave_fleet::Revocation]) -> Result<(), StoreError> {
         let Peer::Proxy { tenant, .. } = &self.peer else { return Ok(()) };
         let actor = crate::store::Actor::new(format!("stream:{}", self.name()));
-        let mut change = self.store.change(actor, now_ms()).await?;
+        let mut change = self.streams.store.change(actor, now_ms()).await?;
         let mut count = 0;
         for entry in entries {
             let key = entry.key.to_string();
@@ -342,8 +441,10 @@ impl<'a> Keeper<'a> {
         let Some(key) = figures.device else { return };
         let Some((tenant, device)) = self.device(key).await else { return };
         let sample = Sample { device, at_ms: now_ms(), figures: named(&figures) };
+        let live = Live { tenant: tenant.clone(), sample: sample.clone() };
+        self.streams.outbox.tell_figures(live);
         // What finds no room is lost, as the next sample comes soon.
-        let _ = self.samples.try_send((tenant, sample));
+        let _ = self.streams.samples.try_send((tenant, sample));
     }
 
     /// The box with this key, if this peer may speak of it: a proxy of those that it may serve, a
@@ -362,17 +463,35 @@ impl<'a> Keeper<'a> {
         if self.devices.len() >= DEVICES_MAX {
             self.devices.clear();
         }
-        let found = match self.store.find::<Device>("public_key", &key.to_string()).await {
+        let found = match self.streams.store.find::<Device>("public_key", &key.to_string()).await {
             Ok(found) => Some(found),
             Err(StoreError::NotFound { .. }) => None,
             Err(_) => return None,
         };
-        let host = self.store.get::<crate::model::Tenant>(&own, &own).await.ok()?.record.host;
+        let host =
+            self.streams.store.get::<crate::model::Tenant>(&own, &own).await.ok()?.record.host;
         let found = found.filter(|it| host || it.tenant == own);
         let known = found.map(|it| (it.tenant, it.record.id));
         self.devices.insert(key, known.clone());
         known
     }
+}
+
+/// A key that wants to join.
+struct Asks {
+    secret: Secret,
+    tenant: Name,
+    role: Role,
+    name: Name,
+    addresses: Vec<String>,
+}
+
+/// What came of it.
+struct Entry {
+    peer: Peer,
+    statement: Option<String>,
+    /// Whether somebody has to let it in first.
+    waits: bool,
 }
 
 async fn peer(store: &Store, key: PublicKey) -> Result<Peer, StoreError> {
@@ -447,5 +566,7 @@ fn merged(batch: Vec<(String, Sample)>) -> Vec<(String, Sample)> {
 const WATCH: Duration = Duration::from_secs(30);
 const QUIET_TICKS: u32 = 5;
 const DEVICES_MAX: usize = 4096;
+/// Where proxies listen, unless they say otherwise.
+const PROXY_PORT: u16 = 4433;
 const SAMPLES_AT_ONCE: usize = 5000;
 const SAMPLES_REST: Duration = Duration::from_secs(1);

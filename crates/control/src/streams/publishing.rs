@@ -53,8 +53,8 @@ pub(super) async fn published(
     let head = authority.head(epoch, serial, &hash)?;
     let mut revocations = Revocations::default();
     revocations.extend(&entries, &head, [authority.controller().public_key()])?;
-    let (trust, number) = authority.trust(epoch)?;
-    Ok(Published { trust, number, revocations, head })
+    let trust = authority.trust(epoch)?;
+    Ok(Published { trust, revocations, head })
 }
 
 const AT_ONCE: u32 = 1000;

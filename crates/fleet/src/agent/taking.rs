@@ -6,9 +6,7 @@ use roadweave_types::Instant;
 
 use super::{Agent, AgentEvent};
 use crate::chain::Chain;
-use crate::document::{
-    Approvals, Body, Configuration, Document, DocumentError, Kind, Version,
-};
+use crate::document::{Approvals, Body, Configuration, Document, DocumentError, Kind, Version};
 use crate::envelope::{Envelope, Signed};
 use crate::frame::{Down, Outcome, Up};
 use crate::name::Name;

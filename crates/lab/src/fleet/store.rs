@@ -5,9 +5,8 @@ use std::sync::Arc;
 
 use roadweave_fleet::{
     Band, Body, Candidates, Document, Envelope, Head, Member, ProxyView, Published, PublishedTable,
-    PublishedTrust,
-    Revocation, Revocations, Rollout, Seeker, Signed, Table, TableHead, TrustList, Version, Vital,
-    candidates,
+    PublishedTrust, Revocation, Revocations, Rollout, Seeker, Signed, Table, TableHead, TrustList,
+    Version, Vital, candidates,
 };
 use roadweave_identity::PublicKey;
 

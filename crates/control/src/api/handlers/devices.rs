@@ -302,7 +302,7 @@ pub async fn proxy_status(
     State(app): State<Arc<App>>,
     Path(tenant): Path<String>,
 ) -> Result<Json<PageOf<ProxyStatus>>, Problem> {
-    let items = app.store.proxy_status(&tenant).await?;
+    let items = app.store.proxy_status(Some(&tenant)).await?;
     Ok(Json(PageOf { items, next: None }))
 }
 

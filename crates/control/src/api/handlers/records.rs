@@ -235,7 +235,8 @@ impl Managed for Rollout {
         if !matches!(new.settings.state, RolloutState::Running | RolloutState::Paused) {
             return Err(Problem::invalid("state: a roll-out begins running or paused"));
         }
-        Ok(Self { id: new.id, wave: 0, wave_since_ms: now_ms(), settings: new.settings })
+        let (id, wave, wave_since_ms, why) = (new.id, 0, now_ms(), None);
+        Ok(Self { id, wave, wave_since_ms, why, settings: new.settings })
     }
 
     fn with(self, settings: RolloutSettings) -> Result<Self, Problem> {

@@ -303,6 +303,7 @@ fn status_of(proxy: &str, serial: i64, silent_ms: i64, connected: bool) -> Proxy
         load: Some(100),
         sessions: 3,
         software: "1.0".to_owned(),
+        witnessed_ms: 0,
     }
 }
 

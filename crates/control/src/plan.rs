@@ -1,0 +1,371 @@
+//! What each box, proxy and anchor is to have, made of what people and boxes say, and signed.
+//!
+//! ```text
+//! outbox ─► Fleet (records in memory) ──┐
+//! proxies' status, boxes' words ────────┤ one replica plans     other than before?
+//! roll-outs, boxes' reports ────────────┴─► wanted documents ─► signed ─► store, outbox
+//!                                                                             │
+//!                    streams of every replica ◄── by key ◄── documents ◄──────┘
+//! ```
+//!
+//! The version of a document is the number of the change that wrote it, so that replicas, restarts
+//! and the clock have no part in it; what says the same as before is not written again. A lease in
+//! the database tells which replica plans; two for a moment only sign twice.
+
+mod fleet;
+mod places;
+mod rollouts;
+pub(crate) mod signing;
+mod tables;
+mod texts;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use roadweave_fleet::Kind;
+use roadweave_identity::PublicKey;
+use roadweave_types::Instant;
+use tokio::sync::broadcast;
+
+use self::fleet::{Fleet, Stale};
+use self::places::Proxies;
+use self::rollouts::{Rollouts, Turned};
+use self::signing::Draft;
+use crate::authority::Authority;
+use crate::clock::now_ms;
+use crate::keys;
+use crate::metrics::Metrics;
+use crate::outbox::Outbox;
+use crate::store::{Actor, Changed, Paper, Store, StoreError};
+use crate::streams::post::{Post, Word};
+
+/// Plans, if it is this replica's turn, and brings what was planned to the streams.
+pub struct Planner {
+    store: Arc<Store>,
+    authority: Arc<Authority>,
+    outbox: Arc<Outbox>,
+    metrics: Arc<Metrics>,
+    post: Arc<Post>,
+    replica: String,
+    started: std::time::Instant,
+    fleet: Fleet,
+    stale: Stale,
+    proxies: Proxies,
+    rollouts: Rollouts,
+    /// What was signed last, by key and kind; without envelopes.
+    papers: BTreeMap<(PublicKey, Kind), Paper>,
+    /// Whether the papers are those of the database.
+    has_papers: bool,
+    leads: bool,
+    leads_until_ms: i64,
+    /// What the lists of boxes were made of last.
+    placed_by: Option<roadweave_fleet::Digest>,
+    /// Tables that are signed and whose members were not all seen yet.
+    late_tables: Vec<Paper>,
+}
+
+impl Planner {
+    /// A planner that knows nothing yet: see [`Planner::run`].
+    pub fn new(
+        store: Arc<Store>,
+        authority: Arc<Authority>,
+        outbox: Arc<Outbox>,
+        metrics: Arc<Metrics>,
+        post: Arc<Post>,
+    ) -> Self {
+        Self {
+            store,
+            authority,
+            outbox,
+            metrics,
+            post,
+            replica: keys::identifier(),
+            started: std::time::Instant::now(),
+            fleet: Fleet::default(),
+            stale: Stale::all(),
+            proxies: Proxies::new(Instant::ZERO),
+            rollouts: Rollouts::default(),
+            papers: BTreeMap::new(),
+            has_papers: false,
+            leads: false,
+            leads_until_ms: 0,
+            placed_by: None,
+            late_tables: Vec::new(),
+        }
+    }
+
+    /// Plans for ever, whatever becomes of the database.
+    pub async fn run(mut self) {
+        let mut changes = self.outbox.listen();
+        let mut is_told = false;
+        loop {
+            let lines = listen(&mut changes).await;
+            match self.turn(lines).await {
+                Ok(()) => is_told = false,
+                Err(error) => {
+                    // What was half done in memory is read anew.
+                    self.forget();
+                    if !std::mem::replace(&mut is_told, true) {
+                        tracing::error!(%error, "nothing is planned; tried again");
+                    }
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    fn forget(&mut self) {
+        (self.stale, self.rollouts) = (Stale::all(), Rollouts::default());
+        (self.has_papers, self.leads, self.placed_by) = (false, false, None);
+    }
+
+    async fn turn(&mut self, lines: Option<Vec<Changed>>) -> Result<(), StoreError> {
+        let mut is_news = false;
+        let lines = match lines {
+            Some(lines) => lines,
+            None => {
+                self.forget();
+                Vec::new()
+            }
+        };
+        for line in &lines {
+            is_news |= self.stale.take(line) || line.kind == "outcomes";
+        }
+        is_news |= !self.has_papers;
+        let is_refreshed = !self.stale.is_empty();
+        self.fleet.refresh(&self.store, &mut self.stale).await?;
+        self.read_papers().await?;
+        for line in &lines {
+            self.deliver(line).await?;
+        }
+        if is_refreshed {
+            self.deliver_late();
+        }
+        is_news |= self.take_lead().await?;
+        if self.leads {
+            self.plan(is_news).await?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the lease, or takes it over; whether this replica has just begun to plan.
+    async fn take_lead(&mut self) -> Result<bool, StoreError> {
+        let now_ms = now_ms();
+        if self.leads && now_ms + LEASE_MS / 2 < self.leads_until_ms {
+            return Ok(false);
+        }
+        let until_ms = now_ms + LEASE_MS;
+        let leads = self.store.lead(&self.replica, now_ms, until_ms).await?;
+        let begins = leads && !self.leads;
+        (self.leads, self.leads_until_ms) = (leads, until_ms);
+        if begins {
+            tracing::info!("this controller plans for the fleet");
+            self.has_papers = false;
+            self.read_papers().await?;
+        }
+        Ok(begins)
+    }
+
+    /// Reads what was signed, once.
+    async fn read_papers(&mut self) -> Result<(), StoreError> {
+        if self.has_papers {
+            return Ok(());
+        }
+        let all = self.store.papers(TABLE).await?;
+        self.late_tables.extend(all.iter().filter(|paper| paper.kind == TABLE).cloned());
+        let with_key = |paper: Paper| {
+            let key: PublicKey = paper.public_key.parse().ok()?;
+            Some(((key, signing::kind(&paper.kind)?), Paper { envelope: String::new(), ..paper }))
+        };
+        self.papers = all.into_iter().filter_map(with_key).collect();
+        self.has_papers = true;
+        self.deliver_late();
+        Ok(())
+    }
+
+    /// Brings what a line of the outbox is about to whom it concerns.
+    async fn deliver(&mut self, line: &Changed) -> Result<(), StoreError> {
+        let place = (line.tenant.clone(), line.subject.clone());
+        match &*line.kind {
+            "documents" => {
+                for paper in self.store.papers_of_change(line.version).await? {
+                    self.deliver_paper(paper);
+                }
+                self.deliver_late();
+            }
+            "outcomes" => {
+                for paper in self.store.papers_heard(line.version).await? {
+                    self.rollouts.hear(&paper);
+                }
+            }
+            "watch" => {
+                if let Some(key) = self.fleet.key_of("device", &place) {
+                    self.post.send(&key, Word::Watch);
+                }
+            }
+            "proxy" if self.fleet.is_draining(&place) => {
+                if let Some(key) = self.fleet.key_of("proxy", &place) {
+                    self.post.send(&key, Word::Drain);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn deliver_paper(&mut self, paper: Paper) {
+        let Ok(key) = paper.public_key.parse::<PublicKey>() else { return };
+        let Some(kind) = signing::kind(&paper.kind) else { return };
+        if kind == Kind::Table {
+            self.late_tables.retain(|other| other.public_key != paper.public_key);
+            self.late_tables.push(paper.clone());
+        } else if let Some((version, envelope)) = signing::opened(&paper) {
+            self.post.send(&key, Word::Document(kind, version, Box::new(envelope)));
+        }
+        self.papers.insert((key, kind), Paper { envelope: String::new(), ..paper });
+    }
+
+    /// Publishes the tables whose members are those that were signed.
+    fn deliver_late(&mut self) {
+        if self.late_tables.is_empty() {
+            return;
+        }
+        let mut tables = tables::Tables::default();
+        self.late_tables.retain(|paper| match tables.published(&self.fleet, paper) {
+            Some((key, table)) => {
+                self.post.publish_table(&key, table);
+                false
+            }
+            None => true,
+        });
+    }
+
+    /// Signs what is to be other than it is.
+    async fn plan(&mut self, is_news: bool) -> Result<(), StoreError> {
+        let (now, now_ms) = (self.now(), now_ms());
+        let status = self.store.proxy_status(None).await?;
+        for (key, vital) in self.proxies.look(&self.fleet, &status, now, now_ms) {
+            tracing::info!(%key, ?vital, "a proxy");
+        }
+        // A clock that all replicas share, since another may go on with it.
+        let shared = Instant::from_millis(now_ms.unsigned_abs());
+        if is_news {
+            let papers = &self.papers;
+            let paper = |key: &PublicKey| papers.get(&(*key, Kind::Configuration)).cloned();
+            self.rollouts.refresh(&self.fleet, &self.store, paper, shared).await?;
+        }
+        let turned = self.rollouts.turn(&self.fleet, shared, now_ms);
+        let offers = self.proxies.views(&self.fleet);
+        let placed_by = places::fingerprint(&offers);
+        let is_placing = is_news || self.placed_by != Some(placed_by);
+        let mut drafts = Vec::new();
+        if is_placing {
+            let placed = places::current(&self.store.placed().await?);
+            signing::candidates(&self.fleet, &offers, &placed, &mut drafts);
+        }
+        if is_news || !turned.is_empty() {
+            self.configurations(&mut drafts);
+            signing::anchors(&self.fleet, &mut drafts);
+            tables::drafts(&self.fleet, &mut drafts);
+        }
+        let epoch = self.store.epoch().await?;
+        drafts.retain(|draft| draft.is_other(self.papers.get(&draft.of()), epoch));
+        self.write(drafts, turned, epoch).await?;
+        self.placed_by = Some(placed_by);
+        Ok(())
+    }
+
+    fn configurations(&self, drafts: &mut Vec<Draft>) {
+        let mut scopes = BTreeMap::new();
+        for (place, device, key) in self.fleet.active() {
+            let of_tenant =
+                scopes.entry(&place.0).or_insert_with(|| texts::Scopes::of(&self.fleet, &place.0));
+            let tenant = self.fleet.tenants.get(&(place.0.clone(), place.0.clone()));
+            let lock = tenant.map(|it| it.settings.lock).unwrap_or_default();
+            let offered = |of: &_| self.rollouts.is_offered(&self.fleet, of, &key);
+            let wanted = of_tenant.wanted(device, lock, offered);
+            let had = self.papers.contains_key(&(key, Kind::Configuration));
+            drafts.extend(Draft::configuration(key, wanted, had));
+        }
+    }
+
+    /// Writes what was planned, and tells all replicas.
+    async fn write(
+        &mut self,
+        drafts: Vec<Draft>,
+        turned: Turned,
+        epoch: i64,
+    ) -> Result<(), StoreError> {
+        if drafts.is_empty() && turned.is_empty() {
+            return Ok(());
+        }
+        let mut change = self.store.change(Actor::new("controller"), now_ms()).await?;
+        let number = change.number();
+        let controller = self.authority.controller();
+        let papers: Vec<Paper> =
+            drafts.iter().filter_map(|draft| draft.sign(controller, epoch, number)).collect();
+        change.keep_papers(&papers).await?;
+        for ((tenant, rollout), body) in &turned.progress {
+            change.keep_progress(tenant, rollout, body).await?;
+        }
+        for (before, after) in turned.records {
+            if let Some(why) = after.why.as_ref().filter(|_| before.record.why.is_none()) {
+                tracing::warn!(tenant = before.tenant, rollout = after.id, why, "a roll-out stops");
+            }
+            change.update(&before, after).await?;
+        }
+        if !papers.is_empty() {
+            change.tell("", "documents", "", number).await?;
+        }
+        change.commit().await?;
+        self.metrics.documents.inc_by(papers.len() as u64);
+        for paper in papers {
+            let key = paper.public_key.parse::<PublicKey>();
+            if let (Ok(key), Some(kind)) = (key, signing::kind(&paper.kind)) {
+                self.papers.insert((key, kind), Paper { envelope: String::new(), ..paper });
+            }
+        }
+        self.outbox.hint();
+        Ok(())
+    }
+
+    fn now(&self) -> Instant {
+        let nanos = self.started.elapsed().as_nanos();
+        Instant::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+    }
+}
+
+/// The next lines of the outbox, and those that come soon after; none after a while; `None` if some
+/// were missed.
+async fn listen(changes: &mut broadcast::Receiver<Changed>) -> Option<Vec<Changed>> {
+    use broadcast::error::{RecvError, TryRecvError};
+    let mut lines = match tokio::time::timeout(TURN, changes.recv()).await {
+        Err(_) => return Some(Vec::new()),
+        Ok(Ok(line)) => vec![line],
+        Ok(Err(RecvError::Lagged(_))) => return None,
+        // Nothing will ever come.
+        Ok(Err(RecvError::Closed)) => std::future::pending().await,
+    };
+    if lines[0].kind != "documents" {
+        tokio::time::sleep(GATHER).await;
+    }
+    loop {
+        match changes.try_recv() {
+            Ok(line) => lines.push(line),
+            Err(TryRecvError::Lagged(_)) => return None,
+            Err(TryRecvError::Empty | TryRecvError::Closed) => return Some(lines),
+        }
+    }
+}
+
+const TABLE: &str = "table";
+/// The longest time between two turns: proxies are looked at, and waves go on.
+const TURN: Duration = Duration::from_secs(2);
+/// How long more changes are waited for after the first.
+const GATHER: Duration = Duration::from_millis(40);
+const RETRY: Duration = Duration::from_secs(1);
+const LEASE_MS: i64 = 15_000;
+
+#[cfg(test)]
+mod tests;

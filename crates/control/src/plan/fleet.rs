@@ -1,0 +1,171 @@
+//! The fleet as the database has it, in memory: kept up by the outbox, line by line.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use roadweave_identity::PublicKey;
+
+use crate::model::{Config, Device, DeviceState, Pool, Proxy, ProxyState, Rollout, Tenant, Token};
+use crate::store::{Changed, Record, Store, StoreError, Stored};
+
+/// Whose, and what it is called.
+pub type Place = (String, String);
+
+/// All records that documents are made of.
+#[derive(Debug, Default)]
+pub struct Fleet {
+    pub(super) tenants: BTreeMap<Place, Tenant>,
+    pub(super) devices: BTreeMap<Place, Device>,
+    pub(super) proxies: BTreeMap<Place, Proxy>,
+    pub(super) pools: BTreeMap<Place, Pool>,
+    pub(super) tokens: BTreeMap<Place, Token>,
+    pub(super) rollouts: BTreeMap<Place, Stored<Rollout>>,
+    /// Those of the roll-outs; a configuration never changes.
+    pub(super) configs: BTreeMap<Place, Config>,
+}
+
+/// Which records of a kind are to be read again.
+#[derive(Debug, Default)]
+pub struct Stale {
+    devices: BTreeSet<Place>,
+    others: BTreeSet<String>,
+}
+
+impl Stale {
+    /// All of them.
+    pub fn all() -> Self {
+        let all = ["device", "tenant", "proxy", "pool", "token", "roll-out"];
+        Self { devices: BTreeSet::new(), others: all.map(str::to_owned).into() }
+    }
+
+    /// Takes a line of the outbox; whether it is about anything that documents are made of.
+    pub fn take(&mut self, line: &Changed) -> bool {
+        match &*line.kind {
+            "device" if !self.others.contains("device") => {
+                self.devices.insert((line.tenant.clone(), line.subject.clone()));
+                if self.devices.len() > DEVICES_MAX {
+                    self.others.insert("device".to_owned());
+                }
+                true
+            }
+            "device" => true,
+            "tenant" | "proxy" | "pool" | "token" | "roll-out" => {
+                self.others.insert(line.kind.clone());
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether nothing is.
+    pub fn is_empty(&self) -> bool {
+        self.devices.is_empty() && self.others.is_empty()
+    }
+}
+
+impl Fleet {
+    /// Reads what is stale.
+    ///
+    /// # Errors
+    /// When the database does not answer; `stale` is as it was then.
+    pub async fn refresh(&mut self, store: &Store, stale: &mut Stale) -> Result<(), StoreError> {
+        let has = |kind: &str| stale.others.contains(kind);
+        if has("device") {
+            self.devices = all(store).await?;
+        } else {
+            for place in &stale.devices {
+                match store.get::<Device>(&place.0, &place.1).await {
+                    Ok(found) => _ = self.devices.insert(place.clone(), found.record),
+                    Err(StoreError::NotFound { .. } | StoreError::Altered { .. }) => {
+                        self.devices.remove(place);
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        if has("tenant") {
+            self.tenants = all(store).await?;
+        }
+        if has("proxy") {
+            self.proxies = all(store).await?;
+        }
+        if has("pool") {
+            self.pools = all(store).await?;
+        }
+        if has("token") {
+            self.tokens = all(store).await?;
+        }
+        if has("roll-out") {
+            let found = store.all::<Rollout>(RECORDS_MAX).await?;
+            let place = |it: &Stored<Rollout>| (it.tenant.clone(), it.record.id.clone());
+            self.rollouts = found.into_iter().map(|it| (place(&it), it)).collect();
+            self.read_configs(store).await?;
+        }
+        *stale = Stale::default();
+        Ok(())
+    }
+
+    async fn read_configs(&mut self, store: &Store) -> Result<(), StoreError> {
+        let wanted = self.rollouts.values();
+        let wanted = wanted.map(|it| (it.tenant.clone(), it.record.settings.config.clone()));
+        let wanted: BTreeSet<Place> = wanted.collect();
+        self.configs.retain(|place, _| wanted.contains(place));
+        for place in wanted {
+            if self.configs.contains_key(&place) {
+                continue;
+            }
+            match store.get::<Config>(&place.0, &place.1).await {
+                Ok(found) => _ = self.configs.insert(place, found.record),
+                // Nobody gets it then.
+                Err(StoreError::NotFound { .. } | StoreError::Altered { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// The boxes that belong to it.
+    pub(super) fn active(&self) -> impl Iterator<Item = (&Place, &Device, PublicKey)> {
+        let active = self.devices.iter().filter(|(_, it)| it.state == DeviceState::Active);
+        active.filter_map(|(place, it)| Some((place, it, it.public_key.parse().ok()?)))
+    }
+
+    /// The proxies and anchors that belong to it.
+    pub(super) fn gates(&self) -> impl Iterator<Item = (&Place, &Proxy, PublicKey)> {
+        let there = self.proxies.iter().filter(|(_, it)| it.state != ProxyState::Revoked);
+        there.filter_map(|(place, it)| Some((place, it, it.settings.public_key.parse().ok()?)))
+    }
+
+    /// The key of a box or a proxy.
+    pub fn key_of(&self, kind: &str, place: &Place) -> Option<PublicKey> {
+        match kind {
+            "device" => self.devices.get(place)?.public_key.parse().ok(),
+            _ => self.proxies.get(place)?.settings.public_key.parse().ok(),
+        }
+    }
+
+    /// Whether a proxy is to let go of its boxes.
+    pub fn is_draining(&self, place: &Place) -> bool {
+        self.proxies.get(place).is_some_and(|proxy| proxy.state == ProxyState::Draining)
+    }
+
+    /// The pool that a proxy is in.
+    pub(super) fn pool_of(&self, place: &Place, proxy: &Proxy) -> Option<&Pool> {
+        self.pools.get(&(place.0.clone(), proxy.settings.pool.clone()?))
+    }
+
+    /// The tenants that a proxy or anchor serves.
+    pub(super) fn served(&self, place: &Place, proxy: &Proxy) -> BTreeSet<String> {
+        let others = self.pool_of(place, proxy).map(|pool| pool.settings.tenants.clone());
+        others.into_iter().flatten().chain([place.0.clone()]).collect()
+    }
+}
+
+async fn all<R: Record>(store: &Store) -> Result<BTreeMap<Place, R>, StoreError> {
+    let found = store.all::<R>(RECORDS_MAX).await?;
+    let place = |it: &Stored<R>| (it.tenant.clone(), it.record.id().to_owned());
+    Ok(found.into_iter().map(|it| (place(&it), it.record)).collect())
+}
+
+/// Boxes that are read one by one.
+const DEVICES_MAX: usize = 64;
+const RECORDS_MAX: u32 = 1_000_000;

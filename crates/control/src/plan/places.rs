@@ -1,0 +1,153 @@
+//! Which proxies boxes are offered: how the proxies are, and where boxes are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use roadweave_fleet::{
+    Band, Candidate, Candidates, Chain, Digest, Health, Name, ProxyView, Scope, Seeker, Vital,
+    Watch, candidates,
+};
+use roadweave_identity::PublicKey;
+use roadweave_types::Instant;
+
+use super::fleet::{Fleet, Place};
+use crate::model::{Device, Proxy, ProxyRole, ProxyState};
+use crate::store::{Placed, ProxyStatus};
+
+/// How proxies are, as far as a controller can tell.
+pub(super) struct Proxies {
+    watch: Watch,
+    bands: BTreeMap<PublicKey, Band>,
+    /// What was told of each last: by itself, and by boxes.
+    told: BTreeMap<PublicKey, (i64, i64)>,
+}
+
+impl Proxies {
+    pub(super) fn new(now: Instant) -> Self {
+        Self { watch: Watch::new(now), bands: BTreeMap::new(), told: BTreeMap::new() }
+    }
+
+    /// Takes what streams have shown since the last time.
+    pub(super) fn look(
+        &mut self,
+        fleet: &Fleet,
+        status: &[ProxyStatus],
+        now: Instant,
+        now_ms: i64,
+    ) -> Vec<(PublicKey, Vital)> {
+        let gates: BTreeMap<&Place, (PublicKey, &Proxy)> =
+            fleet.gates().map(|(place, proxy, key)| (place, (key, proxy))).collect();
+        let known: Vec<PublicKey> = gates.values().map(|(key, _)| *key).collect();
+        self.told.retain(|key, _| known.contains(key));
+        self.bands.retain(|key, _| known.contains(key));
+        known.iter().for_each(|key| self.watch.add(*key, now));
+        for status in status {
+            let place = (status.tenant.clone(), status.proxy.clone());
+            let Some((key, proxy)) = gates.get(&place) else { continue };
+            let told = self.told.entry(*key).or_default();
+            let silence = Health::SILENCE.as_millis() as i64;
+            let is_news = |at: i64, last: i64, span: i64| at > last && now_ms - at < span;
+            if is_news(status.seen_ms, told.0, silence) {
+                self.watch.on_proxy(key, now);
+            }
+            if is_news(status.witnessed_ms, told.1, Health::WITNESS.as_millis() as i64) {
+                self.watch.on_box(Some(key), now);
+            }
+            *told = (status.seen_ms, status.witnessed_ms);
+            let band = self.bands.entry(*key).or_default();
+            *band = band.after(load(status, proxy));
+        }
+        self.watch.poll(now)
+    }
+
+    /// The proxies that boxes may be offered.
+    pub(super) fn views(&self, fleet: &Fleet) -> Vec<Offer> {
+        let proxies = fleet.gates().filter(|(_, it, _)| it.settings.role == ProxyRole::Proxy);
+        proxies.filter_map(|(place, proxy, key)| self.offer(fleet, place, proxy, key)).collect()
+    }
+
+    fn offer(&self, fleet: &Fleet, place: &Place, proxy: &Proxy, key: PublicKey) -> Option<Offer> {
+        let chain: Chain = serde_json::from_str(proxy.statement.as_deref()?).ok()?;
+        let pool = fleet.pool_of(place, proxy).map(|pool| &pool.settings);
+        let scope = |tenant: String| Some(Scope::Tenant(tenant.parse().ok()?));
+        let site = pool.and_then(|pool| named(&pool.site)).or_else(|| named(&proxy.id))?;
+        let view = ProxyView {
+            key,
+            scopes: fleet.served(place, proxy).into_iter().filter_map(scope).collect(),
+            region: pool.and_then(|pool| named(&pool.region)).unwrap_or_else(|| site.clone()),
+            site: site.clone(),
+            is_active: proxy.state == ProxyState::Active,
+            vital: self.watch.vital(&key).unwrap_or(Vital::Unheard),
+            band: self.bands.get(&key).copied().unwrap_or_default(),
+        };
+        let addresses = proxy.settings.addresses.iter().map(ToString::to_string).collect();
+        let candidate = Candidate { chain, site, addresses, to_anchor_us: 0 };
+        Some(Offer { view, candidate: Arc::new(candidate) })
+    }
+}
+
+/// A proxy that may be offered.
+pub(super) struct Offer {
+    pub(super) view: ProxyView,
+    candidate: Arc<Candidate>,
+}
+
+/// What decides who is offered what: where it is the same, all lists are.
+pub(super) fn fingerprint(offers: &[Offer]) -> Digest {
+    let text = |offer: &Offer| {
+        let ProxyView { key, scopes, region, site, is_active, vital, band } = &offer.view;
+        // Two that are offered alike are the same.
+        let vital = matches!(vital, Vital::Alive | Vital::Unheard).then_some(Vital::Alive);
+        let dead = offer.view.vital == Vital::Dead;
+        let candidate = serde_json::to_string(&*offer.candidate).unwrap_or_default();
+        format!(
+            "{key} {scopes:?} {region} {site} {is_active} {vital:?} {dead} {band:?} {candidate}"
+        )
+    };
+    let texts: Vec<String> = offers.iter().map(text).collect();
+    Digest::of(texts.iter().map(String::as_bytes))
+}
+
+/// The list of a box, and what tells it from another: whom it offers, not in which order. `None`
+/// where nobody may be offered: it keeps the list that it has.
+pub(super) fn list(
+    fleet: &Fleet,
+    offers: &[Offer],
+    views: &[ProxyView],
+    (place, device, key): (&Place, &Device, PublicKey),
+    current: Option<PublicKey>,
+) -> Option<(Candidates, Digest)> {
+    let region = device.token.as_ref().and_then(|token| {
+        let pool = fleet.tokens.get(&(place.0.clone(), token.clone()))?.settings.pool.clone()?;
+        named(&fleet.pools.get(&(place.0.clone(), pool))?.settings.region)
+    });
+    let seeker = Seeker { key, tenant: place.0.parse().ok()?, region, current };
+    let keys = candidates(&seeker, views)?;
+    let of = |key: &PublicKey| offers.iter().find(|offer| offer.view.key == *key);
+    let proxies: Vec<Candidate> =
+        keys.iter().filter_map(|key| Some((*of(key)?.candidate).clone())).collect();
+    let mut said: Vec<String> =
+        proxies.iter().filter_map(|it| serde_json::to_string(it).ok()).collect();
+    said.sort_unstable();
+    let digest = Digest::of(said.iter().map(String::as_bytes));
+    Some((Candidates { proxies }, digest))
+}
+
+/// Which proxy each box is on.
+pub(super) fn current(placed: &[Placed]) -> BTreeMap<Place, PublicKey> {
+    let of = |it: &Placed| Some(((it.tenant.clone(), it.device.clone()), it.proxy.parse().ok()?));
+    placed.iter().filter_map(of).collect()
+}
+
+/// How much a proxy has to do, thousandths of what it can bear: as it says, or by its boxes.
+fn load(status: &ProxyStatus, proxy: &Proxy) -> u16 {
+    let most = proxy.settings.devices_max.filter(|most| *most > 0);
+    let by_boxes = most.map_or(0, |most| status.sessions.max(0) * 1_000 / i64::from(most));
+    u16::try_from(status.load.unwrap_or(0).max(by_boxes)).unwrap_or(u16::MAX)
+}
+
+/// A text of people as a name, if anything is left of it.
+fn named(text: &str) -> Option<Name> {
+    let fit = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
+    text.trim().chars().take(Name::MAX).map(fit).collect::<String>().parse().ok()
+}

@@ -1,0 +1,208 @@
+//! Roll-outs under way: the fleet's own machine for each, driven by what people write, by what
+//! boxes report, and by time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use roadweave_fleet::{Outcome, Plan, Rollout as Machine, RolloutState as Motion, Wave};
+use roadweave_identity::PublicKey;
+use roadweave_types::Instant;
+
+use super::fleet::{Fleet, Place};
+use super::texts::covers;
+use crate::model::{Rollout, RolloutSettings, RolloutState};
+use crate::store::{Paper, Store, StoreError, Stored};
+
+/// All roll-outs that are not over.
+#[derive(Debug, Default)]
+pub(super) struct Rollouts {
+    machines: BTreeMap<Place, Machine>,
+    /// What people had written of each when it was looked at last.
+    said: BTreeMap<Place, RolloutState>,
+    /// Those whose boxes are not as they were written.
+    changed: BTreeSet<Place>,
+}
+
+/// What a turn has changed.
+#[derive(Debug, Default)]
+pub(super) struct Turned {
+    /// How far boxes are.
+    pub(super) progress: Vec<(Place, String)>,
+    /// Roll-outs in other waves or states, as they were and as they are.
+    pub(super) records: Vec<(Stored<Rollout>, Rollout)>,
+}
+
+impl Turned {
+    pub(super) fn is_empty(&self) -> bool {
+        self.progress.is_empty() && self.records.is_empty()
+    }
+}
+
+impl Rollouts {
+    /// Reads those that have begun before, and begins the others.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub(super) async fn refresh(
+        &mut self,
+        fleet: &Fleet,
+        store: &Store,
+        papers: impl Fn(&PublicKey) -> Option<Paper>,
+        now: Instant,
+    ) -> Result<(), StoreError> {
+        let is_open = |it: &Stored<Rollout>| {
+            matches!(it.record.settings.state, RolloutState::Running | RolloutState::Paused)
+        };
+        self.machines.retain(|place, _| fleet.rollouts.get(place).is_some_and(is_open));
+        self.said.retain(|place, _| fleet.rollouts.get(place).is_some_and(is_open));
+        for (place, stored) in fleet.rollouts.iter().filter(|(_, it)| is_open(it)) {
+            let keys = covered(fleet, place, &stored.record);
+            if !self.machines.contains_key(place) {
+                let kept = store.progress(&place.0, &place.1).await?;
+                let kept = kept.and_then(|text| serde_json::from_str(&text).ok());
+                let mut machine = kept.unwrap_or_else(|| {
+                    let (id, plan) = (format!("{}/{}", place.0, place.1), plan(&stored.record));
+                    Machine::new(&id, plan, keys.iter().copied(), now)
+                });
+                // It was written together with the record: what differs a person has said since.
+                follow(&mut machine, stored.record.settings.state, now);
+                self.said.insert(place.clone(), stored.record.settings.state);
+                // What boxes said while nobody listened.
+                let about = name(place);
+                for paper in keys.iter().filter_map(&papers) {
+                    hear(&mut machine, &paper, &about);
+                }
+                self.machines.insert(place.clone(), machine);
+                self.changed.insert(place.clone());
+            }
+            let Some(machine) = self.machines.get_mut(place) else { continue };
+            for key in &keys {
+                if machine.progress(key).is_none() {
+                    machine.add(*key);
+                    self.changed.insert(place.clone());
+                }
+            }
+            let gone: Vec<PublicKey> = machine.boxes().filter(|key| !keys.contains(key)).collect();
+            for key in gone {
+                machine.remove(&key);
+                self.changed.insert(place.clone());
+            }
+            let state = stored.record.settings.state;
+            if self.said.insert(place.clone(), state) != Some(state) {
+                follow(machine, state, now);
+            }
+        }
+        Ok(())
+    }
+
+    /// A box says what became of a document.
+    pub(super) fn hear(&mut self, paper: &Paper) {
+        for (place, machine) in &mut self.machines {
+            if hear(machine, paper, &name(place)) {
+                self.changed.insert(place.clone());
+            }
+        }
+    }
+
+    /// Goes on where it can. Whatever is not written then must be read anew.
+    pub(super) fn turn(&mut self, fleet: &Fleet, now: Instant, now_ms: i64) -> Turned {
+        let mut turned = Turned::default();
+        for (place, machine) in &mut self.machines {
+            let Some(stored) = fleet.rollouts.get(place) else { continue };
+            if machine.poll(now) {
+                self.changed.insert(place.clone());
+            }
+            let record = record(&stored.record, machine, now_ms);
+            if record != stored.record {
+                self.changed.insert(place.clone());
+                self.said.insert(place.clone(), record.settings.state);
+                turned.records.push((stored.clone(), record));
+            }
+        }
+        for place in std::mem::take(&mut self.changed) {
+            let body = self.machines.get(&place).and_then(|it| serde_json::to_string(it).ok());
+            turned.progress.extend(body.map(|body| (place, body)));
+        }
+        turned
+    }
+
+    /// Whether a roll-out gives its configuration to a box now.
+    pub(super) fn is_offered(&self, fleet: &Fleet, place: &Place, key: &PublicKey) -> bool {
+        let Some(stored) = fleet.rollouts.get(place) else { return false };
+        match stored.record.settings.state {
+            RolloutState::Done => true,
+            RolloutState::Aborted => false,
+            RolloutState::Running | RolloutState::Paused => {
+                self.machines.get(place).is_some_and(|machine| machine.is_offered(key))
+            }
+        }
+    }
+}
+
+/// A roll-out's name among those of a document.
+pub(super) fn name(place: &Place) -> String {
+    format!("{}/{}", place.0, place.1)
+}
+
+/// Takes what became of a document, if it was made of this roll-out.
+fn hear(machine: &mut Machine, paper: &Paper, about: &str) -> bool {
+    let Ok(key) = paper.public_key.parse::<PublicKey>() else { return false };
+    let Ok(outcome) = serde_json::from_str::<Outcome>(&paper.outcome) else { return false };
+    let is_about = paper.about.split(',').any(|one| one == about);
+    let before = machine.progress(&key);
+    if is_about {
+        machine.on_outcome(&key, &outcome);
+    }
+    before != machine.progress(&key)
+}
+
+/// The boxes that a roll-out is for.
+fn covered(fleet: &Fleet, place: &Place, rollout: &Rollout) -> BTreeSet<PublicKey> {
+    let config = fleet.configs.get(&(place.0.clone(), rollout.settings.config.clone()));
+    let Some(config) = config else { return BTreeSet::new() };
+    let ours = fleet
+        .active()
+        .filter(|(of, device, _)| of.0 == place.0 && covers(&config.settings.scope, device));
+    ours.map(|(_, _, key)| key).collect()
+}
+
+/// What people write, as the machine goes by it.
+fn plan(rollout: &Rollout) -> Plan {
+    let RolloutSettings { waves, rest_s, refusals_max, .. } = &rollout.settings;
+    let percent = |share: &u32| Wave::Percent(u8::try_from(*share).unwrap_or(100).min(100));
+    Plan {
+        waves: waves.iter().map(percent).collect(),
+        patience: Duration::from_secs((*rest_s).into()),
+        failed_percent_max: u8::try_from(*refusals_max).unwrap_or(100).min(100),
+        failed_max: u32::MAX,
+        ..Plan::default()
+    }
+}
+
+/// Does what a person has said since.
+fn follow(machine: &mut Machine, state: RolloutState, now: Instant) {
+    match (state, machine.state()) {
+        (RolloutState::Paused, Motion::Running) => machine.halt("a person has paused it"),
+        (RolloutState::Running, Motion::Halted { .. }) => machine.resume(now),
+        _ => {}
+    }
+}
+
+/// The record after what the machine does.
+fn record(before: &Rollout, machine: &Machine, now_ms: i64) -> Rollout {
+    let mut record = before.clone();
+    let wave = machine.wave().saturating_sub(1);
+    if record.wave != wave {
+        (record.wave, record.wave_since_ms) = (wave, now_ms);
+    }
+    record.why = None;
+    match machine.state() {
+        Motion::Halted { why } => {
+            record.settings.state = RolloutState::Paused;
+            record.why = Some(why.clone());
+        }
+        Motion::Done => record.settings.state = RolloutState::Done,
+        Motion::Running | Motion::Aborted => {}
+    }
+    record
+}

@@ -1,0 +1,198 @@
+//! Documents on their way from what they are to say to what is signed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use roadweave_fleet::{
+    Anchor, Anchors, Body, Candidates, Chain, Configuration, Digest, Document, Envelope, Kind,
+    ProxyView, Signed, Table, TableHead, Version,
+};
+use roadweave_identity::{Identity, PublicKey};
+
+use super::fleet::{Fleet, Place};
+use super::places::{self, Offer};
+use super::rollouts::name;
+use super::texts::Wanted;
+use crate::model::{Egress, ProxyRole, ProxyState};
+use crate::store::Paper;
+
+/// A document that somebody is to have.
+pub(super) struct Draft {
+    pub(super) key: PublicKey,
+    pub(super) digest: String,
+    pub(super) about: String,
+    pub(super) content: Content,
+}
+
+/// What it says.
+pub(super) enum Content {
+    Configuration(Configuration),
+    Candidates(Candidates),
+    Anchors(Anchors),
+    Table(Table),
+}
+
+impl Draft {
+    /// Which it is.
+    pub(super) fn of(&self) -> (PublicKey, Kind) {
+        let kind = match self.content {
+            Content::Configuration(_) => Kind::Configuration,
+            Content::Candidates(_) => Kind::Candidates,
+            Content::Anchors(_) => Kind::Anchors,
+            Content::Table(_) => Kind::Table,
+        };
+        (self.key, kind)
+    }
+
+    /// The configuration of a box that wants it. One that `had` one gets an empty one in its place.
+    pub(super) fn configuration(key: PublicKey, wanted: Option<Wanted>, had: bool) -> Option<Self> {
+        let nothing = Configuration { text: String::new(), approval: None };
+        let wanted = wanted.or_else(|| had.then(|| Wanted { about: vec![], body: nothing }))?;
+        let said = serde_json::to_string(&wanted.body).ok()?;
+        let names: Vec<String> = wanted.about.iter().map(name).collect();
+        let about = names.join(",");
+        // A box that failed under it tries again when a person brings it anew.
+        let digest = Digest::of([said.as_bytes(), about.as_bytes()]).into();
+        Some(Self { key, digest, about, content: Content::Configuration(wanted.body) })
+    }
+
+    /// Whether it says something else than the one that was signed, or is of a later epoch.
+    pub(super) fn is_other(&self, before: Option<&Paper>, epoch: i64) -> bool {
+        before.is_none_or(|before| before.digest != self.digest || before.epoch < epoch)
+    }
+
+    /// The document as it is kept and sent; `None` if it is too large to be.
+    pub(super) fn sign(&self, controller: &Identity, epoch: i64, number: i64) -> Option<Paper> {
+        let version = Version { epoch: epoch.unsigned_abs(), number: number.unsigned_abs() };
+        let signed = match &self.content {
+            Content::Configuration(body) => document(self.key, version, body.clone(), controller),
+            Content::Candidates(body) => document(self.key, version, body.clone(), controller),
+            Content::Anchors(body) => document(self.key, version, body.clone(), controller),
+            Content::Table(table) => {
+                let head = Signed::sign(&table.head_for(self.key, version), controller);
+                head.ok().and_then(|head| serde_json::to_string(&head).ok())
+            }
+        };
+        let (key, kind) = self.of();
+        let Some(envelope) = signed else {
+            tracing::error!(%key, ?kind, "a document is too large and is not sent");
+            return None;
+        };
+        Some(Paper {
+            public_key: key.to_string(),
+            kind: text(kind).to_owned(),
+            epoch,
+            number,
+            digest: self.digest.clone(),
+            about: self.about.clone(),
+            envelope,
+            outcome: String::new(),
+        })
+    }
+}
+
+fn document<B: Body>(
+    subject: PublicKey,
+    version: Version,
+    body: B,
+    controller: &Identity,
+) -> Option<String> {
+    let signed = Signed::sign(&Document { subject, version, body }, controller).ok()?;
+    serde_json::to_string(&signed.into_envelope()).ok()
+}
+
+/// The lists of proxies of all boxes.
+pub(super) fn candidates(
+    fleet: &Fleet,
+    offers: &[Offer],
+    placed: &BTreeMap<Place, PublicKey>,
+    drafts: &mut Vec<Draft>,
+) {
+    let views: Vec<ProxyView> = offers.iter().map(|offer| offer.view.clone()).collect();
+    for (place, device, key) in fleet.active() {
+        let current = placed.get(place).copied();
+        let list = places::list(fleet, offers, &views, (place, device, key), current);
+        let Some((list, digest)) = list else { continue };
+        let (digest, about) = (digest.into(), String::new());
+        drafts.push(Draft { key, digest, about, content: Content::Candidates(list) });
+    }
+}
+
+/// The anchors of all proxies.
+pub(super) fn anchors(fleet: &Fleet, drafts: &mut Vec<Draft>) {
+    for (place, proxy, key) in fleet.gates() {
+        if proxy.settings.role != ProxyRole::Proxy {
+            continue;
+        }
+        let anchors: Vec<Anchor> = fleet
+            .served(place, proxy)
+            .into_iter()
+            .flat_map(|tenant| of_tenant(fleet, &tenant))
+            .collect();
+        let Ok(said) = serde_json::to_string(&anchors) else { continue };
+        let digest = Digest::of([said.as_bytes()]).into();
+        let content = Content::Anchors(Anchors { anchors });
+        drafts.push(Draft { key, digest, about: String::new(), content });
+    }
+}
+
+/// The anchors of a tenant that leaves at them, those first that take boxes.
+fn of_tenant(fleet: &Fleet, tenant: &str) -> Vec<Anchor> {
+    let settings = fleet.tenants.get(&(tenant.to_owned(), tenant.to_owned()));
+    if settings.is_none_or(|it| it.settings.egress != Egress::Anchor) {
+        return Vec::new();
+    }
+    let is_anchor = |place: &Place, role: ProxyRole| place.0 == tenant && role == ProxyRole::Anchor;
+    let mut found: Vec<(bool, Anchor)> = Vec::new();
+    for (place, anchor, _) in fleet.gates() {
+        let chain = anchor.statement.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        let (Some(chain), Ok(tenant)) = (chain, tenant.parse()) else { continue };
+        if is_anchor(place, anchor.settings.role) {
+            let addresses = anchor.settings.addresses.iter().map(ToString::to_string).collect();
+            let is_leaving = anchor.state != ProxyState::Active;
+            found.push((is_leaving, Anchor { tenant, chain, addresses }));
+        }
+    }
+    found.sort_by_key(|(is_leaving, _)| *is_leaving);
+    found.into_iter().map(|(_, anchor)| anchor).collect()
+}
+
+/// The version and the envelope of a paper.
+pub(crate) fn opened(paper: &Paper) -> Option<(Version, Envelope)> {
+    let envelope = serde_json::from_str(&paper.envelope).ok()?;
+    Some((version(paper), envelope))
+}
+
+/// Its version.
+pub(crate) fn version(paper: &Paper) -> Version {
+    Version { epoch: paper.epoch.unsigned_abs(), number: paper.number.unsigned_abs() }
+}
+
+/// The signed head of a paper about a table.
+pub(super) fn head(paper: &Paper) -> Option<Signed<TableHead>> {
+    serde_json::from_str(&paper.envelope).ok()
+}
+
+/// A kind as the database names it.
+pub(crate) fn kind(text: &str) -> Option<Kind> {
+    KINDS.iter().find(|(_, name)| *name == text).map(|(kind, _)| *kind)
+}
+
+/// How the database names a kind.
+pub(crate) fn text(kind: Kind) -> &'static str {
+    KINDS.iter().find(|(other, _)| *other == kind).map_or("", |(_, name)| name)
+}
+
+/// A chain as a record keeps it.
+pub(super) fn chain(statement: Option<&str>) -> Option<Chain> {
+    serde_json::from_str(statement?).ok()
+}
+
+/// The tenants whose boxes may be at a proxy or anchor.
+pub(super) type Served = BTreeSet<String>;
+
+const KINDS: [(Kind, &str); 4] = [
+    (Kind::Configuration, "configuration"),
+    (Kind::Candidates, "candidates"),
+    (Kind::Anchors, "anchors"),
+    (Kind::Table, "table"),
+];

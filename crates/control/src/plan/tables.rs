@@ -1,0 +1,83 @@
+//! Who may connect to each proxy and anchor.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use roadweave_fleet::{Member, PublishedTable, Table};
+use roadweave_identity::PublicKey;
+
+use super::fleet::Fleet;
+use super::signing::{Content, Draft, Served, chain, head, version};
+use crate::model::{Device, ProxyRole};
+use crate::store::Paper;
+
+/// Tables by whom they serve: many proxies have the same.
+#[derive(Default)]
+pub(super) struct Tables(BTreeMap<(Served, bool), Table>);
+
+impl Tables {
+    fn of(&mut self, fleet: &Fleet, served: Served, has_proxies: bool) -> Table {
+        let make = || {
+            let boxes = members(fleet, &served);
+            let proxies = proxies(fleet, &served).into_iter().filter(|_| has_proxies);
+            Table::of(boxes.into_iter().chain(proxies))
+        };
+        self.0.entry((served.clone(), has_proxies)).or_insert_with(make).clone()
+    }
+
+    /// The table that a paper is the head of, if its members are those of now.
+    pub(super) fn published(
+        &mut self,
+        fleet: &Fleet,
+        paper: &Paper,
+    ) -> Option<(PublicKey, Arc<PublishedTable>)> {
+        let key: PublicKey = paper.public_key.parse().ok()?;
+        let (place, gate, _) = fleet.gates().find(|(_, _, other)| *other == key)?;
+        let is_anchor = gate.settings.role == ProxyRole::Anchor;
+        let table = self.of(fleet, fleet.served(place, gate), is_anchor);
+        let version = version(paper);
+        let is_signed = digest(&table, key) == paper.digest;
+        let head = head(paper).filter(|_| is_signed)?;
+        Some((key, Arc::new(PublishedTable { version, table, head })))
+    }
+}
+
+/// The tables of all proxies and anchors.
+pub(super) fn drafts(fleet: &Fleet, drafts: &mut Vec<Draft>) {
+    let mut tables = Tables::default();
+    for (place, gate, key) in fleet.gates() {
+        let is_anchor = gate.settings.role == ProxyRole::Anchor;
+        let table = tables.of(fleet, fleet.served(place, gate), is_anchor);
+        let digest = digest(&table, key);
+        drafts.push(Draft { key, digest, about: String::new(), content: Content::Table(table) });
+    }
+}
+
+fn digest(table: &Table, key: PublicKey) -> String {
+    table.head_for(key, roadweave_fleet::Version::default()).digest.into()
+}
+
+/// The boxes of tenants. Who has no statement, as nobody could sign one, is left out.
+fn members(fleet: &Fleet, served: &Served) -> Vec<Member> {
+    let ours = fleet.active().filter(|(place, _, _)| served.contains(&place.0));
+    let member = |(_, device, key): (_, &Device, PublicKey)| {
+        let chain = chain(device.statement.as_deref())?;
+        let own = device.addresses.iter().map(|address| IpNet::from(*address));
+        let addresses = own.chain(device.settings.prefixes.iter().copied()).collect();
+        Some(Member { key, chain, addresses, rate_kbps: None })
+    };
+    ours.filter_map(member).collect()
+}
+
+/// The proxies that serve one of the tenants, which connect to its anchors.
+fn proxies(fleet: &Fleet, served: &Served) -> Vec<Member> {
+    let gates = fleet.gates().filter(|(place, gate, _)| {
+        gate.settings.role == ProxyRole::Proxy && !fleet.served(place, gate).is_disjoint(served)
+    });
+    let member = |(_, gate, key): (_, &crate::model::Proxy, PublicKey)| {
+        let chain = chain(gate.statement.as_deref())?;
+        Some(Member { key, chain, addresses: Vec::new(), rate_kbps: None })
+    };
+    gates.filter_map(member).collect()
+}

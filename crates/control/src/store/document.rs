@@ -1,0 +1,238 @@
+//! The documents of boxes, proxies and anchors as they were signed last, what became of them, and
+//! which replica signs the next.
+
+use sqlx::any::AnyRow;
+use sqlx::{AssertSqlSafe, Row as _};
+
+use super::{Change, Store, StoreError};
+
+/// A document as it lies in the database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Paper {
+    /// For whom it is.
+    pub public_key: String,
+    /// What it is about.
+    pub kind: String,
+    /// The epoch of its version.
+    pub epoch: i64,
+    /// The number of its version: that of the change that wrote it.
+    pub number: i64,
+    /// Tells whether another one would say something else.
+    pub digest: String,
+    /// What it was made of: names between commas.
+    pub about: String,
+    /// The signed document, as JSON; of a table its signed head.
+    pub envelope: String,
+    /// What became of it, as JSON; empty before that is known.
+    pub outcome: String,
+}
+
+/// What became of a document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PaperOutcome {
+    /// At whose end.
+    pub public_key: String,
+    /// What it is about.
+    pub kind: String,
+    /// Its version.
+    pub version: (i64, i64),
+    /// What became of it, as JSON.
+    pub outcome: String,
+}
+
+impl Store {
+    /// All documents of one key.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn papers_of(&self, public_key: &str) -> Result<Vec<Paper>, StoreError> {
+        let rows = sqlx::query("SELECT * FROM document WHERE public_key = $1")
+            .bind(public_key.to_owned())
+            .fetch_all(&mut *self.reader().await?)
+            .await?;
+        rows.iter().map(paper).collect()
+    }
+
+    /// The documents that a change has written and that were not replaced since.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn papers_of_change(&self, number: i64) -> Result<Vec<Paper>, StoreError> {
+        let rows = sqlx::query("SELECT * FROM document WHERE number = $1")
+            .bind(number)
+            .fetch_all(&mut *self.reader().await?)
+            .await?;
+        rows.iter().map(paper).collect()
+    }
+
+    /// All documents; without their envelopes, except those of `kind`.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn papers(&self, kind: &str) -> Result<Vec<Paper>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT public_key, kind, epoch, number, digest, about, outcome, \
+             CASE WHEN kind = $1 THEN envelope ELSE '' END AS envelope FROM document",
+        )
+        .bind(kind.to_owned())
+        .fetch_all(&mut *self.reader().await?)
+        .await?;
+        rows.iter().map(paper).collect()
+    }
+
+    /// The documents of which a change has written what became of them.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn papers_heard(&self, heard: i64) -> Result<Vec<Paper>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT public_key, kind, epoch, number, digest, about, outcome, '' AS envelope \
+             FROM document WHERE heard = $1",
+        )
+        .bind(heard)
+        .fetch_all(&mut *self.reader().await?)
+        .await?;
+        rows.iter().map(paper).collect()
+    }
+
+    /// Whether `replica` plans until `until_ms`: it did so before, or nobody else does.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn lead(
+        &self,
+        replica: &str,
+        now_ms: i64,
+        until_ms: i64,
+    ) -> Result<bool, StoreError> {
+        let mut transaction = self.begin().await?;
+        let done = sqlx::query(LEAD)
+            .bind(until_ms)
+            .bind(replica.to_owned())
+            .bind(now_ms)
+            .execute(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// How far the boxes of a roll-out are, if that is known and was written by a controller.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn progress(
+        &self,
+        tenant: &str,
+        rollout: &str,
+    ) -> Result<Option<String>, StoreError> {
+        let sql = "SELECT body, seal FROM progress WHERE tenant = $1 AND rollout = $2";
+        let row = sqlx::query(sql)
+            .bind(tenant.to_owned())
+            .bind(rollout.to_owned())
+            .fetch_optional(&mut *self.reader().await?)
+            .await?;
+        let Some(row) = row else { return Ok(None) };
+        let (body, seal): (String, String) = (row.try_get("body")?, row.try_get("seal")?);
+        match self.keys.is_sealed(&["progress", tenant, rollout, &body], &seal) {
+            true => Ok(Some(body)),
+            false => Err(StoreError::Altered { table: "progress", id: rollout.to_owned() }),
+        }
+    }
+}
+
+impl Change<'_> {
+    /// Writes documents in the place of those of their keys and kinds.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn keep_papers(&mut self, papers: &[Paper]) -> Result<(), StoreError> {
+        for part in papers.chunks(AT_ONCE) {
+            let row = |at: usize| {
+                let places: Vec<String> = (1..=7).map(|n| format!("${}", at * 7 + n)).collect();
+                format!("({}, '', 0)", places.join(", "))
+            };
+            let rows: Vec<String> = (0..part.len()).map(row).collect();
+            let mut query =
+                sqlx::query(AssertSqlSafe(format!("{KEEP} {} {OVER}", rows.join(", "))));
+            for paper in part {
+                query = query
+                    .bind(paper.public_key.clone())
+                    .bind(paper.kind.clone())
+                    .bind(paper.epoch)
+                    .bind(paper.number)
+                    .bind(paper.digest.clone())
+                    .bind(paper.about.clone())
+                    .bind(paper.envelope.clone());
+            }
+            query.execute(&mut *self.transaction).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes what became of a document, if it is still the one that is to hold.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn keep_outcome(&mut self, of: &PaperOutcome) -> Result<bool, StoreError> {
+        let done = sqlx::query(OUTCOME)
+            .bind(of.outcome.clone())
+            .bind(self.number())
+            .bind(of.public_key.clone())
+            .bind(of.kind.clone())
+            .bind(of.version.0)
+            .bind(of.version.1)
+            .execute(&mut *self.transaction)
+            .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Writes how far the boxes of a roll-out are.
+    ///
+    /// # Errors
+    /// [`StoreError::Reference`] when there is no such roll-out.
+    pub async fn keep_progress(
+        &mut self,
+        tenant: &str,
+        rollout: &str,
+        body: &str,
+    ) -> Result<(), StoreError> {
+        let seal = self.keys.seal(&["progress", tenant, rollout, body]);
+        sqlx::query(PROGRESS)
+            .bind(tenant.to_owned())
+            .bind(rollout.to_owned())
+            .bind(body.to_owned())
+            .bind(seal)
+            .execute(&mut *self.transaction)
+            .await?;
+        Ok(())
+    }
+}
+
+fn paper(row: &AnyRow) -> Result<Paper, StoreError> {
+    Ok(Paper {
+        public_key: row.try_get("public_key")?,
+        kind: row.try_get("kind")?,
+        epoch: row.try_get("epoch")?,
+        number: row.try_get("number")?,
+        digest: row.try_get("digest")?,
+        about: row.try_get("about")?,
+        envelope: row.try_get("envelope")?,
+        outcome: row.try_get("outcome")?,
+    })
+}
+
+/// Rows in one statement.
+const AT_ONCE: usize = 100;
+const KEEP: &str = "INSERT INTO document \
+                    (public_key, kind, epoch, number, digest, about, envelope, outcome, heard) \
+                    VALUES";
+const OVER: &str = "ON CONFLICT (public_key, kind) DO UPDATE SET epoch = excluded.epoch, \
+                    number = excluded.number, digest = excluded.digest, about = excluded.about, \
+                    envelope = excluded.envelope, outcome = '', heard = 0";
+const OUTCOME: &str = "UPDATE document SET outcome = $1, heard = $2 WHERE public_key = $3 \
+                       AND kind = $4 AND epoch = $5 AND number = $6 AND outcome <> $1";
+const PROGRESS: &str = "INSERT INTO progress (tenant, rollout, body, seal) \
+                        VALUES ($1, $2, $3, $4) ON CONFLICT (tenant, rollout) \
+                        DO UPDATE SET body = excluded.body, seal = excluded.seal";
+const LEAD: &str = "UPDATE counter SET value = $1, hash = $2 \
+                    WHERE name = 'planner' AND (hash = $2 OR value < $3)";

@@ -1,0 +1,184 @@
+//! What streams tell, written many at a time: how proxies are, what boxes report, where they are.
+//!
+//! Thousands of boxes that come back at once are a few transactions, not thousands.
+
+use sqlx::Row as _;
+
+use super::document::PaperOutcome;
+use super::{Actor, Change, ProxyStatus, Report, Store, StoreError};
+
+/// Something that a stream has told.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Note {
+    /// How a proxy or anchor is.
+    Status(ProxyStatus),
+    /// What a box said of itself.
+    Report {
+        /// Whose box.
+        tenant: String,
+        /// What it said.
+        report: Report,
+    },
+    /// What became of a document.
+    Outcome(PaperOutcome),
+    /// A box says which proxy it is on.
+    On {
+        /// Whose box.
+        tenant: String,
+        /// The box.
+        device: String,
+        /// The proxy's key; none if it is on none.
+        proxy: Option<String>,
+    },
+    /// Boxes say to be on the proxy with this key.
+    Witness(String),
+}
+
+impl Store {
+    /// Keeps what was told, in this order. What is about somebody who is not known (any more) is
+    /// left out.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn keep_notes(&self, notes: &[Note], now_ms: i64) -> Result<(), StoreError> {
+        let mut change = self.change(Actor::new("streams"), now_ms).await?;
+        let mut has_outcomes = false;
+        for note in notes {
+            match note {
+                Note::Status(status) => change.keep_status(status).await?,
+                Note::Report { tenant, report } => change.keep_report(tenant, report).await?,
+                Note::Outcome(outcome) => has_outcomes |= change.keep_outcome(outcome).await?,
+                Note::On { tenant, device, proxy } => {
+                    change.keep_place(tenant, device, proxy.as_deref()).await?;
+                }
+                Note::Witness(key) => change.keep_witness(key).await?,
+            }
+        }
+        if has_outcomes {
+            let number = change.number();
+            change.tell("", "outcomes", "", number).await?;
+        }
+        change.commit().await?;
+        Ok(())
+    }
+}
+
+impl Change<'_> {
+    async fn keep_status(&mut self, status: &ProxyStatus) -> Result<(), StoreError> {
+        let before = sqlx::query(STATUS_BEFORE)
+            .bind(status.tenant.clone())
+            .bind(status.proxy.clone())
+            .fetch_optional(&mut *self.transaction)
+            .await?;
+        let before: Option<(i64, i64)> = match before {
+            Some(row) => Some((row.try_get("connected")?, row.try_get("serial")?)),
+            None => None,
+        };
+        sqlx::query(STATUS)
+            .bind(i64::from(status.connected))
+            .bind(status.seen_ms)
+            .bind(status.serial)
+            .bind(status.load)
+            .bind(status.sessions)
+            .bind(status.software.clone())
+            .bind(status.tenant.clone())
+            .bind(status.proxy.clone())
+            .execute(&mut *self.transaction)
+            .await?;
+        // That it goes on as before is no news.
+        if before != Some((status.connected.into(), status.serial)) {
+            let number = self.number();
+            self.tell(&status.tenant, "proxy-status", &status.proxy, number).await?;
+        }
+        Ok(())
+    }
+
+    async fn keep_report(&mut self, tenant: &str, report: &Report) -> Result<(), StoreError> {
+        let done = sqlx::query(REPORT)
+            .bind(report.at_ms)
+            .bind(report.report.to_string())
+            .bind(tenant.to_owned())
+            .bind(report.device.clone())
+            .execute(&mut *self.transaction)
+            .await?;
+        if done.rows_affected() > 0 {
+            let number = self.number();
+            self.tell(tenant, "report", &report.device, number).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the session of a box on another proxy, and begins one on this, if there is none.
+    async fn keep_place(
+        &mut self,
+        tenant: &str,
+        device: &str,
+        proxy: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let key = proxy.unwrap_or_default();
+        let ended = sqlx::query(LEAVE)
+            .bind(self.now_ms)
+            .bind(tenant.to_owned())
+            .bind(device.to_owned())
+            .bind(key.to_owned())
+            .execute(&mut *self.transaction)
+            .await?;
+        let begun = sqlx::query(ARRIVE)
+            .bind(self.now_ms)
+            .bind(key.to_owned())
+            .bind(tenant.to_owned())
+            .bind(device.to_owned())
+            .execute(&mut *self.transaction)
+            .await?;
+        if ended.rows_affected() + begun.rows_affected() > 0 {
+            let number = self.number();
+            self.tell(tenant, "session", device, number).await?;
+        }
+        Ok(())
+    }
+
+    async fn keep_witness(&mut self, key: &str) -> Result<(), StoreError> {
+        sqlx::query(WITNESS)
+            .bind(self.now_ms)
+            .bind(key.to_owned())
+            .execute(&mut *self.transaction)
+            .await?;
+        Ok(())
+    }
+}
+
+const STATUS_BEFORE: &str =
+    "SELECT connected, serial FROM proxy_status WHERE tenant = $1 AND proxy = $2";
+const STATUS: &str = "INSERT INTO proxy_status \
+                      (tenant, proxy, connected, seen_ms, serial, load, sessions, software) \
+                      SELECT tenant, id, $1, $2, $3, $4, $5, $6 FROM proxy \
+                      WHERE tenant = $7 AND id = $8 \
+                      ON CONFLICT (tenant, proxy) DO UPDATE SET connected = excluded.connected, \
+                      seen_ms = excluded.seen_ms, serial = excluded.serial, \
+                      load = excluded.load, sessions = excluded.sessions, \
+                      software = excluded.software";
+const REPORT: &str = "INSERT INTO report (tenant, device, at_ms, body) \
+                      SELECT tenant, id, $1, $2 FROM device WHERE tenant = $3 AND id = $4 \
+                      ON CONFLICT (tenant, device) \
+                      DO UPDATE SET at_ms = excluded.at_ms, body = excluded.body";
+const LEAVE: &str = "UPDATE session SET to_ms = $1, reason = 'left' \
+                     WHERE tenant = $2 AND device = $3 AND to_ms IS NULL AND NOT EXISTS \
+                     (SELECT 1 FROM proxy WHERE proxy.public_key = $4 \
+                     AND proxy.id = session.proxy)";
+/// Only of a proxy that may serve the box: its word is a box's.
+const ARRIVE: &str = "INSERT INTO session (tenant, device, attachment, proxy, from_ms) \
+                      SELECT device.tenant, device.id, 1 + COALESCE((SELECT MAX(attachment) \
+                      FROM session WHERE session.tenant = device.tenant \
+                      AND session.device = device.id), 0), proxy.id, $1 \
+                      FROM device JOIN proxy ON proxy.public_key = $2 \
+                      JOIN tenant ON tenant.tenant = proxy.tenant \
+                      WHERE device.tenant = $3 AND device.id = $4 \
+                      AND (proxy.tenant = device.tenant OR tenant.host = 1) \
+                      AND NOT EXISTS (SELECT 1 FROM session \
+                      WHERE session.tenant = device.tenant AND session.device = device.id \
+                      AND session.to_ms IS NULL)";
+const WITNESS: &str = "INSERT INTO proxy_status (tenant, proxy, connected, seen_ms, serial, \
+                       load, sessions, software, witnessed_ms) \
+                       SELECT tenant, id, 0, 0, 0, NULL, 0, '', $1 FROM proxy \
+                       WHERE public_key = $2 ON CONFLICT (tenant, proxy) \
+                       DO UPDATE SET witnessed_ms = excluded.witnessed_ms";

@@ -1,0 +1,165 @@
+//! What is sent to the streams of this replica by name: a mailbox for each.
+//!
+//! A stream that does not empty its mailbox loses it, and ends: it would say nothing of what it has
+//! missed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use roadweave_fleet::{Envelope, Kind, Published, PublishedTable, Version};
+use roadweave_identity::PublicKey;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+/// Something for one stream.
+#[derive(Clone, Debug)]
+pub enum Word {
+    /// A document is to hold.
+    Document(Kind, Version, Box<Envelope>),
+    /// A table is to hold; with the one before it.
+    Table(Arc<PublishedTable>, Option<Arc<PublishedTable>>),
+    /// Somebody watches.
+    Watch,
+    /// It is to let go of its boxes.
+    Drain,
+    /// What all are told is another, at once.
+    Published(Arc<Published>),
+}
+
+/// The mailboxes, and what is kept for streams to come.
+#[derive(Debug, Default)]
+pub struct Post(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    next: u64,
+    boxes: HashMap<PublicKey, Vec<(u64, Sender<Word>)>>,
+    tables: HashMap<PublicKey, Arc<PublishedTable>>,
+    /// How many boxes with streams here say to be on each proxy.
+    on: BTreeMap<PublicKey, u32>,
+}
+
+/// The mailbox of a stream, as long as that lasts.
+pub struct Mailbox {
+    post: Arc<Post>,
+    key: PublicKey,
+    number: u64,
+    words: Receiver<Word>,
+}
+
+impl Post {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A mailbox for a stream of `key`.
+    pub fn open(self: &Arc<Self>, key: PublicKey) -> Mailbox {
+        let (sender, words) = channel(WORDS_MAX);
+        let mut state = self.state();
+        state.next += 1;
+        let number = state.next;
+        state.boxes.entry(key).or_default().push((number, sender));
+        Mailbox { post: Arc::clone(self), key, number, words }
+    }
+
+    /// Sends to all streams of `key`.
+    pub fn send(&self, key: &PublicKey, word: Word) {
+        if let Some(all) = self.state().boxes.get_mut(key) {
+            all.retain(|(_, sender)| sender.try_send(word.clone()).is_ok());
+        }
+    }
+
+    /// The table of a proxy or anchor is another.
+    pub fn publish_table(&self, key: &PublicKey, table: Arc<PublishedTable>) {
+        let former = self.state().tables.insert(*key, Arc::clone(&table));
+        self.send(key, Word::Table(table, former));
+    }
+
+    /// The table of a proxy or anchor.
+    pub fn table(&self, key: &PublicKey) -> Option<Arc<PublishedTable>> {
+        self.state().tables.get(key).cloned()
+    }
+
+    /// A box says to be on another proxy than before.
+    pub fn moved(&self, from: Option<PublicKey>, to: Option<PublicKey>) {
+        let mut state = self.state();
+        if let Some(to) = to.filter(|_| state.on.len() < PROXIES_MAX) {
+            *state.on.entry(to).or_default() += 1;
+        }
+        if let Some(from) = from
+            && let Some(count) = state.on.get_mut(&from)
+        {
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                state.on.remove(&from);
+            }
+        }
+    }
+
+    /// The proxies that boxes say to be on.
+    pub fn witnessed(&self) -> Vec<PublicKey> {
+        self.state().on.keys().copied().collect()
+    }
+}
+
+impl Mailbox {
+    /// The next word; `None` once the mailbox is lost.
+    pub async fn recv(&mut self) -> Option<Word> {
+        self.words.recv().await
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        let mut state = self.post.state();
+        if let Some(all) = state.boxes.get_mut(&self.key) {
+            all.retain(|(number, _)| *number != self.number);
+            if all.is_empty() {
+                state.boxes.remove(&self.key);
+            }
+        }
+    }
+}
+
+/// Words that wait for a stream.
+const WORDS_MAX: usize = 64;
+/// Proxies that boxes may name.
+const PROXIES_MAX: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use roadweave_identity::Identity;
+
+    use super::*;
+
+    fn key(seed: u8) -> PublicKey {
+        Identity::from_seed([seed; 32]).public_key()
+    }
+
+    #[tokio::test]
+    async fn a_stream_that_reads_nothing_loses_its_mailbox_and_others_do_not() {
+        let post = Arc::new(Post::default());
+        let (mut slow, mut other) = (post.open(key(1)), post.open(key(2)));
+        for _ in 0..=WORDS_MAX {
+            post.send(&key(1), Word::Watch);
+            post.send(&key(2), Word::Watch);
+            assert!(other.recv().await.is_some());
+        }
+        for _ in 0..WORDS_MAX {
+            assert!(slow.recv().await.is_some());
+        }
+        assert!(slow.recv().await.is_none());
+        drop(slow);
+        assert_eq!(post.state().boxes.len(), 1);
+    }
+
+    #[test]
+    fn a_proxy_is_witnessed_as_long_as_a_box_says_so() {
+        let post = Post::default();
+        post.moved(None, Some(key(1)));
+        post.moved(None, Some(key(1)));
+        post.moved(Some(key(1)), Some(key(2)));
+        assert_eq!(post.witnessed().len(), 2);
+        post.moved(Some(key(1)), None);
+        assert_eq!(post.witnessed(), [key(2)]);
+    }
+}

@@ -1,0 +1,63 @@
+//! Writes what streams tell, many at a time, in the order in which it came.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+use crate::clock::now_ms;
+use crate::metrics::Metrics;
+use crate::outbox::Outbox;
+use crate::store::{Note, Store};
+
+/// Where streams put their notes.
+#[derive(Clone)]
+pub(super) struct Recorder {
+    notes: Sender<Note>,
+    metrics: Arc<Metrics>,
+}
+
+impl Recorder {
+    /// A recorder with a task of its own.
+    pub(super) fn start(store: Arc<Store>, outbox: Arc<Outbox>, metrics: Arc<Metrics>) -> Self {
+        let (notes, inbox) = channel(NOTES_MAX);
+        tokio::spawn(record(store, outbox, inbox));
+        Self { notes, metrics }
+    }
+
+    /// Keeps a note, unless far too many wait: then it is counted and lost.
+    pub(super) fn note(&self, note: Note) {
+        if let Err(TrySendError::Full(_)) = self.notes.try_send(note) {
+            self.metrics.notes_lost.inc();
+        }
+    }
+}
+
+async fn record(store: Arc<Store>, outbox: Arc<Outbox>, mut inbox: Receiver<Note>) {
+    let mut batch: Vec<Note> = Vec::new();
+    while inbox.recv_many(&mut batch, AT_ONCE).await > 0 {
+        let mut tries = 0;
+        while let Err(error) = store.keep_notes(&batch, now_ms()).await {
+            tries += 1;
+            // What the database refuses for good holds nobody else up for ever.
+            if !error.is_passing() && tries > TRIES_MAX {
+                tracing::error!(%error, count = batch.len(), "what streams told is not kept");
+                break;
+            }
+            tracing::debug!(%error, "what streams told waits for the database");
+            tokio::time::sleep(RETRY).await;
+        }
+        batch.clear();
+        outbox.hint();
+        tokio::time::sleep(REST).await;
+    }
+}
+
+/// Notes that wait for the database.
+const NOTES_MAX: usize = 50_000;
+const AT_ONCE: usize = 2_000;
+const TRIES_MAX: u32 = 5;
+const RETRY: Duration = Duration::from_millis(500);
+/// Between two writings: notes gather meanwhile.
+const REST: Duration = Duration::from_millis(20);
