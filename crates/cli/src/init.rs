@@ -148,7 +148,8 @@ mod tests {
         let key = |private: &roadweave_config::PrivateKey| {
             private.identity().expect("a key").public_key()
         };
-        assert_eq!(client.server.public_key, key(&server.private_key));
+        let named = client.server.expect("a server").public_key;
+        assert_eq!(named, key(&server.private_key));
         assert_eq!(server.peers[0].public_key, key(&client.private_key));
         assert_eq!((client.name.as_str(), server.listen.port()), ("bus \"12\"", 443));
         assert_eq!(client.uplinks.include, ["wwan*", "eth1"]);

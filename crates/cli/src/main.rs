@@ -10,6 +10,8 @@ mod drain;
 mod external;
 mod fleet;
 mod init;
+mod join;
+mod member;
 mod release;
 mod run;
 mod set;
@@ -35,6 +37,7 @@ struct Arguments {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Init(init::InitArgs),
+    Join(join::JoinArgs),
     Keygen(init::KeygenArgs),
     Client(run::ClientArgs),
     Server(run::ServerArgs),
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
 fn run(arguments: Arguments) -> ExitCode {
     arguments.log.run(|| match arguments.command {
         Command::Init(args) => args.run(),
+        Command::Join(args) => args.run(),
         Command::Keygen(args) => args.run(),
         Command::Client(args) => args.run(),
         Command::Server(args) => args.run(),

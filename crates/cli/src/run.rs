@@ -1,43 +1,57 @@
 //! `roadweave client`, `roadweave server` and `roadweave router`.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Result;
 use roadweave_config::{
     BeforeJoin, ClientFile, LinkSocket, RouterFile, ServerFields, ServerFile, TunFields, Validate,
 };
+use roadweave_device::fleet::{FleetOptions, Membership};
 use roadweave_device::{
     CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, Destinations, RouterOptions,
     RouterSocket, ServerOptions, ServerReload, TunSettings, random_bytes, run_client, run_router,
     run_server,
 };
+use roadweave_fleet::Role;
 use roadweave_identity::PublicKey;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_tunnel::{RouterConfig, ServerConfig};
 
+use crate::member::{self, ClientSource, InForce, ServerSource};
+
+/// The files that need not be there after a join.
+pub const CLIENT_FILE: &str = "/etc/roadweave/client.toml";
+pub const SERVER_FILE: &str = "/etc/roadweave/server.toml";
+
 /// Runs the client, in the vehicle.
 #[derive(Debug, clap::Args)]
 pub struct ClientArgs {
-    /// The configuration file
-    #[arg(long, value_name = "FILE", default_value = "/etc/roadweave/client.toml")]
+    /// The configuration file; after `roadweave join` none has to be there
+    #[arg(long, value_name = "FILE", default_value = CLIENT_FILE)]
     config: PathBuf,
     /// Only check the file
     #[arg(long)]
     check: bool,
+    /// Use this instead of state_directory in the file
+    #[arg(long, value_name = "FOLDER")]
+    state_directory: Option<PathBuf>,
 }
 
 /// Runs the server.
 #[derive(Debug, clap::Args)]
 pub struct ServerArgs {
-    /// The configuration file
-    #[arg(long, value_name = "FILE", default_value = "/etc/roadweave/server.toml")]
+    /// The configuration file; after `roadweave join` none has to be there
+    #[arg(long, value_name = "FILE", default_value = SERVER_FILE)]
     config: PathBuf,
     /// Only check the file
     #[arg(long)]
     check: bool,
+    /// Use this instead of state_directory in the file
+    #[arg(long, value_name = "FOLDER")]
+    state_directory: Option<PathBuf>,
 }
 
 /// Runs a redundant router: every packet on every link, not encrypted, the same on both sides.
@@ -55,21 +69,47 @@ impl ClientArgs {
     /// # Errors
     /// When the file is broken, or the system does not let the client run.
     pub fn run(&self) -> Result<()> {
-        let mut file: ClientFile = roadweave_config::load(&self.config).map_err(BadInput::new)?;
-        if self.check {
-            return in_order(&self.config, &file);
+        let source = ClientSource::new(&self.config, self.state_directory.as_deref());
+        let mut file = source.read(None).map_err(BadInput::new)?.file;
+        member::check(&source.path, &file.private_key, &file.state_directory)?;
+        if file.server.is_none() && !Membership::is_there(&file.state_directory) {
+            return Err(source.without_server().into());
         }
-        let identity = file.private_key.take_identity().map_err(BadInput::new)?;
-        let reload = reload_client(self.config.clone(), file.clone(), identity.public_key());
+        if self.check {
+            return in_order(&source.path, &file);
+        }
+        let mut membership = Membership::open(&file.state_directory, Role::Box)?;
+        let identity =
+            member::identity(&source.path, file.private_key.take(), membership.as_ref())?;
+        let follows_fleet = file.server.is_none();
+        let servers: Vec<CandidateOptions> = match &membership {
+            _ if !follows_fleet => file.servers().map(candidate_options).collect(),
+            // Without any the controller names some before long.
+            Some(its) => its.candidates().iter().map(CandidateOptions::of_fleet).collect(),
+            None => return Err(source.without_server().into()),
+        };
+        let in_force = Arc::new(Mutex::new(None));
+        if let Some(membership) = &mut membership {
+            file = member::begin(&source, membership, &in_force, file)?;
+        }
+        let reload =
+            reload_client(source.clone(), file.clone(), identity.public_key(), in_force.clone());
+        let merge = member::merge_client(source.clone(), in_force);
+        let fleet = membership.map(|membership| FleetOptions {
+            membership,
+            merge: Box::new(merge),
+            offline_max: None,
+        });
+        let files = source.files();
         Ok(run_client(ClientOptions {
             lanes: file.lane_configs(),
             policies: file.policies(),
             routes: route_options(&file),
             memory_max: file.limits.client_memory_mb.bytes(),
             uplinks: file.selector(),
-            servers: file.servers().map(candidate_options).collect(),
             name: file.name,
-            identity: Arc::new(identity),
+            identity,
+            servers,
             transport: file.transport.to_config(random_bytes()?),
             tun: tun_settings(&file.tun),
             masquerade: file.routes.masquerade,
@@ -77,7 +117,9 @@ impl ClientArgs {
             state_directory: file.state_directory,
             forward_between_uplinks: file.uplinks.forward,
             reload: Box::new(reload),
-            files: vec![self.config.clone()],
+            files,
+            fleet,
+            follows_fleet,
         })?)
     }
 }
@@ -97,14 +139,24 @@ impl ServerArgs {
     /// # Errors
     /// When the file is broken, or the system does not let the server run.
     pub fn run(&self) -> Result<()> {
-        let mut file: ServerFile = roadweave_config::load(&self.config).map_err(BadInput::new)?;
+        let source = ServerSource::new(&self.config, self.state_directory.as_deref());
+        let mut file = source.read().map_err(BadInput::new)?;
+        member::check(&source.path, &file.private_key, &file.state_directory)?;
         if self.check {
-            return in_order(&self.config, &file);
+            return in_order(&source.path, &file);
         }
         warn_of(&file);
-        let identity = file.private_key.take_identity().map_err(BadInput::new)?;
+        let membership = Membership::open(&file.state_directory, Role::Proxy)?;
+        let identity =
+            member::identity(&source.path, file.private_key.take(), membership.as_ref())?;
+        let offline_max = file.fleet.offline_max_seconds;
+        let fleet = membership.map(|membership| FleetOptions {
+            membership,
+            merge: Box::new(member::merge_server),
+            offline_max: offline_max.map(|most| Duration::from_secs(most.get().unsigned_abs())),
+        });
         let tun = tun_settings(&file.tun);
-        let reload = reload_server(self.config.clone(), file.clone(), identity.public_key());
+        let reload = reload_server(source.clone(), file.clone(), identity.public_key());
         let destinations = destinations(&file);
         Ok(run_server(ServerOptions {
             config: ServerConfig {
@@ -116,7 +168,7 @@ impl ServerArgs {
                 memory_max: file.limits.memory_mb.bytes(),
                 client_memory_max: file.limits.client_memory_mb.bytes(),
             },
-            identity: Arc::new(identity),
+            identity,
             peers: file.peers(),
             listen: file.listen,
             metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
@@ -125,8 +177,9 @@ impl ServerArgs {
             masquerade: file.masquerade,
             destinations,
             state_directory: file.state_directory,
-            files: vec![self.config.clone()],
+            files: source.files(),
             reload: Box::new(reload),
+            fleet,
         })?)
     }
 }
@@ -159,15 +212,14 @@ const CLIENT_RELOADS: [&str; 4] =
 
 /// Reads a server's file again; `started` is what it was started with.
 fn reload_server(
-    path: PathBuf,
+    source: ServerSource,
     started: ServerFile,
     key: PublicKey,
 ) -> impl FnMut() -> Result<ServerReload, String> {
     move || {
-        let mut file: ServerFile =
-            roadweave_config::load(&path).map_err(|error| error.to_string())?;
+        let mut file = source.read().map_err(|error| error.to_string())?;
         warn_of(&file);
-        let other_key = file.private_key.take_identity()?.public_key() != key;
+        let other_key = member::is_other_key(file.private_key.take(), key)?;
         tell_ignored(&started, &file, &SERVER_RELOADS, other_key);
         let destinations = destinations(&file);
         Ok(ServerReload { peers: file.peers(), destinations, proxies: Vec::new() })
@@ -183,20 +235,17 @@ fn destinations(file: &ServerFile) -> Destinations {
 
 /// Reads a client's file again; `started` is what it was started with.
 fn reload_client(
-    path: PathBuf,
+    source: ClientSource,
     started: ClientFile,
     key: PublicKey,
+    in_force: InForce,
 ) -> impl FnMut() -> Result<ClientReload, String> {
     move || {
-        let mut file: ClientFile =
-            roadweave_config::load(&path).map_err(|error| error.to_string())?;
-        let other_key = file.private_key.take_identity()?.public_key() != key;
+        let remote = in_force.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut file = source.read(remote.as_deref()).map_err(|error| error.to_string())?.file;
+        let other_key = member::is_other_key(file.private_key.take(), key)?;
         tell_ignored(&started, &file, &CLIENT_RELOADS, other_key);
-        Ok(ClientReload {
-            lanes: file.lane_configs(),
-            policies: file.policies(),
-            uplinks: file.selector(),
-        })
+        Ok(member::reload_of(&file))
     }
 }
 

@@ -254,7 +254,7 @@ fn broken_fields_are_told_with_file_line_and_what_would_be_right() {
     client("name", "nmae = \"bus\"", &["line 2", "unknown field `nmae`", "`name`"]);
     client("name", "name = \"bus", &["line 2", "invalid basic string"]);
     client("name", "name = 12", &["line 2", "name = 12", "expected a string"]);
-    client("private_key", "", &["missing field `private_key`"]);
+    client("private_key", "", &["private_key is missing", "roadweave join"]);
     client("private_key", "private_key = \"abc\"", &["line 3", "private_key", "44 characters"]);
     client("public_key", "public_key = \"abc\"", &["line 7", "public_key", "44 characters"]);
     client("addresses", "addresses = [\"vpn\"]", &["line 6", "server.addresses", "host:port"]);

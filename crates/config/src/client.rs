@@ -25,10 +25,12 @@ pub struct ClientFile {
     /// This client's name, for the server's logs.
     #[serde(default = "default_name")]
     pub name: String,
-    /// This client's private key.
+    /// This client's private key; that of the join if it is empty.
+    #[serde(default, skip_serializing_if = "PrivateKey::is_empty")]
     pub private_key: PrivateKey,
-    /// The server.
-    pub server: ServerFields,
+    /// The server; the proxies that the fleet names if there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<ServerFields>,
     /// Further servers, which the client may use instead.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub proxies: Vec<ServerFields>,
@@ -258,9 +260,9 @@ fn default_name() -> String {
 }
 
 impl ClientFile {
-    /// All servers that the client may use, the first one first.
+    /// All servers that the client may use, the first one first; none if the fleet names them.
     pub fn servers(&self) -> impl Iterator<Item = &ServerFields> {
-        std::iter::once(&self.server).chain(&self.proxies)
+        self.server.iter().chain(&self.proxies)
     }
 
     /// The lanes of the uplink direction.
@@ -286,19 +288,7 @@ impl Validate for ClientFile {
 
     fn validate(&self) -> Result<(), Fault> {
         self.private_key.validate()?;
-        let own = self.private_key.identity().map(|identity| identity.public_key()).ok();
-        self.server.validate("server", own)?;
-        let mut known = vec![self.server.public_key];
-        for (position, proxy) in self.proxies.iter().enumerate() {
-            let at = format!("proxies.{position}");
-            proxy.validate(&at, own)?;
-            if known.contains(&proxy.public_key) {
-                let message = "proxies.public_key: there is a server with this key before it; \
-                               each has a key of its own, and several addresses where it needs them";
-                return Err(Fault::new(format!("{at}.public_key"), message));
-            }
-            known.push(proxy.public_key);
-        }
+        self.validate_servers()?;
         self.transport.validate()?;
         validate_networks("routes.into_tunnel", &self.routes.into_tunnel)?;
         validate_networks("routes.accept", &self.routes.accept)?;
@@ -317,6 +307,31 @@ impl Validate for ClientFile {
 }
 
 impl ClientFile {
+    /// Checks that the servers can be found, and are others than this client and one another.
+    fn validate_servers(&self) -> Result<(), Fault> {
+        let own = self.private_key.identity().map(|identity| identity.public_key()).ok();
+        if self.server.is_none() && !self.proxies.is_empty() {
+            let message = "proxies: there is no [server] before them; write the one to be tried \
+                           first as [server]";
+            return Err(Fault::new("proxies", message));
+        }
+        let mut known: Vec<PublicKey> = Vec::new();
+        for (position, server) in self.servers().enumerate() {
+            let at = match position.checked_sub(1) {
+                None => "server".to_owned(),
+                Some(position) => format!("proxies.{position}"),
+            };
+            server.validate(&at, own)?;
+            if known.contains(&server.public_key) {
+                let message = "proxies.public_key: there is a server with this key before it; \
+                               each has a key of its own, and several addresses where it needs them";
+                return Err(Fault::new(format!("{at}.public_key"), message));
+            }
+            known.push(server.public_key);
+        }
+        Ok(())
+    }
+
     /// Checks that the uplinks which lanes name may be there some day.
     fn validate_lanes_uplinks(&self) -> Result<(), Fault> {
         let uplinks = UplinkSelector {

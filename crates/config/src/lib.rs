@@ -8,6 +8,7 @@ mod client;
 mod destinations;
 mod differing;
 mod lane;
+mod merge;
 mod metrics;
 mod peers;
 mod proxy;
@@ -30,16 +31,17 @@ pub use lane::{
     LaneFields, LaneNames, MatchFields, Ordering, Ports, Protocol, lane_configs,
     validate_deadlines, validate_lanes,
 };
+pub use merge::{Merged, merge};
 pub use metrics::MetricsFields;
 pub use peers::PeerFields;
 pub use proxy::{AnchorFields, ProxyFile, ProxyTenantFields};
 pub use reader::{Fault, FileError, Place, Validate, load, parse, read_text};
 pub use router::{LinkSocket, RouterFile, RouterLinkFields, RouterOrdering, RouterTunFields};
 pub use secret::{PrivateKey, WriteError, write_secrets};
-pub use server::{ServerFile, ServerLimits};
+pub use server::{FleetFields, ServerFile, ServerLimits};
 pub use transport::TransportFields;
 pub use tun::{TunFields, TunName};
-pub use values::{Within, host_port};
+pub use values::{Within, host_port, state_directory as default_state_directory};
 
 #[cfg(test)]
 mod tests;

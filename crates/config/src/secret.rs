@@ -34,9 +34,22 @@ impl PrivateKey {
         std::mem::take(self).identity()
     }
 
+    /// This key, of which nothing is left here.
+    pub fn take(&mut self) -> Self {
+        std::mem::take(self)
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.trim().is_empty()
+    }
+
     /// # Errors
-    /// As [`PrivateKey::identity`].
+    /// As [`PrivateKey::identity`]; where there is none, nothing is wrong with it.
     pub fn validate(&self) -> Result<(), Fault> {
+        if self.is_empty() {
+            return Ok(());
+        }
         self.identity().map(drop).map_err(|message| Fault::new("private_key", message))
     }
 }

@@ -28,7 +28,8 @@ pub struct ServerFile {
     /// The UDP address to listen on.
     #[serde(default = "default_listen", deserialize_with = "listen")]
     pub listen: SocketAddr,
-    /// The server's private key.
+    /// The server's private key; that of the join if it is empty.
+    #[serde(default, skip_serializing_if = "PrivateKey::is_empty")]
     pub private_key: PrivateKey,
     /// The server's inner addresses, with the length of the network that clients are in.
     #[serde(default = "default_addresses", deserialize_with = "networks")]
@@ -66,6 +67,18 @@ pub struct ServerFile {
     /// The clients that may connect.
     #[serde(default)]
     pub peers: Vec<PeerFields>,
+    /// How the server takes part in the fleet that it has joined.
+    #[serde(default)]
+    pub fleet: FleetFields,
+}
+
+/// How a server takes part in a fleet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FleetFields {
+    /// After how long without a controller no box of the fleet is let in any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offline_max_seconds: Option<Within<10, 31_536_000>>,
 }
 
 /// What a server may take of its machine.

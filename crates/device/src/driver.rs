@@ -39,6 +39,7 @@ pub use client::{
     CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, ReloadClient, run_client,
 };
 pub use proxy::{ProxyOptions, ReloadProxy, run_proxy};
+pub(crate) use repeat_limiter::RepeatLimiter;
 pub use router::{RouterOptions, RouterSocket, run_router};
 pub use server::{Destinations, Reload, ServerOptions, ServerReload, run_server};
 

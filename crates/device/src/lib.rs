@@ -24,6 +24,7 @@ mod driver;
 mod error;
 mod files;
 mod filter;
+pub mod fleet;
 pub mod local;
 pub mod log;
 mod lookup;

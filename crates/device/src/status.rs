@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use roadweave_tunnel::{
     AnchorStatus, CandidateReport, ProxyStatus, RouterStatus, SessionStatus, Totals, UplinkReport,
 };
-use roadweave_types::DropCounters;
+use roadweave_types::{DropCounters, Instant};
 use serde::{Deserialize, Serialize};
 
 /// The status of one instance.
@@ -26,6 +26,9 @@ pub struct Status {
     pub log: LogCounters,
     /// Packets that were discarded outside of any session, by reason.
     pub drops: DropCounters,
+    /// Its place in a fleet, if it belongs to one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fleet: Option<FleetStatus>,
     /// What is particular to its role.
     #[serde(flatten)]
     pub role: RoleStatus,
@@ -162,6 +165,49 @@ pub struct SocketStatus {
     pub send_failures: Option<u64>,
 }
 
+/// What a member of a fleet tells of that.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FleetStatus {
+    /// Its name there.
+    pub name: String,
+    /// What it is there.
+    pub role: String,
+    /// Its tenant.
+    pub tenant: String,
+    /// Where the stream to the controller leads, and over what, if it is up.
+    pub controller: Option<String>,
+    /// Since when there is none, by the program's clock.
+    #[serde(skip)]
+    pub away_since: Option<Instant>,
+    /// For how long there has been none, seconds.
+    pub away_seconds: Option<f64>,
+    /// Why there was none last.
+    pub away_why: Option<String>,
+    /// What the controller wants to hold, and what became of it.
+    pub documents: Vec<DocumentStatus>,
+    /// Fields that the program's own file sets otherwise than the controller.
+    pub pinned: Vec<String>,
+    /// How many keys are withdrawn, as far as was heard.
+    pub revocations: u64,
+    /// Whether members are not let in, since no controller was there for too long.
+    pub is_closed: bool,
+    /// Whether the disk does not take what is to be kept.
+    pub is_unwritten: bool,
+}
+
+/// One document of a controller.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DocumentStatus {
+    /// What it is about.
+    pub kind: String,
+    /// Its version: epoch and number.
+    pub version: String,
+    /// `in force`, `on trial`, `taken back` or `refused`.
+    pub outcome: String,
+    /// Why it is not in force.
+    pub why: Option<String>,
+}
+
 /// What passed through a TUN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceCounters {
@@ -201,6 +247,7 @@ mod tests {
             device: DeviceCounters::default(),
             log: LogCounters { lines_lost: 29 },
             drops,
+            fleet: None,
             role: RoleStatus::Client(ClientStatus::default()),
         };
         let written = serde_json::to_value(&status).unwrap();

@@ -95,6 +95,12 @@ pub enum TokenCommand {
         /// How long it is good, hours
         #[arg(long, default_value_t = 24)]
         hours: u32,
+        /// What it lets in: box, proxy or anchor
+        #[arg(long, default_value = "box", value_parser = ["box", "proxy", "anchor"])]
+        role: String,
+        /// The pool of proxies that it is for
+        #[arg(long)]
+        pool: Option<String>,
         /// A tag that boxes get; may be given several times
         #[arg(long)]
         tag: Vec<String>,
@@ -336,9 +342,15 @@ fn revoke(asker: &Asker, path: &str, name: &str, reason: &str) -> Result<()> {
 
 fn token(command: TokenCommand, asker: &Asker) -> Result<()> {
     match command {
-        TokenCommand::Create { uses, hours, tag, approval, no_qr } => {
+        TokenCommand::Create { uses, hours, role, pool, tag, approval, no_qr } => {
+            let option = match role.as_str() {
+                "box" => String::new(),
+                role => format!(" --role {role}"),
+            };
             let settings = json!({
                 "uses": uses,
+                "role": role,
+                "pool": pool,
                 "lifetime_s": u64::from(hours) * 3600,
                 "tags": tag,
                 "approval": approval,
@@ -350,7 +362,7 @@ fn token(command: TokenCommand, asker: &Asker) -> Result<()> {
             if let Some(code) = code {
                 out::line(code)?;
             }
-            asker.answer(&answer, format_args!("roadweave join {join}"))
+            asker.answer(&answer, format_args!("roadweave join {join}{option}"))
         }
         TokenCommand::List => asker.list(
             &asker.client.of_tenant("/tokens"),

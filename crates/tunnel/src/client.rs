@@ -35,6 +35,7 @@ use crate::status::{SessionStatus, path_reports};
 use crate::uplink::{Month, UplinkPolicy, Usage};
 
 mod binding;
+mod candidates;
 mod choice;
 mod events;
 mod leaving;

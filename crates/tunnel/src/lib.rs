@@ -51,7 +51,9 @@ pub use roadweave_recovery::Qoe;
 pub use router::{
     LinkStatus, ROUTER_LINKS_MAX, Router, RouterConfig, RouterError, RouterEvent, RouterStatus,
 };
-pub use server::{DRAIN_MAX, RoundTrips, Server, ServerConfig, ServerEvent, Totals};
+pub use server::{
+    DRAIN_MAX, PathFigures, RoundTrips, Server, ServerConfig, ServerEvent, SessionFigures, Totals,
+};
 pub use session::{
     LaneStats, MEMORY_MAX, Session, SessionConfig, SessionError, SessionStats, SetError,
 };

@@ -8,7 +8,7 @@
 //! The trie goes by the bits of an address, five at a time, so that a look-up takes as many steps
 //! among 40,000 clients as among ten, and remembers nothing that a stranger could fill.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -112,10 +112,19 @@ pub struct PeersChange {
     pub changed: Vec<PublicKey>,
 }
 
+/// Who is not let in, whatever the peers say.
+#[derive(Debug, Default)]
+struct Barred {
+    revoked: BTreeSet<PublicKey>,
+    /// While nobody else is let in: who is.
+    closed_but: Option<BTreeSet<PublicKey>>,
+}
+
 /// The clients that may connect, shared between the server and its endpoint's handshakes.
 #[derive(Debug, Default)]
 pub struct PeerTable {
     peers: RwLock<Arc<Peers>>,
+    barred: RwLock<Barred>,
     unix_time: AtomicU64,
 }
 
@@ -135,6 +144,16 @@ impl PeerTable {
     /// The peers as they are now.
     pub fn peers(&self) -> Arc<Peers> {
         self.peers.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Lets nobody in by these keys any more, and for good.
+    pub fn revoke(&self, keys: impl IntoIterator<Item = PublicKey>) {
+        self.barred.write().unwrap_or_else(PoisonError::into_inner).revoked.extend(keys);
+    }
+
+    /// Lets only some clients in, whoever is known, or all of them again.
+    pub fn close_but(&self, some: Option<BTreeSet<PublicKey>>) {
+        self.barred.write().unwrap_or_else(PoisonError::into_inner).closed_but = some;
     }
 
     /// Tells the table the time of day, in seconds since 1970, by which keys expire.
@@ -159,18 +178,26 @@ impl PeerTable {
 
 impl From<Peers> for PeerTable {
     fn from(peers: Peers) -> Self {
-        Self { peers: RwLock::new(Arc::new(peers)), unix_time: AtomicU64::new(0) }
+        let peers = RwLock::new(Arc::new(peers));
+        Self { peers, barred: RwLock::default(), unix_time: AtomicU64::new(0) }
     }
 }
 
 impl PeerPolicy for PeerTable {
     fn check(&self, key: &PublicKey) -> Result<(), Refusal> {
         let unix_time = self.unix_time.load(Ordering::Relaxed);
+        let barred = self.barred.read().unwrap_or_else(PoisonError::into_inner);
+        if barred.revoked.contains(key) {
+            return Err(Refusal::Revoked);
+        }
+        let is_closed = barred.closed_but.as_ref().is_some_and(|some| !some.contains(key));
+        drop(barred);
         self.read(|peers| match peers.get(key) {
             None => Err(Refusal::Unknown),
             Some(peer) if peer.expires_unix.is_some_and(|end| end <= unix_time) => {
                 Err(Refusal::Expired)
             }
+            Some(_) if is_closed => Err(Refusal::Forbidden),
             Some(_) => Ok(()),
         })
     }
@@ -236,6 +263,21 @@ mod tests {
                 prop_assert_eq!(table.route(address), expected, "{}", address);
             }
         }
+    }
+
+    #[test]
+    fn who_is_barred_is_not_let_in_whoever_knows_the_key() {
+        let network: IpNet = "10.77.0.2/32".parse().unwrap();
+        let both = || [(key(1), peer(&[network])), (key(2), peer(&[]))];
+        let table = PeerTable::new(both());
+        table.revoke([key(1)]);
+        table.replace(both().into_iter().collect());
+        assert_eq!((table.check(&key(1)), table.check(&key(2))), (Err(Refusal::Revoked), Ok(())));
+        table.close_but(Some([key(1)].into()));
+        assert_eq!(table.check(&key(2)), Err(Refusal::Forbidden));
+        assert_eq!(table.check(&key(1)), Err(Refusal::Revoked));
+        table.close_but(None);
+        assert_eq!(table.check(&key(2)), Ok(()));
     }
 
     #[test]

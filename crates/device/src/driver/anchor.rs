@@ -19,11 +19,13 @@ use serde_json::Value;
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
 use super::server::presence_log::PresenceLog;
-use super::server::reload::{Reloaded, Reloader, beyond};
+use super::server::reload::{Change, Reloaded, Reloader, beyond};
 use super::server::{
     Machine, REMINDER, TIME_OF_DAY, filter_options, open_socket, set_destinations, with_clients,
 };
-use super::{Destinations, DriverError, Reload, TunSettings, lead_into, needed_files};
+use super::{
+    Destinations, DriverError, Reload, ServerReload, TunSettings, lead_into, needed_files,
+};
 use crate::local::RpcError;
 use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
@@ -161,7 +163,13 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
     let mut driver = Driver::new(&instance, signals, Edge::new(clock, tun), anchor)?;
     driver.add_socket(None, socket)?;
     driver.serve_metrics(metrics)?;
-    let reloader = Reloader::start(options.reload, driver.waker())?;
+    // It is read before it counts.
+    let unread = ServerReload {
+        peers: Vec::new(),
+        destinations: Destinations::default(),
+        proxies: Vec::new(),
+    };
+    let reloader = Reloader::start(options.reload, unread, addresses.clone(), driver.waker())?;
     // Whoever reads this may ask by the local socket.
     tracing::info!(%listen, tun = driver.edge.tun_name(), mtu, ?offload, "the anchor runs");
     let role = AnchorRole {
@@ -219,7 +227,7 @@ impl Role<Anchor> for AnchorRole {
     }
 
     fn on_hangup(&mut self, _: &mut Driver<Anchor>, _: Instant) {
-        self.reloader.begin(&mut self.machine, self.devices.peers());
+        self.reloader.begin(&mut self.machine, Change::of_file(self.devices.peers()));
     }
 
     fn on_wake(&mut self, driver: &mut Driver<Anchor>, now: Instant) {
@@ -285,7 +293,7 @@ impl Role<Anchor> for AnchorRole {
 impl AnchorRole {
     /// Takes what was read again.
     fn take_reloaded(&mut self, driver: &mut Driver<Anchor>, now: Instant) {
-        if let Some(Reloaded { change, destinations, proxies }) =
+        if let Some(Reloaded { change, destinations, proxies, .. }) =
             self.reloader.poll(&mut self.machine)
         {
             set_destinations(&mut self.filter_options, &destinations);
@@ -300,8 +308,8 @@ impl AnchorRole {
             // To let go of thousands takes a while as well.
             std::thread::spawn(move || drop(former));
         }
-        if self.reloader.is_due_again(&self.machine) {
-            self.reloader.begin(&mut self.machine, self.devices.peers());
+        if self.reloader.take_due_again(&self.machine).is_some() {
+            self.reloader.begin(&mut self.machine, Change::of_file(self.devices.peers()));
         }
     }
 

@@ -1,5 +1,6 @@
 //! The client's role in the event loop: uplinks that come and go, names, what a server grants.
 
+mod fleet;
 mod options;
 mod tell;
 mod uplinks;
@@ -26,6 +27,7 @@ use super::steering::Steering;
 use super::{DriverError, STATE_INTERVAL, needed_files};
 use crate::cleanup::{cleanup, take_over};
 use crate::dns::{Dns, restore_of};
+use crate::fleet::Fleet;
 use crate::local::{RpcError, SetAnswer, SetQoe, SetStrategy};
 use crate::lookup::RouterNotices;
 use crate::pauses::Pause;
@@ -66,6 +68,9 @@ struct ClientRole {
     next_reminder: Instant,
     next_uplink_retry: Option<Instant>,
     repeat_limiter: RepeatLimiter,
+    fleet: Option<Fleet<ClientReload>>,
+    /// The fleet has not been told of the uplinks as they are.
+    has_other_uplinks: bool,
     // Dropped in this order.
     granted: Granted,
     filters: ClientFilters,
@@ -79,7 +84,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     if let Err(error) = restore_of(&instance, &options.state_directory) {
         tracing::warn!("the resolvers of before an earlier session are not back: {error}");
     }
-    let clock = Clock::start();
+    let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);
     // Its addresses and routes come when the server has granted them.
     let tun = Tun::open(&TunOptions {
         name: options.tun.name.clone(),
@@ -97,6 +102,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     monitor.leave_out(tun.index());
     let filters = ClientFilters::start(&instance, &tun, &options)?;
     let mut client = new_client(clock, &options)?;
+    options.servers.retain(|server| client.servers().iter().any(|it| it.key == server.key));
     let mut state = StateFile::new(&options.state_directory, instance.name());
     client.restore(state.read());
     let mut usage = StateFile::new(&options.state_directory, instance.name());
@@ -108,6 +114,8 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
     let routers = RouterNotices::open()?;
     driver.watch(&routers, ROUTERS)?;
     let resolver = Resolvers::new(&options.servers, || driver.waker());
+    let fleet =
+        options.fleet.take().map(|fleet| Fleet::start(fleet, driver.waker())).transpose()?;
     // Last: a client that cannot start refuses nothing.
     let steering = Steering::start(&instance, options.route_settings(), tun_index, dns)?;
     tracing::info!(tun = driver.edge.tun_name(), ?offload, "the client runs");
@@ -125,6 +133,8 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         next_reminder: Instant::ZERO + SILENCE_MAX,
         next_uplink_retry: None,
         repeat_limiter: RepeatLimiter::default(),
+        fleet,
+        has_other_uplinks: true,
         granted: Granted::default(),
         filters,
         steering,
@@ -134,9 +144,14 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
 
 /// A client that knows no server's address yet: the resolver tells it.
 fn new_client(clock: Clock, options: &ClientOptions) -> Result<Client, DriverError> {
+    let mut candidates: Vec<Candidate> = options.servers.iter().map(candidate).collect();
+    if candidates.is_empty() {
+        // Until the fleet names one. Nobody else has this key, and it has no address.
+        candidates.push(Candidate::only(options.identity.public_key(), Vec::new()));
+    }
     let config = ClientConfig {
         name: options.name.clone(),
-        candidates: options.servers.iter().map(candidate).collect(),
+        candidates,
         attachment: None,
         transport: options.transport.clone(),
         lanes: options.lanes.clone(),
@@ -178,6 +193,7 @@ fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
 impl Role<Client> for ClientRole {
     fn on_start(&mut self, driver: &mut Driver<Client>) {
         self.tell_time_of_day(&mut driver.node, Instant::ZERO);
+        self.begin_in_fleet();
         self.look_at_uplinks(driver, Instant::ZERO);
     }
 
@@ -213,13 +229,16 @@ impl Role<Client> for ClientRole {
 
     fn on_hangup(&mut self, driver: &mut Driver<Client>, now: Instant) {
         match (self.options.reload)() {
-            Ok(reloaded) => self.take_up(driver, now, reloaded),
+            Ok(reloaded) => {
+                self.take_up(driver, now, reloaded);
+            }
             Err(error) => tracing::error!("nothing was changed: {error}"),
         }
     }
 
-    /// The resolver has answers.
+    /// The resolver has answers, or the fleet has news.
     fn on_wake(&mut self, driver: &mut Driver<Client>, now: Instant) {
+        self.take_news(driver, now);
         let changed = self.resolver.poll(now);
         self.use_servers(&mut driver.node, now, &changed);
     }
@@ -281,6 +300,7 @@ impl Role<Client> for ClientRole {
 
     fn handle_events(&mut self, driver: &mut Driver<Client>, now: Instant) {
         self.take_events(driver);
+        self.tell_uplinks();
         self.remind(driver, now);
     }
 
@@ -295,7 +315,9 @@ impl Role<Client> for ClientRole {
             candidates: client.candidates(now),
             suppressed_notices: client.suppressed_notices(),
         };
-        driver.status(self.options.name.clone(), drops, RoleStatus::Client(role))
+        let fleet = self.fleet.as_ref().map(|fleet| fleet.status(now));
+        let name = self.options.name.clone();
+        Status { fleet, ..driver.status(name, drops, RoleStatus::Client(role)) }
     }
 
     fn handle_request(
@@ -329,16 +351,27 @@ impl ClientRole {
         client.on_time_of_day(since_1970.as_secs());
     }
 
-    /// Goes on with other lanes, policies and uplinks; the session lives on.
-    fn take_up(&mut self, driver: &mut Driver<Client>, now: Instant, reloaded: ClientReload) {
+    /// Goes on with other lanes, policies and uplinks; the session lives on. Returns what of it
+    /// does not hold before the next start, or not at all.
+    fn take_up(
+        &mut self,
+        driver: &mut Driver<Client>,
+        now: Instant,
+        reloaded: ClientReload,
+    ) -> Option<String> {
         let ClientReload { lanes, policies, mut uplinks } = reloaded;
+        let mut left_out = None;
         match driver.node.set_lanes(now, lanes) {
             Ok(kept) if kept.is_empty() => {}
-            Ok(kept) => tracing::warn!(
-                "changed in the file, and ignored until the next start: {}",
-                kept.join(", ")
-            ),
-            Err(error) => tracing::error!("the lanes are still those from before: {error}"),
+            Ok(kept) => {
+                let kept = kept.join(", ");
+                tracing::warn!("changed, and ignored until the next start: {kept}");
+                left_out = Some(format!("cannot be changed while the client runs: {kept}"));
+            }
+            Err(error) => {
+                tracing::error!("the lanes are still those from before: {error}");
+                left_out = Some(error.to_string());
+            }
         }
         self.options.policies = policies;
         uplinks.exclude.push(driver.edge.tun_name().to_owned());
@@ -352,6 +385,7 @@ impl ClientRole {
             self.use_uplink(driver, now, &uplink);
         }
         tracing::info!("lanes, policies and uplinks were read again");
+        left_out
     }
 
     /// Lets the uplinks try the addresses that were found over them.

@@ -311,6 +311,7 @@ impl<N: Node> Driver<N> {
             },
             log: LogCounters { lines_lost: crate::log::lines_lost() },
             drops,
+            fleet: None,
             role,
         }
     }

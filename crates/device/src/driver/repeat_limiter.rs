@@ -12,13 +12,13 @@ const SUBJECTS_MAX: usize = 64;
 
 /// What was said, of what, and when.
 #[derive(Debug, Default)]
-pub(super) struct RepeatLimiter {
+pub(crate) struct RepeatLimiter {
     said: BTreeMap<(u32, String), Instant>,
 }
 
 impl RepeatLimiter {
     /// Whether to say `text` of `subject` now.
-    pub(super) fn admit(&mut self, now: Instant, subject: u32, text: &str) -> bool {
+    pub(crate) fn admit(&mut self, now: Instant, subject: u32, text: &str) -> bool {
         self.said.retain(|_, at| now.since(*at) < REMINDER);
         let key = (subject, text.to_owned());
         if self.said.contains_key(&key) || self.said.len() >= SUBJECTS_MAX {
@@ -29,7 +29,7 @@ impl RepeatLimiter {
     }
 
     /// What was tried for `subject` has succeeded: the next failure is news.
-    pub(super) fn settle(&mut self, subject: u32) {
+    pub(crate) fn settle(&mut self, subject: u32) {
         self.said.retain(|(of, _), _| *of != subject);
     }
 }

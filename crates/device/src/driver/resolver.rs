@@ -101,6 +101,20 @@ impl Resolver {
         }
     }
 
+    /// Looks `names` up from now on, over all uplinks; if they are others, what was found before is
+    /// forgotten.
+    pub(super) fn set_names(&mut self, now: Instant, names: &[ServerName]) {
+        if self.names == names {
+            return;
+        }
+        self.names = names.to_vec();
+        for of in self.uplinks.values_mut() {
+            // Answers under way are those to other questions.
+            (of.state, of.interest, of.reason) = (State::Due(now, 0), Arc::new(()), None);
+            of.found.clear();
+        }
+    }
+
     /// The addresses found last over an uplink, in the order of the names; empty before the first.
     pub(super) fn found(&self, uplink: UplinkId) -> &[SocketAddr] {
         self.uplinks.get(&uplink).map_or(&[], |of| &of.found)
@@ -223,6 +237,9 @@ impl Resolver {
     }
 
     fn due(&self, of: &OfUplink) -> Option<Instant> {
+        if self.names.is_empty() {
+            return None;
+        }
         let [least, most] = if self.is_content { SELDOM } else { AGAIN };
         match of.state {
             State::Due(at, _) => Some(at),

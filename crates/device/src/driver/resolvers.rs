@@ -27,6 +27,33 @@ impl Resolvers {
         Self(servers.iter().map(resolver).collect())
     }
 
+    /// Looks the names of `servers` up from now on, over `uplinks`, and no others; what was found
+    /// of those that have the same names counts on.
+    pub(super) fn set_servers(
+        &mut self,
+        now: Instant,
+        servers: &[CandidateOptions],
+        uplinks: &[Uplink],
+        waker: impl Fn() -> Waker,
+    ) {
+        let mut before = std::mem::take(&mut self.0);
+        for CandidateOptions { key, addresses, .. } in servers {
+            let known = before.iter().position(|(known, _)| known == key);
+            let resolver = match known.map(|at| before.swap_remove(at).1) {
+                Some(mut resolver) => {
+                    resolver.set_names(now, addresses);
+                    resolver
+                }
+                None => {
+                    let mut resolver = Resolver::new(addresses.clone(), waker());
+                    uplinks.iter().for_each(|uplink| resolver.set_uplink(now, uplink));
+                    resolver
+                }
+            };
+            self.0.push((*key, resolver));
+        }
+    }
+
     /// The addresses of a server found last over an uplink.
     pub(super) fn found(&self, server: &PublicKey, uplink: UplinkId) -> &[SocketAddr] {
         let of_server = self.0.iter().find(|(key, _)| key == server);

@@ -14,12 +14,14 @@ use roadweave_tunnel::{Peer, PeerTable, Peers, Server, ServerConfig, ServerEvent
 use roadweave_types::{Instant, UplinkId};
 use serde_json::Value;
 
+use self::fleet::InFleet;
 use self::presence_log::PresenceLog;
-use self::reload::{Reloaded, Reloader, beyond};
+use self::reload::{Change, Reloaded, Reloader, beyond};
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
 use super::requests;
 use super::{DriverError, STATE_INTERVAL, TunSettings, lead_into, needed_files};
+use crate::fleet::FleetOptions;
 use crate::local::RpcError;
 use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
@@ -32,6 +34,7 @@ use crate::{
     RouteKeeper, Routes, StateFile, TimeOfDay, Tun, TunOptions, UdpOptions, UplinkSocket, cleanup,
 };
 
+mod fleet;
 pub(super) mod presence_log;
 pub(super) mod reload;
 
@@ -89,6 +92,8 @@ pub struct ServerOptions {
     pub files: Vec<PathBuf>,
     /// Reads it again, on SIGHUP; an error leaves everything as it is.
     pub reload: Reload,
+    /// How it takes part in a fleet, if it belongs to one.
+    pub fleet: Option<FleetOptions<()>>,
 }
 
 impl fmt::Debug for ServerOptions {
@@ -115,6 +120,7 @@ pub fn run_server(options: ServerOptions) -> Result<(), DriverError> {
 struct ServerRole {
     peers: Arc<PeerTable>,
     reloader: Reloader,
+    fleet: Option<InFleet>,
     time_of_day: TimeOfDay,
     next_time_of_day: Instant,
     state: StateFile,
@@ -163,7 +169,7 @@ impl Machine {
 fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, DriverError> {
     let (signals, instance, lock) = take_instance(&options.tun.name)?;
     cleanup(&instance, &lock)?;
-    let clock = Clock::start();
+    let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);
     let socket = open_socket(options.listen)?;
     let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
     let tun = Tun::open(&TunOptions {
@@ -179,7 +185,12 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
     })?;
     let mut routes = Routes::open(&instance)?;
     routes.keep_addresses(tun.index(), &options.addresses);
-    let peers: Peers = std::mem::take(&mut options.peers).into_iter().collect();
+    let of_file = ServerReload {
+        peers: std::mem::take(&mut options.peers),
+        destinations: options.destinations.clone(),
+        proxies: Vec::new(),
+    };
+    let peers: Peers = of_file.peers.iter().cloned().collect();
     let routed = beyond(&peers, &options.addresses);
     lead_into(&mut routes, tun.index(), &routed);
     let routes = RouteKeeper::start(routes)?;
@@ -205,7 +216,11 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
     let mut driver = Driver::new(&instance, signals, Edge::new(clock, tun), server)?;
     driver.add_socket(None, socket)?;
     driver.serve_metrics(metrics)?;
-    let reloader = Reloader::start(options.reload, driver.waker())?;
+    let keys = of_file.peers.iter().map(|(key, _)| *key).collect();
+    let own = options.addresses.clone();
+    let reloader = Reloader::start(options.reload, of_file, own, driver.waker())?;
+    let start_fleet = |fleet| InFleet::start(fleet, keys, driver.waker());
+    let fleet = options.fleet.map(start_fleet).transpose()?;
     // Whoever reads this may ask by the local socket.
     tracing::info!(
         %listen,
@@ -215,8 +230,9 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
         "the server runs"
     );
     let addresses = options.addresses;
-    let role = ServerRole {
+    let mut role = ServerRole {
         reloader,
+        fleet,
         peers,
         time_of_day,
         next_time_of_day: Instant::ZERO,
@@ -229,12 +245,15 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
         filters,
         _routes: routes,
     };
+    // Before the first packet is read: who was withdrawn is not let in, and who is a member is.
+    role.begin_in_fleet(&mut driver);
     Ok(Running { driver, role, instance, lock })
 }
 
 impl Role<Server> for ServerRole {
     fn poll_timeout(&self) -> Option<Instant> {
-        Some(self.next_time_of_day)
+        let figures = self.fleet.as_ref().map(InFleet::poll_timeout);
+        [Some(self.next_time_of_day), figures].into_iter().flatten().min()
     }
 
     /// Keys may have expired, which the time of day tells, and sessions, which tell by themselves.
@@ -250,10 +269,11 @@ impl Role<Server> for ServerRole {
     }
 
     fn on_hangup(&mut self, _: &mut Driver<Server>, _: Instant) {
-        self.reloader.begin(&mut self.machine, self.peers.peers());
+        self.begin_reload(true);
     }
 
     fn on_wake(&mut self, driver: &mut Driver<Server>, _: Instant) {
+        self.take_news(&mut driver.node);
         self.take_reloaded(&mut driver.node);
     }
 
@@ -271,9 +291,16 @@ impl Role<Server> for ServerRole {
         }
     }
 
-    fn handle_timeout(&mut self, _: &mut Driver<Server>, _: Instant) {}
+    fn handle_timeout(&mut self, driver: &mut Driver<Server>, now: Instant) {
+        if let Some(fleet) = &mut self.fleet {
+            fleet.handle_timeout(now, &driver.node);
+        }
+    }
 
     fn handle_events(&mut self, driver: &mut Driver<Server>, now: Instant) {
+        if let Some(fleet) = &mut self.fleet {
+            fleet.confirm(&driver.node);
+        }
         while let Some(event) = driver.node.poll_event() {
             match event {
                 ServerEvent::Joined { peer, key, .. } => {
@@ -314,7 +341,9 @@ impl Role<Server> for ServerRole {
         };
         let listen = driver.edge.sockets.values().map(UplinkSocket::local_address).next();
         let listen = listen.map(|listen| listen.to_string()).unwrap_or_default();
-        driver.status(listen, drops, RoleStatus::Server(role))
+        let now = driver.edge.clock.now();
+        let fleet = self.fleet.as_ref().map(|fleet| fleet.status(now));
+        Status { fleet, ..driver.status(listen, drops, RoleStatus::Server(role)) }
     }
 
     fn handle_request(
@@ -331,27 +360,43 @@ impl Role<Server> for ServerRole {
 impl ServerRole {
     /// Takes what was read again.
     fn take_reloaded(&mut self, server: &mut Server) {
-        if let Some(Reloaded { change, destinations, .. }) = self.reloader.poll(&mut self.machine) {
-            if set_destinations(&mut self.filter_options, &destinations) {
-                let Destinations { denied, allowed } = &destinations;
-                tracing::info!(
-                    denied = denied.len(),
-                    allowed = allowed.len(),
-                    "the destinations that clients may reach were read again"
-                );
-            }
-            let (peers, changed) = (change.peers.len(), change.changed.len());
-            tracing::info!(peers, changed, "the clients were read again");
-            if let Some(machine) = &self.machine {
-                self.filters.set(with_clients(&self.filter_options, &machine.routed));
-            }
-            let former = server.replace_peers(change);
-            // To let go of thousands takes a while as well.
-            std::thread::spawn(move || drop(former));
+        if let Some(reloaded) = self.reloader.poll(&mut self.machine) {
+            self.use_reloaded(server, reloaded);
         }
-        if self.reloader.is_due_again(&self.machine) {
-            self.reloader.begin(&mut self.machine, self.peers.peers());
+        if let Some(rereads) = self.reloader.take_due_again(&self.machine) {
+            self.begin_reload(rereads);
         }
+    }
+
+    fn use_reloaded(&mut self, server: &mut Server, reloaded: Reloaded) {
+        let Reloaded { change, destinations, of_file, .. } = reloaded;
+        if set_destinations(&mut self.filter_options, &destinations) {
+            let Destinations { denied, allowed } = &destinations;
+            tracing::info!(
+                denied = denied.len(),
+                allowed = allowed.len(),
+                "the destinations that clients may reach were read again"
+            );
+        }
+        let (peers, changed) = (change.peers.len(), change.changed.len());
+        tracing::info!(peers, changed, "the clients were read again");
+        if let Some(machine) = &self.machine {
+            self.filters.set(with_clients(&self.filter_options, &machine.routed));
+        }
+        let former = server.replace_peers(change);
+        if let Some(fleet) = &mut self.fleet {
+            fleet.set_of_file(of_file, &self.peers);
+        }
+        // To let go of thousands takes a while as well.
+        std::thread::spawn(move || drop(former));
+    }
+
+    /// Begins to bring the clients in line with the file, which is read again if `rereads`, and the
+    /// members of the fleet.
+    fn begin_reload(&mut self, rereads: bool) {
+        let members = self.fleet.as_ref().map(InFleet::members).unwrap_or_default();
+        let change = Change { rereads, members, peers: self.peers.peers() };
+        self.reloader.begin(&mut self.machine, change);
     }
 
     fn tell_time_of_day(&mut self, driver: &mut Driver<Server>, now: Instant) {

@@ -242,6 +242,7 @@ mod tests {
             device: DeviceCounters::default(),
             log: LogCounters::default(),
             drops,
+            fleet: None,
             role: RoleStatus::Proxy(role),
         };
         let text = encode(status, Used { processor: Duration::from_millis(1_500), share: 0.25 });

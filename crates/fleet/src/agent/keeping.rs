@@ -151,7 +151,7 @@ impl Kept {
     }
 
     /// Fields that the file sets otherwise.
-    pub(super) fn pinned(&self) -> &[String] {
+    pub fn pinned(&self) -> &[String] {
         &self.pinned
     }
 

@@ -142,6 +142,31 @@ impl Choice {
         }
     }
 
+    /// The candidates are `candidates` from now on; `before` has the place where each of them was.
+    /// Of those that stay all is known that was, and the client is with the same one, or the first.
+    pub(super) fn set_candidates(
+        &mut self,
+        now: Instant,
+        candidates: &[Candidate],
+        before: &[Option<usize>],
+    ) {
+        let are_same = before.iter().copied().eq((0..self.states.len()).map(Some));
+        let state = |(candidate, before): (&Candidate, &Option<usize>)| {
+            let known = before.and_then(|at| self.states.get(at)).cloned().unwrap_or_default();
+            let better = if are_same { known.better } else { 0 };
+            State { to_anchor: candidate.to_anchor, better, ..known }
+        };
+        self.states = candidates.iter().zip(before).map(state).collect();
+        self.sites = candidates.iter().map(|candidate| candidate.site.clone()).collect();
+        self.current = before.iter().position(|at| *at == Some(self.current)).unwrap_or_default();
+        if !are_same && self.round.take().is_some() {
+            // Begun again once nothing comes in answer to it any more.
+            self.next_round = now + CONFIRM;
+        } else if before.contains(&None) {
+            self.next_round = self.next_round.min(now + CONFIRM);
+        }
+    }
+
     /// The candidate that the client is with.
     pub(super) fn current(&self) -> usize {
         self.current

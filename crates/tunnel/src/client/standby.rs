@@ -102,6 +102,22 @@ impl Standby {
         self.question.is_some_and(|question| question.alive_since.is_some())
     }
 
+    /// The candidates are others: `place` tells where each of those is now that stay.
+    pub(super) fn on_candidates(&mut self, place: impl Fn(usize) -> Option<usize>) {
+        self.target = self.target.and_then(&place);
+        if let Some(Goal { only: Some(only), .. }) = &mut self.goal {
+            match place(*only) {
+                Some(now) => *only = now,
+                None => self.goal = None,
+            }
+        }
+    }
+
+    /// The client need not leave its server any more.
+    pub(super) fn forget_goal(&mut self) {
+        self.goal = None;
+    }
+
     pub(super) fn owns(&self, id: ConnectionId) -> bool {
         self.attempts.contains_key(&id) || self.ready.as_ref().is_some_and(|it| it.id == id)
     }
@@ -194,7 +210,7 @@ impl Client {
     }
 
     /// From now on `target` is to wait; who did so is let go.
-    fn retarget(&mut self, now: Instant, target: Option<usize>, reason: &str) {
+    pub(super) fn retarget(&mut self, now: Instant, target: Option<usize>, reason: &str) {
         let ids: Vec<ConnectionId> = self.standby.attempts.keys().copied().collect();
         let ready = self.standby.ready.take().map(|ready| ready.id);
         for id in ids.into_iter().chain(ready) {

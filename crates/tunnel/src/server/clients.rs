@@ -29,6 +29,24 @@ impl Server {
         self.peers.replace(peers)
     }
 
+    /// Lets nobody in by these keys any more. Their sessions end with the next calls of
+    /// [`Node::handle_timeout`](crate::Node::handle_timeout), some at a time, until
+    /// [`Server::is_settled`].
+    pub fn revoke(&mut self, keys: impl IntoIterator<Item = PublicKey>) {
+        let keys: Vec<PublicKey> = keys.into_iter().collect();
+        for key in &keys {
+            self.learned.remove(&key.to_string());
+            self.accounts.forget(key);
+        }
+        self.peers.revoke(keys.iter().copied());
+        self.changed.extend(keys.into_iter().filter(|key| self.by_key.contains_key(key)));
+    }
+
+    /// Whether all sessions are in line with what has changed of their clients.
+    pub fn is_settled(&self) -> bool {
+        self.changed.is_empty()
+    }
+
     /// Brings some of the sessions into line whose clients have changed.
     pub(super) fn settle_changed(&mut self, now: Instant) {
         for _ in 0..CHANGED_AT_ONCE {
@@ -47,7 +65,11 @@ impl Server {
                     }
                     joined.peer = peer;
                 }
-                Err(why @ Refusal::Expired) => self.end(now, id, &why.to_string()),
+                Err(why @ (Refusal::Expired | Refusal::Revoked)) => {
+                    self.end(now, id, &why.to_string())
+                }
+                // Whoever is in stays in while nobody new is let in.
+                Err(Refusal::Forbidden) => {}
                 _ => {
                     let reason = "the server's configuration of this client has changed";
                     self.end(now, id, reason);

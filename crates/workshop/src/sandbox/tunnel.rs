@@ -278,7 +278,8 @@ mod tests {
         let server: ServerFile = load(&files.server).unwrap();
         assert_eq!(client.lanes[0].strategy.as_str(), "single:lte");
         assert_eq!(client.uplinks.include, ["att", "lte"]);
-        assert_eq!(client.server.public_key, server.private_key.identity().unwrap().public_key());
+        let known = client.server.unwrap().public_key;
+        assert_eq!(known, server.private_key.identity().unwrap().public_key());
         assert_eq!(server.peers[0].public_key, client.private_key.identity().unwrap().public_key());
         assert_eq!(server.peers[0].addresses.len(), 2);
         assert!(server.addresses.iter().any(|network| network.addr() == SERVER_INNER));

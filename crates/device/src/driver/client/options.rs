@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use roadweave_fleet::Place;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::TransportConfig;
 use roadweave_tunnel::{LaneConfig, UplinkPolicy};
@@ -14,6 +15,7 @@ use roadweave_types::{ServerName, UplinkSelector};
 
 use super::super::TunSettings;
 use crate::RouteSettings;
+use crate::fleet::FleetOptions;
 
 /// What of the configuration may change while the client runs.
 #[derive(Clone, Debug)]
@@ -27,7 +29,7 @@ pub struct ClientReload {
 }
 
 /// A server that a client may use.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CandidateOptions {
     /// Its addresses, tried in turn. Names are looked up over each uplink, and again while the
     /// server does not answer.
@@ -42,6 +44,19 @@ pub struct CandidateOptions {
     pub to_anchor: Duration,
 }
 
+impl CandidateOptions {
+    /// A proxy that the fleet names.
+    pub fn of_fleet(place: &Place) -> Self {
+        Self {
+            addresses: place.addresses.iter().filter_map(|address| address.parse().ok()).collect(),
+            key: place.key,
+            name: place.name.to_string(),
+            site: place.site.as_ref().map(ToString::to_string).unwrap_or_default(),
+            to_anchor: Duration::from_micros(place.to_anchor_us.into()),
+        }
+    }
+}
+
 /// Reads the client's configuration again.
 pub type ReloadClient = Box<dyn FnMut() -> Result<ClientReload, String>>;
 
@@ -49,7 +64,8 @@ pub type ReloadClient = Box<dyn FnMut() -> Result<ClientReload, String>>;
 pub struct ClientOptions {
     /// Its own name, for the server's logs.
     pub name: String,
-    /// The servers to choose from, at least one; the first is tried first.
+    /// The servers to choose from, the first is tried first; at least one, unless the fleet is to
+    /// name them.
     pub servers: Vec<CandidateOptions>,
     /// The client's key pair.
     pub identity: Arc<Identity>,
@@ -80,6 +96,10 @@ pub struct ClientOptions {
     pub reload: ReloadClient,
     /// Files that are read again later, as the configuration.
     pub files: Vec<PathBuf>,
+    /// How it takes part in a fleet, if it belongs to one.
+    pub fleet: Option<FleetOptions<ClientReload>>,
+    /// Whether the servers are those that the fleet names.
+    pub follows_fleet: bool,
 }
 
 impl fmt::Debug for ClientOptions {

@@ -16,6 +16,7 @@ impl ClientRole {
             match event {
                 ClientEvent::Joined { welcome, server } => {
                     self.joined = true;
+                    self.tell_session(&driver.node);
                     let (steering, filters) = (&mut self.steering, &mut self.filters);
                     if let Some(tun) = driver.edge.tun() {
                         self.granted.apply(steering, tun, filters, &self.options, &welcome);
@@ -25,6 +26,7 @@ impl ClientRole {
                 }
                 ClientEvent::Moved { welcome, server, name, reason } => {
                     self.joined = true;
+                    self.tell_session(&driver.node);
                     let (steering, filters) = (&mut self.steering, &mut self.filters);
                     if let Some(tun) = driver.edge.tun() {
                         self.granted.apply(steering, tun, filters, &self.options, &welcome);
@@ -33,6 +35,7 @@ impl ClientRole {
                 }
                 ClientEvent::Left { reason, rest } => {
                     self.joined = false;
+                    self.tell_session(&driver.node);
                     self.steering.end_session();
                     let now = driver.edge.clock.now();
                     self.next_reminder = now + rest + SILENCE_MAX;

@@ -88,6 +88,7 @@ impl ClientRole {
             .steering
             .uplinks()
             .any(|known| known.id == uplink.id && known.addresses != uplink.addresses);
+        self.has_other_uplinks = true;
         self.steering.set_uplink(uplink)?;
         self.resolver.set_uplink(now, uplink);
         let addresses: Vec<String> = uplink.addresses.iter().map(ToString::to_string).collect();
@@ -106,6 +107,7 @@ impl ClientRole {
 
     /// Takes an uplink out of use.
     pub(super) fn drop_uplink(&mut self, driver: &mut Driver<Client>, now: Instant, id: UplinkId) {
+        self.has_other_uplinks = true;
         self.resolver.remove_uplink(id);
         if driver.edge.sockets.remove(&Some(id)).is_some() {
             driver.node.remove_uplink(now, id);
@@ -135,7 +137,9 @@ impl ClientRole {
                 matches!(uplink.gateway(ipv4), Some(Gateway::Known(_) | Gateway::Direct));
             uplink.is_usable(ipv4) && (named || leads_out)
         };
-        self.resolver.may_reach(leads(true), leads(false))
+        // A controller may be beyond it, who names other proxies.
+        let may_lead_to_controller = self.fleet.is_some() && (leads(true) || leads(false));
+        may_lead_to_controller || self.resolver.may_reach(leads(true), leads(false))
     }
 
     /// Lets an uplink be used as the configuration says.

@@ -1,0 +1,126 @@
+//! `roadweave join`: this machine becomes a box, a proxy or an anchor of a fleet.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use roadweave_config::default_state_directory;
+use roadweave_device::fleet::{JoinOptions, Joined, join, role_name};
+use roadweave_fleet::{JoinToken, Kind, Name, Role};
+use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::out;
+
+/// Joins a fleet with a token from its operator.
+///
+/// The key is made on this machine and stays here. Running the same command again is safe, and
+/// costs no use of the token.
+#[derive(Debug, clap::Args)]
+pub struct JoinArgs {
+    /// The token, rw1_...; `-` reads it from the standard input, which no other user sees
+    #[arg(value_name = "TOKEN")]
+    token: String,
+    /// The name that this machine would like in the fleet; default: its host name
+    #[arg(long)]
+    name: Option<String>,
+    /// What it is to be
+    #[arg(long, value_enum, default_value_t = RoleName::Box)]
+    role: RoleName,
+    /// Where a proxy or an anchor is reached, as 192.0.2.1:4433; may be given several times.
+    /// Default: port 4433 at the address that the controller sees
+    #[arg(long)]
+    address: Vec<SocketAddr>,
+    /// Where the key and what the fleet says are kept; default: that of the client and the server
+    #[arg(long, value_name = "FOLDER")]
+    state_directory: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum RoleName {
+    /// The box of a vehicle
+    Box,
+    /// A proxy, at which tunnels end
+    Proxy,
+    /// An anchor, which holds the inner addresses
+    Anchor,
+}
+
+impl JoinArgs {
+    /// # Errors
+    /// When the token is damaged, no controller is reached, it refuses, or the state cannot be
+    /// kept.
+    pub fn run(&self) -> Result<()> {
+        let token: JoinToken = self.text()?.parse().map_err(BadInput::new)?;
+        let name = match &self.name {
+            Some(name) => {
+                name.parse().map_err(|error| BadInput::new(format!("--name: {error}")))?
+            }
+            None => host_name(),
+        };
+        let role = match self.role {
+            RoleName::Box => Role::Box,
+            RoleName::Proxy => Role::Proxy,
+            RoleName::Anchor => Role::Anchor,
+        };
+        if role == Role::Box && !self.address.is_empty() {
+            return Err(BadInput::new("--address is of proxies and anchors; a box has none").into());
+        }
+        let addresses = self.address.iter().map(ToString::to_string).collect();
+        let usual = default_state_directory();
+        let state_directory = self.state_directory.clone().unwrap_or_else(|| usual.clone());
+        let is_usual = state_directory == usual;
+        let option = match is_usual {
+            true => String::new(),
+            false => format!(" --state-directory {}", state_directory.display()),
+        };
+        let joined = join(JoinOptions { token, name, role, addresses, state_directory })?;
+        Ok(out::line(format_args!("{}", told(&joined, &option)))?)
+    }
+
+    fn text(&self) -> Result<String> {
+        if self.token != "-" {
+            return Ok(self.token.clone());
+        }
+        let mut text = String::new();
+        let mut input = std::io::Read::take(std::io::stdin(), TOKEN_MAX);
+        std::io::Read::read_to_string(&mut input, &mut text)?;
+        Ok(text)
+    }
+}
+
+/// What has happened, and what comes next.
+fn told(joined: &Joined, option: &str) -> String {
+    let Joined { before, tenant, name, role, key, key_path, documents } = joined;
+    let had = if *before { "was joined before" } else { "has joined" };
+    let role = role_name(*role);
+    let mut text = format!(
+        "This {role} {had}: {name} of {tenant}\nkey {key}, private half in {}\n",
+        key_path.display()
+    );
+    let has = |kind: Kind| documents.iter().any(|(known, _)| *known == kind);
+    text += match role {
+        "box" if !has(Kind::Candidates) => {
+            "The controller has named no proxy yet; the client waits for one.\n"
+        }
+        "proxy" if !has(Kind::Table) => "The controller has sent no boxes yet.\n",
+        _ => "",
+    };
+    text + &match role {
+        "box" => format!("Next: roadweave client{option}"),
+        "proxy" => format!("Next: roadweave server{option}"),
+        _ => format!("Next: roadweave {role}{option}"),
+    }
+}
+
+/// The host's name, as far as it may stand in a fleet.
+fn host_name() -> Name {
+    let text = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let letters = text.trim().chars().map(|letter| match letter {
+        letter if letter.is_ascii_alphanumeric() || "._-".contains(letter) => letter,
+        _ => '-',
+    });
+    let name: String = letters.take(Name::MAX).collect();
+    name.parse().unwrap_or_else(|_| "roadweave".parse().expect("it is one"))
+}
+
+/// More than a token has, bytes.
+const TOKEN_MAX: u64 = 8 * 1024;

@@ -1,0 +1,202 @@
+//! Where the settings of a member of a fleet come from: its own file, and below that its fleet.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Result;
+use roadweave_config::{ClientFile, FileError, Merged, PrivateKey, ServerFile};
+use roadweave_device::ClientReload;
+use roadweave_device::fleet::{Membership, Merged as Applied};
+use roadweave_identity::{Identity, PublicKey};
+use roadweave_terminal::exit::BadInput;
+
+use crate::run::{CLIENT_FILE, SERVER_FILE};
+
+/// What the controller has said and is in force, for the next reading of the file.
+pub type InForce = Arc<Mutex<Option<String>>>;
+
+/// A client's file.
+#[derive(Clone, Debug)]
+pub struct ClientSource {
+    pub path: PathBuf,
+    state_directory: Option<PathBuf>,
+}
+
+/// A server's file.
+#[derive(Clone, Debug)]
+pub struct ServerSource {
+    pub path: PathBuf,
+    state_directory: Option<PathBuf>,
+}
+
+impl ClientSource {
+    pub fn new(path: &Path, state_directory: Option<&Path>) -> Self {
+        let state_directory = state_directory.map(Path::to_owned);
+        Self { path: path.to_owned(), state_directory }
+    }
+
+    /// The file, with the fields of `remote` where it says nothing.
+    pub fn read(&self, remote: Option<&str>) -> Result<Merged, FileError> {
+        let text = roadweave_config::read_text(&self.path, true);
+        let merge = |text: &str| roadweave_config::merge(&self.path, text, remote);
+        let mut merged = match text {
+            Ok(text) => merge(&text)?,
+            Err(error) if may_be_missing(&error, &self.path, CLIENT_FILE) => merge("")?,
+            Err(error) => return Err(error),
+        };
+        if let Some(directory) = &self.state_directory {
+            merged.file.state_directory.clone_from(directory);
+        }
+        Ok(merged)
+    }
+
+    /// The file, if it is there: it is read again.
+    pub fn files(&self) -> Vec<PathBuf> {
+        existing(&self.path)
+    }
+
+    /// Neither the file nor a fleet names a server.
+    pub fn without_server(&self) -> BadInput {
+        BadInput::new(format!(
+            "{}: server is missing; write [server] with addresses and public_key (`roadweave init` \
+             does), or join a fleet with `roadweave join`",
+            self.path.display()
+        ))
+    }
+}
+
+impl ServerSource {
+    pub fn new(path: &Path, state_directory: Option<&Path>) -> Self {
+        let state_directory = state_directory.map(Path::to_owned);
+        Self { path: path.to_owned(), state_directory }
+    }
+
+    pub fn read(&self) -> Result<ServerFile, FileError> {
+        let mut file: ServerFile = match roadweave_config::load(&self.path) {
+            Err(error) if may_be_missing(&error, &self.path, SERVER_FILE) => {
+                roadweave_config::parse(&self.path, "")?
+            }
+            result => result?,
+        };
+        if let Some(directory) = &self.state_directory {
+            file.state_directory.clone_from(directory);
+        }
+        Ok(file)
+    }
+
+    /// The file, if it is there: it is read again.
+    pub fn files(&self) -> Vec<PathBuf> {
+        existing(&self.path)
+    }
+}
+
+/// A file that nobody has named need not be there.
+fn may_be_missing(error: &FileError, path: &Path, usual: &str) -> bool {
+    let is_missing = matches!(error, FileError::Read { source, .. }
+        if source.kind() == std::io::ErrorKind::NotFound);
+    is_missing && path == Path::new(usual)
+}
+
+fn existing(path: &Path) -> Vec<PathBuf> {
+    path.exists().then(|| path.to_owned()).into_iter().collect()
+}
+
+/// Checks that who has this key in the file at `path` has one, there or from a join.
+pub fn check(path: &Path, key: &PrivateKey, directory: &Path) -> Result<()> {
+    match key.is_empty() && !Membership::is_there(directory) {
+        true => Err(without_key(path)),
+        false => Ok(()),
+    }
+}
+
+fn without_key(path: &Path) -> anyhow::Error {
+    BadInput::new(format!(
+        "{}: private_key is missing; write one (`roadweave keygen` makes it), or join a fleet with \
+         `roadweave join`",
+        path.display()
+    ))
+    .into()
+}
+
+/// Who this program is: by its file at `path`, or by the join.
+pub fn identity(
+    path: &Path,
+    key: PrivateKey,
+    membership: Option<&Membership>,
+) -> Result<Arc<Identity>> {
+    let of_fleet = membership.map(Membership::identity);
+    if key.is_empty() {
+        return of_fleet.ok_or_else(|| without_key(path));
+    }
+    let of_file = key.identity().map_err(BadInput::new)?;
+    match of_fleet {
+        Some(joined) if joined.public_key() != of_file.public_key() => Err(BadInput::new(format!(
+            "private_key is another than the one that has joined the fleet, {}: remove \
+                 private_key from the file, or use another state_directory",
+            joined.public_key()
+        ))
+        .into()),
+        _ => Ok(Arc::new(of_file)),
+    }
+}
+
+/// Whether a file that was read again has another key than `key`.
+pub fn is_other_key(read: PrivateKey, key: PublicKey) -> Result<bool, String> {
+    match read.is_empty() {
+        true => Ok(false),
+        false => Ok(read.identity()?.public_key() != key),
+    }
+}
+
+/// What a client is started with: its file, with what its fleet has said below it. What cannot be
+/// used is refused, and what was in force before is tried.
+pub fn begin(
+    source: &ClientSource,
+    membership: &mut Membership,
+    in_force: &InForce,
+    file: ClientFile,
+) -> Result<ClientFile> {
+    while let (Some(version), Some(text)) = membership.configuration() {
+        match source.read(Some(&text)) {
+            Ok(Merged { file: mut merged, .. }) => {
+                // It is the one that was taken before.
+                drop(merged.private_key.take());
+                *in_force.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+                return Ok(merged);
+            }
+            Err(error) => {
+                tracing::error!("{error}; it is not used");
+                membership.refuse(version, &error.to_string());
+            }
+        }
+    }
+    Ok(file)
+}
+
+/// Reads the client's file with what its fleet says below it, again and again.
+pub fn merge_client(
+    source: ClientSource,
+    in_force: InForce,
+) -> impl FnMut(Option<&str>) -> Result<Applied<ClientReload>, String> + Send {
+    move |remote| {
+        let Merged { file, mut pinned } = source.read(remote).map_err(|error| error.to_string())?;
+        // Whatever proxies the fleet names.
+        pinned.extend(file.server.is_some().then(|| "server".to_owned()));
+        let remote = remote.map(str::to_owned);
+        *in_force.lock().unwrap_or_else(PoisonError::into_inner) = remote;
+        Ok(Applied { reload: reload_of(&file), pinned })
+    }
+}
+
+/// A proxy is set by its own file alone.
+pub fn merge_server(remote: Option<&str>) -> Result<Applied<()>, String> {
+    match remote {
+        None => Ok(Applied { reload: (), pinned: Vec::new() }),
+        Some(_) => Err("a proxy is set by its own file alone".to_owned()),
+    }
+}
+
+/// What of a client's file may change while it runs.
+pub fn reload_of(file: &ClientFile) -> ClientReload {
+    ClientReload { lanes: file.lane_configs(), policies: file.policies(), uplinks: file.selector() }
+}

@@ -1,0 +1,33 @@
+//! What a member of a fleet has of that, for a terminal.
+
+use roadweave_device::status::{DocumentStatus, FleetStatus};
+
+/// What a member of a fleet has of that, and since when it is on its own.
+pub(super) fn fleet(fleet: &FleetStatus) -> String {
+    let FleetStatus { name, role, tenant, documents, pinned, .. } = fleet;
+    let mut text = format!("\nfleet of {tenant}: {role} {name}, ");
+    text += &match (&fleet.controller, fleet.away_seconds) {
+        (Some(controller), None) => format!("controller at {controller}\n"),
+        (_, away) => {
+            let why = fleet.away_why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
+            format!("controller away for {} s{why}\n", away.unwrap_or_default() as u64)
+        }
+    };
+    for DocumentStatus { kind, version, outcome, why } in documents {
+        let why = why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        text += &format!("{kind} {version} {outcome}{why}\n");
+    }
+    if !pinned.is_empty() {
+        text += &format!("set otherwise by the file here: {}\n", pinned.join(", "));
+    }
+    if fleet.revocations > 0 {
+        text += &format!("keys revoked: {}\n", fleet.revocations);
+    }
+    if fleet.is_closed {
+        text += "no box is let in: no controller for longer than fleet.offline_max_seconds\n";
+    }
+    if fleet.is_unwritten {
+        text += "the disk takes nothing: what the controller says is forgotten at the next start\n";
+    }
+    text
+}

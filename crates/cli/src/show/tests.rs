@@ -1,0 +1,223 @@
+//! What a person reads of a status.
+
+use roadweave_device::status::{
+    ClientStatus, DeviceCounters, DocumentStatus, FleetStatus, LogCounters, RouterRoleStatus,
+    ServerStatus,
+};
+use roadweave_tunnel::{
+    LaneStats, LinkCounters, LinkStatus, PairReport, PairState, PathStatusReport, RouterStatus,
+    SessionStats, UplinkReport,
+};
+use roadweave_types::{DropCounters, DropReason, PathStatus, Priority};
+
+use super::*;
+
+fn dropped(reason: DropReason, packets: u64) -> DropCounters {
+    let mut drops = DropCounters::default();
+    drops.add(reason, packets);
+    drops
+}
+
+fn status(name: &str, role: RoleStatus) -> Status {
+    Status {
+        name: name.to_owned(),
+        version: "0.1.0".to_owned(),
+        uptime_seconds: 12.5,
+        tun: "rw0".to_owned(),
+        device: DeviceCounters::default(),
+        log: LogCounters::default(),
+        drops: DropCounters::default(),
+        fleet: None,
+        role,
+    }
+}
+
+fn check(status: &Status, parts: &[&str]) {
+    let page = render(status);
+    for part in parts {
+        assert!(page.contains(part), "{part} is not in:\n{page}");
+    }
+}
+
+fn path() -> PathStatusReport {
+    let mut counters = roadweave_quic::PathStats::default();
+    counters.bytes_sent = 2_500_000;
+    PathStatusReport {
+        id: 2,
+        uplink: Some("wwan0".to_owned()),
+        remote: None,
+        status: PathStatus::Suspect,
+        smoothed_rtt_ms: 61.25,
+        min_rtt_ms: 60.0,
+        rtt_deviation_ms: 1.0,
+        loss: 0.0,
+        congestion_window_bytes: 0,
+        bytes_in_flight: 0,
+        pacing_rate_bps: None,
+        mtu_bytes: 1_200,
+        priority: Priority::Backup,
+        weight: 7,
+        month_bytes: Some(123_450_000),
+        monthly_cap_bytes: Some(5_000_000_000),
+        redundancy_left_bytes: Some(77_000),
+        counters,
+    }
+}
+
+#[test]
+fn a_status_becomes_a_page_with_its_paths_lanes_and_drops() {
+    let mut lane = LaneStats { name: "default".to_owned(), ..LaneStats::default() };
+    lane.redundancy = 0.034;
+    lane.sent.drops = dropped(DropReason::QueueExpired, 7);
+    let mut stats = SessionStats { lanes: vec![lane], ..SessionStats::default() };
+    stats.memory.decoder_bytes = 3_210_000;
+    stats.memory.reorder_bytes = 654_000;
+    let session = SessionStatus {
+        peer: "192.0.2.1:4433".to_owned(),
+        public_key: String::new(),
+        addresses: vec!["10.77.0.2/32".to_owned()],
+        paths: vec![path()],
+        stats,
+    };
+    let client = ClientStatus { sessions: vec![session], ..ClientStatus::default() };
+    let mut client = status("bus", RoleStatus::Client(client));
+    client.drops = dropped(DropReason::NoSession, 3);
+    client.log.lines_lost = 29;
+    check(
+        &client,
+        &[
+            "client bus, up 12 s",
+            "10.77.0.2/32",
+            "wwan0",
+            "suspect",
+            "61.2",
+            "backup",
+            "123.5",
+            "5000",
+            "77",
+            "2.5",
+            "3.40",
+            "queue-expired 7",
+            "3.2 in decoders, 0.7 for their order",
+            "no-session 3",
+            "could not be written: 29",
+        ],
+    );
+}
+
+#[test]
+fn a_member_of_a_fleet_tells_since_when_it_is_on_its_own() {
+    let document = |outcome: &str, why: Option<&str>| DocumentStatus {
+        kind: "configuration".to_owned(),
+        version: "1.7".to_owned(),
+        outcome: outcome.to_owned(),
+        why: why.map(str::to_owned),
+    };
+    let fleet = FleetStatus {
+        name: "bus-12".to_owned(),
+        role: "box".to_owned(),
+        tenant: "north".to_owned(),
+        away_seconds: Some(73.9),
+        away_why: Some("no answer".to_owned()),
+        documents: vec![document("refused", Some("line 3")), document("on trial", None)],
+        pinned: vec!["lanes".to_owned()],
+        revocations: 2,
+        ..FleetStatus::default()
+    };
+    let mut client = status("bus", RoleStatus::Client(ClientStatus::default()));
+    client.fleet = Some(fleet);
+    check(
+        &client,
+        &[
+            "fleet of north: box bus-12, controller away for 73 s: no answer\n",
+            "configuration 1.7 refused: line 3\n",
+            "configuration 1.7 on trial\n",
+            "set otherwise by the file here: lanes\n",
+            "keys revoked: 2\n",
+        ],
+    );
+}
+
+#[test]
+fn a_server_tells_whom_it_refused() {
+    let refusals = [("unknown-key".to_owned(), 31), ("unused".to_owned(), 0)].into();
+    let server = ServerStatus { refusals, ..ServerStatus::default() };
+    let server = status("192.0.2.1:4433", RoleStatus::Server(server));
+    check(&server, &["server 192.0.2.1:4433", "refused: unknown-key 31\n", "no session\n"]);
+}
+
+#[test]
+fn without_a_session_it_says_why() {
+    let resting = PairReport {
+        server: "192.0.2.1:4433".to_owned(),
+        state: PairState::Resting,
+        attempts: 3,
+        rest_seconds: Some(8.25),
+        last: Some("refused by the server".to_owned()),
+    };
+    let uplink = |name: &str, heard, servers| {
+        let name = name.to_owned();
+        UplinkReport { name, heard, servers }
+    };
+    let client = ClientStatus {
+        no_session: Some("no attempt has been welcomed yet".to_owned()),
+        uplinks: vec![uplink("wwan0", true, vec![resting]), uplink("wlan0", false, Vec::new())],
+        ..ClientStatus::default()
+    };
+    let page = render(&status("bus", RoleStatus::Client(client)));
+    assert!(page.contains("no session: no attempt has been welcomed yet"), "{page}");
+    let row = |name: &str| {
+        let line = page.lines().find(|line| line.contains(name)).expect("a row");
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(row("wwan0"), "wwan0 yes 192.0.2.1:4433 resting 3 8.2 refused by the server");
+    assert_eq!(row("wlan0"), "wlan0 no no address known - - - -");
+}
+
+#[test]
+fn a_router_shows_its_links_and_what_each_brought() {
+    let link = LinkStatus {
+        id: 0,
+        uplink: "lte".to_owned(),
+        remote: Some("10.1.0.1:6081".to_owned()),
+        status: PathStatus::Usable,
+        smoothed_rtt_ms: Some(40.04),
+        min_rtt_ms: None,
+        rtt_deviation_ms: None,
+        lost: 3542,
+        adopted_ratio: 0.7253,
+        counters: LinkCounters { adopted: 123_619, duplicates: 11, ..LinkCounters::default() },
+    };
+    let mut lane = LaneStats { name: "default".to_owned(), ..LaneStats::default() };
+    lane.received.order.waited_packets = 77;
+    lane.received.order.timeouts = 706;
+    let session = RouterSession {
+        peer: "the other router".to_owned(),
+        addresses: vec!["10.88.0.2/30".to_owned()],
+        status: RouterStatus {
+            paths: vec![link],
+            peer_packets: 170_445,
+            peer_packets_lost: 4,
+            peer_restarts: 1,
+            stats: SessionStats { lanes: vec![lane], ..SessionStats::default() },
+        },
+    };
+    let router = RouterRoleStatus { sessions: vec![session], sockets: Vec::new() };
+    let mut router = status("rw0", RoleStatus::Router(router));
+    router.drops = dropped(DropReason::UnknownPeer, 5);
+    check(
+        &router,
+        &[
+            "router rw0",
+            "lte",
+            "10.1.0.1:6081",
+            "40.0",
+            "123619",
+            "72.53",
+            "3542",
+            "170445 packets, 4 came by no link",
+            "77 packets had to wait, 706 waits",
+            "unknown-peer 5",
+        ],
+    );
+}

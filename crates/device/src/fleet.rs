@@ -1,0 +1,34 @@
+//! A member of a fleet: what a box, a proxy or an anchor does beside its data plane.
+//!
+//! ```text
+//! event loop ◄─ news, orders ─► thread: Agent ◄─► Line: one TLS stream to a controller
+//!                                         └─► Store: key, and what was signed, on the disk
+//! ```
+//!
+//! The data plane never waits for any of it: without a controller it goes on by what is on the
+//! disk, after restarts too.
+
+mod backoff;
+mod figures;
+mod handle;
+mod join;
+mod line;
+mod members;
+mod membership;
+mod post;
+mod store;
+mod stream;
+#[cfg(test)]
+mod testing;
+mod thread;
+mod way;
+mod worker;
+
+pub use handle::{FleetOptions, Merge, Merged};
+pub use join::{JoinError, JoinOptions, Joined, join};
+pub use membership::{Membership, MembershipError, role_name};
+pub use store::StoreError;
+
+pub(crate) use handle::Fleet;
+pub(crate) use members::beside;
+pub(crate) use post::News;

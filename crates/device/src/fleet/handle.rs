@@ -1,0 +1,165 @@
+//! The event loop's end of the fleet's thread.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use roadweave_fleet::{Role, Version};
+use roadweave_identity::PublicKey;
+use roadweave_tunnel::SessionFigures;
+use roadweave_types::Instant;
+
+use super::figures::Figures;
+use super::membership::Membership;
+use super::post::{News, Orders, Post};
+use super::thread::Thread;
+use super::way::Way;
+use super::worker::{KEEP_ALIVE, KEEP_ALIVE_BOX, Worker};
+use crate::status::FleetStatus;
+use crate::{DeviceError, Uplink, Waker};
+
+/// What a configuration comes to, together with the program's own file.
+#[derive(Clone, Debug)]
+pub struct Merged<C> {
+    /// What may change while the program runs.
+    pub reload: C,
+    /// The fields that the file sets otherwise.
+    pub pinned: Vec<String>,
+}
+
+/// Reads the program's file with the fields of a controller below it, none if there are none.
+pub type Merge<C> = Box<dyn FnMut(Option<&str>) -> Result<Merged<C>, String> + Send>;
+
+/// How a program takes part in a fleet.
+pub struct FleetOptions<C> {
+    /// Its place in the fleet.
+    pub membership: Membership,
+    /// What a configuration comes to.
+    pub merge: Merge<C>,
+    /// After how long without a controller no member is let in any more.
+    pub offline_max: Option<Duration>,
+}
+
+impl<C> fmt::Debug for FleetOptions<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FleetOptions")
+            .field("membership", &self.membership)
+            .field("offline_max", &self.offline_max)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The thread that takes part in a fleet. Dropping it writes what is to be kept.
+#[derive(Debug)]
+pub(crate) struct Fleet<C> {
+    post: Arc<Post<C>>,
+    waker: Waker,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<C: Send + 'static> Fleet<C> {
+    /// Starts the thread, in the network namespace of the calling one; `loop_waker` wakes the loop
+    /// for news. What was kept is among the news at once.
+    ///
+    /// # Errors
+    /// When there can be no more threads or file descriptors.
+    pub(crate) fn start(options: FleetOptions<C>, loop_waker: Waker) -> Result<Self, DeviceError> {
+        let FleetOptions { membership, merge, offline_max } = options;
+        let Membership { clock, agent, store, identity, events, role, name } = membership;
+        // A box's uplinks come when they are up.
+        let (ways, keep_alive) = match role {
+            Role::Box => (Vec::new(), KEEP_ALIVE_BOX),
+            _ => (vec![Way::System], KEEP_ALIVE),
+        };
+        let worker = Worker::start(clock, agent, store, identity, ways, keep_alive)?;
+        let waker = worker.line.waker();
+        let post = Arc::new(Post::default());
+        let mut thread = Thread {
+            worker,
+            merge,
+            role,
+            name,
+            post: post.clone(),
+            loop_waker,
+            offline_max,
+            is_closed: false,
+            batches: 0,
+            uplinks: Vec::new(),
+            has_session: false,
+            confirmed: 0,
+            figures: Figures::default(),
+        };
+        events.into_iter().for_each(|event| thread.on_event(Instant::ZERO, event));
+        thread.tell_status();
+        let thread = std::thread::Builder::new()
+            .name("fleet".into())
+            .spawn(move || thread.run())
+            .map_err(|error| DeviceError::system("start a thread", error))?;
+        Ok(Self { post, waker, thread: Some(thread) })
+    }
+}
+
+impl<C> Fleet<C> {
+    /// What has come since the last time.
+    pub(crate) fn news(&self) -> News<C> {
+        let mut news = self.post.news();
+        let batch = news.batch;
+        std::mem::replace(&mut *news, News { batch, ..News::default() })
+    }
+
+    /// Waits until all has come that the controller had, and no longer than `most`; returns whether
+    /// it has.
+    pub(crate) fn wait_in_step(&self, most: Duration) -> bool {
+        self.post.wait_in_step(most)
+    }
+
+    /// What `show` tells of it.
+    pub(crate) fn status(&self, now: Instant) -> FleetStatus {
+        let mut status = self.post.status().clone();
+        status.away_seconds = status.away_since.map(|since| now.since(since).as_secs_f64());
+        status
+    }
+
+    /// A box has these uplinks.
+    pub(crate) fn set_uplinks(&self, uplinks: Vec<Uplink>) {
+        self.order(|orders| orders.uplinks = Some(uplinks));
+    }
+
+    /// A box has a session with this proxy, or none.
+    pub(crate) fn set_session(&self, proxy: Option<PublicKey>) {
+        self.order(|orders| orders.session = Some(proxy));
+    }
+
+    /// How many sessions a proxy has, and what they have carried so far.
+    pub(crate) fn set_figures(&self, sessions: u32, figures: Vec<SessionFigures>) {
+        self.order(|orders| {
+            (orders.sessions, orders.figures) = (Some(sessions), Some(figures));
+        });
+    }
+
+    /// The sessions of all withdrawn keys up to this batch have ended.
+    pub(crate) fn on_ended(&self, batch: u64) {
+        self.order(|orders| orders.ended = Some(batch));
+    }
+
+    /// A version cannot be used.
+    pub(crate) fn refuse(&self, version: Version, why: String) {
+        self.order(|orders| orders.refuse = Some((version, why)));
+    }
+
+    fn order(&self, give: impl FnOnce(&mut Orders)) {
+        give(&mut self.post.orders());
+        self.waker.wake();
+    }
+}
+
+impl<C> Drop for Fleet<C> {
+    fn drop(&mut self) {
+        self.post.orders().stop = true;
+        self.waker.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! Joining a fleet: a key made here, a token shown, and what admits the key kept.
+//!
+//! ```text
+//! token ─► state directory: key (made once) ─► controller ─► welcome: a chain to the token's root
+//!                                                        ─► first documents ─► on the disk
+//! ```
+//!
+//! A repeated join shows the same key, which costs no use of the token.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use roadweave_fleet::{
+    Agent, AgentEvent, Chain, JoinToken, Joining, Kept, Kind, Name, Role, Signed, Statement, Trust,
+    Version,
+};
+use roadweave_identity::{Identity, PublicKey};
+use roadweave_types::Instant;
+
+use super::membership::{SOFTWARE, role_name};
+use super::store::{Store, StoreError};
+use super::way::Way;
+use super::worker::{KEEP_ALIVE, Worker, names};
+use crate::{Clock, DeviceError};
+
+/// How long a controller is sought.
+const SOUGHT_MAX: Duration = Duration::from_secs(30);
+/// Rounds of all addresses.
+const ROUNDS_MAX: u32 = 3;
+/// How long its answer may take: somebody may have to approve.
+const ANSWER_MAX: Duration = Duration::from_secs(60);
+/// How long the first documents may take after the welcome.
+const DOCUMENTS_MAX: Duration = Duration::from_secs(3);
+
+/// How to join.
+#[derive(Debug)]
+pub struct JoinOptions {
+    /// What the operator has handed over.
+    pub token: JoinToken,
+    /// The name that this side would like.
+    pub name: Name,
+    /// What it is to be.
+    pub role: Role,
+    /// Where a proxy or an anchor is to be reached, `host:port` each.
+    pub addresses: Vec<String>,
+    /// Where its key and what the fleet says are kept.
+    pub state_directory: PathBuf,
+}
+
+/// What has come of it.
+#[derive(Clone, Debug)]
+pub struct Joined {
+    /// Whether it belonged to the fleet before.
+    pub before: bool,
+    /// Of which tenant.
+    pub tenant: Name,
+    /// Its name, which the controller may have chosen.
+    pub name: Name,
+    /// What it is.
+    pub role: Role,
+    /// Its key.
+    pub key: PublicKey,
+    /// Where the key lies.
+    pub key_path: PathBuf,
+    /// The documents that it has.
+    pub documents: Vec<(Kind, Version)>,
+}
+
+/// Why it has not joined.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// The state directory.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The system.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// It belongs to another fleet.
+    #[error(
+        "{} belongs to a fleet already, as the {role} {name} of {tenant}; use another state \
+         directory, or remove the files fleet.* there to leave that fleet",
+        directory.display()
+    )]
+    Elsewhere {
+        /// The state directory.
+        directory: PathBuf,
+        /// What it is there.
+        role: &'static str,
+        /// What it is called.
+        name: Name,
+        /// Whose fleet that is.
+        tenant: Name,
+    },
+    /// The token names no address that could be one.
+    #[error("the token names no usable address of a controller: {0}")]
+    NoAddress(String),
+    /// The delegate in the token cannot sign for this key.
+    #[error("the token's own delegate cannot admit this key: {0}")]
+    Delegate(String),
+    /// No controller was reached.
+    #[error("no controller was reached: {0}")]
+    Unreachable(String),
+    /// The controller refuses.
+    #[error("the controller refuses: {reason}{}", if *retry { "; try again later" } else { "" })]
+    Refused {
+        /// Why, as it says.
+        reason: String,
+        /// Whether it may be asked again later.
+        retry: bool,
+    },
+    /// What it answers does not admit this key.
+    #[error("the controller's answer is not used: {0}")]
+    Invalid(String),
+    /// It does not answer.
+    #[error("the controller is there and has not answered; run the same command again")]
+    NoAnswer,
+}
+
+/// Joins a fleet; blocks until that is done or cannot be.
+///
+/// # Errors
+/// Why it cannot be. The key stays, so that the same command may be run again.
+pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
+    let mut store = Store::open(&options.state_directory)?;
+    if let Some(kept) = store.read::<Kept>()
+        && let Some(joined) = already(&kept, &options, &store)?
+    {
+        return Ok(joined);
+    }
+    let addresses = &options.token.addresses;
+    if names(addresses).is_empty() {
+        return Err(JoinError::NoAddress(addresses.join(", ")));
+    }
+    let identity = Arc::new(store.key()?);
+    let how = Joining {
+        chain: delegated(&options, identity.public_key())?,
+        token: options.token.clone(),
+        name: options.name.clone(),
+    };
+    let clock = Clock::start();
+    let (key, role) = (identity.public_key(), options.role);
+    let mut agent = Agent::joining(clock.now(), key, role, SOFTWARE, how);
+    agent.listens_at(options.addresses);
+    let ways = vec![Way::System];
+    let mut worker = Worker::start(clock, agent, store, identity, ways, KEEP_ALIVE)?;
+    let statement = ask(&mut worker)?;
+    take_documents(&mut worker);
+    if !worker.write(clock.now()) {
+        let source = std::io::Error::other("what admits this key could not be written");
+        return Err(StoreError::File { path: options.state_directory, source }.into());
+    }
+    let kept = worker.agent.kept();
+    Ok(Joined {
+        before: false,
+        tenant: kept.tenant().clone(),
+        name: statement.name,
+        role,
+        key,
+        key_path: worker.store.key_path(),
+        documents: kept.taken().into_iter().collect(),
+    })
+}
+
+/// What was joined before by this state, if that is the token's fleet.
+fn already(kept: &Kept, options: &JoinOptions, store: &Store) -> Result<Option<Joined>, JoinError> {
+    let Some(chain) = kept.chain() else { return Ok(None) };
+    // A key that was withdrawn is admitted by a new token, as a new one.
+    let Ok(who) = chain.verify(kept.trust()) else { return Ok(None) };
+    let Statement { key, name, role, .. } = who.statement;
+    let JoinOptions { token, role: wanted, state_directory, .. } = options;
+    let is_same = kept.trust().roots().any(|root| root == token.root)
+        && *kept.tenant() == token.tenant
+        && role == *wanted;
+    if !is_same || store.key()?.public_key() != key {
+        return Err(JoinError::Elsewhere {
+            directory: state_directory.clone(),
+            role: role_name(role),
+            name,
+            tenant: kept.tenant().clone(),
+        });
+    }
+    Ok(Some(Joined {
+        before: true,
+        tenant: kept.tenant().clone(),
+        name,
+        role,
+        key,
+        key_path: store.key_path(),
+        documents: kept.taken().into_iter().collect(),
+    }))
+}
+
+/// What the delegate in the token says of `key`, if there is one.
+fn delegated(options: &JoinOptions, key: PublicKey) -> Result<Option<Chain>, JoinError> {
+    let JoinOptions { token, name, role, .. } = options;
+    let Some(delegate) = &token.delegate else { return Ok(None) };
+    let failed = |error: &dyn std::fmt::Display| JoinError::Delegate(error.to_string());
+    let trust = Trust::pinned(token.root, token.controller);
+    let admitted = delegate.chain.verify(&trust).map_err(|error| failed(&error))?;
+    let statement = Statement {
+        key,
+        name: name.clone(),
+        role: *role,
+        scope: roadweave_fleet::Scope::Tenant(token.tenant.clone()),
+        tags: admitted.statement.grant.map(|grant| grant.tags).unwrap_or_default(),
+        grant: None,
+    };
+    let signer = Identity::from_base64(&delegate.private_key).map_err(|error| failed(&error))?;
+    let signed = Signed::sign(&statement, &signer).map_err(|error| failed(&error))?;
+    let chain = delegate.chain.clone().then(signed);
+    chain.verify(&trust).map_err(|error| failed(&error))?;
+    Ok(Some(chain))
+}
+
+/// Shows the token and waits for the answer.
+fn ask(worker: &mut Worker) -> Result<Statement, JoinError> {
+    let sought_until = worker.clock.now() + SOUGHT_MAX;
+    let mut answer_until = None;
+    loop {
+        let now = worker.clock.now();
+        worker.turn(now);
+        while let Some(event) = worker.poll_event() {
+            match event {
+                AgentEvent::Joined { statement, .. } => return Ok(statement),
+                AgentEvent::Refused { reason, retry } => {
+                    let reason = reason.chars().filter(|c| !c.is_control()).collect();
+                    return Err(JoinError::Refused { reason, retry });
+                }
+                _ => {}
+            }
+        }
+        if let Some(warning) = worker.warning.take() {
+            return Err(JoinError::Invalid(warning));
+        }
+        if worker.contact.is_some() {
+            answer_until.get_or_insert(now + ANSWER_MAX);
+        }
+        let until = answer_until.unwrap_or(sought_until);
+        if now >= until || worker.rounds_failed >= ROUNDS_MAX {
+            return Err(match (answer_until, worker.failure.take()) {
+                (Some(_), None) => JoinError::NoAnswer,
+                (_, Some(why)) => JoinError::Unreachable(why),
+                (None, None) => JoinError::Unreachable("no answer".to_owned()),
+            });
+        }
+        worker.wait(now, Some(until));
+    }
+}
+
+/// Takes the first documents, so that this side may start without a controller.
+fn take_documents(worker: &mut Worker) {
+    let until = worker.clock.now() + DOCUMENTS_MAX;
+    let mut now = worker.clock.now();
+    while now < until && !worker.is_in_step {
+        worker.wait(now, Some(until));
+        now = worker.clock.now();
+        worker.turn(now);
+        while worker.poll_event().is_some() {}
+    }
+    settle(worker, now);
+}
+
+/// What comes right after is taken as well.
+fn settle(worker: &mut Worker, from: Instant) {
+    let until = from + Duration::from_millis(500);
+    let mut now = from;
+    while now < until {
+        worker.wait(now, Some(until));
+        now = worker.clock.now();
+        worker.turn(now);
+        while worker.poll_event().is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,133 @@
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use roadweave_fleet::{Candidate, Candidates, Delegate, DeskEvent, Grant};
+
+use super::*;
+use crate::fleet::Membership;
+use crate::fleet::testing::{CONTROLLER, Controller, ROOT, chain, identity, key, name};
+
+fn options(token: JoinToken, directory: &Path) -> JoinOptions {
+    let state_directory = directory.to_owned();
+    let (role, addresses) = (Role::Box, Vec::new());
+    JoinOptions { token, name: name("bus-12"), role, addresses, state_directory }
+}
+
+fn joins(controller: &Controller) -> usize {
+    let store = controller.store();
+    store.said.iter().filter(|event| matches!(event, DeskEvent::Join { .. })).count()
+}
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+#[test]
+fn a_box_joins_once_and_starts_by_what_is_on_its_disk() {
+    let (controller, folder) = (Controller::start(), folder());
+    let store = Store::open(folder.path()).expect("made");
+    let own = store.key().expect("made").public_key();
+    drop(store);
+    let proxy = Candidate {
+        chain: chain(key(20), "fra-1", Role::Proxy, ROOT),
+        site: name("fra"),
+        addresses: vec!["192.0.2.1:4433".into()],
+        to_anchor_us: 0,
+    };
+    controller.desire(own, 1, Candidates { proxies: vec![proxy] });
+    let joined = join(options(controller.token(), folder.path())).expect("joined");
+    assert_eq!((joined.before, joined.key), (false, own), "the key of before stays");
+    assert_eq!((joined.name, joined.tenant), (name("bus-12"), name("north")));
+    assert!(joined.documents.iter().any(|(kind, _)| *kind == Kind::Candidates));
+    let mode = std::fs::metadata(&joined.key_path).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // The controller is away from now on.
+    controller.store().is_down = true;
+    let again = join(options(controller.token(), folder.path())).expect("it has joined");
+    assert!(again.before && again.key == own);
+    assert_eq!(joins(&controller), 1, "which costs no use of the token");
+    let membership = Membership::open(folder.path(), Role::Box).expect("usable").expect("there");
+    let places = membership.candidates().iter();
+    let known: Vec<_> = places.map(|place| (place.key, place.addresses.concat())).collect();
+    assert_eq!(known, [(key(20), "192.0.2.1:4433".to_owned())]);
+    assert_eq!(membership.identity().public_key(), own);
+    let busy = join(options(controller.token(), folder.path())).expect_err("it runs");
+    assert!(busy.to_string().contains("in use"), "{busy}");
+    drop(membership);
+    let other = Membership::open(folder.path(), Role::Proxy).expect_err("it is a box");
+    assert!(other.to_string().contains("state of a box"), "{other}");
+}
+
+#[test]
+fn a_refusal_is_told_and_the_key_kept_for_the_next_time() {
+    let (controller, folder) = (Controller::start(), folder());
+    controller.store().admits = None;
+    let error = join(options(controller.token(), folder.path())).expect_err("refused");
+    assert!(error.to_string().contains("refuses: the token is used up"), "{error}");
+    assert!(Membership::open(folder.path(), Role::Box).expect("usable").is_none());
+    let own = Store::open(folder.path()).expect("free").key().expect("kept").public_key();
+    controller.store().admits = Some(ROOT);
+    assert_eq!(join(options(controller.token(), folder.path())).expect("joined").key, own);
+}
+
+#[test]
+fn who_cannot_sign_for_the_tokens_root_admits_nobody() {
+    let (controller, folder) = (Controller::start(), folder());
+    controller.store().admits = Some(CONTROLLER);
+    let error = join(options(controller.token(), folder.path())).expect_err("not admitted");
+    assert!(error.to_string().contains("does not count"), "{error}");
+    assert!(Membership::open(folder.path(), Role::Box).expect("usable").is_none());
+}
+
+#[test]
+fn where_no_controller_is_each_address_is_told_with_the_reason() {
+    let folder = folder();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr());
+    let closed = closed.expect("a port");
+    let mut token = Controller::start().token();
+    let elsewhere = JoinToken { controller: key(77), ..token.clone() };
+    token.addresses = vec![closed.to_string()];
+    let error = join(options(token.clone(), folder.path())).expect_err("nobody there");
+    let says = error.to_string();
+    assert!(says.contains(&closed.to_string()) && says.contains("refused"), "{says}");
+    let error = join(options(elsewhere, folder.path())).expect_err("another key");
+    assert!(error.to_string().contains(&key(CONTROLLER).to_string()), "{error}");
+    token.addresses = vec!["no address".into()];
+    let error = join(options(token, folder.path())).expect_err("no address");
+    assert!(error.to_string().contains("no address"), "{error}");
+}
+
+#[test]
+fn another_fleets_token_changes_nothing() {
+    let (controller, folder) = (Controller::start(), folder());
+    join(options(controller.token(), folder.path())).expect("joined");
+    let other = JoinToken { tenant: name("south"), ..controller.token() };
+    let error = join(options(other, folder.path())).expect_err("it belongs to north");
+    assert!(error.to_string().contains("box bus-12 of north"), "{error}");
+}
+
+#[test]
+fn a_delegate_in_the_token_signs_where_the_controller_cannot() {
+    let folder = folder();
+    let controller = Controller::start();
+    let grant = Grant { roles: [Role::Box].into(), tags: [name("buses")].into(), uses: Some(3) };
+    let statement = Statement {
+        key: key(30),
+        name: name("token"),
+        role: Role::Delegate,
+        scope: roadweave_fleet::Scope::Tenant(name("north")),
+        tags: Default::default(),
+        grant: Some(grant),
+    };
+    let signed = Signed::sign(&statement, &identity(ROOT)).expect("signed");
+    let delegate =
+        Delegate { private_key: identity(30).to_base64(), chain: Chain::new(vec![signed]) };
+    let token = JoinToken { delegate: Some(delegate), ..controller.token() };
+    let made = delegated(&options(token.clone(), folder.path()), key(5)).expect("within its grant");
+    let trust = Trust::pinned(key(ROOT), key(CONTROLLER));
+    let admitted = made.expect("a chain").verify(&trust).expect("it holds");
+    assert_eq!(admitted.statement.key, key(5));
+    assert_eq!(admitted.statement.tags, [name("buses")].into());
+    let proxy = JoinOptions { role: Role::Proxy, ..options(token, folder.path()) };
+    assert!(matches!(delegated(&proxy, key(5)), Err(JoinError::Delegate(_))));
+}

@@ -1,0 +1,395 @@
+//! The line to the controllers: one stream at a time, sought again for as long as it takes.
+//!
+//! ```text
+//! resting ─► look-ups, one thread for each way ─► addresses, one after the other, some at a time
+//!    ▲  wait, ever longer                              │ the first that proves its key
+//!    └──────────────── all failed ◄────────────────────┼► up ─► over ─► resting
+//! ```
+//!
+//! An address at which a stranger answers, or nobody, does not hide those after it.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use roadweave_fleet::{Down, Up};
+use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal};
+use roadweave_types::{Instant, ServerName};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::backoff::Backoff;
+use super::stream::{Stream, StreamError, StreamOptions};
+use super::way::{Addresses, Way};
+use crate::{DeviceError, Waker};
+
+/// How long an address is tried alone before the next one is tried beside it.
+const STAGGER: Duration = Duration::from_millis(300);
+/// Attempts at one time.
+const ATTEMPTS_MAX: usize = 4;
+/// Addresses that are tried before a rest.
+const ADDRESSES_MAX: usize = 32;
+/// Ways that are used at most.
+const WAYS_MAX: usize = 8;
+/// A stream that has held for so long ends a row of failures.
+const HELD: Duration = Duration::from_secs(30);
+/// The most characters of what is told of failures.
+const REASON_MAX: usize = 400;
+
+/// What the owner of a line must know.
+#[derive(Debug)]
+pub(super) enum LineEvent {
+    /// A stream is up.
+    Up {
+        /// Where it leads.
+        address: SocketAddr,
+        /// Over what.
+        way: String,
+        /// The controller's key.
+        controller: PublicKey,
+    },
+    /// A message came.
+    Frame(Down),
+    /// The stream is over, or none could be begun.
+    Down {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Keys of controllers, shared with handshakes.
+#[derive(Debug, Default)]
+pub(super) struct Controllers(RwLock<BTreeSet<PublicKey>>);
+
+impl Controllers {
+    pub(super) fn set(&self, keys: BTreeSet<PublicKey>) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = keys;
+    }
+}
+
+impl PeerPolicy for Controllers {
+    fn check(&self, key: &PublicKey) -> Result<(), Refusal> {
+        let keys = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        if keys.contains(key) { Ok(()) } else { Err(Refusal::Unknown) }
+    }
+}
+
+/// What a line is begun with.
+pub(super) struct LineOptions {
+    pub(super) identity: Arc<Identity>,
+    pub(super) controllers: Arc<Controllers>,
+    /// Where controllers listen.
+    pub(super) names: Vec<ServerName>,
+    /// By what it differs from other lines.
+    pub(super) seed: u64,
+    pub(super) keep_alive: Duration,
+}
+
+/// A line to the controllers.
+pub(super) struct Line {
+    options: LineOptions,
+    waker: Waker,
+    ways: Vec<Way>,
+    backoff: Backoff,
+    state: State,
+    events: VecDeque<LineEvent>,
+}
+
+enum State {
+    /// Until then.
+    Resting(Instant),
+    Dialling(Dialling),
+    Up {
+        stream: Box<Stream>,
+        since: Instant,
+    },
+}
+
+/// A round of attempts.
+struct Dialling {
+    /// Threads that look names up give up when this is gone.
+    _interest: Arc<()>,
+    answers: Receiver<(Way, Addresses)>,
+    /// Look-ups that have not answered.
+    look_ups: usize,
+    waiting: VecDeque<(Way, SocketAddr)>,
+    tried: usize,
+    attempts: Vec<Stream>,
+    next_start: Instant,
+    reasons: Vec<String>,
+}
+
+impl Line {
+    /// A line that begins at once.
+    ///
+    /// # Errors
+    /// When the process has no file descriptors left.
+    pub(super) fn new(
+        now: Instant,
+        options: LineOptions,
+        ways: Vec<Way>,
+    ) -> Result<Self, DeviceError> {
+        let backoff = Backoff::new(options.seed);
+        let (waker, state, events) = (Waker::new()?, State::Resting(now), VecDeque::new());
+        Ok(Self { options, waker, ways, backoff, state, events })
+    }
+
+    /// What ends [`Line::wait`].
+    pub(super) fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Waits until something may be done, or until `until`.
+    pub(super) fn wait(&mut self, now: Instant, until: Option<Instant>) {
+        let until = [until, self.poll_timeout()].into_iter().flatten().min();
+        let timeout = until.map_or(WAIT_MAX, |until| until.since(now)).min(WAIT_MAX);
+        let streams: Vec<&Stream> = match &self.state {
+            State::Resting(_) => Vec::new(),
+            State::Dialling(dialling) => dialling.attempts.iter().collect(),
+            State::Up { stream, .. } => vec![stream],
+        };
+        let of_stream = |stream| PollFd::new(stream, interest_of(stream));
+        let mut fds = vec![PollFd::new(&self.waker, PollFlags::IN)];
+        fds.extend(streams.into_iter().map(of_stream));
+        let timeout = Timespec {
+            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(timeout.subsec_nanos()),
+        };
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => tracing::warn!(%error, "cannot wait for the controller"),
+        }
+        self.waker.clear();
+    }
+
+    /// Uses other ways from now on. A stream over one that is gone is over.
+    pub(super) fn set_ways(&mut self, now: Instant, ways: Vec<Way>) {
+        let is_there = |way: &Way| ways.iter().any(|other| other.is_same(way));
+        let is_new = ways.iter().any(|way| !self.ways.iter().any(|other| other.is_same(way)));
+        let lost = match &self.state {
+            State::Up { stream, .. } => !is_there(stream.way()),
+            _ => false,
+        };
+        self.ways = ways;
+        self.ways.truncate(WAYS_MAX);
+        if lost {
+            self.end(now, "what it led over is gone".to_owned());
+            self.state = State::Resting(now);
+        } else if is_new && !matches!(self.state, State::Up { .. }) {
+            // Whatever failed before says nothing of a new one.
+            self.state = State::Resting(now);
+        }
+    }
+
+    /// Whom it leads to, if a stream is up.
+    pub(super) fn peer(&self) -> Option<PublicKey> {
+        match &self.state {
+            State::Up { stream, .. } => stream.peer(),
+            _ => None,
+        }
+    }
+
+    /// Ends the stream that is up; another is sought after a rest.
+    pub(super) fn end(&mut self, now: Instant, reason: String) {
+        if let State::Up { since, .. } = &self.state
+            && now.since(*since) >= HELD
+        {
+            self.backoff.settle();
+        }
+        self.state = State::Resting(now + self.backoff.next());
+        self.events.push_back(LineEvent::Down { reason });
+    }
+
+    /// Whether a message may be sent.
+    pub(super) fn has_room(&mut self) -> bool {
+        match &mut self.state {
+            State::Up { stream, .. } => stream.has_room(),
+            _ => false,
+        }
+    }
+
+    /// Sends a message, if a stream is up.
+    pub(super) fn send(&mut self, now: Instant, message: &Up) {
+        let State::Up { stream, .. } = &mut self.state else { return };
+        if let Err(error) = stream.send(message) {
+            self.end(now, error.to_string());
+        }
+    }
+
+    /// Asks the controller for a sign of life, which comes after what it has sent before.
+    pub(super) fn ask(&mut self, now: Instant) {
+        let State::Up { stream, .. } = &mut self.state else { return };
+        if let Err(error) = stream.ask(now) {
+            self.end(now, error.to_string());
+        }
+    }
+
+    /// What has happened.
+    pub(super) fn poll_event(&mut self) -> Option<LineEvent> {
+        self.events.pop_front()
+    }
+
+    /// When [`Line::turn`] has something to do if nothing comes.
+    fn poll_timeout(&self) -> Option<Instant> {
+        match &self.state {
+            // Without ways there is nothing to wait for.
+            State::Resting(_) if self.ways.is_empty() => None,
+            State::Resting(until) => Some(*until),
+            State::Up { stream, .. } => Some(stream.poll_timeout()),
+            State::Dialling(dialling) => {
+                let attempts = dialling.attempts.iter().map(Stream::poll_timeout);
+                let next = (!dialling.waiting.is_empty()).then_some(dialling.next_start);
+                attempts.chain(next).min()
+            }
+        }
+    }
+
+    /// Goes on as far as it can without waiting.
+    pub(super) fn turn(&mut self, now: Instant) {
+        match &mut self.state {
+            State::Resting(until) if *until <= now && !self.ways.is_empty() => self.dial(now),
+            State::Resting(_) => {}
+            State::Dialling(_) => self.turn_dialling(now),
+            State::Up { stream, .. } => {
+                let result = stream.turn(now);
+                let frames = std::iter::from_fn(|| stream.poll_frame());
+                self.events.extend(frames.map(LineEvent::Frame));
+                if let Err(error) = result {
+                    self.end(now, error.to_string());
+                }
+            }
+        }
+    }
+
+    /// Begins a round: looks all names up over all ways.
+    fn dial(&mut self, now: Instant) {
+        let interest = Arc::new(());
+        let (sender, answers) = channel();
+        let mut reasons = Vec::new();
+        let mut look_ups = 0;
+        for way in &self.ways {
+            let job = (way.clone(), self.options.names.clone(), Arc::downgrade(&interest));
+            let (sender, waker): (Sender<_>, _) = (sender.clone(), self.waker.clone());
+            let work = move || {
+                let (way, names, interest) = job;
+                let addresses = way.look_up(&names, &interest);
+                // The round may be over.
+                let _ = sender.send((way, addresses));
+                waker.wake();
+            };
+            match std::thread::Builder::new().name("fleet-lookup".into()).spawn(work) {
+                Ok(_) => look_ups += 1,
+                Err(error) => reasons.push(format!("no thread for a look-up: {error}")),
+            }
+        }
+        self.state = State::Dialling(Dialling {
+            _interest: interest,
+            answers,
+            look_ups,
+            waiting: VecDeque::new(),
+            tried: 0,
+            attempts: Vec::new(),
+            next_start: now,
+            reasons,
+        });
+        self.turn_dialling(now);
+    }
+
+    fn turn_dialling(&mut self, now: Instant) {
+        let State::Dialling(dialling) = &mut self.state else { return };
+        dialling.take_answers(self.backoff.failures());
+        for mut stream in std::mem::take(&mut dialling.attempts) {
+            match stream.turn(now) {
+                Ok(()) if stream.peer().is_some() => return self.on_up(now, stream),
+                Ok(()) => dialling.attempts.push(stream),
+                Err(error) => dialling.fail(now, stream.way(), stream.address(), &error),
+            }
+        }
+        while dialling.may_start(now) {
+            let Some((way, address)) = dialling.waiting.pop_front() else { break };
+            dialling.next_start = now + STAGGER;
+            dialling.tried += 1;
+            let LineOptions { identity, controllers, keep_alive, .. } = &self.options;
+            let policy: Arc<dyn PeerPolicy> = controllers.clone();
+            let keep_alive = *keep_alive;
+            let options = StreamOptions { identity, policy, way: &way, address, keep_alive };
+            match Stream::begin(now, &options) {
+                Ok(stream) => dialling.attempts.push(stream),
+                Err(error) => dialling.fail(now, &way, address, &error),
+            }
+        }
+        if dialling.is_over() {
+            let reason = dialling.reason();
+            self.end(now, reason);
+        }
+    }
+
+    fn on_up(&mut self, now: Instant, stream: Stream) {
+        let Some(controller) = stream.peer() else { return };
+        let (address, way) = (stream.address(), stream.way().to_string());
+        self.state = State::Up { stream: Box::new(stream), since: now };
+        self.events.push_back(LineEvent::Up { address, way, controller });
+        // What came right after the handshake.
+        self.turn(now);
+    }
+}
+
+impl Dialling {
+    /// Takes what the look-ups have found; after `failures` another address is the first.
+    fn take_answers(&mut self, failures: u32) {
+        while let Ok((way, addresses)) = self.answers.try_recv() {
+            self.look_ups -= 1;
+            let Addresses { mut found, reason } = addresses;
+            self.note(reason.map(|reason| format!("{way}: {reason}")));
+            if !found.is_empty() {
+                let first = failures as usize % found.len();
+                found.rotate_left(first);
+            }
+            let room = ADDRESSES_MAX.saturating_sub(self.tried + self.waiting.len());
+            self.waiting.extend(found.into_iter().take(room).map(|to| (way.clone(), to)));
+        }
+    }
+
+    fn may_start(&self, now: Instant) -> bool {
+        let is_time = self.attempts.is_empty() || self.next_start <= now;
+        is_time && self.attempts.len() < ATTEMPTS_MAX
+    }
+
+    fn is_over(&self) -> bool {
+        self.look_ups == 0 && self.waiting.is_empty() && self.attempts.is_empty()
+    }
+
+    fn fail(&mut self, now: Instant, way: &Way, address: SocketAddr, error: &StreamError) {
+        let over = way.interface().map(|name| format!(" over {name}")).unwrap_or_default();
+        self.note(Some(format!("{address}{over}: {error}")));
+        self.next_start = now;
+    }
+
+    fn note(&mut self, reason: Option<String>) {
+        if let Some(reason) = reason
+            && !self.reasons.contains(&reason)
+        {
+            self.reasons.push(reason);
+        }
+    }
+
+    fn reason(&self) -> String {
+        let reason = self.reasons.join("; ");
+        match reason.is_empty() {
+            true => "no address".to_owned(),
+            false => reason.chars().take(REASON_MAX).collect(),
+        }
+    }
+}
+
+fn interest_of(stream: &Stream) -> PollFlags {
+    if stream.wants_write() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN }
+}
+
+/// No wait is longer, so that nothing is missed for good.
+const WAIT_MAX: Duration = Duration::from_secs(3_600);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,326 @@
+//! Controllers that are none, hang, or mean harm: each costs its stream and nothing else.
+
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+
+use roadweave_fleet::{FrameDecoder, encode};
+use roadweave_identity::tls::{self, HandshakeRefusal, Pinned, Side};
+use rustls::{ServerConnection, StreamOwned};
+
+use super::*;
+use crate::fleet::stream::ALPN;
+use crate::fleet::testing::{Anybody, CONTROLLER, NoTime, identity, key};
+
+type Tls = StreamOwned<ServerConnection, TcpStream>;
+
+const BOX: u8 = 5;
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Something that listens: each caller gets `then` in a thread of its own.
+fn listen(then: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("it has one");
+    let then = Arc::new(then);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let then = then.clone();
+            std::thread::spawn(move || then(stream));
+        }
+    });
+    address
+}
+
+/// A controller with the key of `seed`, which lets in whom `policy` does and then does `then`.
+fn controller(
+    seed: u8,
+    policy: Arc<dyn PeerPolicy>,
+    alpn: &'static [u8],
+    then: impl Fn(Tls) + Send + Sync + 'static,
+) -> SocketAddr {
+    let identity = identity(seed);
+    let refusal = Arc::new(HandshakeRefusal::default());
+    let side = Side { identity: &identity, policy, refusal, alpn, time: Arc::new(NoTime) };
+    let mut config = tls::server(side).expect("TLS");
+    if alpn.is_empty() {
+        config.alpn_protocols.clear();
+    }
+    let config = Arc::new(config);
+    listen(move |socket| {
+        let tls = ServerConnection::new(config.clone()).expect("TLS");
+        then(StreamOwned::new(tls, socket));
+    })
+}
+
+/// The same, let in by anybody and with the right protocol.
+fn friendly(then: impl Fn(Tls) + Send + Sync + 'static) -> SocketAddr {
+    controller(CONTROLLER, Arc::new(Anybody), ALPN, then)
+}
+
+/// Answers signs of life, until a message for which `then` returns what to send instead.
+fn answer(mut tls: Tls, then: impl Fn(&Up) -> Option<Vec<u8>>) {
+    let (mut decoder, mut bytes) = (FrameDecoder::default(), [0; 4096]);
+    while let Ok(length @ 1..) = tls.read(&mut bytes) {
+        decoder.push(&bytes[..length]);
+        while let Ok(Some(up)) = decoder.poll::<Up>() {
+            let alive = (up == Up::Alive).then(|| encode(&Down::Alive).expect("small"));
+            let Some(answer) = then(&up).or(alive) else { continue };
+            if tls.write_all(&answer).and_then(|()| tls.flush()).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn never(_: &Up) -> Option<Vec<u8>> {
+    None
+}
+
+struct Rig {
+    line: Line,
+    now: Instant,
+    events: Vec<LineEvent>,
+}
+
+impl Rig {
+    fn new(addresses: &[SocketAddr]) -> Self {
+        let controllers = Arc::new(Controllers::default());
+        controllers.set([key(CONTROLLER)].into());
+        let options = LineOptions {
+            identity: Arc::new(identity(BOX)),
+            controllers,
+            names: addresses.iter().map(|to| to.to_string().parse().expect("a name")).collect(),
+            seed: 7,
+            keep_alive: Duration::from_secs(50),
+        };
+        let line = Line::new(Instant::ZERO, options, vec![Way::System]).expect("a waker");
+        Self { line, now: Instant::ZERO, events: Vec::new() }
+    }
+
+    /// Goes on, at one and the same virtual moment, until `is_done`.
+    fn until(&mut self, is_done: impl Fn(&Self) -> bool) {
+        let started = std::time::Instant::now();
+        while !is_done(self) {
+            assert!(started.elapsed() < PATIENCE, "nothing came: {:?}", self.events);
+            self.turn();
+            self.line.wait(self.now, Some(self.now + Duration::from_millis(10)));
+        }
+    }
+
+    fn turn(&mut self) {
+        self.line.turn(self.now);
+        while let Some(event) = self.line.poll_event() {
+            self.events.push(event);
+        }
+    }
+
+    /// Lets time pass, in which both sides may speak.
+    fn pass(&mut self, seconds: u64) {
+        for _ in 0..seconds {
+            self.now += Duration::from_secs(1);
+            self.turn();
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    fn is_up(&self) -> bool {
+        self.line.peer().is_some()
+    }
+
+    fn down(&self) -> Option<&str> {
+        self.events.iter().rev().find_map(|event| match event {
+            LineEvent::Down { reason } => Some(reason.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Why it is down in the end.
+    fn reason(&mut self) -> String {
+        self.until(|rig| rig.down().is_some());
+        assert!(!self.is_up());
+        self.down().expect("just seen").to_owned()
+    }
+}
+
+/// What is told when the only address is this.
+fn reason(address: SocketAddr) -> String {
+    Rig::new(&[address]).reason()
+}
+
+#[test]
+fn messages_cross_both_ways_once_the_controller_has_spoken() {
+    let welcome = Down::Refused { reason: "not yet".into(), retry: true };
+    let bytes = encode(&welcome).expect("small");
+    let address = friendly(move |tls| {
+        answer(tls, |up| matches!(up, Up::Event { .. }).then(|| bytes.clone()));
+    });
+    let mut rig = Rig::new(&[address]);
+    rig.until(Rig::is_up);
+    assert_eq!(rig.line.peer(), Some(key(CONTROLLER)));
+    rig.line.send(rig.now, &Up::Event { text: "hello".into() });
+    rig.until(|rig| {
+        rig.events.iter().any(|event| matches!(event, LineEvent::Frame(frame) if *frame == welcome))
+    });
+    // Idle for long, it stays, by the answers alone.
+    rig.pass(600);
+    assert!(rig.is_up(), "{:?}", rig.down());
+}
+
+#[test]
+fn a_controller_that_accepts_and_says_nothing_is_left() {
+    let silent = listen(|stream| {
+        std::thread::sleep(PATIENCE);
+        drop(stream);
+    });
+    let mut rig = Rig::new(&[silent]);
+    rig.until(
+        |rig| matches!(&rig.line.state, State::Dialling(dialling) if !dialling.attempts.is_empty()),
+    );
+    rig.pass(2);
+    assert_eq!(rig.down(), None, "it has some time");
+    rig.pass(20);
+    assert!(rig.down().is_some_and(|why| why.contains("says nothing")), "{:?}", rig.down());
+}
+
+#[test]
+fn a_program_that_hangs_behind_its_key_is_left() {
+    // The handshake is the library's; the program itself never reads what comes after.
+    let hung = friendly(|mut tls| {
+        while tls.conn.is_handshaking() {
+            if tls.conn.complete_io(&mut tls.sock).is_err() {
+                return;
+            }
+        }
+        std::thread::sleep(PATIENCE);
+    });
+    let mut rig = Rig::new(&[hung]);
+    let greets = |rig: &Rig| match &rig.line.state {
+        State::Dialling(dialling) => dialling.attempts.iter().any(Stream::is_greeting),
+        _ => false,
+    };
+    rig.until(greets);
+    rig.pass(11);
+    assert!(!rig.is_up() && rig.reason().contains("says nothing"));
+}
+
+#[test]
+fn a_controller_that_stops_answering_is_left() {
+    let address = friendly(|tls| {
+        let answered = std::cell::Cell::new(0);
+        answer(tls, |_| {
+            answered.set(answered.get() + 1);
+            // Nothing instead of the second answer.
+            (answered.get() > 1).then(Vec::new)
+        });
+    });
+    let mut rig = Rig::new(&[address]);
+    rig.until(Rig::is_up);
+    rig.pass(60);
+    assert!(rig.is_up(), "{:?}", rig.down());
+    rig.pass(10);
+    assert!(rig.down().is_some_and(|why| why.contains("answers no more")), "{:?}", rig.down());
+}
+
+#[test]
+fn another_key_and_a_refusal_are_told_apart() {
+    let other = controller(9, Arc::new(Anybody), ALPN, |tls| answer(tls, never));
+    let why = reason(other);
+    assert!(why.contains(&key(9).to_string()) && why.contains("no controller's"), "{why}");
+    let refusing =
+        controller(CONTROLLER, Arc::new(Pinned(key(77))), ALPN, |tls| answer(tls, never));
+    let why = reason(refusing);
+    assert!(why.contains("does not let this key in"), "{why}");
+}
+
+#[test]
+fn what_is_no_controller_is_told() {
+    let web = listen(|mut stream| {
+        let _ = stream.write_all(b"HTTP/1.1 302 Found\r\nLocation: http://portal/\r\n\r\n");
+        std::thread::sleep(Duration::from_millis(200));
+    });
+    let why = reason(web);
+    assert!(why.contains("no controller"), "{why}");
+    let other = controller(CONTROLLER, Arc::new(Anybody), b"h2", |tls| answer(tls, never));
+    let why = reason(other);
+    assert!(why.contains("no controller"), "{why}");
+    let none = controller(CONTROLLER, Arc::new(Anybody), b"", |tls| answer(tls, never));
+    let why = reason(none);
+    assert!(why.contains("does not speak roadweave-control/1"), "{why}");
+    let closed = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
+    let why = reason(closed);
+    assert!(why.contains("refused"), "{why}");
+}
+
+#[test]
+fn messages_that_are_none_end_the_stream_and_it_rests() {
+    for (bytes, says) in [
+        (u32::MAX.to_be_bytes().to_vec(), "a message of 4294967295 bytes"),
+        ([&5_u32.to_be_bytes()[..], b"\"no!\""].concat(), "cannot be read"),
+        ([&2_u32.to_be_bytes()[..], &[0xff, 0]].concat(), "cannot be read"),
+    ] {
+        let address = friendly(move |tls| {
+            answer(tls, |up| matches!(up, Up::Event { .. }).then(|| bytes.clone()));
+        });
+        let mut rig = Rig::new(&[address]);
+        rig.until(Rig::is_up);
+        rig.line.send(rig.now, &Up::Event { text: "hello".into() });
+        let why = rig.reason();
+        assert!(why.contains(says), "{why}");
+        assert!(matches!(rig.line.state, State::Resting(until) if until > rig.now));
+    }
+}
+
+#[test]
+fn addresses_that_hang_or_lie_do_not_hide_the_good_one() {
+    let silent = listen(|stream| {
+        std::thread::sleep(PATIENCE);
+        drop(stream);
+    });
+    let other = controller(9, Arc::new(Anybody), ALPN, |tls| answer(tls, never));
+    let good = friendly(|tls| answer(tls, never));
+    let mut rig = Rig::new(&[silent, other, good]);
+    for _ in 0..40 {
+        rig.now += Duration::from_millis(100);
+        rig.turn();
+        std::thread::sleep(Duration::from_millis(20));
+        if rig.is_up() {
+            break;
+        }
+    }
+    assert!(rig.is_up(), "{:?}", rig.events);
+    let up = rig
+        .events
+        .iter()
+        .any(|event| matches!(event, LineEvent::Up { address, .. } if *address == good));
+    assert!(up, "{:?}", rig.events);
+}
+
+#[test]
+fn without_its_way_a_stream_ends_and_another_is_sought_at_once() {
+    let address = friendly(|tls| answer(tls, never));
+    let mut rig = Rig::new(&[address]);
+    rig.until(Rig::is_up);
+    rig.line.set_ways(rig.now, Vec::new());
+    rig.turn();
+    assert!(!rig.is_up() && rig.down().is_some_and(|why| why.contains("is gone")));
+    rig.pass(100);
+    assert!(!rig.is_up(), "there is nothing to go by");
+    rig.line.set_ways(rig.now, vec![Way::System]);
+    rig.until(Rig::is_up);
+}
+
+#[test]
+fn a_box_that_cannot_reach_anybody_tries_ever_less_often() {
+    let closed = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
+    let mut rig = Rig::new(&[closed]);
+    let mut tries = Vec::new();
+    for _ in 0..6 {
+        let before = rig.events.len();
+        rig.until(|rig| rig.events.len() > before);
+        tries.push(rig.now.since(Instant::ZERO));
+        let State::Resting(until) = rig.line.state else { panic!("it rests") };
+        rig.now = until;
+    }
+    let rests: Vec<Duration> = tries.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(rests[0] >= Duration::from_millis(500) && rests[4] > rests[0] * 2, "{rests:?}");
+}

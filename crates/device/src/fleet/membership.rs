@@ -1,0 +1,160 @@
+//! What a program finds in its state directory of the fleet that it belongs to, before it starts
+//! anything.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use roadweave_fleet::{Agent, AgentEvent, Kept, Place, Role, Version};
+use roadweave_identity::{Identity, PublicKey};
+use roadweave_types::Instant;
+
+use super::store::{Store, StoreError};
+use crate::Clock;
+
+/// This side's place in a fleet, as it was kept: signed, and proved again.
+pub struct Membership {
+    /// By which the agent goes.
+    pub(crate) clock: Clock,
+    pub(super) agent: Agent,
+    pub(super) store: Store,
+    pub(super) identity: Arc<Identity>,
+    /// What is to be done, and has not been taken.
+    pub(super) events: Vec<AgentEvent>,
+    pub(super) role: Role,
+    pub(super) name: String,
+}
+
+/// Why a membership cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MembershipError {
+    /// The state directory.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// It is that of something else.
+    #[error(
+        "{} is the state of a {}, and this is to be a {}; give each a state directory of its own",
+        directory.display(),
+        role_name(*found),
+        role_name(*wanted)
+    )]
+    OtherRole {
+        /// Where.
+        directory: PathBuf,
+        /// What it is.
+        found: Role,
+        /// What it should be.
+        wanted: Role,
+    },
+}
+
+impl Membership {
+    /// Whether somebody has begun to join a fleet by the state in `directory`.
+    pub fn is_there(directory: &Path) -> bool {
+        Store::is_there(directory)
+    }
+
+    /// What is kept in `directory`; `None` if nobody has joined a fleet by it.
+    ///
+    /// # Errors
+    /// When it cannot be read, another program uses it, or it is not the state of a `wanted`.
+    pub fn open(directory: &Path, wanted: Role) -> Result<Option<Self>, MembershipError> {
+        if !Store::is_there(directory) {
+            return Ok(None);
+        }
+        let mut store = Store::open(directory)?;
+        let Some(kept) = store.read::<Kept>().filter(|kept| kept.chain().is_some()) else {
+            return Ok(None);
+        };
+        let identity = Arc::new(store.key()?);
+        let key = identity.public_key();
+        let (found, name) = about(&kept, key).unwrap_or_else(|why| {
+            tracing::error!("what admits this side to its fleet counts no more: {why}");
+            (wanted, key.to_string())
+        });
+        if found != wanted {
+            let directory = directory.to_owned();
+            return Err(MembershipError::OtherRole { directory, found, wanted });
+        }
+        let agent = Agent::restore(Instant::ZERO, key, wanted, SOFTWARE, kept);
+        let (clock, events) = (Clock::start(), Vec::new());
+        let mut this = Self { clock, agent, store, identity, events, role: wanted, name };
+        this.take_events();
+        Ok(Some(this))
+    }
+
+    /// Its key pair.
+    pub fn identity(&self) -> Arc<Identity> {
+        self.identity.clone()
+    }
+
+    /// Its name in the fleet.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The configuration that is to be in force.
+    pub fn configuration(&self) -> (Option<Version>, Option<String>) {
+        self.agent.kept().configuration_in_force()
+    }
+
+    /// The configuration in force cannot be used, for what `why` says; another is then.
+    pub fn refuse(&mut self, version: Version, why: &str) {
+        self.agent.refuse(Instant::ZERO, version, why);
+        self.take_events();
+    }
+
+    /// The proxies to choose among, the best first.
+    pub fn candidates(&self) -> &[Place] {
+        let last = self.events.iter().rev().find_map(|event| match event {
+            AgentEvent::Candidates(places) => Some(places),
+            _ => None,
+        });
+        last.map_or(&[], Vec::as_slice)
+    }
+
+    fn take_events(&mut self) {
+        let mut is_dirty = false;
+        while let Some(event) = self.agent.poll_event() {
+            match event {
+                AgentEvent::Keep => is_dirty = true,
+                AgentEvent::Warning(text) => tracing::warn!("{text}"),
+                event => self.events.push(event),
+            }
+        }
+        // How often a version on trial has started counts, should it be what ends the program.
+        if is_dirty {
+            self.store.write(self.agent.kept());
+        }
+    }
+}
+
+impl fmt::Debug for Membership {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Membership").field("role", &self.role).finish_non_exhaustive()
+    }
+}
+
+/// What the chain says of `key`.
+fn about(kept: &Kept, key: PublicKey) -> Result<(Role, String), String> {
+    let chain = kept.chain().ok_or("nobody has admitted this key")?;
+    let who = chain.verify(kept.trust()).map_err(|error| error.to_string())?.statement;
+    match who.key == key {
+        true => Ok((who.role, who.name.to_string())),
+        false => Err(format!("it admits the key {}, and the one here is {key}", who.key)),
+    }
+}
+
+/// A role in words.
+pub fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::Box => "box",
+        Role::Proxy => "proxy",
+        Role::Anchor => "anchor",
+        Role::Delegate => "delegate",
+    }
+}
+
+/// What this side says that it runs.
+pub(super) const SOFTWARE: &str = concat!("roadweave ", env!("CARGO_PKG_VERSION"));

@@ -1,0 +1,255 @@
+//! What a member of a fleet keeps in its state directory: its key, and what the agent keeps.
+//!
+//! ```text
+//! DIRECTORY/fleet.lock    held by the program that uses the rest
+//! DIRECTORY/fleet.key     the private key, made here and shown to nobody
+//! DIRECTORY/fleet.0       two generations of what the agent keeps, written in turn
+//! DIRECTORY/fleet.1       one line: format, generation, length, digest; then JSON
+//! ```
+//!
+//! The older of the two is replaced as a whole, so that a power cut at any moment leaves the newer.
+//! What was cut short, mixed or written by chance has another digest and counts for nothing; what
+//! the fleet has signed proves itself again beyond that ([`Agent::restore`]).
+//!
+//! [`Agent::restore`]: roadweave_fleet::Agent::restore
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use roadweave_fleet::Digest;
+use roadweave_identity::Identity;
+use rustix::fs::{FlockOperation, OFlags};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use zeroize::Zeroizing;
+
+use crate::state::check_owner;
+use crate::{files, random_bytes};
+
+/// The state of one member.
+#[derive(Debug)]
+pub(super) struct Store {
+    directory: PathBuf,
+    _lock: File,
+    /// The generation that was written or read last.
+    generation: u64,
+    /// The last write failed, and that was told.
+    is_failing: bool,
+}
+
+/// Why the state of a member cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The folder or a file in it.
+    #[error("cannot use {}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Another program uses it.
+    #[error("{} is in use: the client or server with this state directory runs", path.display())]
+    InUse {
+        /// The lock.
+        path: PathBuf,
+    },
+    /// The key cannot be read.
+    #[error("{} holds no key; remove it, and join with a new token", path.display())]
+    Key {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Others may read the key.
+    #[error("others may read {} (mode {mode:04o}): chmod 600 it", path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+}
+
+impl Store {
+    /// Whether somebody has begun to join by the state in `directory`.
+    pub(super) fn is_there(directory: &Path) -> bool {
+        GENERATIONS.iter().any(|name| directory.join(name).exists())
+    }
+
+    /// Takes the state in `directory`, which is made if need be.
+    ///
+    /// # Errors
+    /// When it cannot be, others may write there, or another program has taken it.
+    pub(super) fn open(directory: &Path) -> Result<Self, StoreError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            |source| StoreError::File { path, source }
+        };
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        made.and_then(|()| check_owner(directory)).map_err(failed(directory))?;
+        let path = directory.join("fleet.lock");
+        let mut options = OpenOptions::new();
+        let lock = private(options.write(true).create(true)).open(&path).map_err(failed(&path))?;
+        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(StoreError::InUse { path });
+        }
+        let directory = directory.to_owned();
+        Ok(Self { directory, _lock: lock, generation: 0, is_failing: false })
+    }
+
+    /// The key, made at the first call and the same ever after.
+    ///
+    /// # Errors
+    /// When it can neither be read nor made, or others may read it.
+    pub(super) fn key(&self) -> Result<Identity, StoreError> {
+        let path = self.key_path();
+        match self.read_key(&path) {
+            Err(StoreError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            result => return result,
+        }
+        let failed = |source| StoreError::File { path: path.clone(), source };
+        let seed = random_bytes().map_err(|error| failed(io::Error::other(error)))?;
+        let identity = Identity::from_seed(seed);
+        let text = Zeroizing::new(identity.to_base64() + "\n");
+        files::replace(&path, text.as_bytes(), 0o600).map_err(failed)?;
+        self.sync().map_err(failed)?;
+        Ok(identity)
+    }
+
+    fn read_key(&self, path: &Path) -> Result<Identity, StoreError> {
+        let failed = |source| StoreError::File { path: path.to_owned(), source };
+        let file = private(OpenOptions::new().read(true)).open(path).map_err(failed)?;
+        let mode = file.metadata().map_err(failed)?.mode() & 0o7777;
+        if mode & 0o077 != 0 {
+            return Err(StoreError::Exposed { path: path.to_owned(), mode });
+        }
+        let mut text = Zeroizing::new(String::with_capacity(KEY_MAX as usize + 1));
+        file.take(KEY_MAX).read_to_string(&mut text).map_err(failed)?;
+        Identity::from_base64(&text).map_err(|_| StoreError::Key { path: path.to_owned() })
+    }
+
+    /// Where the key lies.
+    pub(super) fn key_path(&self) -> PathBuf {
+        self.directory.join("fleet.key")
+    }
+
+    /// What was written last, or before that if the last does not prove itself; `None` if there is
+    /// nothing that does.
+    pub(super) fn read<T: DeserializeOwned>(&mut self) -> Option<T> {
+        let mut found: Vec<(u64, T)> = Vec::new();
+        for name in GENERATIONS {
+            let path = self.directory.join(name);
+            match read_bytes(&path).and_then(|bytes| decode(&bytes)) {
+                Ok(kept) => found.push(kept),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    tracing::warn!("{} is not used: {error}", path.display());
+                }
+            }
+        }
+        let (generation, kept) = found.into_iter().max_by_key(|(generation, _)| *generation)?;
+        self.generation = generation;
+        Some(kept)
+    }
+
+    /// Writes `kept` in the place of the older generation. What cannot be written is told once, and
+    /// the caller goes on in memory; returns whether it could be.
+    pub(super) fn write(&mut self, kept: &impl Serialize) -> bool {
+        let generation = self.generation + 1;
+        let path = self.directory.join(GENERATIONS[(generation % 2) as usize]);
+        let written = encode(generation, kept)
+            .and_then(|bytes| files::replace(&path, &bytes, 0o600))
+            .and_then(|()| self.sync());
+        match &written {
+            Ok(()) => {
+                self.generation = generation;
+                if std::mem::take(&mut self.is_failing) {
+                    tracing::info!("{} is written again", path.display());
+                }
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut self.is_failing, true) {
+                    tracing::warn!(
+                        "cannot write {}: {error}; what the fleet says is in force, and forgotten \
+                         at the next start; trying again",
+                        path.display()
+                    );
+                }
+            }
+        }
+        written.is_ok()
+    }
+
+    /// Whether the last write failed.
+    pub(super) fn is_failing(&self) -> bool {
+        self.is_failing
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.directory)?.sync_all()
+    }
+}
+
+/// A file for its owner alone, which is no link to another.
+fn private(options: &mut OpenOptions) -> &mut OpenOptions {
+    options.mode(0o600).custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+}
+
+fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    check_owner(path.parent().unwrap_or(Path::new(".")))?;
+    let file = private(OpenOptions::new().read(true)).open(path)?;
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > BYTES_MAX {
+        true => Err(invalid(format!("it is longer than {BYTES_MAX} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
+fn encode(generation: u64, kept: &impl Serialize) -> io::Result<Vec<u8>> {
+    let body = serde_json::to_vec(kept)?;
+    let length = body.len();
+    let digest = String::from(digest(generation, &body));
+    let head = format!("{FORMAT} {generation} {length} {digest}\n");
+    Ok([head.as_bytes(), &body].concat())
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<(u64, T)> {
+    let cut = || invalid("it is damaged, as by a power cut".to_owned());
+    let end = bytes.iter().take(HEAD_MAX).position(|byte| *byte == b'\n').ok_or_else(cut)?;
+    let (head, body) = (&bytes[..end], &bytes[end + 1..]);
+    let head = std::str::from_utf8(head).map_err(|_| cut())?;
+    let rest = head.strip_prefix(FORMAT).ok_or_else(cut)?;
+    let mut words = rest.split_ascii_whitespace();
+    let mut number = || words.next().and_then(|word| word.parse::<u64>().ok());
+    let (generation, length) = (number().ok_or_else(cut)?, number().ok_or_else(cut)?);
+    let said = words.next().map(|word| Digest::try_from(word.to_owned()));
+    if body.len() as u64 != length || said != Some(Ok(digest(generation, body))) {
+        return Err(cut());
+    }
+    let kept = serde_json::from_slice(body)
+        .map_err(|error| invalid(format!("another version has written it: {error}")))?;
+    Ok((generation, kept))
+}
+
+fn digest(generation: u64, body: &[u8]) -> Digest {
+    Digest::of([generation.to_be_bytes().as_slice(), body])
+}
+
+fn invalid(message: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, message)
+}
+
+const GENERATIONS: [&str; 2] = ["fleet.0", "fleet.1"];
+const FORMAT: &str = "roadweave-fleet 1";
+/// The longest first line, bytes.
+const HEAD_MAX: usize = 200;
+/// A table of 65,536 members with chains of four statements each.
+const BYTES_MAX: u64 = 512 << 20;
+/// More than a key has, bytes.
+const KEY_MAX: u64 = 100;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+
+fn folder() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a folder")
+}
+
+fn written(directory: &Path) -> Option<u32> {
+    Store::open(directory).expect("free").read()
+}
+
+#[test]
+fn the_last_write_is_read_again_and_nothing_lies_beside() {
+    let folder = folder();
+    let directory = folder.path().join("sub");
+    assert!(!Store::is_there(&directory));
+    let mut store = Store::open(&directory).expect("made");
+    assert_eq!(store.read::<u32>(), None);
+    for value in 1..=5_u32 {
+        assert!(store.write(&value));
+    }
+    drop(store);
+    assert_eq!(written(&directory), Some(5));
+    let mut names: Vec<_> =
+        fs::read_dir(&directory).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["fleet.0", "fleet.1", "fleet.lock"]);
+    for name in names {
+        let mode = fs::metadata(directory.join(&name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name:?}");
+    }
+    assert!(Store::is_there(&directory));
+}
+
+/// A power cut may leave any part of a file, zeros in its place, or what was there before.
+#[test]
+fn a_file_cut_or_mixed_anywhere_gives_way_to_the_former_generation() {
+    let folder = folder();
+    let mut store = Store::open(folder.path()).expect("made");
+    assert!(store.write(&1_u32) && store.write(&2_u32));
+    drop(store);
+    // The second generation lies in the first file.
+    let newest = folder.path().join("fleet.0");
+    let [old, new] = ["fleet.1", "fleet.0"].map(|name| fs::read(folder.path().join(name)).unwrap());
+    assert_eq!(written(folder.path()), Some(2));
+    for cut in 0..new.len() {
+        fs::write(&newest, &new[..cut]).unwrap();
+        assert_eq!(written(folder.path()), Some(1), "cut at {cut}");
+        let zeros = vec![0; new.len() - cut];
+        fs::write(&newest, [&new[..cut], &zeros].concat()).unwrap();
+        assert_eq!(written(folder.path()), Some(1), "zeros from {cut}");
+        let mixed = [&new[..cut], &old[cut..]].concat();
+        fs::write(&newest, &mixed).unwrap();
+        assert_eq!(written(folder.path()), Some(1), "mixed at {cut}");
+    }
+    // The next write replaces what is damaged, not what is whole.
+    let mut store = Store::open(folder.path()).expect("free");
+    assert_eq!(store.read::<u32>(), Some(1));
+    assert!(store.write(&3_u32));
+    assert_eq!(fs::read(folder.path().join("fleet.1")).unwrap(), old);
+    drop(store);
+    assert_eq!(written(folder.path()), Some(3));
+}
+
+#[test]
+fn a_disk_without_room_leaves_what_was_there() {
+    let folder = folder();
+    let mut store = Store::open(folder.path()).expect("made");
+    assert!(store.write(&1_u32));
+    // A folder in the place of the new file refuses as a full disk does.
+    let taken = files::beside(&folder.path().join("fleet.0"));
+    fs::create_dir(&taken).unwrap();
+    assert!(!store.write(&2_u32) && store.is_failing());
+    assert!(!store.write(&2_u32), "each change is tried again");
+    fs::remove_dir(&taken).unwrap();
+    assert!(store.write(&2_u32) && !store.is_failing());
+    drop(store);
+    assert_eq!(written(folder.path()), Some(2));
+}
+
+#[test]
+fn the_key_is_made_once_and_for_its_owner_alone() {
+    let folder = folder();
+    let store = Store::open(folder.path()).expect("made");
+    let key = store.key().expect("made").public_key();
+    assert_eq!(store.key().expect("read").public_key(), key);
+    let path = store.key_path();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(matches!(store.key(), Err(StoreError::Exposed { mode: 0o644, .. })));
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::write(&path, "half a ke").unwrap();
+    assert!(matches!(store.key(), Err(StoreError::Key { .. })), "and is not made anew");
+}
+
+#[test]
+fn one_program_at_a_time_uses_it() {
+    let folder = folder();
+    let store = Store::open(folder.path()).expect("made");
+    assert!(matches!(Store::open(folder.path()), Err(StoreError::InUse { .. })));
+    drop(store);
+    assert!(Store::open(folder.path()).is_ok());
+}
+
+#[test]
+fn a_folder_that_others_may_write_in_is_refused() {
+    let folder = folder();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    assert!(matches!(Store::open(folder.path()), Err(StoreError::File { .. })));
+}

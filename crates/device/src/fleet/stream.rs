@@ -1,0 +1,388 @@
+//! One stream to a controller: TLS 1.3 over TCP, on a socket that never blocks.
+//!
+//! ```text
+//! begin ─► connecting ─► handshake: both keys ─► its first answer ─► up ─► frames both ways
+//!             └──────────────── deadlines ─────────────┘              └─ silence: asked, then over
+//! ```
+//!
+//! Whatever the other end does, it costs this stream and nothing else: what it may leave unread
+//! here is bounded, what it sends is read in portions, and each message is at most 64 KiB.
+//!
+//! The kernel answers for a program that hangs, so silence is told by the program's own answers.
+
+use std::collections::VecDeque;
+use std::io::{self, Write as _};
+use std::net::{SocketAddr, SocketAddrV6, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use roadweave_fleet::{Down, FrameDecoder, FrameError, Up, encode};
+use roadweave_identity::tls::{self, HandshakeRefusal, Side};
+use roadweave_identity::{Identity, PeerPolicy, PublicKey};
+use roadweave_types::Instant;
+use rustix::io::Errno;
+use rustls::pki_types::{ServerName, UnixTime};
+use rustls::time_provider::TimeProvider;
+use rustls::{ClientConnection, Error as TlsError};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::way::Way;
+use crate::udp::bind_to_interface;
+
+/// What both ends speak.
+pub(super) const ALPN: &[u8] = b"roadweave-control/1";
+/// How long each step may take until it is up.
+const SETUP_MAX: Duration = Duration::from_secs(10);
+/// How long the answer to a question may take.
+const ANSWER_MAX: Duration = Duration::from_secs(15);
+/// Bytes that may wait to be sent before nothing more is added.
+const UNSENT_MAX: usize = 64 * 1024;
+/// Reads of one turn: others have theirs too.
+const READS_MAX: usize = 16;
+
+/// A stream, or an attempt at one.
+pub(super) struct Stream {
+    socket: TcpStream,
+    tls: ClientConnection,
+    refusal: Arc<HandshakeRefusal>,
+    address: SocketAddr,
+    way: Way,
+    state: State,
+    decoder: FrameDecoder,
+    frames: VecDeque<Down>,
+    keep_alive: Duration,
+    heard: Instant,
+    asked: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Connecting {
+        until: Instant,
+    },
+    Handshaking {
+        until: Instant,
+    },
+    /// Both have proved their keys; the program behind its key has not said anything yet.
+    Greeting {
+        until: Instant,
+        peer: PublicKey,
+    },
+    Up {
+        peer: PublicKey,
+    },
+}
+
+/// What a stream is begun with.
+pub(super) struct StreamOptions<'a> {
+    pub(super) identity: &'a Identity,
+    /// The keys of controllers.
+    pub(super) policy: Arc<dyn PeerPolicy>,
+    pub(super) way: &'a Way,
+    pub(super) address: SocketAddr,
+    /// After how much silence the controller is asked whether it is there.
+    pub(super) keep_alive: Duration,
+}
+
+/// Why a stream is over.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StreamError {
+    /// The network.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The socket cannot be opened.
+    #[error("{0}")]
+    Device(#[from] crate::DeviceError),
+    /// Something else listens there, or somebody is between.
+    #[error("its key is {0}, which is no controller's of this fleet")]
+    OtherKey(PublicKey),
+    /// The controller refuses this side's key.
+    #[error("it does not let this key in: {0}")]
+    Refused(roadweave_identity::Refusal),
+    /// It speaks TLS, but not ours.
+    #[error("it is no controller: {0}")]
+    Tls(TlsError),
+    /// It speaks something else after that.
+    #[error("it does not speak {}", String::from_utf8_lossy(ALPN))]
+    OtherProtocol,
+    /// It sends what is no message.
+    #[error("it sends what cannot be used: {0}")]
+    Frame(#[from] FrameError),
+    /// No connection in time.
+    #[error("no answer")]
+    NoConnection,
+    /// It does not finish the handshake, or says nothing after it.
+    #[error("it says nothing")]
+    Mute,
+    /// It was there and answers no more.
+    #[error("it answers no more")]
+    Silent,
+    /// It has closed the stream.
+    #[error("it has closed the stream")]
+    Closed,
+}
+
+impl Stream {
+    /// Begins to connect.
+    ///
+    /// # Errors
+    /// When the network refuses at once.
+    pub(super) fn begin(now: Instant, options: &StreamOptions<'_>) -> Result<Self, StreamError> {
+        let StreamOptions { identity, way, .. } = options;
+        let refusal = Arc::new(HandshakeRefusal::default());
+        let side = Side {
+            identity,
+            policy: options.policy.clone(),
+            refusal: refusal.clone(),
+            alpn: ALPN,
+            time: Arc::new(NoTime),
+        };
+        let config = tls::client(side).map_err(StreamError::Tls)?;
+        let name = ServerName::try_from(tls::SERVER_NAME).map_err(io::Error::other)?;
+        let mut tls = ClientConnection::new(Arc::new(config), name).map_err(StreamError::Tls)?;
+        tls.set_buffer_limit(Some(2 * UNSENT_MAX));
+        let address = way.with_scope(options.address);
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_nonblocking(true)?;
+        // Messages are whole when they are sent.
+        let _ = socket.set_tcp_nodelay(true);
+        if let Some(interface) = way.interface() {
+            bind_to_interface(&socket, interface)?;
+        }
+        match socket.connect(&address.into()) {
+            Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
+            result => result?,
+        }
+        Ok(Self {
+            socket: socket.into(),
+            tls,
+            refusal,
+            address,
+            way: (*way).clone(),
+            state: State::Connecting { until: now + SETUP_MAX },
+            decoder: FrameDecoder::default(),
+            frames: VecDeque::new(),
+            keep_alive: options.keep_alive,
+            heard: now,
+            asked: None,
+        })
+    }
+
+    /// Where it leads.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Over what it leads there.
+    pub(super) fn way(&self) -> &Way {
+        &self.way
+    }
+
+    /// The controller's key, once it is up.
+    pub(super) fn peer(&self) -> Option<PublicKey> {
+        match self.state {
+            State::Up { peer } => Some(peer),
+            _ => None,
+        }
+    }
+
+    /// Whether both have proved their keys and nothing was said yet.
+    #[cfg(test)]
+    pub(super) fn is_greeting(&self) -> bool {
+        matches!(self.state, State::Greeting { .. })
+    }
+
+    /// Goes on as far as it can without waiting.
+    ///
+    /// # Errors
+    /// When it is over; [`Stream::poll_frame`] may still have what came before.
+    pub(super) fn turn(&mut self, now: Instant) -> Result<(), StreamError> {
+        if let State::Connecting { until } = self.state {
+            if let Some(error) = self.socket.take_error()? {
+                return Err(error.into());
+            }
+            match self.socket.peer_addr() {
+                Ok(_) => self.state = State::Handshaking { until: now + SETUP_MAX },
+                Err(_) if now >= until => return Err(StreamError::NoConnection),
+                Err(_) => return Ok(()),
+            }
+        }
+        self.write()?;
+        self.read(now)?;
+        self.write()?;
+        match self.state {
+            State::Connecting { .. } => Ok(()),
+            State::Handshaking { until } if self.tls.is_handshaking() => match now >= until {
+                true => Err(StreamError::Mute),
+                false => Ok(()),
+            },
+            State::Handshaking { .. } => self.finish_handshake(now),
+            State::Greeting { peer, .. } if self.asked.is_none() => {
+                self.state = State::Up { peer };
+                Ok(())
+            }
+            State::Greeting { until, .. } if now >= until => Err(StreamError::Mute),
+            State::Greeting { .. } => Ok(()),
+            State::Up { .. } => self.keep_alive(now),
+        }
+    }
+
+    fn finish_handshake(&mut self, now: Instant) -> Result<(), StreamError> {
+        if self.tls.alpn_protocol() != Some(ALPN) {
+            return Err(StreamError::OtherProtocol);
+        }
+        let peer = self.tls.peer_certificates().and_then(tls::peer_key);
+        let (peer, until) = (peer.ok_or(StreamError::OtherProtocol)?, now + SETUP_MAX);
+        self.state = State::Greeting { until, peer };
+        self.ask(now)
+    }
+
+    /// Asks whether the controller is still there, in time.
+    fn keep_alive(&mut self, now: Instant) -> Result<(), StreamError> {
+        match self.asked {
+            Some(asked) if now >= asked.max(self.heard) + ANSWER_MAX => Err(StreamError::Silent),
+            None if now >= self.heard + self.keep_alive => self.ask(now),
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks whether the controller is still there, now.
+    pub(super) fn ask(&mut self, now: Instant) -> Result<(), StreamError> {
+        self.asked.get_or_insert(now);
+        self.send(&Up::Alive)
+    }
+
+    /// Sends a message, as far as the network takes it.
+    ///
+    /// # Errors
+    /// When it is too large, or the stream is over.
+    pub(super) fn send(&mut self, message: &Up) -> Result<(), StreamError> {
+        let bytes = encode(message)?;
+        self.tls.writer().write_all(&bytes)?;
+        self.write()
+    }
+
+    /// Whether another message may be sent: what waits is bounded.
+    pub(super) fn has_room(&mut self) -> bool {
+        self.peer().is_some() && !self.tls.wants_write()
+    }
+
+    /// The next message.
+    pub(super) fn poll_frame(&mut self) -> Option<Down> {
+        self.frames.pop_front()
+    }
+
+    /// Whether it waits for the network to take something.
+    pub(super) fn wants_write(&self) -> bool {
+        matches!(self.state, State::Connecting { .. }) || self.tls.wants_write()
+    }
+
+    /// When [`Stream::turn`] has something to do if nothing comes.
+    pub(super) fn poll_timeout(&self) -> Instant {
+        match self.state {
+            State::Connecting { until }
+            | State::Handshaking { until }
+            | State::Greeting { until, .. } => until,
+            State::Up { .. } => {
+                let answer_until = |asked: Instant| asked.max(self.heard) + ANSWER_MAX;
+                self.asked.map_or(self.heard + self.keep_alive, answer_until)
+            }
+        }
+    }
+
+    fn write(&mut self) -> Result<(), StreamError> {
+        while self.tls.wants_write() {
+            match self.tls.write_tls(&mut self.socket) {
+                Ok(0) => return Err(StreamError::Closed),
+                Ok(_) => {}
+                Err(error) if is_pending(&error) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, now: Instant) -> Result<(), StreamError> {
+        for _ in 0..READS_MAX {
+            match self.tls.read_tls(&mut self.socket) {
+                Ok(0) => return Err(StreamError::Closed),
+                Ok(_) => {}
+                Err(error) if is_pending(&error) => break,
+                Err(error) => return Err(error.into()),
+            }
+            if let Err(error) = self.tls.process_new_packets() {
+                // The other end learns why.
+                let _ = self.write();
+                return Err(self.explain(error));
+            }
+            self.heard = now;
+            self.take_frames()?;
+        }
+        Ok(())
+    }
+
+    fn take_frames(&mut self) -> Result<(), StreamError> {
+        let mut bytes = [0; 16 * 1024];
+        loop {
+            let length = match io::Read::read(&mut self.tls.reader(), &mut bytes) {
+                Ok(0) => return Err(StreamError::Closed),
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
+            self.decoder.push(&bytes[..length]);
+            while let Some(frame) = self.decoder.poll()? {
+                if frame == Down::Alive {
+                    self.asked = None;
+                }
+                self.frames.push_back(frame);
+            }
+        }
+    }
+
+    /// What a failure of TLS says of the two keys, if it does.
+    fn explain(&self, error: TlsError) -> StreamError {
+        if let Some((key, _)) = self.refusal.take() {
+            return StreamError::OtherKey(key);
+        }
+        match error {
+            TlsError::AlertReceived(alert) => match tls::refusal_of(alert) {
+                Some(refusal) => StreamError::Refused(refusal),
+                None => StreamError::Tls(TlsError::AlertReceived(alert)),
+            },
+            error => StreamError::Tls(error),
+        }
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Whether a socket is only not ready yet.
+fn is_pending(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+}
+
+/// No decision rests on the time of day: keys have no dates.
+#[derive(Debug)]
+struct NoTime;
+
+impl TimeProvider for NoTime {
+    fn current_time(&self) -> Option<UnixTime> {
+        Some(UnixTime::since_unix_epoch(Duration::ZERO))
+    }
+}
+
+/// An address of the link alone needs the number of the interface.
+pub(super) fn with_scope(address: SocketAddr, index: u32) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+            SocketAddrV6::new(*v6.ip(), v6.port(), 0, index).into()
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,222 @@
+//! The thread beside the event loop in which a member of a fleet speaks with its controller.
+//!
+//! ```text
+//! event loop ─ uplinks, session, figures, what was refused ─► thread: agent, line, disk
+//!            ◄─ configuration, candidates, members, revocations ─ and its waker
+//! ```
+//!
+//! Signatures, tables of thousands, files and the network take their time here and nowhere else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use roadweave_fleet::{AgentEvent, Kind, Outcome, Role};
+use roadweave_types::Instant;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::figures::Figures;
+use super::handle::{Merge, Merged};
+use super::members::boxes;
+use super::membership::role_name;
+use super::post::{News, Orders, Post};
+use super::way::Way;
+use super::worker::Worker;
+use crate::status::{DocumentStatus, FleetStatus};
+use crate::{Uplink, Waker};
+
+/// Members of one table that are told of one by one.
+const REFUSED_TOLD: usize = 8;
+
+/// The thread's end.
+pub(super) struct Thread<C> {
+    pub(super) worker: Worker,
+    pub(super) merge: Merge<C>,
+    pub(super) role: Role,
+    pub(super) name: String,
+    pub(super) post: Arc<Post<C>>,
+    pub(super) loop_waker: Waker,
+    pub(super) offline_max: Option<Duration>,
+    pub(super) is_closed: bool,
+    /// Batches of withdrawn keys so far.
+    pub(super) batches: u64,
+    pub(super) uplinks: Vec<Uplink>,
+    pub(super) has_session: bool,
+    /// Batches of them whose sessions have ended.
+    pub(super) confirmed: u64,
+    pub(super) figures: Figures,
+}
+
+impl<C> Thread<C> {
+    /// Runs until it is told to stop; then it writes what is to be kept.
+    pub(super) fn run(mut self) {
+        loop {
+            let now = self.worker.clock.now();
+            let orders = std::mem::take(&mut *self.post.orders());
+            if orders.stop {
+                self.worker.write(now);
+                return;
+            }
+            self.take(now, orders);
+            self.worker.turn(now);
+            while let Some(event) = self.worker.poll_event() {
+                self.on_event(now, event);
+            }
+            if self.worker.is_in_step {
+                self.post.set_in_step();
+            }
+            self.keep_closed(now);
+            self.tell_status();
+            self.worker.wait(now, self.closes_at().filter(|_| !self.is_closed));
+        }
+    }
+
+    fn take(&mut self, now: Instant, orders: Orders) {
+        let Orders { uplinks, session, sessions, ended, refuse, figures, .. } = orders;
+        let has_other_ways =
+            uplinks.is_some() || session.is_some_and(|proxy| proxy.is_some() != self.has_session);
+        if let Some(uplinks) = uplinks {
+            self.uplinks = uplinks;
+        }
+        if let Some(proxy) = session {
+            self.has_session = proxy.is_some();
+            self.worker.agent.on_session(now, self.has_session);
+            self.worker.agent.set_proxy(proxy);
+        }
+        if has_other_ways {
+            self.choose_ways(now);
+        }
+        if let Some(sessions) = sessions {
+            self.worker.agent.on_sessions(sessions);
+        }
+        for _ in self.confirmed..ended.unwrap_or_default() {
+            self.confirmed += 1;
+            self.worker.agent.on_revoked();
+        }
+        if let Some((version, why)) = refuse {
+            self.worker.agent.refuse(now, version, &why);
+        }
+        if let Some(sessions) = figures {
+            let used = clock_gettime(ClockId::ProcessCPUTime);
+            let used = Duration::try_from(used).unwrap_or_default();
+            for samples in self.figures.samples(now, &sessions, used) {
+                self.worker.agent.send_samples(samples);
+            }
+        }
+    }
+
+    /// With a session the tunnel comes first, where all uplinks carry the stream together.
+    fn choose_ways(&mut self, now: Instant) {
+        let through = self.has_session.then_some(Way::System);
+        let uplinks = self.uplinks.iter().cloned().map(Way::Uplink);
+        self.worker.line.set_ways(now, through.into_iter().chain(uplinks).collect());
+    }
+
+    pub(super) fn on_event(&mut self, now: Instant, event: AgentEvent) {
+        match event {
+            AgentEvent::Configure { version, text } => match (self.merge)(text.as_deref()) {
+                Ok(Merged { reload, pinned }) => {
+                    self.worker.agent.set_pinned(pinned);
+                    self.tell(|news| news.configuration = Some((version, reload)));
+                }
+                Err(why) => {
+                    tracing::error!("nothing was changed: {why}");
+                    if let Some(version) = version {
+                        self.worker.agent.refuse(now, version, &why);
+                    }
+                }
+            },
+            AgentEvent::Candidates(places) => self.tell(|news| news.candidates = Some(places)),
+            AgentEvent::Table => self.on_table(),
+            AgentEvent::Revoked(keys) => {
+                self.batches += 1;
+                let batch = self.batches;
+                self.tell(|news| {
+                    news.revoked.extend(keys);
+                    news.batch = batch;
+                });
+            }
+            AgentEvent::Drain => self.tell(|news| news.drain = true),
+            AgentEvent::Watch(until) => self.tell(|news| news.watched_until = Some(until)),
+            // Of a proxy before an anchor, and of who has not joined yet.
+            AgentEvent::Anchors(_) | AgentEvent::Joined { .. } | AgentEvent::Refused { .. } => {}
+            // The worker's.
+            AgentEvent::Keep | AgentEvent::Warning(_) => {}
+        }
+    }
+
+    fn on_table(&mut self) {
+        let admission = self.worker.agent.admission();
+        for (key, why) in admission.refused.iter().take(REFUSED_TOLD) {
+            tracing::warn!(%key, "a member of the fleet's table is not let in: {why}");
+        }
+        let members = boxes(&admission);
+        self.tell(|news| news.members = Some(members));
+    }
+
+    fn tell(&self, say: impl FnOnce(&mut News<C>)) {
+        say(&mut self.post.news());
+        self.loop_waker.wake();
+    }
+
+    /// When nobody is let in any more, if no controller comes.
+    fn closes_at(&self) -> Option<Instant> {
+        Some(self.worker.agent.away_since()? + self.offline_max?)
+    }
+
+    fn keep_closed(&mut self, now: Instant) {
+        let is_closed = self.closes_at().is_some_and(|at| now >= at);
+        if is_closed == self.is_closed {
+            return;
+        }
+        self.is_closed = is_closed;
+        match is_closed {
+            true => tracing::error!(
+                "no controller for longer than fleet.offline_max_seconds: no box is let in"
+            ),
+            false => tracing::info!("boxes are let in again"),
+        }
+        self.tell(|news| news.is_closed = Some(is_closed));
+    }
+
+    pub(super) fn tell_status(&self) {
+        let Worker { agent, contact, failure, store, .. } = &self.worker;
+        let kept = agent.kept();
+        let reports = kept.reports().into_iter().map(|report| {
+            let (outcome, why) = match report.outcome {
+                Outcome::InForce => ("on trial", None),
+                Outcome::Confirmed => ("in force", None),
+                Outcome::TakenBack { why } => ("taken back", Some(why)),
+                Outcome::Refused { why } => ("refused", Some(why)),
+            };
+            let version = format!("{}.{}", report.version.epoch, report.version.number);
+            DocumentStatus { kind: kind(report.kind), version, outcome: outcome.to_owned(), why }
+        });
+        *self.post.status() = FleetStatus {
+            name: self.name.clone(),
+            role: role_name(self.role).to_owned(),
+            tenant: kept.tenant().to_string(),
+            controller: contact.as_ref().map(|(address, way)| format!("{address} over {way}")),
+            away_since: agent.away_since(),
+            away_seconds: None,
+            away_why: failure.clone(),
+            documents: reports.collect(),
+            pinned: kept.pinned().to_vec(),
+            revocations: kept.trust().revocations().head().serial,
+            is_closed: self.is_closed,
+            is_unwritten: store.is_failing(),
+        };
+    }
+}
+
+fn kind(kind: Kind) -> String {
+    let word = match kind {
+        Kind::Configuration => "configuration",
+        Kind::Candidates => "candidates",
+        Kind::Anchors => "anchors",
+        Kind::Table => "table",
+    };
+    word.to_owned()
+}
+
+#[cfg(test)]
+mod tests;

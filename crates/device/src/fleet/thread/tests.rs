@@ -1,0 +1,139 @@
+//! The thread as an event loop sees it, with and without a controller.
+
+use std::path::Path;
+use std::sync::Mutex;
+
+use roadweave_fleet::{Configuration, DeskEvent, Member, Version};
+use roadweave_identity::PublicKey;
+
+use super::*;
+use crate::fleet::handle::{Fleet, FleetOptions};
+use crate::fleet::testing::{Controller, ROOT, chain, key, name, published};
+use crate::fleet::{JoinOptions, Membership, join};
+
+fn joined(controller: &Controller, directory: &Path, role: Role) -> PublicKey {
+    let (token, state_directory) = (controller.token(), directory.to_owned());
+    let addresses = Vec::new();
+    let options = JoinOptions { token, name: name("it"), role, addresses, state_directory };
+    join(options).expect("joined").key
+}
+
+fn start(directory: &Path, role: Role, offline_max: Option<Duration>) -> Fleet<String> {
+    let membership = Membership::open(directory, role).expect("usable").expect("there");
+    let seen = Mutex::new(0);
+    let merge = move |text: Option<&str>| {
+        *seen.lock().expect("one thread") += 1;
+        match text {
+            Some(text) if text.contains("bad") => Err("line 1: bad".to_owned()),
+            text => Ok(Merged {
+                reload: text.unwrap_or("the file alone").to_owned(),
+                pinned: vec!["lanes".to_owned()],
+            }),
+        }
+    };
+    let options = FleetOptions { membership, merge: Box::new(merge), offline_max };
+    Fleet::start(options, Waker::new().expect("a waker")).expect("started")
+}
+
+/// Gathers news until `is_done` says so.
+fn until(fleet: &Fleet<String>, mut is_done: impl FnMut(&News<String>) -> bool) {
+    let started = std::time::Instant::now();
+    while !is_done(&fleet.news()) {
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", fleet.status(Instant::ZERO));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn box_of(seed: u8) -> Member {
+    Member {
+        key: key(seed),
+        chain: chain(key(seed), &format!("bus-{seed}"), Role::Box, ROOT),
+        addresses: vec![format!("10.77.0.{seed}/32").parse().expect("a prefix")],
+        rate_kbps: Some(5_000),
+    }
+}
+
+fn names(news: &News<String>) -> Option<Vec<&str>> {
+    let members = news.members.as_ref()?;
+    Some(members.iter().map(|(_, peer)| peer.name.as_str()).collect())
+}
+
+#[test]
+fn a_proxy_lets_in_by_the_table_ends_who_is_revoked_and_goes_on_alone() {
+    let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
+    let own = joined(&controller, folder.path(), Role::Proxy);
+    let stranger = Member { chain: chain(key(8), "bus-8", Role::Box, 99), ..box_of(8) };
+    controller.set_table(own, 1, vec![box_of(6), box_of(7), stranger]);
+    let fleet = start(folder.path(), Role::Proxy, None);
+    assert!(fleet.wait_in_step(Duration::from_secs(10)));
+    until(&fleet, |news| {
+        names(news).is_some_and(|mut names| {
+            names.sort_unstable();
+            names == ["bus-6", "bus-7"]
+        })
+    });
+    controller.store().published = published(&[7]);
+    let mut batch = 0;
+    until(&fleet, |news| {
+        batch = batch.max(news.batch);
+        news.revoked == [key(7)]
+    });
+    let confirmed = |event: &DeskEvent| *event == DeskEvent::Revoked(1);
+    assert!(!controller.store().said.iter().any(confirmed), "not before its session has ended");
+    fleet.on_ended(batch);
+    controller.wait_for(confirmed);
+    // The controller goes, the proxy starts anew: all of it is there at once.
+    controller.store().is_down = true;
+    drop(fleet);
+    let fleet = start(folder.path(), Role::Proxy, None);
+    let news = fleet.news();
+    assert_eq!((names(&news), &news.revoked), (Some(vec!["bus-6"]), &vec![key(7)]));
+    assert!(!fleet.wait_in_step(Duration::from_millis(50)));
+    let away = |status: FleetStatus| status.controller.is_none() && status.away_seconds.is_some();
+    assert!(away(fleet.status(Instant::from_millis(1_000))));
+}
+
+#[test]
+fn a_configuration_that_cannot_be_used_is_refused_and_the_former_stays() {
+    let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
+    let own = joined(&controller, folder.path(), Role::Box);
+    let fleet = start(folder.path(), Role::Box, None);
+    // As with a session: by the machine's routes.
+    fleet.set_session(Some(key(1)));
+    let text = |text: &str| Configuration { text: text.to_owned(), approval: None };
+    controller.desire(own, 1, text("good"));
+    let version = |number| Version { epoch: 0, number };
+    let in_force = |news: &News<String>, number, text: &str| {
+        news.configuration == Some((Some(version(number)), text.to_owned()))
+    };
+    until(&fleet, |news| in_force(news, 1, "good"));
+    controller.desire(own, 2, text("bad"));
+    controller.wait_for(|event| {
+        matches!(event, DeskEvent::Report(report) if report.version == version(2)
+            && matches!(&report.outcome, Outcome::Refused { why } if why == "line 1: bad"))
+    });
+    let status = fleet.status(Instant::ZERO);
+    assert!(status.documents.iter().any(|it| it.version == "0.2" && it.outcome == "refused"));
+    assert_eq!(status.pinned, ["lanes"]);
+    controller.desire(own, 3, text("better"));
+    until(&fleet, |news| in_force(news, 3, "better"));
+    // What the event loop cannot put in force is refused as well.
+    fleet.refuse(version(3), "not while it runs".to_owned());
+    controller.wait_for(|event| {
+        matches!(event, DeskEvent::Report(report) if report.version == version(3)
+            && matches!(&report.outcome, Outcome::Refused { why } if why.contains("it runs")))
+    });
+}
+
+#[test]
+fn after_offline_max_nobody_is_let_in_until_a_controller_is_there() {
+    let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
+    joined(&controller, folder.path(), Role::Proxy);
+    controller.store().is_down = true;
+    let fleet = start(folder.path(), Role::Proxy, Some(Duration::from_millis(300)));
+    assert_eq!(fleet.news().is_closed, None);
+    until(&fleet, |news| news.is_closed == Some(true));
+    assert!(fleet.status(Instant::ZERO).is_closed);
+    controller.store().is_down = false;
+    until(&fleet, |news| news.is_closed == Some(false));
+}

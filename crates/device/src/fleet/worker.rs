@@ -1,0 +1,223 @@
+//! The agent, its line and its disk, turned together: by a thread beside the event loop, or by
+//! `roadweave join` until it is done.
+//!
+//! ```text
+//! Line ── messages ──► Agent ── events ──► owner (configuration, members, revocations, …)
+//!      ◄── messages ──       ── keep ───► Store
+//! ```
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use roadweave_fleet::{Agent, AgentEvent, Down};
+use roadweave_identity::Identity;
+use roadweave_types::{Instant, ServerName};
+
+use super::line::{Controllers, Line, LineEvent, LineOptions};
+use super::store::Store;
+use super::way::Way;
+use crate::driver::RepeatLimiter;
+use crate::{Clock, DeviceError, random_bytes};
+
+/// After how much silence a box asks for a sign of life: 9 MB a month.
+pub(super) const KEEP_ALIVE_BOX: Duration = Duration::from_secs(50);
+/// After how much silence a proxy or an anchor does.
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// The least time between two writes, and how many times longer than the last one took.
+const WRITE_INTERVAL: Duration = Duration::from_millis(200);
+const WRITE_SHARE: u32 = 20;
+/// When a write that failed is tried again.
+const WRITE_AGAIN: Duration = Duration::from_secs(30);
+
+/// An agent with its line and its disk.
+pub(super) struct Worker {
+    pub(super) clock: Clock,
+    pub(super) agent: Agent,
+    pub(super) line: Line,
+    pub(super) store: Store,
+    controllers: Arc<Controllers>,
+    events: VecDeque<AgentEvent>,
+    limiter: RepeatLimiter,
+    /// What the agent keeps is not on the disk.
+    is_dirty: bool,
+    next_write: Instant,
+    /// Where the stream that is up leads, and over what.
+    pub(super) contact: Option<(SocketAddr, String)>,
+    /// Why there was no stream last.
+    pub(super) failure: Option<String>,
+    /// How often none could be begun, or one ended.
+    pub(super) rounds_failed: u32,
+    /// What was wrong with what the controller said last.
+    pub(super) warning: Option<String>,
+    /// Whether the controller was asked for a sign of life after this side said what it has.
+    has_asked: bool,
+    /// Whether all has come that the controller had when the stream came up.
+    pub(super) is_in_step: bool,
+}
+
+impl Worker {
+    /// Begins at once, over `ways`.
+    ///
+    /// # Errors
+    /// When the process has no file descriptors left, or the system no entropy.
+    pub(super) fn start(
+        clock: Clock,
+        agent: Agent,
+        store: Store,
+        identity: Arc<Identity>,
+        ways: Vec<Way>,
+        keep_alive: Duration,
+    ) -> Result<Self, DeviceError> {
+        let controllers = Arc::new(Controllers::default());
+        controllers.set(agent.kept().trust().controllers().collect());
+        let names = names(agent.kept().addresses());
+        let options = LineOptions {
+            identity,
+            controllers: controllers.clone(),
+            names,
+            seed: u64::from_be_bytes(random_bytes()?),
+            keep_alive,
+        };
+        let line = Line::new(clock.now(), options, ways)?;
+        Ok(Self {
+            clock,
+            agent,
+            line,
+            store,
+            controllers,
+            events: VecDeque::new(),
+            limiter: RepeatLimiter::default(),
+            is_dirty: false,
+            next_write: Instant::ZERO,
+            contact: None,
+            failure: None,
+            rounds_failed: 0,
+            warning: None,
+            has_asked: false,
+            is_in_step: false,
+        })
+    }
+
+    /// Goes on as far as it can without waiting. Take all events afterwards.
+    pub(super) fn turn(&mut self, now: Instant) {
+        self.line.turn(now);
+        while let Some(event) = self.line.poll_event() {
+            self.on_line(now, event);
+        }
+        self.agent.handle_timeout(now);
+        self.send(now);
+        while let Some(event) = self.agent.poll_event() {
+            self.on_agent(now, event);
+        }
+        if self.is_dirty && now >= self.next_write {
+            self.write(now);
+        }
+    }
+
+    /// What the owner must do or know.
+    pub(super) fn poll_event(&mut self) -> Option<AgentEvent> {
+        self.events.pop_front()
+    }
+
+    /// When [`Worker::turn`] has something to do beyond the line.
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let write = self.is_dirty.then_some(self.next_write);
+        [write, self.agent.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Waits until there is something to do, or until `until`.
+    pub(super) fn wait(&mut self, now: Instant, until: Option<Instant>) {
+        let until = [until, self.poll_timeout()].into_iter().flatten().min();
+        self.line.wait(now, until);
+    }
+
+    /// Writes what the agent keeps now; returns whether it is on the disk.
+    pub(super) fn write(&mut self, now: Instant) -> bool {
+        let is_written = self.store.write(self.agent.kept());
+        self.is_dirty = !is_written;
+        let after = self.clock.now();
+        // A table of thousands takes its time, and wears a flash.
+        let rest = (after.since(now) * WRITE_SHARE).max(WRITE_INTERVAL);
+        self.next_write = after + if is_written { rest } else { WRITE_AGAIN };
+        is_written
+    }
+
+    fn on_line(&mut self, now: Instant, event: LineEvent) {
+        match event {
+            LineEvent::Up { address, way, controller } => {
+                let away = self.agent.away_since().map(|since| now.since(since).as_secs());
+                if self.limiter.admit(now, UP, "") {
+                    let away_seconds = away.unwrap_or_default();
+                    let over = &way;
+                    tracing::info!(%address, over, %controller, away_seconds, "the controller is there");
+                }
+                self.limiter.settle(DOWN);
+                self.contact = Some((address, way));
+                self.failure = None;
+                (self.has_asked, self.is_in_step) = (false, false);
+                self.agent.on_stream_up(now);
+            }
+            LineEvent::Frame(Down::Alive) => self.is_in_step |= self.has_asked,
+            LineEvent::Frame(frame) => {
+                self.agent.handle_frame(now, frame);
+                self.follow_trust(now);
+            }
+            LineEvent::Down { reason } => {
+                if self.limiter.admit(now, DOWN, &reason) {
+                    tracing::warn!("the controller is away: {reason}; trying again");
+                }
+                self.contact = None;
+                self.failure = Some(reason);
+                self.rounds_failed = self.rounds_failed.saturating_add(1);
+                self.agent.on_stream_down(now);
+            }
+        }
+    }
+
+    /// Lets go of a controller that counts no more.
+    fn follow_trust(&mut self, now: Instant) {
+        let keys: std::collections::BTreeSet<_> = self.agent.kept().trust().controllers().collect();
+        let is_lost = self.line.peer().is_some_and(|peer| !keys.contains(&peer));
+        self.controllers.set(keys);
+        if is_lost {
+            self.line.end(now, "its key counts no more".to_owned());
+        }
+    }
+
+    fn send(&mut self, now: Instant) {
+        while self.line.has_room() {
+            if let Some(frame) = self.agent.poll_frame() {
+                self.line.send(now, &frame);
+            } else if !std::mem::replace(&mut self.has_asked, true) {
+                self.line.ask(now);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn on_agent(&mut self, now: Instant, event: AgentEvent) {
+        match event {
+            AgentEvent::Keep => self.is_dirty = true,
+            AgentEvent::Warning(text) => {
+                if self.limiter.admit(now, WARNING, &text) {
+                    tracing::warn!("from the controller: {text}");
+                }
+                self.warning = Some(text);
+            }
+            event => self.events.push_back(event),
+        }
+    }
+}
+
+/// Those of `addresses` that can be.
+pub(super) fn names(addresses: &[String]) -> Vec<ServerName> {
+    addresses.iter().filter_map(|address| address.parse().ok()).collect()
+}
+
+/// What is told of, and how often.
+const UP: u32 = 0;
+const DOWN: u32 = 1;
+const WARNING: u32 = 2;

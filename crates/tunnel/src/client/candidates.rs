@@ -1,0 +1,82 @@
+//! Other servers to choose from, while the client runs.
+//!
+//! ```text
+//! named again ─► it keeps its place, with all that is known of it; a session with it lives on
+//! named no more ─► the session with it goes to the standby, or ends and is begun anew elsewhere
+//! new ─► it is measured before long
+//! ```
+//!
+//! A server with another key is another server.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use roadweave_types::Instant;
+
+use super::race::After;
+use super::standby::HOME_FIRST;
+use super::{Candidate, Client, admit};
+use crate::node::Node as _;
+
+impl Client {
+    /// The servers that it chooses from.
+    pub fn servers(&self) -> &[Candidate] {
+        &self.config.candidates
+    }
+
+    /// Chooses among `wanted` from now on, as far as they are [admitted](admit); the server in use
+    /// is, if it is among them. Without any nothing changes: there is no client without a server.
+    ///
+    /// What [`Client::set_servers_of`] has told of those that stay counts on.
+    pub fn set_candidates(&mut self, now: Instant, mut wanted: Vec<Candidate>) {
+        let own = self.home().key;
+        wanted.sort_by_key(|candidate| candidate.key != own);
+        let wanted = admit(wanted);
+        if wanted.is_empty() || wanted == self.config.candidates {
+            return;
+        }
+        let keys: Vec<_> = self.config.candidates.iter().map(|it| it.key).collect();
+        let place = |before: usize| wanted.iter().position(|it| Some(&it.key) == keys.get(before));
+        if self.standby.target().is_some_and(|target| place(target).is_none()) {
+            self.retarget(now, None, NAMED_NO_MORE);
+        }
+        if place(self.choice.current()).is_none() {
+            self.leave_home(now);
+        }
+        let servers_of = std::mem::take(&mut self.servers_of).into_iter();
+        let stays = |((at, uplink), servers)| Some(((place(at)?, uplink), servers));
+        self.servers_of = servers_of.filter_map(stays).collect::<BTreeMap<_, _>>();
+        self.standby.on_candidates(place);
+        let before: Vec<Option<usize>> =
+            wanted.iter().map(|it| keys.iter().position(|key| *key == it.key)).collect();
+        self.choice.set_candidates(now, &wanted, &before);
+        // What was answered there was no word of theirs.
+        let new = wanted.iter().zip(&before).filter(|(_, before)| before.is_none());
+        let new: Vec<SocketAddr> = new.flat_map(|(it, _)| it.addresses.clone()).collect();
+        self.pairs.retain(|(_, server)| !new.contains(&server));
+        self.config.candidates = wanted;
+        if self.has_choice() {
+            self.attachment.get_or_insert(0);
+            self.current.iter_mut().for_each(|current| current.session.keep_unfinished());
+        }
+        self.forget_pairs();
+        self.handle_timeout(now);
+    }
+
+    /// The server in use is none any more.
+    fn leave_home(&mut self, now: Instant) {
+        self.standby.forget_goal();
+        if self.standby.is_ready() {
+            return self.switch(now, NAMED_NO_MORE);
+        }
+        if let Some(replacement) = self.replacement.take() {
+            self.close_connection(now, replacement.id, NAMED_NO_MORE);
+        }
+        self.drop_attempts(now, NAMED_NO_MORE, |_| true);
+        self.leave(now, NAMED_NO_MORE, After::Restart);
+        self.home_first_until = now + HOME_FIRST;
+    }
+}
+
+/// Why a server is left.
+const NAMED_NO_MORE: &str = "the server is named no more";
