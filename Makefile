@@ -2,6 +2,7 @@
 
 CARGO ?= cargo
 DEMO_ARGS ?=
+STACK_ARGS ?=
 FUZZ_SECONDS ?= 60
 WEBRTC_ARGS ?=
 
@@ -10,7 +11,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-workshop
 PLAYWRIGHT = scripts/webrtc/node_modules/.package-lock.json
 
-.PHONY: demo test test-aarch64 fuzz lint deny bench callgrind fleet-day webrtc webrtc-smoke packages \
+.PHONY: demo test test-aarch64 fuzz lint deny bench callgrind charts fleet fleet-day images webrtc webrtc-smoke packages \
 	clean
 
 demo: packages
@@ -40,12 +41,25 @@ lint:
 deny:
 	@CARGO="$(CARGO)" deploy/deny.sh
 
+# The Helm chart against the schemas of its values and of Kubernetes; installs helm.
+charts:
+	@deploy/helm/check.sh
+
+# Container images of the back-end, by buildah.
+images:
+	@CARGO="$(CARGO)" deploy/images.sh
+
 bench: packages
 	$(CARGO) bench --quiet --workspace --bench datagrams --bench select --bench session
 	$(BUILD) --release
 	$(TARGET)/release/roadweave bench tunnel
 	$(TARGET)/release/roadweave bench router
 	$(TARGET)/release/roadweave bench coding
+
+# A back-end on this machine with two boxes and video, of which a proxy dies: docs/proxy.md.
+fleet: packages
+	$(BUILD) --release
+	$(TARGET)/release/roadweave stack $(STACK_ARGS)
 
 callgrind:
 	@CARGO=$(CARGO) deploy/callgrind.sh

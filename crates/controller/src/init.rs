@@ -42,6 +42,9 @@ pub struct Options {
     /// The TCP address to listen on
     #[arg(long, default_value = "[::]:4400", value_name = "ADDRESS")]
     listen: std::net::SocketAddr,
+    /// Keep a controller that is there already, and do nothing
+    #[arg(long)]
+    keep: bool,
 }
 
 /// Makes a controller.
@@ -56,6 +59,9 @@ pub fn run(options: &Options) -> Result<()> {
     let folder = &options.place.folder;
     if folder.join("controller.toml").exists() {
         let folder = folder.display();
+        if options.keep {
+            return Ok(out::line(format_args!("there is a controller in {folder}; it is kept"))?);
+        }
         return Err(BadInput::new(format!("there is a controller in {folder} already")).into());
     }
     fs::DirBuilder::new()

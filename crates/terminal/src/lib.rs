@@ -20,7 +20,7 @@ pub mod program;
 
 /// The commands of `roadweave-lab`, the workshop, which `roadweave` runs as its own, and what each
 /// does.
-pub const WORKSHOP: [(&str, &str); 7] = [
+pub const WORKSHOP: [(&str, &str); 8] = [
     ("bench", "Measures how fast roadweave is on this machine"),
     (
         "demo",
@@ -35,6 +35,10 @@ pub const WORKSHOP: [(&str, &str); 7] = [
     (
         "record",
         "Records links under way: capacity, delay and loss, both ways, for emulate and lab to replay",
+    ),
+    (
+        "stack",
+        "Starts proxies, an anchor and two boxes with video on this machine, and kills a proxy",
     ),
     ("trace", "Looks at recordings of links, draws them, converts them, and makes synthetic ones"),
 ];

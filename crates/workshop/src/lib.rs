@@ -18,6 +18,7 @@ mod qoe;
 mod rate;
 mod record;
 mod sandbox;
+mod stack;
 mod table;
 mod trace;
 
@@ -45,6 +46,7 @@ enum Command {
     Lab(lab::LabArgs),
     Qoe(qoe::QoeArgs),
     Record(record::RecordArgs),
+    Stack(stack::StackArgs),
     Trace(trace::TraceArgs),
     Bench(bench::BenchArgs),
     #[command(hide = true)]
@@ -69,6 +71,7 @@ fn run(arguments: Arguments) -> ExitCode {
         Command::Lab(args) => args.run(),
         Command::Qoe(args) => args.run(),
         Command::Record(args) => args.run(),
+        Command::Stack(args) => args.run(),
         Command::Trace(args) => args.run(),
         Command::Bench(args) => args.run(),
         Command::BenchEcho(args) => args.run(),

@@ -17,7 +17,7 @@ pub(crate) mod ffmpeg;
 mod kept;
 mod progress;
 mod report;
-mod sampler;
+pub(crate) mod sampler;
 mod scenario;
 mod sink;
 mod source;

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use roadweave_lab::figures::Timeline;
+use roadweave_lab::video::quality::{Player, StreamLog};
 use roadweave_types::Instant;
 use serde_json::Value;
 
@@ -81,6 +82,24 @@ pub fn timeline<'a>(
         missing: vec![0; steps as usize],
         repairs: repairs.into_iter().map(|count| count.round() as u32).collect(),
         ..Timeline::default()
+    }
+}
+
+/// Counts packets lost or too late in the step of `timeline` in which they were sent.
+pub fn count_missing(
+    log: &StreamLog,
+    arrivals: &[Option<Instant>],
+    player: &Player,
+    start: Instant,
+    timeline: &mut Timeline,
+) {
+    for (sent, arrival) in log.packets.iter().zip(arrivals) {
+        let in_time = arrival.is_some_and(|arrival| arrival - *sent <= player.deadline);
+        let step = (*sent - start).as_nanos() / Timeline::STEP.as_nanos();
+        let count = usize::try_from(step).ok().and_then(|step| timeline.missing.get_mut(step));
+        if let Some(count) = count.filter(|_| !in_time) {
+            *count += 1;
+        }
     }
 }
 

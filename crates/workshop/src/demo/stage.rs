@@ -17,9 +17,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use roadweave_device::netns::NetNs;
-use roadweave_lab::figures::{Figures, Run, Timeline};
+use roadweave_lab::figures::{Figures, Run};
 use roadweave_lab::video::quality::{self, Player};
-use roadweave_lab::video::stream_log::SentStream;
 use roadweave_types::Instant;
 use rustix::process::Signal;
 
@@ -212,7 +211,7 @@ impl Stage {
         let View { stream, arrivals, quality, delay_ms, .. } = view;
         let uplinks = self.scenario.uplinks();
         let mut timeline = sampler::timeline(samples, uplinks, start, self.duration());
-        self.count_missing(&stream, &arrivals.first, start, &mut timeline);
+        sampler::count_missing(&stream.log, &arrivals.first, &self.player, start, &mut timeline);
         Ok(Run {
             figures: Figures {
                 strategy: strategy.to_owned(),
@@ -230,24 +229,6 @@ impl Stage {
             stalls: quality.stalls,
             timeline,
         })
-    }
-
-    /// Counts packets lost or too late in the step in which they were sent.
-    fn count_missing(
-        &self,
-        stream: &SentStream,
-        arrivals: &[Option<Instant>],
-        start: Instant,
-        timeline: &mut Timeline,
-    ) {
-        for (sent, arrival) in stream.log.packets.iter().zip(arrivals) {
-            let in_time = arrival.is_some_and(|arrival| arrival - *sent <= self.player.deadline);
-            let step = (*sent - start).as_nanos() / Timeline::STEP.as_nanos();
-            let count = usize::try_from(step).ok().and_then(|step| timeline.missing.get_mut(step));
-            if let Some(count) = count.filter(|_| !in_time) {
-                *count += 1;
-            }
-        }
     }
 
     fn program_in(&self, namespace: &NetNs) -> Command {

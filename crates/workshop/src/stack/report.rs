@@ -1,0 +1,108 @@
+//! What two viewers saw, as a table and as one HTML file that needs nothing else.
+
+use roadweave_lab::report::page::{self, escape, link_class};
+use roadweave_lab::report::strips;
+use roadweave_lab::report::timeline::Figure;
+
+use super::Results;
+use super::viewing::Seen;
+use super::world::OPERATORS;
+use crate::demo::table::{millis, percent};
+use crate::table::{bare, right_aligned};
+
+/// The heading of a column, and what stands in it.
+type Column = (&'static str, fn(&Seen) -> String);
+
+const COLUMNS: &[Column] = &[
+    ("box", |seen| seen.name.clone()),
+    ("proxy", |seen| match seen.proxy_before == seen.proxy_after {
+        true => seen.proxy_before.clone(),
+        false => format!("{} \u{2192} {}", seen.proxy_before, seen.proxy_after),
+    }),
+    ("gap", |seen| millis(seen.gap_ms)),
+    ("packets lost", |seen| format!("{} of {}", seen.packets_lost, seen.packets)),
+    ("frames incomplete", |seen| format!("{} of {}", seen.frames_incomplete, seen.frames)),
+    ("fps", |seen| format!("{:.1}", seen.fps)),
+    ("stall", |seen| percent(seen.stall_ratio)),
+    ("delay p50", |seen| millis(seen.delay_ms.p50)),
+    ("p99", |seen| millis(seen.delay_ms.p99)),
+];
+
+/// The table, with lines as wide as it needs.
+pub fn table(results: &Results) -> String {
+    let mut table = bare();
+    table.set_header(COLUMNS.iter().map(|(heading, _)| *heading));
+    for seen in &results.boxes {
+        table.add_row(COLUMNS.iter().map(|(_, content)| content(seen)));
+    }
+    format!("{}\n{}", what_happened(results), right_aligned(table, 2))
+}
+
+/// The whole report.
+pub fn render(results: &Results) -> String {
+    let mut html = page::begin("Roadweave stack", &what_happened(results));
+    let headings: Vec<&str> = COLUMNS.iter().map(|(heading, _)| *heading).collect();
+    let row = |seen: &Seen| COLUMNS.iter().map(|(_, content)| escape(&content(seen))).collect();
+    let rows: Vec<Vec<String>> = results.boxes.iter().map(row).collect();
+    html += &page::table(&headings, &rows);
+    let links = OPERATORS.iter().enumerate().map(|(index, name)| (link_class(index), *name));
+    let marks = strips::MARKS.iter().filter(|(class, _)| MARKS.contains(class));
+    let marks = marks.map(|(class, name)| ((*class).to_owned(), *name));
+    html += &page::legend(links.chain(marks));
+    for seen in &results.boxes {
+        html += &format!("<h2>{}</h2>\n", escape(&seen.name));
+        html += &page::drawing(&time_line(seen).draw());
+    }
+    html += "<h2>What the figures mean</h2>\n";
+    html += &page::definitions(MEANINGS);
+    html + page::END
+}
+
+fn what_happened(results: &Results) -> String {
+    format!(
+        "Two boxes with four links each, two proxies, an anchor; {} was killed after {:.1} of {} s, \
+         seed {}",
+        results.killed,
+        results.killed_at_ms / 1e3,
+        results.seconds,
+        results.seed
+    )
+}
+
+fn time_line(seen: &Seen) -> Figure {
+    let steps = strips::steps(&seen.timeline);
+    let group = strips::group(steps, COLUMNS_MAX);
+    Figure {
+        label: format!(
+            "{} over time: rates per link, repairs and missing packets; {} stalls",
+            seen.name,
+            seen.stalls.len()
+        ),
+        steps,
+        group,
+        strips: vec![
+            strips::rates("sent over each link, Mbit/s, stacked", &seen.timeline.uplinks, group),
+            strips::packets(&seen.timeline, group),
+        ],
+        stalls: seen.stalls.iter().map(|(a, b)| (a.as_secs_f64(), b.as_secs_f64())).collect(),
+    }
+}
+
+/// A time line with more columns looks no better.
+const COLUMNS_MAX: usize = 450;
+/// What is measured of [`strips::MARKS`].
+const MARKS: [&str; 3] = ["sent", "missing", "stalled"];
+
+const MEANINGS: [(&str, &str); 4] = [
+    (
+        "gap",
+        "the longest time in which no packet of the stream came to its viewer, within 5 s of the kill",
+    ),
+    ("packets lost", "packets of the stream that never came"),
+    ("stall", "sum of the gaps between shown frames above 200 ms, by the stream time"),
+    (
+        "delay",
+        "from the camera's socket to the viewer's, of all packets; one that never arrived, or after \
+         the deadline of 700 ms, counts as 700 ms",
+    ),
+];

@@ -1,0 +1,62 @@
+#!/bin/sh
+# Holds the chart against helm's lint, the schema of its values, and the schemas of Kubernetes.
+# Installs helm and kubernetes-validate into target/tools.
+#
+#   deploy/helm/check.sh [--if-possible]     skips where they cannot be had
+set -eu
+cd "$(dirname "$0")/../.."
+tools="${CARGO_TARGET_DIR:-$PWD/target}/tools"
+chart=deploy/helm/roadweave
+tests=deploy/helm/tests
+kubernetes=1.34.0
+
+cannot() {
+    if [ "${1:-}" = --if-possible ]; then
+        echo "skipped: the chart is not checked, $2" >&2
+        exit 0
+    fi
+    echo "the chart cannot be checked: $2" >&2
+    exit 1
+}
+
+helm="$tools/bin/helm"
+if [ ! -x "$helm" ]; then
+    command -v go >/dev/null || cannot "${1:-}" "go is not installed, which builds helm"
+    GOBIN="$tools/bin" go install helm.sh/helm/v3/cmd/helm@v3.22.0 >/dev/null 2>&1 ||
+        cannot "${1:-}" "helm cannot be built"
+fi
+validate="$tools/kubernetes-validate/bin/kubernetes-validate"
+if [ ! -x "$validate" ]; then
+    python3 -m venv "$tools/kubernetes-validate" &&
+        "$tools/kubernetes-validate/bin/pip" install --quiet kubernetes-validate==1.37.0 ||
+        cannot "${1:-}" "kubernetes-validate cannot be installed"
+fi
+
+rendered=$(mktemp)
+trap 'rm -f "$rendered"' EXIT
+for values in "$tests"/*.yaml; do
+    echo "$values"
+    "$helm" lint --quiet --strict --kube-version "$kubernetes" --values "$values" "$chart"
+    "$helm" template fleet "$chart" --kube-version "$kubernetes" --values "$values" >"$rendered"
+    "$validate" --quiet --strict --kubernetes-version "${kubernetes%.*}" "$rendered"
+done
+
+# What is wrong is refused, and named.
+refused() {
+    if said=$("$helm" template fleet "$chart" --kube-version "$kubernetes" \
+        --values "$tests/small.yaml" --set-json "$1" 2>&1); then
+        echo "$1 is taken; it should be refused" >&2
+        exit 1
+    fi
+    case "$said" in
+        *"$2"*) ;;
+        *) echo "$1 is refused without a word of $2: $said" >&2; exit 1 ;;
+    esac
+}
+refused 'controller.addresses=[]' 'write where boxes reach it'
+refused 'proxies.expose="ingress"' 'expose'
+refused 'proxies.drain.overSeconds=600' 'overSeconds'
+refused 'proxies.port=0' 'port'
+refused 'proxies.prot=4433' 'prot'
+refused 'anchors=[{"tenant":"acme"}]' 'tokenSecret'
+echo "the chart is in order"
