@@ -15,6 +15,7 @@ mod common;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use common::*;
 use roadweave_device::netns::run_sandboxed;
@@ -22,6 +23,8 @@ use serde_json::Value;
 
 /// Where boxes, proxies and people find the controller.
 const CONTROLLER: &str = "198.51.100.1:4400";
+/// Where boxes find the server.
+const SERVES_AT: &str = "198.51.100.1:4433";
 
 /// A program of the fleet, which `cargo test --workspace` builds beside this one.
 fn beside(name: &str) -> Option<PathBuf> {
@@ -70,10 +73,10 @@ impl World {
         command.arg("run").arg("--folder").arg(self.road.path("controller"));
         self.controller = Some(Daemon::start(command, self.road.path("controller.log")));
         let listens = || std::net::TcpStream::connect(CONTROLLER).is_ok();
-        let deadline = std::time::Instant::now() + WAIT_MAX;
+        let deadline = Instant::now() + WAIT_MAX;
         while !self.road.server.enter(listens).unwrap() {
-            assert!(std::time::Instant::now() < deadline, "the controller does not listen");
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            assert!(Instant::now() < deadline, "the controller does not listen");
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 
@@ -93,9 +96,33 @@ impl World {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    fn token(&self, uses: u32) -> String {
-        let made = self.json(&["token", "create", "--uses", &uses.to_string()]);
+    fn token(&self, role: &str) -> String {
+        let made = self.json(&["token", "create", "--role", role]);
         made["join"].as_str().unwrap().to_owned()
+    }
+
+    /// A server and a box join, each by a token of its own, and start.
+    fn start_both(&self) -> (Daemon, Daemon) {
+        let token = self.token("proxy");
+        let mut join = self.road.server.command(PROGRAM);
+        join.args(["join", &token, "--role", "proxy", "--name", "fra-1", "--address", SERVES_AT]);
+        let join = join.arg("--state-directory").arg(self.road.path("fra-1")).output().unwrap();
+        assert!(joined(&join).contains("This proxy has joined: fra-1 of home"));
+        joined(&self.join(&self.token("box"), "bus-1").output().unwrap());
+        self.write_files();
+        let server = self.road.start_server();
+        (server, self.road.start_client("client"))
+    }
+
+    /// Files that say where the state is, and name neither keys nor one another.
+    fn write_files(&self) {
+        let state = |name: &str| format!("state_directory = {:?}\n", self.road.path(name));
+        let listen = format!("listen = \"{SERVES_AT}\"\naddresses = [\"10.77.0.1/16\"]\n");
+        let tun = format!("[tun]\nname = \"{SERVER}\"\n");
+        self.road.write("server.toml", state("fra-1") + &listen + &tun);
+        let uplinks = "[uplinks]\ninclude = [\"eth1\", \"eth2\"]\n";
+        let routes = "[routes]\ninto_tunnel = [\"10.77.0.0/16\"]\n";
+        self.road.write("client.toml", state("bus-1") + uplinks + routes);
     }
 
     /// `roadweave join` in the vehicle, with a state directory of this name.
@@ -126,7 +153,7 @@ fn in_world(name: &str, test: impl FnOnce(World)) {
 #[test]
 fn a_box_joins_by_a_token_once_and_a_used_up_token_says_so() {
     in_world("a_box_joins_by_a_token_once_and_a_used_up_token_says_so", |world| {
-        let token = world.token(1);
+        let token = world.token("box");
         let said = joined(&world.join(&token, "bus-1").output().unwrap());
         assert!(said.contains("This box has joined: bus-1 of home"), "{said}");
         assert!(said.contains("Next: roadweave client --state-directory"), "{said}");
@@ -140,6 +167,57 @@ fn a_box_joins_by_a_token_once_and_a_used_up_token_says_so() {
         let devices = world.json(&["device", "list"]);
         assert_eq!(devices.as_array().unwrap().len(), 1, "{devices:#}");
     });
+}
+
+#[test]
+fn a_session_on_signed_documents_outlives_its_controller_and_ends_with_the_key() {
+    in_world(
+        "a_session_on_signed_documents_outlives_its_controller_and_ends_with_the_key",
+        |world| {
+            let mut world = world;
+            let (server, client) = world.start_both();
+            client.wait_for("joined");
+            let road = &world.road;
+            road.echo(&road.server, GATEWAY_V4);
+            road.wait_for_paths(&["eth1", "eth2"]);
+            road.wait_for_traffic();
+            let page = roadweave(&["show", "--socket", &socket(CLIENT)]);
+            assert!(
+                text(&page.stdout).contains("fleet of home: box bus-1, controller at"),
+                "{page:?}"
+            );
+
+            // Without a controller the session goes on, and comes again after both have restarted.
+            world.controller.take().unwrap().kill();
+            world.road.wait_for_traffic();
+            client.interrupt();
+            server.interrupt();
+            let server = world.road.start_server();
+            let client = world.road.start_client("client");
+            client.wait_for("joined");
+            world.road.wait_for_traffic();
+            let away = |status: &Value| status["fleet"]["away_seconds"].as_f64().is_some();
+            world.road.wait_for_status(SERVER, "away", away);
+
+            world.start_controller();
+            let there = |status: &Value| status["fleet"]["controller"].is_string();
+            world.road.wait_for_status(SERVER, "the controller is back", there);
+            let asked = Instant::now();
+            let revoked = world.json(&["device", "revoke", "bus-1", "--reason", "stolen"]);
+            let answered = asked.elapsed();
+            assert!(server.count("left") > 0, "{}", server.log());
+            assert!(answered < Duration::from_secs(2), "{answered:?}");
+            let summary = revoked["summary"].as_str().unwrap();
+            assert!(summary.starts_with("1 of 1"), "{revoked:#}");
+            println!("revoked, ended and confirmed after {answered:?}");
+            client.wait_for("key was revoked");
+            let socket = world.road.socket_to(GATEWAY_V4);
+            socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+            let _ = socket.send(b"is anybody there?");
+            assert!(socket.recv(&mut [0; 100]).is_err());
+            drop(client);
+        },
+    );
 }
 
 /// Says that it is 1970, to programs that ask the C library.
@@ -175,7 +253,7 @@ fn a_box_in_1970_joins() {
         }
         let date = Command::new("date").arg("+%Y").env("LD_PRELOAD", &library).output().unwrap();
         assert_eq!(text(&date.stdout).trim(), "1970");
-        let token = world.token(1);
+        let token = world.token("box");
         let mut join = world.join(&token, "bus-1");
         let said = joined(&join.env("LD_PRELOAD", &library).output().unwrap());
         assert!(said.contains("This box has joined"), "{said}");
