@@ -318,3 +318,6 @@ const SUPERSEDED_STAYS: Duration = Duration::from_secs(3);
 const BINDINGS_AT_ONCE: u32 = 8;
 /// In the long run it may sign one in this time.
 const BINDING_INTERVAL: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;

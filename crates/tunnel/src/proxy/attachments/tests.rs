@@ -1,0 +1,78 @@
+//! What becomes of sessions and their packets when the anchor does not answer.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use roadweave_identity::Identity;
+use roadweave_quic::{Epoch, TransportConfig};
+
+use super::*;
+use crate::proxy::{ProxyConfig, ProxyTenant};
+
+const SESSION: ConnectionId = ConnectionId(7);
+
+fn key(seed: u8) -> PublicKey {
+    Identity::from_seed([seed; 32]).public_key()
+}
+
+#[allow(clippy::disallowed_methods, reason = "any moment serves as the start of virtual time")]
+fn legs() -> Legs {
+    let tenant = ProxyTenant {
+        name: "acme".into(),
+        anchor: key(3),
+        addresses: vec![SocketAddr::from(([203, 0, 113, 1], 4434))],
+        gateways: Vec::new(),
+        rate_limit: None,
+    };
+    let config = ProxyConfig { tenants: vec![tenant], leg_rate: None };
+    let epoch = Epoch::new(std::time::Instant::now());
+    let identity = Arc::new(Identity::from_seed([2; 32]));
+    Legs::new(epoch, &TransportConfig::new([1; 32]), identity, config).unwrap()
+}
+
+/// Lets time pass until then, while nobody answers.
+fn run(legs: &mut Legs, end: Instant) {
+    while let Some(now) = legs.poll_timeout().filter(|now| *now <= end) {
+        legs.handle_timeout(now);
+        while legs.poll_transmit().is_some() {}
+    }
+    legs.handle_timeout(end);
+}
+
+fn events(legs: &mut Legs) -> Vec<LegEvent> {
+    let told = |event: &LegEvent| matches!(event, LegEvent::Told(_));
+    std::iter::from_fn(|| legs.poll_event()).filter(|event| !told(event)).collect()
+}
+
+#[test]
+fn whoever_begins_while_the_anchor_is_away_is_told_like_those_before() {
+    let at = Instant::from_millis;
+    let mut legs = legs();
+    legs.handle_timeout(at(0));
+    legs.begin(at(10), SESSION, "acme", key(1));
+    assert_eq!(events(&mut legs), [], "there is patience at the start");
+    run(&mut legs, at(1_500));
+    assert_eq!(events(&mut legs), [LegEvent::Away(SESSION), LegEvent::StandbysAway]);
+    legs.begin(at(1_600), ConnectionId(8), "acme", key(1));
+    assert_eq!(events(&mut legs), [LegEvent::Away(ConnectionId(8))]);
+}
+
+#[test]
+fn packets_that_nobody_is_told_of_go_after_a_moment_and_are_counted() {
+    let at = Instant::from_millis;
+    let mut legs = legs();
+    legs.handle_timeout(at(0));
+    legs.begin(at(10), SESSION, "acme", key(1));
+    (0..10).for_each(|ms| legs.pass(at(10 + ms), SESSION, &[7; 1_000]));
+    let drops = |legs: &Legs| legs.status().tenants["acme"].drops.clone();
+    assert_eq!((drops(&legs).total(), legs.waiting() / 10_000), (0, 1));
+    run(&mut legs, at(315));
+    assert_eq!(drops(&legs).get(DropReason::Unbound), 6);
+    legs.end(at(316), SESSION);
+    assert_eq!((drops(&legs).get(DropReason::Unbound), legs.waiting()), (10, 0));
+    // An anchor that is away is waited for by nobody.
+    legs.begin(at(320), SESSION, "acme", key(1));
+    run(&mut legs, at(1_500));
+    legs.pass(at(1_500), SESSION, &[7; 1_000]);
+    assert_eq!((drops(&legs).get(DropReason::LegAway), legs.waiting()), (1, 0));
+}
