@@ -42,7 +42,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         Control::Hello(Hello { name: "bus-17".into(), ..Hello::default() }),
         Control::Welcome(welcome),
         Control::Refuse { reason: "unknown key".into(), why: Reason::Drain },
-        Control::Hello(Hello { name: "b".into(), role: Role::Standby, attachment: Some(9) }),
+        Control::Hello(Hello { name: "b".into(), role: Role::Standby }),
         Control::Move { why: Reason::Drain, grace: Some(Duration::from_secs(2)) },
         Control::PathName { path: PathId(3), uplink: "wwan0".into() },
         Control::PathPolicy {

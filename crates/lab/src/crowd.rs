@@ -149,7 +149,6 @@ impl Crowd {
         let config = ClientConfig {
             name: name(vehicle),
             candidates: vec![Candidate::only(server_key(), vec![SERVER])],
-            attachment: None,
             transport: self.transport(vehicle, life),
             lanes: self.config.lanes_up.clone(),
             memory_max: MEMORY_MAX,

@@ -53,7 +53,6 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let config = ClientConfig {
         name: "vehicle".to_owned(),
         candidates: vec![Candidate::only(server_key.public_key(), vec![far])],
-        attachment: None,
         transport: TransportConfig::new([1; 32]),
         lanes: lanes.clone(),
         memory_max: MEMORY_MAX,

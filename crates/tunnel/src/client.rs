@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ipnet::IpNet;
-use roadweave_identity::{Identity, PublicKey};
+use roadweave_identity::Identity;
 use roadweave_quic::{ConfigError, ConnectionId, Endpoint, Epoch, Prober, TransportConfig};
 use roadweave_recovery::Qoe;
 use roadweave_types::{DropCounters, Instant, PathId, PathSnapshot, Policy, UplinkId};
@@ -49,6 +49,7 @@ mod race;
 mod report;
 mod silence;
 mod standby;
+mod uplinks;
 
 use binding::Bindings;
 use choice::Choice;
@@ -59,7 +60,7 @@ pub use notices::Notice;
 use notices::NoticeLimiter;
 use outages::Outages;
 use pairs::{Pair, Pairs};
-use race::{AcceptedConnection, Attempt, RACE_STAGGER};
+use race::{AcceptedConnection, Attempt};
 pub use report::{PairReport, PairState, UplinkReport};
 use silence::Flapping;
 use standby::{HOME_FIRST, Standby};
@@ -75,9 +76,6 @@ pub struct ClientConfig {
     /// The servers to choose from, at least one: the first is tried first. Of too many the first
     /// are used, see [`admit`].
     pub candidates: Vec<Candidate>,
-    /// The number of its last session, with whichever server, if its sessions are counted: the next
-    /// has the next number. With several candidates they are counted in any case.
-    pub attachment: Option<u64>,
     /// The transport.
     pub transport: TransportConfig,
     /// The lanes of the uplink direction.
@@ -166,8 +164,6 @@ pub struct Client {
     home_first_until: Instant,
     /// When something came in last, over whichever uplink.
     last_heard: Instant,
-    /// The number of the last session.
-    attachment: Option<u64>,
     /// The least round trip of the session, and since when it is far above that.
     least_rtt: Duration,
     worse_since: Option<Instant>,
@@ -221,7 +217,6 @@ impl Client {
         if config.candidates.is_empty() {
             return Err(ClientError::NoCandidate);
         }
-        let counts = (config.candidates.len() > 1).then_some(0);
         let mut client = Self {
             pairs: Pairs::new(0),
             choice: Choice::new(&config.candidates),
@@ -231,7 +226,6 @@ impl Client {
             late_inner: VecDeque::new(),
             home_first_until: Instant::ZERO + HOME_FIRST,
             last_heard: Instant::ZERO,
-            attachment: config.attachment.or(counts),
             least_rtt: Duration::MAX,
             worse_since: None,
             config,
@@ -280,21 +274,9 @@ impl Client {
         &self.config.candidates[self.choice.current()]
     }
 
-    /// The number of the last session, if sessions are counted: to be kept over restarts.
-    pub fn attachment(&self) -> Option<u64> {
-        self.attachment
-    }
-
-    /// Somebody knows of a session with this number: the next one has a higher one.
-    pub fn set_attachment(&mut self, at_least: u64) {
-        self.attachment = self.attachment.map(|own| own.max(at_least));
-    }
-
     /// What is said first on a connection.
     fn hello(&self, role: Role) -> Hello {
-        let attachment = self.attachment.filter(|_| role == Role::Join);
-        let attachment = attachment.map(|last| last.saturating_add(1));
-        Hello { name: self.config.name.clone(), role, attachment }
+        Hello { name: self.config.name.clone(), role }
     }
 
     /// What the strategies have learned of the networks so far, in all sessions.
@@ -335,94 +317,9 @@ impl Client {
         self.current.as_ref().map(|current| current.session.frame_targets()).unwrap_or_default()
     }
 
-    /// An uplink is there and has an address. Call it again when its address has changed.
-    pub fn add_uplink(&mut self, now: Instant, id: UplinkId, name: &str) {
-        let stagger = RACE_STAGGER * self.uplinks.len() as u32;
-        let uplink = Uplink {
-            name: name.to_owned(),
-            since: now,
-            heard: false,
-            next_attempt: now + stagger,
-            next_path: now,
-            path_failures: 0,
-            path_deadline: now,
-        };
-        self.uplinks.insert(id, uplink);
-        self.pairs.reset_backoff(now, Some(id));
-        self.choice.forget_rests();
-        self.outages.forget(id);
-        self.on_lanes_or_uplinks(now);
-        self.handle_timeout(now);
-    }
-
-    /// The first candidate's addresses are others from now on, for all uplinks that
-    /// [`Client::set_servers_of`] has told nothing of; a session that is up lives on.
-    pub fn set_servers(&mut self, now: Instant, servers: Vec<SocketAddr>) {
-        self.config.candidates[0].addresses = servers;
-        self.forget_pairs();
-        self.handle_timeout(now);
-    }
-
-    /// From now on `servers` are the addresses of the candidate with `key` for one uplink, and its
-    /// own count for the others only: a name that was looked up over an uplink says nothing of the
-    /// others. With no address, its own count for it again.
-    ///
-    /// The uplink need not be there yet; what is known of it is forgotten with it.
-    pub fn set_servers_of(
-        &mut self,
-        now: Instant,
-        key: &PublicKey,
-        uplink: UplinkId,
-        servers: Vec<SocketAddr>,
-    ) {
-        let of_key = |candidate: &Candidate| candidate.key == *key;
-        let Some(candidate) = self.config.candidates.iter().position(of_key) else { return };
-        if servers.is_empty() {
-            self.servers_of.remove(&(candidate, uplink));
-        } else {
-            self.servers_of.insert((candidate, uplink), servers);
-        }
-        if let Some(uplink) = self.uplinks.get_mut(&uplink) {
-            (uplink.path_failures, uplink.path_deadline) = (0, now);
-        }
-        self.forget_pairs();
-        self.handle_timeout(now);
-    }
-
-    /// The addresses that are tried over `uplink`, of the server that the client is with.
-    pub fn servers_of(&self, uplink: UplinkId) -> &[SocketAddr] {
-        self.addresses_of(self.choice.current(), uplink)
-    }
-
     /// Whether there is a session of which no path answers.
     pub fn is_silent(&self) -> bool {
         self.silent_since.is_some()
-    }
-
-    /// Forgets what is known of pairs that are none any more.
-    fn forget_pairs(&mut self) {
-        let Self { uplinks, servers_of, config, pairs, .. } = self;
-        pairs.retain(|(uplink, server)| {
-            let leads_to = |(at, candidate): (usize, &Candidate)| {
-                servers_of.get(&(at, uplink)).unwrap_or(&candidate.addresses).contains(&server)
-            };
-            uplinks.contains_key(&uplink) && config.candidates.iter().enumerate().any(leads_to)
-        });
-    }
-
-    /// An uplink is gone; its path is closed, unless it is the last.
-    pub fn remove_uplink(&mut self, now: Instant, id: UplinkId) {
-        self.servers_of.retain(|(_, uplink), _| *uplink != id);
-        self.uplinks.remove(&id);
-        self.drop_attempts(now, "its uplink is gone", |attempt| attempt.pair.0 == id);
-        if let Some(replacement) = self.replacement.take_if(|replacement| replacement.pair.0 == id)
-        {
-            self.close_connection(now, replacement.id, "its uplink is gone");
-        }
-        self.outages.forget(id);
-        self.forget_pairs();
-        self.on_lanes_or_uplinks(now);
-        self.handle_timeout(now);
     }
 
     /// Lets the lanes of the uplink direction be others, in this session and those to come, as far

@@ -85,9 +85,6 @@ pub enum ServerEvent {
         peer: String,
         /// The client's key.
         key: PublicKey,
-        /// The number of the session among all of the client's, with whichever servers, if it
-        /// counts them: the highest is where the client is.
-        attachment: Option<u64>,
     },
     /// A client's session is over.
     Left {
@@ -129,9 +126,8 @@ pub struct Server {
     /// Clients that have changed, and whose sessions have not been looked at since.
     changed: BTreeSet<PublicKey>,
     waiting: Waiting,
-    /// Connections that wait, whose client was welcomed and has not used them yet, with the number
-    /// that their session would have.
-    welcomed: BTreeMap<ConnectionId, Option<u64>>,
+    /// Connections that wait, whose client was welcomed and has not used them yet.
+    welcomed: BTreeSet<ConnectionId>,
     standbys: Standbys,
     /// Since it was asked to let all clients go.
     drain: Option<Drain>,
@@ -183,7 +179,7 @@ impl Server {
             peers,
             changed: BTreeSet::new(),
             waiting: Waiting::new(ceilings.waiting),
-            welcomed: BTreeMap::new(),
+            welcomed: BTreeSet::new(),
             standbys: Standbys::new(ceilings.standbys),
             drain: None,
             sessions: BTreeMap::new(),

@@ -132,7 +132,7 @@ impl Visit {
     }
 
     fn say(&mut self, role: Role) {
-        let hello = Control::Hello(Hello { name: "box".into(), role, attachment: None });
+        let hello = Control::Hello(Hello { name: "box".into(), role });
         if let Some(connection) = self.connection() {
             let _ = connection.send_message(hello.to_bytes());
         }

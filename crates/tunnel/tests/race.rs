@@ -25,7 +25,6 @@ fn client(servers: &[&str]) -> Client {
             server_key(),
             servers.iter().map(|server| address(server)).collect(),
         )],
-        attachment: None,
         transport: TransportConfig::new([1; 32]),
         lanes: vec![LaneConfig::new("default", Strategy::xnc())],
         memory_max: roadweave_tunnel::MEMORY_MAX,

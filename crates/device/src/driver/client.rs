@@ -152,7 +152,6 @@ fn new_client(clock: Clock, options: &ClientOptions) -> Result<Client, DriverErr
     let config = ClientConfig {
         name: options.name.clone(),
         candidates,
-        attachment: None,
         transport: options.transport.clone(),
         lanes: options.lanes.clone(),
         memory_max: options.memory_max,

@@ -152,7 +152,6 @@ pub(super) fn client(
             ANY_PROXY => (0..config.proxies).map(candidate).collect(),
             proxy => vec![candidate(proxy)],
         },
-        attachment: None,
         transport: transport(config, life),
         lanes: lanes(config),
         memory_max: MEMORY_MAX,

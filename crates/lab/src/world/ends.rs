@@ -31,7 +31,6 @@ pub(super) fn client(epoch: Epoch, world: &WorldConfig) -> Result<Client, WorldE
     let config = ClientConfig {
         name: NAME.into(),
         candidates: vec![Candidate::only(server_key, servers.collect())],
-        attachment: None,
         transport: transport(world, 1, 0),
         lanes: world.lanes_up.clone(),
         memory_max: MEMORY_MAX,

@@ -83,8 +83,8 @@ pub struct Fleet {
     servers: Vec<Proxy>,
     arrivals: VecDeque<FleetArrival>,
     client_events: Vec<(Instant, ClientEvent)>,
-    /// The newest session of the vehicle: its number, and the server that it is with.
-    newest: Option<(Option<u64>, usize)>,
+    /// The server that the vehicle's newest session is with.
+    newest: Option<usize>,
     /// Packets to the vehicle that had nowhere to go.
     unrouted: u64,
 }
@@ -165,7 +165,6 @@ impl Fleet {
         let client = ClientConfig {
             name: "vehicle".into(),
             candidates: candidates.collect(),
-            attachment: None,
             transport: transport(config.seed, 0),
             lanes: config.lanes_up.clone(),
             memory_max: MEMORY_MAX,
@@ -268,7 +267,7 @@ impl Fleet {
         match direction {
             Direction::Up => self.client.handle_inner(self.now, packet),
             Direction::Down => {
-                let at = self.newest.map(|(_, number)| &mut self.servers[number]);
+                let at = self.newest.map(|number| &mut self.servers[number]);
                 match at.filter(|proxy| proxy.acts() && proxy.cut.is_none()) {
                     Some(Proxy { end: Some(server), .. }) => server.handle_inner(self.now, packet),
                     _ => self.unrouted += 1,
@@ -363,11 +362,8 @@ impl Fleet {
         let (this, reaches_egress) = (Some((number, proxy.address)), proxy.cut.is_none());
         turn(server, &mut EndIo { now, server: this, reaches_egress, wires, arrivals });
         while let Some(event) = server.poll_event() {
-            if let ServerEvent::Joined { attachment, .. } = &event
-                // A server may hear what is sent in a session before it hears its number.
-                && (attachment.is_none() || newest.is_none_or(|(number, _)| *attachment >= number))
-            {
-                *newest = Some((*attachment, number));
+            if matches!(event, ServerEvent::Joined { .. }) {
+                *newest = Some(number);
             }
             proxy.events.push((now, event));
         }

@@ -112,7 +112,6 @@ impl Tunnel {
         let config = ClientConfig {
             name: "bench".into(),
             candidates: vec![Candidate::only(server_key.public_key(), vec![server_address()])],
-            attachment: None,
             transport: TransportConfig::new([3; 32]),
             lanes: lanes.clone(),
             memory_max: MEMORY_MAX,

@@ -56,7 +56,6 @@ impl Client {
         self.pairs.retain(|(_, server)| !new.contains(&server));
         self.config.candidates = wanted;
         if self.has_choice() {
-            self.attachment.get_or_insert(0);
             self.current.iter_mut().for_each(|current| current.session.keep_unfinished());
         }
         self.forget_pairs();

@@ -296,7 +296,6 @@ impl Client {
         if self.has_choice() {
             session.keep_unfinished();
         }
-        self.attachment = self.attachment.map(|last| last.saturating_add(1));
         self.least_rtt = Duration::MAX;
         if let Some(learned) = self.learned.get(&self.home().key.to_string()) {
             session.restore(learned);

@@ -133,7 +133,7 @@ impl Server {
 
     /// Answers a hello, unless it was answered before.
     fn on_hello(&mut self, now: Instant, id: ConnectionId, hello: &Hello) {
-        if self.sessions.contains_key(&id) || self.welcomed.contains_key(&id) {
+        if self.sessions.contains_key(&id) || self.welcomed.contains(&id) {
             return;
         }
         let stands_by = self.standbys.contains(id);
@@ -144,11 +144,11 @@ impl Server {
             // The client has heard the welcome, and goes on here.
             Role::Join if stands_by => {
                 self.standbys.remove(id);
-                self.join(now, id, hello.attachment);
+                self.join(now, id);
             }
             Role::Join => {
                 if self.welcome(now, id) {
-                    self.welcomed.insert(id, hello.attachment);
+                    self.welcomed.insert(id);
                     self.wait_for_use(now, id);
                 }
             }
@@ -206,15 +206,14 @@ impl Server {
     /// Of the connections on which a client was welcomed, it uses this one. One that stood by has
     /// said hello first, which may come later than what it sent then on a faster path.
     pub(super) fn join_if_welcomed(&mut self, now: Instant, id: ConnectionId) {
-        if let Some(attachment) = self.welcomed.remove(&id) {
-            self.join(now, id, attachment);
-        } else if self.standbys.contains(id) {
+        let stands_by = self.standbys.contains(id);
+        if self.welcomed.remove(&id) || stands_by {
             self.standbys.remove(id);
-            self.join(now, id, None);
+            self.join(now, id);
         }
     }
 
-    pub(super) fn join(&mut self, now: Instant, id: ConnectionId, attachment: Option<u64>) {
+    pub(super) fn join(&mut self, now: Instant, id: ConnectionId) {
         self.waiting.remove(id);
         let Some(connection) = self.endpoint.connection(id) else { return };
         let (key, remote) = (connection.peer(), connection.remote_address(PathId(0)));
@@ -253,7 +252,7 @@ impl Server {
         }
         self.by_key.insert(key, id);
         self.begin_passing(now, id, &peer, key);
-        self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key, attachment });
+        self.events.push_back(ServerEvent::Joined { peer: peer.name.clone(), key });
         let limits = peer.rate_limit.map(|rate| self.accounts.take_limits(&key, rate));
         let path_names = BTreeMap::new();
         let joined = Joined { key, peer, session, path_names, limits };

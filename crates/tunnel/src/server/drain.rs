@@ -43,9 +43,7 @@ impl Server {
         for id in self.standbys.ids() {
             self.end(now, id, "this server is about to stop");
         }
-        let welcomed: Vec<ConnectionId> = self.welcomed.keys().copied().collect();
-        for id in welcomed {
-            self.welcomed.remove(&id);
+        for id in std::mem::take(&mut self.welcomed) {
             self.refuse(now, id, "this server is about to stop", Reason::Drain);
         }
     }

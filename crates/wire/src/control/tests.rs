@@ -1,6 +1,7 @@
 //! Control messages: each reads back, and what breaks the format is refused.
 
 use proptest::prelude::*;
+use roadweave_types::{Order, Priority};
 
 use super::*;
 
@@ -24,7 +25,7 @@ fn samples() -> Vec<Control> {
         Control::Refuse { reason: "unknown peer".into(), why: Reason::Other },
         Control::Refuse { reason: "it drains".into(), why: Reason::Drain },
         Control::Refuse { reason: "elsewhere".into(), why: Reason::Superseded },
-        Control::Hello(Hello { name: "a".into(), role: Role::Standby, attachment: Some(7) }),
+        Control::Hello(Hello { name: "a".into(), role: Role::Standby }),
         Control::Move { why: Reason::Drain, grace: Some(Duration::from_millis(1)) },
         Control::PathName { path: PathId(3), uplink: "wwan0".into() },
         Control::PathPolicy { path: PathId(1), policy: Policy::default() },
@@ -79,10 +80,7 @@ fn every_truncation_is_refused_or_lacks_a_field() {
 fn what_an_older_peer_does_not_say_has_its_old_meaning() {
     for (hello, message) in [
         (Hello { name: "x".into(), ..Hello::default() }, &b"\x01\0\x01\0\x01x"[..]),
-        (
-            Hello { name: "x".into(), role: Role::Standby, attachment: Some(258) },
-            b"\x01\0\x01\0\x01x\0\x0a\0\x01\x01\0\x0b\0\x08\0\0\0\0\0\0\x01\x02",
-        ),
+        (Hello { name: "x".into(), role: Role::Standby }, b"\x01\0\x01\0\x01x\0\x0a\0\x01\x01"),
     ] {
         assert_eq!(Control::Hello(hello.clone()).to_bytes(), message);
         assert_eq!(Control::parse(Bytes::from_static(message)), Ok(Control::Hello(hello)));
@@ -93,7 +91,7 @@ fn what_an_older_peer_does_not_say_has_its_old_meaning() {
     assert_eq!(&plain[..], b"\x03\0\x01\0\x01x");
     assert_eq!(&drain[..], b"\x03\0\x01\0\x01x\0\x0c\0\x01\x01");
     for role in [Role::Join, Role::Standby, Role::Proxy] {
-        let hello = Control::Hello(Hello { name: "x".into(), role, attachment: Some(u64::MAX) });
+        let hello = Control::Hello(Hello { name: "x".into(), role });
         assert_eq!(Control::parse(hello.to_bytes()), Ok(hello));
     }
 }
@@ -160,7 +158,6 @@ fn hostile_values_are_refused() {
     };
     check_hello(FIELD_ROLE, &[3]);
     check_hello(FIELD_ROLE, &[]);
-    check_hello(FIELD_ATTACHMENT, &[1; 7]);
     check(KIND_LANE_PROMISE, FIELD_ORDER, &[1, 0, 1], ControlError::MissingField(FIELD_LANE));
     let check_order = |value: &[u8]| {
         let mut bytes = BytesMut::from(&[KIND_LANE_PROMISE][..]);

@@ -1,0 +1,200 @@
+//! When the session goes to the server that waits, and how.
+//!
+//! ```text
+//! silent, asked to move, or nearer ─► the standby is asked ─► it answers ─► switch ─► hello, join
+//! no session ─► the standby is asked ─► it answers ─► a second for the former server ─► switch
+//! ```
+
+use std::time::Duration;
+
+use roadweave_quic::ConnectionId;
+use roadweave_types::{Instant, PathSnapshot};
+use roadweave_wire::{Control, Reason, Role};
+
+use super::{Fault, Goal, HOME_FIRST, Question};
+use crate::client::Client;
+use crate::client::notices::legible;
+
+impl Client {
+    /// Asks both servers while no path of the session answers, or the standby alone before the
+    /// client goes there, or after the session was lost in silence.
+    pub(super) fn ask_standby(&mut self, now: Instant) {
+        let is_silent = self.silent_since.is_some();
+        if !is_silent && self.standby.goal.is_none() && self.current.is_some() {
+            self.standby.question = None;
+            return;
+        }
+        let Some(id) = self.standby.ready.as_ref().map(|ready| ready.id) else { return };
+        let first_time = self.standby.question.is_none();
+        let question = self.standby.question.get_or_insert(Question {
+            first: now,
+            asked: now,
+            alive_since: None,
+        });
+        let asks = first_time || now >= question.asked + ASK_INTERVAL;
+        if asks {
+            question.asked = now;
+        }
+        let session = self.current.as_ref().map(|current| current.id).filter(|_| is_silent);
+        if let Some(connection) = self.endpoint.connection_mut(id) {
+            if first_time {
+                connection.suspect_all_paths(now);
+            } else if asks {
+                connection.ask_paths(now);
+            }
+        }
+        if let Some(connection) = session.and_then(|id| self.endpoint.connection_mut(id))
+            && asks
+        {
+            connection.ask_paths(now);
+        }
+        self.hear_standby(now, id);
+    }
+
+    /// Sees whether the standby has answered, and what follows.
+    fn hear_standby(&mut self, now: Instant, id: ConnectionId) {
+        let answer = self.endpoint.connection(id).and_then(|connection| {
+            let usable = connection.paths().iter().filter(|path| path.is_usable());
+            usable.map(|path| path.latest_rtt).min()
+        });
+        let Some(question) = &mut self.standby.question else { return };
+        match answer {
+            Some(rtt) if question.alive_since.is_none() => {
+                question.alive_since = Some((now - rtt).max(question.first));
+            }
+            // The networks are gone again.
+            None => question.alive_since = None,
+            Some(_) => {}
+        }
+        let question = *question;
+        if question.alive_since.is_none() {
+            if self.standby.goal.is_some() && now >= question.first + GOAL_PATIENCE {
+                let fault = Fault::Silence { since: question.first };
+                self.give_up_target(now, "it does not answer", fault);
+            }
+            return;
+        }
+        if self.current.is_none() {
+            if now >= self.home_first_until {
+                self.switch(now, "there was no session");
+            }
+            return;
+        }
+        if self.takeover_from(&question).is_some_and(|at| at <= now) {
+            self.take_over(now);
+        } else if let Some(goal) = self.standby.goal.take_if(|_| self.silent_since.is_none()) {
+            self.switch(now, &goal.why);
+        }
+    }
+
+    /// There is no session, and the networks are back: all are tried at once, and the server that
+    /// it was with has a moment to answer first, since what it knows of the client's flows another
+    /// may not.
+    pub(in crate::client) fn on_coverage_back(&mut self, now: Instant) {
+        self.pairs.hurry(now);
+        for uplink in self.uplinks.values_mut() {
+            uplink.next_attempt = uplink.next_attempt.min(now);
+        }
+        let home = self.choice.standing(now, self.choice.current());
+        if home.rests_until.is_none() {
+            self.home_first_until = self.home_first_until.max(now + HOME_FIRST);
+        }
+    }
+
+    /// When the session's server has been silent for long enough, if the standby has answered.
+    pub(super) fn takeover_from(&self, question: &Question) -> Option<Instant> {
+        let alive_since = question.alive_since?;
+        self.silent_since?;
+        let last = self.standby.takeovers.front();
+        if self.standby.takeovers.len() >= TAKEOVERS_MAX
+            && let Some(oldest) = last
+            && alive_since < *oldest + TAKEOVERS_WITHIN
+        {
+            return None;
+        }
+        let connection = self.endpoint.connection(self.current.as_ref()?.id)?;
+        let pto = connection.paths().iter().map(|path: &PathSnapshot| path.pto).min();
+        let pto = pto.unwrap_or_default().min(SILENCE_MAX);
+        // A server that hears little takes as long to find out that its answers go to a dead path.
+        let quiet = Some(connection.quiet_after()).filter(|quiet| *quiet > SILENCE_MIN);
+        let patience = quiet.map_or(pto.max(SILENCE_MIN), |quiet| quiet + pto);
+        Some(connection.last_heard().max(alive_since) + patience)
+    }
+
+    /// The session's server is gone, and the standby is not.
+    fn take_over(&mut self, now: Instant) {
+        let home = self.choice.current();
+        if self.standby.takeovers.len() >= TAKEOVERS_MAX {
+            self.standby.takeovers.pop_front();
+        }
+        self.standby.takeovers.push_back(now);
+        self.switch(now, "the server fell silent");
+        self.choice.on_failure(now, home, "it fell silent");
+    }
+
+    /// The session's server asks its client to go.
+    pub(in crate::client) fn on_move(&mut self, now: Instant, why: Reason) {
+        if !self.has_choice() {
+            return;
+        }
+        let why = match why {
+            Reason::Drain => "the server drains",
+            Reason::Other | Reason::Superseded => "the server asked for it",
+        };
+        self.choice.on_failure(now, self.choice.current(), why);
+        self.standby.goal = Some(Goal { why: why.to_owned(), only: None });
+        self.tend_standby(now);
+    }
+
+    /// The session was lost in silence: what waits is to prove first that the networks are back.
+    pub(in crate::client) fn doubt_standby(&mut self, now: Instant) {
+        let Some(ready) = self.standby.ready.as_ref().map(|ready| ready.id) else { return };
+        self.standby.question = Some(Question { first: now, asked: now, alive_since: None });
+        if let Some(connection) = self.endpoint.connection_mut(ready) {
+            connection.suspect_all_paths(now);
+        }
+    }
+
+    /// What waits has been forgotten as well: this end was paused for too long.
+    pub(in crate::client) fn forget_standby(&mut self, now: Instant) {
+        self.retarget(now, None, "this end was paused");
+    }
+
+    /// Makes a session of the connection that waits. That of before, if there is one, is heard for
+    /// a while; what it could not bring to its end is sent on.
+    pub(in crate::client) fn switch(&mut self, now: Instant, why: &str) {
+        let Some(target) = self.standby.target else { return };
+        let Some(accepted) = self.standby.ready.take() else { return };
+        self.retarget(now, None, "");
+        self.standby.goal = None;
+        self.set_aside_session(now);
+        self.drop_attempts(now, "another server is used", |_| true);
+        if let Some(replacement) = self.replacement.take() {
+            self.close_connection(now, replacement.id, "another server is used");
+        }
+        self.choice.on_moved(now, target);
+        for uplink in self.uplinks.values_mut() {
+            (uplink.path_failures, uplink.next_path, uplink.path_deadline) = (0, now, now);
+        }
+        let hello = self.hello(Role::Join);
+        self.send_control(accepted.id, &Control::Hello(hello));
+        if let Some(connection) = self.endpoint.connection_mut(accepted.id) {
+            connection.restore_keep_alive();
+        }
+        self.join_for(now, accepted, Some(legible(why)));
+        self.send_on_set_aside();
+    }
+}
+
+/// How long a standby has to answer that the client is to go to.
+const GOAL_PATIENCE: Duration = Duration::from_secs(2);
+/// How often both servers are asked while the session is silent.
+pub(super) const ASK_INTERVAL: Duration = Duration::from_millis(100);
+/// How long the session's server must be silent while the networks work; more where answers take
+/// longer, and no more than the last.
+const SILENCE_MIN: Duration = Duration::from_millis(200);
+const SILENCE_MAX: Duration = Duration::from_secs(1);
+/// Take-overs from silent servers within [`TAKEOVERS_WITHIN`], at most: where they are more, it is
+/// the networks.
+const TAKEOVERS_MAX: usize = 3;
+const TAKEOVERS_WITHIN: Duration = Duration::from_secs(300);

@@ -1,0 +1,218 @@
+//! The fields of control messages: how each value is written, and what is refused.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use ipnet::IpNet;
+use roadweave_types::{Order, Policy, Priority, Promise, peer_text};
+
+use super::{
+    AGE_CODED, AGE_EXPIRES, ControlError, FIELD_AGE, FIELD_ORDER, FIELD_POLICY, FIELD_REASON,
+    FIELD_ROLE, MAX_NETWORKS, MAX_TEXT, ORDER_ADAPTIVE, ORDER_PASS, ORDER_REORDER, REASON_DRAIN,
+    REASON_OTHER, REASON_SUPERSEDED, REDUNDANCY_ANY, ROLE_JOIN, ROLE_PROXY, ROLE_STANDBY, Reason,
+    Role, TenantAnchor,
+};
+use crate::binding::{FIELD_ANCHOR, FIELD_TENANT, tenant};
+
+pub(crate) fn put_field(out: &mut BytesMut, kind: u16, value: &[u8]) {
+    out.put_u16(kind);
+    out.put_u16(value.len() as u16);
+    out.put_slice(value);
+}
+
+pub(super) fn put_text(out: &mut BytesMut, kind: u16, text: &str) {
+    put_field(out, kind, &text.as_bytes()[..text.floor_char_boundary(MAX_TEXT)]);
+}
+
+pub(super) fn put_network(out: &mut BytesMut, kind: u16, network: IpNet) {
+    let mut value = match network.addr() {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    };
+    value.push(network.prefix_len());
+    put_field(out, kind, &value);
+}
+
+pub(super) fn put_reason(out: &mut BytesMut, why: Reason) {
+    match why {
+        Reason::Other => {}
+        Reason::Drain => put_field(out, FIELD_REASON, &[REASON_DRAIN]),
+        Reason::Superseded => put_field(out, FIELD_REASON, &[REASON_SUPERSEDED]),
+    }
+}
+
+pub(super) fn put_order(out: &mut BytesMut, order: Order) {
+    let kind = match order {
+        Order::Pass => ORDER_PASS,
+        Order::Reorder { .. } => ORDER_REORDER,
+        Order::Adaptive { .. } => ORDER_ADAPTIVE,
+    };
+    let [high, low] = (order.max_buffer().min(Order::MAX_BUFFER).as_millis() as u16).to_be_bytes();
+    put_field(out, FIELD_ORDER, &[kind, high, low]);
+}
+
+pub(super) fn put_age(out: &mut BytesMut, promise: &Promise) {
+    // Nothing is of no age at all.
+    let millis = promise.age_max.min(Promise::AGE_MAX).as_millis().max(1) as u16;
+    let [high, low] = millis.to_be_bytes();
+    let expires = if promise.expires { AGE_EXPIRES } else { 0 };
+    let coded = if promise.coded { AGE_CODED } else { 0 };
+    put_field(out, FIELD_AGE, &[high, low, expires | coded]);
+}
+
+pub(super) fn put_policy(out: &mut BytesMut, policy: &Policy) {
+    let priority = match policy.priority {
+        Priority::Primary => 0,
+        Priority::Secondary => 1,
+        Priority::Backup => 2,
+    };
+    let weight = policy.weight.clamp(1, Policy::WEIGHT_MAX);
+    let redundancy = policy.redundancy_percent.map_or(REDUNDANCY_ANY, |percent| percent.min(100));
+    put_field(out, FIELD_POLICY, &[priority, weight, redundancy]);
+}
+
+/// The fields of one message, in the order in which they came.
+pub(crate) struct Fields(Vec<(u16, Bytes)>);
+
+impl Fields {
+    pub(crate) fn parse(mut bytes: Bytes) -> Result<Self, ControlError> {
+        let mut fields = Vec::new();
+        while !bytes.is_empty() {
+            if bytes.len() < 4 {
+                return Err(ControlError::Truncated);
+            }
+            let kind = bytes.get_u16();
+            let length = usize::from(bytes.get_u16());
+            if bytes.len() < length {
+                return Err(ControlError::Truncated);
+            }
+            fields.push((kind, bytes.split_to(length)));
+        }
+        Ok(Self(fields))
+    }
+
+    pub(crate) fn all(&self, kind: u16) -> impl Iterator<Item = &Bytes> {
+        self.0.iter().filter(move |(found, _)| *found == kind).map(|(_, value)| value)
+    }
+
+    pub(crate) fn one(&self, kind: u16) -> Result<&Bytes, ControlError> {
+        self.all(kind).next().ok_or(ControlError::MissingField(kind))
+    }
+
+    pub(crate) fn array<const N: usize>(&self, kind: u16) -> Result<[u8; N], ControlError> {
+        self.one(kind)?.as_ref().try_into().map_err(|_| ControlError::BadField(kind))
+    }
+
+    /// A value that need not be there.
+    pub(super) fn optional<const N: usize>(
+        &self,
+        kind: u16,
+    ) -> Result<Option<[u8; N]>, ControlError> {
+        match self.all(kind).next() {
+            Some(_) => self.array(kind).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    pub(super) fn role(&self) -> Result<Role, ControlError> {
+        match self.optional(FIELD_ROLE)? {
+            None | Some([ROLE_JOIN]) => Ok(Role::Join),
+            Some([ROLE_STANDBY]) => Ok(Role::Standby),
+            Some([ROLE_PROXY]) => Ok(Role::Proxy),
+            // Nobody is given a session that asked for something else.
+            Some(_) => Err(ControlError::BadField(FIELD_ROLE)),
+        }
+    }
+
+    pub(super) fn reason(&self) -> Result<Reason, ControlError> {
+        Ok(match self.optional(FIELD_REASON)?.unwrap_or([REASON_OTHER]) {
+            [REASON_DRAIN] => Reason::Drain,
+            [REASON_SUPERSEDED] => Reason::Superseded,
+            _ => Reason::Other,
+        })
+    }
+
+    pub(super) fn text(&self, kind: u16) -> Result<String, ControlError> {
+        let value = self.one(kind)?;
+        let text = std::str::from_utf8(value).map_err(|_| ControlError::BadField(kind))?;
+        if text.len() > MAX_TEXT {
+            return Err(ControlError::BadField(kind));
+        }
+        // Texts reach logs and terminals: nothing in them may steer those.
+        Ok(peer_text(text.as_bytes()))
+    }
+
+    pub(super) fn anchor(&self) -> Result<Option<TenantAnchor>, ControlError> {
+        if self.all(FIELD_TENANT).next().is_none() {
+            return Ok(None);
+        }
+        Ok(Some(TenantAnchor { tenant: tenant(self)?, key: self.array(FIELD_ANCHOR)? }))
+    }
+
+    /// What a lane promises; without the field of its age nothing is said of that.
+    pub(super) fn promise(&self) -> Result<Promise, ControlError> {
+        let order = self.order()?;
+        if self.all(FIELD_AGE).next().is_none() {
+            return Ok(Promise { order, ..Promise::default() });
+        }
+        let [age @ .., flags] = self.array::<3>(FIELD_AGE)?;
+        let age_max = Duration::from_millis(u16::from_be_bytes(age).into());
+        // Beyond that a broken peer could have anything kept.
+        if age_max.is_zero() || age_max > Promise::AGE_MAX {
+            return Err(ControlError::BadField(FIELD_AGE));
+        }
+        let (expires, coded) = (flags & AGE_EXPIRES != 0, flags & AGE_CODED != 0);
+        Ok(Promise { order, age_max, expires, coded })
+    }
+
+    fn order(&self) -> Result<Order, ControlError> {
+        let [kind, wait @ ..] = self.array::<3>(FIELD_ORDER)?;
+        let max_buffer = Duration::from_millis(u16::from_be_bytes(wait).into());
+        // A longer wait would let a broken peer hold packets back for a minute.
+        let possible = max_buffer <= Order::MAX_BUFFER;
+        match kind {
+            ORDER_PASS if max_buffer.is_zero() => Ok(Order::Pass),
+            ORDER_REORDER if possible => Ok(Order::Reorder { max_buffer }),
+            ORDER_ADAPTIVE if possible => Ok(Order::Adaptive { max_buffer }),
+            _ => Err(ControlError::BadField(FIELD_ORDER)),
+        }
+    }
+
+    pub(super) fn policy(&self) -> Result<Policy, ControlError> {
+        let bad = ControlError::BadField(FIELD_POLICY);
+        let [priority, weight, redundancy] = self.array::<3>(FIELD_POLICY)?;
+        let priority = match priority {
+            0 => Priority::Primary,
+            1 => Priority::Secondary,
+            2 => Priority::Backup,
+            _ => return Err(bad),
+        };
+        let redundancy_percent = match redundancy {
+            0..=100 => Some(redundancy),
+            REDUNDANCY_ANY => None,
+            _ => return Err(bad),
+        };
+        if !(1..=Policy::WEIGHT_MAX).contains(&weight) {
+            return Err(bad);
+        }
+        Ok(Policy { priority, weight, redundancy_percent })
+    }
+
+    pub(super) fn networks(&self, kind: u16) -> Result<Vec<IpNet>, ControlError> {
+        if self.all(kind).count() > MAX_NETWORKS {
+            return Err(ControlError::BadField(kind));
+        }
+        self.all(kind).map(|value| network(value).ok_or(ControlError::BadField(kind))).collect()
+    }
+}
+
+fn network(value: &[u8]) -> Option<IpNet> {
+    let (prefix_len, address) = value.split_last()?;
+    let address = match address.len() {
+        4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(address).ok()?)),
+        16 => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(address).ok()?)),
+        _ => return None,
+    };
+    IpNet::new(address, *prefix_len).ok()
+}
