@@ -3,6 +3,7 @@
 CARGO ?= cargo
 DEMO_ARGS ?=
 STACK_ARGS ?=
+FLEET_LOAD_ARGS ?=
 FUZZ_SECONDS ?= 60
 WEBRTC_ARGS ?=
 
@@ -11,8 +12,8 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-workshop
 PLAYWRIGHT = scripts/webrtc/node_modules/.package-lock.json
 
-.PHONY: demo test test-aarch64 fuzz lint deny bench callgrind charts fleet fleet-day images webrtc webrtc-smoke packages \
-	clean
+.PHONY: demo test test-aarch64 fuzz lint deny bench callgrind charts fleet fleet-day fleet-load \
+	images webrtc webrtc-smoke packages clean
 
 demo: packages
 	$(BUILD) --release
@@ -25,8 +26,8 @@ test: packages
 test-aarch64:
 	@CARGO="$(CARGO)" deploy/aarch64-test.sh
 
-# The decoders of the tunnel (crates/wire, crates/coding), so many seconds each. Those of
-# recordings, of the recorder and of RTP have property tests only.
+# The decoders of the tunnel and the fleet (crates/wire, coding, fleet), so many seconds each. Those
+# of recordings, of the recorder and of RTP have property tests only.
 fuzz: packages
 	@CARGO="$(CARGO)" fuzz/run.sh --seconds $(FUZZ_SECONDS)
 
@@ -68,6 +69,12 @@ callgrind:
 fleet-day: packages
 	$(BUILD) --release
 	$(TARGET)/release/roadweave lab fleet --boxes 10000 --proxies 50 --hours 24 --seed 1
+
+# A controller with 1,000 real agents on this machine: docs/controller.md.
+fleet-load: packages
+	$(CARGO) build --quiet --release --package roadweave-controller --bins --examples
+	$(TARGET)/release/examples/fleet_load --controller $(TARGET)/release/roadweave-controller \
+	    $(FLEET_LOAD_ARGS)
 
 # A call between two real browsers over emulated links, setting after setting: docs/webrtc.md.
 webrtc: WEBRTC_PACKAGES = webrtc

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Fuzzes the decoders of crates/wire and crates/coding, each target for so many seconds.
+# Fuzzes the decoders of crates/wire, coding and fleet, each target for so many seconds.
 #
 #   fuzz/run.sh [--seconds 20] [TARGET...]
 #
@@ -15,7 +15,8 @@ if [ "${1:-}" = "--seconds" ]; then
     seconds=$2
     shift 2
 fi
-[ $# -gt 0 ] || set -- coding_decoder coding_hostile wire_datagram wire_control wire_inner wire_geneve
+[ $# -gt 0 ] || set -- coding_decoder coding_hostile wire_datagram wire_control wire_inner wire_geneve \
+    fleet_frames fleet_documents
 
 host=$(rustc -vV | sed -n 's/^host: //p')
 coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
@@ -33,6 +34,7 @@ for target in "$@"; do
     log="../target/fuzz/$target.log"
     case $target in
         coding_*) length=1024 ;; # scripts: longer ones only take longer
+        fleet_*) length=16384 ;; # a few messages
         *) length=4200 ;;        # just beyond the longest control message
     esac
     if ! "$bin/$target" "corpus/$target" -max_total_time="$seconds" -max_len=$length -timeout=10 \

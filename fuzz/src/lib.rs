@@ -12,6 +12,8 @@
 //! | `wire_control` | [`control`] | what is parsed reads back the same |
 //! | `wire_inner` | [`inner`] | views stay within the packet |
 //! | `wire_geneve` | [`geneve`] | what is parsed reads back the same |
+//! | `fleet_frames` | [`fleet`] | what is parsed reads back the same, and both ends go on |
+//! | `fleet_documents` | [`fleet`] | what disks hold is proved or left aside |
 //!
 //! Two targets need more than bytes. They read them as a [`Script`]: a byte that chooses what to
 //! do, then its arguments. A script that ends early is a shorter script, so that every input is
@@ -20,6 +22,7 @@
 pub mod control;
 pub mod datagram;
 pub mod decoder;
+pub mod fleet;
 pub mod geneve;
 pub mod hostile;
 pub mod inner;
@@ -31,7 +34,7 @@ mod script;
 pub use script::{Script, Writer};
 
 /// The inputs that the search starts from, by target: `(target, inputs)`.
-pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 6] {
+pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 8] {
     [
         ("coding_decoder", decoder::seeds()),
         ("coding_hostile", hostile::seeds()),
@@ -39,5 +42,7 @@ pub fn seeds() -> [(&'static str, Vec<Vec<u8>>); 6] {
         ("wire_control", control::seeds()),
         ("wire_inner", inner::seeds()),
         ("wire_geneve", geneve::seeds()),
+        ("fleet_frames", fleet::frame_seeds()),
+        ("fleet_documents", fleet::document_seeds()),
     ]
 }

@@ -139,4 +139,4 @@ impl Outbox {
 const INTERVAL: Duration = Duration::from_millis(250);
 const RETRY: Duration = Duration::from_secs(2);
 /// How many changes a listener may lag behind.
-const LISTENER_MAX: usize = 1024;
+const LISTENER_MAX: usize = 8192;

@@ -126,6 +126,7 @@ impl Planner {
             Some(lines) => lines,
             None => {
                 self.forget();
+                self.post.send_all(&Word::Look);
                 Vec::new()
             }
         };

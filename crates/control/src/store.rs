@@ -24,6 +24,7 @@ mod record;
 mod report;
 mod revocation;
 mod sample;
+mod state;
 mod token;
 
 use std::path::{Path, PathBuf};
@@ -50,6 +51,7 @@ pub use record::{Column, Filter, Page, Record, Stored};
 pub use report::{BoxSession, Placed, Report};
 pub use revocation::Revocation;
 pub use sample::{STEPS_MS, Sample};
+pub use state::FleetState;
 pub use token::{Enrolled, Enrolment};
 
 use crate::keys::StoreKeys;

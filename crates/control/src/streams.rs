@@ -233,9 +233,10 @@ impl Streams {
         mut stop: watch::Receiver<bool>,
     ) -> io::Result<()> {
         let mut mailbox = self.post.open(keeper.key());
-        let told = if keeper.is_gate() { &self.published } else { &self.to_boxes };
-        let mut published = told.subscribe();
-        let first = published.borrow_and_update().clone();
+        // Who joins as a proxy on this stream hears as one from then on.
+        let (mut to_gates, mut to_boxes) = (self.published.subscribe(), self.to_boxes.subscribe());
+        let told = if keeper.is_gate() { &mut to_gates } else { &mut to_boxes };
+        let first = told.borrow_and_update().clone();
         let mut desk = Desk::new(self.now(), keeper.key(), keeper.is_member(), first);
         let mut decoder = FrameDecoder::default();
         let mut buffer = vec![0; READ_AT_ONCE];
@@ -268,9 +269,13 @@ impl Streams {
                         }
                     }
                 }
-                changed = published.changed() => {
+                changed = to_gates.changed(), if keeper.is_gate() => {
                     changed.map_err(io::Error::other)?;
-                    desk.publish(published.borrow_and_update().clone());
+                    desk.publish(to_gates.borrow_and_update().clone());
+                }
+                changed = to_boxes.changed(), if !keeper.is_gate() => {
+                    changed.map_err(io::Error::other)?;
+                    desk.publish(to_boxes.borrow_and_update().clone());
                 }
                 word = mailbox.recv() => {
                     let Some(word) = word else {

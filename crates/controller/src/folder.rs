@@ -4,7 +4,8 @@
 //! controller.toml           addresses, database
 //! controller.key            who the controller is
 //! root.key                  who admits, unless that is kept elsewhere:
-//! root.pub, trust.json        then its public half, and whom it trusts
+//! root.pub                    then its public half
+//! trust.json                what roots have signed: whom the fleet may trust
 //! certificate.pem, .key     for browsers
 //! epoch, heads.json         what the database must not fall behind
 //! lock                      held while it runs
@@ -186,7 +187,11 @@ impl Folder {
     }
 }
 
-fn identity(path: &Path) -> Result<Identity> {
+/// The private key in a file that nobody else may read.
+///
+/// # Errors
+/// Which file, and what is wrong with it.
+pub fn identity(path: &Path) -> Result<Identity> {
     let text = fs::read_to_string(path)
         .map(Zeroizing::new)
         .map_err(|error| BadInput::new(format!("cannot read {}: {error}", path.display())))?;

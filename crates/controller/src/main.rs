@@ -7,6 +7,7 @@ mod folder;
 mod init;
 mod run;
 mod transfer;
+mod trust;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -34,6 +35,10 @@ enum Command {
     Backup(transfer::Backup),
     /// Reads a backup into an empty database
     Restore(transfer::Restore),
+    /// Prints the controller's public key
+    Key(Place),
+    /// Says by a root key whom the fleet may trust: to keep that key elsewhere, or to change keys
+    Trust(trust::Options),
 }
 
 /// Where the controller is.
@@ -56,6 +61,8 @@ fn main() -> ExitCode {
             Command::Run(place) => run::run(&place.folder),
             Command::Backup(options) => transfer::backup(&options),
             Command::Restore(options) => transfer::restore(&options),
+            Command::Key(place) => run::key(&place.folder),
+            Command::Trust(options) => trust::run(&options),
         }),
         Err(error) => refuse(&error),
     };

@@ -27,6 +27,13 @@ pub fn run(path: &Path) -> Result<()> {
     crate::block_on(serve(&folder))
 }
 
+/// Prints who the controller is.
+pub fn key(path: &Path) -> Result<()> {
+    let authority = Folder::open(path)?.authority()?;
+    roadweave_terminal::out::line(format_args!("{}", authority.controller().public_key()))?;
+    Ok(())
+}
+
 async fn serve(folder: &Folder) -> Result<()> {
     let (stop, stopped) = watch::channel(false);
     tokio::spawn(await_signals(stop)?);

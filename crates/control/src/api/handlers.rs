@@ -4,6 +4,7 @@ pub(super) mod changes;
 pub(super) mod configs;
 pub(super) mod devices;
 pub(super) mod health;
+pub(super) mod live;
 pub(super) mod people;
 pub(super) mod records;
 pub(super) mod sessions;

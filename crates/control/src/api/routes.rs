@@ -9,14 +9,16 @@ use axum::routing::{MethodFilter, MethodRouter, on};
 use utoipa::ToSchema;
 
 use super::App;
-use super::handlers::{changes, configs, devices, people, records, sessions, tenants, tokens};
+use super::handlers::{
+    changes, configs, devices, live, people, records, sessions, tenants, tokens,
+};
 use super::openapi::{Output, SchemaOf};
 use crate::model::{
     ApiKey, Config, ConfigSettings, Device, DeviceSettings, Person, PersonSettings, Pool,
     PoolSettings, Proxy, ProxySettings, Role, Rollout, RolloutSettings, Tenant, TenantSettings,
     Token,
 };
-use crate::store::{AuditEntry, BoxSession, Report, Revocation, Sample};
+use crate::store::{AuditEntry, BoxSession, FleetState, Report, Revocation, Sample};
 
 /// What stands before every path.
 pub const PREFIX: &str = "/api/v1";
@@ -451,14 +453,22 @@ fn config_routes() -> Vec<Route> {
 
 fn log_routes() -> Vec<Route> {
     use Role::{Operator, Owner, Viewer};
-    let mut live = get(
+    let mut live_fleet = get(
         "/tenants/{tenant}/live",
         "live",
         "What changes, as server-sent events; Last-Event-ID goes on where one ended",
         changes::live,
     )
     .role(Viewer);
-    live.output = Output::Events;
+    live_fleet.output = Output::Events;
+    let mut live_device = get(
+        "/tenants/{tenant}/devices/{device}/live",
+        "liveDevice",
+        "A box's session, report and figures as they come, as server-sent events",
+        live::device,
+    )
+    .role(Viewer);
+    live_device.output = Output::Events;
     vec![
         get("/tenants/{tenant}/revocations", "listRevocations", "Keys", changes::revocations)
             .role(Viewer)
@@ -491,7 +501,11 @@ fn log_routes() -> Vec<Route> {
         )
         .role(Owner)
         .gives::<changes::Checked>(200),
-        live,
+        live_fleet,
+        live_device,
+        get("/tenants/{tenant}/state", "getState", "How the fleet is now", changes::state)
+            .role(Viewer)
+            .gives::<FleetState>(200),
         get("/openapi.json", "openApi", "This interface as OpenAPI", changes::openapi)
             .needs(Needs::Nothing),
     ]

@@ -191,6 +191,25 @@ fn a_box_and_its_proxies_hear_of_each_other() {
         fra.until("the box", |it| it.admitted() == [(key, 1)]).await;
         let _second = Member::join(&port, 2, Role::Box, &of_box, "").await;
         fra.until("both boxes", |it| it.admitted().len() == 2).await;
+        // What is withdrawn is out of the table, and sessions end at once; the box hears later.
+        let gone = identity(2).public_key().to_string();
+        let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
+        let sign = |serial, previous: &str| Authority::revoke(&gone, "lost", serial, previous);
+        change.revoke("tram", &gone, "lost", sign).await.unwrap();
+        change.commit().await.unwrap();
+        port.app.outbox.hint();
+        let revoked = AgentEvent::Revoked(vec![identity(2).public_key()]);
+        fra.until("revoked", |it| it.events.contains(&revoked)).await;
+        assert_eq!(fra.admitted(), [(key, 1)]);
+        let batches = fra.events.iter().filter(|it| matches!(it, AgentEvent::Revoked(_))).count();
+        (0..batches).for_each(|_| fra.agent.on_revoked());
+        fra.send().await;
+        eventually("confirmed", async || {
+            let all = port.app.store.confirmations("tram", 1, now_ms()).await.unwrap();
+            all.confirmed == ["member-20"]
+        })
+        .await;
+        assert_eq!(device.agent.kept().trust().revocations().head().serial, 0);
         // A drained proxy gets no boxes; one that says to be on it would keep it.
         let drained: Stored<Proxy> = port.app.store.get("tram", "member-20").await.unwrap();
         let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
@@ -200,6 +219,31 @@ fn a_box_and_its_proxies_hear_of_each_other() {
         port.app.outbox.hint();
         fra.until("drained", |it| it.events.contains(&AgentEvent::Drain)).await;
         device.until("one proxy", |it| it.proxies() == ["member-21".to_owned()].into()).await;
+    });
+}
+
+#[test]
+fn a_planner_that_has_missed_lines_brings_what_they_were_about() {
+    runtime().block_on(async {
+        let port = Port::new(sqlite().await).await;
+        let of_box = token(&port, TokenRole::Box, 1, None).await;
+        let mut device = Member::join(&port, 1, Role::Box, &of_box, "").await;
+        device.rest(Duration::from_millis(300)).await;
+        port.planner.abort();
+        // Another replica plans, whose words do not reach this one's streams.
+        let (app, silent) = (&port.app, Arc::new(Post::default()));
+        let planner = |post: &Arc<Post>| {
+            let of = (app.store.clone(), app.authority.clone(), app.outbox.clone());
+            let mut planner = Planner::new(of.0, of.1, of.2, app.metrics.clone(), post.clone());
+            (planner.leads, planner.leads_until_ms) = (true, i64::MAX);
+            planner
+        };
+        roll_out(&port, 1, Scope::Tenant, json!({ "lanes": [] }), &[100]).await;
+        planner(&silent).turn(Some(Vec::new())).await.unwrap();
+        device.rest(Duration::from_millis(300)).await;
+        assert_eq!(device.text(), None);
+        planner(&port.post).turn(None).await.unwrap();
+        device.until("what was missed", |it| it.text().is_some()).await;
     });
 }
 

@@ -156,6 +156,7 @@ impl<'a> Keeper<'a> {
             Word::Table(table, former) => desk.desire_table(table, former.as_deref()),
             Word::Watch => desk.watch(WATCH),
             Word::Drain => desk.drain(),
+            Word::Look => self.lacks_papers = true,
         }
     }
 

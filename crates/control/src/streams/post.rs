@@ -21,6 +21,8 @@ pub enum Word {
     Watch,
     /// It is to let go of its boxes.
     Drain,
+    /// Something for it may have been missed: it is to look itself.
+    Look,
     /// What all are told is another, at once.
     Published(Arc<Published>),
 }
@@ -64,6 +66,13 @@ impl Post {
     /// Sends to all streams of `key`.
     pub fn send(&self, key: &PublicKey, word: Word) {
         if let Some(all) = self.state().boxes.get_mut(key) {
+            all.retain(|(_, sender)| sender.try_send(word.clone()).is_ok());
+        }
+    }
+
+    /// Sends to all streams.
+    pub fn send_all(&self, word: &Word) {
+        for all in self.state().boxes.values_mut() {
             all.retain(|(_, sender)| sender.try_send(word.clone()).is_ok());
         }
     }

@@ -30,6 +30,7 @@ pub(crate) struct Port {
     pub(crate) app: Arc<App>,
     stop: watch::Sender<bool>,
     pub(crate) planner: tokio::task::JoinHandle<()>,
+    pub(crate) post: Arc<Post>,
     _world: World,
 }
 
@@ -50,7 +51,7 @@ impl Port {
         tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
         tokio::spawn(Arc::clone(&streams).run());
         let of = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
-        let figures = Arc::clone(&metrics);
+        let (figures, post) = (Arc::clone(&metrics), streams.post());
         let planner = tokio::spawn(Planner::new(of.0, of.1, of.2, figures, streams.post()).run());
         let heads = Heads::in_memory();
         let app = App::new(store, authority, outbox, Arc::clone(&metrics), heads);
@@ -61,7 +62,7 @@ impl Port {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(serve::serve(listener, Arc::new(service), stopped));
-        let port = Self { address, app, stop, planner, _world: world };
+        let port = Self { address, app, stop, planner, post, _world: world };
         let prefixes = vec!["10.7.0.0/24".parse().unwrap()];
         let settings = TenantSettings { prefixes, ..TenantSettings::default() };
         port.insert(Tenant { id: "tram".to_owned(), host: true, settings }).await;

@@ -19,7 +19,7 @@ use utoipa::ToSchema;
 
 use crate::api::answer::{PageOf, Path, Query};
 use crate::api::{App, Caller, Problem, openapi};
-use crate::store::{AuditEntry, Changed, Revocation};
+use crate::store::{AuditEntry, Changed, FleetState, Revocation};
 
 /// A page of numbered lines.
 #[derive(Debug, Deserialize)]
@@ -96,8 +96,7 @@ pub async fn live(
     Path(tenant): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let busy = || Problem::new(503, "busy", "too many watch already");
-    let seat = Arc::clone(&app.watchers).try_acquire_owned().map_err(|_| busy())?;
+    let seat = Seat::take(&app)?;
     // Listen before reading what was missed, so that nothing falls between.
     let changes = app.outbox.listen();
     let last = headers.get("last-event-id").and_then(|it| it.to_str().ok()).and_then(place);
@@ -106,22 +105,67 @@ pub async fn live(
         None => Vec::new(),
     };
     tracing::debug!(who = caller.name, tenant, "watches");
-    app.metrics.watchers.inc();
     let watcher = Watcher {
         missed: missed.into_iter(),
         last: last.unwrap_or_default(),
         changes,
         tenant,
+        state_due: Some(Instant::now()),
         until: Instant::now() + LIVE_MAX,
         app,
         _seat: seat,
     };
+    Ok(sent(watcher))
+}
+
+/// How the fleet is now.
+pub async fn state(
+    State(app): State<Arc<App>>,
+    Path(tenant): Path<String>,
+) -> Result<Json<FleetState>, Problem> {
+    Ok(Json(app.store.fleet_state(&tenant).await?))
+}
+
+/// A place among those who watch.
+pub(super) struct Seat {
+    app: Arc<App>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Seat {
+    /// Takes one.
+    ///
+    /// # Errors
+    /// 503 when all are taken.
+    pub(super) fn take(app: &Arc<App>) -> Result<Self, Problem> {
+        let busy = || Problem::new(503, "busy", "too many watch already");
+        let permit = Arc::clone(&app.watchers).try_acquire_owned().map_err(|_| busy())?;
+        app.metrics.watchers.inc();
+        Ok(Self { app: Arc::clone(app), _permit: permit })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.app.metrics.watchers.dec();
+    }
+}
+
+/// One who watches.
+pub(super) trait Watches: Send + 'static {
+    /// The next event; `None` ends the stream, after which a browser asks again, with its rights of
+    /// then.
+    fn next(&mut self) -> impl Future<Output = Option<Event>> + Send;
+}
+
+/// Events of a watcher, until it has no more.
+pub(super) fn sent(watcher: impl Watches) -> Response {
     let events = stream::unfold(watcher, async |mut watcher| {
         let event = watcher.next().await?;
         Some((Ok::<_, Infallible>(event), watcher))
     });
     let alive = KeepAlive::new().interval(Duration::from_secs(15));
-    Ok(Sse::new(events).keep_alive(alive).into_response())
+    Sse::new(events).keep_alive(alive).into_response()
 }
 
 struct Watcher {
@@ -129,41 +173,47 @@ struct Watcher {
     last: (i64, i64),
     changes: broadcast::Receiver<Changed>,
     tenant: String,
+    /// When the state of the fleet is to be told.
+    state_due: Option<Instant>,
     until: Instant,
     app: Arc<App>,
-    _seat: OwnedSemaphorePermit,
+    _seat: Seat,
 }
 
-impl Watcher {
-    /// The next event; `None` ends the stream, after which a browser asks again, with its rights of
-    /// then.
+impl Watches for Watcher {
     async fn next(&mut self) -> Option<Event> {
         loop {
+            if self.state_due.is_some_and(|due| due <= Instant::now()) {
+                self.state_due = None;
+                let state = self.app.store.fleet_state(&self.tenant).await.ok()?;
+                let data = serde_json::to_string(&state).unwrap_or_default();
+                return Some(Event::default().event("state").data(data));
+            }
+            let until = self.state_due.unwrap_or(self.until).min(self.until);
             let line = match self.missed.next() {
                 Some(line) => line,
-                None => match tokio::time::timeout_at(self.until, self.changes.recv()).await {
+                None => match tokio::time::timeout_at(until, self.changes.recv()).await {
                     Ok(Ok(line)) => line,
                     Ok(Err(RecvError::Lagged(count))) => {
                         let data = json!({ "missed": count }).to_string();
                         return Some(Event::default().event("lost").data(data));
                     }
+                    Err(_) if self.state_due.is_some() => continue,
                     Ok(Err(RecvError::Closed)) | Err(_) => return None,
                 },
             };
             let at = (line.sequence, line.position);
             if line.tenant == self.tenant && at > self.last {
                 self.last = at;
+                if matches!(&*line.kind, "device" | "proxy" | "proxy-status" | "session") {
+                    // Many changes at once are one.
+                    self.state_due.get_or_insert_with(|| Instant::now() + STATE_REST);
+                }
                 let id = format!("{}-{}", line.sequence, line.position);
                 let data = serde_json::to_string(&line).unwrap_or_default();
                 return Some(Event::default().id(id).event("change").data(data));
             }
         }
-    }
-}
-
-impl Drop for Watcher {
-    fn drop(&mut self) {
-        self.app.metrics.watchers.dec();
     }
 }
 
@@ -173,4 +223,6 @@ fn place(text: &str) -> Option<(i64, i64)> {
     Some((sequence.parse().ok()?, position.parse().ok()?))
 }
 
-const LIVE_MAX: Duration = Duration::from_secs(300);
+pub(super) const LIVE_MAX: Duration = Duration::from_secs(300);
+/// The least time between two looks at the state of a fleet.
+const STATE_REST: Duration = Duration::from_secs(1);

@@ -446,10 +446,62 @@ fn who_watches_hears_of_the_own_tenants_changes_and_goes_on_where_it_ended() {
     });
 }
 
+/// The next event that is not the whole fleet's state.
 async fn next_event(body: &mut Body) -> String {
+    loop {
+        let event = any_event(body).await;
+        if !event.contains("event: state") {
+            return event;
+        }
+    }
+}
+
+async fn any_event(body: &mut Body) -> String {
     let frame = tokio::time::timeout(Duration::from_secs(5), body.frame());
     let frame = frame.await.unwrap().unwrap().unwrap();
     String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap()
+}
+
+#[test]
+fn who_watches_a_box_hears_of_it_alone() {
+    runtime().block_on(async {
+        let api = Api::new().await;
+        let follow = Arc::clone(&api.app.outbox).follow(Arc::clone(&api.app.store));
+        tokio::spawn(follow);
+        for (seed, id) in [(31, "bus-1"), (32, "bus-2")] {
+            let key = Identity::from_seed([seed; 32]).public_key().to_string();
+            let new = json!({ "id": id, "public_key": key });
+            assert_eq!(api.post("/devices", new).status().await, 201);
+        }
+        let mut fleet = api.get("/live").response().await.into_body();
+        let state = any_event(&mut fleet).await;
+        assert!(state.contains("event: state") && state.contains("\"active\":2"), "{state}");
+        assert_eq!(api.get("/state").send().await.body["active"], 2);
+        assert_eq!(api.get("/devices/nobody/live").status().await, 404);
+        let mut stream = api.get("/devices/bus-1/live").response().await.into_body();
+        let sample = |device: &str, rtt: f64| {
+            let figures = [("lte/rtt_seconds".to_owned(), rtt)].into();
+            let sample = crate::store::Sample { device: device.to_owned(), at_ms: 1, figures };
+            crate::outbox::Live { tenant: "tram".to_owned(), sample }
+        };
+        api.app.outbox.tell_figures(sample("bus-2", 0.5));
+        api.app.outbox.tell_figures(sample("bus-1", 0.25));
+        let event = any_event(&mut stream).await;
+        assert!(event.contains("event: sample") && event.contains("0.25"), "{event}");
+        let report = |device: &str| crate::store::Note::Report {
+            tenant: "tram".to_owned(),
+            report: crate::store::Report {
+                device: device.to_owned(),
+                at_ms: 5,
+                report: json!({ "software": device }),
+            },
+        };
+        let notes = [report("bus-2"), report("bus-1")];
+        api.app.store.keep_notes(&notes, now_ms()).await.unwrap();
+        api.app.outbox.hint();
+        let event = any_event(&mut stream).await;
+        assert!(event.contains("event: report") && event.contains("bus-1"), "{event}");
+    });
 }
 
 #[test]

@@ -1,0 +1,158 @@
+//! One box as it is, for whoever watches it: its session, its report, its figures as they come.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Extension;
+use axum::extract::State;
+use axum::response::Response;
+use axum::response::sse::Event;
+use serde::Serialize;
+use serde_json::json;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::time::Instant;
+
+use super::changes::{LIVE_MAX, Seat, Watches, sent};
+use crate::api::answer::Path;
+use crate::api::{App, Caller, Problem};
+use crate::clock::now_ms;
+use crate::model::Device;
+use crate::outbox::Live;
+use crate::store::{Changed, STEPS_MS, StoreError};
+
+/// What becomes of a box, as it comes.
+pub async fn device(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path((tenant, device)): Path<(String, String)>,
+) -> Result<Response, Problem> {
+    let seat = Seat::take(&app)?;
+    // Listened to before the first look, so that nothing falls between.
+    let (changes, figures) = (app.outbox.listen(), app.outbox.figures());
+    app.store.get::<Device>(&tenant, &device).await?;
+    tracing::debug!(who = caller.name, tenant, device, "watches");
+    let watcher = Watcher {
+        app,
+        tenant,
+        device,
+        changes,
+        figures,
+        waiting: vec![Look::Report, Look::Session],
+        sampled_ms: now_ms(),
+        looks: Instant::now() + FIGURES,
+        until: Instant::now() + LIVE_MAX,
+        _seat: seat,
+    };
+    Ok(sent(watcher))
+}
+
+/// What is to be looked up and told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    Session,
+    Report,
+    /// The figures that another replica has written.
+    Sample,
+}
+
+struct Watcher {
+    app: Arc<App>,
+    tenant: String,
+    device: String,
+    changes: Receiver<Changed>,
+    figures: Receiver<Live>,
+    waiting: Vec<Look>,
+    /// Up to when figures were told.
+    sampled_ms: i64,
+    /// When they are looked for in the database.
+    looks: Instant,
+    until: Instant,
+    _seat: Seat,
+}
+
+impl Watches for Watcher {
+    async fn next(&mut self) -> Option<Event> {
+        loop {
+            if let Some(look) = self.waiting.pop() {
+                match self.look(look).await {
+                    Ok(Some(event)) => return Some(event),
+                    Ok(None) => continue,
+                    Err(_) => return None,
+                }
+            }
+            tokio::select! {
+                change = self.changes.recv() => match change {
+                    Ok(line) => self.on_line(&line),
+                    Err(RecvError::Lagged(_)) => {
+                        self.waiting = vec![Look::Report, Look::Session];
+                    }
+                    Err(RecvError::Closed) => return None,
+                },
+                figures = self.figures.recv() => match figures {
+                    Ok(live) if live.tenant == self.tenant
+                        && live.sample.device == self.device =>
+                    {
+                        (self.sampled_ms, self.looks) = (now_ms(), Instant::now() + FIGURES);
+                        return Some(event("sample", &live.sample));
+                    }
+                    Ok(_) => {}
+                    Err(RecvError::Lagged(count)) => {
+                        return Some(event("lost", &json!({ "missed": count })));
+                    }
+                    Err(RecvError::Closed) => return None,
+                },
+                () = tokio::time::sleep_until(self.looks) => {
+                    self.looks = Instant::now() + FIGURES;
+                    self.waiting.push(Look::Sample);
+                }
+                () = tokio::time::sleep_until(self.until) => return None,
+            }
+        }
+    }
+}
+
+impl Watcher {
+    fn on_line(&mut self, line: &Changed) {
+        if line.tenant != self.tenant || line.subject != self.device {
+            return;
+        }
+        let look = match &*line.kind {
+            "session" => Look::Session,
+            "report" | "device" => Look::Report,
+            _ => return,
+        };
+        if !self.waiting.contains(&look) {
+            self.waiting.push(look);
+        }
+    }
+
+    async fn look(&mut self, look: Look) -> Result<Option<Event>, StoreError> {
+        let (store, tenant, device) = (&self.app.store, &*self.tenant, &*self.device);
+        Ok(match look {
+            Look::Session => {
+                let sessions = store.sessions(tenant, device, 1).await?;
+                sessions.first().map(|session| event("session", session))
+            }
+            Look::Report => match store.report(tenant, device).await {
+                Ok(report) => Some(event("report", &report)),
+                Err(StoreError::NotFound { .. }) => None,
+                Err(error) => return Err(error),
+            },
+            Look::Sample => {
+                let span = (self.sampled_ms, i64::MAX);
+                let samples = store.samples((tenant, device), STEPS_MS[0], span, 10).await?;
+                let last = samples.last();
+                self.sampled_ms = last.map_or(self.sampled_ms, |last| last.at_ms + 1);
+                last.map(|last| event("sample", last))
+            }
+        })
+    }
+}
+
+fn event(name: &str, what: &impl Serialize) -> Event {
+    Event::default().event(name).data(serde_json::to_string(what).unwrap_or_default())
+}
+
+/// How long figures may be away before they are looked for in the database.
+const FIGURES: Duration = Duration::from_secs(10);

@@ -1,0 +1,50 @@
+//! A tenant's fleet in a few figures.
+
+use serde::{Deserialize, Serialize};
+use sqlx::Row as _;
+use utoipa::ToSchema;
+
+use super::{ProxyStatus, Store, StoreError};
+
+/// How a fleet is now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FleetState {
+    /// Boxes that are admitted.
+    pub active: i64,
+    /// Boxes that wait for somebody to let them in.
+    pub pending: i64,
+    /// Boxes that were revoked.
+    pub revoked: i64,
+    /// Boxes that are on a proxy.
+    pub online: i64,
+    /// Its proxies and anchors.
+    pub proxies: Vec<ProxyStatus>,
+}
+
+impl Store {
+    /// How the fleet of a tenant is now.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn fleet_state(&self, tenant: &str) -> Result<FleetState, StoreError> {
+        let proxies = self.proxy_status(Some(tenant)).await?;
+        let mut state = FleetState { proxies, ..FleetState::default() };
+        let mut reader = self.reader().await?;
+        let rows = sqlx::query(DEVICES).bind(tenant.to_owned()).fetch_all(&mut *reader).await?;
+        for row in rows {
+            let count: i64 = row.try_get("count")?;
+            match row.try_get::<String, _>("state")?.as_str() {
+                "active" => state.active = count,
+                "pending" => state.pending = count,
+                _ => state.revoked = count,
+            }
+        }
+        let online = sqlx::query_scalar(ONLINE).bind(tenant.to_owned());
+        state.online = online.fetch_one(&mut *reader).await?;
+        Ok(state)
+    }
+}
+
+const DEVICES: &str =
+    "SELECT state, COUNT(*) AS count FROM device WHERE tenant = $1 GROUP BY state";
+const ONLINE: &str = "SELECT COUNT(*) FROM session WHERE tenant = $1 AND to_ms IS NULL";
