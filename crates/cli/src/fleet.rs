@@ -1,53 +1,75 @@
 //! `roadweave proxy` and `roadweave anchor`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Result;
 use roadweave_config::{AnchorFile, ProxyFile};
+use roadweave_device::fleet::Membership;
 use roadweave_device::{
     AnchorOptions, Destinations, ProxyOptions, ServerReload, random_bytes, run_anchor, run_proxy,
 };
+use roadweave_fleet::Role;
 use roadweave_identity::PublicKey;
 use roadweave_terminal::exit::BadInput;
-use roadweave_tunnel::{AnchorConfig, AnchorTenant, Peer, PeerTable, ServerConfig};
+use roadweave_tunnel::{AnchorConfig, AnchorTenant, PeerTable, ServerConfig};
 
+use crate::member::{self, Source};
 use crate::run::{in_order, tell_ignored, tun_settings, warn_of};
+
+/// The files that need not be there after a join.
+pub const PROXY_FILE: &str = "/etc/roadweave/proxy.toml";
+pub const ANCHOR_FILE: &str = "/etc/roadweave/anchor.toml";
 
 /// Runs a proxy: ends multipath, and passes inner packets on to the anchors of their tenants. It
 /// needs no rights over its machine's network.
 #[derive(Debug, clap::Args)]
 pub struct ProxyArgs {
-    /// The configuration file
-    #[arg(long, value_name = "FILE", default_value = "/etc/roadweave/proxy.toml")]
+    /// The configuration file; after `roadweave join` none has to be there
+    #[arg(long, value_name = "FILE", default_value = PROXY_FILE)]
     config: PathBuf,
     /// Only check the file
     #[arg(long)]
     check: bool,
+    /// Use this instead of state_directory in the file
+    #[arg(long, value_name = "FOLDER")]
+    state_directory: Option<PathBuf>,
 }
 
 /// Runs an anchor: holds the inner addresses of a tenant's clients, whichever proxies they are at.
 #[derive(Debug, clap::Args)]
 pub struct AnchorArgs {
-    /// The configuration file
-    #[arg(long, value_name = "FILE", default_value = "/etc/roadweave/anchor.toml")]
+    /// The configuration file; after `roadweave join` none has to be there
+    #[arg(long, value_name = "FILE", default_value = ANCHOR_FILE)]
     config: PathBuf,
     /// Only check the file
     #[arg(long)]
     check: bool,
+    /// Use this instead of state_directory in the file
+    #[arg(long, value_name = "FOLDER")]
+    state_directory: Option<PathBuf>,
 }
 
 impl ProxyArgs {
     /// # Errors
     /// When the file is broken, or the system does not let the proxy run.
     pub fn run(&self) -> Result<()> {
-        let mut file: ProxyFile = roadweave_config::load(&self.config).map_err(BadInput::new)?;
+        let source = Source::<ProxyFile>::new(&self.config, self.state_directory.as_deref());
+        let mut file = source.read().map_err(BadInput::new)?;
+        member::check(&source.path, &file.private_key, &file.state_directory)?;
+        if file.tenants.is_empty() && !Membership::is_there(&file.state_directory) {
+            return Err(without_tenant(&source.path, "tenants is empty; write [[tenants]]"));
+        }
         if self.check {
-            return in_order(&self.config, &file);
+            return in_order(&source.path, &file);
         }
         warn_of(&file);
-        let identity = file.private_key.take_identity().map_err(BadInput::new)?;
-        let reload = reload_proxy(self.config.clone(), file.clone(), identity.public_key());
+        let membership = Membership::open(&file.state_directory, Role::Proxy)?;
+        let identity =
+            member::identity(&source.path, file.private_key.take(), membership.as_ref())?;
+        let fleet = membership.map(|membership| member::in_fleet(membership, &file.fleet));
+        let files = source.files();
+        let reload = reload_proxy(source, file.clone(), identity.public_key());
         Ok(run_proxy(ProxyOptions {
             instance: file.instance.as_str().to_owned(),
             config: ServerConfig {
@@ -60,13 +82,14 @@ impl ProxyArgs {
                 client_memory_max: file.limits.client_memory_mb.bytes(),
             },
             proxy: file.proxy_config(),
-            identity: Arc::new(identity),
+            identity,
             peers: file.peers(),
             listen: file.listen,
             metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
             state_directory: file.state_directory,
-            files: vec![self.config.clone()],
+            files,
             reload: Box::new(reload),
+            fleet,
         })?)
     }
 }
@@ -75,16 +98,26 @@ impl AnchorArgs {
     /// # Errors
     /// When the file is broken, or the system does not let the anchor run.
     pub fn run(&self) -> Result<()> {
-        let mut file: AnchorFile = roadweave_config::load(&self.config).map_err(BadInput::new)?;
+        let source = Source::<AnchorFile>::new(&self.config, self.state_directory.as_deref());
+        let mut file = source.read().map_err(BadInput::new)?;
+        member::check(&source.path, &file.private_key, &file.state_directory)?;
+        if file.tenant.is_empty() && !Membership::is_there(&file.state_directory) {
+            return Err(without_tenant(&source.path, "tenant is missing; write its name"));
+        }
         if self.check {
-            return in_order(&self.config, &file);
+            return in_order(&source.path, &file);
         }
         warn_of(&file);
-        let identity = file.private_key.take_identity().map_err(BadInput::new)?;
-        let reload = reload_anchor(self.config.clone(), file.clone(), identity.public_key());
+        let membership = Membership::open(&file.state_directory, Role::Anchor)?;
+        let identity =
+            member::identity(&source.path, file.private_key.take(), membership.as_ref())?;
+        let name = tenant_name(&source.path, &file, membership.as_ref())?;
+        let fleet = membership.map(|membership| member::in_fleet(membership, &file.fleet));
+        let files = source.files();
+        let reload = reload_anchor(source, file.clone(), identity.public_key());
         let devices = Arc::new(PeerTable::new(file.devices()));
         let tenant = AnchorTenant {
-            name: file.tenant.clone(),
+            name,
             devices: devices.clone(),
             clients_reach_clients: file.clients_reach_clients,
             rate_limit: file.rate_limit(),
@@ -95,7 +128,7 @@ impl AnchorArgs {
                 tenants: vec![tenant],
                 leg_rate: file.leg_rate(),
             },
-            identity: Arc::new(identity),
+            identity,
             devices,
             proxies: file.proxies(),
             listen: file.listen,
@@ -106,40 +139,61 @@ impl AnchorArgs {
             masquerade: file.masquerade,
             clients_reach_clients: file.clients_reach_clients,
             state_directory: file.state_directory,
-            files: vec![self.config.clone()],
+            files,
             reload: Box::new(reload),
+            fleet,
         })?)
+    }
+}
+
+/// Neither the file nor a fleet says for whom this is.
+fn without_tenant(path: &Path, what: &str) -> anyhow::Error {
+    let path = path.display();
+    BadInput::new(format!("{path}: {what}, or join a fleet with `roadweave join`")).into()
+}
+
+/// The tenant of an anchor, by its file or by the join.
+fn tenant_name(path: &Path, file: &AnchorFile, membership: Option<&Membership>) -> Result<String> {
+    let of_fleet = membership.map(Membership::tenant);
+    match of_fleet {
+        Some(joined) if !file.tenant.is_empty() && file.tenant != joined => {
+            let (path, tenant) = (path.display(), &file.tenant);
+            let message =
+                format!("{path}: tenant = \"{tenant}\", and the fleet says that it is {joined}'s");
+            Err(BadInput::new(message).into())
+        }
+        Some(joined) if file.tenant.is_empty() => Ok(joined.to_owned()),
+        None if file.tenant.is_empty() => Err(without_tenant(path, "tenant is missing")),
+        _ => Ok(file.tenant.clone()),
     }
 }
 
 /// Reads a proxy's file again; `started` is what it was started with.
 fn reload_proxy(
-    path: PathBuf,
+    source: Source<ProxyFile>,
     started: ProxyFile,
     key: PublicKey,
-) -> impl FnMut() -> Result<Vec<(PublicKey, Peer)>, String> {
+) -> impl FnMut() -> Result<ServerReload, String> {
     move || {
-        let mut file: ProxyFile =
-            roadweave_config::load(&path).map_err(|error| error.to_string())?;
+        let mut file = source.read().map_err(|error| error.to_string())?;
         warn_of(&file);
-        let other_key = file.private_key.take_identity()?.public_key() != key;
+        let other_key = member::is_other_key(file.private_key.take(), key)?;
         tell_ignored(&started, &file, &["peers"], other_key);
-        Ok(file.peers())
+        Ok(ServerReload { peers: file.peers(), ..ServerReload::default() })
     }
 }
 
 /// Reads an anchor's file again; `started` is what it was started with.
 fn reload_anchor(
-    path: PathBuf,
+    source: Source<AnchorFile>,
     started: AnchorFile,
     key: PublicKey,
 ) -> impl FnMut() -> Result<ServerReload, String> {
     const RELOADS: [&str; 4] = ["devices", "proxies", "deny_destinations", "allow_destinations"];
     move || {
-        let mut file: AnchorFile =
-            roadweave_config::load(&path).map_err(|error| error.to_string())?;
+        let mut file = source.read().map_err(|error| error.to_string())?;
         warn_of(&file);
-        let other_key = file.private_key.take_identity()?.public_key() != key;
+        let other_key = member::is_other_key(file.private_key.take(), key)?;
         tell_ignored(&started, &file, &RELOADS, other_key);
         let destinations = destinations(&file);
         Ok(ServerReload { peers: file.devices(), destinations, proxies: file.proxies() })

@@ -106,7 +106,7 @@ fn told(joined: &Joined, option: &str) -> String {
     };
     text + &match role {
         "box" => format!("Next: roadweave client{option}"),
-        "proxy" => format!("Next: roadweave server{option}"),
+        "proxy" => format!("Next: roadweave server{option}, or roadweave proxy{option}"),
         _ => format!("Next: roadweave {role}{option}"),
     }
 }

@@ -1,15 +1,21 @@
 //! Where the settings of a member of a fleet come from: its own file, and below that its fleet.
 
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
-use roadweave_config::{ClientFile, FileError, Merged, PrivateKey, ServerFile};
+use roadweave_config::{
+    AnchorFile, ClientFile, FileError, FleetFields, Merged, PrivateKey, ProxyFile, ServerFile,
+    Validate,
+};
 use roadweave_device::ClientReload;
-use roadweave_device::fleet::{Membership, Merged as Applied};
+use roadweave_device::fleet::{FleetOptions, Membership, Merged as Applied};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_terminal::exit::BadInput;
+use serde::de::DeserializeOwned;
 
+use crate::fleet::{ANCHOR_FILE, PROXY_FILE};
 use crate::run::{CLIENT_FILE, SERVER_FILE};
 
 /// What the controller has said and is in force, for the next reading of the file.
@@ -22,11 +28,45 @@ pub struct ClientSource {
     state_directory: Option<PathBuf>,
 }
 
-/// A server's file.
-#[derive(Clone, Debug)]
-pub struct ServerSource {
+/// The file of a server, a proxy or an anchor.
+#[derive(Debug)]
+pub struct Source<F> {
     pub path: PathBuf,
     state_directory: Option<PathBuf>,
+    file: PhantomData<fn() -> F>,
+}
+
+/// What others come to, and may be a member of a fleet.
+pub trait MemberFile: Validate + DeserializeOwned {
+    /// The file that need not be there after a join.
+    const USUAL: &str;
+
+    /// Where its state is kept.
+    fn state_directory(&mut self) -> &mut PathBuf;
+}
+
+impl MemberFile for ServerFile {
+    const USUAL: &str = SERVER_FILE;
+
+    fn state_directory(&mut self) -> &mut PathBuf {
+        &mut self.state_directory
+    }
+}
+
+impl MemberFile for ProxyFile {
+    const USUAL: &str = PROXY_FILE;
+
+    fn state_directory(&mut self) -> &mut PathBuf {
+        &mut self.state_directory
+    }
+}
+
+impl MemberFile for AnchorFile {
+    const USUAL: &str = ANCHOR_FILE;
+
+    fn state_directory(&mut self) -> &mut PathBuf {
+        &mut self.state_directory
+    }
 }
 
 impl ClientSource {
@@ -65,21 +105,21 @@ impl ClientSource {
     }
 }
 
-impl ServerSource {
+impl<F: MemberFile> Source<F> {
     pub fn new(path: &Path, state_directory: Option<&Path>) -> Self {
         let state_directory = state_directory.map(Path::to_owned);
-        Self { path: path.to_owned(), state_directory }
+        Self { path: path.to_owned(), state_directory, file: PhantomData }
     }
 
-    pub fn read(&self) -> Result<ServerFile, FileError> {
-        let mut file: ServerFile = match roadweave_config::load(&self.path) {
-            Err(error) if may_be_missing(&error, &self.path, SERVER_FILE) => {
+    pub fn read(&self) -> Result<F, FileError> {
+        let mut file: F = match roadweave_config::load(&self.path) {
+            Err(error) if may_be_missing(&error, &self.path, F::USUAL) => {
                 roadweave_config::parse(&self.path, "")?
             }
             result => result?,
         };
         if let Some(directory) = &self.state_directory {
-            file.state_directory.clone_from(directory);
+            file.state_directory().clone_from(directory);
         }
         Ok(file)
     }
@@ -188,12 +228,13 @@ pub fn merge_client(
     }
 }
 
-/// A proxy is set by its own file alone.
-pub fn merge_server(remote: Option<&str>) -> Result<Applied<()>, String> {
-    match remote {
+/// How a server, a proxy or an anchor takes part in the fleet that it has joined.
+pub fn in_fleet(membership: Membership, fields: &FleetFields) -> FleetOptions<()> {
+    let merge = |remote: Option<&str>| match remote {
         None => Ok(Applied { reload: (), pinned: Vec::new() }),
-        Some(_) => Err("a proxy is set by its own file alone".to_owned()),
-    }
+        Some(_) => Err("this is set by its own file alone".to_owned()),
+    };
+    FleetOptions { membership, merge: Box::new(merge), offline_max: fields.offline_max() }
 }
 
 /// What of a client's file may change while it runs.

@@ -20,7 +20,7 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 use roadweave_tunnel::{RouterConfig, ServerConfig};
 
-use crate::member::{self, ClientSource, InForce, ServerSource};
+use crate::member::{self, ClientSource, InForce, Source};
 
 /// The files that need not be there after a join.
 pub const CLIENT_FILE: &str = "/etc/roadweave/client.toml";
@@ -139,7 +139,7 @@ impl ServerArgs {
     /// # Errors
     /// When the file is broken, or the system does not let the server run.
     pub fn run(&self) -> Result<()> {
-        let source = ServerSource::new(&self.config, self.state_directory.as_deref());
+        let source = Source::<ServerFile>::new(&self.config, self.state_directory.as_deref());
         let mut file = source.read().map_err(BadInput::new)?;
         member::check(&source.path, &file.private_key, &file.state_directory)?;
         if self.check {
@@ -149,14 +149,10 @@ impl ServerArgs {
         let membership = Membership::open(&file.state_directory, Role::Proxy)?;
         let identity =
             member::identity(&source.path, file.private_key.take(), membership.as_ref())?;
-        let offline_max = file.fleet.offline_max_seconds;
-        let fleet = membership.map(|membership| FleetOptions {
-            membership,
-            merge: Box::new(member::merge_server),
-            offline_max: offline_max.map(|most| Duration::from_secs(most.get().unsigned_abs())),
-        });
+        let fleet = membership.map(|membership| member::in_fleet(membership, &file.fleet));
         let tun = tun_settings(&file.tun);
-        let reload = reload_server(source.clone(), file.clone(), identity.public_key());
+        let files = source.files();
+        let reload = reload_server(source, file.clone(), identity.public_key());
         let destinations = destinations(&file);
         Ok(run_server(ServerOptions {
             config: ServerConfig {
@@ -177,7 +173,7 @@ impl ServerArgs {
             masquerade: file.masquerade,
             destinations,
             state_directory: file.state_directory,
-            files: source.files(),
+            files,
             reload: Box::new(reload),
             fleet,
         })?)
@@ -212,7 +208,7 @@ const CLIENT_RELOADS: [&str; 4] =
 
 /// Reads a server's file again; `started` is what it was started with.
 fn reload_server(
-    source: ServerSource,
+    source: Source<ServerFile>,
     started: ServerFile,
     key: PublicKey,
 ) -> impl FnMut() -> Result<ServerReload, String> {

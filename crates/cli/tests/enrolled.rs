@@ -18,7 +18,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use common::*;
-use roadweave_device::netns::run_sandboxed;
+use roadweave_device::netns::{NetNs, run_sandboxed};
 use serde_json::Value;
 
 /// Where boxes, proxies and people find the controller.
@@ -101,13 +101,18 @@ impl World {
         made["join"].as_str().unwrap().to_owned()
     }
 
+    /// A proxy or an anchor joins in `namespace`, by a token of its own.
+    fn admit(&self, namespace: &NetNs, role: &str, (name, address): (&str, &str)) {
+        let token = self.token(role);
+        let mut join = namespace.command(PROGRAM);
+        join.args(["join", &token, "--role", role, "--name", name, "--address", address]);
+        let join = join.arg("--state-directory").arg(self.road.path(name)).output().unwrap();
+        assert!(joined(&join).contains(&format!("This {role} has joined: {name} of home")));
+    }
+
     /// A server and a box join, each by a token of its own, and start.
     fn start_both(&self) -> (Daemon, Daemon) {
-        let token = self.token("proxy");
-        let mut join = self.road.server.command(PROGRAM);
-        join.args(["join", &token, "--role", "proxy", "--name", "fra-1", "--address", SERVES_AT]);
-        let join = join.arg("--state-directory").arg(self.road.path("fra-1")).output().unwrap();
-        assert!(joined(&join).contains("This proxy has joined: fra-1 of home"));
+        self.admit(&self.road.server, "proxy", ("fra-1", SERVES_AT));
         joined(&self.join(&self.token("box"), "bus-1").output().unwrap());
         self.write_files();
         let server = self.road.start_server();

@@ -14,7 +14,7 @@ use crate::metrics::MetricsFields;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
 use crate::proxy::{rate, validate_tenant_name};
 use crate::secret::PrivateKey;
-use crate::server::{default_addresses, default_masquerade};
+use crate::server::{FleetFields, default_addresses, default_masquerade};
 use crate::transport::TransportFields;
 use crate::tun::TunFields;
 use crate::values::{Within, listen, networks, state_directory, validate_networks};
@@ -27,9 +27,11 @@ pub struct AnchorFile {
     /// The UDP address to listen on for proxies.
     #[serde(default = "default_anchor_listen", deserialize_with = "listen")]
     pub listen: SocketAddr,
-    /// The anchor's private key.
+    /// The anchor's private key; that of the join if it is empty.
+    #[serde(default, skip_serializing_if = "PrivateKey::is_empty")]
     pub private_key: PrivateKey,
-    /// The name of its tenant, the same at its proxies.
+    /// The name of its tenant, the same at its proxies; that of the join if it is empty.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub tenant: String,
     /// The anchor's inner addresses, with the length of the network that clients are in.
     #[serde(default = "default_addresses", deserialize_with = "networks")]
@@ -70,6 +72,9 @@ pub struct AnchorFile {
     /// The clients that may be attached.
     #[serde(default)]
     pub devices: Vec<PeerFields>,
+    /// How the anchor takes part in the fleet that it has joined.
+    #[serde(default)]
+    pub fleet: FleetFields,
 }
 
 /// A proxy, as an anchor knows it.
@@ -126,7 +131,9 @@ impl Validate for AnchorFile {
 
     fn validate(&self) -> Result<(), Fault> {
         self.private_key.validate()?;
-        validate_tenant_name("tenant", &self.tenant)?;
+        if !self.tenant.is_empty() {
+            validate_tenant_name("tenant", &self.tenant)?;
+        }
         if self.addresses.is_empty() {
             let message = "addresses is empty; give the anchor an inner address, \
                            such as addresses = [\"10.77.0.1/24\"]";

@@ -15,7 +15,7 @@ use crate::lane::{
 use crate::metrics::MetricsFields;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
 use crate::secret::PrivateKey;
-use crate::server::{ServerLimits, default_listen};
+use crate::server::{FleetFields, ServerLimits, default_listen};
 use crate::transport::TransportFields;
 use crate::tun::TunName;
 use crate::values::{Within, addresses, listen, state_directory};
@@ -31,7 +31,8 @@ pub struct ProxyFile {
     /// The UDP address to listen on.
     #[serde(default = "default_listen", deserialize_with = "listen")]
     pub listen: SocketAddr,
-    /// The proxy's private key.
+    /// The proxy's private key; that of the join if it is empty.
+    #[serde(default, skip_serializing_if = "PrivateKey::is_empty")]
     pub private_key: PrivateKey,
     /// The largest inner packet.
     #[serde(default = "default_mtu")]
@@ -54,11 +55,15 @@ pub struct ProxyFile {
     /// The lanes, in the order in which they are asked.
     #[serde(default)]
     pub lanes: Vec<LaneFields>,
-    /// The tenants, each with its anchor.
+    /// The tenants, each with its anchor, beside those that the fleet names.
+    #[serde(default)]
     pub tenants: Vec<ProxyTenantFields>,
     /// The clients that may connect.
     #[serde(default)]
     pub peers: Vec<PeerFields>,
+    /// How the proxy takes part in the fleet that it has joined.
+    #[serde(default)]
+    pub fleet: FleetFields,
 }
 
 /// A tenant of a proxy.
@@ -125,9 +130,9 @@ impl ProxyFile {
     }
 
     fn validate_tenants(&self) -> Result<(), Fault> {
-        if self.tenants.is_empty() || self.tenants.len() > TENANTS_MAX {
+        if self.tenants.len() > TENANTS_MAX {
             let message =
-                format!("tenants has {}; 1 to {TENANTS_MAX} are possible", self.tenants.len());
+                format!("tenants has {}; up to {TENANTS_MAX} are possible", self.tenants.len());
             return Err(Fault::new("tenants", message));
         }
         for (position, tenant) in self.tenants.iter().enumerate() {

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
@@ -72,13 +73,20 @@ pub struct ServerFile {
     pub fleet: FleetFields,
 }
 
-/// How a server takes part in a fleet.
+/// How a server, a proxy or an anchor takes part in a fleet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct FleetFields {
     /// After how long without a controller no box of the fleet is let in any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub offline_max_seconds: Option<Within<10, 31_536_000>>,
+}
+
+impl FleetFields {
+    /// After how long without a controller no box of the fleet is let in any more.
+    pub fn offline_max(&self) -> Option<Duration> {
+        self.offline_max_seconds.map(|most| Duration::from_secs(most.get().unsigned_abs()))
+    }
 }
 
 /// What a server may take of its machine.

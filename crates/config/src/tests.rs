@@ -379,16 +379,17 @@ fn the_documentation_names_every_field_of_proxies_and_anchors() {
         .expect("a section for each");
     let own = roadweave_identity::Identity::from_seed([9; 32]).public_key();
     let peer = "name = \"a\"\naddresses = [\"10.0.0.1/32\"]\n";
+    let fleet = "[fleet]\noffline_max_seconds = 600\n";
     let head = format!("private_key = \"{KEY}\"\nleg_rate_mbps = 5\n{METRICS}");
     let proxy_text = format!(
         "{head}[[tenants]]\nname = \"acme\"\nrate_limit_mbps = 5\n\
          anchor = {{ addresses = [\"192.0.2.1:4434\"], public_key = \"{own}\" }}\n\
-         [[peers]]\n{peer}tenant = \"acme\"\npublic_key = \"{own}\"\n"
+         [[peers]]\n{peer}tenant = \"acme\"\npublic_key = \"{own}\"\n{fleet}"
     );
     let anchor_text = format!(
         "{head}rate_limit_mbps = 5\ntenant = \"acme\"\n\
          [[proxies]]\nname = \"p\"\npublic_key = \"{own}\"\n\
-         [[devices]]\n{peer}public_key = \"{own}\"\n"
+         [[devices]]\n{peer}public_key = \"{own}\"\n{fleet}"
     );
     let shared = ["lanes", "transport.", "limits.", "tun."];
     let check = |text: Result<String, toml::ser::Error>, section| {

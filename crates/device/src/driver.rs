@@ -19,11 +19,11 @@ mod granted;
 mod proxy;
 mod repeat_limiter;
 mod requests;
-mod reread;
 mod resolver;
 mod resolvers;
 mod router;
 mod server;
+mod serving;
 mod settings;
 mod steering;
 mod tun_name;
@@ -38,10 +38,11 @@ pub use anchor::{AnchorOptions, run_anchor};
 pub use client::{
     CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, ReloadClient, run_client,
 };
-pub use proxy::{ProxyOptions, ReloadProxy, run_proxy};
+pub use proxy::{ProxyOptions, run_proxy};
 pub(crate) use repeat_limiter::RepeatLimiter;
 pub use router::{RouterOptions, RouterSocket, run_router};
-pub use server::{Destinations, Reload, ServerOptions, ServerReload, run_server};
+pub use server::{ServerOptions, run_server};
+pub use serving::reload::{Destinations, Reload, ServerReload};
 
 /// Why a client or server could not start or go on.
 #[derive(Debug, thiserror::Error)]

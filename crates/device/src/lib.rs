@@ -54,9 +54,8 @@ pub use cleanup::cleanup;
 pub use clock::Clock;
 pub use driver::{
     AnchorOptions, CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, Destinations,
-    DriverError, ProxyOptions, Reload, ReloadClient, ReloadProxy, RouterOptions, RouterSocket,
-    ServerOptions, ServerReload, TunSettings, run_anchor, run_client, run_proxy, run_router,
-    run_server,
+    DriverError, ProxyOptions, Reload, ReloadClient, RouterOptions, RouterSocket, ServerOptions,
+    ServerReload, TunSettings, run_anchor, run_client, run_proxy, run_router, run_server,
 };
 pub use error::DeviceError;
 pub use filter::{Allowed, FilterKeeper, FilterOptions, Filters, Forwarding, Interface};

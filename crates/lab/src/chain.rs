@@ -23,8 +23,8 @@ use bytes::Bytes;
 use roadweave_identity::PublicKey;
 use roadweave_quic::{Epoch, Outbox};
 use roadweave_tunnel::{
-    Anchor, AnchorEvent, Client, ClientEvent, Io, Node, Peer, PeerTable, Peers, Server,
-    ServerEvent, TenantId, turn,
+    Anchor, AnchorEvent, Client, ClientEvent, Io, Node, Peer, PeerTable, Peers, ProxyTenant,
+    Server, ServerEvent, TenantId, turn,
 };
 use roadweave_types::{Instant, Rate};
 
@@ -153,6 +153,11 @@ impl Chain {
         chain.start_anchor();
         (0..chain.config.proxies).for_each(|proxy| chain.start_proxy(proxy));
         chain
+    }
+
+    /// The tenants that proxies are started with.
+    pub fn tenants(&self) -> Vec<ProxyTenant> {
+        nodes::tenants(&self.config)
     }
 
     /// The time.

@@ -6,8 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use roadweave_lab::chain::{ANY_PROXY, Chain, ChainArrival, ChainConfig, Place, inner_address};
-use roadweave_tunnel::{AnchorEvent, ClientEvent};
+use roadweave_lab::chain::{
+    ANY_PROXY, Chain, ChainArrival, ChainConfig, Place, inner_address, proxy_key,
+};
+use roadweave_tunnel::{AnchorEvent, ClientEvent, ProxyTenant};
 use roadweave_types::{DropReason, Instant, Rate};
 
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
@@ -519,4 +521,29 @@ mod worlds {
             prop_assert_eq!(ends.len(), 8, "all four boxes, both ways: {:?}", ends);
         }
     }
+}
+
+#[test]
+fn tenants_come_and_go_and_change_their_anchor_while_a_proxy_runs() {
+    let mut chain = joined(&ChainConfig { tenants: 2, ..ChainConfig::new(2) });
+    let all = chain.tenants();
+    let set = |chain: &mut Chain, tenants: Vec<ProxyTenant>, time| {
+        let now = chain.now();
+        chain.proxy(0).unwrap().set_tenants(now, tenants);
+        chain.flush();
+        run(chain, time);
+        let proxy = chain.proxy(0).unwrap();
+        let legs = proxy.proxy_status().unwrap().legs;
+        (proxy.sessions(), legs.iter().map(|leg| leg.attachments).collect::<Vec<_>>())
+    };
+    // What says the same changes nothing.
+    let events = chain.proxy_events().len();
+    assert_eq!(set(&mut chain, all.clone(), ms(2_000)), (2, vec![2]));
+    assert_eq!(chain.proxy_events().len(), events);
+    assert_eq!(set(&mut chain, all[..1].to_vec(), ms(2_000)), (1, vec![1]));
+    // Nobody answers by this key: who was at the former anchor is not welcomed any more.
+    let stranger = ProxyTenant { anchor: proxy_key(1), ..all[0].clone() };
+    assert_eq!(set(&mut chain, vec![stranger], ms(5_000)), (0, vec![0]));
+    assert_eq!(set(&mut chain, Vec::new(), ms(5_000)), (0, vec![0]));
+    assert_eq!(set(&mut chain, all, ms(90_000)), (2, vec![2]));
 }

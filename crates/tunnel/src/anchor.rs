@@ -194,6 +194,11 @@ impl Anchor {
         self.endpoint.close(now, "the anchor stops");
     }
 
+    /// How many devices are at a proxy.
+    pub fn attached(&self) -> usize {
+        self.bindings.attached().count()
+    }
+
     /// The newest binding of each device, signed by it: what survives a restart. Write it soon
     /// after each [`AnchorEvent::Attached`]: what is not written may be followed by an older one.
     pub fn bindings(&self) -> Vec<(PublicKey, Binding)> {

@@ -15,6 +15,7 @@
 mod attachments;
 mod held;
 mod leg;
+mod tenants;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -96,6 +97,7 @@ pub(crate) struct Legs {
     accounts: Vec<TenantAccount>,
     by_name: BTreeMap<String, TenantId>,
     legs: Vec<Leg>,
+    leg_rate: Option<Rate>,
     /// By session.
     attachments: BTreeMap<ConnectionId, Attachment>,
     /// When something is to be done about an attachment.
@@ -116,34 +118,22 @@ impl Legs {
         let key = identity.public_key();
         let transport = leg::transport(transport);
         let endpoint = Endpoint::client(epoch, &transport, identity)?;
-        let mut legs: Vec<Leg> = Vec::new();
-        let mut tenants = Vec::new();
-        let mut accounts = Vec::new();
-        for tenant in config.tenants.into_iter().take(TENANTS_MAX) {
-            let known = legs.iter().position(|leg| leg.anchor == tenant.anchor);
-            let leg = known.unwrap_or_else(|| {
-                legs.push(Leg::new(tenant.anchor, config.leg_rate));
-                legs.len() - 1
-            });
-            legs[leg].add_addresses(&tenant.addresses);
-            accounts.push(TenantAccount::new(tenant.rate_limit));
-            tenants.push(Tenant { name: tenant.name, leg, gateways: tenant.gateways });
-        }
-        let by_name =
-            tenants.iter().zip(0..).map(|(tenant, id)| (tenant.name.clone(), TenantId(id)));
-        Ok(Self {
+        let mut legs = Self {
             endpoint,
             key,
-            by_name: by_name.collect(),
-            tenants,
-            accounts,
-            legs,
+            by_name: BTreeMap::new(),
+            tenants: Vec::new(),
+            accounts: Vec::new(),
+            legs: Vec::new(),
+            leg_rate: config.leg_rate,
             attachments: BTreeMap::new(),
             due: BTreeSet::new(),
             held_bytes: 0,
             events: VecDeque::new(),
             refusals: BTreeMap::new(),
-        })
+        };
+        legs.set_tenants(Instant::ZERO, config.tenants);
+        Ok(legs)
     }
 
     /// What the client of a tenant is to be welcomed with: the anchor to sign for, and its inner

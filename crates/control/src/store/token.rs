@@ -296,8 +296,10 @@ impl Change<'_> {
         let taken = rows.iter().map(|row| row.try_get::<String, _>("address"));
         let taken: HashSet<String> = taken.collect::<Result<_, _>>()?;
         let free = prefixes.iter().map(|prefix| {
-            // The first host of a prefix is the anchor's own address.
-            let mut hosts = prefix.hosts().skip(1).take(taken.len() + 1);
+            // The first host of a prefix is the anchor's own address. Of IPv6 the address before it
+            // is one as well, that of any router (RFC 4291 section 2.6.1).
+            let own = if prefix.addr().is_ipv4() { 1 } else { 2 };
+            let mut hosts = prefix.hosts().skip(own).take(taken.len() + 1);
             hosts.find(|address| !taken.contains(&address.to_string())).ok_or_else(|| {
                 StoreError::Refused(format!("the prefix {prefix} has no address left"))
             })

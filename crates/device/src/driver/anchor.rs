@@ -12,38 +12,29 @@ use std::time::Duration;
 use ipnet::IpNet;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::Epoch;
-use roadweave_tunnel::{Anchor, AnchorConfig, AnchorEvent, Peer, PeerTable, Peers, TenantId};
+use roadweave_tunnel::{Anchor, AnchorConfig, AnchorEvent, Peer, PeerTable};
 use roadweave_types::{Instant, UplinkId};
 use serde_json::Value;
 
 use super::edge::Edge;
 use super::event_loop::{Driver, Role, Running, take_instance};
-use super::server::presence_log::PresenceLog;
-use super::server::reload::{Change, Reloaded, Reloader, beyond};
-use super::server::{
-    Machine, REMINDER, TIME_OF_DAY, filter_options, open_socket, set_destinations, with_clients,
-};
-use super::{
-    Destinations, DriverError, Reload, ServerReload, TunSettings, lead_into, needed_files,
-};
+use super::serving::host::{Host, HostOptions};
+use super::serving::reload::{Destinations, Reload, ServerReload};
+use super::serving::{Serving, ServingOptions, listens_at, open_socket};
+use super::{DriverError, TunSettings};
+use crate::fleet::FleetOptions;
 use crate::local::RpcError;
 use crate::metrics::MetricsListener;
 use crate::pauses::Pause;
-use crate::privileges::{self, Needs};
 use crate::reset_salt::reset_salt;
 use crate::state::KeptBindings;
 use crate::status::{AnchorRoleStatus, RoleStatus, Status};
-use crate::{
-    Clock, ClockReading, FilterKeeper, FilterOptions, RouteKeeper, Routes, StateFile, TimeOfDay,
-    Tun, TunOptions, UplinkSocket, cleanup,
-};
+use crate::{Clock, StateFile, cleanup};
 
 /// How often it is looked whether the newest bindings are written.
 const BINDINGS_INTERVAL: Duration = Duration::from_secs(10);
 /// How soon after a change they are: a crash before that lets an older one count.
 const BINDINGS_SOON: Duration = Duration::from_millis(500);
-/// The only tenant of an anchor with one device.
-const TENANT: TenantId = TenantId(0);
 
 /// What an anchor is started with.
 pub struct AnchorOptions {
@@ -75,6 +66,8 @@ pub struct AnchorOptions {
     pub files: Vec<PathBuf>,
     /// Reads clients, proxies and destinations again, on SIGHUP; an error leaves all as it is.
     pub reload: Reload,
+    /// How it takes part in a fleet, if it belongs to one.
+    pub fleet: Option<FleetOptions<()>>,
 }
 
 impl fmt::Debug for AnchorOptions {
@@ -99,95 +92,64 @@ pub fn run_anchor(options: AnchorOptions) -> Result<(), DriverError> {
 }
 
 struct AnchorRole {
-    devices: Arc<PeerTable>,
-    proxies: Arc<PeerTable>,
-    reloader: Reloader,
-    time_of_day: TimeOfDay,
-    next_time_of_day: Instant,
     bindings: StateFile<KeptBindings>,
     next_bindings: NextWrite,
-    presence_log: PresenceLog,
-    next_receive_warning: Instant,
-    /// What the filters are made of, but for the clients.
-    filter_options: FilterOptions,
-    // Dropped in this order.
-    filters: FilterKeeper,
-    _routes: RouteKeeper,
-    /// `None` while a thread changes it.
-    machine: Option<Machine>,
+    serving: Serving,
 }
 
 fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, DriverError> {
     let (signals, instance, lock) = take_instance(&options.tun.name)?;
     cleanup(&instance, &lock)?;
-    let clock = Clock::start();
+    let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);
     let socket = open_socket(options.listen)?;
     let metrics = options.metrics.map(MetricsListener::bind).transpose()?;
-    let tun = Tun::open(&TunOptions {
-        name: options.tun.name.clone(),
-        mtu: options.tun.mtu,
-        addresses: options.addresses.clone(),
-        offload: options.tun.offload,
-    })?;
-    // Before the first thread: those that follow inherit it.
-    privileges::restrict(&Needs {
-        files: needed_files(&options.files, &options.state_directory),
-        ..Needs::default()
-    })?;
-    let mut routes = Routes::open(&instance)?;
-    routes.keep_addresses(tun.index(), &options.addresses);
-    let routed = beyond(&options.devices.peers(), &options.addresses);
-    lead_into(&mut routes, tun.index(), &routed);
-    let routes = RouteKeeper::start(routes)?;
-    let filter_options = filter_options(
-        &tun,
-        &options.addresses,
-        (options.masquerade, options.clients_reach_clients),
-        &options.destinations,
-    );
-    let mut filters = FilterKeeper::start(&instance)?;
-    filters.set_and_wait(with_clients(&filter_options, &routed))?;
-    let AnchorOptions { devices, addresses, .. } = options;
-    let proxies = Arc::new(PeerTable::new(options.proxies));
+    let devices = options.devices;
+    let hosted = HostOptions {
+        tun: &options.tun,
+        addresses: &options.addresses,
+        masquerade: options.masquerade,
+        clients_reach_clients: options.clients_reach_clients,
+        destinations: &options.destinations,
+        files: &options.files,
+        state_directory: &options.state_directory,
+    };
+    let (tun, host, machine) = Host::start(&instance, hosted, &devices.peers())?;
+    let proxies = Arc::new(PeerTable::new(options.proxies.clone()));
     options.config.transport.reset_salt = reset_salt(&options.state_directory, instance.name())?;
     let epoch = Epoch::new(clock.epoch());
-    let mut anchor = Anchor::new(epoch, options.config, options.identity, proxies.clone())?;
-    let mut time_of_day = TimeOfDay::new(&options.state_directory, instance.name());
-    // Before anybody can connect.
-    devices.set_unix_time(time_of_day.tell(Instant::ZERO, ClockReading::take()));
-    let mut bindings: StateFile<KeptBindings> =
-        StateFile::new(&options.state_directory, instance.name());
-    anchor.restore(bindings.read().0);
-    let (listen, tun_index) = (socket.local_address(), tun.index());
+    let anchor = Anchor::new(epoch, options.config, options.identity, proxies.clone())?;
     let (mtu, offload) = (tun.mtu(), tun.offload());
     let mut driver = Driver::new(&instance, signals, Edge::new(clock, tun), anchor)?;
+    let listen = socket.local_address();
     driver.add_socket(None, socket)?;
     driver.serve_metrics(metrics)?;
-    // It is read before it counts.
-    let unread = ServerReload {
-        peers: Vec::new(),
-        destinations: Destinations::default(),
-        proxies: Vec::new(),
-    };
-    let reloader = Reloader::start(options.reload, unread, addresses.clone(), driver.waker())?;
     // Whoever reads this may ask by the local socket.
     tracing::info!(%listen, tun = driver.edge.tun_name(), mtu, ?offload, "the anchor runs");
-    let role = AnchorRole {
-        devices,
-        proxies,
-        reloader,
-        time_of_day,
-        next_time_of_day: Instant::ZERO,
-        bindings,
-        next_bindings: NextWrite(Instant::ZERO + BINDINGS_INTERVAL),
-        presence_log: PresenceLog::default(),
-        next_receive_warning: Instant::ZERO,
-        machine: Some(Machine { routes: routes.share(), tun_index, addresses, routed }),
-        filter_options,
-        filters,
-        _routes: routes,
+    let of_file = ServerReload {
+        peers: devices.peers().iter().map(|(key, peer)| (*key, Peer::clone(peer))).collect(),
+        destinations: options.destinations,
+        proxies: options.proxies,
     };
-    Ok(Running { driver, role, instance, lock })
+    let serving = ServingOptions {
+        clients: devices,
+        proxies: Some(proxies),
+        of_file,
+        reload: options.reload,
+        own: options.addresses,
+        by_tenant: false,
+        host: Some((host, machine)),
+        tenants: Vec::new(),
+        fleet: options.fleet,
+        state_directory: &options.state_directory,
+        instance: instance.name(),
+    };
+    let serving = Serving::start(&mut driver, serving)?;
+    let mut bindings: StateFile<KeptBindings> =
+        StateFile::new(&options.state_directory, instance.name());
+    // Those of the fleet's devices are known by now as well.
+    driver.node.restore(bindings.read().0);
+    let next_bindings = NextWrite(Instant::ZERO + BINDINGS_INTERVAL);
+    Ok(Running { driver, role: AnchorRole { bindings, next_bindings, serving }, instance, lock })
 }
 
 /// When the newest bindings are written next.
@@ -208,17 +170,16 @@ impl NextWrite {
 
 impl Role<Anchor> for AnchorRole {
     fn poll_timeout(&self) -> Option<Instant> {
-        Some(self.next_time_of_day.min(self.next_bindings.0))
+        Some(self.serving.poll_timeout().min(self.next_bindings.0))
     }
 
     fn on_pause(&mut self, _: &mut Driver<Anchor>, _: Instant, pause: &Pause, discarded: u64) {
-        tracing::warn!(discarded, "{pause}; what waited is discarded");
-        self.next_time_of_day = Instant::ZERO;
+        self.serving.on_pause(pause, discarded);
     }
 
     fn before_packets(&mut self, driver: &mut Driver<Anchor>, now: Instant) {
-        if now >= self.next_time_of_day {
-            self.tell_time_of_day(driver, now);
+        if self.serving.tell_time_of_day(now) {
+            driver.node.on_time_of_day(now);
         }
         if self.next_bindings.0 <= now {
             let is_written = self.bindings.write(&KeptBindings(driver.node.bindings()));
@@ -227,14 +188,13 @@ impl Role<Anchor> for AnchorRole {
     }
 
     fn on_hangup(&mut self, _: &mut Driver<Anchor>, _: Instant) {
-        self.reloader.begin(&mut self.machine, Change::of_file(self.devices.peers()));
+        self.serving.on_hangup();
     }
 
     fn on_wake(&mut self, driver: &mut Driver<Anchor>, now: Instant) {
-        self.take_reloaded(driver, now);
+        self.serving.on_wake(&mut driver.node, now);
     }
 
-    /// What the proxies bring is worth more than one failure; the next call may succeed.
     fn on_socket_failed(
         &mut self,
         _: &mut Driver<Anchor>,
@@ -242,15 +202,13 @@ impl Role<Anchor> for AnchorRole {
         _: Option<UplinkId>,
         error: &std::io::Error,
     ) {
-        if now >= self.next_receive_warning {
-            self.next_receive_warning = now + REMINDER;
-            tracing::error!(%error, "cannot receive from the network; trying again");
-        }
+        self.serving.on_socket_failed(now, error);
     }
 
     fn handle_timeout(&mut self, _: &mut Driver<Anchor>, _: Instant) {}
 
     fn handle_events(&mut self, driver: &mut Driver<Anchor>, now: Instant) {
+        self.serving.tell_fleet(now, &driver.node);
         while let Some(event) = driver.node.poll_event() {
             match event {
                 AnchorEvent::LegUp { proxy, key } => tracing::info!(proxy, %key, "a leg is up"),
@@ -259,7 +217,7 @@ impl Role<Anchor> for AnchorRole {
                 }
                 AnchorEvent::Attached { device, key, proxy } => {
                     self.next_bindings.on_change(now);
-                    if self.presence_log.may_tell(now, key, &device) {
+                    if self.serving.may_tell(now, key, &device) {
                         tracing::info!(device, proxy, "attached");
                     }
                 }
@@ -273,10 +231,10 @@ impl Role<Anchor> for AnchorRole {
         let passing = anchor.status();
         let mut drops = anchor.drops().clone();
         drops.merge(&passing.drops());
-        drops.merge(&self.filters.drops());
-        let listen = driver.edge.sockets.values().map(UplinkSocket::local_address).next();
-        let listen = listen.map(|listen| listen.to_string()).unwrap_or_default();
-        driver.status(listen, drops, RoleStatus::Anchor(AnchorRoleStatus { passing }))
+        drops.merge(&self.serving.filter_drops());
+        let role = RoleStatus::Anchor(AnchorRoleStatus { passing });
+        let fleet = self.serving.fleet_status(driver.edge.clock.now());
+        Status { fleet, ..driver.status(listens_at(driver), drops, role) }
     }
 
     fn handle_request(
@@ -291,41 +249,9 @@ impl Role<Anchor> for AnchorRole {
 }
 
 impl AnchorRole {
-    /// Takes what was read again.
-    fn take_reloaded(&mut self, driver: &mut Driver<Anchor>, now: Instant) {
-        if let Some(Reloaded { change, destinations, proxies, .. }) =
-            self.reloader.poll(&mut self.machine)
-        {
-            set_destinations(&mut self.filter_options, &destinations);
-            let (devices, changed) = (change.peers.len(), change.changed.len());
-            tracing::info!(devices, changed, proxies = proxies.len(), "read again");
-            if let Some(machine) = &self.machine {
-                self.filters.set(with_clients(&self.filter_options, &machine.routed));
-            }
-            let former = driver.node.replace_devices(now, TENANT, change);
-            let change = Peers::after(&self.proxies.peers(), proxies);
-            driver.node.replace_proxies(now, change);
-            // To let go of thousands takes a while as well.
-            std::thread::spawn(move || drop(former));
-        }
-        if self.reloader.take_due_again(&self.machine).is_some() {
-            self.reloader.begin(&mut self.machine, Change::of_file(self.devices.peers()));
-        }
-    }
-
-    fn tell_time_of_day(&mut self, driver: &mut Driver<Anchor>, now: Instant) {
-        self.next_time_of_day = now + TIME_OF_DAY;
-        self.devices.set_unix_time(self.time_of_day.tell(now, ClockReading::take()));
-        driver.node.on_time_of_day(now);
-        while let Some((device, times)) = self.presence_log.poll_suppressed(now) {
-            tracing::warn!(device, times, "was attached more often than is told one by one");
-        }
-    }
-
     fn stop(&mut self, driver: &mut Driver<Anchor>) {
-        self.reloader.stop(&mut self.machine);
+        self.serving.stop();
         self.bindings.write_last(&KeptBindings(driver.node.bindings()));
-        self.time_of_day.write_last();
         driver.node.close(driver.edge.clock.now());
         driver.flush();
         tracing::info!("the anchor stops");

@@ -1,46 +1,73 @@
 //! The boxes that a fleet's table lets in, beside the clients of the server's own file.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use ipnet::IpNet;
 use prefix_trie::joint::JointPrefixMap;
-use roadweave_fleet::{Admission, Role};
+use roadweave_fleet::{Admission, Name, Role, Scope};
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::Peer;
 use roadweave_types::Rate;
 
-/// The boxes of a table whose chain holds, by key.
-pub(super) fn boxes(admission: &Admission<'_>) -> Vec<(PublicKey, Peer)> {
-    let boxes = admission.admitted.iter().filter(|(who, _)| who.statement.role == Role::Box);
-    let peer = |(who, member): &(roadweave_fleet::Admitted, &roadweave_fleet::Member)| {
-        let peer = Peer {
-            name: who.statement.name.to_string(),
-            tenant: String::new(),
-            addresses: member.addresses.clone(),
-            expires_unix: None,
-            rate_limit: member.rate_kbps.map(|rate| Rate::from_kbps(rate.into())),
-        };
-        (member.key, peer)
-    };
-    boxes.map(peer).collect()
+/// Those whom a fleet's table lets in, by key.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Members {
+    /// The boxes, each of its tenant.
+    pub(crate) boxes: Vec<(PublicKey, Peer)>,
+    /// The proxies, at an anchor.
+    pub(crate) proxies: Vec<(PublicKey, Peer)>,
+}
+
+impl Members {
+    /// Those of a table whose chain holds; of boxes only those of the tenant `only`, if there is
+    /// one.
+    pub(super) fn of(admission: &Admission<'_>, only: Option<&Name>) -> Self {
+        let mut members = Self::default();
+        for (who, member) in &admission.admitted {
+            let tenant = match &who.statement.scope {
+                Scope::Tenant(tenant) => Some(tenant),
+                Scope::All => None,
+            };
+            let list = match who.statement.role {
+                Role::Box if only.is_none() || only == tenant => &mut members.boxes,
+                Role::Proxy => &mut members.proxies,
+                _ => continue,
+            };
+            let peer = Peer {
+                name: who.statement.name.to_string(),
+                tenant: tenant.map(ToString::to_string).unwrap_or_default(),
+                addresses: member.addresses.clone(),
+                expires_unix: None,
+                rate_limit: member.rate_kbps.map(|rate| Rate::from_kbps(rate.into())),
+            };
+            list.push((member.key, peer));
+        }
+        members
+    }
 }
 
 /// The clients of a server's own `file`, and those of `members` who are no others and share no
-/// addresses with those before them or with the server's `own`; and how many of them did. What the
-/// file says wins, whoever leads the fleet.
+/// addresses with those before them or with the server's `own`, of their own tenant if tenants are
+/// apart; and how many of them did. What the file says wins, whoever leads the fleet.
 pub(crate) fn beside(
     file: Vec<(PublicKey, Peer)>,
     members: &[(PublicKey, Peer)],
     own: &[IpNet],
+    by_tenant: bool,
 ) -> (Vec<(PublicKey, Peer)>, usize) {
-    let mut keys: std::collections::BTreeSet<PublicKey> =
-        file.iter().map(|(key, _)| *key).collect();
-    let mut taken: JointPrefixMap<IpNet, ()> = JointPrefixMap::new();
-    let theirs = file.iter().flat_map(|(_, peer)| peer.addresses.iter().copied());
-    for network in theirs.chain(own.iter().map(|own| IpNet::from(own.addr()))) {
-        taken.insert(network.trunc(), ());
+    let mut keys: BTreeSet<PublicKey> = file.iter().map(|(key, _)| *key).collect();
+    let space = |peer: &Peer| if by_tenant { peer.tenant.clone() } else { String::new() };
+    let mut spaces: BTreeMap<String, JointPrefixMap<IpNet, ()>> = BTreeMap::new();
+    for (_, peer) in &file {
+        let taken = spaces.entry(space(peer)).or_default();
+        peer.addresses.iter().for_each(|network| _ = taken.insert(network.trunc(), ()));
     }
+    let own = own.iter().map(|own| IpNet::from(own.addr()));
     let mut peers = file;
     let mut left_out = 0;
     for (key, peer) in members {
+        let taken = spaces.entry(space(peer)).or_default();
+        own.clone().for_each(|network| _ = taken.insert(network, ()));
         let mine: Vec<IpNet> = peer.addresses.iter().map(IpNet::trunc).collect();
         let is_free = |network: &IpNet| {
             taken.get_lpm(network).is_none() && taken.children(network).next().is_none()
@@ -50,7 +77,7 @@ pub(crate) fn beside(
             continue;
         }
         mine.into_iter().for_each(|network| _ = taken.insert(network, ()));
-        peers.push((*key, Peer { addresses: peer.addresses.clone(), ..peer.clone() }));
+        peers.push((*key, peer.clone()));
     }
     (peers, left_out)
 }
@@ -75,7 +102,7 @@ mod tests {
 
     fn names(file: &[(PublicKey, Peer)], members: &[(PublicKey, Peer)]) -> (Vec<String>, usize) {
         let own = ["10.77.0.1/24".parse().expect("a prefix")];
-        let (peers, left_out) = beside(file.to_vec(), members, &own);
+        let (peers, left_out) = beside(file.to_vec(), members, &own, false);
         (peers.into_iter().map(|(_, peer)| peer.name).collect(), left_out)
     }
 
@@ -107,5 +134,15 @@ mod tests {
         let members =
             [peer(2, &["10.77.0.3/32"]), peer(3, &["10.77.0.0/28"]), peer(4, &["fd77::4/128"])];
         assert_eq!(names(&[], &members), (vec!["p2".to_owned(), "p4".to_owned()], 1));
+    }
+    #[test]
+    fn tenants_of_a_proxy_may_have_the_same_addresses() {
+        let of = |seed, tenant: &str| {
+            let (key, member) = peer(seed, &["10.77.0.3/32"]);
+            (key, Peer { tenant: tenant.to_owned(), ..member })
+        };
+        let members = [of(2, "north"), of(3, "south"), of(4, "north")];
+        let (peers, left_out) = beside(vec![of(1, "west")], &members, &[], true);
+        assert_eq!((peers.len(), left_out), (3, 1));
     }
 }

@@ -94,6 +94,11 @@ impl Membership {
         &self.name
     }
 
+    /// Whose it is.
+    pub fn tenant(&self) -> &str {
+        self.agent.kept().tenant().as_str()
+    }
+
     /// The configuration that is to be in force.
     pub fn configuration(&self) -> (Option<Version>, Option<String>) {
         self.agent.kept().configuration_in_force()

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use roadweave_fleet::{Place, Version};
 use roadweave_identity::PublicKey;
-use roadweave_tunnel::{Peer, SessionFigures};
+use roadweave_tunnel::{ProxyTenant, SessionFigures};
 use roadweave_types::Instant;
 
+use super::members::Members;
 use crate::Uplink;
 use crate::status::FleetStatus;
 
@@ -19,8 +20,10 @@ pub(crate) struct News<C> {
     pub(crate) configuration: Option<(Option<Version>, C)>,
     /// The proxies to choose among, the best first.
     pub(crate) candidates: Option<Vec<Place>>,
-    /// Who may connect beside the clients of the file.
-    pub(crate) members: Option<Vec<(PublicKey, Peer)>>,
+    /// Who may connect beside those of the file.
+    pub(crate) members: Option<Members>,
+    /// The anchors to lead to, for each tenant.
+    pub(crate) anchors: Option<Vec<ProxyTenant>>,
     /// Keys that are withdrawn.
     pub(crate) revoked: Vec<PublicKey>,
     /// The number of the last batch of them.
@@ -39,6 +42,7 @@ impl<C> Default for News<C> {
             configuration: None,
             candidates: None,
             members: None,
+            anchors: None,
             revoked: Vec::new(),
             batch: 0,
             is_closed: None,

@@ -7,16 +7,18 @@
 //!
 //! Signatures, tables of thousands, files and the network take their time here and nowhere else.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_fleet::{AgentEvent, Kind, Outcome, Role};
+use roadweave_fleet::{AgentEvent, Kind, Name, Outcome, Place, Role};
+use roadweave_tunnel::ProxyTenant;
 use roadweave_types::Instant;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::figures::Figures;
 use super::handle::{Merge, Merged};
-use super::members::boxes;
+use super::members::Members;
 use super::membership::role_name;
 use super::post::{News, Orders, Post};
 use super::way::Way;
@@ -137,8 +139,12 @@ impl<C> Thread<C> {
             }
             AgentEvent::Drain => self.tell(|news| news.drain = true),
             AgentEvent::Watch(until) => self.tell(|news| news.watched_until = Some(until)),
-            // Of a proxy before an anchor, and of who has not joined yet.
-            AgentEvent::Anchors(_) | AgentEvent::Joined { .. } | AgentEvent::Refused { .. } => {}
+            AgentEvent::Anchors(places) => {
+                let anchors = places.iter().filter_map(anchor).collect();
+                self.tell(|news| news.anchors = Some(anchors));
+            }
+            // Of who has not joined yet.
+            AgentEvent::Joined { .. } | AgentEvent::Refused { .. } => {}
             // The worker's.
             AgentEvent::Keep | AgentEvent::Warning(_) => {}
         }
@@ -149,7 +155,9 @@ impl<C> Thread<C> {
         for (key, why) in admission.refused.iter().take(REFUSED_TOLD) {
             tracing::warn!(%key, "a member of the fleet's table is not let in: {why}");
         }
-        let members = boxes(&admission);
+        // An anchor has one tenant, and knows no boxes of others.
+        let tenant = self.worker.agent.kept().tenant();
+        let members = Members::of(&admission, (self.role == Role::Anchor).then_some(tenant));
         self.tell(|news| news.members = Some(members));
     }
 
@@ -206,6 +214,18 @@ impl<C> Thread<C> {
             is_unwritten: store.is_failing(),
         };
     }
+}
+
+/// A tenant with its anchor; `None` if nothing is known of where that listens.
+fn anchor((tenant, place): &(Name, Place)) -> Option<ProxyTenant> {
+    let addresses: Vec<SocketAddr> =
+        place.addresses.iter().filter_map(|address| address.parse().ok()).collect();
+    if addresses.is_empty() {
+        tracing::warn!(%tenant, anchor = %place.name, "the anchor has no address that is no name");
+        return None;
+    }
+    let (name, gateways, rate_limit) = (tenant.to_string(), Vec::new(), None);
+    Some(ProxyTenant { name, anchor: place.key, addresses, gateways, rate_limit })
 }
 
 fn kind(kind: Kind) -> String {

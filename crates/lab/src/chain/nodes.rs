@@ -107,6 +107,18 @@ pub(super) fn anchor(
     Anchor::new(epoch, anchor, Arc::new(identity(2, 0)), proxies).expect("usable settings")
 }
 
+/// The tenants of the proxies, all at the anchor.
+pub(super) fn tenants(config: &ChainConfig) -> Vec<ProxyTenant> {
+    let tenant = |tenant| ProxyTenant {
+        name: tenant_name(tenant),
+        anchor: anchor_key(),
+        addresses: vec![anchor_address()],
+        gateways: vec![IpAddr::from([10, 77, 0, 1])],
+        rate_limit: None,
+    };
+    (0..config.tenants).map(tenant).collect()
+}
+
 pub(super) fn proxy(epoch: Epoch, config: &ChainConfig, proxy: usize, life: u8) -> Server {
     let server = ServerConfig {
         transport: transport(config, life),
@@ -117,17 +129,7 @@ pub(super) fn proxy(epoch: Epoch, config: &ChainConfig, proxy: usize, life: u8) 
         memory_max: 16 * MEMORY_MAX,
         client_memory_max: MEMORY_MAX,
     };
-    let tenant = |tenant| ProxyTenant {
-        name: tenant_name(tenant),
-        anchor: anchor_key(),
-        addresses: vec![anchor_address()],
-        gateways: vec![IpAddr::from([10, 77, 0, 1])],
-        rate_limit: None,
-    };
-    let proxied = ProxyConfig {
-        tenants: (0..config.tenants).map(tenant).collect(),
-        leg_rate: config.leg_rate,
-    };
+    let proxied = ProxyConfig { tenants: tenants(config), leg_rate: config.leg_rate };
     let peers = (0..config.boxes).map(|number| device(config, number));
     let peers = Arc::new(PeerTable::new(peers));
     let key = Arc::new(identity(1, proxy));

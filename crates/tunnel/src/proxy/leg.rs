@@ -73,10 +73,14 @@ impl Leg {
         }
     }
 
-    pub(super) fn add_addresses(&mut self, addresses: &[SocketAddr]) {
-        let new = addresses.iter().filter(|address| !self.addresses.contains(address));
-        let new: Vec<SocketAddr> = new.copied().collect();
-        self.addresses.extend(new);
+    /// From now on these addresses are tried, each once.
+    pub(super) fn set_addresses(&mut self, addresses: Vec<SocketAddr>) {
+        self.addresses.clear();
+        for address in addresses {
+            if !self.addresses.contains(&address) {
+                self.addresses.push(address);
+            }
+        }
     }
 
     /// Its connection, if that is up.
@@ -180,9 +184,25 @@ impl Legs {
         }
     }
 
+    /// Nobody needs a leg any more: it is closed, and not begun again.
+    pub(super) fn retire(&mut self, now: Instant, at: usize) {
+        if let State::Up { id, .. } | State::Connecting { id } = self.legs[at].state
+            && let Some(connection) = self.endpoint.connection_mut(id)
+        {
+            connection.close(now, 0, "the proxy has no clients for this anchor");
+        }
+        self.on_down(now, at, "no tenant has this anchor");
+        let leg = &mut self.legs[at];
+        leg.addresses.clear();
+        (leg.away_since, leg.away_for, leg.told) = (None, Duration::ZERO, false);
+    }
+
     /// Connects a leg that is not, and finds out whether it answers.
     pub(super) fn keep_up(&mut self, now: Instant, at: usize) {
         let leg = &mut self.legs[at];
+        if leg.addresses.is_empty() {
+            return;
+        }
         if leg.up().is_none() {
             leg.away_since.get_or_insert(now);
         }

@@ -11,12 +11,32 @@ use roadweave_quic::ConnectionId;
 use roadweave_types::{DropReason, Instant};
 use roadweave_wire::{Binding, Control, Detached, InnerPacket, Reason, TenantAnchor};
 
-use super::{Direction, Server, ServerEvent};
+use super::{Direction, Joined, Server, ServerEvent};
 use crate::node::RecvMeta;
 use crate::peers::Peer;
-use crate::proxy::LegEvent;
+use crate::proxy::{LegEvent, ProxyTenant};
 
 impl Server {
+    /// Serves these tenants from now on, if this is a proxy. The sessions of those whose anchor is
+    /// another, or that are gone, end, and so do all that are about to begin: clients begin anew at
+    /// once, and sign for the anchor of today. The rate limit of a tenant that is known stays.
+    pub fn set_tenants(&mut self, now: Instant, tenants: Vec<ProxyTenant>) {
+        let Some(legs) = &self.legs else { return };
+        let moved = legs.moved(&tenants);
+        if !moved.is_empty() {
+            let is_moved = |joined: &Joined| moved.contains(&joined.peer.tenant);
+            let ended = self.sessions.iter().filter(|(_, joined)| is_moved(joined));
+            let begun = self.welcomed.iter().copied().chain(self.standbys.ids());
+            let ended: Vec<ConnectionId> = ended.map(|(id, _)| *id).chain(begun).collect();
+            for id in ended {
+                self.end(now, id, "the anchor of its tenant is another");
+            }
+        }
+        if let Some(legs) = &mut self.legs {
+            legs.set_tenants(now, tenants);
+        }
+    }
+
     /// The anchor that a client is to sign for, if this is a proxy, and the inner addresses that it
     /// is told.
     ///

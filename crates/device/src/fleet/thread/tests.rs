@@ -55,7 +55,7 @@ fn box_of(seed: u8) -> Member {
 
 fn names(news: &News<String>) -> Option<Vec<&str>> {
     let members = news.members.as_ref()?;
-    Some(members.iter().map(|(_, peer)| peer.name.as_str()).collect())
+    Some(members.boxes.iter().map(|(_, peer)| peer.name.as_str()).collect())
 }
 
 #[test]

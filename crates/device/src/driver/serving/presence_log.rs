@@ -12,7 +12,7 @@ use roadweave_types::Instant;
 
 /// What of the coming and going is told.
 #[derive(Debug, Default)]
-pub(in crate::driver) struct PresenceLog {
+pub(super) struct PresenceLog {
     clients: BTreeMap<PublicKey, Client>,
     all: LineRate,
 }
@@ -27,7 +27,7 @@ struct Client {
 
 impl PresenceLog {
     /// A client has joined or left: whether to tell it now.
-    pub(in crate::driver) fn may_tell(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
+    pub(super) fn may_tell(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
         let new = || Client { name: name.to_owned(), rate: LineRate::default(), suppressed: 0 };
         let client = self.clients.entry(key).or_insert_with(new);
         // What was left out is told first.
@@ -41,7 +41,7 @@ impl PresenceLog {
     /// A client of which something was left out, once it has been quiet for a while or its time has
     /// come: its name, and how often it came or went. Forgets those of whom nothing is left to
     /// tell.
-    pub(in crate::driver) fn poll_suppressed(&mut self, now: Instant) -> Option<(String, u64)> {
+    pub(super) fn poll_suppressed(&mut self, now: Instant) -> Option<(String, u64)> {
         self.clients.retain(|_, client| client.suppressed > 0 || client.rate.full_at > now);
         let mut clients = self.clients.values_mut().filter(|client| client.suppressed > 0);
         let client = clients.find_map(|it| it.rate.allows(now, &OF_CLIENT).then_some(it))?;

@@ -1,0 +1,275 @@
+//! What a server, a proxy and an anchor have in common: others come to them, by tables of who may.
+//!
+//! ```text
+//! file, fleet ─► reload: a thread ─► table of clients ─► node: sessions end, or change
+//! clock ───────► time of day ──────► the same table: keys expire
+//! node ────────► events ───────────► the log, no more often than a person can read
+//! ```
+
+mod fleet;
+pub(super) mod host;
+mod machine;
+pub(super) mod node;
+mod presence_log;
+pub(super) mod reload;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use roadweave_identity::PublicKey;
+use roadweave_tunnel::{Node, PeerTable, ProxyTenant};
+use roadweave_types::{DropCounters, Instant};
+
+use self::fleet::InFleet;
+use self::host::Host;
+use self::machine::Machine;
+use self::node::Serves;
+use self::presence_log::PresenceLog;
+use self::reload::{Change, Reload, Reloaded, Reloader, ServerReload, Taken};
+use super::DriverError;
+use super::event_loop::Driver;
+use crate::fleet::FleetOptions;
+use crate::pauses::Pause;
+use crate::{ClockReading, DeviceError, TimeOfDay, UdpOptions, UplinkSocket};
+
+/// How often the time of day is told to the table of clients.
+const TIME_OF_DAY: Duration = Duration::from_secs(1);
+/// How often the user is told that the socket fails.
+const REMINDER: Duration = Duration::from_secs(60);
+
+/// What it is started with.
+pub(super) struct ServingOptions<'a> {
+    /// The clients that may connect.
+    pub(super) clients: Arc<PeerTable>,
+    /// The proxies that they may come through, at an anchor.
+    pub(super) proxies: Option<Arc<PeerTable>>,
+    /// What was read of the file.
+    pub(super) of_file: ServerReload,
+    /// Reads it again.
+    pub(super) reload: Reload,
+    /// Its own inner addresses, which no member of a fleet has.
+    pub(super) own: Vec<IpNet>,
+    /// Whether the inner addresses of tenants are apart.
+    pub(super) by_tenant: bool,
+    /// What it holds of its machine, if it does.
+    pub(super) host: Option<(Host, Machine)>,
+    /// The tenants of a proxy that its file names.
+    pub(super) tenants: Vec<ProxyTenant>,
+    /// How it takes part in a fleet, if it belongs to one.
+    pub(super) fleet: Option<FleetOptions<()>>,
+    /// Where the time of day is kept.
+    pub(super) state_directory: &'a Path,
+    /// The name of the instance.
+    pub(super) instance: &'a str,
+}
+
+/// Who may connect.
+#[derive(Clone, Debug)]
+pub(super) struct Tables {
+    /// The clients.
+    pub(super) clients: Arc<PeerTable>,
+    /// The proxies that they may come through, at an anchor.
+    pub(super) proxies: Option<Arc<PeerTable>>,
+}
+
+impl Tables {
+    /// Calls `each` for both.
+    pub(super) fn for_each(&self, each: impl FnMut(&Arc<PeerTable>)) {
+        [Some(&self.clients), self.proxies.as_ref()].into_iter().flatten().for_each(each);
+    }
+}
+
+/// What is the same for all that others come to.
+pub(super) struct Serving {
+    reloader: Reloader,
+    fleet: Option<InFleet>,
+    tables: Tables,
+    time_of_day: TimeOfDay,
+    next_time_of_day: Instant,
+    presence_log: PresenceLog,
+    next_receive_warning: Instant,
+    // Dropped last.
+    host: Option<Host>,
+}
+
+impl Serving {
+    /// Starts what goes on beside `driver`, before its first packet is read: who was withdrawn
+    /// meanwhile is not let in, and who is a member is.
+    ///
+    /// # Errors
+    /// When there can be no more threads or file descriptors.
+    pub(super) fn start<N: Node + Serves>(
+        driver: &mut Driver<N>,
+        options: ServingOptions<'_>,
+    ) -> Result<Self, DriverError> {
+        let ServingOptions { clients, proxies, of_file, reload, own, by_tenant, host, .. } =
+            options;
+        let mut time_of_day = TimeOfDay::new(options.state_directory, options.instance);
+        clients.set_unix_time(time_of_day.tell(Instant::ZERO, ClockReading::take()));
+        let (host, machine) = host.unzip();
+        let keys = of_file.keys().collect();
+        let taken = Taken { own, by_tenant };
+        let reloader = Reloader::start(reload, of_file, taken, machine, driver.waker())?;
+        let tenants = options.tenants;
+        let start_fleet = |fleet| InFleet::start(fleet, keys, tenants, driver.waker());
+        let fleet = options.fleet.map(start_fleet).transpose()?;
+        let mut serving = Self {
+            reloader,
+            fleet,
+            tables: Tables { clients, proxies },
+            time_of_day,
+            next_time_of_day: Instant::ZERO,
+            presence_log: PresenceLog::default(),
+            next_receive_warning: Instant::ZERO,
+            host,
+        };
+        serving.begin_in_fleet(driver);
+        Ok(serving)
+    }
+
+    /// Takes what the fleet had said before, and what came since.
+    fn begin_in_fleet<N: Node + Serves>(&mut self, driver: &mut Driver<N>) {
+        let Some(fleet) = &self.fleet else { return };
+        fleet.wait_in_step();
+        let now = driver.edge.clock.now();
+        self.take_news(&mut driver.node, now);
+        if let Some(reloaded) = self.reloader.wait() {
+            self.take(&mut driver.node, now, reloaded);
+        }
+    }
+
+    /// When one of its methods has something to do.
+    pub(super) fn poll_timeout(&self) -> Instant {
+        let fleet = self.fleet.as_ref().map(InFleet::poll_timeout);
+        fleet.map_or(self.next_time_of_day, |at| at.min(self.next_time_of_day))
+    }
+
+    /// Keys may have expired, which the time of day tells, and sessions, which tell by themselves.
+    pub(super) fn on_pause(&mut self, pause: &Pause, discarded: u64) {
+        tracing::warn!(discarded, "{pause}; what waited is discarded");
+        self.next_time_of_day = Instant::ZERO;
+    }
+
+    /// Tells the time of day, if that is due; returns whether it was.
+    pub(super) fn tell_time_of_day(&mut self, now: Instant) -> bool {
+        if now < self.next_time_of_day {
+            return false;
+        }
+        self.next_time_of_day = now + TIME_OF_DAY;
+        self.tables.clients.set_unix_time(self.time_of_day.tell(now, ClockReading::take()));
+        while let Some((peer, times)) = self.presence_log.poll_suppressed(now) {
+            tracing::warn!(peer, times, "came and went more often than is told one by one");
+        }
+        true
+    }
+
+    /// Sends the fleet what it is to know of `node`, if that is due.
+    pub(super) fn tell_fleet(&mut self, now: Instant, node: &impl Serves) {
+        if let Some(fleet) = &mut self.fleet {
+            fleet.tell(now, node);
+        }
+    }
+
+    /// The file is to be read again.
+    pub(super) fn on_hangup(&mut self) {
+        self.begin_reload(true);
+    }
+
+    /// The fleet has said something, or the file was read again.
+    pub(super) fn on_wake(&mut self, node: &mut impl Serves, now: Instant) {
+        self.take_news(node, now);
+        if let Some(reloaded) = self.reloader.poll() {
+            self.take(node, now, reloaded);
+        }
+        if let Some(rereads) = self.reloader.take_due_again() {
+            self.begin_reload(rereads);
+        }
+    }
+
+    fn take_news(&mut self, node: &mut impl Serves, now: Instant) {
+        if let Some(fleet) = &mut self.fleet
+            && fleet.take_news(node, now, &self.tables)
+        {
+            self.begin_reload(false);
+        }
+    }
+
+    /// Begins to bring the clients in line with the file, which is read again if `rereads`, and the
+    /// members of the fleet.
+    fn begin_reload(&mut self, rereads: bool) {
+        let members = self.fleet.as_ref().map(InFleet::members).unwrap_or_default();
+        let peers = self.tables.clients.peers();
+        self.reloader.begin(Change { rereads, members, peers });
+    }
+
+    fn take(&mut self, node: &mut impl Serves, now: Instant, reloaded: Reloaded) {
+        let Reloaded { change, proxies, destinations, of_file } = reloaded;
+        let (peers, changed) = (change.peers.len(), change.changed.len());
+        match &self.tables.proxies {
+            None => tracing::info!(peers, changed, "the clients were read again"),
+            Some(_) => {
+                let proxies = proxies.len();
+                tracing::info!(peers, changed, proxies, "clients and proxies were read again");
+            }
+        }
+        if let Some(host) = &mut self.host {
+            host.lead(&destinations, self.reloader.routed());
+        }
+        let former = node.replace(now, change, proxies, &self.tables);
+        if let Some(fleet) = &mut self.fleet {
+            fleet.set_of_file(of_file, &self.tables);
+        }
+        // To let go of thousands takes a while as well.
+        std::thread::spawn(move || drop(former));
+    }
+
+    /// The sessions are worth more than one failure; the next call may succeed.
+    pub(super) fn on_socket_failed(&mut self, now: Instant, error: &std::io::Error) {
+        if now >= self.next_receive_warning {
+            self.next_receive_warning = now + REMINDER;
+            tracing::error!(%error, "cannot receive from the network; trying again");
+        }
+    }
+
+    /// Someone came or went: whether to tell it now.
+    pub(super) fn may_tell(&mut self, now: Instant, key: PublicKey, name: &str) -> bool {
+        self.presence_log.may_tell(now, key, name)
+    }
+
+    /// What was discarded by the filters, if there are any.
+    pub(super) fn filter_drops(&mut self) -> DropCounters {
+        self.host.as_mut().map(Host::drops).unwrap_or_default()
+    }
+
+    /// What `show` tells of the fleet.
+    pub(super) fn fleet_status(&self, now: Instant) -> Option<crate::status::FleetStatus> {
+        self.fleet.as_ref().map(|fleet| fleet.status(now))
+    }
+
+    /// Waits for what is under way, and writes what is to be kept.
+    pub(super) fn stop(&mut self) {
+        self.reloader.stop();
+        self.time_of_day.write_last();
+    }
+}
+
+/// Where `driver` listens, for a person to read.
+pub(super) fn listens_at<N: Node>(driver: &Driver<N>) -> String {
+    let listen = driver.edge.sockets.get(&None).map(UplinkSocket::local_address);
+    listen.map(|listen| listen.to_string()).unwrap_or_default()
+}
+
+/// The socket at `listen`; one for all addresses does without IPv6 where the kernel has none.
+pub(super) fn open_socket(listen: SocketAddr) -> Result<UplinkSocket, DeviceError> {
+    match UplinkSocket::open(&UdpOptions::server(listen)) {
+        Err(error @ DeviceError::NoIpv6 { .. }) if listen.ip().is_unspecified() => {
+            tracing::warn!("{error}; listening for IPv4 alone");
+            let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, listen.port()));
+            UplinkSocket::open(&UdpOptions::server(any))
+        }
+        result => result,
+    }
+}

@@ -1,0 +1,157 @@
+//! What a server, a proxy or an anchor does of what its fleet says, and what it tells its fleet.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use roadweave_identity::PublicKey;
+use roadweave_tunnel::ProxyTenant;
+use roadweave_types::Instant;
+
+use super::Tables;
+use super::node::Serves;
+use crate::fleet::{Fleet, FleetOptions, Members, News};
+use crate::status::FleetStatus;
+use crate::{DeviceError, Waker};
+
+/// How long a start waits for what was revoked meanwhile.
+const MISSED_MAX: Duration = Duration::from_secs(2);
+/// How often figures are sent, and how often while somebody watches.
+const FIGURES: Duration = Duration::from_secs(10);
+const FIGURES_WATCHED: Duration = Duration::from_millis(200);
+/// Sessions whose figures are taken at once: packets must not wait for thousands.
+const FIGURES_MAX: usize = 1_000;
+/// While somebody watches, what is sent in a second is bounded all the same.
+const SESSIONS_WATCHED: usize = 100;
+
+/// The fleet, as the event loop of whom others come to sees it.
+#[derive(Debug)]
+pub(super) struct InFleet {
+    fleet: Fleet<()>,
+    members: Arc<Members>,
+    /// Those of the file, whom no controller keeps out.
+    of_file: BTreeSet<PublicKey>,
+    /// The tenants of the file, whose anchors are those of the file.
+    tenants: Vec<ProxyTenant>,
+    /// Whether only those are let in.
+    is_closed: bool,
+    is_drained: bool,
+    /// Batches of withdrawn keys that were taken.
+    batches: u64,
+    /// Withdrawn keys whose sessions may not have ended: the number of their batch.
+    ending: Option<u64>,
+    next_figures: Instant,
+    watched_until: Instant,
+}
+
+impl InFleet {
+    /// `of_file`: whom the own file names; `tenants`: which tenants it does.
+    pub(super) fn start(
+        options: FleetOptions<()>,
+        of_file: BTreeSet<PublicKey>,
+        tenants: Vec<ProxyTenant>,
+        waker: Waker,
+    ) -> Result<Self, DeviceError> {
+        Ok(Self {
+            fleet: Fleet::start(options, waker)?,
+            members: Arc::default(),
+            of_file,
+            tenants,
+            is_closed: false,
+            is_drained: false,
+            batches: 0,
+            ending: None,
+            next_figures: Instant::ZERO,
+            watched_until: Instant::ZERO,
+        })
+    }
+
+    /// Waits for what the controller has, for a while.
+    pub(super) fn wait_in_step(&self) {
+        if !self.fleet.wait_in_step(MISSED_MAX) {
+            tracing::warn!(
+                "no controller yet: whom it let in before is let in, and what it revoked since \
+                 is not known"
+            );
+        }
+    }
+
+    /// Who may connect beside those of the file.
+    pub(super) fn members(&self) -> Arc<Members> {
+        self.members.clone()
+    }
+
+    pub(super) fn status(&self, now: Instant) -> FleetStatus {
+        self.fleet.status(now)
+    }
+
+    pub(super) fn poll_timeout(&self) -> Instant {
+        self.next_figures
+    }
+
+    /// The file was read again, and names these.
+    pub(super) fn set_of_file(&mut self, of_file: BTreeSet<PublicKey>, tables: &Tables) {
+        self.of_file = of_file;
+        self.close(tables);
+    }
+
+    fn close(&self, tables: &Tables) {
+        tables.for_each(|table| table.close_but(self.is_closed.then(|| self.of_file.clone())));
+    }
+
+    /// Tells the fleet once the sessions of withdrawn keys have ended, and sends figures when that
+    /// is due.
+    pub(super) fn tell(&mut self, now: Instant, node: &impl Serves) {
+        if let Some(batch) = self.ending.take_if(|_| node.is_settled()) {
+            self.fleet.on_ended(batch);
+        }
+        if now < self.next_figures {
+            return;
+        }
+        let sessions = node.sessions();
+        let is_watched = now < self.watched_until;
+        let rounds = 1 + sessions.min(FIGURES_MAX) / SESSIONS_WATCHED;
+        let watched = FIGURES_WATCHED * rounds as u32;
+        self.next_figures = now + if is_watched { watched.min(FIGURES) } else { FIGURES };
+        let count = u32::try_from(sessions).unwrap_or(u32::MAX);
+        self.fleet.set_figures(count, node.figures(FIGURES_MAX));
+    }
+
+    /// Takes what the fleet has said since; returns whether others are members than before.
+    pub(super) fn take_news(
+        &mut self,
+        node: &mut impl Serves,
+        now: Instant,
+        tables: &Tables,
+    ) -> bool {
+        let News { members, anchors, revoked, batch, is_closed, drain, watched_until, .. } =
+            self.fleet.news();
+        if !revoked.is_empty() {
+            tracing::info!(keys = revoked.len(), "keys are revoked, and their sessions end");
+            // Those of the file are nobody else's to withdraw.
+            let theirs = revoked.into_iter().filter(|key| !self.of_file.contains(key));
+            node.revoke(now, theirs.collect(), tables);
+        }
+        if batch > self.batches {
+            (self.batches, self.ending) = (batch, Some(batch));
+        }
+        if let Some(is_closed) = is_closed {
+            self.is_closed = is_closed;
+            self.close(tables);
+        }
+        if drain && !std::mem::replace(&mut self.is_drained, true) {
+            tracing::warn!("the controller drains this side: no box is let in any more");
+            node.drain(now);
+        }
+        if let Some(until) = watched_until {
+            self.watched_until = until;
+            self.next_figures = Instant::ZERO;
+        }
+        if let Some(anchors) = anchors {
+            tracing::info!(tenants = anchors.len(), "the fleet names anchors");
+            let of_file = self.tenants.iter().cloned();
+            node.set_anchors(now, of_file.chain(anchors).collect());
+        }
+        members.map(|members| self.members = Arc::new(members)).is_some()
+    }
+}

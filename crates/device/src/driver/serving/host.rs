@@ -1,0 +1,134 @@
+//! What a server or an anchor holds of its machine: the device, and the routes and filters around
+//! it.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+use roadweave_tunnel::Peers;
+use roadweave_types::DropCounters;
+
+use super::super::{DriverError, TunSettings, needed_files};
+use super::machine::Machine;
+use super::reload::Destinations;
+use crate::privileges::{self, Needs};
+use crate::{
+    Allowed, FilterKeeper, FilterOptions, Forwarding, Instance, RouteKeeper, Routes, Tun,
+    TunOptions,
+};
+
+/// What there is to be held.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::driver) struct HostOptions<'a> {
+    pub(in crate::driver) tun: &'a TunSettings,
+    /// The inner addresses, with the length of the network that clients are in.
+    pub(in crate::driver) addresses: &'a [IpNet],
+    /// Whether what clients send leaves with this machine's own address.
+    pub(in crate::driver) masquerade: bool,
+    pub(in crate::driver) clients_reach_clients: bool,
+    pub(in crate::driver) destinations: &'a Destinations,
+    /// Files that are read again later.
+    pub(in crate::driver) files: &'a [PathBuf],
+    pub(in crate::driver) state_directory: &'a Path,
+}
+
+/// What a server or an anchor holds of its machine, but for the device.
+pub(in crate::driver) struct Host {
+    /// What the filters are made of, but for the clients.
+    filter_options: FilterOptions,
+    // Dropped in this order.
+    filters: FilterKeeper,
+    _routes: RouteKeeper,
+}
+
+impl Host {
+    /// Sets all of it up for `clients`, and gives away the rights that are not needed any more: no
+    /// thread may have been started before.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(in crate::driver) fn start(
+        instance: &Instance,
+        options: HostOptions<'_>,
+        clients: &Peers,
+    ) -> Result<(Tun, Self, Machine), DriverError> {
+        let tun = Tun::open(&TunOptions {
+            name: options.tun.name.clone(),
+            mtu: options.tun.mtu,
+            addresses: options.addresses.to_vec(),
+            offload: options.tun.offload,
+        })?;
+        // Before the first thread: those that follow inherit it.
+        privileges::restrict(&Needs {
+            files: needed_files(options.files, options.state_directory),
+            ..Needs::default()
+        })?;
+        let mut routes = Routes::open(instance)?;
+        routes.keep_addresses(tun.index(), options.addresses);
+        let (keeper, machine) = Machine::start(routes, tun.index(), options.addresses, clients)?;
+        let filter_options = filter_options(&tun, &options);
+        let mut filters = FilterKeeper::start(instance)?;
+        filters.set_and_wait(with_clients(&filter_options, machine.routed()))?;
+        Ok((tun, Self { filter_options, filters, _routes: keeper }, machine))
+    }
+
+    /// Lets clients reach other `destinations`; what lies behind them, beyond the own inner
+    /// networks, is in `routed`.
+    pub(super) fn lead(&mut self, destinations: &Destinations, routed: &[IpNet]) {
+        if set_destinations(&mut self.filter_options, destinations) {
+            let Destinations { denied, allowed } = destinations;
+            tracing::info!(
+                denied = denied.len(),
+                allowed = allowed.len(),
+                "the destinations that clients may reach were read again"
+            );
+        }
+        self.filters.set(with_clients(&self.filter_options, routed));
+    }
+
+    /// What the filters have discarded.
+    pub(in crate::driver) fn drops(&mut self) -> DropCounters {
+        self.filters.drops()
+    }
+}
+
+/// The filters without clients: an open router only for those.
+fn filter_options(tun: &Tun, options: &HostOptions<'_>) -> FilterOptions {
+    let HostOptions { addresses, masquerade, clients_reach_clients, destinations, .. } = *options;
+    let mut filters = FilterOptions {
+        tun: tun.name().to_owned(),
+        mtu: tun.mtu(),
+        own_addresses: addresses.iter().map(IpNet::addr).collect::<Vec<IpAddr>>(),
+        inner: addresses.to_vec(),
+        masquerade,
+        masquerade_into_tun: None,
+        forwarding: Forwarding::Server {
+            // Without masquerade the clients' addresses are known outside, and meant to be reached.
+            outside_to_tunnel: !masquerade,
+            clients_reach_clients,
+            denied: Vec::new(),
+            allowed: Vec::new(),
+        },
+        forward: true,
+    };
+    set_destinations(&mut filters, destinations);
+    filters
+}
+
+/// Lets clients reach other destinations; returns whether they are others than before.
+fn set_destinations(options: &mut FilterOptions, destinations: &Destinations) -> bool {
+    let Forwarding::Server { denied, allowed, .. } = &mut options.forwarding else { return false };
+    let now_denied = destinations.denied.clone();
+    let to_allowed = |(network, port): &(IpNet, _)| Allowed { prefix: *network, port: *port };
+    let now_allowed = destinations.allowed.iter().map(to_allowed).collect();
+    let others = *denied != now_denied || *allowed != now_allowed;
+    (*denied, *allowed) = (now_denied, now_allowed);
+    others
+}
+
+/// The filters that `options` describe, with what lies behind clients, beyond the own inner
+/// networks, in `routed`.
+fn with_clients(options: &FilterOptions, routed: &[IpNet]) -> FilterOptions {
+    let inner = options.inner.iter().chain(routed).copied().collect();
+    FilterOptions { inner, ..options.clone() }
+}

@@ -1,0 +1,71 @@
+//! What of a machine's routes depends on the clients: a thread changes it while the tunnel goes on.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+
+use ipnet::IpNet;
+use roadweave_tunnel::Peers;
+
+use super::super::lead_into;
+use crate::routes::lock;
+use crate::{DeviceError, RouteKeeper, Routes};
+
+/// The routes to what lies behind clients.
+pub(in crate::driver) struct Machine {
+    routes: Arc<Mutex<Routes>>,
+    tun_index: u32,
+    addresses: Vec<IpNet>,
+    /// What of the clients lies beyond the own inner networks.
+    routed: Vec<IpNet>,
+}
+
+impl Machine {
+    /// Leads to what lies behind `clients` by the device with `tun_index`; `addresses` are the own
+    /// inner ones.
+    ///
+    /// # Errors
+    /// When the routes cannot be watched over.
+    pub(super) fn start(
+        mut routes: Routes,
+        tun_index: u32,
+        addresses: &[IpNet],
+        clients: &Peers,
+    ) -> Result<(RouteKeeper, Self), DeviceError> {
+        let routed = beyond(clients, addresses);
+        lead_into(&mut routes, tun_index, &routed);
+        let keeper = RouteKeeper::start(routes)?;
+        let routes = keeper.share();
+        Ok((keeper, Self { routes, tun_index, addresses: addresses.to_vec(), routed }))
+    }
+
+    /// What of the clients lies beyond the own inner networks.
+    pub(super) fn routed(&self) -> &[IpNet] {
+        &self.routed
+    }
+
+    /// Changes what is different with `clients` in the place of those before.
+    pub(super) fn lead(&mut self, clients: &Peers) {
+        let routed = beyond(clients, &self.addresses);
+        let is_in = |list: &[IpNet]| -> BTreeSet<IpNet> { list.iter().copied().collect() };
+        let (before, after) = (is_in(&self.routed), is_in(&routed));
+        let gone: Vec<IpNet> = before.difference(&after).copied().collect();
+        let new: Vec<IpNet> = after.difference(&before).copied().collect();
+        if gone.is_empty() && new.is_empty() {
+            return;
+        }
+        let mut routes = lock(&self.routes);
+        if let Err(error) = routes.route_out_of_tun(self.tun_index, &gone) {
+            tracing::warn!(%error, "routes to what lay behind some clients are left");
+        }
+        lead_into(&mut routes, self.tun_index, &new);
+        drop(routes);
+        self.routed = routed;
+    }
+}
+
+/// The clients' prefixes that need routes of their own: those outside the own inner networks.
+fn beyond(clients: &Peers, own: &[IpNet]) -> Vec<IpNet> {
+    let prefixes = clients.iter().flat_map(|(_, peer)| &peer.addresses);
+    let outside = prefixes.filter(|prefix| !own.iter().any(|network| network.contains(*prefix)));
+    outside.copied().collect()
+}

@@ -1,0 +1,178 @@
+//! What a server or a proxy does, and what an anchor does, of what is the same for both.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use roadweave_identity::PublicKey;
+use roadweave_tunnel::{
+    Anchor, Peer, Peers, PeersChange, ProxyTenant, Server, ServerEvent, SessionFigures, TenantId,
+};
+use roadweave_types::Instant;
+
+use super::super::STATE_INTERVAL;
+use super::{Serving, Tables};
+use crate::StateFile;
+
+/// The only tenant of an anchor with one device.
+pub(in crate::driver) const TENANT: TenantId = TenantId(0);
+/// Over how long the clients of a proxy that drains are asked to go.
+const DRAIN_OVER: Duration = Duration::from_secs(60);
+
+/// A node that others come to.
+pub(in crate::driver) trait Serves {
+    /// Puts other clients, and at an anchor other proxies, in the place of those before, and
+    /// returns the former ones, for somebody to drop who has the time.
+    fn replace(
+        &mut self,
+        now: Instant,
+        change: PeersChange,
+        proxies: Vec<(PublicKey, Peer)>,
+        tables: &Tables,
+    ) -> Vec<Arc<Peers>>;
+
+    /// Lets nobody in by these keys any more, and ends what they have.
+    fn revoke(&mut self, now: Instant, keys: Vec<PublicKey>, tables: &Tables);
+
+    /// Whether nothing is left of what those have that were let in before.
+    fn is_settled(&self) -> bool;
+
+    /// Lets go of all clients, and takes no new ones.
+    fn drain(&mut self, now: Instant);
+
+    /// The tenants of a proxy with their anchors; the first of two with one name counts.
+    fn set_anchors(&mut self, now: Instant, anchors: Vec<ProxyTenant>);
+
+    /// How many sessions there are, or attached clients.
+    fn sessions(&self) -> usize;
+
+    /// What they have carried so far, of `most` of them.
+    fn figures(&self, most: usize) -> Vec<SessionFigures>;
+}
+
+impl Serves for Server {
+    fn replace(
+        &mut self,
+        _: Instant,
+        change: PeersChange,
+        _: Vec<(PublicKey, Peer)>,
+        _: &Tables,
+    ) -> Vec<Arc<Peers>> {
+        vec![self.replace_peers(change)]
+    }
+
+    fn revoke(&mut self, _: Instant, keys: Vec<PublicKey>, _: &Tables) {
+        self.revoke(keys);
+    }
+
+    fn is_settled(&self) -> bool {
+        self.is_settled()
+    }
+
+    fn drain(&mut self, now: Instant) {
+        self.drain(now, DRAIN_OVER);
+    }
+
+    fn set_anchors(&mut self, now: Instant, anchors: Vec<ProxyTenant>) {
+        self.set_tenants(now, anchors);
+    }
+
+    fn sessions(&self) -> usize {
+        self.sessions()
+    }
+
+    fn figures(&self, most: usize) -> Vec<SessionFigures> {
+        self.figures(most)
+    }
+}
+
+impl Serves for Anchor {
+    fn replace(
+        &mut self,
+        now: Instant,
+        change: PeersChange,
+        proxies: Vec<(PublicKey, Peer)>,
+        tables: &Tables,
+    ) -> Vec<Arc<Peers>> {
+        let mut former: Vec<Arc<Peers>> =
+            self.replace_devices(now, TENANT, change).into_iter().collect();
+        if let Some(table) = &tables.proxies {
+            let change = Peers::after(&table.peers(), proxies);
+            former.push(self.replace_proxies(now, change));
+        }
+        former
+    }
+
+    /// Both the bindings of devices and the legs of proxies end.
+    fn revoke(&mut self, now: Instant, keys: Vec<PublicKey>, tables: &Tables) {
+        tables.for_each(|table| table.revoke(keys.iter().copied()));
+        self.on_time_of_day(now);
+    }
+
+    fn is_settled(&self) -> bool {
+        true
+    }
+
+    /// Its proxies are drained, and clients go with them.
+    fn drain(&mut self, _: Instant) {}
+
+    fn set_anchors(&mut self, _: Instant, _: Vec<ProxyTenant>) {}
+
+    fn sessions(&self) -> usize {
+        self.attached()
+    }
+
+    fn figures(&self, _: usize) -> Vec<SessionFigures> {
+        Vec::new()
+    }
+}
+
+/// What the strategies of a server's sessions have learned, on the disk.
+pub(in crate::driver) struct LearnedFile {
+    file: StateFile,
+    next: Instant,
+}
+
+impl LearnedFile {
+    /// Gives `server` what an earlier life of it has learned.
+    pub(in crate::driver) fn restore(mut file: StateFile, server: &mut Server) -> Self {
+        server.restore(file.read());
+        Self { file, next: Instant::ZERO + STATE_INTERVAL }
+    }
+
+    /// Gathers it, some sessions at a time, and writes it when that is due.
+    pub(in crate::driver) fn tell_time_of_day(&mut self, now: Instant, server: &mut Server) {
+        server.ask_learned();
+        if self.next <= now {
+            self.next = now + STATE_INTERVAL;
+            self.file.write(server.learned());
+        }
+    }
+
+    /// Gathers and writes all of it.
+    pub(in crate::driver) fn write_last(&mut self, server: &mut Server) {
+        server.ask_all_learned();
+        self.file.write_last(server.learned());
+    }
+}
+
+impl Serving {
+    /// Tells what has happened at a server or a proxy.
+    pub(in crate::driver) fn tell_events(&mut self, server: &mut Server, now: Instant) {
+        while let Some(event) = server.poll_event() {
+            match event {
+                ServerEvent::Joined { peer, key, .. } => {
+                    if self.may_tell(now, key, &peer) {
+                        tracing::info!(peer, %key, "joined");
+                    }
+                }
+                ServerEvent::Left { peer, key, reason } => {
+                    if self.may_tell(now, key, &peer) {
+                        tracing::info!(peer, reason, "left");
+                    }
+                }
+                ServerEvent::Leg { told } => tracing::warn!("{told}"),
+                ServerEvent::Refused { reason } => tracing::warn!("refused {reason}"),
+            }
+        }
+    }
+}
