@@ -13,7 +13,7 @@ BUILD = $(CARGO) build --quiet --package roadweave --package roadweave-workshop
 PLAYWRIGHT = scripts/webrtc/node_modules/.package-lock.json
 
 .PHONY: demo test test-aarch64 fuzz lint deny bench callgrind charts fleet fleet-day fleet-load \
-	images webrtc webrtc-smoke packages clean
+	api-check images webrtc webrtc-smoke packages clean
 
 demo: packages
 	$(BUILD) --release
@@ -75,6 +75,10 @@ fleet-load: packages
 	$(CARGO) build --quiet --release --package roadweave-controller --bins --examples
 	$(TARGET)/release/examples/fleet_load --controller $(TARGET)/release/roadweave-controller \
 	    $(FLEET_LOAD_ARGS)
+
+# What the controller's interface answers, judged by its description: schemathesis.
+api-check: packages
+	@CARGO="$(CARGO)" deploy/api-check.sh
 
 # A call between two real browsers over emulated links, setting after setting: docs/webrtc.md.
 webrtc: WEBRTC_PACKAGES = webrtc

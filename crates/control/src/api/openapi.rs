@@ -54,6 +54,10 @@ pub enum Output {
     Records(SchemaOf),
     /// A page of values.
     Page(SchemaOf),
+    /// All values, as one page.
+    All(SchemaOf),
+    /// Some object.
+    Object,
     /// Server-sent events.
     Events,
 }
@@ -61,8 +65,9 @@ pub enum Output {
 impl Output {
     fn schema(self) -> Option<SchemaOf> {
         match self {
-            Self::One(_, of) | Self::Record(_, of) | Self::Records(of) | Self::Page(of) => Some(of),
-            Self::Nothing | Self::Events => None,
+            Self::One(_, of) | Self::Record(_, of) => Some(of),
+            Self::Records(of) | Self::Page(of) | Self::All(of) => Some(of),
+            Self::Nothing | Self::Object | Self::Events => None,
         }
     }
 }
@@ -180,7 +185,8 @@ fn response(output: Output) -> (u16, utoipa::openapi::Response) {
         Output::One(status, of) => json(status, of.reference().into()),
         Output::Record(status, of) => json(status, versioned(of)),
         Output::Records(of) => json(200, page(versioned(of))),
-        Output::Page(of) => json(200, page(of.reference().into())),
+        Output::Page(of) | Output::All(of) => json(200, page(of.reference().into())),
+        Output::Object => json(200, typed(Type::Object)),
         Output::Events => {
             let content = Content::new(Some(typed(Type::String)));
             let response = ResponseBuilder::new().description("Events, one for each change");

@@ -98,6 +98,11 @@ impl Route {
         self
     }
 
+    fn all<T: ToSchema>(mut self) -> Self {
+        self.output = Output::All(SchemaOf::new::<T>());
+        self
+    }
+
     fn if_match(mut self) -> Self {
         self.if_match = true;
         self
@@ -300,7 +305,7 @@ fn box_routes() -> Vec<Route> {
             devices::sessions,
         )
         .role(Viewer)
-        .page::<BoxSession>(),
+        .all::<BoxSession>(),
         get(
             "/tenants/{tenant}/devices/{device}/samples",
             "listSamples",
@@ -401,7 +406,7 @@ fn proxy_routes() -> Vec<Route> {
             devices::proxy_status,
         )
         .role(Viewer)
-        .page::<crate::store::ProxyStatus>(),
+        .all::<crate::store::ProxyStatus>(),
     ]
 }
 
@@ -469,6 +474,10 @@ fn log_routes() -> Vec<Route> {
     )
     .role(Viewer);
     live_device.output = Output::Events;
+    let mut description =
+        get("/openapi.json", "openApi", "This interface as OpenAPI", changes::openapi)
+            .needs(Needs::Nothing);
+    description.output = Output::Object;
     vec![
         get("/tenants/{tenant}/revocations", "listRevocations", "Keys", changes::revocations)
             .role(Viewer)
@@ -506,8 +515,7 @@ fn log_routes() -> Vec<Route> {
         get("/tenants/{tenant}/state", "getState", "How the fleet is now", changes::state)
             .role(Viewer)
             .gives::<FleetState>(200),
-        get("/openapi.json", "openApi", "This interface as OpenAPI", changes::openapi)
-            .needs(Needs::Nothing),
+        description,
     ]
 }
 
