@@ -46,9 +46,10 @@ deny:
 charts:
 	@deploy/helm/check.sh
 
-# Container images of the back-end, by buildah.
+# Container images of the back-end by buildah, and a try of each with podman.
 images:
 	@CARGO="$(CARGO)" deploy/images.sh
+	@deploy/images-test.sh
 
 bench: packages
 	$(CARGO) bench --quiet --workspace --bench datagrams --bench select --bench session

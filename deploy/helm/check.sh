@@ -55,6 +55,7 @@ refused() {
 }
 refused 'controller.addresses=[]' 'write where boxes reach it'
 refused 'proxies.expose="ingress"' 'expose'
+refused 'proxies.expose="service"' 'write one for each proxy'
 refused 'proxies.drain.overSeconds=600' 'overSeconds'
 refused 'proxies.port=0' 'port'
 refused 'proxies.prot=4433' 'prot'

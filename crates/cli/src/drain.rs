@@ -5,7 +5,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use roadweave_device::local::{Drain, RequestError, drain};
+use roadweave_device::local::{Drain, RequestError, RpcError, drain};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
@@ -32,7 +32,7 @@ impl DrainArgs {
     /// When nothing runs behind the socket, it cannot be drained, or clients are left at the end.
     pub fn run(&self) -> Result<()> {
         let end = Instant::now() + Duration::from_secs(self.wait);
-        let first = self.ask()?;
+        let first = self.ask(end)?;
         if self.wait == 0 {
             return Ok(out::line(format_args!("draining: {} are asked to go", clients(first)))?);
         }
@@ -43,17 +43,31 @@ impl DrainArgs {
                 bail!("{} left after {} s", clients(left), self.wait);
             }
             sleep(rest.min(ASK_INTERVAL));
-            left = self.ask()?;
+            left = self.ask(end)?;
         }
         Ok(out::line(format_args!("drained: {} gone", clients(first)))?)
     }
 
-    /// How many sessions are left.
-    fn ask(&self) -> Result<u64> {
-        match drain(&self.socket, &Drain { over_ms: self.over * 1_000 }) {
-            Ok(answer) => Ok(answer.sessions),
-            Err(RequestError::Refused(error)) => Err(BadInput::new(error.message).into()),
-            Err(other) => Err(other.into()),
+    /// How many sessions are left. A busy instance is asked again until `end`.
+    fn ask(&self, end: Instant) -> Result<u64> {
+        loop {
+            let error = match drain(&self.socket, &Drain { over_ms: self.over * 1_000 }) {
+                Ok(answer) => return Ok(answer.sessions),
+                Err(error) => error,
+            };
+            let passes = match &error {
+                RequestError::Refused(error) => error.code == RpcError::BUSY,
+                RequestError::Io { .. } | RequestError::Malformed { .. } => true,
+                _ => false,
+            };
+            if passes && Instant::now() < end {
+                sleep(ASK_INTERVAL);
+                continue;
+            }
+            return Err(match error {
+                RequestError::Refused(error) if !passes => BadInput::new(error.message).into(),
+                other => other.into(),
+            });
         }
     }
 }

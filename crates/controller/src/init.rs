@@ -60,7 +60,7 @@ pub fn run(options: &Options) -> Result<()> {
     if folder.join("controller.toml").exists() {
         let folder = folder.display();
         if options.keep {
-            return Ok(out::line(format_args!("there is a controller in {folder}; it is kept"))?);
+            return keep(options, &database);
         }
         return Err(BadInput::new(format!("there is a controller in {folder} already")).into());
     }
@@ -88,6 +88,22 @@ pub fn run(options: &Options) -> Result<()> {
         let _ = fs::remove_file(folder.join("controller.toml"));
     })?;
     say(options, &password, &fingerprint)
+}
+
+/// Leaves the controller that is there as it is, if it is set as `options` say.
+fn keep(options: &Options, database: &str) -> Result<()> {
+    let file = Folder::open(&options.place.folder)?.file;
+    let folder = options.place.folder.display();
+    if file.addresses != options.address || file.database != database {
+        let path = options.place.folder.join("controller.toml");
+        let message = format!(
+            "there is a controller in {folder} with other addresses or another database: change {}, \
+             or these options",
+            path.display()
+        );
+        return Err(BadInput::new(message).into());
+    }
+    Ok(out::line(format_args!("there is a controller in {folder}; it is kept"))?)
 }
 
 /// Keys, certificate, and last the configuration, by which the folder counts as made. Keys of an

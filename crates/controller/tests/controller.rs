@@ -82,7 +82,10 @@ fn a_controller_is_made_once_serves_alone_and_stops_when_told() {
     assert_eq!(again.status.code(), Some(2));
     assert!(text(&again.stderr).contains("already"), "{}", text(&again.stderr));
     let key = fs::read_to_string(place.join("controller.key")).unwrap();
-    let kept = run(&["init", "--keep", "--address", "x:1"], &place);
+    let other = run(&["init", "--keep", "--address", "x:1"], &place);
+    assert_eq!(other.status.code(), Some(2));
+    assert!(text(&other.stderr).contains("other addresses"), "{}", text(&other.stderr));
+    let kept = run(&["init", "--keep", "--address", &format!("127.0.0.1:{port}")], &place);
     assert!(kept.status.success(), "{}", text(&kept.stderr));
     assert_eq!(fs::read_to_string(place.join("controller.key")).unwrap(), key);
     let running = Running::start(&place, port);

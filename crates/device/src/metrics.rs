@@ -2,35 +2,40 @@
 //!
 //! ```text
 //! Prometheus, an orchestrator ─► http: a thread for each, 16 at a time ─► Asker ─► event loop
-//!                                  ◄─ text: OpenMetrics ◄─ a summary: no session of its own ◄─┘
+//!                                  ◄─ text: OpenMetrics ◄─ a summary, twice a second at most ◄─┘
 //! ```
 //!
 //! Whoever reaches the address reads: names of tenants, of proxies, how much passes; no client's
-//! name, no key that opens anything. A stranger can keep 16 threads busy for [`CALL_MAX`] each, and
-//! ask the event loop what `roadweave show` asks it; packets do not wait for either.
+//! name, no key that opens anything. One address has four of the sixteen places, and nobody has one
+//! for longer than [`CALL_MAX`]. However many ask, the event loop is asked twice a second at most.
 
 mod http;
 mod load;
 mod text;
 
+use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use self::http::{Answer, read_request};
-use self::load::Load;
+use self::load::{Load, Used};
 use crate::DeviceError;
 use crate::callers::Callers;
-use crate::local::Asker;
+use crate::local::{Asker, RpcError};
 use crate::status::Status;
 
 /// The longest time for which a caller is served.
 const CALL_MAX: Duration = Duration::from_secs(5);
 /// Callers at a time.
 const CALLERS_MAX: usize = 16;
+/// Of these, from one address.
+const CALLERS_OF_ONE_MAX: usize = 4;
+/// A summary that is younger serves others too.
+const FRESH: Duration = Duration::from_millis(500);
 
 /// The socket of the figures, while nobody is answered yet.
 #[derive(Debug)]
@@ -52,9 +57,14 @@ impl MetricsListener {
     /// When the system has no thread.
     pub(crate) fn start(self, asker: Asker) -> Result<(), DeviceError> {
         let Self(listener) = self;
-        let load = Arc::new(Mutex::new(Load::default()));
+        let served = Arc::new(Served {
+            asker,
+            summary: Mutex::default(),
+            load: Mutex::default(),
+            addresses: Mutex::default(),
+        });
         let serve = move |stream: TcpStream| {
-            if let Err(error) = serve(&stream, &asker, &load) {
+            if let Err(error) = served.serve(&stream) {
                 tracing::debug!(%error, "a caller of the metrics broke off");
             }
         };
@@ -67,34 +77,155 @@ impl MetricsListener {
     }
 }
 
-fn serve(stream: &TcpStream, asker: &Asker, load: &Mutex<Load>) -> io::Result<()> {
-    let answer = match read_request(stream, CALL_MAX)? {
-        Ok(path) => answer(&path, asker, load),
-        Err(refusal) => refusal,
-    };
-    answer.write(stream, CALL_MAX)
+/// What all callers share.
+struct Served {
+    asker: Asker,
+    summary: Mutex<Option<Summary>>,
+    load: Mutex<Load>,
+    /// Who is served.
+    addresses: Mutex<HashMap<IpAddr, usize>>,
 }
 
-fn answer(path: &str, asker: &Asker, load: &Mutex<Load>) -> Answer {
-    if !["/metrics", "/healthz", "/readyz"].contains(&path) {
-        return Answer::text(404, "there are /metrics, /healthz and /readyz\n");
+/// What the event loop has told, and when.
+struct Summary {
+    at: Instant,
+    told: Result<Status, RpcError>,
+}
+
+impl Served {
+    fn serve(&self, stream: &TcpStream) -> io::Result<()> {
+        let deadline = Instant::now() + CALL_MAX;
+        let address = stream.peer_addr()?.ip();
+        let Some(_place) = self.place(address) else { return Ok(()) };
+        let answer = match read_request(stream, deadline)? {
+            Ok(path) => self.answer(&path),
+            Err(refusal) => refusal,
+        };
+        answer.write(stream, deadline)
     }
-    let status = match asker.ask("summary", Value::Null) {
-        Ok(summary) => serde_json::from_value::<Status>(summary),
-        Err(error) => return Answer::text(503, format!("{error}\n")),
-    };
-    let status = match status {
-        Ok(status) => status,
-        Err(error) => return Answer::text(500, format!("{error}\n")),
-    };
-    match path {
-        "/metrics" => {
-            let load = load.lock().unwrap_or_else(PoisonError::into_inner).tell();
-            Answer::open_metrics(text::encode(status, load))
+
+    /// One of the places of `address`, if one is left.
+    fn place(&self, address: IpAddr) -> Option<Place<'_>> {
+        let mut addresses = lock(&self.addresses);
+        let taken = addresses.entry(address).or_default();
+        if *taken >= CALLERS_OF_ONE_MAX {
+            return None;
         }
-        "/readyz" if status.role.is_draining() => {
-            Answer::text(503, "draining: it takes no new clients\n")
+        *taken += 1;
+        Some(Place { served: self, address })
+    }
+
+    fn answer(&self, path: &str) -> Answer {
+        if !["/metrics", "/healthz", "/readyz"].contains(&path) {
+            return Answer::text(404, "there are /metrics, /healthz and /readyz\n");
         }
-        _ => Answer::text(200, "ok\n"),
+        match (path, self.summary()) {
+            (_, Err(error)) => Answer::text(503, format!("{error}\n")),
+            ("/metrics", Ok(status)) => Answer::open_metrics(text::encode(status, self.used())),
+            ("/readyz", Ok(status)) => match status.role.unready() {
+                Some(why) => Answer::text(503, format!("{why}\n")),
+                None => Answer::text(200, "ok\n"),
+            },
+            (_, Ok(_)) => Answer::text(200, "ok\n"),
+        }
+    }
+
+    /// What the event loop tells, or has told lately. Whoever asks meanwhile waits for the same.
+    fn summary(&self) -> Result<Status, RpcError> {
+        let mut last = lock(&self.summary);
+        let summary = match last.take().filter(|summary| summary.at.elapsed() < FRESH) {
+            Some(summary) => summary,
+            None => {
+                let told = self
+                    .asker
+                    .ask("summary", Value::Null)
+                    .and_then(|value| serde_json::from_value(value).map_err(RpcError::internal));
+                Summary { at: Instant::now(), told }
+            }
+        };
+        last.insert(summary).told.clone()
+    }
+
+    fn used(&self) -> Used {
+        lock(&self.load).tell()
+    }
+}
+
+/// A caller that is served; dropping it gives the place back.
+struct Place<'a> {
+    served: &'a Served,
+    address: IpAddr,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut addresses = lock(&self.served.addresses);
+        if let Some(taken) = addresses.get_mut(&self.address) {
+            *taken -= 1;
+            if *taken == 0 {
+                addresses.remove(&self.address);
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::sync::mpsc::sync_channel;
+
+    use super::*;
+    use crate::Waker;
+
+    /// A listener, and what the event loop was asked.
+    fn world() -> (SocketAddr, std::sync::mpsc::Receiver<crate::local::LocalRequest>) {
+        let (queue, asked) = sync_channel(16);
+        let listener = MetricsListener::bind("127.0.0.1:0".parse().expect("one")).expect("a port");
+        let address = listener.0.local_addr().expect("bound");
+        listener.start(Asker::new(queue, Waker::new().expect("one"))).expect("a thread");
+        (address, asked)
+    }
+
+    fn get(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        // A place too many is closed before it is read.
+        let _ = write!(stream, "GET {path} HTTP/1.1\r\n\r\n");
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    }
+
+    #[test]
+    fn however_many_ask_the_event_loop_is_asked_once() {
+        let (address, asked) = world();
+        let callers: Vec<_> =
+            (0..4).map(|_| std::thread::spawn(move || get(address, "/healthz"))).collect();
+        let request = asked.recv_timeout(CALL_MAX).expect("it is asked");
+        assert_eq!(request.method, "summary");
+        request.answer(Err(RpcError::method_not_found("summary")));
+        for caller in callers {
+            let answer = caller.join().expect("no panic");
+            assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        }
+        assert!(asked.try_recv().is_err(), "it was asked more than once");
+    }
+
+    #[test]
+    fn one_address_leaves_places_to_others() {
+        let (address, _asked) = world();
+        let silent: Vec<_> = (0..CALLERS_OF_ONE_MAX)
+            .map(|_| TcpStream::connect(address).expect("it listens"))
+            .collect();
+        // They are accepted one after the other, and before the next.
+        assert_eq!(get(address, "/"), "", "the place of another");
+        drop(silent);
+        let start = Instant::now();
+        while !get(address, "/").starts_with("HTTP/1.1 404 ") {
+            assert!(start.elapsed() < CALL_MAX, "no place is given back");
+        }
     }
 }

@@ -62,12 +62,19 @@ impl RoleStatus {
         }
     }
 
-    /// Whether it takes no new clients, and lets go those that it has.
-    pub fn is_draining(&self) -> bool {
+    /// Why no client should be sent here, if none should.
+    pub fn unready(&self) -> Option<&'static str> {
         match self {
-            Self::Server(role) => role.totals.draining,
-            Self::Proxy(role) => role.totals.draining,
-            Self::Client(_) | Self::Router(_) | Self::Anchor(_) => false,
+            Self::Server(ServerStatus { totals, .. })
+            | Self::Proxy(ProxyRoleStatus { totals, .. })
+                if totals.draining =>
+            {
+                Some("draining: it takes no new clients")
+            }
+            Self::Proxy(role) if role.passing.legs.iter().all(|leg| !leg.is_up) => {
+                Some("no anchor answers")
+            }
+            _ => None,
         }
     }
 }

@@ -160,6 +160,21 @@ fn a_drained_server_is_empty_and_takes_nobody() {
 }
 
 #[test]
+fn a_client_that_stays_at_a_drained_server_is_asked_again() {
+    let mut fleet = fleet(&["a", "b"], 1);
+    let all = fleet.candidates().to_vec();
+    fleet.client().set_candidates(Instant::ZERO, all[..1].to_vec());
+    fleet.run_until(at(4_000));
+    fleet.befall(0, Fault::Drain(0));
+    fleet.run_until(at(8_000));
+    assert_eq!(fleet.home(), 0, "it knows no other");
+    fleet.client().set_candidates(at(8_000), all);
+    fleet.run_until(at(20_000));
+    assert_eq!(fleet.home(), 1);
+    assert!(fleet.server(0).unwrap().is_drained());
+}
+
+#[test]
 fn a_client_starts_with_the_next_server_when_the_first_is_gone_or_drains() {
     for fault in [Fault::Crash, Fault::Freeze, Fault::Drain(0)] {
         let mut fleet = fleet(&["a", "b"], 1);

@@ -283,13 +283,15 @@ impl<N: Node> Driver<N> {
     }
 
     fn answer(&mut self, now: Instant, role: &mut impl Role<N>) {
-        while let Some(request) = self.local.poll_request() {
+        // One in a turn, so that whoever asks often keeps no packet waiting.
+        if let Some(request) = self.local.poll_request() {
             let answer = match request.method.as_str() {
                 "status" => Ok(json!(role.status(self))),
                 "summary" => Ok(json!(role.summary(self))),
                 method => role.handle_request(self, now, method, &request.params),
             };
             request.answer(answer);
+            self.waker.wake();
         }
     }
 

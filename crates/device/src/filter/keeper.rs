@@ -5,6 +5,7 @@
 //! set(options) ──► newest wins ──► replace          notices, or every 2 s ──► look ──► put back
 //! ```
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::JoinHandle;
@@ -27,6 +28,8 @@ pub struct FilterKeeper {
     thread: Option<JoinHandle<()>>,
     wanted: Option<FilterOptions>,
     nftables: Nftables,
+    /// What was counted when it could last be read.
+    counted: BTreeMap<String, u64>,
 }
 
 /// Other filters, and who waits for them.
@@ -66,6 +69,7 @@ impl FilterKeeper {
             thread: Some(thread),
             wanted: None,
             nftables,
+            counted: BTreeMap::new(),
         })
     }
 
@@ -102,10 +106,15 @@ impl FilterKeeper {
 
     /// The packets that the filters have dropped, by reason.
     pub fn drops(&mut self) -> DropCounters {
-        let counts = self.nftables.counters(&self.table).unwrap_or_default();
+        // Others may keep the kernel from telling, or have taken the table away for a moment.
+        if let Ok(counts) = self.nftables.counters(&self.table)
+            && !counts.is_empty()
+        {
+            self.counted = counts;
+        }
         let mut drops = DropCounters::default();
         for reason in COUNTED {
-            drops.add(reason, counts.get(&counter(reason)).copied().unwrap_or(0));
+            drops.add(reason, self.counted.get(&counter(reason)).copied().unwrap_or(0));
         }
         drops
     }

@@ -50,6 +50,9 @@ pub struct RpcError {
 }
 
 impl RpcError {
+    /// The code of an instance that has not answered in time, and may the next time.
+    pub const BUSY: i32 = -32000;
+
     /// There is no such method.
     pub fn method_not_found(method: &str) -> Self {
         Self { code: -32601, message: format!("there is no method {method:?}") }
@@ -69,8 +72,13 @@ impl RpcError {
         Self { code: -32600, message }
     }
 
+    /// Something else is wrong.
+    pub(crate) fn internal(message: impl ToString) -> Self {
+        Self { code: -32603, message: message.to_string() }
+    }
+
     fn busy() -> Self {
-        Self { code: -32000, message: "the instance is busy, ask again".to_owned() }
+        Self { code: Self::BUSY, message: "the instance is busy, ask again".to_owned() }
     }
 }
 
@@ -82,6 +90,11 @@ pub(crate) struct Asker {
 }
 
 impl Asker {
+    /// Asks whoever reads the other end of `queue`, which `waker` wakes.
+    pub(crate) fn new(queue: SyncSender<LocalRequest>, waker: Waker) -> Self {
+        Self { queue, waker }
+    }
+
     /// Hands a request to the event loop and awaits its answer.
     ///
     /// # Errors
@@ -118,7 +131,7 @@ impl LocalServer {
         let _ = fs::remove_file(&path);
         let listener = listen(&path).map_err(failed)?;
         let (queue, requests) = sync_channel(QUEUE_MAX);
-        let asker = Asker { queue, waker };
+        let asker = Asker::new(queue, waker);
         let callers = Callers::new("the local socket", CONNECTIONS_MAX);
         let acceptor = {
             let (asker, callers) = (asker.clone(), Arc::clone(&callers));

@@ -27,9 +27,8 @@ impl Answer {
         Self { status: 200, content_type, content }
     }
 
-    /// Sends it; fails when the caller does not take it within `limit`.
-    pub(super) fn write(&self, mut stream: &TcpStream, limit: Duration) -> io::Result<()> {
-        stream.set_write_timeout(Some(limit))?;
+    /// Sends it; fails when the caller has not taken all of it by `deadline`.
+    pub(super) fn write(&self, mut stream: &TcpStream, deadline: Instant) -> io::Result<()> {
         let Self { status, content_type, content } = self;
         let (reason, length) = (reason(*status), content.len());
         let allow = if *status == 405 { "Allow: GET\r\n" } else { "" };
@@ -37,8 +36,20 @@ impl Answer {
             "HTTP/1.1 {status} {reason}\r\nContent-Type: {content_type}\r\n\
              Content-Length: {length}\r\n{allow}Connection: close\r\n\r\n{content}"
         );
-        stream.write_all(answer.as_bytes())
+        let mut rest = answer.as_bytes();
+        while !rest.is_empty() {
+            stream.set_write_timeout(Some(left_until(deadline)?))?;
+            let written = stream.write(rest)?;
+            rest = &rest[written..];
+        }
+        Ok(())
     }
+}
+
+/// How long it is until `deadline`.
+fn left_until(deadline: Instant) -> io::Result<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
 fn reason(status: u16) -> &'static str {
@@ -53,20 +64,15 @@ fn reason(status: u16) -> &'static str {
     }
 }
 
-/// Reads the head of a request, within `limit`; returns the path of a GET, without its query, or
+/// Reads the head of a request, until `deadline`; returns the path of a GET, without its query, or
 /// what to answer to anything else.
 pub(super) fn read_request(
     mut stream: &TcpStream,
-    limit: Duration,
+    deadline: Instant,
 ) -> io::Result<Result<String, Answer>> {
-    let deadline = Instant::now() + limit;
     let (mut head, mut chunk) = (Vec::new(), [0; 1024]);
     loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
+        stream.set_read_timeout(Some(left_until(deadline)?))?;
         let length = stream.read(&mut chunk)?;
         if length == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -135,7 +141,7 @@ mod tests {
         let mut caller = TcpStream::connect(listener.local_addr().expect("bound")).expect("there");
         caller.write_all(bytes).expect("there is room");
         let (stream, _) = listener.accept().expect("it has connected");
-        read_request(&stream, limit)
+        read_request(&stream, Instant::now() + limit)
     }
 
     #[test]
@@ -144,6 +150,24 @@ mod tests {
         let answer = call(&endless, Duration::from_secs(60)).expect("an answer");
         assert_eq!(answer.expect_err("refused").status, 431);
         let error = call(b"GET / HT", Duration::from_millis(20)).expect_err("it takes too long");
+        assert!(matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock));
+    }
+
+    #[test]
+    fn a_caller_who_takes_little_at_a_time_is_left_at_the_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut caller = TcpStream::connect(listener.local_addr().expect("bound")).expect("there");
+        let (stream, _) = listener.accept().expect("it has connected");
+        let ended = std::thread::spawn(move || {
+            let answer = Answer::text(200, "x".repeat(64 << 20));
+            let error = answer.write(&stream, Instant::now() + Duration::from_millis(300));
+            error.expect_err("it is never all taken")
+        });
+        while !ended.is_finished() {
+            let _ = caller.read(&mut [0; 4096]);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let error = ended.join().expect("no panic");
         assert!(matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock));
     }
 }

@@ -69,7 +69,10 @@ impl Collector for Figures {
             RoleStatus::Anchor(role) => {
                 refusals(out, &role.passing.refusals)?;
                 tenants(out, &role.passing.tenants)?;
-                legs(out, role.passing.legs.iter().map(|(name, leg)| (name.as_str(), leg)))
+                // A proxy that has come again has two legs for a while: the later counts.
+                let newest: BTreeMap<_, _> =
+                    role.passing.legs.iter().map(|(name, leg)| (name.as_str(), leg)).collect();
+                legs(out, newest.iter().map(|(name, leg)| (*name, *leg)))
             }
             RoleStatus::Client(_) | RoleStatus::Router(_) => Ok(()),
         }

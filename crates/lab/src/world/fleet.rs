@@ -79,6 +79,7 @@ pub struct FleetArrival {
 pub struct Fleet {
     now: Instant,
     client: Client,
+    candidates: Vec<Candidate>,
     wires: Vec<Wire>,
     servers: Vec<Proxy>,
     arrivals: VecDeque<FleetArrival>,
@@ -155,16 +156,19 @@ impl Fleet {
     pub fn new(config: &FleetConfig) -> Result<Self, WorldError> {
         let epoch = Epoch::new(std::time::Instant::now());
         let numbers = 0..config.sites.len();
-        let candidates = numbers.clone().map(|number| Candidate {
-            key: server_identity(number).public_key(),
-            name: format!("proxy-{number}"),
-            site: config.sites[number].clone(),
-            addresses: vec![address(number)],
-            to_anchor: config.to_anchor.get(number).copied().unwrap_or_default(),
-        });
+        let candidates: Vec<Candidate> = numbers
+            .clone()
+            .map(|number| Candidate {
+                key: server_identity(number).public_key(),
+                name: format!("proxy-{number}"),
+                site: config.sites[number].clone(),
+                addresses: vec![address(number)],
+                to_anchor: config.to_anchor.get(number).copied().unwrap_or_default(),
+            })
+            .collect();
         let client = ClientConfig {
             name: "vehicle".into(),
-            candidates: candidates.collect(),
+            candidates: candidates.clone(),
             transport: transport(config.seed, 0),
             lanes: config.lanes_up.clone(),
             memory_max: MEMORY_MAX,
@@ -185,6 +189,7 @@ impl Fleet {
         let mut fleet = Self {
             now: Instant::ZERO,
             client,
+            candidates,
             wires: wires.collect(),
             servers,
             arrivals: VecDeque::new(),
@@ -204,6 +209,11 @@ impl Fleet {
     /// The client; follow it with [`Fleet::flush`].
     pub fn client(&mut self) -> &mut Client {
         &mut self.client
+    }
+
+    /// All servers, as the client was told of them first.
+    pub fn candidates(&self) -> &[Candidate] {
+        &self.candidates
     }
 
     /// A server, unless it has crashed; follow it with [`Fleet::flush`].

@@ -8,7 +8,7 @@
 //! A client joins another server first and leaves then, so nothing is lost; but if all did it in
 //! the same moment the others would have all handshakes at once.
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use roadweave_quic::ConnectionId;
@@ -20,17 +20,21 @@ use super::Server;
 /// The longest time over which clients are asked to move.
 pub const DRAIN_MAX: Duration = Duration::from_secs(60);
 
+/// How often a client that stays is asked again: it may have learned of another server meanwhile.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+
 /// What is left to do until no client is left.
 #[derive(Debug)]
 pub(super) struct Drain {
-    /// Who is asked to move next, and when; ascending.
-    asks: VecDeque<(Instant, ConnectionId)>,
+    /// Who is asked to move next, and when.
+    asks: BTreeSet<(Instant, ConnectionId)>,
 }
 
 impl Server {
     /// Takes no new clients from now on, and asks those that have a session to go to another
-    /// server, spread over `over`, at most a minute. Call [`Server::is_drained`] to know when
-    /// all are gone; clients that know no other server stay until they are told goodbye.
+    /// server, spread over `over`, at most a minute, and again as long as they stay. Call
+    /// [`Server::is_drained`] to know when all are gone; clients that know no other server stay
+    /// until they are told goodbye.
     pub fn drain(&mut self, now: Instant, over: Duration) {
         if self.drain.is_some() {
             return;
@@ -61,24 +65,26 @@ impl Server {
     /// Asks those to move whose turn it is.
     pub(super) fn ask_to_move(&mut self, now: Instant) {
         while let Some(drain) = &mut self.drain
-            && let Some((at, id)) = drain.asks.front().copied()
-            && at <= now
+            && drain.asks.first().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, id)) = drain.asks.pop_first()
         {
-            drain.asks.pop_front();
-            self.send_move(id);
+            if self.sessions.contains_key(&id) {
+                drain.asks.insert((now + ASK_AGAIN, id));
+                self.send_move(id);
+            }
         }
     }
 
     /// A session that began all the same is asked at once.
     pub(super) fn drain_newcomer(&mut self, now: Instant, id: ConnectionId) {
         if let Some(drain) = &mut self.drain {
-            drain.asks.push_front((now, id));
+            drain.asks.insert((now, id));
         }
     }
 
     /// When the next one is asked.
     pub(super) fn drain_timeout(&self) -> Option<Instant> {
-        self.drain.as_ref().and_then(|drain| Some(drain.asks.front()?.0))
+        self.drain.as_ref().and_then(|drain| Some(drain.asks.first()?.0))
     }
 
     fn send_move(&mut self, id: ConnectionId) {
