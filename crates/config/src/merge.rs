@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Nothing on the list leads traffic out of the tunnel, names a server or holds a key: a stolen
-//! controller can make a box slow, and no more.
+//! controller can make a box slow, and no more. Which interfaces are uplinks is not on it:
+//! strangers in a WiFi that is none would be hosts behind the box.
 
 use std::path::Path;
 
@@ -19,7 +20,7 @@ use crate::lane::LaneFields;
 use crate::{Fault, FileError, Validate, parse};
 
 /// What a controller may set: all of it may change while the client runs.
-const FIELDS: [&str; 4] = ["lanes", "uplinks.include", "uplinks.exclude", "uplinks.policies"];
+const FIELDS: [&str; 2] = ["lanes", "uplinks.policies"];
 /// How errors call what a controller says.
 const NAME: &str = "the controller's configuration";
 
@@ -45,8 +46,6 @@ struct Remote {
 #[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "only whether it can be read counts")]
 struct RemoteUplinks {
-    include: Option<Vec<String>>,
-    exclude: Option<Vec<String>>,
     policies: Option<Vec<PolicyFields>>,
 }
 
@@ -150,17 +149,18 @@ mod tests {
 
     #[test]
     fn a_file_that_says_nothing_wins_nothing_and_one_that_does_wins_by_the_field() {
-        let remote = format!("{LANES}[uplinks]\nexclude = [\"eth9\"]\n");
+        let policy = |name: &str| format!("[[uplinks.policies]]\nname = \"{name}\"\n");
+        let remote = format!("{LANES}{}", policy("eth9"));
         let all = merged("", &remote).expect("taken");
         assert_eq!(all.file.lanes[0].name, "video");
-        assert_eq!((all.file.uplinks.exclude, all.pinned), (vec!["eth9".to_owned()], vec![]));
-        let local = "[uplinks]\nexclude = [\"eth1\"]\nlocal = false\n";
-        let some = merged(local, &remote).expect("taken");
+        assert_eq!((all.file.uplinks.policies.len(), all.pinned), (1, vec![]));
+        let local = format!("[uplinks]\nexclude = [\"eth1\"]\nlocal = false\n{}", policy("eth1"));
+        let some = merged(&local, &remote).expect("taken");
         assert_eq!(some.file.uplinks.exclude, ["eth1"]);
         assert_eq!((some.file.lanes.len(), some.file.uplinks.local), (1, false));
-        assert_eq!(some.pinned, ["uplinks.exclude"]);
+        assert_eq!(some.pinned, ["uplinks.policies"]);
         // What both say is no drift.
-        let same = merged("[uplinks]\nexclude = [\"eth9\"]\n", &remote).expect("taken");
+        let same = merged(&policy("eth9"), &remote).expect("taken");
         assert_eq!(same.pinned, [""; 0]);
     }
 
@@ -176,7 +176,10 @@ mod tests {
         refused("private_key = \"x\"", "private_key");
         refused("server = { addresses = [\"a:1\"] }", "server");
         refused("uplinks = { local = true }", "uplinks.local");
-        refused("uplinks = { include = [], forward = true }", "uplinks.forward");
+        refused("uplinks = { policies = [], forward = true }", "uplinks.forward");
+        // An interface that is no uplink is behind the box: strangers there would be its hosts.
+        refused("uplinks = { exclude = [\"wlan0\"] }", "uplinks.exclude");
+        refused("uplinks = { include = [\"wwan0\"] }", "uplinks.include");
         refused("state_directory = \"/\"", "state_directory");
         refused("dns = [\"192.0.2.1\"]", "dns");
     }
@@ -193,11 +196,10 @@ mod tests {
         check("", "[[lanes]]\nname = 7", &[name, "line 2", "name"]);
         check("", "lanes = [", &[name, "line 1"]);
         check("", "[[lanes]]\nname = \"a\"\nstrategy = \"best\"", &[name, "line 3", "strategy"]);
-        let brackets = "[uplinks]\ninclude = [\"wwan[12]\"]";
-        check("", brackets, &[name, "line 2", "brackets"]);
+        let nameless = "[[uplinks.policies]]\nname = \"\"";
+        check("", nameless, &[name, "line 2", "uplinks.policies.name is empty"]);
         // Each is good alone, and not together with the other.
         let lane = "[[lanes]]\nname = \"a\"\nstrategy = \"single:wwan0\"\n";
-        check(lane, "[uplinks]\nexclude = [\"wwan0\"]", &[name, "together with client.toml"]);
         check("[uplinks]\nexclude = [\"wwan0\"]", lane, &[name, "line 3", "wwan0"]);
         // The file's own faults come first.
         let error = merged("lanes = 1", "lanes = 2").expect_err("refused");

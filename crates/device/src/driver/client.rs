@@ -7,6 +7,7 @@ mod uplinks;
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use roadweave_identity::Identity;
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{Candidate, Client, ClientConfig, Usage};
 use roadweave_types::{Instant, UplinkId};
@@ -144,19 +145,24 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
 
 /// A client that knows no server's address yet: the resolver tells it.
 fn new_client(clock: Clock, options: &ClientOptions) -> Result<Client, DriverError> {
-    let mut candidates: Vec<Candidate> = options.servers.iter().map(candidate).collect();
-    if candidates.is_empty() {
-        // Until the fleet names one. Nobody else has this key, and it has no address.
-        candidates.push(Candidate::only(options.identity.public_key(), Vec::new()));
-    }
     let config = ClientConfig {
         name: options.name.clone(),
-        candidates,
+        candidates: candidates(&options.servers, &options.identity),
         transport: options.transport.clone(),
         lanes: options.lanes.clone(),
         memory_max: options.memory_max,
     };
     Ok(Client::new(Epoch::new(clock.epoch()), config, options.identity.clone())?)
+}
+
+/// The servers to choose among, never none.
+fn candidates(servers: &[CandidateOptions], identity: &Identity) -> Vec<Candidate> {
+    let mut candidates: Vec<Candidate> = servers.iter().map(candidate).collect();
+    if candidates.is_empty() {
+        // Until the fleet names one. Nobody else has this key, and it has no address.
+        candidates.push(Candidate::only(identity.public_key(), Vec::new()));
+    }
+    candidates
 }
 
 fn candidate(server: &CandidateOptions) -> Candidate {

@@ -8,8 +8,10 @@ use roadweave_identity::PublicKey;
 use roadweave_tunnel::SessionFigures;
 use roadweave_types::Instant;
 
-/// Samples in one message: each has 300 bytes at most.
+/// Samples in one message: each has 360 bytes at most, with all that [`told`] leaves of a name.
 const AT_ONCE: usize = 180;
+/// Characters of an uplink's name that are told: more than an interface's has.
+const NAME_MAX: usize = 24;
 
 /// What was counted last, so that samples tell what has passed since.
 #[derive(Debug, Default)]
@@ -37,15 +39,15 @@ impl Figures {
         };
         let over_ms = u32::try_from(over.as_millis()).unwrap_or(u32::MAX);
         let load = used.as_micros() * 1_000 / over.as_micros().max(1);
-        let (mut samples, mut all) = (Vec::new(), (0, 0));
+        let (mut samples, mut all) = (Vec::new(), (0_u64, 0_u64));
         for session in sessions {
             for (path, (up_bytes, down_bytes)) in
                 session.paths.iter().zip(self.count(&counted, session))
             {
-                all = (all.0 + up_bytes, all.1 + down_bytes);
+                all = (all.0.saturating_add(up_bytes), all.1.saturating_add(down_bytes));
                 samples.push(Sample {
                     device: Some(session.key),
-                    uplink: path.uplink.clone(),
+                    uplink: path.uplink.as_deref().map(told),
                     over_ms,
                     rtt_us: u32::try_from(path.smoothed_rtt.as_micros()).ok(),
                     loss_ppm: Some((path.loss.clamp(0.0, 1.0) * 1e6) as u32),
@@ -88,6 +90,13 @@ impl Figures {
     }
 }
 
+/// What is told of the name of an uplink, which a box makes up: nothing that JSON writes in six
+/// bytes.
+fn told(name: &str) -> String {
+    let is_odd = |c: char| c.is_control() || matches!(c, '\u{2028}' | '\u{2029}');
+    name.chars().take(NAME_MAX).map(|c| if is_odd(c) { '?' } else { c }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use roadweave_identity::Identity;
@@ -127,11 +136,36 @@ mod tests {
     #[test]
     fn thousands_of_sessions_fit_messages() {
         let mut figures = Figures::default();
-        let sessions: Vec<_> = (0..200).map(|seed| session(seed, u64::MAX, u64::MAX)).collect();
-        figures.samples(Instant::ZERO, &sessions, Duration::ZERO);
-        for samples in figures.samples(Instant::from_millis(10_000), &sessions, Duration::ZERO) {
-            let frame = roadweave_fleet::Up::Samples { samples };
-            assert!(roadweave_fleet::encode(&frame).is_ok());
+        let sessions = |bytes| (0..200).map(|seed| session(seed, bytes, bytes)).collect::<Vec<_>>();
+        assert!(fits(&mut figures, &sessions(0), &sessions(u64::MAX)) > 20_000);
+    }
+
+    #[test]
+    fn a_box_cannot_make_messages_too_large_by_the_names_of_its_uplinks() {
+        let of = |name: &str, bytes| {
+            let named = |at: u8| {
+                let mut it = session(at, bytes, bytes);
+                it.paths[0].uplink = Some(name.repeat(256 / name.len()));
+                it.paths[0].smoothed_rtt = Duration::from_secs(4_000);
+                it.paths[0].loss = 1.0;
+                it
+            };
+            (0..180).map(named).collect::<Vec<_>>()
+        };
+        for name in ["\u{1}", "\"", "\\", "\u{2028}", "\u{10ffff}", "\u{7f}"] {
+            let mut figures = Figures::default();
+            assert!(fits(&mut figures, &of(name, 0), &of(name, u64::MAX)) > 40_000, "{name:?}");
         }
+    }
+
+    /// The largest message about what has passed between the two, bytes.
+    fn fits(figures: &mut Figures, before: &[SessionFigures], after: &[SessionFigures]) -> usize {
+        figures.samples(Instant::ZERO, before, Duration::ZERO);
+        let portions = figures.samples(Instant::from_millis(4_000_000_000), after, Duration::ZERO);
+        let length = |samples: Vec<Sample>| {
+            let frame = roadweave_fleet::Up::Samples { samples };
+            roadweave_fleet::encode(&frame).expect("it fits").len()
+        };
+        portions.into_iter().map(length).max().unwrap_or_default()
     }
 }

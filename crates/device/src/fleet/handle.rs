@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -50,12 +51,15 @@ impl<C> fmt::Debug for FleetOptions<C> {
     }
 }
 
-/// The thread that takes part in a fleet. Dropping it writes what is to be kept.
+/// The thread that takes part in a fleet. Dropping it writes what is to be kept, as far as the disk
+/// takes it in time.
 #[derive(Debug)]
 pub(crate) struct Fleet<C> {
     post: Arc<Post<C>>,
     waker: Waker,
     thread: Option<JoinHandle<()>>,
+    /// Without a sender once the thread is over.
+    over: Receiver<()>,
 }
 
 impl<C: Send + 'static> Fleet<C> {
@@ -87,16 +91,22 @@ impl<C: Send + 'static> Fleet<C> {
             batches: 0,
             uplinks: Vec::new(),
             has_session: false,
+            written: 0,
+            ended: 0,
             confirmed: 0,
             figures: Figures::default(),
         };
         events.into_iter().for_each(|event| thread.on_event(Instant::ZERO, event));
         thread.tell_status();
+        let (alive, over) = channel();
         let thread = std::thread::Builder::new()
             .name("fleet".into())
-            .spawn(move || thread.run())
+            .spawn(move || {
+                let _alive: Sender<()> = alive;
+                thread.run();
+            })
             .map_err(|error| DeviceError::system("start a thread", error))?;
-        Ok(Self { post, waker, thread: Some(thread) })
+        Ok(Self { post, waker, thread: Some(thread), over })
     }
 }
 
@@ -158,8 +168,15 @@ impl<C> Drop for Fleet<C> {
     fn drop(&mut self) {
         self.post.orders().stop = true;
         self.waker.wake();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let Some(thread) = self.thread.take() else { return };
+        match self.over.recv_timeout(STOP_MAX) {
+            Err(RecvTimeoutError::Timeout) => {
+                tracing::error!("the disk does not take what is kept of the fleet: not waited for");
+            }
+            _ => _ = thread.join(),
         }
     }
 }
+
+/// How long a stop waits for the disk.
+const STOP_MAX: Duration = Duration::from_secs(5);

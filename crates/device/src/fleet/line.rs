@@ -6,7 +6,8 @@
 //!    └──────────────── all failed ◄────────────────────┼► up ─► over ─► resting
 //! ```
 //!
-//! An address at which a stranger answers, or nobody, does not hide those after it.
+//! An address at which a stranger answers, or nobody, does not hide those after it. Ways take turns
+//! and have their own attempts: whatever is wrong behind one does not hide the others.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use roadweave_fleet::{Down, Up};
+use roadweave_fleet::{Down, FrameError, Up};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal};
 use roadweave_types::{Instant, ServerName};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,9 +28,9 @@ use crate::{DeviceError, Waker};
 
 /// How long an address is tried alone before the next one is tried beside it.
 const STAGGER: Duration = Duration::from_millis(300);
-/// Attempts at one time.
+/// Attempts at one time over each way.
 const ATTEMPTS_MAX: usize = 4;
-/// Addresses that are tried before a rest.
+/// Addresses that are tried before a rest, over all ways together: each has its share.
 const ADDRESSES_MAX: usize = 32;
 /// Ways that are used at most.
 const WAYS_MAX: usize = 8;
@@ -109,16 +110,21 @@ enum State {
 
 /// A round of attempts.
 struct Dialling {
-    /// Threads that look names up give up when this is gone.
-    _interest: Arc<()>,
+    sender: Sender<(Way, Addresses)>,
     answers: Receiver<(Way, Addresses)>,
-    /// Look-ups that have not answered.
-    look_ups: usize,
-    waiting: VecDeque<(Way, SocketAddr)>,
-    tried: usize,
+    legs: Vec<Leg>,
     attempts: Vec<Stream>,
     next_start: Instant,
     reasons: Vec<String>,
+}
+
+/// What is tried over one way.
+struct Leg {
+    way: Way,
+    /// The thread that looks names up gives up when this is gone; `None` once it has answered.
+    look_up: Option<Arc<()>>,
+    waiting: VecDeque<SocketAddr>,
+    tried: usize,
 }
 
 impl Line {
@@ -177,9 +183,24 @@ impl Line {
         if lost {
             self.end(now, "what it led over is gone".to_owned());
             self.state = State::Resting(now);
-        } else if is_new && !matches!(self.state, State::Up { .. }) {
+        } else if matches!(self.state, State::Dialling(_)) {
+            self.change_round();
+        } else if is_new && matches!(self.state, State::Resting(_)) {
             // Whatever failed before says nothing of a new one.
             self.state = State::Resting(now);
+        }
+    }
+
+    /// Goes on with what is tried over the ways that stay, and begins with those that are new.
+    fn change_round(&mut self) {
+        let State::Dialling(dialling) = &mut self.state else { return };
+        let is_there = |way: &Way| self.ways.iter().any(|other| other.is_same(way));
+        dialling.legs.retain(|leg| is_there(&leg.way));
+        dialling.attempts.retain(|stream| is_there(stream.way()));
+        for way in &self.ways {
+            if !dialling.legs.iter().any(|leg| leg.way.is_same(way)) {
+                dialling.look_up(way, &self.options.names, self.waker.clone());
+            }
         }
     }
 
@@ -211,11 +232,17 @@ impl Line {
     }
 
     /// Sends a message, if a stream is up.
-    pub(super) fn send(&mut self, now: Instant, message: &Up) {
-        let State::Up { stream, .. } = &mut self.state else { return };
-        if let Err(error) = stream.send(message) {
-            self.end(now, error.to_string());
+    ///
+    /// # Errors
+    /// When this one cannot be sent, by nobody's fault but this side's: the stream goes on.
+    pub(super) fn send(&mut self, now: Instant, message: &Up) -> Result<(), FrameError> {
+        let State::Up { stream, .. } = &mut self.state else { return Ok(()) };
+        match stream.send(message) {
+            Err(StreamError::Frame(error)) => return Err(error),
+            Err(error) => self.end(now, error.to_string()),
+            Ok(()) => {}
         }
+        Ok(())
     }
 
     /// Asks the controller for a sign of life, which comes after what it has sent before.
@@ -240,7 +267,8 @@ impl Line {
             State::Up { stream, .. } => Some(stream.poll_timeout()),
             State::Dialling(dialling) => {
                 let attempts = dialling.attempts.iter().map(Stream::poll_timeout);
-                let next = (!dialling.waiting.is_empty()).then_some(dialling.next_start);
+                // While none may start, an attempt that ends is what changes that.
+                let next = dialling.next_leg().map(|_| dialling.next_start);
                 attempts.chain(next).min()
             }
         }
@@ -265,35 +293,16 @@ impl Line {
 
     /// Begins a round: looks all names up over all ways.
     fn dial(&mut self, now: Instant) {
-        let interest = Arc::new(());
         let (sender, answers) = channel();
-        let mut reasons = Vec::new();
-        let mut look_ups = 0;
-        for way in &self.ways {
-            let job = (way.clone(), self.options.names.clone(), Arc::downgrade(&interest));
-            let (sender, waker): (Sender<_>, _) = (sender.clone(), self.waker.clone());
-            let work = move || {
-                let (way, names, interest) = job;
-                let addresses = way.look_up(&names, &interest);
-                // The round may be over.
-                let _ = sender.send((way, addresses));
-                waker.wake();
-            };
-            match std::thread::Builder::new().name("fleet-lookup".into()).spawn(work) {
-                Ok(_) => look_ups += 1,
-                Err(error) => reasons.push(format!("no thread for a look-up: {error}")),
-            }
-        }
         self.state = State::Dialling(Dialling {
-            _interest: interest,
+            sender,
             answers,
-            look_ups,
-            waiting: VecDeque::new(),
-            tried: 0,
+            legs: Vec::new(),
             attempts: Vec::new(),
             next_start: now,
-            reasons,
+            reasons: Vec::new(),
         });
+        self.change_round();
         self.turn_dialling(now);
     }
 
@@ -308,9 +317,8 @@ impl Line {
             }
         }
         while dialling.may_start(now) {
-            let Some((way, address)) = dialling.waiting.pop_front() else { break };
+            let Some((way, address)) = dialling.poll_address() else { break };
             dialling.next_start = now + STAGGER;
-            dialling.tried += 1;
             let LineOptions { identity, controllers, keep_alive, .. } = &self.options;
             let policy: Arc<dyn PeerPolicy> = controllers.clone();
             let keep_alive = *keep_alive;
@@ -337,28 +345,68 @@ impl Line {
 }
 
 impl Dialling {
+    /// Begins to look `names` up over `way`.
+    fn look_up(&mut self, way: &Way, names: &[ServerName], waker: Waker) {
+        let interest = Arc::new(());
+        let job = (way.clone(), names.to_vec(), Arc::downgrade(&interest));
+        let sender = self.sender.clone();
+        let work = move || {
+            let (way, names, interest) = job;
+            let addresses = way.look_up(&names, &interest);
+            // The round may be over.
+            let _ = sender.send((way, addresses));
+            waker.wake();
+        };
+        let spawned = std::thread::Builder::new().name("fleet-lookup".into()).spawn(work);
+        let look_up = spawned.is_ok().then_some(interest);
+        let failed = |error| format!("no thread for a look-up: {error}");
+        self.note(spawned.err().map(failed));
+        self.legs.push(Leg { way: way.clone(), look_up, waiting: VecDeque::new(), tried: 0 });
+    }
+
     /// Takes what the look-ups have found; after `failures` another address is the first.
     fn take_answers(&mut self, failures: u32) {
         while let Ok((way, addresses)) = self.answers.try_recv() {
-            self.look_ups -= 1;
+            let share = ADDRESSES_MAX / self.legs.len().max(1);
+            let of_way = |leg: &&mut Leg| leg.look_up.is_some() && leg.way.is_same(&way);
+            // The way may be gone.
+            let Some(leg) = self.legs.iter_mut().find(of_way) else { continue };
+            leg.look_up = None;
             let Addresses { mut found, reason } = addresses;
-            self.note(reason.map(|reason| format!("{way}: {reason}")));
             if !found.is_empty() {
                 let first = failures as usize % found.len();
                 found.rotate_left(first);
             }
-            let room = ADDRESSES_MAX.saturating_sub(self.tried + self.waiting.len());
-            self.waiting.extend(found.into_iter().take(room).map(|to| (way.clone(), to)));
+            leg.waiting.extend(found.into_iter().take(share));
+            self.note(reason.map(|reason| format!("{way}: {reason}")));
         }
     }
 
     fn may_start(&self, now: Instant) -> bool {
-        let is_time = self.attempts.is_empty() || self.next_start <= now;
-        is_time && self.attempts.len() < ATTEMPTS_MAX
+        self.attempts.is_empty() || self.next_start <= now
+    }
+
+    /// The way whose turn it is, by its place among the legs: the one with the fewest attempts.
+    fn next_leg(&self) -> Option<usize> {
+        let of_leg = |leg: &Leg| {
+            self.attempts.iter().filter(|stream| stream.way().is_same(&leg.way)).count()
+        };
+        let legs = self.legs.iter().enumerate().filter(|(_, leg)| !leg.waiting.is_empty());
+        let open = legs.map(|(at, leg)| (of_leg(leg), leg.tried, at));
+        open.filter(|(attempts, ..)| *attempts < ATTEMPTS_MAX).min().map(|(.., at)| at)
+    }
+
+    /// The next address to try.
+    fn poll_address(&mut self) -> Option<(Way, SocketAddr)> {
+        let at = self.next_leg()?;
+        let leg = self.legs.get_mut(at)?;
+        leg.tried += 1;
+        Some((leg.way.clone(), leg.waiting.pop_front()?))
     }
 
     fn is_over(&self) -> bool {
-        self.look_ups == 0 && self.waiting.is_empty() && self.attempts.is_empty()
+        let is_done = |leg: &Leg| leg.look_up.is_none() && leg.waiting.is_empty();
+        self.attempts.is_empty() && self.legs.iter().all(is_done)
     }
 
     fn fail(&mut self, now: Instant, way: &Way, address: SocketAddr, error: &StreamError) {

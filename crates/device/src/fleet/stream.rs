@@ -40,6 +40,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(15);
 const UNSENT_MAX: usize = 64 * 1024;
 /// Reads of one turn: others have theirs too.
 const READS_MAX: usize = 16;
+/// Messages that are kept before the controller has answered.
+pub(super) const EARLY_MAX: usize = 64;
 
 /// A stream, or an attempt at one.
 pub(super) struct Stream {
@@ -115,6 +117,9 @@ pub(super) enum StreamError {
     /// It does not finish the handshake, or says nothing after it.
     #[error("it says nothing")]
     Mute,
+    /// It speaks at length, and does not answer.
+    #[error("it sends more than {EARLY_MAX} messages and no answer")]
+    NoAnswer,
     /// It was there and answers no more.
     #[error("it answers no more")]
     Silent,
@@ -335,6 +340,10 @@ impl Stream {
             while let Some(frame) = self.decoder.poll()? {
                 if frame == Down::Alive {
                     self.asked = None;
+                }
+                let has_answered = self.peer().is_some() || self.asked.is_none();
+                if !has_answered && self.frames.len() >= EARLY_MAX {
+                    return Err(StreamError::NoAnswer);
                 }
                 self.frames.push_back(frame);
             }

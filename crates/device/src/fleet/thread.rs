@@ -43,7 +43,11 @@ pub(super) struct Thread<C> {
     pub(super) batches: u64,
     pub(super) uplinks: Vec<Uplink>,
     pub(super) has_session: bool,
+    /// Batches of them that are on the disk.
+    pub(super) written: u64,
     /// Batches of them whose sessions have ended.
+    pub(super) ended: u64,
+    /// Batches of them of which the controller was told that all of this is done.
     pub(super) confirmed: u64,
     pub(super) figures: Figures,
 }
@@ -63,12 +67,19 @@ impl<C> Thread<C> {
             while let Some(event) = self.worker.poll_event() {
                 self.on_event(now, event);
             }
+            // Whoever is revoked is out before a disk that hangs has taken it.
+            if self.worker.write_due(now) {
+                self.written = self.batches;
+            }
+            let has_confirmed = self.confirm();
             if self.worker.is_in_step {
                 self.post.set_in_step();
             }
             self.keep_closed(now);
             self.tell_status();
-            self.worker.wait(now, self.closes_at().filter(|_| !self.is_closed));
+            if !has_confirmed {
+                self.worker.wait(now, self.closes_at().filter(|_| !self.is_closed));
+            }
         }
     }
 
@@ -90,10 +101,7 @@ impl<C> Thread<C> {
         if let Some(sessions) = sessions {
             self.worker.agent.on_sessions(sessions);
         }
-        for _ in self.confirmed..ended.unwrap_or_default() {
-            self.confirmed += 1;
-            self.worker.agent.on_revoked();
-        }
+        self.ended = self.ended.max(ended.unwrap_or_default());
         if let Some((version, why)) = refuse {
             self.worker.agent.refuse(now, version, &why);
         }
@@ -104,6 +112,17 @@ impl<C> Thread<C> {
                 self.worker.agent.send_samples(samples);
             }
         }
+    }
+
+    /// Has the controller told of withdrawn keys whose sessions have ended, and which a start finds
+    /// on the disk; returns whether there is something to tell.
+    fn confirm(&mut self) -> bool {
+        let done = self.ended.min(self.written);
+        let new = self.confirmed..done;
+        self.confirmed = self.confirmed.max(done);
+        let has_new = !new.is_empty();
+        new.for_each(|_| self.worker.agent.on_revoked());
+        has_new
     }
 
     /// With a session the tunnel comes first, where all uplinks carry the stream together.

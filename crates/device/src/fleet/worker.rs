@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_fleet::{Agent, AgentEvent, Down};
+use roadweave_fleet::{Agent, AgentEvent, Down, FrameError};
 use roadweave_identity::Identity;
 use roadweave_types::{Instant, ServerName};
 
@@ -28,8 +28,9 @@ pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// The least time between two writes, and how many times longer than the last one took.
 const WRITE_INTERVAL: Duration = Duration::from_millis(200);
 const WRITE_SHARE: u32 = 20;
-/// When a write that failed is tried again.
+/// When a write that failed is tried again, and when if withdrawn keys wait for it.
 const WRITE_AGAIN: Duration = Duration::from_secs(30);
+const WRITE_AGAIN_URGENT: Duration = Duration::from_secs(1);
 
 /// An agent with its line and its disk.
 pub(super) struct Worker {
@@ -40,9 +41,16 @@ pub(super) struct Worker {
     controllers: Arc<Controllers>,
     events: VecDeque<AgentEvent>,
     limiter: RepeatLimiter,
+    /// Messages that could not be sent.
+    unsent: u64,
     /// What the agent keeps is not on the disk.
     is_dirty: bool,
+    /// Withdrawn keys are among it.
+    is_urgent: bool,
     next_write: Instant,
+    /// When the last write was over, and how long it took.
+    written_at: Instant,
+    write_took: Duration,
     /// Where the stream that is up leads, and over what.
     pub(super) contact: Option<(SocketAddr, String)>,
     /// Why there was no stream last.
@@ -89,8 +97,12 @@ impl Worker {
             controllers,
             events: VecDeque::new(),
             limiter: RepeatLimiter::default(),
+            unsent: 0,
             is_dirty: false,
+            is_urgent: false,
             next_write: Instant::ZERO,
+            written_at: Instant::ZERO,
+            write_took: Duration::ZERO,
             contact: None,
             failure: None,
             rounds_failed: 0,
@@ -100,7 +112,8 @@ impl Worker {
         })
     }
 
-    /// Goes on as far as it can without waiting. Take all events afterwards.
+    /// Goes on as far as it can without waiting. Take all events afterwards, and then
+    /// [write](Worker::write_due): nobody waits for the disk.
     pub(super) fn turn(&mut self, now: Instant) {
         self.line.turn(now);
         while let Some(event) = self.line.poll_event() {
@@ -111,8 +124,13 @@ impl Worker {
         while let Some(event) = self.agent.poll_event() {
             self.on_agent(now, event);
         }
-        if self.is_dirty && now >= self.next_write {
-            self.write(now);
+    }
+
+    /// Writes what the agent keeps when that is due; returns whether all of it is on the disk.
+    pub(super) fn write_due(&mut self, now: Instant) -> bool {
+        match self.is_dirty && now >= self.next_write {
+            true => self.write(now),
+            false => !self.is_dirty,
         }
     }
 
@@ -137,11 +155,30 @@ impl Worker {
     pub(super) fn write(&mut self, now: Instant) -> bool {
         let is_written = self.store.write(self.agent.kept());
         self.is_dirty = !is_written;
-        let after = self.clock.now();
-        // A table of thousands takes its time, and wears a flash.
-        let rest = (after.since(now) * WRITE_SHARE).max(WRITE_INTERVAL);
-        self.next_write = after + if is_written { rest } else { WRITE_AGAIN };
+        self.is_urgent &= !is_written;
+        self.written_at = self.clock.now();
+        self.write_took = self.written_at.since(now);
+        self.next_write = self.written_at + self.rest(is_written);
         is_written
+    }
+
+    /// How long the disk rests after the last write.
+    fn rest(&self, is_written: bool) -> Duration {
+        // A table of thousands takes its time, and wears a flash.
+        let rest = (self.write_took * WRITE_SHARE).max(WRITE_INTERVAL);
+        match (is_written, self.is_urgent) {
+            (true, false) => rest,
+            // A proxy that starts anew must not let in whose session it has said to have ended.
+            (true, true) => WRITE_INTERVAL,
+            (false, false) => WRITE_AGAIN,
+            (false, true) => rest.clamp(WRITE_AGAIN_URGENT, WRITE_AGAIN),
+        }
+    }
+
+    fn on_urgent(&mut self) {
+        (self.is_dirty, self.is_urgent) = (true, true);
+        let rest = self.rest(!self.store.is_failing());
+        self.next_write = self.next_write.min(self.written_at + rest);
     }
 
     fn on_line(&mut self, now: Instant, event: LineEvent) {
@@ -189,12 +226,22 @@ impl Worker {
     fn send(&mut self, now: Instant) {
         while self.line.has_room() {
             if let Some(frame) = self.agent.poll_frame() {
-                self.line.send(now, &frame);
+                if let Err(error) = self.line.send(now, &frame) {
+                    self.on_unsent(now, &error);
+                }
             } else if !std::mem::replace(&mut self.has_asked, true) {
                 self.line.ask(now);
             } else {
                 return;
             }
+        }
+    }
+
+    fn on_unsent(&mut self, now: Instant, error: &FrameError) {
+        self.unsent += 1;
+        if self.limiter.admit(now, UNSENT, "") {
+            let so_far = self.unsent;
+            tracing::error!(so_far, "what is too large for the controller is left out: {error}");
         }
     }
 
@@ -207,7 +254,12 @@ impl Worker {
                 }
                 self.warning = Some(text);
             }
-            event => self.events.push_back(event),
+            event => {
+                if matches!(event, AgentEvent::Revoked(_)) {
+                    self.on_urgent();
+                }
+                self.events.push_back(event);
+            }
         }
     }
 }
@@ -221,3 +273,4 @@ pub(super) fn names(addresses: &[String]) -> Vec<ServerName> {
 const UP: u32 = 0;
 const DOWN: u32 = 1;
 const WARNING: u32 = 2;
+const UNSENT: u32 = 3;

@@ -1,10 +1,11 @@
 //! What a box does of what its fleet says, and what it tells its fleet.
 
 use roadweave_fleet::Place;
+use roadweave_identity::PublicKey;
 use roadweave_tunnel::Client;
 use roadweave_types::Instant;
 
-use super::{CandidateOptions, ClientRole, candidate};
+use super::{CandidateOptions, ClientRole, candidates};
 use crate::Uplink;
 use crate::driver::event_loop::Driver;
 use crate::fleet::News;
@@ -20,7 +21,7 @@ impl ClientRole {
     /// Takes what the fleet has said since.
     pub(super) fn take_news(&mut self, driver: &mut Driver<Client>, now: Instant) {
         let Some(fleet) = &self.fleet else { return };
-        let News { configuration, candidates, .. } = fleet.news();
+        let News { configuration, candidates, revoked, .. } = fleet.news();
         if let Some((version, reload)) = configuration {
             let left_out = self.take_up(driver, now, reload);
             if let (Some(version), Some(why), Some(fleet)) = (version, left_out, &self.fleet) {
@@ -30,6 +31,17 @@ impl ClientRole {
         if let Some(places) = candidates {
             self.use_candidates(driver, now, &places);
         }
+        self.leave_revoked(driver, now, &revoked);
+    }
+
+    /// Leaves proxies whose keys are withdrawn, whether or not another is left.
+    fn leave_revoked(&mut self, driver: &mut Driver<Client>, now: Instant, revoked: &[PublicKey]) {
+        let Some(left) = without(&self.options.servers, revoked) else { return };
+        if !self.options.follows_fleet {
+            return tracing::warn!("the key of a server of this box's file is revoked; it stays");
+        }
+        tracing::warn!(left = left.len(), "the key of a proxy is revoked: it is used no more");
+        self.use_servers_of_fleet(driver, now, left);
     }
 
     /// Chooses among the proxies that the fleet names, unless the file of this box names servers.
@@ -41,9 +53,17 @@ impl ClientRole {
             // Whoever names none says nothing of those that work.
             return tracing::warn!("the controller names no proxy; those before stay in use");
         }
-        let mut servers: Vec<CandidateOptions> =
-            places.iter().map(CandidateOptions::of_fleet).collect();
-        driver.node.set_candidates(now, servers.iter().map(candidate).collect());
+        let servers = places.iter().map(CandidateOptions::of_fleet).collect();
+        self.use_servers_of_fleet(driver, now, servers);
+    }
+
+    fn use_servers_of_fleet(
+        &mut self,
+        driver: &mut Driver<Client>,
+        now: Instant,
+        mut servers: Vec<CandidateOptions>,
+    ) {
+        driver.node.set_candidates(now, candidates(&servers, &self.options.identity));
         let admitted = driver.node.servers();
         servers.retain(|server| admitted.iter().any(|it| it.key == server.key));
         if servers == self.options.servers {
@@ -73,5 +93,42 @@ impl ClientRole {
         if let Some(fleet) = &self.fleet {
             fleet.set_session(self.joined.then_some(client.server().key));
         }
+    }
+}
+
+/// Those of `servers` whose keys are not `revoked`; `None` if that is all of them.
+fn without(servers: &[CandidateOptions], revoked: &[PublicKey]) -> Option<Vec<CandidateOptions>> {
+    let left: Vec<_> =
+        servers.iter().filter(|server| !revoked.contains(&server.key)).cloned().collect();
+    (left.len() < servers.len()).then_some(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use roadweave_identity::Identity;
+
+    use super::*;
+
+    #[test]
+    fn a_revoked_proxy_is_left_though_it_is_the_only_one() {
+        let identity = |seed| Identity::from_seed([seed; 32]);
+        let server = |seed| {
+            CandidateOptions::of_fleet(&Place {
+                key: identity(seed).public_key(),
+                name: format!("p{seed}").parse().expect("a name"),
+                site: None,
+                addresses: vec!["192.0.2.1:4433".to_owned()],
+                to_anchor_us: 0,
+            })
+        };
+        let revoked = [identity(1).public_key()];
+        assert_eq!(without(&[server(2)], &revoked), None);
+        assert_eq!(without(&[server(1), server(2)], &revoked), Some(vec![server(2)]));
+        assert_eq!(without(&[server(1)], &revoked), Some(Vec::new()));
+        // There is no client without a server: nobody has the key of the one that is left.
+        let own = identity(9);
+        let nobody = candidates(&[], &own);
+        assert_eq!((nobody.len(), nobody[0].key), (1, own.public_key()));
+        assert!(nobody[0].addresses.is_empty());
     }
 }

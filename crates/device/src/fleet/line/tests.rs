@@ -8,8 +8,9 @@ use roadweave_identity::tls::{self, HandshakeRefusal, Pinned, Side};
 use rustls::{ServerConnection, StreamOwned};
 
 use super::*;
-use crate::fleet::stream::ALPN;
+use crate::fleet::stream::{ALPN, EARLY_MAX};
 use crate::fleet::testing::{Anybody, CONTROLLER, NoTime, identity, key};
+use crate::{Gateway, Uplink};
 
 type Tls = StreamOwned<ServerConnection, TcpStream>;
 
@@ -157,7 +158,11 @@ fn messages_cross_both_ways_once_the_controller_has_spoken() {
     let mut rig = Rig::new(&[address]);
     rig.until(Rig::is_up);
     assert_eq!(rig.line.peer(), Some(key(CONTROLLER)));
-    rig.line.send(rig.now, &Up::Event { text: "hello".into() });
+    // What is too large is left out, and what comes after it goes.
+    let large = Up::Event { text: "x".repeat(roadweave_fleet::FRAME_MAX) };
+    assert!(matches!(rig.line.send(rig.now, &large), Err(FrameError::TooLarge(_))));
+    assert!(rig.is_up());
+    rig.line.send(rig.now, &Up::Event { text: "hello".into() }).expect("small");
     rig.until(|rig| {
         rig.events.iter().any(|event| matches!(event, LineEvent::Frame(frame) if *frame == welcome))
     });
@@ -263,7 +268,7 @@ fn messages_that_are_none_end_the_stream_and_it_rests() {
         });
         let mut rig = Rig::new(&[address]);
         rig.until(Rig::is_up);
-        rig.line.send(rig.now, &Up::Event { text: "hello".into() });
+        rig.line.send(rig.now, &Up::Event { text: "hello".into() }).expect("small");
         let why = rig.reason();
         assert!(why.contains(says), "{why}");
         assert!(matches!(rig.line.state, State::Resting(until) if until > rig.now));
@@ -303,10 +308,109 @@ fn without_its_way_a_stream_ends_and_another_is_sought_at_once() {
     rig.line.set_ways(rig.now, Vec::new());
     rig.turn();
     assert!(!rig.is_up() && rig.down().is_some_and(|why| why.contains("is gone")));
-    rig.pass(100);
-    assert!(!rig.is_up(), "there is nothing to go by");
     rig.line.set_ways(rig.now, vec![Way::System]);
     rig.until(Rig::is_up);
+    // Without any there is nothing to go by.
+    rig.line.set_ways(rig.now, Vec::new());
+    rig.pass(100);
+    assert!(!rig.is_up());
+}
+
+fn silent() -> SocketAddr {
+    listen(|stream| {
+        std::thread::sleep(PATIENCE);
+        drop(stream);
+    })
+}
+
+fn dialling(rig: &Rig) -> &Dialling {
+    let State::Dialling(dialling) = &rig.line.state else { panic!("it seeks") };
+    dialling
+}
+
+/// Lets as many attempts begin as may, at one and the same moment.
+fn begin(rig: &mut Rig, count: usize) {
+    rig.until(|rig| matches!(&rig.line.state, State::Dialling(it) if !it.attempts.is_empty()));
+    for _ in 1..count {
+        rig.now += STAGGER;
+        rig.turn();
+    }
+}
+
+/// An uplink that is this machine itself.
+fn loopback(address: &str) -> Way {
+    Way::Uplink(Uplink {
+        id: roadweave_types::UplinkId(1),
+        name: "lo".to_owned(),
+        index: 1,
+        carrier: true,
+        mtu: 1_500,
+        addresses: vec![address.parse().expect("a prefix")],
+        gateway_v4: Some(Gateway::Direct),
+        gateway_v6: None,
+    })
+}
+
+#[test]
+fn with_more_addresses_than_attempts_it_sleeps_until_one_ends() {
+    let addresses: Vec<_> = (0..6).map(|_| silent()).collect();
+    let mut rig = Rig::new(&addresses);
+    begin(&mut rig, 4);
+    rig.now += STAGGER;
+    rig.turn();
+    assert_eq!(dialling(&rig).attempts.len(), ATTEMPTS_MAX);
+    let wakes = rig.line.poll_timeout().expect("attempts have an end");
+    assert!(wakes > rig.now, "{wakes:?} at {:?}", rig.now);
+}
+
+#[test]
+fn another_way_leaves_what_is_tried_over_those_that_stay() {
+    let mut rig = Rig::new(&[silent()]);
+    begin(&mut rig, 1);
+    let first = dialling(&rig).attempts[0].poll_timeout();
+    rig.now += Duration::from_secs(1);
+    rig.line.set_ways(rig.now, vec![Way::System, loopback("127.0.0.1/8")]);
+    let (attempts, legs) = (&dialling(&rig).attempts, &dialling(&rig).legs);
+    assert_eq!((attempts.len(), attempts[0].poll_timeout(), legs.len()), (1, first, 2));
+    rig.line.set_ways(rig.now, vec![loopback("127.0.0.1/8")]);
+    assert_eq!((dialling(&rig).attempts.len(), dialling(&rig).legs.len()), (0, 1));
+}
+
+#[test]
+fn a_way_full_of_addresses_that_hang_does_not_hide_another() {
+    let good = friendly(|tls| answer(tls, never));
+    let mut rig = Rig::new(&[silent()]);
+    begin(&mut rig, 1);
+    let other = loopback("127.0.0.1/8");
+    rig.line.set_ways(rig.now, vec![Way::System, other.clone()]);
+    // By its own name servers, the first way leads to ever more that hangs.
+    let hanging = silent();
+    let State::Dialling(it) = &mut rig.line.state else { panic!("it seeks") };
+    it.legs[0].look_up = Some(Arc::default());
+    it.legs[1].look_up = Some(Arc::default());
+    let many = Addresses { found: vec![hanging; 100], reason: None };
+    it.sender.send((Way::System, many)).expect("open");
+    it.take_answers(0);
+    assert_eq!(it.legs[0].waiting.len(), ADDRESSES_MAX / 2);
+    for _ in 0..ATTEMPTS_MAX {
+        rig.now += STAGGER;
+        rig.turn();
+    }
+    let State::Dialling(it) = &mut rig.line.state else { panic!("it seeks") };
+    let one = Addresses { found: vec![good], reason: None };
+    it.sender.send((other, one)).expect("open");
+    rig.now += STAGGER;
+    rig.until(Rig::is_up);
+}
+
+#[test]
+fn a_controller_that_speaks_and_does_not_answer_is_left_before_it_fills_the_memory() {
+    let frame = encode(&Down::Refused { reason: "no".into(), retry: true }).expect("small");
+    let address = friendly(move |tls| {
+        answer(tls, |_| Some(frame.repeat(EARLY_MAX + 1)));
+    });
+    let why = reason(address);
+    assert!(why.contains("no answer"), "{why}");
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! The thread as an event loop sees it, with and without a controller.
 
-use std::path::Path;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use roadweave_fleet::{Configuration, DeskEvent, Member, Version};
 use roadweave_identity::PublicKey;
+use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
 use super::*;
 use crate::fleet::handle::{Fleet, FleetOptions};
@@ -78,7 +80,7 @@ fn a_proxy_lets_in_by_the_table_ends_who_is_revoked_and_goes_on_alone() {
         batch = batch.max(news.batch);
         news.revoked == [key(7)]
     });
-    let confirmed = |event: &DeskEvent| *event == DeskEvent::Revoked(1);
+    hear(&fleet, &controller);
     assert!(!controller.store().said.iter().any(confirmed), "not before its session has ended");
     fleet.on_ended(batch);
     controller.wait_for(confirmed);
@@ -91,6 +93,75 @@ fn a_proxy_lets_in_by_the_table_ends_who_is_revoked_and_goes_on_alone() {
     assert!(!fleet.wait_in_step(Duration::from_millis(50)));
     let away = |status: FleetStatus| status.controller.is_none() && status.away_seconds.is_some();
     assert!(away(fleet.status(Instant::from_millis(1_000))));
+}
+
+/// Waits until the controller has heard all that this side had to say before.
+fn hear(fleet: &Fleet<String>, controller: &Controller) {
+    let is_heard = |event: &DeskEvent| matches!(event, DeskEvent::Samples(_));
+    controller.store().said.retain(|event| !is_heard(event));
+    let started = std::time::Instant::now();
+    // The first only begins to count.
+    while !controller.store().said.iter().any(is_heard) {
+        assert!(started.elapsed() < Duration::from_secs(20));
+        fleet.set_figures(0, Vec::new());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn confirmed(event: &DeskEvent) -> bool {
+    *event == DeskEvent::Revoked(1)
+}
+
+/// Where the store writes before it replaces a file.
+fn beside(folder: &Path) -> [PathBuf; 2] {
+    ["fleet.0", "fleet.1"].map(|name| crate::files::beside(&folder.join(name)))
+}
+
+#[test]
+fn who_is_revoked_is_out_while_the_disk_hangs_and_a_stop_does_not_wait_for_it() {
+    let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
+    joined(&controller, folder.path(), Role::Proxy);
+    let fleet = start(folder.path(), Role::Proxy, None);
+    assert!(fleet.wait_in_step(Duration::from_secs(10)));
+    // To open a pipe for writing waits for a reader, as a disk that hangs.
+    let pipes = beside(folder.path());
+    for pipe in &pipes {
+        mknodat(CWD, pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+    }
+    controller.store().published = published(&[7]);
+    until(&fleet, |news| news.revoked == [key(7)]);
+    drop(fleet);
+    // Its thread ends with the test.
+    for pipe in &pipes {
+        let _ = std::fs::OpenOptions::new()
+            .read(true)
+            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+            .open(pipe);
+    }
+}
+
+#[test]
+fn a_revocation_is_confirmed_once_it_is_on_the_disk() {
+    let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
+    joined(&controller, folder.path(), Role::Proxy);
+    let fleet = start(folder.path(), Role::Proxy, None);
+    assert!(fleet.wait_in_step(Duration::from_secs(10)));
+    // A folder in the place of the new file refuses as a full disk does.
+    let taken = beside(folder.path());
+    taken.iter().for_each(|path| std::fs::create_dir(path).expect("made"));
+    controller.store().published = published(&[7]);
+    let mut batch = 0;
+    until(&fleet, |news| {
+        batch = batch.max(news.batch);
+        news.revoked == [key(7)]
+    });
+    fleet.on_ended(batch);
+    hear(&fleet, &controller);
+    assert!(!controller.store().said.iter().any(confirmed), "a start would let it in again");
+    assert!(fleet.status(Instant::ZERO).is_unwritten);
+    taken.iter().for_each(|path| std::fs::remove_dir(path).expect("still there"));
+    // The disk is tried again soon, since somebody waits for it.
+    controller.wait_for(confirmed);
 }
 
 #[test]
