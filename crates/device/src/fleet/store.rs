@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use roadweave_fleet::Digest;
 use roadweave_identity::Identity;
 use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
@@ -90,8 +91,8 @@ impl Store {
         let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
         made.and_then(|()| check_owner(directory)).map_err(failed(directory))?;
         let path = directory.join("fleet.lock");
-        let mut options = OpenOptions::new();
-        let lock = private(options.write(true).create(true)).open(&path).map_err(failed(&path))?;
+        let lock = private(OpenOptions::new().write(true).create(true)).open(&path);
+        let lock = lock.or_else(|error| read_only(directory, error)).map_err(failed(&path))?;
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             return Err(StoreError::InUse { path });
         }
@@ -190,6 +191,18 @@ impl Store {
     fn sync(&self) -> io::Result<()> {
         File::open(&self.directory)?.sync_all()
     }
+}
+
+/// What is locked where nothing can be written, so that who has joined starts all the same: the
+/// file if it is there, and else the `directory`.
+fn read_only(directory: &Path, error: io::Error) -> io::Result<File> {
+    let full = [Errno::ROFS, Errno::NOSPC, Errno::DQUOT, Errno::ACCESS];
+    if !full.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error())) {
+        return Err(error);
+    }
+    private(OpenOptions::new().read(true))
+        .open(directory.join("fleet.lock"))
+        .or_else(|_| File::open(directory))
 }
 
 /// A file for its owner alone, which is no link to another.

@@ -110,3 +110,22 @@ fn a_folder_that_others_may_write_in_is_refused() {
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     assert!(matches!(Store::open(folder.path()), Err(StoreError::File { .. })));
 }
+
+#[test]
+fn where_nothing_can_be_written_it_is_locked_all_the_same() {
+    let folder = folder();
+    let refused = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error());
+    let is_free =
+        |file: &File| rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
+    // Without the file the folder is locked.
+    let one = read_only(folder.path(), refused(Errno::ROFS)).expect("the folder");
+    let other = read_only(folder.path(), refused(Errno::NOSPC)).expect("the folder");
+    assert!(is_free(&one) && !is_free(&other));
+    let store = Store::open(folder.path()).expect("made");
+    let file = read_only(folder.path(), refused(Errno::ACCESS)).expect("the file");
+    assert!(!is_free(&file), "a program that could write has it");
+    drop(store);
+    assert!(is_free(&file));
+    // A link in its place is no full disk.
+    assert!(read_only(folder.path(), refused(Errno::LOOP)).is_err());
+}
