@@ -58,9 +58,9 @@ bench: packages
 	$(TARGET)/release/roadweave bench router
 	$(TARGET)/release/roadweave bench coding
 
-# A back-end on this machine with two boxes and video, of which a proxy dies: docs/proxy.md.
+# A fleet on this machine with two boxes and video, whose controller and a proxy die: docs/proxy.md.
 fleet: packages
-	$(BUILD) --release
+	$(BUILD) --package roadweave-controller --package roadweave-operator --release
 	$(TARGET)/release/roadweave stack $(STACK_ARGS)
 
 callgrind:

@@ -38,7 +38,7 @@ pub const WORKSHOP: [(&str, &str); 8] = [
     ),
     (
         "stack",
-        "Starts proxies, an anchor and two boxes with video on this machine, and kills a proxy",
+        "Starts a fleet with two boxes and video on this machine, and kills its controller and a proxy",
     ),
     ("trace", "Looks at recordings of links, draws them, converts them, and makes synthetic ones"),
 ];

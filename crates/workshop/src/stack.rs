@@ -1,17 +1,20 @@
 //! `roadweave stack`: a whole back-end on one machine, and what two viewers see when a proxy dies.
 //!
 //! ```text
+//!                                  controller: who belongs to it, where all are
 //!   camera ─ box 1 ═ 4 links ═╗                 ╔═ proxy A ─ leg ─╗
 //!                             ╠═ the Internet ══╣                 ╠═ anchor ─ viewers
 //!   camera ─ box 2 ═ 4 links ═╝                 ╚═ proxy B ─ leg ─╝
 //!
-//!   members: files, programs ─► all stand by ─► two streams ─► kill the proxy with most sessions
-//!                                                    └─► viewing: what came ─► table, report, JSON
+//!   members: all join ─► all stand by ─► two streams ─► kill the controller, and then the proxy
+//!                                              │        with most sessions
+//!                                              └─► viewing: what came ─► table, report, JSON
 //! ```
 //!
 //! Everything runs in a sandbox that the kernel removes with the program, whatever ends it. Where
 //! to start reading: [`Stack::run`].
 
+mod controller;
 mod members;
 mod report;
 mod viewing;
@@ -42,10 +45,12 @@ use crate::sandbox::{clock, exit_when_told};
 const DIRECTORY: &str = "/run/roadweave-stack";
 /// Between the last preparation and the first frame.
 const SETTLE: Duration = Duration::from_millis(500);
+/// So long before the proxy the controller dies: nothing shall need it.
+const CONTROLLER_AHEAD: Duration = Duration::from_secs(2);
 /// Between two readings of the boxes' counters.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Starts proxies, an anchor and two boxes with video on this machine, and kills a proxy
+/// Starts a fleet with two boxes and video on this machine, and kills its controller and a proxy
 #[derive(Debug, clap::Args)]
 pub struct StackArgs {
     /// Duration of the streams, seconds; the proxy dies in the middle
@@ -103,7 +108,7 @@ impl StackArgs {
         let spec = ClipSpec { source: None, seconds: self.seconds, bitrate_bps };
         let clip = directory.join("clip.h264");
         spec.encode(&clip, |_| bar.tick())?;
-        tell("starting an anchor, two proxies and two boxes");
+        tell("starting a controller; an anchor, two proxies and two boxes join");
         let world = World::build(self.seed)?;
         let program = std::env::current_exe().context("cannot find this program")?;
         let members = Members::start(&world, directory, &product::program()?, &program)?;
@@ -152,6 +157,9 @@ impl Stack {
             for (number, samples) in samples.iter_mut().enumerate() {
                 let status = self.members.status_of_box(number);
                 samples.extend(status.and_then(|status| Sample::parse(now, &status)));
+            }
+            if now >= start + duration / 2 - CONTROLLER_AHEAD {
+                self.members.kill_controller();
             }
             if killed.is_none() && now >= start + duration / 2 {
                 let name = self.members.kill_busiest_proxy()?;

@@ -1,17 +1,22 @@
-//! The programs of the stack: their files, with fresh keys, and what they tell of themselves.
+//! The members of the fleet: joined by tokens, started, and asked how they are.
+//!
+//! ```text
+//!   controller ─► a token for each role ─► roadweave join in each namespace, over the links
+//!      └─ signed documents: who may connect, where the proxies and the anchor are ─► all of them
+//! ```
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
+use roadweave_device::Instance;
 use roadweave_device::local::request;
 use roadweave_device::netns::NetNs;
-use roadweave_device::{Instance, random_bytes};
-use roadweave_identity::Identity;
 use serde_json::Value;
 
-use super::world::{ANCHOR, BOXES, CLOUD_NETWORK, OPERATORS, PROXIES, World, vehicle_network};
+use super::controller::Controller;
+use super::world::{ANCHOR, BOXES, CLOUD_NETWORK, OPERATORS, PROXIES, World};
 use crate::sandbox::clock;
 use crate::sandbox::daemon::Daemon;
 use crate::sandbox::tunnel::write;
@@ -19,13 +24,15 @@ use crate::sandbox::tunnel::write;
 const PORT: u16 = 4433;
 const ANCHOR_PORT: u16 = 4434;
 /// For so long the stack may take to stand.
-const STAND_BY_MAX: Duration = Duration::from_secs(45);
+const STAND_BY_MAX: Duration = Duration::from_secs(60);
 /// How often members are asked.
 const POLL: Duration = Duration::from_millis(100);
 
 /// The members of a fleet, running; dropping them kills them.
 #[derive(Debug)]
 pub struct Members {
+    /// `None` once it was killed.
+    controller: Option<Controller>,
     proxies: Vec<Member>,
     boxes: Vec<Member>,
     others: Vec<Daemon>,
@@ -40,56 +47,49 @@ struct Member {
     socket: PathBuf,
 }
 
-/// The keys of all.
-struct Keys {
-    anchor: Identity,
-    proxies: Vec<Identity>,
-    boxes: Vec<Identity>,
+/// What starts members.
+struct Starter<'a> {
+    controller: &'a Controller,
+    product: &'a Path,
+    directory: &'a Path,
 }
 
 impl Members {
     /// Starts all: `product` is `roadweave`, `program` this one.
     ///
     /// # Errors
-    /// When a file cannot be written or a program not be started.
+    /// When a file cannot be written, a program not be started, or a member not join.
     pub fn start(
         world: &World,
         directory: &Path,
         product: &Path,
         program: &Path,
     ) -> anyhow::Result<Self> {
-        let keys = Keys::fresh()?;
-        let start = |name: &'static str, role: &str, namespace: &NetNs, file: &Path| {
-            let mut command = namespace.command(product);
-            command.arg(role).arg("--config").arg(file);
-            Daemon::start(name, &mut command, directory)
-        };
+        let controller = Controller::start(&world.controller, directory)?;
         let mut others = Vec::new();
         for (vehicle, name) in world.vehicles.iter().zip(EMULATORS) {
             let text = toml::to_string(&vehicle.links).context("cannot express the links")?;
             let file = write(directory, &format!("{name}.toml"), &text)?;
             let mut command = Command::new(program);
-            others.push(Daemon::start(
-                name,
-                command.arg("emulate").arg("--config").arg(file),
-                directory,
-            )?);
+            command.arg("emulate").arg("--config").arg(file);
+            others.push(Daemon::start(name, &mut command, directory)?);
         }
-        let file = write(directory, "anchor.toml", &keys.anchor_file(directory))?;
-        others.push(start("anchor", "anchor", &world.anchor, &file)?);
+        let starter = Starter { controller: &controller, product, directory };
+        let anchor = format!("{ANCHOR}:{ANCHOR_PORT}");
+        others.push(starter.start(&world.anchor, "anchor", ("anchor", &anchor), &anchor_file())?);
         let mut proxies = Vec::new();
-        for (index, (namespace, (name, _))) in world.proxies.iter().zip(PROXIES).enumerate() {
-            let file =
-                write(directory, &format!("{name}.toml"), &keys.proxy_file(index, directory))?;
-            proxies.push(Member::new(name, start(name, "proxy", namespace, &file)?)?);
+        for (namespace, (name, address)) in world.proxies.iter().zip(PROXIES) {
+            let address = format!("{address}:{PORT}");
+            let file = format!("instance = \"{name}\"\nlisten = \"{address}\"\n");
+            let daemon = starter.start(namespace, "proxy", (name, &address), &file)?;
+            proxies.push(Member::new(name, daemon)?);
         }
         let mut boxes = Vec::new();
-        for (number, (vehicle, name)) in world.vehicles.iter().zip(CLIENTS).enumerate() {
-            let file =
-                write(directory, &format!("{name}.toml"), &keys.client_file(number, directory))?;
-            boxes.push(Member::new(name, start(name, "client", &vehicle.client, &file)?)?);
+        for (vehicle, name) in world.vehicles.iter().zip(CLIENTS) {
+            let daemon = starter.start(&vehicle.client, "box", (name, ""), &client_file(name))?;
+            boxes.push(Member::new(name, daemon)?);
         }
-        Ok(Self { proxies, boxes, others })
+        Ok(Self { controller: Some(controller), proxies, boxes, others })
     }
 
     /// Waits until each box has a session at one proxy and stands by at the other.
@@ -136,6 +136,11 @@ impl Members {
         self.boxes[number].status()
     }
 
+    /// Kills the controller.
+    pub fn kill_controller(&mut self) {
+        self.controller = None;
+    }
+
     /// Kills the proxy with the most sessions, as a power cut does; returns its name.
     ///
     /// # Errors
@@ -152,7 +157,8 @@ impl Members {
     pub fn check_running(&mut self) -> anyhow::Result<()> {
         let members = self.proxies.iter_mut().chain(&mut self.boxes);
         let daemons = members.filter_map(|member| member.daemon.as_mut());
-        daemons.chain(&mut self.others).try_for_each(Daemon::check_running)
+        let controller = self.controller.as_mut().map(Controller::daemon);
+        daemons.chain(&mut self.others).chain(controller).try_for_each(Daemon::check_running)
     }
 }
 
@@ -174,107 +180,53 @@ impl Member {
     }
 }
 
-impl Keys {
-    fn fresh() -> anyhow::Result<Self> {
-        let key = || -> anyhow::Result<Identity> { Ok(Identity::from_seed(random_bytes()?)) };
-        let several = |count: usize| (0..count).map(|_| key()).collect::<anyhow::Result<_>>();
-        Ok(Self { anchor: key()?, proxies: several(PROXIES.len())?, boxes: several(BOXES)? })
-    }
-
-    fn anchor_file(&self, directory: &Path) -> String {
-        let proxies = self.proxies.iter().zip(PROXIES).map(|(key, (name, _))| {
-            format!("[[proxies]]\nname = \"{name}\"\npublic_key = \"{}\"\n", key.public_key())
-        });
-        format!(
-            "listen = \"{ANCHOR}:{ANCHOR_PORT}\"\ntenant = \"{TENANT}\"\nmasquerade = false\n\
-             addresses = [\"10.77.0.1/24\"]\n{}[tun]\nname = \"anchor\"\n{}{}",
-            own(&self.anchor, directory),
-            proxies.collect::<String>(),
-            self.devices("devices", "")
-        )
-    }
-
-    fn proxy_file(&self, index: usize, directory: &Path) -> String {
-        let (name, address) = PROXIES[index];
-        format!(
-            "instance = \"{name}\"\nlisten = \"{address}:{PORT}\"\n{}\
-             [[tenants]]\nname = \"{TENANT}\"\ngateways = [\"10.77.0.1\"]\n\
-             anchor = {{ public_key = \"{}\", addresses = [\"{ANCHOR}:{ANCHOR_PORT}\"] }}\n{}",
-            own(&self.proxies[index], directory),
-            self.anchor.public_key(),
-            self.devices("peers", &format!("tenant = \"{TENANT}\"\n"))
-        )
-    }
-
-    fn client_file(&self, number: usize, directory: &Path) -> String {
-        let lists = ["[server]", "[[proxies]]"];
-        let servers = lists.iter().zip(&self.proxies).zip(PROXIES);
-        let servers = servers.map(|((list, key), (name, address))| {
-            format!(
-                "{list}\naddresses = [\"{address}:{PORT}\"]\npublic_key = \"{}\"\n\
-                 name = \"{name}\"\nsite = \"{name}\"\n",
-                key.public_key()
-            )
-        });
-        let uplinks = OPERATORS.map(|name| format!("\"{name}\"")).join(", ");
-        format!(
-            "name = \"{name}\"\n{}{}[uplinks]\ninclude = [{uplinks}]\n[tun]\nname = \"{name}\"\n\
-             [routes]\ninto_tunnel = [\"{CLOUD_NETWORK}\"]\nmasquerade = false\n\
-             [[lanes]]\nname = \"video\"\nstrategy = \"xnc\"\n",
-            own(&self.boxes[number], directory),
-            servers.collect::<String>(),
-            name = CLIENTS[number],
-        )
-    }
-
-    /// The boxes, as proxies and the anchor know them.
-    fn devices(&self, list: &str, more: &str) -> String {
-        let device = |(number, key): (usize, &Identity)| {
-            format!(
-                "[[{list}]]\nname = \"{}\"\n{more}public_key = \"{}\"\n\
-                 addresses = [\"10.77.0.{}/32\", \"{}\"]\n",
-                CLIENTS[number],
-                key.public_key(),
-                number + 2,
-                vehicle_network(number)
-            )
-        };
-        self.boxes.iter().enumerate().map(device).collect()
+impl Starter<'_> {
+    /// Lets a machine join as `role`, with its name and the address at which it is found, and
+    /// starts its program with `file`.
+    fn start(
+        &self,
+        namespace: &NetNs,
+        role: &str,
+        (name, address): (&'static str, &str),
+        file: &str,
+    ) -> anyhow::Result<Daemon> {
+        let state = self.directory.join(name);
+        let token = self.controller.token(role)?;
+        let mut join = namespace.command(self.product);
+        join.args(["join", &token, "--role", role, "--name", name, "--state-directory"])
+            .arg(&state);
+        if !address.is_empty() {
+            join.args(["--address", address]);
+        }
+        let joined = join.output().context("cannot start roadweave join")?;
+        let why = String::from_utf8_lossy(&joined.stderr);
+        ensure!(joined.status.success(), "{name} cannot join: {}", why.trim());
+        let file = format!("state_directory = {state:?}\n{file}");
+        let file = write(self.directory, &format!("{name}.toml"), &file)?;
+        let mut command = namespace.command(self.product);
+        command.arg(if role == "box" { "client" } else { role }).arg("--config").arg(file);
+        Daemon::start(name, &mut command, self.directory)
     }
 }
 
-/// What each file has of its own.
-fn own(key: &Identity, directory: &Path) -> String {
-    let directory = directory.display();
-    format!("private_key = \"{}\"\nstate_directory = \"{directory}\"\n", key.to_base64())
+/// What the anchor's machine has of its own; all else its fleet says.
+fn anchor_file() -> String {
+    format!(
+        "listen = \"{ANCHOR}:{ANCHOR_PORT}\"\ntenant = \"{}\"\nmasquerade = false\n\
+         addresses = [\"10.77.0.1/16\"]\n[tun]\nname = \"anchor\"\n",
+        super::controller::TENANT
+    )
 }
 
-const TENANT: &str = "home";
+/// What a box has of its own: how many lanes, which interfaces, what goes into the tunnel.
+fn client_file(name: &str) -> String {
+    let uplinks = OPERATORS.map(|name| format!("\"{name}\"")).join(", ");
+    format!(
+        "[uplinks]\ninclude = [{uplinks}]\n[tun]\nname = \"{name}\"\n\
+         [routes]\ninto_tunnel = [\"{CLOUD_NETWORK}\"]\n\
+         [[lanes]]\nname = \"video\"\nstrategy = \"xnc\"\n"
+    )
+}
+
 const CLIENTS: [&str; BOXES] = ["box_1", "box_2"];
 const EMULATORS: [&str; BOXES] = ["links_1", "links_2"];
-
-#[cfg(test)]
-mod tests {
-    use roadweave_config::{AnchorFile, ClientFile, ProxyFile, load};
-
-    use super::*;
-
-    #[test]
-    fn the_files_are_read_back_by_those_who_need_them() {
-        let directory = tempfile::tempdir().unwrap();
-        let (keys, at) = (Keys::fresh().unwrap(), directory.path());
-        let path = write(at, "anchor.toml", &keys.anchor_file(at)).unwrap();
-        let anchor: AnchorFile = load(&path).unwrap();
-        assert_eq!((anchor.proxies.len(), anchor.devices.len()), (PROXIES.len(), BOXES));
-        for index in 0..PROXIES.len() {
-            let path = write(at, "proxy.toml", &keys.proxy_file(index, at)).unwrap();
-            let proxy: ProxyFile = load(&path).unwrap();
-            assert_eq!(proxy.peers.len(), BOXES);
-        }
-        for number in 0..BOXES {
-            let path = write(at, "client.toml", &keys.client_file(number, at)).unwrap();
-            let client: ClientFile = load(&path).unwrap();
-            assert_eq!(client.servers().count(), PROXIES.len());
-        }
-    }
-}

@@ -60,8 +60,8 @@ pub fn render(results: &Results) -> String {
 
 fn what_happened(results: &Results) -> String {
     format!(
-        "Two boxes with four links each, two proxies, an anchor; {} was killed after {:.1} of {} s, \
-         seed {}",
+        "Two boxes with four links each, two proxies, an anchor; their controller was killed, and 2 s \
+         later {}, after {:.1} of {} s, seed {}",
         results.killed,
         results.killed_at_ms / 1e3,
         results.seconds,

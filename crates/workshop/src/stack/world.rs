@@ -4,7 +4,7 @@
 //!  vehicleK ── boxK ════ linksK ──┐              ┌── proxy_a ┐
 //!  192.168.7K.2  .1   10.201.N.x  ├─── net ──────┼── proxy_b ┤ legs by way of net
 //!                     (its own    │              ├── anchor ──── cloud 203.0.113.2
-//!                      NAT)       ┘ 172.20.K.0   ┘ 198.51.10x.2
+//!                      NAT)       ┘ 172.20.K.0   └── controller   198.51.10x.2
 //! ```
 //!
 //! The far end of each box's links translates addresses, as carriers do: the links of all boxes
@@ -30,6 +30,8 @@ pub const PROXIES: [(&str, Ipv4Addr); 2] =
     [("proxy_a", Ipv4Addr::new(198, 51, 100, 2)), ("proxy_b", Ipv4Addr::new(198, 51, 101, 2))];
 /// Where the anchor listens.
 pub const ANCHOR: Ipv4Addr = Ipv4Addr::new(198, 51, 102, 2);
+/// Where the controller listens.
+pub const CONTROLLER: Ipv4Addr = Ipv4Addr::new(198, 51, 103, 2);
 
 /// The namespaces of one box.
 #[derive(Debug)]
@@ -50,6 +52,7 @@ pub struct World {
     pub vehicles: Vec<Vehicle>,
     pub proxies: Vec<NetNs>,
     pub anchor: NetNs,
+    pub controller: NetNs,
     pub cloud: NetNs,
     _net: NetNs,
 }
@@ -57,11 +60,6 @@ pub struct World {
 /// Where the viewer of a box listens.
 pub fn viewer(number: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(203, 0, 113, 2), 5_004 + 2 * number as u16))
-}
-
-/// The network behind a box.
-pub fn vehicle_network(number: usize) -> String {
-    format!("192.168.7{number}.0/24")
 }
 
 impl World {
@@ -79,8 +77,9 @@ impl World {
         let anchor = member(&net, "anchor", ANCHOR)?;
         connect((&anchor, "lan0", "203.0.113.1/24"), (&cloud, "eth0", "203.0.113.2/24"))?;
         anchor.set_forwarding()?;
+        let controller = member(&net, "controller", CONTROLLER)?;
         cloud.ip("route add default via 203.0.113.1")?;
-        Ok(Self { vehicles, proxies, anchor, cloud, _net: net })
+        Ok(Self { vehicles, proxies, anchor, controller, cloud, _net: net })
     }
 }
 
