@@ -1,7 +1,7 @@
 //! A fleet with its real controller, from the token to the revocation.
 //!
 //! ```text
-//! box ═ eth1, eth2 ═► server: roadweave-controller :4400, roadweave server :4433
+//! box ═ eth1, eth2 ═► server: controller :4400, server or proxy :4433 ── lan0 ──► cloud: anchor
 //! ```
 
 #![allow(
@@ -25,6 +25,8 @@ use serde_json::Value;
 const CONTROLLER: &str = "198.51.100.1:4400";
 /// Where boxes find the server.
 const SERVES_AT: &str = "198.51.100.1:4433";
+/// Where proxies find the anchor.
+const ANCHOR_AT: &str = "203.0.113.2:4434";
 
 /// A program of the fleet, which `cargo test --workspace` builds beside this one.
 fn beside(name: &str) -> Option<PathBuf> {
@@ -223,6 +225,58 @@ fn a_session_on_signed_documents_outlives_its_controller_and_ends_with_the_key()
             drop(client);
         },
     );
+}
+
+#[test]
+fn proxy_and_anchor_join_by_tokens_and_go_on_without_their_controller() {
+    in_world("proxy_and_anchor_join_by_tokens_and_go_on_without_their_controller", |mut world| {
+        world.json(&["tenant", "egress", "home", "anchor"]);
+        world.road.cloud.ip("route add default via 203.0.113.1").unwrap();
+        world.admit(&world.road.cloud, "anchor", ("site-1", ANCHOR_AT));
+        world.admit(&world.road.server, "proxy", ("fra-1", SERVES_AT));
+        joined(&world.join(&world.token("box"), "bus-1").output().unwrap());
+        world.write_files();
+        let state = |name: &str| format!("state_directory = {:?}\n", world.road.path(name));
+        let listens = |at: &str| format!("listen = {at:?}\n");
+        let tun = "addresses = [\"10.77.0.1/16\"]\n[tun]\nname = \"rwa\"\n";
+        world.road.write("anchor.toml", state("site-1") + &listens(ANCHOR_AT) + tun);
+        world.road.write("proxy.toml", state("fra-1") + &listens(SERVES_AT));
+        let start = |world: &World| {
+            let anchor = world.road.start(&world.road.cloud, "anchor", "anchor");
+            anchor.wait_for("the anchor runs");
+            let proxy = world.road.start(&world.road.server, "proxy", "proxy");
+            proxy.wait_for("the proxy runs");
+            let client = world.road.start_client("client");
+            client.wait_for("joined");
+            anchor.wait_for("attached");
+            world.road.wait_for_traffic();
+            [anchor, proxy, client]
+        };
+        world.road.echo(&world.road.cloud, "0.0.0.0");
+        let daemons = start(&world);
+        world.controller.take().unwrap().kill();
+        daemons.into_iter().rev().for_each(Daemon::interrupt);
+        let [anchor, proxy, client] = start(&world);
+        for at in ["rwa", "proxy"] {
+            let status = world.road.show(at);
+            assert!(status["fleet"]["away_seconds"].as_f64().is_some(), "{status:#}");
+        }
+
+        world.start_controller();
+        let there = |status: &Value| status["fleet"]["controller"].is_string();
+        for at in ["rwa", "proxy"] {
+            world.road.wait_for_status(at, "the controller is back", there);
+        }
+        let asked = Instant::now();
+        let revoked = world.json(&["device", "revoke", "bus-1", "--reason", "stolen"]);
+        let answered = asked.elapsed();
+        let summary = revoked["summary"].as_str().unwrap();
+        assert!(summary.starts_with("2 of 2"), "{revoked:#}");
+        assert!(answered < Duration::from_secs(2), "{answered:?}");
+        assert!(proxy.count("left") > 0, "{}", proxy.log());
+        assert_eq!(world.road.show("rwa")["legs"][0][1]["attachments"], 0);
+        drop((anchor, client));
+    });
 }
 
 /// Says that it is 1970, to programs that ask the C library.

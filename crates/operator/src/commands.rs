@@ -1,6 +1,7 @@
 //! The commands, and the requests that each is.
 
 mod configs;
+mod tenants;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -44,7 +45,7 @@ pub enum Command {
     Rollout(configs::RolloutCommand),
     /// Tenants
     #[command(subcommand)]
-    Tenant(TenantCommand),
+    Tenant(tenants::TenantCommand),
     /// Keys for programs, and links that expire
     #[command(subcommand)]
     Key(KeyCommand),
@@ -154,23 +155,6 @@ pub enum ProxyCommand {
     },
 }
 
-/// What to do with tenants.
-#[derive(Subcommand)]
-pub enum TenantCommand {
-    /// Those that you may see
-    List,
-    /// Make one; asks for its owner's password
-    Create {
-        name: String,
-        /// The name of its owner
-        #[arg(long)]
-        owner: String,
-        /// An inner network that its boxes get addresses from; may be given several times
-        #[arg(long)]
-        prefix: Vec<String>,
-    },
-}
-
 /// What to do with API keys.
 #[derive(Subcommand)]
 pub enum KeyCommand {
@@ -213,7 +197,7 @@ pub fn run(command: Command, access: &Access, json: bool) -> Result<()> {
         Command::Proxy(command) => proxy(command, &asker),
         Command::Config(command) => configs::config(command, &asker),
         Command::Rollout(command) => configs::rollout(command, &asker),
-        Command::Tenant(command) => tenant(command, &asker),
+        Command::Tenant(command) => tenants::tenant(command, &asker),
         Command::Key(command) => key(command, &asker),
         Command::Audit { check, lines } => audit(check, lines, &asker),
     }
@@ -408,29 +392,6 @@ fn proxy(command: ProxyCommand, asker: &Asker) -> Result<()> {
         }
         ProxyCommand::Revoke { name, reason } => {
             revoke(asker, &format!("{path}/{name}/revoke"), &name, &reason)
-        }
-    }
-}
-
-fn tenant(command: TenantCommand, asker: &Asker) -> Result<()> {
-    match command {
-        TenantCommand::List => asker.list(
-            "/tenants",
-            &[
-                ("NAME", "id"),
-                ("HOST", "host"),
-                ("PREFIXES", "settings.prefixes"),
-                ("EGRESS", "settings.egress"),
-                ("TITLE", "settings.title"),
-            ],
-        ),
-        TenantCommand::Create { name, owner, prefix } => {
-            let password = account::password("password of the owner:")?;
-            let settings = json!({ "prefixes": prefix });
-            let body =
-                json!({ "id": name, "owner": owner, "password": password, "settings": settings });
-            let answer = asker.client.post("/tenants", &body)?;
-            asker.answer(&answer, format_args!("tenant {name}, owned by {owner}"))
         }
     }
 }

@@ -65,6 +65,7 @@ impl Controller {
         };
         controller.wait_until_it_listens(&address)?;
         controller.log_in(&format!("https://{address}"), fingerprint, password)?;
+        output(controller.operate().args(["tenant", "egress", TENANT, "anchor"]))?;
         Ok(controller)
     }
 
