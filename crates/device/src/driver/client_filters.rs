@@ -47,13 +47,18 @@ impl ClientFilters {
         Ok(Self { keeper: FilterKeeper::start(instance)?, options })
     }
 
-    /// Keeps out what comes in by any interface but these, and the TUN, from now on.
+    /// Keeps out what comes in by any interface but these, and the TUN, from now on. The first time
+    /// it returns when that holds: no uplink is used before.
     pub(super) fn set_inside(&mut self, interfaces: Vec<Interface>) {
         if let Forwarding::Box { inside, .. } = &mut self.options.forwarding {
             *inside = interfaces;
             inside.retain(|interface| interface.name != self.options.tun);
         }
-        self.keeper.set(self.options.clone());
+        if self.keeper.is_set() {
+            self.keeper.set(self.options.clone());
+        } else if let Err(error) = self.keeper.set_and_wait(self.options.clone()) {
+            tracing::warn!("what comes in by uplinks is not kept out: {error}");
+        }
     }
 
     /// Lets a new uplink hear its routers although the box forwards, whether it has an address yet

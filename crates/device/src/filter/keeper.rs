@@ -73,6 +73,11 @@ impl FilterKeeper {
         })
     }
 
+    /// Whether filters were ever wanted.
+    pub fn is_set(&self) -> bool {
+        self.wanted.is_some()
+    }
+
     /// Puts others in the place of the filters, soon; a failure is logged and tried again.
     pub fn set(&mut self, options: FilterOptions) {
         if self.wanted.as_ref() != Some(&options) {
