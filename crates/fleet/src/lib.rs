@@ -51,6 +51,6 @@ pub use placement::{Band, Health, ProxyView, Seeker, Vital, Watch, candidates};
 pub use revocation::{Head, Revocation, RevocationError, Revocations};
 pub use rollout::{InvalidPlan, Plan, Progress, Rollout, RolloutState, Tally, Target, Wave};
 pub use statement::{Grant, Role, Scope, Statement};
-pub use table::{Admission, Member, Refused, Table, TableChange, TableError, TableHead};
+pub use table::{Admission, Entry, Member, Refused, Table, TableChange, TableError, TableHead};
 pub use token::{Delegate, JoinToken, Secret, TokenError};
 pub use trust::{Trust, TrustError, TrustList};

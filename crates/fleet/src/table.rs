@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::chain::{Admitted, Chain, ChainError, Proof};
 use crate::digest::Digest;
@@ -48,15 +48,28 @@ pub struct Member {
     pub rate_kbps: Option<u32>,
 }
 
-/// A member as it is held, with what is costly to find out of it: once, however often the table
-/// changes around it.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(from = "Member", into = "Member")]
-struct Entry {
+/// A member as a table holds it, with what is costly to find out of it: once, however often the
+/// table changes around it, and however many tables have it. Written as the member itself.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "Member")]
+pub struct Entry {
     member: Member,
     digest: Digest,
     bytes: usize,
     proof: OnceLock<Result<Proof, ChainError>>,
+}
+
+impl Entry {
+    /// The bytes of the member as JSON.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Serialize for Entry {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.member.serialize(to)
+    }
 }
 
 impl From<Member> for Entry {
@@ -67,9 +80,9 @@ impl From<Member> for Entry {
     }
 }
 
-impl From<Entry> for Member {
-    fn from(entry: Entry) -> Self {
-        entry.member
+impl From<Member> for Arc<Entry> {
+    fn from(member: Member) -> Self {
+        Self::new(member.into())
     }
 }
 
@@ -78,6 +91,9 @@ impl PartialEq for Entry {
         self.digest == other.digest
     }
 }
+
+// Tables that share an entry need not look into it.
+impl Eq for Entry {}
 
 type Entries = BTreeMap<PublicKey, Arc<Entry>>;
 
@@ -107,8 +123,8 @@ pub struct TableChange {
     #[serde(default)]
     pub anew: bool,
     /// Members that are new or not as they were.
-    #[serde(default)]
-    pub set: Vec<Member>,
+    #[serde(default, with = "shared")]
+    pub set: Vec<Arc<Entry>>,
     /// Members that are no more.
     #[serde(default)]
     pub gone: Vec<PublicKey>,
@@ -136,9 +152,10 @@ pub struct Table {
 
 impl Table {
     /// The table that the controller signs for: these members.
-    pub fn of(members: impl IntoIterator<Item = Member>) -> Self {
-        let entries = members.into_iter().map(|member| (member.key, Arc::new(member.into())));
-        Self { members: entries.collect(), ..Self::default() }
+    pub fn of<E: Into<Arc<Entry>>>(members: impl IntoIterator<Item = E>) -> Self {
+        let entries = members.into_iter().map(Into::into);
+        let members = entries.map(|entry: Arc<Entry>| (entry.member.key, entry)).collect();
+        Self { members, ..Self::default() }
     }
 
     /// What is to be signed for this table.
@@ -212,13 +229,13 @@ impl Table {
             self.forget_pending();
             self.anew = true;
         }
-        for entry in change.set.into_iter().map(Entry::from) {
+        for entry in change.set {
             self.pending_bytes += entry.bytes;
             if entry.bytes > MEMBER_BYTES_MAX {
                 self.forget_pending();
                 return Err(TableError::TooLarge);
             }
-            self.pending.insert(entry.member.key, Some(Arc::new(entry)));
+            self.pending.insert(entry.member.key, Some(entry));
         }
         self.pending.extend(change.gone.into_iter().map(|key| (key, None)));
         if self.pending.len() > PENDING_MAX || self.pending_bytes > PENDING_BYTES_MAX {
@@ -282,7 +299,7 @@ impl Table {
     pub fn since(&self, former: &Self) -> TableChange {
         let is_new =
             |(key, entry): &(&PublicKey, &Arc<Entry>)| former.members.get(key) != Some(entry);
-        let set = self.members.iter().filter(is_new).map(|(_, entry)| entry.member.clone());
+        let set = self.members.iter().filter(is_new).map(|(_, entry)| entry.clone());
         let gone = former.members.keys().filter(|key| !self.members.contains_key(key)).copied();
         TableChange { set: set.collect(), gone: gone.collect(), ..TableChange::default() }
     }
@@ -332,19 +349,32 @@ fn digest(members: &Entries) -> Digest {
     Digest::of(members.values().map(|entry| entry.digest.as_bytes().as_slice()))
 }
 
+/// Entries that may be shared, as members.
+mod shared {
+    use super::{Arc, Deserialize as _, Deserializer, Entry, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(set: &[Arc<Entry>], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(set.iter().map(AsRef::as_ref))
+    }
+
+    pub(super) fn deserialize<'a, D: Deserializer<'a>>(
+        from: D,
+    ) -> Result<Vec<Arc<Entry>>, D::Error> {
+        Ok(Vec::<Entry>::deserialize(from)?.into_iter().map(Arc::new).collect())
+    }
+}
+
 /// Members as a list: each names its key itself.
 mod as_list {
-    use serde::{Deserialize as _, Deserializer, Serializer};
-
-    use super::{Arc, Entries, Entry};
+    use super::{Deserializer, Entries, Serializer, shared};
 
     pub(super) fn serialize<S: Serializer>(entries: &Entries, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(entries.values().map(|entry| &entry.member))
+        to.collect_seq(entries.values().map(AsRef::as_ref))
     }
 
     pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<Entries, D::Error> {
-        let entries = Vec::<Entry>::deserialize(from)?;
-        Ok(entries.into_iter().map(|entry| (entry.member.key, Arc::new(entry))).collect())
+        let entries = shared::deserialize(from)?;
+        Ok(entries.into_iter().map(|entry| (entry.member.key, entry)).collect())
     }
 }
 

@@ -1,12 +1,13 @@
 //! What is larger than one message, cut into many.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::PublishedTable;
 use crate::envelope::Signed;
 use crate::frame::{Down, FRAME_MAX};
 use crate::revocation::{Head, Revocation};
-use crate::table::{Member, Table, TableChange, TableHead};
+use crate::table::{Entry, Table, TableChange, TableHead};
 
 /// Entries of revocations in one message.
 const ENTRIES_AT_ONCE: usize = 100;
@@ -38,7 +39,7 @@ pub(super) fn revocation_frames(
 #[derive(Debug)]
 pub(super) struct TableSending {
     anew: bool,
-    set: VecDeque<Member>,
+    set: VecDeque<Arc<Entry>>,
     gone: Vec<roadweave_identity::PublicKey>,
     /// `None` once it was sent.
     head: Option<Signed<TableHead>>,
@@ -60,8 +61,8 @@ impl TableSending {
     pub(super) fn next(&mut self) -> Option<Down> {
         self.head.as_ref()?;
         let (mut set, mut bytes) = (Vec::new(), 0);
-        while let Some(member) = self.set.front() {
-            bytes += serde_json::to_vec(member).map_or(0, |json| json.len() + 1);
+        while let Some(entry) = self.set.front() {
+            bytes += entry.bytes() + 1;
             if bytes > MEMBERS_BYTES && !set.is_empty() {
                 break;
             }

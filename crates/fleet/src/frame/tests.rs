@@ -78,7 +78,7 @@ fn messages() -> Vec<serde_json::Value> {
         addresses: vec!["10.7.0.2/32".parse().expect("a prefix")],
         rate_kbps: Some(5),
     };
-    let set = vec![member];
+    let set = vec![member.into()];
     let members = TableChange { anew: true, set, gone: vec![key], head: None };
     let sample = Sample {
         device: Some(key),

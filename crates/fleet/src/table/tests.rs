@@ -92,7 +92,8 @@ fn a_table_that_was_tampered_with_is_refused_as_a_whole() {
     // One kept out on the way, another smuggled in.
     let without = TableChange { set: vec![], ..change(CONTROLLER, 2) };
     assert_eq!(refused(without), Err(TableError::Changed));
-    let with = TableChange { set: vec![member(4), member(6)], ..change(CONTROLLER, 2) };
+    let with =
+        TableChange { set: vec![member(4).into(), member(6).into()], ..change(CONTROLLER, 2) };
     assert_eq!(refused(with), Err(TableError::Changed));
     assert_eq!(table, before);
 }
@@ -164,8 +165,8 @@ fn memory_is_bounded_while_a_head_is_waited_for() {
         let mut bytes = [1; 32];
         bytes[..4].copy_from_slice(&number.to_be_bytes());
         let key = PublicKey::from_bytes(bytes);
-        let change =
-            TableChange { set: vec![Member { key, ..large.clone() }], ..Default::default() };
+        let set = vec![Member { key, ..large.clone() }.into()];
+        let change = TableChange { set, ..Default::default() };
         held = held.max(table.pending_bytes);
         parts += 1;
         if let Err(error) = table.change(change, &trust(), self::key(PROXY)) {
@@ -210,7 +211,7 @@ fn the_key_that_a_token_carries_connects_nowhere() {
 fn a_member_that_no_message_could_carry_is_refused() {
     let mut large = member(2);
     large.addresses = vec![large.addresses[0]; 2_000];
-    let change = TableChange { set: vec![large], ..Default::default() };
+    let change = TableChange { set: vec![large.into()], ..Default::default() };
     let found = Table::default().change(change, &trust(), key(PROXY));
     assert_eq!(found, Err(TableError::TooLarge));
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use roadweave_fleet::{
-    Band, Body, Candidates, Document, Envelope, Head, Member, ProxyView, Published, PublishedTable,
+    Band, Body, Candidates, Document, Entry, Envelope, Head, ProxyView, Published, PublishedTable,
     PublishedTrust, Revocation, Revocations, Rollout, Seeker, Signed, Table, TableHead, TrustList,
     Version, Vital, candidates,
 };
@@ -63,7 +63,7 @@ pub(super) struct Store {
     /// What boxes have been told.
     pub published_to_boxes: Arc<Published>,
     pub devices: Vec<Device>,
-    members: BTreeMap<usize, Member>,
+    members: BTreeMap<usize, Arc<Entry>>,
     pub proxies: Vec<ProxyView>,
     pub tables: Vec<Arc<PublishedTable>>,
     pub outbox: Vec<Change>,
@@ -99,7 +99,7 @@ impl Store {
             published_to_boxes: published.clone(),
             published,
             devices,
-            members: (0..config.boxes).map(|who| (who, cast.member(who))).collect(),
+            members: (0..config.boxes).map(|who| (who, cast.member(who).into())).collect(),
             proxies: (0..config.proxies).map(view).collect(),
             tables: Vec::new(),
             outbox: Vec::new(),
@@ -140,7 +140,7 @@ impl Store {
     /// A box belongs to the fleet from now on.
     pub fn admit(&mut self, cast: &Cast, who: usize) {
         self.devices[who].state = DeviceState::Active;
-        self.members.entry(who).or_insert_with(|| cast.member(who));
+        self.members.entry(who).or_insert_with(|| cast.member(who).into());
         self.untabled.extend(serving(cast, who));
         self.place(cast, who);
     }
