@@ -153,7 +153,9 @@ impl Planner {
     /// Keeps the lease, or takes it over; whether this replica has just begun to plan.
     async fn take_lead(&mut self) -> Result<bool, StoreError> {
         let now_ms = now_ms();
-        if self.leads && now_ms + LEASE_MS / 2 < self.leads_until_ms {
+        // More than a lease is left only where the clock went back: others see it as over.
+        let fresh = LEASE_MS / 2 + 1..=LEASE_MS;
+        if self.leads && fresh.contains(&(self.leads_until_ms - now_ms)) {
             return Ok(false);
         }
         let until_ms = now_ms + LEASE_MS;

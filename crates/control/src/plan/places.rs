@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use roadweave_fleet::{
     Band, Candidate, Candidates, Chain, Digest, Health, Name, ProxyView, Scope, Seeker, Vital,
@@ -44,16 +45,19 @@ impl Proxies {
         for status in status {
             let place = (status.tenant.clone(), status.proxy.clone());
             let Some((key, proxy)) = gates.get(&place) else { continue };
-            let told = self.told.entry(*key).or_default();
-            let silence = Health::SILENCE.as_millis() as i64;
-            let is_news = |at: i64, last: i64, span: i64| at > last && now_ms - at < span;
-            if is_news(status.seen_ms, told.0, silence) {
+            let told = self.told.insert(*key, (status.seen_ms, status.witnessed_ms));
+            // What is another than before was written since. Whether the first is of today its time
+            // must tell, which may be that of another replica's clock.
+            let is_news = |at: i64, last: Option<i64>, span: Duration| match last {
+                Some(last) => at != last,
+                None => (now_ms - at).unsigned_abs() < span.as_millis() as u64,
+            };
+            if is_news(status.seen_ms, told.map(|told| told.0), Health::SILENCE) {
                 self.watch.on_proxy(key, now);
             }
-            if is_news(status.witnessed_ms, told.1, Health::WITNESS.as_millis() as i64) {
+            if is_news(status.witnessed_ms, told.map(|told| told.1), Health::WITNESS) {
                 self.watch.on_box(Some(key), now);
             }
-            *told = (status.seen_ms, status.witnessed_ms);
             let band = self.bands.entry(*key).or_default();
             *band = band.after(load(status, proxy));
         }

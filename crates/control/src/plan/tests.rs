@@ -1,6 +1,8 @@
 //! The whole way, over real sockets: people and boxes say something, and other boxes and proxies
 //! hold documents that prove themselves. Agents are the fleet's own.
 
+mod faults;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -43,6 +45,15 @@ impl Member {
         let mut member = Self { agent, client, decoder, at: 0, events };
         member.until("a member", |it| it.agent.is_member()).await;
         member
+    }
+
+    /// Its stream ends, and it begins another.
+    async fn reconnect(&mut self, port: &Port, seed: u8) {
+        let now = self.now();
+        self.agent.on_stream_down(now);
+        (self.client, self.decoder) = (port.client(seed).await.unwrap(), FrameDecoder::default());
+        self.agent.on_stream_up(now);
+        self.send().await;
     }
 
     fn now(&self) -> Instant {
@@ -235,7 +246,7 @@ fn a_planner_that_has_missed_lines_brings_what_they_were_about() {
         let planner = |post: &Arc<Post>| {
             let of = (app.store.clone(), app.authority.clone(), app.outbox.clone());
             let mut planner = Planner::new(of.0, of.1, of.2, app.metrics.clone(), post.clone());
-            (planner.leads, planner.leads_until_ms) = (true, i64::MAX);
+            (planner.leads, planner.leads_until_ms) = (true, now_ms() + LEASE_MS);
             planner
         };
         roll_out(&port, 1, Scope::Tenant, json!({ "lanes": [] }), &[100]).await;
@@ -334,7 +345,7 @@ fn a_roll_out_goes_wave_by_wave_and_a_new_planner_signs_nothing_again() {
             Planner::new(of.0.clone(), of.1.clone(), of.2.clone(), metrics, Arc::clone(&post));
         let mut planner = planner;
         planner.leads = true;
-        planner.leads_until_ms = i64::MAX;
+        planner.leads_until_ms = now_ms() + LEASE_MS;
         planner.turn(Some(Vec::new())).await.unwrap();
         assert_eq!(port.app.metrics.documents.get(), signed);
     });

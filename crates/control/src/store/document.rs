@@ -110,6 +110,7 @@ impl Store {
             .bind(until_ms)
             .bind(replica.to_owned())
             .bind(now_ms)
+            .bind(until_ms + (until_ms - now_ms))
             .execute(&mut *transaction)
             .await?;
         transaction.commit().await?;
@@ -234,5 +235,6 @@ const OUTCOME: &str = "UPDATE document SET outcome = $1, heard = $2 WHERE public
 const PROGRESS: &str = "INSERT INTO progress (tenant, rollout, body, seal) \
                         VALUES ($1, $2, $3, $4) ON CONFLICT (tenant, rollout) \
                         DO UPDATE SET body = excluded.body, seal = excluded.seal";
+/// Who died while its clock ran ahead has no lease that lasts until then.
 const LEAD: &str = "UPDATE counter SET value = $1, hash = $2 \
-                    WHERE name = 'planner' AND (hash = $2 OR value < $3)";
+                    WHERE name = 'planner' AND (hash = $2 OR value < $3 OR value > $4)";

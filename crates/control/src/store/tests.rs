@@ -1,5 +1,7 @@
 //! One suite for both databases: each test runs on a SQLite file and on a real PostgreSQL.
 
+mod faults;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -55,7 +57,7 @@ async fn world(url: Database, folder: tempfile::TempDir, server: Option<Arc<Post
 
 impl World {
     /// Writes to the database behind the controller's back.
-    async fn tamper(&self, sql: &str) -> u64 {
+    pub(crate) async fn tamper(&self, sql: &str) -> u64 {
         let mut connection = self.store.write.acquire().await.unwrap();
         sqlx::query(AssertSqlSafe(sql.to_owned()))
             .execute(&mut *connection)

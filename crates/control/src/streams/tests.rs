@@ -31,7 +31,7 @@ pub(crate) struct Port {
     stop: watch::Sender<bool>,
     pub(crate) planner: tokio::task::JoinHandle<()>,
     pub(crate) post: Arc<Post>,
-    _world: World,
+    pub(crate) world: World,
 }
 
 /// One end of a stream.
@@ -42,12 +42,27 @@ pub(crate) struct Client {
 
 impl Port {
     pub(crate) async fn new(world: World) -> Self {
+        let port = Self::on(world).await.unwrap();
+        let prefixes = vec!["10.7.0.0/24".parse().unwrap()];
+        let settings = TenantSettings { prefixes, ..TenantSettings::default() };
+        port.insert(Tenant { id: "tram".to_owned(), host: true, settings }).await;
+        port
+    }
+
+    /// This controller ends, and another begins on its database.
+    pub(crate) async fn again(self) -> Result<Self, PublishError> {
+        self.stop.send_replace(true);
+        self.planner.abort();
+        Self::on(self.world).await
+    }
+
+    async fn on(world: World) -> Result<Self, PublishError> {
         let store = Arc::clone(&world.store);
         let (root, addresses) = (Root::Held(identity(8)), vec!["127.0.0.1:1".to_owned()]);
         let authority = Arc::new(Authority::new(identity(7), root, addresses));
         let (outbox, metrics) = (Outbox::new(), Arc::new(Metrics::default()));
         let of = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
-        let streams = Streams::new(of.0, of.1, of.2, Arc::clone(&metrics)).await.unwrap();
+        let streams = Streams::new(of.0, of.1, of.2, Arc::clone(&metrics)).await?;
         tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
         tokio::spawn(Arc::clone(&streams).run());
         let of = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
@@ -62,11 +77,7 @@ impl Port {
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
         tokio::spawn(serve::serve(listener, Arc::new(service), stopped));
-        let port = Self { address, app, stop, planner, post, _world: world };
-        let prefixes = vec!["10.7.0.0/24".parse().unwrap()];
-        let settings = TenantSettings { prefixes, ..TenantSettings::default() };
-        port.insert(Tenant { id: "tram".to_owned(), host: true, settings }).await;
-        port
+        Ok(Self { address, app, stop, planner, post, world })
     }
 
     pub(crate) async fn insert<R: Record>(&self, record: R) {

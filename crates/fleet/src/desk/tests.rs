@@ -1,5 +1,7 @@
 //! Desks and agents together: what the one sends the other takes, and no more than is missing.
 
+mod faults;
+
 use roadweave_identity::Identity;
 
 use super::*;

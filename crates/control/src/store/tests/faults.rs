@@ -1,0 +1,132 @@
+//! What may go wrong with a database, and with those who share one.
+
+use std::time::Instant;
+
+use super::*;
+use crate::outbox::Outbox;
+
+/// The time that a controller of 2099 has.
+const LATER: i64 = 4_070_908_800_000;
+const LEASE: i64 = 15_000;
+
+#[test]
+fn one_replica_plans_at_a_time_whatever_a_clock_said_once() {
+    on_both(|world| async move {
+        let lead = |replica: &'static str, now: i64| {
+            let store = Arc::clone(&world.store);
+            async move { store.lead(replica, now, now + LEASE).await.unwrap() }
+        };
+        assert!(lead("a", NOW).await);
+        assert!(!lead("b", NOW + LEASE - 1).await, "it is held");
+        assert!(lead("a", NOW + LEASE - 1).await, "and kept");
+        // Cut from the database for longer than the lease, it is nobody's any more.
+        assert!(lead("b", NOW + 3 * LEASE).await);
+        assert!(!lead("a", NOW + 3 * LEASE + 1).await);
+        // One whose clock ran ahead has died; its lease ends like any other.
+        assert!(lead("c", LATER).await);
+        assert!(lead("d", NOW + 4 * LEASE).await);
+        assert!(!lead("a", NOW + 4 * LEASE + 1).await);
+    });
+}
+
+#[test]
+fn two_controllers_on_one_database_write_one_after_the_other() {
+    on_both(|world| async move {
+        world.tenant("tram").await;
+        let other = Arc::new(Store::open(&world.url, controller()).await.unwrap());
+        let writers = [Arc::clone(&world.store), other].into_iter().zip(0_u8..);
+        let writers = writers.map(|(store, writer)| {
+            tokio::spawn(async move {
+                for at in 0..15 {
+                    let it = device(&format!("bus-{writer}-{at}"), 15 * writer + at);
+                    let mut change = store.change(actor(), NOW).await.unwrap();
+                    change.insert("tram", it).await.unwrap();
+                    change.commit().await.unwrap();
+                }
+            })
+        });
+        for writer in writers.collect::<Vec<_>>() {
+            writer.await.unwrap();
+        }
+        assert_eq!(world.store.count::<Device>("tram").await.unwrap(), 30);
+        let lines = world.store.changes_after((0, 0)).await.unwrap();
+        let numbers: Vec<i64> = lines.iter().map(|line| line.sequence).collect();
+        assert_eq!(numbers, (numbers[0]..numbers[0] + 31).collect::<Vec<_>>());
+        assert_eq!(world.store.verify_audit("tram", None).await.unwrap().unwrap().0, 31);
+    });
+}
+
+#[test]
+fn a_database_that_another_holds_is_said_within_seconds_and_can_be_read() {
+    on_both(|world| async move {
+        world.tenant("tram").await;
+        let other = Store::open(&world.url, controller()).await.unwrap();
+        let held = other.change(actor(), NOW).await.unwrap();
+        let begun = Instant::now();
+        let error = world.store.change(actor(), NOW).await.err().unwrap();
+        assert!(error.is_passing(), "{error:?}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        world.store.get::<Tenant>("tram", "tram").await.unwrap();
+        held.transaction.rollback().await.unwrap();
+        world.insert("tram", device("bus-17", 1)).await.unwrap();
+    });
+}
+
+#[test]
+fn a_change_of_tables_that_was_cut_off_is_finished_and_one_that_failed_is_told() {
+    on_both(|world| async move {
+        world.tenant("tram").await;
+        for sql in [
+            "DROP TABLE document",
+            "DROP TABLE progress",
+            "ALTER TABLE proxy_status DROP COLUMN witnessed_ms",
+            "DELETE FROM counter WHERE name = 'planner'",
+            "DELETE FROM _sqlx_migrations WHERE version = 2",
+        ] {
+            world.tamper(sql).await;
+        }
+        assert!(!world.store.lead("a", NOW, NOW + LEASE).await.unwrap(), "there is no lease");
+        let again = Store::open(&world.url, controller()).await.unwrap();
+        assert!(again.lead("a", NOW, NOW + LEASE).await.unwrap());
+        assert!(again.papers("table").await.unwrap().is_empty());
+        again.get::<Tenant>("tram", "tram").await.unwrap();
+        world.tamper("UPDATE _sqlx_migrations SET success = false WHERE version = 2").await;
+        let error = Store::open(&world.url, controller()).await.unwrap_err();
+        assert!(matches!(error, StoreError::Migration(_)), "{error}");
+    });
+}
+
+#[test]
+fn a_change_whose_notice_is_lost_is_heard_all_the_same() {
+    on_both(|world| async move {
+        world.tenant("tram").await;
+        let outbox = Outbox::new();
+        let mut changes = outbox.listen();
+        let following = tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&world.store)));
+        // Whatever was before its start it does not tell.
+        tokio::time::sleep(Duration::from_millis(600)).await;
+        let line = "INSERT INTO change (sequence, position, at_ms, tenant, kind, subject, version) \
+                    VALUES (1000, 1, 0, 'tram', 'device', 'bus-17', 1)";
+        world.tamper(line).await;
+        let heard = tokio::time::timeout(Duration::from_secs(20), changes.recv()).await;
+        assert_eq!(heard.unwrap().unwrap().subject, "bus-17");
+        following.abort();
+    });
+}
+
+#[test]
+fn a_token_that_was_deleted_lets_in_nobody_and_takes_nobody_with_it() {
+    on_both(|world| async move {
+        world.tenant("tram").await;
+        let secret = world.token("tram", uses(5)).await;
+        let before = world.store.enrol(&enrolment(&secret, 1), NOW, nobody).await.unwrap().device;
+        let token = world.store.find::<Token>("hash", &keys::hash(&secret)).await.unwrap();
+        let mut change = world.store.change(actor(), NOW).await.unwrap();
+        change.remove(&token).await.unwrap();
+        change.commit().await.unwrap();
+        let refused = world.store.enrol(&enrolment(&secret, 2), NOW, nobody).await.unwrap_err();
+        assert_eq!(refused.to_string(), "the token is not known here");
+        let found = world.store.get::<Device>("tram", &before.record.id).await.unwrap();
+        assert_eq!(found, before);
+    });
+}
