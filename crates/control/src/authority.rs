@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use roadweave_fleet::{
-    Chain, Digest, Head, JoinToken, Name, PublishedTrust, Revocation, Role, Scope, Secret, Signed,
-    Statement, TrustList,
+    Admitted, Chain, Digest, Head, JoinToken, Name, PublishedTrust, Revocation, Role, Scope,
+    Secret, Signed, Statement, Trust, TrustList,
 };
 use roadweave_identity::{Identity, PublicKey};
 
@@ -69,6 +69,15 @@ impl Authority {
     /// Whether this controller can admit keys by itself.
     pub fn admits(&self) -> bool {
         matches!(self.root, Root::Held(_))
+    }
+
+    /// The key that a chain leads to from the root, whatever was revoked since.
+    ///
+    /// # Errors
+    /// Which step does not hold.
+    pub fn follow(&self, chain: &Chain) -> Result<Admitted, NotSigned> {
+        let trust = Trust::pinned(self.root_key(), self.controller.public_key());
+        chain.verify(&trust).map_err(NotSigned::new)
     }
 
     /// Whom the fleet may trust: all lists that roots have signed, and where the root key is here

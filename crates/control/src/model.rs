@@ -3,6 +3,7 @@
 //! Each record has `settings`, which people write, beside what the controller itself has to say.
 
 mod config;
+mod delegate;
 mod device;
 mod people;
 mod proxy;
@@ -12,6 +13,7 @@ use serde::de::DeserializeOwned;
 use utoipa::ToSchema;
 
 pub use config::{Config, ConfigSettings, Rollout, RolloutSettings, RolloutState, Scope};
+pub use delegate::{Delegate, DelegateState};
 pub use device::{Device, DeviceSettings, DeviceState, Token, TokenRole, TokenSettings};
 pub use people::{ApiKey, ApiKeySettings, Login, Person, PersonSettings, Role};
 pub use proxy::{Pool, PoolSettings, Proxy, ProxyRole, ProxySettings, ProxyState};

@@ -14,6 +14,7 @@ mod answer;
 mod audit;
 mod backup;
 mod change;
+mod delegate;
 mod document;
 mod error;
 mod note;
@@ -42,6 +43,7 @@ pub use answer::KeptAnswer;
 pub use audit::{AuditEntry, ChainFault};
 pub use backup::{BackupError, RestoreSummary};
 pub use change::{Actor, Change};
+pub use delegate::Delegated;
 pub use document::{Paper, PaperOutcome};
 pub use error::StoreError;
 pub use note::Note;
@@ -226,6 +228,7 @@ fn pool(connections: u32, settings: &'static [&'static str]) -> AnyPoolOptions {
 const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "fleet", include_str!("store/migrations/0001_fleet.sql")),
     (2, "documents", include_str!("store/migrations/0002_documents.sql")),
+    (3, "delegates", include_str!("store/migrations/0003_delegates.sql")),
 ];
 /// How long a request waits for a connection at most.
 const ACQUIRE_MAX: Duration = Duration::from_secs(3);

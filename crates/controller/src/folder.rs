@@ -192,6 +192,15 @@ impl Folder {
 /// # Errors
 /// Which file, and what is wrong with it.
 pub fn identity(path: &Path) -> Result<Identity> {
+    let identity = Identity::from_base64(&private(path)?);
+    Ok(identity.map_err(|error| BadInput::new(format!("{}: {error}", path.display())))?)
+}
+
+/// What a file says that nobody else may read.
+///
+/// # Errors
+/// As [`identity`].
+pub fn private(path: &Path) -> Result<Zeroizing<String>> {
     let text = fs::read_to_string(path)
         .map(Zeroizing::new)
         .map_err(|error| BadInput::new(format!("cannot read {}: {error}", path.display())))?;
@@ -202,8 +211,7 @@ pub fn identity(path: &Path) -> Result<Identity> {
             BadInput::new(format!("{path}: others may read this key: chmod 600 {path}")).into()
         );
     }
-    let identity = Identity::from_base64(&text);
-    Ok(identity.map_err(|error| BadInput::new(format!("{}: {error}", path.display())))?)
+    Ok(text)
 }
 
 /// Writes a file for its owner alone, in the place of one that is there, whole or not at all.

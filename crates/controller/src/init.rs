@@ -11,7 +11,7 @@ use roadweave_control::clock::now_ms;
 use roadweave_control::keys;
 use roadweave_control::model::{Person, PersonSettings, Role, Tenant, TenantSettings, slug};
 use roadweave_control::store::{Actor, Database, Store, StoreError};
-use roadweave_identity::Identity;
+use roadweave_identity::{Identity, PublicKey};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
@@ -42,6 +42,9 @@ pub struct Options {
     /// The TCP address to listen on
     #[arg(long, default_value = "[::]:4400", value_name = "ADDRESS")]
     listen: std::net::SocketAddr,
+    /// The public half of a root key that is kept elsewhere; the controller then has none
+    #[arg(long, value_name = "PUBLIC-KEY")]
+    root: Option<PublicKey>,
     /// Keep a controller that is there already, and do nothing
     #[arg(long)]
     keep: bool,
@@ -76,7 +79,7 @@ pub fn run(options: &Options) -> Result<()> {
         certificate: None,
         certificate_key: None,
     };
-    let fingerprint = write_files(folder, &file)?;
+    let fingerprint = write_files(folder, &file, options.root)?;
     let opened = Folder::open(folder)?;
     let _lock = opened.lock()?;
     let made = crate::block_on(async {
@@ -108,16 +111,20 @@ fn keep(options: &Options, database: &str) -> Result<()> {
 
 /// Keys, certificate, and last the configuration, by which the folder counts as made. Keys of an
 /// earlier try are kept.
-fn write_files(folder: &Path, file: &ControllerFile) -> Result<String> {
+fn write_files(folder: &Path, file: &ControllerFile, root: Option<PublicKey>) -> Result<String> {
     let hosts: Vec<String> = file.addresses.iter().map(|one| host(one)).collect();
     let SelfSigned { certificate, key } = certificate::self_signed(&hosts);
     let fingerprint = certificate::fingerprint_of_pem(&certificate);
     let text = text_of(file);
     let _ = fs::remove_file(folder.join("certificate.pem"));
     let _ = fs::remove_file(folder.join("certificate.key"));
+    let root = match root {
+        Some(elsewhere) => ("root.pub", format!("{elsewhere}\n")),
+        None => ("root.key", new_key()),
+    };
     for (name, text) in [
         ("controller.key", &new_key()),
-        ("root.key", &new_key()),
+        (root.0, &root.1),
         ("certificate.pem", &certificate),
         ("certificate.key", &key),
         ("controller.toml", &text),
@@ -181,14 +188,26 @@ async fn first_rows(store: &Store, options: &Options, settings: TenantSettings) 
 fn say(options: &Options, password: &str, fingerprint: &str) -> Result<()> {
     let folder = options.place.folder.display();
     let (address, tenant, owner) = (&options.address[0], &options.tenant, &options.owner);
+    let (first, secrets) = match &options.root {
+        None => (String::new(), format!("{folder}/root.key and controller.key")),
+        Some(_) => {
+            let key = Folder::open(&options.place.folder)?.authority()?.controller().public_key();
+            let sign = format!(
+                " Let its root sign whom to trust, where that key is, and copy trust.json into \
+                 {folder}:\n\n    \
+                 roadweave-controller trust --key root.key --controller {key}\n\n"
+            );
+            (sign, format!("{folder}/controller.key"))
+        }
+    };
     out::line(format_args!(
-        "A controller is in {folder}. Start it:\n\n    \
+        "A controller is in {folder}.{first} Start it:\n\n    \
          roadweave-controller run --folder {folder}\n\n\
          Log in, with a password that is shown this once:\n\n    \
          roadweave fleet login https://{address} --tenant {tenant} --user {owner} \\\n        \
          --fingerprint {fingerprint}\n    \
          password: {password}\n\n\
-         Keep {folder}/root.key and controller.key safe, apart from the database: who has them is \
+         Keep {secrets} safe, apart from the database: who has them is \
          the fleet."
     ))?;
     Ok(())

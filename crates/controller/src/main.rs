@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a program at the edge: files, sockets, the clock")]
 
+mod delegate;
 mod file;
 mod folder;
 mod init;
@@ -39,6 +40,10 @@ enum Command {
     Key(Place),
     /// Says by a root key whom the fleet may trust: to keep that key elsewhere, or to change keys
     Trust(trust::Options),
+    /// Signs a key that may sign for others: for a token, a pool, or somebody's machine
+    Delegate(delegate::Options),
+    /// Makes a private key in a file, and prints its public half
+    Keygen(delegate::Keygen),
 }
 
 /// Where the controller is.
@@ -63,6 +68,8 @@ fn main() -> ExitCode {
             Command::Restore(options) => transfer::restore(&options),
             Command::Key(place) => run::key(&place.folder),
             Command::Trust(options) => trust::run(&options),
+            Command::Delegate(options) => delegate::run(&options),
+            Command::Keygen(options) => delegate::keygen(&options),
         }),
         Err(error) => refuse(&error),
     };

@@ -52,6 +52,16 @@ impl Chain {
         self
     }
 
+    /// Who claims to have signed the first statement, which proves nothing.
+    pub fn claimed_root(&self) -> Option<PublicKey> {
+        self.0.first()?.claimed_keys().next()
+    }
+
+    /// What the last statement says, which proves nothing.
+    pub fn claimed(&self) -> Option<Statement> {
+        self.0.last()?.peek()
+    }
+
     /// The key that it leads to, if every step holds and none of the keys is revoked.
     ///
     /// # Errors

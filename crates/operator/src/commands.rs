@@ -1,7 +1,9 @@
 //! The commands, and the requests that each is.
 
 mod configs;
+mod delegates;
 mod tenants;
+mod tokens;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -33,7 +35,10 @@ pub enum Command {
     Device(DeviceCommand),
     /// Tokens, by which boxes join
     #[command(subcommand)]
-    Token(TokenCommand),
+    Token(tokens::TokenCommand),
+    /// Delegates, who sign for those who join where the root key is elsewhere
+    #[command(subcommand)]
+    Delegate(delegates::DelegateCommand),
     /// Proxies and anchors
     #[command(subcommand)]
     Proxy(ProxyCommand),
@@ -83,39 +88,6 @@ pub enum DeviceCommand {
         #[arg(long)]
         reason: String,
     },
-}
-
-/// What to do with tokens.
-#[derive(Subcommand)]
-pub enum TokenCommand {
-    /// Make a token; it is shown once, as text and as a QR code
-    Create {
-        /// How many boxes it lets in
-        #[arg(long, default_value_t = 1)]
-        uses: u32,
-        /// How long it is good, hours
-        #[arg(long, default_value_t = 24)]
-        hours: u32,
-        /// What it lets in: box, proxy or anchor
-        #[arg(long, default_value = "box", value_parser = ["box", "proxy", "anchor"])]
-        role: String,
-        /// The pool of proxies that it is for
-        #[arg(long)]
-        pool: Option<String>,
-        /// A tag that boxes get; may be given several times
-        #[arg(long)]
-        tag: Vec<String>,
-        /// Somebody has to let each box in
-        #[arg(long)]
-        approval: bool,
-        /// No QR code
-        #[arg(long)]
-        no_qr: bool,
-    },
-    /// All tokens, without their secrets
-    List,
-    /// Take a token away
-    Remove { name: String },
 }
 
 /// What to do with proxies and anchors.
@@ -193,7 +165,8 @@ pub fn run(command: Command, access: &Access, json: bool) -> Result<()> {
         }
         Command::Status => status(&asker),
         Command::Device(command) => device(command, &asker),
-        Command::Token(command) => token(command, &asker),
+        Command::Token(command) => tokens::token(command, &asker),
+        Command::Delegate(command) => delegates::delegate(command, &asker),
         Command::Proxy(command) => proxy(command, &asker),
         Command::Config(command) => configs::config(command, &asker),
         Command::Rollout(command) => configs::rollout(command, &asker),
@@ -318,48 +291,11 @@ fn device(command: DeviceCommand, asker: &Asker) -> Result<()> {
     }
 }
 
+/// Revokes what is at a path, and says who has confirmed it.
 fn revoke(asker: &Asker, path: &str, name: &str, reason: &str) -> Result<()> {
     let answer = asker.client.post(path, &json!({ "reason": reason }))?;
     let summary = show::at(&answer, "summary");
     asker.answer(&answer, format_args!("{name} is revoked; confirmed by {summary}"))
-}
-
-fn token(command: TokenCommand, asker: &Asker) -> Result<()> {
-    match command {
-        TokenCommand::Create { uses, hours, role, pool, tag, approval, no_qr } => {
-            let option = match role.as_str() {
-                "box" => String::new(),
-                role => format!(" --role {role}"),
-            };
-            let settings = json!({
-                "uses": uses,
-                "role": role,
-                "pool": pool,
-                "lifetime_s": u64::from(hours) * 3600,
-                "tags": tag,
-                "approval": approval,
-            });
-            let path = asker.client.of_tenant("/tokens");
-            let answer = asker.client.post(&path, &json!({ "settings": settings }))?;
-            let join = show::at(&answer, "join");
-            let code = show::qr(&join).filter(|_| !no_qr && !asker.json);
-            if let Some(code) = code {
-                out::line(code)?;
-            }
-            asker.answer(&answer, format_args!("roadweave join {join}{option}"))
-        }
-        TokenCommand::List => asker.list(
-            &asker.client.of_tenant("/tokens"),
-            &[
-                ("NAME", "id"),
-                ("LEFT", "uses_left"),
-                ("EXPIRES", "expires_ms"),
-                ("TAGS", "settings.tags"),
-                ("APPROVAL", "settings.approval"),
-            ],
-        ),
-        TokenCommand::Remove { name } => asker.remove(&format!("/tokens/{name}")),
-    }
 }
 
 fn proxy(command: ProxyCommand, asker: &Asker) -> Result<()> {

@@ -2,6 +2,7 @@
 
 pub(super) mod changes;
 pub(super) mod configs;
+pub(super) mod delegates;
 pub(super) mod devices;
 pub(super) mod health;
 pub(super) mod live;

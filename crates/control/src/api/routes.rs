@@ -10,11 +10,11 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::handlers::{
-    changes, configs, devices, live, people, records, sessions, tenants, tokens,
+    changes, configs, delegates, devices, live, people, records, sessions, tenants, tokens,
 };
 use super::openapi::{Output, SchemaOf};
 use crate::model::{
-    ApiKey, Config, ConfigSettings, Device, DeviceSettings, Person, PersonSettings, Pool,
+    ApiKey, Config, ConfigSettings, Delegate, Device, DeviceSettings, Person, PersonSettings, Pool,
     PoolSettings, Proxy, ProxySettings, Role, Rollout, RolloutSettings, Tenant, TenantSettings,
     Token,
 };
@@ -337,6 +337,30 @@ fn box_routes() -> Vec<Route> {
         )
         .role(Operator)
         .if_match(),
+        get("/tenants/{tenant}/delegates", "listDelegates", "Who signs", records::list::<Delegate>)
+            .role(Operator)
+            .records::<Delegate>(),
+        post(
+            "/tenants/{tenant}/delegates",
+            "createDelegate",
+            "Put in a key that the root has signed to sign for others, where the root is elsewhere",
+            delegates::create,
+        )
+        .role(Operator)
+        .takes::<delegates::NewDelegate>()
+        .record::<Delegate>(201),
+        get("/tenants/{tenant}/delegates/{id}", "getDelegate", "One", records::one::<Delegate>)
+            .role(Operator)
+            .record::<Delegate>(200),
+        post(
+            "/tenants/{tenant}/delegates/{id}/revoke",
+            "revokeDelegate",
+            "Let a delegate sign no more, and admit nobody whom it has signed for",
+            delegates::revoke,
+        )
+        .role(Operator)
+        .takes::<devices::Reason>()
+        .gives::<devices::Revoked>(200),
     ]
 }
 

@@ -1,5 +1,6 @@
 //! The interface from outside: requests in, answers out, on a real store.
 
+mod delegates;
 mod flows;
 mod walks;
 
@@ -58,11 +59,12 @@ impl Api {
     }
 
     async fn on(world: World) -> Self {
-        let authority = Authority::new(
-            Identity::from_seed([7; 32]),
-            Root::Held(Identity::from_seed([8; 32])),
-            vec!["fleet.example.org:443".to_owned()],
-        );
+        Self::of(world, Root::Held(Identity::from_seed([8; 32]))).await
+    }
+
+    async fn of(world: World, root: Root) -> Self {
+        let addresses = vec!["fleet.example.org:443".to_owned()];
+        let authority = Authority::new(Identity::from_seed([7; 32]), root, addresses);
         let metrics = Arc::new(Metrics::default());
         let (outbox, heads) = (Outbox::new(), Heads::in_memory());
         let store = Arc::clone(&world.store);

@@ -27,6 +27,9 @@ pub struct Device {
     pub token: Option<String>,
     /// The statement that admits its key.
     pub statement: Option<String>,
+    /// The keys of the delegates between the root and its own.
+    #[serde(default)]
+    pub delegates: Vec<String>,
     /// What people write.
     pub settings: DeviceSettings,
 }
@@ -101,6 +104,9 @@ pub struct TokenSettings {
     pub approval: bool,
     /// What it lets in.
     pub role: TokenRole,
+    /// The delegate that signs for those who join, where the root key is elsewhere. The token's
+    /// text has its private key, and nobody else.
+    pub delegate: Option<String>,
 }
 
 /// What a token lets in.
@@ -126,6 +132,7 @@ impl Default for TokenSettings {
             pool: None,
             approval: false,
             role: TokenRole::Box,
+            delegate: None,
         }
     }
 }
@@ -199,7 +206,10 @@ impl Settings for TokenSettings {
         if self.lifetime_s == Some(0) {
             return Err("lifetime_s: at least 1".to_owned());
         }
-        self.pool.as_deref().map_or(Ok(()), |pool| slug(pool).map_err(|why| format!("pool: {why}")))
+        for (field, name) in [("pool", &self.pool), ("delegate", &self.delegate)] {
+            name.as_deref().map_or(Ok(()), slug).map_err(|why| format!("{field}: {why}"))?;
+        }
+        Ok(())
     }
 }
 

@@ -38,6 +38,9 @@ pub struct Proxy {
     pub state: ProxyState,
     /// The statement that admits its key.
     pub statement: Option<String>,
+    /// The keys of the delegates between the root and its own.
+    #[serde(default)]
+    pub delegates: Vec<String>,
     /// What people write.
     pub settings: ProxySettings,
 }

@@ -279,6 +279,7 @@ const TABLES: &[(&str, &str)] = &[
     ("pool", "tenant, id"),
     ("proxy", "tenant, id"),
     ("proxy_status", "tenant, proxy"),
+    ("delegate", "tenant, id"),
     ("token", "tenant, id"),
     ("device", "tenant, id"),
     ("address", "tenant, address"),

@@ -89,6 +89,19 @@ impl Change<'_> {
         record::find(self.keys, &mut *self.transaction, column, value).await
     }
 
+    /// All records of a kind that a tenant has.
+    ///
+    /// # Errors
+    /// As [`Store::get`].
+    pub async fn all<R: Record>(&mut self, tenant: &str) -> Result<Vec<Stored<R>>, StoreError> {
+        let sql = format!("{} WHERE tenant = $1 ORDER BY id", record::select::<R>());
+        let rows = sqlx::query(AssertSqlSafe(sql))
+            .bind(tenant.to_owned())
+            .fetch_all(&mut *self.transaction)
+            .await?;
+        rows.iter().map(|row| record::read(self.keys, row)).collect()
+    }
+
     /// How many records of a kind a tenant has.
     ///
     /// # Errors

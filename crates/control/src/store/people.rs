@@ -69,7 +69,7 @@ impl Change<'_> {
         Ok(())
     }
 
-    /// The tenant that a box or a proxy with this key belongs to.
+    /// The tenant that a box, a proxy or a delegate with this key belongs to.
     ///
     /// # Errors
     /// When the database does not answer.
@@ -97,4 +97,5 @@ impl Change<'_> {
 }
 
 const OWNER: &str = "SELECT tenant FROM device WHERE public_key = $1 \
-                     UNION SELECT tenant FROM proxy WHERE public_key = $1";
+                     UNION SELECT tenant FROM proxy WHERE public_key = $1 \
+                     UNION SELECT tenant FROM delegate WHERE public_key = $1";

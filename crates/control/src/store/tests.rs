@@ -123,6 +123,7 @@ fn device(id: &str, seed: u8) -> Device {
         addresses: Vec::new(),
         token: None,
         statement: None,
+        delegates: Vec::new(),
         settings: DeviceSettings::default(),
     }
 }
@@ -132,7 +133,7 @@ fn uses(uses: u32) -> TokenSettings {
 }
 
 fn enrolment(secret: &str, seed: u8) -> Enrolment {
-    Enrolment { secret: secret.to_owned(), public_key: key(seed), name: None }
+    Enrolment { secret: secret.to_owned(), public_key: key(seed), name: None, delegated: None }
 }
 
 const NOW: i64 = 1_800_000_000_000;
@@ -323,7 +324,12 @@ fn sixteen_racers_on_a_token_with_three_uses_let_in_three() {
         // Those who are in may repeat it; it costs nothing and changes nothing.
         for it in &admitted {
             let secret = secret.clone();
-            let again = Enrolment { secret, public_key: it.public_key.clone(), name: None };
+            let again = Enrolment {
+                secret,
+                public_key: it.public_key.clone(),
+                name: None,
+                delegated: None,
+            };
             let again = world.store.enrol(&again, NOW, nobody).await.unwrap();
             assert!(again.again && again.device.record == *it);
         }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use ipnet::IpNet;
 use sqlx::Row as _;
 
-use super::{Actor, Change, Record, Store, StoreError, Stored};
+use super::{Actor, Change, Delegated, Record, Store, StoreError, Stored};
 use crate::authority::NotSigned;
 use crate::keys;
 use crate::model::{
@@ -23,6 +23,8 @@ pub struct Enrolment {
     pub public_key: String,
     /// How it would like to be called.
     pub name: Option<String>,
+    /// What the delegate in the token says of it.
+    pub delegated: Option<Delegated>,
 }
 
 /// A box that has joined.
@@ -115,6 +117,8 @@ impl Change<'_> {
             return refused("the key was revoked");
         }
         let token = self.use_token(tenant, hash, TokenRole::Box).await?;
+        let said = enrolment.delegated.as_ref();
+        let said = self.take_delegated(tenant, &token.record.settings, said).await?;
         let owner = self.get::<Tenant>(tenant, tenant).await?;
         let max = owner.record.settings.limits.devices_max;
         if self.count::<Device>(tenant).await? >= i64::from(max) {
@@ -132,13 +136,14 @@ impl Change<'_> {
             state,
             addresses,
             token: Some(token.record.id),
-            statement: None,
+            statement: said.map(|it| it.chain.clone()),
+            delegates: said.map(|it| it.keys.clone()).unwrap_or_default(),
             settings: DeviceSettings {
                 tags: token.record.settings.tags,
                 ..DeviceSettings::default()
             },
         };
-        if device.state == DeviceState::Active {
+        if device.state == DeviceState::Active && device.statement.is_none() {
             let signed = admit(tenant, &device);
             device.statement = signed.map_err(|why| StoreError::Refused(why.to_string()))?;
         }
@@ -195,6 +200,8 @@ impl Change<'_> {
             ProxyRole::Anchor => TokenRole::Anchor,
         };
         let token = self.use_token(tenant, hash, wanted).await?.record;
+        let said = enrolment.delegated.as_ref();
+        let said = self.take_delegated(tenant, &token.settings, said).await?;
         if self.count::<Proxy>(tenant).await? >= PROXIES_MAX {
             return refused("the tenant has as many proxies as it may");
         }
@@ -205,11 +212,17 @@ impl Change<'_> {
         let title = String::new();
         let settings = ProxySettings { title, role, public_key, addresses, pool, devices_max };
         settings.validate().map_err(StoreError::Refused)?;
-        let mut proxy = Proxy { id, state: ProxyState::Active, statement: None, settings };
-        // As when people make one: those of the tenant that runs the controller serve all.
-        let shared = self.get::<Tenant>(tenant, tenant).await?.record.host;
-        let signed = admit(tenant, shared, &proxy);
-        proxy.statement = signed.map_err(|why| StoreError::Refused(why.to_string()))?;
+        let (statement, delegates) = match said {
+            Some(said) => (Some(said.chain.clone()), said.keys.clone()),
+            None => (None, Vec::new()),
+        };
+        let mut proxy = Proxy { id, state: ProxyState::Active, statement, delegates, settings };
+        if proxy.statement.is_none() {
+            // As when people make one: those of the tenant that runs the controller serve all.
+            let shared = self.get::<Tenant>(tenant, tenant).await?.record.host;
+            let signed = admit(tenant, shared, &proxy);
+            proxy.statement = signed.map_err(|why| StoreError::Refused(why.to_string()))?;
+        }
         self.insert(tenant, proxy).await
     }
 

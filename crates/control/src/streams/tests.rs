@@ -119,7 +119,7 @@ impl Port {
             devices_max: None,
         };
         let (id, state) = (id.to_owned(), ProxyState::Active);
-        self.insert(Proxy { id, state, statement: None, settings }).await;
+        self.insert(Proxy { id, state, statement: None, delegates: Vec::new(), settings }).await;
     }
 
     pub(crate) async fn client(&self, seed: u8) -> io::Result<Client> {

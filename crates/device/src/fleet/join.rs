@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_fleet::{
-    Agent, AgentEvent, Chain, JoinToken, Joining, Kept, Kind, Name, Role, Signed, Statement, Trust,
-    Version,
+    Agent, AgentEvent, Chain, JoinToken, Joining, Kept, Kind, Name, Role, Scope, Signed, Statement,
+    Trust, Version,
 };
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_types::Instant;
@@ -199,11 +199,16 @@ fn delegated(options: &JoinOptions, key: PublicKey) -> Result<Option<Chain>, Joi
     let failed = |error: &dyn std::fmt::Display| JoinError::Delegate(error.to_string());
     let trust = Trust::pinned(token.root, token.controller);
     let admitted = delegate.chain.verify(&trust).map_err(|error| failed(&error))?;
+    let scope = match (role, admitted.statement.scope) {
+        // What serves all tenants is no box.
+        (Role::Proxy | Role::Anchor, Scope::All) => Scope::All,
+        _ => Scope::Tenant(token.tenant.clone()),
+    };
     let statement = Statement {
         key,
         name: name.clone(),
         role: *role,
-        scope: roadweave_fleet::Scope::Tenant(token.tenant.clone()),
+        scope,
         tags: admitted.statement.grant.map(|grant| grant.tags).unwrap_or_default(),
         grant: None,
     };

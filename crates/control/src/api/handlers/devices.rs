@@ -18,7 +18,9 @@ use crate::clock::now_ms;
 use crate::model::{
     Device, DeviceSettings, DeviceState, Proxy, ProxyState, Settings as _, Tenant, public_key, slug,
 };
-use crate::store::{BoxSession, Change, Confirmations, ProxyStatus, Report, Revocation, Sample};
+use crate::store::{
+    BoxSession, Change, Confirmations, ProxyStatus, Report, Revocation, Sample, Stored,
+};
 
 /// A box whose key is known.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -38,7 +40,7 @@ pub struct NewDevice {
 #[serde(deny_unknown_fields)]
 pub struct Reason {
     /// For the log: at most 200 bytes on one line.
-    reason: String,
+    pub(super) reason: String,
 }
 
 /// A key to be revoked.
@@ -98,6 +100,7 @@ pub async fn create(
     if change.is_revoked(&new.public_key).await? {
         return Err(Problem::conflict("the key was revoked"));
     }
+    root_is_here(&app)?;
     let mut device = Device {
         id: new.id,
         public_key: new.public_key,
@@ -105,6 +108,7 @@ pub async fn create(
         addresses: change.free_addresses(&tenant, &owner.prefixes).await?,
         token: None,
         statement: None,
+        delegates: Vec::new(),
         settings: new.settings,
     };
     device.statement = app.authority.admit_device(&tenant, &device)?;
@@ -151,8 +155,10 @@ pub async fn approve(
         DeviceState::Revoked => return Err(Problem::conflict("it was revoked, for ever")),
         DeviceState::Pending => device.state = DeviceState::Active,
     }
-    if let Some(statement) = app.authority.admit_device(&tenant, &device)? {
-        device.statement = Some(statement);
+    // What a delegate has said of it stays.
+    if device.statement.is_none() {
+        root_is_here(&app)?;
+        device.statement = app.authority.admit_device(&tenant, &device)?;
     }
     let after = change.update(&before, device).await?;
     change.commit().await?;
@@ -171,14 +177,25 @@ pub async fn revoke(
     let begun = Instant::now();
     let mut change = app.store.change(caller.actor(), now_ms()).await?;
     let before = change.get::<Device>(&tenant, &id).await?;
-    let revocation = enter(&mut change, &tenant, &before.record.public_key, &why.reason).await?;
-    if before.record.state != DeviceState::Revoked {
-        change.free(&tenant, &id).await?;
-        let (state, addresses) = (DeviceState::Revoked, Vec::new());
-        change.update(&before, Device { state, addresses, ..before.record.clone() }).await?;
-    }
+    let revocation = send_away(&mut change, &before, &why.reason).await?;
     change.commit().await?;
     confirmed(&app, &tenant, revocation, begun).await
+}
+
+/// Revokes a box, whose addresses are free then.
+pub(super) async fn send_away(
+    change: &mut Change<'_>,
+    device: &Stored<Device>,
+    reason: &str,
+) -> Result<Revocation, Problem> {
+    let Stored { tenant, record, .. } = device;
+    let revocation = enter(change, tenant, &record.public_key, reason).await?;
+    if record.state != DeviceState::Revoked {
+        change.free(tenant, &record.id).await?;
+        let (state, addresses) = (DeviceState::Revoked, Vec::new());
+        change.update(device, Device { state, addresses, ..record.clone() }).await?;
+    }
+    Ok(revocation)
 }
 
 /// Admits a proxy or anchor no more.
@@ -192,14 +209,24 @@ pub async fn revoke_proxy(
     let begun = Instant::now();
     let mut change = app.store.change(caller.actor(), now_ms()).await?;
     let before = change.get::<Proxy>(&tenant, &id).await?;
-    let key = &before.record.settings.public_key;
-    let revocation = enter(&mut change, &tenant, key, &why.reason).await?;
-    if before.record.state != ProxyState::Revoked {
-        let state = ProxyState::Revoked;
-        change.update(&before, Proxy { state, ..before.record.clone() }).await?;
-    }
+    let revocation = send_away_proxy(&mut change, &before, &why.reason).await?;
     change.commit().await?;
     confirmed(&app, &tenant, revocation, begun).await
+}
+
+/// Revokes a proxy or anchor.
+pub(super) async fn send_away_proxy(
+    change: &mut Change<'_>,
+    proxy: &Stored<Proxy>,
+    reason: &str,
+) -> Result<Revocation, Problem> {
+    let Stored { tenant, record, .. } = proxy;
+    let revocation = enter(change, tenant, &record.settings.public_key, reason).await?;
+    if record.state != ProxyState::Revoked {
+        let state = ProxyState::Revoked;
+        change.update(proxy, Proxy { state, ..record.clone() }).await?;
+    }
+    Ok(revocation)
 }
 
 /// Revokes any key that the tenant has had; a key of another tenant is refused.
@@ -236,7 +263,18 @@ pub async fn revocation(
     Ok(Json(Revoked { revocation, confirmations, summary }))
 }
 
-async fn enter(
+/// Refuses to admit a key here when nobody here can sign for it.
+pub(super) fn root_is_here(app: &App) -> Result<(), Problem> {
+    if app.authority.admits() {
+        return Ok(());
+    }
+    Err(Problem::conflict(
+        "the root key is elsewhere, so nobody here can sign for a key: let it join by a token with \
+         a delegate (roadweave fleet token create --delegate FILE)",
+    ))
+}
+
+pub(super) async fn enter(
     change: &mut Change<'_>,
     tenant: &str,
     key: &str,
@@ -246,13 +284,13 @@ async fn enter(
     Ok(change.revoke(tenant, key, reason, sign).await?)
 }
 
-fn check_reason(reason: &str) -> Result<(), Problem> {
+pub(super) fn check_reason(reason: &str) -> Result<(), Problem> {
     let good = (1..=200).contains(&reason.len()) && !reason.chars().any(char::is_control);
     if good { Ok(()) } else { Err(Problem::invalid("reason: 1 to 200 bytes on one line")) }
 }
 
 /// Waits until all who can be reached have confirmed, 2 s at most.
-async fn confirmed(
+pub(super) async fn confirmed(
     app: &App,
     tenant: &str,
     revocation: Revocation,

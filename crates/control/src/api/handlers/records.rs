@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::devices::root_is_here;
 use crate::api::answer::{
     Body, ListQuery, PageOf, Path, Query, cursor, etag, if_match, matches, record, shown,
 };
@@ -19,7 +20,7 @@ use crate::model::{
     Pool, PoolSettings, Proxy, ProxySettings, ProxyState, Rollout, RolloutSettings, RolloutState,
     Settings, slug,
 };
-use crate::store::{Filter, Record};
+use crate::store::{Change, Filter, Record};
 
 /// A record to be made.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -124,7 +125,17 @@ pub async fn insert<R: Record>(
     tenant: &str,
     new: R,
 ) -> Result<Response, Problem> {
-    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let change = app.store.change(caller.actor(), now_ms()).await?;
+    insert_in(app, change, tenant, new).await
+}
+
+/// Writes a new record as the last thing of a change, and answers with it.
+pub async fn insert_in<R: Record>(
+    app: &App,
+    mut change: Change<'_>,
+    tenant: &str,
+    new: R,
+) -> Result<Response, Problem> {
     let stored = change.insert(tenant, new).await?;
     change.commit().await?;
     app.outbox.hint();
@@ -211,8 +222,10 @@ impl Managed for Proxy {
         tenant: &str,
         new: New<ProxySettings>,
     ) -> Result<Self, Problem> {
+        root_is_here(app)?;
+        let (state, settings) = (ProxyState::Active, new.settings);
         let mut proxy =
-            Self { id: new.id, state: ProxyState::Active, statement: None, settings: new.settings };
+            Self { id: new.id, state, statement: None, delegates: Vec::new(), settings };
         let shared = caller.host && caller.tenant == tenant;
         proxy.statement = app.authority.admit_proxy(tenant, shared, &proxy)?;
         Ok(proxy)

@@ -15,7 +15,8 @@ use crate::api::answer::{Body, Path, shown};
 use crate::api::{App, Caller, Problem};
 use crate::clock::now_ms;
 use crate::keys;
-use crate::model::{Settings as _, Token, TokenSettings, slug};
+use crate::model::{Delegate, Settings as _, Token, TokenSettings, slug};
+use crate::store::Change;
 
 /// A token to be made.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -62,7 +63,33 @@ pub async fn create(
     };
     let join = app.authority.join_token(&tenant, secret)?;
     let mut change = app.store.change(caller.actor(), now).await?;
+    match token.settings.delegate {
+        Some(_) => within_delegate(&mut change, &tenant, &token.settings).await?,
+        None if app.authority.admits() => {}
+        None => {
+            return Err(Problem::conflict(
+                "delegate: the root key is elsewhere, so the token needs a delegate that the root \
+                 has signed (roadweave-controller delegate, then roadweave fleet delegate add)",
+            ));
+        }
+    }
     let stored = change.insert(&tenant, token).await?;
     change.commit().await?;
     Ok((StatusCode::CREATED, Json(MadeToken { join, token: shown(&stored) })).into_response())
+}
+
+/// Refuses a token beyond what its delegate may sign for, with all others that name it.
+async fn within_delegate(
+    change: &mut Change<'_>,
+    tenant: &str,
+    token: &TokenSettings,
+) -> Result<(), Problem> {
+    let name = token.delegate.as_deref().unwrap_or_default();
+    let delegate = change.get::<Delegate>(tenant, name).await?.record;
+    let others = change.all::<Token>(tenant).await?;
+    let is_open = |it: &Token| it.expires_ms.is_none_or(|at| at > now_ms());
+    let others = others.iter().map(|it| &it.record).filter(|it| is_open(it));
+    let same = others.filter(|it| it.settings.delegate == token.delegate);
+    let to_come = same.map(|it| it.uses_left.unsigned_abs()).sum();
+    delegate.allows(token, to_come).map_err(Problem::invalid)
 }

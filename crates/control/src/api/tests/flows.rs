@@ -265,7 +265,12 @@ fn the_last_owner_stays() {
 
 async fn enrol(api: &Api, join: &str, seed: u8) -> Stored<Device> {
     let token: JoinToken = join.parse().unwrap();
-    let enrolment = Enrolment { secret: token.secret.into(), public_key: key(seed), name: None };
+    let enrolment = Enrolment {
+        secret: token.secret.into(),
+        public_key: key(seed),
+        name: None,
+        delegated: None,
+    };
     let admit = |tenant: &str, device: &Device| api.app.authority.admit_device(tenant, device);
     api.app.store.enrol(&enrolment, now_ms(), admit).await.unwrap().device
 }

@@ -215,9 +215,10 @@ fn a_proxy_on_a_replica_with_another_clock_is_not_taken_for_dead() {
                 pool: None,
                 devices_max: None,
             };
-            let (id, state) = (id.to_owned(), ProxyState::Active);
-            let proxy = Proxy { id: id.clone(), state, statement: None, settings };
-            fleet.proxies.insert(("tram".to_owned(), id), proxy);
+            let (id, state, delegates) = (id.to_owned(), ProxyState::Active, Vec::new());
+            let place = ("tram".to_owned(), id.clone());
+            let proxy = Proxy { id, state, statement: None, delegates, settings };
+            fleet.proxies.insert(place, proxy);
         }
         let mut proxies = Proxies::new(Instant::ZERO);
         let mut changed = Vec::new();

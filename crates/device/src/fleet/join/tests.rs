@@ -131,3 +131,30 @@ fn a_delegate_in_the_token_signs_where_the_controller_cannot() {
     let proxy = JoinOptions { role: Role::Proxy, ..options(token, folder.path()) };
     assert!(matches!(delegated(&proxy, key(5)), Err(JoinError::Delegate(_))));
 }
+
+#[test]
+fn a_pools_delegate_for_all_tenants_makes_proxies_for_all() {
+    let (folder, controller) = (folder(), Controller::start());
+    let roles = [Role::Proxy, Role::Box].into();
+    let grant = Grant { roles, tags: Default::default(), uses: Some(3) };
+    let statement = Statement {
+        key: key(30),
+        name: name("pool"),
+        role: Role::Delegate,
+        scope: Scope::All,
+        tags: Default::default(),
+        grant: Some(grant),
+    };
+    let signed = Signed::sign(&statement, &identity(ROOT)).expect("signed");
+    let delegate =
+        Delegate { private_key: identity(30).to_base64(), chain: Chain::new(vec![signed]) };
+    let token = JoinToken { delegate: Some(delegate), ..controller.token() };
+    let trust = Trust::pinned(key(ROOT), key(CONTROLLER));
+    for (role, scope) in
+        [(Role::Proxy, Scope::All), (Role::Box, Scope::Tenant(token.tenant.clone()))]
+    {
+        let options = JoinOptions { role, ..options(token.clone(), folder.path()) };
+        let made = delegated(&options, key(5)).expect("within its grant").expect("a chain");
+        assert_eq!(made.verify(&trust).expect("it holds").statement.scope, scope, "{role:?}");
+    }
+}

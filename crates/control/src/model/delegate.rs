@@ -1,0 +1,146 @@
+//! Delegates: keys that may sign for others, where the root key is elsewhere.
+
+use roadweave_fleet::{Admitted, Name, Role, Scope, Statement};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{TokenRole, TokenSettings, slug};
+use crate::store::{Column, Record};
+
+/// A key that may sign for others: that of a token, of a pool, or of somebody's machine. Its
+/// private half is never here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Delegate {
+    /// Its name, as whoever has signed it wrote.
+    pub id: String,
+    /// Its public key.
+    pub public_key: String,
+    /// Whether it may sign still.
+    pub state: DelegateState,
+    /// What it lets in.
+    pub roles: Vec<TokenRole>,
+    /// The tags that boxes get by it.
+    pub tags: Vec<String>,
+    /// How many keys it may sign for; any number, if absent.
+    pub uses: Option<u32>,
+    /// For how many it has signed here, itself or by delegates below it.
+    pub used: u32,
+    /// Whether it signs for what serves all tenants.
+    pub shared: bool,
+    /// Whether it may make delegates of its own.
+    pub signer: bool,
+    /// The keys of the delegates between the root and it.
+    pub delegates: Vec<String>,
+    /// The chain that leads to it, as JSON.
+    pub statement: String,
+}
+
+/// Whether a delegate may sign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DelegateState {
+    /// It may.
+    Active,
+    /// It may no more, for ever, and what it signed is worth nothing.
+    Revoked,
+}
+
+impl DelegateState {
+    /// Its name in the database and in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Revoked => "revoked",
+        }
+    }
+}
+
+impl Delegate {
+    /// The delegate of a tenant that a chain leads to.
+    ///
+    /// # Errors
+    /// What of it is no delegate of this tenant.
+    pub fn of(admitted: &Admitted, chain: String, tenant: &str) -> Result<Self, String> {
+        let Statement { key, name, role, scope, grant, .. } = &admitted.statement;
+        let grant = match (role, grant) {
+            (Role::Delegate, Some(grant)) => grant,
+            _ => return Err("the chain leads to no delegate".to_owned()),
+        };
+        if let Scope::Tenant(other) = scope
+            && other.as_str() != tenant
+        {
+            return Err(format!("the delegate is for the tenant \"{other}\", not \"{tenant}\""));
+        }
+        slug(name.as_str()).map_err(|why| format!("the delegate's name: {why}"))?;
+        Ok(Self {
+            id: name.to_string(),
+            public_key: key.to_string(),
+            state: DelegateState::Active,
+            roles: grant.roles.iter().filter_map(|role| token_role(*role)).collect(),
+            tags: grant.tags.iter().map(Name::to_string).collect(),
+            uses: grant.uses,
+            used: 0,
+            shared: *scope == Scope::All,
+            signer: grant.roles.contains(&Role::Delegate),
+            delegates: admitted.issuers.iter().map(|issuer| issuer.key.to_string()).collect(),
+            statement: chain,
+        })
+    }
+
+    /// Whether a token with these settings, of which so many uses of others are still to come, lets
+    /// in no more than this delegate may sign for.
+    ///
+    /// # Errors
+    /// What is beyond it.
+    pub fn allows(&self, token: &TokenSettings, to_come: u64) -> Result<(), String> {
+        let id = &self.id;
+        if self.state != DelegateState::Active {
+            return Err(format!("the delegate {id} was revoked"));
+        }
+        if !self.roles.contains(&token.role) {
+            return Err(format!("role: the delegate {id} may not sign for this"));
+        }
+        // Whoever joins by it is signed for with all of them.
+        if !same(&self.tags, &token.tags) {
+            let tags = self.tags.join(", ");
+            return Err(format!("tags: those of the delegate {id} are: {tags}"));
+        }
+        let wanted = u64::from(token.uses) + to_come + u64::from(self.used);
+        match self.uses.filter(|most| wanted > u64::from(*most)) {
+            Some(most) => Err(format!(
+                "uses: the delegate {id} may sign for {most} keys; {} are taken or promised by \
+                 other tokens",
+                to_come + u64::from(self.used)
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Whether two lists hold the same words, in whatever order.
+fn same(one: &[String], other: &[String]) -> bool {
+    one.iter().all(|word| other.contains(word)) && other.iter().all(|word| one.contains(word))
+}
+
+fn token_role(role: Role) -> Option<TokenRole> {
+    match role {
+        Role::Box => Some(TokenRole::Box),
+        Role::Proxy => Some(TokenRole::Proxy),
+        Role::Anchor => Some(TokenRole::Anchor),
+        Role::Delegate => None,
+    }
+}
+
+impl Record for Delegate {
+    const TABLE: &'static str = "delegate";
+    const KIND: &'static str = "delegate";
+    const COLUMNS: &'static [&'static str] = &["public_key", "state"];
+
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        vec![Column::text(&self.public_key), Column::text(self.state.name())]
+    }
+}

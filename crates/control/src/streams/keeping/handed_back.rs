@@ -1,0 +1,53 @@
+//! Revocations that a proxy knows and the database does not.
+
+use roadweave_fleet::{Head, Revocation, Revocations, Signed};
+
+use super::{Keeper, Peer};
+use crate::authority::Authority;
+use crate::clock::now_ms;
+use crate::store::{Actor, StoreError};
+
+impl Keeper<'_> {
+    /// Keys that a proxy knows as revoked and the database does not: it is a copy of an older one.
+    pub(super) async fn surplus(
+        &mut self,
+        entries: &[Revocation],
+        head: &Signed<Head>,
+    ) -> Result<(), &'static str> {
+        if !matches!(self.peer, Peer::Proxy { .. }) {
+            return Err("only proxies hand revocations back");
+        }
+        // Whole and signed by this controller, or nobody's word.
+        let mut theirs = Revocations::default();
+        let controller = self.streams.authority.controller().public_key();
+        theirs.extend(entries, head, [controller]).map_err(|_| "its revocations do not hold")?;
+        let taken = self.take_back(entries).await;
+        taken.map_err(|error| {
+            tracing::error!(%error, "revocations that a proxy has handed back are not kept");
+            "revocations are not kept"
+        })
+    }
+
+    async fn take_back(&self, entries: &[Revocation]) -> Result<(), StoreError> {
+        let Peer::Proxy { tenant, .. } = &self.peer else { return Ok(()) };
+        let actor = Actor::new(format!("stream:{}", self.name()));
+        let mut change = self.streams.store.change(actor, now_ms()).await?;
+        let mut count = 0;
+        for entry in entries {
+            let key = entry.key.to_string();
+            if change.is_revoked(&key).await? {
+                continue;
+            }
+            let owner = change.owner_of_key(&key).await?.unwrap_or_else(|| tenant.clone());
+            let sign =
+                |serial, previous: &str| Authority::revoke(&key, &entry.reason, serial, previous);
+            change.revoke(&owner, &key, &entry.reason, sign).await?;
+            count += 1;
+        }
+        if count > 0 {
+            tracing::warn!(count, "revocations came back that the database did not have");
+            change.commit().await?;
+        }
+        Ok(())
+    }
+}

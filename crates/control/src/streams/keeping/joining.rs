@@ -1,0 +1,147 @@
+//! Keys that want to join: by a token of the controller's, and where the root key is elsewhere by
+//! the word of the delegate that the token carries.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use roadweave_fleet::{Chain, Desk, Name, Role, Scope, Secret};
+
+use super::{Keeper, Peer};
+use crate::authority::NotSigned;
+use crate::clock::now_ms;
+use crate::model::{Device, DeviceState, Proxy, ProxyRole};
+use crate::store::{Delegated, Enrolment, StoreError};
+use crate::streams::is_passing;
+
+/// A key that wants to join.
+pub(super) struct Asks {
+    pub(super) secret: Secret,
+    pub(super) tenant: Name,
+    pub(super) role: Role,
+    pub(super) name: Name,
+    pub(super) addresses: Vec<String>,
+}
+
+/// What came of it.
+struct Entry {
+    peer: Peer,
+    statement: Option<String>,
+    /// Whether somebody has to let it in first.
+    waits: bool,
+}
+
+impl Keeper<'_> {
+    pub(super) async fn join(
+        &mut self,
+        asks: Asks,
+        chain: Option<Chain>,
+        desk: &mut Desk,
+    ) -> Result<(), &'static str> {
+        let delegated = chain.map(|chain| self.delegated(&chain, &asks)).transpose();
+        let delegated = match delegated {
+            Ok(delegated) => delegated,
+            Err(why) => {
+                desk.refuse(&why.to_string(), false);
+                return Err("its chain leads nowhere");
+            }
+        };
+        let enrolment = Enrolment {
+            secret: asks.secret.into(),
+            public_key: self.key.to_string(),
+            name: Some(asks.name.as_str().to_ascii_lowercase()),
+            delegated,
+        };
+        let enrolled = match asks.role {
+            Role::Box => self.join_box(&enrolment).await,
+            Role::Proxy => self.join_gate(&asks, ProxyRole::Proxy, &enrolment).await,
+            Role::Anchor => self.join_gate(&asks, ProxyRole::Anchor, &enrolment).await,
+            Role::Delegate => Err(StoreError::Refused("a delegate does not join".to_owned())),
+        };
+        match enrolled {
+            Ok(entry) => self.welcome(entry, desk).await,
+            Err(error) if is_passing(&error) => {
+                desk.refuse("the controller's database does not answer", true);
+                Err("the database is away")
+            }
+            Err(error) => {
+                desk.refuse(&error.to_string(), false);
+                tracing::info!(key = %self.key, %error, "a key may not join");
+                Err("it may not join")
+            }
+        }
+    }
+
+    async fn join_box(&self, enrolment: &Enrolment) -> Result<Entry, StoreError> {
+        let authority = &self.streams.authority;
+        let admit = |of: &str, device: &Device| authority.admit_device(of, device);
+        let device = self.streams.store.enrol(enrolment, now_ms(), admit).await?.device;
+        Ok(Entry {
+            waits: device.record.state == DeviceState::Pending,
+            statement: device.record.statement,
+            peer: Peer::Device { tenant: device.tenant, id: device.record.id },
+        })
+    }
+
+    async fn join_gate(
+        &self,
+        asks: &Asks,
+        role: ProxyRole,
+        enrolment: &Enrolment,
+    ) -> Result<Entry, StoreError> {
+        let told = asks.addresses.iter().filter_map(|text| text.parse().ok());
+        let mut addresses: Vec<SocketAddr> = told.collect();
+        if addresses.is_empty() {
+            // Where it comes from is where it can be reached, as a rule; people can change it.
+            addresses.push(SocketAddr::new(self.address.ip().to_canonical(), PROXY_PORT));
+        }
+        let authority = &self.streams.authority;
+        let admit =
+            |of: &str, shared: bool, proxy: &Proxy| authority.admit_proxy(of, shared, proxy);
+        let store = &self.streams.store;
+        let proxy = store.enrol_proxy(enrolment, role, addresses, now_ms(), admit).await?;
+        Ok(Entry {
+            waits: false,
+            statement: proxy.record.statement,
+            peer: Peer::Proxy { tenant: proxy.tenant, id: proxy.record.id },
+        })
+    }
+
+    async fn welcome(&mut self, entry: Entry, desk: &mut Desk) -> Result<(), &'static str> {
+        if entry.waits {
+            desk.refuse("somebody has to let this box in: ask again in a while", true);
+            return Err("it waits to be let in");
+        }
+        let (Peer::Device { tenant, .. } | Peer::Proxy { tenant, .. }) = &entry.peer else {
+            return Err("nobody joined");
+        };
+        let chain = entry.statement.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        let (Some(chain), Ok(name)) = (chain, tenant.parse()) else {
+            desk.refuse("the root key is elsewhere: this token needs a delegate", false);
+            return Err("nobody can sign for it");
+        };
+        desk.welcome(chain, name);
+        self.peer = entry.peer;
+        self.arrived(desk).await;
+        Ok(())
+    }
+
+    /// What a token's delegate says of this key, if that is what it asks to be.
+    fn delegated(&self, chain: &Chain, asks: &Asks) -> Result<Delegated, NotSigned> {
+        let admitted = self.streams.authority.follow(chain)?;
+        let statement = admitted.statement;
+        let may_share = asks.role != Role::Box && statement.scope == Scope::All;
+        let is_scope = statement.scope == Scope::Tenant(asks.tenant.clone()) || may_share;
+        if statement.key != self.key || statement.role != asks.role || !is_scope {
+            return Err(NotSigned::new("the chain is not about this key"));
+        }
+        Ok(Delegated {
+            tenant: asks.tenant.to_string(),
+            keys: admitted.issuers.iter().map(|issuer| issuer.key.to_string()).collect(),
+            tags: statement.tags.iter().map(Name::to_string).collect::<BTreeSet<_>>(),
+            chain: serde_json::to_string(chain).map_err(NotSigned::new)?,
+        })
+    }
+}
+
+/// Where proxies listen, unless they say otherwise.
+const PROXY_PORT: u16 = 4433;

@@ -1,0 +1,69 @@
+//! Delegates: who signs for those who join, where the root key is elsewhere.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use clap::Subcommand;
+use roadweave_fleet::Delegate;
+use roadweave_terminal::exit::BadInput;
+use serde_json::json;
+
+use super::{Asker, revoke};
+use crate::show;
+
+/// What to do with delegates.
+#[derive(Subcommand)]
+pub enum DelegateCommand {
+    /// Put one in that roadweave-controller delegate has made; its private key stays in the file
+    Add { file: PathBuf },
+    /// All delegates, and for how many keys each has signed
+    List,
+    /// Let it sign no more, and admit nobody whom it has signed for; says who has confirmed
+    Revoke {
+        name: String,
+        /// Why, for the log
+        #[arg(long)]
+        reason: String,
+    },
+}
+
+/// Does what is to be done with delegates.
+pub fn delegate(command: DelegateCommand, asker: &Asker) -> Result<()> {
+    let path = asker.client.of_tenant("/delegates");
+    match command {
+        DelegateCommand::Add { file } => {
+            let chain = serde_json::to_string(&read(&file)?.chain)?;
+            let answer = asker.client.post(&path, &json!({ "chain": chain }))?;
+            let name = show::at(&answer, "id");
+            asker.answer(&answer, format_args!("{name} may sign; its key is still yours alone"))
+        }
+        DelegateCommand::List => asker.list(
+            &path,
+            &[
+                ("NAME", "id"),
+                ("STATE", "state"),
+                ("SIGNS FOR", "roles"),
+                ("TAGS", "tags"),
+                ("USED", "used"),
+                ("OF", "uses"),
+                ("MAKES OTHERS", "signer"),
+            ],
+        ),
+        DelegateCommand::Revoke { name, reason } => {
+            revoke(asker, &format!("{path}/{name}/revoke"), &name, &reason)
+        }
+    }
+}
+
+/// A delegate with its private key.
+///
+/// # Errors
+/// When the file is none.
+pub fn read(file: &Path) -> Result<Delegate> {
+    let bad = |error: &dyn std::fmt::Display| BadInput::new(format!("{}: {error}", file.display()));
+    let text = fs::read_to_string(file).map_err(|error| bad(&error))?;
+    Ok(serde_json::from_str(&text).map_err(|_| {
+        bad(&"this is no delegate: roadweave-controller delegate writes such a file")
+    })?)
+}

@@ -1,0 +1,126 @@
+//! A controller that runs, and somebody before a terminal.
+
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A controller, and a user's home.
+pub struct World {
+    pub home: tempfile::TempDir,
+    pub url: String,
+    pub fingerprint: String,
+    pub password: String,
+    port: u16,
+    controller: Option<Child>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if let Some(controller) = &mut self.controller {
+            let _ = controller.kill();
+            let _ = controller.wait();
+        }
+    }
+}
+
+/// Another program of the product, which `cargo test --workspace` builds beside this one.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let beside = Path::new(env!("CARGO_BIN_EXE_roadweave-fleet")).with_file_name(name);
+    if beside.exists() {
+        return Some(beside);
+    }
+    let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
+    assert!(!required, "{name} is not built: cargo test --workspace");
+    eprintln!("skipped: {name} is not built (cargo test --workspace builds it)");
+    None
+}
+
+impl World {
+    /// One that runs.
+    pub fn new() -> Option<Self> {
+        let mut world = Self::made(tempfile::tempdir().unwrap(), &[])?;
+        world.start();
+        Some(world)
+    }
+
+    /// One that `init` has made in a home, with these options beside.
+    pub fn made(home: tempfile::TempDir, options: &[&str]) -> Option<Self> {
+        let program = program("roadweave-controller")?;
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let address = format!("127.0.0.1:{port}");
+        let init = Command::new(&program)
+            .args(["init", "--address", &address, "--listen", &address, "--folder"])
+            .arg(home.path().join("controller"))
+            .args(options)
+            .output()
+            .unwrap();
+        let said = String::from_utf8(init.stdout).unwrap();
+        let after = |mark: &str| {
+            let rest = said.split(mark).nth(1).unwrap();
+            rest.split_whitespace().next().unwrap().to_owned()
+        };
+        let (fingerprint, password) = (after("--fingerprint "), after("password: "));
+        let url = format!("https://{address}");
+        Some(Self { home, url, fingerprint, password, port, controller: None })
+    }
+
+    /// Starts it, and waits until it listens.
+    pub fn start(&mut self) {
+        let mut controller = Command::new(program("roadweave-controller").unwrap());
+        controller.arg("run").arg("--folder").arg(self.home.path().join("controller"));
+        self.controller = Some(controller.stderr(Stdio::null()).spawn().unwrap());
+        let end = Instant::now() + Duration::from_secs(30);
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+            assert!(Instant::now() < end, "the controller does not listen");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// The command line, at home there.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-fleet"));
+        command.args(words).env("HOME", self.home.path()).env_remove("XDG_CONFIG_HOME");
+        for name in ["URL", "KEY", "FINGERPRINT", "TENANT"] {
+            command.env_remove(format!("ROADWEAVE_FLEET_{name}"));
+        }
+        command
+    }
+
+    /// Logs in as the first owner.
+    pub fn log_in(&self, password: &str, fingerprint: &str) -> Output {
+        let words = ["login", &self.url, "--user", "admin", "--fingerprint", fingerprint];
+        let mut child = self
+            .command(&words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        writeln!(child.stdin.take().unwrap(), "{password}").unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    /// What a command prints.
+    pub fn prints(&self, words: &[&str]) -> String {
+        let output = self.command(words).output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{words:?}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The same as JSON.
+    pub fn json(&self, words: &[&str]) -> Value {
+        serde_json::from_str(&self.prints(&[words, &["--json"]].concat())).unwrap()
+    }
+
+    /// What a command that is refused says.
+    pub fn refused(&self, words: &[&str]) -> String {
+        let output = self.command(words).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+}
