@@ -13,6 +13,7 @@
 //! forwarding is turned on, and stays until it is off again; the kernel keeps it when the process
 //! dies.
 
+mod apart;
 mod keeper;
 mod nftables;
 mod ruleset;
@@ -28,7 +29,7 @@ use std::time::Duration;
 pub use keeper::FilterKeeper;
 
 use crate::program::{self, Failure};
-use crate::{DeviceError, Instance, sysctl};
+use crate::{Apart, DeviceError, Instance, sysctl};
 use ipnet::IpNet;
 pub(crate) use ruleset::is_quotable;
 use ruleset::{counter, ruleset};
@@ -52,6 +53,9 @@ pub struct FilterOptions {
     pub masquerade_into_tun: Option<Vec<IpNet>>,
     /// What is forwarded.
     pub forwarding: Forwarding,
+    /// What tells it from neighbours on the same machine that may have the same inner addresses, if
+    /// there can be such. Between the interfaces of those nothing passes.
+    pub apart: Option<Apart>,
     /// Turn forwarding on, as a server, or a box with a network behind it, needs.
     pub forward: bool,
 }

@@ -16,6 +16,7 @@
 )]
 
 mod answers;
+mod apart;
 mod callers;
 mod cleanup;
 mod clock;
@@ -50,6 +51,7 @@ mod tun;
 mod udp;
 
 pub use answers::Answers;
+pub use apart::Apart;
 pub use cleanup::cleanup;
 pub use clock::Clock;
 pub use driver::{
@@ -64,7 +66,7 @@ pub use netlink::{Netlink, NetworkInterface, Route, Rule};
 pub use poll::{Event, Interest, Poller, Token, Waker, wait_readable};
 pub use process::{Instance, InstanceLock, ROUTE_PROTOCOL};
 pub use random::random_bytes;
-pub use routes::{ClientRoutes, Grant, RouteKeeper, RouteSettings, Routes};
+pub use routes::{ClientRoutes, Grant, RouteKeeper, RouteSettings, Routes, Surroundings};
 pub use signals::{Signal, Signals};
 pub use state::{Kept, StateFile};
 pub use time_of_day::{ClockReading, HighestTime, TimeOfDay};

@@ -380,6 +380,7 @@ mod tests {
             loopback: false,
             point_to_point: false,
             mtu: 1500,
+            group: 0,
         }
     }
 

@@ -64,6 +64,8 @@ pub struct NetworkInterface {
     pub point_to_point: bool,
     /// Largest packet, bytes.
     pub mtu: u32,
+    /// The group that it was put into; zero for none.
+    pub group: u32,
 }
 
 /// One route to add, to remove, or found.
@@ -218,6 +220,18 @@ impl Netlink {
         message.attributes.extend(mtu.map(LinkAttribute::Mtu));
         self.request(RouteNetlinkMessage::SetLink(message), 0)
             .map_err(|error| DeviceError::system("set an interface up or its MTU", error))
+    }
+
+    /// Puts an interface into a group.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn set_group(&mut self, index: u32, group: u32) -> Result<(), DeviceError> {
+        let mut message = LinkMessage::default();
+        message.header.index = index;
+        message.attributes.push(LinkAttribute::Group(group));
+        self.request(RouteNetlinkMessage::SetLink(message), 0)
+            .map_err(|error| DeviceError::system("set an interface's group", error))
     }
 
     /// Gives an interface another name. Kernels before 6.2 want it down for that, and it is up

@@ -11,6 +11,7 @@
 //! [`ROUTE_PROTOCOL`] and the tables of the instance, packet filters by the name of their table,
 //! settings by the undo file. So the next start can remove what a `kill -9` left.
 
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::ops::RangeInclusive;
@@ -131,6 +132,33 @@ impl Instance {
             tracing::debug!(%error, "the lock does not say whose it is");
         }
         Ok(InstanceLock { _file: file })
+    }
+
+    /// Looks whether no other instance that runs has the same numbers; call it before anything is
+    /// removed that bears them.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unavailable`] with its name.
+    pub(crate) fn check_tables(&self) -> Result<(), DeviceError> {
+        let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        for path in files.map(|file| file.path()) {
+            let is_lock = path.extension().is_some_and(|kind| kind == "lock");
+            let Some(name) = path.file_stem().and_then(OsStr::to_str).filter(|_| is_lock) else {
+                continue;
+            };
+            let Ok(other) = Self::in_directory(name, &self.directory) else { continue };
+            let is_same =
+                other.name != self.name && other.routing_tables() == self.routing_tables();
+            let runs = |file: File| {
+                rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err()
+            };
+            if is_same && File::open(&path).is_ok_and(runs) {
+                let why =
+                    format!("{name} has the same numbers as {}: choose another name", self.name);
+                return Err(DeviceError::Unavailable { why });
+            }
+        }
+        Ok(())
     }
 
     fn file(&self, extension: &str) -> PathBuf {
@@ -269,6 +297,28 @@ mod tests {
         assert_eq!(tables("client").count(), 256);
         assert!(!tables("client").contains(tables("server").start()));
         assert!(tables("client").start() >= &TABLES_BASE);
+    }
+
+    #[test]
+    fn an_instance_whose_numbers_are_taken_is_told_by_whom() {
+        let here = instance("tables");
+        here.check_tables().unwrap();
+        let tables = |name: &str| Instance::new(name).unwrap().routing_tables();
+        let mut seen = std::collections::HashMap::new();
+        let names = (0..100_000).map(|number| format!("rw{number}"));
+        let (first, second) = names
+            .into_iter()
+            .find_map(|name| Some((seen.insert(tables(&name), name.clone())?, name)))
+            .expect("there are only so many numbers");
+        let of = |name: &str| Instance::in_directory(name, &here.directory).unwrap();
+        let (first, second) = (of(&first), of(&second));
+        let lock = first.lock().unwrap();
+        first.check_tables().unwrap();
+        let error = second.check_tables().unwrap_err().to_string();
+        assert!(error.contains(first.name()) && error.contains(second.name()), "{error}");
+        drop(lock);
+        second.check_tables().unwrap();
+        fs::remove_dir_all(&here.directory).unwrap();
     }
 
     #[test]

@@ -42,8 +42,9 @@
 //!
 //! Several instances share rule 530, since it is the same for all; the last of them removes it. The
 //! metric of their prefixes is the TUN's index: of two tunnels to one network the older one carries
-//! it until it ends.
+//! it until it ends. An anchor's routes are apart from its neighbours' (see [`self::apart`]).
 
+mod apart;
 mod client;
 mod keeper;
 mod plan;
@@ -58,6 +59,7 @@ use roadweave_types::{UplinkId, UplinkSelector};
 use crate::process::ROUTE_PROTOCOL;
 use crate::{DeviceError, Instance, Netlink, Route, Rule, sysctl};
 
+pub use apart::Surroundings;
 pub use client::ClientRoutes;
 pub use keeper::RouteKeeper;
 pub(crate) use keeper::lock;
@@ -101,6 +103,8 @@ pub struct Routes {
     wanted: BTreeSet<(u32, IpNet)>,
     /// The addresses of which TUN.
     addresses: BTreeSet<(u32, IpNet)>,
+    /// What keeps it apart from neighbours, if they may have the same prefixes.
+    own_table: Option<apart::OwnTable>,
 }
 
 impl Routes {
@@ -117,6 +121,7 @@ impl Routes {
             settings: BTreeSet::new(),
             wanted: BTreeSet::new(),
             addresses: BTreeSet::new(),
+            own_table: None,
         };
         this.remove_all()?;
         Ok(this)
@@ -130,7 +135,9 @@ impl Routes {
     pub fn route_into_tun(&mut self, tun: u32, prefixes: &[IpNet]) -> Result<(), DeviceError> {
         let table = self.tunnel_table();
         for prefix in prefixes {
-            self.netlink.replace_route(&tun_route(tun, *prefix, table))?;
+            for route in self.ways(tun, prefix) {
+                self.netlink.replace_route(&route)?;
+            }
             if prefix.prefix_len() == 0 {
                 for rule in default_rules(prefix.addr().is_ipv4(), table) {
                     self.netlink.add_rule(&rule)?;
@@ -152,24 +159,31 @@ impl Routes {
     /// # Errors
     /// What the kernel says; the rest is set all the same.
     pub fn mend(&mut self) -> Result<usize, DeviceError> {
+        let settings = self.mend_settings();
         let (addresses, table) = (self.netlink.addresses()?, self.tunnel_table());
         let is_gone = |address: &&(u32, IpNet)| !addresses.contains(address);
         let addresses: Vec<_> = self.addresses.iter().filter(is_gone).copied().collect();
         let (routes, rules) = (self.netlink.routes()?, self.netlink.rules()?);
         let routes: BTreeSet<&Route> = routes.iter().collect();
+        let (own_routes, own_rules) = self.own_ways();
         let wanted = self.wanted.iter();
-        let to_route = |(tun, prefix): &(u32, IpNet)| tun_route(*tun, *prefix, table);
-        let lost: Vec<Route> =
-            wanted.clone().map(to_route).filter(|route| !routes.contains(route)).collect();
+        let lost: Vec<Route> = wanted
+            .clone()
+            .flat_map(|(tun, prefix)| self.ways(*tun, prefix))
+            .chain(own_routes)
+            .filter(|route| !routes.contains(route))
+            .collect();
         let defaults = wanted.filter(|(_, prefix)| prefix.prefix_len() == 0);
         let mut lost_rules: Vec<Rule> = defaults
             .flat_map(|(_, prefix)| default_rules(prefix.addr().is_ipv4(), table))
+            .chain(own_rules)
             .filter(|rule| !rules.contains(rule))
             .collect();
         lost_rules.dedup();
         let count = addresses.len() + lost.len() + lost_rules.len();
+        let count = count + settings.as_ref().copied().unwrap_or(0);
         let netlink = &mut self.netlink;
-        let mut results: Vec<Result<(), DeviceError>> = Vec::new();
+        let mut results: Vec<Result<(), DeviceError>> = vec![settings.map(drop)];
         results.extend(addresses.iter().map(|(tun, address)| netlink.add_address(*tun, *address)));
         results.extend(lost.iter().map(|route| netlink.replace_route(route)));
         results.extend(lost_rules.iter().map(|rule| netlink.add_rule(rule)));
@@ -189,7 +203,9 @@ impl Routes {
                 self.release_main_rules()?;
             }
             self.wanted.remove(&(tun, *prefix));
-            self.netlink.remove_route(&tun_route(tun, *prefix, table))?;
+            for route in self.ways(tun, prefix) {
+                self.netlink.remove_route(&route)?;
+            }
         }
         Ok(())
     }

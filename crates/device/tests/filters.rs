@@ -143,6 +143,7 @@ fn options(forwarding: Forwarding) -> FilterOptions {
         masquerade: false,
         masquerade_into_tun: None,
         forwarding,
+        apart: None,
         forward: true,
     }
 }

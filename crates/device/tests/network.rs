@@ -50,6 +50,7 @@ fn filters(tun: &str, inner: &str) -> FilterOptions {
         masquerade: true,
         masquerade_into_tun: None,
         forwarding: Forwarding::Open,
+        apart: None,
         forward: true,
     }
 }

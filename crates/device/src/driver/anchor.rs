@@ -99,6 +99,7 @@ struct AnchorRole {
 
 fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, DriverError> {
     let (signals, instance, lock) = take_instance(&options.tun.name)?;
+    instance.check_tables()?;
     cleanup(&instance, &lock)?;
     let clock = options.fleet.as_ref().map_or_else(Clock::start, |fleet| fleet.membership.clock);
     let socket = open_socket(options.listen)?;
@@ -110,6 +111,7 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
         masquerade: options.masquerade,
         clients_reach_clients: options.clients_reach_clients,
         destinations: &options.destinations,
+        has_neighbours: true,
         files: &options.files,
         state_directory: &options.state_directory,
     };

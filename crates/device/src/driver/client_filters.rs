@@ -42,6 +42,7 @@ impl ClientFilters {
                 between_uplinks: options.forward_between_uplinks,
             },
             // Nothing leads into the tunnel yet.
+            apart: None,
             forward: false,
         };
         Ok(Self { keeper: FilterKeeper::start(instance)?, options })

@@ -284,6 +284,7 @@ fn filter_options(tun: &Tun) -> FilterOptions {
         masquerade: false,
         masquerade_into_tun: None,
         forwarding: Forwarding::Open,
+        apart: None,
         forward: true,
     }
 }

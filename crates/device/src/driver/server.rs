@@ -96,6 +96,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
         masquerade: options.masquerade,
         clients_reach_clients: options.config.clients_reach_clients,
         destinations: &options.destinations,
+        has_neighbours: false,
         files: &options.files,
         state_directory: &options.state_directory,
     };

@@ -6,6 +6,8 @@
 //! postrouting  postrouting (source NAT) ─► opened (after it)
 //! ```
 //!
+//! Those of [`super::apart`] come beside where neighbours may have the same inner addresses.
+//!
 //! "Answers" are packets in the reply direction of a connection, and errors about one. A connection
 //! that a stranger began stays closed, even if it slipped through while the table was missing,
 //! which its state "established" would not tell.
@@ -16,7 +18,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use roadweave_types::DropReason;
 
-use super::{Allowed, FilterOptions, Forwarding, Interface, Opened};
+use super::{Allowed, FilterOptions, Forwarding, Interface, Opened, apart};
 
 /// What the kernel counts for us.
 pub(super) const COUNTED: [DropReason; 3] =
@@ -31,10 +33,10 @@ pub(super) struct Ruleset {
 }
 
 /// A chain; without a hook, others go to it.
-struct Chain {
-    name: &'static str,
-    hook: Option<&'static str>,
-    rules: Vec<String>,
+pub(super) struct Chain {
+    pub(super) name: &'static str,
+    pub(super) hook: Option<&'static str>,
+    pub(super) rules: Vec<String>,
 }
 
 /// Builds the table; `counts` are what its counters start with.
@@ -80,6 +82,9 @@ fn chains(options: &FilterOptions, opened: Opened) -> Vec<Chain> {
             self::opened(options, opened),
         ),
     ];
+    if let Some(own) = options.apart {
+        chains.extend(apart::chains(options, own));
+    }
     chains.retain(|chain| chain.hook.is_none() || !chain.rules.is_empty());
     chains
 }
@@ -99,6 +104,10 @@ fn sets(options: &FilterOptions) -> String {
     };
     for (family, kind) in [(4, "ipv4_addr"), (6, "ipv6_addr")] {
         add(&format!("inner{family}"), kind, of_family(&options.inner, family == 4));
+        if options.apart.is_some() {
+            let near = apart::near(options);
+            add(&format!("near{family}"), kind, of_family(&near, family == 4));
+        }
         if let Forwarding::Server { denied, .. } = &options.forwarding {
             add(&format!("denied{family}"), kind, of_family(denied, family == 4));
         }
@@ -116,7 +125,12 @@ fn sets(options: &FilterOptions) -> String {
 /// Nobody but this machine speaks to its inner addresses from beside the tunnel (CVE-2019-14899).
 ///
 /// Before conntrack, so that no guess is answered by its state.
-fn own_addresses(FilterOptions { tun, own_addresses, .. }: &FilterOptions) -> Vec<String> {
+fn own_addresses(options: &FilterOptions) -> Vec<String> {
+    let FilterOptions { tun, own_addresses, .. } = options;
+    if options.apart.is_some() {
+        let rules = |address| apart::own_address(tun, address);
+        return own_addresses.iter().flat_map(rules).collect();
+    }
     let drop = count_and_drop(DropReason::InnerFromOutside);
     let rule = |address: &IpAddr| {
         let family = family(address.is_ipv4());
@@ -159,6 +173,9 @@ fn destinations(options: &FilterOptions) -> Vec<String> {
 fn forward(options: &FilterOptions) -> Vec<String> {
     let FilterOptions { tun, mtu, forwarding, .. } = options;
     let mut rules = Vec::new();
+    if options.apart.is_some() {
+        rules.extend(apart::forward(tun));
+    }
     for (family, headers) in [("ipv4", 40), ("ipv6", 60)] {
         let size = mtu.saturating_sub(headers);
         for side in ["iifname", "oifname"] {
@@ -200,14 +217,15 @@ fn answers(FilterOptions { tun, forwarding, .. }: &FilterOptions) -> Vec<String>
 }
 
 fn postrouting(options: &FilterOptions) -> Vec<String> {
-    let FilterOptions { tun, inner, masquerade, masquerade_into_tun, .. } = options;
+    let FilterOptions { tun, inner, masquerade, masquerade_into_tun, apart, .. } = options;
     let mut rules = Vec::new();
     if *masquerade {
-        // What comes out of the tunnel has been checked. The prefixes are for kernels before 5.7,
-        // which know no input interface here.
+        // What comes out of the tunnel has been checked. Zone or prefixes are for kernels before
+        // 5.7, which know no input interface here.
         rules.push(format!("iifname \"{tun}\" oifname != \"{tun}\" masquerade"));
+        rules.extend(apart.map(|own| apart::masquerade(tun, own)));
         for (ipv4, set) in [(true, "inner4"), (false, "inner6")] {
-            if has_family(inner, ipv4) {
+            if apart.is_none() && has_family(inner, ipv4) {
                 let family = family(ipv4);
                 rules.push(format!("oifname != \"{tun}\" {family} saddr @{set} masquerade"));
             }
@@ -226,7 +244,7 @@ fn postrouting(options: &FilterOptions) -> Vec<String> {
 /// Closes on a server what it has opened by turning forwarding on: between interfaces of others
 /// pass answers, and what the machine's own rules translate; containers and port forwards are such.
 fn opened(
-    FilterOptions { tun, inner, forwarding, .. }: &FilterOptions,
+    FilterOptions { tun, inner, forwarding, apart, .. }: &FilterOptions,
     opened: Opened,
 ) -> Vec<String> {
     let mut rules = Vec::new();
@@ -244,6 +262,9 @@ fn opened(
     rules.push("iif 0 return".to_owned());
     rules.push(format!("iifname \"{tun}\" return"));
     rules.push(format!("oifname \"{tun}\" return"));
+    if apart.is_some() {
+        rules.extend(apart::opened());
+    }
     rules.extend(ANSWERS.map(str::to_owned));
     // Our own source NAT is no invitation to those who pretend to be clients.
     for (ipv4, set) in [(true, "inner4"), (false, "inner6")] {
@@ -288,11 +309,11 @@ fn of_family(prefixes: &[IpNet], ipv4: bool) -> Vec<String> {
     IpNet::aggregate(&networks).iter().map(ToString::to_string).collect()
 }
 
-fn has_family(prefixes: &[IpNet], ipv4: bool) -> bool {
+pub(super) fn has_family(prefixes: &[IpNet], ipv4: bool) -> bool {
     prefixes.iter().any(|prefix| prefix.addr().is_ipv4() == ipv4)
 }
 
-fn family(ipv4: bool) -> &'static str {
+pub(super) fn family(ipv4: bool) -> &'static str {
     if ipv4 { "ip" } else { "ip6" }
 }
 
@@ -301,7 +322,7 @@ pub(super) fn counter(reason: DropReason) -> String {
     reason.name().replace('-', "_")
 }
 
-fn count_and_drop(reason: DropReason) -> String {
+pub(super) fn count_and_drop(reason: DropReason) -> String {
     format!("counter name \"{}\" drop", counter(reason))
 }
 

@@ -11,6 +11,7 @@ fn options(forwarding: Forwarding) -> FilterOptions {
         masquerade: true,
         masquerade_into_tun: Some(vec!["192.168.50.0/24".parse().unwrap()]),
         forwarding,
+        apart: None,
         forward: true,
     }
 }
@@ -144,4 +145,42 @@ fn what_was_counted_stays_counted() {
     let count = |reason| if reason == DropReason::ForwardRefused { 12 } else { 0 };
     let ruleset = ruleset("roadweave_x", &options(Forwarding::Open), NONE, count);
     assert!(ruleset.text.contains("counter forward_refused { packets 12 bytes 0 }"));
+}
+
+#[test]
+fn neighbours_are_told_apart_by_interface_zone_and_mark() {
+    let apart = crate::Apart::of(&crate::Instance::new("rw0").unwrap());
+    let (mark, _) = apart.mark();
+    let zone = apart.zone();
+    let forwarding = Forwarding::Server {
+        outside_to_tunnel: false,
+        clients_reach_clients: false,
+        denied: Vec::new(),
+        allowed: Vec::new(),
+    };
+    let mut options = FilterOptions { apart: Some(apart), ..options(forwarding) };
+    options.inner.push("0.0.0.0/0".parse().unwrap());
+    let text = text(&options, Opened { ipv4: true, ipv6: true });
+    let drop = "counter name \"forward_refused\" drop";
+    for line in [
+        format!("iifname \"rw0\" oifname != \"rw0\" oifgroup 183 {drop}"),
+        format!("iifname != \"rw0\" oifname \"rw0\" iifgroup 183 {drop}"),
+        format!("oifname != \"rw0\" ct original zone {zone} masquerade"),
+        "oifgroup 183 return".to_owned(),
+        format!("ip daddr @near4 ct zone set {zone} return"),
+        format!("ct original zone set {zone}"),
+        format!("iifname \"rw0\" meta mark set meta mark & 0xffff | {mark:#x}"),
+        format!("ct direction reply {drop}"),
+    ] {
+        check(&text, &[&line]);
+    }
+    // Another tenant's clients have the same addresses; and a default route is not only theirs.
+    assert!(!text.contains("saddr @inner4 masquerade"), "{text}");
+    assert!(
+        text.contains("set near4 { type ipv4_addr; flags interval; elements = { 10.8.0.0/24 }; }")
+    );
+    // A server does without.
+    let without =
+        super::ruleset("roadweave_x", &FilterOptions { apart: None, ..options }, NONE, |_| 0);
+    assert!(!without.text.contains("zone") && !without.text.contains("group"), "{}", without.text);
 }

@@ -23,11 +23,13 @@ pub(crate) fn parse_link(message: &LinkMessage) -> NetworkInterface {
         loopback: message.header.flags.contains(LinkFlags::Loopback),
         point_to_point: message.header.flags.intersects(LinkFlags::Pointopoint | LinkFlags::Noarp),
         mtu: 0,
+        group: 0,
     };
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
+            LinkAttribute::Group(group) => link.group = *group,
             _ => {}
         }
     }

@@ -13,8 +13,8 @@ use super::machine::Machine;
 use super::reload::Destinations;
 use crate::privileges::{self, Needs};
 use crate::{
-    Allowed, FilterKeeper, FilterOptions, Forwarding, Instance, RouteKeeper, Routes, Tun,
-    TunOptions,
+    Allowed, Apart, FilterKeeper, FilterOptions, Forwarding, Instance, RouteKeeper, Routes,
+    Surroundings, Tun, TunOptions,
 };
 
 /// What there is to be held.
@@ -27,6 +27,8 @@ pub(in crate::driver) struct HostOptions<'a> {
     pub(in crate::driver) masquerade: bool,
     pub(in crate::driver) clients_reach_clients: bool,
     pub(in crate::driver) destinations: &'a Destinations,
+    /// Whether neighbours on this machine may have the same inner addresses.
+    pub(in crate::driver) has_neighbours: bool,
     /// Files that are read again later.
     pub(in crate::driver) files: &'a [PathBuf],
     pub(in crate::driver) state_directory: &'a Path,
@@ -65,8 +67,12 @@ impl Host {
         })?;
         let mut routes = Routes::open(instance)?;
         routes.keep_addresses(tun.index(), options.addresses);
+        let apart = options.has_neighbours.then(|| Apart::of(instance));
+        if let Some(apart) = apart {
+            routes.keep_apart(apart, surroundings(&tun, &options))?;
+        }
         let (keeper, machine) = Machine::start(routes, tun.index(), options.addresses, clients)?;
-        let filter_options = filter_options(&tun, &options);
+        let filter_options = FilterOptions { apart, ..filter_options(&tun, &options) };
         let mut filters = FilterKeeper::start(instance)?;
         filters.set_and_wait(with_clients(&filter_options, machine.routed()))?;
         Ok((tun, Self { filter_options, filters, _routes: keeper }, machine))
@@ -92,6 +98,15 @@ impl Host {
     }
 }
 
+fn surroundings(tun: &Tun, options: &HostOptions<'_>) -> Surroundings {
+    Surroundings {
+        tun: tun.name().to_owned(),
+        index: tun.index(),
+        networks: options.addresses.to_vec(),
+        is_exposed: !options.masquerade,
+    }
+}
+
 /// The filters without clients: an open router only for those.
 fn filter_options(tun: &Tun, options: &HostOptions<'_>) -> FilterOptions {
     let HostOptions { addresses, masquerade, clients_reach_clients, destinations, .. } = *options;
@@ -109,6 +124,7 @@ fn filter_options(tun: &Tun, options: &HostOptions<'_>) -> FilterOptions {
             denied: Vec::new(),
             allowed: Vec::new(),
         },
+        apart: None,
         forward: true,
     };
     set_destinations(&mut filters, destinations);

@@ -32,7 +32,8 @@ impl Machine {
         clients: &Peers,
     ) -> Result<(RouteKeeper, Self), DeviceError> {
         let routed = beyond(clients, addresses);
-        lead_into(&mut routes, tun_index, &routed);
+        let led = without_clashes(&mut routes, &routed);
+        lead_into(&mut routes, tun_index, &led);
         let keeper = RouteKeeper::start(routes)?;
         let routes = keeper.share();
         Ok((keeper, Self { routes, tun_index, addresses: addresses.to_vec(), routed }))
@@ -57,10 +58,27 @@ impl Machine {
         if let Err(error) = routes.route_out_of_tun(self.tun_index, &gone) {
             tracing::warn!(%error, "routes to what lay behind some clients are left");
         }
+        let new = without_clashes(&mut routes, &new);
         lead_into(&mut routes, self.tun_index, &new);
         drop(routes);
         self.routed = routed;
     }
+}
+
+/// Those that no neighbour has; of the others it is told.
+fn without_clashes(routes: &mut Routes, prefixes: &[IpNet]) -> Vec<IpNet> {
+    let clashes = match routes.find_clashes(prefixes) {
+        Ok(clashes) => clashes,
+        Err(error) => {
+            tracing::warn!(%error, "nothing new is led into the tunnel");
+            return Vec::new();
+        }
+    };
+    for (_, why) in &clashes {
+        tracing::warn!("it is not led into the tunnel: {why}");
+    }
+    let clashes: BTreeSet<IpNet> = clashes.into_iter().map(|(prefix, _)| prefix).collect();
+    prefixes.iter().filter(|prefix| !clashes.contains(prefix)).copied().collect()
 }
 
 /// The clients' prefixes that need routes of their own: those outside the own inner networks.

@@ -18,6 +18,7 @@ fn link(index: u32, name: &str) -> NetworkInterface {
         loopback: false,
         point_to_point: false,
         mtu: 1500,
+        group: 0,
     }
 }
 

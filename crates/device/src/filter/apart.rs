@@ -1,0 +1,136 @@
+//! The chains that keep one anchor's packets from those of its neighbours (see [`crate::apart`]).
+//!
+//! ```text
+//! zones       before fragments are gathered: the zone of what the TUN brings
+//! ownership   after conntrack: marks, and no answer to another's connection
+//! returning   what this machine answers finds back into the TUN
+//! unowned     what this machine says of packets that nobody knows
+//! entering    into the TUN: answers of its own connections, and what was let in from outside
+//! ```
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use roadweave_types::DropReason;
+
+use super::FilterOptions;
+use super::ruleset::{Chain, count_and_drop, family, has_family};
+use crate::apart::{Apart, GROUP, MASK};
+
+/// The rule that opens the source NAT for what came out of the TUN, whatever its address is.
+pub(super) fn masquerade(tun: &str, apart: Apart) -> String {
+    format!("oifname != \"{tun}\" ct original zone {} masquerade", apart.zone())
+}
+
+/// Nothing passes between the TUNs of two anchors.
+pub(super) fn forward(tun: &str) -> [String; 2] {
+    let drop = count_and_drop(DropReason::ForwardRefused);
+    [
+        format!("iifname \"{tun}\" oifname != \"{tun}\" oifgroup {GROUP} {drop}"),
+        format!("iifname != \"{tun}\" oifname \"{tun}\" iifgroup {GROUP} {drop}"),
+    ]
+}
+
+/// What is for `address`, one of our own, and did not come by our TUN. A neighbour's clients may
+/// have the same one, and mean their own: these bear a mark by then.
+pub(super) fn own_address(tun: &str, address: &IpAddr) -> [String; 2] {
+    let drop = count_and_drop(DropReason::InnerFromOutside);
+    let destination = format!("iifname != \"{tun}\" {} daddr {address}", family(address.is_ipv4()));
+    [
+        format!("{destination} iifgroup != {GROUP} fib saddr type != local {drop}"),
+        format!("{destination} iifgroup {GROUP} meta mark & {MASK:#x} == 0 {drop}"),
+    ]
+}
+
+/// What neighbours forward is for their filters.
+pub(super) fn opened() -> [String; 2] {
+    [format!("iifgroup {GROUP} return"), format!("oifgroup {GROUP} return")]
+}
+
+/// What lies in the TUN; a client that is reached by the default route is not told from outside.
+pub(super) fn near(options: &FilterOptions) -> Vec<IpNet> {
+    let narrow = options.inner.iter().filter(|prefix| prefix.prefix_len() > 0);
+    narrow.copied().collect()
+}
+
+pub(super) fn chains(options: &FilterOptions, apart: Apart) -> Vec<Chain> {
+    let base = |name, hook, rules| Chain { name, hook: Some(hook), rules };
+    vec![
+        base("zones", "filter hook prerouting priority -450", zones(options, apart)),
+        base("ownership", "filter hook prerouting priority mangle - 5", ownership(options, apart)),
+        base("returning", "route hook output priority mangle", returning(apart)),
+        base("unowned", "filter hook output priority filter - 10", unowned(options, apart)),
+        base("entering", "filter hook postrouting priority mangle", entering(options, apart)),
+    ]
+}
+
+fn zones(options: &FilterOptions, apart: Apart) -> Vec<String> {
+    let (zone, mark) = (apart.zone(), set_mark(apart));
+    let mut rules = vec![format!("iifname != \"{}\" return", options.tun)];
+    for address in &options.own_addresses {
+        let family = family(address.is_ipv4());
+        // What this machine answers is looked up where its own packets are.
+        rules.push(format!("{family} daddr {address} {mark} ct original zone set {zone} return"));
+    }
+    let near = near(options);
+    for (ipv4, set) in [(true, "near4"), (false, "near6")] {
+        if has_family(&near, ipv4) {
+            // Both directions come by the TUN.
+            rules.push(format!("{} daddr @{set} ct zone set {zone} return", family(ipv4)));
+        }
+    }
+    rules.push(format!("ct original zone set {zone}"));
+    rules
+}
+
+fn ownership(FilterOptions { tun, .. }: &FilterOptions, apart: Apart) -> Vec<String> {
+    let (zone, mark) = (apart.zone(), set_mark(apart));
+    let (own, mask) = apart.mark();
+    let drop = count_and_drop(DropReason::ForwardRefused);
+    vec![
+        // Refusals that this machine sends back bear it too.
+        format!("iifname \"{tun}\" {mark}"),
+        // Answers in the name of a server that another tenant speaks with.
+        format!(
+            "iifname \"{tun}\" ct direction reply ct original zone != {zone} \
+             ct mark & {mask:#x} != {own:#x} {drop}"
+        ),
+        format!("iifname != \"{tun}\" ct direction reply ct original zone {zone} {mark}"),
+    ]
+}
+
+fn returning(apart: Apart) -> Vec<String> {
+    vec![format!("ct direction reply ct original zone {} {}", apart.zone(), set_mark(apart))]
+}
+
+fn unowned(FilterOptions { tun, .. }: &FilterOptions, apart: Apart) -> Vec<String> {
+    let (own, mask) = apart.mark();
+    let drop = count_and_drop(DropReason::ForwardRefused);
+    vec![format!("oifname \"{tun}\" ct state invalid meta mark & {mask:#x} != {own:#x} {drop}")]
+}
+
+fn entering(options: &FilterOptions, apart: Apart) -> Vec<String> {
+    let FilterOptions { tun, masquerade, .. } = options;
+    let (zone, (own, mask)) = (apart.zone(), apart.mark());
+    let drop = count_and_drop(DropReason::ForwardRefused);
+    let mut rules = vec![
+        format!("oifname != \"{tun}\" return"),
+        format!("ct original zone {zone} return"),
+        format!("ct direction reply {drop}"),
+        // It began outside: the TUN that it enters first is the one whose answers count.
+        format!(
+            "ct direction original ct mark & {mask:#x} == 0 ct mark set ct mark & {:#x} | {own:#x}",
+            !mask
+        ),
+    ];
+    if *masquerade {
+        // Its client's address may be another tenant's by now. Without masquerade it is unique.
+        rules.push(format!("ct direction original ct mark & {mask:#x} != {own:#x} {drop}"));
+    }
+    rules
+}
+
+fn set_mark(apart: Apart) -> String {
+    let (mark, mask) = apart.mark();
+    format!("meta mark set meta mark & {:#x} | {mark:#x}", !mask)
+}

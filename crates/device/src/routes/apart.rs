@@ -1,0 +1,278 @@
+//! The table and rules that keep one anchor's routes from those of its neighbours (see
+//! [`crate::apart`]).
+//!
+//! ```text
+//! priority  rule                               table
+//! 523       came in by the TUN              -> of the anchor: its prefixes into the TUN, or refused
+//! 523       bears the anchor's mark         -> of the anchor
+//! 523       socket bound to the TUN         -> of the anchor
+//! ```
+//!
+//! The main table has what others may begin connections to: the own inner networks, by which the
+//! machine itself reaches clients (the older of two equal ones), and without masquerade all
+//! prefixes. Behind masquerade a client's prefix is in the anchor's table alone, so that no tenant
+//! can draw the packets of another, or of the machine, by the prefix that it has.
+
+use std::collections::BTreeSet;
+
+use ipnet::IpNet;
+
+use super::{MAIN_TABLE, Routes, tun_route};
+use crate::apart::{Apart, GROUP, MASK};
+use crate::process::ROUTE_PROTOCOL;
+use crate::{DeviceError, Route, Rule, sysctl};
+
+/// The TUN of an anchor, and what is known of it outside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Surroundings {
+    /// The TUN's name.
+    pub tun: String,
+    /// Its index.
+    pub index: u32,
+    /// Its own inner networks.
+    pub networks: Vec<IpNet>,
+    /// Whether addresses behind it are known outside: without masquerade.
+    pub is_exposed: bool,
+}
+
+/// What an anchor has beside the routes of a server.
+#[derive(Clone, Debug)]
+pub(super) struct OwnTable {
+    apart: Apart,
+    surroundings: Surroundings,
+    number: u32,
+}
+
+impl Routes {
+    /// Keeps what leads into the TUN apart from neighbours with the same prefixes, from now on.
+    /// Call it once, before [`Routes::route_into_tun`].
+    ///
+    /// # Errors
+    /// [`DeviceError::Unavailable`] when the mark is another's, or a network is known outside and a
+    /// neighbour has it too; nothing is changed then. Else what the kernel says.
+    pub fn keep_apart(
+        &mut self,
+        apart: Apart,
+        surroundings: Surroundings,
+    ) -> Result<(), DeviceError> {
+        let number = self.tunnel_table() + 1;
+        self.check_mark(apart, &surroundings.tun)?;
+        let own = OwnTable { apart, surroundings, number };
+        let networks = own.surroundings.networks.clone();
+        let clash = self.clashes(&own, &networks)?.into_iter().next();
+        if let Some((_, why)) = clash {
+            return Err(DeviceError::Unavailable { why });
+        }
+        self.netlink.set_group(own.surroundings.index, GROUP)?;
+        for network in &networks {
+            for route in own.routes(network) {
+                unless_without_ipv6(self.netlink.replace_route(&route))?;
+            }
+        }
+        for rule in own.rules() {
+            unless_without_ipv6(self.netlink.add_rule(&rule))?;
+        }
+        self.own_table = Some(own);
+        self.mend_settings().map(drop)
+    }
+
+    /// Which of `prefixes` cannot be led into the TUN, because they are known outside and a
+    /// neighbour has them too; and why.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub(crate) fn find_clashes(
+        &mut self,
+        prefixes: &[IpNet],
+    ) -> Result<Vec<(IpNet, String)>, DeviceError> {
+        match self.own_table.clone() {
+            Some(own) => self.clashes(&own, prefixes),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn clashes(
+        &mut self,
+        own: &OwnTable,
+        prefixes: &[IpNet],
+    ) -> Result<Vec<(IpNet, String)>, DeviceError> {
+        let Surroundings { tun, is_exposed, .. } = &own.surroundings;
+        let mut found = Vec::new();
+        for prefix in prefixes.iter().filter(|prefix| !is_exposed && is_default(prefix)) {
+            let why = format!("{prefix} is behind {tun}, which masquerades: it would draw all");
+            found.push((*prefix, why));
+        }
+        let links = self.netlink.links()?;
+        let is_neighbour = |index: u32| index != own.surroundings.index;
+        let neighbours: Vec<_> =
+            links.iter().filter(|link| link.group == GROUP && is_neighbour(link.index)).collect();
+        if neighbours.is_empty() || prefixes.is_empty() {
+            return Ok(found);
+        }
+        let routes = self.netlink.routes()?;
+        let exposed: BTreeSet<u32> = routes
+            .iter()
+            .filter(|route| route.metric == METRIC_EXPOSED && route.protocol == ROUTE_PROTOCOL)
+            .filter_map(|route| route.interface)
+            .collect();
+        let known = |route: &&Route| route.table == MAIN_TABLE || is_default(&route.destination);
+        for route in routes.iter().filter(known) {
+            let Some(index) = route.interface else { continue };
+            let Some(link) = neighbours.iter().find(|link| link.index == index) else { continue };
+            if !is_exposed && !exposed.contains(&index) {
+                continue;
+            }
+            for prefix in prefixes.iter().filter(|prefix| overlap(prefix, &route.destination)) {
+                let (theirs, name) = (route.destination, &link.name);
+                let why = format!(
+                    "{} of {tun} overlaps with {theirs} of {name}, another anchor of this machine: \
+                     prefixes are the same only between anchors that both masquerade",
+                    prefix.trunc()
+                );
+                found.push((*prefix, why));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Whether nobody else's rule takes what bears the mark.
+    fn check_mark(&mut self, apart: Apart, tun: &str) -> Result<(), DeviceError> {
+        let unavailable = |why: String| Err(DeviceError::Unavailable { why });
+        let (own, _) = apart.mark();
+        if own == 0 {
+            return unavailable(format!(
+                "no number comes of the name {tun}: choose another tun.name"
+            ));
+        }
+        let takes = |rule: &&Rule| {
+            let (mark, mask) = rule.mark.unwrap_or_default();
+            let seen = mask & MASK;
+            seen != 0 && (mark ^ own) & seen == 0
+        };
+        match self.netlink.rules()?.iter().find(takes) {
+            None => Ok(()),
+            Some(rule) => {
+                let (mark, mask) = rule.mark.unwrap_or_default();
+                unavailable(format!(
+                    "the mark {own:#x} of {tun} is taken by another's rule (priority {}, fwmark \
+                     {mark:#x}/{mask:#x}): choose another tun.name",
+                    rule.priority
+                ))
+            }
+        }
+    }
+
+    /// All that leads `prefix` into the TUN with the index `tun`.
+    pub(super) fn ways(&self, tun: u32, prefix: &IpNet) -> Vec<Route> {
+        let main = tun_route(tun, *prefix, self.tunnel_table());
+        match &self.own_table {
+            None => vec![main],
+            Some(own) if own.surroundings.is_exposed => {
+                own.routes(prefix).into_iter().chain([main]).collect()
+            }
+            Some(own) => own.routes(prefix),
+        }
+    }
+
+    /// What there is for the own networks.
+    pub(super) fn own_ways(&self) -> (Vec<Route>, Vec<Rule>) {
+        let Some(own) = &self.own_table else { return Default::default() };
+        let networks = own.surroundings.networks.iter();
+        (networks.flat_map(|network| own.routes(network)).collect(), own.rules())
+    }
+
+    /// Sets again what is not as it should be of the TUN's group and the settings; returns how much
+    /// that was.
+    pub(super) fn mend_settings(&mut self) -> Result<usize, DeviceError> {
+        let Some(Surroundings { tun, index, .. }) =
+            self.own_table.as_ref().map(|own| &own.surroundings)
+        else {
+            return Ok(0);
+        };
+        let (index, mut count) = (*index, 0);
+        let valid = format!("net.ipv4.conf.{}.src_valid_mark", tun.replace('.', "/"));
+        // What the reverse path filter sees, and what refusals that this machine sends back bear.
+        for key in [valid].into_iter().chain(REFLECTING.map(str::to_owned)) {
+            // A kernel without IPv6 has none of its own.
+            if sysctl::read(&key).is_ok_and(|value| value != "1") {
+                self.instance.change_setting(&key, "1")?;
+                self.settings.insert(key);
+                count += 1;
+            }
+        }
+        let links = self.netlink.links()?;
+        if links.iter().any(|link| link.index == index && link.group != GROUP) {
+            self.netlink.set_group(index, GROUP)?;
+            count += 1;
+        }
+        Ok(count)
+    }
+}
+
+impl OwnTable {
+    /// A route into the TUN, and one that refuses where there is no TUN.
+    fn routes(&self, prefix: &IpNet) -> Vec<Route> {
+        if is_default(prefix) {
+            return Vec::new();
+        }
+        let metric = if self.surroundings.is_exposed { METRIC_EXPOSED } else { METRIC_HIDDEN };
+        let into = Route {
+            destination: prefix.trunc(),
+            gateway: None,
+            interface: Some(self.surroundings.index),
+            table: self.number,
+            metric,
+            protocol: ROUTE_PROTOCOL,
+            preferred_source: None,
+        };
+        let refused = Route { interface: None, metric: METRIC_REFUSED, ..into.clone() };
+        vec![into, refused]
+    }
+
+    fn rules(&self) -> Vec<Rule> {
+        let Surroundings { tun, networks, .. } = &self.surroundings;
+        let mut rules = Vec::new();
+        for ipv4 in [true, false] {
+            let rule = Rule {
+                ipv4,
+                priority: PRIORITY_APART,
+                table: self.number,
+                protocol: ROUTE_PROTOCOL,
+                ..Rule::default()
+            };
+            rules.push(Rule { input_interface: Some(tun.clone()), ..rule.clone() });
+            rules.push(Rule { mark: Some(self.apart.mark()), ..rule.clone() });
+            rules.push(Rule { output_interface: Some(tun.clone()), ..rule });
+        }
+        // A kernel without IPv6 has none of its rules to be missed.
+        let has_ipv6 = networks.iter().any(|network| network.addr().is_ipv6());
+        rules.retain(|rule| rule.ipv4 || has_ipv6 || sysctl::read(HAS_IPV6).is_ok());
+        rules
+    }
+}
+
+fn is_default(prefix: &IpNet) -> bool {
+    prefix.prefix_len() == 0
+}
+
+/// Default routes stand behind all others, and clash among themselves alone.
+fn overlap(a: &IpNet, b: &IpNet) -> bool {
+    let same_kind = is_default(a) == is_default(b);
+    same_kind && (a.contains(b) || b.contains(a))
+}
+
+fn unless_without_ipv6(result: Result<(), DeviceError>) -> Result<(), DeviceError> {
+    match result {
+        Err(DeviceError::NoIpv6 { .. }) => Ok(()),
+        result => result,
+    }
+}
+
+const PRIORITY_APART: u32 = 523;
+/// Tells neighbours that the prefix is known outside.
+const METRIC_EXPOSED: u32 = 0x5256_0001;
+/// Tells them that it is behind masquerade.
+const METRIC_HIDDEN: u32 = 0x5256_0002;
+const METRIC_REFUSED: u32 = u32::MAX - 1;
+const REFLECTING: [&str; 2] = ["net.ipv4.fwmark_reflect", "net.ipv6.fwmark_reflect"];
+const HAS_IPV6: &str = "net.ipv6.conf.all.forwarding";
