@@ -67,7 +67,8 @@ impl ProxyArgs {
         let membership = Membership::open(&file.state_directory, Role::Proxy)?;
         let identity =
             member::identity(&source.path, file.private_key.take(), membership.as_ref())?;
-        let fleet = membership.map(|membership| member::in_fleet(membership, &file.fleet));
+        let fleet =
+            membership.map(|membership| member::in_fleet(membership, file.fleet.offline_max()));
         let files = source.files();
         let reload = reload_proxy(source, file.clone(), identity.public_key());
         Ok(run_proxy(ProxyOptions {
@@ -112,7 +113,8 @@ impl AnchorArgs {
         let identity =
             member::identity(&source.path, file.private_key.take(), membership.as_ref())?;
         let name = tenant_name(&source.path, &file, membership.as_ref())?;
-        let fleet = membership.map(|membership| member::in_fleet(membership, &file.fleet));
+        let fleet =
+            membership.map(|membership| member::in_fleet(membership, file.fleet.offline_max()));
         let files = source.files();
         let reload = reload_anchor(source, file.clone(), identity.public_key());
         let devices = Arc::new(PeerTable::new(file.devices()));
@@ -136,6 +138,7 @@ impl AnchorArgs {
             destinations: destinations(&file),
             tun: tun_settings(&file.tun),
             addresses: file.addresses,
+            accepted: file.fleet.accept,
             masquerade: file.masquerade,
             clients_reach_clients: file.clients_reach_clients,
             state_directory: file.state_directory,
@@ -189,14 +192,16 @@ fn reload_anchor(
     started: AnchorFile,
     key: PublicKey,
 ) -> impl FnMut() -> Result<ServerReload, String> {
-    const RELOADS: [&str; 4] = ["devices", "proxies", "deny_destinations", "allow_destinations"];
+    const RELOADS: [&str; 5] =
+        ["devices", "proxies", "deny_destinations", "allow_destinations", "fleet.accept"];
     move || {
         let mut file = source.read().map_err(|error| error.to_string())?;
         warn_of(&file);
         let other_key = member::is_other_key(file.private_key.take(), key)?;
         tell_ignored(&started, &file, &RELOADS, other_key);
-        let destinations = destinations(&file);
-        Ok(ServerReload { peers: file.devices(), destinations, proxies: file.proxies() })
+        let (peers, proxies) = (file.devices(), file.proxies());
+        let accepted = file.fleet.accept.clone();
+        Ok(ServerReload { peers, destinations: destinations(&file), proxies, accepted })
     }
 }
 

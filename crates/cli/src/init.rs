@@ -88,7 +88,7 @@ impl InitArgs {
             "# Roadweave server. Every field: docs/configuration.md\n\
              listen = \"[::]:{port}\"\n\
              private_key = \"{private}\"\n\
-             addresses = [\"10.77.0.1/24\", \"fd77::1/64\"]\n\n\
+             addresses = [\"10.77.0.1/16\", \"fd77::1/64\"]\n\n\
              [[peers]]\n\
              name = {name:?}\n\
              public_key = \"{public}\"\n\

@@ -3,11 +3,11 @@
 use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::Result;
 use roadweave_config::{
-    AnchorFile, ClientFile, FileError, FleetFields, Merged, PrivateKey, ProxyFile, ServerFile,
-    Validate,
+    AnchorFile, ClientFile, FileError, Merged, PrivateKey, ProxyFile, ServerFile, Validate,
 };
 use roadweave_device::ClientReload;
 use roadweave_device::fleet::{FleetOptions, Membership, Merged as Applied};
@@ -229,12 +229,12 @@ pub fn merge_client(
 }
 
 /// How a server, a proxy or an anchor takes part in the fleet that it has joined.
-pub fn in_fleet(membership: Membership, fields: &FleetFields) -> FleetOptions<()> {
+pub fn in_fleet(membership: Membership, offline_max: Option<Duration>) -> FleetOptions<()> {
     let merge = |remote: Option<&str>| match remote {
         None => Ok(Applied { reload: (), pinned: Vec::new() }),
         Some(_) => Err("this is set by its own file alone".to_owned()),
     };
-    FleetOptions { membership, merge: Box::new(merge), offline_max: fields.offline_max() }
+    FleetOptions { membership, merge: Box::new(merge), offline_max }
 }
 
 /// What of a client's file may change while it runs.

@@ -149,7 +149,8 @@ impl ServerArgs {
         let membership = Membership::open(&file.state_directory, Role::Proxy)?;
         let identity =
             member::identity(&source.path, file.private_key.take(), membership.as_ref())?;
-        let fleet = membership.map(|membership| member::in_fleet(membership, &file.fleet));
+        let fleet =
+            membership.map(|membership| member::in_fleet(membership, file.fleet.offline_max()));
         let tun = tun_settings(&file.tun);
         let files = source.files();
         let reload = reload_server(source, file.clone(), identity.public_key());
@@ -169,6 +170,7 @@ impl ServerArgs {
             listen: file.listen,
             metrics: file.metrics.as_ref().map(|metrics| metrics.listen),
             addresses: file.addresses,
+            accepted: file.fleet.accept,
             tun,
             masquerade: file.masquerade,
             destinations,
@@ -201,7 +203,8 @@ fn router_socket(LinkSocket { listen, interface }: LinkSocket) -> RouterSocket {
 }
 
 /// What a server reads again; the other fields count from its next start on.
-const SERVER_RELOADS: [&str; 3] = ["peers", "deny_destinations", "allow_destinations"];
+const SERVER_RELOADS: [&str; 4] =
+    ["peers", "deny_destinations", "allow_destinations", "fleet.accept"];
 /// What a client reads again.
 const CLIENT_RELOADS: [&str; 4] =
     ["lanes", "uplinks.include", "uplinks.exclude", "uplinks.policies"];
@@ -218,7 +221,8 @@ fn reload_server(
         let other_key = member::is_other_key(file.private_key.take(), key)?;
         tell_ignored(&started, &file, &SERVER_RELOADS, other_key);
         let destinations = destinations(&file);
-        Ok(ServerReload { peers: file.peers(), destinations, proxies: Vec::new() })
+        let accepted = file.fleet.accept.clone();
+        Ok(ServerReload { peers: file.peers(), destinations, proxies: Vec::new(), accepted })
     }
 }
 

@@ -267,7 +267,7 @@ fn broken_fields_are_told_with_file_line_and_what_would_be_right() {
 
     let server = |line: &str, instead: &str, parts: &[&str]| check("server", line, instead, parts);
     server("listen", "listen = \"4433\"", &["line 2", "listen", "[::]:4433"]);
-    server("addresses", "addresses = []", &["line 4", "addresses is empty", "10.77.0.1/24"]);
+    server("addresses", "addresses = []", &["line 4", "addresses is empty", "10.77.0.1/16"]);
     server(
         "",
         "expires = 2027-01-31",

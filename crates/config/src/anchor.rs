@@ -10,11 +10,12 @@ use roadweave_types::Rate;
 use serde::{Deserialize, Serialize};
 
 use crate::destinations::{AllowedDestination, default_denied};
+use crate::fleet::FleetFields;
 use crate::metrics::MetricsFields;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
 use crate::proxy::{rate, validate_tenant_name};
 use crate::secret::PrivateKey;
-use crate::server::{FleetFields, default_addresses, default_masquerade};
+use crate::server::{default_addresses, default_masquerade};
 use crate::transport::TransportFields;
 use crate::tun::TunFields;
 use crate::values::{Within, listen, networks, state_directory, validate_networks};
@@ -136,12 +137,13 @@ impl Validate for AnchorFile {
         }
         if self.addresses.is_empty() {
             let message = "addresses is empty; give the anchor an inner address, \
-                           such as addresses = [\"10.77.0.1/24\"]";
+                           such as addresses = [\"10.77.0.1/16\"]";
             return Err(Fault::new("addresses", message));
         }
         validate_networks("deny_destinations", &self.deny_destinations)?;
         let allowed: Vec<IpNet> = self.allow_destinations.iter().map(|to| to.network).collect();
         validate_networks("allow_destinations", &allowed)?;
+        self.fleet.validate()?;
         self.transport.validate()?;
         for (position, proxy) in self.proxies.iter().enumerate() {
             let same = |other: &&ProxyFields| other.public_key == proxy.public_key;

@@ -7,6 +7,7 @@ mod anchor;
 mod client;
 mod destinations;
 mod differing;
+mod fleet;
 mod lane;
 mod merge;
 mod metrics;
@@ -27,6 +28,7 @@ pub use client::{
 };
 pub use destinations::AllowedDestination;
 pub use differing::differing;
+pub use fleet::{FleetFields, ProxyFleetFields};
 pub use lane::{
     LaneFields, LaneNames, MatchFields, Ordering, Ports, Protocol, lane_configs,
     validate_deadlines, validate_lanes,
@@ -38,7 +40,7 @@ pub use proxy::{AnchorFields, ProxyFile, ProxyTenantFields};
 pub use reader::{Fault, FileError, Place, Validate, load, parse, read_text};
 pub use router::{LinkSocket, RouterFile, RouterLinkFields, RouterOrdering, RouterTunFields};
 pub use secret::{PrivateKey, WriteError, write_secrets};
-pub use server::{FleetFields, ServerFile, ServerLimits};
+pub use server::{ServerFile, ServerLimits};
 pub use transport::TransportFields;
 pub use tun::{TunFields, TunName};
 pub use values::{Within, host_port, state_directory as default_state_directory};

@@ -8,6 +8,7 @@ use roadweave_tunnel::{Peer, ProxyConfig, ProxyTenant, TENANTS_MAX};
 use roadweave_types::Rate;
 use serde::{Deserialize, Serialize};
 
+use crate::fleet::ProxyFleetFields;
 use crate::lane::{
     LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes,
     validate_without_uplinks,
@@ -15,7 +16,7 @@ use crate::lane::{
 use crate::metrics::MetricsFields;
 use crate::peers::{PeerFields, PeersCheck, expired_peers};
 use crate::secret::PrivateKey;
-use crate::server::{FleetFields, ServerLimits, default_listen};
+use crate::server::{ServerLimits, default_listen};
 use crate::transport::TransportFields;
 use crate::tun::TunName;
 use crate::values::{Within, addresses, listen, state_directory};
@@ -63,7 +64,7 @@ pub struct ProxyFile {
     pub peers: Vec<PeerFields>,
     /// How the proxy takes part in the fleet that it has joined.
     #[serde(default)]
-    pub fleet: FleetFields,
+    pub fleet: ProxyFleetFields,
 }
 
 /// A tenant of a proxy.

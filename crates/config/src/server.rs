@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
@@ -10,6 +9,7 @@ use roadweave_tunnel::Peer;
 use serde::{Deserialize, Serialize};
 
 use crate::destinations::{AllowedDestination, default_denied};
+use crate::fleet::FleetFields;
 use crate::lane::{
     LaneFields, LaneNames, lane_configs, validate_deadlines, validate_lanes,
     validate_without_uplinks,
@@ -73,22 +73,6 @@ pub struct ServerFile {
     pub fleet: FleetFields,
 }
 
-/// How a server, a proxy or an anchor takes part in a fleet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct FleetFields {
-    /// After how long without a controller no box of the fleet is let in any more.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub offline_max_seconds: Option<Within<10, 31_536_000>>,
-}
-
-impl FleetFields {
-    /// After how long without a controller no box of the fleet is let in any more.
-    pub fn offline_max(&self) -> Option<Duration> {
-        self.offline_max_seconds.map(|most| Duration::from_secs(most.get().unsigned_abs()))
-    }
-}
-
 /// What a server may take of its machine.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -110,7 +94,7 @@ pub(crate) fn default_listen() -> SocketAddr {
 }
 
 pub(crate) fn default_addresses() -> Vec<IpNet> {
-    ["10.77.0.1/24", "fd77::1/64"].map(|prefix| prefix.parse().expect("a prefix")).to_vec()
+    ["10.77.0.1/16", "fd77::1/64"].map(|prefix| prefix.parse().expect("a prefix")).to_vec()
 }
 
 pub(crate) const fn default_masquerade() -> bool {
@@ -153,12 +137,13 @@ impl Validate for ServerFile {
         self.private_key.validate()?;
         if self.addresses.is_empty() {
             let message = "addresses is empty; give the server an inner address, \
-                           such as addresses = [\"10.77.0.1/24\"]";
+                           such as addresses = [\"10.77.0.1/16\"]";
             return Err(Fault::new("addresses", message));
         }
         validate_networks("deny_destinations", &self.deny_destinations)?;
         let allowed: Vec<IpNet> = self.allow_destinations.iter().map(|to| to.network).collect();
         validate_networks("allow_destinations", &allowed)?;
+        self.fleet.validate()?;
         self.transport.validate()?;
         self.limits.validate()?;
         validate_lanes(LaneNames::PRODUCT, &self.lanes)?;

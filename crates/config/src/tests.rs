@@ -254,6 +254,27 @@ fn peers_that_collide_are_refused() {
 }
 
 #[test]
+fn what_a_fleet_may_have_behind_its_boxes_is_bounded() {
+    let of = |line: &str| format!("private_key = \"{KEY}\"\n[fleet]\n{line}\n");
+    let check = |line: &str, expected: &str| {
+        let error = read::<ServerFile>(&of(line)).expect_err("it is broken");
+        assert!(error.contains(expected) && error.contains("line 3, column "), "{error}");
+        let error = read::<AnchorFile>(&of(line)).expect_err("it is broken");
+        assert!(error.contains(expected), "{error}");
+    };
+    check("accept = [\"10.80.0.1/16\"]", "write 10.80.0.1/32 or 10.80.0.0/16");
+    check("accept = [\"10.80.0.0/16\", \"0.0.0.0/1\"]", "0.0.0.0/1 would let a controller");
+    check("accept = [\"::/0\"]", "::/0 would let a controller");
+    check("accept = [\"10.80\"]", "is no network");
+    let file =
+        read::<ServerFile>(&of("accept = [\"10.0.0.0/8\", \"fd00::/8\"]")).expect("it is fine");
+    assert_eq!(file.fleet.accept.len(), 2);
+    // A proxy leads nowhere by addresses.
+    let error = read::<ProxyFile>(&of("accept = [\"10.0.0.0/8\"]")).expect_err("it has none");
+    assert!(error.contains("accept"), "{error}");
+}
+
+#[test]
 fn destinations_that_cannot_be_are_refused() {
     let check = |line: &str, expected: &str| {
         let text = format!("private_key = \"{KEY}\"\n{line}\n");

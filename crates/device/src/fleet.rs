@@ -30,5 +30,5 @@ pub use membership::{Membership, MembershipError, role_name};
 pub use store::StoreError;
 
 pub(crate) use handle::Fleet;
-pub(crate) use members::{Members, beside};
+pub(crate) use members::{LeftOut, Members, Space, beside};
 pub(crate) use post::News;

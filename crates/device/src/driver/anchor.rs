@@ -60,6 +60,8 @@ pub struct AnchorOptions {
     pub clients_reach_clients: bool,
     /// Where clients may go.
     pub destinations: Destinations,
+    /// Networks, besides those of `addresses`, in which members of a fleet may have addresses.
+    pub accepted: Vec<IpNet>,
     /// Where the newest binding of each client is kept.
     pub state_directory: PathBuf,
     /// Files that are read again later, as the configuration.
@@ -131,14 +133,14 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
         peers: devices.peers().iter().map(|(key, peer)| (*key, Peer::clone(peer))).collect(),
         destinations: options.destinations,
         proxies: options.proxies,
+        accepted: options.accepted,
     };
     let serving = ServingOptions {
         clients: devices,
         proxies: Some(proxies),
         of_file,
         reload: options.reload,
-        own: options.addresses,
-        by_tenant: false,
+        own: Some(options.addresses),
         host: Some((host, machine)),
         tenants: Vec::new(),
         fleet: options.fleet,

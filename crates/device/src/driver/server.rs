@@ -47,6 +47,8 @@ pub struct ServerOptions {
     pub masquerade: bool,
     /// Where clients may go through this server.
     pub destinations: Destinations,
+    /// Networks, besides those of `addresses`, in which members of a fleet may have addresses.
+    pub accepted: Vec<IpNet>,
     /// Where what strategies have learned is kept.
     pub state_directory: PathBuf,
     /// Files that are read again later, as the configuration.
@@ -124,14 +126,14 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
         peers: options.peers,
         destinations: options.destinations,
         proxies: Vec::new(),
+        accepted: options.accepted,
     };
     let serving = ServingOptions {
         clients: peers,
         proxies: None,
         of_file,
         reload: options.reload,
-        own: options.addresses,
-        by_tenant: false,
+        own: Some(options.addresses),
         host: Some((host, machine)),
         tenants: Vec::new(),
         fleet: options.fleet,

@@ -28,7 +28,7 @@ use self::host::Host;
 use self::machine::Machine;
 use self::node::Serves;
 use self::presence_log::PresenceLog;
-use self::reload::{Change, Reload, Reloaded, Reloader, ServerReload, Taken};
+use self::reload::{Change, Reload, Reloaded, Reloader, ServerReload};
 use super::DriverError;
 use super::event_loop::Driver;
 use crate::fleet::FleetOptions;
@@ -50,10 +50,9 @@ pub(super) struct ServingOptions<'a> {
     pub(super) of_file: ServerReload,
     /// Reads it again.
     pub(super) reload: Reload,
-    /// Its own inner addresses, which no member of a fleet has.
-    pub(super) own: Vec<IpNet>,
-    /// Whether the inner addresses of tenants are apart.
-    pub(super) by_tenant: bool,
+    /// Its own inner addresses, which no member of a fleet has, with the networks that members are
+    /// in; `None` at a proxy, which has none.
+    pub(super) own: Option<Vec<IpNet>>,
     /// What it holds of its machine, if it does.
     pub(super) host: Option<(Host, Machine)>,
     /// The tenants of a proxy that its file names.
@@ -105,14 +104,12 @@ impl Serving {
         driver: &mut Driver<N>,
         options: ServingOptions<'_>,
     ) -> Result<Self, DriverError> {
-        let ServingOptions { clients, proxies, of_file, reload, own, by_tenant, host, .. } =
-            options;
+        let ServingOptions { clients, proxies, of_file, reload, own, host, .. } = options;
         let mut time_of_day = TimeOfDay::new(options.state_directory, options.instance);
         clients.set_unix_time(time_of_day.tell(Instant::ZERO, ClockReading::take()));
         let (host, machine) = host.unzip();
         let keys = of_file.keys().collect();
-        let taken = Taken { own, by_tenant };
-        let reloader = Reloader::start(reload, of_file, taken, machine, driver.waker())?;
+        let reloader = Reloader::start(reload, of_file, own, machine, driver.waker())?;
         let tenants = options.tenants;
         let start_fleet = |fleet| InFleet::start(fleet, keys, tenants, driver.waker());
         let fleet = options.fleet.map(start_fleet).transpose()?;

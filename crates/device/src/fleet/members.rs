@@ -46,38 +46,89 @@ impl Members {
     }
 }
 
-/// The clients of a server's own `file`, and those of `members` who are no others and share no
-/// addresses with those before them or with the server's `own`, of their own tenant if tenants are
-/// apart; and how many of them did. What the file says wins, whoever leads the fleet.
+/// Which inner addresses members may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Space<'a> {
+    /// At a server or an anchor: those in the networks of its `own` addresses and in `accepted`,
+    /// but for its own. A machine leads to whatever its members have, so any other would draw what
+    /// it has to do with somebody else (its resolver, half the Internet) into the tunnel.
+    Networks {
+        /// Its own inner addresses, with their networks.
+        own: &'a [IpNet],
+        /// Other networks that lie behind boxes.
+        accepted: &'a [IpNet],
+    },
+    /// At a proxy, whose machine leads nowhere by them: any, those of each tenant apart.
+    Tenants,
+}
+
+impl Space<'_> {
+    /// Whether `network` may be a member's.
+    fn has(self, network: &IpNet) -> bool {
+        match self {
+            Self::Networks { own, accepted } => {
+                own.iter().chain(accepted).any(|around| around.trunc().contains(network))
+            }
+            Self::Tenants => true,
+        }
+    }
+
+    /// Whose addresses a peer's may not be.
+    fn of(self, peer: &Peer) -> String {
+        match self {
+            Self::Networks { .. } => String::new(),
+            Self::Tenants => peer.tenant.clone(),
+        }
+    }
+}
+
+/// What of the members does not count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LeftOut {
+    /// Prefixes that are not members' to have here.
+    pub(crate) prefixes: usize,
+    /// The first of them, and whose it would be.
+    pub(crate) first: Option<(String, IpNet)>,
+    /// Members that share a key or addresses with somebody, or have no address that counts.
+    pub(crate) members: usize,
+}
+
+/// The clients of a server's own `file`, and those of `members` who are no others, have addresses
+/// in `space`, and share none of them with those before them or with the server itself; and what
+/// does not count of them. What the file says wins, whoever leads the fleet.
 pub(crate) fn beside(
     file: Vec<(PublicKey, Peer)>,
     members: &[(PublicKey, Peer)],
-    own: &[IpNet],
-    by_tenant: bool,
-) -> (Vec<(PublicKey, Peer)>, usize) {
+    space: Space<'_>,
+) -> (Vec<(PublicKey, Peer)>, LeftOut) {
     let mut keys: BTreeSet<PublicKey> = file.iter().map(|(key, _)| *key).collect();
-    let space = |peer: &Peer| if by_tenant { peer.tenant.clone() } else { String::new() };
     let mut spaces: BTreeMap<String, JointPrefixMap<IpNet, ()>> = BTreeMap::new();
     for (_, peer) in &file {
-        let taken = spaces.entry(space(peer)).or_default();
+        let taken = spaces.entry(space.of(peer)).or_default();
         peer.addresses.iter().for_each(|network| _ = taken.insert(network.trunc(), ()));
     }
-    let own = own.iter().map(|own| IpNet::from(own.addr()));
+    if let Space::Networks { own, .. } = space {
+        let taken = spaces.entry(String::new()).or_default();
+        own.iter().for_each(|own| _ = taken.insert(own.addr().into(), ()));
+    }
     let mut peers = file;
-    let mut left_out = 0;
+    let mut left_out = LeftOut::default();
     for (key, peer) in members {
-        let taken = spaces.entry(space(peer)).or_default();
-        own.clone().for_each(|network| _ = taken.insert(network, ()));
-        let mine: Vec<IpNet> = peer.addresses.iter().map(IpNet::trunc).collect();
+        let taken = spaces.entry(space.of(peer)).or_default();
+        let all = peer.addresses.iter().map(IpNet::trunc);
+        let (mine, foreign): (Vec<_>, Vec<_>) = all.partition(|network| space.has(network));
+        left_out.prefixes += foreign.len();
+        let first = || Some((peer.name.clone(), *foreign.first()?));
+        left_out.first = left_out.first.or_else(first);
         let is_free = |network: &IpNet| {
             taken.get_lpm(network).is_none() && taken.children(network).next().is_none()
         };
         if mine.is_empty() || !mine.iter().all(is_free) || !keys.insert(*key) {
-            left_out += 1;
+            left_out.members += 1;
             continue;
         }
-        mine.into_iter().for_each(|network| _ = taken.insert(network, ()));
-        peers.push((*key, peer.clone()));
+        mine.iter().for_each(|network| _ = taken.insert(*network, ()));
+        peers.push((*key, Peer { addresses: mine, ..peer.clone() }));
     }
     (peers, left_out)
 }
@@ -100,10 +151,23 @@ mod tests {
         (Identity::from_seed([seed; 32]).public_key(), peer)
     }
 
+    fn nets(prefixes: &[&str]) -> Vec<IpNet> {
+        prefixes.iter().map(|text| text.parse().expect("a prefix")).collect()
+    }
+
+    fn joined(
+        file: &[(PublicKey, Peer)],
+        members: &[(PublicKey, Peer)],
+    ) -> (Vec<(PublicKey, Peer)>, LeftOut) {
+        let own = nets(&["10.77.0.1/16", "fd77::1/64"]);
+        let accepted = nets(&["192.168.0.0/20"]);
+        let space = Space::Networks { own: &own, accepted: &accepted };
+        beside(file.to_vec(), members, space)
+    }
+
     fn names(file: &[(PublicKey, Peer)], members: &[(PublicKey, Peer)]) -> (Vec<String>, usize) {
-        let own = ["10.77.0.1/24".parse().expect("a prefix")];
-        let (peers, left_out) = beside(file.to_vec(), members, &own, false);
-        (peers.into_iter().map(|(_, peer)| peer.name).collect(), left_out)
+        let (peers, left_out) = joined(file, members);
+        (peers.into_iter().map(|(_, peer)| peer.name).collect(), left_out.members)
     }
 
     #[test]
@@ -122,11 +186,45 @@ mod tests {
         // The file's client, part of what lies behind it, all around it, and the server itself.
         check(&["10.77.0.2/32"], false);
         check(&["10.77.0.3/32", "192.168.7.9/32"], false);
-        check(&["0.0.0.0/0"], false);
+        check(&["10.77.0.0/24"], false);
         check(&["10.77.0.1/32"], false);
         check(&[], false);
         let same_key = [peer(1, &["10.77.0.9/32"])];
         assert_eq!(names(&file, &same_key), (vec!["p1".to_owned()], 1));
+    }
+
+    #[test]
+    fn a_controller_draws_nothing_into_the_tunnel_that_is_not_behind_boxes() {
+        let check = |foreign: &str| {
+            let network: IpNet = foreign.parse().expect("a prefix");
+            let expected = LeftOut {
+                prefixes: 1,
+                first: Some(("p2".to_owned(), network.trunc())),
+                members: 0,
+            };
+            // The rest of the member counts.
+            let (peers, left_out) = joined(&[], &[peer(2, &["10.77.0.3/32", foreign])]);
+            assert_eq!(left_out, expected, "{foreign}");
+            assert_eq!(peers[0].1.addresses, nets(&["10.77.0.3/32"]), "{foreign}");
+            // With nothing else there is no member.
+            let (peers, left_out) = joined(&[], &[peer(2, &[foreign])]);
+            assert_eq!((peers.len(), left_out.members), (0, 1), "{foreign}");
+        };
+        // Metadata, a resolver, half of all, all, around the own networks, and just beside them.
+        check("169.254.169.254/32");
+        check("192.0.2.53/32");
+        check("0.0.0.0/1");
+        check("0.0.0.0/0");
+        check("::/0");
+        check("2000::/3");
+        check("10.76.0.0/15");
+        check("10.78.0.1/32");
+        check("192.168.16.0/24");
+        check("::ffff:10.77.0.9/128");
+        // With bits of a host it is still the whole network.
+        check("10.77.0.9/8");
+        let behind = [peer(2, &["10.77.0.3/32", "192.168.15.0/24", "fd77::3/128"])];
+        assert_eq!(joined(&[], &behind).1, LeftOut::default());
     }
 
     #[test]
@@ -135,6 +233,7 @@ mod tests {
             [peer(2, &["10.77.0.3/32"]), peer(3, &["10.77.0.0/28"]), peer(4, &["fd77::4/128"])];
         assert_eq!(names(&[], &members), (vec!["p2".to_owned(), "p4".to_owned()], 1));
     }
+
     #[test]
     fn tenants_of_a_proxy_may_have_the_same_addresses() {
         let of = |seed, tenant: &str| {
@@ -142,7 +241,7 @@ mod tests {
             (key, Peer { tenant: tenant.to_owned(), ..member })
         };
         let members = [of(2, "north"), of(3, "south"), of(4, "north")];
-        let (peers, left_out) = beside(vec![of(1, "west")], &members, &[], true);
-        assert_eq!((peers.len(), left_out), (3, 1));
+        let (peers, left_out) = beside(vec![of(1, "west")], &members, Space::Tenants);
+        assert_eq!((peers.len(), left_out.members), (3, 1));
     }
 }

@@ -19,7 +19,7 @@ use roadweave_identity::PublicKey;
 use roadweave_tunnel::{Peer, Peers, PeersChange};
 
 use super::machine::Machine;
-use crate::fleet::{Members, beside};
+use crate::fleet::{LeftOut, Members, Space, beside};
 use crate::{DeviceError, Waker};
 
 /// What of the configuration may change while a server, a proxy or an anchor runs.
@@ -31,6 +31,8 @@ pub struct ServerReload {
     pub destinations: Destinations,
     /// The proxies of an anchor that may connect.
     pub proxies: Vec<(PublicKey, Peer)>,
+    /// Networks, besides the own inner ones, in which members of a fleet may have addresses.
+    pub accepted: Vec<IpNet>,
 }
 
 /// Where clients may go through a server.
@@ -50,15 +52,6 @@ impl ServerReload {
     pub(super) fn keys(&self) -> impl Iterator<Item = PublicKey> {
         self.peers.iter().chain(&self.proxies).map(|(key, _)| *key)
     }
-}
-
-/// What inner addresses are not a member's to have.
-#[derive(Clone, Debug)]
-pub(super) struct Taken {
-    /// The own inner addresses.
-    pub(super) own: Vec<IpNet>,
-    /// Whether those of different tenants are apart.
-    pub(super) by_tenant: bool,
 }
 
 /// Reads the clients again, one time after the other.
@@ -108,19 +101,20 @@ pub(super) struct Reloaded {
 
 impl Reloader {
     /// Starts the thread, in the network namespace of the calling one; `waker` wakes the loop for
-    /// outcomes. `file`: what was read before.
+    /// outcomes. `file`: what was read before; `own`: the own inner addresses, `None` at a proxy.
     ///
     /// # Errors
     /// When there can be no more threads.
     pub(super) fn start(
         mut reload: Reload,
         mut file: ServerReload,
-        taken: Taken,
+        own: Option<Vec<IpNet>>,
         machine: Option<Machine>,
         waker: Waker,
     ) -> Result<Self, DeviceError> {
         let (jobs, todo) = channel::<Job>();
         let (sender, outcomes) = channel();
+        let mut told = LeftOut::default();
         let work = move || {
             while let Ok(Job { mut machine, change }) = todo.recv() {
                 let read = match change.rereads {
@@ -128,7 +122,8 @@ impl Reloader {
                     false => Ok(()),
                 };
                 let reloaded = read.map(|()| {
-                    let reloaded = merged(&file, &change, &taken);
+                    let (reloaded, left_out) = merged(&file, &change, own.as_deref());
+                    tell_left_out(&mut told, left_out);
                     machine.iter_mut().for_each(|machine| machine.lead(&reloaded.change.peers));
                     reloaded
                 });
@@ -208,22 +203,82 @@ impl Reloader {
     }
 }
 
-/// What `file` and the members of the fleet come to together.
-fn merged(file: &ServerReload, change: &Change, taken: &Taken) -> Reloaded {
+/// What `file` and the members of the fleet come to together, and what of them does not count.
+fn merged(file: &ServerReload, change: &Change, own: Option<&[IpNet]>) -> (Reloaded, LeftOut) {
     let Members { boxes, proxies } = &*change.members;
-    let Taken { own, by_tenant } = taken;
-    let (all, left_out) = beside(file.peers.clone(), boxes, own, *by_tenant);
-    if left_out > 0 {
-        tracing::warn!(
-            left_out,
-            "members of the fleet share keys or addresses with others, and are not let in"
-        );
-    }
+    let space = match own {
+        Some(own) => Space::Networks { own, accepted: &file.accepted },
+        None => Space::Tenants,
+    };
+    let (all, left_out) = beside(file.peers.clone(), boxes, space);
     let is_new = |(key, _): &&(PublicKey, Peer)| file.proxies.iter().all(|(known, _)| known != key);
-    Reloaded {
+    let reloaded = Reloaded {
         change: Peers::after(&change.peers, all),
         proxies: file.proxies.iter().chain(proxies.iter().filter(is_new)).cloned().collect(),
         destinations: file.destinations.clone(),
         of_file: file.keys().collect(),
+    };
+    (reloaded, left_out)
+}
+
+/// Tells what of the members does not count, if that is not what was `told` before: their table
+/// may change with every box.
+fn tell_left_out(told: &mut LeftOut, left_out: LeftOut) {
+    if *told == left_out {
+        return;
+    }
+    *told = left_out;
+    let LeftOut { prefixes, first, members } = &*told;
+    let first = first.as_ref().map(|(name, prefix)| format!("{prefix} of {name}"));
+    tracing::warn!(
+        members,
+        prefixes,
+        first,
+        "not all that the fleet says of boxes counts: members that share keys or addresses with \
+         others or have none are not let in, and prefixes outside of `addresses` and \
+         `fleet.accept` are not theirs"
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use roadweave_identity::Identity;
+
+    use super::*;
+
+    fn nets(prefixes: &[&str]) -> Vec<IpNet> {
+        prefixes.iter().map(|text| text.parse().expect("a prefix")).collect()
+    }
+
+    /// The addresses of one box with these, at a server with `accepted`, or at a proxy.
+    fn counts(addresses: &[&str], accepted: &[&str], is_proxy: bool) -> (Vec<IpNet>, LeftOut) {
+        let peer = Peer {
+            name: "bus-1".to_owned(),
+            tenant: "home".to_owned(),
+            addresses: nets(addresses),
+            expires_unix: None,
+            rate_limit: None,
+        };
+        let key = Identity::from_seed([1; 32]).public_key();
+        let members = Members { boxes: vec![(key, peer)], proxies: Vec::new() };
+        let change = Change { rereads: false, members: members.into(), peers: Arc::default() };
+        let file = ServerReload { accepted: nets(accepted), ..ServerReload::default() };
+        let own = nets(&["10.77.0.1/16"]);
+        let (reloaded, left_out) = merged(&file, &change, (!is_proxy).then_some(&own[..]));
+        let peers = reloaded.change.peers;
+        (peers.iter().flat_map(|(_, peer)| peer.addresses.clone()).collect(), left_out)
+    }
+
+    #[test]
+    fn what_lies_behind_boxes_is_theirs_where_the_file_accepts_it() {
+        let all = ["10.77.0.3/32", "192.168.5.0/24", "169.254.169.254/32"];
+        let (mine, left_out) = counts(&all, &[], false);
+        assert_eq!((mine, left_out.prefixes), (nets(&all[..1]), 2));
+        let (mine, left_out) = counts(&all, &["192.168.0.0/16"], false);
+        assert_eq!((mine, left_out.prefixes), (nets(&all[..2]), 1));
+        let first = left_out.first.expect("the one that does not count");
+        assert_eq!(first, ("bus-1".to_owned(), nets(&all[2..])[0]));
+        // A proxy leads nowhere by them: the anchor judges.
+        assert_eq!(counts(&all, &[], true), (nets(&all), LeftOut::default()));
     }
 }

@@ -1,0 +1,68 @@
+//! `[fleet]`: how a server, a proxy or an anchor takes part in the fleet that it has joined.
+
+use std::time::Duration;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::Fault;
+use crate::values::{Within, networks, validate_networks};
+
+/// After how long without a controller no box of the fleet is let in any more, seconds.
+type OfflineMax = Within<10, 31_536_000>;
+
+/// How a proxy takes part in a fleet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ProxyFleetFields {
+    /// After how long without a controller no box of the fleet is let in any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offline_max_seconds: Option<OfflineMax>,
+}
+
+/// How a server or an anchor takes part in a fleet.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct FleetFields {
+    /// After how long without a controller no box of the fleet is let in any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offline_max_seconds: Option<OfflineMax>,
+    /// Networks, besides the own inner ones, in which boxes of the fleet may have addresses.
+    #[serde(deserialize_with = "networks")]
+    pub accept: Vec<IpNet>,
+}
+
+/// The least length of an accepted network: what is wider is never behind boxes alone.
+const ACCEPT_LENGTH_MIN: u8 = 8;
+
+impl ProxyFleetFields {
+    /// After how long without a controller no box of the fleet is let in any more.
+    pub fn offline_max(&self) -> Option<Duration> {
+        self.offline_max_seconds.map(seconds)
+    }
+}
+
+impl FleetFields {
+    /// After how long without a controller no box of the fleet is let in any more.
+    pub fn offline_max(&self) -> Option<Duration> {
+        self.offline_max_seconds.map(seconds)
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), Fault> {
+        const FIELD: &str = "fleet.accept";
+        validate_networks(FIELD, &self.accept)?;
+        let is_wide = |(_, network): &(usize, &IpNet)| network.prefix_len() < ACCEPT_LENGTH_MIN;
+        let Some((position, network)) = self.accept.iter().enumerate().find(is_wide) else {
+            return Ok(());
+        };
+        let message = format!(
+            "{network} would let a controller draw most of the Internet into the tunnel; write the \
+             networks behind boxes, /{ACCEPT_LENGTH_MIN} or longer, as \"10.80.0.0/16\""
+        );
+        Err(Fault::new(format!("{FIELD}.{position}"), message))
+    }
+}
+
+fn seconds(most: OfflineMax) -> Duration {
+    Duration::from_secs(most.get().unsigned_abs())
+}
