@@ -142,6 +142,12 @@ impl Authority {
         Ok(all)
     }
 
+    /// Those without whom no configuration counts, as the last list says that a root has signed.
+    pub fn approvers(&self) -> Vec<PublicKey> {
+        let last = self.lists.last().map(|last| last.verify_by(last.claimed_keys()));
+        last.and_then(Result::ok).map(|(list, _)| list.approvers).unwrap_or_default()
+    }
+
     /// The text of a token, which is shown once.
     ///
     /// # Errors

@@ -17,7 +17,7 @@ mod places;
 mod rollouts;
 pub(crate) mod signing;
 mod tables;
-mod texts;
+pub(crate) mod texts;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -74,6 +74,8 @@ impl Planner {
         metrics: Arc<Metrics>,
         post: Arc<Post>,
     ) -> Self {
+        let asks_approval = !authority.approvers().is_empty();
+        let fleet = Fleet { asks_approval, ..Fleet::default() };
         Self {
             store,
             authority,
@@ -82,7 +84,7 @@ impl Planner {
             post,
             replica: keys::identifier(),
             started: std::time::Instant::now(),
-            fleet: Fleet::default(),
+            fleet,
             stale: Stale::all(),
             proxies: Proxies::new(Instant::ZERO),
             rollouts: Rollouts::default(),
@@ -284,11 +286,12 @@ impl Planner {
         for (place, device, key) in self.fleet.active() {
             let of_tenant =
                 scopes.entry(&place.0).or_insert_with(|| texts::Scopes::of(&self.fleet, &place.0));
-            let tenant = self.fleet.tenants.get(&(place.0.clone(), place.0.clone()));
-            let lock = tenant.map(|it| it.settings.lock).unwrap_or_default();
+            let lock = self.fleet.lock(&place.0);
             let offered = |of: &_| self.rollouts.is_offered(&self.fleet, of, &key);
             let wanted = of_tenant.wanted(device, lock, offered);
-            let had = self.papers.contains_key(&(key, Kind::Configuration));
+            // Nobody has approved an empty one: a box keeps what it has.
+            let had = lock != crate::model::Lock::Config
+                && self.papers.contains_key(&(key, Kind::Configuration));
             drafts.extend(Draft::configuration(key, wanted, had));
         }
     }

@@ -16,9 +16,9 @@ use roadweave_control::model::slug;
 use roadweave_fleet::{Chain, Delegate, Grant, Name, Role, Scope, Signed, Statement, Trust};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_terminal::exit::BadInput;
-use roadweave_terminal::out;
+use roadweave_terminal::{out, secret};
 
-use crate::folder::{identity, private, write_new};
+use crate::folder::{identity, write_new};
 
 /// Who may sign, and for whom.
 #[derive(clap::Args)]
@@ -108,7 +108,7 @@ struct Signer {
 impl Signer {
     fn read(path: &Path) -> Result<Self> {
         let bad = |why: &dyn std::fmt::Display| BadInput::new(format!("{}: {why}", path.display()));
-        let text = private(path)?;
+        let text = secret::read(path)?;
         if !text.trim_start().starts_with('{') {
             let identity = identity(path)?;
             return Ok(Self { root: identity.public_key(), chain: None, identity });

@@ -13,7 +13,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
@@ -25,6 +25,7 @@ use roadweave_control::store::{Database, Store};
 use roadweave_fleet::{Signed, TrustList};
 use roadweave_identity::Identity;
 use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::secret;
 use rustix::fs::{FlockOperation, flock};
 use zeroize::Zeroizing;
 
@@ -192,26 +193,8 @@ impl Folder {
 /// # Errors
 /// Which file, and what is wrong with it.
 pub fn identity(path: &Path) -> Result<Identity> {
-    let identity = Identity::from_base64(&private(path)?);
+    let identity = Identity::from_base64(&secret::read(path)?);
     Ok(identity.map_err(|error| BadInput::new(format!("{}: {error}", path.display())))?)
-}
-
-/// What a file says that nobody else may read.
-///
-/// # Errors
-/// As [`identity`].
-pub fn private(path: &Path) -> Result<Zeroizing<String>> {
-    let text = fs::read_to_string(path)
-        .map(Zeroizing::new)
-        .map_err(|error| BadInput::new(format!("cannot read {}: {error}", path.display())))?;
-    let mode = fs::metadata(path)?.permissions().mode();
-    if mode & 0o077 != 0 {
-        let path = path.display();
-        return Err(
-            BadInput::new(format!("{path}: others may read this key: chmod 600 {path}")).into()
-        );
-    }
-    Ok(text)
 }
 
 /// Writes a file for its owner alone, in the place of one that is there, whole or not at all.

@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a program at the edge: files, sockets, the clock")]
 
+mod approve;
 mod delegate;
 mod file;
 mod folder;
@@ -42,6 +43,8 @@ enum Command {
     Trust(trust::Options),
     /// Signs a key that may sign for others: for a token, a pool, or somebody's machine
     Delegate(delegate::Options),
+    /// Shows a configuration that waits for a person, and approves it by a key
+    Approve(approve::Options),
     /// Makes a private key in a file, and prints its public half
     Keygen(delegate::Keygen),
 }
@@ -69,6 +72,7 @@ fn main() -> ExitCode {
             Command::Key(place) => run::key(&place.folder),
             Command::Trust(options) => trust::run(&options),
             Command::Delegate(options) => delegate::run(&options),
+            Command::Approve(options) => approve::run(&options),
             Command::Keygen(options) => delegate::keygen(&options),
         }),
         Err(error) => refuse(&error),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use roadweave_identity::PublicKey;
+use roadweave_identity::{Identity, PublicKey};
 use serde::{Deserialize, Serialize};
 
 use crate::chain::Chain;
@@ -146,6 +146,47 @@ impl Payload for Approval {
     const TYPE: &'static str = "application/vnd.roadweave.approval+json";
 }
 
+/// A configuration that waits for a person, as it is handed to the machine with that one's key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// What is to be signed.
+    pub approval: Approval,
+    /// The text that boxes get, which the person reads.
+    pub text: String,
+}
+
+impl Waiting {
+    /// For whom it is and what they get, as the person is to see it before signing.
+    pub fn shown(&self) -> String {
+        let Approval { tenant, target, number, .. } = &self.approval;
+        let whom = match target {
+            Target::Tenant => "all boxes".to_owned(),
+            Target::Tag(tag) => format!("boxes with the tag {tag}"),
+            Target::Device(key) => format!("the box with the key {key}"),
+        };
+        let text = self.text.chars().filter(|c| !c.is_control() || *c == '\n');
+        format!("number {number} for {whom} of {tenant}:\n\n{}", text.collect::<String>())
+    }
+
+    /// The person's word.
+    ///
+    /// # Errors
+    /// When what is to be signed is for another text than the one that was read.
+    pub fn sign(&self, approver: &Identity) -> Result<Signed<Approval>, DocumentError> {
+        if self.approval.text != Digest::of([self.text.as_bytes()]) {
+            return Err(DocumentError::NotApproved);
+        }
+        let hides = |c: char| {
+            let turns = matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+            turns || c.is_control() && c != '\n' && c != '\t'
+        };
+        if self.text.contains(hides) {
+            return Err(DocumentError::Hidden);
+        }
+        Ok(Signed::sign(&self.approval, approver)?)
+    }
+}
+
 impl Configuration {
     /// The longest text, bytes.
     pub const TEXT_MAX: usize = 24 * 1024;
@@ -269,6 +310,9 @@ pub enum DocumentError {
     /// Its text is too long.
     #[error("the configuration is longer than {} bytes", Configuration::TEXT_MAX)]
     TooLong,
+    /// Somebody would approve what is not to be seen.
+    #[error("the configuration has characters that hide what it says from who reads it")]
+    Hidden,
     /// A person should have approved it.
     #[error("nobody who counts has approved this configuration for this box")]
     NotApproved,

@@ -40,7 +40,7 @@ pub use desk::{Desk, DeskEvent, Published, PublishedTable, PublishedTrust};
 pub use digest::Digest;
 pub use document::{
     Anchor, Anchors, Approval, Approvals, Body, Candidate, Candidates, Configuration, Document,
-    DocumentError, Kind, Version,
+    DocumentError, Kind, Version, Waiting,
 };
 pub use envelope::{Envelope, EnvelopeError, Payload, Signed, remember_proofs};
 pub use frame::{

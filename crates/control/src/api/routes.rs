@@ -452,6 +452,23 @@ fn config_routes() -> Vec<Route> {
         get("/tenants/{tenant}/configs/{id}", "getConfig", "A version", records::one::<Config>)
             .role(Viewer)
             .record::<Config>(200),
+        get(
+            "/tenants/{tenant}/configs/{id}/approval",
+            "getApproval",
+            "What a person signs so that a configuration counts",
+            configs::approval,
+        )
+        .role(Viewer)
+        .gives::<configs::Approvable>(200),
+        post(
+            "/tenants/{tenant}/configs/{id}/approval",
+            "approveConfig",
+            "Put in the approval of one whom the root names for it",
+            configs::approve,
+        )
+        .role(Operator)
+        .takes::<configs::SignedApproval>()
+        .record::<Config>(200),
         get("/tenants/{tenant}/rollouts", "listRollouts", "Roll-outs", records::list::<Rollout>)
             .role(Viewer)
             .records::<Rollout>(),

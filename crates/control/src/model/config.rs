@@ -9,7 +9,8 @@ use utoipa::ToSchema;
 use super::{Settings, slug, title};
 use crate::store::{Column, Record};
 
-/// A version of a configuration; never changed once it is there.
+/// A version of a configuration; once it is there a person may approve it, and nothing else of it
+/// changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Config {
     /// Its name: the scope and the number, as `tag-tram-7`.

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use roadweave_identity::PublicKey;
 
-use crate::model::{Config, Device, DeviceState, Pool, Proxy, ProxyState, Rollout, Tenant, Token};
+use crate::model::{
+    Config, Device, DeviceState, Lock, Pool, Proxy, ProxyState, Rollout, Tenant, Token,
+};
 use crate::store::{Changed, Record, Store, StoreError, Stored};
 
 /// Whose, and what it is called.
@@ -19,8 +21,10 @@ pub struct Fleet {
     pub(super) pools: BTreeMap<Place, Pool>,
     pub(super) tokens: BTreeMap<Place, Token>,
     pub(super) rollouts: BTreeMap<Place, Stored<Rollout>>,
-    /// Those of the roll-outs; a configuration never changes.
+    /// Those of the roll-outs.
     pub(super) configs: BTreeMap<Place, Config>,
+    /// Whether a root says that no configuration counts without a person's approval.
+    pub(super) asks_approval: bool,
 }
 
 /// Which records of a kind are to be read again.
@@ -48,6 +52,11 @@ impl Stale {
                 true
             }
             "device" => true,
+            // Somebody has approved one that waits.
+            "configuration" => {
+                self.others.extend(["configuration", "roll-out"].map(str::to_owned));
+                true
+            }
             "tenant" | "proxy" | "pool" | "token" | "roll-out" => {
                 self.others.insert(line.kind.clone());
                 true
@@ -94,6 +103,9 @@ impl Fleet {
         if has("token") {
             self.tokens = all(store).await?;
         }
+        if has("configuration") {
+            self.configs.clear();
+        }
         if has("roll-out") {
             let found = store.all::<Rollout>(RECORDS_MAX).await?;
             let place = |it: &Stored<Rollout>| (it.tenant.clone(), it.record.id.clone());
@@ -121,6 +133,22 @@ impl Fleet {
             }
         }
         Ok(())
+    }
+
+    /// Who has to sign what boxes of a tenant get.
+    pub(super) fn lock(&self, tenant: &str) -> Lock {
+        let tenant = self.tenants.get(&(tenant.to_owned(), tenant.to_owned()));
+        match self.asks_approval {
+            true => Lock::Config,
+            false => tenant.map(|it| it.settings.lock).unwrap_or_default(),
+        }
+    }
+
+    /// Whether a roll-out waits until somebody approves its configuration.
+    pub(super) fn waits(&self, place: &Place, rollout: &Rollout) -> bool {
+        let config = (place.0.clone(), rollout.settings.config.clone());
+        let is_signed = |config: &Config| config.settings.signature.is_some();
+        self.lock(&place.0) == Lock::Config && !self.configs.get(&config).is_some_and(is_signed)
     }
 
     /// The boxes that belong to it.

@@ -50,12 +50,15 @@ impl Rollouts {
         papers: impl Fn(&PublicKey) -> Option<Paper>,
         now: Instant,
     ) -> Result<(), StoreError> {
-        let is_open = |it: &Stored<Rollout>| {
+        let is_open = |place: &Place, it: &Stored<Rollout>| {
             matches!(it.record.settings.state, RolloutState::Running | RolloutState::Paused)
+                && !fleet.waits(place, &it.record)
         };
-        self.machines.retain(|place, _| fleet.rollouts.get(place).is_some_and(is_open));
-        self.said.retain(|place, _| fleet.rollouts.get(place).is_some_and(is_open));
-        for (place, stored) in fleet.rollouts.iter().filter(|(_, it)| is_open(it)) {
+        let goes_on =
+            |place: &Place| fleet.rollouts.get(place).is_some_and(|it| is_open(place, it));
+        self.machines.retain(|place, _| goes_on(place));
+        self.said.retain(|place, _| goes_on(place));
+        for (place, stored) in fleet.rollouts.iter().filter(|(place, it)| is_open(place, it)) {
             let keys = covered(fleet, place, &stored.record);
             if !self.machines.contains_key(place) {
                 let kept = store.progress(&place.0, &place.1).await?;

@@ -1,6 +1,7 @@
 //! The whole way, over real sockets: people and boxes say something, and other boxes and proxies
 //! hold documents that prove themselves. Agents are the fleet's own.
 
+mod approvals;
 mod faults;
 
 use std::collections::BTreeSet;

@@ -43,10 +43,13 @@ impl<'a> Scopes<'a> {
         lock: Lock,
         is_offered: impl Fn(&Place) -> bool,
     ) -> Option<Wanted> {
+        // A box takes nothing that nobody has approved, and would count it as refused.
+        let counts = |it: &Config| lock != Lock::Config || it.settings.signature.is_some();
         let covering = self.0.values().filter_map(|all| {
             // All of them are of one scope.
             let covers = all.first().is_some_and(|(_, it)| covers(&it.settings.scope, device));
-            all.iter().filter(|_| covers).find(|(place, _)| is_offered(place))
+            let mut all = all.iter().filter(|(_, it)| covers && counts(it));
+            all.find(|(place, _)| is_offered(place))
         });
         let mut layers: Vec<&(&Place, &Config)> = covering.collect();
         if lock == Lock::Config {
@@ -98,7 +101,7 @@ fn merge(under: &mut Map<String, Value>, over: &Map<String, Value>) {
 }
 
 /// Fields as a box's file has them. What is null is left out: TOML has none.
-fn text(fields: Map<String, Value>) -> String {
+pub(crate) fn text(fields: Map<String, Value>) -> String {
     let table = toml_of(Value::Object(fields));
     table.and_then(|table| toml::to_string(&table).ok()).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
 //! Boxes, proxies, browsers and strangers at the port, over real sockets.
 
-use roadweave_fleet::{Down, Have, JoinToken, Name, Role, Secret, Trust};
+use roadweave_fleet::{Down, Have, JoinToken, Name, Role, Secret, Signed, Trust, TrustList};
 use roadweave_identity::Identity;
 use roadweave_identity::tls::{Pinned, client};
 use rustls::pki_types::ServerName;
@@ -42,7 +42,12 @@ pub(crate) struct Client {
 
 impl Port {
     pub(crate) async fn new(world: World) -> Self {
-        let port = Self::on(world).await.unwrap();
+        Self::trusted(world, Vec::new()).await
+    }
+
+    /// One whose root has signed these lists of trust.
+    pub(crate) async fn trusted(world: World, lists: Vec<Signed<TrustList>>) -> Self {
+        let port = Self::on(world, lists).await.unwrap();
         let prefixes = vec!["10.7.0.0/24".parse().unwrap()];
         let settings = TenantSettings { prefixes, ..TenantSettings::default() };
         port.insert(Tenant { id: "tram".to_owned(), host: true, settings }).await;
@@ -53,13 +58,14 @@ impl Port {
     pub(crate) async fn again(self) -> Result<Self, PublishError> {
         self.stop.send_replace(true);
         self.planner.abort();
-        Self::on(self.world).await
+        Self::on(self.world, Vec::new()).await
     }
 
-    async fn on(world: World) -> Result<Self, PublishError> {
+    async fn on(world: World, lists: Vec<Signed<TrustList>>) -> Result<Self, PublishError> {
         let store = Arc::clone(&world.store);
         let (root, addresses) = (Root::Held(identity(8)), vec!["127.0.0.1:1".to_owned()]);
-        let authority = Arc::new(Authority::new(identity(7), root, addresses));
+        let authority = Authority::new(identity(7), root, addresses).with_lists(lists);
+        let authority = Arc::new(authority);
         let (outbox, metrics) = (Outbox::new(), Arc::new(Metrics::default()));
         let of = (Arc::clone(&store), Arc::clone(&authority), Arc::clone(&outbox));
         let streams = Streams::new(of.0, of.1, of.2, Arc::clone(&metrics)).await?;

@@ -111,3 +111,21 @@ fn where_people_must_approve_the_controller_alone_changes_nothing() {
     let not_signed = DocumentError::Envelope(EnvelopeError::NotSigned);
     assert_eq!(check(approval("north", &text, 9)), Err(not_signed));
 }
+
+#[test]
+fn a_person_signs_the_text_that_was_read_and_no_other() {
+    let waiting = |text: &str, of: &str| {
+        let (tenant, target) = (north(), Target::Tenant);
+        let approval = Approval { tenant, target, number: 1, text: Digest::of([of.as_bytes()]) };
+        Waiting { approval, text: text.to_owned() }
+    };
+    let signed = waiting("a = 1\n", "a = 1\n").sign(&identity(7)).expect("signed");
+    let (approval, _) = signed.verify_by([key(7)]).expect("by 7");
+    assert_eq!(approval, waiting("a = 1\n", "a = 1\n").approval);
+    let other = waiting("a = 1", "a = 2").sign(&identity(7));
+    assert_eq!(other.err(), Some(DocumentError::NotApproved));
+    for hidden in ["a = 1\rb = 2", "a = 1 # \u{202e}", "\u{1b}[2K"] {
+        let error = waiting(hidden, hidden).sign(&identity(7)).err();
+        assert_eq!(error, Some(DocumentError::Hidden), "{hidden:?}");
+    }
+}

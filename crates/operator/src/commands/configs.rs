@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Subcommand;
+use roadweave_fleet::Waiting;
+use roadweave_identity::Identity;
 use roadweave_terminal::exit::BadInput;
-use roadweave_terminal::out;
+use roadweave_terminal::{out, secret};
 use serde_json::{Value, json};
 
 use super::Asker;
@@ -40,6 +42,18 @@ pub enum ConfigCommand {
     List,
     /// One version
     Show { name: String },
+    /// What a person reads and signs so that a version counts, for roadweave-controller approve
+    Approval { name: String },
+    /// Approve a version that waits, where the root names people for that
+    Approve {
+        name: String,
+        /// The approver's key; shows what it signs
+        #[arg(long, value_name = "FILE", required_unless_present = "signed")]
+        key: Option<PathBuf>,
+        /// What roadweave-controller approve has written, where the key is elsewhere
+        #[arg(long, value_name = "FILE", conflicts_with = "key")]
+        signed: Option<PathBuf>,
+    },
 }
 
 /// What to do with roll-outs.
@@ -98,12 +112,44 @@ pub fn config(command: ConfigCommand, asker: &Asker) -> Result<()> {
         ConfigCommand::Show { name } => {
             out::json(&asker.client.get(&asker.client.of_tenant(&format!("/configs/{name}")))?)
         }
+        ConfigCommand::Approval { name } => out::json(&asker.client.get(&approval(asker, &name))?),
+        ConfigCommand::Approve { name, key, signed } => {
+            let signature = match (key, signed) {
+                (Some(key), _) => sign(asker, &name, &key)?,
+                (None, Some(file)) => read_text(&file)?,
+                (None, None) => return Err(BadInput::new("--key or --signed").into()),
+            };
+            let body = json!({ "signature": signature.trim() });
+            let answer = asker.client.post(&approval(asker, &name), &body)?;
+            asker.answer(&answer, format_args!("{name} is approved"))
+        }
     }
+}
+
+fn approval(asker: &Asker, name: &str) -> String {
+    asker.client.of_tenant(&format!("/configs/{name}/approval"))
+}
+
+/// The word of the person with this key, for the text that is shown.
+fn sign(asker: &Asker, name: &str, key: &Path) -> Result<String> {
+    let waiting: Waiting = serde_json::from_value(asker.client.get(&approval(asker, name))?)?;
+    let bad = |error: &dyn std::fmt::Display| BadInput::new(format!("{}: {error}", key.display()));
+    let approver = Identity::from_base64(&secret::read(key)?).map_err(|error| bad(&error))?;
+    if !asker.json {
+        out::line(waiting.shown())?;
+    }
+    let signed = waiting.sign(&approver).map_err(|why| BadInput::new(format!("{name}: {why}")))?;
+    Ok(serde_json::to_string(&signed)?)
+}
+
+fn read_text(file: &Path) -> Result<String> {
+    let text = fs::read_to_string(file);
+    Ok(text.map_err(|error| BadInput::new(format!("{}: {error}", file.display())))?)
 }
 
 fn read(file: &Path) -> Result<Value> {
     let bad = |error: String| BadInput::new(format!("{}: {error}", file.display()));
-    let text = fs::read_to_string(file).map_err(|error| bad(error.to_string()))?;
+    let text = read_text(file)?;
     let table: toml::Table = toml::from_str(&text).map_err(|error| bad(error.to_string()))?;
     Ok(serde_json::to_value(table).map_err(|error| bad(error.to_string()))?)
 }

@@ -1,12 +1,12 @@
 //! Delegates: who signs for those who join, where the root key is elsewhere.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Subcommand;
 use roadweave_fleet::Delegate;
 use roadweave_terminal::exit::BadInput;
+use roadweave_terminal::secret;
 use serde_json::json;
 
 use super::{Asker, revoke};
@@ -61,9 +61,9 @@ pub fn delegate(command: DelegateCommand, asker: &Asker) -> Result<()> {
 /// # Errors
 /// When the file is none.
 pub fn read(file: &Path) -> Result<Delegate> {
-    let bad = |error: &dyn std::fmt::Display| BadInput::new(format!("{}: {error}", file.display()));
-    let text = fs::read_to_string(file).map_err(|error| bad(&error))?;
+    let text = secret::read(file)?;
     Ok(serde_json::from_str(&text).map_err(|_| {
-        bad(&"this is no delegate: roadweave-controller delegate writes such a file")
+        let hint = "this is no delegate: roadweave-controller delegate writes such a file";
+        BadInput::new(format!("{}: {hint}", file.display()))
     })?)
 }

@@ -1,16 +1,41 @@
-//! Configurations.
+//! Configurations, and how people approve them.
 
 use std::sync::Arc;
 
-use axum::Extension;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
+use axum::{Extension, Json};
+use roadweave_fleet::{Approval, Digest, Signed, Target};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::api::answer::{Body, Path, record};
 use crate::api::{App, Caller, Problem};
 use crate::clock::now_ms;
-use crate::model::{Config, ConfigSettings, Settings as _};
+use crate::model::{Config, ConfigSettings, Device, Scope, Settings as _};
+use crate::plan::texts;
+use crate::store::Change;
+
+/// What a person is to sign, and what for.
+#[derive(Deserialize, Serialize, ToSchema)]
+pub struct Approvable {
+    /// What is to be signed.
+    #[schema(value_type = Object)]
+    approval: Approval,
+    /// The text that boxes get, which the person reads.
+    text: String,
+    /// Whether somebody has signed it.
+    approved: bool,
+}
+
+/// A person's word.
+#[derive(Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SignedApproval {
+    /// The approval in its envelope, as JSON.
+    signature: String,
+}
 
 /// Writes the next version of a scope's configuration.
 pub async fn create(
@@ -24,8 +49,98 @@ pub async fn create(
     let number = change.next_config(&tenant, &settings.scope).await?;
     let id = format!("{}-{number}", settings.scope);
     let config = Config { id, number, author: caller.name.clone(), settings };
+    if let Some(signature) = &config.settings.signature {
+        check(&app, &mut change, &tenant, &config, signature).await?;
+    }
     let stored = change.insert(&tenant, config).await?;
     change.commit().await?;
     app.outbox.hint();
     Ok(record(StatusCode::CREATED, &stored))
+}
+
+/// What a person signs so that a configuration counts.
+pub async fn approval(
+    State(app): State<Arc<App>>,
+    Path((tenant, id)): Path<(String, String)>,
+) -> Result<Json<Approvable>, Problem> {
+    let config = app.store.get::<Config>(&tenant, &id).await?.record;
+    let device = match &config.settings.scope {
+        Scope::Device(id) => Some(app.store.get::<Device>(&tenant, id).await?.record),
+        _ => None,
+    };
+    let (approval, text) = to_sign(&tenant, &config, device.as_ref())?;
+    Ok(Json(Approvable { approval, text, approved: config.settings.signature.is_some() }))
+}
+
+/// Puts in the approval of one whom the root names for it.
+pub async fn approve(
+    State(app): State<Arc<App>>,
+    Extension(caller): Extension<Caller>,
+    Path((tenant, id)): Path<(String, String)>,
+    Body(said): Body<SignedApproval>,
+) -> Result<Response, Problem> {
+    let mut change = app.store.change(caller.actor(), now_ms()).await?;
+    let before = change.get::<Config>(&tenant, &id).await?;
+    check(&app, &mut change, &tenant, &before.record, &said.signature).await?;
+    let mut config = before.record.clone();
+    config.settings.signature = Some(said.signature);
+    let after = change.update(&before, config).await?;
+    change.commit().await?;
+    app.outbox.hint();
+    Ok(record(StatusCode::OK, &after))
+}
+
+/// Refuses an approval that boxes would not take: of somebody else, or for something else.
+async fn check(
+    app: &App,
+    change: &mut Change<'_>,
+    tenant: &str,
+    config: &Config,
+    signature: &str,
+) -> Result<(), Problem> {
+    let signed: Signed<Approval> = serde_json::from_str(signature)
+        .map_err(|error| Problem::invalid(format!("signature: {error}")))?;
+    let approvers = app.authority.approvers();
+    if approvers.is_empty() {
+        return Err(Problem::conflict(
+            "the list of trust names nobody who approves (roadweave-controller trust --approver)",
+        ));
+    }
+    let said = signed.verify_by(approvers);
+    let (said, by) = said.map_err(|why| Problem::invalid(format!("signature: {why}")))?;
+    if change.is_revoked(&by.to_string()).await? {
+        return Err(Problem::invalid("signature: the key that made it was revoked"));
+    }
+    let device = match &config.settings.scope {
+        Scope::Device(id) => Some(change.get::<Device>(tenant, id).await?.record),
+        _ => None,
+    };
+    match to_sign(tenant, config, device.as_ref())?.0 == said {
+        true => Ok(()),
+        false => Err(Problem::invalid("signature: it approves another configuration")),
+    }
+}
+
+/// What approves a configuration, and the text that it is about.
+fn to_sign(
+    tenant: &str,
+    config: &Config,
+    device: Option<&Device>,
+) -> Result<(Approval, String), Problem> {
+    let unfit = |why: &dyn std::fmt::Display| Problem::invalid(why.to_string());
+    let text = texts::text(config.settings.body.clone());
+    let target = match (&config.settings.scope, device) {
+        (Scope::Tag(tag), _) => Target::Tag(tag.parse().map_err(|why| unfit(&why))?),
+        (Scope::Device(_), Some(device)) => {
+            Target::Device(device.public_key.parse().map_err(|why| unfit(&why))?)
+        }
+        _ => Target::Tenant,
+    };
+    let approval = Approval {
+        tenant: tenant.parse().map_err(|why| unfit(&why))?,
+        target,
+        number: config.number.unsigned_abs(),
+        text: Digest::of([text.as_bytes()]),
+    };
+    Ok((approval, text))
 }
