@@ -224,6 +224,9 @@ pub struct Sample {
     /// The load of a proxy, thousandths of what it can bear.
     #[serde(default)]
     pub load: Option<u16>,
+    /// How many sessions a proxy or an anchor has.
+    #[serde(default)]
+    pub sessions: Option<u32>,
 }
 
 /// A message with its length before it.

@@ -274,6 +274,31 @@ fn a_revocation_reaches_proxies_and_ends_streams_and_says_so() {
 }
 
 #[test]
+fn what_a_proxy_says_of_itself_is_shown() {
+    runtime().block_on(async {
+        let port = Port::new(sqlite().await).await;
+        port.proxy("fra-1", 20).await;
+        let mut proxy = port.client(20).await.unwrap();
+        proxy.send(&Up::Have(Have { sessions: 1, ..Have::default() })).await;
+        let figures = json!({
+            "over_ms": 10_000, "up_bytes": 1, "down_bytes": 2, "load": 300, "sessions": 41,
+        });
+        let samples = vec![serde_json::from_value(figures).unwrap()];
+        proxy.send(&Up::Samples { samples }).await;
+        let shown = async {
+            loop {
+                let all = port.app.store.proxy_status(Some("tram")).await.unwrap();
+                if all.first().is_some_and(|it| (it.sessions, it.load) == (41, Some(300))) {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), shown).await.expect("it is shown");
+    });
+}
+
+#[test]
 fn strangers_get_nothing_but_an_end() {
     runtime().block_on(async {
         let port = Port::new(sqlite().await).await;

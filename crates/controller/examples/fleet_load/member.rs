@@ -276,7 +276,8 @@ impl Member {
         if self.role == Role::Box {
             return;
         }
-        self.agent.on_sessions(u32::try_from(self.boxes.len()).unwrap());
+        let sessions = u32::try_from(self.boxes.len()).unwrap();
+        self.agent.on_sessions(sessions);
         let sample = |device: Option<PublicKey>, uplink: Option<&str>| Sample {
             device,
             uplink: uplink.map(str::to_owned),
@@ -286,6 +287,7 @@ impl Member {
             up_bytes: 1_000_000,
             down_bytes: 2_000_000,
             load: device.is_none().then_some(300),
+            sessions: device.is_none().then_some(sessions),
         };
         let of_boxes = self
             .boxes

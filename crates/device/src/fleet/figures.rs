@@ -23,11 +23,12 @@ pub(super) struct Figures {
 
 impl Figures {
     /// Samples of `sessions`, in portions for one message each, and of the whole program, which has
-    /// used the `processor` for so long so far. The first call only begins to count.
+    /// `count` of them and has used the `processor` for so long so far. The first call only begins
+    /// to count.
     pub(super) fn samples(
         &mut self,
         now: Instant,
-        sessions: &[SessionFigures],
+        (count, sessions): (u32, &[SessionFigures]),
         processor: Duration,
     ) -> Vec<Vec<Sample>> {
         let before = self.at.replace(now);
@@ -54,6 +55,7 @@ impl Figures {
                     up_bytes,
                     down_bytes,
                     load: None,
+                    sessions: None,
                 });
             }
         }
@@ -66,6 +68,7 @@ impl Figures {
             up_bytes: all.0,
             down_bytes: all.1,
             load: u16::try_from(load).ok().or(Some(u16::MAX)),
+            sessions: Some(count),
         });
         samples.chunks(AT_ONCE).map(<[Sample]>::to_vec).collect()
     }
@@ -119,17 +122,19 @@ mod tests {
     fn a_sample_tells_what_has_passed_since_the_last() {
         let mut figures = Figures::default();
         let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
-        assert_eq!(figures.samples(at(0), &[session(1, 1_000, 500)], Duration::ZERO), [[]; 0]);
-        let samples =
-            figures.samples(at(10), &[session(1, 1_700, 600)], Duration::from_secs(2)).concat();
+        assert_eq!(figures.samples(at(0), (1, &[session(1, 1_000, 500)]), Duration::ZERO), [[]; 0]);
+        let samples = figures
+            .samples(at(10), (7, &[session(1, 1_700, 600)]), Duration::from_secs(2))
+            .concat();
         assert_eq!(samples.len(), 2);
         let (path, all) = (&samples[0], &samples[1]);
         assert_eq!((path.up_bytes, path.down_bytes, path.over_ms), (700, 100, 10_000));
         assert_eq!((path.rtt_us, path.loss_ppm), (Some(40_000), Some(10_000)));
         assert_eq!((all.device, all.up_bytes, all.load), (None, 700, Some(200)));
+        assert_eq!((all.sessions, path.sessions), (Some(7), None));
         // Another session of the same box begins anew.
         let samples =
-            figures.samples(at(20), &[session(1, 30, 20)], Duration::from_secs(2)).concat();
+            figures.samples(at(20), (7, &[session(1, 30, 20)]), Duration::from_secs(2)).concat();
         assert_eq!((samples[0].up_bytes, samples[0].down_bytes), (30, 20));
     }
 
@@ -160,8 +165,9 @@ mod tests {
 
     /// The largest message about what has passed between the two, bytes.
     fn fits(figures: &mut Figures, before: &[SessionFigures], after: &[SessionFigures]) -> usize {
-        figures.samples(Instant::ZERO, before, Duration::ZERO);
-        let portions = figures.samples(Instant::from_millis(4_000_000_000), after, Duration::ZERO);
+        figures.samples(Instant::ZERO, (0, before), Duration::ZERO);
+        let portions =
+            figures.samples(Instant::from_millis(4_000_000_000), (u32::MAX, after), Duration::ZERO);
         let length = |samples: Vec<Sample>| {
             let frame = roadweave_fleet::Up::Samples { samples };
             roadweave_fleet::encode(&frame).expect("it fits").len()

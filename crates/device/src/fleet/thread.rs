@@ -105,10 +105,11 @@ impl<C> Thread<C> {
         if let Some((version, why)) = refuse {
             self.worker.agent.refuse(now, version, &why);
         }
-        if let Some(sessions) = figures {
+        if let Some(figures) = figures {
             let used = clock_gettime(ClockId::ProcessCPUTime);
             let used = Duration::try_from(used).unwrap_or_default();
-            for samples in self.figures.samples(now, &sessions, used) {
+            let count = sessions.unwrap_or_default();
+            for samples in self.figures.samples(now, (count, &figures), used) {
                 self.worker.agent.send_samples(samples);
             }
         }

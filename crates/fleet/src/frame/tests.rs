@@ -89,6 +89,7 @@ fn messages() -> Vec<serde_json::Value> {
         up_bytes: 3,
         down_bytes: 4,
         load: Some(5),
+        sessions: Some(6),
     };
     let outcome = Outcome::TakenBack { why: "x".into() };
     let (kind, pinned) = (Kind::Configuration, vec!["a.b".to_owned()]);

@@ -260,6 +260,7 @@ impl World {
                 up_bytes: 0,
                 down_bytes: 0,
                 load: Some(load),
+                sessions: u32::try_from(sessions).ok(),
             };
             let agent = &mut self.members[who].agent;
             agent.on_sessions(sessions as u32);

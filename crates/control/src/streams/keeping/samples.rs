@@ -16,8 +16,9 @@ use crate::store::{STEPS_MS, Sample, Store, StoreError};
 
 impl Keeper<'_> {
     pub(super) async fn sample(&mut self, figures: Figures) {
-        if let Some(load) = figures.load {
-            self.load = Some(load.into());
+        if figures.device.is_none() && self.is_gate() {
+            self.load = figures.load.map(i64::from).or(self.load);
+            self.have.sessions = figures.sessions.unwrap_or(self.have.sessions);
             self.is_dirty = true;
         }
         let Some(key) = figures.device else { return };
