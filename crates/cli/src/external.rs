@@ -17,6 +17,9 @@ use clap::Parser;
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::{WORKSHOP, program};
 
+/// The command of those who keep a fleet.
+const FLEET: &str = "fleet";
+
 /// A command line whose command is not ours.
 #[derive(Debug, Parser)]
 #[command(disable_help_flag = true, disable_version_flag = true)]
@@ -52,19 +55,27 @@ pub fn run(ours: &[&str]) -> Result<()> {
     if WORKSHOP.iter().any(|(known, _)| *known == name) {
         return match program::find("roadweave-lab") {
             Some(program) => Err(take_over(&program, &words, log)),
-            None => Err(BadInput::new(format!(
-                "{name} is a command of roadweave-lab, which is not installed: there is no such \
-                 program beside this one or in PATH. Install the package roadweave-lab; from the \
-                 sources, cargo build --package roadweave-workshop"
-            ))
-            .into()),
+            None => Err(missing(name, "roadweave-lab", "roadweave-workshop")),
         };
     }
     if !is_name(first) || ours.contains(&first) {
         return Ok(());
     }
-    let program = program::find(&format!("roadweave-{first}"));
-    program.map_or(Ok(()), |program| Err(take_over(&program, &words[1..], log)))
+    match program::find(&format!("roadweave-{first}")) {
+        Some(program) => Err(take_over(&program, &words[1..], log)),
+        None if name == FLEET => Err(missing(name, "roadweave-fleet", "roadweave-operator")),
+        None => Ok(()),
+    }
+}
+
+/// That the `program` with the command `name`, built from `package`, is not here.
+fn missing(name: &str, program: &str, package: &str) -> anyhow::Error {
+    BadInput::new(format!(
+        "{name} is a command of {program}, which is not installed: there is no such program beside \
+         this one or in PATH. Install the package {program}; from the sources, cargo build \
+         --package {package}"
+    ))
+    .into()
 }
 
 /// Whether it can be a part of a program's name: no path, and nothing that begins like an option.

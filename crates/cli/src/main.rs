@@ -26,7 +26,7 @@ use roadweave_terminal::{WORKSHOP, exit, logging};
 
 /// Fuses several unreliable uplinks of a vehicle into one dependable, low-latency tunnel.
 #[derive(Debug, Parser)]
-#[command(name = "roadweave", version, propagate_version = true, after_help = workshop_help())]
+#[command(name = "roadweave", version, propagate_version = true, after_help = help_of_others())]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -50,10 +50,14 @@ enum Command {
     Set(set::SetArgs),
 }
 
-/// What the workshop adds to the commands above.
-fn workshop_help() -> String {
+/// What other packages add to the commands above.
+fn help_of_others() -> String {
     let lines = WORKSHOP.map(|(name, about)| format!("  {name:<8}  {about}"));
-    format!("Commands of the package roadweave-lab:\n{}", lines.join("\n"))
+    format!(
+        "Command of the package roadweave-fleet:\n  fleet     Keeps a fleet: boxes, tokens, proxies, \
+         configurations, people\n\nCommands of the package roadweave-lab:\n{}",
+        lines.join("\n")
+    )
 }
 
 fn main() -> ExitCode {

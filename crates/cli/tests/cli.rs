@@ -139,6 +139,12 @@ fn commands_of_other_programs_run_as_ours() {
         &["demo is a command of roadweave-lab", "not installed", "package roadweave-workshop"],
     );
 
+    check_refused(
+        &run(&["fleet", "status"], &path),
+        2,
+        &["fleet is a command of roadweave-fleet", "not installed", "package roadweave-operator"],
+    );
+
     write_program(&bin.join("roadweave-hello"));
     check(&["hello", "--json", "x"], &path, "roadweave-hello --json x \n");
     check(&["--log", "debug", "hello"], &path, "roadweave-hello  debug\n");

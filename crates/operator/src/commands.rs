@@ -77,7 +77,7 @@ pub enum DeviceCommand {
         #[arg(long)]
         state: Option<String>,
     },
-    /// One box, with its last report
+    /// One box: on which proxy it is, what it has, and what it has said of that last
     Show { name: String },
     /// Let in a box that waits
     Approve { name: String },
@@ -278,7 +278,10 @@ fn device(command: DeviceCommand, asker: &Asker) -> Result<()> {
             let device = asker.client.get(&of(&name))?;
             // One that was never heard has none.
             let report = asker.client.get(&format!("{}/report", of(&name))).unwrap_or_default();
-            out::json(&json!({ "device": device, "report": report }))
+            let sessions = asker.client.list(&format!("{}/sessions", of(&name)))?;
+            let lines = show::device(&device, &report, &sessions).join("\n");
+            let all = json!({ "device": device, "report": report, "sessions": sessions });
+            asker.answer(&all, lines)
         }
         DeviceCommand::Approve { name } => {
             let answer = asker.client.post(&format!("{}/approve", of(&name)), &json!({}))?;

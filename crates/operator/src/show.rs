@@ -22,6 +22,49 @@ pub fn table(items: &[Value], columns: &[(&str, &str)]) -> Result<()> {
     Ok(())
 }
 
+/// A box in lines: what it is, where it is connected, and what it has said of its documents.
+pub fn device(device: &Value, report: &Value, sessions: &[Value]) -> Vec<String> {
+    let line = |name: &str, text: String| format!("{name:<14}{text}");
+    let mut lines = vec![format!("{}: {}", at(device, "id"), at(device, "state"))];
+    for (name, path) in [
+        ("title", "settings.title"),
+        ("tags", "settings.tags"),
+        ("key", "public_key"),
+        ("addresses", "addresses"),
+        ("behind it", "settings.prefixes"),
+    ] {
+        lines.push(line(name, at(device, path)));
+    }
+    let session = match sessions.first() {
+        None => "none yet".to_owned(),
+        Some(last) if last["to_ms"].is_null() => {
+            format!("on {} since {}", at(last, "proxy"), at(last, "from_ms"))
+        }
+        Some(last) => format!("none; on {} until {}", at(last, "proxy"), at(last, "to_ms")),
+    };
+    lines.push(line("session", session));
+    let heard = report["at_ms"].as_i64().map(since);
+    let stream = match (report["report"]["connected"].as_bool(), heard) {
+        (Some(true), _) => format!("connected; {}", at(report, "report.software")),
+        (_, Some(heard)) => format!("away; last heard {heard}"),
+        (_, None) => "never heard".to_owned(),
+    };
+    lines.push(line("controller", stream));
+    let documents = report["report"]["documents"].as_object();
+    for (kind, document) in documents.into_iter().flatten() {
+        let [epoch, number] = ["version.epoch", "version.number"].map(|path| at(document, path));
+        let mut text = format!("{epoch}.{number} {}", at(document, "outcome.outcome"));
+        if let Some(why) = document["outcome"]["why"].as_str() {
+            text += &format!(": {}", shown(why));
+        }
+        if document["pinned"].as_array().is_some_and(|fields| !fields.is_empty()) {
+            text += &format!("; its own file sets {}", at(document, "pinned"));
+        }
+        lines.push(line(&shown(kind), text));
+    }
+    lines
+}
+
 /// The value at a path, fit to be shown.
 pub fn at(item: &Value, path: &str) -> String {
     let names = path.split('.').filter(|name| !name.is_empty());
@@ -33,6 +76,8 @@ pub fn at(item: &Value, path: &str) -> String {
             let all: Vec<String> = all.iter().map(|one| at(one, "")).collect();
             if all.is_empty() { "-".to_owned() } else { all.join(" ") }
         }
+        Value::Bool(true) => "yes".to_owned(),
+        Value::Bool(false) => "no".to_owned(),
         other if path.ends_with("_ms") => since(other.as_i64().unwrap_or_default()),
         other => shown(&other.to_string()),
     }
@@ -81,6 +126,33 @@ mod tests {
         assert_eq!(at(&item, "settings.uses"), "3");
         assert_eq!(at(&item, "none"), "-");
         assert_eq!(at(&item, "nothing.at.all"), "-");
+    }
+
+    #[test]
+    fn a_box_is_shown_with_its_proxy_and_what_it_refuses() {
+        let box_17 = json!({ "id": "bus-17", "state": "active", "settings": { "tags": ["tram"] } });
+        let refused = json!({ "outcome": "refused", "why": "line 3\u{1b}: lanes" });
+        let version = json!({ "epoch": 1, "number": 23 });
+        let configuration = json!({
+            "outcome": refused, "version": version, "pinned": ["uplinks.policies"],
+        });
+        let report = json!({
+            "at_ms": 5,
+            "report": { "connected": true, "documents": { "configuration": configuration } },
+        });
+        let open = json!({ "proxy": "fra-1", "from_ms": 0, "to_ms": null });
+        let closed = json!({ "proxy": "fra-2", "from_ms": 0, "to_ms": 9 });
+        let lines = device(&box_17, &report, &[open, closed.clone()]).join("\n");
+        for part in [
+            "bus-17: active",
+            "tags          tram",
+            "session       on fra-1 since",
+            "configuration 1.23 refused: line 3: lanes; its own file sets uplinks.policies",
+        ] {
+            assert!(lines.contains(part), "{part} is not in\n{lines}");
+        }
+        let away = device(&box_17, &json!(null), &[closed]).join("\n");
+        assert!(away.contains("none; on fra-2 until") && away.contains("never heard"), "{away}");
     }
 
     #[test]
