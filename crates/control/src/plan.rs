@@ -12,6 +12,7 @@
 //! and the clock have no part in it; what says the same as before is not written again. A lease in
 //! the database tells which replica plans; two for a moment only sign twice.
 
+mod distances;
 mod fleet;
 mod places;
 mod rollouts;

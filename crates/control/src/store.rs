@@ -229,6 +229,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (1, "fleet", include_str!("store/migrations/0001_fleet.sql")),
     (2, "documents", include_str!("store/migrations/0002_documents.sql")),
     (3, "delegates", include_str!("store/migrations/0003_delegates.sql")),
+    (4, "anchors", include_str!("store/migrations/0004_anchors.sql")),
 ];
 /// How long a request waits for a connection at most.
 const ACQUIRE_MAX: Duration = Duration::from_secs(3);

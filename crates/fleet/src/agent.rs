@@ -15,6 +15,7 @@ mod taking;
 mod trial;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use roadweave_identity::PublicKey;
 use roadweave_types::Instant;
@@ -105,6 +106,8 @@ pub struct Agent {
     addresses: Vec<String>,
     works: Works,
     sessions: u32,
+    /// How far a proxy is from the anchors of its tenants, microseconds.
+    anchors: BTreeMap<Name, u32>,
     proxy: Option<PublicKey>,
     /// Since when there is no stream.
     away_since: Option<Instant>,
@@ -168,6 +171,7 @@ impl Agent {
             addresses: Vec::new(),
             works: Works::default(),
             sessions: 0,
+            anchors: BTreeMap::new(),
             proxy: None,
             away_since: Some(now),
             entries: Vec::new(),
@@ -222,6 +226,26 @@ impl Agent {
     /// How many sessions a proxy or an anchor has.
     pub fn on_sessions(&mut self, sessions: u32) {
         self.sessions = sessions;
+    }
+
+    /// How far a proxy is from the anchors of its tenants: the round trips of those that are
+    /// measured, told by the millisecond and where they are others than before.
+    pub fn on_anchors(&mut self, round_trips: impl IntoIterator<Item = (Name, Duration)>) {
+        let told = |(tenant, round_trip): (Name, Duration)| {
+            let millis = u32::try_from(round_trip.as_micros().div_ceil(1_000)).unwrap_or(u32::MAX);
+            (tenant, millis.saturating_mul(1_000))
+        };
+        let anchors = round_trips.into_iter().map(told).take(Up::ANCHORS_MAX).collect();
+        if self.anchors != anchors {
+            self.anchors = anchors;
+            self.send_anchors();
+        }
+    }
+
+    fn send_anchors(&mut self) {
+        if self.frames.len() < FRAMES_MAX / 2 && self.away_since.is_none() {
+            self.send(Up::Anchors { round_trips: self.anchors.clone() });
+        }
     }
 
     /// The sessions of the keys of an [`AgentEvent::Revoked`] have ended: call it once for each.
@@ -350,6 +374,9 @@ impl Agent {
             proxy: self.proxy,
         };
         self.send(Up::Have(have));
+        if !self.anchors.is_empty() {
+            self.send_anchors();
+        }
         self.send(Up::Revoked { serial: self.ended });
         // What became of each document may not have been heard.
         for report in self.kept.reports() {

@@ -104,6 +104,9 @@ pub enum DeskEvent {
     Surplus(Vec<Revocation>, Signed<Head>),
     /// Figures.
     Samples(Vec<Sample>),
+    /// The round trips of a proxy to the anchors of its tenants, microseconds: what it says, of
+    /// whichever tenants it likes; at most [`Up::ANCHORS_MAX`].
+    Anchors(BTreeMap<Name, u32>),
     /// Something that a person should know; fit to be shown.
     Text(String),
     /// The stream must end.
@@ -185,6 +188,10 @@ impl Desk {
             Up::Revoked { serial } => self.tell(DeskEvent::Revoked(serial)),
             Up::Surplus { entries, head } => self.on_surplus(entries, head),
             Up::Samples { samples } => self.tell(DeskEvent::Samples(samples)),
+            Up::Anchors { round_trips } => {
+                let some = round_trips.into_iter().take(Up::ANCHORS_MAX);
+                self.tell(DeskEvent::Anchors(some.collect()));
+            }
             Up::Event { text } => {
                 let shown = text.chars().filter(|c| !c.is_control()).take(TEXT_MAX).collect();
                 self.tell(DeskEvent::Text(shown));

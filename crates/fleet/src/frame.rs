@@ -123,6 +123,11 @@ pub enum Up {
         /// One for each session and uplink, or one for the whole proxy.
         samples: Vec<Sample>,
     },
+    /// How far a proxy is from the anchors of its tenants, where that has changed.
+    Anchors {
+        /// The round trip to each, microseconds, by the tenant; at most [`Up::ANCHORS_MAX`].
+        round_trips: BTreeMap<Name, u32>,
+    },
     /// Something that a person should know.
     Event {
         /// What, for a person.
@@ -130,6 +135,11 @@ pub enum Up {
     },
     /// Is the controller there? It answers [`Down::Alive`], to strangers too.
     Alive,
+}
+
+impl Up {
+    /// Anchors in one message: with the longest names it fits.
+    pub const ANCHORS_MAX: usize = 512;
 }
 
 /// What one side of a stream has.

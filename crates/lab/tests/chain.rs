@@ -102,6 +102,12 @@ fn an_inner_flow_goes_through_proxy_and_anchor_both_ways() {
     assert_eq!(attached(&chain), [("box-0".into(), "proxy-0".into())]);
     let status = chain.proxy(0).unwrap().proxy_status().unwrap();
     assert!(status.legs[0].is_up && status.legs[0].attachments == 1, "{status:?}");
+    let round_trips = chain.proxy(0).unwrap().anchor_round_trips();
+    assert_eq!(round_trips.len(), 1);
+    let (tenant, round_trip) = &round_trips[0];
+    let there_and_back = 2 * config.leg_delay;
+    assert!(tenant == "tenant-0", "{round_trips:?}");
+    assert!((there_and_back..2 * there_and_back).contains(round_trip), "{round_trips:?}");
     assert_eq!(status.tenants["tenant-0"].packets_up, sent);
     assert_eq!(chain.anchor().unwrap().status().tenants["tenant-0"].packets_down, sent);
 }

@@ -20,6 +20,7 @@ mod tenants;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use roadweave_identity::{Identity, PublicKey};
@@ -218,6 +219,18 @@ impl Legs {
     /// Attachments that came to nothing, by reason.
     pub(crate) fn refusals(&self) -> &BTreeMap<&'static str, u64> {
         &self.refusals
+    }
+
+    /// The smoothed round trip to the anchor of each tenant whose leg is up.
+    pub(crate) fn round_trips(&self) -> Vec<(String, Duration)> {
+        let of = |(name, id): (&String, &TenantId)| {
+            let leg = &self.legs[self.tenants[usize::from(id.0)].leg];
+            let connection = self.endpoint.connection(leg.up()?)?;
+            let path = connection.paths().first()?;
+            let is_measured = connection.is_open() && path.is_usable();
+            is_measured.then(|| (name.clone(), path.smoothed_rtt))
+        };
+        self.by_name.iter().filter_map(of).collect()
     }
 
     pub(crate) fn status(&self) -> ProxyStatus {

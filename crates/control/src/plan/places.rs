@@ -11,6 +11,7 @@ use roadweave_fleet::{
 use roadweave_identity::PublicKey;
 use roadweave_types::Instant;
 
+use super::distances::Distances;
 use super::fleet::{Fleet, Place};
 use crate::model::{Device, Proxy, ProxyRole, ProxyState};
 use crate::store::{Placed, ProxyStatus};
@@ -21,11 +22,17 @@ pub(super) struct Proxies {
     bands: BTreeMap<PublicKey, Band>,
     /// What was told of each last: by itself, and by boxes.
     told: BTreeMap<PublicKey, (i64, i64)>,
+    distances: Distances,
 }
 
 impl Proxies {
     pub(super) fn new(now: Instant) -> Self {
-        Self { watch: Watch::new(now), bands: BTreeMap::new(), told: BTreeMap::new() }
+        Self {
+            watch: Watch::new(now),
+            bands: BTreeMap::new(),
+            told: BTreeMap::new(),
+            distances: Distances::default(),
+        }
     }
 
     /// Takes what streams have shown since the last time.
@@ -41,6 +48,7 @@ impl Proxies {
         let known: Vec<PublicKey> = gates.values().map(|(key, _)| *key).collect();
         self.told.retain(|key, _| known.contains(key));
         self.bands.retain(|key, _| known.contains(key));
+        self.distances.retain(&known);
         known.iter().for_each(|key| self.watch.add(*key, now));
         for status in status {
             let place = (status.tenant.clone(), status.proxy.clone());
@@ -60,6 +68,9 @@ impl Proxies {
             }
             let band = self.bands.entry(*key).or_default();
             *band = band.after(load(status, proxy));
+            let served = fleet.served(&place, proxy);
+            let anchors = status.anchors.iter().filter(|(tenant, _)| served.contains(*tenant));
+            self.distances.look(*key, anchors, now);
         }
         self.watch.poll(now)
     }
@@ -86,7 +97,8 @@ impl Proxies {
         };
         let addresses = proxy.settings.addresses.iter().map(ToString::to_string).collect();
         let candidate = Candidate { chain, site, addresses, to_anchor_us: 0 };
-        Some(Offer { view, candidate: Arc::new(candidate) })
+        let to_anchors = self.distances.of(&key);
+        Some(Offer { view, candidate: Arc::new(candidate), to_anchors })
     }
 }
 
@@ -94,6 +106,8 @@ impl Proxies {
 pub(super) struct Offer {
     pub(super) view: ProxyView,
     candidate: Arc<Candidate>,
+    /// The round trip to the anchor of each tenant, microseconds.
+    to_anchors: BTreeMap<String, u32>,
 }
 
 /// What decides who is offered what: where it is the same, all lists are.
@@ -105,7 +119,8 @@ pub(super) fn fingerprint(offers: &[Offer]) -> Digest {
         let dead = offer.view.vital == Vital::Dead;
         let candidate = serde_json::to_string(&*offer.candidate).unwrap_or_default();
         format!(
-            "{key} {scopes:?} {region} {site} {is_active} {vital:?} {dead} {band:?} {candidate}"
+            "{key} {scopes:?} {region} {site} {is_active} {vital:?} {dead} {band:?} {candidate} {:?}",
+            offer.to_anchors
         )
     };
     let texts: Vec<String> = offers.iter().map(text).collect();
@@ -128,8 +143,15 @@ pub(super) fn list(
     let seeker = Seeker { key, tenant: place.0.parse().ok()?, region, current };
     let keys = candidates(&seeker, views)?;
     let of = |key: &PublicKey| offers.iter().find(|offer| offer.view.key == *key);
-    let proxies: Vec<Candidate> =
-        keys.iter().filter_map(|key| Some((*of(key)?.candidate).clone())).collect();
+    let offered: Vec<&Offer> = keys.iter().filter_map(of).collect();
+    let to_anchor = |offer: &Offer| offer.to_anchors.get(&place.0).copied();
+    // Who has not measured it yet is not nearer than those that have.
+    let farthest = offered.iter().filter_map(|offer| to_anchor(offer)).max().unwrap_or(0);
+    let candidate = |offer: &&Offer| Candidate {
+        to_anchor_us: to_anchor(offer).unwrap_or(farthest),
+        ..(*offer.candidate).clone()
+    };
+    let proxies: Vec<Candidate> = offered.iter().map(candidate).collect();
     let mut said: Vec<String> =
         proxies.iter().filter_map(|it| serde_json::to_string(it).ok()).collect();
     said.sort_unstable();

@@ -4,7 +4,7 @@
 mod approvals;
 mod faults;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -231,6 +231,52 @@ fn a_box_and_its_proxies_hear_of_each_other() {
         port.app.outbox.hint();
         fra.until("drained", |it| it.events.contains(&AgentEvent::Drain)).await;
         device.until("one proxy", |it| it.proxies() == ["member-21".to_owned()].into()).await;
+    });
+}
+
+#[test]
+fn boxes_are_told_how_far_each_proxy_is_from_the_anchor_of_their_tenant() {
+    on_both(|world| async move {
+        let port = Port::new(world).await;
+        pool(&port, "fra").await;
+        pool(&port, "ber").await;
+        let of_fra = token(&port, TokenRole::Proxy, 1, Some("fra")).await;
+        let of_ber = token(&port, TokenRole::Proxy, 1, Some("ber")).await;
+        let mut fra = Member::join(&port, 20, Role::Proxy, &of_fra, "192.0.2.1:4433").await;
+        let mut ber = Member::join(&port, 21, Role::Proxy, &of_ber, "192.0.2.2:4433").await;
+        let of_box = token(&port, TokenRole::Box, 1, None).await;
+        let mut device = Member::join(&port, 1, Role::Box, &of_box, "").await;
+        let told = |it: &Member| {
+            let lists = it.events.iter().rev().filter_map(|event| match event {
+                AgentEvent::Candidates(places) if places.len() == 2 => Some(places),
+                _ => None,
+            });
+            let of = |place: &Proved| (place.name.to_string(), place.to_anchor_us);
+            lists.take(1).flatten().map(of).collect::<BTreeMap<_, _>>()
+        };
+        let expected = |fra, ber| {
+            BTreeMap::from([("member-20".to_owned(), fra), ("member-21".to_owned(), ber)])
+        };
+        device.until("nobody has measured it", |it| told(it) == expected(0, 0)).await;
+        // A tenant that it does not serve is none of its business.
+        let ms = Duration::from_millis;
+        let of = |name: &str, millis| (name.parse().unwrap(), ms(millis));
+        fra.agent.on_anchors([of("tram", 9), of("stranger", 1)]);
+        fra.send().await;
+        device.until("the other is no nearer", |it| told(it) == expected(9_000, 9_000)).await;
+        ber.agent.on_anchors([of("tram", 40)]);
+        ber.send().await;
+        device.until("both", |it| told(it) == expected(9_000, 40_000)).await;
+        // What wavers makes no new list, and a new stream says it again.
+        let lists = |it: &Member| {
+            it.events.iter().filter(|event| matches!(event, AgentEvent::Candidates(_))).count()
+        };
+        let before = lists(&device);
+        fra.agent.on_anchors([of("tram", 10)]);
+        fra.reconnect(&port, 20).await;
+        device.rest(Duration::from_secs(3)).await;
+        assert_eq!(told(&device), expected(9_000, 40_000));
+        assert_eq!(lists(&device), before, "{:?}", device.events);
     });
 }
 

@@ -5,6 +5,7 @@
 use sqlx::Row as _;
 
 use super::document::PaperOutcome;
+use super::proxy_status::json;
 use super::{Actor, Change, ProxyStatus, Report, Store, StoreError};
 
 /// Something that a stream has told.
@@ -81,6 +82,7 @@ impl Change<'_> {
             .bind(status.load)
             .bind(status.sessions)
             .bind(status.software.clone())
+            .bind(json(&status.anchors))
             .bind(status.tenant.clone())
             .bind(status.proxy.clone())
             .execute(&mut *self.transaction)
@@ -150,13 +152,13 @@ impl Change<'_> {
 const STATUS_BEFORE: &str =
     "SELECT connected, serial FROM proxy_status WHERE tenant = $1 AND proxy = $2";
 const STATUS: &str = "INSERT INTO proxy_status \
-                      (tenant, proxy, connected, seen_ms, serial, load, sessions, software) \
-                      SELECT tenant, id, $1, $2, $3, $4, $5, $6 FROM proxy \
-                      WHERE tenant = $7 AND id = $8 \
+                      (tenant, proxy, connected, seen_ms, serial, load, sessions, software, \
+                      anchors) SELECT tenant, id, $1, $2, $3, $4, $5, $6, $7 FROM proxy \
+                      WHERE tenant = $8 AND id = $9 \
                       ON CONFLICT (tenant, proxy) DO UPDATE SET connected = excluded.connected, \
                       seen_ms = excluded.seen_ms, serial = excluded.serial, \
                       load = excluded.load, sessions = excluded.sessions, \
-                      software = excluded.software";
+                      software = excluded.software, anchors = excluded.anchors";
 const REPORT: &str = "INSERT INTO report (tenant, device, at_ms, body) \
                       SELECT tenant, id, $1, $2 FROM device WHERE tenant = $3 AND id = $4 \
                       ON CONFLICT (tenant, device) \

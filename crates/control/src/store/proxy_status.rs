@@ -1,5 +1,6 @@
 //! Proxies and anchors as their streams show them, and who has confirmed a revocation.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -30,6 +31,9 @@ pub struct ProxyStatus {
     /// When a box said last to be on it, milliseconds since 1970; 0 if none did.
     #[serde(default)]
     pub witnessed_ms: i64,
+    /// The round trip to the anchor of each tenant that it serves, microseconds, as it says.
+    #[serde(default)]
+    pub anchors: BTreeMap<String, u32>,
 }
 
 /// Who has a revocation in force.
@@ -91,6 +95,7 @@ impl Store {
             .bind(status.load)
             .bind(status.sessions)
             .bind(status.software.clone())
+            .bind(json(&status.anchors))
             .execute(&mut *transaction)
             .await?;
         Ok(transaction.commit().await?)
@@ -116,6 +121,7 @@ impl Store {
                 sessions: row.try_get("sessions")?,
                 software: row.try_get("software")?,
                 witnessed_ms: row.try_get("witnessed_ms")?,
+                anchors: serde_json::from_str(row.try_get("anchors")?).unwrap_or_default(),
             })
         });
         each.collect()
@@ -156,16 +162,22 @@ impl Store {
     }
 }
 
+/// The round trips as they are kept.
+pub(super) fn json(anchors: &BTreeMap<String, u32>) -> String {
+    serde_json::to_string(anchors).unwrap_or_else(|_| "{}".to_owned())
+}
+
 const STATUS: &str = "SELECT * FROM proxy_status WHERE $1 IN ('', tenant) \
                       ORDER BY tenant, proxy";
 const SHOWN_MAX: usize = 5;
 const SILENT_MAX_MS: i64 = 25_000;
 const KEEP: &str = "INSERT INTO proxy_status \
-                    (tenant, proxy, connected, seen_ms, serial, load, sessions, software) \
-                    VALUES ($1, $2, $3, $4, $5, $6, $7, $8) \
+                    (tenant, proxy, connected, seen_ms, serial, load, sessions, software, anchors) \
+                    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9) \
                     ON CONFLICT (tenant, proxy) DO UPDATE SET connected = excluded.connected, \
                     seen_ms = excluded.seen_ms, serial = excluded.serial, load = excluded.load, \
-                    sessions = excluded.sessions, software = excluded.software";
+                    sessions = excluded.sessions, software = excluded.software, \
+                    anchors = excluded.anchors";
 const GATES: &str = "SELECT proxy.id, proxy_status.seen_ms, proxy_status.serial, \
                      proxy_status.connected FROM proxy \
                      JOIN tenant ON tenant.tenant = proxy.tenant \

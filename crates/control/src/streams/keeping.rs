@@ -43,6 +43,8 @@ pub(super) struct Keeper<'a> {
     /// The last revocation that a proxy has in force.
     confirmed: i64,
     load: Option<i64>,
+    /// How far a proxy says to be from the anchors of its tenants, microseconds.
+    anchors: BTreeMap<String, u32>,
     /// When something came from it last, milliseconds since 1970.
     heard_ms: i64,
     /// The proxy that a box was written to be on.
@@ -70,6 +72,7 @@ impl<'a> Keeper<'a> {
             outcomes: BTreeMap::new(),
             confirmed: 0,
             load: None,
+            anchors: BTreeMap::new(),
             heard_ms: now_ms(),
             on: None,
             is_dirty: false,
@@ -188,6 +191,7 @@ impl<'a> Keeper<'a> {
                 sessions: self.have.sessions.into(),
                 software: shown(&self.have.software),
                 witnessed_ms: 0,
+                anchors: self.anchors.clone(),
             }),
             Peer::Device { tenant, id } => {
                 let report = json!({
@@ -252,6 +256,12 @@ impl<'a> Keeper<'a> {
                 for figures in samples {
                     self.sample(figures).await;
                 }
+                Ok(())
+            }
+            DeskEvent::Anchors(round_trips) => {
+                let named = round_trips.into_iter().map(|(name, it)| (name.to_string(), it));
+                self.anchors = named.collect();
+                self.is_dirty = true;
                 Ok(())
             }
             DeskEvent::Text(text) => {

@@ -141,10 +141,17 @@ impl<C> Fleet<C> {
         self.order(|orders| orders.session = Some(proxy));
     }
 
-    /// How many sessions a proxy has, and what they have carried so far.
-    pub(crate) fn set_figures(&self, sessions: u32, figures: Vec<SessionFigures>) {
+    /// How many sessions a proxy has, what they have carried so far, and the round trips to the
+    /// anchors of its tenants, by their names.
+    pub(crate) fn set_figures(
+        &self,
+        sessions: u32,
+        figures: Vec<SessionFigures>,
+        anchors: Vec<(String, Duration)>,
+    ) {
         self.order(|orders| {
             (orders.sessions, orders.figures) = (Some(sessions), Some(figures));
+            orders.anchors = Some(anchors);
         });
     }
 

@@ -64,6 +64,8 @@ pub(super) struct Orders {
     pub(super) ended: Option<u64>,
     pub(super) refuse: Option<(Version, String)>,
     pub(super) figures: Option<Vec<SessionFigures>>,
+    /// The round trips to the anchors of a proxy's tenants.
+    pub(super) anchors: Option<Vec<(String, Duration)>>,
 }
 
 /// What both sides share.

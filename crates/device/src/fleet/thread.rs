@@ -84,7 +84,7 @@ impl<C> Thread<C> {
     }
 
     fn take(&mut self, now: Instant, orders: Orders) {
-        let Orders { uplinks, session, sessions, ended, refuse, figures, .. } = orders;
+        let Orders { uplinks, session, sessions, ended, refuse, figures, anchors, .. } = orders;
         let has_other_ways =
             uplinks.is_some() || session.is_some_and(|proxy| proxy.is_some() != self.has_session);
         if let Some(uplinks) = uplinks {
@@ -100,6 +100,10 @@ impl<C> Thread<C> {
         }
         if let Some(sessions) = sessions {
             self.worker.agent.on_sessions(sessions);
+        }
+        if let Some(anchors) = anchors {
+            let named = |(tenant, it): (String, Duration)| Some((tenant.parse().ok()?, it));
+            self.worker.agent.on_anchors(anchors.into_iter().filter_map(named));
         }
         self.ended = self.ended.max(ended.unwrap_or_default());
         if let Some((version, why)) = refuse {

@@ -109,12 +109,20 @@ fn messages() -> Vec<serde_json::Value> {
     let secret = Secret::from_bytes([1; 16]);
     let (tenant, role) = (name.clone(), Role::Box);
     let up = [
-        Up::Join { secret, tenant, role, name, chain: Some(chain), addresses: Vec::new() },
+        Up::Join {
+            secret,
+            tenant: tenant.clone(),
+            role,
+            name,
+            chain: Some(chain),
+            addresses: Vec::new(),
+        },
         Up::Have(have),
         Up::Report(Report { kind, version, outcome, pinned }),
         Up::Revoked { serial: 7 },
         Up::Surplus { entries: vec![entry], head: Some(head) },
         Up::Samples { samples: vec![sample] },
+        Up::Anchors { round_trips: [(tenant.clone(), 2_000)].into() },
         Up::Event { text: "x".into() },
         Up::Alive,
     ];

@@ -163,7 +163,10 @@ impl World {
                 self.on_refused(who, stream);
             }
             // What a report says is said again on the next stream.
-            DeskEvent::Report(_) | DeskEvent::Revoked(_) | DeskEvent::Text(_) => {}
+            DeskEvent::Report(_)
+            | DeskEvent::Revoked(_)
+            | DeskEvent::Anchors(_)
+            | DeskEvent::Text(_) => {}
         }
     }
 

@@ -50,4 +50,10 @@ impl Server {
         });
         figures.collect()
     }
+
+    /// The smoothed round trip to the anchor of each tenant whose leg is up, by the tenant's name;
+    /// none where inner packets leave here.
+    pub fn anchor_round_trips(&self) -> Vec<(String, Duration)> {
+        self.legs.as_ref().map(|legs| legs.round_trips()).unwrap_or_default()
+    }
 }

@@ -1,5 +1,6 @@
 //! What people do with the interface, and what strangers try.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use roadweave_fleet::{Chain, JoinToken, Trust};
@@ -309,6 +310,7 @@ fn status_of(proxy: &str, serial: i64, silent_ms: i64, connected: bool) -> Proxy
         sessions: 3,
         software: "1.0".to_owned(),
         witnessed_ms: 0,
+        anchors: BTreeMap::new(),
     }
 }
 

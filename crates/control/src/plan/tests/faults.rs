@@ -198,6 +198,7 @@ fn status(proxy: &str, seen_ms: i64) -> ProxyStatus {
         sessions: 0,
         software: String::new(),
         witnessed_ms: 0,
+        anchors: BTreeMap::new(),
     }
 }
 

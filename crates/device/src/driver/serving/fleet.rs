@@ -114,7 +114,7 @@ impl InFleet {
         let watched = FIGURES_WATCHED * rounds as u32;
         self.next_figures = now + if is_watched { watched.min(FIGURES) } else { FIGURES };
         let count = u32::try_from(sessions).unwrap_or(u32::MAX);
-        self.fleet.set_figures(count, node.figures(FIGURES_MAX));
+        self.fleet.set_figures(count, node.figures(FIGURES_MAX), node.anchor_round_trips());
     }
 
     /// Takes what the fleet has said since; returns whether others are members than before.

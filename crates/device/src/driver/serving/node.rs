@@ -47,6 +47,9 @@ pub(in crate::driver) trait Serves {
 
     /// What they have carried so far, of `most` of them.
     fn figures(&self, most: usize) -> Vec<SessionFigures>;
+
+    /// How far a proxy is from the anchors of its tenants, by their names.
+    fn anchor_round_trips(&self) -> Vec<(String, Duration)>;
 }
 
 impl Serves for Server {
@@ -82,6 +85,10 @@ impl Serves for Server {
 
     fn figures(&self, most: usize) -> Vec<SessionFigures> {
         self.figures(most)
+    }
+
+    fn anchor_round_trips(&self) -> Vec<(String, Duration)> {
+        self.anchor_round_trips()
     }
 }
 
@@ -122,6 +129,10 @@ impl Serves for Anchor {
     }
 
     fn figures(&self, _: usize) -> Vec<SessionFigures> {
+        Vec::new()
+    }
+
+    fn anchor_round_trips(&self) -> Vec<(String, Duration)> {
         Vec::new()
     }
 }

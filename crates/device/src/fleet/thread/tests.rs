@@ -103,9 +103,13 @@ fn hear(fleet: &Fleet<String>, controller: &Controller) {
     // The first only begins to count.
     while !controller.store().said.iter().any(is_heard) {
         assert!(started.elapsed() < Duration::from_secs(20));
-        fleet.set_figures(0, Vec::new());
+        fleet.set_figures(0, Vec::new(), vec![("acme".to_owned(), Duration::from_micros(900))]);
         std::thread::sleep(Duration::from_millis(5));
     }
+    // And how far it is from the anchors of its tenants, said once.
+    let is_told = DeskEvent::Anchors([(name("acme"), 1_000)].into());
+    let said = &controller.store().said;
+    assert_eq!(said.iter().filter(|event| **event == is_told).count(), 1, "{said:?}");
 }
 
 fn confirmed(event: &DeskEvent) -> bool {
