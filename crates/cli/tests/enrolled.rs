@@ -279,6 +279,53 @@ fn proxy_and_anchor_join_by_tokens_and_go_on_without_their_controller() {
     });
 }
 
+#[test]
+fn a_drain_by_the_controller_lasts_until_it_is_taken_back() {
+    in_world("a_drain_by_the_controller_lasts_until_it_is_taken_back", |world| {
+        let drain = |undo: &[&str]| world.json(&[&["proxy", "drain", "fra-1"], undo].concat());
+        let wait = |expected: bool| {
+            let is = |status: &Value| status["totals"]["draining"] == expected;
+            world.road.wait_for_status(SERVER, &format!("draining: {expected}"), is);
+        };
+        let (server, client) = world.start_both();
+        client.wait_for("joined");
+        drain(&[]);
+        wait(true);
+        // A new start of the server changes nothing.
+        client.interrupt();
+        server.interrupt();
+        let server = world.road.start_server();
+        let client = world.road.start_client("client");
+        client.wait_for("this server drains");
+        wait(true);
+        assert_eq!((client.count("joined"), server.count("joined")), (0, 0));
+        // Who was refused comes by itself.
+        drain(&["--undo"]);
+        wait(false);
+        client.wait_for("joined");
+        // It was taken back while the server was away.
+        drain(&[]);
+        wait(true);
+        client.interrupt();
+        server.interrupt();
+        drain(&["--undo"]);
+        let server = world.road.start_server();
+        let client = world.road.start_client("client");
+        client.wait_for("joined");
+        wait(false);
+        // What a person on its machine wants is not the controller's to take back.
+        let command = ["drain", "--socket", &socket(SERVER), "--wait", "0"];
+        assert!(roadweave(&command).status.success());
+        wait(true);
+        drain(&[]);
+        server.wait_for("the controller drains this side: nobody");
+        drain(&["--undo"]);
+        server.wait_for("the controller drains this side no more");
+        wait(true);
+        drop(client);
+    });
+}
+
 /// Says that it is 1970, to programs that ask the C library.
 const CLOCK: &str = r#"
 #define _GNU_SOURCE

@@ -210,9 +210,9 @@ impl Planner {
                     self.post.send(&key, Word::Watch);
                 }
             }
-            "proxy" if self.fleet.is_draining(&place) => {
+            "proxy" => {
                 if let Some(key) = self.fleet.key_of("proxy", &place) {
-                    self.post.send(&key, Word::Drain);
+                    self.post.send(&key, Word::Drain(self.fleet.is_draining(&place)));
                 }
             }
             _ => {}

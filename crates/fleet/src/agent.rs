@@ -68,8 +68,8 @@ pub enum AgentEvent {
     Table,
     /// Keys are withdrawn: end their sessions, then call [`Agent::on_revoked`].
     Revoked(Vec<PublicKey>),
-    /// Let go of all sessions, and take no new ones.
-    Drain,
+    /// Let go of all sessions, and take no new ones; or take them again, if it is `false`.
+    Drain(bool),
     /// Send figures often until then.
     Watch(Instant),
     /// What [`Agent::kept`] gives has changed: write it.
@@ -109,6 +109,9 @@ pub struct Agent {
     /// How far a proxy is from the anchors of its tenants, microseconds.
     anchors: BTreeMap<Name, u32>,
     proxy: Option<PublicKey>,
+    /// Whether the controller wants no sessions here. It says so on every stream; nothing of it is
+    /// kept, so that a controller that is gone for good leaves no proxy drained for ever.
+    drained: bool,
     /// Since when there is no stream.
     away_since: Option<Instant>,
     /// Entries that wait for their head.
@@ -173,6 +176,7 @@ impl Agent {
             sessions: 0,
             anchors: BTreeMap::new(),
             proxy: None,
+            drained: false,
             away_since: Some(now),
             entries: Vec::new(),
             handing_back: None,
@@ -371,6 +375,7 @@ impl Agent {
             revocations: (head.epoch, if is_proved { head.serial } else { 0 }),
             documents,
             sessions: self.sessions,
+            drained: (self.role != Role::Box).then_some(self.drained),
             proxy: self.proxy,
         };
         self.send(Up::Have(have));

@@ -128,6 +128,8 @@ pub struct Desk {
     desired: BTreeMap<Kind, (Version, Envelope)>,
     table: Option<Arc<PublishedTable>>,
     sending: Option<TableSending>,
+    /// Whether the peer is to have no sessions, once the driver has said so.
+    drained: Option<bool>,
     surplus: Vec<Revocation>,
     frames: VecDeque<Down>,
     events: VecDeque<DeskEvent>,
@@ -148,6 +150,7 @@ impl Desk {
             desired: BTreeMap::new(),
             table: None,
             sending: None,
+            drained: None,
             surplus: Vec::new(),
             frames: VecDeque::new(),
             events: VecDeque::new(),
@@ -252,9 +255,11 @@ impl Desk {
         self.frames.push_back(Down::Watch { lease_ms });
     }
 
-    /// The peer is to let go of its sessions.
-    pub fn drain(&mut self) {
-        self.frames.push_back(Down::Drain);
+    /// The peer is to let go of its sessions and take no new ones, or to take them again, if it is
+    /// `false`; it is told if it has said something else.
+    pub fn drain(&mut self, drained: bool) {
+        self.drained = Some(drained);
+        self.send_drained();
     }
 
     /// What is to be sent next.
@@ -296,6 +301,7 @@ impl Desk {
         if self.ended {
             return;
         }
+        self.send_drained();
         let kinds: Vec<Kind> = self.desired.keys().copied().collect();
         kinds.into_iter().for_each(|kind| self.send_desired(kind));
         if let Some(table) = self.table.take() {
@@ -329,6 +335,17 @@ impl Desk {
         let entries = published.revocations.entries(after);
         self.frames.extend(revocation_frames(entries, &published.head));
         had.revocations = (ours.epoch, ours.serial);
+    }
+
+    fn send_drained(&mut self) {
+        let (Some(had), Some(drained)) = (&mut self.had, self.drained) else { return };
+        // Who does not say what it is cannot be told that it is over.
+        if self.ended || had.drained.unwrap_or_default() == drained {
+            return;
+        }
+        had.drained = Some(drained).filter(|_| had.drained.is_some());
+        self.frames.retain(|frame| !matches!(frame, Down::Drain | Down::Undrain));
+        self.frames.push_back(if drained { Down::Drain } else { Down::Undrain });
     }
 
     fn send_desired(&mut self, kind: Kind) {

@@ -72,8 +72,11 @@ pub enum Down {
         retry: bool,
     },
     /// The controller wants this proxy or anchor to take no new sessions and let go of those it
-    /// has.
+    /// has, until it takes that back.
     Drain,
+    /// It takes [`Down::Drain`] back. Only who has said by [`Have::drained`] that it is drained is
+    /// sent this: others do not know the message, and would end the stream.
+    Undrain,
     /// The answer to [`Up::Alive`], after all that was to be sent before.
     Alive,
 }
@@ -156,6 +159,9 @@ pub struct Have {
     /// Sessions that it has, as a proxy or anchor.
     #[serde(default)]
     pub sessions: u32,
+    /// Whether the controller has drained it, as a proxy or an anchor that knows [`Down::Undrain`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drained: Option<bool>,
     /// The proxy that it is on, as a box: its word counts where the proxy itself is not heard.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy: Option<PublicKey>,

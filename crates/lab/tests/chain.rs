@@ -9,7 +9,7 @@ use std::time::Duration;
 use roadweave_lab::chain::{
     ANY_PROXY, Chain, ChainArrival, ChainConfig, Place, inner_address, proxy_key,
 };
-use roadweave_tunnel::{AnchorEvent, ClientEvent, ProxyTenant};
+use roadweave_tunnel::{AnchorEvent, ClientEvent, DrainReason, ProxyTenant};
 use roadweave_types::{DropReason, Instant, Rate};
 
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
@@ -353,7 +353,7 @@ fn what_a_box_sends_before_the_anchor_knows_where_it_is_waits_for_that() {
         let mut chain = roaming(&config);
         let next = converse(&mut chain, &config, 0, ms(500), ANY_PROXY);
         let now = chain.now();
-        chain.proxy(0).unwrap().drain(now, Duration::ZERO);
+        chain.proxy(0).unwrap().drain(now, DrainReason::Command, Duration::ZERO);
         converse(&mut chain, &config, next, ms(1_500), ANY_PROXY);
         assert_eq!(attached(&chain).last().unwrap().1, "proxy-1");
         let tenants = chain.proxy(1).unwrap().proxy_status().unwrap().tenants;
@@ -371,7 +371,7 @@ fn a_drain_of_a_proxy_loses_nothing() {
         let mut chain = roaming(&config);
         let next = converse(&mut chain, &config, 0, ms(300 + 7 * seed), ANY_PROXY);
         let now = chain.now();
-        chain.proxy(0).unwrap().drain(now, Duration::ZERO);
+        chain.proxy(0).unwrap().drain(now, DrainReason::Command, Duration::ZERO);
         let sent = converse(&mut chain, &config, next, ms(3_000), ANY_PROXY);
         run(&mut chain, ms(1_000));
         let (up, down) = sorted(&arrivals(&mut chain));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use roadweave_emulate::{Drive, DuplexLink};
 use roadweave_lab::failover::{Failover, Seen};
 use roadweave_lab::world::fleet::{Fault, Fleet, FleetConfig};
-use roadweave_tunnel::{CandidatePlace, ClientEvent, ServerEvent, default_lanes};
+use roadweave_tunnel::{CandidatePlace, ClientEvent, DrainReason, ServerEvent, default_lanes};
 use roadweave_types::{Instant, SplitMix64};
 
 fn at(millis: u64) -> Instant {
@@ -157,6 +157,30 @@ fn a_drained_server_is_empty_and_takes_nobody() {
     fleet.run_until(at(20_000));
     assert!(!fleet.server(1).unwrap().is_drained());
     assert_eq!(fleet.moves(), 1);
+}
+
+#[test]
+fn a_server_serves_again_once_nobody_wants_it_drained() {
+    let mut fleet = fleet(&["a", "b"], 1);
+    fleet.run_until(at(4_000));
+    for reason in [DrainReason::Command, DrainReason::Controller] {
+        fleet.server(0).unwrap().drain(at(4_000), reason, Duration::ZERO);
+    }
+    fleet.flush();
+    fleet.run_until(at(10_000));
+    assert_eq!(fleet.home(), 1);
+    let server = fleet.server(0).unwrap();
+    server.undrain(DrainReason::Controller);
+    assert!(server.is_draining(), "a person on its machine wants it still");
+    server.undrain(DrainReason::Controller);
+    assert!(server.is_draining());
+    fleet.befall(1, Fault::Drain(0));
+    fleet.run_until(at(70_000));
+    assert_eq!((fleet.home(), fleet.moves()), (1, 1), "there is nowhere to go");
+    fleet.server(0).unwrap().undrain(DrainReason::Command);
+    fleet.run_until(at(200_000));
+    assert_eq!((fleet.home(), fleet.moves()), (0, 2));
+    assert!(!fleet.server(0).unwrap().is_draining());
 }
 
 #[test]

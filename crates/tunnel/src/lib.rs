@@ -52,7 +52,8 @@ pub use router::{
     LinkStatus, ROUTER_LINKS_MAX, Router, RouterConfig, RouterError, RouterEvent, RouterStatus,
 };
 pub use server::{
-    DRAIN_MAX, PathFigures, RoundTrips, Server, ServerConfig, ServerEvent, SessionFigures, Totals,
+    DRAIN_MAX, DrainReason, PathFigures, RoundTrips, Server, ServerConfig, ServerEvent,
+    SessionFigures, Totals,
 };
 pub use session::{
     LaneStats, MEMORY_MAX, Session, SessionConfig, SessionError, SessionStats, SetError,

@@ -52,7 +52,7 @@ use crate::proxy::{Legs, ProxyConfig, ProxyStatus};
 use crate::session::{Session, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
 
-pub use self::drain::DRAIN_MAX;
+pub use self::drain::{DRAIN_MAX, DrainReason};
 pub use self::totals::{RoundTrips, Totals};
 
 /// The code with which a connection is closed that its client has not used.

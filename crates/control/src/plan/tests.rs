@@ -229,8 +229,16 @@ fn a_box_and_its_proxies_hear_of_each_other() {
         change.update(&drained, draining).await.unwrap();
         change.commit().await.unwrap();
         port.app.outbox.hint();
-        fra.until("drained", |it| it.events.contains(&AgentEvent::Drain)).await;
+        fra.until("drained", |it| it.events.contains(&AgentEvent::Drain(true))).await;
         device.until("one proxy", |it| it.proxies() == ["member-21".to_owned()].into()).await;
+        let drained: Stored<Proxy> = port.app.store.get("tram", "member-20").await.unwrap();
+        let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
+        let active = Proxy { state: ProxyState::Active, ..drained.record.clone() };
+        change.update(&drained, active).await.unwrap();
+        change.commit().await.unwrap();
+        port.app.outbox.hint();
+        fra.until("taken back", |it| it.events.contains(&AgentEvent::Drain(false))).await;
+        device.until("both proxies", |it| it.proxies().len() == 2).await;
     });
 }
 

@@ -132,9 +132,9 @@ impl<'a> Keeper<'a> {
             desk.desire_table(table, None);
         }
         if let Peer::Proxy { tenant, id } = &self.peer {
-            let proxy = self.streams.store.get::<Proxy>(tenant, id).await;
-            if proxy.is_ok_and(|proxy| proxy.record.state == ProxyState::Draining) {
-                desk.drain();
+            match self.streams.store.get::<Proxy>(tenant, id).await {
+                Ok(proxy) => desk.drain(proxy.record.state == ProxyState::Draining),
+                Err(error) => self.lacks_papers |= error.is_passing(),
             }
         }
     }
@@ -157,7 +157,7 @@ impl<'a> Keeper<'a> {
             Word::Document(kind, version, envelope) => desk.desire(kind, version, *envelope),
             Word::Table(table, former) => desk.desire_table(table, former.as_deref()),
             Word::Watch => desk.watch(WATCH),
-            Word::Drain => desk.drain(),
+            Word::Drain(drained) => desk.drain(drained),
             Word::Look => self.lacks_papers = true,
         }
     }

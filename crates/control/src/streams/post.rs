@@ -19,8 +19,8 @@ pub enum Word {
     Table(Arc<PublishedTable>, Option<Arc<PublishedTable>>),
     /// Somebody watches.
     Watch,
-    /// It is to let go of its boxes.
-    Drain,
+    /// It is to let go of its boxes, or may have them again.
+    Drain(bool),
     /// Something for it may have been missed: it is to look itself.
     Look,
     /// What all are told is another, at once.

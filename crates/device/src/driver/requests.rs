@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roadweave_tunnel::{DRAIN_MAX, Server};
+use roadweave_tunnel::{DRAIN_MAX, DrainReason, Server};
 use roadweave_types::Instant;
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ fn drain(server: &mut Server, now: Instant, drain: Drain) -> Result<Value, RpcEr
     let sessions = server.sessions() as u64;
     if !server.is_draining() {
         tracing::info!(sessions, ?over, "draining: no new clients, and these are asked to go");
-        server.drain(now, over);
     }
+    server.drain(now, DrainReason::Command, over);
     Ok(json!(DrainAnswer { sessions }))
 }

@@ -30,8 +30,8 @@ pub(crate) struct News<C> {
     pub(crate) batch: u64,
     /// Whether no member may be let in, since no controller was there for too long.
     pub(crate) is_closed: Option<bool>,
-    /// All sessions are to be let go.
-    pub(crate) drain: bool,
+    /// Whether all sessions are to be let go, and none taken.
+    pub(crate) drained: Option<bool>,
     /// Figures are wanted often until then.
     pub(crate) watched_until: Option<Instant>,
 }
@@ -46,7 +46,7 @@ impl<C> Default for News<C> {
             revoked: Vec::new(),
             batch: 0,
             is_closed: None,
-            drain: false,
+            drained: None,
             watched_until: None,
         }
     }

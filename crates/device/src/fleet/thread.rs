@@ -161,7 +161,7 @@ impl<C> Thread<C> {
                     news.batch = batch;
                 });
             }
-            AgentEvent::Drain => self.tell(|news| news.drain = true),
+            AgentEvent::Drain(drained) => self.tell(|news| news.drained = Some(drained)),
             AgentEvent::Watch(until) => self.tell(|news| news.watched_until = Some(until)),
             AgentEvent::Anchors(places) => {
                 let anchors = places.iter().filter_map(anchor).collect();

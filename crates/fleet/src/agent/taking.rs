@@ -40,9 +40,19 @@ impl Agent {
             }
             Down::Welcome { chain, tenant } => self.on_welcome(chain, tenant),
             Down::Refused { reason, retry } => self.tell(AgentEvent::Refused { reason, retry }),
-            Down::Drain => self.tell(AgentEvent::Drain),
+            Down::Drain => self.on_drain(true),
+            Down::Undrain => self.on_drain(false),
             // For whoever holds the stream.
             Down::Alive => {}
+        }
+    }
+
+    fn on_drain(&mut self, drained: bool) {
+        if self.role == Role::Box {
+            return self.warn("a box has nobody to let go");
+        }
+        if std::mem::replace(&mut self.drained, drained) != drained {
+            self.tell(AgentEvent::Drain(drained));
         }
     }
 

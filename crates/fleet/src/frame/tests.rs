@@ -94,7 +94,7 @@ fn messages() -> Vec<serde_json::Value> {
     let outcome = Outcome::TakenBack { why: "x".into() };
     let (kind, pinned) = (Kind::Configuration, vec!["a.b".to_owned()]);
     let documents = [(Kind::Table, version)].into();
-    let have = Have { documents, proxy: Some(key), ..Have::default() };
+    let have = Have { documents, drained: Some(true), proxy: Some(key), ..Have::default() };
     let down = [
         Down::Trust { list },
         Down::Revoke { entries: vec![entry.clone()], head: Some(head.clone()) },
@@ -104,6 +104,7 @@ fn messages() -> Vec<serde_json::Value> {
         Down::Welcome { chain: chain.clone(), tenant: name.clone() },
         Down::Refused { reason: "no".into(), retry: true },
         Down::Drain,
+        Down::Undrain,
         Down::Alive,
     ];
     let secret = Secret::from_bytes([1; 16]);
@@ -178,7 +179,7 @@ proptest! {
     /// What is a message but for some of its values: read or refused, by both ends, which go on.
     #[test]
     fn messages_with_other_values_are_taken_or_refused(
-        which in 0..17_usize,
+        which in 0..18_usize,
         changes in prop::collection::vec((0..40_usize, other_value()), 0..4),
         cut in 0..10_000_usize,
     ) {

@@ -109,7 +109,9 @@ impl World {
                 }
             }
         } else {
-            desk.desire_table(store.tables[who - self.cast.boxes].clone(), None);
+            let proxy = who - self.cast.boxes;
+            desk.desire_table(store.tables[proxy].clone(), None);
+            desk.drain(!store.proxies[proxy].is_active);
         }
         self.replicas[replica].close(who);
         self.replicas[replica].desks.insert(who, (stream, desk));
@@ -357,7 +359,7 @@ impl World {
                 Change::Drain(proxy) => {
                     let who = self.cast.boxes + proxy;
                     if let Some((_, desk)) = self.replicas[replica].desks.get_mut(&who) {
-                        desk.drain();
+                        desk.drain(!self.store.proxies[proxy].is_active);
                     }
                     self.flush_desk(replica, who);
                 }

@@ -180,7 +180,7 @@ impl World {
             // A box leads to none that is withdrawn: its candidates come anew.
             AgentEvent::Revoked(_) => self.members[who].agent.on_revoked(),
             AgentEvent::Table => self.on_table(who),
-            AgentEvent::Drain => self.on_drain(who - self.cast.boxes),
+            AgentEvent::Drain(drained) => self.on_drain(who - self.cast.boxes, drained),
             AgentEvent::Refused { .. } => {
                 let later = self.between(5_000, 15_000);
                 self.drop_stream(who, Some(later));

@@ -178,8 +178,11 @@ impl World {
         }
     }
 
-    pub(super) fn on_drain(&mut self, proxy: usize) {
-        self.posts[proxy].is_draining = true;
+    pub(super) fn on_drain(&mut self, proxy: usize, drained: bool) {
+        self.posts[proxy].is_draining = drained;
+        if !drained {
+            return;
+        }
         for who in self.posts[proxy].boxes.clone() {
             let within = self.between(0, 60_000);
             self.choose_after(who, within);
@@ -334,10 +337,7 @@ impl World {
         }
         self.store.proxies[proxy].is_active = is_over;
         self.replace(proxy);
-        match is_over {
-            true => self.posts[proxy].is_draining = false,
-            false => self.store.outbox.push(Change::Drain(proxy)),
-        }
+        self.store.outbox.push(Change::Drain(proxy));
         self.notify();
     }
 

@@ -51,7 +51,7 @@ pub(super) enum Change {
     Device(usize),
     /// A proxy has another table.
     Table(usize),
-    /// A proxy is to let go of its boxes.
+    /// A proxy is to let go of its boxes, or may have them again.
     Drain(usize),
 }
 

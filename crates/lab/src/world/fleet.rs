@@ -20,8 +20,8 @@ use roadweave_emulate::{Direction, DuplexLink};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::{Epoch, Outbox, TransportConfig};
 use roadweave_tunnel::{
-    Candidate, Client, ClientConfig, ClientEvent, Io, LaneConfig, MEMORY_MAX, Node as _, Peer,
-    PeerTable, RecvMeta, Server, ServerConfig, ServerEvent, flush, turn,
+    Candidate, Client, ClientConfig, ClientEvent, DrainReason, Io, LaneConfig, MEMORY_MAX,
+    Node as _, Peer, PeerTable, RecvMeta, Server, ServerConfig, ServerEvent, flush, turn,
 };
 use roadweave_types::Instant;
 
@@ -265,7 +265,8 @@ impl Fleet {
             Fault::CutFromEgress => proxy.cut = Some(now),
             Fault::Drain(ms) => {
                 if let Some(server) = &mut proxy.end {
-                    server.drain(now, Duration::from_millis(ms.into()));
+                    let over = Duration::from_millis(ms.into());
+                    server.drain(now, DrainReason::Command, over);
                 }
             }
         }
@@ -367,7 +368,7 @@ impl Fleet {
         let acts = proxy.acts();
         let Some(server) = proxy.end.as_mut().filter(|_| acts) else { return };
         if proxy.cut.is_some_and(|cut| now >= cut + CUT_NOTICED) && !server.is_draining() {
-            server.drain(now, Duration::ZERO);
+            server.drain(now, DrainReason::Command, Duration::ZERO);
         }
         let (this, reaches_egress) = (Some((number, proxy.address)), proxy.cut.is_none());
         turn(server, &mut EndIo { now, server: this, reaches_egress, wires, arrivals });

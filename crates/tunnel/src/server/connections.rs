@@ -13,6 +13,7 @@ use roadweave_schedule::AcknowledgedDatagram;
 use roadweave_types::{DropReason, Instant, PathId};
 use roadweave_wire::{Control, Hello, Reason, Role, Welcome};
 
+use super::drain::DRAINS;
 use super::{Joined, Server, ServerEvent, refusals};
 use crate::learned::keep_learned;
 use crate::session::{Session, SessionConfig};
@@ -138,7 +139,7 @@ impl Server {
         }
         let stands_by = self.standbys.contains(id);
         if self.drain.is_some() {
-            return self.refuse(now, id, "this server is about to stop", Reason::Drain);
+            return self.refuse(now, id, DRAINS, Reason::Drain);
         }
         match hello.role {
             // The client has heard the welcome, and goes on here.

@@ -1,8 +1,9 @@
-//! A server that is about to stop lets its clients go, one after the other.
+//! A server that is about to stop, or is wanted to be empty, lets its clients go one by one.
 //!
 //! ```text
 //! drain ─► whoever comes is refused, and told why; who stands by is let go at once
 //!      └─► sessions are asked to move, spread over a while ─► none is left: done
+//! undrain, once nobody wants it any more ─► who stayed stays, and others may come
 //! ```
 //!
 //! A client joins another server first and leaves then, so nothing is lost; but if all did it in
@@ -20,12 +21,27 @@ use super::Server;
 /// The longest time over which clients are asked to move.
 pub const DRAIN_MAX: Duration = Duration::from_secs(60);
 
+/// What clients are told.
+pub(super) const DRAINS: &str = "this server drains";
+
 /// How often a client that stays is asked again: it may have learned of another server meanwhile.
 const ASK_AGAIN: Duration = Duration::from_secs(10);
+
+/// Who wants a server to have no clients. Each says so for itself: what one takes back, another may
+/// still want.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DrainReason {
+    /// A person on its machine, until it starts anew.
+    Command,
+    /// The controller of its fleet.
+    Controller,
+}
 
 /// What is left to do until no client is left.
 #[derive(Debug)]
 pub(super) struct Drain {
+    /// Who wants it.
+    reasons: BTreeSet<DrainReason>,
     /// Who is asked to move next, and when.
     asks: BTreeSet<(Instant, ConnectionId)>,
 }
@@ -35,21 +51,31 @@ impl Server {
     /// server, spread over `over`, at most a minute, and again as long as they stay. Call
     /// [`Server::is_drained`] to know when all are gone; clients that know no other server stay
     /// until they are told goodbye.
-    pub fn drain(&mut self, now: Instant, over: Duration) {
-        if self.drain.is_some() {
+    pub fn drain(&mut self, now: Instant, reason: DrainReason, over: Duration) {
+        if let Some(drain) = &mut self.drain {
+            drain.reasons.insert(reason);
             return;
         }
         let over = over.min(DRAIN_MAX);
         let count = u32::try_from(self.sessions.len()).unwrap_or(u32::MAX).max(1);
         let at = |place: u32| now + over.mul_f64(f64::from(place) / f64::from(count));
         let asks = (0..).map(at).zip(self.sessions.keys().copied()).collect();
-        self.drain = Some(Drain { asks });
+        self.drain = Some(Drain { reasons: [reason].into(), asks });
         for id in self.standbys.ids() {
-            self.end(now, id, "this server is about to stop");
+            self.end(now, id, DRAINS);
         }
         for id in std::mem::take(&mut self.welcomed) {
-            self.refuse(now, id, "this server is about to stop", Reason::Drain);
+            self.refuse(now, id, DRAINS, Reason::Drain);
         }
+    }
+
+    /// `reason` wants it no more: unless there is another one, clients may come again, and those
+    /// that are left stay.
+    pub fn undrain(&mut self, reason: DrainReason) {
+        self.drain.take_if(|drain| {
+            drain.reasons.remove(&reason);
+            drain.reasons.is_empty()
+        });
     }
 
     /// Whether it lets its clients go.

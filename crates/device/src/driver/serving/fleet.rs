@@ -35,7 +35,6 @@ pub(super) struct InFleet {
     tenants: Vec<ProxyTenant>,
     /// Whether only those are let in.
     is_closed: bool,
-    is_drained: bool,
     /// Batches of withdrawn keys that were taken.
     batches: u64,
     /// Withdrawn keys whose sessions may not have ended: the number of their batch.
@@ -58,7 +57,6 @@ impl InFleet {
             of_file,
             tenants,
             is_closed: false,
-            is_drained: false,
             batches: 0,
             ending: None,
             next_figures: Instant::ZERO,
@@ -124,7 +122,7 @@ impl InFleet {
         now: Instant,
         tables: &Tables,
     ) -> bool {
-        let News { members, anchors, revoked, batch, is_closed, drain, watched_until, .. } =
+        let News { members, anchors, revoked, batch, is_closed, drained, watched_until, .. } =
             self.fleet.news();
         if !revoked.is_empty() {
             tracing::info!(keys = revoked.len(), "keys are revoked, and their sessions end");
@@ -139,9 +137,14 @@ impl InFleet {
             self.is_closed = is_closed;
             self.close(tables);
         }
-        if drain && !std::mem::replace(&mut self.is_drained, true) {
-            tracing::warn!("the controller drains this side: no box is let in any more");
-            node.drain(now);
+        if let Some(drained) = drained {
+            match drained {
+                true => {
+                    tracing::warn!("the controller drains this side: nobody is let in any more")
+                }
+                false => tracing::info!("the controller drains this side no more"),
+            }
+            node.set_drained(now, drained);
         }
         if let Some(until) = watched_until {
             self.watched_until = until;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::{
-    Anchor, Peer, Peers, PeersChange, ProxyTenant, Server, ServerEvent, SessionFigures, TenantId,
+    Anchor, DrainReason, Peer, Peers, PeersChange, ProxyTenant, Server, ServerEvent,
+    SessionFigures, TenantId,
 };
 use roadweave_types::Instant;
 
@@ -36,8 +37,8 @@ pub(in crate::driver) trait Serves {
     /// Whether nothing is left of what those have that were let in before.
     fn is_settled(&self) -> bool;
 
-    /// Lets go of all clients, and takes no new ones.
-    fn drain(&mut self, now: Instant);
+    /// Lets go of all clients and takes no new ones, or takes them again, for the controller.
+    fn set_drained(&mut self, now: Instant, drained: bool);
 
     /// The tenants of a proxy with their anchors; the first of two with one name counts.
     fn set_anchors(&mut self, now: Instant, anchors: Vec<ProxyTenant>);
@@ -71,8 +72,11 @@ impl Serves for Server {
         self.is_settled()
     }
 
-    fn drain(&mut self, now: Instant) {
-        self.drain(now, DRAIN_OVER);
+    fn set_drained(&mut self, now: Instant, drained: bool) {
+        match drained {
+            true => self.drain(now, DrainReason::Controller, DRAIN_OVER),
+            false => self.undrain(DrainReason::Controller),
+        }
     }
 
     fn set_anchors(&mut self, now: Instant, anchors: Vec<ProxyTenant>) {
@@ -120,7 +124,7 @@ impl Serves for Anchor {
     }
 
     /// Its proxies are drained, and clients go with them.
-    fn drain(&mut self, _: Instant) {}
+    fn set_drained(&mut self, _: Instant, _: bool) {}
 
     fn set_anchors(&mut self, _: Instant, _: Vec<ProxyTenant>) {}
 
