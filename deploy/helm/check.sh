@@ -1,6 +1,7 @@
 #!/bin/sh
-# Holds the chart against helm's lint, the schema of its values, and the schemas of Kubernetes.
-# Installs helm and kubernetes-validate into target/tools.
+# Holds the chart against helm's lint, the schema of its values, and the schemas of Kubernetes, and
+# the files of proxies and anchors in it against `roadweave proxy --check` and `roadweave anchor
+# --check`, where that program is built. Installs helm and kubernetes-validate into target/tools.
 #
 #   deploy/helm/check.sh [--if-possible]     skips where they cannot be had
 set -eu
@@ -32,14 +33,57 @@ if [ ! -x "$validate" ]; then
         cannot "${1:-}" "kubernetes-validate cannot be installed"
 fi
 
-rendered=$(mktemp)
-trap 'rm -f "$rendered"' EXIT
+roadweave=
+for built in "${CARGO_TARGET_DIR:-$PWD/target}"/release/roadweave \
+    "${CARGO_TARGET_DIR:-$PWD/target}"/debug/roadweave; do
+    [ -z "$roadweave" ] && [ -x "$built" ] && roadweave=$built
+done
+[ -n "$roadweave" ] || echo "not checked: the files in the chart, roadweave is not built" >&2
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+rendered="$scratch/rendered.yaml"
+# Keys come by the join, which has happened in such a folder.
+mkdir "$scratch/joined"
+touch "$scratch/joined/fleet.0"
+
+# What is in the ConfigMaps, each file in a folder of its own, is a file of proxies or anchors.
+check_files() {
+    rm -rf "$scratch/files"
+    "${validate%/*}/python3" - "$rendered" "$scratch/files" <<'PYTHON'
+import pathlib, sys, yaml
+for document in yaml.safe_load_all(open(sys.argv[1])):
+    if document and document["kind"] == "ConfigMap":
+        for name, text in document["data"].items():
+            path = pathlib.Path(sys.argv[2], document["metadata"]["name"], name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            path.chmod(0o440)  # as in the pods
+PYTHON
+    for file in "$scratch"/files/*/*; do
+        [ -e "$file" ] || continue
+        role=$(basename "$file" .toml)
+        "$roadweave" "$role" --check --config "$file" --state-directory "$scratch/joined" \
+            >"$scratch/said" 2>&1 || { cat "$scratch/said" >&2; return 1; }
+    done
+}
+
 for values in "$tests"/*.yaml; do
     echo "$values"
     "$helm" lint --quiet --strict --kube-version "$kubernetes" --values "$values" "$chart"
     "$helm" template fleet "$chart" --kube-version "$kubernetes" --values "$values" >"$rendered"
     "$validate" --quiet --strict --kubernetes-version "${kubernetes%.*}" "$rendered"
+    [ -z "$roadweave" ] || check_files
 done
+# A file that is none is found.
+if [ -n "$roadweave" ]; then
+    "$helm" template fleet "$chart" --kube-version "$kubernetes" --values "$tests/small.yaml" \
+        --set-json 'proxies.config="memory_mb = 64"' >"$rendered"
+    if check_files 2>"$scratch/said"; then
+        echo "a file with a field that there is none of is taken; it should be refused" >&2
+        exit 1
+    fi
+fi
 
 # What is wrong is refused, and named.
 refused() {
@@ -60,4 +104,5 @@ refused 'proxies.drain.overSeconds=600' 'overSeconds'
 refused 'proxies.port=0' 'port'
 refused 'proxies.prot=4433' 'prot'
 refused 'anchors=[{"tenant":"acme"}]' 'tokenSecret'
+refused 'networkPolicy={"enabled":true}' 'metricsFrom'
 echo "the chart is in order"

@@ -41,3 +41,12 @@ fsGroupChangePolicy: OnRootMismatch
 seccompProfile:
   type: RuntimeDefault
 {{- end }}
+
+{{/* What lets a namespace read figures: its name. */}}
+{{- define "roadweave.figures" -}}
+- from:
+    - namespaceSelector:
+        matchLabels: { kubernetes.io/metadata.name: {{ . }} }
+  ports:
+    - { protocol: TCP, port: metrics }
+{{- end }}
