@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use roadweave_device::netns::{NetNs, run_sandboxed};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// Where boxes, proxies and people find the controller.
@@ -323,6 +324,47 @@ fn a_drain_by_the_controller_lasts_until_it_is_taken_back() {
         server.wait_for("the controller drains this side no more");
         wait(true);
         drop(client);
+    });
+}
+
+/// How long a proxy may wait for a controller that hangs.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_controller_that_hangs_is_told_and_nothing_waits_for_it() {
+    in_world("a_controller_that_hangs_is_told_and_nothing_waits_for_it", |world| {
+        let (_server, client) = world.start_both();
+        client.wait_for("joined");
+        let road = &world.road;
+        road.echo(&road.server, GATEWAY_V4);
+        road.wait_for_traffic();
+        let there = |status: &Value| status["fleet"]["controller"].is_string();
+        let patience = Instant::now() + 2 * WAIT_MAX;
+        while !(there(&road.show(SERVER)) && there(&road.show(CLIENT))) {
+            assert!(Instant::now() < patience, "{:#}", road.show(CLIENT)["fleet"]);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        // The kernel goes on to take connections in its name.
+        let controller = world.controller.as_ref().unwrap();
+        controller.signal(Signal::STOP);
+        let hung = Instant::now();
+        client.interrupt();
+        let client = road.start_client("client");
+        client.wait_for("joined");
+        road.wait_for_traffic();
+        while there(&road.show(SERVER)) {
+            assert!(hung.elapsed() < SILENCE_MAX + WAIT_MAX, "{:#}", road.show(SERVER)["fleet"]);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        println!("a proxy has noticed after {:?}", hung.elapsed());
+        road.wait_for_traffic();
+        assert!(!there(&road.show(CLIENT)), "it has found nobody to speak with");
+        controller.signal(Signal::CONT);
+        let resumed = Instant::now();
+        while !(there(&road.show(SERVER)) && there(&road.show(CLIENT))) {
+            assert!(resumed.elapsed() < 4 * WAIT_MAX, "{:#}", road.show(SERVER)["fleet"]);
+            std::thread::sleep(Duration::from_millis(100));
+        }
     });
 }
 

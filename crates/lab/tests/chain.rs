@@ -245,6 +245,25 @@ fn a_proxy_whose_leg_is_cut_says_so_and_takes_no_new_boxes() {
 }
 
 #[test]
+fn an_anchor_that_no_proxy_reaches_is_waited_for_and_the_flow_goes_on() {
+    for seconds in [2, 20, 90] {
+        let config = ChainConfig::new(1);
+        let mut chain = roaming(&config);
+        let next = converse(&mut chain, &config, 0, ms(300), ANY_PROXY);
+        (0..2).for_each(|proxy| chain.cut_leg(proxy, true));
+        run(&mut chain, ms(seconds * 1_000));
+        (0..2).for_each(|proxy| chain.cut_leg(proxy, false));
+        run(&mut chain, ms(30_000));
+        arrivals(&mut chain);
+        let last = converse(&mut chain, &config, next, ms(500), ANY_PROXY);
+        run(&mut chain, ms(500));
+        let (up, down) = sorted(&arrivals(&mut chain));
+        let all: BTreeSet<u64> = (next..last).collect();
+        assert_eq!((up.len(), down.len()), (all.len(), all.len()), "after {seconds} s");
+    }
+}
+
+#[test]
 fn packets_larger_than_the_leg_takes_come_in_parts() {
     let config = ChainConfig { leg_mtu: 1_252, ..ChainConfig::new(1) };
     let mut chain = joined(&config);

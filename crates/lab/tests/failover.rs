@@ -184,6 +184,42 @@ fn a_server_serves_again_once_nobody_wants_it_drained() {
 }
 
 #[test]
+fn uplinks_that_die_in_the_middle_of_a_move_cost_time_and_no_session() {
+    // So many links die so long after the move was asked for, in one run each.
+    for (run, (dead, after)) in
+        [1, 2, 3].into_iter().flat_map(|dead| (0..6).map(move |at| (dead, 15 * at))).enumerate()
+    {
+        let mut fleet = fleet(&["a", "b"], run as u64);
+        fleet.run_until(at(4_000));
+        fleet.befall(0, Fault::Drain(0));
+        fleet.run_until(at(4_000 + after));
+        (0..dead).for_each(|link| fleet.set_dead((link + run) % 3, true));
+        let told = format!("{dead} links dead after {after} ms");
+        // One that is left must do: what asked for the move may have been lost, and comes again.
+        fleet.run_until(at(7_000));
+        (dead.min(2)..dead).for_each(|link| fleet.set_dead((link + run) % 3, false));
+        fleet.run_until(at(20_000));
+        assert_eq!(fleet.home(), 1, "{told}");
+        assert!(fleet.client().status().is_some(), "{told}");
+        assert!(fleet.server(0).unwrap().is_drained(), "{told}");
+        assert_eq!(fleet.moves(), 1, "{told}");
+    }
+}
+
+#[test]
+fn a_server_that_goes_on_after_a_freeze_takes_nobody_back() {
+    let mut fleet = fleet(&["a", "b"], 1);
+    fleet.run_until(at(4_000));
+    fleet.befall(0, Fault::Freeze);
+    fleet.run_until(at(10_000));
+    assert_eq!((fleet.moves(), fleet.home()), (1, 1));
+    fleet.befall(0, Fault::Thaw);
+    fleet.run_until(at(300_000));
+    assert_eq!((fleet.moves(), fleet.home()), (1, 1));
+    assert_eq!(place(&mut fleet, 0), CandidatePlace::Standby, "it is there for the next time");
+}
+
+#[test]
 fn a_client_that_stays_at_a_drained_server_is_asked_again() {
     let mut fleet = fleet(&["a", "b"], 1);
     let all = fleet.candidates().to_vec();

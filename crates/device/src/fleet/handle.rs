@@ -16,7 +16,7 @@ use super::membership::Membership;
 use super::post::{News, Orders, Post};
 use super::thread::Thread;
 use super::way::Way;
-use super::worker::{KEEP_ALIVE, KEEP_ALIVE_BOX, Worker};
+use super::worker::{Worker, keep_alive};
 use crate::status::FleetStatus;
 use crate::{DeviceError, Uplink, Waker};
 
@@ -72,11 +72,11 @@ impl<C: Send + 'static> Fleet<C> {
         let FleetOptions { membership, merge, offline_max } = options;
         let Membership { clock, agent, store, identity, events, role, name } = membership;
         // A box's uplinks come when they are up.
-        let (ways, keep_alive) = match role {
-            Role::Box => (Vec::new(), KEEP_ALIVE_BOX),
-            _ => (vec![Way::System], KEEP_ALIVE),
+        let ways = match role {
+            Role::Box => Vec::new(),
+            _ => vec![Way::System],
         };
-        let worker = Worker::start(clock, agent, store, identity, ways, keep_alive)?;
+        let worker = Worker::start(clock, agent, store, identity, ways, keep_alive(role))?;
         let waker = worker.line.waker();
         let post = Arc::new(Post::default());
         let mut thread = Thread {

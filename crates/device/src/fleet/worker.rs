@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_fleet::{Agent, AgentEvent, Down, FrameError};
+use roadweave_fleet::{Agent, AgentEvent, Down, FrameError, Role};
 use roadweave_identity::Identity;
 use roadweave_types::{Instant, ServerName};
 
@@ -22,8 +22,8 @@ use crate::driver::RepeatLimiter;
 use crate::{Clock, DeviceError, random_bytes};
 
 /// After how much silence a box asks for a sign of life: 9 MB a month.
-pub(super) const KEEP_ALIVE_BOX: Duration = Duration::from_secs(50);
-/// After how much silence a proxy or an anchor does.
+const KEEP_ALIVE_BOX: Duration = Duration::from_secs(50);
+/// After how much silence a proxy or an anchor does, and who joins.
 pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// The least time between two writes, and how many times longer than the last one took.
 const WRITE_INTERVAL: Duration = Duration::from_millis(200);
@@ -261,6 +261,14 @@ impl Worker {
                 self.events.push_back(event);
             }
         }
+    }
+}
+
+/// After how much silence a member asks for a sign of life.
+pub(super) fn keep_alive(role: Role) -> Duration {
+    match role {
+        Role::Box => KEEP_ALIVE_BOX,
+        _ => KEEP_ALIVE,
     }
 }
 

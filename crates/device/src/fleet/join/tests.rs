@@ -98,6 +98,23 @@ fn where_no_controller_is_each_address_is_told_with_the_reason() {
 }
 
 #[test]
+fn with_its_key_a_box_that_lost_its_state_is_the_same_and_without_it_another() {
+    let (controller, folder) = (Controller::start(), folder());
+    let joined = join(options(controller.token(), folder.path())).expect("joined");
+    let lose = |names: &[&str]| {
+        names.iter().for_each(|name| _ = std::fs::remove_file(folder.path().join(name)));
+        let membership = Membership::open(folder.path(), Role::Box).expect("usable");
+        assert!(membership.is_none(), "it has to join again");
+        join(options(controller.token(), folder.path())).expect("joined")
+    };
+    let again = lose(&["fleet.0", "fleet.1"]);
+    assert_eq!((again.key, again.before), (joined.key, false));
+    let other = lose(&["fleet.0", "fleet.1", "fleet.key", "fleet.lock"]);
+    assert_ne!(other.key, joined.key);
+    assert_eq!(joins(&controller), 3, "the controller decides what each costs");
+}
+
+#[test]
 fn another_fleets_token_changes_nothing() {
     let (controller, folder) = (Controller::start(), folder());
     join(options(controller.token(), folder.path())).expect("joined");

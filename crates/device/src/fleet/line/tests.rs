@@ -3,13 +3,14 @@
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 
-use roadweave_fleet::{FrameDecoder, encode};
+use roadweave_fleet::{FrameDecoder, Role, encode};
 use roadweave_identity::tls::{self, HandshakeRefusal, Pinned, Side};
 use rustls::{ServerConnection, StreamOwned};
 
 use super::*;
 use crate::fleet::stream::{ALPN, EARLY_MAX};
 use crate::fleet::testing::{Anybody, CONTROLLER, NoTime, identity, key};
+use crate::fleet::worker::keep_alive;
 use crate::{Gateway, Uplink};
 
 type Tls = StreamOwned<ServerConnection, TcpStream>;
@@ -85,6 +86,10 @@ struct Rig {
 
 impl Rig {
     fn new(addresses: &[SocketAddr]) -> Self {
+        Self::of(addresses, Role::Box)
+    }
+
+    fn of(addresses: &[SocketAddr], role: Role) -> Self {
         let controllers = Arc::new(Controllers::default());
         controllers.set([key(CONTROLLER)].into());
         let options = LineOptions {
@@ -92,7 +97,7 @@ impl Rig {
             controllers,
             names: addresses.iter().map(|to| to.to_string().parse().expect("a name")).collect(),
             seed: 7,
-            keep_alive: Duration::from_secs(50),
+            keep_alive: keep_alive(role),
         };
         let line = Line::new(Instant::ZERO, options, vec![Way::System]).expect("a waker");
         Self { line, now: Instant::ZERO, events: Vec::new() }
@@ -224,6 +229,32 @@ fn a_controller_that_stops_answering_is_left() {
     assert!(rig.is_up(), "{:?}", rig.down());
     rig.pass(10);
     assert!(rig.down().is_some_and(|why| why.contains("answers no more")), "{:?}", rig.down());
+}
+
+/// The limits of docs/fleet.md, beyond which a controller that stands still must not be waited for.
+#[test]
+fn a_controller_that_hangs_is_left_within_65_s_by_a_box_and_within_30_s_by_others() {
+    for (role, asks_after, limit) in
+        [(Role::Box, 50, 65), (Role::Proxy, 15, 30), (Role::Anchor, 15, 30)]
+    {
+        // It answers when the stream comes up, and never again.
+        let address = friendly(|tls| {
+            let has_answered = std::cell::Cell::new(false);
+            answer(tls, |_| has_answered.replace(true).then(Vec::new));
+        });
+        let mut rig = Rig::of(&[address], role);
+        rig.until(Rig::is_up);
+        let begun = rig.now;
+        while rig.is_up() {
+            rig.pass(1);
+        }
+        let took = rig.now.since(begun).as_secs();
+        assert!((asks_after..=limit).contains(&took), "{role:?}: {took} s");
+        assert!(rig.down().is_some_and(|why| why.contains("answers no more")), "{:?}", rig.down());
+        // It is sought again at once, and not by everybody in the same moment.
+        let State::Resting(until) = rig.line.state else { panic!("it rests") };
+        assert!(until.since(rig.now) <= Duration::from_secs(1));
+    }
 }
 
 #[test]
