@@ -4,6 +4,7 @@ CARGO ?= cargo
 DEMO_ARGS ?=
 STACK_ARGS ?=
 FLEET_LOAD_ARGS ?=
+FLEET_LOAD_ON ?=
 FUZZ_SECONDS ?= 60
 WEBRTC_ARGS ?=
 
@@ -71,11 +72,12 @@ fleet-day: packages
 	$(BUILD) --release
 	$(TARGET)/release/roadweave lab fleet --boxes 10000 --proxies 50 --hours 24 --seed 1
 
-# A controller with 1,000 real agents on this machine: docs/controller.md.
+# A controller with 1,000 real agents on this machine, on SQLite, or with
+# FLEET_LOAD_ON=scripts/postgres.sh on a PostgreSQL of its own: docs/controller.md.
 fleet-load: packages
 	$(CARGO) build --quiet --release --package roadweave-controller --bins --examples
-	$(TARGET)/release/examples/fleet_load --controller $(TARGET)/release/roadweave-controller \
-	    $(FLEET_LOAD_ARGS)
+	$(FLEET_LOAD_ON) $(TARGET)/release/examples/fleet_load \
+	    --controller $(TARGET)/release/roadweave-controller $(FLEET_LOAD_ARGS)
 
 # What the controller's interface answers, judged by its description: schemathesis.
 api-check: packages

@@ -60,6 +60,14 @@ fn title(field: &str, text: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// Checks a number, which may be absent.
+fn at_most(field: &str, number: Option<u32>, most: u32) -> Result<(), String> {
+    match number.is_some_and(|number| number > most) {
+        true => Err(format!("{field}: at most {most}")),
+        false => Ok(()),
+    }
+}
+
 /// Checks a public key.
 ///
 /// # Errors
@@ -69,5 +77,9 @@ pub fn public_key(text: &str) -> Result<(), String> {
     key.map(drop).map_err(|error| format!("public_key: {error}"))
 }
 
+/// Ten years in seconds: longer than anything here is good.
+const SPAN_MAX: u32 = 315_360_000;
+/// Megabits per second, and boxes of a proxy.
+const MILLION: u32 = 1_000_000;
 const TAGS_MAX: usize = 16;
 const TITLE_MAX: usize = 200;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use sqlx::postgres::PgListener;
 use tokio::sync::{Notify, broadcast, watch};
 
-use crate::store::{Changed, Database, Sample, Store, StoreError};
+use crate::store::{ANSWER_MAX, Changed, Database, Sample, Store, StoreError, within};
 
 /// Where listeners hear of changes.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl Outbox {
         }
         let mut place = None;
         loop {
-            match self.read(&store, &mut place).await {
+            match within(ANSWER_MAX, self.read(&store, &mut place)).await {
                 Ok(()) => self.is(Health::Good),
                 Err(error) => self.is(Health::Bad(error.to_string())),
             }

@@ -38,7 +38,7 @@ use crate::clock::now_ms;
 use crate::keys;
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
-use crate::store::{Actor, Changed, Paper, Store, StoreError};
+use crate::store::{ANSWERS_MAX, Actor, Changed, Paper, Store, StoreError, within};
 use crate::streams::post::{Post, Word};
 
 /// Plans, if it is this replica's turn, and brings what was planned to the streams.
@@ -104,7 +104,7 @@ impl Planner {
         let mut is_told = false;
         loop {
             let lines = listen(&mut changes).await;
-            match self.turn(lines).await {
+            match within(ANSWERS_MAX, self.turn(lines)).await {
                 Ok(()) => is_told = false,
                 Err(error) => {
                     // What was half done in memory is read anew.

@@ -188,6 +188,19 @@ impl Store {
     }
 }
 
+/// What `work` comes to, unless the database stays silent for longer than `span`: one that is cut
+/// off without a word is waited for by nobody.
+///
+/// # Errors
+/// [`StoreError::Away`] then, or what `work` says.
+pub async fn within<T, E: From<StoreError>>(
+    span: Duration,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let silent = || StoreError::Away(format!("no answer within {} s", span.as_secs()));
+    tokio::time::timeout(span, work).await.unwrap_or_else(|_| Err(silent().into()))
+}
+
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store").field("database", &self.database).finish_non_exhaustive()
@@ -218,7 +231,9 @@ fn pool(connections: u32, settings: &'static [&'static str]) -> AnyPoolOptions {
     // library takes it for open from then on.
     options.after_release(|connection, _| {
         Box::pin(async move {
-            connection.ping().await?;
+            // Whoever waited for its answer may have given up because there is none.
+            let pinged = tokio::time::timeout(ACQUIRE_MAX, connection.ping()).await;
+            pinged.unwrap_or(Err(sqlx::Error::PoolTimedOut))?;
             Ok(!connection.is_in_transaction())
         })
     })
@@ -231,6 +246,10 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (3, "delegates", include_str!("store/migrations/0003_delegates.sql")),
     (4, "anchors", include_str!("store/migrations/0004_anchors.sql")),
 ];
+/// How long those wait who are nobody's request: longer than any statement may take.
+pub const ANSWER_MAX: Duration = Duration::from_secs(15);
+/// The same for many statements.
+pub const ANSWERS_MAX: Duration = Duration::from_secs(120);
 /// How long a request waits for a connection at most.
 const ACQUIRE_MAX: Duration = Duration::from_secs(3);
 const POSTGRES_CONNECTIONS: u32 = 8;

@@ -38,7 +38,7 @@ use crate::metrics::Metrics;
 use crate::model::Device;
 use crate::outbox::Outbox;
 use crate::serve::stopped;
-use crate::store::{Note, Sample, Store, StoreError};
+use crate::store::{ANSWER_MAX, ANSWERS_MAX, Note, Sample, Store, StoreError, within};
 
 pub use publishing::PublishError;
 
@@ -158,7 +158,8 @@ impl Streams {
     /// Publishes what holds now, as soon as the database tells it.
     async fn publish(&self) {
         let published = loop {
-            match publishing::published(&self.store, &self.authority).await {
+            let publishing = publishing::published(&self.store, &self.authority);
+            match within(ANSWERS_MAX, publishing).await {
                 Ok(published) => break Arc::new(published),
                 Err(error) => {
                     tracing::error!(%error, "revocations cannot be published; tried again");
@@ -215,7 +216,7 @@ impl Streams {
         let Some(key) = peer_key(certificates) else {
             return Err(io::Error::other("it has shown no raw public key"));
         };
-        let keeper = Keeper::new(self, key, peer).await;
+        let keeper = within(ANSWER_MAX, Keeper::new(self, key, peer)).await;
         let mut keeper = keeper.map_err(io::Error::other)?;
         self.metrics.streams.inc();
         tracing::debug!(%peer, who = %keeper.name(), "a stream begins");
@@ -242,7 +243,7 @@ impl Streams {
         let mut buffer = vec![0; READ_AT_ONCE];
         let mut tick = tokio::time::interval(TICK);
         let mut heard = tokio::time::Instant::now();
-        keeper.arrived(&mut desk).await;
+        answered(keeper.arrived(&mut desk)).await?;
         loop {
             if !self.handle_events(&mut tls, &mut desk, keeper).await? {
                 return Ok(());
@@ -284,7 +285,7 @@ impl Streams {
                     };
                     keeper.take(word, &mut desk);
                 }
-                _ = tick.tick() => keeper.tick(&mut desk).await,
+                _ = tick.tick() => answered(keeper.tick(&mut desk)).await?,
                 () = tokio::time::sleep_until(heard + silent_max) => {
                     self.metrics.refuse("silent");
                     return Err(io::ErrorKind::TimedOut.into());
@@ -302,7 +303,7 @@ impl Streams {
         keeper: &mut Keeper<'_>,
     ) -> io::Result<bool> {
         while let Some(event) = desk.poll_event() {
-            if let Err(why) = keeper.handle(event, desk).await {
+            if let Err(why) = answered(keeper.handle(event, desk)).await? {
                 self.metrics.refuse("stream");
                 tracing::info!(who = %keeper.name(), why, "a stream is ended");
                 self.send(tls, desk).await?;
@@ -325,6 +326,11 @@ impl Streams {
         self.metrics.frames("down", count);
         sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
+}
+
+/// What comes of what a stream has to ask the database, which may never answer.
+async fn answered<T>(asking: impl Future<Output = T>) -> io::Result<T> {
+    Ok(tokio::time::timeout(ANSWER_MAX, asking).await?)
 }
 
 /// Whether the database may answer later.

@@ -21,7 +21,9 @@ use super::routes::{Needs, PREFIX, Route, routes};
 /// The schema of a type.
 #[derive(Clone, Copy)]
 pub struct SchemaOf {
-    name: fn() -> String,
+    /// Its name, if that of the type does not tell it from others.
+    called: Option<&'static str>,
+    of_type: fn() -> String,
     schema: fn() -> RefOr<Schema>,
     others: fn(&mut Vec<(String, RefOr<Schema>)>),
 }
@@ -30,14 +32,24 @@ impl SchemaOf {
     /// That of `T`.
     pub fn new<T: ToSchema>() -> Self {
         Self {
-            name: || T::name().into_owned(),
+            called: None,
+            of_type: || T::name().into_owned(),
             schema: <T as PartialSchema>::schema,
             others: |schemas| T::schemas(schemas),
         }
     }
 
+    /// That of `T`, which is one of several that a generic type makes.
+    pub fn called<T: ToSchema>(name: &'static str) -> Self {
+        Self { called: Some(name), ..Self::new::<T>() }
+    }
+
+    fn name(self) -> String {
+        self.called.map_or_else(self.of_type, str::to_owned)
+    }
+
     fn reference(self) -> Ref {
-        Ref::from_schema_name((self.name)())
+        Ref::from_schema_name(self.name())
     }
 }
 
@@ -88,7 +100,7 @@ pub fn document() -> OpenApi {
     }
     let mut schemas = vec![("Problem".to_owned(), Problem::schema())];
     for of in routes.iter().flat_map(|route| [route.input, route.output.schema()]).flatten() {
-        schemas.push(((of.name)(), (of.schema)()));
+        schemas.push((of.name(), (of.schema)()));
         (of.others)(&mut schemas);
     }
     schemas.sort_by(|one, other| one.0.cmp(&other.0));
@@ -247,3 +259,28 @@ fn tag(path: &'static str) -> String {
 const DESCRIPTION: &str = "Lists have pages: `next` of one is the `cursor` of the following. What \
 is changed needs the ETag of its GET in If-Match. A POST with an Idempotency-Key acts once. Errors \
 are application/problem+json (RFC 9457).";
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn types_that_differ_have_names_that_differ() {
+        let mut known = BTreeMap::new();
+        let routes = routes();
+        for of in routes.iter().flat_map(|route| [route.input, route.output.schema()]).flatten() {
+            let mut all = vec![(of.name(), (of.schema)())];
+            (of.others)(&mut all);
+            for (name, schema) in all {
+                let text = serde_json::to_string(&schema).unwrap();
+                assert_eq!(
+                    known.entry(name.clone()).or_insert_with(|| text.clone()),
+                    &text,
+                    "{name}"
+                );
+            }
+        }
+    }
+}

@@ -77,6 +77,11 @@ impl Route {
         self
     }
 
+    fn takes_new<T: ToSchema>(mut self, name: &'static str) -> Self {
+        self.input = Some(SchemaOf::called::<records::New<T>>(name));
+        self
+    }
+
     fn gives<T: ToSchema>(mut self, status: u16) -> Self {
         self.output = Output::One(status, SchemaOf::new::<T>());
         self
@@ -372,7 +377,7 @@ fn proxy_routes() -> Vec<Route> {
             .records::<Pool>(),
         post("/tenants/{tenant}/pools", "createPool", "Make a pool", records::create::<Pool>)
             .role(Operator)
-            .takes::<records::New<PoolSettings>>()
+            .takes_new::<PoolSettings>("NewPool")
             .record::<Pool>(201),
         get("/tenants/{tenant}/pools/{id}", "getPool", "A pool", records::one::<Pool>)
             .role(Viewer)
@@ -395,7 +400,7 @@ fn proxy_routes() -> Vec<Route> {
             records::create::<Proxy>,
         )
         .role(Operator)
-        .takes::<records::New<ProxySettings>>()
+        .takes_new::<ProxySettings>("NewProxy")
         .record::<Proxy>(201),
         get("/tenants/{tenant}/proxies/{id}", "getProxy", "A proxy", records::one::<Proxy>)
             .role(Viewer)
@@ -479,7 +484,7 @@ fn config_routes() -> Vec<Route> {
             records::create::<Rollout>,
         )
         .role(Operator)
-        .takes::<records::New<RolloutSettings>>()
+        .takes_new::<RolloutSettings>("NewRollout")
         .record::<Rollout>(201),
         get("/tenants/{tenant}/rollouts/{id}", "getRollout", "One", records::one::<Rollout>)
             .role(Viewer)

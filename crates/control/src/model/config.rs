@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::{Settings, slug, title};
+use super::{SPAN_MAX, Settings, at_most, slug, title};
 use crate::store::{Column, Record};
 
 /// A version of a configuration; once it is there a person may approve it, and nothing else of it
@@ -90,6 +90,7 @@ pub struct RolloutSettings {
     pub waves: Vec<u32>,
     /// How long a wave rests before the next, seconds.
     #[serde(default = "ten_minutes")]
+    #[schema(maximum = 315360000)]
     pub rest_s: u32,
     /// The share of refusals at which it stops by itself, per cent.
     #[serde(default = "five")]
@@ -190,6 +191,7 @@ impl Settings for RolloutSettings {
         if self.refusals_max > 100 {
             return Err("refusals_max: 0 to 100".to_owned());
         }
+        at_most("rest_s", Some(self.rest_s), SPAN_MAX)?;
         title("config", &self.config)
     }
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::people::without;
-use super::{Settings, slug, tags, title};
+use super::{SPAN_MAX, Settings, at_most, slug, tags, title};
 use crate::store::{Column, Record};
 
 /// A box: the device in a vehicle.
@@ -95,6 +95,7 @@ pub struct TokenSettings {
     /// How many boxes it lets in.
     pub uses: u32,
     /// How long it is good, seconds; for ever, if absent.
+    #[schema(maximum = 315360000)]
     pub lifetime_s: Option<u32>,
     /// The tags that boxes get.
     pub tags: Vec<String>,
@@ -206,6 +207,7 @@ impl Settings for TokenSettings {
         if self.lifetime_s == Some(0) {
             return Err("lifetime_s: at least 1".to_owned());
         }
+        at_most("lifetime_s", self.lifetime_s, SPAN_MAX)?;
         for (field, name) in [("pool", &self.pool), ("delegate", &self.delegate)] {
             name.as_deref().map_or(Ok(()), slug).map_err(|why| format!("{field}: {why}"))?;
         }

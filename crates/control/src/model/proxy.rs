@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Settings, public_key, slug, title};
+use super::{MILLION, Settings, at_most, public_key, slug, title};
 use crate::store::{Column, Record};
 
 /// Proxies that serve the same tenants at one site.
@@ -97,6 +97,7 @@ pub struct ProxySettings {
     pub pool: Option<String>,
     /// The most boxes that it is given; any, if absent.
     #[serde(default)]
+    #[schema(maximum = 1000000)]
     pub devices_max: Option<u32>,
 }
 
@@ -146,6 +147,7 @@ impl Settings for ProxySettings {
         if self.addresses.is_empty() || self.addresses.len() > ADDRESSES_MAX {
             return Err(format!("addresses: 1 to {ADDRESSES_MAX}, as 192.0.2.1:4433"));
         }
+        at_most("devices_max", self.devices_max, MILLION)?;
         self.pool.as_deref().map_or(Ok(()), |pool| slug(pool).map_err(|why| format!("pool: {why}")))
     }
 }

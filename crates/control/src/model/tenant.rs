@@ -4,7 +4,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Settings, public_key, title};
+use super::{MILLION, SPAN_MAX, Settings, at_most, public_key, title};
 use crate::store::{Column, Record};
 
 /// A fleet.
@@ -36,6 +36,7 @@ pub struct TenantSettings {
     /// Where the private half is, and so what a thief of the controller can do.
     pub lock: Lock,
     /// How long proxies serve boxes without having heard from the controller; for ever, if absent.
+    #[schema(maximum = 315360000)]
     pub offline_max_s: Option<u32>,
 }
 
@@ -70,6 +71,7 @@ pub struct Limits {
     /// The most boxes.
     pub devices_max: u32,
     /// The most that it may send through shared proxies, megabits per second; any, if absent.
+    #[schema(maximum = 1000000)]
     pub rate_mbps: Option<u32>,
 }
 
@@ -117,7 +119,8 @@ impl Settings for TenantSettings {
         if !(1..=DEVICES_MAX).contains(&self.limits.devices_max) {
             return Err(format!("limits.devices_max: 1 to {DEVICES_MAX}"));
         }
-        Ok(())
+        at_most("limits.rate_mbps", self.limits.rate_mbps, MILLION)?;
+        at_most("offline_max_s", self.offline_max_s, SPAN_MAX)
     }
 }
 

@@ -7,6 +7,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+
 /// A server that runs as long as somebody has it.
 pub struct Postgres {
     folder: tempfile::TempDir,
@@ -99,6 +102,50 @@ impl Postgres {
         wait.recv_timeout(Duration::from_secs(60)).unwrap();
     }
 }
+
+/// A way to the server that can be cut without a word: whatever goes over it then stays silent for
+/// ever, as behind a network that has lost its power. Connections that come later are good.
+pub struct Wire {
+    folder: tempfile::TempDir,
+    cut: watch::Sender<()>,
+}
+
+impl Wire {
+    pub fn to(server: &Postgres) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(folder.path().join(SOCKET)).unwrap();
+        let target = server.folder.path().join(SOCKET);
+        let (cut, cuts) = watch::channel(());
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                let (mut cuts, target) = (cuts.clone(), target.clone());
+                cuts.mark_unchanged();
+                tokio::spawn(async move {
+                    let mut far = UnixStream::connect(target).await.unwrap();
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                        _ = cuts.changed() => std::future::pending().await,
+                    }
+                });
+            }
+        });
+        Self { folder, cut }
+    }
+
+    /// The address over this way of a database that `server` has made.
+    pub fn address(&self, server: &Postgres, database: &str) -> String {
+        let [from, to] = [&server.folder, &self.folder].map(|it| it.path().display().to_string());
+        assert!(database.contains(&from), "{database}");
+        database.replace(&from, &to)
+    }
+
+    pub fn cut(&self) {
+        self.cut.send_replace(());
+    }
+}
+
+/// The name of the socket of the port that is the default.
+const SOCKET: &str = ".s.PGSQL.5432";
 
 fn serve(programs: &Path, folder: &Path, inbox: &Receiver<(Order, Sender<()>)>) {
     let mut server: Option<Child> = None;

@@ -9,7 +9,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use crate::clock::now_ms;
 use crate::metrics::Metrics;
 use crate::outbox::Outbox;
-use crate::store::{Note, Store};
+use crate::store::{ANSWERS_MAX, Note, Store, within};
 
 /// Where streams put their notes.
 #[derive(Clone)]
@@ -38,7 +38,7 @@ async fn record(store: Arc<Store>, outbox: Arc<Outbox>, mut inbox: Receiver<Note
     let mut batch: Vec<Note> = Vec::new();
     while inbox.recv_many(&mut batch, AT_ONCE).await > 0 {
         let mut tries = 0;
-        while let Err(error) = store.keep_notes(&batch, now_ms()).await {
+        while let Err(error) = within(ANSWERS_MAX, store.keep_notes(&batch, now_ms())).await {
             tries += 1;
             // What the database refuses for good holds nobody else up for ever.
             if !error.is_passing() && tries > TRIES_MAX {

@@ -4,6 +4,8 @@ use std::time::Instant;
 
 use super::*;
 use crate::outbox::Outbox;
+use crate::store::postgres::Wire;
+use sqlx::Connection as _;
 
 /// The time that a controller of 2099 has.
 const LATER: i64 = 4_070_908_800_000;
@@ -111,6 +113,56 @@ fn a_change_whose_notice_is_lost_is_heard_all_the_same() {
         let heard = tokio::time::timeout(Duration::from_secs(20), changes.recv()).await;
         assert_eq!(heard.unwrap().unwrap().subject, "bus-17");
         following.abort();
+    });
+}
+
+#[test]
+fn a_postgresql_that_is_cut_off_without_a_word_is_waited_for_by_nobody() {
+    let Some(server) = Postgres::shared() else { return };
+    runtime().block_on(async {
+        let direct = postgres(Arc::clone(&server)).await;
+        direct.tenant("tram").await;
+        let Database::Postgres(address) = &direct.url else { panic!() };
+        let wire = Wire::to(&server);
+        let over = Database::parse(&wire.address(&server, address)).unwrap();
+        let store = Arc::new(Store::open(&over, controller()).await.unwrap());
+        let outbox = Outbox::new();
+        let mut changes = outbox.listen();
+        tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
+        // What was before its start it does not tell.
+        for seed in 100.. {
+            direct.insert("tram", device(&format!("bus-{seed}"), seed)).await.unwrap();
+            if tokio::time::timeout(Duration::from_secs(2), changes.recv()).await.is_ok() {
+                break;
+            }
+        }
+        let mut heard = async |what: &str| {
+            let hear = async { while changes.recv().await.unwrap().subject != what {} };
+            let begun = Instant::now();
+            assert!(tokio::time::timeout(Duration::from_secs(40), hear).await.is_ok(), "{what}");
+            begun.elapsed()
+        };
+        // The outbox waits for an answer of the database when that is cut off.
+        let mut connection = direct.store.write.acquire().await.unwrap();
+        let mut locking = connection.begin().await.unwrap();
+        let lock = "LOCK TABLE change IN ACCESS EXCLUSIVE MODE";
+        sqlx::query(lock).execute(&mut *locking).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        wire.cut();
+        locking.rollback().await.unwrap();
+        let begun = Instant::now();
+        let error = store.ping().await.err();
+        assert!(error.as_ref().is_none_or(StoreError::is_passing), "{error:?}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+        direct.insert("tram", device("bus-2", 2)).await.unwrap();
+        let after = heard("bus-2").await;
+        println!("after a silent cut the outbox was read again after {after:?}");
+        // What hung is not in the way of what comes.
+        for seed in 3..20 {
+            let mut change = store.change(actor(), NOW).await.unwrap();
+            change.insert("tram", device(&format!("bus-{seed}"), seed)).await.unwrap();
+            change.commit().await.unwrap();
+        }
     });
 }
 

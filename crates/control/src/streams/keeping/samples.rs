@@ -12,7 +12,7 @@ use super::{Keeper, Peer, shown};
 use crate::clock::now_ms;
 use crate::model::{Device, Tenant};
 use crate::outbox::Live;
-use crate::store::{STEPS_MS, Sample, Store, StoreError};
+use crate::store::{ANSWERS_MAX, STEPS_MS, Sample, Store, StoreError, within};
 
 impl Keeper<'_> {
     pub(super) async fn sample(&mut self, figures: Figures) {
@@ -89,7 +89,8 @@ pub(in crate::streams) async fn keep_samples(
 ) {
     let mut batch: Vec<(String, Sample)> = Vec::new();
     while inbox.recv_many(&mut batch, SAMPLES_AT_ONCE).await > 0 {
-        if let Err(error) = store.keep_samples(&merged(std::mem::take(&mut batch))).await {
+        let merged = merged(std::mem::take(&mut batch));
+        if let Err(error) = within(ANSWERS_MAX, store.keep_samples(&merged)).await {
             tracing::debug!(%error, "samples are lost");
         }
         tokio::time::sleep(SAMPLES_REST).await;
