@@ -66,6 +66,18 @@ impl Authority {
         }
     }
 
+    /// Whether a key is the controller's, a root's, or one that the last list of trust names: none
+    /// that anybody may join with or, but for an approver's, revoke.
+    pub fn is_own(&self, key: &str) -> bool {
+        let last = self.lists.last().and_then(|last| last.verify_by(last.claimed_keys()).ok());
+        let named = last.into_iter().flat_map(|(list, _)| {
+            let TrustList { roots, spares, controllers, .. } = list;
+            [roots, spares, controllers].concat()
+        });
+        let own = [self.controller.public_key(), self.root_key()];
+        own.into_iter().chain(named).any(|one| one.to_string() == key)
+    }
+
     /// Whether this controller can admit keys by itself.
     pub fn admits(&self) -> bool {
         matches!(self.root, Root::Held(_))

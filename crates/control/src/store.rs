@@ -13,6 +13,7 @@
 mod answer;
 mod audit;
 mod backup;
+mod below;
 mod change;
 mod delegate;
 mod document;

@@ -239,6 +239,7 @@ impl Streams {
         let told = if keeper.is_gate() { &mut to_gates } else { &mut to_boxes };
         let first = told.borrow_and_update().clone();
         let mut desk = Desk::new(self.now(), keeper.key(), keeper.is_member(), first);
+        desk.signed_by(keeper.issuers());
         let mut decoder = FrameDecoder::default();
         let mut buffer = vec![0; READ_AT_ONCE];
         let mut tick = tokio::time::interval(TICK);

@@ -6,6 +6,8 @@
 //!                 one of them revoked: the rest of the chain is worth nothing
 //! ```
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use roadweave_identity::PublicKey;
 use serde::{Deserialize, Serialize};
 
@@ -103,7 +105,7 @@ pub(crate) struct Proof {
 
 impl Proof {
     /// The key that the chain leads to, if it begins at a root of today, no step exceeds the one
-    /// before, and none of the keys is revoked.
+    /// before, no key stands in it twice, and none is revoked.
     pub(crate) fn admit(&self, trust: &Trust) -> Result<Admitted, ChainError> {
         if !trust.roots().any(|root| self.begins.contains(&root)) {
             let why = EnvelopeError::NotSigned;
@@ -112,6 +114,10 @@ impl Proof {
         let mut above: Option<&Statement> = None;
         let mut issuers = Vec::new();
         for (step, statement) in (1..).zip(&self.statements) {
+            // Else who revokes one that it stands for revokes the other.
+            if self.statements[..step - 1].iter().any(|before| before.key == statement.key) {
+                return Err(ChainError::Twice { step, key: statement.key });
+            }
             if trust.is_revoked(&statement.key) {
                 return Err(ChainError::Revoked { step, key: statement.key });
             }
@@ -126,6 +132,32 @@ impl Proof {
         }
         let statement = above.ok_or(ChainError::Length(0))?.clone();
         Ok(Admitted { statement, issuers })
+    }
+}
+
+/// For how many keys of one table or list delegates have signed.
+#[derive(Debug, Default)]
+pub(crate) struct Uses {
+    of: BTreeMap<PublicKey, u32>,
+    counted: BTreeSet<PublicKey>,
+}
+
+impl Uses {
+    /// Counts a key, once; false if it is one more than a delegate above it may sign for.
+    pub(crate) fn take(&mut self, who: &Admitted) -> bool {
+        if self.counted.contains(&who.statement.key) {
+            return true;
+        }
+        // All of them, or a delegate could have others sign for as many again.
+        let is_used_up = who.issuers.iter().any(|issuer| {
+            let used = self.of.get(&issuer.key).copied().unwrap_or_default();
+            issuer.uses.is_some_and(|most| used >= most)
+        });
+        if is_used_up {
+            return false;
+        }
+        who.issuers.iter().for_each(|issuer| *self.of.entry(issuer.key).or_default() += 1);
+        self.counted.insert(who.statement.key)
     }
 }
 
@@ -146,6 +178,14 @@ pub enum ChainError {
     /// A key of the chain is revoked.
     #[error("statement {step} of the chain is about {key}, which is revoked")]
     Revoked {
+        /// Which, from 1.
+        step: usize,
+        /// The key.
+        key: PublicKey,
+    },
+    /// A key of the chain has a statement above already.
+    #[error("statement {step} of the chain is about {key}, as one before it is")]
+    Twice {
         /// Which, from 1.
         step: usize,
         /// The key.

@@ -117,6 +117,8 @@ pub enum DeskEvent {
 #[derive(Debug)]
 pub struct Desk {
     peer: PublicKey,
+    /// The delegates that have signed for it.
+    issuers: Vec<PublicKey>,
     /// Whether the store knows it: strangers may ask to join and nothing else.
     is_member: bool,
     published: Arc<Published>,
@@ -143,6 +145,7 @@ impl Desk {
     pub fn new(now: Instant, peer: PublicKey, is_member: bool, published: Arc<Published>) -> Self {
         Self {
             peer,
+            issuers: Vec::new(),
             is_member,
             published,
             had: None,
@@ -206,6 +209,12 @@ impl Desk {
     pub fn welcome(&mut self, chain: Chain, tenant: Name) {
         self.is_member = true;
         self.frames.push_back(Down::Welcome { chain, tenant });
+    }
+
+    /// The peer is there by the word of these delegates, and not beyond one of them.
+    pub fn signed_by(&mut self, issuers: Vec<PublicKey>) {
+        self.issuers = issuers;
+        self.send_published();
     }
 
     /// The peer may not join.
@@ -314,8 +323,12 @@ impl Desk {
     }
 
     fn send_published(&mut self) {
-        if !self.ended && self.published.revocations.is_revoked(&self.peer) {
+        let is_revoked = |key: &PublicKey| self.published.revocations.is_revoked(key);
+        if !self.ended && is_revoked(&self.peer) {
             return self.end("its key was revoked");
+        }
+        if !self.ended && self.issuers.iter().any(is_revoked) {
+            return self.end("a delegate that has signed for it was revoked");
         }
         let Some(had) = &mut self.had else { return };
         let published = &self.published;

@@ -105,6 +105,9 @@ impl Default for Revocations {
 }
 
 impl Revocations {
+    /// The most entries that are held.
+    pub const MAX: usize = ENTRIES_MAX;
+
     /// Whether `key` was withdrawn.
     pub fn is_revoked(&self, key: &PublicKey) -> bool {
         self.log.serials.contains_key(key)

@@ -16,7 +16,7 @@ use ipnet::IpNet;
 use roadweave_identity::PublicKey;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::chain::{Admitted, Chain, ChainError, Proof};
+use crate::chain::{Admitted, Chain, ChainError, Proof, Uses};
 use crate::digest::Digest;
 use crate::document::{DocumentError, Version, check_version};
 use crate::envelope::{EnvelopeError, Payload, Signed};
@@ -284,7 +284,7 @@ impl Table {
 
     /// Who of the members is let in.
     pub fn admission(&self, trust: &Trust) -> Admission<'_> {
-        let mut uses: BTreeMap<PublicKey, u32> = BTreeMap::new();
+        let mut uses = Uses::default();
         let mut admission = Admission::default();
         for entry in self.members.values() {
             match admit(entry, trust, &mut uses) {
@@ -314,11 +314,7 @@ pub struct Admission<'a> {
     pub refused: Vec<(PublicKey, Refused)>,
 }
 
-fn admit(
-    entry: &Entry,
-    trust: &Trust,
-    uses: &mut BTreeMap<PublicKey, u32>,
-) -> Result<Admitted, Refused> {
+fn admit(entry: &Entry, trust: &Trust, uses: &mut Uses) -> Result<Admitted, Refused> {
     let member = &entry.member;
     if member.addresses.len() > ADDRESSES_MAX {
         return Err(Refused::Addresses);
@@ -333,16 +329,7 @@ fn admit(
     if who.statement.role == Role::Delegate {
         return Err(Refused::Role);
     }
-    // All of them, or a delegate could have others sign for as many again.
-    let is_used_up = who.issuers.iter().any(|issuer| {
-        let used = uses.get(&issuer.key).copied().unwrap_or_default();
-        issuer.uses.is_some_and(|most| used >= most)
-    });
-    if is_used_up {
-        return Err(Refused::Uses);
-    }
-    who.issuers.iter().for_each(|issuer| *uses.entry(issuer.key).or_default() += 1);
-    Ok(who)
+    if uses.take(&who) { Ok(who) } else { Err(Refused::Uses) }
 }
 
 fn digest(members: &Entries) -> Digest {

@@ -3,6 +3,7 @@
 mod delegates;
 mod flows;
 mod walks;
+mod withdrawn;
 
 use std::sync::Arc;
 

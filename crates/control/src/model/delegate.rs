@@ -97,13 +97,21 @@ impl Delegate {
         if self.state != DelegateState::Active {
             return Err(format!("the delegate {id} was revoked"));
         }
+        // Whoever sees a token has its delegate's key.
+        if self.signer {
+            return Err(format!(
+                "delegate: {id} is a signer, whose key belongs into no token: make a delegate \
+                 within it (roadweave-controller delegate --key FILE --token)"
+            ));
+        }
         if !self.roles.contains(&token.role) {
             return Err(format!("role: the delegate {id} may not sign for this"));
         }
-        // Whoever joins by it is signed for with all of them.
-        if !same(&self.tags, &token.tags) {
-            let tags = self.tags.join(", ");
-            return Err(format!("tags: those of the delegate {id} are: {tags}"));
+        // A box that joins by it is signed for with all of them; nothing else has tags.
+        let wanted = if token.role == TokenRole::Box { &self.tags[..] } else { &[] };
+        if !same(wanted, &token.tags) {
+            let tags = wanted.join(", ");
+            return Err(format!("tags: those of the delegate {id} for this are: {tags}"));
         }
         let wanted = u64::from(token.uses) + to_come + u64::from(self.used);
         match self.uses.filter(|most| wanted > u64::from(*most)) {
@@ -138,6 +146,10 @@ impl Record for Delegate {
 
     fn id(&self) -> &str {
         &self.id
+    }
+
+    fn public_key(&self) -> Option<&str> {
+        Some(&self.public_key)
     }
 
     fn columns(&self) -> Vec<Column> {

@@ -147,6 +147,10 @@ impl Record for Device {
         &self.id
     }
 
+    fn public_key(&self) -> Option<&str> {
+        Some(&self.public_key)
+    }
+
     fn columns(&self) -> Vec<Column> {
         vec![
             Column::text(&self.public_key),

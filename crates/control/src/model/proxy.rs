@@ -119,6 +119,10 @@ impl Record for Proxy {
         &self.id
     }
 
+    fn public_key(&self) -> Option<&str> {
+        Some(&self.settings.public_key)
+    }
+
     fn columns(&self) -> Vec<Column> {
         vec![
             Column::text(&self.settings.public_key),

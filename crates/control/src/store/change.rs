@@ -124,6 +124,13 @@ impl Change<'_> {
     ) -> Result<Stored<R>, StoreError> {
         let stored =
             Stored { tenant: tenant.to_owned(), version: 1, changed_ms: self.now_ms, record };
+        if let Some(key) = stored.record.public_key() {
+            // Else who revokes the one revokes the other, which may be another tenant's.
+            if self.owner_of_key(key).await?.is_some() {
+                let text = "the key belongs already to a box, proxy, anchor or delegate";
+                return Err(StoreError::Taken(text.to_owned()));
+            }
+        }
         let (body, seal) = self.sealed(&stored)?;
         let columns = stored.record.columns();
         let names: String = R::COLUMNS.iter().map(|name| format!(", {name}")).collect();

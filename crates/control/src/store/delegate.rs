@@ -57,7 +57,8 @@ impl Change<'_> {
                 Err(error) => return Err(error),
             };
             let Delegate { id, state, uses, used, .. } = &before.record;
-            if *state != DelegateState::Active {
+            // A copy of the database that was restored has its state of then.
+            if *state != DelegateState::Active || self.is_revoked(key).await? {
                 return refused(format!("the delegate {id} was revoked"));
             }
             if uses.is_some_and(|most| *used >= most) {

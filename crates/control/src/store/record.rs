@@ -28,6 +28,11 @@ pub trait Record: Serialize + DeserializeOwned + Clone + Send + Sync + 'static {
         Vec::new()
     }
 
+    /// The public key that it is about, which stands in no other record of any kind or tenant.
+    fn public_key(&self) -> Option<&str> {
+        None
+    }
+
     /// What of it may be told: to the audit log and over the interface.
     fn shown(&self) -> serde_json::Value {
         serde_json::to_value(self).unwrap_or_default()

@@ -1,5 +1,6 @@
 //! Revocations: one append-only chain for all tenants, number by number.
 
+use roadweave_fleet::Revocations;
 use serde::{Deserialize, Serialize};
 use sqlx::Row as _;
 use sqlx::any::AnyRow;
@@ -65,7 +66,7 @@ impl Change<'_> {
     /// before. A key that is revoked already keeps its revocation.
     ///
     /// # Errors
-    /// When the database does not answer.
+    /// [`StoreError::Refused`] beyond what proxies hold, and when the database does not answer.
     pub async fn revoke(
         &mut self,
         tenant: &str,
@@ -85,6 +86,12 @@ impl Change<'_> {
             Some(row) => (row.try_get::<i64, _>("serial")? + 1, row.try_get("hash")?),
             None => (1, String::new()),
         };
+        if serial > i64::try_from(Revocations::MAX).unwrap_or(i64::MAX) {
+            // Proxies would take none of them any more.
+            let most = Revocations::MAX;
+            let text = format!("no more keys can be revoked: {most} are, the most that is held");
+            return Err(StoreError::Refused(text));
+        }
         let signed = sign(serial, &previous);
         let (entry, hash) = signed.map_err(|why| StoreError::Refused(why.to_string()))?;
         let made = Revocation {

@@ -272,7 +272,8 @@ impl Change<'_> {
         Ok(count > 0)
     }
 
-    /// The name that somebody asks for, if it is one and free, or else one made up.
+    /// The name that somebody asks for, if it is one and free; or else one made up, unless a
+    /// delegate has signed for the one asked for.
     async fn free_name<R: Record>(
         &mut self,
         tenant: &str,
@@ -280,11 +281,17 @@ impl Change<'_> {
         fallback: &str,
     ) -> Result<String, StoreError> {
         let made_up = || format!("{fallback}-{}", &keys::identifier()[..8]);
+        // What a delegate has signed says the name that was asked for.
+        let unsigned = || {
+            let text = "the name is taken, or is none: choose another with --name";
+            Err(StoreError::Refused(text.to_owned()))
+        };
         let Some(name) = enrolment.name.clone().filter(|name| slug(name).is_ok()) else {
-            return Ok(made_up());
+            return if enrolment.delegated.is_some() { unsigned() } else { Ok(made_up()) };
         };
         match self.get::<R>(tenant, &name).await {
             Err(StoreError::NotFound { .. }) => Ok(name),
+            Ok(_) if enrolment.delegated.is_some() => unsigned(),
             Ok(_) => Ok(made_up()),
             Err(error) => Err(error),
         }

@@ -19,7 +19,7 @@ use super::post::Word;
 use crate::clock::now_ms;
 use crate::model::{Device, DeviceState, Proxy, ProxyState};
 use crate::plan::signing;
-use crate::store::{Note, PaperOutcome, ProxyStatus, Report, Store, StoreError};
+use crate::store::{Note, PaperOutcome, ProxyStatus, Report, Store, StoreError, Stored};
 
 /// Who is at the other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub(super) struct Keeper<'a> {
     key: PublicKey,
     address: SocketAddr,
     peer: Peer,
+    /// The delegates by whose word it is there.
+    issuers: Vec<PublicKey>,
     have: Have,
     outcomes: BTreeMap<String, Value>,
     /// The last revocation that a proxy has in force.
@@ -62,12 +64,13 @@ impl<'a> Keeper<'a> {
         key: PublicKey,
         address: SocketAddr,
     ) -> Result<Self, StoreError> {
-        let peer = peer(&streams.store, key).await?;
+        let (peer, issuers) = peer(&streams.store, key).await?;
         Ok(Self {
             streams,
             key,
             address,
             peer,
+            issuers,
             have: Have::default(),
             outcomes: BTreeMap::new(),
             confirmed: 0,
@@ -84,6 +87,11 @@ impl<'a> Keeper<'a> {
 
     pub(super) fn key(&self) -> PublicKey {
         self.key
+    }
+
+    /// The delegates by whose word it is there.
+    pub(super) fn issuers(&self) -> Vec<PublicKey> {
+        self.issuers.clone()
     }
 
     pub(super) fn is_member(&self) -> bool {
@@ -285,23 +293,29 @@ impl<'a> Keeper<'a> {
     }
 }
 
-async fn peer(store: &Store, key: PublicKey) -> Result<Peer, StoreError> {
+/// Who has this key, and by whose word.
+async fn peer(store: &Store, key: PublicKey) -> Result<(Peer, Vec<PublicKey>), StoreError> {
     let text = key.to_string();
+    let stranger = (Peer::Stranger, Vec::new());
     match store.find::<Device>("public_key", &text).await {
-        Ok(found) if found.record.state == DeviceState::Active => {
-            return Ok(Peer::Device { tenant: found.tenant, id: found.record.id });
+        Ok(Stored { tenant, record, .. }) if record.state == DeviceState::Active => {
+            return Ok((Peer::Device { tenant, id: record.id }, keys_of(&record.delegates)));
         }
-        Ok(_) => return Ok(Peer::Stranger),
+        Ok(_) => return Ok(stranger),
         Err(StoreError::NotFound { .. }) => {}
         Err(error) => return Err(error),
     }
     match store.find::<Proxy>("public_key", &text).await {
-        Ok(found) if found.record.state != ProxyState::Revoked => {
-            Ok(Peer::Proxy { tenant: found.tenant, id: found.record.id })
+        Ok(Stored { tenant, record, .. }) if record.state != ProxyState::Revoked => {
+            Ok((Peer::Proxy { tenant, id: record.id }, keys_of(&record.delegates)))
         }
-        Ok(_) | Err(StoreError::NotFound { .. }) => Ok(Peer::Stranger),
+        Ok(_) | Err(StoreError::NotFound { .. }) => Ok(stranger),
         Err(error) => Err(error),
     }
+}
+
+fn keys_of(texts: &[String]) -> Vec<PublicKey> {
+    texts.iter().filter_map(|text| text.parse().ok()).collect()
 }
 
 /// A text of a peer's, fit to be shown.

@@ -1,6 +1,8 @@
 //! Boxes, proxies, browsers and strangers at the port, over real sockets.
 
-use roadweave_fleet::{Down, Have, JoinToken, Name, Role, Secret, Signed, Trust, TrustList};
+mod elsewhere;
+
+use roadweave_fleet::{Chain, Down, Have, JoinToken, Name, Role, Secret, Signed, Trust, TrustList};
 use roadweave_identity::Identity;
 use roadweave_identity::tls::{Pinned, client};
 use rustls::pki_types::ServerName;
@@ -47,23 +49,46 @@ impl Port {
 
     /// One whose root has signed these lists of trust.
     pub(crate) async fn trusted(world: World, lists: Vec<Signed<TrustList>>) -> Self {
-        let port = Self::on(world, lists).await.unwrap();
+        Self::on(world, Root::Held(identity(8)), lists).await.unwrap().with_tenant().await
+    }
+
+    /// One without root key.
+    async fn elsewhere(world: World) -> Self {
+        let root = identity(8);
+        let list = TrustList {
+            number: 1,
+            epoch: 1,
+            roots: vec![root.public_key()],
+            spares: Vec::new(),
+            controllers: vec![identity(7).public_key()],
+            approvers: Vec::new(),
+        };
+        let lists = vec![Signed::sign(&list, &root).unwrap()];
+        let root = Root::Elsewhere(root.public_key());
+        Self::on(world, root, lists).await.unwrap().with_tenant().await
+    }
+
+    async fn with_tenant(self) -> Self {
         let prefixes = vec!["10.7.0.0/24".parse().unwrap()];
         let settings = TenantSettings { prefixes, ..TenantSettings::default() };
-        port.insert(Tenant { id: "tram".to_owned(), host: true, settings }).await;
-        port
+        self.insert(Tenant { id: "tram".to_owned(), host: true, settings }).await;
+        self
     }
 
     /// This controller ends, and another begins on its database.
     pub(crate) async fn again(self) -> Result<Self, PublishError> {
         self.stop.send_replace(true);
         self.planner.abort();
-        Self::on(self.world, Vec::new()).await
+        Self::on(self.world, Root::Held(identity(8)), Vec::new()).await
     }
 
-    async fn on(world: World, lists: Vec<Signed<TrustList>>) -> Result<Self, PublishError> {
+    async fn on(
+        world: World,
+        root: Root,
+        lists: Vec<Signed<TrustList>>,
+    ) -> Result<Self, PublishError> {
         let store = Arc::clone(&world.store);
-        let (root, addresses) = (Root::Held(identity(8)), vec!["127.0.0.1:1".to_owned()]);
+        let addresses = vec!["127.0.0.1:1".to_owned()];
         let authority = Authority::new(identity(7), root, addresses).with_lists(lists);
         let authority = Arc::new(authority);
         let (outbox, metrics) = (Outbox::new(), Arc::new(Metrics::default()));
@@ -158,11 +183,14 @@ impl Client {
     }
 
     async fn join(&mut self, token: &JoinToken) {
+        self.join_by(token, None).await;
+    }
+
+    async fn join_by(&mut self, token: &JoinToken, chain: Option<Chain>) {
         let (secret, tenant) = (token.secret, token.tenant.clone());
         let addresses = Vec::new();
         let name: Name = "Bus-17".parse().unwrap();
-        self.send(&Up::Join { secret, tenant, role: Role::Box, name, chain: None, addresses })
-            .await;
+        self.send(&Up::Join { secret, tenant, role: Role::Box, name, chain, addresses }).await;
     }
 
     /// The next message; `None` at the end, however that comes.

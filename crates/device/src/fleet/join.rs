@@ -204,14 +204,10 @@ fn delegated(options: &JoinOptions, key: PublicKey) -> Result<Option<Chain>, Joi
         (Role::Proxy | Role::Anchor, Scope::All) => Scope::All,
         _ => Scope::Tenant(token.tenant.clone()),
     };
-    let statement = Statement {
-        key,
-        name: name.clone(),
-        role: *role,
-        scope,
-        tags: admitted.statement.grant.map(|grant| grant.tags).unwrap_or_default(),
-        grant: None,
-    };
+    // Tags are of boxes.
+    let grant = admitted.statement.grant.filter(|_| *role == Role::Box);
+    let tags = grant.map(|grant| grant.tags).unwrap_or_default();
+    let statement = Statement { key, name: name.clone(), role: *role, scope, tags, grant: None };
     let signer = Identity::from_base64(&delegate.private_key).map_err(|error| failed(&error))?;
     let signed = Signed::sign(&statement, &signer).map_err(|error| failed(&error))?;
     let chain = delegate.chain.clone().then(signed);

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::trial::{Decision, Trial, Works};
 use super::{Agent, AgentEvent, Place};
-use crate::chain::{Admitted, Chain};
+use crate::chain::{Admitted, Chain, Uses};
 use crate::document::{
     Anchors, Approvals, Candidates, Configuration, Document, DocumentError, Kind, Version,
 };
@@ -364,24 +364,28 @@ impl Agent {
         let mut warnings = Vec::new();
         let kept = &self.kept;
         let controllers = || kept.trust.controllers();
-        let mut prove = |chain: &Chain, role, tenant: &Name, what: &str| {
-            let admitted = chain.verify(&kept.trust);
-            let refused = match admitted {
+        let mut prove = |chain: &Chain, role, tenant: &Name, uses: &mut Uses| {
+            let refused = match chain.verify(&kept.trust) {
                 Ok(who) if who.statement.role != role => "it is something else".to_owned(),
                 Ok(who) if !who.statement.scope.covers(&Scope::Tenant(tenant.clone())) => {
                     "it is another tenant's".to_owned()
                 }
+                Ok(who) if !uses.take(&who) => {
+                    "a delegate has signed for more than it may".to_owned()
+                }
                 Ok(who) => return Some(who.statement),
                 Err(error) => error.to_string(),
             };
+            let what = if role == Role::Anchor { "an anchor" } else { "a proxy" };
             warnings.push(format!("{what} is not used: {refused}"));
             None
         };
         let candidates = kept.candidates.as_ref().and_then(|c| c.verify_by(controllers()).ok());
         let candidates = candidates.map(|(document, _)| {
             let proxies = document.body.proxies.into_iter().take(Candidates::MAX);
+            let mut uses = Uses::default();
             let place = |candidate: crate::document::Candidate| {
-                let about = prove(&candidate.chain, Role::Proxy, &kept.tenant, "a proxy")?;
+                let about = prove(&candidate.chain, Role::Proxy, &kept.tenant, &mut uses)?;
                 Some(Place {
                     key: about.key,
                     name: about.name,
@@ -394,8 +398,9 @@ impl Agent {
         });
         let anchors = kept.anchors.as_ref().and_then(|a| a.verify_by(controllers()).ok());
         let anchors = anchors.map(|(document, _)| {
+            let mut uses = Uses::default();
             let place = |anchor: crate::document::Anchor| {
-                let about = prove(&anchor.chain, Role::Anchor, &anchor.tenant, "an anchor")?;
+                let about = prove(&anchor.chain, Role::Anchor, &anchor.tenant, &mut uses)?;
                 let addresses = anchor.addresses;
                 let (key, name) = (about.key, about.name);
                 let place = Place { key, name, site: None, addresses, to_anchor_us: 0 };

@@ -114,6 +114,18 @@ fn a_delegate_passes_on_no_more_than_it_has() {
 }
 
 #[test]
+fn a_key_stands_in_a_chain_once() {
+    let both = [Role::Delegate, Role::Box];
+    let token = delegate(4, "north", &both, None);
+    let again = statement(4, Role::Box, "north");
+    let found = chain(&[(ROOT, &token), (4, &again)]).verify(&trust());
+    assert_eq!(found, Err(ChainError::Twice { step: 2, key: key(4) }));
+    let below = delegate(5, "north", &both, None);
+    let found = chain(&[(ROOT, &token), (4, &below), (5, &again)]).verify(&trust());
+    assert_eq!(found, Err(ChainError::Twice { step: 3, key: key(4) }));
+}
+
+#[test]
 fn who_revokes_a_delegate_revokes_what_it_signed() {
     let controller = identity(CONTROLLER);
     let token = delegate(4, "north", &[Role::Box], None);
@@ -154,6 +166,7 @@ proptest! {
                         && above.role == Role::Delegate
                         && above.grant.is_some()
                         && statement.role != Role::Proxy
+                        && statements[..index].iter().all(|(_, it)| it.key != statement.key)
                 }
             };
         }

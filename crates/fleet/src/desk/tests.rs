@@ -8,7 +8,7 @@ use super::*;
 use crate::agent::{Agent, AgentEvent, Joining, Kept};
 use crate::document::{Body, Candidate, Candidates, Configuration, Document};
 use crate::frame::Outcome;
-use crate::statement::{Scope, Statement};
+use crate::statement::{Grant, Scope, Statement};
 use crate::table::Member;
 use crate::token::JoinToken;
 use crate::trust::Trust;
@@ -516,6 +516,47 @@ fn a_box_goes_to_proved_proxies_alone() {
     let keys: Vec<PublicKey> = places.expect("told").iter().map(|place| place.key).collect();
     assert_eq!(keys, [key(PROXY)]);
     assert_eq!(stream.warnings().len(), 3);
+}
+
+#[test]
+fn a_delegate_signs_for_as_many_proxies_of_a_list_as_it_may() {
+    let published = published(0, &[]);
+    let mut stream = Stream::new(member(BOX, Role::Box, &published), BOX, true, &published);
+    let grant = Grant { roles: [Role::Proxy].into(), tags: Default::default(), uses: Some(2) };
+    let pool = Statement { grant: Some(grant), ..statement(30, Role::Delegate) };
+    let pool = Chain::new(vec![Signed::sign(&pool, &identity(ROOT)).expect("signed")]);
+    let candidate = |seed: u8| {
+        let signed = Signed::sign(&statement(seed, Role::Proxy), &identity(30)).expect("signed");
+        let addresses = vec!["192.0.2.1:443".into()];
+        let chain = pool.clone().then(signed);
+        Candidate { chain, site: name("fra"), addresses, to_anchor_us: 900 }
+    };
+    // Once for each key, however often that is named.
+    let proxies = [20, 20, 21, 22].map(candidate).into();
+    let (version, envelope) = document(BOX, 1, Candidates { proxies });
+    stream.desk.desire(Kind::Candidates, version, envelope);
+    stream.turn(1);
+    let places = stream.events.iter().find_map(|event| match event {
+        AgentEvent::Candidates(places) => Some(places.clone()),
+        _ => None,
+    });
+    let keys: Vec<PublicKey> = places.expect("told").iter().map(|place| place.key).collect();
+    assert_eq!(keys, [key(20), key(20), key(21)]);
+    assert!(stream.warnings()[0].contains("more than it may"), "{:?}", stream.warnings());
+}
+
+#[test]
+fn a_stream_ends_whose_peer_is_there_by_a_revoked_delegate() {
+    let mut desk = Desk::new(at(0), key(BOX), true, published(0, &[]));
+    desk.signed_by(vec![key(30), key(31)]);
+    desk.publish(published(0, &[32]));
+    assert_eq!(desk.poll_event(), None);
+    desk.publish(published(0, &[32, 31]));
+    assert!(matches!(desk.poll_event(), Some(DeskEvent::End(_))));
+    // As one that begins later.
+    let mut desk = Desk::new(at(0), key(BOX), true, published(0, &[32, 31]));
+    desk.signed_by(vec![key(31)]);
+    assert!(matches!(desk.poll_event(), Some(DeskEvent::End(_))));
 }
 
 #[test]

@@ -39,7 +39,9 @@ impl Desk<'_> {
 /// A machine that joins by a token; what it says.
 fn join(token: &str, folder: &Path) -> (bool, String) {
     let mut command = Command::new(program("roadweave").unwrap());
+    let name = folder.file_name().unwrap();
     let command = command.args(["join", token, "--state-directory"]).arg(folder);
+    let command = command.arg("--name").arg(name);
     let output = command.env_remove("ROADWEAVE_LOG").output().unwrap();
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8(text).unwrap())

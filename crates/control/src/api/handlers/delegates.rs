@@ -10,12 +10,12 @@ use roadweave_fleet::Chain;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::devices::{Reason, Revoked, check_reason, confirmed, enter, send_away, send_away_proxy};
+use super::devices::{Reason, Revoked, check_reason, confirmed, enter, mark_below, not_ours};
 use super::records::insert_in;
 use crate::api::answer::{Body, Path};
 use crate::api::{App, Caller, Problem};
 use crate::clock::now_ms;
-use crate::model::{Delegate, DelegateState, Device, DeviceState, Proxy, ProxyState};
+use crate::model::{Delegate, DelegateState};
 use crate::store::{Change, StoreError};
 
 /// A delegate that a root, or a delegate above it, has signed.
@@ -45,6 +45,7 @@ pub async fn create(
             "only the tenant that runs this controller has delegates for all tenants",
         ));
     }
+    not_ours(&app, &delegate.public_key)?;
     let mut change = app.store.change(caller.actor(), now_ms()).await?;
     if change.is_revoked(&delegate.public_key).await? {
         return Err(Problem::conflict("the key was revoked"));
@@ -57,9 +58,10 @@ pub async fn create(
 
 /// Refuses a delegate below one that is not known here or was revoked.
 async fn above(change: &mut Change<'_>, tenant: &str, key: &str) -> Result<(), Problem> {
+    let is_revoked = change.is_revoked(key).await?;
     match change.find::<Delegate>("public_key", key).await {
         Ok(found) if found.tenant != tenant => {}
-        Ok(found) if found.record.state == DelegateState::Active => return Ok(()),
+        Ok(found) if found.record.state == DelegateState::Active && !is_revoked => return Ok(()),
         Ok(found) => {
             let id = found.record.id;
             return Err(Problem::conflict(format!("the delegate {id} above it was revoked")));
@@ -82,29 +84,9 @@ pub async fn revoke(
     let begun = Instant::now();
     let mut change = app.store.change(caller.actor(), now_ms()).await?;
     let key = change.get::<Delegate>(&tenant, &id).await?.record.public_key;
-    // Itself first: whatever it signs from here on is worth nothing.
-    let mut last = enter(&mut change, &tenant, &key, &why.reason).await?;
-    for before in change.all::<Delegate>(&tenant).await? {
-        let delegate = &before.record;
-        let is_below = delegate.public_key == key || delegate.delegates.contains(&key);
-        if is_below && delegate.state == DelegateState::Active {
-            last = enter(&mut change, &tenant, &delegate.public_key, &why.reason).await?;
-            let state = DelegateState::Revoked;
-            change.update(&before, Delegate { state, ..delegate.clone() }).await?;
-        }
-    }
-    for device in change.all::<Device>(&tenant).await? {
-        let is_below = device.record.delegates.contains(&key);
-        if is_below && device.record.state != DeviceState::Revoked {
-            last = send_away(&mut change, &device, &why.reason).await?;
-        }
-    }
-    for proxy in change.all::<Proxy>(&tenant).await? {
-        let is_below = proxy.record.delegates.contains(&key);
-        if is_below && proxy.record.state != ProxyState::Revoked {
-            last = send_away_proxy(&mut change, &proxy, &why.reason).await?;
-        }
-    }
+    // All that hangs on it is cut off by this alone, however many they are.
+    let revocation = enter(&mut change, &tenant, &key, &why.reason).await?;
     change.commit().await?;
-    confirmed(&app, &tenant, last, begun).await
+    let marking = mark_below(&app, &caller, &tenant, key);
+    tokio::join!(confirmed(&app, &tenant, revocation, begun), marking).0
 }

@@ -1,5 +1,6 @@
 //! Boxes and proxies: letting in, sending away, and what became of it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -97,6 +98,7 @@ pub async fn create(
     if change.count::<Device>(&tenant).await? >= i64::from(owner.limits.devices_max) {
         return Err(Problem::conflict("the tenant has as many boxes as it may"));
     }
+    not_ours(&app, &new.public_key)?;
     if change.is_revoked(&new.public_key).await? {
         return Err(Problem::conflict("the key was revoked"));
     }
@@ -183,7 +185,7 @@ pub async fn revoke(
 }
 
 /// Revokes a box, whose addresses are free then.
-pub(super) async fn send_away(
+async fn send_away(
     change: &mut Change<'_>,
     device: &Stored<Device>,
     reason: &str,
@@ -215,7 +217,7 @@ pub async fn revoke_proxy(
 }
 
 /// Revokes a proxy or anchor.
-pub(super) async fn send_away_proxy(
+async fn send_away_proxy(
     change: &mut Change<'_>,
     proxy: &Stored<Proxy>,
     reason: &str,
@@ -241,15 +243,15 @@ pub async fn revoke_key(
     let begun = Instant::now();
     let mut change = app.store.change(caller.actor(), now_ms()).await?;
     let owner = change.owner_of_key(&what.public_key).await?;
-    let ours = app.authority.controller().public_key().to_string() == what.public_key
-        || app.authority.root_key().to_string() == what.public_key;
+    let ours = app.authority.is_own(&what.public_key);
     let foreign = owner.is_none() && !caller.host || owner.is_some_and(|it| it != tenant);
     if foreign || ours {
         return Err(Problem::forbidden("the key does not belong to this tenant"));
     }
     let revocation = enter(&mut change, &tenant, &what.public_key, &what.reason).await?;
     change.commit().await?;
-    confirmed(&app, &tenant, revocation, begun).await
+    let marking = mark_below(&app, &caller, &tenant, what.public_key);
+    tokio::join!(confirmed(&app, &tenant, revocation, begun), marking).0
 }
 
 /// A revocation and who has confirmed it by now.
@@ -272,6 +274,31 @@ pub(super) fn root_is_here(app: &App) -> Result<(), Problem> {
         "the root key is elsewhere, so nobody here can sign for a key: let it join by a token with \
          a delegate (roadweave fleet token create --delegate FILE)",
     ))
+}
+
+/// Refuses a key on which the whole fleet hangs: who could put it in could revoke it.
+pub(super) fn not_ours(app: &App, key: &str) -> Result<(), Problem> {
+    let approves = || app.authority.approvers().iter().any(|one| one.to_string() == key);
+    match app.authority.is_own(key) || approves() {
+        true => Err(Problem::conflict("the key is one of the controller's or of its roots")),
+        false => Ok(()),
+    }
+}
+
+/// Marks whatever has a key that was revoked, or is there by its word. The answer waits for it a
+/// while; with many of them it goes on.
+pub(super) async fn mark_below(app: &App, caller: &Caller, tenant: &str, key: String) {
+    let (store, outbox) = (Arc::clone(&app.store), Arc::clone(&app.outbox));
+    let (tenant, actor) = (tenant.to_owned(), caller.actor());
+    let marking = tokio::spawn(async move {
+        let keys = BTreeSet::from([key]);
+        if let Err(error) = store.mark_revoked(&tenant, &keys, &actor, now_ms()).await {
+            // They are cut off all the same.
+            tracing::error!(tenant, %error, "not all below a revoked key are marked: revoke it again");
+        }
+        outbox.hint();
+    });
+    let _ = tokio::time::timeout(MARK_MAX, marking).await;
 }
 
 pub(super) async fn enter(
@@ -408,5 +435,6 @@ pub async fn samples(
     Ok(Json(PageOf::<Sample> { items, next }).into_response())
 }
 
+const MARK_MAX: Duration = Duration::from_secs(5);
 const CONFIRM_MAX: Duration = Duration::from_secs(2);
 const CONFIRM_POLL: Duration = Duration::from_millis(25);

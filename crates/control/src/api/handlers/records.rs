@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::devices::root_is_here;
+use super::devices::{not_ours, root_is_here};
 use crate::api::answer::{
     Body, ListQuery, PageOf, Path, Query, cursor, etag, if_match, matches, record, shown,
 };
@@ -223,6 +223,7 @@ impl Managed for Proxy {
         new: New<ProxySettings>,
     ) -> Result<Self, Problem> {
         root_is_here(app)?;
+        not_ours(app, &new.settings.public_key)?;
         let (state, settings) = (ProxyState::Active, new.settings);
         let mut proxy =
             Self { id: new.id, state, statement: None, delegates: Vec::new(), settings };

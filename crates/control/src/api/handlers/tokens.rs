@@ -86,6 +86,11 @@ async fn within_delegate(
 ) -> Result<(), Problem> {
     let name = token.delegate.as_deref().unwrap_or_default();
     let delegate = change.get::<Delegate>(tenant, name).await?.record;
+    for key in delegate.delegates.iter().chain([&delegate.public_key]) {
+        if change.is_revoked(key).await? {
+            return Err(Problem::invalid(format!("delegate: {name} or one above it was revoked")));
+        }
+    }
     let others = change.all::<Token>(tenant).await?;
     let is_open = |it: &Token| it.expires_ms.is_none_or(|at| at > now_ms());
     let others = others.iter().map(|it| &it.record).filter(|it| is_open(it));

@@ -1,5 +1,7 @@
 //! Revocations that a proxy knows and the database does not.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use roadweave_fleet::{Head, Revocation, Revocations, Signed};
 
 use super::{Keeper, Peer};
@@ -31,8 +33,8 @@ impl Keeper<'_> {
     async fn take_back(&self, entries: &[Revocation]) -> Result<(), StoreError> {
         let Peer::Proxy { tenant, .. } = &self.peer else { return Ok(()) };
         let actor = Actor::new(format!("stream:{}", self.name()));
-        let mut change = self.streams.store.change(actor, now_ms()).await?;
-        let mut count = 0;
+        let mut change = self.streams.store.change(actor.clone(), now_ms()).await?;
+        let mut of: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for entry in entries {
             let key = entry.key.to_string();
             if change.is_revoked(&key).await? {
@@ -42,11 +44,15 @@ impl Keeper<'_> {
             let sign =
                 |serial, previous: &str| Authority::revoke(&key, &entry.reason, serial, previous);
             change.revoke(&owner, &key, &entry.reason, sign).await?;
-            count += 1;
+            of.entry(owner).or_default().insert(key);
         }
-        if count > 0 {
+        if !of.is_empty() {
+            let count: usize = of.values().map(BTreeSet::len).sum();
             tracing::warn!(count, "revocations came back that the database did not have");
             change.commit().await?;
+        }
+        for (owner, keys) in of {
+            self.streams.store.mark_revoked(&owner, &keys, &actor, now_ms()).await?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use roadweave_fleet::{Chain, Desk, Name, Role, Scope, Secret};
 
-use super::{Keeper, Peer};
+use super::{Keeper, Peer, keys_of};
 use crate::authority::NotSigned;
 use crate::clock::now_ms;
 use crate::model::{Device, DeviceState, Proxy, ProxyRole};
@@ -25,6 +25,7 @@ pub(super) struct Asks {
 /// What came of it.
 struct Entry {
     peer: Peer,
+    delegates: Vec<String>,
     statement: Option<String>,
     /// Whether somebody has to let it in first.
     waits: bool,
@@ -78,6 +79,7 @@ impl Keeper<'_> {
         Ok(Entry {
             waits: device.record.state == DeviceState::Pending,
             statement: device.record.statement,
+            delegates: device.record.delegates,
             peer: Peer::Device { tenant: device.tenant, id: device.record.id },
         })
     }
@@ -102,6 +104,7 @@ impl Keeper<'_> {
         Ok(Entry {
             waits: false,
             statement: proxy.record.statement,
+            delegates: proxy.record.delegates,
             peer: Peer::Proxy { tenant: proxy.tenant, id: proxy.record.id },
         })
     }
@@ -120,7 +123,8 @@ impl Keeper<'_> {
             return Err("nobody can sign for it");
         };
         desk.welcome(chain, name);
-        self.peer = entry.peer;
+        (self.peer, self.issuers) = (entry.peer, keys_of(&entry.delegates));
+        desk.signed_by(self.issuers());
         self.arrived(desk).await;
         Ok(())
     }
@@ -131,7 +135,8 @@ impl Keeper<'_> {
         let statement = admitted.statement;
         let may_share = asks.role != Role::Box && statement.scope == Scope::All;
         let is_scope = statement.scope == Scope::Tenant(asks.tenant.clone()) || may_share;
-        if statement.key != self.key || statement.role != asks.role || !is_scope {
+        let is_name = statement.name == asks.name;
+        if statement.key != self.key || statement.role != asks.role || !is_scope || !is_name {
             return Err(NotSigned::new("the chain is not about this key"));
         }
         Ok(Delegated {

@@ -1,0 +1,138 @@
+//! What is there by the word of a delegate, once that is revoked. Its key alone cuts all of it off,
+//! at whoever holds a chain; here it is marked, for people to see and to free its addresses.
+
+use std::collections::BTreeSet;
+
+use sqlx::AssertSqlSafe;
+
+use super::record::{read, select};
+use super::{Actor, Record, Store, StoreError, Stored};
+use crate::model::{Delegate, DelegateState, Device, DeviceState, Proxy, ProxyState};
+
+/// A record with a key that delegates may have signed for.
+trait Below: Record {
+    /// The keys of the delegates above it.
+    fn above(&self) -> &[String];
+    /// The same, revoked.
+    fn revoked(self) -> Self;
+    /// Whether it has addresses.
+    const HAS_ADDRESSES: bool = false;
+
+    fn is_by(&self, keys: &BTreeSet<String>) -> bool {
+        let mut all = self.above().iter().map(String::as_str).chain(self.public_key());
+        all.any(|key| keys.contains(key))
+    }
+}
+
+impl Store {
+    /// Marks as revoked whatever of a tenant has one of these keys, which are, or is there by the
+    /// word of one; in changes of a bounded size, so that others come in between. Returns how many
+    /// were not marked yet. Rows that were altered are left.
+    ///
+    /// # Errors
+    /// When the database does not answer. Those until then are marked.
+    pub async fn mark_revoked(
+        &self,
+        tenant: &str,
+        keys: &BTreeSet<String>,
+        actor: &Actor,
+        now_ms: i64,
+    ) -> Result<usize, StoreError> {
+        let delegates = self.mark::<Delegate>(tenant, keys, actor, now_ms).await?;
+        let devices = self.mark::<Device>(tenant, keys, actor, now_ms).await?;
+        let proxies = self.mark::<Proxy>(tenant, keys, actor, now_ms).await?;
+        Ok(delegates + devices + proxies)
+    }
+
+    async fn mark<R: Below>(
+        &self,
+        tenant: &str,
+        keys: &BTreeSet<String>,
+        actor: &Actor,
+        now_ms: i64,
+    ) -> Result<usize, StoreError> {
+        let mut below = self.below::<R>(tenant, keys).await?;
+        let mut count = 0;
+        while !below.is_empty() {
+            let rest = below.split_off(below.len().min(AT_ONCE));
+            let mut change = self.change(actor.clone(), now_ms).await?;
+            for id in &below {
+                let before = match change.get::<R>(tenant, id).await {
+                    Err(StoreError::Altered { .. } | StoreError::NotFound { .. }) => continue,
+                    other => other?,
+                };
+                let after = before.record.clone().revoked();
+                if after.columns() == before.record.columns() {
+                    continue;
+                }
+                if R::HAS_ADDRESSES {
+                    change.free(tenant, id).await?;
+                }
+                change.update(&before, after).await?;
+                count += 1;
+            }
+            change.commit().await?;
+            below = rest;
+        }
+        Ok(count)
+    }
+
+    /// The names of those that are by one of the keys and not revoked.
+    async fn below<R: Below>(
+        &self,
+        tenant: &str,
+        keys: &BTreeSet<String>,
+    ) -> Result<Vec<String>, StoreError> {
+        let sql = format!("{} WHERE tenant = $1 AND state <> 'revoked'", select::<R>());
+        let rows = sqlx::query(AssertSqlSafe(sql))
+            .bind(tenant.to_owned())
+            .fetch_all(&mut *self.reader().await?)
+            .await?;
+        let mut names = Vec::new();
+        for row in &rows {
+            match read::<R>(&self.keys, row) {
+                Ok(Stored { record, .. }) if record.is_by(keys) => {
+                    names.push(record.id().to_owned());
+                }
+                Ok(_) | Err(StoreError::Altered { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(names)
+    }
+}
+
+impl Below for Delegate {
+    fn above(&self) -> &[String] {
+        &self.delegates
+    }
+
+    fn revoked(self) -> Self {
+        Self { state: DelegateState::Revoked, ..self }
+    }
+}
+
+impl Below for Device {
+    const HAS_ADDRESSES: bool = true;
+
+    fn above(&self) -> &[String] {
+        &self.delegates
+    }
+
+    fn revoked(self) -> Self {
+        Self { state: DeviceState::Revoked, addresses: Vec::new(), ..self }
+    }
+}
+
+impl Below for Proxy {
+    fn above(&self) -> &[String] {
+        &self.delegates
+    }
+
+    fn revoked(self) -> Self {
+        Self { state: ProxyState::Revoked, ..self }
+    }
+}
+
+/// How many are marked in one change.
+const AT_ONCE: usize = 200;
