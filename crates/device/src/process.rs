@@ -134,8 +134,9 @@ impl Instance {
         Ok(InstanceLock { _file: file })
     }
 
-    /// Looks whether no other instance that runs has the same numbers; call it before anything is
-    /// removed that bears them.
+    /// Looks whether no other instance that has run since the machine started has the same numbers,
+    /// by which the kernel still knows its connections; call it before anything is removed that
+    /// bears them.
     ///
     /// # Errors
     /// [`DeviceError::Unavailable`] with its name.
@@ -149,12 +150,13 @@ impl Instance {
             let Ok(other) = Self::in_directory(name, &self.directory) else { continue };
             let is_same =
                 other.name != self.name && other.routing_tables() == self.routing_tables();
-            let runs = |file: File| {
-                rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err()
-            };
-            if is_same && File::open(&path).is_ok_and(runs) {
-                let why =
-                    format!("{name} has the same numbers as {}: choose another name", self.name);
+            if is_same {
+                let why = format!(
+                    "{name} has the same numbers as {}: choose another name, or remove {} if \
+                     {name} never runs again",
+                    self.name,
+                    path.display()
+                );
                 return Err(DeviceError::Unavailable { why });
             }
         }
@@ -316,8 +318,9 @@ mod tests {
         first.check_tables().unwrap();
         let error = second.check_tables().unwrap_err().to_string();
         assert!(error.contains(first.name()) && error.contains(second.name()), "{error}");
+        // Its connections live on in the kernel.
         drop(lock);
-        second.check_tables().unwrap();
+        second.check_tables().unwrap_err();
         fs::remove_dir_all(&here.directory).unwrap();
     }
 

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! zones       before fragments are gathered: the zone of what the TUN brings
-//! ownership   after conntrack: marks, and no answer to another's connection
+//! ownership   after conntrack: no answer to another's connection
+//! marking     after others have set marks of theirs, before routes and destination NAT
 //! returning   what this machine answers finds back into the TUN
 //! unowned     what this machine says of packets that nobody knows
 //! entering    into the TUN: answers of its own connections, and what was let in from outside
@@ -58,7 +59,8 @@ pub(super) fn chains(options: &FilterOptions, apart: Apart) -> Vec<Chain> {
     vec![
         base("zones", "filter hook prerouting priority -450", zones(options, apart)),
         base("ownership", "filter hook prerouting priority mangle - 5", ownership(options, apart)),
-        base("returning", "route hook output priority mangle", returning(apart)),
+        base("marking", "filter hook prerouting priority dstnat - 5", marking(options, apart)),
+        base("returning", "route hook output priority mangle + 5", returning(apart)),
         base("unowned", "filter hook output priority filter - 10", unowned(options, apart)),
         base("entering", "filter hook postrouting priority mangle", entering(options, apart)),
     ]
@@ -84,17 +86,20 @@ fn zones(options: &FilterOptions, apart: Apart) -> Vec<String> {
 }
 
 fn ownership(FilterOptions { tun, .. }: &FilterOptions, apart: Apart) -> Vec<String> {
-    let (zone, mark) = (apart.zone(), set_mark(apart));
-    let (own, mask) = apart.mark();
+    let (zone, (own, mask)) = (apart.zone(), apart.mark());
     let drop = count_and_drop(DropReason::ForwardRefused);
+    // Answers in the name of a server that another tenant speaks with.
+    vec![format!(
+        "iifname \"{tun}\" ct direction reply ct original zone != {zone} \
+         ct mark & {mask:#x} != {own:#x} {drop}"
+    )]
+}
+
+fn marking(FilterOptions { tun, .. }: &FilterOptions, apart: Apart) -> Vec<String> {
+    let (zone, mark) = (apart.zone(), set_mark(apart));
     vec![
         // Refusals that this machine sends back bear it too.
         format!("iifname \"{tun}\" {mark}"),
-        // Answers in the name of a server that another tenant speaks with.
-        format!(
-            "iifname \"{tun}\" ct direction reply ct original zone != {zone} \
-             ct mark & {mask:#x} != {own:#x} {drop}"
-        ),
         format!("iifname != \"{tun}\" ct direction reply ct original zone {zone} {mark}"),
     ]
 }
@@ -117,6 +122,8 @@ fn entering(options: &FilterOptions, apart: Apart) -> Vec<String> {
         format!("oifname != \"{tun}\" return"),
         format!("ct original zone {zone} return"),
         format!("ct direction reply {drop}"),
+        // Meant for another TUN, whose rules are gone while its anchor is.
+        format!("meta mark & {mask:#x} != 0 meta mark & {mask:#x} != {own:#x} {drop}"),
         // It began outside: the TUN that it enters first is the one whose answers count.
         format!(
             "ct direction original ct mark & {mask:#x} == 0 ct mark set ct mark & {:#x} | {own:#x}",

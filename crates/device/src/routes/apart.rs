@@ -13,14 +13,14 @@
 //! prefixes. Behind masquerade a client's prefix is in the anchor's table alone, so that no tenant
 //! can draw the packets of another, or of the machine, by the prefix that it has.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use ipnet::IpNet;
 
 use super::{MAIN_TABLE, Routes, tun_route};
 use crate::apart::{Apart, GROUP, MASK};
 use crate::process::ROUTE_PROTOCOL;
-use crate::{DeviceError, Route, Rule, sysctl};
+use crate::{DeviceError, NetworkInterface, Route, Rule, sysctl};
 
 /// The TUN of an anchor, and what is known of it outside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,8 +59,9 @@ impl Routes {
         self.check_mark(apart, &surroundings.tun)?;
         let own = OwnTable { apart, surroundings, number };
         let networks = own.surroundings.networks.clone();
-        let clash = self.clashes(&own, &networks)?.into_iter().next();
-        if let Some((_, why)) = clash {
+        let other_own = self.other_own_address(&own)?;
+        let clash = self.clashes(&own, &networks)?.into_iter().next().map(|(_, why)| why);
+        if let Some(why) = other_own.or(clash) {
             return Err(DeviceError::Unavailable { why });
         }
         self.netlink.set_group(own.surroundings.index, GROUP)?;
@@ -85,10 +86,65 @@ impl Routes {
         &mut self,
         prefixes: &[IpNet],
     ) -> Result<Vec<(IpNet, String)>, DeviceError> {
-        match self.own_table.clone() {
-            Some(own) => self.clashes(&own, prefixes),
-            None => Ok(Vec::new()),
+        let Some(own) = self.own_table.clone() else { return Ok(Vec::new()) };
+        let Surroundings { tun, networks, is_exposed, .. } = &own.surroundings;
+        let mut found = Vec::new();
+        for (name, address) in self.addresses_of_neighbours(&own)? {
+            let is_ours = networks.iter().any(|network| network.addr() == address.addr());
+            let over = |prefix: &&IpNet| !is_default(prefix) && prefix.contains(&address.addr());
+            for prefix in prefixes.iter().filter(|prefix| !is_ours && over(prefix)) {
+                let why = format!(
+                    "{prefix} is behind {tun}, and {} is the own address of {name}, another anchor \
+                     of this machine, which would take its packets",
+                    address.addr()
+                );
+                found.push((*prefix, why));
+            }
         }
+        if *is_exposed {
+            found.extend(self.clashes(&own, prefixes)?);
+        } else {
+            for prefix in prefixes.iter().filter(|prefix| is_default(prefix)) {
+                let why = format!("{prefix} is behind {tun}, which masquerades: it would draw all");
+                found.push((*prefix, why));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Own addresses of neighbours, with the TUN's name and the network's length.
+    fn addresses_of_neighbours(
+        &mut self,
+        own: &OwnTable,
+    ) -> Result<Vec<(String, IpNet)>, DeviceError> {
+        let links = self.netlink.links()?;
+        let is_neighbour =
+            |link: &&NetworkInterface| link.group == GROUP && link.index != own.surroundings.index;
+        let names: BTreeMap<u32, &String> =
+            links.iter().filter(is_neighbour).map(|link| (link.index, &link.name)).collect();
+        let addresses = self.netlink.addresses()?.into_iter();
+        let of_those = |(index, address)| Some(((*names.get(&index)?).clone(), address));
+        Ok(addresses.filter_map(of_those).collect())
+    }
+
+    /// Why the own addresses cannot be: in a network that a neighbour has too, both must be the
+    /// same, since the machine answers from the one that its main table finds first.
+    fn other_own_address(&mut self, own: &OwnTable) -> Result<Option<String>, DeviceError> {
+        let Surroundings { tun, networks, .. } = &own.surroundings;
+        for (name, theirs) in self.addresses_of_neighbours(own)? {
+            let differs = |network: &&IpNet| {
+                network.addr() != theirs.addr()
+                    && (network.contains(&theirs.addr()) || theirs.contains(&network.addr()))
+            };
+            if let Some(network) = networks.iter().find(differs) {
+                return Ok(Some(format!(
+                    "{network} of {tun} overlaps with {theirs} of {name}, another anchor of this \
+                     machine: the own addresses of both have to be the same there, or the networks \
+                     apart"
+                )));
+            }
+        }
+        Ok(None)
     }
 
     fn clashes(
@@ -98,10 +154,6 @@ impl Routes {
     ) -> Result<Vec<(IpNet, String)>, DeviceError> {
         let Surroundings { tun, is_exposed, .. } = &own.surroundings;
         let mut found = Vec::new();
-        for prefix in prefixes.iter().filter(|prefix| !is_exposed && is_default(prefix)) {
-            let why = format!("{prefix} is behind {tun}, which masquerades: it would draw all");
-            found.push((*prefix, why));
-        }
         let links = self.netlink.links()?;
         let is_neighbour = |index: u32| index != own.surroundings.index;
         let neighbours: Vec<_> =
@@ -194,10 +246,12 @@ impl Routes {
         // What the reverse path filter sees, and what refusals that this machine sends back bear.
         for key in [valid].into_iter().chain(REFLECTING.map(str::to_owned)) {
             // A kernel without IPv6 has none of its own.
-            if sysctl::read(&key).is_ok_and(|value| value != "1") {
+            let Ok(value) = sysctl::read(&key) else { continue };
+            // Noted once also where a neighbour has set it: it stays until the last of them ends.
+            if value != "1" || !self.settings.contains(&key) {
                 self.instance.change_setting(&key, "1")?;
                 self.settings.insert(key);
-                count += 1;
+                count += usize::from(value != "1");
             }
         }
         let links = self.netlink.links()?;

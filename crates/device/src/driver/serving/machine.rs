@@ -15,7 +15,7 @@ pub(in crate::driver) struct Machine {
     routes: Arc<Mutex<Routes>>,
     tun_index: u32,
     addresses: Vec<IpNet>,
-    /// What of the clients lies beyond the own inner networks.
+    /// What of the clients lies beyond the own inner networks, and is led into the TUN.
     routed: Vec<IpNet>,
 }
 
@@ -31,25 +31,24 @@ impl Machine {
         addresses: &[IpNet],
         clients: &Peers,
     ) -> Result<(RouteKeeper, Self), DeviceError> {
-        let routed = beyond(clients, addresses);
-        let led = without_clashes(&mut routes, &routed);
-        lead_into(&mut routes, tun_index, &led);
+        let routed = without_clashes(&mut routes, &beyond(clients, addresses));
+        lead_into(&mut routes, tun_index, &routed);
         let keeper = RouteKeeper::start(routes)?;
         let routes = keeper.share();
         Ok((keeper, Self { routes, tun_index, addresses: addresses.to_vec(), routed }))
     }
 
-    /// What of the clients lies beyond the own inner networks.
+    /// What of the clients lies beyond the own inner networks, and is led into the TUN.
     pub(super) fn routed(&self) -> &[IpNet] {
         &self.routed
     }
 
     /// Changes what is different with `clients` in the place of those before.
     pub(super) fn lead(&mut self, clients: &Peers) {
-        let routed = beyond(clients, &self.addresses);
         let is_in = |list: &[IpNet]| -> BTreeSet<IpNet> { list.iter().copied().collect() };
-        let (before, after) = (is_in(&self.routed), is_in(&routed));
+        let (before, after) = (is_in(&self.routed), is_in(&beyond(clients, &self.addresses)));
         let gone: Vec<IpNet> = before.difference(&after).copied().collect();
+        // What a neighbour had the last time is among them.
         let new: Vec<IpNet> = after.difference(&before).copied().collect();
         if gone.is_empty() && new.is_empty() {
             return;
@@ -61,7 +60,7 @@ impl Machine {
         let new = without_clashes(&mut routes, &new);
         lead_into(&mut routes, self.tun_index, &new);
         drop(routes);
-        self.routed = routed;
+        self.routed = before.intersection(&after).copied().chain(new).collect();
     }
 }
 
