@@ -33,6 +33,7 @@ pub use problem::Problem;
 use crate::authority::Authority;
 use crate::heads::Heads;
 use crate::metrics::Metrics;
+use crate::oidc::Oidc;
 use crate::outbox::Outbox;
 use crate::store::Store;
 use limit::Limits;
@@ -57,6 +58,8 @@ pub struct App {
     pub heads: Heads,
     /// Seats of those who watch.
     pub watchers: Arc<Semaphore>,
+    /// Where people sign in who have no password here.
+    pub oidc: Option<Oidc>,
 }
 
 /// The address that a request came from; whoever serves puts it into each request.
@@ -71,10 +74,17 @@ impl App {
         outbox: Arc<Outbox>,
         metrics: Arc<Metrics>,
         heads: Heads,
-    ) -> Arc<Self> {
+    ) -> Self {
         let (limits, passwords) = (Limits::default(), Passwords::default());
         let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
-        Arc::new(Self { store, authority, outbox, limits, passwords, metrics, heads, watchers })
+        let oidc = None;
+        Self { store, authority, outbox, limits, passwords, metrics, heads, watchers, oidc }
+    }
+
+    /// The same with an issuer at which people may sign in.
+    #[must_use]
+    pub fn with_issuer(self, oidc: Option<Oidc>) -> Self {
+        Self { oidc, ..self }
     }
 }
 
@@ -113,4 +123,4 @@ async fn with_headers(mut response: Response) -> Response {
 const WATCHERS_MAX: usize = 512;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

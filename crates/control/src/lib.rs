@@ -23,6 +23,7 @@ pub mod heads;
 pub mod keys;
 pub mod metrics;
 pub mod model;
+pub mod oidc;
 pub mod outbox;
 pub mod plan;
 pub mod serve;

@@ -120,6 +120,16 @@ impl std::fmt::Debug for Database {
 }
 
 impl Store {
+    /// `text` as only replicas of this controller can read it; see [`StoreKeys::encrypt`].
+    pub fn encrypt(&self, context: &str, text: &str) -> String {
+        self.keys.encrypt(context, text)
+    }
+
+    /// What [`Store::encrypt`] was given; `None` of anything else.
+    pub fn decrypt(&self, context: &str, text: &str) -> Option<String> {
+        self.keys.decrypt(context, text)
+    }
+
     /// Opens the database and brings its tables to this version.
     ///
     /// # Errors

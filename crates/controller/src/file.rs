@@ -7,6 +7,8 @@ use roadweave_config::{Fault, Validate};
 use roadweave_control::store::Database;
 use serde::{Deserialize, Serialize};
 
+use crate::oidc::OidcFile;
+
 /// The controller's configuration file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -25,6 +27,9 @@ pub struct ControllerFile {
     /// Its key (PEM).
     #[serde(default)]
     pub certificate_key: Option<PathBuf>,
+    /// An issuer of OpenID Connect at which people may sign in.
+    #[serde(default)]
+    pub oidc: Option<OidcFile>,
 }
 
 fn default_listen() -> SocketAddr {
@@ -84,6 +89,6 @@ impl Validate for ControllerFile {
             let message = "certificate and certificate_key go together";
             return Err(Fault::new("certificate", message));
         }
-        Ok(())
+        self.oidc.as_ref().map_or(Ok(()), OidcFile::validate)
     }
 }

@@ -21,6 +21,7 @@ use roadweave_config::load;
 use roadweave_control::authority::{Authority, Root};
 use roadweave_control::heads::Heads;
 use roadweave_control::keys::StoreKeys;
+use roadweave_control::oidc::Oidc;
 use roadweave_control::store::{Database, Store};
 use roadweave_fleet::{Signed, TrustList};
 use roadweave_identity::Identity;
@@ -30,6 +31,7 @@ use rustix::fs::{FlockOperation, flock};
 use zeroize::Zeroizing;
 
 use crate::file::ControllerFile;
+use crate::oidc::OidcFile;
 
 /// A controller's folder.
 pub struct Folder {
@@ -151,6 +153,15 @@ impl Folder {
     pub fn heads(&self) -> Result<Heads> {
         let path = self.at("heads.json");
         Heads::open(path.clone()).with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    /// Where people sign in who have no password here.
+    ///
+    /// # Errors
+    /// When a file of it cannot be read.
+    pub fn issuer(&self) -> Result<Option<Oidc>> {
+        let open = |it: &OidcFile| it.open(&self.path, &self.file.addresses[0]);
+        self.file.oidc.as_ref().map(open).transpose()
     }
 
     /// The highest epoch that was seen here.

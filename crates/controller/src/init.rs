@@ -78,6 +78,7 @@ pub fn run(options: &Options) -> Result<()> {
         database,
         certificate: None,
         certificate_key: None,
+        oidc: None,
     };
     let fingerprint = write_files(folder, &file, options.root)?;
     let opened = Folder::open(folder)?;
@@ -179,7 +180,7 @@ async fn first_rows(store: &Store, options: &Options, settings: TenantSettings) 
     })?;
     let settings = PersonSettings { title: String::new(), role: Role::Owner };
     let hash = password::hash(&password);
-    let owner = Person { id: options.owner.clone(), settings, password: hash };
+    let owner = Person { id: options.owner.clone(), settings, password: hash, subject: None };
     change.insert(&options.tenant, owner).await?;
     change.commit().await?;
     Ok(password)

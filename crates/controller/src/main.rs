@@ -7,6 +7,7 @@ mod delegate;
 mod file;
 mod folder;
 mod init;
+mod oidc;
 mod run;
 mod transfer;
 mod trust;

@@ -69,6 +69,7 @@ async fn serve(folder: &Folder) -> Result<()> {
     let heads = folder.heads()?;
     let app =
         App::new(Arc::clone(&store), authority, Arc::clone(&outbox), Arc::clone(&metrics), heads);
+    let app = Arc::new(app.with_issuer(folder.issuer()?));
     tokio::spawn(Arc::clone(&outbox).follow(Arc::clone(&store)));
     tokio::spawn(Arc::clone(&streams).run());
     tokio::spawn(planner.run());

@@ -153,6 +153,18 @@ fn what_is_wrong_is_said_in_one_line_with_its_place() {
     check(&good.replace("roadweave.db", "mysql://x"), &["line 6", "mysql://x"]);
     check("addresses = [\"fleet\"]\n", &["line 1", "host:port"]);
     check("addresses = []\n", &["addresses: 1 to 8"]);
+    let oidc = |fields: &str| format!("{good}\n[oidc]\nclient_id = \"x\"\n{fields}\n");
+    let issuer = "issuer = \"https://login.example.org\"\nroles = { ops = \"operator\" }";
+    let plain = issuer.replace("https", "http");
+    check(&oidc(&plain), &["oidc.issuer", "https://"]);
+    check(&oidc(&issuer.replace("{ ops = \"operator\" }", "{}")), &["oidc.roles"]);
+    check(&oidc(&issuer.replace("operator", "king")), &["king", "operator"]);
+    check(&oidc(&format!("{issuer}\nurl = \"fleet/\"")), &["oidc.url"]);
+    check(&oidc(&format!("{issuer}\nclient_secret_file = \"none\"")), &["cannot read", "none"]);
+    fs::write(place.join("none"), "secret\n").unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    fs::set_permissions(place.join("none"), open).unwrap();
+    check(&oidc(&format!("{issuer}\nclient_secret_file = \"none\"")), &["chmod 600"]);
     fs::write(&config, &good).unwrap();
     let key = place.join("controller.key");
     fs::write(&key, "no key\n").unwrap();

@@ -60,6 +60,11 @@ impl Client {
         Ok(Self { account, host, port, tls: TlsConnector::from(Arc::new(tls)), runtime })
     }
 
+    /// Shows this cookie from now on.
+    pub fn keep_cookie(&mut self, cookie: Option<String>) {
+        self.account.cookie = cookie;
+    }
+
     /// The path of something in the account's tenant.
     pub fn of_tenant(&self, rest: &str) -> String {
         format!("/tenants/{}{rest}", self.account.tenant)

@@ -12,19 +12,22 @@ use serde_json::{Value, json};
 
 use crate::account::{self, Access, Account};
 use crate::client::Client;
-use crate::show;
+use crate::{show, sign_in};
 
 /// What to do.
 #[derive(Subcommand)]
 pub enum Command {
-    /// Log in; asks for the password
+    /// Log in; asks for the password, or signs in by a browser
     Login {
         /// The controller, as https://fleet.example.org:4400
         #[arg(value_name = "URL")]
         at: String,
         /// Your name
-        #[arg(long)]
-        user: String,
+        #[arg(long, required_unless_present = "oidc")]
+        user: Option<String>,
+        /// Sign in where the controller says (OpenID Connect), by a browser on this machine
+        #[arg(long, conflicts_with = "user")]
+        oidc: bool,
     },
     /// Log out
     Logout,
@@ -151,8 +154,8 @@ pub enum KeyCommand {
 
 /// Does what a command says.
 pub fn run(command: Command, access: &Access, json: bool) -> Result<()> {
-    if let Command::Login { at, user } = command {
-        return log_in(at, &user, access, json);
+    if let Command::Login { at, user, .. } = command {
+        return log_in(at, user.as_deref(), access, json);
     }
     let client = Client::new(access.account()?)?;
     let asker = Asker { client, json };
@@ -213,22 +216,28 @@ impl Asker {
     }
 }
 
-fn log_in(url: String, user: &str, access: &Access, json: bool) -> Result<()> {
+/// Logs in by a password, or without `user` by a browser.
+fn log_in(url: String, user: Option<&str>, access: &Access, json: bool) -> Result<()> {
     let tenant = access.tenant.clone().unwrap_or_else(|| "home".to_owned());
     let fingerprint = access.fingerprint.clone();
     let mut account = Account { url, fingerprint, tenant, cookie: None, key: None };
-    let client = Client::of_stranger(account.clone())?;
-    let password = account::password("password:")?;
-    let body = json!({ "tenant": account.tenant, "user": user, "password": password });
-    let answer = client.ask("POST", "/sessions", Some(&body), None)?;
-    let cookie = answer.headers.get("set-cookie").and_then(|it| it.to_str().ok());
-    account.cookie = cookie.and_then(|it| it.split(';').next()).map(str::to_owned);
+    let mut client = Client::of_stranger(account.clone())?;
+    let answer = match user {
+        Some(user) => {
+            let password = account::password("password:")?;
+            let body = json!({ "tenant": account.tenant, "user": user, "password": password });
+            client.ask("POST", "/sessions", Some(&body), None)?
+        }
+        None => sign_in::sign_in(&mut client)?,
+    };
+    account.cookie = sign_in::cookie(&answer, "__Host-roadweave");
+    account.tenant = show::at(&answer.body, "tenant");
     account.keep()?;
     if json {
         return out::json(&answer.body);
     }
-    let role = show::at(&answer.body, "role");
-    Ok(out::line(format_args!("{user} of {}, {role}, for 12 h", account.tenant))?)
+    let [name, tenant, role] = ["name", "tenant", "role"].map(|path| show::at(&answer.body, path));
+    Ok(out::line(format_args!("{name} of {tenant}, {role}, for 12 h"))?)
 }
 
 fn status(asker: &Asker) -> Result<()> {

@@ -8,6 +8,7 @@ mod account;
 mod client;
 mod commands;
 mod show;
+mod sign_in;
 mod trust;
 
 use std::process::ExitCode;

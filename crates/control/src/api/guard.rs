@@ -193,7 +193,7 @@ async fn who(app: &App, headers: &HeaderMap) -> Result<Caller, Problem> {
             login: None,
         });
     }
-    let secret = cookie(headers).ok_or_else(Problem::unknown)?;
+    let secret = cookie(headers, COOKIE).ok_or_else(Problem::unknown)?;
     let login = app.store.find::<Login>("hash", &keys::hash(secret)).await.map_err(unknown)?;
     if login.record.expires_ms <= now_ms() {
         return Err(Problem::unknown());
@@ -223,11 +223,11 @@ fn unknown(error: StoreError) -> Problem {
     }
 }
 
-/// The secret in the cookie.
-fn cookie(headers: &HeaderMap) -> Option<&str> {
+/// What is in the cookie of this name.
+pub(super) fn cookie<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|it| it.to_str().ok());
     let mut each = cookies.flat_map(|line| line.split(';')).map(str::trim);
-    each.find_map(|one| one.strip_prefix(COOKIE)?.strip_prefix('='))
+    each.find_map(|one| one.strip_prefix(name)?.strip_prefix('='))
 }
 
 /// An answer as it is kept for a repetition.

@@ -9,5 +9,6 @@ pub(super) mod live;
 pub(super) mod people;
 pub(super) mod records;
 pub(super) mod sessions;
+pub(super) mod sign_in;
 pub(super) mod tenants;
 pub(super) mod tokens;

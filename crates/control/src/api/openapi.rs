@@ -58,6 +58,8 @@ impl SchemaOf {
 pub enum Output {
     /// 204.
     Nothing,
+    /// 303: to another address.
+    Moved,
     /// A status and a value.
     One(u16, SchemaOf),
     /// A record with its version, and an ETag.
@@ -75,11 +77,15 @@ pub enum Output {
 }
 
 impl Output {
+    fn is_moved(self) -> bool {
+        matches!(self, Self::Moved)
+    }
+
     fn schema(self) -> Option<SchemaOf> {
         match self {
             Self::One(_, of) | Self::Record(_, of) => Some(of),
             Self::Records(of) | Self::Page(of) | Self::All(of) => Some(of),
-            Self::Nothing | Self::Object | Self::Events => None,
+            Self::Nothing | Self::Moved | Self::Object | Self::Events => None,
         }
     }
 }
@@ -145,6 +151,11 @@ fn operation(route: &Route) -> OperationBuilder {
         let limit = ParameterBuilder::from(parameter("limit", ParameterIn::Query, false));
         operation = operation.parameter(limit.schema(Some(typed(Type::Integer))).build());
     }
+    if route.output.is_moved() {
+        for name in ["code", "state"] {
+            operation = operation.parameter(parameter(name, ParameterIn::Query, true));
+        }
+    }
     if route.path.ends_with("/samples") {
         for name in ["step_ms", "from_ms", "to_ms"] {
             let number = ParameterBuilder::from(parameter(name, ParameterIn::Query, false));
@@ -193,6 +204,7 @@ fn response(output: Output) -> (u16, utoipa::openapi::Response) {
         (status, response.build())
     };
     match output {
+        Output::Moved => (303, ResponseBuilder::new().description("Done").build()),
         Output::Nothing => (204, ResponseBuilder::new().description("Done").build()),
         Output::One(status, of) => json(status, of.reference().into()),
         Output::Record(status, of) => json(status, versioned(of)),

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::handlers::{
-    changes, configs, delegates, devices, live, people, records, sessions, tenants, tokens,
+    changes, configs, delegates, devices, live, people, records, sessions, sign_in, tenants, tokens,
 };
 use super::openapi::{Output, SchemaOf};
 use crate::model::{
@@ -108,6 +108,12 @@ impl Route {
         self
     }
 
+    /// Another address.
+    fn moves(mut self) -> Self {
+        self.output = Output::Moved;
+        self
+    }
+
     fn if_match(mut self) -> Self {
         self.if_match = true;
         self
@@ -169,6 +175,32 @@ fn people_routes() -> Vec<Route> {
             .needs(Needs::Password)
             .takes::<sessions::LogIn>()
             .gives::<sessions::Session>(201),
+        post(
+            "/sessions/oidc",
+            "beginSignIn",
+            "Say where to sign in by OpenID Connect; the answer sets a cookie",
+            sign_in::begin,
+        )
+        .needs(Needs::Password)
+        .takes::<sign_in::BeginSignIn>()
+        .gives::<sign_in::SignIn>(201),
+        get(
+            "/sessions/oidc/callback",
+            "finishSignIn",
+            "Where the issuer leads a browser back to; the answer sets a cookie and leads to /",
+            sign_in::callback,
+        )
+        .needs(Needs::Password)
+        .moves(),
+        post(
+            "/sessions/oidc/code",
+            "redeemCode",
+            "Log in by what the issuer has handed to a program; the answer sets a cookie",
+            sign_in::redeem,
+        )
+        .needs(Needs::Password)
+        .takes::<sign_in::Code>()
+        .gives::<sessions::Session>(201),
         get("/sessions/current", "whoAmI", "Who asks", sessions::current)
             .needs(Needs::Anybody)
             .gives::<sessions::Session>(200),

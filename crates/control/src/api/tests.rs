@@ -25,27 +25,27 @@ use crate::{heads::Heads, keys};
 
 /// An interface with two tenants, `home` that runs it, `tram` and `ferry`; each has a key for each
 /// role, whose secret is `TENANT-ROLE`.
-struct Api {
+pub(crate) struct Api {
     router: Router,
-    app: Arc<App>,
+    pub(crate) app: Arc<App>,
     world: World,
 }
 
 /// An answer.
-struct Answer {
-    status: u16,
-    headers: HeaderMap,
-    body: Value,
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Value,
 }
 
 impl Answer {
-    fn etag(&self) -> String {
+    pub(crate) fn etag(&self) -> String {
         self.headers["etag"].to_str().unwrap().to_owned()
     }
 }
 
 /// A request under construction.
-struct Ask<'a> {
+pub(crate) struct Ask<'a> {
     api: &'a Api,
     method: Method,
     path: String,
@@ -55,7 +55,7 @@ struct Ask<'a> {
 }
 
 impl Api {
-    async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::on(sqlite().await).await
     }
 
@@ -64,12 +64,22 @@ impl Api {
     }
 
     async fn of(world: World, root: Root) -> Self {
+        Self::made(world, root, None).await
+    }
+
+    #[cfg(feature = "oidc")]
+    pub(crate) async fn with_issuer(world: World, oidc: Oidc) -> Self {
+        Self::made(world, Root::Held(Identity::from_seed([8; 32])), Some(oidc)).await
+    }
+
+    async fn made(world: World, root: Root, oidc: Option<Oidc>) -> Self {
         let addresses = vec!["fleet.example.org:443".to_owned()];
         let authority = Authority::new(Identity::from_seed([7; 32]), root, addresses);
         let metrics = Arc::new(Metrics::default());
         let (outbox, heads) = (Outbox::new(), Heads::in_memory());
         let store = Arc::clone(&world.store);
         let app = App::new(store, Arc::new(authority), outbox, metrics, heads);
+        let app = Arc::new(app.with_issuer(oidc));
         let api = Self { router: router(&app), app, world };
         for (tenant, host) in [("home", true), ("tram", false), ("ferry", false)] {
             let prefixes = vec!["10.7.0.0/24".parse().unwrap()];
@@ -92,13 +102,14 @@ impl Api {
         change.commit().await.unwrap();
     }
 
-    async fn person(&self, tenant: &str, id: &str, role: Role) {
+    pub(crate) async fn person(&self, tenant: &str, id: &str, role: Role) {
         let settings = PersonSettings { title: String::new(), role };
         let password = password::hash(PASSWORD);
-        self.insert(tenant, Person { id: id.to_owned(), settings, password }).await;
+        let person = Person { id: id.to_owned(), settings, password, subject: None };
+        self.insert(tenant, person).await;
     }
 
-    fn ask(&self, method: &str, path: &str) -> Ask<'_> {
+    pub(crate) fn ask(&self, method: &str, path: &str) -> Ask<'_> {
         Ask {
             api: self,
             method: method.parse().unwrap(),
@@ -110,7 +121,7 @@ impl Api {
     }
 
     /// As the owner of `tram`.
-    fn get(&self, path: &str) -> Ask<'_> {
+    pub(crate) fn get(&self, path: &str) -> Ask<'_> {
         self.ask("GET", &format!("/tenants/tram{path}")).key("tram-owner")
     }
 
@@ -118,13 +129,13 @@ impl Api {
         self.ask("POST", &format!("/tenants/tram{path}")).key("tram-owner").json(body)
     }
 
-    fn put(&self, path: &str, etag: &str, body: Value) -> Ask<'_> {
+    pub(crate) fn put(&self, path: &str, etag: &str, body: Value) -> Ask<'_> {
         let ask = self.ask("PUT", &format!("/tenants/tram{path}")).key("tram-owner");
         ask.header("if-match", etag).json(body)
     }
 
     /// A cookie of somebody who logs in.
-    async fn log_in(&self, tenant: &str, user: &str) -> String {
+    pub(crate) async fn log_in(&self, tenant: &str, user: &str) -> String {
         let body = json!({ "tenant": tenant, "user": user, "password": PASSWORD });
         let answer = self.ask("POST", "/sessions").json(body).send().await;
         assert_eq!(answer.status, 201, "{}", answer.body);
@@ -134,21 +145,21 @@ impl Api {
 }
 
 impl Ask<'_> {
-    fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
+    pub(crate) fn header(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.headers.push((name, value.into()));
         self
     }
 
-    fn key(self, secret: &str) -> Self {
+    pub(crate) fn key(self, secret: &str) -> Self {
         self.header("authorization", format!("Bearer {secret}"))
     }
 
-    fn json(mut self, body: Value) -> Self {
+    pub(crate) fn json(mut self, body: Value) -> Self {
         self.body = Some(body.to_string());
         self.header("content-type", "application/json")
     }
 
-    fn from(mut self, peer: &str) -> Self {
+    pub(crate) fn from(mut self, peer: &str) -> Self {
         self.peer = peer.parse().unwrap();
         self
     }
@@ -163,7 +174,7 @@ impl Ask<'_> {
         self.api.router.clone().oneshot(request).await.unwrap()
     }
 
-    async fn send(self) -> Answer {
+    pub(crate) async fn send(self) -> Answer {
         let (parts, body) = self.response().await.into_parts();
         let endless = parts.headers.get("content-type").is_some_and(|it| it == "text/event-stream");
         let body = if endless { Body::empty() } else { body };
@@ -183,7 +194,7 @@ impl Ask<'_> {
         answer
     }
 
-    async fn status(self) -> u16 {
+    pub(crate) async fn status(self) -> u16 {
         self.send().await.status
     }
 }
@@ -207,4 +218,4 @@ fn status(code: StatusCode) -> u16 {
 }
 
 const ROLES: [Role; 4] = [Role::Viewer, Role::Crew, Role::Operator, Role::Owner];
-const PASSWORD: &str = "correct horse battery";
+pub(crate) const PASSWORD: &str = "correct horse battery";

@@ -21,7 +21,7 @@ pub enum Role {
     Owner,
 }
 
-/// A person with a password.
+/// A person: with a password, or signed in by an issuer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Person {
     /// The name to log in by.
@@ -32,6 +32,10 @@ pub struct Person {
     #[serde(default)]
     #[schema(ignore)]
     pub password: String,
+    /// Whom the issuer vouches for, where the person signs in there: it says what the person may
+    /// do.
+    #[serde(default)]
+    pub subject: Option<String>,
 }
 
 /// What people write of a person.

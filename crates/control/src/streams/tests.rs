@@ -100,7 +100,7 @@ impl Port {
         let (figures, post) = (Arc::clone(&metrics), streams.post());
         let planner = tokio::spawn(Planner::new(of.0, of.1, of.2, figures, streams.post()).run());
         let heads = Heads::in_memory();
-        let app = App::new(store, authority, outbox, Arc::clone(&metrics), heads);
+        let app = Arc::new(App::new(store, authority, outbox, Arc::clone(&metrics), heads));
         let made = certificate::self_signed(&["localhost".to_owned()]);
         let tls = serve::web_tls(made.certificate.as_bytes(), made.key.as_bytes()).unwrap();
         let service = Service { web: api::router(&app), web_tls: Arc::new(tls), streams, metrics };

@@ -68,7 +68,7 @@ pub async fn create(
     slug(&new.id).map_err(|why| Problem::invalid(format!("id: {why}")))?;
     new.settings.validate().map_err(Problem::invalid)?;
     let password = app.passwords.hash(&new.password).await?;
-    let person = Person { id: new.id, settings: new.settings, password };
+    let person = Person { id: new.id, settings: new.settings, password, subject: None };
     insert(&app, &caller, &tenant, person).await
 }
 
@@ -85,6 +85,7 @@ pub async fn replace(
     let mut change = app.store.change(caller.actor(), now_ms()).await?;
     let before = change.get::<Person>(&tenant, &id).await?;
     matches(seen, &before)?;
+    is_ours(&before)?;
     if settings.role != Role::Owner {
         not_the_last_owner(&app, &before).await?;
     }
@@ -110,16 +111,28 @@ pub async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A tenant without owner could be changed by nobody. The caller holds the lock of changes, so that
+/// Refuses to write what an issuer says of somebody.
+fn is_ours(person: &Stored<Person>) -> Result<(), Problem> {
+    match person.record.subject {
+        None => Ok(()),
+        Some(_) => Err(Problem::conflict(
+            "the issuer at which this person signs in says what they may do: change it there",
+        )),
+    }
+}
+
+/// A tenant without owner could be changed by nobody, and one whose owners all sign in elsewhere by
+/// nobody while that is away. The caller holds the lock of changes, so that
 /// two cannot remove one another.
 async fn not_the_last_owner(app: &App, person: &Stored<Person>) -> Result<(), Problem> {
-    if person.record.settings.role != Role::Owner {
+    if person.record.settings.role != Role::Owner || person.record.subject.is_some() {
         return Ok(());
     }
     let filter = Filter { limit: 10_000, ..Filter::default() };
     let all = app.store.list::<Person>(&person.tenant, &filter).await?.items;
     let others = all.iter().filter(|it| it.record.id != person.record.id);
-    match others.filter(|it| it.record.settings.role == Role::Owner).count() {
+    let is_owner = |it: &Person| it.settings.role == Role::Owner && it.subject.is_none();
+    match others.filter(|it| is_owner(&it.record)).count() {
         0 => Err(Problem::conflict("this is the last owner; make another one first")),
         _ => Ok(()),
     }
@@ -135,6 +148,7 @@ pub async fn set_password(
     let password = app.passwords.hash(&new.password).await?;
     let mut change = app.store.change(caller.actor(), now_ms()).await?;
     let before = change.get::<Person>(&tenant, &id).await?;
+    is_ours(&before)?;
     change.update(&before, Person { password, ..before.record.clone() }).await?;
     change.end_logins(&tenant, &id).await?;
     change.commit().await?;

@@ -16,7 +16,7 @@ use crate::api::{App, Caller, Problem};
 use crate::clock::{HOUR_MS, now_ms};
 use crate::keys;
 use crate::model::{Login, Person, Role};
-use crate::store::{Actor, StoreError};
+use crate::store::{Actor, StoreError, Stored};
 
 /// Somebody logs in.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -63,13 +63,19 @@ pub async fn log_in(
         Err(StoreError::NotFound { .. }) => None,
         Err(error) => return Err(error.into()),
     };
+    // Who signs in elsewhere has none here.
     let hash = person.as_ref().map(|it| it.record.password.clone());
+    let hash = hash.filter(|hash| !hash.is_empty());
     if !app.passwords.verify(&wanted.password, hash).await? {
         app.metrics.refuse("password");
         tracing::info!(tenant = wanted.tenant, user = wanted.user, "a password did not fit");
         return Err(refused());
     }
-    let person = person.ok_or_else(refused)?;
+    begin_session(&app, &person.ok_or_else(refused)?).await
+}
+
+/// Logs somebody in whose word has been proved.
+pub(super) async fn begin_session(app: &App, person: &Stored<Person>) -> Result<Response, Problem> {
     let secret = keys::secret();
     let login = Login {
         id: keys::identifier(),
@@ -83,7 +89,7 @@ pub async fn log_in(
     change.commit().await?;
     let host = app.store.get::<crate::model::Tenant>(&person.tenant, &person.tenant).await?;
     let session = Session {
-        tenant: person.tenant,
+        tenant: person.tenant.clone(),
         name: format!("person:{}", person.record.id),
         role: person.record.settings.role,
         host: host.record.host,
@@ -121,9 +127,10 @@ pub async fn log_out(
     Ok(with_cookie(StatusCode::NO_CONTENT.into_response(), &cookie))
 }
 
-fn with_cookie(mut response: Response, cookie: &str) -> Response {
+/// An answer that sets one more cookie.
+pub(super) fn with_cookie(mut response: Response, cookie: &str) -> Response {
     if let Ok(value) = HeaderValue::try_from(cookie) {
-        response.headers_mut().insert(header::SET_COOKIE, value);
+        response.headers_mut().append(header::SET_COOKIE, value);
     }
     response
 }

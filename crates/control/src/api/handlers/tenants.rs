@@ -70,7 +70,7 @@ pub async fn create(
     new.settings.validate().map_err(Problem::invalid)?;
     let password = app.passwords.hash(&new.password).await?;
     let settings = PersonSettings { title: String::new(), role: Role::Owner };
-    let owner = Person { id: new.owner, settings, password };
+    let owner = Person { id: new.owner, settings, password, subject: None };
     let mut change = app.store.change(caller.actor(), now_ms()).await?;
     let tenant = Tenant { id: new.id.clone(), host: false, settings: new.settings };
     let stored = change.insert(&new.id, tenant).await?;

@@ -1,0 +1,92 @@
+//! An issuer, from the two steps of a sign-in to what its groups may do here.
+
+use openidconnect::{Nonce, PkceCodeVerifier};
+use tokio::sync::Semaphore;
+
+use super::provider::{Extra, Provider};
+use super::{Http, LOOPBACK, OidcError, Pending, Settings, SignedIn};
+use crate::clock::now_ms;
+use crate::keys;
+use crate::model::Role;
+
+/// An issuer.
+#[derive(Debug)]
+pub struct Oidc {
+    settings: Settings,
+    provider: Provider,
+    seats: Semaphore,
+}
+
+impl Oidc {
+    /// The issuer of these settings, asked over `http`.
+    pub fn new(settings: Settings, http: Http) -> Self {
+        let provider = Provider::new(http);
+        Self { settings, provider, seats: Semaphore::new(AT_ONCE) }
+    }
+
+    /// Whose people these are.
+    pub fn tenant(&self) -> &str {
+        &self.settings.tenant
+    }
+
+    /// Where the person is to go, and what the browser keeps until it comes back: to this
+    /// controller, or to a port of the person's own machine.
+    ///
+    /// # Errors
+    /// When the issuer cannot be asked.
+    pub async fn begin(&self, loopback: Option<u16>) -> Result<(String, Pending), OidcError> {
+        let _seat = self.seats.try_acquire().map_err(|_| OidcError::Busy)?;
+        let redirect = match loopback {
+            Some(port) => format!("{LOOPBACK}{port}/callback"),
+            None => self.settings.callback.clone(),
+        };
+        let (state, nonce) = (keys::secret(), keys::secret());
+        let asked = (&*state, &*nonce, &*redirect);
+        let (url, verifier) = self.provider.address(&self.settings, asked).await?;
+        let verifier = verifier.into_secret();
+        let until_ms = now_ms() + SIGN_IN_MS;
+        Ok((url, Pending { state, nonce, verifier, redirect, until_ms }))
+    }
+
+    /// Who has signed in, by the code that the issuer has handed back.
+    ///
+    /// # Errors
+    /// Why that counts for nothing.
+    pub async fn finish(&self, pending: Pending, code: &str) -> Result<SignedIn, OidcError> {
+        let _seat = self.seats.try_acquire().map_err(|_| OidcError::Busy)?;
+        let Pending { nonce, verifier, redirect, .. } = pending;
+        let verifier = PkceCodeVerifier::new(verifier);
+        let tokens = self.provider.redeem(&self.settings, code, verifier, redirect).await?;
+        let claims = self.provider.claims(&self.settings, &tokens, &Nonce::new(nonce)).await?;
+        let email = claims.email().map(|email| email.as_str());
+        let is_verified = claims.email_verified() == Some(true);
+        let role = match self.is_of_domain(email.filter(|_| is_verified)) {
+            true => self.role(claims.additional_claims()).ok_or("no group of theirs has a role"),
+            false => Err("their address is of no domain that may sign in, or not verified"),
+        };
+        let named = claims.preferred_username().map(|name| name.as_str());
+        let title = email.or(named).unwrap_or_default();
+        let shown = title.chars().filter(|c| !c.is_control()).take(TITLE_MAX).collect();
+        let subject = format!("{} {}", self.settings.issuer, claims.subject().as_str());
+        Ok(SignedIn { subject, title: shown, role })
+    }
+
+    fn is_of_domain(&self, email: Option<&str>) -> bool {
+        let domain = email.and_then(|email| email.rsplit_once('@')).map(|(_, domain)| domain);
+        let allowed = &self.settings.domains;
+        allowed.is_empty()
+            || domain.is_some_and(|it| allowed.iter().any(|one| one.eq_ignore_ascii_case(it)))
+    }
+
+    /// The highest role that the groups give.
+    fn role(&self, claims: &Extra) -> Option<Role> {
+        let groups = claims.words(&self.settings.groups_claim);
+        groups.iter().filter_map(|group| self.settings.roles.get(*group)).max().copied()
+    }
+}
+
+/// How long somebody may be at the issuer.
+const SIGN_IN_MS: i64 = 600_000;
+/// How many may be asked about at once.
+const AT_ONCE: usize = 32;
+const TITLE_MAX: usize = 100;

@@ -1,0 +1,235 @@
+//! The issuer itself: its own description and keys, kept for a while, and what it is asked.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use openidconnect::core::{
+    CoreAuthDisplay, CoreAuthPrompt, CoreAuthenticationFlow, CoreErrorResponseType,
+    CoreGenderClaim, CoreJsonWebKey, CoreJweContentEncryptionAlgorithm, CoreJwsSigningAlgorithm,
+    CoreProviderMetadata, CoreRevocableToken, CoreRevocationErrorResponse,
+    CoreTokenIntrospectionResponse, CoreTokenType,
+};
+use openidconnect::{
+    AdditionalClaims, AuthorizationCode, Client, ClientId, ClientSecret, CsrfToken,
+    EmptyExtraTokenFields, EndpointMaybeSet, EndpointNotSet, EndpointSet, IdTokenClaims,
+    IdTokenFields, IssuerUrl, Nonce, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl,
+    RequestTokenError, Scope, StandardErrorResponse, StandardTokenResponse, TokenResponse as _,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::Mutex;
+
+use super::{Http, OidcError, Settings};
+
+/// Claims that no standard names: a person's groups are among them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Extra(BTreeMap<String, Value>);
+
+impl AdditionalClaims for Extra {}
+
+impl Extra {
+    /// The words of a claim that is a list of such, or one alone.
+    pub(super) fn words(&self, claim: &str) -> Vec<&str> {
+        match self.0.get(claim) {
+            Some(Value::String(one)) => vec![one],
+            Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+pub(super) type Claims = IdTokenClaims<Extra, CoreGenderClaim>;
+type Fields = IdTokenFields<
+    Extra,
+    EmptyExtraTokenFields,
+    CoreGenderClaim,
+    CoreJweContentEncryptionAlgorithm,
+    CoreJwsSigningAlgorithm,
+>;
+pub(super) type Tokens = StandardTokenResponse<Fields, CoreTokenType>;
+type Known = Client<
+    Extra,
+    CoreAuthDisplay,
+    CoreGenderClaim,
+    CoreJweContentEncryptionAlgorithm,
+    CoreJsonWebKey,
+    CoreAuthPrompt,
+    StandardErrorResponse<CoreErrorResponseType>,
+    Tokens,
+    CoreTokenIntrospectionResponse,
+    CoreRevocableToken,
+    CoreRevocationErrorResponse,
+    EndpointSet,
+    EndpointNotSet,
+    EndpointNotSet,
+    EndpointNotSet,
+    EndpointMaybeSet,
+    EndpointMaybeSet,
+>;
+
+/// What came of asking the issuer for its description.
+type Found = Result<Arc<Known>, String>;
+
+/// An issuer, as it described itself last.
+#[derive(Debug)]
+pub(super) struct Provider {
+    http: Http,
+    known: Mutex<Option<(Instant, Found)>>,
+}
+
+impl Provider {
+    pub(super) fn new(http: Http) -> Self {
+        Self { http, known: Mutex::default() }
+    }
+
+    /// The issuer as it described itself no longer ago than `age_max`. Whoever finds it older asks,
+    /// and all others wait for that one answer.
+    async fn known(&self, of: &Settings, age_max: Duration) -> Result<Arc<Known>, OidcError> {
+        let mut known = self.known.lock().await;
+        if let Some((at, found)) = &*known {
+            // An issuer that is away is not asked again for everybody who comes.
+            let age_max = if found.is_ok() { age_max } else { age_max.min(AWAY_REST) };
+            if at.elapsed() < age_max {
+                return found.clone().map_err(OidcError::Issuer);
+            }
+        }
+        let found = self.discover(of).await;
+        *known = Some((Instant::now(), found.clone()));
+        found.map_err(OidcError::Issuer)
+    }
+
+    async fn discover(&self, of: &Settings) -> Found {
+        let issuer = IssuerUrl::new(of.issuer.clone()).map_err(|error| error.to_string())?;
+        // It must name itself exactly as it was asked for.
+        let metadata = CoreProviderMetadata::discover_async(issuer, &self.http).await;
+        let metadata = metadata.map_err(|error| told(&error))?;
+        let secret = of.client_secret.clone().map(ClientSecret::new);
+        let client_id = ClientId::new(of.client_id.clone());
+        Ok(Arc::new(Known::from_provider_metadata(metadata, client_id, secret)))
+    }
+
+    /// Where somebody signs in, and what proves later that it was asked for here.
+    pub(super) async fn address(
+        &self,
+        of: &Settings,
+        (state, nonce, redirect): (&str, &str, &str),
+    ) -> Result<(String, PkceCodeVerifier), OidcError> {
+        let known = self.known(of, KEPT).await?;
+        let (challenge, verifier) = PkceCodeChallenge::new_random_sha256();
+        let (state, nonce) = (CsrfToken::new(state.to_owned()), Nonce::new(nonce.to_owned()));
+        let flow = CoreAuthenticationFlow::AuthorizationCode;
+        let mut request = known
+            .authorize_url(flow, || state, || nonce)
+            .set_pkce_challenge(challenge)
+            .set_redirect_uri(Cow::Owned(redirect_url(redirect.to_owned())?));
+        for scope in &of.scopes {
+            request = request.add_scope(Scope::new(scope.clone()));
+        }
+        let (url, _, _) = request.url();
+        Ok((url.to_string(), verifier))
+    }
+
+    /// What a code is worth.
+    pub(super) async fn redeem(
+        &self,
+        of: &Settings,
+        code: &str,
+        verifier: PkceCodeVerifier,
+        redirect: String,
+    ) -> Result<Tokens, OidcError> {
+        let known = self.known(of, KEPT).await?;
+        let request = known
+            .exchange_code(AuthorizationCode::new(code.to_owned()))
+            .map_err(|error| OidcError::Issuer(told(&error)))?
+            .set_pkce_verifier(verifier)
+            .set_redirect_uri(Cow::Owned(redirect_url(redirect)?));
+        request.request_async(&self.http).await.map_err(|error| match &error {
+            RequestTokenError::ServerResponse(_) => OidcError::Code(told(&error)),
+            // An ID token that is none, among others.
+            RequestTokenError::Parse(..) => OidcError::Token(told(&error)),
+            _ => OidcError::Issuer(told(&error)),
+        })
+    }
+
+    /// What an ID token says, if this issuer says so, to this controller, for this sign-in, now.
+    pub(super) async fn claims(
+        &self,
+        of: &Settings,
+        tokens: &Tokens,
+        nonce: &Nonce,
+    ) -> Result<Claims, OidcError> {
+        let token = tokens.id_token();
+        let token = token.ok_or_else(|| OidcError::Token("there is no ID token".to_owned()))?;
+        let mut age_max = KEPT;
+        loop {
+            let known = self.known(of, age_max).await?;
+            let verifier = known
+                .id_token_verifier()
+                .set_allowed_algs(ALGORITHMS)
+                .set_time_fn(|| now() - SKEW)
+                .set_issue_time_verifier_fn(|at| {
+                    let age = now() - at;
+                    match (-SKEW..=TOKEN_AGE_MAX).contains(&age) {
+                        true => Ok(()),
+                        false => Err("it was issued at another time".to_owned()),
+                    }
+                });
+            match token.claims(&verifier, nonce) {
+                Ok(claims) => return Ok(claims.clone()),
+                // Its keys may have changed since they were asked for.
+                Err(openidconnect::ClaimsVerificationError::SignatureVerification(_))
+                    if age_max == KEPT =>
+                {
+                    age_max = KEYS_REST;
+                }
+                Err(error) => return Err(OidcError::Token(told(&error))),
+            }
+        }
+    }
+}
+
+fn redirect_url(text: String) -> Result<RedirectUrl, OidcError> {
+    RedirectUrl::new(text).map_err(|error| OidcError::Issuer(error.to_string()))
+}
+
+/// An error with what it comes from, on one line of bounded length.
+fn told(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(TOLD_MAX).collect()
+}
+
+/// The time as the library counts it.
+fn now() -> chrono::DateTime<chrono::Utc> {
+    let now = chrono::DateTime::from_timestamp_millis(crate::clock::now_ms());
+    now.unwrap_or(chrono::DateTime::UNIX_EPOCH)
+}
+
+/// Signatures that only the issuer can make; not those by the secret that both know.
+const ALGORITHMS: [CoreJwsSigningAlgorithm; 9] = [
+    CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha256,
+    CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha384,
+    CoreJwsSigningAlgorithm::RsaSsaPkcs1V15Sha512,
+    CoreJwsSigningAlgorithm::RsaSsaPssSha256,
+    CoreJwsSigningAlgorithm::RsaSsaPssSha384,
+    CoreJwsSigningAlgorithm::RsaSsaPssSha512,
+    CoreJwsSigningAlgorithm::EcdsaP256Sha256,
+    CoreJwsSigningAlgorithm::EcdsaP384Sha384,
+    CoreJwsSigningAlgorithm::EdDsa,
+];
+/// How far the issuer's clock may be from ours.
+const SKEW: chrono::TimeDelta = chrono::TimeDelta::seconds(60);
+const TOKEN_AGE_MAX: chrono::TimeDelta = chrono::TimeDelta::minutes(10);
+/// How long the issuer's description of itself is kept.
+const KEPT: Duration = Duration::from_secs(600);
+/// How often keys that are not known make us ask again.
+const KEYS_REST: Duration = Duration::from_secs(1);
+/// How long an issuer that is away is left alone.
+const AWAY_REST: Duration = Duration::from_secs(3);
+const TOLD_MAX: usize = 300;

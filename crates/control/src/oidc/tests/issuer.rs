@@ -1,0 +1,257 @@
+//! A small issuer: it describes itself, shows its keys, and gives an ID token for each code once.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::digest::{SHA256, digest};
+use roadweave_identity::Identity;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::clock::now_ms;
+use crate::keys;
+
+/// How it behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Good,
+    /// It ends each connection.
+    Gone,
+    /// It takes a request and says nothing.
+    Silent,
+    /// Its answer has no end.
+    Endless,
+    /// It names itself as another.
+    OtherName,
+    /// It leads whoever asks elsewhere.
+    Elsewhere,
+}
+
+#[derive(Clone)]
+pub(super) struct Issuer(Arc<State>);
+
+struct State {
+    port: u16,
+    mode: Mutex<Mode>,
+    /// The seed of the key that it shows.
+    key: AtomicU8,
+    codes: Mutex<HashMap<String, Grant>>,
+    peers: AtomicU8,
+}
+
+/// What a code is for.
+struct Grant {
+    challenge: String,
+    redirect: String,
+    token: String,
+}
+
+impl Issuer {
+    pub(super) async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let issuer = Self(Arc::new(State {
+            port,
+            mode: Mutex::new(Mode::Good),
+            key: AtomicU8::new(50),
+            codes: Mutex::default(),
+            peers: AtomicU8::new(1),
+        }));
+        let here = issuer.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let here = here.clone();
+                tokio::spawn(async move { here.serve(stream).await });
+            }
+        });
+        issuer
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.0.port)
+    }
+
+    /// An address that nobody has signed in from yet, so that limits are not what is tested.
+    pub(super) fn peer(&self) -> String {
+        format!("198.51.100.{}", self.0.peers.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(super) fn set(&self, mode: Mode) {
+        *self.0.mode.lock().unwrap() = mode;
+    }
+
+    pub(super) fn rotate(&self) {
+        self.0.key.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Somebody signs in on the page at `url`: the code that they come back with.
+    pub(super) fn code(&self, url: &str, change: impl FnOnce(&mut Value)) -> String {
+        assert_eq!(part(url, "client_id"), "roadweave");
+        assert_eq!(part(url, "response_type"), "code");
+        assert_eq!(part(url, "code_challenge_method"), "S256");
+        assert!(part(url, "scope").split([' ', '+']).any(|scope| scope == "openid"));
+        let key = self.0.key.load(Ordering::Relaxed);
+        let mut claims = json!({
+            "iss": self.url(),
+            "sub": "anna",
+            "aud": "roadweave",
+            "exp": now_ms() / 1000 + 300,
+            "iat": now_ms() / 1000,
+            "nonce": part(url, "nonce"),
+            "email": "anna@example.org",
+            "email_verified": true,
+            "groups": ["all", "ops", "none"],
+            "alg": "EdDSA",
+            "key": key,
+        });
+        change(&mut claims);
+        let fields = claims.as_object_mut().unwrap();
+        let alg = fields.remove("alg").unwrap();
+        let key = fields.remove("key").unwrap().as_u64().unwrap();
+        let grant = Grant {
+            challenge: part(url, "code_challenge"),
+            redirect: part(url, "redirect_uri"),
+            token: token(&alg, u8::try_from(key).unwrap(), &claims),
+        };
+        let code = keys::identifier();
+        self.0.codes.lock().unwrap().insert(code.clone(), grant);
+        code
+    }
+
+    async fn serve(&self, mut stream: TcpStream) {
+        let mode = *self.0.mode.lock().unwrap();
+        if mode == Mode::Gone {
+            return;
+        }
+        let Some((head, body)) = request(&mut stream).await else { return };
+        let path = head.split(' ').nth(1).unwrap_or_default();
+        let (status, answer) = match (mode, path) {
+            (Mode::Silent, _) => return std::future::pending().await,
+            (Mode::Endless, _) => {
+                let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n";
+                let _ = stream.write_all(head.as_bytes()).await;
+                while stream.write_all(&[b' '; 4096]).await.is_ok() {}
+                return;
+            }
+            (Mode::Elsewhere, _) => (302, json!({})),
+            (_, "/.well-known/openid-configuration") => (200, self.description(mode)),
+            (_, "/keys") => (200, self.keys()),
+            (_, "/token") => self.redeem(&head, &body),
+            _ => (404, json!({})),
+        };
+        let text = answer.to_string();
+        let head = format!(
+            "HTTP/1.1 {status} X\r\ncontent-type: application/json\r\nlocation: {}/keys\r\n\
+             content-length: {}\r\nconnection: close\r\n\r\n",
+            self.url(),
+            text.len()
+        );
+        let _ = stream.write_all(format!("{head}{text}").as_bytes()).await;
+    }
+
+    fn description(&self, mode: Mode) -> Value {
+        let url = self.url();
+        let name = if mode == Mode::OtherName { "https://evil.test" } else { &url };
+        json!({
+            "issuer": name,
+            "authorization_endpoint": format!("{url}/authorize"),
+            "token_endpoint": format!("{url}/token"),
+            "jwks_uri": format!("{url}/keys"),
+            "response_types_supported": ["code"],
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": ["EdDSA"],
+        })
+    }
+
+    fn keys(&self) -> Value {
+        let key = self.0.key.load(Ordering::Relaxed);
+        let public = identity(key).public_key();
+        let x = URL_SAFE_NO_PAD.encode(public.as_bytes());
+        let kid = key.to_string();
+        json!({ "keys": [
+            { "kty": "OKP", "crv": "Ed25519", "use": "sig", "alg": "EdDSA", "kid": kid, "x": x },
+        ] })
+    }
+
+    /// A token for a code that was not used, to whoever proves to have asked for it.
+    fn redeem(&self, head: &str, body: &str) -> (u16, Value) {
+        let basic = base64::engine::general_purpose::STANDARD.encode("roadweave:open+sesame");
+        let is_known = head.contains(&format!("Basic {basic}"));
+        let at = |name: &str| part(&format!("?{body}"), name);
+        let refused = (400, json!({ "error": "invalid_grant" }));
+        let Some(grant) = self.0.codes.lock().unwrap().remove(&at("code")) else { return refused };
+        let challenge = digest(&SHA256, at("code_verifier").as_bytes());
+        let proves = URL_SAFE_NO_PAD.encode(challenge) == grant.challenge;
+        if !is_known || !proves || at("redirect_uri") != grant.redirect {
+            return refused;
+        }
+        let answer =
+            json!({ "access_token": "x", "token_type": "Bearer", "id_token": grant.token });
+        (200, answer)
+    }
+}
+
+fn identity(seed: u8) -> Identity {
+    Identity::from_seed([seed; 32])
+}
+
+/// An ID token: by the key of this seed, or as `alg` says.
+fn token(alg: &Value, seed: u8, claims: &Value) -> String {
+    let head = json!({ "alg": alg, "typ": "JWT", "kid": seed.to_string() });
+    let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
+    let text = format!("{}.{}", part(&head), part(claims));
+    let signature = match alg.as_str() {
+        Some("none") => Vec::new(),
+        Some("HS256") => {
+            let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, b"open sesame");
+            ring::hmac::sign(&key, text.as_bytes()).as_ref().to_vec()
+        }
+        _ => identity(seed).sign(text.as_bytes()).as_bytes().to_vec(),
+    };
+    format!("{text}.{}", URL_SAFE_NO_PAD.encode(signature))
+}
+
+/// A field of an address, or of a form.
+pub(super) fn part(url: &str, name: &str) -> String {
+    let query = url.split_once('?').map_or("", |(_, query)| query);
+    let mut fields = query.split('&').filter_map(|field| field.split_once('='));
+    let found = fields.find(|(field, _)| *field == name).map_or("", |(_, value)| value);
+    let (mut bytes, mut rest) = (Vec::new(), found.as_bytes());
+    while let Some((first, tail)) = rest.split_first() {
+        rest = tail;
+        match (first, tail) {
+            (b'%', [high, low, tail @ ..]) => {
+                let digits = [*high, *low];
+                let digits = std::str::from_utf8(&digits).unwrap();
+                bytes.push(u8::from_str_radix(digits, 16).unwrap());
+                rest = tail;
+            }
+            _ => bytes.push(*first),
+        }
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+/// The head and the body of a request.
+async fn request(stream: &mut TcpStream) -> Option<(String, String)> {
+    let (mut bytes, mut buffer) = (Vec::new(), [0; 4096]);
+    loop {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        if let Some((head, body)) = text.split_once("\r\n\r\n") {
+            let lower = head.to_ascii_lowercase();
+            let length = lower.lines().find_map(|line| line.strip_prefix("content-length: "));
+            let length: usize = length.and_then(|it| it.trim().parse().ok()).unwrap_or(0);
+            if body.len() >= length {
+                return Some((head.to_owned(), body.to_owned()));
+            }
+        }
+        match stream.read(&mut buffer).await {
+            Ok(0) | Err(_) => return None,
+            Ok(length) => bytes.extend_from_slice(&buffer[..length]),
+        }
+    }
+}
