@@ -83,6 +83,7 @@ impl ProxyArgs {
                 client_memory_max: file.limits.client_memory_mb.bytes(),
             },
             proxy: file.proxy_config(),
+            anchor_names: file.anchor_names(),
             identity,
             peers: file.peers(),
             listen: file.listen,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::{Peer, ProxyConfig, ProxyTenant, TENANTS_MAX};
-use roadweave_types::Rate;
+use roadweave_types::{Rate, ServerName};
 use serde::{Deserialize, Serialize};
 
 use crate::fleet::ProxyFleetFields;
@@ -87,8 +87,8 @@ pub struct ProxyTenantFields {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AnchorFields {
-    /// Its addresses with ports, tried in turn.
-    pub addresses: Vec<SocketAddr>,
+    /// Its addresses or names with ports, tried in turn.
+    pub addresses: Vec<String>,
     /// Its public key.
     pub public_key: PublicKey,
 }
@@ -122,12 +122,21 @@ impl ProxyFile {
         let tenant = |tenant: &ProxyTenantFields| ProxyTenant {
             name: tenant.name.clone(),
             anchor: tenant.anchor.public_key,
-            addresses: tenant.anchor.addresses.clone(),
+            addresses: Vec::new(),
             gateways: tenant.gateways.clone(),
             rate_limit: rate(tenant.rate_limit_mbps),
         };
         let tenants = self.tenants.iter().map(tenant).collect();
         ProxyConfig { tenants, leg_rate: rate(self.leg_rate_mbps) }
+    }
+
+    /// Where the anchors are, in the order of the tenants.
+    pub fn anchor_names(&self) -> Vec<(PublicKey, Vec<ServerName>)> {
+        let of = |tenant: &ProxyTenantFields| {
+            let addresses = tenant.anchor.addresses.iter();
+            (tenant.anchor.public_key, addresses.filter_map(|it| it.parse().ok()).collect())
+        };
+        self.tenants.iter().map(of).collect()
     }
 
     fn validate_tenants(&self) -> Result<(), Fault> {
@@ -147,6 +156,13 @@ impl ProxyFile {
                 let message = "anchor.addresses is empty; write an address with a port, \
                                as \"203.0.113.1:4434\"";
                 return Err(Fault::new(at("anchor.addresses"), message));
+            }
+            for (number, address) in tenant.anchor.addresses.iter().enumerate() {
+                if let Err(error) = address.parse::<ServerName>() {
+                    let field = at(&format!("anchor.addresses.{number}"));
+                    let message = format!("anchor.addresses: \"{address}\" is {error}");
+                    return Err(Fault::new(field, message));
+                }
             }
         }
         Ok(())

@@ -143,6 +143,7 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
         own: Some(options.addresses),
         host: Some((host, machine)),
         tenants: Vec::new(),
+        anchor_names: Vec::new(),
         fleet: options.fleet,
         state_directory: &options.state_directory,
         instance: instance.name(),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::Epoch;
 use roadweave_tunnel::{LEG_SOCKET, Peer, PeerTable, ProxyConfig, Server, ServerConfig};
-use roadweave_types::{Instant, UplinkId};
+use roadweave_types::{Instant, ServerName, UplinkId};
 use serde_json::Value;
 
 use super::edge::Edge;
@@ -37,6 +37,8 @@ pub struct ProxyOptions {
     pub config: ServerConfig,
     /// The tenants and their anchors.
     pub proxy: ProxyConfig,
+    /// Where the anchors are.
+    pub anchor_names: Vec<(PublicKey, Vec<ServerName>)>,
     /// The proxy's key pair.
     pub identity: Arc<Identity>,
     /// The clients that may connect.
@@ -96,7 +98,7 @@ fn start(mut options: ProxyOptions) -> Result<Running<Server, ProxyRole>, Driver
     let peers = Arc::new(PeerTable::new(options.peers.clone()));
     options.config.transport.reset_salt = reset_salt(&options.state_directory, instance.name())?;
     let epoch = Epoch::new(clock.epoch());
-    let ProxyOptions { config, proxy, identity, .. } = options;
+    let ProxyOptions { config, proxy, identity, anchor_names, .. } = options;
     let tenants = proxy.tenants.clone();
     let mut server = Server::proxy(epoch, config, proxy, identity, peers.clone())?;
     let learned = StateFile::new(&options.state_directory, instance.name());
@@ -116,6 +118,7 @@ fn start(mut options: ProxyOptions) -> Result<Running<Server, ProxyRole>, Driver
         own: None,
         host: None,
         tenants,
+        anchor_names,
         fleet: options.fleet,
         state_directory: &options.state_directory,
         instance: instance.name(),
@@ -149,6 +152,7 @@ impl Role<Server> for ProxyRole {
             driver.node.on_time_of_day();
             self.learned.tell_time_of_day(now, &mut driver.node);
         }
+        self.serving.look_anchors_up(&mut driver.node, now);
     }
 
     fn on_hangup(&mut self, _: &mut Driver<Server>, _: Instant) {

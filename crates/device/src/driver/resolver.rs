@@ -26,6 +26,8 @@ use roadweave_types::{Instant, ServerName, UplinkId};
 use crate::lookup::{self, Advertised, Found, Nat64Prefix, Network, Request, RouterNews};
 use crate::{Gateway, Uplink, Waker};
 
+/// What stands for this machine's own routes in the place of an uplink.
+pub(super) const SYSTEM: UplinkId = UplinkId(0);
 /// How soon to look again over an uplink where nothing was found; it doubles.
 const RETRY: Duration = Duration::from_secs(2);
 /// The longest time until the next look over an uplink where nothing was found.
@@ -173,6 +175,29 @@ impl Resolver {
             reason: None,
         };
         self.uplinks.insert(uplink.id, of);
+    }
+
+    /// Looks the names up as this machine does, and over no uplink: what is found is that of
+    /// [`SYSTEM`].
+    pub(super) fn set_system(&mut self, now: Instant) {
+        let of = OfUplink {
+            network: Network::default(),
+            addresses: Vec::new(),
+            ipv4: true,
+            ipv6: true,
+            prefixes: Vec::new(),
+            servers: Vec::new(),
+            state: State::Due(now, 0),
+            interest: Arc::new(()),
+            found: Vec::new(),
+            reason: None,
+        };
+        self.uplinks.insert(SYSTEM, of);
+    }
+
+    /// Whether a thread is at work.
+    pub(super) fn is_searching(&self) -> bool {
+        !self.threads.is_empty()
     }
 
     /// An uplink is gone.
@@ -344,7 +369,10 @@ impl Resolver {
         let reasons: Vec<String> = self
             .uplinks
             .values()
-            .filter_map(|of| Some(format!("{}: {}", of.network.interface, of.reason.as_ref()?)))
+            .filter_map(|of| match (of.network.interface.as_str(), of.reason.as_ref()?) {
+                ("", reason) => Some(reason.clone()),
+                (interface, reason) => Some(format!("{interface}: {reason}")),
+            })
             .collect();
         let names: Vec<String> = self.names.iter().map(ToString::to_string).collect();
         tracing::warn!(

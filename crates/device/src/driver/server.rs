@@ -136,6 +136,7 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
         own: Some(options.addresses),
         host: Some((host, machine)),
         tenants: Vec::new(),
+        anchor_names: Vec::new(),
         fleet: options.fleet,
         state_directory: &options.state_directory,
         instance: instance.name(),

@@ -6,6 +6,7 @@
 //! node ────────► events ───────────► the log, no more often than a person can read
 //! ```
 
+mod anchor_names;
 mod fleet;
 pub(super) mod host;
 mod machine;
@@ -23,6 +24,7 @@ use roadweave_identity::PublicKey;
 use roadweave_tunnel::{Node, PeerTable, ProxyTenant};
 use roadweave_types::{DropCounters, Instant};
 
+use self::anchor_names::{AnchorNames, AnchorPlace};
 use self::fleet::InFleet;
 use self::host::Host;
 use self::machine::Machine;
@@ -57,6 +59,8 @@ pub(super) struct ServingOptions<'a> {
     pub(super) host: Option<(Host, Machine)>,
     /// The tenants of a proxy that its file names.
     pub(super) tenants: Vec<ProxyTenant>,
+    /// Where their anchors are.
+    pub(super) anchor_names: Vec<AnchorPlace>,
     /// How it takes part in a fleet, if it belongs to one.
     pub(super) fleet: Option<FleetOptions<()>>,
     /// Where the time of day is kept.
@@ -85,6 +89,9 @@ impl Tables {
 pub(super) struct Serving {
     reloader: Reloader,
     fleet: Option<InFleet>,
+    /// The anchors that the file names, and where all are.
+    anchors_of_file: Vec<AnchorPlace>,
+    anchor_names: AnchorNames,
     tables: Tables,
     time_of_day: TimeOfDay,
     next_time_of_day: Instant,
@@ -111,11 +118,15 @@ impl Serving {
         let keys = of_file.keys().collect();
         let reloader = Reloader::start(reload, of_file, own, machine, driver.waker())?;
         let tenants = options.tenants;
+        let mut anchor_names = AnchorNames::new(driver.waker());
+        anchor_names.set(driver.edge.clock.now(), &mut driver.node, &options.anchor_names);
         let start_fleet = |fleet| InFleet::start(fleet, keys, tenants, driver.waker());
         let fleet = options.fleet.map(start_fleet).transpose()?;
         let mut serving = Self {
             reloader,
             fleet,
+            anchors_of_file: options.anchor_names,
+            anchor_names,
             tables: Tables { clients, proxies },
             time_of_day,
             next_time_of_day: Instant::ZERO,
@@ -141,7 +152,13 @@ impl Serving {
     /// When one of its methods has something to do.
     pub(super) fn poll_timeout(&self) -> Instant {
         let fleet = self.fleet.as_ref().map(InFleet::poll_timeout);
-        fleet.map_or(self.next_time_of_day, |at| at.min(self.next_time_of_day))
+        let others = [fleet, self.anchor_names.poll_timeout()].into_iter().flatten();
+        others.fold(self.next_time_of_day, Instant::min)
+    }
+
+    /// Looks up where anchors are, if that is due.
+    pub(super) fn look_anchors_up(&mut self, node: &mut impl Serves, now: Instant) {
+        self.anchor_names.handle_timeout(now, node);
     }
 
     /// Keys may have expired, which the time of day tells, and sessions, which tell by themselves.
@@ -187,9 +204,17 @@ impl Serving {
     }
 
     fn take_news(&mut self, node: &mut impl Serves, now: Instant) {
-        if let Some(fleet) = &mut self.fleet
-            && fleet.take_news(node, now, &self.tables)
-        {
+        let Some(fleet) = &mut self.fleet else { return };
+        let (has_other_members, anchors) = fleet.take_news(node, now, &self.tables);
+        if let Some(anchors) = anchors {
+            // Where those of the file are nobody else says.
+            let of_file = &self.anchors_of_file;
+            let is_new = |(key, _): &AnchorPlace| of_file.iter().all(|(known, _)| known != key);
+            let others: Vec<_> = anchors.into_iter().filter(is_new).collect();
+            let all: Vec<_> = of_file.iter().cloned().chain(others).collect();
+            self.anchor_names.set(now, node, &all);
+        }
+        if has_other_members {
             self.begin_reload(false);
         }
     }

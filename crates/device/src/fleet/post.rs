@@ -7,7 +7,7 @@ use std::time::Duration;
 use roadweave_fleet::{Place, Version};
 use roadweave_identity::PublicKey;
 use roadweave_tunnel::{ProxyTenant, SessionFigures};
-use roadweave_types::Instant;
+use roadweave_types::{Instant, ServerName};
 
 use super::members::Members;
 use crate::Uplink;
@@ -22,8 +22,8 @@ pub(crate) struct News<C> {
     pub(crate) candidates: Option<Vec<Place>>,
     /// Who may connect beside those of the file.
     pub(crate) members: Option<Members>,
-    /// The anchors to lead to, for each tenant.
-    pub(crate) anchors: Option<Vec<ProxyTenant>>,
+    /// The anchors to lead to, for each tenant, and where they are.
+    pub(crate) anchors: Option<Vec<(ProxyTenant, Vec<ServerName>)>>,
     /// Keys that are withdrawn.
     pub(crate) revoked: Vec<PublicKey>,
     /// The number of the last batch of them.

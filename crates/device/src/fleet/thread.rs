@@ -7,13 +7,12 @@
 //!
 //! Signatures, tables of thousands, files and the network take their time here and nowhere else.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_fleet::{AgentEvent, Kind, Name, Outcome, Place, Role};
 use roadweave_tunnel::ProxyTenant;
-use roadweave_types::Instant;
+use roadweave_types::{Instant, ServerName};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::figures::Figures;
@@ -241,15 +240,16 @@ impl<C> Thread<C> {
 }
 
 /// A tenant with its anchor; `None` if nothing is known of where that listens.
-fn anchor((tenant, place): &(Name, Place)) -> Option<ProxyTenant> {
-    let addresses: Vec<SocketAddr> =
+fn anchor((tenant, place): &(Name, Place)) -> Option<(ProxyTenant, Vec<ServerName>)> {
+    let names: Vec<ServerName> =
         place.addresses.iter().filter_map(|address| address.parse().ok()).collect();
-    if addresses.is_empty() {
-        tracing::warn!(%tenant, anchor = %place.name, "the anchor has no address that is no name");
+    if names.is_empty() {
+        tracing::warn!(%tenant, anchor = %place.name, "the anchor has no address");
         return None;
     }
     let (name, gateways, rate_limit) = (tenant.to_string(), Vec::new(), None);
-    Some(ProxyTenant { name, anchor: place.key, addresses, gateways, rate_limit })
+    let addresses = Vec::new();
+    Some((ProxyTenant { name, anchor: place.key, addresses, gateways, rate_limit }, names))
 }
 
 fn kind(kind: Kind) -> String {

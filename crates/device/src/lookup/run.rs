@@ -97,7 +97,9 @@ impl Open {
             if is_tcp { (Type::STREAM, Protocol::TCP) } else { (Type::DGRAM, Protocol::UDP) };
         let socket = Socket::new(Domain::for_address(server), kind, Some(protocol))?;
         socket.set_nonblocking(true)?;
-        bind_to_interface(&socket, &network.interface).map_err(io::Error::other)?;
+        if !network.is_system() {
+            bind_to_interface(&socket, &network.interface).map_err(io::Error::other)?;
+        }
         match socket.connect(&server.into()) {
             Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {}
             result => result?,

@@ -20,7 +20,7 @@ mod parse;
 /// What the kernel knows of the uplink's network.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Network {
-    /// The interface's name.
+    /// The interface's name; empty for whichever the machine's routes lead to.
     pub(crate) interface: String,
     /// The kernel's number for it.
     pub(crate) index: u32,
@@ -30,10 +30,29 @@ pub(crate) struct Network {
     pub(crate) advertised: Vec<IpAddr>,
 }
 
+impl Network {
+    /// Whether it is all that this machine's own routes lead to, and no uplink's.
+    pub(super) fn is_system(&self) -> bool {
+        self.interface.is_empty()
+    }
+}
+
 /// The name servers to ask over an uplink, the best first; at most [`SERVERS_MAX`]. `root`: where
 /// the files are, `/` but in tests.
 pub(crate) fn name_servers(root: &Path, network: &Network) -> Vec<SocketAddr> {
     let mut found = Found { index: network.index, servers: Vec::new() };
+    if network.is_system() {
+        // No tunnel begins here: a stub on this machine is as good as any.
+        for path in SYSTEM {
+            let text = read(&root.join(path)).unwrap_or_default();
+            found.servers.extend(parse::resolv_conf(&text).into_iter().map(SocketAddr::from));
+            if !found.servers.is_empty() {
+                break;
+            }
+        }
+        found.servers.truncate(SERVERS_MAX);
+        return found.servers;
+    }
     found.add_all(of_uplink(root, network));
     if found.servers.is_empty() {
         found.add_all(of_system(root));

@@ -26,6 +26,8 @@ use crate::leg::LegEnd;
 pub(super) struct Leg {
     pub(super) anchor: PublicKey,
     addresses: Vec<SocketAddr>,
+    /// Whether a tenant needs it; its address may not be known yet.
+    is_wanted: bool,
     /// The address that is tried next.
     turn: usize,
     state: State,
@@ -59,6 +61,7 @@ impl Leg {
         Self {
             anchor,
             addresses: Vec::new(),
+            is_wanted: false,
             turn: 0,
             state: State::Resting { until: Instant::ZERO },
             away_since: None,
@@ -75,6 +78,7 @@ impl Leg {
 
     /// From now on these addresses are tried, each once.
     pub(super) fn set_addresses(&mut self, addresses: Vec<SocketAddr>) {
+        self.is_wanted = true;
         self.addresses.clear();
         for address in addresses {
             if !self.addresses.contains(&address) {
@@ -194,13 +198,14 @@ impl Legs {
         self.on_down(now, at, "no tenant has this anchor");
         let leg = &mut self.legs[at];
         leg.addresses.clear();
+        leg.is_wanted = false;
         (leg.away_since, leg.away_for, leg.told) = (None, Duration::ZERO, false);
     }
 
     /// Connects a leg that is not, and finds out whether it answers.
     pub(super) fn keep_up(&mut self, now: Instant, at: usize) {
         let leg = &mut self.legs[at];
-        if leg.addresses.is_empty() {
+        if !leg.is_wanted {
             return;
         }
         if leg.up().is_none() {

@@ -62,6 +62,18 @@ impl Legs {
         }
     }
 
+    /// The anchor is at these addresses now, if any tenant has it; a leg that is up stays.
+    pub(crate) fn set_addresses(&mut self, anchor: PublicKey, addresses: Vec<SocketAddr>) {
+        if let Some(leg) = self.legs.iter_mut().find(|leg| leg.anchor == anchor) {
+            leg.set_addresses(addresses);
+        }
+    }
+
+    /// Whether the leg to an anchor is up.
+    pub(crate) fn is_up(&self, anchor: PublicKey) -> bool {
+        self.legs.iter().any(|leg| leg.anchor == anchor && leg.up().is_some())
+    }
+
     /// A place for a tenant that is new. Those before it keep theirs, since packets that wait are
     /// counted by it.
     fn add(&mut self, tenant: &ProxyTenant) -> Option<TenantId> {

@@ -4,7 +4,7 @@
 //! hello ─► is the tenant's anchor reached? ─► welcome, with the anchor ─► binding ─► attachment
 //! ```
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use roadweave_identity::PublicKey;
 use roadweave_quic::ConnectionId;
@@ -35,6 +35,18 @@ impl Server {
         if let Some(legs) = &mut self.legs {
             legs.set_tenants(now, tenants);
         }
+    }
+
+    /// An anchor is at these addresses now, each tried in turn where its leg is not up.
+    pub fn set_anchor_addresses(&mut self, anchor: PublicKey, addresses: Vec<SocketAddr>) {
+        if let Some(legs) = &mut self.legs {
+            legs.set_addresses(anchor, addresses);
+        }
+    }
+
+    /// Whether the leg to an anchor is up.
+    pub fn is_leg_up(&self, anchor: PublicKey) -> bool {
+        self.legs.as_ref().is_some_and(|legs| legs.is_up(anchor))
     }
 
     /// The anchor that a client is to sign for, if this is a proxy, and the inner addresses that it

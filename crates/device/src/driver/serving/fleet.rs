@@ -9,6 +9,7 @@ use roadweave_tunnel::ProxyTenant;
 use roadweave_types::Instant;
 
 use super::Tables;
+use super::anchor_names::AnchorPlace;
 use super::node::Serves;
 use crate::fleet::{Fleet, FleetOptions, Members, News};
 use crate::status::FleetStatus;
@@ -115,13 +116,14 @@ impl InFleet {
         self.fleet.set_figures(count, node.figures(FIGURES_MAX), node.anchor_round_trips());
     }
 
-    /// Takes what the fleet has said since; returns whether others are members than before.
+    /// Takes what the fleet has said since; returns whether others are members than before, and
+    /// where the anchors are that it names, if those are others.
     pub(super) fn take_news(
         &mut self,
         node: &mut impl Serves,
         now: Instant,
         tables: &Tables,
-    ) -> bool {
+    ) -> (bool, Option<Vec<AnchorPlace>>) {
         let News { members, anchors, revoked, batch, is_closed, drained, watched_until, .. } =
             self.fleet.news();
         if !revoked.is_empty() {
@@ -150,11 +152,14 @@ impl InFleet {
             self.watched_until = until;
             self.next_figures = Instant::ZERO;
         }
-        if let Some(anchors) = anchors {
+        let names = anchors.map(|anchors| {
             tracing::info!(tenants = anchors.len(), "the fleet names anchors");
+            let (tenants, names): (Vec<_>, Vec<_>) = anchors.into_iter().unzip();
+            let keys: Vec<PublicKey> = tenants.iter().map(|it: &ProxyTenant| it.anchor).collect();
             let of_file = self.tenants.iter().cloned();
-            node.set_anchors(now, of_file.chain(anchors).collect());
-        }
-        members.map(|members| self.members = Arc::new(members)).is_some()
+            node.set_anchors(now, of_file.chain(tenants).collect());
+            keys.into_iter().zip(names).collect()
+        });
+        (members.map(|members| self.members = Arc::new(members)).is_some(), names)
     }
 }

@@ -1,5 +1,6 @@
 //! What a server or a proxy does, and what an anchor does, of what is the same for both.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +44,12 @@ pub(in crate::driver) trait Serves {
     /// The tenants of a proxy with their anchors; the first of two with one name counts.
     fn set_anchors(&mut self, now: Instant, anchors: Vec<ProxyTenant>);
 
+    /// An anchor of a proxy is at these addresses now.
+    fn set_anchor_addresses(&mut self, anchor: PublicKey, addresses: Vec<SocketAddr>);
+
+    /// Whether the leg of a proxy to an anchor is up.
+    fn is_leg_up(&self, anchor: PublicKey) -> bool;
+
     /// How many sessions there are, or attached clients.
     fn sessions(&self) -> usize;
 
@@ -81,6 +88,14 @@ impl Serves for Server {
 
     fn set_anchors(&mut self, now: Instant, anchors: Vec<ProxyTenant>) {
         self.set_tenants(now, anchors);
+    }
+
+    fn set_anchor_addresses(&mut self, anchor: PublicKey, addresses: Vec<SocketAddr>) {
+        self.set_anchor_addresses(anchor, addresses);
+    }
+
+    fn is_leg_up(&self, anchor: PublicKey) -> bool {
+        self.is_leg_up(anchor)
     }
 
     fn sessions(&self) -> usize {
@@ -127,6 +142,12 @@ impl Serves for Anchor {
     fn set_drained(&mut self, _: Instant, _: bool) {}
 
     fn set_anchors(&mut self, _: Instant, _: Vec<ProxyTenant>) {}
+
+    fn set_anchor_addresses(&mut self, _: PublicKey, _: Vec<SocketAddr>) {}
+
+    fn is_leg_up(&self, _: PublicKey) -> bool {
+        false
+    }
 
     fn sessions(&self) -> usize {
         self.attached()

@@ -116,3 +116,14 @@ fn no_more_than_four_are_asked() {
     let root = Root::new("many-own", &[("run/systemd/netif/leases/7", &lease)]);
     assert_eq!(name_servers(&root.0, &network()).len(), SERVERS_MAX);
 }
+
+#[test]
+fn without_an_uplink_the_systems_are_asked_and_stubs_as_well() {
+    let files = [
+        ("etc/resolv.conf", "search example.org\nnameserver 127.0.0.53\nnameserver 10.96.0.10\n"),
+        ("run/systemd/netif/leases/0", "DNS=192.0.2.1\n"),
+    ];
+    let system = Network::default();
+    Root::new("system", &files).check(&system, &["127.0.0.53", "10.96.0.10"]);
+    Root::new("nothing", &[]).check(&system, &[]);
+}
