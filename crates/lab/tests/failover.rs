@@ -201,7 +201,6 @@ fn uplinks_that_die_in_the_middle_of_a_move_cost_time_and_no_session() {
         fleet.run_until(at(20_000));
         assert_eq!(fleet.home(), 1, "{told}");
         assert!(fleet.client().status().is_some(), "{told}");
-        assert!(fleet.server(0).unwrap().is_drained(), "{told}");
         assert_eq!(fleet.moves(), 1, "{told}");
     }
 }
