@@ -154,6 +154,8 @@ def config():
     fixed = {
         "getApiKey": ("path.id", "check"),
         "getConfig": ("path.id", "tenant-1"),
+        "getApproval": ("path.id", "tenant-1"),
+        "approveConfig": ("path.id", "tenant-1"),
         "getPool": ("path.id", "fra"),
         "replacePool": ("path.id", "fra"),
         "getProxy": ("path.id", "fra-1"),
