@@ -69,13 +69,11 @@ impl Authority {
     /// Whether a key is the controller's, a root's, or one that the last list of trust names: none
     /// that anybody may join with or, but for an approver's, revoke.
     pub fn is_own(&self, key: &str) -> bool {
-        let last = self.lists.last().and_then(|last| last.verify_by(last.claimed_keys()).ok());
-        let named = last.into_iter().flat_map(|(list, _)| {
-            let TrustList { roots, spares, controllers, .. } = list;
-            [roots, spares, controllers].concat()
-        });
+        let trust = self.trusted();
+        let TrustList { roots, spares, controllers, .. } = trust.list();
         let own = [self.controller.public_key(), self.root_key()];
-        own.into_iter().chain(named).any(|one| one.to_string() == key)
+        let all = own.iter().chain(roots).chain(spares).chain(controllers);
+        all.map(ToString::to_string).any(|one| one == key)
     }
 
     /// Whether this controller can admit keys by itself.
@@ -88,8 +86,16 @@ impl Authority {
     /// # Errors
     /// Which step does not hold.
     pub fn follow(&self, chain: &Chain) -> Result<Admitted, NotSigned> {
-        let trust = Trust::pinned(self.root_key(), self.controller.public_key());
-        chain.verify(&trust).map_err(NotSigned::new)
+        chain.verify(&self.trusted()).map_err(NotSigned::new)
+    }
+
+    /// Whom the last list of trust names; the root key alone, as long as there is none.
+    fn trusted(&self) -> Trust {
+        let last = self.lists.last().and_then(|last| last.verify_by(last.claimed_keys()).ok());
+        match last {
+            Some((list, _)) => Trust::of(list),
+            None => Trust::pinned(self.root_key(), self.controller.public_key()),
+        }
     }
 
     /// Whom the fleet may trust: all lists that roots have signed, and where the root key is here
@@ -163,12 +169,30 @@ impl Authority {
     /// The text of a token, which is shown once.
     ///
     /// # Errors
-    /// When the tenant's name is none.
-    pub fn join_token(&self, tenant: &str, secret: Secret) -> Result<String, NotSigned> {
+    /// When the tenant's name is none, or no root of today has signed the delegate's `chain`.
+    pub fn join_token(
+        &self,
+        tenant: &str,
+        secret: Secret,
+        chain: Option<&Chain>,
+    ) -> Result<String, NotSigned> {
+        let controller = self.controller.public_key();
+        // Whoever joins trusts one root first, from which the chain must lead.
+        let leads = |root: &PublicKey, chain: &Chain| {
+            chain.verify(&Trust::pinned(*root, controller)).is_ok()
+        };
+        let root = match chain {
+            None => self.root_key(),
+            Some(chain) => self
+                .trusted()
+                .roots()
+                .find(|root| leads(root, chain))
+                .ok_or_else(|| NotSigned::new("no root of today has signed the delegate"))?,
+        };
         let token = JoinToken {
             addresses: self.addresses.clone(),
-            controller: self.controller.public_key(),
-            root: self.root_key(),
+            controller,
+            root,
             tenant: name(tenant)?,
             secret,
             delegate: None,
@@ -288,6 +312,37 @@ mod tests {
         let authority = Authority::new(identity(7), root, Vec::new()).with_lists(lists);
         let all = authority.trust(epoch).map_err(|error| error.to_string())?;
         Ok(all.iter().map(|one| one.number).collect())
+    }
+
+    #[test]
+    fn while_roots_change_what_the_former_has_signed_holds() {
+        let delegate = |by: u8| {
+            let statement = Statement {
+                key: identity(30).public_key(),
+                name: name("tokens").unwrap(),
+                role: Role::Delegate,
+                scope: Scope::Tenant(name("tram").unwrap()),
+                tags: BTreeSet::new(),
+                grant: None,
+            };
+            Chain::new(vec![Signed::sign(&statement, &identity(by)).unwrap()])
+        };
+        let with = |roots: &[u8]| {
+            let (mut last, _) = list(2, 1, 8, 6).verify_by([identity(6).public_key()]).unwrap();
+            last.roots = roots.iter().map(|root| identity(*root).public_key()).collect();
+            let lists = vec![list(1, 1, 6, 6), Signed::sign(&last, &identity(6)).unwrap()];
+            let root = Root::Elsewhere(identity(8).public_key());
+            Authority::new(identity(7), root, vec!["x:1".to_owned()]).with_lists(lists)
+        };
+        let secret = Secret::from_bytes([1; 16]);
+        for by in [6, 8] {
+            assert!(with(&[8, 6]).follow(&delegate(by)).is_ok(), "{by}");
+            let token = with(&[8, 6]).join_token("tram", secret, Some(&delegate(by))).unwrap();
+            let root = token.parse::<JoinToken>().unwrap().root;
+            assert_eq!(root, identity(by).public_key(), "whoever joins can follow the chain");
+        }
+        assert!(with(&[8]).follow(&delegate(6)).is_err());
+        assert!(with(&[8]).join_token("tram", secret, Some(&delegate(6))).is_err());
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub struct Options {
     /// For a pool: proxies join by its tokens, or what --role says
     #[arg(long, group = "kind")]
     pool: bool,
-    /// For somebody's machine, which makes delegates of its own within this one
+    /// For somebody's machine, which makes delegates of its own within this one, but no signers
     #[arg(long, group = "kind")]
     signer: bool,
     /// The tenant that it is for
@@ -77,10 +77,19 @@ pub fn keygen(options: &Keygen) -> Result<()> {
 /// Signs a delegate.
 pub fn run(options: &Options) -> Result<()> {
     let signer = Signer::read(&options.key)?;
+    if options.signer && signer.chain.is_some() {
+        let message = "--signer: by a root alone; what is signed below a signer's signer would fit \
+                       into no token";
+        return Err(BadInput::new(message).into());
+    }
     let made = new_identity();
     let statement = statement(options, made.public_key())?;
     let chain = signer.sign(&statement)?;
     let delegate = Delegate { private_key: made.to_base64(), chain };
+    if !options.signer && !delegate.fits_a_token() {
+        let message = "it would fit into no token: give it fewer tags, or sign it by the root";
+        return Err(BadInput::new(message).into());
+    }
     let out = options.out.clone().unwrap_or_else(|| format!("{}.delegate", statement.name).into());
     write(&out, &format!("{}\n", serde_json::to_string(&delegate)?))?;
     let (name, key, file) = (&statement.name, statement.key, out.display());

@@ -60,7 +60,12 @@ pub fn run(options: &Options) -> Result<()> {
     let database = options.database.clone().unwrap_or_else(|| "roadweave.db".to_owned());
     Database::parse(&database).map_err(|why| BadInput::new(format!("--database: {why}")))?;
     let folder = &options.place.folder;
-    if folder.join("controller.toml").exists() {
+    let is_made = folder.join("controller.toml").exists();
+    // Under --keep the root may have been taken away since.
+    if !(is_made && options.root.is_none()) {
+        check_root(folder, options.root)?;
+    }
+    if is_made {
         let folder = folder.display();
         if options.keep {
             return keep(options, &database);
@@ -92,6 +97,29 @@ pub fn run(options: &Options) -> Result<()> {
         let _ = fs::remove_file(folder.join("controller.toml"));
     })?;
     say(options, &password, &fingerprint)
+}
+
+/// Refuses to go by another root than the one of an earlier try.
+fn check_root(folder: &Path, root: Option<PublicKey>) -> Result<()> {
+    let (held, public) = (folder.join("root.key"), folder.join("root.pub"));
+    let before = match fs::read_to_string(&public) {
+        Ok(text) => Some(text.trim().to_owned()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(error) => {
+            return Err(error).with_context(|| format!("cannot read {}", public.display()));
+        }
+    };
+    let (lies, says) = match (root, before) {
+        (Some(_), _) if held.exists() => (held, "--root says that its key is elsewhere".to_owned()),
+        (Some(root), Some(before)) if before != root.to_string() => {
+            (public, format!("it says {before}, and --root another key"))
+        }
+        (None, Some(before)) => (public, format!("it says that the root is {before}, elsewhere")),
+        _ => return Ok(()),
+    };
+    let message =
+        format!("{} is there already: {says}; take it away, or say the same", lies.display());
+    Err(BadInput::new(message).into())
 }
 
 /// Leaves the controller that is there as it is, if it is set as `options` say.

@@ -24,7 +24,8 @@ pub struct Options {
     /// The lists until now, a trust.json: what is not said here stays as in the last of them
     #[arg(long, value_name = "FILE")]
     from: Option<PathBuf>,
-    /// Where chains begin; the first key's own half if neither this nor a list says so
+    /// Where chains begin; the first key's own half if neither this nor a list says so. May be
+    /// given several times: what a root that is left out has signed is worth nothing any more
     #[arg(long = "root", value_name = "PUBLIC-KEY")]
     roots: Vec<PublicKey>,
     /// A key kept apart that may sign the next list
@@ -53,22 +54,37 @@ pub fn run(options: &Options) -> Result<()> {
         None => Vec::new(),
     };
     let list = next(options, &keys, &lists)?;
+    let dropped = dropped(&list, lists.last());
     let signed = sign(&list, &keys)?;
     check(&lists, &signed)?;
     lists.push(signed);
     let text = serde_json::to_string_pretty(&lists)?;
     replace(&options.out, &format!("{text}\n"))?;
-    let root = list.roots[0];
+    let roots: Vec<String> = list.roots.iter().map(ToString::to_string).collect();
     out::line(format_args!(
         "{} holds {} lists; the last is number {} of epoch {}.\n\
          Copy it into the controller's folder as trust.json. Where root.key is not there, root.pub \
-         must say {root}.",
+         must say {}.",
         options.out.display(),
         lists.len(),
         list.number,
-        list.epoch
+        list.epoch,
+        roots.join(" or ")
     ))?;
+    for root in dropped {
+        out::line(format_args!(
+            "It names {root} no more: whatever that has signed is worth nothing once this is out. \
+             Add --root {root} to keep it meanwhile."
+        ))?;
+    }
     Ok(())
+}
+
+/// The roots of the list before that `list` names no more.
+fn dropped(list: &TrustList, before: Option<&Signed<TrustList>>) -> Vec<PublicKey> {
+    let before = before.and_then(|before| before.verify_by(before.claimed_keys()).ok());
+    let roots = before.map(|(before, _)| before.roots).unwrap_or_default();
+    roots.into_iter().filter(|root| !list.roots.contains(root)).collect()
 }
 
 fn read(path: &Path) -> Result<Vec<Signed<TrustList>>> {
@@ -182,6 +198,8 @@ mod tests {
         assert!(strange.unwrap_err().to_string().contains("no box would take this"));
         run(&Options { roots: vec![key(3)], ..options(folder, &[2, 3], true) }).unwrap();
         let lists = read(&folder.join("trust.json")).unwrap();
+        let (last, _) = lists[1].verify_by(lists[1].claimed_keys()).unwrap();
+        assert_eq!(dropped(&last, lists.first()), [key(1)]);
         // Whoever was pinned to the first root, or to the new one, ends at the last list.
         for pinned in [1, 3] {
             let mut trust = Trust::pinned(key(pinned), key(9));

@@ -96,6 +96,37 @@ fn a_controller_is_made_once_serves_alone_and_stops_when_told() {
 }
 
 #[test]
+fn the_root_of_an_earlier_try_is_not_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let keygen = |name: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_roadweave-controller"));
+        let made = command.arg("keygen").arg(folder.path().join(name)).output().unwrap();
+        text(&made.stdout).trim().to_owned()
+    };
+    let (one, other) = (keygen("one.key"), keygen("other.key"));
+    let address = ["init", "--address", "x:1"];
+    let refused = |words: &[&str], place: &Path, part: &str| {
+        let output = run(&[&address[..], words].concat(), place);
+        let errors = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && errors.contains(part), "{words:?}: {errors}");
+    };
+    let place = folder.path().join("held");
+    fs::create_dir(&place).unwrap();
+    fs::copy(folder.path().join("one.key"), place.join("root.key")).unwrap();
+    refused(&["--root", &one], &place, "root.key is there already");
+    let place = folder.path().join("elsewhere");
+    let made = run(&[&address[..], &["--root", &one]].concat(), &place);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    refused(&["--keep", "--root", &other], &place, &one);
+    for words in [&["--keep", "--root", &one][..], &["--keep"]] {
+        assert!(run(&[&address[..], words].concat(), &place).status.success(), "{words:?}");
+    }
+    fs::remove_file(place.join("controller.toml")).unwrap();
+    refused(&["--root", &other], &place, &one);
+    refused(&[], &place, "root.pub is there already");
+}
+
+#[test]
 fn a_backup_is_restored_beside_its_keys_and_an_older_copy_is_not_served() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("controller");

@@ -10,11 +10,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::chain::Chain;
 use crate::name::Name;
+use crate::statement::Scope;
 
 /// How every join token begins.
 const PREFIX: &str = "rw1_";
 /// The longest token, characters: a QR code of version 40 takes 2,953 bytes.
 const TOKEN_MAX: usize = 2_900;
+/// How long the addresses of controllers are together as a rule, bytes.
+const ADDRESS_USUAL: usize = 64;
 /// The most addresses of controllers.
 const ADDRESSES_MAX: usize = 8;
 
@@ -53,6 +56,27 @@ pub struct Delegate {
     /// What makes it a delegate.
     #[serde(rename = "c")]
     pub chain: Chain,
+}
+
+impl Delegate {
+    /// Whether a token can carry it, beside the addresses that one has as a rule.
+    pub fn fits_a_token(&self) -> bool {
+        let (Some(root), Some(said)) = (self.chain.claimed_root(), self.chain.claimed()) else {
+            return false;
+        };
+        let token = JoinToken {
+            addresses: vec!["x".repeat(ADDRESS_USUAL)],
+            controller: root,
+            root,
+            tenant: match said.scope {
+                Scope::Tenant(tenant) => tenant,
+                Scope::All => said.name,
+            },
+            secret: Secret::from_bytes([0; 16]),
+            delegate: Some(self.clone()),
+        };
+        token.to_string().len() <= TOKEN_MAX
+    }
 }
 
 /// 16 random bytes.

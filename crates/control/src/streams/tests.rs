@@ -137,7 +137,7 @@ impl Port {
             settings,
         };
         self.insert(token).await;
-        self.app.authority.join_token("tram", secret).unwrap().parse().unwrap()
+        self.app.authority.join_token("tram", secret, None).unwrap().parse().unwrap()
     }
 
     pub(crate) async fn proxy(&self, id: &str, seed: u8) {

@@ -45,7 +45,8 @@ pub struct Create {
     #[arg(long)]
     approval: bool,
     /// The file of a delegate, where the root key is elsewhere: its private key goes into the
-    /// token and to nobody else
+    /// token and to nobody else. Such a token is read by `roadweave join -`: as a word of a command
+    /// it would be seen by all users of that machine
     #[arg(long, value_name = "FILE")]
     delegate: Option<PathBuf>,
     /// No QR code
@@ -75,13 +76,16 @@ pub fn token(command: TokenCommand, asker: &Asker) -> Result<()> {
 
 fn create(options: Create, asker: &Asker) -> Result<()> {
     let delegate = options.delegate.as_deref().map(delegates::read).transpose()?;
+    if let Some(delegate) = &delegate {
+        check(delegate)?;
+    }
     let said = delegate.as_ref().and_then(|delegate| delegate.chain.claimed());
     let grant = said.as_ref().and_then(|said| said.grant.as_ref());
     let only = grant.filter(|grant| grant.roles.len() == 1);
     let only = only.and_then(|grant| grant.roles.first()).and_then(|role| role_name(*role));
     let role = options.role.as_deref().or(only).unwrap_or("box").to_owned();
     let mut tags = options.tag;
-    if let Some(grant) = grant.filter(|_| tags.is_empty()) {
+    if let Some(grant) = grant.filter(|_| tags.is_empty() && role == "box") {
         tags = grant.tags.iter().map(ToString::to_string).collect();
     }
     let settings = json!({
@@ -95,8 +99,14 @@ fn create(options: Create, asker: &Asker) -> Result<()> {
     });
     let path = asker.client.of_tenant("/tokens");
     let mut answer = asker.client.post(&path, &json!({ "settings": settings }))?;
+    let is_secret = delegate.is_some();
     if let Some(delegate) = delegate {
-        answer["join"] = Value::String(carrying(&show::at(&answer, "join"), delegate)?);
+        let text = carrying(&show::at(&answer, "join"), delegate).inspect_err(|_| {
+            // Nobody will ever see it; it would keep its uses from others.
+            let made = format!("{path}/{}", show::at(&answer, "token.id"));
+            _ = asker.client.change("DELETE", &made, None);
+        })?;
+        answer["join"] = Value::String(text);
     }
     let join = show::at(&answer, "join");
     let code = show::qr(&join).filter(|_| !options.no_qr && !asker.json);
@@ -107,7 +117,31 @@ fn create(options: Create, asker: &Asker) -> Result<()> {
         "box" => String::new(),
         role => format!(" --role {role}"),
     };
-    asker.answer(&answer, format_args!("roadweave join {join}{option}"))
+    let sentence = match is_secret {
+        false => format!("roadweave join {join}{option}"),
+        true => format!(
+            "{join}\n\nIt has the private key of its delegate, so it belongs into no command, where \
+             any user of that machine sees it:\nroadweave join -{option}    # reads it, to Ctrl-D"
+        ),
+    };
+    asker.answer(&answer, sentence)
+}
+
+/// Refuses a delegate that no token can carry, before one is made.
+fn check(delegate: &Delegate) -> Result<()> {
+    let said = delegate.chain.claimed();
+    let grant = said.as_ref().and_then(|said| said.grant.as_ref());
+    if grant.is_some_and(|grant| grant.roles.contains(&Role::Delegate)) {
+        return Err(BadInput::new(
+            "--delegate: this is a signer, whose key belongs into no token: make a delegate within \
+             it (roadweave-controller delegate --key FILE --token)",
+        )
+        .into());
+    }
+    match delegate.fits_a_token() {
+        true => Ok(()),
+        false => Err(BadInput::new(TOO_LONG).into()),
+    }
 }
 
 /// The text of a token with a delegate in it.
@@ -116,13 +150,12 @@ fn carrying(join: &str, delegate: Delegate) -> Result<String> {
     let text = JoinToken { delegate: Some(delegate), ..token }.to_string();
     match text.parse::<JoinToken>() {
         Ok(_) => Ok(text),
-        Err(_) => Err(BadInput::new(
-            "the token is longer than one may be: use a delegate with fewer others above it, or \
-             fewer tags",
-        )
-        .into()),
+        Err(_) => Err(BadInput::new(TOO_LONG).into()),
     }
 }
+
+const TOO_LONG: &str = "the token is longer than one may be: use a delegate with fewer others \
+                        above it, or fewer tags";
 
 fn role_name(role: Role) -> Option<&'static str> {
     match role {
@@ -183,5 +216,9 @@ mod tests {
         }
         let error = carrying(&token.to_string(), delegate(3)).unwrap_err().to_string();
         assert!(error.contains("longer than one may be"), "{error}");
+        // Which is known before one is made.
+        assert!(delegate(2).fits_a_token() && !delegate(3).fits_a_token());
+        let error = check(&delegate(1)).unwrap_err().to_string();
+        assert!(error.contains("is a signer"), "{error}");
     }
 }

@@ -86,6 +86,12 @@ fn boxes_join_by_the_word_of_a_root_that_the_controller_never_had() {
     assert!(beyond(&["--uses", "3"]).contains("uses: "));
     assert!(beyond(&["--tag", "vip"]).contains("tags: "));
     assert!(beyond(&["--role", "proxy"]).contains("role: "));
+    let made = world.prints(&["token", "create", "--delegate", &file, "--no-qr"]);
+    // Its key stands in no command that somebody would copy.
+    assert!(made.starts_with("rw1_") && made.contains("roadweave join -"), "{made}");
+    assert!(!made.contains("join rw1_"), "{made}");
+    let waits = world.json(&["token", "list"]);
+    world.prints(&["token", "remove", waits[0]["id"].as_str().unwrap()]);
     let made = world.json(&["token", "create", "--delegate", &file, "--uses", "2", "--no-qr"]);
     let token = made["join"].as_str().unwrap();
     assert!(beyond(&[]).contains("2 are taken"));
@@ -130,6 +136,14 @@ fn a_signer_makes_delegates_within_its_own() {
     assert!(refused(&["--tenant", "home", "--tag", "vip"]).contains("nobody would take this"));
     assert!(refused(&["--tenant", "home", "--role", "proxy"]).contains("nobody would take this"));
     assert!(refused(&["--all-tenants"]).contains("--all-tenants"));
+    let signer = ["delegate", "--key", "anna.delegate", "--signer", "--tenant", "home"];
+    let signer = desk.refused(&[&signer[..], &["--uses", "2"]].concat());
+    assert!(signer.contains("by a root alone"), "{signer}");
+    let tags: Vec<String> = (0..40).map(|tag| format!("--tag={tag}-{}", "x".repeat(40))).collect();
+    let long = ["delegate", "--key", "root.key", "--token", "--tenant", "home"];
+    let tags = tags.iter().map(String::as_str).collect::<Vec<_>>();
+    let long = desk.refused(&[&long[..], &tags].concat());
+    assert!(long.contains("fit into no token"), "{long}");
     let said = desk.prints(&[&anna[..], &["--tenant", "home", "--uses", "2"]].concat());
     assert!(said.contains("roadweave fleet delegate add shift.delegate"), "{said}");
     // Its key is in the file: for its owner alone, and not read where others may.

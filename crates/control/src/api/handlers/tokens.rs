@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse as _, Response};
 use axum::{Extension, Json};
-use roadweave_fleet::Secret;
+use roadweave_fleet::{Chain, Secret};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -61,29 +61,30 @@ pub async fn create(
         expires_ms: new.settings.lifetime_s.map(|it| now + i64::from(it) * 1000),
         settings: new.settings,
     };
-    let join = app.authority.join_token(&tenant, secret)?;
     let mut change = app.store.change(caller.actor(), now).await?;
-    match token.settings.delegate {
-        Some(_) => within_delegate(&mut change, &tenant, &token.settings).await?,
-        None if app.authority.admits() => {}
+    let chain = match token.settings.delegate {
+        Some(_) => Some(within_delegate(&mut change, &tenant, &token.settings).await?),
+        None if app.authority.admits() => None,
         None => {
             return Err(Problem::conflict(
                 "delegate: the root key is elsewhere, so the token needs a delegate that the root \
                  has signed (roadweave-controller delegate, then roadweave fleet delegate add)",
             ));
         }
-    }
+    };
+    let join = app.authority.join_token(&tenant, secret, chain.as_ref())?;
     let stored = change.insert(&tenant, token).await?;
     change.commit().await?;
     Ok((StatusCode::CREATED, Json(MadeToken { join, token: shown(&stored) })).into_response())
 }
 
-/// Refuses a token beyond what its delegate may sign for, with all others that name it.
+/// Refuses a token beyond what its delegate may sign for, with all others that name it. Returns
+/// the delegate's chain.
 async fn within_delegate(
     change: &mut Change<'_>,
     tenant: &str,
     token: &TokenSettings,
-) -> Result<(), Problem> {
+) -> Result<Chain, Problem> {
     let name = token.delegate.as_deref().unwrap_or_default();
     let delegate = change.get::<Delegate>(tenant, name).await?.record;
     for key in delegate.delegates.iter().chain([&delegate.public_key]) {
@@ -96,5 +97,6 @@ async fn within_delegate(
     let others = others.iter().map(|it| &it.record).filter(|it| is_open(it));
     let same = others.filter(|it| it.settings.delegate == token.delegate);
     let to_come = same.map(|it| it.uses_left.unsigned_abs()).sum();
-    delegate.allows(token, to_come).map_err(Problem::invalid)
+    delegate.allows(token, to_come).map_err(Problem::invalid)?;
+    serde_json::from_str(&delegate.statement).map_err(|why| Problem::invalid(why.to_string()))
 }
