@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use roadweave_types::Instant;
+use roadweave_wire::Reason;
 
 use super::race::After;
 use super::standby::HOME_FIRST;
@@ -57,6 +58,9 @@ impl Client {
         self.config.candidates = wanted;
         if self.has_choice() {
             self.current.iter_mut().for_each(|current| current.session.keep_unfinished());
+            if self.outages.cannot_pass() {
+                self.on_move(now, Reason::Other);
+            }
         }
         self.forget_pairs();
         self.handle_timeout(now);

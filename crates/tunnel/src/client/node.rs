@@ -79,6 +79,9 @@ impl Node for Client {
 
     fn poll_inner(&mut self) -> Option<Bytes> {
         let current = self.current.as_mut().and_then(|current| current.session.poll_inner());
+        if current.is_some() {
+            self.outages.on_inner();
+        }
         current.or_else(|| self.poll_leaving_inner())
     }
 

@@ -52,6 +52,16 @@ pub enum Notice {
         /// How long nothing answered.
         after: Duration,
     },
+    /// The server asks its client to go, and the client knows no other.
+    Stays {
+        /// Whether the server lets all its clients go; or else it cannot pass on what they send.
+        drains: bool,
+    },
+    /// After the server could not pass on what its client sends, packets come through it again.
+    Passes {
+        /// How long after it had asked its client to go.
+        after: Duration,
+    },
     /// An uplink has other addresses than before: most likely it is in another network.
     Moved {
         /// The uplink's name.
@@ -102,6 +112,7 @@ impl Notice {
             Self::Validated { .. }
                 | Self::Back { .. }
                 | Self::Answers { .. }
+                | Self::Passes { .. }
                 | Self::Moved { .. }
                 | Self::CapOver { .. }
                 | Self::LaneServed { .. }
@@ -115,6 +126,8 @@ impl Notice {
             // That it is well again is told if and only if it was told that it is not.
             Self::Silent { uplink, .. } | Self::Back { uplink, .. } => format!("silent {uplink}"),
             Self::AllSilent | Self::Answers { .. } => "all silent".to_owned(),
+            Self::Stays { drains } => format!("stays {drains}"),
+            Self::Passes { .. } => "stays false".to_owned(),
             Self::Validated { uplink } => format!("validated {uplink}"),
             Self::Moved { uplink, addresses } => format!("moved {uplink} {addresses}"),
             Self::CapReached { uplink, .. } => format!("cap {uplink}"),
@@ -127,7 +140,7 @@ impl Notice {
 
     /// Whether it ends what another notice told.
     fn is_end(&self) -> bool {
-        matches!(self, Self::Back { .. } | Self::Answers { .. })
+        matches!(self, Self::Back { .. } | Self::Answers { .. } | Self::Passes { .. })
     }
 }
 
@@ -156,6 +169,18 @@ impl fmt::Display for Notice {
             ),
             Self::Answers { after } => {
                 write!(f, "the session answers again after {} s", secs(after))
+            }
+            Self::Stays { drains: true } => f.write_str(
+                "the server lets its clients go, and no other server is known: the session stays \
+                 until the server ends it",
+            ),
+            Self::Stays { drains: false } => f.write_str(
+                "the server cannot pass on what is sent to it (a proxy whose anchor does not \
+                 answer), and no other server is known: the session stays, and nothing passes until \
+                 that is over",
+            ),
+            Self::Passes { after } => {
+                write!(f, "packets come through the server again after {} s", secs(after))
             }
             Self::Moved { uplink, addresses } => {
                 write!(f, "{uplink} has other addresses, {addresses}; its path has to answer anew")

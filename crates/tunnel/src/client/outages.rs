@@ -31,6 +31,18 @@ pub(super) struct Outages {
     blocked: BTreeSet<UplinkId>,
     /// Lanes that wait for an uplink.
     waiting: BTreeMap<String, Trouble>,
+    /// That the server has asked the client to go, which knows no other.
+    stays: Option<Stays>,
+}
+
+/// The server has asked the client to go, which knows no other.
+#[derive(Clone, Copy, Debug)]
+struct Stays {
+    since: Instant,
+    drains: bool,
+    told: bool,
+    /// Whether a packet has come through it since.
+    passes: bool,
 }
 
 /// Something that is not as it should be.
@@ -74,6 +86,17 @@ impl Outages {
     pub(super) fn on_left(&mut self) {
         self.silent.clear();
         self.all = None;
+        self.stays = None;
+    }
+
+    /// An inner packet has come from the session's server.
+    pub(super) fn on_inner(&mut self) {
+        self.stays.iter_mut().for_each(|stays| stays.passes = true);
+    }
+
+    /// Whether the server cannot pass on what the client sends.
+    pub(super) fn cannot_pass(&self) -> bool {
+        self.stays.is_some_and(|stays| !stays.drains)
     }
 
     /// An uplink is gone.
@@ -89,6 +112,23 @@ impl Client {
         self.watch_all(now);
         self.watch_blocked(now);
         self.watch_lanes(now);
+        self.watch_stay(now);
+    }
+
+    /// The server asks its client to go, which knows no other; it asks so again and again.
+    pub(super) fn stay(&mut self, now: Instant, drains: bool) {
+        if self.outages.stays.is_some_and(|stays| stays.drains == drains) {
+            return;
+        }
+        let told = self.notify(now, Notice::Stays { drains });
+        self.outages.stays = Some(Stays { since: now, drains, told, passes: false });
+    }
+
+    fn watch_stay(&mut self, now: Instant) {
+        let is_over = |stays: &mut Stays| stays.passes && !stays.drains;
+        if let Some(Stays { since, told: true, .. }) = self.outages.stays.take_if(is_over) {
+            self.notify(now, Notice::Passes { after: now.since(since) });
+        }
     }
 
     /// When [`Client::watch_outages`] has something to tell, if nothing changes.

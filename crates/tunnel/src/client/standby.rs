@@ -4,7 +4,8 @@
 //! ```text
 //! candidate of another site ─► attempts, an uplink after the other ─► hello, standby ─► welcomed:
 //!     idle, a path on each uplink, a sign of life every 25 s
-//!        │ no path of the session answers: both servers are asked, over all uplinks, every 100 ms
+//!        │ no path of the session answers: both servers are asked, over all uplinks, every 100 ms;
+//!        │ the standby ever less often, up to a second, while it answers nothing
 //!        ├─ the other answers, and for 200 ms from then on the session's does not ─► take over
 //!        ├─ neither answers ─► a tunnel: nothing moves
 //!        └─ the session answers ─► nothing moves
@@ -27,7 +28,6 @@ use roadweave_quic::{CloseReason, ConnectionId, Event};
 use roadweave_types::{Instant, Priority, UplinkId};
 use roadweave_wire::{Control, Reason, Role};
 
-use self::switch::ASK_INTERVAL;
 use super::notices::legible;
 use super::pairs::{Pair, Rejection};
 use super::race::AcceptedConnection;
@@ -77,7 +77,10 @@ enum Fault {
 #[derive(Clone, Copy, Debug)]
 struct Question {
     first: Instant,
-    asked: Instant,
+    asked_session: Instant,
+    asked_standby: Instant,
+    /// Since when it has not answered.
+    quiet_since: Instant,
     /// From when on the networks work for certain, once it has answered.
     alive_since: Option<Instant>,
 }
@@ -172,7 +175,8 @@ impl Client {
             return Some((*next_attempt).min(*began + TARGET_PATIENCE));
         };
         let alone = self.current.is_none().then_some(self.home_first_until);
-        let asks = question.map(|question| question.asked + ASK_INTERVAL);
+        let is_silent = self.current.is_some() && self.silent_since.is_some();
+        let asks = question.map(|question| question.poll_timeout(is_silent));
         let takes = question.and_then(|question| self.takeover_from(&question));
         let connection = self.endpoint.connection(ready.id)?;
         let with_path = |id: &UplinkId| connection.paths().iter().any(|it| it.uplink == Some(*id));

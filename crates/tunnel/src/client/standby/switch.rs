@@ -26,25 +26,26 @@ impl Client {
         }
         let Some(id) = self.standby.ready.as_ref().map(|ready| ready.id) else { return };
         let first_time = self.standby.question.is_none();
-        let question = self.standby.question.get_or_insert(Question {
-            first: now,
-            asked: now,
-            alive_since: None,
-        });
-        let asks = first_time || now >= question.asked + ASK_INTERVAL;
-        if asks {
-            question.asked = now;
+        let question = self.standby.question.get_or_insert(Question::new(now));
+        let asks_standby = first_time || now >= question.asked_standby + question.pause();
+        // At the same moments: what the silent one owes counts from the answer of the other.
+        let asks_session = asks_standby || now >= question.asked_session + ASK_INTERVAL;
+        if asks_standby {
+            question.asked_standby = now;
+        }
+        if asks_session {
+            question.asked_session = now;
         }
         let session = self.current.as_ref().map(|current| current.id).filter(|_| is_silent);
         if let Some(connection) = self.endpoint.connection_mut(id) {
             if first_time {
                 connection.suspect_all_paths(now);
-            } else if asks {
+            } else if asks_standby {
                 connection.ask_paths(now);
             }
         }
         if let Some(connection) = session.and_then(|id| self.endpoint.connection_mut(id))
-            && asks
+            && asks_session
         {
             connection.ask_paths(now);
         }
@@ -63,8 +64,10 @@ impl Client {
                 question.alive_since = Some((now - rtt).max(question.first));
             }
             // The networks are gone again.
-            None => question.alive_since = None,
-            Some(_) => {}
+            None if question.alive_since.is_some() => {
+                (question.alive_since, question.quiet_since) = (None, now);
+            }
+            Some(_) | None => {}
         }
         let question = *question;
         if question.alive_since.is_none() {
@@ -135,7 +138,7 @@ impl Client {
     /// The session's server asks its client to go.
     pub(in crate::client) fn on_move(&mut self, now: Instant, why: Reason) {
         if !self.has_choice() {
-            return;
+            return self.stay(now, why == Reason::Drain);
         }
         let why = match why {
             Reason::Drain => "the server drains",
@@ -149,7 +152,7 @@ impl Client {
     /// The session was lost in silence: what waits is to prove first that the networks are back.
     pub(in crate::client) fn doubt_standby(&mut self, now: Instant) {
         let Some(ready) = self.standby.ready.as_ref().map(|ready| ready.id) else { return };
-        self.standby.question = Some(Question { first: now, asked: now, alive_since: None });
+        self.standby.question = Some(Question::new(now));
         if let Some(connection) = self.endpoint.connection_mut(ready) {
             connection.suspect_all_paths(now);
         }
@@ -188,8 +191,40 @@ impl Client {
 
 /// How long a standby has to answer that the client is to go to.
 const GOAL_PATIENCE: Duration = Duration::from_secs(2);
+impl Question {
+    fn new(now: Instant) -> Self {
+        let (asked_session, asked_standby, quiet_since) = (now, now, now);
+        Self { first: now, asked_session, asked_standby, quiet_since, alive_since: None }
+    }
+
+    /// How long the standby is not asked again: in a tunnel ever longer, by an eighth of the time
+    /// for which it has not answered, so that what is lost at its end is no more than that.
+    fn pause(&self) -> Duration {
+        match self.alive_since {
+            Some(_) => ASK_INTERVAL,
+            None => {
+                let quiet = self.asked_standby.since(self.quiet_since);
+                (quiet / PAUSE_SHARE).clamp(ASK_INTERVAL, ASK_INTERVAL_MAX)
+            }
+        }
+    }
+
+    /// When one of both is asked next.
+    pub(super) fn poll_timeout(&self, is_silent: bool) -> Instant {
+        let standby = self.asked_standby + self.pause();
+        match is_silent {
+            true => standby.min(self.asked_session + ASK_INTERVAL),
+            false => standby,
+        }
+    }
+}
+
 /// How often both servers are asked while the session is silent.
-pub(super) const ASK_INTERVAL: Duration = Duration::from_millis(100);
+const ASK_INTERVAL: Duration = Duration::from_millis(100);
+/// How often the standby is asked at least: as often as a dead path looks for itself.
+const ASK_INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// The part of the time for which the standby is silent that may pass until it is asked again.
+const PAUSE_SHARE: u32 = 8;
 /// How long the session's server must be silent while the networks work; more where answers take
 /// longer, and no more than the last.
 const SILENCE_MIN: Duration = Duration::from_millis(200);
@@ -198,3 +233,45 @@ const SILENCE_MAX: Duration = Duration::from_secs(1);
 /// the networks.
 const TAKEOVERS_MAX: usize = 3;
 const TAKEOVERS_WITHIN: Duration = Duration::from_secs(300);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The moments, in milliseconds, at which a standby is asked that answers nothing.
+    fn asked(until: u64) -> Vec<u64> {
+        let (start, mut asked) = (Instant::from_millis(5_000), Vec::new());
+        let mut question = Question::new(start);
+        loop {
+            let next = question.poll_timeout(false);
+            let after = next.since(start).as_millis() as u64;
+            if after > until {
+                return asked;
+            }
+            asked.push(after);
+            question.asked_standby = next;
+        }
+    }
+
+    #[test]
+    fn in_a_tunnel_the_standby_is_asked_ever_less_often_and_never_much_too_late() {
+        assert_eq!(asked(900), [100, 200, 300, 400, 500, 600, 700, 800, 900]);
+        let asked = asked(180_000);
+        assert!(asked.len() < 220, "{} times in 3 minutes", asked.len());
+        for pair in asked.windows(2) {
+            let pause = pair[1] - pair[0];
+            assert!(pause <= (pair[0] / 8 + 2).max(100) && pause <= 1_000, "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn the_session_is_asked_as_often_as_ever_and_who_answers_as_often_as_the_session() {
+        let at = Instant::from_millis;
+        let mut question = Question::new(at(1_000));
+        (question.asked_standby, question.asked_session) = (at(61_000), at(61_500));
+        assert_eq!(question.poll_timeout(true), at(61_600));
+        assert_eq!(question.poll_timeout(false), at(62_000));
+        question.alive_since = Some(at(61_000));
+        assert_eq!(question.poll_timeout(false), at(61_100));
+    }
+}
