@@ -9,7 +9,7 @@ use std::time::Duration;
 use roadweave_lab::chain::{
     ANY_PROXY, Chain, ChainArrival, ChainConfig, Place, inner_address, proxy_key,
 };
-use roadweave_tunnel::{AnchorEvent, ClientEvent, DrainReason, ProxyTenant};
+use roadweave_tunnel::{AnchorEvent, ClientEvent, DrainReason, Notice, ProxyTenant};
 use roadweave_types::{DropReason, Instant, Rate};
 
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
@@ -198,6 +198,41 @@ fn a_crash_of_the_anchor_is_over_when_it_is_back_without_the_box_doing_anything(
 }
 
 #[test]
+fn a_box_that_knows_no_other_proxy_says_that_nothing_passes_and_goes_on_when_it_does() {
+    let config = ChainConfig::new(1);
+    let mut chain = joined(&config);
+    let next = converse(&mut chain, &config, 0, ms(300), 0);
+    chain.cut_leg(0, true);
+    run(&mut chain, ms(8_000));
+    let told = |chain: &Chain| {
+        let told = chain.client_events().iter().filter_map(|(.., event)| match event {
+            ClientEvent::Notice(Notice::Stays { drains }) => Some((*drains, false)),
+            ClientEvent::Notice(Notice::Passes { .. }) => Some((false, true)),
+            _ => None,
+        });
+        told.collect::<Vec<_>>()
+    };
+    assert_eq!(told(&chain), [(false, false)]);
+    chain.cut_leg(0, false);
+    // The leg is begun anew within 5 s.
+    run(&mut chain, ms(10_000));
+    arrivals(&mut chain);
+    let last = converse(&mut chain, &config, next, ms(500), 0);
+    run(&mut chain, ms(300));
+    let (up, down) = sorted(&arrivals(&mut chain));
+    let all: BTreeSet<u64> = (next..last).collect();
+    assert!(all.is_subset(&up) && all.is_subset(&down), "{} {}", up.len(), down.len());
+    assert_eq!(told(&chain), [(false, false), (false, true)]);
+    // A drain is told once, however often the proxy asks.
+    let now = chain.now();
+    chain.proxy(0).unwrap().drain(now, DrainReason::Controller, Duration::ZERO);
+    run(&mut chain, ms(25_000));
+    assert_eq!(told(&chain)[2..], [(true, false)]);
+    let left = |event: &ClientEvent| matches!(event, ClientEvent::Left { .. });
+    assert!(!chain.client_events().iter().any(|(.., event)| left(event)));
+}
+
+#[test]
 fn an_anchor_that_kept_the_bindings_refuses_older_ones_after_a_restart() {
     let config = ChainConfig::new(1);
     let mut chain = joined(&config);
@@ -339,6 +374,29 @@ fn a_tenants_limit_holds_for_all_its_boxes_together() {
     arrivals(&mut chain).iter().for_each(|it| came[it.tenant] += 1);
     assert_eq!(came[1], 2_000);
     assert!((480..650).contains(&came[0]), "{came:?}");
+}
+
+#[test]
+fn a_tenants_limit_changes_while_the_proxy_runs() {
+    let config = ChainConfig::new(1);
+    let mut chain = joined(&config);
+    let inner = inner_address(&config, 0);
+    let came = |chain: &mut Chain, kbps: Option<u64>| {
+        let (now, mut tenants) = (chain.now(), chain.tenants());
+        tenants.iter_mut().for_each(|it| it.rate_limit = kbps.map(Rate::from_kbps));
+        chain.proxy(0).unwrap().set_tenants(now, tenants);
+        for at in 0..1_000 {
+            chain.send_up(0, 0, &packet(inner, OUTSIDE, (at, 0), 1_000));
+            run(chain, ms(1));
+        }
+        run(chain, ms(300));
+        arrivals(chain).len()
+    };
+    assert_eq!(came(&mut chain, None), 1_000);
+    assert!((480..650).contains(&came(&mut chain, Some(4_000))));
+    assert!((240..400).contains(&came(&mut chain, Some(2_000))));
+    assert_eq!(came(&mut chain, Some(0)), 0);
+    assert_eq!(came(&mut chain, None), 1_000);
 }
 
 /// A box that chooses among all proxies, with a session at the first.

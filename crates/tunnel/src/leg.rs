@@ -58,6 +58,13 @@ impl TenantAccount {
         Self { limits: rate_limit.map(|rate| [Limit::new(rate); 2]), ..Self::default() }
     }
 
+    /// What it may send, and receive, is so much from now on.
+    pub(crate) fn set_rate_limit(&mut self, rate_limit: Option<Rate>) {
+        if self.limits.map(|[limit, _]| limit.rate()) != rate_limit {
+            self.limits = rate_limit.map(|rate| [Limit::new(rate); 2]);
+        }
+    }
+
     /// Whether a packet of `bytes` bytes is within the tenant's rate. What is counts as passed,
     /// what is not as dropped.
     pub(crate) fn allows(&mut self, now: Instant, direction: Direction, bytes: usize) -> bool {

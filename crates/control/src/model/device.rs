@@ -25,6 +25,9 @@ pub struct Device {
     pub addresses: Vec<IpAddr>,
     /// The token that it joined by.
     pub token: Option<String>,
+    /// The pool of proxies that it is for, as that token has said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool: Option<String>,
     /// The statement that admits its key.
     pub statement: Option<String>,
     /// The keys of the delegates between the root and its own.

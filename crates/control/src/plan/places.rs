@@ -136,10 +136,16 @@ pub(super) fn list(
     (place, device, key): (&Place, &Device, PublicKey),
     current: Option<PublicKey>,
 ) -> Option<(Candidates, Digest)> {
-    let region = device.token.as_ref().and_then(|token| {
-        let pool = fleet.tokens.get(&(place.0.clone(), token.clone()))?.settings.pool.clone()?;
-        named(&fleet.pools.get(&(place.0.clone(), pool))?.settings.region)
-    });
+    let of_token = || {
+        // It joined before boxes were told apart by pools.
+        let token = (place.0.clone(), device.token.clone()?);
+        fleet.tokens.get(&token)?.settings.pool.clone()
+    };
+    let region = device
+        .pool
+        .clone()
+        .or_else(of_token)
+        .and_then(|pool| named(&fleet.pools.get(&(place.0.clone(), pool))?.settings.region));
     let seeker = Seeker { key, tenant: place.0.parse().ok()?, region, current };
     let keys = candidates(&seeker, views)?;
     let of = |key: &PublicKey| offers.iter().find(|offer| offer.view.key == *key);

@@ -115,6 +115,15 @@ impl Member {
         last.iter().map(|place| place.name.to_string()).collect()
     }
 
+    /// The one that it is to try first.
+    fn first(&self) -> String {
+        let mut lists = self.events.iter().filter_map(|event| match event {
+            AgentEvent::Candidates(places) => Some(places),
+            _ => None,
+        });
+        lists.next_back().unwrap()[0].name.to_string()
+    }
+
     fn text(&self) -> Option<String> {
         self.agent.kept().configuration_in_force().1
     }
@@ -465,6 +474,45 @@ fn a_roll_out_that_fails_stops_by_itself_and_a_person_takes_it_back() {
         for device in &mut boxes {
             device.rest(Duration::from_millis(500)).await;
             assert_eq!(device.text().as_deref(), Some("good = true\n"));
+        }
+    });
+}
+
+#[test]
+fn a_box_keeps_its_region_when_its_token_is_gone() {
+    runtime().block_on(async {
+        let port = Port::new(sqlite().await).await;
+        let (mut boxes, mut proxies) = (Vec::new(), Vec::new());
+        for (id, seed) in [("fra", 1), ("nyc", 2), ("tyo", 3)] {
+            let (site, region) = (id.to_owned(), id.to_owned());
+            let settings = PoolSettings { site, region, ..PoolSettings::default() };
+            port.insert(Pool { id: id.to_owned(), settings }).await;
+            let of_proxy = token(&port, TokenRole::Proxy, 1, Some(id)).await;
+            proxies.push(Member::join(&port, 20 + seed, Role::Proxy, &of_proxy, "").await);
+            let of_box = token(&port, TokenRole::Box, 1, Some(id)).await;
+            boxes.push(Member::join(&port, seed, Role::Box, &of_box, "").await);
+        }
+        for (seed, device) in (1..).zip(&mut boxes) {
+            device.until("three proxies", |it| it.proxies().len() == 3).await;
+            assert_eq!(device.first(), format!("member-{}", 20 + seed));
+            let store = &port.app.store;
+            let stored: Stored<crate::model::Device> =
+                store.get("tram", &format!("member-{seed}")).await.unwrap();
+            let of_box: Stored<crate::model::Token> =
+                store.get("tram", &stored.record.token.unwrap()).await.unwrap();
+            let mut change = store.change(Actor::new("test"), now_ms()).await.unwrap();
+            change.remove(&of_box).await.unwrap();
+            change.commit().await.unwrap();
+            port.app.outbox.hint();
+        }
+        // All lists are made anew.
+        let of_proxy = token(&port, TokenRole::Proxy, 1, Some("fra")).await;
+        proxies.push(Member::join(&port, 30, Role::Proxy, &of_proxy, "").await);
+        for (seed, device) in (1..).zip(&mut boxes) {
+            device.until("four proxies", |it| it.proxies().len() == 4).await;
+            let own = [format!("member-{}", 20 + seed), "member-30".to_owned()];
+            let of_region = if seed == 1 { &own[..] } else { &own[..1] };
+            assert!(of_region.contains(&device.first()), "{seed}: {}", device.first());
         }
     });
 }

@@ -122,6 +122,7 @@ fn device(id: &str, seed: u8) -> Device {
         state: DeviceState::Active,
         addresses: Vec::new(),
         token: None,
+        pool: None,
         statement: None,
         delegates: Vec::new(),
         settings: DeviceSettings::default(),

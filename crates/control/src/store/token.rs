@@ -136,6 +136,7 @@ impl Change<'_> {
             state,
             addresses,
             token: Some(token.record.id),
+            pool: token.record.settings.pool,
             statement: said.map(|it| it.chain.clone()),
             delegates: said.map(|it| it.keys.clone()).unwrap_or_default(),
             settings: DeviceSettings {

@@ -29,8 +29,7 @@ impl Legs {
     }
 
     /// Serves `wanted` from now on, at most [`TENANTS_MAX`]; the first of two with one name counts.
-    /// No session of those that are [`Legs::moved`] may be left. The rate limit of a tenant that
-    /// was known before stays as it was.
+    /// No session of those that are [`Legs::moved`] may be left.
     pub(crate) fn set_tenants(&mut self, now: Instant, wanted: Vec<ProxyTenant>) {
         let in_use: BTreeSet<PublicKey> = wanted.iter().map(|tenant| tenant.anchor).collect();
         for at in 0..self.legs.len() {
@@ -55,6 +54,7 @@ impl Legs {
             addresses.entry(leg).or_default().extend(tenant.addresses);
             let place = &mut self.tenants[usize::from(id.0)];
             (place.leg, place.gateways) = (leg, tenant.gateways);
+            self.accounts[usize::from(id.0)].set_rate_limit(tenant.rate_limit);
             self.by_name.insert(tenant.name, id);
         }
         for (leg, addresses) in addresses {

@@ -19,7 +19,7 @@ use crate::proxy::{LegEvent, ProxyTenant};
 impl Server {
     /// Serves these tenants from now on, if this is a proxy. The sessions of those whose anchor is
     /// another, or that are gone, end, and so do all that are about to begin: clients begin anew at
-    /// once, and sign for the anchor of today. The rate limit of a tenant that is known stays.
+    /// once, and sign for the anchor of today. What tenants may send and receive changes at once.
     pub fn set_tenants(&mut self, now: Instant, tenants: Vec<ProxyTenant>) {
         let Some(legs) = &self.legs else { return };
         let moved = legs.moved(&tenants);

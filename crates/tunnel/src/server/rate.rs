@@ -31,8 +31,11 @@ impl Limit {
         self.rate
     }
 
-    /// Whether a packet of `bytes` bytes passes now.
+    /// Whether a packet of `bytes` bytes passes now; at a rate of zero none does.
     pub(crate) fn allows(&mut self, now: Instant, bytes: usize) -> bool {
+        if self.rate == Rate::default() {
+            return false;
+        }
         let full_at = self.full_at.max(now) + self.rate.time_for(bytes as u64);
         let passes = full_at.since(now) <= self.burst;
         if passes {

@@ -109,6 +109,7 @@ pub async fn create(
         state: DeviceState::Active,
         addresses: change.free_addresses(&tenant, &owner.prefixes).await?,
         token: None,
+        pool: None,
         statement: None,
         delegates: Vec::new(),
         settings: new.settings,

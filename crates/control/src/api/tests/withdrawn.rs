@@ -27,7 +27,17 @@ impl Api {
 fn device(id: &str, public_key: String, delegates: Vec<String>) -> Device {
     let (state, settings) = (DeviceState::Active, DeviceSettings::default());
     let (id, addresses) = (id.to_owned(), Vec::new());
-    Device { id, public_key, state, addresses, token: None, statement: None, delegates, settings }
+    Device {
+        id,
+        public_key,
+        state,
+        addresses,
+        token: None,
+        pool: None,
+        statement: None,
+        delegates,
+        settings,
+    }
 }
 
 #[test]
