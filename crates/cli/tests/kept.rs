@@ -64,7 +64,7 @@ fn what_others_remove_from_a_server_comes_back_within_seconds() {
         wait_for(&road, &settled, &server);
         server.wait_for(FILTERS_BACK);
         road.server.ip("route flush proto 183").unwrap();
-        road.server.ip(&format!("address del {GATEWAY_V4}/24 dev {SERVER}")).unwrap();
+        road.server.ip(&format!("address del {GATEWAY_V4}/16 dev {SERVER}")).unwrap();
         road.server.ip(&format!("-6 address del {GATEWAY_V6}/64 dev {SERVER}")).unwrap();
         wait_for(&road, &settled, &server);
         server.wait_for(ROUTES_BACK);

@@ -190,8 +190,9 @@ proptest! {
             }
         }
         let mut bytes = encode(&message).expect("it fits");
-        if cut < bytes.len() {
-            bytes[4..].rotate_left(cut);
+        let body = &mut bytes[4..];
+        if cut < body.len() {
+            body.rotate_left(cut);
         }
         let decode = |bytes: &[u8]| {
             let (mut down, mut up) = (FrameDecoder::default(), FrameDecoder::default());
