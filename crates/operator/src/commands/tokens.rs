@@ -214,10 +214,10 @@ mod tests {
             // A code of that length is one that a camera can read.
             assert!(show::qr(&text).is_some(), "{}", text.len());
         }
-        let error = carrying(&token.to_string(), delegate(3)).unwrap_err().to_string();
+        let error = carrying(&token.to_string(), delegate(4)).unwrap_err().to_string();
         assert!(error.contains("longer than one may be"), "{error}");
         // Which is known before one is made.
-        assert!(delegate(2).fits_a_token() && !delegate(3).fits_a_token());
+        assert!(delegate(2).fits_a_token() && !delegate(4).fits_a_token());
         let error = check(&delegate(1)).unwrap_err().to_string();
         assert!(error.contains("is a signer"), "{error}");
     }
