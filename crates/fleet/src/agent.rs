@@ -63,7 +63,7 @@ pub enum AgentEvent {
     /// The proxies to choose among, all of them proved.
     Candidates(Vec<Place>),
     /// The anchors to lead to, all of them proved.
-    Anchors(Vec<(Name, Place)>),
+    Anchors(Vec<Egress>),
     /// Others may connect than before: ask [`Agent::admission`].
     Table,
     /// Keys are withdrawn: end their sessions, then call [`Agent::on_revoked`].
@@ -91,6 +91,17 @@ pub struct Place {
     pub addresses: Vec<String>,
     /// The round trip from it to the anchor, microseconds.
     pub to_anchor_us: u32,
+}
+
+/// Where the packets of a tenant leave, proved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Egress {
+    /// The tenant.
+    pub tenant: Name,
+    /// Its anchor.
+    pub anchor: Place,
+    /// The most that all its boxes together may send, and receive, through this proxy.
+    pub rate_kbps: Option<u32>,
 }
 
 /// One side of a controller's stream: a box, a proxy or an anchor.

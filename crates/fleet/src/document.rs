@@ -280,6 +280,9 @@ pub struct Anchor {
     pub chain: Chain,
     /// Where it listens, `host:port` each.
     pub addresses: Vec<String>,
+    /// The most that all boxes of the tenant together may send, and receive, through the proxy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_kbps: Option<u32>,
 }
 
 impl Body for Anchors {

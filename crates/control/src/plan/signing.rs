@@ -137,10 +137,11 @@ pub(super) fn anchors(fleet: &Fleet, drafts: &mut Vec<Draft>) {
 
 /// The anchors of a tenant that leaves at them, those first that take boxes.
 fn of_tenant(fleet: &Fleet, tenant: &str) -> Vec<Anchor> {
-    let settings = fleet.tenants.get(&(tenant.to_owned(), tenant.to_owned()));
-    if settings.is_none_or(|it| it.settings.egress != Egress::Anchor) {
+    let record = fleet.tenants.get(&(tenant.to_owned(), tenant.to_owned()));
+    let Some(record) = record.filter(|it| it.settings.egress == Egress::Anchor) else {
         return Vec::new();
-    }
+    };
+    let rate_kbps = record.settings.limits.rate_mbps.map(|rate| rate.saturating_mul(1_000));
     let is_anchor = |place: &Place, role: ProxyRole| place.0 == tenant && role == ProxyRole::Anchor;
     let mut found: Vec<(bool, Anchor)> = Vec::new();
     for (place, anchor, _) in fleet.gates() {
@@ -149,7 +150,7 @@ fn of_tenant(fleet: &Fleet, tenant: &str) -> Vec<Anchor> {
         if is_anchor(place, anchor.settings.role) {
             let addresses = anchor.settings.addresses.iter().map(ToString::to_string).collect();
             let is_leaving = anchor.state != ProxyState::Active;
-            found.push((is_leaving, Anchor { tenant, chain, addresses }));
+            found.push((is_leaving, Anchor { tenant, chain, addresses, rate_kbps }));
         }
     }
     found.sort_by_key(|(is_leaving, _)| *is_leaving);

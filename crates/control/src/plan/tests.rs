@@ -352,12 +352,15 @@ fn a_token_lets_in_what_it_is_for_and_an_anchor_hears_of_proxies() {
         let tram: Stored<crate::model::Tenant> = port.app.store.get("tram", "tram").await.unwrap();
         let mut with_anchor = tram.record.clone();
         with_anchor.settings.egress = crate::model::Egress::Anchor;
+        with_anchor.settings.limits.rate_mbps = Some(40);
         let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
         change.update(&tram, with_anchor).await.unwrap();
         change.commit().await.unwrap();
         port.app.outbox.hint();
         let is_told = |event: &AgentEvent| match event {
-            AgentEvent::Anchors(all) => all.iter().any(|(_, it)| it.addresses == ["192.0.2.9:1"]),
+            AgentEvent::Anchors(all) => all
+                .iter()
+                .any(|it| it.anchor.addresses == ["192.0.2.9:1"] && it.rate_kbps == Some(40_000)),
             _ => false,
         };
         proxy.until("the anchor", |it| it.events.iter().any(is_told)).await;

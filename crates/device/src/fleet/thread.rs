@@ -10,9 +10,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_fleet::{AgentEvent, Kind, Name, Outcome, Place, Role};
+use roadweave_fleet::{AgentEvent, Egress, Kind, Outcome, Role};
 use roadweave_tunnel::ProxyTenant;
-use roadweave_types::{Instant, ServerName};
+use roadweave_types::{Instant, Rate, ServerName};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::figures::Figures;
@@ -240,14 +240,17 @@ impl<C> Thread<C> {
 }
 
 /// A tenant with its anchor; `None` if nothing is known of where that listens.
-fn anchor((tenant, place): &(Name, Place)) -> Option<(ProxyTenant, Vec<ServerName>)> {
+fn anchor(
+    Egress { tenant, anchor: place, rate_kbps }: &Egress,
+) -> Option<(ProxyTenant, Vec<ServerName>)> {
     let names: Vec<ServerName> =
         place.addresses.iter().filter_map(|address| address.parse().ok()).collect();
     if names.is_empty() {
         tracing::warn!(%tenant, anchor = %place.name, "the anchor has no address");
         return None;
     }
-    let (name, gateways, rate_limit) = (tenant.to_string(), Vec::new(), None);
+    let rate_limit = rate_kbps.map(|rate| Rate::from_kbps(rate.into()));
+    let (name, gateways) = (tenant.to_string(), Vec::new());
     let addresses = Vec::new();
     Some((ProxyTenant { name, anchor: place.key, addresses, gateways, rate_limit }, names))
 }

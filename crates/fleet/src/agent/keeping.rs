@@ -7,7 +7,7 @@ use roadweave_types::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::trial::{Decision, Trial, Works};
-use super::{Agent, AgentEvent, Place};
+use super::{Agent, AgentEvent, Egress, Place};
 use crate::chain::{Admitted, Chain, Uses};
 use crate::document::{
     Anchors, Approvals, Candidates, Configuration, Document, DocumentError, Kind, Version,
@@ -401,10 +401,10 @@ impl Agent {
             let mut uses = Uses::default();
             let place = |anchor: crate::document::Anchor| {
                 let about = prove(&anchor.chain, Role::Anchor, &anchor.tenant, &mut uses)?;
-                let addresses = anchor.addresses;
+                let (addresses, rate_kbps) = (anchor.addresses, anchor.rate_kbps);
                 let (key, name) = (about.key, about.name);
                 let place = Place { key, name, site: None, addresses, to_anchor_us: 0 };
-                Some((anchor.tenant, place))
+                Some(Egress { tenant: anchor.tenant, anchor: place, rate_kbps })
             };
             document.body.anchors.into_iter().filter_map(place).collect()
         });

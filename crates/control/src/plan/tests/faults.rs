@@ -169,7 +169,7 @@ fn an_anchor_that_is_drained_gives_way_to_the_tenants_other_one() {
         // A proxy leads a tenant to the first of its anchors.
         let first = |it: &Member| {
             let mut told = it.events.iter().rev().filter_map(|event| match event {
-                AgentEvent::Anchors(all) if all.len() == 2 => Some(all[0].1.name.to_string()),
+                AgentEvent::Anchors(all) if all.len() == 2 => Some(all[0].anchor.name.to_string()),
                 _ => None,
             });
             told.next()
