@@ -138,7 +138,7 @@ impl Client {
         // Nothing that a controller says may steer the terminal.
         let detail: String = detail.chars().filter(|c| !c.is_control()).collect();
         match status {
-            401 if self.account.cookie.is_some() => {
+            401 if self.account.cookie.as_deref().is_some_and(is_login) => {
                 Err(BadInput::new("the login is over: roadweave fleet login").into())
             }
             400..500 => Err(BadInput::new(detail).into()),
@@ -210,6 +210,11 @@ fn place(url: &str) -> Result<(String, u16)> {
 }
 
 const ANSWER_MAX: Duration = Duration::from_secs(20);
+/// Whether a cookie is that of a login, and not of somebody who is about to log in.
+fn is_login(cookie: &str) -> bool {
+    cookie.starts_with("__Host-roadweave=")
+}
+
 const BODY_MAX: usize = 32 << 20;
 const ITEMS_MAX: usize = 100_000;
 

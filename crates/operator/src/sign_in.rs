@@ -59,8 +59,11 @@ fn receive(mut stream: TcpStream, state: &str) -> Option<Result<String, String>>
     stream.set_nonblocking(false).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
     stream.set_write_timeout(Some(Duration::from_secs(5))).ok()?;
-    let (mut bytes, mut buffer) = (Vec::new(), [0; 1024]);
+    let (mut bytes, mut buffer, end) = (Vec::new(), [0; 1024], Instant::now() + REQUEST_TIME);
     while !bytes.windows(4).any(|it| it == b"\r\n\r\n") && bytes.len() < REQUEST_MAX {
+        if Instant::now() > end {
+            return None;
+        }
         match stream.read(&mut buffer) {
             Ok(length) if length > 0 => bytes.extend_from_slice(&buffer[..length]),
             _ => return None,
@@ -103,6 +106,8 @@ fn field(address: &str, name: &str) -> Option<String> {
 
 const SIGN_IN_MAX: Duration = Duration::from_secs(300);
 const REQUEST_MAX: usize = 16 * 1024;
+/// How long one who asks may take: others wait behind it.
+const REQUEST_TIME: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {

@@ -58,9 +58,9 @@ impl Oidc {
         let verifier = PkceCodeVerifier::new(verifier);
         let tokens = self.provider.redeem(&self.settings, code, verifier, redirect).await?;
         let claims = self.provider.claims(&self.settings, &tokens, &Nonce::new(nonce)).await?;
-        let email = claims.email().map(|email| email.as_str());
         let is_verified = claims.email_verified() == Some(true);
-        let role = match self.is_of_domain(email.filter(|_| is_verified)) {
+        let email = claims.email().map(|email| email.as_str()).filter(|_| is_verified);
+        let role = match self.is_of_domain(email) {
             true => self.role(claims.additional_claims()).ok_or("no group of theirs has a role"),
             false => Err("their address is of no domain that may sign in, or not verified"),
         };

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::Mutex;
 
-use super::{Http, OidcError, Settings};
+use super::{Http, LOOPBACK, OidcError, Settings};
 
 /// Claims that no standard names: a person's groups are among them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -105,6 +105,7 @@ impl Provider {
         // It must name itself exactly as it was asked for.
         let metadata = CoreProviderMetadata::discover_async(issuer, &self.http).await;
         let metadata = metadata.map_err(|error| told(&error))?;
+        check_addresses(&of.issuer, &metadata)?;
         let secret = of.client_secret.clone().map(ClientSecret::new);
         let client_id = ClientId::new(of.client_id.clone());
         Ok(Arc::new(Known::from_provider_metadata(metadata, client_id, secret)))
@@ -124,6 +125,11 @@ impl Provider {
             .authorize_url(flow, || state, || nonce)
             .set_pkce_challenge(challenge)
             .set_redirect_uri(Cow::Owned(redirect_url(redirect.to_owned())?));
+        if redirect.starts_with(LOOPBACK) {
+            // A program waits, and it may be somebody else's: nobody is signed in unasked (RFC 8252
+            // section 8.6).
+            request = request.add_prompt(CoreAuthPrompt::Login);
+        }
         for scope in &of.scopes {
             request = request.add_scope(Scope::new(scope.clone()));
         }
@@ -233,3 +239,48 @@ const KEYS_REST: Duration = Duration::from_secs(1);
 /// How long an issuer that is away is left alone.
 const AWAY_REST: Duration = Duration::from_secs(3);
 const TOLD_MAX: usize = 300;
+
+/// An issuer that is asked by TLS sends nobody out of it, nor this controller to a service beside
+/// it.
+///
+/// # Errors
+/// When it does.
+fn check_addresses(issuer: &str, metadata: &CoreProviderMetadata) -> Result<(), String> {
+    let mut all = vec![metadata.authorization_endpoint().as_str(), metadata.jwks_uri().as_str()];
+    all.extend(metadata.token_endpoint().map(|it| it.as_str()));
+    let is_tls = |address: &str| address.starts_with("https://");
+    match all.into_iter().find(|it| is_tls(issuer) && !is_tls(it)) {
+        Some(address) => Err(format!("its description names {address}, which is not https")),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_issuer_with_tls_leads_nobody_out_of_it() {
+        let check = |issuer: &str, field: &str, address: &str| {
+            let mut description = json!({
+                "issuer": issuer,
+                "authorization_endpoint": "https://issuer.test/a",
+                "token_endpoint": "https://other.test/t",
+                "jwks_uri": "https://issuer.test/k",
+                "response_types_supported": ["code"],
+                "subject_types_supported": ["public"],
+                "id_token_signing_alg_values_supported": ["EdDSA"],
+            });
+            description[field] = json!(address);
+            check_addresses(issuer, &serde_json::from_value(description).unwrap())
+        };
+        for field in ["authorization_endpoint", "token_endpoint", "jwks_uri"] {
+            check("https://issuer.test", field, "https://elsewhere.test/x").unwrap();
+            check("http://127.0.0.1:5556", field, "http://127.0.0.1:5556/x").unwrap();
+            let error = check("https://issuer.test", field, "http://127.0.0.1:9200/x").unwrap_err();
+            assert!(error.contains("9200") && error.contains("not https"), "{error}");
+        }
+    }
+}

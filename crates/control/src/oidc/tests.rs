@@ -222,6 +222,9 @@ fn a_program_waits_on_its_own_machine_and_nowhere_else() {
     runtime().block_on(async {
         let world = World::new().await;
         let trip = world.begin(json!({ "loopback_port": 40_123 })).await;
+        // Nobody is signed in there unasked, as may be where the controller itself waits.
+        assert!(trip.url.contains("prompt=login"), "{}", trip.url);
+        assert!(!world.begin(json!({})).await.url.contains("prompt="));
         assert_eq!(trip.part("redirect_uri"), "http://127.0.0.1:40123/callback");
         for bad in [json!({ "loopback_port": 80 }), json!({ "redirect": "https://evil.test" })] {
             assert_eq!(world.api.ask("POST", "/sessions/oidc").json(bad).status().await, 422);
