@@ -54,8 +54,8 @@ impl Picture {
         }
     }
 
-    /// Whether each figure lies in what those of `lab` span, or beside it by no more than 3 ms, half
-    /// a point of the packets and one of redundancy.
+    /// Whether each figure lies in what `lab` spans, or beside it by no more than 3 ms, half a
+    /// point of the packets and a point of redundancy.
     fn agrees(&self, lab: &[Self]) -> bool {
         let beside = |figure: fn(&Self) -> f64, most: f64| {
             let (least, greatest) = lab
