@@ -11,6 +11,8 @@ use roadweave_terminal::out;
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 use serde::{Deserialize, Serialize};
 
+use crate::{client, trust};
+
 /// Where the controller is, and as whom to ask.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Access {
@@ -50,7 +52,7 @@ impl Access {
     /// still be empty, with a key.
     ///
     /// # Errors
-    /// When there is neither.
+    /// When there is neither, or the login is at another controller than these say.
     pub fn account(&self) -> Result<Account> {
         let kept = read()?;
         let Some(key) = &self.key else {
@@ -59,13 +61,15 @@ impl Access {
                     "you are not logged in: roadweave fleet login URL, or --url and --key",
                 )
             })?;
+            self.is_of(&kept)?;
             let tenant = self.tenant.clone().unwrap_or_else(|| kept.tenant.clone());
             return Ok(Account { tenant, ..kept });
         };
         let url = self.url.clone().or_else(|| kept.as_ref().map(|it| it.url.clone()));
         let url =
             url.ok_or_else(|| BadInput::new("--key needs --url, the controller's address"))?;
-        let kept = kept.filter(|it| it.url == url);
+        let place = client::place(&url)?;
+        let kept = kept.filter(|it| client::place(&it.url).is_ok_and(|it| it == place));
         Ok(Account {
             fingerprint: self.fingerprint.clone().or(kept.and_then(|it| it.fingerprint)),
             tenant: self.tenant.clone().unwrap_or_default(),
@@ -73,6 +77,32 @@ impl Access {
             key: Some(key.clone()),
             url,
         })
+    }
+
+    /// Refuses a login at another controller than the one that is meant here: what is asked would
+    /// be done there.
+    fn is_of(&self, login: &Account) -> Result<()> {
+        let at = &login.url;
+        let hint = "log in there (roadweave fleet login), or give --key";
+        if let Some(url) = &self.url
+            && client::place(url)? != client::place(at)?
+        {
+            let message = format!("you are logged in at {at}, and --url says {url}: {hint}");
+            return Err(BadInput::new(message).into());
+        }
+        if let Some(given) = &self.fingerprint
+            && login.fingerprint.as_deref().map(trust::fingerprint).transpose()?
+                != Some(trust::fingerprint(given)?)
+        {
+            let known = match &login.fingerprint {
+                Some(known) => format!("with the fingerprint {known}"),
+                None => "whose certificate an authority has signed".to_owned(),
+            };
+            let message =
+                format!("you are logged in at {at}, {known}; --fingerprint says {given}: {hint}");
+            return Err(BadInput::new(message).into());
+        }
+        Ok(())
     }
 }
 

@@ -194,8 +194,11 @@ impl Client {
     }
 }
 
-/// Host and port of `https://host:port`.
-fn place(url: &str) -> Result<(String, u16)> {
+/// Host and port of `https://host:port`; equal for equal controllers.
+///
+/// # Errors
+/// When it is none.
+pub fn place(url: &str) -> Result<(String, u16)> {
     let bad = || BadInput::new(format!("\"{url}\": write https://fleet.example.org:4400"));
     let rest = url.strip_prefix("https://").ok_or_else(bad)?.trim_end_matches('/');
     if rest.is_empty() || rest.contains(['/', '@', '?', '#']) {
@@ -206,7 +209,7 @@ fn place(url: &str) -> Result<(String, u16)> {
         _ => (rest, 443),
     };
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    Ok((host.to_owned(), port))
+    Ok((host.to_ascii_lowercase(), port))
 }
 
 const ANSWER_MAX: Duration = Duration::from_secs(20);

@@ -17,21 +17,25 @@ use rustls::{
 ///
 /// # Errors
 /// When the fingerprint is none.
-pub fn tls(fingerprint: Option<&str>) -> Result<ClientConfig> {
+pub fn tls(known: Option<&str>) -> Result<ClientConfig> {
     let builder = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .context("TLS 1.3")?;
-    let Some(text) = fingerprint else {
+    let Some(text) = known else {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         return Ok(builder.with_root_certificates(roots).with_no_client_auth());
     };
-    let pinned = Pinned(read(text)?);
+    let pinned = Pinned(fingerprint(text)?);
     let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(pinned));
     Ok(builder.with_no_client_auth())
 }
 
-fn read(text: &str) -> Result<[u8; 32]> {
+/// The bytes of a fingerprint, however it is written.
+///
+/// # Errors
+/// When it is none.
+pub fn fingerprint(text: &str) -> Result<[u8; 32]> {
     let digits: String = text.chars().filter(char::is_ascii_alphanumeric).collect();
     let pair = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
     let bytes: Option<Vec<u8>> = (0..digits.len()).step_by(2).map(pair).collect();
@@ -90,10 +94,10 @@ mod tests {
     #[test]
     fn a_fingerprint_is_read_as_it_is_printed_and_otherwise_refused() {
         let printed = ["0F"; 32].join(":");
-        assert_eq!(read(&printed).unwrap(), [15; 32]);
-        assert_eq!(read(&"0f".repeat(32)).unwrap(), [15; 32]);
+        assert_eq!(fingerprint(&printed).unwrap(), [15; 32]);
+        assert_eq!(fingerprint(&"0f".repeat(32)).unwrap(), [15; 32]);
         for bad in ["", "0F", "zz", &"0f".repeat(33), &"0".repeat(63)] {
-            assert!(read(bad).is_err(), "{bad}");
+            assert!(fingerprint(bad).is_err(), "{bad}");
         }
     }
 }

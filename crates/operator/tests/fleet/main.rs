@@ -50,3 +50,30 @@ fn an_owner_logs_in_makes_tokens_and_links_and_logs_out() {
     world.prints(&["logout"]);
     assert!(world.refused(&["device", "list"]).contains("not logged in"));
 }
+
+#[test]
+fn a_login_is_not_asked_in_place_of_the_controller_that_is_named() {
+    let Some(world) = World::new() else { return };
+    assert!(world.log_in(&world.password, &world.fingerprint).status.success());
+    let elsewhere = "https://production.example:4400";
+    for words in [
+        &["--url", elsewhere, "device", "list"][..],
+        &["--url", elsewhere, "--fingerprint", &world.fingerprint, "device", "list"],
+        &["--url", &world.url.replace("127.0.0.1", "127.0.0.2"), "logout"],
+        &["device", "revoke", "bus-17", "--reason", "stolen", "--url", elsewhere],
+        &["--fingerprint", &["00"; 32].join(":"), "device", "list"],
+        &["--fingerprint", "00:11", "device", "list"],
+        &["--url", "", "device", "list"],
+    ] {
+        let said = world.refused(words);
+        let named = ["you are logged in at", "the fingerprint is 32 bytes", "\"\": write https"];
+        assert!(named.iter().any(|part| said.contains(part)), "{words:?}: {said}");
+    }
+    let mut by_environment = world.command(&["device", "list"]);
+    let refused = by_environment.env("ROADWEAVE_FLEET_URL", elsewhere).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains(elsewhere));
+    // The same one, however it is written.
+    let bare = world.fingerprint.replace(':', "").to_lowercase();
+    world.prints(&["--url", &format!("{}/", world.url), "--fingerprint", &bare, "device", "list"]);
+}
