@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use roadweave_config::default_state_directory;
+use roadweave_config::{default_state_directory, read_text};
 use roadweave_device::fleet::{JoinOptions, Joined, join, role_name};
 use roadweave_fleet::{JoinToken, Kind, Name, Role};
 use roadweave_terminal::exit::BadInput;
@@ -17,8 +17,11 @@ use roadweave_terminal::out;
 #[derive(Debug, clap::Args)]
 pub struct JoinArgs {
     /// The token, rw1_...; `-` reads it from the standard input, which no other user sees
-    #[arg(value_name = "TOKEN")]
-    token: String,
+    #[arg(value_name = "TOKEN", required_unless_present = "token_file")]
+    token: Option<String>,
+    /// A file with the token, which others may not read
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    token_file: Option<PathBuf>,
     /// The name that this machine would like in the fleet; default: its host name
     #[arg(long)]
     name: Option<String>,
@@ -77,10 +80,14 @@ impl JoinArgs {
     }
 
     fn text(&self) -> Result<String> {
-        if self.token != "-" {
-            return Ok(self.token.clone());
+        if let Some(file) = &self.token_file {
+            return Ok(read_text(file, true).map_err(BadInput::new)?.to_string());
         }
         let mut text = String::new();
+        if let Some(token) = self.token.as_deref().filter(|it| *it != "-") {
+            text.push_str(token);
+            return Ok(text);
+        }
         let mut input = std::io::Read::take(std::io::stdin(), TOKEN_MAX);
         std::io::Read::read_to_string(&mut input, &mut text)?;
         Ok(text)

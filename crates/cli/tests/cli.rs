@@ -313,3 +313,19 @@ fn show_without_a_running_instance_says_so_in_one_line() {
         assert_eq!(said(&output.stderr).lines().count(), 1);
     }
 }
+
+#[test]
+fn a_token_comes_as_a_word_or_from_a_file_that_others_may_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    let from_file = ["join", "--token-file", "token", "--state-directory", "state"];
+    check_refused(&run_in(folder.path(), &from_file), 2, &["token", "No such file"]);
+    fs::write(&file, "rw1_damaged\n").unwrap();
+    for (mode, part) in [(0o644, "chmod 600"), (0o600, "token is damaged"), (0o440, "damaged")] {
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+        check_refused(&run_in(folder.path(), &from_file), 2, &[part]);
+    }
+    check_refused(&run_in(folder.path(), &["join"]), 2, &["TOKEN"]);
+    let both = run_in(folder.path(), &["join", "rw1_x", "--token-file", "token"]);
+    check_refused(&both, 2, &["cannot be used with"]);
+}

@@ -27,8 +27,10 @@ pub struct Options {
     /// Where boxes and people reach it; may be given several times
     #[arg(long, required = true, value_name = "HOST:PORT", value_parser = address)]
     address: Vec<String>,
-    /// postgres://user:password@host/name, for several controllers; else a file in the folder
-    #[arg(long, value_name = "ADDRESS")]
+    /// postgres://user:password@host/name, for several controllers; else a file in the folder. With
+    /// a password give it by the environment: other users see the words of a command
+    #[arg(long, env = "ROADWEAVE_CONTROLLER_DATABASE", value_name = "ADDRESS")]
+    #[arg(hide_env_values = true)]
     database: Option<String>,
     /// The name of your own tenant
     #[arg(long, default_value = "home", value_name = "NAME")]

@@ -29,8 +29,8 @@ pub struct Create {
     /// How many it lets in
     #[arg(long, default_value_t = 1)]
     uses: u32,
-    /// How long it is good, hours
-    #[arg(long, default_value_t = 24)]
+    /// How long it is good, hours: ten years (87600) at most
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=87_600))]
     hours: u32,
     /// What it lets in: box, proxy or anchor; a box, or what its delegate may sign for
     #[arg(long, value_parser = ["box", "proxy", "anchor"])]

@@ -1,6 +1,7 @@
 //! From nothing: a controller that never had a root key, whose holder signs on another machine.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -36,12 +37,15 @@ impl Desk<'_> {
     }
 }
 
-/// A machine that joins by a token; what it says.
+/// A machine that joins by a token in a file, as pods do; what it says.
 fn join(token: &str, folder: &Path) -> (bool, String) {
+    let file = folder.with_extension("token");
+    fs::write(&file, format!("{token}\n")).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o440)).unwrap();
     let mut command = Command::new(program("roadweave").unwrap());
     let name = folder.file_name().unwrap();
-    let command = command.args(["join", token, "--state-directory"]).arg(folder);
-    let command = command.arg("--name").arg(name);
+    let command = command.arg("join").arg("--token-file").arg(file);
+    let command = command.arg("--state-directory").arg(folder).arg("--name").arg(name);
     let output = command.env_remove("ROADWEAVE_LOG").output().unwrap();
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8(text).unwrap())
@@ -147,7 +151,6 @@ fn a_signer_makes_delegates_within_its_own() {
     let said = desk.prints(&[&anna[..], &["--tenant", "home", "--uses", "2"]].concat());
     assert!(said.contains("roadweave fleet delegate add shift.delegate"), "{said}");
     // Its key is in the file: for its owner alone, and not read where others may.
-    use std::os::unix::fs::PermissionsExt as _;
     let path = away.path().join("anna.delegate");
     assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
