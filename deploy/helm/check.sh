@@ -3,7 +3,8 @@
 # the files of proxies and anchors in it against `roadweave proxy --check` and `roadweave anchor
 # --check`, where that program is built. Installs helm and kubernetes-validate into target/tools.
 #
-#   deploy/helm/check.sh [--if-possible]     skips where they cannot be had
+#   deploy/helm/check.sh [--if-possible]     skips where they cannot be had; with
+#                                            ROADWEAVE_REQUIRE_TOOLS only where go is not there
 set -eu
 cd "$(dirname "$0")/../.."
 tools="${CARGO_TARGET_DIR:-$PWD/target}/tools"
@@ -11,26 +12,35 @@ chart=deploy/helm/roadweave
 tests=deploy/helm/tests
 kubernetes=1.34.0
 
-cannot() {
-    if [ "${1:-}" = --if-possible ]; then
-        echo "skipped: the chart is not checked, $2" >&2
+if_possible="${1:-}"
+skip() {
+    [ "$if_possible" != --if-possible ] || {
+        echo "skipped: the chart is not checked, $1" >&2
         exit 0
-    fi
-    echo "the chart cannot be checked: $2" >&2
+    }
+    cannot "$1"
+}
+# For want of what this script installs.
+missing() {
+    [ -n "${ROADWEAVE_REQUIRE_TOOLS:-}" ] || skip "$1"
+    cannot "$1"
+}
+cannot() {
+    echo "the chart cannot be checked: $1" >&2
     exit 1
 }
 
 helm="$tools/bin/helm"
 if [ ! -x "$helm" ]; then
-    command -v go >/dev/null || cannot "${1:-}" "go is not installed, which builds helm"
+    command -v go >/dev/null || skip "go is not installed, which builds helm"
     GOBIN="$tools/bin" go install helm.sh/helm/v3/cmd/helm@v3.22.0 >/dev/null 2>&1 ||
-        cannot "${1:-}" "helm cannot be built"
+        missing "helm cannot be built"
 fi
 validate="$tools/kubernetes-validate/bin/kubernetes-validate"
 if [ ! -x "$validate" ]; then
     python3 -m venv "$tools/kubernetes-validate" &&
         "$tools/kubernetes-validate/bin/pip" install --quiet kubernetes-validate==1.37.0 ||
-        cannot "${1:-}" "kubernetes-validate cannot be installed"
+        missing "kubernetes-validate cannot be installed"
 fi
 
 roadweave=
@@ -68,11 +78,42 @@ PYTHON
     done
 }
 
+# No secret is a word of a command, which all programs of a node see; every pod has a port that is
+# scraped, where there is a PodMonitor.
+check_pods() {
+    "${validate%/*}/python3" - "$rendered" <<'PYTHON'
+import sys, yaml
+parts = [part for part in yaml.safe_load_all(open(sys.argv[1])) if part]
+pods = {part["metadata"]["name"]: part["spec"]["template"]["spec"] for part in parts
+        if part["kind"] in ("Deployment", "StatefulSet", "Job")}
+scraped = {end["port"] for part in parts if part["kind"] == "PodMonitor"
+           for end in part["spec"]["podMetricsEndpoints"]}
+for name, pod in pods.items():
+    every = pod.get("initContainers", []) + pod["containers"]
+    for one in every:
+        secret = {env["name"] for env in one.get("env", [])
+                  if "secretKeyRef" in env.get("valueFrom", {})}
+        for word in one.get("args", []) + one.get("command", []):
+            if any(f"$({env})" in word for env in secret):
+                sys.exit(f"{name}: a secret is a word of the command of {one['name']}: {word}")
+        volumes = {volume["name"] for volume in pod.get("volumes", []) if "secret" in volume}
+        read = {mount["mountPath"] for mount in one["volumeMounts"] if mount["name"] in volumes}
+        files = {word.split("=")[1].rsplit("/", 1)[0] for word in one.get("args", [])
+                 if word.startswith("--token-file=")}
+        if one["name"] == "join" and (not files or files - read):
+            sys.exit(f"{name}: no token is where {one['name']} reads it: {files or 'nowhere'}")
+    ports = {port["name"] for one in every for port in one.get("ports", [])}
+    if scraped and not scraped & ports:
+        sys.exit(f"{name}: nothing is scraped, of its ports {sorted(ports)}")
+PYTHON
+}
+
 for values in "$tests"/*.yaml; do
     echo "$values"
     "$helm" lint --quiet --strict --kube-version "$kubernetes" --values "$values" "$chart"
     "$helm" template fleet "$chart" --kube-version "$kubernetes" --values "$values" >"$rendered"
     "$validate" --quiet --strict --kubernetes-version "${kubernetes%.*}" "$rendered"
+    check_pods
     [ -z "$roadweave" ] || check_files
 done
 # A file that is none is found.
