@@ -155,6 +155,10 @@ impl<C> Thread<C> {
             AgentEvent::Revoked(keys) => {
                 self.batches += 1;
                 let batch = self.batches;
+                if self.role == Role::Box {
+                    // It has no sessions of others that could end.
+                    self.ended = batch;
+                }
                 self.tell(|news| {
                     news.revoked.extend(keys);
                     news.batch = batch;

@@ -112,6 +112,19 @@ fn hear(fleet: &Fleet<String>, controller: &Controller) {
     assert_eq!(said.iter().filter(|event| **event == is_told).count(), 1, "{said:?}");
 }
 
+#[test]
+fn a_box_confirms_every_batch_of_revocations_by_itself() {
+    let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
+    joined(&controller, folder.path(), Role::Box);
+    let fleet = start(folder.path(), Role::Box, None);
+    // As with a session: by the machine's routes.
+    fleet.set_session(Some(key(1)));
+    for serial in 1..=3 {
+        controller.store().published = published(&[7, 8, 9][..serial]);
+        controller.wait_for(|event| *event == DeskEvent::Revoked(serial as u64));
+    }
+}
+
 fn confirmed(event: &DeskEvent) -> bool {
     *event == DeskEvent::Revoked(1)
 }
