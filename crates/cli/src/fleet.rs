@@ -20,6 +20,8 @@ use crate::run::{in_order, tell_ignored, tun_settings, warn_of};
 /// The files that need not be there after a join.
 pub const PROXY_FILE: &str = "/etc/roadweave/proxy.toml";
 pub const ANCHOR_FILE: &str = "/etc/roadweave/anchor.toml";
+/// Why a proxy without a fleet does not take a file.
+const NO_TENANTS: &str = "tenants is empty; write [[tenants]]";
 
 /// Runs a proxy: ends multipath, and passes inner packets on to the anchors of their tenants. It
 /// needs no rights over its machine's network.
@@ -58,7 +60,7 @@ impl ProxyArgs {
         let mut file = source.read().map_err(BadInput::new)?;
         member::check(&source.path, &file.private_key, &file.state_directory)?;
         if file.tenants.is_empty() && !Membership::is_there(&file.state_directory) {
-            return Err(without_tenant(&source.path, "tenants is empty; write [[tenants]]"));
+            return Err(without_tenant(&source.path, NO_TENANTS));
         }
         if self.check {
             return in_order(&source.path, &file);
@@ -70,7 +72,7 @@ impl ProxyArgs {
         let fleet =
             membership.map(|membership| member::in_fleet(membership, file.fleet.offline_max()));
         let files = source.files();
-        let reload = reload_proxy(source, file.clone(), identity.public_key());
+        let reload = reload_proxy(source, file.clone(), identity.public_key(), fleet.is_some());
         Ok(run_proxy(ProxyOptions {
             instance: file.instance.as_str().to_owned(),
             config: ServerConfig {
@@ -172,18 +174,25 @@ fn tenant_name(path: &Path, file: &AnchorFile, membership: Option<&Membership>) 
     }
 }
 
-/// Reads a proxy's file again; `started` is what it was started with.
+/// Reads a proxy's file again; `started` is what it was started with, and `is_member` whether a
+/// fleet names tenants as well.
 fn reload_proxy(
     source: Source<ProxyFile>,
     started: ProxyFile,
     key: PublicKey,
+    is_member: bool,
 ) -> impl FnMut() -> Result<ServerReload, String> {
     move || {
         let mut file = source.read().map_err(|error| error.to_string())?;
         warn_of(&file);
         let other_key = member::is_other_key(file.private_key.take(), key)?;
-        tell_ignored(&started, &file, &["peers"], other_key);
-        Ok(ServerReload { peers: file.peers(), ..ServerReload::default() })
+        tell_ignored(&started, &file, &["peers", "tenants"], other_key);
+        if file.tenants.is_empty() && !is_member {
+            return Err(NO_TENANTS.to_owned());
+        }
+        let (peers, tenants) = (file.peers(), file.proxy_config().tenants);
+        let anchors = file.anchor_names();
+        Ok(ServerReload { peers, tenants, anchors, ..ServerReload::default() })
     }
 }
 
@@ -202,7 +211,8 @@ fn reload_anchor(
         tell_ignored(&started, &file, &RELOADS, other_key);
         let (peers, proxies) = (file.devices(), file.proxies());
         let accepted = file.fleet.accept.clone();
-        Ok(ServerReload { peers, destinations: destinations(&file), proxies, accepted })
+        let destinations = destinations(&file);
+        Ok(ServerReload { peers, destinations, proxies, accepted, ..ServerReload::default() })
     }
 }
 

@@ -222,7 +222,8 @@ fn reload_server(
         tell_ignored(&started, &file, &SERVER_RELOADS, other_key);
         let destinations = destinations(&file);
         let accepted = file.fleet.accept.clone();
-        Ok(ServerReload { peers: file.peers(), destinations, proxies: Vec::new(), accepted })
+        let peers = file.peers();
+        Ok(ServerReload { peers, destinations, accepted, ..ServerReload::default() })
     }
 }
 

@@ -1,8 +1,4 @@
 //! A fleet with its real controller, from the token to the revocation.
-//!
-//! ```text
-//! box ═ eth1, eth2 ═► server: controller :4400, server or proxy :4433 ── lan0 ──► cloud: anchor
-//! ```
 
 #![allow(
     clippy::disallowed_methods,
@@ -11,152 +7,16 @@
 #![allow(clippy::unwrap_used, missing_docs, reason = "tests")]
 
 mod common;
+#[path = "common/world.rs"]
+mod world;
 
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::*;
-use roadweave_device::netns::{NetNs, run_sandboxed};
 use rustix::process::Signal;
 use serde_json::Value;
-
-/// Where boxes, proxies and people find the controller.
-const CONTROLLER: &str = "198.51.100.1:4400";
-/// Where boxes find the server.
-const SERVES_AT: &str = "198.51.100.1:4433";
-/// Where proxies find the anchor.
-const ANCHOR_AT: &str = "203.0.113.2:4434";
-
-/// A program of the fleet, which `cargo test --workspace` builds beside this one.
-fn beside(name: &str) -> Option<PathBuf> {
-    let beside = Path::new(PROGRAM).with_file_name(name);
-    if beside.exists() {
-        return Some(beside);
-    }
-    let required = std::env::var_os("ROADWEAVE_REQUIRE_TOOLS").is_some();
-    assert!(!required, "{name} is not built: cargo test --workspace");
-    eprintln!("skipped: {name} is not built (cargo test --workspace builds it)");
-    None
-}
-
-/// A road with a controller at the server's end, and an owner who is logged in there.
-struct World {
-    road: Road,
-    programs: [PathBuf; 2],
-    controller: Option<Daemon>,
-}
-
-impl World {
-    fn new(programs: [PathBuf; 2]) -> Self {
-        let road = Road::new();
-        let mut init = road.server.command(&programs[0]);
-        init.args(["init", "--address", CONTROLLER, "--listen", CONTROLLER, "--folder"]);
-        let init = init.arg(road.path("controller")).output().unwrap();
-        assert!(init.status.success(), "{init:?}");
-        let said = text(&init.stdout);
-        let after = |mark: &str| {
-            let rest = said.split(mark).nth(1).unwrap();
-            rest.split_whitespace().next().unwrap().to_owned()
-        };
-        let (fingerprint, password) = (after("--fingerprint "), after("password: "));
-        let mut world = Self { road, programs, controller: None };
-        world.start_controller();
-        let url = format!("https://{CONTROLLER}");
-        let login = ["login", &url, "--user", "admin", "--fingerprint", &fingerprint];
-        let mut login = world.operator(&login).stdin(Stdio::piped()).spawn().unwrap();
-        writeln!(login.stdin.take().unwrap(), "{password}").unwrap();
-        assert!(login.wait().unwrap().success());
-        world
-    }
-
-    fn start_controller(&mut self) {
-        let mut command = self.road.server.command(&self.programs[0]);
-        command.arg("run").arg("--folder").arg(self.road.path("controller"));
-        self.controller = Some(Daemon::start(command, self.road.path("controller.log")));
-        let listens = || std::net::TcpStream::connect(CONTROLLER).is_ok();
-        let deadline = Instant::now() + WAIT_MAX;
-        while !self.road.server.enter(listens).unwrap() {
-            assert!(Instant::now() < deadline, "the controller does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn operator(&self, words: &[&str]) -> Command {
-        let mut command = self.road.server.command(&self.programs[1]);
-        command.args(words).env("HOME", self.road.path("")).env_remove("XDG_CONFIG_HOME");
-        for name in ["URL", "KEY", "FINGERPRINT", "TENANT"] {
-            command.env_remove(format!("ROADWEAVE_FLEET_{name}"));
-        }
-        command
-    }
-
-    /// What an operator's command answers.
-    fn json(&self, words: &[&str]) -> Value {
-        let output = self.operator(words).arg("--json").output().unwrap();
-        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap()
-    }
-
-    fn token(&self, role: &str) -> String {
-        let made = self.json(&["token", "create", "--role", role]);
-        made["join"].as_str().unwrap().to_owned()
-    }
-
-    /// A proxy or an anchor joins in `namespace`, by a token of its own.
-    fn admit(&self, namespace: &NetNs, role: &str, (name, address): (&str, &str)) {
-        let token = self.token(role);
-        let mut join = namespace.command(PROGRAM);
-        join.args(["join", &token, "--role", role, "--name", name, "--address", address]);
-        let join = join.arg("--state-directory").arg(self.road.path(name)).output().unwrap();
-        assert!(joined(&join).contains(&format!("This {role} has joined: {name} of home")));
-    }
-
-    /// A server and a box join, each by a token of its own, and start.
-    fn start_both(&self) -> (Daemon, Daemon) {
-        self.admit(&self.road.server, "proxy", ("fra-1", SERVES_AT));
-        joined(&self.join(&self.token("box"), "bus-1").output().unwrap());
-        self.write_files();
-        let server = self.road.start_server();
-        (server, self.road.start_client("client"))
-    }
-
-    /// Files that say where the state is, and name neither keys nor one another.
-    fn write_files(&self) {
-        let state = |name: &str| format!("state_directory = {:?}\n", self.road.path(name));
-        let listen = format!("listen = \"{SERVES_AT}\"\naddresses = [\"10.77.0.1/16\"]\n");
-        let tun = format!("[tun]\nname = \"{SERVER}\"\n");
-        self.road.write("server.toml", state("fra-1") + &listen + &tun);
-        let uplinks = "[uplinks]\ninclude = [\"eth1\", \"eth2\"]\n";
-        let routes = "[routes]\ninto_tunnel = [\"10.77.0.0/16\"]\n";
-        self.road.write("client.toml", state("bus-1") + uplinks + routes);
-    }
-
-    /// `roadweave join` in the vehicle, with a state directory of this name.
-    fn join(&self, token: &str, name: &str) -> Command {
-        let mut command = self.road.vehicle.command(PROGRAM);
-        command.args(["join", token, "--name", name, "--state-directory"]);
-        command.arg(self.road.path(name));
-        command
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn joined(output: &Output) -> String {
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    text(&output.stdout)
-}
-
-/// Runs a test in a sandbox, if the programs are there.
-fn in_world(name: &str, test: impl FnOnce(World)) {
-    let programs = ["roadweave-controller", "roadweave-fleet"].map(beside);
-    let [Some(controller), Some(operator)] = programs else { return };
-    run_sandboxed(name, || test(World::new([controller, operator])));
-}
+use world::*;
 
 #[test]
 fn a_box_joins_by_a_token_once_and_a_used_up_token_says_so() {
@@ -231,41 +91,20 @@ fn a_session_on_signed_documents_outlives_its_controller_and_ends_with_the_key()
 #[test]
 fn proxy_and_anchor_join_by_tokens_and_go_on_without_their_controller() {
     in_world("proxy_and_anchor_join_by_tokens_and_go_on_without_their_controller", |mut world| {
-        world.json(&["tenant", "egress", "home", "anchor"]);
-        world.road.cloud.ip("route add default via 203.0.113.1").unwrap();
-        world.admit(&world.road.cloud, "anchor", ("site-1", ANCHOR_AT));
-        world.admit(&world.road.server, "proxy", ("fra-1", SERVES_AT));
-        joined(&world.join(&world.token("box"), "bus-1").output().unwrap());
-        world.write_files();
-        let state = |name: &str| format!("state_directory = {:?}\n", world.road.path(name));
-        let listens = |at: &str| format!("listen = {at:?}\n");
-        let tun = "addresses = [\"10.77.0.1/16\"]\n[tun]\nname = \"rwa\"\n";
-        world.road.write("anchor.toml", state("site-1") + &listens(ANCHOR_AT) + tun);
-        world.road.write("proxy.toml", state("fra-1") + &listens(SERVES_AT));
-        let start = |world: &World| {
-            let anchor = world.road.start(&world.road.cloud, "anchor", "anchor");
-            anchor.wait_for("the anchor runs");
-            let proxy = world.road.start(&world.road.server, "proxy", "proxy");
-            proxy.wait_for("the proxy runs");
-            let client = world.road.start_client("client");
-            client.wait_for("joined");
-            anchor.wait_for("attached");
-            world.road.wait_for_traffic();
-            [anchor, proxy, client]
-        };
+        world.join_with_anchor();
         world.road.echo(&world.road.cloud, "0.0.0.0");
-        let daemons = start(&world);
+        let daemons = world.start_with_anchor();
         world.controller.take().unwrap().kill();
         daemons.into_iter().rev().for_each(Daemon::interrupt);
-        let [anchor, proxy, client] = start(&world);
-        for at in ["rwa", "proxy"] {
+        let [anchor, proxy, client] = world.start_with_anchor();
+        for at in [ANCHOR, "proxy"] {
             let status = world.road.show(at);
             assert!(status["fleet"]["away_seconds"].as_f64().is_some(), "{status:#}");
         }
 
         world.start_controller();
         let there = |status: &Value| status["fleet"]["controller"].is_string();
-        for at in ["rwa", "proxy"] {
+        for at in [ANCHOR, "proxy"] {
             world.road.wait_for_status(at, "the controller is back", there);
         }
         let asked = Instant::now();
@@ -275,7 +114,7 @@ fn proxy_and_anchor_join_by_tokens_and_go_on_without_their_controller() {
         assert!(summary.starts_with("2 of 2"), "{revoked:#}");
         assert!(answered < Duration::from_secs(2), "{answered:?}");
         assert!(proxy.count("left") > 0, "{}", proxy.log());
-        assert_eq!(world.road.show("rwa")["legs"][0][1]["attachments"], 0);
+        assert_eq!(world.road.show(ANCHOR)["legs"][0][1]["attachments"], 0);
         drop((anchor, client));
     });
 }

@@ -113,6 +113,18 @@ impl Client {
         Ok(self.ask(method, path, body, etag.as_deref())?.body)
     }
 
+    /// Changes some settings of something, and leaves the others as they are.
+    ///
+    /// # Errors
+    /// As [`Client::get`], and when somebody else changes it at the same time.
+    pub fn settle(&self, path: &str, change: impl FnOnce(&mut Value)) -> Result<Value> {
+        let Answer { headers, body } = self.ask("GET", path, None, None)?;
+        let etag = headers.get(header::ETAG).and_then(|etag| etag.to_str().ok());
+        let mut settings = body["settings"].clone();
+        change(&mut settings);
+        Ok(self.ask("PUT", path, Some(&settings), etag)?.body)
+    }
+
     /// Asks once.
     ///
     /// # Errors

@@ -134,6 +134,7 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
         destinations: options.destinations,
         proxies: options.proxies,
         accepted: options.accepted,
+        ..ServerReload::default()
     };
     let serving = ServingOptions {
         clients: devices,
@@ -142,8 +143,6 @@ fn start(mut options: AnchorOptions) -> Result<Running<Anchor, AnchorRole>, Driv
         reload: options.reload,
         own: Some(options.addresses),
         host: Some((host, machine)),
-        tenants: Vec::new(),
-        anchor_names: Vec::new(),
         fleet: options.fleet,
         state_directory: &options.state_directory,
         instance: instance.name(),

@@ -99,7 +99,12 @@ fn start(mut options: ProxyOptions) -> Result<Running<Server, ProxyRole>, Driver
     options.config.transport.reset_salt = reset_salt(&options.state_directory, instance.name())?;
     let epoch = Epoch::new(clock.epoch());
     let ProxyOptions { config, proxy, identity, anchor_names, .. } = options;
-    let tenants = proxy.tenants.clone();
+    let of_file = ServerReload {
+        peers: options.peers,
+        tenants: proxy.tenants.clone(),
+        anchors: anchor_names,
+        ..ServerReload::default()
+    };
     let mut server = Server::proxy(epoch, config, proxy, identity, peers.clone())?;
     let learned = StateFile::new(&options.state_directory, instance.name());
     let learned = LearnedFile::restore(learned, &mut server);
@@ -113,12 +118,10 @@ fn start(mut options: ProxyOptions) -> Result<Running<Server, ProxyRole>, Driver
     let serving = ServingOptions {
         clients: peers,
         proxies: None,
-        of_file: ServerReload { peers: options.peers, ..ServerReload::default() },
+        of_file,
         reload: options.reload,
         own: None,
         host: None,
-        tenants,
-        anchor_names,
         fleet: options.fleet,
         state_directory: &options.state_directory,
         instance: instance.name(),

@@ -125,8 +125,8 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
     let of_file = ServerReload {
         peers: options.peers,
         destinations: options.destinations,
-        proxies: Vec::new(),
         accepted: options.accepted,
+        ..ServerReload::default()
     };
     let serving = ServingOptions {
         clients: peers,
@@ -135,8 +135,6 @@ fn start(mut options: ServerOptions) -> Result<Running<Server, ServerRole>, Driv
         reload: options.reload,
         own: Some(options.addresses),
         host: Some((host, machine)),
-        tenants: Vec::new(),
-        anchor_names: Vec::new(),
         fleet: options.fleet,
         state_directory: &options.state_directory,
         instance: instance.name(),

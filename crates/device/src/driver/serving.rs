@@ -7,6 +7,7 @@
 //! ```
 
 mod anchor_names;
+mod anchors;
 mod fleet;
 pub(super) mod host;
 mod machine;
@@ -21,10 +22,10 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
-use roadweave_tunnel::{Node, PeerTable, ProxyTenant};
+use roadweave_tunnel::{Node, PeerTable};
 use roadweave_types::{DropCounters, Instant};
 
-use self::anchor_names::{AnchorNames, AnchorPlace};
+use self::anchors::Anchors;
 use self::fleet::InFleet;
 use self::host::Host;
 use self::machine::Machine;
@@ -57,10 +58,6 @@ pub(super) struct ServingOptions<'a> {
     pub(super) own: Option<Vec<IpNet>>,
     /// What it holds of its machine, if it does.
     pub(super) host: Option<(Host, Machine)>,
-    /// The tenants of a proxy that its file names.
-    pub(super) tenants: Vec<ProxyTenant>,
-    /// Where their anchors are.
-    pub(super) anchor_names: Vec<AnchorPlace>,
     /// How it takes part in a fleet, if it belongs to one.
     pub(super) fleet: Option<FleetOptions<()>>,
     /// Where the time of day is kept.
@@ -89,9 +86,7 @@ impl Tables {
 pub(super) struct Serving {
     reloader: Reloader,
     fleet: Option<InFleet>,
-    /// The anchors that the file names, and where all are.
-    anchors_of_file: Vec<AnchorPlace>,
-    anchor_names: AnchorNames,
+    anchors: Anchors,
     tables: Tables,
     time_of_day: TimeOfDay,
     next_time_of_day: Instant,
@@ -116,17 +111,15 @@ impl Serving {
         clients.set_unix_time(time_of_day.tell(Instant::ZERO, ClockReading::take()));
         let (host, machine) = host.unzip();
         let keys = of_file.keys().collect();
+        let mut anchors = Anchors::new(driver.waker());
+        anchors.set_of_file(driver.edge.clock.now(), &mut driver.node, of_file.led());
         let reloader = Reloader::start(reload, of_file, own, machine, driver.waker())?;
-        let tenants = options.tenants;
-        let mut anchor_names = AnchorNames::new(driver.waker());
-        anchor_names.set(driver.edge.clock.now(), &mut driver.node, &options.anchor_names);
-        let start_fleet = |fleet| InFleet::start(fleet, keys, tenants, driver.waker());
+        let start_fleet = |fleet| InFleet::start(fleet, keys, driver.waker());
         let fleet = options.fleet.map(start_fleet).transpose()?;
         let mut serving = Self {
             reloader,
             fleet,
-            anchors_of_file: options.anchor_names,
-            anchor_names,
+            anchors,
             tables: Tables { clients, proxies },
             time_of_day,
             next_time_of_day: Instant::ZERO,
@@ -152,13 +145,13 @@ impl Serving {
     /// When one of its methods has something to do.
     pub(super) fn poll_timeout(&self) -> Instant {
         let fleet = self.fleet.as_ref().map(InFleet::poll_timeout);
-        let others = [fleet, self.anchor_names.poll_timeout()].into_iter().flatten();
+        let others = [fleet, self.anchors.poll_timeout()].into_iter().flatten();
         others.fold(self.next_time_of_day, Instant::min)
     }
 
     /// Looks up where anchors are, if that is due.
     pub(super) fn look_anchors_up(&mut self, node: &mut impl Serves, now: Instant) {
-        self.anchor_names.handle_timeout(now, node);
+        self.anchors.handle_timeout(now, node);
     }
 
     /// Keys may have expired, which the time of day tells, and sessions, which tell by themselves.
@@ -207,12 +200,7 @@ impl Serving {
         let Some(fleet) = &mut self.fleet else { return };
         let (has_other_members, anchors) = fleet.take_news(node, now, &self.tables);
         if let Some(anchors) = anchors {
-            // Where those of the file are nobody else says.
-            let of_file = &self.anchors_of_file;
-            let is_new = |(key, _): &AnchorPlace| of_file.iter().all(|(known, _)| known != key);
-            let others: Vec<_> = anchors.into_iter().filter(is_new).collect();
-            let all: Vec<_> = of_file.iter().cloned().chain(others).collect();
-            self.anchor_names.set(now, node, &all);
+            self.anchors.set_of_fleet(now, node, anchors);
         }
         if has_other_members {
             self.begin_reload(false);
@@ -228,7 +216,7 @@ impl Serving {
     }
 
     fn take(&mut self, node: &mut impl Serves, now: Instant, reloaded: Reloaded) {
-        let Reloaded { change, proxies, destinations, of_file } = reloaded;
+        let Reloaded { change, proxies, destinations, led, of_file } = reloaded;
         let (peers, changed) = (change.peers.len(), change.changed.len());
         match &self.tables.proxies {
             None => tracing::info!(peers, changed, "the clients were read again"),
@@ -241,6 +229,7 @@ impl Serving {
             host.lead(&destinations, self.reloader.routed());
         }
         let former = node.replace(now, change, proxies, &self.tables);
+        self.anchors.set_of_file(now, node, led);
         if let Some(fleet) = &mut self.fleet {
             fleet.set_of_file(of_file, &self.tables);
         }

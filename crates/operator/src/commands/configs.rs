@@ -174,9 +174,7 @@ pub fn rollout(command: RolloutCommand, asker: &Asker) -> Result<()> {
         RolloutCommand::Abort { name } => (name, "aborted"),
     };
     let path = asker.client.of_tenant(&format!("/rollouts/{name}"));
-    let mut settings = asker.client.get(&path)?["settings"].clone();
-    settings["state"] = state.into();
-    let answer = asker.client.change("PUT", &path, Some(&settings))?;
+    let answer = asker.client.settle(&path, |settings| settings["state"] = state.into())?;
     asker.answer(&answer, format_args!("{name} is {state}"))
 }
 

@@ -1,8 +1,8 @@
-//! Tenants, and where their packets leave.
+//! Tenants: where their packets leave, and how many may.
 
 use anyhow::Result;
 use clap::Subcommand;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::Asker;
 use crate::account;
@@ -28,6 +28,13 @@ pub enum TenantCommand {
         #[arg(value_parser = ["local", "anchor"])]
         at: String,
     },
+    /// Say what all its boxes together may send, and receive, through each proxy with its anchor
+    Limit {
+        name: String,
+        /// Megabits per second, at most 1000000; any without it
+        #[arg(long, value_name = "N")]
+        rate_mbps: Option<u32>,
+    },
 }
 
 /// Does what is to be done with tenants.
@@ -40,6 +47,7 @@ pub fn tenant(command: TenantCommand, asker: &Asker) -> Result<()> {
                 ("HOST", "host"),
                 ("PREFIXES", "settings.prefixes"),
                 ("EGRESS", "settings.egress"),
+                ("MBIT/S", "settings.limits.rate_mbps"),
                 ("TITLE", "settings.title"),
             ],
         ),
@@ -52,11 +60,15 @@ pub fn tenant(command: TenantCommand, asker: &Asker) -> Result<()> {
             asker.answer(&answer, format_args!("tenant {name}, owned by {owner}"))
         }
         TenantCommand::Egress { name, at } => {
-            let path = format!("/tenants/{name}");
-            let mut settings = asker.client.get(&path)?["settings"].clone();
-            settings["egress"] = json!(at);
-            let answer = asker.client.change("PUT", &path, Some(&settings))?;
+            let to = |settings: &mut Value| settings["egress"] = json!(at);
+            let answer = asker.client.settle(&format!("/tenants/{name}"), to)?;
             asker.answer(&answer, format_args!("packets of {name} leave: {at}"))
+        }
+        TenantCommand::Limit { name, rate_mbps } => {
+            let to = |settings: &mut Value| settings["limits"]["rate_mbps"] = json!(rate_mbps);
+            let answer = asker.client.settle(&format!("/tenants/{name}"), to)?;
+            let rate = rate_mbps.map_or("any".to_owned(), |rate| format!("{rate} Mbit/s"));
+            asker.answer(&answer, format_args!("through each proxy {name} may send: {rate}"))
         }
     }
 }

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
-use roadweave_tunnel::ProxyTenant;
 use roadweave_types::Instant;
 
 use super::Tables;
-use super::anchor_names::AnchorPlace;
+use super::anchors::Led;
 use super::node::Serves;
 use crate::fleet::{Fleet, FleetOptions, Members, News};
 use crate::status::FleetStatus;
@@ -32,8 +31,6 @@ pub(super) struct InFleet {
     members: Arc<Members>,
     /// Those of the file, whom no controller keeps out.
     of_file: BTreeSet<PublicKey>,
-    /// The tenants of the file, whose anchors are those of the file.
-    tenants: Vec<ProxyTenant>,
     /// Whether only those are let in.
     is_closed: bool,
     /// Batches of withdrawn keys that were taken.
@@ -45,18 +42,16 @@ pub(super) struct InFleet {
 }
 
 impl InFleet {
-    /// `of_file`: whom the own file names; `tenants`: which tenants it does.
+    /// `of_file`: whom the own file names.
     pub(super) fn start(
         options: FleetOptions<()>,
         of_file: BTreeSet<PublicKey>,
-        tenants: Vec<ProxyTenant>,
         waker: Waker,
     ) -> Result<Self, DeviceError> {
         Ok(Self {
             fleet: Fleet::start(options, waker)?,
             members: Arc::default(),
             of_file,
-            tenants,
             is_closed: false,
             batches: 0,
             ending: None,
@@ -117,13 +112,13 @@ impl InFleet {
     }
 
     /// Takes what the fleet has said since; returns whether others are members than before, and
-    /// where the anchors are that it names, if those are others.
+    /// the anchors that it names, if those are others.
     pub(super) fn take_news(
         &mut self,
         node: &mut impl Serves,
         now: Instant,
         tables: &Tables,
-    ) -> (bool, Option<Vec<AnchorPlace>>) {
+    ) -> (bool, Option<Led>) {
         let News { members, anchors, revoked, batch, is_closed, drained, watched_until, .. } =
             self.fleet.news();
         if !revoked.is_empty() {
@@ -152,14 +147,12 @@ impl InFleet {
             self.watched_until = until;
             self.next_figures = Instant::ZERO;
         }
-        let names = anchors.map(|anchors| {
+        let led = anchors.map(|anchors| {
             tracing::info!(tenants = anchors.len(), "the fleet names anchors");
-            let (tenants, names): (Vec<_>, Vec<_>) = anchors.into_iter().unzip();
-            let keys: Vec<PublicKey> = tenants.iter().map(|it: &ProxyTenant| it.anchor).collect();
-            let of_file = self.tenants.iter().cloned();
-            node.set_anchors(now, of_file.chain(tenants).collect());
-            keys.into_iter().zip(names).collect()
+            let places = anchors.iter().map(|(tenant, names)| (tenant.anchor, names.clone()));
+            let places = places.collect();
+            Led { tenants: anchors.into_iter().map(|(tenant, _)| tenant).collect(), places }
         });
-        (members.map(|members| self.members = Arc::new(members)).is_some(), names)
+        (members.map(|members| self.members = Arc::new(members)).is_some(), led)
     }
 }

@@ -16,8 +16,9 @@ use std::thread::JoinHandle;
 
 use ipnet::IpNet;
 use roadweave_identity::PublicKey;
-use roadweave_tunnel::{Peer, Peers, PeersChange};
+use roadweave_tunnel::{Peer, Peers, PeersChange, ProxyTenant};
 
+use super::anchors::{AnchorPlace, Led};
 use super::machine::Machine;
 use crate::fleet::{LeftOut, Members, Space, beside};
 use crate::{DeviceError, Waker};
@@ -33,6 +34,10 @@ pub struct ServerReload {
     pub proxies: Vec<(PublicKey, Peer)>,
     /// Networks, besides the own inner ones, in which members of a fleet may have addresses.
     pub accepted: Vec<IpNet>,
+    /// The tenants of a proxy.
+    pub tenants: Vec<ProxyTenant>,
+    /// Where their anchors are.
+    pub anchors: Vec<AnchorPlace>,
 }
 
 /// Where clients may go through a server.
@@ -51,6 +56,11 @@ impl ServerReload {
     /// All whom the file names.
     pub(super) fn keys(&self) -> impl Iterator<Item = PublicKey> {
         self.peers.iter().chain(&self.proxies).map(|(key, _)| *key)
+    }
+
+    /// Where a proxy leads to.
+    pub(super) fn led(&self) -> Led {
+        Led { tenants: self.tenants.clone(), places: self.anchors.clone() }
     }
 }
 
@@ -95,6 +105,7 @@ pub(super) struct Reloaded {
     pub(super) change: PeersChange,
     pub(super) proxies: Vec<(PublicKey, Peer)>,
     pub(super) destinations: Destinations,
+    pub(super) led: Led,
     /// Whom the file names.
     pub(super) of_file: BTreeSet<PublicKey>,
 }
@@ -216,6 +227,7 @@ fn merged(file: &ServerReload, change: &Change, own: Option<&[IpNet]>) -> (Reloa
         change: Peers::after(&change.peers, all),
         proxies: file.proxies.iter().chain(proxies.iter().filter(is_new)).cloned().collect(),
         destinations: file.destinations.clone(),
+        led: file.led(),
         of_file: file.keys().collect(),
     };
     (reloaded, left_out)
