@@ -152,6 +152,18 @@ fn path() -> Result<PathBuf> {
     Ok(folder.join("roadweave/fleet.json"))
 }
 
+/// Asks for a password that is to be: on a terminal twice, since nobody sees what is typed.
+///
+/// # Errors
+/// When the two differ.
+pub fn new_password(question: &str) -> Result<String> {
+    let said = password(question)?;
+    if io::stdin().is_terminal() && password("the same again:")? != said {
+        return Err(BadInput::new("the two passwords differ; nothing is changed").into());
+    }
+    Ok(said)
+}
+
 /// Asks for a password, unseen; without terminal it is the first line of standard input.
 pub fn password(question: &str) -> Result<String> {
     let input = io::stdin();

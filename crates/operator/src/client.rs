@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
@@ -16,6 +16,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::account::Account;
+use crate::refusal::Refusal;
 use crate::trust;
 
 /// A controller that is asked.
@@ -33,6 +34,13 @@ pub struct Answer {
     pub headers: HeaderMap,
     /// What it holds; null if nothing.
     pub body: Value,
+}
+
+impl Answer {
+    /// Of which version it is.
+    fn etag(&self) -> Option<&str> {
+        self.headers.get(header::ETAG).and_then(|etag| etag.to_str().ok())
+    }
 }
 
 impl Client {
@@ -103,26 +111,44 @@ impl Client {
         Ok(self.ask("POST", path, Some(body), None)?.body)
     }
 
-    /// Changes or removes something as it is now.
+    /// What is at a path, if anything is.
     ///
     /// # Errors
     /// As [`Client::get`].
-    pub fn change(&self, method: &str, path: &str, body: Option<&Value>) -> Result<Value> {
-        let etag = self.ask("GET", path, None, None)?.headers.get(header::ETAG).cloned();
-        let etag = etag.and_then(|etag| etag.to_str().map(str::to_owned).ok());
-        Ok(self.ask(method, path, body, etag.as_deref())?.body)
+    pub fn find(&self, path: &str) -> Result<Option<Value>> {
+        match self.get(path) {
+            Err(error) if refused(&error) == Some(404) => Ok(None),
+            other => other.map(Some),
+        }
     }
 
-    /// Changes some settings of something, and leaves the others as they are.
+    /// Changes some settings of something, and leaves the others as they are, those too that
+    /// somebody writes at the same time.
     ///
     /// # Errors
-    /// As [`Client::get`], and when somebody else changes it at the same time.
-    pub fn settle(&self, path: &str, change: impl FnOnce(&mut Value)) -> Result<Value> {
-        let Answer { headers, body } = self.ask("GET", path, None, None)?;
-        let etag = headers.get(header::ETAG).and_then(|etag| etag.to_str().ok());
-        let mut settings = body["settings"].clone();
-        change(&mut settings);
-        Ok(self.ask("PUT", path, Some(&settings), etag)?.body)
+    /// As [`Client::get`], and when others write it over and over.
+    pub fn settle(&self, path: &str, change: impl Fn(&mut Value)) -> Result<Value> {
+        let mut tries = 1..=TRIES;
+        loop {
+            // Settings and version are of one answer: what came between would be overwritten.
+            let mut seen = self.ask("GET", path, None, None)?;
+            let mut settings = seen.body["settings"].take();
+            change(&mut settings);
+            tries.next();
+            match self.ask("PUT", path, Some(&settings), seen.etag()) {
+                Err(error) if refused(&error) == Some(412) && !tries.is_empty() => {}
+                other => return Ok(other?.body),
+            }
+        }
+    }
+
+    /// Removes something as it is now.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn remove(&self, path: &str) -> Result<Value> {
+        let seen = self.ask("GET", path, None, None)?;
+        Ok(self.ask("DELETE", path, None, seen.etag())?.body)
     }
 
     /// Asks once.
@@ -146,16 +172,12 @@ impl Client {
         if status < 400 {
             return Ok(answer);
         }
-        let detail = answer.body["detail"].as_str().unwrap_or("no reason is given");
-        // Nothing that a controller says may steer the terminal.
-        let detail: String = detail.chars().filter(|c| !c.is_control()).collect();
-        match status {
-            401 if self.account.cookie.as_deref().is_some_and(is_login) => {
-                Err(BadInput::new("the login is over: roadweave fleet login").into())
-            }
-            400..500 => Err(BadInput::new(detail).into()),
-            _ => bail!("{detail}"),
-        }
+        let refusal = Refusal::new(status, answer.body);
+        let is_login = self.account.cookie.as_deref().is_some_and(is_login);
+        Err(match status == 401 && is_login {
+            true => refusal.because("the login is over: roadweave fleet login").into(),
+            false => refusal.into(),
+        })
     }
 
     async fn exchange(
@@ -224,6 +246,13 @@ pub fn place(url: &str) -> Result<(String, u16)> {
     Ok((host.to_ascii_lowercase(), port))
 }
 
+/// With which status a controller has refused something.
+fn refused(error: &anyhow::Error) -> Option<u16> {
+    error.downcast_ref::<Refusal>().map(|it| it.status)
+}
+
+/// How often something is changed that others change meanwhile, as a roll-out goes on by itself.
+const TRIES: u32 = 4;
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// Whether a cookie is that of a login, and not of somebody who is about to log in.
 fn is_login(cookie: &str) -> bool {

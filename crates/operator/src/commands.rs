@@ -2,8 +2,12 @@
 
 mod configs;
 mod delegates;
+mod people;
+mod pools;
 mod tenants;
 mod tokens;
+
+use std::collections::BTreeSet;
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -45,6 +49,9 @@ pub enum Command {
     /// Proxies and anchors
     #[command(subcommand)]
     Proxy(ProxyCommand),
+    /// Pools of proxies
+    #[command(subcommand)]
+    Pool(pools::PoolCommand),
     /// Configurations of boxes
     #[command(subcommand)]
     Config(configs::ConfigCommand),
@@ -54,6 +61,9 @@ pub enum Command {
     /// Tenants
     #[command(subcommand)]
     Tenant(tenants::TenantCommand),
+    /// People, and their passwords
+    #[command(subcommand)]
+    User(people::UserCommand),
     /// Keys for programs, and links that expire
     #[command(subcommand)]
     Key(KeyCommand),
@@ -84,6 +94,17 @@ pub enum DeviceCommand {
     Show { name: String },
     /// Let in a box that waits
     Approve { name: String },
+    /// Give a box tags, or take some from it: configurations go by them
+    #[command(group(clap::ArgGroup::new("tags").required(true).multiple(true)))]
+    Tag {
+        name: String,
+        /// One that it gets; may be given several times
+        #[arg(long, value_name = "TAG", group = "tags")]
+        add: Vec<String>,
+        /// One that it has no more; may be given several times
+        #[arg(long, value_name = "TAG", group = "tags")]
+        remove: Vec<String>,
+    },
     /// Admit a box no more; says which proxies have confirmed
     Revoke {
         name: String,
@@ -113,6 +134,21 @@ pub enum ProxyCommand {
         /// It is an anchor
         #[arg(long)]
         anchor: bool,
+    },
+    /// Change where it is reached, or its pool; what is left out stays
+    #[command(group(clap::ArgGroup::new("change").required(true).multiple(true)))]
+    Set {
+        name: String,
+        /// Where it is reached, as 192.0.2.1:4433; may be given several times, and replaces those
+        /// of before
+        #[arg(long, group = "change")]
+        address: Vec<String>,
+        /// The pool that it is in
+        #[arg(long, group = "change")]
+        pool: Option<String>,
+        /// It is in no pool
+        #[arg(long, conflicts_with = "pool", group = "change")]
+        no_pool: bool,
     },
     /// Give it no more boxes, and let those that it has move away
     Drain {
@@ -164,16 +200,18 @@ pub fn run(command: Command, access: &Access, json: bool) -> Result<()> {
         Command::Logout => {
             let ended = asker.client.ask("DELETE", "/sessions/current", None, None);
             account::forget()?;
-            ended.map(drop)
+            asker.answer(&ended?.body, "logged out")
         }
         Command::Status => status(&asker),
         Command::Device(command) => device(command, &asker),
         Command::Token(command) => tokens::token(command, &asker),
         Command::Delegate(command) => delegates::delegate(command, &asker),
         Command::Proxy(command) => proxy(command, &asker),
+        Command::Pool(command) => pools::pool(command, &asker),
         Command::Config(command) => configs::config(command, &asker),
         Command::Rollout(command) => configs::rollout(command, &asker),
         Command::Tenant(command) => tenants::tenant(command, &asker),
+        Command::User(command) => people::user(command, &asker),
         Command::Key(command) => key(command, &asker),
         Command::Audit { check, lines } => audit(check, lines, &asker),
     }
@@ -211,7 +249,7 @@ impl Asker {
     /// What the controller says is wrong.
     pub fn remove(&self, path: &str) -> Result<()> {
         let path = self.client.of_tenant(path);
-        let answer = self.client.change("DELETE", &path, None)?;
+        let answer = self.client.remove(&path)?;
         self.answer(&answer, "removed")
     }
 }
@@ -286,7 +324,7 @@ fn device(command: DeviceCommand, asker: &Asker) -> Result<()> {
         DeviceCommand::Show { name } => {
             let device = asker.client.get(&of(&name))?;
             // One that was never heard has none.
-            let report = asker.client.get(&format!("{}/report", of(&name))).unwrap_or_default();
+            let report = asker.client.find(&format!("{}/report", of(&name)))?.unwrap_or_default();
             let sessions = asker.client.list(&format!("{}/sessions", of(&name)))?;
             let lines = show::device(&device, &report, &sessions).join("\n");
             let all = json!({ "device": device, "report": report, "sessions": sessions });
@@ -296,11 +334,25 @@ fn device(command: DeviceCommand, asker: &Asker) -> Result<()> {
             let answer = asker.client.post(&format!("{}/approve", of(&name)), &json!({}))?;
             asker.answer(&answer, format_args!("{name} is let in"))
         }
+        DeviceCommand::Tag { name, add, remove } => {
+            let answer = asker.client.settle(&of(&name), |it| tag(it, &add, &remove))?;
+            let tags = show::at(&answer, "settings.tags");
+            asker.answer(&answer, format_args!("tags of {name}: {tags}"))
+        }
         DeviceCommand::Revoke { name, reason } => {
             let path = format!("{}/revoke", of(&name));
             revoke(asker, &path, &name, &reason)
         }
     }
+}
+
+/// Changes the tags among the settings of a box.
+fn tag(settings: &mut Value, add: &[String], remove: &[String]) {
+    let mut tags: BTreeSet<String> =
+        settings["tags"].as_array().into_iter().flatten().map(|it| show::at(it, "")).collect();
+    tags.retain(|tag| !remove.contains(tag));
+    tags.extend(add.iter().cloned());
+    settings["tags"] = json!(tags);
 }
 
 /// Revokes what is at a path, and says who has confirmed it.
@@ -332,6 +384,19 @@ fn proxy(command: ProxyCommand, asker: &Asker) -> Result<()> {
             });
             let answer = asker.client.post(&path, &json!({ "id": name, "settings": settings }))?;
             asker.answer(&answer, format_args!("{name} is admitted"))
+        }
+        ProxyCommand::Set { name, address, pool, no_pool } => {
+            let answer = asker.client.settle(&format!("{path}/{name}"), |settings| {
+                if !address.is_empty() {
+                    settings["addresses"] = json!(address);
+                }
+                if no_pool || pool.is_some() {
+                    settings["pool"] = json!(pool);
+                }
+            })?;
+            let addresses = show::at(&answer, "settings.addresses");
+            let pool = show::at(&answer, "settings.pool");
+            asker.answer(&answer, format_args!("{name} is at {addresses}, in the pool {pool}"))
         }
         ProxyCommand::Drain { name, undo } => {
             let drain = json!({ "drain": !undo });

@@ -22,9 +22,18 @@ pub struct LogOption {
 impl LogOption {
     /// Begins to log and runs `command`; says what went wrong, and chooses the exit code.
     pub fn run(&self, command: impl FnOnce() -> anyhow::Result<()>) -> ExitCode {
+        self.run_telling(command, exit::report)
+    }
+
+    /// The same where `tell` says what went wrong and chooses the exit code.
+    pub fn run_telling(
+        &self,
+        command: impl FnOnce() -> anyhow::Result<()>,
+        tell: impl FnOnce(&anyhow::Error) -> ExitCode,
+    ) -> ExitCode {
         match logging::start(&self.filter).and_then(|()| command()) {
             Ok(()) => ExitCode::SUCCESS,
-            Err(error) => exit::report(&error),
+            Err(error) => tell(&error),
         }
     }
 }

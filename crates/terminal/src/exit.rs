@@ -27,12 +27,23 @@ impl std::error::Error for BadInput {}
 
 /// Prints an error with its causes and chooses the exit code.
 pub fn report(error: &anyhow::Error) -> ExitCode {
-    // What a shell shows for a program that SIGPIPE has ended, and as silent.
-    if OutputError::among(error).is_some_and(OutputError::is_reader_gone) {
+    if !is_reader_gone(error) {
+        out::note(format_args!("roadweave: {}", format!("{error:#}").trim_end()));
+    }
+    code(error)
+}
+
+/// The exit code of an error.
+pub fn code(error: &anyhow::Error) -> ExitCode {
+    if is_reader_gone(error) {
         return ExitCode::from(READER_GONE);
     }
-    out::note(format_args!("roadweave: {}", format!("{error:#}").trim_end()));
     ExitCode::from(if error.is::<BadInput>() { 2 } else { 1 })
+}
+
+/// Whether it is none that anybody is left to read of: as silent as a program that SIGPIPE ends.
+pub fn is_reader_gone(error: &anyhow::Error) -> bool {
+    OutputError::among(error).is_some_and(OutputError::is_reader_gone)
 }
 
 /// Prints what the command line's reader has to say, be it help or an error, and chooses the exit
@@ -59,5 +70,5 @@ pub fn now(code: i32) -> ! {
     std::process::exit(code)
 }
 
-/// 128 + SIGPIPE.
+/// 128 + SIGPIPE, which a shell shows for a program that it has ended.
 const READER_GONE: u8 = 141;

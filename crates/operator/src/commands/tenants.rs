@@ -52,7 +52,7 @@ pub fn tenant(command: TenantCommand, asker: &Asker) -> Result<()> {
             ],
         ),
         TenantCommand::Create { name, owner, prefix } => {
-            let password = account::password("password of the owner:")?;
+            let password = account::new_password("password of the owner:")?;
             let settings = json!({ "prefixes": prefix });
             let body =
                 json!({ "id": name, "owner": owner, "password": password, "settings": settings });

@@ -104,7 +104,7 @@ fn create(options: Create, asker: &Asker) -> Result<()> {
         let text = carrying(&show::at(&answer, "join"), delegate).inspect_err(|_| {
             // Nobody will ever see it; it would keep its uses from others.
             let made = format!("{path}/{}", show::at(&answer, "token.id"));
-            _ = asker.client.change("DELETE", &made, None);
+            _ = asker.client.remove(&made);
         })?;
         answer["join"] = Value::String(text);
     }

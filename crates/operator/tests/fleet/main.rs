@@ -2,6 +2,8 @@
 
 #![allow(clippy::disallowed_methods, clippy::unwrap_used, missing_docs, reason = "tests")]
 
+mod changed;
+mod people;
 mod root_elsewhere;
 mod world;
 
@@ -35,8 +37,9 @@ fn an_owner_logs_in_makes_tokens_and_links_and_logs_out() {
     let pushed = world.json(&["config", "push", file, "--tag", "tram", "--wave", "5%"]);
     assert_eq!(pushed["rollout"]["settings"]["waves"], serde_json::json!([5, 100]));
     assert_eq!(pushed["config"]["id"], "tag-tram-1");
-    world.prints(&["rollout", "pause", "tag-tram-1"]);
-    assert!(world.prints(&["rollout", "list"]).contains("paused"));
+    assert!(world.prints(&["rollout", "pause", "tag-tram-1"]).contains("is paused"));
+    // Without boxes it is over at any moment.
+    assert!(world.prints(&["rollout", "list"]).contains("tag-tram-1"));
     std::fs::write(&config, "[routes\n").unwrap();
     assert!(world.refused(&["config", "push", file]).contains("tram.toml"));
 

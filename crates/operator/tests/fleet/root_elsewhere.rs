@@ -72,7 +72,7 @@ fn boxes_join_by_the_word_of_a_root_that_the_controller_never_had() {
     assert!(world.log_in(&world.password, &world.fingerprint).status.success());
 
     // No token without a delegate, and no delegate that nobody has signed.
-    assert!(world.refused(&["token", "create"]).contains("the root key is elsewhere"));
+    assert!(world.failed(&["token", "create"]).contains("the root key is elsewhere"));
     let make = ["delegate", "--key", "root.key", "--token", "--tenant", "home", "--name", "trams"];
     desk.prints(&[&make[..], &["--uses", "2", "--tag", "tram"]].concat());
     let file = desk.file("trams.delegate");
@@ -118,7 +118,7 @@ fn boxes_join_by_the_word_of_a_root_that_the_controller_never_had() {
     let out = world.json(&["device", "list", "--state", "revoked"]);
     assert_eq!(out.as_array().unwrap().len(), 2);
     assert!(beyond(&[]).contains("revoked"));
-    assert!(world.refused(&["delegate", "add", &file]).contains("revoked"));
+    assert!(world.failed(&["delegate", "add", &file]).contains("revoked"));
 }
 
 #[test]

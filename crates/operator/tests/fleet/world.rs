@@ -93,8 +93,13 @@ impl World {
     /// Logs in as the first owner.
     pub fn log_in(&self, password: &str, fingerprint: &str) -> Output {
         let words = ["login", &self.url, "--user", "admin", "--fingerprint", fingerprint];
+        self.told(&words, password)
+    }
+
+    /// What comes of a command that asks for a password.
+    pub fn told(&self, words: &[&str], password: &str) -> Output {
         let mut child = self
-            .command(&words)
+            .command(words)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -117,10 +122,21 @@ impl World {
         serde_json::from_str(&self.prints(&[words, &["--json"]].concat())).unwrap()
     }
 
-    /// What a command that is refused says.
+    /// What a command says that has to be another.
     pub fn refused(&self, words: &[&str]) -> String {
+        self.fails(2, words)
+    }
+
+    /// What a command says that may be right later.
+    pub fn failed(&self, words: &[&str]) -> String {
+        self.fails(1, words)
+    }
+
+    fn fails(&self, code: i32, words: &[&str]) -> String {
         let output = self.command(words).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{words:?}");
-        String::from_utf8(output.stderr).unwrap()
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        assert_eq!(output.stdout, b"", "{words:?}");
+        said
     }
 }

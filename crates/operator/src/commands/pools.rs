@@ -1,0 +1,82 @@
+//! Pools: proxies that serve the same tenants at one site.
+
+use anyhow::Result;
+use clap::Subcommand;
+use serde_json::{Value, json};
+
+use super::Asker;
+
+/// What to do with pools.
+#[derive(Subcommand)]
+pub enum PoolCommand {
+    /// All pools
+    List,
+    /// Make a pool, or say something else of one that is there; what is left out stays
+    Set(Set),
+    /// Remove one that no proxy and no token names
+    Remove { name: String },
+}
+
+/// What is said of a pool.
+#[derive(clap::Args)]
+pub struct Set {
+    name: String,
+    /// How it is called
+    #[arg(long)]
+    title: Option<String>,
+    /// The part of the world that it is in
+    #[arg(long)]
+    region: Option<String>,
+    /// What fails together: boxes get proxies of two sites, where there are two
+    #[arg(long)]
+    site: Option<String>,
+    /// A tenant that it serves besides its own, for ever: said when it is made, by an owner of the
+    /// tenant that runs the controller; may be given several times
+    #[arg(long, value_name = "TENANT")]
+    serves: Option<Vec<String>>,
+}
+
+/// Does what is to be done with pools.
+pub fn pool(command: PoolCommand, asker: &Asker) -> Result<()> {
+    let path = asker.client.of_tenant("/pools");
+    match command {
+        PoolCommand::List => asker.list(
+            &path,
+            &[
+                ("NAME", "id"),
+                ("SITE", "settings.site"),
+                ("REGION", "settings.region"),
+                ("SERVES", "settings.tenants"),
+                ("TITLE", "settings.title"),
+            ],
+        ),
+        PoolCommand::Set(wanted) => {
+            let place = format!("{path}/{}", wanted.name);
+            let (answer, done) = match asker.client.find(&place)? {
+                Some(_) => (asker.client.settle(&place, |it| wanted.apply(it))?, "changed"),
+                None => {
+                    let mut settings = json!({});
+                    wanted.apply(&mut settings);
+                    let new = json!({ "id": wanted.name, "settings": settings });
+                    (asker.client.post(&path, &new)?, "made")
+                }
+            };
+            asker.answer(&answer, format_args!("pool {} is {done}", wanted.name))
+        }
+        PoolCommand::Remove { name } => asker.remove(&format!("/pools/{name}")),
+    }
+}
+
+impl Set {
+    fn apply(&self, settings: &mut Value) {
+        let texts = [("title", &self.title), ("region", &self.region), ("site", &self.site)];
+        for (field, text) in texts {
+            if let Some(text) = text {
+                settings[field] = json!(text);
+            }
+        }
+        if let Some(tenants) = &self.serves {
+            settings["tenants"] = json!(tenants);
+        }
+    }
+}
