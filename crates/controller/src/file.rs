@@ -3,9 +3,12 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use roadweave_config::{Fault, Validate};
+use anyhow::Result;
+use roadweave_config::{Fault, Validate, parse};
 use roadweave_control::store::Database;
+use roadweave_terminal::exit::BadInput;
 use serde::{Deserialize, Serialize};
+use toml::Spanned;
 
 use crate::oidc::OidcFile;
 
@@ -51,6 +54,38 @@ impl ControllerFile {
             database @ Database::Postgres(_) => database,
         })
     }
+}
+
+/// The text of a file with these addresses and this database, and all else in it as it was.
+///
+/// # Errors
+/// When it is no such file, or would be none.
+pub fn with(path: &Path, text: &str, addresses: &[String], database: &str) -> Result<String> {
+    let Places { addresses: at, database: named } = parse(path, text).map_err(BadInput::new)?;
+    // JSON's strings and lists of strings are TOML's.
+    let (addresses, database) =
+        (serde_json::to_string(addresses)?, serde_json::to_string(database)?);
+    let mut changed = text.to_owned();
+    let mut places = vec![(at.span(), addresses)];
+    match named {
+        Some(named) => places.push((named.span(), database)),
+        None => places.push((0..0, format!("database = {database}\n"))),
+    }
+    // The last first: those before it stay where they are.
+    places.sort_by_key(|(span, _)| std::cmp::Reverse(span.start));
+    for (span, value) in places {
+        changed.replace_range(span, &value);
+    }
+    let file: ControllerFile = parse(path, &changed).map_err(BadInput::new)?;
+    file.validate().map_err(|fault| BadInput::new(fault.in_file(path, &changed)))?;
+    Ok(changed)
+}
+
+/// Where in a file something is said.
+#[derive(Deserialize)]
+struct Places {
+    addresses: Spanned<Vec<String>>,
+    database: Option<Spanned<String>>,
 }
 
 /// Whether it is `host:port`.

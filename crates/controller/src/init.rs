@@ -5,6 +5,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
+use roadweave_config::read_text;
 use roadweave_control::api::password;
 use roadweave_control::certificate::{self, SelfSigned};
 use roadweave_control::clock::now_ms;
@@ -16,8 +17,8 @@ use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
 use crate::Place;
-use crate::file::{ControllerFile, address, host};
-use crate::folder::{Folder, write_new};
+use crate::file::{ControllerFile, address, host, with};
+use crate::folder::{Folder, replace, write_new};
 
 /// How the controller is made.
 #[derive(clap::Args)]
@@ -47,7 +48,7 @@ pub struct Options {
     /// The public half of a root key that is kept elsewhere; the controller then has none
     #[arg(long, value_name = "PUBLIC-KEY")]
     root: Option<PublicKey>,
-    /// Keep a controller that is there already, and do nothing
+    /// Keep a controller that is there already, and change its addresses and --database alone
     #[arg(long)]
     keep: bool,
 }
@@ -70,7 +71,7 @@ pub fn run(options: &Options) -> Result<()> {
     if is_made {
         let folder = folder.display();
         if options.keep {
-            return keep(options, &database);
+            return keep(options);
         }
         return Err(BadInput::new(format!("there is a controller in {folder} already")).into());
     }
@@ -124,20 +125,27 @@ fn check_root(folder: &Path, root: Option<PublicKey>) -> Result<()> {
     Err(BadInput::new(message).into())
 }
 
-/// Leaves the controller that is there as it is, if it is set as `options` say.
-fn keep(options: &Options, database: &str) -> Result<()> {
-    let file = Folder::open(&options.place.folder)?.file;
-    let folder = options.place.folder.display();
-    if file.addresses != options.address || file.database != database {
-        let path = options.place.folder.join("controller.toml");
-        let message = format!(
-            "there is a controller in {folder} with other addresses or another database: change {}, \
-             or these options",
-            path.display()
-        );
-        return Err(BadInput::new(message).into());
+/// Keeps the controller that is there; its addresses, and its database if one is named, are those
+/// of `options` from now on.
+fn keep(options: &Options) -> Result<()> {
+    let opened = Folder::open(&options.place.folder)?;
+    let (folder, file) = (options.place.folder.display(), &opened.file);
+    let database = options.database.as_ref().unwrap_or(&file.database);
+    let mut changed = Vec::new();
+    if file.addresses != options.address {
+        changed.push(format!("addresses are {} from now on", options.address.join(" ")));
     }
-    Ok(out::line(format_args!("there is a controller in {folder}; it is kept"))?)
+    if file.database != *database {
+        let shown = Database::parse(database).map_err(BadInput::new)?.shown();
+        changed.push(format!("its database is {shown} from now on"));
+    }
+    if !changed.is_empty() {
+        let path = opened.at("controller.toml");
+        let text = read_text(&path, true).map_err(BadInput::new)?;
+        replace(&path, &with(&path, &text, &options.address, database)?)?;
+    }
+    let changed: String = changed.iter().map(|it| format!("; {it}")).collect();
+    Ok(out::line(format_args!("there is a controller in {folder}; it is kept{changed}"))?)
 }
 
 /// Keys, certificate, and last the configuration, by which the folder counts as made. Keys of an

@@ -1,13 +1,14 @@
 //! `roadweave-controller backup` and `restore`.
 
+use std::fmt::Display;
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufReader, BufWriter};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use roadweave_control::clock::now_ms;
-use roadweave_control::store::BackupError;
+use roadweave_control::store::{BackupError, Database};
 use roadweave_terminal::exit::BadInput;
 use roadweave_terminal::out;
 
@@ -19,7 +20,7 @@ use crate::folder::Folder;
 pub struct Backup {
     #[command(flatten)]
     place: Place,
-    /// The file, which must not be there yet
+    /// The file, which must not be there yet; `-` writes to standard output
     #[arg(value_name = "FILE")]
     file: PathBuf,
 }
@@ -29,35 +30,57 @@ pub struct Backup {
 pub struct Restore {
     #[command(flatten)]
     place: Place,
-    /// A file that `backup` has written, of a controller with the same controller.key
+    /// A file that `backup` has written, of a controller with the same controller.key; `-` reads
+    /// standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
+    /// Move a SQLite database that is there out of the way first, as its name with .epoch-N; it
+    /// comes back if the backup is none
+    #[arg(long)]
+    aside: bool,
 }
 
 /// Writes everything that the database holds; the controller may run meanwhile.
 pub fn backup(options: &Backup) -> Result<()> {
     let folder = Folder::open(&options.place.folder)?;
     let path = &options.file;
+    let said = |rows: u64, place: &dyn Display| {
+        format!(
+            "{rows} rows in {place}. It holds no private key: keep controller.key and root.key \
+             beside it."
+        )
+    };
+    if is_standard(path) {
+        let rows = write(&folder, &mut io::stdout())?;
+        out::note(said(rows, &"standard output"));
+        return Ok(());
+    }
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let file =
+    let mut file =
         file.map_err(|error| BadInput::new(format!("cannot write {}: {error}", path.display())))?;
-    let written = crate::block_on(async {
-        let store = folder.store().await?;
-        let mut out = BufWriter::new(file);
-        let rows = store.backup(&mut out, now_ms()).await?;
-        out.get_ref().sync_all()?;
-        store.close().await;
+    let written = write(&folder, &mut file).and_then(|rows| {
+        file.sync_all()?;
         Ok(rows)
     });
     let rows = written.inspect_err(|_| {
         // Half a backup is none.
         let _ = fs::remove_file(path);
     })?;
-    out::line(format_args!(
-        "{rows} rows in {}. It holds no private key: keep controller.key and root.key beside it.",
-        path.display()
-    ))?;
-    Ok(())
+    Ok(out::line(said(rows, &path.display()))?)
+}
+
+fn write(folder: &Folder, out: &mut impl Write) -> Result<u64> {
+    crate::block_on(async {
+        let store = folder.store().await?;
+        let rows = store.backup(&mut BufWriter::new(out), now_ms()).await?;
+        store.close().await;
+        Ok(rows)
+    })
+}
+
+/// Whether a file is standard input or output.
+fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
 }
 
 /// Reads a backup into an empty database, and begins a new epoch.
@@ -65,11 +88,24 @@ pub fn restore(options: &Restore) -> Result<()> {
     let folder = Folder::open(&options.place.folder)?;
     let _lock = folder.lock()?;
     let path = &options.file;
-    let file = File::open(path)
-        .map_err(|error| BadInput::new(format!("cannot read {}: {error}", path.display())))?;
-    let summary = crate::block_on(async {
+    let mut input: Box<dyn BufRead> = match is_standard(path) {
+        true => Box::new(io::stdin().lock()),
+        false => {
+            let file = File::open(path).map_err(|error| {
+                BadInput::new(format!("cannot read {}: {error}", path.display()))
+            })?;
+            Box::new(BufReader::new(file))
+        }
+    };
+    // Waits for a first word: until then nothing is touched.
+    let first = input.fill_buf().with_context(|| format!("cannot read {}", path.display()))?;
+    if first.is_empty() {
+        return Err(BadInput::new(format!("{}: there is nothing in it", path.display())).into());
+    }
+    let aside = if options.aside { Some(Aside::make(&folder)?) } else { None };
+    let restored = crate::block_on(async {
         let store = folder.store().await?;
-        let summary = store.restore(&mut BufReader::new(file), folder.epoch()).await;
+        let summary = store.restore(&mut input, folder.epoch()).await;
         store.close().await;
         summary.map_err(|error| match error {
             BackupError::Invalid { .. } | BackupError::NotEmpty(_) => {
@@ -77,7 +113,8 @@ pub fn restore(options: &Restore) -> Result<()> {
             }
             error => error.into(),
         })
-    })?;
+    });
+    let summary = restored.inspect_err(|_| aside.iter().for_each(Aside::undo))?;
     folder.saw_epoch(summary.epoch)?;
     // The ends of the logs are those of the backup from now on.
     let heads = folder.at("heads.json");
@@ -93,3 +130,64 @@ pub fn restore(options: &Restore) -> Result<()> {
     ))?;
     Ok(())
 }
+
+/// A database of SQLite that was moved out of the way.
+struct Aside {
+    from: PathBuf,
+    to: PathBuf,
+    /// Whether what is in its place may go again.
+    is_free: bool,
+}
+
+impl Aside {
+    /// Moves the one of a folder, unless there is none, or one was moved in this epoch before: then
+    /// what is there is none that anybody had.
+    fn make(folder: &Folder) -> Result<Self> {
+        let Database::Sqlite(from) = folder.database()? else {
+            let message = "--aside is for SQLite: make an empty database in PostgreSQL, and name it \
+                           in controller.toml";
+            return Err(BadInput::new(message).into());
+        };
+        let to = beside(&from, &format!(".epoch-{}", folder.epoch()));
+        let is_free = !from.exists() || !to.exists();
+        let aside = Self { from, to, is_free };
+        if aside.is_free && aside.from.exists() {
+            // The file itself last: without it a second try begins anew.
+            aside.rename(&aside.from, &aside.to)?;
+        }
+        Ok(aside)
+    }
+
+    /// Puts it back.
+    fn undo(&self) {
+        if self.is_free && self.to.exists() {
+            for part in PARTS {
+                let _ = fs::remove_file(beside(&self.from, part));
+            }
+            let _ = self.rename(&self.to, &self.from);
+        }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        for part in PARTS {
+            let (from, to) = (beside(from, part), beside(to, part));
+            match fs::rename(&from, &to) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(error).with_context(|| format!("cannot move {}", from.display()));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A path with something behind its name.
+fn beside(path: &Path, end: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(end);
+    name.into()
+}
+
+/// What a database of SQLite is made of; the file itself last.
+const PARTS: [&str; 3] = ["-wal", "-shm", ""];

@@ -82,9 +82,6 @@ fn a_controller_is_made_once_serves_alone_and_stops_when_told() {
     assert_eq!(again.status.code(), Some(2));
     assert!(text(&again.stderr).contains("already"), "{}", text(&again.stderr));
     let key = fs::read_to_string(place.join("controller.key")).unwrap();
-    let other = run(&["init", "--keep", "--address", "x:1"], &place);
-    assert_eq!(other.status.code(), Some(2));
-    assert!(text(&other.stderr).contains("other addresses"), "{}", text(&other.stderr));
     let kept = run(&["init", "--keep", "--address", &format!("127.0.0.1:{port}")], &place);
     assert!(kept.status.success(), "{}", text(&kept.stderr));
     assert_eq!(fs::read_to_string(place.join("controller.key")).unwrap(), key);
@@ -202,4 +199,88 @@ fn what_is_wrong_is_said_in_one_line_with_its_place() {
     let output = run(&["run"], &place);
     assert_eq!(output.status.code(), Some(2));
     assert!(text(&output.stderr).contains("controller.key"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn a_controller_that_is_kept_takes_new_addresses_and_another_database() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("controller");
+    init(&place);
+    let config = place.join("controller.toml");
+    let before = fs::read_to_string(&config).unwrap();
+    let own = format!("{before}\n# Ours.\n[oidc]\nissuer = \"https://x.example\"\n");
+    let own = format!("{own}client_id = \"x\"\nroles = {{ ops = \"operator\" }}\n");
+    fs::write(&config, own.replace("database = \"roadweave.db\"\n", "")).unwrap();
+    let keep = |words: &[&str]| {
+        let mut command = controller(&[&["init", "--keep"], words].concat(), &place);
+        let output = command.env_remove("ROADWEAVE_CONTROLLER_DATABASE").output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+        (text(&output.stdout), fs::read_to_string(&config).unwrap())
+    };
+    let new = ["--address", "new.example:4400", "--address", "[2001:db8::1]:4400"];
+    let (said, now) = keep(&new);
+    assert!(said.contains("addresses are new.example:4400 [2001:db8::1]:4400"), "{said}");
+    assert!(!said.contains("database"), "{said}");
+    assert!(now.contains("addresses = [\"new.example:4400\",\"[2001:db8::1]:4400\"]"), "{now}");
+    for part in ["# Ours.", "issuer = \"https://x.example\"", "# A certificate for browsers"] {
+        assert!(now.contains(part), "{now}");
+    }
+    // A password is in the file, and in no line that is printed.
+    let database = ["--database", "postgres://fleet:s3cret@db.example/fleet"];
+    let (said, now) = keep(&[&new[..], &database].concat());
+    assert!(said.contains("its database is ") && !said.contains("s3cret"), "{said}");
+    assert!(now.contains("database = \"postgres://fleet:s3cret@db.example/fleet\"\n"), "{now}");
+    // Which is not taken back by one who names none.
+    let (said, again) = keep(&new);
+    assert!(said.trim_end().ends_with("it is kept") && again == now, "{said}{again}");
+    let mut by_environment = controller(&[&["init", "--keep"], &new[..]].concat(), &place);
+    by_environment.env("ROADWEAVE_CONTROLLER_DATABASE", "other.db").output().unwrap();
+    let now = fs::read_to_string(&config).unwrap();
+    assert!(now.contains("database = \"other.db\"") && !now.contains("s3cret"), "{now}");
+    use std::os::unix::fs::PermissionsExt as _;
+    assert_eq!(fs::metadata(&config).unwrap().permissions().mode() & 0o777, 0o600);
+    let nine: Vec<&str> = ["--address", "x:1"].repeat(9);
+    let refused = run(&[&["init", "--keep"], &nine[..]].concat(), &place);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(text(&refused.stderr).contains("1 to 8"), "{}", text(&refused.stderr));
+    assert_eq!(fs::read_to_string(&config).unwrap(), now);
+}
+
+#[test]
+fn a_backup_goes_and_comes_by_pipes_while_the_controller_runs_and_the_old_database_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("controller");
+    let port = init(&place);
+    let running = Running::start(&place, port);
+    let made = run(&["backup", "-"], &place);
+    assert!(made.status.success(), "{}", text(&made.stderr));
+    assert!(made.stdout.starts_with(b"{\"format\":\"roadweave-backup\""));
+    assert!(text(&made.stderr).contains("rows in standard output"), "{}", text(&made.stderr));
+    assert!(!folder.path().join("-").exists());
+    let restore = |input: &[u8], words: &[&str]| {
+        let mut command = controller(&[&["restore", "-"], words].concat(), &place);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // Who refuses before it reads closes the pipe.
+        let _ = std::io::Write::write_all(&mut child.stdin.take().unwrap(), input);
+        child.wait_with_output().unwrap()
+    };
+    let locked = restore(&made.stdout, &["--aside"]);
+    assert!(text(&locked.stderr).contains("another roadweave-controller works in"));
+    assert!(running.stop());
+    assert!(text(&restore(&made.stdout, &[]).stderr).contains("empty database"));
+    // What is none costs nothing: what was there is there again.
+    let database = place.join("roadweave.db");
+    let before = fs::read(&database).unwrap();
+    for bad in [&made.stdout[..made.stdout.len() / 2], b"", b"{}\n"] {
+        let refused = restore(bad, &["--aside"]);
+        assert_eq!(refused.status.code(), Some(2), "{}", text(&refused.stderr));
+        assert_eq!(fs::read(&database).unwrap(), before);
+        assert!(!place.join("roadweave.db.epoch-1").exists());
+    }
+    let restored = restore(&made.stdout, &["--aside"]);
+    assert!(restored.status.success(), "{}", text(&restored.stderr));
+    assert!(text(&restored.stdout).contains("the epoch is 2"), "{}", text(&restored.stdout));
+    assert_eq!(fs::read(place.join("roadweave.db.epoch-1")).unwrap(), before);
+    assert!(Running::start(&place, port).stop());
 }
