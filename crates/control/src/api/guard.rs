@@ -200,6 +200,13 @@ async fn who(app: &App, headers: &HeaderMap) -> Result<Caller, Problem> {
     }
     let person = app.store.get::<Person>(&login.tenant, &login.record.person).await;
     let person = person.map_err(unknown)?;
+    // Whoever was vouched for elsewhere is nobody once that issuer is not asked any more.
+    let vouched = |subject: &String| {
+        app.oidc.as_ref().is_some_and(|oidc| oidc.vouches_for(&login.tenant, subject))
+    };
+    if !person.record.subject.as_ref().is_none_or(vouched) {
+        return Err(Problem::unknown());
+    }
     Ok(Caller {
         host: is_host(app, &login.tenant).await?,
         tenant: login.tenant,

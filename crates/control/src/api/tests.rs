@@ -72,7 +72,14 @@ impl Api {
         Self::made(world, Root::Held(Identity::from_seed([8; 32])), Some(oidc)).await
     }
 
-    async fn made(world: World, root: Root, oidc: Option<Oidc>) -> Self {
+    /// Another replica on the same database.
+    #[cfg(feature = "oidc")]
+    pub(crate) async fn replica(&self, oidc: Option<Oidc>) -> Self {
+        let world = self.world.again().await;
+        Self::bare(world, Root::Held(Identity::from_seed([8; 32])), oidc)
+    }
+
+    fn bare(world: World, root: Root, oidc: Option<Oidc>) -> Self {
         let addresses = vec!["fleet.example.org:443".to_owned()];
         let authority = Authority::new(Identity::from_seed([7; 32]), root, addresses);
         let metrics = Arc::new(Metrics::default());
@@ -80,7 +87,11 @@ impl Api {
         let store = Arc::clone(&world.store);
         let app = App::new(store, Arc::new(authority), outbox, metrics, heads);
         let app = Arc::new(app.with_issuer(oidc));
-        let api = Self { router: router(&app), app, world };
+        Self { router: router(&app), app, world }
+    }
+
+    async fn made(world: World, root: Root, oidc: Option<Oidc>) -> Self {
+        let api = Self::bare(world, root, oidc);
         for (tenant, host) in [("home", true), ("tram", false), ("ferry", false)] {
             let prefixes = vec!["10.7.0.0/24".parse().unwrap()];
             let settings = TenantSettings { prefixes, ..TenantSettings::default() };

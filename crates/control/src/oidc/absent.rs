@@ -12,6 +12,11 @@ impl Oidc {
         match *self {}
     }
 
+    /// Whether somebody in this tenant is one of its people.
+    pub fn vouches_for(&self, _: &str, _: &str) -> bool {
+        match *self {}
+    }
+
     /// Where the person is to go.
     ///
     /// # Errors

@@ -29,6 +29,12 @@ impl Oidc {
         &self.settings.tenant
     }
 
+    /// Whether somebody in this tenant is one of its people, by the [subject](SignedIn::subject).
+    pub fn vouches_for(&self, tenant: &str, subject: &str) -> bool {
+        let rest = subject.strip_prefix(&self.settings.issuer);
+        tenant == self.settings.tenant && rest.is_some_and(|rest| rest.starts_with(' '))
+    }
+
     /// Where the person is to go, and what the browser keeps until it comes back: to this
     /// controller, or to a port of the person's own machine.
     ///

@@ -178,11 +178,16 @@ fn what_the_issuer_did_not_say_of_this_sign_in_counts_for_nothing() {
             assert_eq!(answer.status, 401, "{at}: {}", answer.body);
             assert!(world.people().await.is_empty(), "{at}");
         }
-        // The same signed by somebody else, and by nobody's key that the issuer shows.
-        let trip = world.begin(json!({})).await;
-        let code = world.issuer.code(&trip.url, |claims| claims["key"] = json!(9));
-        let answer = world.come_back(&trip.cookie, &code, &trip.part("state")).await;
-        assert_eq!(answer.status, 401, "{}", answer.body);
+        // The same signed by somebody else, in their own name, and in that of the issuer's key.
+        let shown = world.issuer.shown();
+        for kid in [9, shown] {
+            let answer = world.sign_in(move |claims| {
+                (claims["key"], claims["kid"]) = (json!(9), json!(kid));
+            });
+            let answer = answer.await;
+            assert_eq!(answer.status, 401, "{kid}: {}", answer.body);
+            assert!(world.people().await.is_empty(), "{kid}");
+        }
         // Clocks that are a little apart are no reason.
         let late = world.sign_in(|claims| claims["exp"] = json!(now_ms() / 1000 - 30)).await;
         assert_eq!(late.status, 303, "{}", late.body);
@@ -214,6 +219,83 @@ fn a_sign_in_counts_once_and_for_the_browser_that_began_it() {
         let stolen = world.issuer.code(&world.begin(json!({})).await.url, |_| {});
         let answer = world.come_back(&other.cookie, &stolen, &other.part("state")).await;
         assert_eq!(answer.status, 401, "{}", answer.body);
+    });
+}
+
+#[test]
+fn a_sign_in_is_ended_within_10_minutes_or_begun_anew() {
+    runtime().block_on(async {
+        let world = World::new().await;
+        // What the browser keeps, as it is after a while.
+        for (passed_ms, status) in [(570_000, 303), (600_000, 401), (86_400_000, 401)] {
+            let trip = world.begin(json!({})).await;
+            let (name, sealed) = trip.cookie.split_once('=').unwrap();
+            let store = &world.api.app.store;
+            let text = store.decrypt("sign in", sealed).unwrap();
+            let mut pending: Pending = serde_json::from_str(&text).unwrap();
+            pending.until_ms -= passed_ms;
+            let sealed = store.encrypt("sign in", &serde_json::to_string(&pending).unwrap());
+            let code = world.issuer.code(&trip.url, |_| {});
+            let cookie = format!("{name}={sealed}");
+            let answer = world.come_back(&cookie, &code, &trip.part("state")).await;
+            assert_eq!(answer.status, status, "{passed_ms}: {}", answer.body);
+            if status == 401 {
+                assert!(answer.body["detail"].as_str().unwrap().contains("10 minutes ago"));
+            }
+        }
+    });
+}
+
+#[test]
+fn any_replica_ends_what_another_began_and_a_sign_in_counts_once_among_them() {
+    on_both(|world| async move {
+        let first = World::on(world).await;
+        let oidc = Oidc::new(settings(&first.issuer), Http::new(None).unwrap());
+        let second = first.api.replica(Some(oidc)).await;
+        let second = World { api: second, issuer: first.issuer.clone() };
+        let trip = first.begin(json!({})).await;
+        let (code, state) = (first.issuer.code(&trip.url, |_| {}), trip.part("state"));
+        let answer = second.come_back(&trip.cookie, &code, &state).await;
+        assert_eq!(answer.status, 303, "{}", answer.body);
+        let cookie = login(&answer);
+        let who = first.api.ask("GET", "/sessions/current").header("cookie", cookie).send().await;
+        assert_eq!((who.status, &who.body["role"]), (200, &json!("operator")));
+        // With a fresh code as well.
+        let code = first.issuer.code(&trip.url, |_| {});
+        for world in [&first, &second] {
+            let again = world.come_back(&trip.cookie, &code, &state).await;
+            let why = again.body["detail"].as_str().unwrap();
+            assert!(again.status == 401 && why.contains("used before"), "{}", again.body);
+        }
+    });
+}
+
+#[test]
+fn logins_of_an_issuer_that_is_not_set_any_more_count_no_more() {
+    runtime().block_on(async {
+        let world = World::new().await;
+        world.api.person("tram", "ben", Role::Owner).await;
+        let ben = world.api.log_in("tram", "ben").await;
+        let anna = login(&world.sign_in(|_| {}).await);
+        let is = settings(&world.issuer);
+        let roles = [("boss".to_owned(), Role::Owner)].into();
+        let shorter = is.issuer[..is.issuer.len() - 1].to_owned();
+        let longer = format!("{}0", is.issuer);
+        for (oidc, status) in [
+            (Some(is.clone()), 200),
+            (Some(Settings { client_id: "another".to_owned(), roles, ..is.clone() }), 200),
+            (Some(Settings { tenant: "ferry".to_owned(), ..is.clone() }), 401),
+            (Some(Settings { issuer: shorter, ..is.clone() }), 401),
+            (Some(Settings { issuer: longer, ..is }), 401),
+            (None, 401),
+        ] {
+            let told = format!("{oidc:?}");
+            let oidc = oidc.map(|it| Oidc::new(it, Http::new(None).unwrap()));
+            let api = world.api.replica(oidc).await;
+            let who = |cookie: &str| api.ask("GET", "/sessions/current").header("cookie", cookie);
+            assert_eq!(who(&anna).status().await, status, "{told}");
+            assert_eq!(who(&ben).status().await, 200, "{told}");
+        }
     });
 }
 

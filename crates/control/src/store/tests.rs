@@ -56,6 +56,13 @@ async fn world(url: Database, folder: tempfile::TempDir, server: Option<Arc<Post
 }
 
 impl World {
+    /// The same database, opened once more.
+    #[cfg(feature = "oidc")]
+    pub(crate) async fn again(&self) -> Self {
+        let url = self.url.clone();
+        world(url, tempfile::tempdir().unwrap(), self._server.clone()).await
+    }
+
     /// Writes to the database behind the controller's back.
     pub(crate) async fn tamper(&self, sql: &str) -> u64 {
         let mut connection = self.store.write.acquire().await.unwrap();

@@ -75,6 +75,11 @@ impl Issuer {
         format!("http://127.0.0.1:{}", self.0.port)
     }
 
+    /// The seed of the key that it shows.
+    pub(super) fn shown(&self) -> u8 {
+        self.0.key.load(Ordering::Relaxed)
+    }
+
     /// An address that nobody has signed in from yet, so that limits are not what is tested.
     pub(super) fn peer(&self) -> String {
         format!("198.51.100.{}", self.0.peers.fetch_add(1, Ordering::Relaxed))
@@ -107,15 +112,17 @@ impl Issuer {
             "groups": ["all", "ops", "none"],
             "alg": "EdDSA",
             "key": key,
+            "kid": null,
         });
         change(&mut claims);
         let fields = claims.as_object_mut().unwrap();
         let alg = fields.remove("alg").unwrap();
         let key = fields.remove("key").unwrap().as_u64().unwrap();
+        let kid = fields.remove("kid").unwrap().as_u64().unwrap_or(key);
         let grant = Grant {
             challenge: part(url, "code_challenge"),
             redirect: part(url, "redirect_uri"),
-            token: token(&alg, u8::try_from(key).unwrap(), &claims),
+            token: token(&alg, (u8::try_from(key).unwrap(), kid), &claims),
         };
         let code = keys::identifier();
         self.0.codes.lock().unwrap().insert(code.clone(), grant);
@@ -199,9 +206,9 @@ fn identity(seed: u8) -> Identity {
     Identity::from_seed([seed; 32])
 }
 
-/// An ID token: by the key of this seed, or as `alg` says.
-fn token(alg: &Value, seed: u8, claims: &Value) -> String {
-    let head = json!({ "alg": alg, "typ": "JWT", "kid": seed.to_string() });
+/// An ID token: by the key of this seed, or as `alg` says; `kid` is the key that it names.
+fn token(alg: &Value, (seed, kid): (u8, u64), claims: &Value) -> String {
+    let head = json!({ "alg": alg, "typ": "JWT", "kid": kid.to_string() });
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
     let text = format!("{}.{}", part(&head), part(claims));
     let signature = match alg.as_str() {
