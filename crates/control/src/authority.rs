@@ -251,14 +251,12 @@ impl Authority {
     /// When it is no key.
     pub fn revoke(
         public_key: &str,
-        reason: &str,
         serial: i64,
         previous: &str,
     ) -> Result<(String, String), NotSigned> {
         let entry = Revocation {
             serial: serial.unsigned_abs(),
             key: public_key.parse().map_err(|error| NotSigned(format!("{error}")))?,
-            reason: reason.to_owned(),
             previous: digest(previous)?,
         };
         let text = serde_json::to_string(&entry).map_err(|error| NotSigned(error.to_string()))?;

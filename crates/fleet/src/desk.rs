@@ -376,9 +376,8 @@ impl Desk {
     }
 
     fn on_surplus(&mut self, entries: Vec<Revocation>, head: Option<Signed<Head>>) {
-        let is_long = entries.iter().any(|entry| !entry.is_fit());
         self.surplus.extend(entries);
-        if is_long || self.surplus.len() > SURPLUS_MAX {
+        if self.surplus.len() > SURPLUS_MAX {
             return self.end("it hands back more revocations than there can be");
         }
         if let Some(head) = head {

@@ -22,10 +22,8 @@ use crate::envelope::{EnvelopeError, Payload, Signed};
 
 /// The most entries that are held.
 const ENTRIES_MAX: usize = 65_536;
-/// The longest reason, bytes.
-const REASON_MAX: usize = 200;
 
-/// One key is withdrawn.
+/// One key is withdrawn. Nothing says why or whose it was: each member of each tenant hears of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Revocation {
@@ -33,24 +31,15 @@ pub struct Revocation {
     pub serial: u64,
     /// The key. What it has signed for others is worth nothing any more either.
     pub key: PublicKey,
-    /// Why, for people.
-    pub reason: String,
     /// The hash of the entry before it, [`Digest::ZERO`] for the first.
     pub previous: Digest,
 }
 
 impl Revocation {
-    /// Whether its reason is one that fits.
-    pub(crate) fn is_fit(&self) -> bool {
-        self.reason.len() <= REASON_MAX
-    }
-
     /// The hash by which the next entry names this one.
     pub fn hash(&self) -> Digest {
         let serial = self.serial.to_be_bytes();
-        let parts: [&[u8]; 4] =
-            [&serial, self.key.as_bytes(), self.reason.as_bytes(), self.previous.as_bytes()];
-        Digest::of(parts)
+        Digest::of([&serial[..], self.key.as_bytes(), self.previous.as_bytes()])
     }
 }
 
@@ -126,12 +115,9 @@ impl Revocations {
 
     /// The entry that withdraws `key` after all of today, to be signed for by [`Revocations::head`]
     /// once it is added.
-    pub fn next(&self, key: PublicKey, reason: &str) -> Revocation {
+    pub fn next(&self, key: PublicKey) -> Revocation {
         let Head { serial, hash, .. } = self.log.head;
-        let end =
-            (0..=REASON_MAX.min(reason.len())).rev().find(|end| reason.is_char_boundary(*end));
-        let reason = reason[..end.unwrap_or(0)].to_owned();
-        Revocation { serial: serial + 1, key, reason, previous: hash }
+        Revocation { serial: serial + 1, key, previous: hash }
     }
 
     /// Takes entries that one of `controllers` has signed for, and returns the keys that are
@@ -209,7 +195,7 @@ impl Log {
             if entry.serial != end.serial + 1 {
                 return Err(RevocationError::Gap { serial: entry.serial, held: end.serial });
             }
-            if entry.previous != end.hash || !entry.is_fit() {
+            if entry.previous != end.hash {
                 return Err(RevocationError::Changed { serial: entry.serial });
             }
             end = Head { serial: entry.serial, hash: entry.hash(), ..end };

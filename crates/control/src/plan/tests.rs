@@ -215,7 +215,7 @@ fn a_box_and_its_proxies_hear_of_each_other() {
         // What is withdrawn is out of the table, and sessions end at once; the box hears later.
         let gone = identity(2).public_key().to_string();
         let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
-        let sign = |serial, previous: &str| Authority::revoke(&gone, "lost", serial, previous);
+        let sign = |serial, previous: &str| Authority::revoke(&gone, serial, previous);
         change.revoke("tram", &gone, "lost", sign).await.unwrap();
         change.commit().await.unwrap();
         port.app.outbox.hint();

@@ -1,13 +1,15 @@
 //! Proxies and anchors as their streams show them, and who has confirmed a revocation.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use sqlx::Row as _;
+use sqlx::{AssertSqlSafe, Row as _};
 use utoipa::ToSchema;
 
+use super::record::{read, select};
 use super::{Store, StoreError};
+use crate::model::Pool;
 
 /// What is known of a proxy or anchor by its stream, to whichever replica that is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -127,8 +129,8 @@ impl Store {
         each.collect()
     }
 
-    /// Who has a revocation of a tenant in force: its own proxies and anchors, and those of the
-    /// tenant that runs the controller, which may serve it.
+    /// Who has a revocation of a tenant in force: its own proxies and anchors, and those that the
+    /// tenant which runs the controller shares with it. Of others it hears nothing.
     ///
     /// # Errors
     /// When the database does not answer.
@@ -142,9 +144,14 @@ impl Store {
             .bind(tenant.to_owned())
             .fetch_all(&mut *self.reader().await?)
             .await?;
+        let shared = self.shared_pools(tenant).await?;
         let mut all = Confirmations::default();
         for row in &rows {
-            let proxy: String = row.try_get("id")?;
+            let (proxy, owner): (String, String) = (row.try_get("id")?, row.try_get("tenant")?);
+            let pool: Option<String> = row.try_get("pool")?;
+            if owner != tenant && !pool.is_some_and(|pool| shared.contains(&(owner, pool))) {
+                continue;
+            }
             let seen: Option<i64> = row.try_get("seen_ms")?;
             if row.try_get::<Option<i64>, _>("serial")?.is_some_and(|it| it >= serial) {
                 all.confirmed.push(proxy);
@@ -159,6 +166,16 @@ impl Store {
             all.missing.push(Missing { proxy, unreachable_ms });
         }
         Ok(all)
+    }
+
+    /// The pools, by their tenant and name, that serve a tenant and are not its own.
+    async fn shared_pools(&self, tenant: &str) -> Result<BTreeSet<(String, String)>, StoreError> {
+        let sql = format!("{} {OF_HOST}", select::<Pool>());
+        let rows = sqlx::query(AssertSqlSafe(sql)).fetch_all(&mut *self.reader().await?).await?;
+        // One that was altered serves nobody.
+        let pools = rows.iter().filter_map(|row| read::<Pool>(&self.keys, row).ok());
+        let serving = pools.filter(|it| it.record.settings.tenants.iter().any(|it| it == tenant));
+        Ok(serving.map(|it| (it.tenant, it.record.id)).collect())
     }
 }
 
@@ -178,7 +195,8 @@ const KEEP: &str = "INSERT INTO proxy_status \
                     seen_ms = excluded.seen_ms, serial = excluded.serial, load = excluded.load, \
                     sessions = excluded.sessions, software = excluded.software, \
                     anchors = excluded.anchors";
-const GATES: &str = "SELECT proxy.id, proxy_status.seen_ms, proxy_status.serial, \
+const OF_HOST: &str = "WHERE tenant IN (SELECT tenant FROM tenant WHERE host = 1)";
+const GATES: &str = "SELECT proxy.id, proxy.tenant, proxy.pool, proxy_status.seen_ms, proxy_status.serial, \
                      proxy_status.connected FROM proxy \
                      JOIN tenant ON tenant.tenant = proxy.tenant \
                      LEFT JOIN proxy_status ON proxy_status.tenant = proxy.tenant \

@@ -242,7 +242,7 @@ pub(super) fn published(revoked: &[u8]) -> Arc<Published> {
     let mut revocations = Revocations::default();
     let mut signed = Signed::sign(&Head::EMPTY, &controller).expect("signed");
     for seed in revoked {
-        let entry = revocations.next(key(*seed), "stolen");
+        let entry = revocations.next(key(*seed));
         let head = Head { epoch: 0, serial: entry.serial, hash: entry.hash() };
         signed = Signed::sign(&head, &controller).expect("signed");
         revocations.extend(&[entry], &signed, [key(CONTROLLER)]).expect("taken");

@@ -93,9 +93,8 @@ impl Agent {
     }
 
     fn on_revocations(&mut self, entries: Vec<Revocation>, head: Option<Signed<Head>>) {
-        let is_long = entries.iter().any(|entry| !entry.is_fit());
         self.entries.extend(entries);
-        if is_long || self.entries.len() > ENTRIES_MAX {
+        if self.entries.len() > ENTRIES_MAX {
             self.entries.clear();
             self.warn(RevocationError::TooMany);
             return;

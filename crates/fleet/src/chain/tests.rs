@@ -133,7 +133,7 @@ fn who_revokes_a_delegate_revokes_what_it_signed() {
     let chain = chain(&[(ROOT, &token), (4, &last)]);
     let mut trust = trust();
     assert!(chain.verify(&trust).is_ok());
-    let entry = trust.revocations().next(key(4), "the token was photographed");
+    let entry = trust.revocations().next(key(4));
     let head = Head { epoch: 0, serial: 1, hash: entry.hash() };
     let head = Signed::sign(&head, &controller).expect("signed");
     trust.revocations_mut().extend(&[entry], &head, [controller.public_key()]).expect("taken");

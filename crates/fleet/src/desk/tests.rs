@@ -57,7 +57,7 @@ fn published(epoch: u64, revoked: &[u8]) -> Arc<Published> {
         revocations.extend(&[], &signed, [key(CONTROLLER)]).expect("an epoch begins");
     }
     for seed in revoked {
-        let entry = revocations.next(key(*seed), "stolen");
+        let entry = revocations.next(key(*seed));
         head = Head { epoch, serial: entry.serial, hash: entry.hash() };
         signed = Signed::sign(&head, &controller).expect("signed");
         revocations.extend(&[entry], &signed, [key(CONTROLLER)]).expect("taken");
@@ -468,7 +468,7 @@ fn a_proxy_hands_back_more_revocations_than_a_queue_holds() {
         bytes[..8].copy_from_slice(&serial.to_be_bytes());
         let key = PublicKey::from_bytes(bytes);
         let previous = entries.last().map_or(crate::Digest::ZERO, Revocation::hash);
-        entries.push(Revocation { serial, key, reason: String::new(), previous });
+        entries.push(Revocation { serial, key, previous });
     }
     let hash = entries.last().map_or(crate::Digest::ZERO, Revocation::hash);
     let head = Head { epoch: 0, serial: ENTRIES, hash };

@@ -67,7 +67,7 @@ fn messages() -> Vec<serde_json::Value> {
     let head = Signed::sign(&Head::EMPTY, &identity).expect("signed");
     let list = crate::Trust::pinned(key, key).list().clone();
     let list = Signed::sign(&list, &identity).expect("signed");
-    let entry = crate::Revocations::default().next(key, "lost");
+    let entry = crate::Revocations::default().next(key);
     let version = Version { epoch: 1, number: 2 };
     let body = crate::Candidates::default();
     let document = crate::Document { subject: key, version, body };

@@ -276,7 +276,7 @@ fn published(cast: &Cast, epoch: u64, entries: &[Revocation]) -> Published {
 }
 
 fn add(revocations: &mut Revocations, cast: &Cast, epoch: u64, key: PublicKey) -> Signed<Head> {
-    let entry = revocations.next(key, "withdrawn by a person");
+    let entry = revocations.next(key);
     let head = Head { epoch, serial: entry.serial, hash: entry.hash() };
     let head = Signed::sign(&head, &cast.controller).expect("a head is small");
     let key = cast.controller.public_key();

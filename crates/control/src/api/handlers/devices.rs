@@ -308,7 +308,7 @@ pub(super) async fn enter(
     key: &str,
     reason: &str,
 ) -> Result<Revocation, Problem> {
-    let sign = |serial, previous: &str| Authority::revoke(key, reason, serial, previous);
+    let sign = |serial, previous: &str| Authority::revoke(key, serial, previous);
     Ok(change.revoke(tenant, key, reason, sign).await?)
 }
 

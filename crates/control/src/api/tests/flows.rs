@@ -264,6 +264,34 @@ fn the_last_owner_stays() {
     });
 }
 
+#[test]
+fn a_tenant_hears_of_those_proxies_alone_that_serve_it() {
+    on_both(|world| async move {
+        let api = Api::on(world).await;
+        let home = |path: &str, body: Value| {
+            let ask = api.ask("POST", &format!("/tenants/home{path}")).key("home-owner");
+            ask.json(body).status()
+        };
+        for (pool, tenants) in [("all", json!(["tram"])), ("own", json!(["ferry"]))] {
+            let body = json!({ "id": pool, "settings": { "tenants": tenants } });
+            assert_eq!(home("/pools", body).await, 201);
+        }
+        for (seed, pool) in [(11, json!("all")), (12, json!("own")), (13, Value::Null)] {
+            let mut body = proxy(seed);
+            body["settings"]["pool"] = pool;
+            assert_eq!(home("/proxies", body).await, 201);
+        }
+        assert_eq!(api.post("/proxies", proxy(14)).status().await, 201);
+        let body = json!({ "id": "bus-17", "public_key": key(1) });
+        assert_eq!(api.post("/devices", body).status().await, 201);
+        let revoked = api.post("/devices/bus-17/revoke", json!({ "reason": "stolen" }));
+        assert_eq!(revoked.status().await, 200);
+        let seen = api.ask("GET", "/tenants/tram/revocations/1").key("tram-viewer").send().await;
+        let summary = "0 of 2; fra-11 was never there; fra-14 was never there";
+        assert_eq!(seen.body["summary"], summary);
+    });
+}
+
 async fn enrol(api: &Api, join: &str, seed: u8) -> Stored<Device> {
     let token: JoinToken = join.parse().unwrap();
     let enrolment = Enrolment {
@@ -341,6 +369,10 @@ fn a_revocation_says_who_has_confirmed_it() {
         let summary = "1 of 3; fra-12 unreachable for 40 s; fra-13 was never there";
         assert_eq!(revoked.body["summary"], summary);
         assert_eq!(revoked.body["revocation"]["serial"], 1);
+        // Why is not in what all members of all tenants are told.
+        assert_eq!(revoked.body["revocation"]["reason"], "stolen");
+        let entry = revoked.body["revocation"]["entry"].as_str().unwrap();
+        assert!(entry.contains(&key(1)) && !entry.contains("stolen"), "{entry}");
         let device = api.get("/devices/bus-17").send().await.body;
         assert_eq!((&device["state"], &device["addresses"]), (&json!("revoked"), &json!([])));
         // Again costs nothing; the key stays out; the address is free.

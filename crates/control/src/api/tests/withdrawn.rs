@@ -141,7 +141,7 @@ fn a_delegate_whose_key_was_revoked_stays_so_whatever_its_row_says() {
         let text = token(&api, "delegate-30", 1).await;
         // As after a backup that is older than the revocation: the key alone is known.
         let mut change = api.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
-        let sign = |serial, previous: &str| Signer::revoke(&key(31), "lost", serial, previous);
+        let sign = |serial, previous: &str| Signer::revoke(&key(31), serial, previous);
         change.revoke("tram", &key(31), "lost", sign).await.unwrap();
         change.commit().await.unwrap();
         let error = join(&api, &text, 1, 30, &below).await.unwrap_err();

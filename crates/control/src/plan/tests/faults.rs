@@ -107,9 +107,7 @@ fn a_revocation_that_was_deleted_comes_back_from_a_proxy() {
         let mut proxy = Member::join(&port, 20, Role::Proxy, &of_proxy, "192.0.2.1:1").await;
         let gone = identity(1).public_key();
         let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
-        let sign = |serial, previous: &str| {
-            Authority::revoke(&gone.to_string(), "stolen", serial, previous)
-        };
+        let sign = |serial, previous: &str| Authority::revoke(&gone.to_string(), serial, previous);
         change.revoke("tram", &gone.to_string(), "stolen", sign).await.unwrap();
         change.commit().await.unwrap();
         port.app.outbox.hint();
@@ -141,7 +139,7 @@ fn what_was_taken_out_of_the_chain_of_revocations_is_not_signed_over() {
         for seed in 1..=3 {
             let gone = identity(seed).public_key().to_string();
             let mut change = port.app.store.change(Actor::new("test"), now_ms()).await.unwrap();
-            let sign = |serial, previous: &str| Authority::revoke(&gone, "lost", serial, previous);
+            let sign = |serial, previous: &str| Authority::revoke(&gone, serial, previous);
             change.revoke("tram", &gone, "lost", sign).await.unwrap();
             change.commit().await.unwrap();
         }

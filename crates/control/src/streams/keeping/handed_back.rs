@@ -41,9 +41,8 @@ impl Keeper<'_> {
                 continue;
             }
             let owner = change.owner_of_key(&key).await?.unwrap_or_else(|| tenant.clone());
-            let sign =
-                |serial, previous: &str| Authority::revoke(&key, &entry.reason, serial, previous);
-            change.revoke(&owner, &key, &entry.reason, sign).await?;
+            let sign = |serial, previous: &str| Authority::revoke(&key, serial, previous);
+            change.revoke(&owner, &key, WHY, sign).await?;
             of.entry(owner).or_default().insert(key);
         }
         if !of.is_empty() {
@@ -57,3 +56,6 @@ impl Keeper<'_> {
         Ok(())
     }
 }
+
+/// What stands for the reason, which no proxy is told.
+const WHY: &str = "revoked before the database was restored: a proxy says so";
