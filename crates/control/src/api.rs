@@ -18,6 +18,7 @@ pub mod openapi;
 pub mod password;
 pub mod problem;
 pub mod routes;
+pub mod seats;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,7 +26,6 @@ use std::sync::Arc;
 use axum::Router;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
-use tokio::sync::Semaphore;
 
 pub use guard::Caller;
 pub use problem::Problem;
@@ -38,6 +38,7 @@ use crate::outbox::Outbox;
 use crate::store::Store;
 use limit::Limits;
 use password::Passwords;
+use seats::Seats;
 
 /// What all requests share.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ pub struct App {
     /// The ends of audit logs that were seen.
     pub heads: Heads,
     /// Seats of those who watch.
-    pub watchers: Arc<Semaphore>,
+    pub seats: Seats,
     /// Where people sign in who have no password here.
     pub oidc: Option<Oidc>,
 }
@@ -76,9 +77,8 @@ impl App {
         heads: Heads,
     ) -> Self {
         let (limits, passwords) = (Limits::default(), Passwords::default());
-        let watchers = Arc::new(Semaphore::new(WATCHERS_MAX));
-        let oidc = None;
-        Self { store, authority, outbox, limits, passwords, metrics, heads, watchers, oidc }
+        let (seats, oidc) = (Seats::default(), None);
+        Self { store, authority, outbox, limits, passwords, metrics, heads, seats, oidc }
     }
 
     /// The same with an issuer at which people may sign in.
@@ -119,8 +119,6 @@ async fn with_headers(mut response: Response) -> Response {
     }
     response
 }
-
-const WATCHERS_MAX: usize = 512;
 
 #[cfg(test)]
 pub(crate) mod tests;

@@ -40,7 +40,7 @@ use sqlx::{
     SqlSafeStr as _,
 };
 
-pub use answer::KeptAnswer;
+pub use answer::{KeptAnswer, Once};
 pub use audit::{AuditEntry, ChainFault};
 pub use backup::{BackupError, RestoreSummary};
 pub use change::{Actor, Change};
@@ -48,7 +48,7 @@ pub use delegate::Delegated;
 pub use document::{Paper, PaperOutcome};
 pub use error::StoreError;
 pub use note::Note;
-pub use outbox::Changed;
+pub use outbox::{CHANGES_AT_ONCE, Changed};
 pub use proxy_status::{Confirmations, Missing, ProxyStatus};
 pub use record::{Column, Filter, Page, Record, Stored};
 pub use report::{BoxSession, Placed, Report};

@@ -1,10 +1,12 @@
 //! What stands before every handler: who asks, for which tenant, whether that may be, and how long
 //! it may take.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::rejection::RawPathParamsRejection;
 use axum::extract::{DefaultBodyLimit, RawPathParams, Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -21,7 +23,7 @@ use super::{App, Peer, Problem};
 use crate::clock::now_ms;
 use crate::keys;
 use crate::model::{ApiKey, Login, Person, Role, Tenant};
-use crate::store::{Actor, KeptAnswer, StoreError};
+use crate::store::{Actor, KeptAnswer, Once, Store, StoreError};
 
 /// Who asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,12 +40,14 @@ pub struct Caller {
     pub device: Option<String>,
     /// The hash of the login, if the caller has one.
     pub login: Option<String>,
+    /// The request, if it is to be acted upon once.
+    pub once: Option<Once>,
 }
 
 impl Caller {
     /// Who it is, for the audit log.
     pub fn actor(&self) -> Actor {
-        Actor::new(format!("{}/{}", self.tenant, self.name))
+        Actor::new(format!("{}/{}", self.tenant, self.name)).once(self.once.clone())
     }
 
     /// Whether the caller may do in `tenant` what asks for `role`.
@@ -89,12 +93,12 @@ pub(super) fn guarded(app: &Arc<App>, route: Route) -> MethodRouter {
 
 async fn watch(
     State(guard): State<Guard>,
-    params: RawPathParams,
+    params: Result<RawPathParams, RawPathParamsRejection>,
     request: Request,
     next: Next,
 ) -> Response {
     let begun = Instant::now();
-    let work = admit(&guard, &params, request, next);
+    let work = admit(&guard, params.ok(), request, next);
     let late = || Problem::new(504, "late", "the answer took too long; look what became of it");
     let response = match tokio::time::timeout(guard.deadline, work).await {
         Ok(Ok(response)) => response,
@@ -108,16 +112,16 @@ async fn watch(
 
 async fn admit(
     guard: &Guard,
-    params: &RawPathParams,
+    params: Option<RawPathParams>,
     mut request: Request,
     next: Next,
 ) -> Result<Response, Problem> {
     let app = &guard.app;
     let peer = request.extensions().get::<Peer>().map(|peer| network(peer.0));
     let peer = peer.ok_or_else(|| Problem::new(500, "internal", "no address of a peer"))?;
-    if params.iter().any(|(_, value)| value.is_empty() || value.len() > 128) {
-        return Err(Problem::not_found("there is nothing at this address"));
-    }
+    let fit = |all: &RawPathParams| all.iter().all(|(_, it)| (1..=128).contains(&it.len()));
+    let nothing = || Problem::not_found("there is nothing at this address");
+    let params = params.filter(fit).ok_or_else(nothing)?;
     if guard.needs == Needs::Password && !app.limits.logins.take(peer, Instant::now()) {
         app.metrics.refuse("login-rate");
         return Err(Problem::too_often());
@@ -125,15 +129,13 @@ async fn admit(
     if matches!(guard.needs, Needs::Nothing | Needs::Password) {
         return Ok(next.run(request).await);
     }
-    let caller = match who(app, request.headers()).await {
-        Ok(caller) => caller,
-        Err(problem) => {
-            if problem.status == 401 && !app.limits.strangers.take(peer, Instant::now()) {
-                app.metrics.refuse("stranger-rate");
-                return Err(Problem::too_often());
-            }
+    let secret = Secret::of(request.headers());
+    let caller = match known(app, peer, secret).await {
+        Err(problem) if problem.status == 429 => {
+            app.metrics.refuse("stranger-rate");
             return Err(problem);
         }
+        caller => caller?,
     };
     let key = format!("{}/{}", caller.tenant, caller.name);
     if !app.limits.callers.take(key, Instant::now()) {
@@ -162,7 +164,7 @@ async fn admit(
     request.extensions_mut().insert(caller.clone());
     let once = request.headers().get("idempotency-key").cloned();
     match once.filter(|_| request.method() == Method::POST) {
-        Some(key) => once_only(app, &caller, &key, request, next).await,
+        Some(key) => once_only(app, caller, &key, request, next).await,
         None => Ok(next.run(request).await),
     }
 }
@@ -174,27 +176,59 @@ fn is_foreign(request: &Request) -> bool {
     changes && site.is_some_and(|site| site != "same-origin")
 }
 
-/// Who sends these headers.
-async fn who(app: &App, headers: &HeaderMap) -> Result<Caller, Problem> {
-    let bearer = headers.get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
-    if let Some(secret) = bearer.and_then(|it| it.strip_prefix("Bearer ")) {
-        let key = app.store.find::<ApiKey>("hash", &keys::hash(secret)).await;
-        let key = key.map_err(unknown)?;
-        if key.record.settings.expires_ms.is_some_and(|at| at <= now_ms()) {
-            return Err(Problem::unknown());
+/// The hash of what a caller shows.
+enum Secret {
+    Key(String),
+    Login(String),
+}
+
+impl Secret {
+    /// What is in these headers.
+    fn of(headers: &HeaderMap) -> Option<Self> {
+        let bearer = headers.get(header::AUTHORIZATION).and_then(|it| it.to_str().ok());
+        if let Some(secret) = bearer.and_then(|it| it.strip_prefix("Bearer ")) {
+            return Some(Self::Key(keys::hash(secret)));
         }
-        let settings = key.record.settings;
-        return Ok(Caller {
-            host: is_host(app, &key.tenant).await?,
-            tenant: key.tenant,
-            name: format!("key:{}", key.record.id),
-            role: settings.role,
-            device: settings.device,
-            login: None,
-        });
+        cookie(headers, COOKIE).map(|secret| Self::Login(keys::hash(secret)))
     }
-    let secret = cookie(headers, COOKIE).ok_or_else(Problem::unknown)?;
-    let login = app.store.find::<Login>("hash", &keys::hash(secret)).await.map_err(unknown)?;
+
+    fn hash(&self) -> &str {
+        let (Self::Key(hash) | Self::Login(hash)) = self;
+        hash
+    }
+}
+
+/// Who shows this secret. Of an address from which many guesses came the database is asked for
+/// those alone that were right before.
+async fn known(app: &App, peer: IpAddr, secret: Option<Secret>) -> Result<Caller, Problem> {
+    let (limits, now) = (&app.limits, Instant::now());
+    let hash = secret.as_ref().map(|secret| secret.hash().to_owned()).unwrap_or_default();
+    if !limits.secrets.has(&hash) && limits.strangers.is_spent(&peer, now) {
+        return Err(Problem::too_often());
+    }
+    let caller = match secret {
+        Some(secret) => who(app, secret).await,
+        None => Err(Problem::unknown()),
+    };
+    match &caller {
+        Ok(_) => limits.secrets.add(hash),
+        Err(problem) if problem.status == 401 => {
+            limits.secrets.remove(&hash);
+            if !limits.strangers.take(peer, now) {
+                return Err(Problem::too_often());
+            }
+        }
+        Err(_) => {}
+    }
+    caller
+}
+
+async fn who(app: &App, secret: Secret) -> Result<Caller, Problem> {
+    let hash = match secret {
+        Secret::Key(hash) => return with_key(app, &hash).await,
+        Secret::Login(hash) => hash,
+    };
+    let login = app.store.find::<Login>("hash", &hash).await.map_err(unknown)?;
     if login.record.expires_ms <= now_ms() {
         return Err(Problem::unknown());
     }
@@ -214,6 +248,24 @@ async fn who(app: &App, headers: &HeaderMap) -> Result<Caller, Problem> {
         role: person.record.settings.role,
         device: None,
         login: Some(login.record.hash),
+        once: None,
+    })
+}
+
+async fn with_key(app: &App, hash: &str) -> Result<Caller, Problem> {
+    let key = app.store.find::<ApiKey>("hash", hash).await.map_err(unknown)?;
+    let settings = key.record.settings;
+    if settings.expires_ms.is_some_and(|at| at <= now_ms()) {
+        return Err(Problem::unknown());
+    }
+    Ok(Caller {
+        host: is_host(app, &key.tenant).await?,
+        tenant: key.tenant,
+        name: format!("key:{}", key.record.id),
+        role: settings.role,
+        device: settings.device,
+        login: None,
+        once: None,
     })
 }
 
@@ -248,7 +300,7 @@ struct Kept {
 /// Acts once for each key, and answers the same again.
 async fn once_only(
     app: &App,
-    caller: &Caller,
+    caller: Caller,
     key: &HeaderValue,
     request: Request,
     next: Next,
@@ -260,8 +312,24 @@ async fn once_only(
     let body = to_bytes(body, BODY_MAX).await.map_err(too_large)?;
     let text = format!("{} {} {}", parts.method, parts.uri, URL_SAFE_NO_PAD.encode(&body));
     let fingerprint = keys::hash(&text);
-    let name = (&*caller.tenant, &*caller.name, key);
-    match app.store.note_request(name, &fingerprint, now_ms()).await? {
+    let (tenant, actor) = (caller.tenant.clone(), caller.name.clone());
+    let once = Once { tenant, actor, key: key.to_owned(), at_ms: now_ms() };
+    let mut request = Request::from_parts(parts, Body::from(body));
+    request.extensions_mut().insert(Caller { once: Some(once.clone()), ..caller });
+    // It goes to its end also when the caller leaves, or has waited too long.
+    let acting = tokio::spawn(act(Arc::clone(&app.store), once, fingerprint, request, next));
+    let broken = |_| Problem::new(500, "internal", "the controller's log says more");
+    acting.await.map_err(broken)?
+}
+
+async fn act(
+    store: Arc<Store>,
+    once: Once,
+    fingerprint: String,
+    request: Request,
+    next: Next,
+) -> Result<Response, Problem> {
+    match store.note_request(&once, &fingerprint).await? {
         KeptAnswer::New => {}
         KeptAnswer::UnderWay => {
             return Err(Problem::conflict("a request with this Idempotency-Key is under way"));
@@ -269,13 +337,18 @@ async fn once_only(
         KeptAnswer::OtherRequest => {
             return Err(Problem::invalid("another request had this Idempotency-Key"));
         }
+        KeptAnswer::Acted => {
+            let detail = "it was carried out, and its answer is lost: look what became of it";
+            return Err(Problem::conflict(detail));
+        }
         KeptAnswer::Answered(text) => return repeated(&text),
     }
-    let request = Request::from_parts(parts, Body::from(body));
     let (parts, body) = next.run(request).await.into_parts();
     let body = to_bytes(body, ANSWER_MAX).await.unwrap_or_default();
     let kept = parts.status.is_success().then(|| kept(&parts, &body));
-    app.store.keep_answer(name, kept.as_deref()).await?;
+    if let Err(error) = store.keep_answer(&once, kept.as_deref()).await {
+        tracing::warn!(%error, "an answer is not kept for a repetition");
+    }
     Ok(Response::from_parts(parts, Body::from(body)))
 }
 

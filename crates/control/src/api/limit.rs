@@ -1,6 +1,6 @@
 //! How often an address may fail, or try a password.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,21 +10,25 @@ use std::time::{Duration, Instant};
 pub struct Limits {
     /// Tries of passwords from an address.
     pub logins: Limit<IpAddr>,
-    /// Tries of passwords for a name, from anywhere.
+    /// Tries of passwords for a name, from anywhere: so many that whoever tries from a few places
+    /// keeps nobody out, each of which has a bucket in `logins`.
     pub names: Limit<String>,
     /// Requests from an address with no key that counts.
     pub strangers: Limit<IpAddr>,
     /// Requests from whoever is known.
     pub callers: Limit<String>,
+    /// Secrets that were right.
+    pub secrets: Secrets,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
             logins: Limit::new(10, Duration::from_secs(6)),
-            names: Limit::new(20, Duration::from_secs(6)),
+            names: Limit::new(600, Duration::from_millis(100)),
             strangers: Limit::new(60, Duration::from_secs(1)),
             callers: Limit::new(600, Duration::from_millis(20)),
+            secrets: Secrets::default(),
         }
     }
 }
@@ -81,6 +85,14 @@ impl<K: std::hash::Hash + Eq> Limit<K> {
         left
     }
 
+    /// Whether there is none left.
+    pub fn is_spent(&self, key: &K, now: Instant) -> bool {
+        let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let rest = || buckets.rest.as_ref().filter(|_| buckets.of.len() >= KEYS_MAX);
+        let bucket = buckets.of.get(key).or_else(rest);
+        bucket.is_some_and(|bucket| self.level(bucket, now).level == 0)
+    }
+
     fn level(&self, bucket: &Bucket, now: Instant) -> Bucket {
         let passed = now.saturating_duration_since(bucket.since);
         let each = self.each.as_nanos().max(1);
@@ -89,6 +101,37 @@ impl<K: std::hash::Hash + Eq> Limit<K> {
             return Bucket { level: self.burst, since: now };
         }
         Bucket { level: bucket.level + more, since: bucket.since + self.each * more }
+    }
+}
+
+/// The hashes of secrets that were right lately: who shows one of them is no stranger, whoever
+/// else guesses from the same address. Bounded: of those that are not seen for long, all are
+/// forgotten together.
+#[derive(Debug, Default)]
+pub struct Secrets(Mutex<[HashSet<String>; 2]>);
+
+impl Secrets {
+    /// Whether it was right.
+    pub fn has(&self, hash: &str) -> bool {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().any(|some| some.contains(hash))
+    }
+
+    /// It is right.
+    pub fn add(&self, hash: String) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all[0].len() >= KEYS_MAX && !all[0].contains(&hash) {
+            all[1] = std::mem::take(&mut all[0]);
+        }
+        all[0].insert(hash);
+    }
+
+    /// It is right no more.
+    pub fn remove(&self, hash: &str) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for some in all.iter_mut() {
+            some.remove(hash);
+        }
     }
 }
 
@@ -137,6 +180,33 @@ mod tests {
         // And those who were there go on by their own bucket.
         assert!(limit.take(1, now));
         assert!(!limit.take(1, now));
+    }
+
+    #[test]
+    fn a_spent_bucket_is_seen_without_taking() {
+        let limit = Limit::new(2, Duration::from_secs(1));
+        let now = Instant::now();
+        let mut spent = Vec::new();
+        for _ in 0..3 {
+            spent.push(limit.is_spent(&"a", now));
+            limit.take("a", now);
+        }
+        assert_eq!(spent, [false, false, true]);
+        assert!(!limit.is_spent(&"a", now + Duration::from_secs(1)));
+        assert!(!limit.is_spent(&"b", now));
+    }
+
+    #[test]
+    fn a_million_secrets_take_bounded_memory_and_the_latest_are_known() {
+        let secrets = Secrets::default();
+        for at in 0..1_000_000 {
+            secrets.add(at.to_string());
+        }
+        assert!(secrets.has("999999") && secrets.has("995000") && !secrets.has("7"));
+        secrets.remove("999999");
+        assert!(!secrets.has("999999"));
+        let held: usize = secrets.0.lock().unwrap().iter().map(HashSet::len).sum();
+        assert!(held <= 2 * KEYS_MAX, "{held}");
     }
 
     #[test]

@@ -265,7 +265,7 @@ fn people_routes() -> Vec<Route> {
 fn tenant_routes() -> Vec<Route> {
     vec![
         get("/tenants", "listTenants", "The tenants that the caller may see", tenants::list)
-            .needs(Needs::Anybody)
+            .role(Role::Viewer)
             .records::<Tenant>(),
         post("/tenants", "createTenant", "Make a tenant", tenants::create)
             .needs(Needs::Host(Role::Owner))

@@ -2,6 +2,8 @@
 
 mod delegates;
 mod flows;
+mod guarded;
+mod resumed;
 mod walks;
 mod withdrawn;
 
@@ -19,7 +21,7 @@ use super::*;
 use crate::authority::Root;
 use crate::clock::now_ms;
 use crate::model::{ApiKey, ApiKeySettings, Person, PersonSettings, Role, Tenant, TenantSettings};
-use crate::store::tests::{World, runtime, sqlite};
+use crate::store::tests::{World, on_both, runtime, sqlite};
 use crate::store::{Actor, Record};
 use crate::{heads::Heads, keys};
 

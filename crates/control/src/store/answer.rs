@@ -1,18 +1,39 @@
 //! Answers that were given, so that a repeated request does not act twice.
+//!
+//! ```text
+//! note ─► act, and say so in the same transaction ─► keep the answer
+//!   └ a crash here: free again after a minute   └ a crash here: it was done, and is not done again
+//! ```
 
-use sqlx::Row as _;
+use sqlx::{Any, Row as _, Transaction};
 
 use super::{Store, StoreError};
+
+/// A request by its idempotency key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Once {
+    /// Whose.
+    pub tenant: String,
+    /// Who asks.
+    pub actor: String,
+    /// The key.
+    pub key: String,
+    /// When it came, milliseconds since 1970.
+    pub at_ms: i64,
+}
 
 /// What is known of a request that may be a repetition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeptAnswer {
-    /// It is new, and now noted: act, then [`Store::keep_answer`].
+    /// It is new, and now noted: act as an [`Actor`](super::Actor) who says so, then
+    /// [`Store::keep_answer`].
     New,
     /// The same is under way.
     UnderWay,
     /// Another request had this key.
     OtherRequest,
+    /// It was acted upon, and there is no answer.
+    Acted,
     /// This was the answer.
     Answered(String),
 }
@@ -22,27 +43,23 @@ impl Store {
     ///
     /// # Errors
     /// When the database does not answer.
-    pub async fn note_request(
-        &self,
-        (tenant, actor, key): (&str, &str, &str),
-        request: &str,
-        now_ms: i64,
-    ) -> Result<KeptAnswer, StoreError> {
+    pub async fn note_request(&self, once: &Once, request: &str) -> Result<KeptAnswer, StoreError> {
+        let Once { tenant, actor, key, at_ms } = once;
         let mut transaction = self.begin().await?;
         // One that was under way when its controller died is free again after a while.
         sqlx::query(FREE)
-            .bind(tenant.to_owned())
-            .bind(actor.to_owned())
-            .bind(key.to_owned())
-            .bind(now_ms - UNDER_WAY_MAX_MS)
+            .bind(tenant.clone())
+            .bind(actor.clone())
+            .bind(key.clone())
+            .bind(at_ms - UNDER_WAY_MAX_MS)
             .execute(&mut *transaction)
             .await?;
         let done = sqlx::query(NOTE)
-            .bind(tenant.to_owned())
-            .bind(actor.to_owned())
-            .bind(key.to_owned())
+            .bind(tenant.clone())
+            .bind(actor.clone())
+            .bind(key.clone())
             .bind(request.to_owned())
-            .bind(now_ms)
+            .bind(*at_ms)
             .execute(&mut *transaction)
             .await?;
         if done.rows_affected() == 1 {
@@ -50,9 +67,9 @@ impl Store {
             return Ok(KeptAnswer::New);
         }
         let row = sqlx::query(KEPT)
-            .bind(tenant.to_owned())
-            .bind(actor.to_owned())
-            .bind(key.to_owned())
+            .bind(tenant.clone())
+            .bind(actor.clone())
+            .bind(key.clone())
             .fetch_one(&mut *transaction)
             .await?;
         let noted: String = row.try_get("request")?;
@@ -62,6 +79,8 @@ impl Store {
             KeptAnswer::OtherRequest
         } else if answer.is_empty() {
             KeptAnswer::UnderWay
+        } else if answer == ACTED {
+            KeptAnswer::Acted
         } else {
             let answer = self.keys.decrypt(&context, &answer);
             KeptAnswer::Answered(
@@ -75,11 +94,8 @@ impl Store {
     ///
     /// # Errors
     /// When the database does not answer.
-    pub async fn keep_answer(
-        &self,
-        (tenant, actor, key): (&str, &str, &str),
-        answer: Option<&str>,
-    ) -> Result<(), StoreError> {
+    pub async fn keep_answer(&self, once: &Once, answer: Option<&str>) -> Result<(), StoreError> {
+        let Once { tenant, actor, key, at_ms } = once;
         let mut transaction = self.begin().await?;
         let query = match answer {
             Some(text) => {
@@ -89,15 +105,42 @@ impl Store {
             None => sqlx::query(FORGET).bind(String::new()),
         };
         query
-            .bind(tenant.to_owned())
-            .bind(actor.to_owned())
-            .bind(key.to_owned())
+            .bind(tenant.clone())
+            .bind(actor.clone())
+            .bind(key.clone())
+            .bind(*at_ms)
             .execute(&mut *transaction)
             .await?;
         Ok(transaction.commit().await?)
     }
 }
 
+impl Once {
+    /// Says within the transaction that acts that it has acted.
+    ///
+    /// # Errors
+    /// [`StoreError::Refused`] when it took so long that a repetition has begun.
+    pub(super) async fn act(
+        &self,
+        transaction: &mut Transaction<'static, Any>,
+    ) -> Result<(), StoreError> {
+        let done = sqlx::query(ACT)
+            .bind(ACTED)
+            .bind(self.tenant.clone())
+            .bind(self.actor.clone())
+            .bind(self.key.clone())
+            .bind(self.at_ms)
+            .execute(&mut **transaction)
+            .await?;
+        match done.rows_affected() {
+            0 => Err(StoreError::Refused("a repetition of this request is under way".to_owned())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// In place of the answer of a request that was acted upon.
+const ACTED: &str = "acted";
 const UNDER_WAY_MAX_MS: i64 = 60_000;
 const FREE: &str = "DELETE FROM answer WHERE tenant = $1 AND actor = $2 AND idempotency_key = $3 \
                     AND answer = '' AND at_ms < $4";
@@ -105,7 +148,10 @@ const NOTE: &str = "INSERT INTO answer (tenant, actor, idempotency_key, request,
                     VALUES ($1, $2, $3, $4, $5, '') ON CONFLICT DO NOTHING";
 const KEPT: &str = "SELECT request, answer FROM answer \
                     WHERE tenant = $1 AND actor = $2 AND idempotency_key = $3";
-const KEEP: &str = "UPDATE answer SET answer = $1 \
-                    WHERE tenant = $2 AND actor = $3 AND idempotency_key = $4";
-const FORGET: &str = "DELETE FROM answer WHERE answer = $1 \
-                      AND tenant = $2 AND actor = $3 AND idempotency_key = $4";
+const KEEP: &str = "UPDATE answer SET answer = $1 WHERE tenant = $2 AND actor = $3 \
+                    AND idempotency_key = $4 AND at_ms = $5";
+const FORGET: &str = "DELETE FROM answer WHERE answer = $1 AND tenant = $2 AND actor = $3 \
+                      AND idempotency_key = $4 AND at_ms = $5";
+/// What goes on after its answer was kept changes nothing of that.
+const ACT: &str = "UPDATE answer SET answer = CASE answer WHEN '' THEN $1 ELSE answer END \
+                   WHERE tenant = $2 AND actor = $3 AND idempotency_key = $4 AND at_ms = $5";

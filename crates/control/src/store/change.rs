@@ -6,22 +6,31 @@ use sqlx::query::Query;
 use sqlx::{Any, AssertSqlSafe, Transaction};
 
 use super::record::{self, Column, Record, Stamp, Stored};
-use super::{Database, Store, StoreError};
+use super::{Database, Once, Store, StoreError};
 use crate::keys::StoreKeys;
 
 /// Who changes something, as the audit log names them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Actor(String);
+pub struct Actor {
+    name: String,
+    once: Option<Once>,
+}
 
 impl Actor {
     /// A person, an API key, or a program: `person:anna`, `key:ci`, `controller`.
     pub fn new(name: impl Into<String>) -> Self {
-        Self(name.into())
+        Self { name: name.into(), once: None }
+    }
+
+    /// The same on a request that is to be acted upon once.
+    #[must_use]
+    pub fn once(self, once: Option<Once>) -> Self {
+        Self { once, ..self }
     }
 
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.0
+        &self.name
     }
 }
 
@@ -292,8 +301,12 @@ impl Change<'_> {
     /// Makes it happen. Returns the number that it has in the outbox.
     ///
     /// # Errors
-    /// When the database does not answer, or is full.
+    /// [`StoreError::Refused`] when the request took so long that a repetition has begun, and when
+    /// the database does not answer, or is full.
     pub async fn commit(mut self) -> Result<i64, StoreError> {
+        if let Some(once) = &self.actor.once {
+            once.act(&mut self.transaction).await?;
+        }
         if self.notify {
             sqlx::query("NOTIFY roadweave_change").execute(&mut *self.transaction).await?;
         }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use sqlx::Row as _;
+use sqlx::any::AnyRow;
 use utoipa::ToSchema;
 
 use super::{Store, StoreError};
@@ -26,7 +27,7 @@ pub struct Changed {
 }
 
 impl Store {
-    /// The lines after a place in the outbox, at most 1,000.
+    /// The lines after a place in the outbox, at most [`CHANGES_AT_ONCE`].
     ///
     /// # Errors
     /// When the database does not answer.
@@ -39,18 +40,34 @@ impl Store {
             .bind(position)
             .fetch_all(&mut *self.reader().await?)
             .await?;
-        let lines = rows.iter().map(|row| {
-            Ok(Changed {
-                sequence: row.try_get("sequence")?,
-                position: row.try_get("position")?,
-                at_ms: row.try_get("at_ms")?,
-                tenant: row.try_get("tenant")?,
-                kind: row.try_get("kind")?,
-                subject: row.try_get("subject")?,
-                version: row.try_get("version")?,
-            })
-        });
-        lines.collect()
+        rows.iter().map(changed).collect()
+    }
+
+    /// The lines of a tenant after a place in the outbox, at most [`CHANGES_AT_ONCE`].
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn changes_of(
+        &self,
+        tenant: &str,
+        (sequence, position): (i64, i64),
+    ) -> Result<Vec<Changed>, StoreError> {
+        let rows = sqlx::query(OF_TENANT)
+            .bind(sequence)
+            .bind(position)
+            .bind(tenant.to_owned())
+            .fetch_all(&mut *self.reader().await?)
+            .await?;
+        rows.iter().map(changed).collect()
+    }
+
+    /// The number of the first change that is still kept, if one is.
+    ///
+    /// # Errors
+    /// When the database does not answer.
+    pub async fn first_change(&self) -> Result<Option<i64>, StoreError> {
+        let sql = "SELECT sequence FROM change ORDER BY sequence LIMIT 1";
+        Ok(sqlx::query_scalar(sql).fetch_optional(&mut *self.reader().await?).await?)
     }
 
     /// The number of the latest change.
@@ -85,9 +102,25 @@ impl Store {
     }
 }
 
+fn changed(row: &AnyRow) -> Result<Changed, StoreError> {
+    Ok(Changed {
+        sequence: row.try_get("sequence")?,
+        position: row.try_get("position")?,
+        at_ms: row.try_get("at_ms")?,
+        tenant: row.try_get("tenant")?,
+        kind: row.try_get("kind")?,
+        subject: row.try_get("subject")?,
+        version: row.try_get("version")?,
+    })
+}
+
+/// The most lines of one reading.
+pub const CHANGES_AT_ONCE: usize = 1000;
 const AFTER: &str = "SELECT * FROM change \
                      WHERE sequence > $1 OR (sequence = $1 AND position > $2) \
                      ORDER BY sequence, position LIMIT 1000";
+const OF_TENANT: &str = "SELECT * FROM change WHERE (sequence, position) > ($1, $2) \
+                         AND tenant = $3 ORDER BY sequence, position LIMIT 1000";
 const DAY_MS: i64 = 86_400_000;
 const PRUNE: &[(&str, i64)] = &[
     ("DELETE FROM change WHERE at_ms < $1", 7 * DAY_MS),

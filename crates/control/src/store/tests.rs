@@ -535,23 +535,41 @@ fn secrets_stay_out_of_the_audit_log() {
 #[test]
 fn a_repeated_request_finds_its_answer() {
     on_both(|world| async move {
-        let name = ("tram", "person:anna", "once");
+        let at = |at_ms| {
+            let [tenant, actor, key] = ["tram", "person:anna", "once"].map(str::to_owned);
+            Once { tenant, actor, key, at_ms }
+        };
         let note = |request: &'static str, now| {
             let store = Arc::clone(&world.store);
-            async move { store.note_request(name, request, now).await.unwrap() }
+            async move { store.note_request(&at(now), request).await.unwrap() }
         };
         assert_eq!(note("a", NOW).await, KeptAnswer::New);
         assert_eq!(note("a", NOW).await, KeptAnswer::UnderWay);
         assert_eq!(note("b", NOW).await, KeptAnswer::OtherRequest);
-        world.store.keep_answer(name, Some("the secret")).await.unwrap();
+        world.store.keep_answer(&at(NOW), Some("the secret")).await.unwrap();
         assert_eq!(note("a", NOW).await, KeptAnswer::Answered("the secret".to_owned()));
         // The database alone does not tell it, nor lets another be put there.
         assert_eq!(world.tamper("UPDATE answer SET answer = 'AAAA'").await, 1);
-        assert!(world.store.note_request(name, "a", NOW).await.is_err());
+        assert!(world.store.note_request(&at(NOW), "a").await.is_err());
         // One that never ended is free again after a minute.
         world.tamper("UPDATE answer SET answer = ''").await;
         assert_eq!(note("a", NOW + 59_999).await, KeptAnswer::UnderWay);
         assert_eq!(note("a", NOW + 60_001).await, KeptAnswer::New);
+        // The one before, which takes so long, does nothing any more; this one does it once, though
+        // its answer is lost.
+        let act = |noted| {
+            let (store, actor) = (Arc::clone(&world.store), actor().once(Some(at(noted))));
+            async move { store.change(actor, NOW).await.unwrap().commit().await }
+        };
+        assert!(matches!(act(NOW).await, Err(StoreError::Refused(_))));
+        act(NOW + 60_001).await.unwrap();
+        world.store.keep_answer(&at(NOW + 60_001), None).await.unwrap();
+        assert_eq!(note("a", NOW + 200_000).await, KeptAnswer::Acted);
+        // What goes on after the answer leaves it as it is.
+        world.store.keep_answer(&at(NOW), Some("another's")).await.unwrap();
+        world.store.keep_answer(&at(NOW + 60_001), Some("done")).await.unwrap();
+        act(NOW + 60_001).await.unwrap();
+        assert_eq!(note("a", NOW + 200_000).await, KeptAnswer::Answered("done".to_owned()));
     });
 }
 

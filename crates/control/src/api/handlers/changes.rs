@@ -1,7 +1,7 @@
 //! What has happened: revocations, the audit log, and changes as they come.
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::extract::State;
@@ -12,14 +12,17 @@ use axum::{Extension, Json};
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::{OwnedSemaphorePermit, broadcast};
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use crate::api::answer::{PageOf, Path, Query};
+use crate::api::seats::Seat;
 use crate::api::{App, Caller, Problem, openapi};
-use crate::store::{AuditEntry, Changed, FleetState, Revocation};
+use crate::store::{
+    AuditEntry, CHANGES_AT_ONCE, Changed, FleetState, Revocation, Store, StoreError,
+};
 
 /// A page of numbered lines.
 #[derive(Debug, Deserialize)]
@@ -86,7 +89,8 @@ pub async fn check(
 
 /// The document of this interface.
 pub async fn openapi() -> Response {
-    ([(header::CONTENT_TYPE, "application/json")], openapi::text()).into_response()
+    static TEXT: LazyLock<String> = LazyLock::new(openapi::text);
+    ([(header::CONTENT_TYPE, "application/json")], TEXT.as_str()).into_response()
 }
 
 /// What changes, as it comes.
@@ -96,18 +100,27 @@ pub async fn live(
     Path(tenant): Path<String>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let seat = Seat::take(&app)?;
+    let seat = Seat::take(&app, &caller)?;
     // Listen before reading what was missed, so that nothing falls between.
     let changes = app.outbox.listen();
-    let last = headers.get("last-event-id").and_then(|it| it.to_str().ok()).and_then(place);
-    let missed = match last {
-        Some(at) => app.store.changes_after(at).await?,
-        None => Vec::new(),
+    let epoch = app.store.epoch().await?;
+    let id = headers.get("last-event-id").map(|id| id.to_str().unwrap_or_default());
+    let found = match id {
+        Some(id) => resumed(&app.store, epoch, id).await?,
+        None => Some((0, 0)),
+    };
+    let last = match found {
+        Some(last) => last,
+        // Who hears that something is lost looks at all of it anew.
+        None => (app.store.latest_change().await?, i64::MAX),
     };
     tracing::debug!(who = caller.name, tenant, "watches");
     let watcher = Watcher {
-        missed: missed.into_iter(),
-        last: last.unwrap_or_default(),
+        is_lost: found.is_none(),
+        is_behind: id.is_some(),
+        missed: Vec::new().into_iter(),
+        last,
+        epoch,
         changes,
         tenant,
         state_due: Some(Instant::now()),
@@ -124,31 +137,6 @@ pub async fn state(
     Path(tenant): Path<String>,
 ) -> Result<Json<FleetState>, Problem> {
     Ok(Json(app.store.fleet_state(&tenant).await?))
-}
-
-/// A place among those who watch.
-pub(super) struct Seat {
-    app: Arc<App>,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Seat {
-    /// Takes one.
-    ///
-    /// # Errors
-    /// 503 when all are taken.
-    pub(super) fn take(app: &Arc<App>) -> Result<Self, Problem> {
-        let busy = || Problem::new(503, "busy", "too many watch already");
-        let permit = Arc::clone(&app.watchers).try_acquire_owned().map_err(|_| busy())?;
-        app.metrics.watchers.inc();
-        Ok(Self { app: Arc::clone(app), _permit: permit })
-    }
-}
-
-impl Drop for Seat {
-    fn drop(&mut self) {
-        self.app.metrics.watchers.dec();
-    }
 }
 
 /// One who watches.
@@ -169,8 +157,13 @@ pub(super) fn sent(watcher: impl Watches) -> Response {
 }
 
 struct Watcher {
+    /// Whether changes cannot be told that were missed.
+    is_lost: bool,
+    /// Whether there may be more of those that were missed.
+    is_behind: bool,
     missed: std::vec::IntoIter<Changed>,
     last: (i64, i64),
+    epoch: i64,
     changes: broadcast::Receiver<Changed>,
     tenant: String,
     /// When the state of the fleet is to be told.
@@ -183,6 +176,10 @@ struct Watcher {
 impl Watches for Watcher {
     async fn next(&mut self) -> Option<Event> {
         loop {
+            if std::mem::take(&mut self.is_lost) {
+                let data = json!({ "missed": null }).to_string();
+                return Some(Event::default().id(self.id()).event("lost").data(data));
+            }
             if self.state_due.is_some_and(|due| due <= Instant::now()) {
                 self.state_due = None;
                 let state = self.app.store.fleet_state(&self.tenant).await.ok()?;
@@ -192,6 +189,13 @@ impl Watches for Watcher {
             let until = self.state_due.unwrap_or(self.until).min(self.until);
             let line = match self.missed.next() {
                 Some(line) => line,
+                None if self.is_behind && self.until > Instant::now() => {
+                    let more = self.app.store.changes_of(&self.tenant, self.last).await.ok()?;
+                    self.is_behind = more.len() >= CHANGES_AT_ONCE;
+                    self.missed = more.into_iter();
+                    continue;
+                }
+                None if self.is_behind => return None,
                 None => match tokio::time::timeout_at(until, self.changes.recv()).await {
                     Ok(Ok(line)) => line,
                     Ok(Err(RecvError::Lagged(count))) => {
@@ -209,20 +213,42 @@ impl Watches for Watcher {
                     // Many changes at once are one.
                     self.state_due.get_or_insert_with(|| Instant::now() + STATE_REST);
                 }
-                let id = format!("{}-{}", line.sequence, line.position);
                 let data = serde_json::to_string(&line).unwrap_or_default();
-                return Some(Event::default().id(id).event("change").data(data));
+                return Some(Event::default().id(self.id()).event("change").data(data));
             }
         }
     }
 }
 
-/// A place in the outbox, as an event's identifier has it.
-fn place(text: &str) -> Option<(i64, i64)> {
-    let (sequence, position) = text.split_once('-')?;
-    Some((sequence.parse().ok()?, position.parse().ok()?))
+impl Watcher {
+    /// The identifier of what was told last: epoch, change, and place in it.
+    fn id(&self) -> String {
+        format!("{}-{}-{}", self.epoch, self.last.0, self.last.1)
+    }
+}
+
+/// The epoch and the place in the outbox that an event's identifier says.
+fn place(id: &str) -> Option<(i64, (i64, i64))> {
+    let mut parts = id.splitn(3, '-').map(str::parse);
+    let mut next = || parts.next()?.ok();
+    Some((next()?, (next()?, next()?)))
+}
+
+/// The place in the outbox that an event's identifier says, if all after it is still there.
+async fn resumed(store: &Store, epoch: i64, id: &str) -> Result<Option<(i64, i64)>, StoreError> {
+    let Some((of, (sequence, position))) = place(id) else { return Ok(None) };
+    let latest = store.latest_change().await?;
+    let first = store.first_change().await?.unwrap_or(latest.saturating_add(1));
+    // Of those who were away for so many all of it would be more than a fresh look.
+    let is_there = of == epoch
+        && sequence <= latest
+        && sequence.saturating_add(1) >= first
+        && latest.saturating_sub(sequence) <= MISSED_MAX;
+    Ok(is_there.then_some((sequence, position)))
 }
 
 pub(super) const LIVE_MAX: Duration = Duration::from_secs(300);
+/// How many changes of all tenants may have been missed by whoever goes on.
+const MISSED_MAX: i64 = 100_000;
 /// The least time between two looks at the state of a fleet.
 const STATE_REST: Duration = Duration::from_secs(1);

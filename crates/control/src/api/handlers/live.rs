@@ -13,8 +13,9 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::time::Instant;
 
-use super::changes::{LIVE_MAX, Seat, Watches, sent};
+use super::changes::{LIVE_MAX, Watches, sent};
 use crate::api::answer::Path;
+use crate::api::seats::Seat;
 use crate::api::{App, Caller, Problem};
 use crate::clock::now_ms;
 use crate::model::Device;
@@ -27,7 +28,7 @@ pub async fn device(
     Extension(caller): Extension<Caller>,
     Path((tenant, device)): Path<(String, String)>,
 ) -> Result<Response, Problem> {
-    let seat = Seat::take(&app)?;
+    let seat = Seat::take(&app, &caller)?;
     // Listened to before the first look, so that nothing falls between.
     let (changes, figures) = (app.outbox.listen(), app.outbox.figures());
     app.store.get::<Device>(&tenant, &device).await?;

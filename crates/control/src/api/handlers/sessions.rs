@@ -85,8 +85,10 @@ pub(super) async fn begin_session(app: &App, person: &Stored<Person>) -> Result<
     };
     let actor = Actor::new(format!("{}/person:{}", person.tenant, person.record.id));
     let mut change = app.store.change(actor, now_ms()).await?;
+    let hash = login.hash.clone();
     change.insert(&person.tenant, login).await?;
     change.commit().await?;
+    app.limits.secrets.add(hash);
     let host = app.store.get::<crate::model::Tenant>(&person.tenant, &person.tenant).await?;
     let session = Session {
         tenant: person.tenant.clone(),

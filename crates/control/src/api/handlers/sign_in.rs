@@ -18,7 +18,7 @@ use crate::clock::now_ms;
 use crate::keys;
 use crate::model::{Person, PersonSettings};
 use crate::oidc::{Oidc, OidcError, Pending, SignedIn};
-use crate::store::{Actor, KeptAnswer, StoreError, Stored};
+use crate::store::{Actor, KeptAnswer, Once, StoreError, Stored};
 
 /// Somebody wants to sign in.
 #[derive(Deserialize, Serialize, ToSchema)]
@@ -125,10 +125,10 @@ async fn finish(
 
 /// Refuses a state that has counted before, at whichever replica.
 async fn once(app: &App, oidc: &Oidc, pending: &Pending) -> Result<(), Problem> {
-    let state = keys::hash(&pending.state);
-    let name = (oidc.tenant(), "sign-in", &*state);
-    match app.store.note_request(name, "", now_ms()).await? {
-        KeptAnswer::New => Ok(app.store.keep_answer(name, Some("used")).await?),
+    let (tenant, actor) = (oidc.tenant().to_owned(), "sign-in".to_owned());
+    let it = Once { tenant, actor, key: keys::hash(&pending.state), at_ms: now_ms() };
+    match app.store.note_request(&it, "").await? {
+        KeptAnswer::New => Ok(app.store.keep_answer(&it, Some("used")).await?),
         _ => Err(refused(app, "it was used before; sign in again")),
     }
 }

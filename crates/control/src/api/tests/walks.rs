@@ -101,6 +101,7 @@ fn a_link_for_one_box_opens_that_box_alone() {
             let status = ask(&api, route, "tram").key(&secret).status().await;
             assert_eq!(status == 403, needs_more || !of_device, "{what}: {status}");
         }
+        assert_eq!(api.ask("GET", "/tenants").key(&secret).status().await, 403);
         let other = api.ask("GET", "/tenants/tram/devices/bus-18").key(&secret);
         assert_eq!(other.status().await, 403);
         let greedy = json!({ "role": "operator", "device": "bus-17" });
