@@ -162,7 +162,8 @@ pub struct Client {
     late_inner: VecDeque<Bytes>,
     /// Until when no other server takes the place of the one that the client was with last.
     home_first_until: Instant,
-    /// When something came in last, over whichever uplink.
+    /// When something came in last that a probe or a connection had asked for, over whichever
+    /// uplink.
     last_heard: Instant,
     /// The least round trip of the session, and since when it is far above that.
     least_rtt: Duration,

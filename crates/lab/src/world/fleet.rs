@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use roadweave_emulate::{Direction, DuplexLink};
+use roadweave_emulate::{Direction, DuplexLink, LinkStats};
 use roadweave_identity::{Identity, PublicKey};
 use roadweave_quic::{Epoch, Outbox, TransportConfig};
 use roadweave_tunnel::{
@@ -247,6 +247,11 @@ impl Fleet {
     /// Packets to the vehicle that had nowhere to go.
     pub fn unrouted(&self) -> u64 {
         self.unrouted
+    }
+
+    /// What has passed through one direction of a link.
+    pub fn link_stats(&self, link: usize, direction: Direction) -> &LinkStats {
+        self.wires[link].link(direction).stats()
     }
 
     /// Kills both directions of a link, or brings them back.

@@ -41,6 +41,9 @@ impl Client {
         if self.standby.target().is_some_and(|target| place(target).is_none()) {
             self.retarget(now, None, NAMED_NO_MORE);
         }
+        if self.standby.tried().is_some_and(|tried| place(tried).is_none()) {
+            self.drop_challenger(now, NAMED_NO_MORE);
+        }
         if place(self.choice.current()).is_none() {
             self.leave_home(now);
         }

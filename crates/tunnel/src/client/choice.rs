@@ -82,6 +82,8 @@ pub(super) struct Choice {
     next_round: Instant,
     /// How long the next round in doubt waits for the one before it.
     doubt_pause: Duration,
+    /// When there was doubt last.
+    doubted: Instant,
     /// How many rounds have ended.
     rounds: u64,
     last_move: Option<Instant>,
@@ -98,6 +100,8 @@ struct State {
     better: u32,
     rests_until: Instant,
     rest: Duration,
+    /// When it failed last.
+    failed: Instant,
     /// Tries in which nothing was heard, of anybody: whose fault that is nobody knows.
     silent_tries: u32,
     last: Option<String>,
@@ -137,6 +141,7 @@ impl Choice {
             round: None,
             next_round: Instant::ZERO,
             doubt_pause: CONFIRM,
+            doubted: Instant::ZERO,
             rounds: 0,
             last_move: None,
         }
@@ -188,7 +193,7 @@ impl Choice {
     pub(super) fn on_failure(&mut self, now: Instant, candidate: usize, why: &str) {
         let Some(state) = self.states.get_mut(candidate) else { return };
         state.last = Some(why.to_owned());
-        state.better = 0;
+        (state.better, state.failed) = (0, now);
         if state.rests_until <= now {
             state.rest = (state.rest * 2).clamp(REST_MIN, REST_MAX);
             state.rests_until = now + state.rest;
@@ -220,8 +225,13 @@ impl Choice {
     }
 
     /// Things may be different from now on: the uplinks are others, or the own round trip worsens.
-    /// Rounds follow sooner, and less and less so while there is nothing to be gained.
+    /// Rounds follow sooner, and less and less so while there is nothing to be gained; as soon as
+    /// ever after a time without doubt.
     pub(super) fn on_doubt(&mut self, now: Instant) {
+        if now >= self.doubted + ROUND_INTERVAL {
+            self.doubt_pause = CONFIRM;
+        }
+        self.doubted = now;
         if self.round.is_none() && self.next_round > now + self.doubt_pause {
             self.next_round = now + self.doubt_pause;
             self.doubt_pause = (self.doubt_pause * 2).min(ROUND_INTERVAL);
@@ -308,11 +318,23 @@ impl Choice {
     /// The best candidate to wait beside `current`: of another site, where there is one that does
     /// not rest.
     pub(super) fn standby(&self, now: Instant) -> Option<usize> {
+        self.best_of_others(|state| state.rests_until <= now)
+    }
+
+    /// The best candidate to go to while there is no server: as [`Choice::standby`], or else one
+    /// that rests for longer than the first time. Whatever it did before, it may be all there is.
+    pub(super) fn refuge(&self, now: Instant) -> Option<usize> {
+        self.standby(now).or_else(|| self.best_of_others(|state| state.refuge_from() <= now))
+    }
+
+    /// The best of those that the client is not with and that may be tried.
+    fn best_of_others(&self, may_be_tried: impl Fn(&State) -> bool) -> Option<usize> {
         let site = self.sites.get(self.current);
-        let others =
-            self.states.iter().enumerate().filter(|(candidate, state)| {
-                *candidate != self.current && state.rests_until <= now
-            });
+        let others = self
+            .states
+            .iter()
+            .enumerate()
+            .filter(|(candidate, state)| *candidate != self.current && may_be_tried(state));
         let rank = |(candidate, state): &(usize, &State)| {
             let is_beside = self.sites.get(*candidate) == site;
             let is_unknown = state.figure.is_none();
@@ -340,10 +362,19 @@ impl Choice {
         is_elsewhere || is_nearer && is_beside(best) == is_beside(waiting)
     }
 
-    /// When another standby may be had than none.
+    /// When [`Choice::standby`] may have somebody, if it has nobody now.
     pub(super) fn standby_timeout(&self) -> Option<Instant> {
+        self.others().map(|state| state.rests_until).min()
+    }
+
+    /// When [`Choice::refuge`] may have somebody, if it has nobody now.
+    pub(super) fn refuge_timeout(&self) -> Option<Instant> {
+        self.others().map(State::refuge_from).min()
+    }
+
+    fn others(&self) -> impl Iterator<Item = &State> {
         let others = self.states.iter().enumerate().filter(|(at, _)| *at != self.current);
-        others.map(|(_, state)| state.rests_until).min()
+        others.map(|(_, state)| state)
     }
 
     /// What is known of a candidate.
@@ -371,6 +402,10 @@ impl Choice {
         self.rounds += 1;
         for (candidate, state) in self.states.iter_mut().enumerate() {
             let median = round.median(candidate, candidate != self.current);
+            if state.figure.is_none() && median.is_some() {
+                // It was away, and is back; who refuses has answered all the time.
+                state.rests_until = Instant::ZERO;
+            }
             state.figure = median.map(|median| median + state.to_anchor);
             state.measured = Some(now);
         }
@@ -388,6 +423,13 @@ impl Choice {
         let in_question =
             self.states.iter().any(|state| (1..ROUNDS_RUNNING).contains(&state.better));
         self.next_round = now + if in_question { CONFIRM } else { ROUND_INTERVAL };
+    }
+}
+
+impl State {
+    /// When it may be tried where there is no other server left.
+    fn refuge_from(&self) -> Instant {
+        self.rests_until.min(self.failed + REST_MIN)
     }
 }
 

@@ -59,10 +59,10 @@ impl Client {
         }
         let report = |(at, candidate): (usize, &super::Candidate)| {
             let standing = self.choice.standing(now, at);
-            let place = match self.standby.target() {
+            let place = match Some(at) {
                 _ if at == self.choice.current() => CandidatePlace::InUse,
-                Some(target) if target == at && self.standby.is_ready() => CandidatePlace::Standby,
-                Some(target) if target == at => CandidatePlace::Trying,
+                it if it == self.standby.tried() => CandidatePlace::Trying,
+                it if it == self.standby.target() => CandidatePlace::Standby,
                 _ => CandidatePlace::Candidate,
             };
             CandidateReport {
@@ -136,7 +136,7 @@ impl Client {
             let path = paths.iter().find(|path| path.uplink == Some(uplink));
             (uplink, path.map_or(0, carries))
         };
-        self.unmetered_uplinks().into_iter().map(capacity).collect()
+        self.frugal_uplinks().into_iter().map(capacity).collect()
     }
 
     /// The own round trip worsens: perhaps another server is nearer by now.

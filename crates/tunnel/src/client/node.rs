@@ -20,14 +20,16 @@ impl Node for Client {
 
     fn handle_packet(&mut self, now: Instant, meta: &RecvMeta, payload: &[u8]) {
         let RecvMeta { socket: uplink, remote, ecn, .. } = *meta;
-        self.on_heard(now, uplink, ip_bytes(remote, payload.len()));
+        self.count_packet(uplink, ip_bytes(remote, payload.len()));
         let source = Source { remote, local: Local::Uplink(uplink), ecn };
         if self.has_choice()
             && let Some(outcome) = self.prober.handle_packet(now, &source, payload)
         {
+            self.on_heard(now);
             return self.on_probe_outcome(now, &outcome);
         }
         if let Some(id) = self.endpoint.handle_packet(now, source, BytesMut::from(payload)) {
+            self.on_heard(now);
             self.pump(now, id);
         }
     }
@@ -59,11 +61,10 @@ impl Node for Client {
     }
 
     fn poll_transmit(&mut self) -> Option<Transmit<'_>> {
-        if self.prober.has_packets() {
-            // They leave over uplinks without a cap.
-            return self.prober.poll_transmit();
-        }
-        let packets = self.endpoint.poll_transmit()?;
+        let packets = match self.prober.has_packets() {
+            true => self.prober.poll_transmit(),
+            false => self.endpoint.poll_transmit(),
+        }?;
         for run in packets.runs() {
             let uplink = run.route.uplink.and_then(|id| self.uplinks.get(&id));
             if let Some(Uplink { name, .. }) = uplink

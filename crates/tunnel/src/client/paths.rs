@@ -172,14 +172,19 @@ impl Client {
         self.path_policies = wanted;
     }
 
-    /// A packet came in over an uplink. What one with a cap has carried is counted.
-    pub(super) fn on_heard(&mut self, now: Instant, uplink: UplinkId, bytes: u64) {
+    /// Anybody's packet came in over an uplink. What one with a cap has carried is counted.
+    pub(super) fn count_packet(&mut self, uplink: UplinkId, bytes: u64) {
         let Some(Uplink { name, heard, .. }) = self.uplinks.get_mut(&uplink) else { return };
-        let silence = now.since(std::mem::replace(&mut self.last_heard, now));
         *heard = true;
         if is_capped(&self.policies, name) {
             self.usage.add(name, bytes);
         }
+    }
+
+    /// A packet came in that answers a probe or is of a connection: a stranger's shows nothing of
+    /// the way to any server.
+    pub(super) fn on_heard(&mut self, now: Instant) {
+        let silence = now.since(std::mem::replace(&mut self.last_heard, now));
         if self.current.is_none() && self.has_choice() && silence >= NO_COVERAGE {
             self.on_coverage_back(now);
         }

@@ -11,6 +11,9 @@
 //!        └─ the session answers ─► nothing moves
 //! ```
 //!
+//! Where another would wait better it is asked beside the one that waits, which stays until that
+//! other has welcomed: what was measured nobody has signed.
+//!
 //! What the session's server owes is counted from when the answered question was asked: from then
 //! on the networks work for certain, and it is asked at the same moments over the same uplinks. So
 //! the end of a tunnel, where one of the two has to be heard first, moves nobody; nor do minutes
@@ -25,7 +28,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use roadweave_quic::{CloseReason, ConnectionId, Event};
-use roadweave_types::{Instant, Priority, UplinkId};
+use roadweave_types::{Instant, PathSnapshot, Priority, UplinkId};
 use roadweave_wire::{Control, Reason, Role};
 
 use super::notices::legible;
@@ -36,9 +39,11 @@ use super::{Client, MTU_MIN};
 /// The connection that waits, or what is done to have one.
 #[derive(Debug, Default)]
 pub(super) struct Standby {
-    /// The candidate.
+    /// The candidate that waits, or that is asked to while none does.
     target: Option<usize>,
-    /// Since when it is tried.
+    /// The candidate that is asked to take the place of the one that waits.
+    challenger: Option<usize>,
+    /// Since when the one that is asked is.
     began: Instant,
     attempts: BTreeMap<ConnectionId, Attempt>,
     next_attempt: Instant,
@@ -93,9 +98,14 @@ struct Attempt {
 }
 
 impl Standby {
-    /// The candidate that waits, or is asked to.
+    /// The candidate that waits, or that is asked to while none does.
     pub(super) fn target(&self) -> Option<usize> {
         self.target
+    }
+
+    /// The candidate that is asked to wait.
+    pub(super) fn tried(&self) -> Option<usize> {
+        self.challenger.or(self.target.filter(|_| self.ready.is_none()))
     }
 
     /// Whether it would take a session over at once.
@@ -111,6 +121,7 @@ impl Standby {
     /// The candidates are others: `place` tells where each of those is now that stay.
     pub(super) fn on_candidates(&mut self, place: impl Fn(usize) -> Option<usize>) {
         self.target = self.target.and_then(&place);
+        self.challenger = self.challenger.and_then(&place);
         if let Some(Goal { only: Some(only), .. }) = &mut self.goal {
             match place(*only) {
                 Some(now) => *only = now,
@@ -141,11 +152,11 @@ impl Client {
             return;
         }
         self.choose_target(now);
-        if self.standby.target.is_none() {
-            return;
+        if self.standby.tried().is_some() {
+            self.try_target(now);
         }
         if self.standby.ready.is_none() {
-            return self.try_target(now);
+            return;
         }
         self.open_standby_paths(now);
         if self.current.is_none() && self.standby.question.is_none() {
@@ -169,11 +180,15 @@ impl Client {
                 true => Instant::ZERO,
                 false => self.home_first_until,
             };
-            return self.choice.standby_timeout().map(|at| at.max(may_begin));
+            let from = match self.is_without_server() {
+                true => self.choice.refuge_timeout(),
+                false => self.choice.standby_timeout(),
+            };
+            return from.map(|at| at.max(may_begin));
         };
-        let Some(ready) = ready else {
-            return Some((*next_attempt).min(*began + TARGET_PATIENCE));
-        };
+        let tried = self.standby.tried();
+        let tries = tried.map(|_| (*next_attempt).min(*began + TARGET_PATIENCE));
+        let Some(ready) = ready else { return tries };
         let alone = self.current.is_none().then_some(self.home_first_until);
         let is_silent = self.current.is_some() && self.silent_since.is_some();
         let asks = question.map(|question| question.poll_timeout(is_silent));
@@ -184,7 +199,7 @@ impl Client {
         let paths =
             paths.map(|id| self.standby.next_path.get(&id).copied().unwrap_or(Instant::ZERO));
         let alone = alone.filter(|_| question.is_none());
-        asks.into_iter().chain(takes).chain(paths).chain(alone).min()
+        asks.into_iter().chain(takes).chain(paths).chain(alone).chain(tries).min()
     }
 
     /// Looks which candidate is to wait.
@@ -195,24 +210,57 @@ impl Client {
         let wished = self.choice.wish(now).filter(|_| self.current.is_some());
         self.standby.goal.take_if(|goal| goal.only.is_some() && goal.only != wished);
         if let Some(wished) = wished {
-            if self.standby.target != Some(wished) {
-                self.retarget(now, Some(wished), "another is better");
+            self.want(now, wished, "another is better");
+            if self.standby.target == Some(wished) {
+                let goal = || Goal { why: "it is nearer".to_owned(), only: Some(wished) };
+                self.standby.goal.get_or_insert_with(goal);
             }
-            let goal = || Goal { why: "it is nearer".to_owned(), only: Some(wished) };
-            self.standby.goal.get_or_insert_with(goal);
         }
-        let best = self.choice.standby(now);
+        let best = match self.standby.target {
+            None if self.is_without_server() => self.choice.refuge(now),
+            _ => self.choice.standby(now),
+        };
         match (self.standby.target, best) {
             (None, Some(best)) => self.retarget(now, Some(best), ""),
             (Some(target), Some(best))
-                if self.standby.rounds != self.choice.rounds() && self.standby.goal.is_none() =>
+                if self.standby.rounds != self.choice.rounds()
+                    && self.standby.goal.is_none()
+                    && wished.is_none() =>
             {
                 self.standby.rounds = self.choice.rounds();
                 if self.choice.waits_better(best, target) {
-                    self.retarget(now, Some(best), "another waits better");
+                    self.want(now, best, "another waits better");
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Whether no server serves the client now, for all that it knows.
+    fn is_without_server(&self) -> bool {
+        self.current.is_none() || self.silent_since.is_some()
+    }
+
+    /// From now on `candidate` is to wait; who waits already does so until it is welcomed.
+    fn want(&mut self, now: Instant, candidate: usize, reason: &str) {
+        let Standby { target, challenger, ready, .. } = &self.standby;
+        if [*target, *challenger].contains(&Some(candidate)) {
+            return;
+        }
+        if ready.is_none() {
+            return self.retarget(now, Some(candidate), reason);
+        }
+        self.drop_challenger(now, reason);
+        self.standby.challenger = Some(candidate);
+        (self.standby.began, self.standby.next_attempt, self.standby.turn) = (now, now, 0);
+    }
+
+    /// Nobody is asked any more to take the place of the one that waits.
+    pub(super) fn drop_challenger(&mut self, now: Instant, reason: &str) {
+        if self.standby.challenger.take().is_some() {
+            for id in std::mem::take(&mut self.standby.attempts).into_keys() {
+                self.close_connection(now, id, reason);
+            }
         }
     }
 
@@ -236,28 +284,41 @@ impl Client {
         };
     }
 
-    /// The target is of no use: another one is tried. Where nobody was heard meanwhile it was the
-    /// networks.
-    fn give_up_target(&mut self, now: Instant, why: &str, fault: Fault) {
-        let Some(target) = self.standby.target else { return };
+    /// Who is asked to wait is of no use. Beside one that waits nobody is asked then.
+    fn give_up_tried(&mut self, now: Instant, why: &str, fault: Fault) {
+        let Some(challenger) = self.standby.challenger else {
+            return self.give_up_target(now, why, fault);
+        };
+        self.blame(now, challenger, why, fault);
+        self.drop_challenger(now, "it is of no use");
+    }
+
+    /// Where nobody was heard meanwhile it was the networks.
+    fn blame(&mut self, now: Instant, candidate: usize, why: &str, fault: Fault) {
         match fault {
             Fault::Silence { since } if self.last_heard <= since => {
-                self.choice.on_silent_try(target);
+                self.choice.on_silent_try(candidate);
             }
-            _ => self.choice.on_failure(now, target, &legible(why)),
+            _ => self.choice.on_failure(now, candidate, &legible(why)),
         }
+    }
+
+    /// The target is of no use: another one is tried.
+    fn give_up_target(&mut self, now: Instant, why: &str, fault: Fault) {
+        let Some(target) = self.standby.target else { return };
+        self.blame(now, target, why, fault);
         // What it was to be for does not hold for the next one.
         self.standby.goal.take_if(|goal| goal.only.is_some());
         self.retarget(now, None, "it is of no use");
         self.choose_target(now);
     }
 
-    /// Begins attempts on the target, one after the other.
+    /// Begins attempts on the candidate that is asked to wait, one after the other.
     fn try_target(&mut self, now: Instant) {
-        let Some(target) = self.standby.target else { return };
+        let Some(target) = self.standby.tried() else { return };
         if now >= self.standby.began + TARGET_PATIENCE {
             let fault = Fault::Silence { since: self.standby.began };
-            return self.give_up_target(now, "no answer", fault);
+            return self.give_up_tried(now, "no answer", fault);
         }
         if now < self.standby.next_attempt {
             return;
@@ -311,7 +372,7 @@ impl Client {
                 match reason {
                     // The server has proved to be it.
                     CloseReason::Refused(_) => {
-                        self.give_up_target(now, &reason.to_string(), Fault::Its);
+                        self.give_up_tried(now, &reason.to_string(), Fault::Its);
                     }
                     CloseReason::Local => {}
                     other => {
@@ -328,10 +389,13 @@ impl Client {
         let why = match Control::parse(message) {
             Ok(Control::Welcome(welcome)) if welcome.mtu >= MTU_MIN => {
                 let Some(Attempt { pair, .. }) = self.standby.attempts.remove(&id) else { return };
-                let others: Vec<ConnectionId> = self.standby.attempts.keys().copied().collect();
-                self.standby.attempts.clear();
-                for other in others {
+                for other in std::mem::take(&mut self.standby.attempts).into_keys() {
                     self.close_connection(now, other, "another connection was welcomed");
+                }
+                if let Some(former) = self.standby.ready.take() {
+                    self.close_connection(now, former.id, "another waits better");
+                    self.standby.target = self.standby.challenger.take();
+                    (self.standby.question, self.standby.next_path) = (None, BTreeMap::new());
                 }
                 if let Some(connection) = self.endpoint.connection_mut(id) {
                     connection.set_keep_alive(KEEP_ALIVE);
@@ -347,18 +411,37 @@ impl Client {
             Ok(Control::Refuse { reason, .. }) => format!("refused: {reason}"),
             _ => return,
         };
-        self.give_up_target(now, &why, Fault::Its);
+        match self.standby.ready.as_ref().is_some_and(|ready| ready.id == id) {
+            true => self.give_up_target(now, &why, Fault::Its),
+            false => self.give_up_tried(now, &why, Fault::Its),
+        }
     }
 
-    /// The uplinks that a standby is kept on: those that cost nothing by the byte, if there are
-    /// any.
-    pub(super) fn standby_uplinks(&self) -> Vec<UplinkId> {
+    /// The uplinks that a standby is kept on: all while there is no server, since nobody knows then
+    /// which of them carries.
+    fn standby_uplinks(&self) -> Vec<UplinkId> {
+        match self.is_without_server() {
+            true => self.uplinks.keys().copied().collect(),
+            false => self.frugal_uplinks(),
+        }
+    }
+
+    /// The uplinks that cost nothing by the byte, unless there is none or none of them carries the
+    /// session: all then.
+    pub(super) fn frugal_uplinks(&self) -> Vec<UplinkId> {
         let free = self.unmetered_uplinks();
-        if free.is_empty() { self.uplinks.keys().copied().collect() } else { free }
+        let is_of_use = match self.current.as_ref().filter(|_| self.silent_since.is_none()) {
+            None => !free.is_empty(),
+            Some(current) => self.endpoint.connection(current.id).is_some_and(|connection| {
+                let usable = connection.paths().iter().filter(|path| path.is_usable());
+                usable.filter_map(|path| path.uplink).any(|uplink| free.contains(&uplink))
+            }),
+        };
+        if is_of_use { free } else { self.uplinks.keys().copied().collect() }
     }
 
     /// The uplinks without a monthly cap that are not for the worst case alone.
-    pub(super) fn unmetered_uplinks(&self) -> Vec<UplinkId> {
+    fn unmetered_uplinks(&self) -> Vec<UplinkId> {
         let is_free = |name: &str| {
             self.policies.get(name).is_none_or(|it| {
                 it.monthly_cap_bytes.is_none() && it.policy.priority != Priority::Backup
@@ -373,9 +456,15 @@ impl Client {
         let uplinks = self.standby_uplinks();
         let Some(AcceptedConnection { id, pair, .. }) = &self.standby.ready else { return };
         let Some(connection) = self.endpoint.connection_mut(*id) else { return };
+        let is_kept = |path: &PathSnapshot| path.uplink.is_some_and(|it| uplinks.contains(&it));
+        let carries = connection.paths().iter().any(|path| path.is_usable() && is_kept(path));
         let mut gone = Vec::new();
         for path in connection.paths() {
-            if path.uplink.is_some_and(|uplink| !self.uplinks.contains_key(&uplink)) {
+            let Some(uplink) = path.uplink else { continue };
+            // One that was needed for a while, and so soon may be again.
+            let is_young = self.standby.next_path.get(&uplink).is_some_and(|until| *until > now);
+            let is_spare = carries && !is_kept(path) && !is_young;
+            if is_spare || !self.uplinks.contains_key(&uplink) {
                 gone.push(path.id);
             }
         }

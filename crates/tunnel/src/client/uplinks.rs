@@ -25,6 +25,7 @@ impl Client {
         self.uplinks.insert(id, uplink);
         self.pairs.reset_backoff(now, Some(id));
         self.choice.forget_rests();
+        self.choice.on_doubt(now);
         self.outages.forget(id);
         self.on_lanes_or_uplinks(now);
         self.handle_timeout(now);
@@ -89,6 +90,7 @@ impl Client {
         {
             self.close_connection(now, replacement.id, "its uplink is gone");
         }
+        self.choice.on_doubt(now);
         self.outages.forget(id);
         self.forget_pairs();
         self.on_lanes_or_uplinks(now);

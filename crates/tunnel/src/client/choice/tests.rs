@@ -207,6 +207,61 @@ fn doubt_brings_the_next_round_nearer_and_ever_less_so() {
     assert!((12..30).contains(&rounds.len()), "{} rounds in 6 h", rounds.len());
 }
 
+#[test]
+fn after_half_an_hour_without_doubt_the_next_one_counts_at_once() {
+    let mut choice = Choice::new(&[candidate(1, "a"), candidate(2, "b")]);
+    let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+    let same = |_, _, _| Some(ms(50));
+    // Doubt each minute for hours, and half an hour of none.
+    let (mut now, doubted) = (at(0), at(4 * 3600));
+    while now < doubted {
+        choice.on_doubt(now);
+        now += ms(60_000);
+        run(&mut choice, &[1], now, same);
+    }
+    let again = doubted + Duration::from_secs(1900);
+    run(&mut choice, &[1], again, same);
+    let before = choice.rounds;
+    choice.on_doubt(again);
+    run(&mut choice, &[1], again + Duration::from_secs(30), same);
+    assert_eq!(choice.rounds, before + 1);
+}
+
+#[test]
+fn where_there_is_no_server_nobody_rests_for_long_and_who_does_not_comes_first() {
+    let all = [candidate(1, "a"), candidate(2, "b"), candidate(3, "a")];
+    let mut choice = Choice::new(&all);
+    let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+    for failed in [0, 10, 30, 70] {
+        choice.on_failure(at(failed), 1, "refused");
+    }
+    assert_eq!((choice.standby(at(90)), choice.refuge(at(90))), (Some(2), Some(2)));
+    choice.on_failure(at(90), 2, "refused");
+    assert_eq!((choice.standby(at(91)), choice.refuge(at(91))), (None, Some(1)));
+    assert_eq!((choice.standby_timeout(), choice.refuge_timeout()), (Some(at(100)), Some(at(80))));
+    // It fails again, and rests no longer for that, nor less than 10 s.
+    choice.on_failure(at(91), 1, "refused");
+    assert_eq!((choice.refuge(at(92)), choice.refuge(at(101))), (None, Some(2)));
+    assert_eq!(choice.standing(at(92), 1).rests_until, Some(at(150)));
+}
+
+#[test]
+fn who_answers_probes_again_rests_no_more_and_who_always_did_rests_on() {
+    let all = [candidate(1, "a"), candidate(2, "b"), candidate(3, "c")];
+    let mut choice = Choice::new(&all);
+    let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+    let rtt = |now, it, _| (it != 1 || now >= at(1_000)).then_some(ms(50));
+    run(&mut choice, &[1], at(10), rtt);
+    for doubling in 0..8 {
+        choice.on_failure(at(10 << doubling), 1, "no answer");
+        choice.on_failure(at(10 << doubling), 2, "refused");
+    }
+    let rests = |choice: &Choice, now| [1, 2].map(|it| choice.standing(now, it).rests_until);
+    assert_eq!(rests(&choice, at(1_700)), [Some(at(2_560)); 2]);
+    run(&mut choice, &[1], at(1_900), rtt);
+    assert_eq!(rests(&choice, at(1_900)), [None, Some(at(2_560))]);
+}
+
 proptest! {
     /// Two servers of which neither is the better one, and networks whose round trips jump.
     #[test]

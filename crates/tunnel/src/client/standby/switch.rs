@@ -108,20 +108,16 @@ impl Client {
     pub(super) fn takeover_from(&self, question: &Question) -> Option<Instant> {
         let alive_since = question.alive_since?;
         self.silent_since?;
-        let last = self.standby.takeovers.front();
-        if self.standby.takeovers.len() >= TAKEOVERS_MAX
-            && let Some(oldest) = last
-            && alive_since < *oldest + TAKEOVERS_WITHIN
-        {
-            return None;
-        }
+        let is_full = self.standby.takeovers.len() >= TAKEOVERS_MAX;
+        let oldest = self.standby.takeovers.front().filter(|_| is_full);
+        let allowed = oldest.map_or(Instant::ZERO, |oldest| *oldest + TAKEOVERS_WITHIN);
         let connection = self.endpoint.connection(self.current.as_ref()?.id)?;
         let pto = connection.paths().iter().map(|path: &PathSnapshot| path.pto).min();
         let pto = pto.unwrap_or_default().min(SILENCE_MAX);
         // A server that hears little takes as long to find out that its answers go to a dead path.
         let quiet = Some(connection.quiet_after()).filter(|quiet| *quiet > SILENCE_MIN);
         let patience = quiet.map_or(pto.max(SILENCE_MIN), |quiet| quiet + pto);
-        Some(connection.last_heard().max(alive_since) + patience)
+        Some((connection.last_heard().max(alive_since) + patience).max(allowed))
     }
 
     /// The session's server is gone, and the standby is not.
@@ -229,8 +225,8 @@ const PAUSE_SHARE: u32 = 8;
 /// longer, and no more than the last.
 const SILENCE_MIN: Duration = Duration::from_millis(200);
 const SILENCE_MAX: Duration = Duration::from_secs(1);
-/// Take-overs from silent servers within [`TAKEOVERS_WITHIN`], at most: where they are more, it is
-/// the networks.
+/// Take-overs from silent servers within [`TAKEOVERS_WITHIN`], at most: where there would be more
+/// it is the networks, and the next one waits.
 const TAKEOVERS_MAX: usize = 3;
 const TAKEOVERS_WITHIN: Duration = Duration::from_secs(300);
 
