@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs the images of deploy/images.sh with podman as the chart does, root file systems read only and
-# proxies without any capability: a proxy that lives, is drained and stopped, nft, a controller.
+# Runs the images of deploy/images.sh with podman as the chart does, root file systems read only,
+# proxies and the controller without any capability: a proxy that lives, is drained and stopped, and
+# an anchor that joins a controller by a token in a file.
 #
 #   deploy/images-test.sh [NAME [TAG]]     as deploy/images.sh
 set -eu
@@ -22,7 +23,9 @@ EOF
 export CONTAINERS_CONF="$folder/containers.conf"
 
 end() {
-    podman rm --force "$space" >/dev/null 2>&1 || true
+    for name in "$space" "$space-controller" "$space-anchor"; do
+        podman rm --force "$name" >/dev/null 2>&1 || true
+    done
     ip netns delete "$space" 2>/dev/null || true
     rm -rf "$folder"
 }
@@ -42,15 +45,35 @@ run() {
     shift
     # shellcheck disable=SC2086  # options without spaces
     podman run --network "ns:/run/netns/$space" --read-only \
-        --tmpfs /run:mode=1777 --tmpfs /var/lib:mode=1777 --cap-drop all \
-        --security-opt no-new-privileges $options "$image" "$@"
+        --tmpfs /run:mode=1777 --tmpfs /var/lib:mode=1777 ${rights:-$no_rights} $options \
+        "$image" "$@"
 }
+no_rights="--cap-drop all --security-opt no-new-privileges"
 key() { run "" --rm -- keygen | sed -n "s/^$1 *= *\"\(.*\)\"/\1/p"; }
-answer() { ip netns exec "$space" curl --silent "http://127.0.0.1:9474/$1"; }
+answer() { ip netns exec "$space" curl --silent "http://127.0.0.1:${2:-9474}/$1"; }
+# api METHOD PATH [BODY]
+api() {
+    ip netns exec "$space" curl --silent --insecure --max-time 20 --request "$1" \
+        --cookie "$folder/cookies" --cookie-jar "$folder/cookies" \
+        --header "content-type: application/json" ${3:+--data "$3"} "https://127.0.0.1:4400$2"
+}
+# Waits until a command says what is expected, or gives up and says what it said.
+await() {
+    expected="$1"
+    shift
+    tries=0
+    while said=$("$@" || true) && [ "$said" != "$expected" ] && [ "$tries" -lt 120 ]; do
+        tries=$((tries + 1))
+        sleep 0.5
+    done
+    expect "$*" "$said" "$expected"
+}
 expect() {
     [ "$2" = "$3" ] || {
         echo "$1: $2, not $3" >&2
-        podman logs "$space" >&2 || true
+        for name in "$space" "$space-controller" "$space-anchor"; do
+            podman logs "$name" >&2 || true
+        done
         exit 1
     }
 }
@@ -70,18 +93,59 @@ EOF
 chmod 600 "$folder/proxy/proxy.toml"
 chown -R 65532:65532 "$folder/proxy"
 run "" --detach --name="$space" --volume="$folder/proxy:/etc/roadweave:ro" -- proxy >/dev/null
-for _ in 1 2 3 4 5 6 7 8 9 10; do
-    [ "$(answer healthz)" = ok ] && break
-    sleep 0.5
-done
-expect "a proxy lives" "$(answer healthz)" ok
-expect "it is not ready without its anchor" "$(answer readyz)" "no anchor answers"
+await ok answer healthz
+await "no anchor answers" answer readyz
 podman exec "$space" /roadweave drain --socket /run/roadweave/proxy.sock
-expect "a drained proxy is not ready" "$(answer readyz)" \
-    "draining: it takes no new clients"
+await "draining: it takes no new clients" answer readyz
 expect "it lives" "$(answer healthz)" ok
 podman stop --time 5 "$space" >/dev/null
 expect "it ends in order" "$(podman inspect --format '{{.State.ExitCode}}' "$space")" 0
-run -anchor --rm --cap-add=NET_ADMIN --entrypoint=/usr/sbin/nft -- list ruleset
-run -controller --rm -- init --address fleet.example.org:4400 | grep --quiet password
+
+# A controller, which init leaves as it is the second time but for its addresses.
+mkdir "$folder/controller"
+chown 65532:65532 "$folder/controller"
+kept="--volume=$folder/controller:/var/lib/roadweave-controller"
+run -controller --rm "$kept" -- init --keep --address fleet.example.org:4400 >"$folder/said"
+password=$(sed -n 's/^ *password: //p' "$folder/said")
+run -controller --rm "$kept" -- init --keep --address 127.0.0.1:4400
+run -controller --detach --name="$space-controller" "$kept" -- run >/dev/null
+await alive api GET /healthz
+await ready api GET /readyz
+who="{\"tenant\":\"home\",\"user\":\"admin\",\"password\":\"$password\"}"
+api POST /api/v1/sessions "$who" >/dev/null
+podman exec "$space-controller" /roadweave-controller backup - 2>/dev/null | tail -n 1 |
+    grep --quiet hmac
+
+# An anchor, whose filters, forwarding and device are made in a pod that is privileged.
+api POST /api/v1/tenants/home/tokens '{"settings":{"role":"anchor"}}' |
+    sed -n 's/.*"join":"\(rw1_[^"]*\)".*/\1/p' >"$folder/token"
+chmod 400 "$folder/token"
+mkdir "$folder/state" "$folder/anchor"
+cat >"$folder/anchor/anchor.toml" <<EOF
+listen = "127.0.0.1:4434"
+metrics = { listen = "127.0.0.1:9475" }
+tenant = "home"
+addresses = ["10.77.0.1/16", "fd77::1/64"]
+EOF
+chmod 440 "$folder/anchor/anchor.toml"
+state="--volume=$folder/state:/var/lib/roadweave"
+run -anchor --rm "$state" --volume="$folder/token:/etc/roadweave-token/token:ro" -- \
+    join --token-file=/etc/roadweave-token/token --role=anchor --name=anchor-home \
+    --address=127.0.0.1:4434
+rights=--privileged
+run -anchor --detach --name="$space-anchor" "$state" \
+    --volume="$folder/anchor:/etc/roadweave:ro" -- anchor >/dev/null
+await ok answer healthz 9475
+await ok answer readyz 9475
+connected() {
+    api GET /api/v1/tenants/home/proxy-status | grep --only-matching '"connected":[a-z]*'
+}
+await '"connected":true' connected
+podman exec "$space-anchor" /usr/sbin/nft list tables | grep --quiet roadweave
+podman stop --time 20 "$space-anchor" >/dev/null
+expect "an anchor ends in order" \
+    "$(podman inspect --format '{{.State.ExitCode}}' "$space-anchor")" 0
+podman stop --time 20 "$space-controller" >/dev/null
+expect "a controller ends in order" \
+    "$(podman inspect --format '{{.State.ExitCode}}' "$space-controller")" 0
 echo "the images are in order"
