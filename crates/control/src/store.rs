@@ -256,6 +256,7 @@ const MIGRATIONS: &[(i64, &str, &str)] = &[
     (2, "documents", include_str!("store/migrations/0002_documents.sql")),
     (3, "delegates", include_str!("store/migrations/0003_delegates.sql")),
     (4, "anchors", include_str!("store/migrations/0004_anchors.sql")),
+    (6, "ages", include_str!("store/migrations/0006_ages.sql")),
 ];
 /// How long those wait who are nobody's request: longer than any statement may take.
 pub const ANSWER_MAX: Duration = Duration::from_secs(15);

@@ -139,12 +139,13 @@ async fn keep_house(store: Arc<Store>) {
     let mut minutes = tokio::time::interval(MINUTE);
     for minute in 0_u64.. {
         minutes.tick().await;
-        let mut done = store.roll_up(now_ms()).await;
-        if minute % 60 == 1 {
-            done = done.and(store.prune(now_ms()).await);
-        }
-        if let Err(error) = done {
+        if let Err(error) = store.roll_up(now_ms()).await {
             tracing::debug!(%error, "samples wait to be rolled up");
+        }
+        if minute % 60 == 1
+            && let Err(error) = store.prune(now_ms()).await
+        {
+            tracing::warn!(%error, "what is too old is not all removed; tried again in an hour");
         }
     }
 }

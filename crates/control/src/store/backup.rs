@@ -111,20 +111,16 @@ impl Store {
         };
         let mut rows = 0;
         for (table, order) in TABLES {
-            let mut after = 0;
+            let mut last = None;
             loop {
-                let sql = format!(
-                    "SELECT * FROM {table} ORDER BY {order} LIMIT {AT_ONCE} OFFSET {after}"
-                );
-                let found = sqlx::query(AssertSqlSafe(sql))
-                    .fetch_all(&mut *transaction)
-                    .await
-                    .map_err(StoreError::from)?;
+                let found = page(&mut transaction, table, order, last.as_ref()).await;
+                let found = found.map_err(StoreError::from)?;
                 for row in &found {
                     let row = fields(row).map_err(StoreError::from)?;
-                    put(out, json(&Line { table: (*table).to_owned(), row }), &mut sum)?;
+                    let line = Line { table: (*table).to_owned(), row };
+                    put(out, json(&line), &mut sum)?;
+                    last = Some(line.row);
                 }
-                after += found.len();
                 rows += found.len() as u64;
                 if found.len() < AT_ONCE {
                     break;
@@ -211,6 +207,30 @@ impl Store {
     }
 }
 
+/// The rows of a table after `last`, which an index finds: to pass over those before it would take
+/// ever longer, and in the end more than a statement may.
+async fn page(
+    transaction: &mut sqlx::Transaction<'static, sqlx::Any>,
+    table: &str,
+    order: &str,
+    last: Option<&Map<String, Value>>,
+) -> Result<Vec<sqlx::any::AnyRow>, sqlx::Error> {
+    let keys = || order.split(", ");
+    let after = last.map_or(String::new(), |_| {
+        let places: Vec<String> = keys().zip(1..).map(|(_, at)| format!("${at}")).collect();
+        format!("WHERE ({order}) > ({})", places.join(", "))
+    });
+    let sql = format!("SELECT * FROM {table} {after} ORDER BY {order} LIMIT {AT_ONCE}");
+    let mut query = sqlx::query(AssertSqlSafe(sql));
+    for value in last.into_iter().flat_map(|row| keys().map(|key| &row[key])) {
+        query = match value {
+            Value::String(text) => query.bind(text.clone()),
+            number => query.bind(number.as_i64()),
+        };
+    }
+    query.fetch_all(&mut **transaction).await
+}
+
 fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("strings and numbers are JSON")
 }
@@ -270,7 +290,7 @@ const AT_ONCE: usize = 1000;
 const RAISE: &str = "UPDATE counter \
                      SET value = 1 + CASE WHEN value > $1 THEN value ELSE $1 END \
                      WHERE name = 'epoch' RETURNING value";
-/// Each table and its order, those that others refer to before them.
+/// Each table and its primary key, those that others refer to before them.
 const TABLES: &[(&str, &str)] = &[
     ("counter", "name"),
     ("tenant", "tenant"),

@@ -1,8 +1,8 @@
 //! The outbox: what has changed, in order, for those who tell others of it.
 
 use serde::{Deserialize, Serialize};
-use sqlx::Row as _;
 use sqlx::any::AnyRow;
+use sqlx::{AssertSqlSafe, Row as _};
 use utoipa::ToSchema;
 
 use super::{Store, StoreError};
@@ -88,15 +88,26 @@ impl Store {
         Ok(sqlx::query_scalar(sql).fetch_one(&mut *self.reader().await?).await?)
     }
 
-    /// Forgets what is older than it need be kept.
+    /// Forgets what is older than it need be kept, a little at a time, so that others write
+    /// between and no statement takes long.
     ///
     /// # Errors
     /// When the database does not answer.
     pub async fn prune(&self, now_ms: i64) -> Result<(), StoreError> {
-        for (sql, age_ms) in PRUNE {
-            let mut transaction = self.begin().await?;
-            sqlx::query(*sql).bind(now_ms - age_ms).execute(&mut *transaction).await?;
-            transaction.commit().await?;
+        for (table, keys, is_old, age_ms) in PRUNE {
+            let sql = format!(
+                "DELETE FROM {table} WHERE ({keys}) IN \
+                 (SELECT {keys} FROM {table} WHERE {is_old} LIMIT {PRUNE_AT_ONCE})"
+            );
+            loop {
+                let mut transaction = self.begin().await?;
+                let query = sqlx::query(AssertSqlSafe(sql.clone())).bind(now_ms - age_ms);
+                let done = query.execute(&mut *transaction).await?;
+                transaction.commit().await?;
+                if done.rows_affected() < PRUNE_AT_ONCE {
+                    break;
+                }
+            }
         }
         Ok(())
     }
@@ -122,12 +133,15 @@ const AFTER: &str = "SELECT * FROM change \
 const OF_TENANT: &str = "SELECT * FROM change WHERE (sequence, position) > ($1, $2) \
                          AND tenant = $3 ORDER BY sequence, position LIMIT 1000";
 const DAY_MS: i64 = 86_400_000;
-const PRUNE: &[(&str, i64)] = &[
-    ("DELETE FROM change WHERE at_ms < $1", 7 * DAY_MS),
-    ("DELETE FROM answer WHERE at_ms < $1", DAY_MS),
-    ("DELETE FROM login WHERE expires_ms < $1", 0),
-    ("DELETE FROM session WHERE to_ms < $1", 400 * DAY_MS),
-    ("DELETE FROM sample WHERE step_ms = 10000 AND at_ms < $1", 2 * DAY_MS),
-    ("DELETE FROM sample WHERE step_ms = 60000 AND at_ms < $1", 30 * DAY_MS),
-    ("DELETE FROM sample WHERE step_ms = 3600000 AND at_ms < $1", 400 * DAY_MS),
+const PRUNE_AT_ONCE: u64 = 1000;
+/// Of each table its primary key, what is old, and how old that is.
+const PRUNE: &[(&str, &str, &str, i64)] = &[
+    ("change", "sequence, position", "at_ms < $1", 7 * DAY_MS),
+    ("answer", "tenant, actor, idempotency_key", "at_ms < $1", DAY_MS),
+    ("login", "tenant, id", "expires_ms < $1", 0),
+    ("session", "tenant, device, attachment", "to_ms < $1", 400 * DAY_MS),
+    ("sample", SAMPLE, "step_ms = 10000 AND at_ms < $1", 2 * DAY_MS),
+    ("sample", SAMPLE, "step_ms = 60000 AND at_ms < $1", 30 * DAY_MS),
+    ("sample", SAMPLE, "step_ms = 3600000 AND at_ms < $1", 400 * DAY_MS),
 ];
+const SAMPLE: &str = "tenant, device, step_ms, at_ms";

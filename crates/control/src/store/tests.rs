@@ -1,6 +1,7 @@
 //! One suite for both databases: each test runs on a SQLite file and on a real PostgreSQL.
 
 mod faults;
+mod sizes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
