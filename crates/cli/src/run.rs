@@ -132,6 +132,7 @@ fn candidate_options(fields: &ServerFields) -> CandidateOptions {
         name: fields.name.clone(),
         site: fields.site.clone(),
         to_anchor: Duration::from_millis(millis),
+        last_resort: false,
     }
 }
 

@@ -110,6 +110,7 @@ impl AnchorFile {
                 addresses: Vec::new(),
                 expires_unix: None,
                 rate_limit: None,
+                offline_max: None,
             };
             (proxy.public_key, peer)
         };

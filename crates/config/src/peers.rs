@@ -47,6 +47,7 @@ impl PeerFields {
             rate_limit: self
                 .rate_limit_mbps
                 .map(|limit| Rate::from_kbps(limit.get().unsigned_abs() * 1_000)),
+            offline_max: None,
         }
     }
 }

@@ -272,7 +272,9 @@ impl Planner {
         }
         if is_news || !turned.is_empty() {
             self.configurations(&mut drafts);
-            signing::anchors(&self.fleet, &mut drafts);
+            let paper = |(_, _, key)| self.papers.get(&(key, Kind::Anchors));
+            let before = signing::first(self.fleet.gates().filter_map(paper));
+            signing::anchors(&self.fleet, &before, &mut drafts);
             tables::drafts(&self.fleet, &mut drafts);
         }
         let epoch = self.store.epoch().await?;

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use roadweave_identity::{PublicKey, Signature};
 use roadweave_tunnel::{Learned, Usage};
@@ -124,11 +125,32 @@ impl<T: Kept> StateFile<T> {
         true
     }
 
-    /// Writes `kept` before it returns, unless it is there already: the process ends.
+    /// Writes `kept` before it returns, unless it is there already: the process ends. A disk that
+    /// hangs is waited for no longer than [`LAST_MAX`].
     pub fn write_last(&mut self, kept: &T) {
-        self.finish();
-        self.write(kept);
-        self.finish();
+        if self.finish_soon() {
+            self.write(kept);
+            self.finish_soon();
+        }
+    }
+
+    /// Waits for the write that is under way; returns whether it is over.
+    fn finish_soon(&mut self) -> bool {
+        let is_over = |writer: &JoinHandle<bool>| {
+            (0..LAST_MAX.as_millis()).any(|_| {
+                std::thread::sleep(Duration::from_millis(u64::from(!writer.is_finished())));
+                writer.is_finished()
+            })
+        };
+        let is_over = self.writer.as_ref().is_none_or(is_over);
+        match is_over {
+            true => self.finish(),
+            false => {
+                let file = self.path.display();
+                tracing::error!("{file} is not written at the end: the disk hangs");
+            }
+        }
+        is_over
     }
 
     /// Waits for the write that is under way.
@@ -308,6 +330,8 @@ pub(crate) fn check_owner(directory: &Path) -> io::Result<()> {
 }
 
 const VERSION: u32 = 1;
+/// How long the end of the process waits for a write.
+const LAST_MAX: Duration = Duration::from_secs(1);
 /// A thousand peers with what RAVEN learns of three networks each.
 const BYTES_MAX: u64 = 256 << 20;
 
@@ -388,6 +412,34 @@ mod tests {
             file.finish();
             assert_eq!(StateFile::<Learned>::new(&directory.0, "rw0").read(), learned(3));
         }
+    }
+
+    /// What a disk that hangs makes of a write.
+    #[derive(Clone, Default, PartialEq)]
+    struct Hanging(u8);
+
+    impl Kept for Hanging {
+        const NAME: &'static str = "hanging";
+
+        fn encode(&self) -> io::Result<String> {
+            loop {
+                std::thread::park();
+            }
+        }
+
+        fn decode(_: &str) -> io::Result<Self> {
+            Ok(Self(0))
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_process_does_not_wait_for_a_disk_that_hangs() {
+        let directory = Directory::new("hangs");
+        // Of what is nowhere yet; in a write of today, and in one that is under way already.
+        let mut file = StateFile::<Hanging>::new(&directory.0, "rw0");
+        file.write_last(&Hanging(1));
+        file.write_last(&Hanging(2));
+        assert!(!directory.0.join("rw0.hanging.json").exists());
     }
 
     #[test]

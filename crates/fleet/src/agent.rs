@@ -91,6 +91,8 @@ pub struct Place {
     pub addresses: Vec<String>,
     /// The round trip from it to the anchor, microseconds.
     pub to_anchor_us: u32,
+    /// Whether it should be chosen only when no other is there.
+    pub last_resort: bool,
 }
 
 /// Where the packets of a tenant leave, proved.

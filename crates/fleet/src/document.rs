@@ -250,6 +250,9 @@ pub struct Candidate {
     pub addresses: Vec<String>,
     /// The round trip from it to the tenant's anchor, microseconds.
     pub to_anchor_us: u32,
+    /// Whether it should be chosen only when no other is there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub last_resort: bool,
 }
 
 impl Candidates {

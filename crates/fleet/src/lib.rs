@@ -47,7 +47,7 @@ pub use frame::{
     Down, FRAME_MAX, FrameDecoder, FrameError, Have, Outcome, Report, Sample, Up, encode,
 };
 pub use name::{InvalidName, Name};
-pub use placement::{Band, Health, ProxyView, Seeker, Vital, Watch, candidates};
+pub use placement::{Band, Health, Offered, ProxyView, Seeker, Vital, Watch, candidates};
 pub use revocation::{Head, Revocation, RevocationError, Revocations};
 pub use rollout::{InvalidPlan, Plan, Progress, Rollout, RolloutState, Tally, Target, Wave};
 pub use statement::{Grant, Role, Scope, Statement};

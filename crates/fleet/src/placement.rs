@@ -4,7 +4,11 @@
 //! proxies ─► serve the tenant, active, not dead, have headroom        who may be offered
 //!         ─► the box's own region first, then by weighted rendezvous  in which order
 //!         ─► at most 5, of one site at most 3 while others are left   the list
+//!         ─► filled up with those that are full or not heard          the last resort
 //! ```
+//!
+//! A box chooses who is full only when nobody else answers: with nobody to go to at all, the crash
+//! of its proxy would leave it without any.
 //!
 //! A pure function: equal views give equal lists, on every replica of a controller. Rendezvous
 //! hashing keeps lists stable, since a proxy's place with a box depends on those two alone: one
@@ -71,7 +75,8 @@ impl Band {
             Self::Light => DRAWS,
             Self::Busy => DRAWS / 2,
             Self::Strained => DRAWS / 4,
-            Self::Full => 0,
+            // Among the last resorts, all of which have one.
+            Self::Full => 1,
         }
     }
 }
@@ -106,7 +111,7 @@ impl ProxyView {
     /// Whether it may get boxes.
     fn may_get(&self, tenant: &Name) -> bool {
         let is_heard = matches!(self.vital, Vital::Alive | Vital::Unheard);
-        is_heard && self.band.draws() > 0 && self.may_keep(tenant)
+        is_heard && self.band != Band::Full && self.may_keep(tenant)
     }
 }
 
@@ -124,18 +129,36 @@ pub struct Seeker {
     pub current: Option<PublicKey>,
 }
 
-/// The proxies that a box may choose among, the best first; at most [`Candidates::MAX`], of at
-/// least two sites where two have some to offer.
+/// A proxy that a box may choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Offered {
+    /// Its key.
+    pub key: PublicKey,
+    /// Whether the box should choose it only when no other is there: it is full, or not heard.
+    pub last_resort: bool,
+}
+
+/// The proxies that a box may choose among, the best first and last resorts last; at most
+/// [`Candidates::MAX`], of at least two sites where two have some to offer.
 ///
 /// None when no proxy may be offered. The box should keep the list that it has then: a proxy that
-/// seems dead or has no headroom is a better chance than no proxy.
-pub fn candidates(seeker: &Seeker, proxies: &[ProxyView]) -> Option<Vec<PublicKey>> {
-    let is_current = |proxy: &ProxyView| seeker.current == Some(proxy.key);
-    let offered = proxies.iter().filter(|proxy| match is_current(proxy) {
-        true => proxy.may_keep(&seeker.tenant),
-        false => proxy.may_get(&seeker.tenant),
-    });
-    let mut ranked: Vec<_> = offered.map(|proxy| (rank(seeker, proxy), proxy)).collect();
+/// seems dead is a better chance than no proxy.
+pub fn candidates(seeker: &Seeker, proxies: &[ProxyView]) -> Option<Vec<Offered>> {
+    let is_last_resort =
+        |proxy: &ProxyView| seeker.current != Some(proxy.key) && !proxy.may_get(&seeker.tenant);
+    let of = |last_resort: bool| {
+        let those = proxies.iter().filter(|proxy| proxy.may_keep(&seeker.tenant));
+        let those = those.filter(|proxy| is_last_resort(proxy) == last_resort);
+        let ranked = in_order(seeker, those.collect());
+        ranked.into_iter().map(move |key| Offered { key, last_resort })
+    };
+    let offered: Vec<Offered> = of(false).chain(of(true)).take(Candidates::MAX).collect();
+    Some(offered).filter(|offered| !offered.is_empty())
+}
+
+/// The best first, of one site at most [`SITE_MAX`] while others are left.
+fn in_order(seeker: &Seeker, proxies: Vec<&ProxyView>) -> Vec<PublicKey> {
+    let mut ranked: Vec<_> = proxies.iter().map(|proxy| (rank(seeker, proxy), *proxy)).collect();
     // The key decides between equals, so that the order of the views never does.
     ranked.sort_unstable_by_key(|(rank, proxy)| (*rank, proxy.key));
 
@@ -150,8 +173,7 @@ pub fn candidates(seeker: &Seeker, proxies: &[ProxyView]) -> Option<Vec<PublicKe
         }
     }
     chosen.extend(passed);
-    chosen.truncate(Candidates::MAX);
-    Some(chosen).filter(|chosen| !chosen.is_empty())
+    chosen
 }
 
 /// The place of a proxy with a box; lower is better.

@@ -46,6 +46,9 @@ pub struct Member {
     /// The most that it may send, and receive, kbit/s.
     #[serde(default)]
     pub rate_kbps: Option<u32>,
+    /// After so many seconds without a controller it is not let in any more: its tenant's wish.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offline_max_s: Option<u32>,
 }
 
 /// A member as a table holds it, with what is costly to find out of it: once, however often the

@@ -423,6 +423,7 @@ pub fn peer(config: &CrowdConfig, vehicle: usize) -> (PublicKey, Peer) {
         addresses: vec![IpAddr::from(inner_address(vehicle)).into()],
         expires_unix: None,
         rate_limit: config.rate_limits.get(&vehicle).copied(),
+        offline_max: None,
     };
     (vehicle_key(vehicle), peer)
 }

@@ -157,6 +157,13 @@ pub enum ProxyCommand {
         #[arg(long)]
         undo: bool,
     },
+    /// Give it no new boxes beyond so many sessions
+    Limit {
+        name: String,
+        /// How many sessions it can bear; as many as its machine can, if you leave it out
+        #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+        sessions: Option<u32>,
+    },
     /// Admit it no more
     Revoke {
         name: String,
@@ -402,6 +409,12 @@ fn proxy(command: ProxyCommand, asker: &Asker) -> Result<()> {
             let drain = json!({ "drain": !undo });
             let answer = asker.client.post(&format!("{path}/{name}/drain"), &drain)?;
             asker.answer(&answer, format_args!("{name} is {}", show::at(&answer, "state")))
+        }
+        ProxyCommand::Limit { name, sessions } => {
+            let to = |settings: &mut Value| settings["devices_max"] = json!(sessions);
+            let answer = asker.client.settle(&format!("{path}/{name}"), to)?;
+            let most = sessions.map_or("any".to_owned(), |most| most.to_string());
+            asker.answer(&answer, format_args!("sessions that {name} can bear: {most}"))
         }
         ProxyCommand::Revoke { name, reason } => {
             revoke(asker, &format!("{path}/{name}/revoke"), &name, &reason)

@@ -37,6 +37,7 @@ fn client(number: u32) -> (PublicKey, Peer) {
         addresses,
         expires_unix: None,
         rate_limit: None,
+        offline_max: None,
     };
     (Identity::from_seed(seed).public_key(), peer)
 }

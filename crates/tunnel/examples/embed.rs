@@ -70,7 +70,8 @@ pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let (name, addresses) = ("vehicle".to_owned(), vec!["10.77.0.2/32".parse()?]);
     let tenant = String::new();
-    let peer = Peer { name, tenant, addresses, expires_unix: None, rate_limit: None };
+    let peer =
+        Peer { name, tenant, addresses, expires_unix: None, rate_limit: None, offline_max: None };
     let peers = Arc::new(PeerTable::new([(client_public, peer)]));
     let mut server = Server::new(epoch, config, Arc::new(server_key), peers)?;
 

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use prefix_trie::joint::JointPrefixMap;
@@ -31,6 +32,8 @@ pub struct Peer {
     pub expires_unix: Option<u64>,
     /// The most that it may send, and receive, in inner packets.
     pub rate_limit: Option<Rate>,
+    /// It is not let in any more once no controller has been there for so long.
+    pub offline_max: Option<Duration>,
 }
 
 impl Peer {
@@ -126,6 +129,8 @@ pub struct PeerTable {
     peers: RwLock<Arc<Peers>>,
     barred: RwLock<Barred>,
     unix_time: AtomicU64,
+    /// For how many seconds no controller has been there.
+    away: AtomicU64,
 }
 
 impl PeerTable {
@@ -161,6 +166,11 @@ impl PeerTable {
         self.unix_time.store(seconds, Ordering::Relaxed);
     }
 
+    /// Tells the table for how long no controller has been there.
+    pub fn set_away(&self, away: Duration) {
+        self.away.store(away.as_secs(), Ordering::Relaxed);
+    }
+
     /// The peer with `key`, whether it may connect now or not.
     pub fn get(&self, key: &PublicKey) -> Option<Arc<Peer>> {
         self.read(|peers| peers.get(key).cloned())
@@ -179,7 +189,7 @@ impl PeerTable {
 impl From<Peers> for PeerTable {
     fn from(peers: Peers) -> Self {
         let peers = RwLock::new(Arc::new(peers));
-        Self { peers, barred: RwLock::default(), unix_time: AtomicU64::new(0) }
+        Self { peers, ..Self::default() }
     }
 }
 
@@ -192,12 +202,14 @@ impl PeerPolicy for PeerTable {
         }
         let is_closed = barred.closed_but.as_ref().is_some_and(|some| !some.contains(key));
         drop(barred);
+        let away = Duration::from_secs(self.away.load(Ordering::Relaxed));
+        let is_offline = |peer: &Peer| peer.offline_max.is_some_and(|most| away >= most);
         self.read(|peers| match peers.get(key) {
             None => Err(Refusal::Unknown),
             Some(peer) if peer.expires_unix.is_some_and(|end| end <= unix_time) => {
                 Err(Refusal::Expired)
             }
-            Some(_) if is_closed => Err(Refusal::Forbidden),
+            Some(peer) if is_closed || is_offline(peer) => Err(Refusal::Forbidden),
             Some(_) => Ok(()),
         })
     }
@@ -222,6 +234,7 @@ mod tests {
             addresses,
             expires_unix: None,
             rate_limit: None,
+            offline_max: None,
         }
     }
 
@@ -278,6 +291,22 @@ mod tests {
         assert_eq!(table.check(&key(1)), Err(Refusal::Revoked));
         table.close_but(None);
         assert_eq!(table.check(&key(2)), Ok(()));
+    }
+
+    #[test]
+    fn who_may_not_be_without_a_controller_for_long_is_let_in_again_when_one_is_there() {
+        let most = |seconds| Some(Duration::from_secs(seconds));
+        let of = |number, offline_max| (key(number), Peer { offline_max, ..peer(&[]) });
+        let table = PeerTable::new([of(1, None), of(2, most(60)), of(3, most(3_600))]);
+        let let_in = |away: u64| {
+            table.set_away(Duration::from_secs(away));
+            [1, 2, 3].map(|number| table.check(&key(number)).is_ok())
+        };
+        assert_eq!(let_in(59), [true; 3]);
+        assert_eq!(let_in(60), [true, false, true]);
+        assert_eq!(table.check(&key(2)), Err(Refusal::Forbidden));
+        assert_eq!(let_in(1_000_000), [true, false, false]);
+        assert_eq!(let_in(0), [true; 3]);
     }
 
     #[test]

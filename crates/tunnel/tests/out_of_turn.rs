@@ -40,6 +40,7 @@ fn peer(tenant: &str, address: [u8; 4]) -> Peer {
         addresses: vec![IpAddr::from(address).into()],
         expires_unix: None,
         rate_limit: None,
+        offline_max: None,
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) fn candidates(candidates: &[CandidateReport]) -> String {
         table.add_row([
             candidate.name.clone(),
             candidate.site.clone(),
-            word(&candidate.place),
+            word(&candidate.place) + if candidate.last_resort { ", last resort" } else { "" },
             or_dash(candidate.figure_ms, 1.0, 1),
             or_dash(candidate.measured_seconds_ago, 1.0, 0),
             or_dash(candidate.rest_seconds, 1.0, 1),

@@ -19,7 +19,7 @@ use crate::common::*;
 /// Where boxes, proxies and people find the controller.
 const CONTROLLER: &str = "198.51.100.1:4400";
 /// Where boxes find the server.
-const SERVES_AT: &str = "198.51.100.1:4433";
+pub const SERVES_AT: &str = "198.51.100.1:4433";
 /// Where proxies find the anchor.
 pub const ANCHOR_AT: &str = "203.0.113.2:4434";
 
@@ -121,25 +121,25 @@ impl World {
 
     /// An anchor, a proxy and a box join, each by a token of its own.
     pub fn join_with_anchor(&self) {
-        self.json(&["tenant", "egress", "home", "anchor"]);
-        self.road.cloud.ip("route add default via 203.0.113.1").unwrap();
-        self.admit(&self.road.cloud, "anchor", ("site-1", ANCHOR_AT));
+        self.admit_anchor();
         self.admit(&self.road.server, "proxy", ("fra-1", SERVES_AT));
         joined(&self.join(&self.token("box"), "bus-1").output().unwrap());
         self.write_files();
-        let state = |name: &str| format!("state_directory = {:?}\n", self.road.path(name));
-        let listens = |at: &str| format!("listen = {at:?}\n");
-        let tun = format!("addresses = [\"10.77.0.1/16\"]\n[tun]\nname = \"{ANCHOR}\"\n");
-        self.road.write("anchor.toml", state("site-1") + &listens(ANCHOR_AT) + &tun);
-        self.road.write("proxy.toml", state("fra-1") + &listens(SERVES_AT));
+        self.road.write("proxy.toml", self.serves("fra-1", SERVES_AT));
     }
 
-    /// Starts them, and waits until packets pass. Needs an echo in the cloud.
+    /// An anchor joins in the cloud, where the tenant's packets leave; its file is `anchor.toml`.
+    pub fn admit_anchor(&self) {
+        self.json(&["tenant", "egress", "home", "anchor"]);
+        self.road.cloud.ip("route add default via 203.0.113.1").unwrap();
+        self.admit(&self.road.cloud, "anchor", ("site-1", ANCHOR_AT));
+        let tun = format!("addresses = [\"10.77.0.1/16\"]\n[tun]\nname = \"{ANCHOR}\"\n");
+        self.road.write("anchor.toml", self.serves("site-1", ANCHOR_AT) + &tun);
+    }
+
+    /// Starts what [`World::join_with_anchor`] let in, and waits until packets pass.
     pub fn start_with_anchor(&self) -> [Daemon; 3] {
-        let anchor = self.road.start(&self.road.cloud, "anchor", "anchor");
-        anchor.wait_for("the anchor runs");
-        let proxy = self.road.start(&self.road.server, "proxy", "proxy");
-        proxy.wait_for("the proxy runs");
+        let (anchor, proxy) = (self.start_anchor(), self.start_proxy("proxy"));
         let client = self.road.start_client("client");
         client.wait_for("joined");
         anchor.wait_for("attached");
@@ -147,15 +147,36 @@ impl World {
         [anchor, proxy, client]
     }
 
+    pub fn start_anchor(&self) -> Daemon {
+        let anchor = self.road.start(&self.road.cloud, "anchor", "anchor");
+        anchor.wait_for("the anchor runs");
+        anchor
+    }
+
+    /// A proxy by the file of this name.
+    pub fn start_proxy(&self, name: &str) -> Daemon {
+        let proxy = self.road.start(&self.road.server, "proxy", name);
+        proxy.wait_for("the proxy runs");
+        proxy
+    }
+
+    /// The line that says where the state of `name` is.
+    pub fn state(&self, name: &str) -> String {
+        format!("state_directory = {:?}\n", self.road.path(name))
+    }
+
+    /// The lines of `name`, which listens there.
+    pub fn serves(&self, name: &str, listen: &str) -> String {
+        format!("{}listen = {listen:?}\n", self.state(name))
+    }
+
     /// Files that say where the state is, and name neither keys nor one another.
     fn write_files(&self) {
-        let state = |name: &str| format!("state_directory = {:?}\n", self.road.path(name));
-        let listen = format!("listen = \"{SERVES_AT}\"\naddresses = [\"10.77.0.1/16\"]\n");
-        let tun = format!("[tun]\nname = \"{SERVER}\"\n");
-        self.road.write("server.toml", state("fra-1") + &listen + &tun);
+        let tun = format!("addresses = [\"10.77.0.1/16\"]\n[tun]\nname = \"{SERVER}\"\n");
+        self.road.write("server.toml", self.serves("fra-1", SERVES_AT) + &tun);
         let uplinks = "[uplinks]\ninclude = [\"eth1\", \"eth2\"]\n";
         let routes = "[routes]\ninto_tunnel = [\"10.77.0.0/16\"]\n";
-        self.road.write("client.toml", state("bus-1") + uplinks + routes);
+        self.road.write("client.toml", self.state("bus-1") + uplinks + routes);
     }
 
     /// `roadweave join` in the vehicle, with a state directory of this name.

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_fleet::{
-    Band, Candidate, Candidates, Chain, Digest, Health, Name, ProxyView, Scope, Seeker, Vital,
-    Watch, candidates,
+    Band, Candidate, Candidates, Chain, Digest, Health, Name, Offered, ProxyView, Scope, Seeker,
+    Vital, Watch, candidates,
 };
 use roadweave_identity::PublicKey;
 use roadweave_types::Instant;
@@ -96,7 +96,8 @@ impl Proxies {
             band: self.bands.get(&key).copied().unwrap_or_default(),
         };
         let addresses = proxy.settings.addresses.iter().map(ToString::to_string).collect();
-        let candidate = Candidate { chain, site, addresses, to_anchor_us: 0 };
+        let (to_anchor_us, last_resort) = (0, false);
+        let candidate = Candidate { chain, site, addresses, to_anchor_us, last_resort };
         let to_anchors = self.distances.of(&key);
         Some(Offer { view, candidate: Arc::new(candidate), to_anchors })
     }
@@ -147,14 +148,16 @@ pub(super) fn list(
         .or_else(of_token)
         .and_then(|pool| named(&fleet.pools.get(&(place.0.clone(), pool))?.settings.region));
     let seeker = Seeker { key, tenant: place.0.parse().ok()?, region, current };
-    let keys = candidates(&seeker, views)?;
-    let of = |key: &PublicKey| offers.iter().find(|offer| offer.view.key == *key);
-    let offered: Vec<&Offer> = keys.iter().filter_map(of).collect();
+    let of =
+        |it: Offered| Some((offers.iter().find(|offer| offer.view.key == it.key)?, it.last_resort));
+    let offered: Vec<(&Offer, bool)> =
+        candidates(&seeker, views)?.into_iter().filter_map(of).collect();
     let to_anchor = |offer: &Offer| offer.to_anchors.get(&place.0).copied();
     // Who has not measured it yet is not nearer than those that have.
-    let farthest = offered.iter().filter_map(|offer| to_anchor(offer)).max().unwrap_or(0);
-    let candidate = |offer: &&Offer| Candidate {
+    let farthest = offered.iter().filter_map(|(offer, _)| to_anchor(offer)).max().unwrap_or(0);
+    let candidate = |(offer, last_resort): &(&Offer, bool)| Candidate {
         to_anchor_us: to_anchor(offer).unwrap_or(farthest),
+        last_resort: *last_resort,
         ..(*offer.candidate).clone()
     };
     let proxies: Vec<Candidate> = offered.iter().map(candidate).collect();

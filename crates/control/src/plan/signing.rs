@@ -117,43 +117,57 @@ pub(super) fn candidates(
     }
 }
 
-/// The anchors of all proxies.
-pub(super) fn anchors(fleet: &Fleet, drafts: &mut Vec<Draft>) {
+/// Which anchor each tenant has first, by name.
+pub(super) type First = BTreeMap<String, String>;
+
+/// Those that papers of [`Kind::Anchors`] name.
+pub(super) fn first<'a>(papers: impl Iterator<Item = &'a Paper>) -> First {
+    let pairs = papers.flat_map(|paper| paper.about.split(','));
+    let pair = |pair: &str| pair.split_once('/').map(|(a, b)| (a.to_owned(), b.to_owned()));
+    pairs.filter_map(pair).collect()
+}
+
+/// The anchors of all proxies; where a tenant has several, the one that was first stays it while
+/// it takes boxes.
+pub(super) fn anchors(fleet: &Fleet, before: &First, drafts: &mut Vec<Draft>) {
     for (place, proxy, key) in fleet.gates() {
         if proxy.settings.role != ProxyRole::Proxy {
             continue;
         }
-        let anchors: Vec<Anchor> = fleet
-            .served(place, proxy)
-            .into_iter()
-            .flat_map(|tenant| of_tenant(fleet, &tenant))
-            .collect();
+        let (mut anchors, mut about) = (Vec::new(), Vec::new());
+        for tenant in fleet.served(place, proxy) {
+            let of_tenant = of_tenant(fleet, &tenant, before.get(&tenant));
+            about.extend(of_tenant.first().map(|(id, _)| format!("{tenant}/{id}")));
+            anchors.extend(of_tenant.into_iter().map(|(_, anchor)| anchor));
+        }
         let Ok(said) = serde_json::to_string(&anchors) else { continue };
         let digest = Digest::of([said.as_bytes()]).into();
         let content = Content::Anchors(Anchors { anchors });
-        drafts.push(Draft { key, digest, about: String::new(), content });
+        drafts.push(Draft { key, digest, about: about.join(","), content });
     }
 }
 
-/// The anchors of a tenant that leaves at them, those first that take boxes.
-fn of_tenant(fleet: &Fleet, tenant: &str) -> Vec<Anchor> {
+/// The anchors of a tenant that leaves at them, by name: those first that take boxes, and of these
+/// `first`. Inner flows end where another comes first.
+fn of_tenant(fleet: &Fleet, tenant: &str, first: Option<&String>) -> Vec<(String, Anchor)> {
     let record = fleet.tenants.get(&(tenant.to_owned(), tenant.to_owned()));
     let Some(record) = record.filter(|it| it.settings.egress == Egress::Anchor) else {
         return Vec::new();
     };
     let rate_kbps = record.settings.limits.rate_mbps.map(|rate| rate.saturating_mul(1_000));
     let is_anchor = |place: &Place, role: ProxyRole| place.0 == tenant && role == ProxyRole::Anchor;
-    let mut found: Vec<(bool, Anchor)> = Vec::new();
+    let mut found: Vec<((bool, bool), (String, Anchor))> = Vec::new();
     for (place, anchor, _) in fleet.gates() {
         let chain = anchor.statement.as_deref().and_then(|text| serde_json::from_str(text).ok());
         let (Some(chain), Ok(tenant)) = (chain, tenant.parse()) else { continue };
         if is_anchor(place, anchor.settings.role) {
             let addresses = anchor.settings.addresses.iter().map(ToString::to_string).collect();
-            let is_leaving = anchor.state != ProxyState::Active;
-            found.push((is_leaving, Anchor { tenant, chain, addresses, rate_kbps }));
+            let rank = (anchor.state != ProxyState::Active, Some(&place.1) != first);
+            let anchor = Anchor { tenant, chain, addresses, rate_kbps };
+            found.push((rank, (place.1.clone(), anchor)));
         }
     }
-    found.sort_by_key(|(is_leaving, _)| *is_leaving);
+    found.sort_by_key(|(rank, _)| *rank);
     found.into_iter().map(|(_, anchor)| anchor).collect()
 }
 

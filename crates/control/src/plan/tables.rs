@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use roadweave_fleet::{Member, PublishedTable, Table};
 use roadweave_identity::PublicKey;
 
-use super::fleet::Fleet;
+use super::fleet::{Fleet, Place};
 use super::signing::{Content, Draft, Served, chain, head, version};
 use crate::model::{Device, ProxyRole};
 use crate::store::Paper;
@@ -61,11 +61,13 @@ fn digest(table: &Table, key: PublicKey) -> String {
 /// The boxes of tenants. Who has no statement, as nobody could sign one, is left out.
 fn members(fleet: &Fleet, served: &Served) -> Vec<Member> {
     let ours = fleet.active().filter(|(place, _, _)| served.contains(&place.0));
-    let member = |(_, device, key): (_, &Device, PublicKey)| {
+    let member = |(place, device, key): (&Place, &Device, PublicKey)| {
         let chain = chain(device.statement.as_deref())?;
         let own = device.addresses.iter().map(|address| IpNet::from(*address));
         let addresses = own.chain(device.settings.prefixes.iter().copied()).collect();
-        Some(Member { key, chain, addresses, rate_kbps: None })
+        let tenant = fleet.tenants.get(&(place.0.clone(), place.0.clone()));
+        let offline_max_s = tenant.and_then(|it| it.settings.offline_max_s);
+        Some(Member { key, chain, addresses, rate_kbps: None, offline_max_s })
     };
     ours.filter_map(member).collect()
 }
@@ -77,7 +79,8 @@ fn proxies(fleet: &Fleet, served: &Served) -> Vec<Member> {
     });
     let member = |(_, gate, key): (_, &crate::model::Proxy, PublicKey)| {
         let chain = chain(gate.statement.as_deref())?;
-        Some(Member { key, chain, addresses: Vec::new(), rate_kbps: None })
+        let (addresses, rate_kbps, offline_max_s) = (Vec::new(), None, None);
+        Some(Member { key, chain, addresses, rate_kbps, offline_max_s })
     };
     gates.filter_map(member).collect()
 }

@@ -254,10 +254,11 @@ impl Role<Anchor> for AnchorRole {
 
 impl AnchorRole {
     fn stop(&mut self, driver: &mut Driver<Anchor>) {
-        self.serving.stop();
-        self.bindings.write_last(&KeptBindings(driver.node.bindings()));
+        // Whatever the disk does, proxies hear a goodbye.
         driver.node.close(driver.edge.clock.now());
         driver.flush();
+        self.serving.stop();
+        self.bindings.write_last(&KeptBindings(driver.node.bindings()));
         tracing::info!("the anchor stops");
     }
 }

@@ -172,15 +172,17 @@ fn candidate(server: &CandidateOptions) -> Candidate {
         site: server.site.clone(),
         addresses: Vec::new(),
         to_anchor: server.to_anchor,
+        last_resort: server.last_resort,
     }
 }
 
 /// Says goodbye and leaves the machine as it was, but for what the user wants to stay refused.
 fn stop(running: Running<Client, ClientRole>) -> Result<(), DriverError> {
     let Running { mut driver, mut role, instance, lock } = running;
-    role.state.write_last(driver.node.learned());
+    // Whatever the disk does, the server hears a goodbye.
     driver.node.close(driver.edge.clock.now());
     driver.flush();
+    role.state.write_last(driver.node.learned());
     if role.counts_months() {
         role.usage.write_last(driver.node.usage());
     }

@@ -221,10 +221,11 @@ impl Role<Server> for ServerRole {
 
 impl ServerRole {
     fn stop(&mut self, driver: &mut Driver<Server>) {
-        self.serving.stop();
-        self.learned.write_last(&mut driver.node);
+        // Whatever the disk does, clients hear a goodbye.
         driver.node.close(driver.edge.clock.now());
         driver.flush();
+        self.serving.stop();
+        self.learned.write_last(&mut driver.node);
         tracing::info!("the server stops");
     }
 }

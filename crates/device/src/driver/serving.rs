@@ -167,6 +167,9 @@ impl Serving {
         }
         self.next_time_of_day = now + TIME_OF_DAY;
         self.tables.clients.set_unix_time(self.time_of_day.tell(now, ClockReading::take()));
+        if let Some(fleet) = &mut self.fleet {
+            fleet.tell_away(now, &self.tables.clients);
+        }
         while let Some((peer, times)) = self.presence_log.poll_suppressed(now) {
             tracing::warn!(peer, times, "came and went more often than is told one by one");
         }
@@ -176,7 +179,7 @@ impl Serving {
     /// Sends the fleet what it is to know of `node`, if that is due.
     pub(super) fn tell_fleet(&mut self, now: Instant, node: &impl Serves) {
         if let Some(fleet) = &mut self.fleet {
-            fleet.tell(now, node);
+            fleet.tell(now, node, self.reloader.is_idle());
         }
     }
 

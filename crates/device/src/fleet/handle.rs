@@ -124,6 +124,11 @@ impl<C> Fleet<C> {
         self.post.wait_in_step(most)
     }
 
+    /// For how long no controller has been there.
+    pub(crate) fn away(&self, now: Instant) -> Duration {
+        self.post.status().away_since.map(|since| now.since(since)).unwrap_or_default()
+    }
+
     /// What `show` tells of it.
     pub(crate) fn status(&self, now: Instant) -> FleetStatus {
         let mut status = self.post.status().clone();

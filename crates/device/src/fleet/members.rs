@@ -1,6 +1,7 @@
 //! The boxes that a fleet's table lets in, beside the clients of the server's own file.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use prefix_trie::joint::JointPrefixMap;
@@ -39,10 +40,26 @@ impl Members {
                 addresses: member.addresses.clone(),
                 expires_unix: None,
                 rate_limit: member.rate_kbps.map(|rate| Rate::from_kbps(rate.into())),
+                offline_max: member.offline_max_s.map(|most| Duration::from_secs(most.into())),
             };
             list.push((member.key, peer));
         }
         members
+    }
+}
+
+impl Members {
+    /// Whether somebody has this key.
+    pub(crate) fn has(&self, key: &PublicKey) -> bool {
+        // By key, as the table is.
+        let has = |list: &[(PublicKey, Peer)]| list.binary_search_by_key(key, |it| it.0).is_ok();
+        has(&self.boxes) || has(&self.proxies)
+    }
+
+    /// For how long boxes of a tenant may be without a controller.
+    pub(crate) fn offline_max(&self) -> BTreeMap<String, Duration> {
+        let of = |(_, peer): &(PublicKey, Peer)| Some((peer.tenant.clone(), peer.offline_max?));
+        self.boxes.iter().filter_map(of).collect()
     }
 }
 
@@ -93,9 +110,14 @@ pub(crate) struct LeftOut {
     pub(crate) members: usize,
 }
 
+fn is_host(network: &IpNet) -> bool {
+    network.prefix_len() == network.max_prefix_len()
+}
+
 /// The clients of a server's own `file`, and those of `members` who are no others, have addresses
 /// in `space`, and share none of them with those before them or with the server itself; and what
-/// does not count of them. What the file says wins, whoever leads the fleet.
+/// does not count of them. What the file says wins, whoever leads the fleet, and members with no
+/// networks behind them come before those that have some.
 pub(crate) fn beside(
     file: Vec<(PublicKey, Peer)>,
     members: &[(PublicKey, Peer)],
@@ -113,7 +135,10 @@ pub(crate) fn beside(
     }
     let mut peers = file;
     let mut left_out = LeftOut::default();
-    for (key, peer) in members {
+    // Whatever networks others claim, nobody loses the addresses that the controller gave it.
+    let has_networks = |peer: &Peer| peer.addresses.iter().any(|it| !is_host(it));
+    let (with, without): (Vec<_>, Vec<_>) = members.iter().partition(|(_, it)| has_networks(it));
+    for (key, peer) in without.into_iter().chain(with) {
         let taken = spaces.entry(space.of(peer)).or_default();
         let all = peer.addresses.iter().map(IpNet::trunc);
         let (mine, foreign): (Vec<_>, Vec<_>) = all.partition(|network| space.has(network));
@@ -147,6 +172,7 @@ mod tests {
             addresses,
             expires_unix: None,
             rate_limit: None,
+            offline_max: None,
         };
         (Identity::from_seed([seed; 32]).public_key(), peer)
     }
@@ -191,6 +217,13 @@ mod tests {
         check(&[], false);
         let same_key = [peer(1, &["10.77.0.9/32"])];
         assert_eq!(names(&file, &same_key), (vec!["p1".to_owned()], 1));
+    }
+
+    #[test]
+    fn a_network_behind_one_box_keeps_no_other_out() {
+        let greedy = peer(1, &["10.77.0.9/32", "10.77.128.0/17"]);
+        let members = [greedy, peer(2, &["10.77.128.2/32"]), peer(3, &["10.77.0.3/32"])];
+        assert_eq!(names(&[], &members), (vec!["p2".to_owned(), "p3".to_owned()], 1));
     }
 
     #[test]

@@ -392,6 +392,7 @@ impl Agent {
                     site: Some(candidate.site),
                     addresses: candidate.addresses,
                     to_anchor_us: candidate.to_anchor_us,
+                    last_resort: candidate.last_resort,
                 })
             };
             proxies.filter_map(place).collect()
@@ -403,7 +404,8 @@ impl Agent {
                 let about = prove(&anchor.chain, Role::Anchor, &anchor.tenant, &mut uses)?;
                 let (addresses, rate_kbps) = (anchor.addresses, anchor.rate_kbps);
                 let (key, name) = (about.key, about.name);
-                let place = Place { key, name, site: None, addresses, to_anchor_us: 0 };
+                let place =
+                    Place { key, name, site: None, addresses, to_anchor_us: 0, last_resort: false };
                 Some(Egress { tenant: anchor.tenant, anchor: place, rate_kbps })
             };
             document.body.anchors.into_iter().filter_map(place).collect()

@@ -360,6 +360,7 @@ fn a_proxy_whose_revocations_were_cut_off_lets_nobody_in() {
         chain: chain(BOX, Role::Box, ROOT),
         addresses: vec![],
         rate_kbps: None,
+        offline_max_s: None,
     }]);
     let version = Version { epoch: 0, number: 1 };
     let head = Signed::sign(&table.head_for(key(PROXY), version), &identity(CONTROLLER));
@@ -386,7 +387,13 @@ fn a_table_of_thousands_crosses_in_parts_and_then_by_what_differs() {
         let mut bytes = [7; 32];
         bytes[..2].copy_from_slice(&number.to_be_bytes());
         let key = Identity::from_seed(bytes).public_key();
-        Member { key, chain: chain.clone(), addresses: vec![], rate_kbps: None }
+        Member {
+            key,
+            chain: chain.clone(),
+            addresses: vec![],
+            rate_kbps: None,
+            offline_max_s: None,
+        }
     };
     let table = |number: u64, members: std::ops::Range<u16>| {
         let table = Table::of(members.map(member_of));
@@ -499,6 +506,7 @@ fn a_box_goes_to_proved_proxies_alone() {
         site: name("fra"),
         addresses: vec!["192.0.2.1:443".into()],
         to_anchor_us: 900,
+        last_resort: false,
     };
     let proxies = vec![
         candidate(chain(PROXY, Role::Proxy, ROOT)),
@@ -529,7 +537,7 @@ fn a_delegate_signs_for_as_many_proxies_of_a_list_as_it_may() {
         let signed = Signed::sign(&statement(seed, Role::Proxy), &identity(30)).expect("signed");
         let addresses = vec!["192.0.2.1:443".into()];
         let chain = pool.clone().then(signed);
-        Candidate { chain, site: name("fra"), addresses, to_anchor_us: 900 }
+        Candidate { chain, site: name("fra"), addresses, to_anchor_us: 900, last_resort: false }
     };
     // Once for each key, however often that is named.
     let proxies = [20, 20, 21, 22].map(candidate).into();

@@ -77,6 +77,7 @@ fn messages() -> Vec<serde_json::Value> {
         chain: chain.clone(),
         addresses: vec!["10.7.0.2/32".parse().expect("a prefix")],
         rate_kbps: Some(5),
+        offline_max_s: None,
     };
     let set = vec![member.into()];
     let members = TableChange { anew: true, set, gone: vec![key], head: None };

@@ -36,8 +36,15 @@ fn fleet(count: u16, sites: u16) -> Vec<ProxyView> {
     (0..count).map(|number| proxy(number, "west", &format!("site-{}", number % sites))).collect()
 }
 
-fn list(seeker: &Seeker, proxies: &[ProxyView]) -> BTreeSet<PublicKey> {
-    candidates(seeker, proxies).unwrap_or_default().into_iter().collect()
+/// The keys of a list, in its order.
+fn keys(seeker: &Seeker, proxies: &[ProxyView]) -> Vec<PublicKey> {
+    candidates(seeker, proxies).unwrap_or_default().iter().map(|it| it.key).collect()
+}
+
+/// Those of a list that are no last resorts.
+fn fit(seeker: &Seeker, proxies: &[ProxyView]) -> BTreeSet<PublicKey> {
+    let list = candidates(seeker, proxies).unwrap_or_default();
+    list.into_iter().filter(|it| !it.last_resort).map(|it| it.key).collect()
 }
 
 #[test]
@@ -66,11 +73,34 @@ fn who_is_dead_drained_full_or_of_another_tenant_gets_no_boxes() {
     for (case, spoil) in spoil.iter().enumerate() {
         let mut proxies = fleet(3, 3);
         spoil(&mut proxies[1]);
-        let chosen = list(&seeker(1), &proxies);
-        assert_eq!(chosen, [key(0), key(2)].into(), "case {case}");
+        assert_eq!(fit(&seeker(1), &proxies), [key(0), key(2)].into(), "case {case}");
         proxies.iter_mut().for_each(spoil);
-        assert_eq!(candidates(&seeker(1), &proxies), None, "case {case}");
+        assert!(fit(&seeker(1), &proxies).is_empty(), "case {case}");
     }
+}
+
+#[test]
+fn full_and_unheard_proxies_are_a_last_resort_and_others_none() {
+    let offered = |number, last_resort| Offered { key: key(number), last_resort };
+    let mut proxies = fleet(4, 2);
+    proxies[1].band = Band::Full;
+    proxies[2].vital = Vital::Lost;
+    proxies[3].vital = Vital::Dead;
+    let on_0 = Seeker { current: Some(key(0)), ..seeker(1) };
+    let list = candidates(&on_0, &proxies).expect("some");
+    assert_eq!(list[0], offered(0, false));
+    assert_eq!(
+        list[1..].iter().collect::<BTreeSet<_>>(),
+        [&offered(1, true), &offered(2, true)].into()
+    );
+    // The one that it is on dies, while all others are full: there is somewhere to go.
+    proxies[0].vital = Vital::Dead;
+    let list = candidates(&on_0, &proxies).expect("some");
+    assert!(list.iter().all(|it| it.last_resort) && list.len() == 2, "{list:?}");
+    // A new box has somewhere to go as well.
+    assert_eq!(candidates(&seeker(2), &proxies).expect("some").len(), 2);
+    proxies.iter_mut().for_each(|proxy| proxy.is_active = false);
+    assert_eq!(candidates(&on_0, &proxies), None);
 }
 
 #[test]
@@ -82,10 +112,11 @@ fn a_box_keeps_a_proxy_that_is_full_and_none_that_is_dead_or_drained() {
     proxies[5].vital = Vital::Dead;
     proxies[6].is_active = false;
     for kept in [3, 4] {
-        assert_eq!(candidates(&on(kept), &proxies).expect("some")[0], key(kept));
+        let first = candidates(&on(kept), &proxies).expect("some")[0];
+        assert_eq!(first, Offered { key: key(kept), last_resort: false });
     }
     for left in [5, 6] {
-        assert!(!list(&on(left), &proxies).contains(&key(left)));
+        assert!(!keys(&on(left), &proxies).contains(&key(left)));
     }
 }
 
@@ -95,14 +126,14 @@ fn the_own_region_comes_first_and_another_site_is_always_there() {
     let mut proxies = fleet(10, 1);
     proxies.push(proxy(20, "east", "far-a"));
     proxies.push(proxy(21, "east", "far-b"));
-    let chosen = candidates(&near, &proxies).expect("some");
+    let chosen = keys(&near, &proxies);
     let regions: Vec<&str> = chosen
         .iter()
         .map(|key| proxies.iter().find(|proxy| proxy.key == *key).expect("known").region.as_str())
         .collect();
     assert_eq!(regions, ["west", "west", "west", "east", "east"]);
     // Without the others, one site has to do.
-    assert_eq!(candidates(&near, &proxies[..10]).expect("some").len(), 5);
+    assert_eq!(keys(&near, &proxies[..10]).len(), 5);
 }
 
 #[test]
@@ -112,7 +143,7 @@ fn equals_get_equal_shares_and_the_busy_ones_less() {
     proxies[1].band = Band::Strained;
     let mut first = [0u32; 10];
     for number in 0..4_000 {
-        let chosen = candidates(&seeker(number), &proxies).expect("some");
+        let chosen = keys(&seeker(number), &proxies);
         first[proxies.iter().position(|proxy| proxy.key == chosen[0]).expect("known")] += 1;
     }
     // Draws: 8 proxies of 4, one of 2, one of 1: 35 in all.
@@ -128,7 +159,7 @@ fn one_more_proxy_moves_only_its_share() {
     let (before, after) = (fleet(50, 5), fleet(51, 5));
     let mut moved = 0;
     for number in 0..1_000 {
-        let (old, new) = (list(&seeker(number), &before), list(&seeker(number), &after));
+        let (old, new) = (fit(&seeker(number), &before), fit(&seeker(number), &after));
         moved += usize::from(old != new);
     }
     // 5 of 51 lists' places are its: 98 boxes of 1,000.
@@ -172,25 +203,32 @@ fn any() -> impl Strategy<Value = Any> {
 
 proptest! {
     #[test]
-    fn lists_are_short_of_two_sites_and_of_the_fit_alone(any in any()) {
+    fn lists_are_short_of_two_sites_and_of_the_fit_first(any in any()) {
         let Any { proxies, seeker } = any;
-        let fit = |proxy: &&ProxyView| match seeker.current == Some(proxy.key) {
-            true => proxy.may_keep(&seeker.tenant),
-            false => proxy.may_get(&seeker.tenant),
+        let is_fit = |proxy: &ProxyView| {
+            proxy.may_get(&seeker.tenant) || seeker.current == Some(proxy.key)
         };
-        let fit: BTreeMap<PublicKey, &ProxyView> =
-            proxies.iter().filter(fit).map(|proxy| (proxy.key, proxy)).collect();
-        let sites = |keys: &mut dyn Iterator<Item = PublicKey>| {
-            keys.map(|key| &fit[&key].site).collect::<BTreeSet<_>>().len()
+        let living: BTreeMap<PublicKey, &ProxyView> = proxies
+            .iter()
+            .filter(|proxy| proxy.may_keep(&seeker.tenant))
+            .map(|proxy| (proxy.key, proxy))
+            .collect();
+        let fit = living.values().filter(|proxy| is_fit(proxy)).count();
+        let sites = |list: &[Offered]| {
+            list.iter().map(|it| &living[&it.key].site).collect::<BTreeSet<_>>().len()
         };
         match candidates(&seeker, &proxies) {
-            None => prop_assert!(fit.is_empty()),
-            Some(chosen) => {
-                prop_assert_eq!(chosen.len(), fit.len().min(Candidates::MAX));
-                prop_assert_eq!(chosen.iter().collect::<BTreeSet<_>>().len(), chosen.len());
-                prop_assert!(chosen.iter().all(|key| fit.contains_key(key)));
-                let there = sites(&mut fit.keys().copied());
-                prop_assert!(sites(&mut chosen.iter().copied()) >= there.min(2));
+            None => prop_assert!(living.is_empty()),
+            Some(list) => {
+                prop_assert_eq!(list.len(), living.len().min(Candidates::MAX));
+                prop_assert_eq!(keys(&seeker, &proxies).iter().collect::<BTreeSet<_>>().len(), list.len());
+                let split = list.partition_point(|it| !it.last_resort);
+                prop_assert_eq!(split, fit.min(Candidates::MAX));
+                prop_assert!(list[..split].iter().all(|it| is_fit(living[&it.key])));
+                prop_assert!(list[split..].iter().all(|it| it.last_resort && !is_fit(living[&it.key])));
+                let of = |it: &&&ProxyView| is_fit(it);
+                let there = living.values().filter(of).map(|it| &it.site).collect::<BTreeSet<_>>();
+                prop_assert!(sites(&list[..split]) >= there.len().min(2));
             }
         }
     }
@@ -210,7 +248,7 @@ proptest! {
         let mut changed = proxies.clone();
         changed[index] = ProxyView { key: proxies[index].key, site: proxies[index].site.clone(),
             region: proxies[index].region.clone(), ..to };
-        let (old, new) = (list(&seeker, &proxies), list(&seeker, &changed));
+        let (old, new) = (fit(&seeker, &proxies), fit(&seeker, &changed));
         prop_assert!(old.difference(&new).count() <= 1, "{:?} {:?}", old, new);
         prop_assert!(new.difference(&old).count() <= 1, "{:?} {:?}", old, new);
         let moved = proxies[index].key;

@@ -33,7 +33,13 @@ fn chain_by_root(seed: u8) -> Chain {
 
 fn member(seed: u8) -> Member {
     let addresses = vec![format!("10.77.0.{seed}/32").parse().expect("a prefix")];
-    Member { key: key(seed), chain: chain_by_root(seed), addresses, rate_kbps: None }
+    Member {
+        key: key(seed),
+        chain: chain_by_root(seed),
+        addresses,
+        rate_kbps: None,
+        offline_max_s: None,
+    }
 }
 
 fn trust() -> Trust {

@@ -63,6 +63,7 @@ fn device(config: &ChainConfig, number: usize) -> (PublicKey, Peer) {
         addresses: vec![IpAddr::from(inner_address(config, number)).into()],
         expires_unix: None,
         rate_limit: None,
+        offline_max: None,
     };
     (box_identity(number).public_key(), peer)
 }
@@ -100,6 +101,7 @@ pub(super) fn anchor(
             addresses: Vec::new(),
             expires_unix: None,
             rate_limit: None,
+            offline_max: None,
         };
         (proxy_key(proxy), peer)
     });

@@ -62,6 +62,7 @@ impl Cast {
             site: self.site(proxy).clone(),
             addresses: vec![format!("192.0.2.{}:443", proxy % 250)],
             to_anchor_us: 2_000,
+            last_resort: false,
         }
     }
 
@@ -136,6 +137,7 @@ impl Cast {
             chain: self.chain(who),
             addresses: vec![ipnet::IpNet::from(std::net::IpAddr::V4(address))],
             rate_kbps: None,
+            offline_max_s: None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use roadweave_fleet::{Agent, AgentEvent, Down, Kept, Kind, Role, Up, Version};
+use roadweave_fleet::{Agent, AgentEvent, Down, Kept, Kind, Place, Role, Up, Version};
 use roadweave_types::Instant;
 
 use super::{Event, World};
@@ -32,7 +32,8 @@ pub(super) struct Member {
 #[derive(Default)]
 pub(super) struct Ride {
     pub on: Option<usize>,
-    pub candidates: Vec<usize>,
+    /// The proxies that it may choose, and whether as a last resort alone.
+    pub candidates: Vec<(usize, bool)>,
     pub is_in_garage: bool,
     /// The configuration in force leaves it without uplinks.
     pub is_cut_off: bool,
@@ -43,6 +44,13 @@ pub(super) struct Ride {
     pub in_tables_from: Option<Version>,
     pub round: u64,
     pub lacking: Option<(Lack, Instant)>,
+}
+
+impl Ride {
+    /// Whether its list has this proxy.
+    pub(super) fn knows(&self, proxy: usize) -> bool {
+        self.candidates.iter().any(|(known, _)| *known == proxy)
+    }
 }
 
 /// What a box does not have that could have it.
@@ -163,8 +171,8 @@ impl World {
         let is_box = self.cast.is_box(who);
         match event {
             AgentEvent::Candidates(places) => {
-                let keys = places.iter().map(|place| place.key);
-                let candidates = keys.filter_map(|key| self.cast.proxy(&key)).collect();
+                let of = |it: &Place| Some((self.cast.proxy(&it.key)?, it.last_resort));
+                let candidates = places.iter().filter_map(of).collect();
                 self.on_candidates(who, candidates);
             }
             AgentEvent::Configure { text, .. } if is_box => {

@@ -51,16 +51,18 @@ impl World {
         let half_hour = self.now.as_nanos() / PROBE.as_nanos() as u64;
         let delay = |proxy: usize| self.cast.round_trip(who, proxy, half_hour);
         let ride = &self.rides[who];
-        let usable = ride.candidates.iter().copied().filter(|proxy| self.accepts(*proxy, who));
-        let best = usable.min_by_key(|proxy| delay(*proxy));
-        let is_held = |proxy: &usize| self.accepts(*proxy, who) && ride.candidates.contains(proxy);
+        let usable = ride.candidates.iter().filter(|(proxy, _)| self.accepts(*proxy, who));
+        let best = usable.min_by_key(|(proxy, last_resort)| (*last_resort, delay(*proxy)));
+        let is_held = |proxy: &usize| self.accepts(*proxy, who) && ride.knows(*proxy);
         let on = ride.on.filter(is_held);
-        let pays = |best: usize, on: usize| {
-            delay(best) * 3 < delay(on) * 2 && delay(best) + Duration::from_millis(10) < delay(on)
+        let pays = |(best, last_resort): (usize, bool), on: usize| {
+            let is_better = delay(best) * 3 < delay(on) * 2
+                && delay(best) + Duration::from_millis(10) < delay(on);
+            is_better && !last_resort
         };
         let chosen = match (on, best) {
-            (Some(on), Some(best)) if !pays(best, on) => Some(on),
-            (_, best) => best,
+            (Some(on), Some(best)) if !pays(*best, on) => Some(on),
+            (_, best) => best.map(|(proxy, _)| *proxy),
         };
         self.figures.probe_bytes += ride.candidates.len() as u64 * PROBE_BYTES;
         self.set_proxy(who, chosen);
@@ -109,10 +111,10 @@ impl World {
         self.rides[who].lacking = lack.map(|lack| (lack, self.now));
     }
 
-    pub(super) fn on_candidates(&mut self, who: usize, candidates: Vec<usize>) {
+    pub(super) fn on_candidates(&mut self, who: usize, candidates: Vec<(usize, bool)>) {
         let ride = &mut self.rides[who];
         ride.candidates = candidates;
-        let is_listed = ride.on.is_some_and(|on| ride.candidates.contains(&on));
+        let is_listed = ride.on.is_some_and(|on| ride.knows(on));
         if !is_listed {
             let soon = self.between(50, 500);
             self.choose_after(who, soon);

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use roadweave_fleet::{
-    Band, Body, Candidates, Document, Entry, Envelope, Head, ProxyView, Published, PublishedTable,
-    PublishedTrust, Revocation, Revocations, Rollout, Seeker, Signed, Table, TableHead, TrustList,
-    Version, Vital, candidates,
+    Band, Body, Candidate, Candidates, Document, Entry, Envelope, Head, Offered, ProxyView,
+    Published, PublishedTable, PublishedTrust, Revocation, Revocations, Rollout, Seeker, Signed,
+    Table, TableHead, TrustList, Version, Vital, candidates,
 };
 use roadweave_identity::PublicKey;
 
@@ -20,8 +20,8 @@ pub(super) type Stored = Arc<(Version, Envelope)>;
 #[derive(Clone, Default)]
 pub(super) struct Device {
     pub state: DeviceState,
-    /// The proxies of its list.
-    pub listed: Vec<usize>,
+    /// The proxies of its list, and whether as a last resort alone.
+    pub listed: Vec<(usize, bool)>,
     pub candidates: Option<Stored>,
     pub configuration: Option<Stored>,
     /// The one before, while it may come back.
@@ -200,13 +200,18 @@ impl Store {
             current: device.proxy.map(|proxy| cast.key(cast.boxes + proxy)),
         };
         let Some(list) = candidates(&seeker, &self.proxies) else { return };
-        let list: Vec<usize> = list.iter().filter_map(|key| cast.proxy(key)).collect();
-        let same = |a: &[usize], b: &[usize]| BTreeSet::from_iter(a) == BTreeSet::from_iter(b);
+        let of = |it: &Offered| Some((cast.proxy(&it.key)?, it.last_resort));
+        let list: Vec<(usize, bool)> = list.iter().filter_map(of).collect();
+        let set = |list: &[(usize, bool)]| BTreeSet::from_iter(list.iter().copied());
         // The order is advice: a box measures.
-        if !device.listed.is_empty() && same(&device.listed, &list) {
+        if !device.listed.is_empty() && set(&device.listed) == set(&list) {
             return;
         }
-        let proxies = list.iter().map(|proxy| cast.candidate(*proxy)).collect();
+        let candidate = |(proxy, last_resort): &(usize, bool)| Candidate {
+            last_resort: *last_resort,
+            ..cast.candidate(*proxy)
+        };
+        let proxies = list.iter().map(candidate).collect();
         let signed = self.sign(cast, who, Candidates { proxies });
         let device = &mut self.devices[who];
         (device.listed, device.candidates) = (list, Some(signed));

@@ -78,6 +78,7 @@ fn server_of(
         addresses: vec![IpAddr::from(VEHICLE).into(), v6.into()],
         expires_unix: world.trust.expires_unix,
         rate_limit: None,
+        offline_max: None,
     };
     let peers = Arc::new(PeerTable::new([(Identity::from_seed(known).public_key(), peer)]));
     peers.set_unix_time(Trust::UNIX_TIME);

@@ -164,6 +164,7 @@ impl Fleet {
                 site: config.sites[number].clone(),
                 addresses: vec![address(number)],
                 to_anchor: config.to_anchor.get(number).copied().unwrap_or_default(),
+                last_resort: false,
             })
             .collect();
         let client = ClientConfig {
@@ -416,6 +417,7 @@ fn server(epoch: Epoch, config: &FleetConfig, number: usize) -> Result<Server, W
         addresses: vec![IpAddr::from(VEHICLE).into()],
         expires_unix: None,
         rate_limit: None,
+        offline_max: None,
         tenant: String::new(),
     };
     let peers = Arc::new(PeerTable::new([(client_identity().public_key(), peer)]));

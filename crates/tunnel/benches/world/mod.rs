@@ -107,6 +107,7 @@ impl Tunnel {
             addresses: vec![IpNet::from(IpAddr::from(INNER))],
             expires_unix: None,
             rate_limit: None,
+            offline_max: None,
         };
         let peers = PeerTable::new([(client_key.public_key(), peer)]);
         let config = ClientConfig {

@@ -9,7 +9,7 @@ use roadweave_wire::Detached;
 
 use super::Anchor;
 use crate::leg::TenantId;
-use crate::peers::{Peers, PeersChange};
+use crate::peers::{PeerTable, Peers, PeersChange};
 
 impl Anchor {
     /// Puts other devices in the place of those of a tenant, and returns the former ones, for
@@ -24,7 +24,7 @@ impl Anchor {
         let table = self.tenants.get(usize::from(tenant.0))?.devices.clone();
         let former = table.replace(peers);
         for key in changed {
-            if table.check(&key).is_err() {
+            if is_out(&table, &key) {
                 self.forget_device(now, tenant, key);
             }
         }
@@ -45,7 +45,7 @@ impl Anchor {
         self.end_refused(now);
         let devices = self.bindings.attached();
         let expired = |(tenant, key): &(TenantId, PublicKey)| {
-            self.tenants[usize::from(tenant.0)].devices.check(key).is_err()
+            is_out(&self.tenants[usize::from(tenant.0)].devices, key)
         };
         let expired: Vec<(TenantId, PublicKey)> = devices.filter(expired).collect();
         for (tenant, key) in expired {
@@ -60,10 +60,15 @@ impl Anchor {
     }
 
     fn end_refused(&mut self, now: Instant) {
-        let refused = self.legs.iter().filter(|(_, leg)| self.proxies.check(&leg.proxy).is_err());
+        let refused = self.legs.iter().filter(|(_, leg)| is_out(&self.proxies, &leg.proxy));
         let refused: Vec<ConnectionId> = refused.map(|(id, _)| *id).collect();
         for id in refused {
             self.end_leg(now, id, "this proxy is not let in any more");
         }
     }
+}
+
+/// Whether what the holder of `key` has under way is to end.
+fn is_out(table: &PeerTable, key: &PublicKey) -> bool {
+    table.check(key).is_err_and(|why| why.ends_sessions())
 }

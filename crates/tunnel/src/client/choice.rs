@@ -35,13 +35,15 @@ pub struct Candidate {
     pub addresses: Vec<SocketAddr>,
     /// The round trip from it to where inner packets leave.
     pub to_anchor: Duration,
+    /// Whether it is chosen only when no other is there: it has no room.
+    pub last_resort: bool,
 }
 
 impl Candidate {
     /// The only server that there is.
     pub fn only(key: PublicKey, addresses: Vec<SocketAddr>) -> Self {
         let (name, site, to_anchor) = (String::new(), String::new(), Duration::ZERO);
-        Self { key, name, site, addresses, to_anchor }
+        Self { key, name, site, addresses, to_anchor, last_resort: false }
     }
 }
 
@@ -93,6 +95,7 @@ pub(super) struct Choice {
 #[derive(Clone, Debug, Default)]
 struct State {
     to_anchor: Duration,
+    last_resort: bool,
     /// Of the last round; `None` if it did not answer over half of the capacity.
     figure: Option<Duration>,
     measured: Option<Instant>,
@@ -105,6 +108,14 @@ struct State {
     /// Tries in which nothing was heard, of anybody: whose fault that is nobody knows.
     silent_tries: u32,
     last: Option<String>,
+}
+
+impl State {
+    /// With what the candidate itself says.
+    fn of(self, candidate: &Candidate) -> Self {
+        let Candidate { to_anchor, last_resort, .. } = *candidate;
+        Self { to_anchor, last_resort, ..self }
+    }
 }
 
 /// One round of probes.
@@ -133,7 +144,7 @@ pub(super) struct Standing {
 impl Choice {
     /// Nothing is known of `candidates` yet, of which the client will be with the first.
     pub(super) fn new(candidates: &[Candidate]) -> Self {
-        let state = |it: &Candidate| State { to_anchor: it.to_anchor, ..State::default() };
+        let state = |it: &Candidate| State::default().of(it);
         Self {
             sites: candidates.iter().map(|candidate| candidate.site.clone()).collect(),
             states: candidates.iter().map(state).collect(),
@@ -159,7 +170,7 @@ impl Choice {
         let state = |(candidate, before): (&Candidate, &Option<usize>)| {
             let known = before.and_then(|at| self.states.get(at)).cloned().unwrap_or_default();
             let better = if are_same { known.better } else { 0 };
-            State { to_anchor: candidate.to_anchor, better, ..known }
+            State { better, ..known }.of(candidate)
         };
         self.states = candidates.iter().zip(before).map(state).collect();
         self.sites = candidates.iter().map(|candidate| candidate.site.clone()).collect();
@@ -309,14 +320,14 @@ impl Choice {
             return None;
         }
         let is_wished = |(_, state): &(usize, &State)| {
-            state.better >= ROUNDS_RUNNING && state.rests_until <= now
+            state.better >= ROUNDS_RUNNING && !state.last_resort && state.rests_until <= now
         };
         let wished = self.states.iter().enumerate().filter(is_wished);
         wished.min_by_key(|(_, state)| state.figure).map(|(candidate, _)| candidate)
     }
 
-    /// The best candidate to wait beside `current`: of another site, where there is one that does
-    /// not rest.
+    /// The best candidate to wait beside `current`, if it does not rest: one with room, and of
+    /// another site, where there is one.
     pub(super) fn standby(&self, now: Instant) -> Option<usize> {
         self.best_of_others(|state| state.rests_until <= now)
     }
@@ -338,7 +349,8 @@ impl Choice {
         let rank = |(candidate, state): &(usize, &State)| {
             let is_beside = self.sites.get(*candidate) == site;
             let is_unknown = state.figure.is_none();
-            (state.silent_tries, is_beside, is_unknown, state.figure, *candidate)
+            let is_in_vain = (state.silent_tries, state.last_resort);
+            (is_in_vain, is_beside, is_unknown, state.figure, *candidate)
         };
         others.min_by_key(rank).map(|(candidate, _)| candidate)
     }
@@ -348,9 +360,14 @@ impl Choice {
         self.rounds
     }
 
-    /// Whether `best` waits to so much more purpose than `waiting` that it takes its place: at
-    /// another site than the current one, or nearer by both margins.
+    /// Whether `best` waits to so much more purpose than `waiting` that it takes its place: with
+    /// room, at another site than the current one, or nearer by both margins.
     pub(super) fn waits_better(&self, best: usize, waiting: usize) -> bool {
+        let is_last =
+            |candidate: usize| self.states.get(candidate).is_some_and(|it| it.last_resort);
+        if is_last(best) != is_last(waiting) {
+            return is_last(waiting);
+        }
         let site = |candidate: usize| self.sites.get(candidate);
         let figure = |candidate: usize| self.states.get(candidate).and_then(|it| it.figure);
         let is_beside = |candidate: usize| site(candidate) == site(self.current);

@@ -27,6 +27,9 @@ pub struct CandidateReport {
     pub public_key: String,
     /// What it is to the client now.
     pub place: CandidatePlace,
+    /// Whether it is chosen only when no other is there.
+    #[serde(default)]
+    pub last_resort: bool,
     /// Its figure: the round trip by which it is compared, milliseconds.
     pub figure_ms: Option<f64>,
     /// How long ago that was measured, seconds.
@@ -70,6 +73,7 @@ impl Client {
                 site: candidate.site.clone(),
                 public_key: candidate.key.to_string(),
                 place,
+                last_resort: candidate.last_resort,
                 figure_ms: standing.figure.map(|figure| figure.as_secs_f64() * 1e3),
                 measured_seconds_ago: standing.measured.map(|at| now.since(at).as_secs_f64()),
                 rest_seconds: standing.rests_until.map(|until| until.since(now).as_secs_f64()),

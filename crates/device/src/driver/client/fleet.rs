@@ -69,7 +69,11 @@ impl ClientRole {
         if servers == self.options.servers {
             return;
         }
-        let names: Vec<&str> = servers.iter().map(|server| server.name.as_str()).collect();
+        let name = |server: &CandidateOptions| match server.last_resort {
+            true => format!("{} (last resort)", server.name),
+            false => server.name.clone(),
+        };
+        let names: Vec<String> = servers.iter().map(name).collect();
         tracing::info!(proxies = names.join(", "), "the fleet names these proxies");
         let uplinks: Vec<Uplink> = self.steering.uplinks().cloned().collect();
         self.resolver.set_servers(now, &servers, &uplinks, || driver.waker());
@@ -119,6 +123,7 @@ mod tests {
                 site: None,
                 addresses: vec!["192.0.2.1:4433".to_owned()],
                 to_anchor_us: 0,
+                last_resort: false,
             })
         };
         let revoked = [identity(1).public_key()];

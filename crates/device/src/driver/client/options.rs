@@ -42,6 +42,8 @@ pub struct CandidateOptions {
     pub site: String,
     /// The round trip from it to where inner packets leave.
     pub to_anchor: Duration,
+    /// Whether it should be chosen only when no other is there.
+    pub last_resort: bool,
 }
 
 impl CandidateOptions {
@@ -53,6 +55,7 @@ impl CandidateOptions {
             name: place.name.to_string(),
             site: place.site.as_ref().map(ToString::to_string).unwrap_or_default(),
             to_anchor: Duration::from_micros(place.to_anchor_us.into()),
+            last_resort: place.last_resort,
         }
     }
 }

@@ -1,10 +1,11 @@
 //! What a server, a proxy or an anchor does of what its fleet says, and what it tells its fleet.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use roadweave_identity::PublicKey;
+use roadweave_tunnel::PeerTable;
 use roadweave_types::Instant;
 
 use super::Tables;
@@ -37,6 +38,13 @@ pub(super) struct InFleet {
     batches: u64,
     /// Withdrawn keys whose sessions may not have ended: the number of their batch.
     ending: Option<u64>,
+    /// Whether some of them are no members', but of who has signed members: their sessions end by
+    /// the next table.
+    ends_by_table: bool,
+    /// For how long the members of a tenant may be without a controller.
+    offline_max: BTreeMap<String, Duration>,
+    /// The tenants that have been for longer.
+    offline: BTreeSet<String>,
     next_figures: Instant,
     watched_until: Instant,
 }
@@ -55,6 +63,9 @@ impl InFleet {
             is_closed: false,
             batches: 0,
             ending: None,
+            ends_by_table: false,
+            offline_max: BTreeMap::new(),
+            offline: BTreeSet::new(),
             next_figures: Instant::ZERO,
             watched_until: Instant::ZERO,
         })
@@ -93,10 +104,27 @@ impl InFleet {
         tables.for_each(|table| table.close_but(self.is_closed.then(|| self.of_file.clone())));
     }
 
+    /// Tells `clients` for how long no controller has been there.
+    pub(super) fn tell_away(&mut self, now: Instant, clients: &PeerTable) {
+        let away = self.fleet.away(now);
+        clients.set_away(away);
+        let offline = self.offline_max.iter().filter(|(_, most)| away >= **most);
+        let offline: BTreeSet<String> = offline.map(|(tenant, _)| tenant.clone()).collect();
+        for tenant in offline.difference(&self.offline) {
+            tracing::error!(tenant, "no controller for longer than it allows: no box is let in");
+        }
+        for tenant in self.offline.difference(&offline) {
+            tracing::info!(tenant, "boxes are let in again");
+        }
+        self.offline = offline;
+    }
+
     /// Tells the fleet once the sessions of withdrawn keys have ended, and sends figures when that
-    /// is due.
-    pub(super) fn tell(&mut self, now: Instant, node: &impl Serves) {
-        if let Some(batch) = self.ending.take_if(|_| node.is_settled()) {
+    /// is due. `is_in_line`: whether the members are those of the last table.
+    pub(super) fn tell(&mut self, now: Instant, node: &impl Serves, is_in_line: bool) {
+        self.ends_by_table &= !is_in_line;
+        let has_ended = node.is_settled() && !self.ends_by_table;
+        if let Some(batch) = self.ending.take_if(|_| has_ended) {
             self.fleet.on_ended(batch);
         }
         if now < self.next_figures {
@@ -123,6 +151,7 @@ impl InFleet {
             self.fleet.news();
         if !revoked.is_empty() {
             tracing::info!(keys = revoked.len(), "keys are revoked, and their sessions end");
+            self.ends_by_table |= !revoked.iter().all(|key| self.members.has(key));
             // Those of the file are nobody else's to withdraw.
             let theirs = revoked.into_iter().filter(|key| !self.of_file.contains(key));
             node.revoke(now, theirs.collect(), tables);
@@ -153,6 +182,11 @@ impl InFleet {
             let places = places.collect();
             Led { tenants: anchors.into_iter().map(|(tenant, _)| tenant).collect(), places }
         });
-        (members.map(|members| self.members = Arc::new(members)).is_some(), led)
+        let has_others = members.is_some();
+        if let Some(members) = members {
+            self.offline_max = members.offline_max();
+            self.members = Arc::new(members);
+        }
+        (has_others, led)
     }
 }

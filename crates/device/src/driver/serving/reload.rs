@@ -199,6 +199,11 @@ impl Reloader {
         self.again.take_if(|_| !self.is_busy)
     }
 
+    /// Whether nothing is under way or due.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.is_busy && self.again.is_none()
+    }
+
     /// Waits for what is under way, and ends the thread.
     pub(super) fn stop(&mut self) {
         if self.is_busy
@@ -270,6 +275,7 @@ mod tests {
             addresses: nets(addresses),
             expires_unix: None,
             rate_limit: None,
+            offline_max: None,
         };
         let key = Identity::from_seed([1; 32]).public_key();
         let members = Members { boxes: vec![(key, peer)], proxies: Vec::new() };

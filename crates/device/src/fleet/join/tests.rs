@@ -33,6 +33,7 @@ fn a_box_joins_once_and_starts_by_what_is_on_its_disk() {
         site: name("fra"),
         addresses: vec!["192.0.2.1:4433".into()],
         to_anchor_us: 0,
+        last_resort: false,
     };
     controller.desire(own, 1, Candidates { proxies: vec![proxy] });
     let joined = join(options(controller.token(), folder.path())).expect("joined");

@@ -52,6 +52,7 @@ fn box_of(seed: u8) -> Member {
         chain: chain(key(seed), &format!("bus-{seed}"), Role::Box, ROOT),
         addresses: vec![format!("10.77.0.{seed}/32").parse().expect("a prefix")],
         rate_kbps: Some(5_000),
+        offline_max_s: None,
     }
 }
 

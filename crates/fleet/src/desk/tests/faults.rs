@@ -36,6 +36,7 @@ fn table(number: u64, seeds: &[u8]) -> Arc<PublishedTable> {
         chain: chain(*seed, Role::Box, ROOT),
         addresses: vec![],
         rate_kbps: None,
+        offline_max_s: None,
     });
     let (table, version) = (Table::of(members), Version { epoch: 0, number });
     let head = table.head_for(key(PROXY), version);

@@ -15,7 +15,8 @@ fn key(seed: u8) -> PublicKey {
 
 fn table(name: &str, key: PublicKey) -> Arc<PeerTable> {
     let (name, tenant, addresses) = (name.to_owned(), String::new(), Vec::new());
-    let peer = Peer { name, tenant, addresses, expires_unix: None, rate_limit: None };
+    let peer =
+        Peer { name, tenant, addresses, expires_unix: None, rate_limit: None, offline_max: None };
     Arc::new(PeerTable::new([(key, peer)]))
 }
 
@@ -66,4 +67,30 @@ fn a_proxy_that_begins_leg_after_leg_has_no_more_bindings_checked() {
     assert_eq!(press(&mut anchor, later, 3), 100, "they come back at their rate");
     let whole = later + std::time::Duration::from_secs(60);
     assert_eq!(press(&mut anchor, whole, 4), first);
+}
+
+#[test]
+fn who_is_in_stays_in_while_nobody_is_let_in() {
+    let (mut anchor, now) = (anchor(), Instant::from_millis(5));
+    let (tables, id) =
+        ([anchor.tenants[0].devices.clone(), anchor.proxies.clone()], ConnectionId(1));
+    anchor.start(now, id, Leg { proxy: key(50), name: "proxy".into(), end: LegEnd::new(None) });
+    let mut binding = Binding {
+        tenant: "acme".into(),
+        anchor: *key(9).as_bytes(),
+        proxy: *key(50).as_bytes(),
+        number: 1,
+        signature: [0; 64],
+    };
+    binding.signature = *Identity::from_seed([1; 32]).sign(&binding.signed()).as_bytes();
+    anchor.try_attach(now, At { leg: id, handle: 0 }, key(1), binding).unwrap();
+    tables.iter().for_each(|table| table.close_but(Some([].into())));
+    anchor.on_time_of_day(now);
+    assert_eq!((anchor.attached(), anchor.legs.len()), (1, 1));
+    tables[0].revoke([key(1)]);
+    anchor.on_time_of_day(now);
+    assert_eq!((anchor.attached(), anchor.legs.len()), (0, 1));
+    tables[1].revoke([key(50)]);
+    anchor.on_time_of_day(now);
+    assert_eq!(anchor.legs.len(), 0);
 }

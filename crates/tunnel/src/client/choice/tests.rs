@@ -12,6 +12,7 @@ fn candidate(number: u8, site: &str) -> Candidate {
         site: site.to_owned(),
         addresses: Vec::new(),
         to_anchor: Duration::ZERO,
+        last_resort: false,
     }
 }
 
@@ -95,6 +96,24 @@ fn the_way_from_server_to_anchor_counts() {
     let rtt = |_, it, _| Some(ms(if it == 0 { 90 } else { 50 }));
     assert_eq!(run(&mut choice, &[1], hours(2), rtt), []);
     assert_eq!(choice.standing(hours(2), 1).figure, Some(ms(100)));
+}
+
+#[test]
+fn a_last_resort_is_gone_to_only_when_nobody_else_is_left() {
+    let full = Candidate { last_resort: true, ..candidate(2, "b") };
+    let candidates = [candidate(1, "a"), full, candidate(3, "a")];
+    let mut choice = Choice::new(&candidates);
+    // It is by far the nearest, and at another site.
+    let rtt = |_, at: usize, _| Some(ms([100, 10, 100][at]));
+    assert_eq!(run(&mut choice, &[1], hours(3), rtt), []);
+    assert_eq!(choice.standby(hours(3)), Some(2));
+    assert!(choice.waits_better(2, 1) && !choice.waits_better(1, 2));
+    choice.on_failure(hours(3), 2, "refused");
+    assert_eq!(choice.standby(hours(3)), Some(1));
+    // It has room again.
+    let candidates = [candidate(1, "a"), candidate(2, "b"), candidate(3, "a")];
+    choice.set_candidates(hours(3), &candidates, &[Some(0), Some(1), Some(2)]);
+    assert_eq!(run(&mut choice, &[1], hours(6), rtt).len(), 1);
 }
 
 #[test]
