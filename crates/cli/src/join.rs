@@ -96,13 +96,16 @@ impl JoinArgs {
 
 /// What has happened, and what comes next.
 fn told(joined: &Joined, option: &str) -> String {
-    let Joined { before, tenant, name, role, key, key_path, documents } = joined;
+    let Joined { before, moved_to, tenant, name, role, key, key_path, documents } = joined;
     let had = if *before { "was joined before" } else { "has joined" };
     let role = role_name(*role);
     let mut text = format!(
         "This {role} {had}: {name} of {tenant}\nkey {key}, private half in {}\n",
         key_path.display()
     );
+    if let Some(addresses) = moved_to {
+        text += &format!("Its controller is sought at {} from now on.\n", addresses.join(", "));
+    }
     let has = |kind: Kind| documents.iter().any(|(known, _)| *known == kind);
     text += match role {
         "box" if !has(Kind::Candidates) => {

@@ -188,6 +188,9 @@ pub struct FleetStatus {
     pub away_since: Option<Instant>,
     /// For how long there has been none, seconds.
     pub away_seconds: Option<f64>,
+    /// Whether that counts from the start of the program, before which it may have been away too.
+    #[serde(default)]
+    pub away_at_least: bool,
     /// Why there was none last.
     pub away_why: Option<String>,
     /// What the controller wants to hold, and what became of it.

@@ -21,8 +21,8 @@ use roadweave_identity::PublicKey;
 use roadweave_types::Instant;
 
 pub use self::keeping::{Kept, KeptError};
-use self::trial::Decision;
 pub use self::trial::Works;
+use self::trial::{Decision, Question};
 use crate::chain::Chain;
 use crate::document::{Kind, Version};
 use crate::frame::{Have, Outcome, Report, Sample, Up};
@@ -72,8 +72,11 @@ pub enum AgentEvent {
     Drain(bool),
     /// Send figures often until then.
     Watch(Instant),
-    /// What [`Agent::kept`] gives has changed: write it.
+    /// What [`Agent::kept`] gives has changed: write it, before a [`AgentEvent::Configure`] that
+    /// comes after it is in force. It may be a version that ends the program.
     Keep,
+    /// A stream is to be sought now, if none is up.
+    Seek,
     /// Something that a person should know.
     Warning(String),
 }
@@ -118,6 +121,8 @@ pub struct Agent {
     /// Where a proxy or an anchor listens, told when it joins.
     addresses: Vec<String>,
     works: Works,
+    /// Whether nothing comes through the session of a box.
+    is_mute: bool,
     sessions: u32,
     /// How far a proxy is from the anchors of its tenants, microseconds.
     anchors: BTreeMap<Name, u32>,
@@ -168,11 +173,18 @@ impl Agent {
         self.addresses = addresses;
     }
 
+    /// Controllers listen elsewhere from now on, `host:port` each: call it once one was met there
+    /// whose key a root names.
+    pub fn set_controllers_at(&mut self, addresses: Vec<String>) {
+        self.kept.set_addresses(addresses);
+        self.tell(AgentEvent::Keep);
+    }
+
     /// An agent with what an earlier life of it has kept. What of that does not prove itself is
     /// forgotten, with a warning; what does comes as events, revocations first.
     pub fn restore(now: Instant, key: PublicKey, role: Role, software: &str, kept: Kept) -> Self {
         let mut agent = Self::of(now, key, role, software, kept);
-        agent.is_doubtful = !agent.kept.has_proved_revocations();
+        agent.is_doubtful = !agent.kept.has_held_revocations();
         agent.prove_kept(now);
         agent
     }
@@ -186,6 +198,7 @@ impl Agent {
             joining: None,
             addresses: Vec::new(),
             works: Works::default(),
+            is_mute: false,
             sessions: 0,
             anchors: BTreeMap::new(),
             proxy: None,
@@ -230,6 +243,12 @@ impl Agent {
     /// A box has a session with a proxy, or has none.
     pub fn on_session(&mut self, now: Instant, is_up: bool) {
         self.set_works(now, Works { session: is_up, ..self.works });
+    }
+
+    /// Whether nothing comes through the session of a box, which is given up much later.
+    pub fn on_mute(&mut self, now: Instant, is_mute: bool) {
+        self.is_mute = is_mute;
+        self.set_works(now, self.works);
     }
 
     /// The proxy that a box is on, of which it tells the controller.
@@ -314,10 +333,15 @@ impl Agent {
                     self.report(Kind::Configuration, version, Outcome::TakenBack { why });
                 }
                 Decision::Compare | Decision::Again => {
-                    self.configure();
                     self.tell(AgentEvent::Keep);
+                    self.configure();
                 }
             }
+        }
+        match self.kept.poll_question() {
+            Some(Question::Ask) => self.send(Up::Alive),
+            Some(Question::Seek) => self.tell(AgentEvent::Seek),
+            None => {}
         }
     }
 
@@ -353,7 +377,7 @@ impl Agent {
 
     fn set_works(&mut self, now: Instant, works: Works) {
         self.works = works;
-        self.kept.on_works(now, works);
+        self.kept.on_works(now, works, self.is_mute);
         self.handle_timeout(now);
     }
 
@@ -411,10 +435,8 @@ impl Agent {
     }
 
     fn tell(&mut self, event: AgentEvent) {
-        if event == AgentEvent::Keep {
-            self.events.retain(|other| *other != AgentEvent::Keep);
-        }
-        if self.events.len() < EVENTS_MAX {
+        let is_told = event == AgentEvent::Keep && self.events.contains(&event);
+        if !is_told && self.events.len() < EVENTS_MAX {
             self.events.push_back(event);
         }
     }

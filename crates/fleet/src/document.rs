@@ -75,11 +75,30 @@ impl<B: Body> Document<B> {
         held: Option<Version>,
     ) -> Result<Self, DocumentError> {
         let (document, _) = signed.verify_by(trust.controllers())?;
-        if document.subject != subject {
+        document.check(trust, subject, held)
+    }
+
+    /// Reads again what the holder of `subject` has taken before.
+    pub(crate) fn open_held(
+        signed: &Signed<Self>,
+        trust: &Trust,
+        subject: PublicKey,
+    ) -> Result<Self, DocumentError> {
+        let (document, _) = signed.verify_by(trust.signers())?;
+        document.check(trust, subject, None)
+    }
+
+    fn check(
+        self,
+        trust: &Trust,
+        subject: PublicKey,
+        held: Option<Version>,
+    ) -> Result<Self, DocumentError> {
+        if self.subject != subject {
             return Err(DocumentError::OtherSubject);
         }
-        check_version(document.version, trust, held)?;
-        Ok(document)
+        check_version(self.version, trust, held)?;
+        Ok(self)
     }
 }
 

@@ -197,7 +197,7 @@ impl Table {
                 false => Err(TableError::Changed),
             };
         };
-        let (head, _) = signed.verify_by(trust.controllers())?;
+        let (head, _) = signed.verify_by(trust.signers())?;
         if head.subject != subject {
             return Err(DocumentError::OtherSubject.into());
         }
@@ -215,6 +215,11 @@ impl Table {
         if head.is_some_and(|head| head.verify_by(trust.controllers()).is_err()) {
             self.version = None;
         }
+    }
+
+    /// Who claims to have signed it.
+    pub(crate) fn claimed_keys(&self) -> impl Iterator<Item = PublicKey> {
+        self.head.iter().flat_map(Signed::claimed_keys)
     }
 
     /// Takes part of a change, and returns whether the table is another one now.

@@ -1,6 +1,8 @@
 //! Whom a box, proxy or anchor trusts, and how that changes: by the word of a root, not of the
 //! controller.
 
+use std::collections::BTreeSet;
+
 use roadweave_identity::PublicKey;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +40,9 @@ impl Payload for TrustList {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trust {
     list: TrustList,
+    /// Controllers of former lists who have signed what is held, until it is signed anew.
+    #[serde(default)]
+    former: BTreeSet<PublicKey>,
     /// The revocations that it has heard of.
     revocations: Revocations,
 }
@@ -57,7 +62,7 @@ impl Trust {
 
     /// Trust in a list that this side has made itself.
     pub fn of(list: TrustList) -> Self {
-        Self { list, revocations: Revocations::default() }
+        Self { list, former: BTreeSet::new(), revocations: Revocations::default() }
     }
 
     /// Takes a newer list that one of the roots or spares of today has signed. Returns whether it
@@ -82,7 +87,8 @@ impl Trust {
         if list.roots.is_empty() || list.controllers.is_empty() {
             return Err(TrustError::Nobody);
         }
-        self.list = list;
+        let former = std::mem::replace(&mut self.list, list);
+        self.former.extend(former.controllers);
         Ok(true)
     }
 
@@ -99,6 +105,19 @@ impl Trust {
     /// Who may speak as the controller.
     pub fn controllers(&self) -> impl Iterator<Item = PublicKey> {
         self.list.controllers.iter().copied().filter(|key| !self.is_revoked(key))
+    }
+
+    /// Who may have signed what is held: a controller that has retired since, too. Of what comes
+    /// now it counts for nothing.
+    pub(crate) fn signers(&self) -> impl Iterator<Item = PublicKey> {
+        let former = self.former.iter().copied().filter(|key| !self.is_revoked(key));
+        self.controllers().chain(former)
+    }
+
+    /// Keeps those of former lists that have signed something of what is held.
+    pub(crate) fn retain_former(&mut self, mut is_needed: impl FnMut(&PublicKey) -> bool) {
+        let of_today = &self.list.controllers;
+        self.former.retain(|key| !of_today.contains(key) && is_needed(key));
     }
 
     /// Whether `key` was withdrawn.

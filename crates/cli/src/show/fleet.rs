@@ -10,7 +10,11 @@ pub(super) fn fleet(fleet: &FleetStatus) -> String {
         (Some(controller), None) => format!("controller at {controller}\n"),
         (_, away) => {
             let why = fleet.away_why.as_deref().map(|why| format!(": {why}")).unwrap_or_default();
-            format!("controller away for {} s{why}\n", away.unwrap_or_default() as u64)
+            let seconds = away.unwrap_or_default() as u64;
+            match fleet.away_at_least {
+                true => format!("controller away since this start at least, {seconds} s{why}\n"),
+                false => format!("controller away for {seconds} s{why}\n"),
+            }
         }
     };
     for DocumentStatus { kind, version, outcome, why } in documents {

@@ -136,6 +136,10 @@ fn a_member_of_a_fleet_tells_since_when_it_is_on_its_own() {
             "keys revoked: 2\n",
         ],
     );
+    if let Some(fleet) = &mut client.fleet {
+        fleet.away_at_least = true;
+    }
+    check(&client, &["bus-12, controller away since this start at least, 73 s: no answer\n"]);
 }
 
 #[test]

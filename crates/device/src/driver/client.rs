@@ -13,6 +13,7 @@ use roadweave_tunnel::{Candidate, Client, ClientConfig, Usage};
 use roadweave_types::{Instant, UplinkId};
 use serde_json::{Value, json};
 
+use self::fleet::Passage;
 pub use self::options::{
     CandidateOptions, ClientOptions, ClientReload, ClientRouteOptions, ReloadClient,
 };
@@ -72,6 +73,7 @@ struct ClientRole {
     fleet: Option<Fleet<ClientReload>>,
     /// The fleet has not been told of the uplinks as they are.
     has_other_uplinks: bool,
+    passage: Passage,
     // Dropped in this order.
     granted: Granted,
     filters: ClientFilters,
@@ -136,6 +138,7 @@ fn start(mut options: ClientOptions) -> Result<Running<Client, ClientRole>, Driv
         repeat_limiter: RepeatLimiter::default(),
         fleet,
         has_other_uplinks: true,
+        passage: Passage::default(),
         granted: Granted::default(),
         filters,
         steering,
@@ -308,6 +311,7 @@ impl Role<Client> for ClientRole {
     fn handle_events(&mut self, driver: &mut Driver<Client>, now: Instant) {
         self.take_events(driver);
         self.tell_uplinks();
+        self.tell_passage(&driver.node, now);
         self.remind(driver, now);
     }
 

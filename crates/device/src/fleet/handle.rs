@@ -91,12 +91,15 @@ impl<C: Send + 'static> Fleet<C> {
             batches: 0,
             uplinks: Vec::new(),
             has_session: false,
+            waiting: None,
             written: 0,
             ended: 0,
             confirmed: 0,
             figures: Figures::default(),
         };
         events.into_iter().for_each(|event| thread.on_event(Instant::ZERO, event));
+        // The disk has it: it comes from there.
+        thread.hand_over();
         thread.tell_status();
         let (alive, over) = channel();
         let thread = std::thread::Builder::new()
@@ -144,6 +147,11 @@ impl<C> Fleet<C> {
     /// A box has a session with this proxy, or none.
     pub(crate) fn set_session(&self, proxy: Option<PublicKey>) {
         self.order(|orders| orders.session = Some(proxy));
+    }
+
+    /// Whether nothing comes through the session of a box.
+    pub(crate) fn set_mute(&self, is_mute: bool) {
+        self.order(|orders| orders.is_mute = Some(is_mute));
     }
 
     /// How many sessions a proxy has, what they have carried so far, and the round trips to the

@@ -53,6 +53,8 @@ pub struct JoinOptions {
 pub struct Joined {
     /// Whether it belonged to the fleet before.
     pub before: bool,
+    /// Where it seeks the controller from now on, if that is elsewhere than before.
+    pub moved_to: Option<Vec<String>>,
     /// Of which tenant.
     pub tenant: Name,
     /// Its name, which the controller may have chosen.
@@ -113,6 +115,12 @@ pub enum JoinError {
     /// What it answers does not admit this key.
     #[error("the controller's answer is not used: {0}")]
     Invalid(String),
+    /// It has joined, and the token tells of another controller, or of another place.
+    #[error("this machine has joined before, and nothing was changed: {0}")]
+    Unchanged(Box<JoinError>),
+    /// No root names the controller that the token does.
+    #[error("its key is {0}, which no root of this fleet names as a controller")]
+    Stranger(PublicKey),
     /// It does not answer.
     #[error("the controller is there and has not answered; run the same command again")]
     NoAnswer,
@@ -127,7 +135,13 @@ pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
     if let Some(kept) = store.read::<Kept>()
         && let Some(joined) = already(&kept, &options, &store)?
     {
-        return Ok(joined);
+        let JoinToken { addresses, controller, .. } = &options.token;
+        let is_known = kept.trust().controllers().any(|key| key == *controller);
+        return match is_known && kept.addresses() == addresses {
+            true => Ok(joined),
+            false => find_again(kept, joined, options, store)
+                .map_err(|error| JoinError::Unchanged(Box::new(error))),
+        };
     }
     let addresses = &options.token.addresses;
     if names(addresses).is_empty() {
@@ -154,6 +168,7 @@ pub fn join(options: JoinOptions) -> Result<Joined, JoinError> {
     let kept = worker.agent.kept();
     Ok(Joined {
         before: false,
+        moved_to: None,
         tenant: kept.tenant().clone(),
         name: statement.name,
         role,
@@ -183,6 +198,7 @@ fn already(kept: &Kept, options: &JoinOptions, store: &Store) -> Result<Option<J
     }
     Ok(Some(Joined {
         before: true,
+        moved_to: None,
         tenant: kept.tenant().clone(),
         name,
         role,
@@ -190,6 +206,63 @@ fn already(kept: &Kept, options: &JoinOptions, store: &Store) -> Result<Option<J
         key_path: store.key_path(),
         documents: kept.taken().into_iter().collect(),
     }))
+}
+
+/// Seeks the controller where the token says that it is now, and by the key that it names. A token
+/// is no proof: what was joined changes once that controller has shown a list in which a root that
+/// is in force names its key.
+fn find_again(
+    kept: Kept,
+    joined: Joined,
+    options: JoinOptions,
+    store: Store,
+) -> Result<Joined, JoinError> {
+    let JoinToken { addresses, controller, .. } = options.token;
+    if names(&addresses).is_empty() {
+        return Err(JoinError::NoAddress(addresses.join(", ")));
+    }
+    let (clock, identity) = (Clock::start(), Arc::new(store.key()?));
+    let agent = Agent::restore(clock.now(), joined.key, joined.role, SOFTWARE, kept);
+    let ways = vec![Way::System];
+    let mut worker = Worker::start(clock, agent, store, identity, ways, KEEP_ALIVE)?;
+    worker.seek_at(names(&addresses), controller);
+    hear(&mut worker)?;
+    if !worker.has_proved_peer() {
+        return Err(JoinError::Stranger(controller));
+    }
+    worker.agent.set_controllers_at(addresses.clone());
+    if !worker.write(clock.now()) {
+        let source = std::io::Error::other("where the controller is could not be written");
+        return Err(StoreError::File { path: options.state_directory, source }.into());
+    }
+    Ok(Joined { moved_to: Some(addresses), ..joined })
+}
+
+/// Takes what a controller has for a member, and writes nothing of it.
+fn hear(worker: &mut Worker) -> Result<(), JoinError> {
+    let until = worker.clock.now() + SOUGHT_MAX;
+    loop {
+        let now = worker.clock.now();
+        worker.turn(now);
+        while let Some(event) = worker.poll_event() {
+            if let AgentEvent::Refused { reason, retry } = event {
+                return Err(refused(&reason, retry));
+            }
+        }
+        if worker.is_in_step {
+            return Ok(());
+        }
+        if now >= until || worker.rounds_failed >= ROUNDS_MAX {
+            let why = worker.failure.take().unwrap_or_else(|| "no answer".to_owned());
+            return Err(JoinError::Unreachable(why));
+        }
+        worker.wait(now, Some(until));
+    }
+}
+
+fn refused(reason: &str, retry: bool) -> JoinError {
+    let reason = reason.chars().filter(|c| !c.is_control()).collect();
+    JoinError::Refused { reason, retry }
 }
 
 /// What the delegate in the token says of `key`, if there is one.
@@ -226,10 +299,7 @@ fn ask(worker: &mut Worker) -> Result<Statement, JoinError> {
         while let Some(event) = worker.poll_event() {
             match event {
                 AgentEvent::Joined { statement, .. } => return Ok(statement),
-                AgentEvent::Refused { reason, retry } => {
-                    let reason = reason.chars().filter(|c| !c.is_control()).collect();
-                    return Err(JoinError::Refused { reason, retry });
-                }
+                AgentEvent::Refused { reason, retry } => return Err(refused(&reason, retry)),
                 _ => {}
             }
         }

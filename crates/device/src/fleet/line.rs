@@ -142,6 +142,11 @@ impl Line {
         Ok(Self { options, waker, ways, backoff, state, events })
     }
 
+    /// Seeks controllers elsewhere, from the next round on.
+    pub(super) fn set_names(&mut self, names: Vec<ServerName>) {
+        self.options.names = names;
+    }
+
     /// What ends [`Line::wait`].
     pub(super) fn waker(&self) -> Waker {
         self.waker.clone()
@@ -243,6 +248,13 @@ impl Line {
             Ok(()) => {}
         }
         Ok(())
+    }
+
+    /// Tries at once, if it rests.
+    pub(super) fn seek(&mut self, now: Instant) {
+        if let State::Resting(until) = &mut self.state {
+            *until = now.min(*until);
+        }
     }
 
     /// Asks the controller for a sign of life, which comes after what it has sent before.

@@ -59,6 +59,8 @@ pub(super) struct Orders {
     pub(super) uplinks: Option<Vec<Uplink>>,
     /// The proxy with which there is a session, if there is one.
     pub(super) session: Option<Option<PublicKey>>,
+    /// Whether nothing comes through it.
+    pub(super) is_mute: Option<bool>,
     pub(super) sessions: Option<u32>,
     /// The sessions of all batches up to this have ended.
     pub(super) ended: Option<u64>,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use roadweave_fleet::{
     Body, Chain, Desk, DeskEvent, Document, Envelope, FrameDecoder, Head, JoinToken, Kind, Member,
     Name, Published, PublishedTable, PublishedTrust, Revocations, Role, Scope, Secret, Signed,
-    Statement, Table, Trust, Up, Version, encode,
+    Statement, Table, Trust, TrustList, Up, Version, encode,
 };
 use roadweave_identity::tls::{self, HandshakeRefusal, Side};
 use roadweave_identity::{Identity, PeerPolicy, PublicKey, Refusal};
@@ -69,6 +69,8 @@ pub(super) struct Store {
     pub(super) documents: Vec<(Kind, Version, Envelope)>,
     pub(super) table: Option<Arc<PublishedTable>>,
     pub(super) members: BTreeSet<PublicKey>,
+    /// By whose key it speaks.
+    pub(super) key: u8,
     /// Who signs for new keys; `None`: all are refused.
     pub(super) admits: Option<u8>,
     /// What the members have said, and who has asked to join.
@@ -93,6 +95,7 @@ impl Controller {
             documents: Vec::new(),
             table: None,
             members: BTreeSet::new(),
+            key: CONTROLLER,
             admits: Some(ROOT),
             said: Vec::new(),
             is_down: false,
@@ -155,7 +158,7 @@ impl Controller {
         }
         let clock = Clock::start();
         let refusal = Arc::new(HandshakeRefusal::default());
-        let (identity, policy) = (identity(CONTROLLER), Arc::new(Anybody));
+        let (identity, policy) = (identity(self.store().key), Arc::new(Anybody));
         let time = Arc::new(NoTime);
         let side = Side { identity: &identity, policy, refusal, alpn: ALPN, time };
         let config = Arc::new(tls::server(side).expect("TLS"));
@@ -237,18 +240,23 @@ impl Controller {
 
 /// What all are told once the keys of `revoked` are withdrawn.
 pub(super) fn published(revoked: &[u8]) -> Arc<Published> {
-    let controller = identity(CONTROLLER);
     let trust = Trust::pinned(key(ROOT), key(CONTROLLER)).list().clone();
+    published_by(CONTROLLER, &trust, revoked)
+}
+
+/// The same, by the controller of `seed`, whom the root names in `trust`.
+pub(super) fn published_by(seed: u8, trust: &TrustList, revoked: &[u8]) -> Arc<Published> {
+    let controller = identity(seed);
     let mut revocations = Revocations::default();
     let mut signed = Signed::sign(&Head::EMPTY, &controller).expect("signed");
-    for seed in revoked {
-        let entry = revocations.next(key(*seed));
+    for of in revoked {
+        let entry = revocations.next(key(*of));
         let head = Head { epoch: 0, serial: entry.serial, hash: entry.hash() };
         signed = Signed::sign(&head, &controller).expect("signed");
-        revocations.extend(&[entry], &signed, [key(CONTROLLER)]).expect("taken");
+        revocations.extend(&[entry], &signed, [key(seed)]).expect("taken");
     }
     let number = trust.number;
-    let list = Signed::sign(&trust, &identity(ROOT)).expect("signed");
+    let list = Signed::sign(trust, &identity(ROOT)).expect("signed");
     let trust = vec![PublishedTrust { number, list }];
     Arc::new(Published { trust, revocations, head: signed })
 }

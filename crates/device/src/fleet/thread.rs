@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_fleet::{AgentEvent, Egress, Kind, Outcome, Role};
+use roadweave_fleet::{AgentEvent, Egress, Kind, Outcome, Role, Version};
 use roadweave_tunnel::ProxyTenant;
 use roadweave_types::{Instant, Rate, ServerName};
 use rustix::time::{ClockId, clock_gettime};
@@ -42,6 +42,9 @@ pub(super) struct Thread<C> {
     pub(super) batches: u64,
     pub(super) uplinks: Vec<Uplink>,
     pub(super) has_session: bool,
+    /// A configuration that the event loop gets once the disk has it: it may be one that ends the
+    /// program, and how often it has started must be known then.
+    pub(super) waiting: Option<(Option<Version>, C)>,
     /// Batches of them that are on the disk.
     pub(super) written: u64,
     /// Batches of them whose sessions have ended.
@@ -67,8 +70,13 @@ impl<C> Thread<C> {
                 self.on_event(now, event);
             }
             // Whoever is revoked is out before a disk that hangs has taken it.
-            if self.worker.write_due(now) {
+            let is_written = self.worker.write_due(now);
+            if is_written {
                 self.written = self.batches;
+            }
+            // Without a disk it goes on in memory.
+            if is_written || self.worker.store.is_failing() {
+                self.hand_over();
             }
             let has_confirmed = self.confirm();
             if self.worker.is_in_step {
@@ -83,7 +91,8 @@ impl<C> Thread<C> {
     }
 
     fn take(&mut self, now: Instant, orders: Orders) {
-        let Orders { uplinks, session, sessions, ended, refuse, figures, anchors, .. } = orders;
+        let Orders { uplinks, session, is_mute, sessions, ended, refuse, .. } = orders;
+        let Orders { figures, anchors, .. } = orders;
         let has_other_ways =
             uplinks.is_some() || session.is_some_and(|proxy| proxy.is_some() != self.has_session);
         if let Some(uplinks) = uplinks {
@@ -93,6 +102,9 @@ impl<C> Thread<C> {
             self.has_session = proxy.is_some();
             self.worker.agent.on_session(now, self.has_session);
             self.worker.agent.set_proxy(proxy);
+        }
+        if let Some(is_mute) = is_mute {
+            self.worker.agent.on_mute(now, is_mute);
         }
         if has_other_ways {
             self.choose_ways(now);
@@ -141,7 +153,7 @@ impl<C> Thread<C> {
             AgentEvent::Configure { version, text } => match (self.merge)(text.as_deref()) {
                 Ok(Merged { reload, pinned }) => {
                     self.worker.agent.set_pinned(pinned);
-                    self.tell(|news| news.configuration = Some((version, reload)));
+                    self.waiting = Some((version, reload));
                 }
                 Err(why) => {
                     tracing::error!("nothing was changed: {why}");
@@ -173,7 +185,14 @@ impl<C> Thread<C> {
             // Of who has not joined yet.
             AgentEvent::Joined { .. } | AgentEvent::Refused { .. } => {}
             // The worker's.
-            AgentEvent::Keep | AgentEvent::Warning(_) => {}
+            AgentEvent::Keep | AgentEvent::Seek | AgentEvent::Warning(_) => {}
+        }
+    }
+
+    /// Lets the event loop put the configuration in force that waits for it.
+    pub(super) fn hand_over(&mut self) {
+        if let Some(configuration) = self.waiting.take() {
+            self.tell(|news| news.configuration = Some(configuration));
         }
     }
 
@@ -233,6 +252,7 @@ impl<C> Thread<C> {
             controller: contact.as_ref().map(|(address, way)| format!("{address} over {way}")),
             away_since: agent.away_since(),
             away_seconds: None,
+            away_at_least: !self.worker.has_met,
             away_why: failure.clone(),
             documents: reports.collect(),
             pinned: kept.pinned().to_vec(),

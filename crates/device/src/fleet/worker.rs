@@ -6,13 +6,13 @@
 //!      ◄── messages ──       ── keep ───► Store
 //! ```
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use roadweave_fleet::{Agent, AgentEvent, Down, FrameError, Role};
-use roadweave_identity::Identity;
+use roadweave_fleet::{Agent, AgentEvent, Down, FrameError, Role, Up};
+use roadweave_identity::{Identity, PublicKey};
 use roadweave_types::{Instant, ServerName};
 
 use super::line::{Controllers, Line, LineEvent, LineOptions};
@@ -39,6 +39,8 @@ pub(super) struct Worker {
     pub(super) line: Line,
     pub(super) store: Store,
     controllers: Arc<Controllers>,
+    /// A controller of which a token says that it is one, and no root yet.
+    unproved: Option<PublicKey>,
     events: VecDeque<AgentEvent>,
     limiter: RepeatLimiter,
     /// Messages that could not be sent.
@@ -53,6 +55,8 @@ pub(super) struct Worker {
     write_took: Duration,
     /// Where the stream that is up leads, and over what.
     pub(super) contact: Option<(SocketAddr, String)>,
+    /// Whether one was up since the start.
+    pub(super) has_met: bool,
     /// Why there was no stream last.
     pub(super) failure: Option<String>,
     /// How often none could be begun, or one ended.
@@ -95,6 +99,7 @@ impl Worker {
             line,
             store,
             controllers,
+            unproved: None,
             events: VecDeque::new(),
             limiter: RepeatLimiter::default(),
             unsent: 0,
@@ -104,6 +109,7 @@ impl Worker {
             written_at: Instant::ZERO,
             write_took: Duration::ZERO,
             contact: None,
+            has_met: false,
             failure: None,
             rounds_failed: 0,
             warning: None,
@@ -192,12 +198,12 @@ impl Worker {
                 }
                 self.limiter.settle(DOWN);
                 self.contact = Some((address, way));
-                self.failure = None;
+                (self.failure, self.has_met) = (None, true);
                 (self.has_asked, self.is_in_step) = (false, false);
                 self.agent.on_stream_up(now);
             }
-            LineEvent::Frame(Down::Alive) => self.is_in_step |= self.has_asked,
             LineEvent::Frame(frame) => {
+                self.is_in_step |= self.has_asked && frame == Down::Alive;
                 self.agent.handle_frame(now, frame);
                 self.follow_trust(now);
             }
@@ -213,9 +219,27 @@ impl Worker {
         }
     }
 
+    /// Seeks the controllers where a token says that they are, and speaks with the one that it
+    /// names: what that one says still counts only if it is signed.
+    pub(super) fn seek_at(&mut self, names: Vec<ServerName>, controller: PublicKey) {
+        self.line.set_names(names);
+        self.unproved = Some(controller);
+        self.controllers.set(self.speaks_with());
+    }
+
+    /// Whether the other end of the stream is a controller by the word of a root.
+    pub(super) fn has_proved_peer(&self) -> bool {
+        let peer = self.line.peer();
+        self.agent.kept().trust().controllers().any(|key| peer == Some(key))
+    }
+
+    fn speaks_with(&self) -> BTreeSet<PublicKey> {
+        self.agent.kept().trust().controllers().chain(self.unproved).collect()
+    }
+
     /// Lets go of a controller that counts no more.
     fn follow_trust(&mut self, now: Instant) {
-        let keys: std::collections::BTreeSet<_> = self.agent.kept().trust().controllers().collect();
+        let keys = self.speaks_with();
         let is_lost = self.line.peer().is_some_and(|peer| !keys.contains(&peer));
         self.controllers.set(keys);
         if is_lost {
@@ -226,7 +250,10 @@ impl Worker {
     fn send(&mut self, now: Instant) {
         while self.line.has_room() {
             if let Some(frame) = self.agent.poll_frame() {
-                if let Err(error) = self.line.send(now, &frame) {
+                if frame == Up::Alive {
+                    // The line waits for the answer as well.
+                    self.line.ask(now);
+                } else if let Err(error) = self.line.send(now, &frame) {
                     self.on_unsent(now, &error);
                 }
             } else if !std::mem::replace(&mut self.has_asked, true) {
@@ -248,6 +275,7 @@ impl Worker {
     fn on_agent(&mut self, now: Instant, event: AgentEvent) {
         match event {
             AgentEvent::Keep => self.is_dirty = true,
+            AgentEvent::Seek => self.line.seek(now),
             AgentEvent::Warning(text) => {
                 if self.limiter.admit(now, WARNING, &text) {
                     tracing::warn!("from the controller: {text}");

@@ -1,12 +1,12 @@
 //! What an agent keeps on disk: enough to go on without a controller.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use roadweave_identity::PublicKey;
 use roadweave_types::Instant;
 use serde::{Deserialize, Serialize};
 
-use super::trial::{Decision, Trial, Works};
+use super::trial::{Decision, Question, Trial, Works};
 use super::{Agent, AgentEvent, Egress, Place};
 use crate::chain::{Admitted, Chain, Uses};
 use crate::document::{
@@ -104,6 +104,10 @@ impl Kept {
         &self.addresses
     }
 
+    pub(super) fn set_addresses(&mut self, addresses: Vec<String>) {
+        self.addresses = addresses;
+    }
+
     /// What admits it, once it belongs to the fleet.
     pub fn chain(&self) -> Option<&Chain> {
         self.chain.as_ref()
@@ -178,12 +182,12 @@ impl Kept {
     pub(super) fn try_configuration(
         &mut self,
         now: Instant,
-        works: Works,
+        (works, is_mute): (Works, bool),
         document: Signed<Document<Configuration>>,
         version: Version,
     ) {
         let mut trial = Trial::default();
-        trial.begin(now, works);
+        trial.begin(now, works, is_mute);
         self.taken.insert(Kind::Configuration, version);
         self.trial = Some(OnTrial { document, version, trial });
     }
@@ -207,10 +211,20 @@ impl Kept {
         self.taken.insert(kind, version);
     }
 
-    pub(super) fn on_works(&mut self, now: Instant, works: Works) {
+    pub(super) fn on_works(&mut self, now: Instant, works: Works, is_mute: bool) {
         if let Some(on_trial) = &mut self.trial {
-            on_trial.trial.on_works(now, works);
+            on_trial.trial.on_works(now, works, is_mute);
         }
+    }
+
+    pub(super) fn on_answer(&mut self, now: Instant) {
+        if let Some(on_trial) = &mut self.trial {
+            on_trial.trial.on_answer(now);
+        }
+    }
+
+    pub(super) fn poll_question(&mut self) -> Option<Question> {
+        self.trial.as_mut()?.trial.poll_question()
     }
 
     pub(super) fn poll_trial(&mut self, now: Instant) -> Option<(Version, Decision)> {
@@ -264,10 +278,31 @@ impl Kept {
         table.doubt(trust);
     }
 
+    /// Lets go of controllers of former lists who have signed nothing of what is held.
+    pub(super) fn forget_former(&mut self) {
+        let Self { trust, head, configuration, trial, candidates, anchors, table, .. } = self;
+        let trial = trial.as_ref().map(|on_trial| &on_trial.document);
+        let configurations = configuration.iter().chain(trial).flat_map(Signed::claimed_keys);
+        let places = candidates.iter().flat_map(Signed::claimed_keys);
+        let places = places.chain(anchors.iter().flat_map(Signed::claimed_keys));
+        let heads = head.iter().flat_map(Signed::claimed_keys).chain(table.claimed_keys());
+        let needed: BTreeSet<PublicKey> = configurations.chain(places).chain(heads).collect();
+        trust.retain_former(|key| needed.contains(key));
+    }
+
     /// Whether the end of the revocations is signed by a controller of today.
     pub(super) fn has_proved_revocations(&self) -> bool {
+        self.has_revocations_of(self.trust.controllers())
+    }
+
+    /// Whether it is signed by one that counted when it came.
+    pub(super) fn has_held_revocations(&self) -> bool {
+        self.has_revocations_of(self.trust.signers())
+    }
+
+    fn has_revocations_of(&self, keys: impl Iterator<Item = PublicKey>) -> bool {
         let held = self.trust.revocations().head();
-        let signed = self.head.as_ref().and_then(|h| h.verify_by(self.trust.controllers()).ok());
+        let signed = self.head.as_ref().and_then(|head| head.verify_by(keys).ok());
         match signed {
             Some((head, _)) => head == held,
             None => held.serial == 0,
@@ -279,13 +314,13 @@ impl Kept {
         let mut failed = Vec::new();
         self.doubt_documents();
         let Self { trust, configuration, trial, candidates, anchors, table, .. } = self;
-        let open = |signed: &Signed<_>| Document::open(signed, trust, key, None).map(|_| ());
+        let open = |signed: &Signed<_>| Document::open_held(signed, trust, key).map(|_| ());
         forget_if(configuration, open, "the configuration", &mut failed);
         let open_trial = |on_trial: &OnTrial| open(&on_trial.document);
         forget_if(trial, open_trial, "the configuration on trial", &mut failed);
-        let open = |signed: &Signed<_>| Document::open(signed, trust, key, None).map(|_| ());
+        let open = |signed: &Signed<_>| Document::open_held(signed, trust, key).map(|_| ());
         forget_if(candidates, open, "the candidates", &mut failed);
-        let open = |signed: &Signed<_>| Document::open(signed, trust, key, None).map(|_| ());
+        let open = |signed: &Signed<_>| Document::open_held(signed, trust, key).map(|_| ());
         forget_if(anchors, open, "the anchors", &mut failed);
         if let Err(error) = table.check(trust, key) {
             *table = Table::default();
@@ -313,7 +348,7 @@ impl Agent {
         for (what, error) in self.kept.prove(self.key) {
             self.tell(AgentEvent::Warning(format!("{what} on disk is not used: {error}")));
         }
-        if !self.kept.has_proved_revocations() {
+        if !self.kept.has_held_revocations() {
             let held = self.kept.trust().revocations().head().serial;
             let text = format!(
                 "the revocations on disk are those that a controller has signed up to {held} at \
@@ -326,9 +361,9 @@ impl Agent {
         if !keys.is_empty() {
             self.tell_revoked(keys);
         }
-        let works = self.works;
+        let (works, is_mute) = (self.works, self.is_mute);
         if let Some(on_trial) = &mut self.kept.trial {
-            on_trial.trial.begin(now, works);
+            on_trial.trial.begin(now, works, is_mute);
             // How often it has started counts, should this be the last that it does.
             self.tell(AgentEvent::Keep);
         }
@@ -363,7 +398,7 @@ impl Agent {
     pub(super) fn tell_places(&mut self) {
         let mut warnings = Vec::new();
         let kept = &self.kept;
-        let controllers = || kept.trust.controllers();
+        let signers = || kept.trust.signers();
         let mut prove = |chain: &Chain, role, tenant: &Name, uses: &mut Uses| {
             let refused = match chain.verify(&kept.trust) {
                 Ok(who) if who.statement.role != role => "it is something else".to_owned(),
@@ -380,7 +415,7 @@ impl Agent {
             warnings.push(format!("{what} is not used: {refused}"));
             None
         };
-        let candidates = kept.candidates.as_ref().and_then(|c| c.verify_by(controllers()).ok());
+        let candidates = kept.candidates.as_ref().and_then(|c| c.verify_by(signers()).ok());
         let candidates = candidates.map(|(document, _)| {
             let proxies = document.body.proxies.into_iter().take(Candidates::MAX);
             let mut uses = Uses::default();
@@ -397,7 +432,7 @@ impl Agent {
             };
             proxies.filter_map(place).collect()
         });
-        let anchors = kept.anchors.as_ref().and_then(|a| a.verify_by(controllers()).ok());
+        let anchors = kept.anchors.as_ref().and_then(|a| a.verify_by(signers()).ok());
         let anchors = anchors.map(|(document, _)| {
             let mut uses = Uses::default();
             let place = |anchor: crate::document::Anchor| {

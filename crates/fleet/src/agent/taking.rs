@@ -31,9 +31,18 @@ impl Agent {
                 Ok(false) => {}
                 Err(error) => self.warn(error),
             },
-            Down::Revoke { entries, head } => self.on_revocations(entries, head),
-            Down::Desired { kind, document } => self.on_document(now, kind, document),
-            Down::Members(change) => self.on_members(change),
+            Down::Revoke { entries, head } => {
+                self.on_revocations(entries, head);
+                self.kept.forget_former();
+            }
+            Down::Desired { kind, document } => {
+                self.on_document(now, kind, document);
+                self.kept.forget_former();
+            }
+            Down::Members(change) => {
+                self.on_members(change);
+                self.kept.forget_former();
+            }
             Down::Watch { lease_ms } => {
                 let lease = Duration::from_millis(lease_ms.into()).min(WATCH_MAX);
                 self.tell(AgentEvent::Watch(now + lease));
@@ -42,8 +51,10 @@ impl Agent {
             Down::Refused { reason, retry } => self.tell(AgentEvent::Refused { reason, retry }),
             Down::Drain => self.on_drain(true),
             Down::Undrain => self.on_drain(false),
-            // For whoever holds the stream.
-            Down::Alive => {}
+            Down::Alive => {
+                self.kept.on_answer(now);
+                self.handle_timeout(now);
+            }
         }
     }
 
@@ -63,6 +74,7 @@ impl Agent {
     /// Others count than before: what they have said is proved anew.
     fn on_trust_changed(&mut self) {
         self.kept.doubt_documents();
+        self.kept.forget_former();
         self.tell(AgentEvent::Keep);
         self.send_have();
         self.tell_places();
@@ -223,7 +235,7 @@ impl Agent {
             }
         };
         self.kept.set_approved(approved);
-        self.kept.try_configuration(now, self.works, signed, version);
+        self.kept.try_configuration(now, (self.works, self.is_mute), signed, version);
         self.report(Kind::Configuration, version, Outcome::InForce);
         self.configure();
         Ok(())

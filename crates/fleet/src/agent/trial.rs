@@ -9,12 +9,18 @@
 //!    │               former in force, 60 s
 //!    │                │ what did not come up under the new one comes up under the former
 //!    │                ▼
-//!    └─ taken back ─ new in force once more, 45 s: again it does not come up
+//!    │               new in force once more, 90 s ─► it comes up: nothing was wrong
+//!    │                │ again it does not come up
+//!    │                ▼
+//!    └─ taken back ─ former in force: it comes up again
 //! ```
 //!
 //! A configuration is taken back only on that proof. Without coverage nothing comes up under either
 //! version, and nothing is undone; where coverage, or the controller, comes back while the former
 //! one is in force, the new one shows that it works when it is tried once more.
+//!
+//! A session or a stream that is cut off is found dead much later. So what came up under one
+//! version counts under the next only once it has answered there: the stream is asked.
 
 use std::time::Duration;
 
@@ -23,13 +29,13 @@ use serde::{Deserialize, Serialize};
 
 /// For how long session and stream must have been up.
 const HOLD: Duration = Duration::from_secs(90);
-/// What is up so long after a change is up under the new version: what came up under the former one
-/// takes some time to be found dead.
+/// What answers so long after a change answers under the new version: it is in force by then, and
+/// a session that it has cut off is known to be silent.
 const SETTLE: Duration = Duration::from_secs(20);
+/// The same for the former version, under which it is sought what had not answered before.
+const LOOK: Duration = Duration::from_secs(1);
 /// For how long the former version is given to show that it would work.
 const COMPARE: Duration = Duration::from_secs(60);
-/// For how long the new version is tried once more, after the former has worked.
-const RETRY: Duration = Duration::from_secs(45);
 /// The longest time between two comparisons.
 const HOLD_MAX: Duration = Duration::from_secs(3600);
 /// Starts of the program under a version after which the former one is looked at at once: it may be
@@ -46,21 +52,26 @@ pub struct Works {
 }
 
 impl Works {
+    const NOTHING: Self = Self { session: false, stream: false };
+
     fn all(self) -> bool {
         self.session && self.stream
     }
 
-    fn or(self, other: Self) -> Self {
-        Self { session: self.session || other.session, stream: self.stream || other.stream }
+    fn without(self, other: Self) -> Self {
+        Self { session: self.session && !other.session, stream: self.stream && !other.stream }
     }
 
-    /// What of `other` is missing here, in words.
-    fn missing_of(self, other: Self) -> Option<&'static str> {
-        match (other.session && !self.session, other.stream && !self.stream) {
-            (true, true) => Some("neither the session nor the stream to the controller came up"),
-            (true, false) => Some("the session did not come up"),
-            (false, true) => Some("the stream to the controller did not come up"),
-            (false, false) => None,
+    fn and(self, other: Self) -> Self {
+        Self { session: self.session && other.session, stream: self.stream && other.stream }
+    }
+
+    /// That this did not come up, in words.
+    fn missing(self) -> &'static str {
+        match (self.session, self.stream) {
+            (true, true) => "neither the session nor the stream to the controller came up",
+            (true, false) => "the session did not come up",
+            (false, _) => "the stream to the controller did not come up",
         }
     }
 }
@@ -72,10 +83,19 @@ pub enum Decision {
     Confirmed,
     /// The former version is to be in force, to see whether it would work.
     Compare,
-    /// The new version is to be in force again: the former works no better.
+    /// The new version is to be in force again: the former works no better, or is to show it twice.
     Again,
     /// The former version stays in force: it works, and the new one does not.
     TakenBack(&'static str),
+}
+
+/// What is to be found out now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// Whether the stream answers: then call [`Trial::on_answer`].
+    Ask,
+    /// Whether there can be a stream.
+    Seek,
 }
 
 /// A version that has not been confirmed yet, as it is kept on disk.
@@ -86,12 +106,24 @@ pub struct Trial {
     /// How often the former version has been looked at in vain.
     comparisons: u32,
     /// What came up under the former version and had not under the new one.
-    #[serde(skip)]
-    suspected: Option<&'static str>,
+    #[serde(default)]
+    suspected: Option<Works>,
     #[serde(skip)]
     phase: Phase,
     #[serde(skip)]
     works: Works,
+    /// Whether nothing comes through the session.
+    #[serde(skip)]
+    is_mute: bool,
+    /// Whether the version has been in force for long enough that what answers does so under it.
+    #[serde(skip)]
+    is_settled: bool,
+    /// Whether the stream was asked since.
+    #[serde(skip)]
+    is_asked: bool,
+    /// Whether one was sought since.
+    #[serde(skip)]
+    is_sought: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -102,21 +134,26 @@ enum Phase {
     /// The new version is in force.
     New {
         since: Instant,
-        /// What has been up under it at some time.
+        /// What has answered under it at some time.
         seen: Works,
         /// Since when all is up.
         all_since: Option<Instant>,
     },
     /// The former version is in force.
-    Former { since: Instant, seen_under_new: Works },
+    Former {
+        since: Instant,
+        seen_under_new: Works,
+        /// What has answered under the former one.
+        shown: Works,
+    },
 }
 
 impl Trial {
     /// The new version is in force from now on: at once, or because the program starts under it.
-    pub fn begin(&mut self, now: Instant, works: Works) {
+    pub fn begin(&mut self, now: Instant, works: Works, is_mute: bool) {
         self.starts = self.starts.saturating_add(1);
-        self.works = works;
-        self.enter_new(now, Works::default());
+        (self.works, self.is_mute) = (works, is_mute);
+        self.enter_new(now, Works::NOTHING);
     }
 
     /// Whether the former version is in force, for comparison.
@@ -124,213 +161,156 @@ impl Trial {
         matches!(self.phase, Phase::Former { .. })
     }
 
-    /// What works now.
-    pub fn on_works(&mut self, now: Instant, works: Works) {
-        self.note_seen(now);
-        self.works = works;
-        self.note_seen(now);
+    /// What is up now, as far as that is known, and whether nothing comes through the session.
+    pub fn on_works(&mut self, now: Instant, works: Works, is_mute: bool) {
+        self.note(now);
+        (self.works, self.is_mute) = (works, is_mute);
+        self.note(now);
+        // Another stream has to be asked anew.
+        self.is_asked &= works.stream;
         if let Phase::New { all_since, .. } = &mut self.phase {
             *all_since = works.all().then(|| all_since.unwrap_or(now));
         }
     }
 
-    /// Notes what is up under the new version.
-    fn note_seen(&mut self, now: Instant) {
-        if let Phase::New { since, seen, .. } = &mut self.phase
-            && now >= *since + SETTLE
-        {
-            *seen = seen.or(self.works);
-            // It lets the program live, and something works: no reason for haste.
-            if *seen != Works::default() {
-                self.starts = 0;
-            }
+    /// The controller has answered over the stream.
+    pub fn on_answer(&mut self, now: Instant) {
+        self.note(now);
+        self.note_answer(Works { session: false, stream: self.is_settled });
+    }
+
+    /// Notes what answers under the version in force.
+    fn note(&mut self, now: Instant) {
+        let settles = match self.phase {
+            Phase::Idle => return,
+            Phase::New { since, .. } => since + SETTLE,
+            Phase::Former { since, .. } => since + LOOK,
+        };
+        self.is_settled |= now >= settles;
+        let session = self.is_settled && self.works.session && !self.is_mute;
+        self.note_answer(Works { session, stream: false });
+    }
+
+    fn note_answer(&mut self, answers: Works) {
+        let (Phase::New { seen: noted, .. } | Phase::Former { shown: noted, .. }) = &mut self.phase
+        else {
+            return;
+        };
+        noted.session |= answers.session;
+        noted.stream |= answers.stream;
+        // It lets the program live, and something works: no reason for haste.
+        if answers != Works::NOTHING && !self.compares() {
+            self.starts = 0;
         }
+    }
+
+    /// What is to be found out, once for each.
+    pub fn poll_question(&mut self) -> Option<Question> {
+        let noted = match self.phase {
+            Phase::Idle => return None,
+            Phase::New { seen, .. } => seen,
+            Phase::Former { shown, .. } => shown,
+        };
+        if !self.is_settled || noted.stream {
+            return None;
+        }
+        let (is_done, question) = match self.works.stream {
+            true => (&mut self.is_asked, Question::Ask),
+            false => (&mut self.is_sought, Question::Seek),
+        };
+        (!std::mem::replace(is_done, true)).then_some(question)
     }
 
     /// Looks at what has become of it; call it again until there is nothing.
     pub fn poll(&mut self, now: Instant) -> Option<Decision> {
-        self.note_seen(now);
+        self.note(now);
         match self.phase {
             Phase::Idle => None,
-            Phase::New { all_since: Some(since), .. } if now >= since + HOLD => {
-                self.phase = Phase::Idle;
-                Some(Decision::Confirmed)
-            }
-            Phase::New { since, seen, .. } if now >= since + self.hold() && !self.works.all() => {
-                // What worked some time and does not now is the network's doing.
-                if seen.all() {
-                    self.suspected = None;
-                    self.enter_new(now, seen);
-                    return None;
-                }
-                if let Some(missing) = self.suspected {
+            Phase::New { since, seen, all_since } => match all_since.filter(|_| seen.session) {
+                Some(holds) if now >= holds + HOLD => {
                     self.phase = Phase::Idle;
-                    return Some(Decision::TakenBack(missing));
+                    Some(Decision::Confirmed)
                 }
-                self.phase = Phase::Former { since: now, seen_under_new: seen };
-                // What is up now was so under the new version.
-                Some(Decision::Compare)
-            }
-            Phase::Former { since, seen_under_new } => {
-                if now > since
-                    && let Some(missing) = seen_under_new.missing_of(self.works)
-                {
-                    self.suspected = Some(missing);
-                    // What works now does by the former version.
-                    self.enter_new(now, Works::default());
-                    return Some(Decision::Again);
+                None if now >= since + self.hold() => self.doubt(now, seen),
+                _ => None,
+            },
+            Phase::Former { since, seen_under_new, shown } => {
+                let better = shown.without(seen_under_new);
+                if better != Works::NOTHING {
+                    return Some(self.suspect(now, seen_under_new, better));
                 }
                 if now < since + COMPARE {
                     return None;
                 }
                 self.comparisons = self.comparisons.saturating_add(1);
-                self.starts = 0;
+                (self.starts, self.suspected) = (0, None);
                 self.enter_new(now, seen_under_new);
                 Some(Decision::Again)
             }
-            Phase::New { .. } => None,
         }
     }
 
-    /// When [`Trial::poll`] may have something.
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        match self.phase {
-            Phase::Idle => None,
-            Phase::New { since, all_since, .. } => {
-                Some(all_since.map_or(since + self.hold(), |all_since| all_since + HOLD))
-            }
-            Phase::Former { since, .. } => Some(since + COMPARE),
+    /// Of what should be up something is not, and `seen` was at some time.
+    fn doubt(&mut self, now: Instant, seen: Works) -> Option<Decision> {
+        let is_cleared =
+            self.suspected.is_some_and(|suspected| suspected.without(seen) == Works::NOTHING);
+        // What worked some time and does not now is the network's doing.
+        if seen.all() || is_cleared {
+            self.suspected = None;
+            self.enter_new(now, seen);
+            return None;
         }
+        self.enter(Phase::Former { since: now, seen_under_new: seen, shown: Works::NOTHING });
+        Some(Decision::Compare)
+    }
+
+    /// The former version works `better`: once may be chance, coverage that came back just then.
+    fn suspect(&mut self, now: Instant, seen_under_new: Works, better: Works) -> Decision {
+        if self.suspected.is_some_and(|suspected| suspected.and(better) != Works::NOTHING) {
+            self.phase = Phase::Idle;
+            return Decision::TakenBack(better.missing());
+        }
+        self.suspected = Some(better);
+        // Should it end the program once more, that says enough.
+        self.starts = self.starts.min(STARTS_MAX - 1);
+        self.enter_new(now, seen_under_new);
+        Decision::Again
+    }
+
+    /// When [`Trial::poll`] or [`Trial::poll_question`] may have something.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let (settles, ends) = match self.phase {
+            Phase::Idle => return None,
+            Phase::New { since, seen, all_since } => {
+                let holds = all_since.filter(|_| seen.session);
+                (since + SETTLE, holds.map_or(since + self.hold(), |holds| holds + HOLD))
+            }
+            Phase::Former { since, .. } => (since + LOOK, since + COMPARE),
+        };
+        Some(if self.is_settled { ends } else { ends.min(settles) })
     }
 
     fn enter_new(&mut self, now: Instant, seen: Works) {
         let all_since = self.works.all().then_some(now);
-        self.phase = Phase::New { since: now, seen, all_since };
+        self.enter(Phase::New { since: now, seen, all_since });
+    }
+
+    fn enter(&mut self, phase: Phase) {
+        self.phase = phase;
+        (self.is_settled, self.is_asked, self.is_sought) = (false, false, false);
     }
 
     /// For how long the new version is in force before the former one is looked at.
     fn hold(&self) -> Duration {
-        if self.suspected.is_some() {
-            return RETRY;
-        }
         if self.starts >= STARTS_MAX {
             return Duration::ZERO;
+        }
+        if self.suspected.is_some() {
+            return HOLD;
         }
         (HOLD * 2_u32.saturating_pow(self.comparisons.min(8))).min(HOLD_MAX)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const NOTHING: Works = Works { session: false, stream: false };
-    const ALL: Works = Works { session: true, stream: true };
-
-    fn at(seconds: u64) -> Instant {
-        Instant::ZERO + Duration::from_secs(seconds)
-    }
-
-    /// The decisions of a trial that begins at 0, with what works as `works` says of the time and
-    /// of whether the former version is in force.
-    fn run(works: impl Fn(u64, bool) -> Works, until: u64) -> Vec<(u64, Decision)> {
-        let mut trial = Trial::default();
-        trial.begin(at(0), works(0, false));
-        let mut decisions = Vec::new();
-        for second in 0..until {
-            trial.on_works(at(second), works(second, trial.compares()));
-            while let Some(decision) = trial.poll(at(second)) {
-                decisions.push((second, decision));
-            }
-        }
-        decisions
-    }
-
-    #[test]
-    fn what_holds_for_90_s_is_confirmed() {
-        assert_eq!(run(|_, _| ALL, 300), [(90, Decision::Confirmed)]);
-        let late = |second, _| if second < 40 { NOTHING } else { ALL };
-        assert_eq!(run(late, 300), [(130, Decision::Confirmed)]);
-    }
-
-    fn taken_back(found: &[(u64, Decision)]) -> Option<(u64, &'static str)> {
-        found.iter().find_map(|(at, decision)| match decision {
-            Decision::TakenBack(why) => Some((*at, *why)),
-            _ => None,
-        })
-    }
-
-    #[test]
-    fn a_version_that_kills_the_uplinks_is_taken_back() {
-        let works = |_, former| if former { ALL } else { NOTHING };
-        let found = run(works, 600);
-        let decisions: Vec<(u64, Decision)> = found[..2].to_vec();
-        assert_eq!(decisions, [(90, Decision::Compare), (91, Decision::Again)]);
-        let (at, why) = taken_back(&found).expect("taken back");
-        assert!(at <= 180 && why.contains("neither") && found.len() == 3, "{found:?}");
-        // The session of the former version takes a while to be found dead.
-        let works = |second, former| if former || second < 15 { ALL } else { NOTHING };
-        assert!(taken_back(&run(works, 600)).is_some());
-    }
-
-    #[test]
-    fn a_version_that_cuts_the_controller_off_is_taken_back() {
-        let works = |_, former| Works { session: true, stream: former };
-        let found = run(works, 600);
-        assert!(taken_back(&found).is_some_and(|(_, why)| why.contains("stream")), "{found:?}");
-    }
-
-    #[test]
-    fn what_comes_back_at_any_time_undoes_nothing() {
-        for back in 0..1_000 {
-            let garage = |second, _| if second < back { NOTHING } else { ALL };
-            let absent = |second, _| Works { session: true, stream: second >= back };
-            for found in [run(garage, 4_000), run(absent, 4_000)] {
-                assert_eq!(taken_back(&found), None, "back after {back} s: {found:?}");
-                assert_eq!(found.last().map(|last| last.1), Some(Decision::Confirmed));
-            }
-        }
-    }
-
-    #[test]
-    fn a_garage_undoes_nothing() {
-        let found = run(|_, _| NOTHING, 4 * 3600);
-        assert!(!found.iter().any(|(_, d)| matches!(d, Decision::TakenBack(_))), "{found:?}");
-        let again = found.iter().filter(|(_, decision)| *decision == Decision::Again).count();
-        assert!((3..=8).contains(&again), "it is tried again, ever less often: {found:?}");
-    }
-
-    #[test]
-    fn an_absent_controller_undoes_nothing() {
-        let works = |_, _| Works { session: true, stream: false };
-        let found = run(works, 4 * 3600);
-        assert!(!found.iter().any(|(_, d)| matches!(d, Decision::TakenBack(_))), "{found:?}");
-        let back = |second, _| Works { session: true, stream: second > 7_200 };
-        assert_eq!(run(back, 4 * 3600).last().map(|last| last.1), Some(Decision::Confirmed));
-    }
-
-    #[test]
-    fn a_tunnel_under_the_new_version_is_not_its_fault() {
-        // It came up, and the network went.
-        let works = |second, _| if second < 30 { ALL } else { NOTHING };
-        assert_eq!(run(works, 3_000), []);
-    }
-
-    #[test]
-    fn a_version_that_ends_the_program_is_taken_back() {
-        let mut trial = Trial::default();
-        for start in 1..=STARTS_MAX {
-            trial.begin(at(0), NOTHING);
-            let decision = trial.poll(at(1));
-            assert_eq!(decision == Some(Decision::Compare), start == STARTS_MAX);
-            let kept = serde_json::to_string(&trial).expect("JSON");
-            if start < STARTS_MAX {
-                trial = serde_json::from_str(&kept).expect("a trial");
-            }
-        }
-        trial.on_works(at(2), ALL);
-        assert_eq!(trial.poll(at(2)), Some(Decision::Again));
-        trial.on_works(at(3), NOTHING);
-        assert!(matches!(trial.poll(at(50)), Some(Decision::TakenBack(_))));
-    }
-}
+mod tests;

@@ -256,21 +256,26 @@ fn a_configuration_that_cuts_a_box_off_is_taken_back_and_told() {
             stream.agent.on_session(at(since), false);
             stream.agent.on_stream_down(at(since));
         }
+        // It asks whether the stream answers under this version.
+        stream.agent.handle_timeout(at(since + 20));
+        stream.turn(since + 20);
         stream.agent.handle_timeout(at(since + 90));
         stream.turn(since + 90);
     }
     assert_eq!(texts(&stream.events), [None, Some("good"), Some("bad"), Some("good")]);
-    // It was bad: what it cut off works under the former one, and again not under it.
+    // It was bad: what it cut off works under the former one, again not under it, and again under
+    // the former one.
     stream.agent.on_session(at(2_095), true);
     stream.agent.on_session(at(2_100), false);
-    stream.agent.handle_timeout(at(2_140));
-    stream.turn(2_140);
+    stream.agent.handle_timeout(at(2_190));
+    stream.turn(2_190);
     assert_eq!(texts(&stream.events)[4..], [Some("bad"), Some("good")]);
-    stream.agent.on_session(at(2_145), true);
-    stream.desk = Desk::new(at(2_146), key(BOX), true, published.clone());
+    assert!(stream.agent.kept().on_trial().is_some());
+    stream.agent.on_session(at(2_195), true);
+    stream.desk = Desk::new(at(2_196), key(BOX), true, published.clone());
     stream.told.clear();
-    stream.agent.on_stream_up(at(2_146));
-    stream.turn(2_146);
+    stream.agent.on_stream_up(at(2_196));
+    stream.turn(2_196);
     let taken_back = |event: &DeskEvent| match event {
         DeskEvent::Report(report) => matches!(report.outcome, Outcome::TakenBack { .. }),
         _ => false,
@@ -279,7 +284,7 @@ fn a_configuration_that_cuts_a_box_off_is_taken_back_and_told() {
     // The same version does not come again.
     let (version, envelope) = configuration(2, "bad");
     stream.desk.desire(Kind::Configuration, version, envelope);
-    stream.turn(2_097);
+    stream.turn(2_197);
     assert_eq!(texts(&stream.events).last(), Some(&Some("good")));
     assert_eq!(stream.agent.kept().on_trial(), None);
 }

@@ -209,7 +209,8 @@ impl World {
             | AgentEvent::Configure { .. }
             | AgentEvent::Anchors(_)
             | AgentEvent::Watch(_)
-            | AgentEvent::Keep => {}
+            | AgentEvent::Keep
+            | AgentEvent::Seek => {}
         }
     }
 

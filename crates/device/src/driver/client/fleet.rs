@@ -1,9 +1,11 @@
 //! What a box does of what its fleet says, and what it tells its fleet.
 
+use std::time::Duration;
+
 use roadweave_fleet::Place;
 use roadweave_identity::PublicKey;
-use roadweave_tunnel::Client;
-use roadweave_types::Instant;
+use roadweave_tunnel::{Client, SessionStatus};
+use roadweave_types::{DropReason, Instant};
 
 use super::{CandidateOptions, ClientRole, candidates};
 use crate::Uplink;
@@ -23,6 +25,7 @@ impl ClientRole {
         let Some(fleet) = &self.fleet else { return };
         let News { configuration, candidates, revoked, .. } = fleet.news();
         if let Some((version, reload)) = configuration {
+            self.passage.begin_anew();
             let left_out = self.take_up(driver, now, reload);
             if let (Some(version), Some(why), Some(fleet)) = (version, left_out, &self.fleet) {
                 fleet.refuse(version, why);
@@ -98,6 +101,84 @@ impl ClientRole {
             fleet.set_session(self.joined.then_some(client.server().key));
         }
     }
+
+    /// Tells the fleet whether anything comes through the session, which is given up much later.
+    pub(super) fn tell_passage(&mut self, client: &Client, now: Instant) {
+        let Some(fleet) = &self.fleet else { return };
+        if !self.joined || now < self.passage.next_look {
+            return;
+        }
+        self.passage.next_look = now + LOOK_INTERVAL;
+        let carried = match client.is_silent() {
+            true => None,
+            false => client.status().as_ref().map(Carried::of),
+        };
+        let was_mute = self.passage.is_mute;
+        self.passage.look(carried);
+        if self.passage.is_mute != was_mute {
+            fleet.set_mute(self.passage.is_mute);
+        }
+    }
+}
+
+/// How often it is looked at what the session carries.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Whether inner packets pass: lanes may be set so that a session answers and carries nothing.
+#[derive(Debug)]
+pub(super) struct Passage {
+    next_look: Instant,
+    /// What had been carried when something left last.
+    last: Option<Carried>,
+    is_mute: bool,
+}
+
+impl Default for Passage {
+    fn default() -> Self {
+        Self { next_look: Instant::ZERO, last: None, is_mute: false }
+    }
+}
+
+impl Passage {
+    /// Other lanes are in force: what was before says nothing of them.
+    fn begin_anew(&mut self) {
+        self.last = None;
+    }
+
+    /// What has been `carried` by now; `None` while no path of the session answers.
+    fn look(&mut self, carried: Option<Carried>) {
+        let last = match (carried, self.last) {
+            (Some(carried), Some(last)) if carried.left == last.left => last,
+            (Some(carried), _) => carried,
+            (None, _) => {
+                (self.last, self.is_mute) = (None, true);
+                return;
+            }
+        };
+        self.last = Some(last);
+        self.is_mute = carried.is_some_and(|carried| carried.late > last.late);
+    }
+}
+
+/// Inner packets of a session.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Carried {
+    /// Those that left.
+    left: u64,
+    /// Those that waited in vain.
+    late: u64,
+}
+
+impl Carried {
+    fn of(session: &SessionStatus) -> Self {
+        let (mut left, mut late) = (0, 0);
+        for lane in &session.stats.lanes {
+            left += lane.sent.sent_packets;
+            late += lane.sent.drops.get(DropReason::QueueExpired);
+            late += lane.sent.drops.get(DropReason::QueueFull);
+        }
+        Self { left, late }
+    }
 }
 
 /// Those of `servers` whose keys are not `revoked`; `None` if that is all of them.
@@ -112,6 +193,30 @@ mod tests {
     use roadweave_identity::Identity;
 
     use super::*;
+
+    #[test]
+    fn a_session_is_mute_while_no_path_answers_or_all_that_would_pass_waits_in_vain() {
+        let mut passage = Passage::default();
+        let mut look = |left, late| {
+            passage.look(Some(Carried { left, late }));
+            passage.is_mute
+        };
+        assert!(!look(10, 3) && !look(10, 3), "nobody sends");
+        assert!(look(10, 4) && look(10, 4), "nothing that was sent has left since");
+        assert!(!look(11, 5), "some of it leaves");
+        assert!(look(11, 6));
+        // Another session counts anew.
+        assert!(!look(0, 0));
+        assert!(look(0, 1));
+        passage.begin_anew();
+        passage.look(Some(Carried { left: 0, late: 1 }));
+        assert!(!passage.is_mute, "other lanes");
+        passage.look(None);
+        assert!(passage.is_mute);
+        // What was lost in a tunnel is not the lanes' doing.
+        passage.look(Some(Carried { left: 0, late: 9 }));
+        assert!(!passage.is_mute);
+    }
 
     #[test]
     fn a_revoked_proxy_is_left_though_it_is_the_only_one() {

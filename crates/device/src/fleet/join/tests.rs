@@ -5,7 +5,9 @@ use roadweave_fleet::{Candidate, Candidates, Delegate, DeskEvent, Grant};
 
 use super::*;
 use crate::fleet::Membership;
-use crate::fleet::testing::{CONTROLLER, Controller, ROOT, chain, identity, key, name};
+use crate::fleet::testing::{
+    CONTROLLER, Controller, ROOT, chain, identity, key, name, published_by,
+};
 
 fn options(token: JoinToken, directory: &Path) -> JoinOptions {
     let state_directory = directory.to_owned();
@@ -119,9 +121,75 @@ fn with_its_key_a_box_that_lost_its_state_is_the_same_and_without_it_another() {
 fn another_fleets_token_changes_nothing() {
     let (controller, folder) = (Controller::start(), folder());
     join(options(controller.token(), folder.path())).expect("joined");
-    let other = JoinToken { tenant: name("south"), ..controller.token() };
-    let error = join(options(other, folder.path())).expect_err("it belongs to north");
-    assert!(error.to_string().contains("box bus-12 of north"), "{error}");
+    let of = |tenant, root| JoinToken { tenant: name(tenant), root, ..controller.token() };
+    for other in [of("south", key(ROOT)), of("north", key(66)), of("south", key(66))] {
+        let error = join(options(other, folder.path())).expect_err("it belongs to north");
+        assert!(matches!(error, JoinError::Elsewhere { .. }), "{error}");
+        assert!(error.to_string().contains("box bus-12 of north"), "{error}");
+    }
+    let of_role = JoinOptions { role: Role::Proxy, ..options(controller.token(), folder.path()) };
+    assert!(matches!(join(of_role), Err(JoinError::Elsewhere { .. })), "it is a box");
+}
+
+/// What is kept, as its bytes.
+fn kept(directory: &Path) -> (Kept, Vec<Vec<u8>>) {
+    let files = ["fleet.0", "fleet.1"].map(|name| std::fs::read(directory.join(name)));
+    let kept = Store::open(directory).expect("free").read().expect("there");
+    (kept, files.into_iter().flatten().collect())
+}
+
+#[test]
+fn a_controller_that_has_moved_is_found_by_a_new_token_and_costs_no_use_of_it() {
+    let (former, folder) = (Controller::start(), folder());
+    let own = join(options(former.token(), folder.path())).expect("joined").key;
+    former.store().is_down = true;
+    let controller = Controller::start();
+    controller.store().members.insert(own);
+    let joined = join(options(controller.token(), folder.path())).expect("found");
+    assert!(joined.before && joined.moved_to.is_some());
+    assert_eq!(kept(folder.path()).0.addresses(), controller.token().addresses);
+    assert_eq!(joins(&controller), 0);
+    // Now that is where it is known to be, also while it is away.
+    controller.store().is_down = true;
+    let again = join(options(controller.token(), folder.path())).expect("it has joined");
+    assert!(again.before && again.moved_to.is_none());
+    // Who does not know it, or is not there, moves nothing.
+    let before = kept(folder.path()).1;
+    let stranger = Controller::start();
+    let error = join(options(stranger.token(), folder.path())).expect_err("not known there");
+    assert!(error.to_string().contains("nothing was changed: the controller refuses"), "{error}");
+    stranger.store().is_down = true;
+    let error = join(options(stranger.token(), folder.path())).expect_err("not there");
+    assert!(matches!(error, JoinError::Unchanged(_)), "{error}");
+    assert_eq!(kept(folder.path()).1, before);
+}
+
+#[test]
+fn a_controllers_new_key_is_taken_by_the_word_of_a_root_and_a_forged_token_changes_nothing() {
+    let (controller, folder) = (Controller::start(), folder());
+    let own = join(options(controller.token(), folder.path())).expect("joined").key;
+    let (before, files) = kept(folder.path());
+    // The list with its new key was out while this box was off.
+    let mut list = before.trust().list().clone();
+    (list.number, list.controllers) = (7, vec![key(3)]);
+    let moved = Controller::start();
+    moved.store().members.insert(own);
+    (moved.store().key, moved.store().published) = (3, published_by(3, &list, &[]));
+    // Somebody else shows the fleet's own list, under another key.
+    let forger = Controller::start();
+    forger.store().members.insert(own);
+    (forger.store().key, forger.store().published) = (66, moved.store().published.clone());
+    let forged = JoinToken { controller: key(66), ..forger.token() };
+    let error = join(options(forged, folder.path())).expect_err("no root names it");
+    let says = error.to_string();
+    assert!(says.contains("nothing was changed") && says.contains("no root"), "{says}");
+    assert_eq!(kept(folder.path()).1, files);
+    let token = JoinToken { controller: key(3), ..moved.token() };
+    let joined = join(options(token, folder.path())).expect("a root names it");
+    assert!(joined.before);
+    let (after, _) = kept(folder.path());
+    assert_eq!(after.addresses(), moved.token().addresses);
+    assert_eq!(after.trust().controllers().collect::<Vec<_>>(), [key(3)]);
 }
 
 #[test]

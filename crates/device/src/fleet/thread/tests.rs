@@ -214,6 +214,40 @@ fn a_configuration_that_cannot_be_used_is_refused_and_the_former_stays() {
     });
 }
 
+/// It may be the version that ends the program: then the next start has to know of it.
+#[test]
+fn a_configuration_is_on_the_disk_before_it_is_in_force() {
+    let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));
+    let own = joined(&controller, folder.path(), Role::Box);
+    let pipes = beside(folder.path());
+    let (met, has_met) = std::sync::mpsc::channel();
+    let hanging = pipes.clone();
+    let merge = move |text: Option<&str>| {
+        // From here on the disk hangs: to open a pipe for writing waits for a reader.
+        if text.is_some() {
+            hanging.iter().for_each(|pipe| {
+                mknodat(CWD, pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
+            });
+            met.send(()).expect("the test waits");
+        }
+        Ok(Merged { reload: text.unwrap_or("the file alone").to_owned(), pinned: Vec::new() })
+    };
+    let membership = Membership::open(folder.path(), Role::Box).expect("usable").expect("there");
+    let options = FleetOptions { membership, merge: Box::new(merge), offline_max: None };
+    let fleet = Fleet::start(options, Waker::new().expect("a waker")).expect("started");
+    fleet.set_session(Some(key(1)));
+    let is_new = |news: &News<String>| news.configuration.as_ref().is_some_and(|it| it.1 == "new");
+    controller.desire(own, 1, Configuration { text: "new".to_owned(), approval: None });
+    has_met.recv_timeout(Duration::from_secs(20)).expect("it has come");
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!is_new(&fleet.news()), "the disk does not have it yet");
+    // A disk that fails is told, and the box goes on without it.
+    for pipe in pipes {
+        std::thread::spawn(move || std::fs::read(&pipe));
+    }
+    until(&fleet, is_new);
+}
+
 #[test]
 fn after_offline_max_nobody_is_let_in_until_a_controller_is_there() {
     let (controller, folder) = (Controller::start(), tempfile::tempdir().expect("a folder"));

@@ -189,3 +189,81 @@ fn a_member_whose_stream_is_lost_midway_is_sent_the_whole_again() {
     assert_eq!(admitted(&stream.agent).len(), 200, "{:?}", stream.warnings());
     assert!(stream.warnings().is_empty());
 }
+
+/// What a controller has signed for a proxy and for a box, who then hear that another one counts
+/// from now on, and nothing more.
+fn after_a_change_of_controllers() -> (Agent, Agent) {
+    let before = published(0, &[30]);
+    let mut of_box = Stream::new(member(BOX, Role::Box, &before), BOX, true, &before);
+    let proxy = Candidate {
+        chain: chain(PROXY, Role::Proxy, ROOT),
+        site: name("fra"),
+        addresses: vec!["192.0.2.1:4433".into()],
+        to_anchor_us: 0,
+        last_resort: false,
+    };
+    let (version, envelope) = document(BOX, 1, Candidates { proxies: vec![proxy] });
+    of_box.desk.desire(Kind::Candidates, version, envelope);
+    let (version, envelope) = configuration(1, "a = 1");
+    of_box.desk.desire(Kind::Configuration, version, envelope);
+    let mut of_proxy = Stream::new(member(PROXY, Role::Proxy, &before), PROXY, true, &before);
+    of_proxy.desk.desire_table(table(1, &[BOX]), None);
+    let mut list = Trust::pinned(key(ROOT), key(3)).list().clone();
+    list.number = 2;
+    let list = Signed::sign(&list, &identity(ROOT)).expect("signed");
+    for stream in [&mut of_box, &mut of_proxy] {
+        stream.turn(1);
+        stream.agent.handle_frame(at(2), Down::Trust { list: list.clone() });
+    }
+    (of_box.agent, of_proxy.agent)
+}
+
+#[test]
+fn a_restart_after_the_controllers_key_was_replaced_loses_nothing_that_the_old_one_signed() {
+    let (of_box, of_proxy) = after_a_change_of_controllers();
+    let mut of_box = restart(&of_box, BOX, Role::Box);
+    let events: Vec<AgentEvent> = std::iter::from_fn(|| of_box.poll_event()).collect();
+    assert_eq!(texts(&events), [Some("a = 1")]);
+    let names_one =
+        |event: &AgentEvent| matches!(event, AgentEvent::Candidates(it) if it.len() == 1);
+    assert!(events.iter().any(names_one), "{events:?}");
+    let mut of_proxy = restart(&of_proxy, PROXY, Role::Proxy);
+    assert_eq!(of_proxy.admission().admitted.len(), 1);
+    assert!(of_proxy.kept().trust().is_revoked(&key(30)));
+    let events: Vec<AgentEvent> = std::iter::from_fn(|| of_proxy.poll_event()).collect();
+    let warned = |event: &AgentEvent| matches!(event, AgentEvent::Warning(_));
+    assert!(!events.iter().any(warned), "{events:?}");
+    // Once more, since what is kept is written anew at a start.
+    assert_eq!(restart(&of_proxy, PROXY, Role::Proxy).admission().admitted.len(), 1);
+}
+
+#[test]
+fn a_controller_that_has_retired_signs_nothing_new_and_is_forgotten_once_all_is_signed_anew() {
+    let (of_box, _) = after_a_change_of_controllers();
+    let mut of_box = restart(&of_box, BOX, Role::Box);
+    while of_box.poll_event().is_some() {}
+    let newer = |number: u64, text: &str, by: u8| {
+        let document = configuration_of((0, number), BOX, text, by).into_envelope();
+        Down::Desired { kind: Kind::Configuration, document }
+    };
+    of_box.handle_frame(at(3), newer(2, "stolen", CONTROLLER));
+    let refused = of_box.poll_event();
+    assert!(matches!(refused, Some(AgentEvent::Warning(_))), "{refused:?}");
+    assert_eq!(of_box.kept().configuration_in_force().1.as_deref(), Some("a = 1"));
+    // The new one signs all of it: what only the old one has signed counts no more.
+    of_box.handle_frame(at(4), newer(3, "b = 2", 3));
+    of_box.on_session(at(4), true);
+    of_box.on_stream_up(at(4));
+    of_box.handle_timeout(at(200));
+    let body = Candidates { proxies: vec![] };
+    let version = Version { epoch: 0, number: 2 };
+    let candidates = Document { subject: key(BOX), version, body };
+    let document = Signed::sign(&candidates, &identity(3)).expect("signed").into_envelope();
+    of_box.handle_frame(at(201), Down::Desired { kind: Kind::Candidates, document });
+    let entries = of_box.kept().trust().revocations().entries(0).to_vec();
+    let head = Signed::sign(&of_box.kept().trust().revocations().head(), &identity(3));
+    of_box.handle_frame(at(201), Down::Revoke { entries, head: Some(head.expect("signed")) });
+    let kept = serde_json::to_value(of_box.kept()).expect("JSON");
+    assert_eq!(kept["trust"]["former"], serde_json::json!([]), "{:#}", kept["trust"]);
+    assert_eq!(of_box.kept().configuration_in_force().1.as_deref(), Some("b = 2"));
+}
