@@ -295,7 +295,7 @@ fn ask(worker: &mut Worker) -> Result<Statement, JoinError> {
     loop {
         let now = worker.clock.now();
         worker.turn(now);
-        worker.write_due(now);
+        worker.write_due(now, 0);
         while let Some(event) = worker.poll_event() {
             match event {
                 AgentEvent::Joined { statement, .. } => return Ok(statement),
@@ -329,7 +329,7 @@ fn take_documents(worker: &mut Worker) {
         worker.wait(now, Some(until));
         now = worker.clock.now();
         worker.turn(now);
-        worker.write_due(now);
+        worker.write_due(now, 0);
         while worker.poll_event().is_some() {}
     }
     settle(worker, now);
@@ -343,7 +343,7 @@ fn settle(worker: &mut Worker, from: Instant) {
         worker.wait(now, Some(until));
         now = worker.clock.now();
         worker.turn(now);
-        worker.write_due(now);
+        worker.write_due(now, 0);
         while worker.poll_event().is_some() {}
     }
 }

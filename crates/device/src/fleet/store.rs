@@ -17,6 +17,7 @@ use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 
 use roadweave_fleet::Digest;
 use roadweave_identity::Identity;
@@ -38,6 +39,8 @@ pub(super) struct Store {
     generation: u64,
     /// The last write failed, and that was told.
     is_failing: bool,
+    /// The write that is under way.
+    writer: Option<JoinHandle<io::Result<()>>>,
 }
 
 /// Why the state of a member cannot be used.
@@ -97,7 +100,7 @@ impl Store {
             return Err(StoreError::InUse { path });
         }
         let directory = directory.to_owned();
-        Ok(Self { directory, _lock: lock, generation: 0, is_failing: false })
+        Ok(Self { directory, _lock: lock, generation: 0, is_failing: false, writer: None })
     }
 
     /// The key, made at the first call and the same ever after.
@@ -155,17 +158,59 @@ impl Store {
         Some(kept)
     }
 
-    /// Writes `kept` in the place of the older generation. What cannot be written is told once, and
-    /// the caller goes on in memory; returns whether it could be.
+    /// Writes `kept` before it returns, in the place of the older generation, once what is under
+    /// way is over. What cannot be written is told once, and the caller goes on in memory; returns
+    /// whether it could be.
     pub(super) fn write(&mut self, kept: &impl Serialize) -> bool {
-        let generation = self.generation + 1;
-        let path = self.directory.join(GENERATIONS[(generation % 2) as usize]);
-        let written = encode(generation, kept)
-            .and_then(|bytes| files::replace(&path, &bytes, 0o600))
-            .and_then(|()| self.sync());
-        match &written {
+        self.finish();
+        self.begin(kept, || ());
+        self.finish().unwrap_or(false)
+    }
+
+    /// Begins to write `kept`, while nothing is under way, in a thread of its own: a disk may hang.
+    /// Calls `done` there once [`Store::poll`] has something to return.
+    pub(super) fn begin(&mut self, kept: &impl Serialize, done: impl FnOnce() + Send + 'static) {
+        let (path, directory) = (self.next_path(), self.directory.clone());
+        let bytes = encode(self.generation + 1, kept);
+        let work = move || {
+            let written = bytes.and_then(|bytes| files::replace(&path, &bytes, 0o600));
+            let written = written.and_then(|()| File::open(directory)?.sync_all());
+            done();
+            written
+        };
+        match std::thread::Builder::new().name("state".into()).spawn(work) {
+            Ok(writer) => self.writer = Some(writer),
+            Err(error) => _ = self.on_written(&Err(error)),
+        }
+    }
+
+    /// Whether a write is under way, or over and not polled.
+    pub(super) fn is_writing(&self) -> bool {
+        self.writer.is_some()
+    }
+
+    /// Whether what was begun is on the disk, once that is known.
+    pub(super) fn poll(&mut self) -> Option<bool> {
+        self.writer.as_ref().is_some_and(JoinHandle::is_finished).then(|| self.finish())?
+    }
+
+    /// Waits for what is under way, if anything is.
+    fn finish(&mut self) -> Option<bool> {
+        let panicked = |_| Err(io::Error::other("the write panicked"));
+        let written = self.writer.take()?.join().unwrap_or_else(panicked);
+        Some(self.on_written(&written))
+    }
+
+    /// Where the next generation goes.
+    fn next_path(&self) -> PathBuf {
+        self.directory.join(GENERATIONS[((self.generation + 1) % 2) as usize])
+    }
+
+    fn on_written(&mut self, written: &io::Result<()>) -> bool {
+        let path = self.next_path();
+        match written {
             Ok(()) => {
-                self.generation = generation;
+                self.generation += 1;
                 if std::mem::take(&mut self.is_failing) {
                     tracing::info!("{} is written again", path.display());
                 }

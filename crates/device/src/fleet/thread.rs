@@ -70,12 +70,9 @@ impl<C> Thread<C> {
                 self.on_event(now, event);
             }
             // Whoever is revoked is out before a disk that hangs has taken it.
-            let is_written = self.worker.write_due(now);
-            if is_written {
-                self.written = self.batches;
-            }
+            self.written = self.worker.write_due(now, self.batches);
             // Without a disk it goes on in memory.
-            if is_written || self.worker.store.is_failing() {
+            if self.worker.is_written() || self.worker.store.is_failing() {
                 self.hand_over();
             }
             let has_confirmed = self.confirm();

@@ -45,10 +45,14 @@ pub(super) struct Worker {
     limiter: RepeatLimiter,
     /// Messages that could not be sent.
     unsent: u64,
-    /// What the agent keeps is not on the disk.
+    /// What the agent keeps is not on the disk, nor on its way there.
     is_dirty: bool,
     /// Withdrawn keys are among it.
     is_urgent: bool,
+    /// The write that is under way: when it began, whether it is urgent, and its mark.
+    writing: (Instant, bool, u64),
+    /// The mark of the last write that is on the disk.
+    mark: u64,
     next_write: Instant,
     /// When the last write was over, and how long it took.
     written_at: Instant,
@@ -105,6 +109,8 @@ impl Worker {
             unsent: 0,
             is_dirty: false,
             is_urgent: false,
+            writing: (Instant::ZERO, false, 0),
+            mark: 0,
             next_write: Instant::ZERO,
             written_at: Instant::ZERO,
             write_took: Duration::ZERO,
@@ -132,12 +138,33 @@ impl Worker {
         }
     }
 
-    /// Writes what the agent keeps when that is due; returns whether all of it is on the disk.
-    pub(super) fn write_due(&mut self, now: Instant) -> bool {
-        match self.is_dirty && now >= self.next_write {
-            true => self.write(now),
-            false => !self.is_dirty,
+    /// Begins to write what the agent keeps when that is due, and takes note of what was written. A
+    /// disk that hangs keeps nobody waiting. Returns the `mark` of the last call of which all is on
+    /// the disk.
+    pub(super) fn write_due(&mut self, now: Instant, mark: u64) -> u64 {
+        if let Some(is_written) = self.store.poll() {
+            let (began, was_urgent, mark) = self.writing;
+            match is_written {
+                true => self.mark = mark,
+                false => (self.is_dirty, self.is_urgent) = (true, self.is_urgent || was_urgent),
+            }
+            self.on_written(began, is_written);
         }
+        if self.is_dirty && !self.store.is_writing() && now >= self.next_write {
+            self.writing = (now, std::mem::take(&mut self.is_urgent), mark);
+            self.is_dirty = false;
+            let waker = self.line.waker();
+            self.store.begin(self.agent.kept(), move || waker.wake());
+        }
+        if self.is_written() {
+            self.mark = mark;
+        }
+        self.mark
+    }
+
+    /// Whether all that the agent keeps is on the disk.
+    pub(super) fn is_written(&self) -> bool {
+        !self.is_dirty && !self.store.is_writing()
     }
 
     /// What the owner must do or know.
@@ -147,7 +174,8 @@ impl Worker {
 
     /// When [`Worker::turn`] has something to do beyond the line.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let write = self.is_dirty.then_some(self.next_write);
+        let is_due = self.is_dirty && !self.store.is_writing();
+        let write = is_due.then_some(self.next_write);
         [write, self.agent.poll_timeout()].into_iter().flatten().min()
     }
 
@@ -157,15 +185,19 @@ impl Worker {
         self.line.wait(now, until);
     }
 
-    /// Writes what the agent keeps now; returns whether it is on the disk.
+    /// Writes what the agent keeps before it returns; returns whether it is on the disk.
     pub(super) fn write(&mut self, now: Instant) -> bool {
         let is_written = self.store.write(self.agent.kept());
         self.is_dirty = !is_written;
         self.is_urgent &= !is_written;
-        self.written_at = self.clock.now();
-        self.write_took = self.written_at.since(now);
-        self.next_write = self.written_at + self.rest(is_written);
+        self.on_written(now, is_written);
         is_written
+    }
+
+    fn on_written(&mut self, began: Instant, is_written: bool) {
+        self.written_at = self.clock.now();
+        self.write_took = self.written_at.since(began);
+        self.next_write = self.written_at + self.rest(is_written);
     }
 
     /// How long the disk rests after the last write.

@@ -148,6 +148,9 @@ fn who_is_revoked_is_out_while_the_disk_hangs_and_a_stop_does_not_wait_for_it() 
     }
     controller.store().published = published(&[7]);
     until(&fleet, |news| news.revoked == [key(7)]);
+    // Nor does the next one wait for the write that hangs.
+    controller.store().published = published(&[7, 8]);
+    until(&fleet, |news| news.revoked == [key(8)]);
     drop(fleet);
     // Its thread ends with the test.
     for pipe in &pipes {
