@@ -30,7 +30,7 @@ use crate::lane::{LANES_MAX, LaneConfig, Strategy};
 use crate::learned::{Learned, keep_learned};
 use crate::node::Node;
 use crate::observe::PacketEvent;
-use crate::session::{Session, SessionError, SetError, changeable, find_lane};
+use crate::session::{Session, SessionError, SetError, find_lane};
 use crate::status::{SessionStatus, path_reports};
 use crate::uplink::{Month, UplinkPolicy, Usage};
 
@@ -46,6 +46,7 @@ mod outages;
 mod pairs;
 mod paths;
 mod race;
+mod renewal;
 mod report;
 mod silence;
 mod standby;
@@ -87,7 +88,7 @@ pub struct ClientConfig {
 /// What the driver of a client must know.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClientEvent {
-    /// The session is up.
+    /// The session is up, or another with the same server has taken its place.
     Joined {
         /// What the server granted.
         welcome: Welcome,
@@ -178,12 +179,15 @@ pub struct Client {
     flapping: Option<Flapping>,
     /// A connection that was welcomed beside a session that does not answer, to replace it.
     replacement: Option<AcceptedConnection>,
+    /// Whether another session with the same server is to take the place of this one.
+    renews: bool,
     pairs: Pairs,
     /// How long the client backs off after the next session that the server ends.
     backoff: Duration,
     events: VecDeque<ClientEvent>,
     notice_limiter: NoticeLimiter,
     outages: Outages,
+    /// What was discarded outside the session and those that leave.
     drops: DropCounters,
     /// Whether sessions note what happens to each packet.
     observes: bool,
@@ -240,6 +244,7 @@ impl Client {
             flapping: None,
             fast_failover_until: Instant::ZERO,
             replacement: None,
+            renews: false,
             backoff: Duration::ZERO,
             events: VecDeque::new(),
             notice_limiter: NoticeLimiter::default(),
@@ -323,28 +328,32 @@ impl Client {
         self.silent_since.is_some()
     }
 
-    /// Lets the lanes of the uplink direction be others, in this session and those to come, as far
-    /// as that can be while it lives. Returns what cannot, for a person to read. Lanes that name
-    /// uplinks that are not there wait for them.
+    /// Lets the lanes of the uplink direction be others. Where a session cannot take them up, since
+    /// they have other names or keep their order otherwise, another with the same server follows it
+    /// at once. Lanes that name uplinks that are not there wait for them.
     ///
     /// # Errors
-    /// When a strategy cannot be used; nothing is changed then.
-    pub fn set_lanes(
-        &mut self,
-        now: Instant,
-        lanes: Vec<LaneConfig>,
-    ) -> Result<Vec<String>, SetError> {
-        let (lanes, kept) = changeable(&self.config.lanes, lanes);
+    /// When there are too many lanes, or none, or a strategy cannot be used; nothing is changed
+    /// then.
+    pub fn set_lanes(&mut self, now: Instant, lanes: Vec<LaneConfig>) -> Result<(), SetError> {
+        if !(1..=LANES_MAX).contains(&lanes.len()) {
+            return Err(SetError::Lanes(lanes.len()));
+        }
         for lane in &lanes {
             lane.strategy.scheduler(lane.deadline, true)?;
         }
-        if let Some(current) = &mut self.current {
-            current.session.set_lanes(now, &lanes, true)?;
-        }
+        let takes_them = match &mut self.current {
+            Some(current) if current.session.takes_lanes(&lanes) => {
+                current.session.set_lanes(now, &lanes, true)?;
+                true
+            }
+            other => other.is_none(),
+        };
         self.config.lanes = lanes;
+        self.renew(now, !takes_them);
         self.on_lanes_or_uplinks(now);
         self.handle_timeout(now);
-        Ok(kept)
+        Ok(())
     }
 
     /// Lets a lane of the uplink direction follow another strategy, in this session and those to
@@ -360,7 +369,7 @@ impl Client {
         strategy: Strategy,
     ) -> Result<(), SetError> {
         let position = find_lane(&self.config.lanes, lane)?;
-        if let Some(current) = &mut self.current {
+        if let Some(current) = self.current.as_mut().filter(|_| !self.renews) {
             current.session.set_strategy(lane, &strategy, true)?;
         }
         self.config.lanes[position].strategy = strategy;
@@ -376,7 +385,8 @@ impl Client {
     /// When there is no such lane.
     pub fn set_qoe(&mut self, now: Instant, lane: &str, qoe: Qoe) -> Result<(), SetError> {
         find_lane(&self.config.lanes, lane)?;
-        self.current.as_mut().map_or(Ok(()), |current| current.session.set_qoe(now, lane, qoe))
+        let current = self.current.as_mut().filter(|_| !self.renews);
+        current.map_or(Ok(()), |current| current.session.set_qoe(now, lane, qoe))
     }
 
     /// The connected networks behind this end are these from now on: nothing from the tunnel may
@@ -426,7 +436,7 @@ impl Client {
         let name =
             |path: &PathSnapshot| self.uplinks.get(&path.uplink?).map(|uplink| uplink.name.clone());
         let mut stats = current.session.stats();
-        stats.drops.merge(&self.drops);
+        stats.drops.merge(&self.drops());
         Some(SessionStatus {
             peer: current.pair.1.to_string(),
             public_key: self.home().key.to_string(),
@@ -436,9 +446,12 @@ impl Client {
         })
     }
 
-    /// What was discarded while there was no session, by reason.
-    pub fn drops(&self) -> &DropCounters {
-        &self.drops
+    /// What was discarded while there was no session, and by the sessions before this one, by
+    /// reason.
+    pub fn drops(&self) -> DropCounters {
+        let mut drops = self.drops.clone();
+        self.leaving.iter().for_each(|leaving| drops.merge(&leaving.drops()));
+        drops
     }
 }
 

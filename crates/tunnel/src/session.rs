@@ -29,9 +29,9 @@ use roadweave_wire::{
     PREDECESSOR_HEADER, STAMP_HEADER,
 };
 
-use self::config::needs_flows;
+pub(crate) use self::config::find_lane;
 pub use self::config::{MEMORY_MAX, SessionConfig, SessionError, SetError};
-pub(crate) use self::config::{changeable, find_lane};
+use self::config::{are_alike, needs_flows};
 use self::exit::Exit;
 pub(crate) use self::exit::check_inner;
 pub use self::stats::{LaneStats, SessionStats};
@@ -127,7 +127,13 @@ impl Session {
         self.lane(lane)?.set_strategy(strategy.clone(), names_uplinks).map_err(SetError::Strategy)
     }
 
-    /// Lets the lanes of the sending direction be others, which [`changeable`] has let through.
+    /// Whether [`Session::set_lanes`] can let the lanes be these: if they have the same names and
+    /// keep the same kind of order.
+    pub(crate) fn takes_lanes(&self, lanes: &[LaneConfig]) -> bool {
+        are_alike(&self.lane_configs, lanes)
+    }
+
+    /// Lets the lanes of the sending direction be others, as far as [`Session::takes_lanes`].
     ///
     /// # Errors
     /// When a strategy cannot be used here; the lanes before it are changed then.
@@ -206,6 +212,16 @@ impl Session {
         let mut packets: Vec<Unfinished> = self.senders.iter_mut().flat_map(of_lane).collect();
         packets.sort_by_key(|unfinished| unfinished.since);
         packets
+    }
+
+    /// Ends the session: what waits for others is put out, what waits for a free window goes
+    /// nowhere. Returns all that it has dropped.
+    pub(crate) fn end(&mut self, now: Instant) -> DropCounters {
+        self.begin_anew(now);
+        let mut drops = self.drops();
+        let waiting = self.senders.iter().map(LaneSender::waiting_packets).sum();
+        drops.add(DropReason::NoSession, waiting);
+        drops
     }
 
     /// Takes packets that another session could not bring to their end: they are as old as ever.

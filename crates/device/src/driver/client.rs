@@ -317,7 +317,7 @@ impl Role<Client> for ClientRole {
 
     fn status(&mut self, driver: &mut Driver<Client>) -> Status {
         let (client, now) = (&driver.node, driver.edge.clock.now());
-        let mut drops = client.drops().clone();
+        let mut drops = client.drops();
         drops.merge(&self.filters.drops());
         let role = ClientStatus {
             sessions: client.status().into_iter().collect(),
@@ -362,8 +362,8 @@ impl ClientRole {
         client.on_time_of_day(since_1970.as_secs());
     }
 
-    /// Goes on with other lanes, policies and uplinks; the session lives on. Returns what of it
-    /// does not hold before the next start, or not at all.
+    /// Goes on with other lanes, policies and uplinks; the session lives on, or another with the
+    /// same server takes its place. Returns why the lanes are not taken up, if they are not.
     fn take_up(
         &mut self,
         driver: &mut Driver<Client>,
@@ -371,19 +371,10 @@ impl ClientRole {
         reloaded: ClientReload,
     ) -> Option<String> {
         let ClientReload { lanes, policies, mut uplinks } = reloaded;
-        let mut left_out = None;
-        match driver.node.set_lanes(now, lanes) {
-            Ok(kept) if kept.is_empty() => {}
-            Ok(kept) => {
-                let kept = kept.join(", ");
-                tracing::warn!("changed, and ignored until the next start: {kept}");
-                left_out = Some(format!("cannot be changed while the client runs: {kept}"));
-            }
-            Err(error) => {
-                tracing::error!("the lanes are still those from before: {error}");
-                left_out = Some(error.to_string());
-            }
-        }
+        let left_out = driver.node.set_lanes(now, lanes).err().map(|error| {
+            tracing::error!("the lanes are still those from before: {error}");
+            error.to_string()
+        });
         self.options.policies = policies;
         uplinks.exclude.push(driver.edge.tun_name().to_owned());
         self.options.uplinks = uplinks.clone();

@@ -15,12 +15,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use roadweave_quic::{ConnectionId, Event};
 use roadweave_schedule::AcknowledgedDatagram;
-use roadweave_types::Instant;
+use roadweave_types::{DropCounters, DropReason, Instant};
 use roadweave_wire::Control;
 
 use super::{Client, Current};
 use crate::lane::Unfinished;
 use crate::learned::keep_learned;
+use crate::session::Session;
 
 /// A session that has a successor.
 #[derive(Debug)]
@@ -34,6 +35,11 @@ pub(super) struct Leaving {
 impl Leaving {
     pub(super) fn id(&self) -> ConnectionId {
         self.current.id
+    }
+
+    /// What it has dropped.
+    pub(super) fn drops(&self) -> DropCounters {
+        self.current.session.drops()
     }
 }
 
@@ -99,15 +105,23 @@ impl Client {
 
     fn end_leaving(&mut self, now: Instant, at: usize) {
         let Leaving { mut current, sent_on, .. } = self.leaving.remove(at);
-        while let Some(packet) = current.session.poll_inner() {
-            self.late_inner.push_back(packet);
-        }
         let mut packets = sent_on;
         packets.extend(current.session.take_unfinished(now));
-        if let Some(current) = &mut self.current {
-            current.session.resume(packets);
+        self.take_last(now, &mut current.session);
+        match (&mut self.current, self.leaving.last_mut()) {
+            (Some(current), _) => current.session.resume(packets),
+            (None, Some(leaving)) => leaving.sent_on.extend(packets),
+            (None, None) => self.drops.add(DropReason::NoSession, packets.len() as u64),
         }
         self.close_connection(now, current.id, "the client is with another server");
+    }
+
+    /// A session is over: what it holds for this end goes out, and what it has counted is kept.
+    pub(super) fn take_last(&mut self, now: Instant, session: &mut Session) {
+        self.drops.merge(&session.end(now));
+        while let Some(packet) = session.poll_inner() {
+            self.late_inner.push_back(packet);
+        }
     }
 
     /// An inner packet that such a session brought.

@@ -92,8 +92,9 @@ impl Node for Client {
                 current.session.poll_timeout(),
                 self.next_path_try(current.id),
                 self.silence_timeout(),
+                self.renews.then(|| self.race_timeout()).flatten(),
             ],
-            None => [self.race_timeout(), None, None],
+            None => [self.race_timeout(), None, None, None],
         };
         let always = [
             self.welcome_timeout(),

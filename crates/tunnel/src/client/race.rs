@@ -224,6 +224,8 @@ impl Client {
     fn on_welcome(&mut self, now: Instant, welcomed: AcceptedConnection) {
         if self.current.is_none() {
             self.join(now, welcomed);
+        } else if self.renews {
+            self.join_renewed(now, welcomed);
         } else if self.replacement.is_none() {
             self.replacement = Some(welcomed);
         } else {
@@ -302,6 +304,7 @@ impl Client {
         }
         self.silent_since = None;
         self.flapping = None;
+        self.renews = false;
         let welcome_told = welcome.clone();
         self.current = Some(Current { id, pair, session, since: now, welcome, doubted: false });
         self.refuse_local_sources();
@@ -334,7 +337,8 @@ impl Client {
             self.switch(now, reason);
             return self.choice.on_failure(now, home, &legible(reason));
         }
-        let Some(current) = self.current.take() else { return };
+        let Some(mut current) = self.current.take() else { return };
+        self.take_last(now, &mut current.session);
         self.home_first_until = now + HOME_FIRST;
         if after == After::Silence {
             self.doubt_standby(now);

@@ -32,14 +32,15 @@ pub(super) struct Flapping {
 }
 
 impl Client {
-    /// Whether attempts are due: without a session, or when nothing answers in it.
+    /// Whether attempts are due: without a session, when nothing answers in it, or when it is to
+    /// have a successor.
     ///
     /// A path whose address changed while it was dead may never be validated again, and a server
     /// may have lost the session without a reset that reaches us.
     pub(super) fn is_racing(&self, now: Instant) -> bool {
         let is_over = |flapping: Flapping| now >= self.race_begins(flapping.since);
         let silent = self.silent_since.is_some() && self.flapping.is_some_and(is_over);
-        self.current.is_none() || silent && self.replacement.is_none()
+        self.current.is_none() || self.replacement.is_none() && (silent || self.renews)
     }
 
     /// This machine slept, or this program stood still, for `lasted` until `now`. The server may

@@ -275,20 +275,28 @@ impl LaneSender {
             if matches!(position, FragmentPosition::Whole | FragmentPosition::First) {
                 parts = Some(BytesMut::new());
             }
-            // Of a packet whose first fragments have left nothing can be made here.
-            let Some(whole) = &mut parts else { continue };
-            whole.extend_from_slice(queued.datagram.body());
-            if queued.ends_packet
-                && let Some(whole) = parts.take()
-                && now.since(queued.since) < self.age_max
-            {
-                packets.push(Unfinished { since: queued.since, packet: inner_of(whole.freeze()) });
+            parts.iter_mut().for_each(|whole| whole.extend_from_slice(queued.datagram.body()));
+            if !queued.ends_packet {
+                continue;
+            }
+            match parts.take().filter(|_| now.since(queued.since) < self.age_max) {
+                Some(whole) => {
+                    let packet = inner_of(whole.freeze());
+                    packets.push(Unfinished { since: queued.since, packet });
+                }
+                // Of one whose first fragments have left nothing can be made here either.
+                None => self.stats.drops.count(DropReason::QueueExpired),
             }
         }
         self.again.clear();
         self.repairs.clear();
         self.copies = Copies::default();
         std::mem::take(packets)
+    }
+
+    /// Packets that wait for a free window.
+    pub(crate) fn waiting_packets(&self) -> u64 {
+        self.queue.iter().filter(|queued| queued.ends_packet).count() as u64
     }
 
     /// The datagram sent as `kind` for the packet `id` was lost on `path`.

@@ -57,6 +57,9 @@ pub enum SetError {
         /// The names that there are.
         known: String,
     },
+    /// No lane, or more than [`LANES_MAX`].
+    #[error("a session has 1 to {LANES_MAX} lanes, not {0}")]
+    Lanes(usize),
     /// The strategy cannot be used here.
     #[error(transparent)]
     Strategy(#[from] UnknownScheduler),
@@ -75,26 +78,9 @@ pub(crate) fn find_lane(lanes: &[LaneConfig], name: &str) -> Result<usize, SetEr
     })
 }
 
-/// Of the lanes `wanted` what can take the place of `old` ones while packets are under way, and the
-/// names of what cannot: the peer knows lanes by their numbers, and how they keep their order from
-/// their first packet on.
-pub(crate) fn changeable(
-    old: &[LaneConfig],
-    wanted: Vec<LaneConfig>,
-) -> (Vec<LaneConfig>, Vec<String>) {
-    let names =
-        |lanes: &[LaneConfig]| lanes.iter().map(|lane| lane.name.clone()).collect::<Vec<_>>();
-    if names(old) != names(&wanted) {
-        return (old.to_vec(), vec!["which lanes there are, and all that is new in them".into()]);
-    }
-    let mut kept = Vec::new();
-    let merge = |(old, mut new): (&LaneConfig, LaneConfig)| {
-        if discriminant(&old.order) != discriminant(&new.order) {
-            kept.push(format!("the ordering of lane \"{}\"", new.name));
-            new.order = old.order;
-        }
-        new
-    };
-    let lanes = old.iter().zip(wanted).map(merge).collect();
-    (lanes, kept)
+/// Whether `new` lanes can take the place of `old` ones while packets are under way: the peer knows
+/// them by their numbers, and how they keep their order from their first packet on.
+pub(super) fn are_alike(old: &[LaneConfig], new: &[LaneConfig]) -> bool {
+    let marks = |lane: &LaneConfig| (lane.name.clone(), discriminant(&lane.order));
+    old.iter().map(marks).eq(new.iter().map(marks))
 }

@@ -75,6 +75,15 @@ impl Session {
         }
     }
 
+    /// All that it has dropped so far, in the lanes and outside them.
+    pub(crate) fn drops(&self) -> DropCounters {
+        let mut drops = self.exit.drops.clone();
+        self.senders.iter().for_each(|sender| drops.merge(&sender.stats().drops));
+        self.receivers.values().for_each(|receiver| drops.merge(&receiver.stats().drops));
+        self.past.values().for_each(|past| drops.merge(&past.drops));
+        drops
+    }
+
     fn received(&self, lane: LaneId) -> ReceiveStats {
         match self.receivers.get(&lane) {
             Some(receiver) => self.received_by(lane, receiver),

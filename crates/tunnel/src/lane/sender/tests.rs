@@ -34,6 +34,28 @@ fn fragments_that_are_cut_again_stay_parts_of_one_packet() {
 }
 
 #[test]
+fn what_another_session_cannot_send_on_is_counted() {
+    let config = LaneConfig::new("default", crate::Strategy::xnc());
+    let mut sender = LaneSender::new(LaneId(0), config, 1, false).expect("xnc needs no uplink");
+    let now = at(10) + sender.age_max;
+    for (ms, bytes) in [(0, 500), (20, 3000), (30, 400)] {
+        sender.handle_inner(at(ms), &vec![0x45; bytes], 0, None);
+    }
+    assert_eq!(sender.waiting_packets(), 3);
+    let (old, whole) = (sender.queue.pop_front(), sender.queue.pop_back());
+    assert!(sender.split_front(1400));
+    let first = sender.pop().expect("a fragment, which leaves");
+    assert!(!first.ends_packet);
+    old.into_iter().for_each(|old| sender.queue.push_front(old));
+    sender.queue.extend(whole);
+    let lengths: Vec<usize> =
+        sender.take_unfinished(now).iter().map(|it| it.packet.len()).collect();
+    assert_eq!(lengths, [400]);
+    assert_eq!(sender.stats().drops.get(DropReason::QueueExpired), 2, "one old, one cut");
+    assert_eq!(sender.waiting_packets(), 0);
+}
+
+#[test]
 fn a_copy_for_a_path_without_room_waits_there_and_leaves_when_there_is_room() {
     let mut carrier = TwoPaths::new([10_000, 0]);
     let mut sender = sender_everywhere();
